@@ -1,1 +1,5 @@
 //! kiln-cpu.
+
+pub mod asm;
+pub mod features;
+pub mod memory;

@@ -1,0 +1,26 @@
+//! A small x86-64 assembler: general-purpose code, VEX and EVEX vector code, labels and a constant pool.
+//!
+//! ```text
+//!  Gpr / VReg / KReg / Mem      operands are plain values, so a register allocator can pick them
+//!        │
+//!  VOp (table in `ops`)         what an instruction is: map, prefix, opcode, W, operand order
+//!        │
+//!  Assembler                    bytes, label fix-ups, constants after the code
+//! ```
+//!
+//! VEX is chosen whenever it can express the operands (registers below 16, at most 256 bits, no mask, no broadcast), EVEX
+//! otherwise. An operand that an instruction cannot take is a bug of the caller and fails an assertion. Every entry of the
+//! table is checked against an independent decoder by the tests.
+
+mod assembler;
+mod general;
+pub mod ops;
+mod registers;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+pub use assembler::{Assembler, Label};
+pub use general::{Alu, Cond, Shift, Size};
+pub use registers::{Gpr, Index, KReg, Mem, Place, Reg, Rm, VReg, Width};
+pub use vector::{Args, MaskSize};

@@ -1,0 +1,109 @@
+//! Which instruction set to generate code for.
+
+use std::sync::OnceLock;
+
+/// A code-generation target, in rising order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Isa {
+    /// Plain Rust, no generated code: any machine.
+    Portable,
+    /// AVX2 with FMA and F16C: 16 registers of 256 bits.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL: 32 registers of 512 bits and masks.
+    Avx512,
+}
+
+/// What this machine offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Features {
+    /// The best usable target.
+    pub isa: Isa,
+    /// AVX512_BF16: conversion to bf16 and dot products of bf16 pairs. Only ever set with [`Isa::Avx512`].
+    pub bf16: bool,
+}
+
+impl Isa {
+    /// The target that code is generated for unless a caller asks for another: the best of the machine, or what
+    /// `KILN_CPU_ISA` (`portable`, `avx2`, `avx512`) asks for, if the machine has it.
+    pub fn get() -> Isa {
+        static ISA: OnceLock<Isa> = OnceLock::new();
+        *ISA.get_or_init(|| {
+            let best = detect().isa;
+            let asked = std::env::var("KILN_CPU_ISA").ok().and_then(|v| Isa::parse(&v));
+            asked.map_or(best, |isa| isa.min(best))
+        })
+    }
+
+    /// The target of a name, as in `KILN_CPU_ISA`.
+    pub fn parse(name: &str) -> Option<Isa> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "portable" => Some(Isa::Portable),
+            "avx2" => Some(Isa::Avx2),
+            "avx512" => Some(Isa::Avx512),
+            _ => None,
+        }
+    }
+
+    /// The name, as in `KILN_CPU_ISA`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// Every target this machine can run, the portable one first.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        let best = detect().isa;
+        [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(move |&isa| isa <= best)
+    }
+}
+
+/// The features of this machine, whatever `KILN_CPU_ISA` says.
+pub fn detect() -> Features {
+    static FEATURES: OnceLock<Features> = OnceLock::new();
+    *FEATURES.get_or_init(probe)
+}
+
+#[cfg(all(target_arch = "x86_64", unix))]
+fn probe() -> Features {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+    let avx512 = avx2
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    let isa = match (avx512, avx2) {
+        (true, _) => Isa::Avx512,
+        (_, true) => Isa::Avx2,
+        _ => Isa::Portable,
+    };
+    Features { isa, bf16: avx512 && is_x86_feature_detected!("avx512bf16") }
+}
+
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+fn probe() -> Features {
+    Features { isa: Isa::Portable, bf16: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+            assert_eq!(Isa::parse(isa.name()), Some(isa));
+        }
+        assert_eq!(Isa::parse(" AVX2 "), Some(Isa::Avx2));
+        assert_eq!(Isa::parse("sse"), None);
+    }
+
+    #[test]
+    fn the_default_is_available() {
+        assert!(Isa::available().any(|isa| isa == Isa::get()));
+        assert_eq!(Isa::available().next(), Some(Isa::Portable));
+        assert!(!detect().bf16 || detect().isa == Isa::Avx512);
+    }
+}
