@@ -1,1 +1,4 @@
 //! kiln-ir.
+
+pub mod dim;
+pub use dim::{Dim, Ranges, Symbol};
