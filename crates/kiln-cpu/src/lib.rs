@@ -3,3 +3,4 @@
 pub mod asm;
 pub mod features;
 pub mod memory;
+pub mod pool;
