@@ -1,4 +1,25 @@
-//! kiln-ir.
+//! The graph floor of Kiln.
+//!
+//! ```text
+//!  frontends ──add──▶ Graph ──▶ passes
+//!                     │  ▲
+//!              print  ▼  │ parse          verify: every node's type is what its op gives
+//!                     text                interpret: plain loops, f64 accumulation
+//! ```
+//!
+//! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer`] gives.
 
 pub mod dim;
+pub mod dtype;
+pub mod error;
+pub mod float8;
+pub mod graph;
+pub mod op;
+pub mod scalar;
+
 pub use dim::{Dim, Ranges, Symbol};
+pub use dtype::DType;
+pub use error::{Error, TypeError};
+pub use graph::{Graph, Node, NodeId, Output, Source, TensorType};
+pub use op::{ArgKind, Axes, BinaryOp, CompareOp, ConvDims, DotDims, Literal, Op, OpKind, ReduceKind, ScatterKind, UnaryOp, WindowDims};
+pub use scalar::Scalar;

@@ -1,1 +1,2 @@
-//! kiln-kernels.
+//! The kernel floor of Kiln: a graph is cut into kernels.
+pub mod kernel;

@@ -1,0 +1,348 @@
+//! What a kernel is: the contract between the scheduler above and the code generators below. Target-neutral.
+//!
+//! A kernel works on numbered buffers and never knows what they hold. Sizes are [`Dim`]s: constants, or expressions over the
+//! kernel's size symbols, whose values a launch brings. Positions are [`Dim`]s too, over the size symbols and the axis
+//! variables, in *elements* from the start of the buffer.
+//!
+//! ```text
+//!  Loop        for each point of grid:  stage 0 over the row, stage 1 over the row, …      pointwise and reduction kernels
+//!  Matmul      acc[b, m, n] = Σₖ lhs(b, m, k) · rhs(b, k, n), then an epilogue body at each (b, m, n)
+//!  Attention   online softmax over tiles of keys
+//!  Routine     scan, sort, scatter: written by hand in each backend
+//! ```
+
+use kiln_ir::{ArgKind, BinaryOp, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp};
+
+/// A kernel: one launch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// The buffers, in launch order.
+    pub buffers: Vec<BufferArg>,
+    /// Size symbols whose values a launch brings, in order. Empty when every size is constant.
+    pub sizes: Vec<Symbol>,
+    /// What it does.
+    pub body: KernelBody,
+}
+
+/// One buffer argument of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BufferArg {
+    /// Element type in memory.
+    pub dtype: DType,
+    /// How it is used.
+    pub access: Access,
+}
+
+/// How a kernel uses a buffer. No two arguments of a launch overlap unless all of them are only read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Only read.
+    Read,
+    /// Only written.
+    Write,
+    /// Read and written.
+    ReadWrite,
+}
+
+/// What a kernel does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum KernelBody {
+    /// Pointwise and reduction kernels.
+    Loop(LoopBody),
+    /// Products.
+    Matmul(MatmulBody),
+    /// Attention.
+    Attention(AttentionBody),
+    /// Hand-written routines.
+    Routine(RoutineBody),
+}
+
+/// A loop variable and its size: `0 ≤ var < size`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Axis {
+    /// The variable, as it appears in positions.
+    pub var: Symbol,
+    /// How many steps.
+    pub size: Dim,
+}
+
+/// A value inside a body. Values are numbered across all stages of one body, in the order of definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+/// For each point of `grid` (independent, any order, in parallel) the stages run one after another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LoopBody {
+    /// Independent axes, outermost first. May be empty (one point).
+    pub grid: Vec<Axis>,
+    /// Axes that a `Row` stage runs over, outermost first. Empty for a pointwise kernel, which has one `Point` stage.
+    pub row: Vec<Axis>,
+    /// In order.
+    pub stages: Vec<Stage>,
+    /// Row temporaries: storage for `row`'s points, private to a grid point, addressed by row position.
+    pub temps: Vec<DType>,
+}
+
+/// A part of a loop kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Stage {
+    /// Where it runs.
+    pub domain: Domain,
+    /// In order. Values defined in a `Row` stage are visible only in that stage (use temps to carry them); values of
+    /// `Point` stages and results of reductions are visible in all later stages.
+    pub insts: Vec<Inst>,
+    /// Combinations over the row, only in `Row` stages; the results are visible after the stage.
+    pub reductions: Vec<Reduction>,
+}
+
+/// Where a stage runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Domain {
+    /// Once at each grid point.
+    Point,
+    /// At each point of the row.
+    Row,
+}
+
+/// A combination of one value over the row.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reduction {
+    /// How.
+    pub kind: ReductionKind,
+    /// The value combined at each point, of type `dtype`.
+    pub value: ValueId,
+    /// The accumulator's type: a compute type (F32, F64, I32, I64, Bool). For `Arg` the type of the compared value.
+    pub dtype: DType,
+    /// The result: of type `dtype`, or I64 for `Arg` (the linear position in the row).
+    pub result: ValueId,
+}
+
+/// How a reduction combines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReductionKind {
+    /// Plain.
+    Reduce(ReduceKind),
+    /// Position of the extreme; the first wins among equals, NaN is the extreme.
+    Arg(ArgKind),
+}
+
+/// An instruction: defines `id` of type `dtype` (stores and checks define nothing and have `id` unused).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Inst {
+    /// The value defined.
+    pub id: ValueId,
+    /// Its type. Values are of compute types: F32, F64, I32, I64, Bool; short types exist only in memory and in `Round`.
+    pub dtype: DType,
+    /// What is computed.
+    pub kind: InstKind,
+}
+
+/// A place in a buffer: `offset + Σ value·stride` elements from its start.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Which buffer.
+    pub buffer: usize,
+    /// The affine (or div/mod) part, over axis variables and size symbols.
+    pub offset: Dim,
+    /// Data-dependent parts: I64 values times strides.
+    pub indirect: Vec<(ValueId, Dim)>,
+}
+
+/// What an instruction computes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum InstKind {
+    /// A constant of the instruction's dtype.
+    Const(Scalar),
+    /// The value of an index expression over axis variables and sizes, as I64 (or I32).
+    Index(Dim),
+    /// True where `low ≤ expr < high`.
+    InRange {
+        /// The expression over axis variables and sizes.
+        expr: Dim,
+        /// Inclusive bound.
+        low: Dim,
+        /// Exclusive bound.
+        high: Dim,
+    },
+    /// Element of a buffer, widened to its compute type. With a guard: memory is touched only where it is true, elsewhere 0.
+    Load {
+        /// Where from.
+        place: Place,
+        /// Bool value.
+        guard: Option<ValueId>,
+    },
+    /// Writes a value, narrowed to the buffer's dtype (short floats round to nearest even, short integers wrap). With a
+    /// guard: only where it is true. Stores to one buffer never hit one place twice, except through `guard`-exclusive stores.
+    Store {
+        /// Where to.
+        place: Place,
+        /// What.
+        value: ValueId,
+        /// Bool value.
+        guard: Option<ValueId>,
+    },
+    /// Element of a row temporary at the current row point.
+    LoadTemp(usize),
+    /// Writes a row temporary at the current row point.
+    StoreTemp(usize, ValueId),
+    /// Pointwise op at the operands' (compute) type.
+    Unary(UnaryOp, ValueId),
+    /// Pointwise op at the operands' (compute) type.
+    Binary(BinaryOp, ValueId, ValueId),
+    /// Comparison; the instruction's dtype is Bool.
+    Compare(CompareOp, ValueId, ValueId),
+    /// `condition ? then : else`.
+    Select(ValueId, ValueId, ValueId),
+    /// Conversion between compute types, with [`kiln_ir::Op::Cast`]'s semantics.
+    Cast(ValueId),
+    /// Reinterpretation between compute types of one width (F32↔I32, F64↔I64).
+    Bitcast(ValueId),
+    /// Rounds an F32 to F16/Bf16/F8 precision, or wraps an I32 to I8/I16/U8/I4, staying in the compute type.
+    Round(ValueId, DType),
+    /// The I64 index unchanged if `0 ≤ value < size`; else 0, and the launch reports index `value` out of range.
+    CheckIndex {
+        /// The index.
+        value: ValueId,
+        /// Exclusive bound.
+        size: Dim,
+    },
+    /// Word 0 of Philox-4x32-10 as I32: key = the I64 seed, counter = position + 2⁶⁴·stream.
+    Random {
+        /// I64 value.
+        seed: ValueId,
+        /// Row-major position, an index expression.
+        position: Dim,
+        /// Stream number.
+        stream: u32,
+    },
+    /// The accumulator of a matmul at the current (b, m, n); only in an epilogue.
+    Accumulator,
+}
+
+/// A body that yields one value at each point of some axes: an operand's prologue. The usual one is a single `Load`, or a
+/// `Load` and a `Cast`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Prologue {
+    /// In order.
+    pub insts: Vec<Inst>,
+    /// The value yielded.
+    pub value: ValueId,
+}
+
+/// `acc[b, m, n] = Σₖ lhs · rhs`, then the epilogue at each (b, m, n).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MatmulBody {
+    /// Batch axes, outermost first.
+    pub batch: Vec<Axis>,
+    /// Row axes of the result.
+    pub m: Vec<Axis>,
+    /// Column axes of the result.
+    pub n: Vec<Axis>,
+    /// Summed axes.
+    pub k: Vec<Axis>,
+    /// Yields the left operand over (batch, m, k).
+    pub lhs: Prologue,
+    /// Yields the right operand over (batch, k, n).
+    pub rhs: Prologue,
+    /// The accumulator's type: F32, F64, I32 or I64.
+    pub acc: DType,
+    /// Runs at each (batch, m, n); its stores are the kernel's results.
+    pub epilogue: Vec<Inst>,
+}
+
+/// softmax(q·kᵀ·scale + mask)·v; see [`kiln_ir::Op::Attention`]. Operands are plain strided loads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AttentionBody {
+    /// Batch size.
+    pub batch: Dim,
+    /// Query heads.
+    pub heads: Dim,
+    /// Key/value heads; `heads` is a multiple.
+    pub kv_heads: Dim,
+    /// Query rows.
+    pub queries: Dim,
+    /// Key rows.
+    pub keys: Dim,
+    /// Width of q and k.
+    pub width: Dim,
+    /// Width of v and of the result.
+    pub value_width: Dim,
+    /// [b, h, t, d].
+    pub q: Strided,
+    /// [b, g, s, d].
+    pub k: Strided,
+    /// [b, g, s, e].
+    pub v: Strided,
+    /// [b, h, t, s]; bool keeps, float adds.
+    pub mask: Option<Strided>,
+    /// [b, h, t, e].
+    pub out: Strided,
+    /// Row i sees columns j ≤ i + s − t.
+    pub causal: bool,
+    /// Factor on q·kᵀ (an F64 scalar).
+    pub scale: Scalar,
+}
+
+/// A strided view of a buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Strided {
+    /// Which buffer.
+    pub buffer: usize,
+    /// Elements from the buffer's start.
+    pub offset: Dim,
+    /// Elements an axis step moves.
+    pub strides: Vec<Dim>,
+}
+
+/// Hand-written routines over strided views.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RoutineBody {
+    /// Running combination along `axis` (accumulating in the compute type).
+    Scan {
+        /// Sizes of input and output.
+        shape: Vec<Dim>,
+        /// The axis.
+        axis: usize,
+        /// How.
+        kind: ReduceKind,
+        /// From the end.
+        reverse: bool,
+        /// Read from.
+        input: Strided,
+        /// Written to.
+        output: Strided,
+    },
+    /// [`kiln_ir::Op::SortIndices`].
+    SortIndices {
+        /// Sizes of the input.
+        shape: Vec<Dim>,
+        /// The axis.
+        axis: usize,
+        /// Largest first.
+        descending: bool,
+        /// Results kept along the axis.
+        count: Dim,
+        /// Read from.
+        input: Strided,
+        /// I64 indices.
+        output: Strided,
+    },
+    /// [`kiln_ir::Op::Scatter`] into `output`, which already holds the base (an earlier kernel copied it, or it is
+    /// updated in place).
+    Scatter {
+        /// Sizes of the output.
+        shape: Vec<Dim>,
+        /// Sizes of index and updates.
+        updates_shape: Vec<Dim>,
+        /// The axis.
+        axis: usize,
+        /// How.
+        kind: ScatterKind,
+        /// I32 or I64 indices.
+        index: Strided,
+        /// The updates.
+        updates: Strided,
+        /// Read and written.
+        output: Strided,
+    },
+}
