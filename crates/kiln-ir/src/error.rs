@@ -1,6 +1,6 @@
 //! Errors of this floor, with the facts in fields.
 
-use crate::{DType, NodeId, Source, TensorType};
+use crate::{DType, Dim, NodeId, Source, TensorType};
 
 /// Why a graph is not a graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +54,24 @@ pub enum Error {
         /// What is wrong.
         reason: &'static str,
     },
+    /// An input of an impossible type.
+    #[error("input {index}: {cause}, at {at}")]
+    InputType {
+        /// Which input.
+        index: usize,
+        /// What is wrong.
+        cause: Box<TypeError>,
+        /// The user's line.
+        at: Source,
+    },
+    /// An output that is not in the graph.
+    #[error("output {output} is {node}, which the graph does not have")]
+    UnknownOutput {
+        /// Which output.
+        output: usize,
+        /// The node it names.
+        node: NodeId,
+    },
     /// More than 2³² nodes.
     #[error("a graph has at most 2^32 nodes")]
     TooManyNodes,
@@ -64,9 +82,9 @@ pub enum Error {
 #[non_exhaustive]
 pub enum TypeError {
     /// Wrong number of operands.
-    #[error("takes {expected} operands, not {got}")]
+    #[error("takes {expected}, not {got}")]
     OperandCount {
-        /// Wanted, in words or digits.
+        /// Wanted, in words.
         expected: &'static str,
         /// Given.
         got: usize,
@@ -81,6 +99,14 @@ pub enum TypeError {
         /// What the op takes.
         expected: &'static str,
     },
+    /// A storage-only dtype in a computation.
+    #[error("operand {operand} is {got}, which is for storage only: cast it first")]
+    StorageOnly {
+        /// Which operand.
+        operand: usize,
+        /// Its dtype.
+        got: DType,
+    },
     /// Operands whose dtypes must agree and do not.
     #[error("{lhs} and {rhs} differ in dtype")]
     DTypesDiffer {
@@ -90,20 +116,42 @@ pub enum TypeError {
         rhs: TensorType,
     },
     /// Operands whose shapes must agree and do not.
-    #[error("{lhs} and {rhs} do not agree{detail}")]
+    #[error("{lhs} and {rhs} do not agree{}", differ(.lhs, .rhs, .sizes))]
     ShapesDiffer {
         /// One operand.
         lhs: TensorType,
         /// The other.
         rhs: TensorType,
-        /// For instance ` (3 ≠ 4)`.
-        detail: String,
+        /// The first two sizes that cannot be proven equal; none where the ranks differ.
+        sizes: Option<Box<(Dim, Dim)>>,
     },
     /// An axis beyond the rank.
     #[error("axis {axis} is out of range for {ty}")]
     AxisOutOfRange {
         /// The axis.
         axis: usize,
+        /// The operand.
+        ty: TensorType,
+    },
+    /// An axis that is named twice.
+    #[error("axis {axis} of {ty} is named twice")]
+    RepeatedAxis {
+        /// The axis.
+        axis: usize,
+        /// The operand.
+        ty: TensorType,
+    },
+    /// Axes that must ascend and do not.
+    #[error("axes {axes:?} are not ascending")]
+    AxesNotAscending {
+        /// The axes as given.
+        axes: Vec<usize>,
+    },
+    /// An order that is no permutation of the axes.
+    #[error("{order:?} is not a permutation of the axes of {ty}")]
+    NotAPermutation {
+        /// The order as given.
+        order: Vec<usize>,
         /// The operand.
         ty: TensorType,
     },
@@ -117,11 +165,127 @@ pub enum TypeError {
         /// What the op takes.
         expected: String,
     },
-    /// Attributes that make no sense for the operand.
+    /// An attribute with a wrong number of entries.
+    #[error("{attribute} has {got} entries, expected {expected}")]
+    AttributeLength {
+        /// The attribute.
+        attribute: &'static str,
+        /// Its entries.
+        got: usize,
+        /// Wanted.
+        expected: usize,
+    },
+    /// A stride, dilation, window or step that is zero or negative.
+    #[error("{attribute} must be positive, axis {axis} has {got}")]
+    NotPositive {
+        /// The attribute.
+        attribute: &'static str,
+        /// The entry.
+        axis: usize,
+        /// Its value.
+        got: Dim,
+    },
+    /// A start or padding that is negative.
+    #[error("{attribute} must not be negative, axis {axis} has {got}")]
+    Negative {
+        /// The attribute.
+        attribute: &'static str,
+        /// The entry.
+        axis: usize,
+        /// Its value.
+        got: Dim,
+    },
+    /// A shape with a negative size.
+    #[error("{ty} has a negative size")]
+    NegativeSize {
+        /// The shape.
+        ty: TensorType,
+    },
+    /// A reshape to another number of elements.
+    #[error("{from} has {} elements, {to} has {}", .from.elements(), .to.elements())]
+    ElementCounts {
+        /// The operand.
+        from: TensorType,
+        /// The result.
+        to: TensorType,
+    },
+    /// A slice that leaves its operand.
+    #[error("{size} elements from {start} by {step} do not fit axis {axis} of {ty}")]
+    SliceOutOfRange {
+        /// The axis.
+        axis: usize,
+        /// First index.
+        start: Dim,
+        /// Number of elements.
+        size: Dim,
+        /// Step.
+        step: i64,
+        /// The operand.
+        ty: TensorType,
+    },
+    /// A window that is larger than what it slides over.
+    #[error("a window of {window} does not fit the {padded} elements of axis {axis} of {ty}, padding included")]
+    WindowTooLarge {
+        /// The axis.
+        axis: usize,
+        /// Extent of the window, dilation included.
+        window: Dim,
+        /// Extent of the axis, padding included.
+        padded: Dim,
+        /// The operand.
+        ty: TensorType,
+    },
+    /// A size that is not provably a multiple of another.
+    #[error("{what}: {size} is not a multiple of {by}")]
+    NotDivisible {
+        /// What must be divisible.
+        what: &'static str,
+        /// Its value.
+        size: Dim,
+        /// The divisor.
+        by: Dim,
+    },
+    /// More elements asked for than there are.
+    #[error("{count} elements asked for on axis {axis} of {ty}")]
+    CountTooLarge {
+        /// How many were asked for.
+        count: Dim,
+        /// The axis.
+        axis: usize,
+        /// The operand.
+        ty: TensorType,
+    },
+    /// The index of an extreme among no elements.
+    #[error("axis {axis} of {ty} is empty and has no extreme element")]
+    EmptyAxis {
+        /// The axis.
+        axis: usize,
+        /// The operand.
+        ty: TensorType,
+    },
+    /// A bitcast between types of different widths, or to bool.
+    #[error("the bits of {from} are not {to}s")]
+    BadBitcast {
+        /// The operand's dtype.
+        from: DType,
+        /// The result's dtype.
+        to: DType,
+    },
+    /// A constant whose bytes are not its shape's.
+    #[error("{ty} takes {expected} bytes, not {got}")]
+    LiteralLength {
+        /// The constant's type.
+        ty: TensorType,
+        /// Bytes its type takes.
+        expected: usize,
+        /// Bytes it has.
+        got: usize,
+    },
+    /// An attribute that makes no sense for the operand.
     #[error("{what} for {ty}")]
     BadAttribute {
-        /// What is wrong, with the numbers.
-        what: String,
+        /// What is wrong.
+        what: &'static str,
         /// The operand (or the result, if there is none).
         ty: TensorType,
     },
@@ -131,4 +295,14 @@ pub enum TypeError {
         /// The result.
         ty: TensorType,
     },
+    /// An input, whose type nothing determines.
+    #[error("the type of an input is given, not inferred")]
+    InputType,
+}
+
+fn differ(lhs: &TensorType, rhs: &TensorType, sizes: &Option<Box<(Dim, Dim)>>) -> String {
+    match sizes.as_deref() {
+        Some((l, r)) => format!(" ({l} ≠ {r})"),
+        None => format!(" (rank {} ≠ {})", lhs.rank(), rhs.rank()),
+    }
 }

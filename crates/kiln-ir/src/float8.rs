@@ -18,7 +18,7 @@ pub fn decode(dtype: DType, byte: u8) -> f64 {
     let magnitude = byte & 0x7f;
     let exponent = (magnitude >> mantissa_bits) as i32;
     let mantissa = (magnitude & ((1 << mantissa_bits) - 1)) as f64;
-    let top = (0x7f >> mantissa_bits) as i32;
+    let top: i32 = 0x7f >> mantissa_bits;
     if has_inf && exponent == top {
         return if mantissa == 0.0 { sign * f64::INFINITY } else { f64::NAN };
     }

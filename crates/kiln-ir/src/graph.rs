@@ -2,7 +2,8 @@
 //! functional: no node has an effect. An output may be marked as the new value of an input (*updated*), which the plan then
 //! writes in place.
 
-use crate::{DType, Dim, Error, Op, infer};
+use crate::infer::{self, infer};
+use crate::{DType, Dim, Error, Op};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -136,6 +137,9 @@ impl Graph {
 
     /// Adds the next input.
     pub fn input(&mut self, ty: TensorType, source: Source) -> Result<NodeId, Error> {
+        if let Err(cause) = infer::check_type(&ty) {
+            return Err(Error::InputType { index: self.inputs.len(), cause: Box::new(cause), at: source });
+        }
         let id = self.push(Node { op: Op::Input { index: self.inputs.len() }, operands: vec![], ty, source })?;
         self.inputs.push(id);
         Ok(id)

@@ -552,7 +552,12 @@ impl Op {
     pub fn is_view(&self) -> bool {
         matches!(
             self,
-            Op::Reshape { .. } | Op::Permute { .. } | Op::Expand { .. } | Op::Slice { .. } | Op::Flip { .. } | Op::Unfold { .. }
+            Op::Reshape { .. }
+                | Op::Permute { .. }
+                | Op::Expand { .. }
+                | Op::Slice { .. }
+                | Op::Flip { .. }
+                | Op::Unfold { .. }
         )
     }
 }

@@ -38,7 +38,7 @@ impl Scalar {
             DType::I16 => Scalar::Int(dtype, value as i16 as i64),
             DType::I8 => Scalar::Int(dtype, value as i8 as i64),
             DType::U8 => Scalar::Int(dtype, value as u8 as i64),
-            DType::I4 => Scalar::Int(dtype, ((value << 60) >> 60) as i64),
+            DType::I4 => Scalar::Int(dtype, (value << 60) >> 60),
             DType::Bool => Scalar::Int(dtype, (value != 0) as i64),
             DType::F32 => Scalar::Float(dtype, value as f32 as f64),
             _ => Scalar::float(dtype, value as f64),
@@ -108,7 +108,11 @@ impl fmt::Display for Scalar {
             Scalar::Int(_, v) => write!(f, "{v}"),
             Scalar::Float(_, v) if v.is_nan() => {
                 // Payload and sign matter to nobody but a bitcast; keep them so that text round-trips.
-                if v.to_bits() == f64::NAN.to_bits() { f.write_str("nan") } else { write!(f, "nan:{:016x}", v.to_bits()) }
+                if v.to_bits() == f64::NAN.to_bits() {
+                    f.write_str("nan")
+                } else {
+                    write!(f, "nan:{:016x}", v.to_bits())
+                }
             }
             Scalar::Float(_, v) if v.is_infinite() => f.write_str(if v > 0.0 { "inf" } else { "-inf" }),
             Scalar::Float(DType::F64, v) => write!(f, "{v:?}"),
