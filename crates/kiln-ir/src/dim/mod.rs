@@ -17,6 +17,7 @@
 
 mod divide;
 mod normal;
+mod prove;
 mod ranges;
 mod simplify;
 mod symbol;

@@ -1,9 +1,9 @@
-//! What is known about the values of symbols, and what follows from it: intervals and proofs of `≥ 0`.
+//! What is known about the values of symbols, and the intervals that follow from it.
 
 use super::normal::{Atom, Op, OpKind};
 use super::{Dim, Symbol};
 
-/// How many facts one proof may use in a row.
+/// How many symbolic bounds may lead to one another.
 const MAX_STEPS: u32 = 8;
 
 /// What is known about each symbol: an inclusive range of numbers and, for loop variables over symbolic sizes, an
@@ -266,75 +266,5 @@ impl Dim {
             sum = Some(total);
         }
         sum.unwrap_or(Interval::ANY)
-    }
-
-    /// Whether the value is provably never negative. `false` means not proved.
-    ///
-    /// ```
-    /// use kiln_ir::{Dim, Ranges, Symbol};
-    /// let (i, t) = (Symbol::new("i").unwrap(), Symbol::new("t").unwrap());
-    /// let mut ranges = Ranges::new();
-    /// ranges.set_below(i, t.into());
-    /// assert!((Dim::from(t) - 1 - Dim::from(i)).is_nonneg(&ranges));
-    /// assert!(!(Dim::from(t) - 2 - Dim::from(i)).is_nonneg(&ranges));
-    /// ```
-    pub fn is_nonneg(&self, ranges: &Ranges) -> bool {
-        self.proves_nonneg(ranges, MAX_STEPS)
-    }
-
-    /// Whether `self < other` for all values (`Some(true)`), for none (`Some(false)`), or not known.
-    pub fn is_less(&self, other: &Dim, ranges: &Ranges) -> Option<bool> {
-        let gap = other - self;
-        if (&gap - 1).is_nonneg(ranges) {
-            Some(true)
-        } else if (-gap).is_nonneg(ranges) {
-            Some(false)
-        } else {
-            None
-        }
-    }
-
-    /// The least value of a sum that is linear in a symbol lies at an end of the symbol's range, so a symbol with a
-    /// symbolic bound is replaced by the end that its coefficient's sign picks, until intervals decide.
-    fn proves_nonneg(&self, ranges: &Ranges, steps: u32) -> bool {
-        if self.interval(ranges, MAX_STEPS).nonneg() {
-            return true;
-        }
-        let Some(steps) = steps.checked_sub(1) else { return false };
-        self.bounded_symbols(ranges).into_iter().any(|symbol| {
-            let least = self.least_over(symbol, ranges, steps);
-            least.is_some_and(|least| least.proves_nonneg(ranges, steps))
-        })
-    }
-
-    /// The direct symbols with a symbolic bound that no other one's bound mentions, so that replacing one cannot
-    /// bring it back.
-    fn bounded_symbols(&self, ranges: &Ranges) -> Vec<Symbol> {
-        let mut found: Vec<Symbol> = Vec::new();
-        for atom in self.atoms() {
-            if let Atom::Sym(symbol) = atom
-                && !found.contains(symbol)
-                && ranges.below(*symbol).is_some()
-            {
-                found.push(*symbol);
-            }
-        }
-        let free = |symbol: &Symbol| {
-            let mut bounds = found.iter().filter_map(|other| ranges.below(*other));
-            bounds.all(|bound| !bound.contains(*symbol))
-        };
-        found.iter().copied().filter(free).take(1).collect()
-    }
-
-    fn least_over(&self, symbol: Symbol, ranges: &Ranges, steps: u32) -> Option<Dim> {
-        let (coef, rest) = self.linear_in(symbol)?;
-        let range = ranges.find(symbol)?;
-        if coef.proves_nonneg(ranges, steps) {
-            Some(rest + coef * range.lo)
-        } else if (-&coef).proves_nonneg(ranges, steps) {
-            Some(rest + coef * (range.below.as_ref()? - 1))
-        } else {
-            None
-        }
     }
 }

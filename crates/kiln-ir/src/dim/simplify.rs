@@ -53,6 +53,15 @@ impl Dim {
     }
 
     fn floor_div_within(&self, divisor: &Dim, ranges: &Ranges) -> Dim {
+        // (x // a) // b = x // (a·b) for positive b.
+        if let Some(OpKind::Div(x, a)) = self.as_op()
+            && (divisor - 1).is_nonneg(ranges)
+        {
+            let merged = x.floor_div(&(a * divisor));
+            if !merged.is_undefined() {
+                return merged;
+            }
+        }
         let plain = self.floor_div(divisor);
         plain.map_atoms(&mut |atom| match atom {
             Atom::Op(op) => match &op.kind {
@@ -97,6 +106,24 @@ impl Dim {
         self.clone()
     }
 
+    /// `(quotient, rest)` with `self == divisor · quotient + rest`, as [`Dim::split_by`], except that a divisor of several
+    /// terms is taken out wherever its leading term divides, whatever that leaves in the rest.
+    fn leading_split(&self, divisor: &Dim) -> (Dim, Dim) {
+        let divisor_terms = divisor.terms();
+        let [lead, _, ..] = divisor_terms.as_slice() else { return self.split_by(divisor) };
+        let lead = Dim::from_term(lead.coef, lead.mono.clone());
+        let (mut quotient, mut rest) = (Dim::default(), self.clone());
+        for _ in 0..MAX_FACTORS {
+            let (more, _) = rest.split_by(&lead);
+            if more.is_zero() || more.is_undefined() {
+                break;
+            }
+            rest -= &more * divisor;
+            quotient += more;
+        }
+        (quotient, rest)
+    }
+
     /// Whether every term of `part` is a term of this sum, with the same coefficient.
     fn has_terms_of(&self, part: &Dim) -> bool {
         let own = self.poly_terms();
@@ -113,34 +140,30 @@ struct Split {
 }
 
 impl Split {
-    /// Writes `a = factor·high + low` with `0 ≤ low < factor` and `divisor = factor·d`; then `a // divisor` is
-    /// `high // d` and `a % divisor` is `factor·(high % d) + low`. The whole divisor is the first factor tried.
+    /// Writes `a = factor·high + low` with `0 ≤ low < factor` and `divisor = factor·d`; then for positive `d`,
+    /// `a // divisor` is `high // d` and `a % divisor` is `factor·(high % d) + low`. The whole divisor is tried first.
     fn find(a: &Dim, divisor: &Dim, ranges: &Ranges) -> Option<Split> {
         if let Some(c) = divisor.as_const().filter(|c| *c > 0)
             && let Some(k) = Dim::block_within(a.bounds(ranges), c)
         {
             return Some(Split { quotient: k.into(), rest: a - Dim::from(k) * c });
         }
-        if !(divisor - 1).is_nonneg(ranges) {
+        factors(a, divisor).iter().find_map(|factor| Split::by(factor, a, divisor, ranges))
+    }
+
+    fn by(factor: &Dim, a: &Dim, divisor: &Dim, ranges: &Ranges) -> Option<Split> {
+        let inner = divisor.div_exact(factor)?;
+        let (high, low) = a.leading_split(factor);
+        let shift = match factor.as_const() {
+            Some(c) => Dim::block_within(low.bounds(ranges), c)?,
+            None => 0,
+        };
+        let (high, low) = (high + shift, low - factor * shift);
+        let fits = low.is_nonneg(ranges) && (factor - 1 - &low).is_nonneg(ranges);
+        if !fits || !(&inner - 1).is_nonneg(ranges) {
             return None;
         }
-        for factor in factors(a, divisor) {
-            let (high, low) = a.split_by(&factor);
-            let shift = match factor.as_const() {
-                Some(c) => Dim::block_within(low.bounds(ranges), c).map(Dim::from),
-                None => Some(Dim::default()),
-            };
-            let Some(shift) = shift else { continue };
-            let (high, low) = (high + &shift, low - shift * &factor);
-            let fits = low.is_nonneg(ranges) && (&factor - 1 - &low).is_nonneg(ranges);
-            let inner = divisor.div_exact(&factor)?;
-            let progress = inner.is_one() || !factor.is_one();
-            if fits && progress {
-                let rest = high.modulo(&inner) * factor + low;
-                return Some(Split { quotient: high.floor_div(&inner), rest });
-            }
-        }
-        None
+        Some(Split { quotient: high.floor_div(&inner), rest: high.modulo(&inner) * factor + low })
     }
 }
 

@@ -203,7 +203,7 @@ fn symbols_substitution_and_linearity() {
     }
 }
 
-/// `0 ≤ i < 64`, `0 ≤ k < 4`, `0 ≤ r < t`, `0 ≤ q < n`, `1 ≤ t ≤ 4096`, `n ≥ 1`.
+/// `0 ≤ i < 64`, `0 ≤ k < 4`, `0 ≤ r < t`, `0 ≤ q < n`, `0 ≤ s < p + 2`, `1 ≤ t ≤ 4096`, `n ≥ 1`, `p ≥ 0`.
 fn some_ranges() -> Ranges {
     let mut ranges = Ranges::new();
     ranges.set(sym("i"), 0, Some(63));
@@ -212,6 +212,8 @@ fn some_ranges() -> Ranges {
     ranges.set(sym("n"), 1, None);
     ranges.set_below(sym("r"), dim("t"));
     ranges.set_below(sym("q"), dim("n"));
+    ranges.set(sym("p"), 0, None);
+    ranges.set_below(sym("s"), dim("p + 2"));
     ranges
 }
 
@@ -256,6 +258,10 @@ fn ranges_remove_divisions() {
         ("(n*t*j + n*r + q) % (n*t)", "n*r + q"),
         ("((n*t*j + n*r + q) // n) % t", "r"),
         ("(64*j + i) // (64*t)", "j // t"),
+        ("(j*(p + 2) + min(p, 5) % (p + 2)) // (p + 2)", "j"),
+        ("(j*(p + 2) + s) // (p + 2)", "j"),
+        ("(j*(p + 2) + s) % (p + 2)", "s"),
+        ("(x + r // 2) // n // t", "(x + r // 2) // (n*t)"),
         ("min(i, 64)", "i"),
         ("max(i, 0)", "i"),
         ("min(r, t)", "r"),
@@ -287,10 +293,22 @@ fn proofs() {
     assert_eq!(less("x", "x + 1"), Some(true));
     assert_eq!(less("x", "y"), None);
     assert!(dim("x % t").is_nonneg(&ranges));
+    assert_eq!(less("x % t", "t"), Some(true));
+    assert_eq!(less("i % 5", "i + 1"), Some(true));
+    assert_eq!(less("n*(r // 2) + q", "n*t"), Some(true));
+    assert_eq!(less("r // 64", "(t + 63) // 64"), Some(true));
+    assert_eq!(less("r // 64", "t // 64"), None);
+    assert_eq!(less("(x // t)*t", "x + 1"), Some(true));
+    assert_eq!(less("(x // t)*t", "x"), None);
+    assert_eq!(less("min(x, r)", "t"), Some(true));
+    assert_eq!(less("r", "max(x, t)"), Some(true));
+    assert_eq!(less("r", "min(x, t)"), None);
     let mut circular = Ranges::new();
-    circular.set_below(sym("a"), dim("b"));
-    circular.set_below(sym("b"), dim("a"));
-    assert!(!dim("a - b").is_nonneg(&circular));
+    circular.set_below(sym("a"), dim("b + 5"));
+    circular.set_below(sym("b"), dim("a + 5"));
+    assert!(dim("a - b + 4").is_nonneg(&circular));
+    assert!(!dim("a - b + 3").is_nonneg(&circular));
+    assert_eq!(dim("a").bounds(&circular), (Some(0), None));
 }
 
 #[test]
