@@ -17,6 +17,7 @@
 
 mod divide;
 mod normal;
+mod parts;
 mod prove;
 mod ranges;
 mod simplify;
@@ -30,6 +31,7 @@ use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 use std::sync::Arc;
 
 use normal::{Atom, Mono, OpKind, Term};
+pub use parts::Factor;
 pub use ranges::Ranges;
 pub use symbol::Symbol;
 pub use text::DimParseError;

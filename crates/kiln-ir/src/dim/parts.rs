@@ -1,0 +1,54 @@
+//! The normal form taken apart, for whoever turns a [`Dim`] into code.
+
+use super::normal::{Atom, OpKind};
+use super::{Dim, Symbol};
+
+/// A factor of a term.
+#[derive(Clone, Copy, Debug)]
+pub enum Factor<'a> {
+    /// A symbol.
+    Symbol(Symbol),
+    /// Division rounded towards −∞.
+    FloorDiv(&'a Dim, &'a Dim),
+    /// The remainder of [`Factor::FloorDiv`], with the divisor's sign.
+    Modulo(&'a Dim, &'a Dim),
+    /// The least.
+    Min(&'a [Dim]),
+    /// The greatest.
+    Max(&'a [Dim]),
+}
+
+impl Dim {
+    /// Calls `visit` with the coefficient and the factors of each term; their sum of products is the value. A constant term
+    /// has no factors. Calls nothing for zero and for the undefined.
+    ///
+    /// ```
+    /// use kiln_ir::Dim;
+    /// let mut text = Vec::new();
+    /// Dim::parse("3*a*b + 2").unwrap().visit_terms(&mut |coef, factors| text.push((coef, factors.len())));
+    /// text.sort();
+    /// assert_eq!(text, [(2, 0), (3, 2)]);
+    /// ```
+    pub fn visit_terms(&self, visit: &mut dyn FnMut(i64, &[Factor<'_>])) {
+        if let Some(c) = self.as_const() {
+            if c != 0 {
+                visit(c, &[]);
+            }
+            return;
+        }
+        let mut factors = Vec::new();
+        for term in self.poly_terms() {
+            factors.clear();
+            factors.extend(term.mono.atoms().iter().map(|atom| match atom {
+                Atom::Sym(symbol) => Factor::Symbol(*symbol),
+                Atom::Op(op) => match &op.kind {
+                    OpKind::Div(a, b) => Factor::FloorDiv(a, b),
+                    OpKind::Mod(a, b) => Factor::Modulo(a, b),
+                    OpKind::Min(list) => Factor::Min(list),
+                    OpKind::Max(list) => Factor::Max(list),
+                },
+            }));
+            visit(term.coef, &factors);
+        }
+    }
+}
