@@ -1,1 +1,24 @@
-//! kiln-runtime.
+//! The runtime floor of Kiln: memory, backends, compiled programs and events.
+//!
+//! ```text
+//!  Graph ──schedule──▶ kernels ──Backend::compile──▶ Executable ─┐
+//!                         │          (kernel_cache)              ├──▶ Program ──run──▶ Buffers
+//!                         └────────plan──▶ arena offsets ────────┘
+//! ```
+//!
+//! Invariants: nothing here knows what an op means; every size that reaches a kernel was checked against the buffers of
+//! that call; a kernel compiles once a process and target.
+
+pub mod backend;
+pub mod buffer;
+pub mod device;
+pub mod error;
+pub mod event;
+pub mod host;
+pub mod kernel_cache;
+
+pub use backend::{Backend, Executable, LaunchError};
+pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
+pub use device::Device;
+pub use error::{Error, Result};
+pub use host::HostMemory;

@@ -1,0 +1,90 @@
+//! What a backend is: a device that allocates, compiles kernels and launches them.
+
+use crate::{Buffer, Device, Error, RawBuffer};
+use kiln_kernels::kernel::Kernel;
+use std::sync::Arc;
+
+/// A device with a compiler for it.
+pub trait Backend: Send + Sync {
+    /// The device.
+    fn device(&self) -> Device;
+
+    /// The code generator's target, for instance `cpu-avx512`: part of every kernel's key.
+    fn target(&self) -> String;
+
+    /// Memory on the device, with any contents, aligned to [`crate::ALIGNMENT`].
+    fn allocate(&self, bytes: usize) -> Result<Buffer, Error>;
+
+    /// Code for one kernel. Called once a kernel and target; see [`crate::kernel_cache`].
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error>;
+
+    /// Waits until every launch so far is done.
+    fn synchronize(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A compiled kernel.
+pub trait Executable: Send + Sync {
+    /// Runs the kernel. On an asynchronous device, queues it.
+    ///
+    /// # Safety
+    /// `buffers` are those of the kernel, in order, on this device, and valid for every access the kernel makes at these
+    /// `sizes` (the values of its size symbols, in order). Buffers that it writes overlap no other argument, and nobody else
+    /// accesses them until the launch is done.
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError>;
+
+    /// The code as text, if the backend can show it.
+    fn disassembly(&self) -> Option<String> {
+        None
+    }
+
+    /// Size of the machine code in bytes; 0 where there is none.
+    fn code_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// Why a launch did not do its work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A gather, scatter or embedding met an index outside its axis.
+    #[error("index {index} is out of range for an axis of {size}")]
+    IndexOutOfRange {
+        /// The index.
+        index: i64,
+        /// Size of the axis.
+        size: i64,
+    },
+    /// Scratch memory that the kernel needs could not be had.
+    #[error("out of memory: {bytes} bytes for a kernel's temporaries")]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// The kernel was given arguments that are not those it was compiled for.
+    #[error("a kernel of {expected} {what} was launched with {got}")]
+    WrongArguments {
+        /// "buffers" or "sizes".
+        what: &'static str,
+        /// How many it has.
+        expected: usize,
+        /// How many it got.
+        got: usize,
+    },
+    /// A size that is negative or cannot be addressed.
+    #[error("size {value} cannot be launched")]
+    BadSize {
+        /// The value.
+        value: i64,
+    },
+    /// The device or its driver failed.
+    #[error("the device failed: {message} (code {code})")]
+    Device {
+        /// The driver's code.
+        code: i64,
+        /// The driver's words.
+        message: String,
+    },
+}

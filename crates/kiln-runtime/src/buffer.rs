@@ -1,0 +1,199 @@
+//! Device memory: a counted reference to bytes that a device owns, or that somebody else owns and keeps alive for us.
+//!
+//! A buffer knows nothing of elements or shapes. Its bytes are reached from the host only through
+//! [`Buffer::read_to_host`] and [`Buffer::write_from_host`], which go through the device's [`Memory`].
+
+use crate::{Device, Error};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Alignment of every owned allocation, in bytes.
+pub const ALIGNMENT: usize = 64;
+
+/// What a device does with its memory. One implementation a kind of memory; [`crate::HostMemory`] is the host's.
+pub trait Memory: Send + Sync {
+    /// The device.
+    fn device(&self) -> Device;
+
+    /// Takes back an allocation of this memory.
+    ///
+    /// # Safety
+    /// `ptr` and `bytes` are those of an allocation of this memory that nobody uses any more.
+    unsafe fn release(&self, ptr: NonNull<u8>, bytes: usize);
+
+    /// Copies device bytes to the host, after everything queued before that writes them.
+    ///
+    /// # Safety
+    /// `source` is valid for reading `target.len()` bytes of this memory.
+    unsafe fn copy_to_host(&self, source: *const u8, target: &mut [u8]) -> Result<(), Error>;
+
+    /// Copies host bytes to the device, before everything queued later that reads them.
+    ///
+    /// # Safety
+    /// `target` is valid for writing `source.len()` bytes of this memory.
+    unsafe fn copy_from_host(&self, source: &[u8], target: *mut u8) -> Result<(), Error>;
+
+    /// True when the bytes can be read in place by host code, which lets [`Buffer::host_bytes`] avoid a copy.
+    fn is_host(&self) -> bool {
+        false
+    }
+}
+
+/// Device memory. Cloning shares it.
+///
+/// ```
+/// use kiln_runtime::HostMemory;
+/// let buffer = HostMemory::allocate(8)?;
+/// buffer.write_from_host(4, &[1, 2, 3, 4])?;
+/// let mut last = [0; 2];
+/// buffer.read_to_host(6, &mut last)?;
+/// assert_eq!(last, [3, 4]);
+/// # Ok::<(), kiln_runtime::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Buffer(Arc<Storage>);
+
+struct Storage {
+    ptr: NonNull<u8>,
+    bytes: usize,
+    memory: &'static dyn Memory,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Ours: released when the last reference goes.
+    Device,
+    /// Somebody else's: alive as long as the value is.
+    Foreign { _keep: Arc<dyn Any + Send + Sync>, writable: bool },
+}
+
+// SAFETY: a buffer is a range of bytes with no thread affinity; `Memory` is Send + Sync. Races between launches that write
+// one buffer are excluded by `Executable::launch`'s contract and by buffers being written only before they are shared
+// or when the caller says so (updates).
+unsafe impl Send for Storage {}
+// SAFETY: as above.
+unsafe impl Sync for Storage {}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Owner::Device = self.owner {
+            // SAFETY: `from_allocation`'s contract: the range came from this memory and this is the last reference.
+            unsafe { self.memory.release(self.ptr, self.bytes) }
+        }
+    }
+}
+
+impl Buffer {
+    /// A buffer that owns an allocation of `memory` and releases it at the end.
+    ///
+    /// # Safety
+    /// `ptr` is valid for `bytes` bytes of that memory and nobody else releases it.
+    pub unsafe fn from_allocation(memory: &'static dyn Memory, ptr: NonNull<u8>, bytes: usize) -> Buffer {
+        Buffer(Arc::new(Storage { ptr, bytes, memory, owner: Owner::Device }))
+    }
+
+    /// A buffer over memory that `keep` keeps alive, for instance a mapped file or another library's tensor.
+    ///
+    /// # Safety
+    /// `ptr` is valid for reading (and writing, if `writable`) `bytes` bytes of `memory` as long as `keep` lives, and
+    /// nobody writes it meanwhile.
+    pub unsafe fn from_foreign(
+        memory: &'static dyn Memory,
+        ptr: NonNull<u8>,
+        bytes: usize,
+        writable: bool,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Buffer {
+        Buffer(Arc::new(Storage { ptr, bytes, memory, owner: Owner::Foreign { _keep: keep, writable } }))
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> Device {
+        self.0.memory.device()
+    }
+
+    /// Its size in bytes.
+    pub fn bytes_len(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// The device address of its first byte. Not null, also for an empty buffer.
+    pub fn ptr(&self) -> *mut u8 {
+        self.0.ptr.as_ptr()
+    }
+
+    /// False for foreign memory that may only be read.
+    pub fn is_writable(&self) -> bool {
+        match self.0.owner {
+            Owner::Device => true,
+            Owner::Foreign { writable, .. } => writable,
+        }
+    }
+
+    /// True when no other handle refers to this memory, so that it may be written without anybody noticing.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && self.is_writable()
+    }
+
+    /// True when both are handles of one allocation.
+    pub fn same(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Copies `target.len()` bytes from byte `offset` on.
+    pub fn read_to_host(&self, offset: usize, target: &mut [u8]) -> Result<(), Error> {
+        self.check_range(offset, target.len())?;
+        // SAFETY: the range lies in the buffer.
+        unsafe { self.0.memory.copy_to_host(self.ptr().add(offset), target) }
+    }
+
+    /// Overwrites `source.len()` bytes from byte `offset` on. Every tensor over this buffer sees them: meant for buffers that are
+    /// being filled.
+    pub fn write_from_host(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
+        self.check_range(offset, source.len())?;
+        if !self.is_writable() {
+            return Err(Error::ReadOnly { bytes: self.0.bytes });
+        }
+        // SAFETY: the range lies in the buffer, which may be written.
+        unsafe { self.0.memory.copy_from_host(source, self.ptr().add(offset)) }
+    }
+
+    /// The bytes in place, if the host can read this memory.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        // SAFETY: the memory is host memory, valid for `bytes` bytes while `self` lives.
+        self.0.memory.is_host().then(|| unsafe { std::slice::from_raw_parts(self.ptr(), self.0.bytes) })
+    }
+
+    fn check_range(&self, offset: usize, length: usize) -> Result<(), Error> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.0.bytes => Ok(()),
+            _ => Err(Error::OutsideBuffer { offset, length, bytes: self.0.bytes }),
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.0.owner {
+            Owner::Device => "owned",
+            Owner::Foreign { .. } => "foreign",
+        };
+        write!(f, "Buffer({} bytes on {}, {kind})", self.0.bytes, self.device())
+    }
+}
+
+/// A range of device memory as a kernel sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct RawBuffer {
+    /// The first byte.
+    pub ptr: *mut u8,
+    /// How many bytes are there.
+    pub bytes: usize,
+}
+
+// SAFETY: a plain address; what is done with it is `Executable::launch`'s contract.
+unsafe impl Send for RawBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for RawBuffer {}

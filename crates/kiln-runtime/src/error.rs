@@ -1,0 +1,121 @@
+//! Errors of this floor.
+
+use crate::{Device, LaunchError};
+use kiln_ir::{DType, Source, TensorType};
+
+/// Why memory, a kernel or a program is not to be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device has not that much memory.
+    #[error("out of memory: {bytes} bytes on {device}")]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: usize,
+        /// Where.
+        device: Device,
+    },
+    /// A copy beyond the end of a buffer.
+    #[error("bytes {offset}..+{length} are outside a buffer of {bytes} bytes")]
+    OutsideBuffer {
+        /// First byte.
+        offset: usize,
+        /// How many.
+        length: usize,
+        /// The buffer's size.
+        bytes: usize,
+    },
+    /// A write to foreign memory that may only be read.
+    #[error("a buffer of {bytes} bytes may only be read")]
+    ReadOnly {
+        /// The buffer's size.
+        bytes: usize,
+    },
+    /// A kernel that the backend cannot make code for.
+    #[error("{target} cannot compile a kernel: {reason}")]
+    Compile {
+        /// The backend's target.
+        target: String,
+        /// What it does not do.
+        reason: String,
+    },
+    /// A failing launch, with the line of the op it was computing.
+    #[error("{op}: {cause}, at {at}")]
+    Launch {
+        /// The op, or the ops of a fused kernel.
+        op: String,
+        /// What happened.
+        cause: LaunchError,
+        /// The user's line.
+        at: Source,
+    },
+    /// A program called with the wrong number of inputs.
+    #[error("the program takes {expected} inputs, not {got}")]
+    InputCount {
+        /// As built.
+        expected: usize,
+        /// As given.
+        got: usize,
+    },
+    /// An input whose type is not the one the program was built for.
+    #[error("input {input} is {dtype}{shape:?}, the program was built for {expected}")]
+    InputType {
+        /// Which input.
+        input: usize,
+        /// What was given.
+        dtype: DType,
+        /// What was given.
+        shape: Vec<usize>,
+        /// As built.
+        expected: Box<TensorType>,
+    },
+    /// An input whose strides are not those the program was built for.
+    #[error("input {input} has strides {strides:?}, the program was built for [{expected}]")]
+    InputStrides {
+        /// Which input.
+        input: usize,
+        /// What was given.
+        strides: Vec<isize>,
+        /// As built.
+        expected: String,
+    },
+    /// An input that reaches beyond its buffer.
+    #[error("input {input} reaches beyond its buffer of {bytes} bytes")]
+    InputOutsideBuffer {
+        /// Which input.
+        input: usize,
+        /// The buffer's size.
+        bytes: usize,
+    },
+    /// An input or output on another device than the program's.
+    #[error("{what} {index} is on {device}, the program runs on {expected}")]
+    WrongDevice {
+        /// "input" or "output".
+        what: &'static str,
+        /// Which one.
+        index: usize,
+        /// Where it is.
+        device: Device,
+        /// Where the program runs.
+        expected: Device,
+    },
+    /// An output buffer, given by the caller, that is too small.
+    #[error("output {output} needs {needed} bytes, the buffer given has {bytes}")]
+    OutputTooSmall {
+        /// Which output.
+        output: usize,
+        /// Bytes of the output.
+        needed: usize,
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// A symbolic size without a value, or with one that is negative or does not fit.
+    #[error("size {size} has no value for these inputs")]
+    UnboundSize {
+        /// The expression.
+        size: String,
+    },
+}
+
+/// What this floor returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

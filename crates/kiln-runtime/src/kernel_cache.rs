@@ -1,0 +1,85 @@
+//! The process's kernels: a map from (target, kernel) to code. Equal kernels compile once, whoever asks first; a compile
+//! in one thread does not hold up another thread's hit.
+
+use crate::event::{self, Category, Event};
+use crate::{Backend, Error, Executable};
+use kiln_kernels::kernel::Kernel;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+/// One kernel's place: empty until somebody has compiled it. The lock is held while compiling.
+type Slot = Mutex<Option<Arc<dyn Executable>>>;
+type Slots = HashMap<String, HashMap<Arc<Kernel>, Arc<Slot>>>;
+
+static SLOTS: LazyLock<RwLock<Slots>> = LazyLock::new(RwLock::default);
+static HITS: AtomicU64 = AtomicU64::new(0);
+static MISSES: AtomicU64 = AtomicU64::new(0);
+static NANOS: AtomicU64 = AtomicU64::new(0);
+static CODE_BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What the cache did since the process began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// Kernels found.
+    pub hits: u64,
+    /// Kernels compiled.
+    pub misses: u64,
+    /// Nanoseconds spent compiling.
+    pub compile_nanos: u64,
+    /// Bytes of code made.
+    pub code_bytes: u64,
+}
+
+/// What the cache did since the process began.
+///
+/// ```
+/// let stats = kiln_runtime::kernel_cache::stats();
+/// assert!(stats.hits + stats.misses >= stats.misses);
+/// ```
+pub fn stats() -> Stats {
+    Stats {
+        hits: HITS.load(Ordering::Relaxed),
+        misses: MISSES.load(Ordering::Relaxed),
+        compile_nanos: NANOS.load(Ordering::Relaxed),
+        code_bytes: CODE_BYTES.load(Ordering::Relaxed),
+    }
+}
+
+/// Code for `kernel`, and whether it had to be compiled now. `label` names it in events. A failure is not kept: asking
+/// again tries again.
+pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(Arc<dyn Executable>, bool), Error> {
+    let target = backend.target();
+    let slot = slot(&target, kernel);
+    let mut code = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(code) = &*code {
+        HITS.fetch_add(1, Ordering::Relaxed);
+        return Ok((code.clone(), false));
+    }
+    let start = Instant::now();
+    let made = backend.compile(kernel)?;
+    let took = start.elapsed();
+    MISSES.fetch_add(1, Ordering::Relaxed);
+    NANOS.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    CODE_BYTES.fetch_add(made.code_bytes() as u64, Ordering::Relaxed);
+    event::emit(Category::Compile, || Event::KernelCompiled {
+        target,
+        label: label.to_owned(),
+        code_bytes: made.code_bytes(),
+        took,
+    });
+    *code = Some(made.clone());
+    Ok((made, true))
+}
+
+fn slot(target: &str, kernel: &Arc<Kernel>) -> Arc<Slot> {
+    {
+        let slots = SLOTS.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get(target).and_then(|kernels| kernels.get(kernel)) {
+            return slot.clone();
+        }
+    }
+    let mut slots = SLOTS.write().unwrap_or_else(PoisonError::into_inner);
+    slots.entry(target.to_owned()).or_default().entry(kernel.clone()).or_default().clone()
+}
