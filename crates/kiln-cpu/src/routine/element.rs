@@ -103,16 +103,46 @@ element!(Flag, i64, |v: Flag| (v.0 != 0) as i64, |w| Flag((w != 0) as u8));
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            kiln_ir::DType::F32 => { type $T = f32; $body }
-            kiln_ir::DType::F64 => { type $T = f64; $body }
-            kiln_ir::DType::F16 => { type $T = half::f16; $body }
-            kiln_ir::DType::Bf16 => { type $T = half::bf16; $body }
-            kiln_ir::DType::I8 => { type $T = i8; $body }
-            kiln_ir::DType::I16 => { type $T = i16; $body }
-            kiln_ir::DType::I32 => { type $T = i32; $body }
-            kiln_ir::DType::I64 => { type $T = i64; $body }
-            kiln_ir::DType::U8 => { type $T = u8; $body }
-            kiln_ir::DType::Bool => { type $T = $crate::routine::element::Flag; $body }
+            kiln_ir::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            kiln_ir::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            kiln_ir::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            kiln_ir::DType::Bf16 => {
+                type $T = half::bf16;
+                $body
+            }
+            kiln_ir::DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            kiln_ir::DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            kiln_ir::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            kiln_ir::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            kiln_ir::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            kiln_ir::DType::Bool => {
+                type $T = $crate::routine::element::Flag;
+                $body
+            }
             kiln_ir::DType::F8E4M3 | kiln_ir::DType::F8E5M2 | kiln_ir::DType::I4 => {
                 unreachable!("storage-only dtypes are refused when the routine is made")
             }
@@ -131,4 +161,3 @@ pub fn scatter_reduction(kind: kiln_ir::ScatterKind) -> Option<ReduceKind> {
         kiln_ir::ScatterKind::Mul => Some(ReduceKind::Prod),
     }
 }
-

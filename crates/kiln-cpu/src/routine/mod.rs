@@ -66,7 +66,8 @@ impl Routine {
                 strides: strided.strides.iter().map(|s| number(s).map(|n| n as isize)).collect::<Result<_, _>>()?,
             })
         };
-        let shape_of = |dims: &[Dim]| dims.iter().map(|d| number(d).map(|n| n.max(0) as usize)).collect::<Result<Vec<_>, _>>();
+        let shape_of =
+            |dims: &[Dim]| dims.iter().map(|d| number(d).map(|n| n.max(0) as usize)).collect::<Result<Vec<_>, _>>();
         match &self.body {
             RoutineBody::Scan { shape, axis, kind, reverse, input, output } => {
                 // SAFETY: passed on from the caller.

@@ -24,7 +24,14 @@ pub(super) unsafe fn run(
 
 /// # Safety
 /// As [`run`], and `T` is the element type of both views.
-unsafe fn lines<T: Element>(shape: &[usize], axis: usize, kind: ReduceKind, reverse: bool, input: &View, output: &View) {
+unsafe fn lines<T: Element>(
+    shape: &[usize],
+    axis: usize,
+    kind: ReduceKind,
+    reverse: bool,
+    input: &View,
+    output: &View,
+) {
     let length = shape[axis];
     let outer = without(shape, axis);
     let count: usize = outer.iter().product();

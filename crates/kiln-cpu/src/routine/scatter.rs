@@ -69,9 +69,8 @@ impl Job<'_> {
                     let inner = [&i[tail.clone()], &u[tail.clone()], &o[tail.clone()]];
                     visit(inner_shape, inner, inner_begin, inner_end, |_, [ii, iu, io]| {
                         // SAFETY: the coordinates lie inside index and updates.
-                        let (at, update) = unsafe {
-                            ((*self.index.at::<I>(si + ii)).widen(), *self.updates.at::<T>(su + iu))
-                        };
+                        let (at, update) =
+                            unsafe { ((*self.index.at::<I>(si + ii)).widen(), *self.updates.at::<T>(su + iu)) };
                         if at < 0 || at as usize >= self.size {
                             bad_index.store(at, Ordering::Relaxed);
                             bad.store(self.size, Ordering::Relaxed);
