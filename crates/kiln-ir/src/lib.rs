@@ -15,8 +15,10 @@ pub mod error;
 pub mod float8;
 pub mod graph;
 pub mod infer;
+mod literal;
 pub mod op;
 pub mod scalar;
+pub mod text;
 pub mod verify;
 
 pub use dim::{Dim, Ranges, Symbol};
@@ -29,3 +31,4 @@ pub use op::{
     WindowDims,
 };
 pub use scalar::Scalar;
+pub use text::{ParseError, ParseErrorKind};
