@@ -1,7 +1,6 @@
-//! The CPU backend of Kiln.
+//! kiln-cpu.
 
 pub mod asm;
 pub mod features;
 pub mod memory;
 pub mod pool;
-pub mod routine;

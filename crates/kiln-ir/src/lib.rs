@@ -14,21 +14,21 @@ pub mod dtype;
 pub mod error;
 pub mod float8;
 pub mod graph;
+pub mod host;
 pub mod infer;
-mod literal;
+pub mod interpret;
 pub mod op;
 pub mod scalar;
-pub mod text;
 pub mod verify;
 
 pub use dim::{Dim, Ranges, Symbol};
 pub use dtype::DType;
 pub use error::{Error, TypeError};
 pub use graph::{Graph, Node, NodeId, Output, Source, TensorType};
+pub use host::{HostTensor, Mismatch, Tolerance};
 pub use infer::infer;
 pub use op::{
     ArgKind, Axes, BinaryOp, CompareOp, ConvDims, DotDims, Literal, Op, OpKind, ReduceKind, ScatterKind, UnaryOp,
     WindowDims,
 };
 pub use scalar::Scalar;
-pub use text::{ParseError, ParseErrorKind};

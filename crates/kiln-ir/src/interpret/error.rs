@@ -1,0 +1,115 @@
+//! Why a graph could not be interpreted.
+
+use crate::host::HostError;
+use crate::{DType, Dim, NodeId, Source, TensorType};
+
+/// Why a graph could not be interpreted on the given inputs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InterpretError {
+    /// Wrong number of inputs.
+    #[error("the graph takes {expected} inputs, not {got}")]
+    InputCount {
+        /// Wanted.
+        expected: usize,
+        /// Given.
+        got: usize,
+    },
+    /// An input that does not fit its declaration.
+    #[error("input {input} is {dtype}{shape:?}, expected {expected}")]
+    InputType {
+        /// Which input.
+        input: usize,
+        /// As declared in the graph.
+        expected: TensorType,
+        /// The dtype given.
+        dtype: DType,
+        /// The shape given.
+        shape: Vec<usize>,
+    },
+    /// One symbol with two sizes.
+    #[error("input {input}: {dim} is {got} on axis {axis}, but {bound} before")]
+    InputSize {
+        /// Which input.
+        input: usize,
+        /// Which axis of it.
+        axis: usize,
+        /// The declared size.
+        dim: Dim,
+        /// The size given.
+        got: usize,
+        /// What the inputs before say.
+        bound: i64,
+    },
+    /// A node that could not be computed.
+    #[error("{node} = {op}: {cause}, at {at}")]
+    Node {
+        /// The node.
+        node: NodeId,
+        /// Its op.
+        op: String,
+        /// What is wrong.
+        cause: Fault,
+        /// The user's line.
+        at: Source,
+    },
+}
+
+/// What can go wrong in one node at run time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A gather or scatter index beyond its axis.
+    #[error("index {index} is out of range for size {size}")]
+    IndexOutOfRange {
+        /// The index.
+        index: i64,
+        /// The size of the axis.
+        size: usize,
+    },
+    /// A size with a symbol that no input binds.
+    #[error("the size {dim} depends on a symbol that no input gives")]
+    Unbound {
+        /// The size.
+        dim: Dim,
+    },
+    /// A size that turns out negative.
+    #[error("the size {dim} is {value}")]
+    NegativeSize {
+        /// The size.
+        dim: Dim,
+        /// Its value.
+        value: i64,
+    },
+    /// Sizes that turn out not to fit the op.
+    #[error("{what}: {lhs:?} and {rhs:?} do not fit")]
+    SizesDiffer {
+        /// Which sizes.
+        what: &'static str,
+        /// One side.
+        lhs: Vec<usize>,
+        /// The other.
+        rhs: Vec<usize>,
+    },
+    /// The extreme of nothing has no index.
+    #[error("axis {axis} is empty")]
+    EmptyAxis {
+        /// The axis.
+        axis: usize,
+    },
+    /// The op does not compute on this dtype.
+    #[error("no {dtype} arithmetic")]
+    NoArithmetic {
+        /// The dtype.
+        dtype: DType,
+    },
+    /// A result beyond [`super::MAX_ELEMENTS`].
+    #[error("{shape:?} is too large to interpret")]
+    TooLarge {
+        /// The result's shape.
+        shape: Vec<usize>,
+    },
+    /// A tensor that could not be made.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}

@@ -1,0 +1,188 @@
+//! Sums of products: dot, convolution, attention.
+
+use super::pointwise::max;
+use super::views::{filled, permute};
+use super::{Fault, strides};
+use crate::host::element_count;
+use crate::{ConvDims, DType, DotDims, HostTensor};
+
+/// What products are accumulated in: f64 for floats, wrapping i64 for integers.
+trait Number: Copy {
+    const ZERO: Self;
+    fn multiply_add(self, x: Self, y: Self) -> Self;
+    fn decode(x: &HostTensor) -> Vec<Self>;
+    fn encode(dtype: DType, shape: &[usize], values: &[Self]) -> Result<HostTensor, Fault>;
+}
+
+impl Number for f64 {
+    const ZERO: f64 = 0.0;
+    fn multiply_add(self, x: f64, y: f64) -> f64 {
+        self + x * y
+    }
+    fn decode(x: &HostTensor) -> Vec<f64> {
+        x.to_f64()
+    }
+    fn encode(dtype: DType, shape: &[usize], values: &[f64]) -> Result<HostTensor, Fault> {
+        Ok(HostTensor::from_f64(dtype, shape, values)?)
+    }
+}
+
+impl Number for i64 {
+    const ZERO: i64 = 0;
+    fn multiply_add(self, x: i64, y: i64) -> i64 {
+        self.wrapping_add(x.wrapping_mul(y))
+    }
+    fn decode(x: &HostTensor) -> Vec<i64> {
+        x.to_i64()
+    }
+    fn encode(dtype: DType, shape: &[usize], values: &[i64]) -> Result<HostTensor, Fault> {
+        Ok(HostTensor::from_i64(dtype, shape, values)?)
+    }
+}
+
+fn check_arithmetic(dtype: DType) -> Result<(), Fault> {
+    if dtype.is_storage_only() { Err(Fault::NoArithmetic { dtype }) } else { Ok(()) }
+}
+
+pub(super) fn dot(dims: &DotDims, out: DType, x: &HostTensor, y: &HostTensor) -> Result<HostTensor, Fault> {
+    check_arithmetic(x.dtype())?;
+    if x.dtype().is_float() { dot_of::<f64>(dims, out, x, y) } else { dot_of::<i64>(dims, out, x, y) }
+}
+
+/// Both sides brought to [batch, free, contracted], then three loops.
+fn dot_of<T: Number>(dims: &DotDims, out: DType, x: &HostTensor, y: &HostTensor) -> Result<HostTensor, Fault> {
+    let free = |t: &HostTensor, batch: &[usize], contract: &[usize]| -> Vec<usize> {
+        (0..t.rank()).filter(|a| !batch.contains(a) && !contract.contains(a)).collect()
+    };
+    let sizes = |t: &HostTensor, axes: &[usize]| -> Vec<usize> { axes.iter().map(|&a| t.shape()[a]).collect() };
+    let (x_free, y_free) = (free(x, &dims.lhs_batch, &dims.lhs_contract), free(y, &dims.rhs_batch, &dims.rhs_contract));
+    let batch = sizes(x, &dims.lhs_batch);
+    let contract = sizes(x, &dims.lhs_contract);
+    if batch != sizes(y, &dims.rhs_batch) || contract != sizes(y, &dims.rhs_contract) {
+        return Err(Fault::SizesDiffer { what: "dot", lhs: x.shape().to_vec(), rhs: y.shape().to_vec() });
+    }
+    let x_order = [&dims.lhs_batch[..], &x_free, &dims.lhs_contract].concat();
+    let y_order = [&dims.rhs_batch[..], &y_free, &dims.rhs_contract].concat();
+    let shape = [batch.clone(), sizes(x, &x_free), sizes(y, &y_free)].concat();
+    let xs = T::decode(&permute(x, &x_order)?);
+    let ys = T::decode(&permute(y, &y_order)?);
+    let count = |sizes: &[usize]| element_count(sizes).unwrap_or(0);
+    let (b, m, n, k) = (count(&batch), count(&sizes(x, &x_free)), count(&sizes(y, &y_free)), count(&contract));
+    let mut result = filled(&shape, T::ZERO)?;
+    for (at, sum) in result.iter_mut().enumerate() {
+        let (row, column) = (at / n, (at / (m * n)) * n + at % n);
+        let (left, right) = (&xs[row * k..(row + 1) * k], &ys[column * k..(column + 1) * k]);
+        *sum = left.iter().zip(right).fold(T::ZERO, |sum, (&x, &y)| sum.multiply_add(x, y));
+    }
+    debug_assert_eq!(result.len(), b * m * n);
+    T::encode(out, &shape, &result)
+}
+
+pub(super) fn conv(dims: &ConvDims, shape: &[usize], x: &HostTensor, w: &HostTensor) -> Result<HostTensor, Fault> {
+    check_arithmetic(x.dtype())?;
+    if x.dtype().is_float() { conv_of::<f64>(dims, shape, x, w) } else { conv_of::<i64>(dims, shape, x, w) }
+}
+
+/// For each output element, each channel of its group and each tap: the input element that the tap falls on, if any.
+fn conv_of<T: Number>(dims: &ConvDims, shape: &[usize], x: &HostTensor, w: &HostTensor) -> Result<HostTensor, Fault> {
+    let (spatial, kernel) = (&x.shape()[2..], &w.shape()[2..]);
+    let channels = w.shape()[1];
+    if channels * dims.groups != x.shape()[1] {
+        return Err(Fault::SizesDiffer { what: "channels", lhs: x.shape().to_vec(), rhs: w.shape().to_vec() });
+    }
+    let (xs, ws) = (T::decode(x), T::decode(w));
+    let steps = strides(spatial);
+    let (area, taps) = (element_count(spatial).unwrap_or(0), element_count(kernel).unwrap_or(0));
+    let out_area = element_count(&shape[2..]).unwrap_or(0);
+    let outputs = w.shape()[0];
+    let mut result = filled(shape, T::ZERO)?;
+    for (at, sum) in result.iter_mut().enumerate() {
+        let (image, output, place) = (at / out_area / outputs, at / out_area % outputs, at % out_area);
+        let group = output / (outputs / dims.groups);
+        for tap in 0..taps {
+            let Some(position) = tap_position(dims, spatial, kernel, &shape[2..], &steps, place, tap) else { continue };
+            for channel in 0..channels {
+                let value = xs[(image * x.shape()[1] + group * channels + channel) * area + position];
+                *sum = sum.multiply_add(value, ws[(output * channels + channel) * taps + tap]);
+            }
+        }
+    }
+    T::encode(x.dtype(), shape, &result)
+}
+
+/// Where a tap of the window at `place` falls in the input's spatial axes; nothing for padding and dilation zeros.
+fn tap_position(
+    dims: &ConvDims,
+    spatial: &[usize],
+    kernel: &[usize],
+    out: &[usize],
+    steps: &[isize],
+    mut place: usize,
+    mut tap: usize,
+) -> Option<usize> {
+    let mut position = 0;
+    for axis in (0..spatial.len()).rev() {
+        let (i, j) = (place % out[axis], tap % kernel[axis]);
+        (place, tap) = (place / out[axis], tap / kernel[axis]);
+        let at = (i * dims.stride[axis] + j * dims.dilation[axis]) as i64 - dims.padding[axis].0;
+        let at = usize::try_from(at).ok()?;
+        let spread = dims.input_dilation[axis];
+        if at % spread != 0 || at / spread >= spatial[axis] {
+            return None;
+        }
+        position += at / spread * steps[axis] as usize;
+    }
+    Some(position)
+}
+
+pub(super) fn attention(
+    causal: bool,
+    scale: f64,
+    q: &HostTensor,
+    k: &HostTensor,
+    v: &HostTensor,
+    mask: Option<&HostTensor>,
+) -> Result<HostTensor, Fault> {
+    check_arithmetic(q.dtype())?;
+    let (&[b, h, t, d], &[_, g, s, _], &[.., e]) = (q.shape(), k.shape(), v.shape()) else {
+        return Err(Fault::SizesDiffer { what: "q and k", lhs: q.shape().to_vec(), rhs: k.shape().to_vec() });
+    };
+    let shape = [b, h, t, e];
+    let (queries, keys, values) = (q.to_f64(), k.to_f64(), v.to_f64());
+    let added: Option<Vec<f64>> = mask.map(|m| {
+        let as_float = |keep: f64| if keep != 0.0 { 0.0 } else { f64::NEG_INFINITY };
+        if m.dtype() == DType::Bool { m.to_f64().into_iter().map(as_float).collect() } else { m.to_f64() }
+    });
+    let mut result = filled(&shape, 0.0)?;
+    let mut scores = vec![0.0; s];
+    for row in 0..b * h * t {
+        let (image, head, i) = (row / (h * t), row / t % h, row % t);
+        let group = image * g + head / (h / g);
+        let query = &queries[row * d..(row + 1) * d];
+        for (j, score) in scores.iter_mut().enumerate() {
+            let key = &keys[(group * s + j) * d..(group * s + j + 1) * d];
+            let product: f64 = query.iter().zip(key).map(|(&x, &y)| x * y).sum();
+            *score = product * scale;
+            match &added {
+                // Masked is masked, even if the product is not a number.
+                Some(added) if added[row * s + j] == f64::NEG_INFINITY => *score = f64::NEG_INFINITY,
+                Some(added) => *score += added[row * s + j],
+                None => {}
+            }
+            if causal && (j as i64) > i as i64 + s as i64 - t as i64 {
+                *score = f64::NEG_INFINITY;
+            }
+        }
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, max);
+        if top == f64::NEG_INFINITY {
+            continue;
+        }
+        scores.iter_mut().for_each(|score| *score = (*score - top).exp());
+        let total: f64 = scores.iter().sum();
+        for (column, out) in result[row * e..(row + 1) * e].iter_mut().enumerate() {
+            let sum: f64 = scores.iter().enumerate().map(|(j, p)| p * values[(group * s + j) * e + column]).sum();
+            *out = sum / total;
+        }
+    }
+    Ok(HostTensor::from_f64(q.dtype(), &shape, &result)?)
+}
