@@ -1,7 +1,7 @@
 //! Why a graph could not be interpreted.
 
 use crate::host::HostError;
-use crate::{DType, Dim, NodeId, Source, TensorType};
+use crate::{DType, Dim, NodeId, OpKind, Source, TensorType};
 
 /// Why a graph could not be interpreted on the given inputs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,12 +42,12 @@ pub enum InterpretError {
         bound: i64,
     },
     /// A node that could not be computed.
-    #[error("{node} = {op}: {cause}, at {at}")]
+    #[error("{node} = {}: {cause}, at {at}", .op.name())]
     Node {
         /// The node.
         node: NodeId,
         /// Its op.
-        op: String,
+        op: OpKind,
         /// What is wrong.
         cause: Fault,
         /// The user's line.

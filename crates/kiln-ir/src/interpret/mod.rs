@@ -15,7 +15,7 @@ mod views;
 pub use error::{Fault, InterpretError};
 
 use crate::host::element_count;
-use crate::{Dim, Graph, HostTensor, Node, Op, Symbol};
+use crate::{Dim, Graph, HostTensor, Node, Op, OpKind, Symbol};
 
 /// The most elements that a tensor may have here; a larger one is an error rather than an exhausted machine.
 pub const MAX_ELEMENTS: usize = 1 << 28;
@@ -60,11 +60,14 @@ pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, Inte
     let last_use = last_uses(graph);
     let mut values: Vec<Option<HostTensor>> = vec![None; graph.nodes().len()];
     for (id, node) in graph.iter() {
-        let operands: Vec<&HostTensor> =
-            node.operands.iter().map(|o| values[o.index()].as_ref().expect("operands come first and live to their last use")).collect();
+        let operands: Vec<&HostTensor> = node
+            .operands
+            .iter()
+            .map(|o| values[o.index()].as_ref().expect("operands come first and live to their last use"))
+            .collect();
         let value = compute(node, &operands, inputs, &sizes).map_err(|cause| InterpretError::Node {
             node: id,
-            op: node.op.kind().name(),
+            op: node.op.kind(),
             cause,
             at: node.source.clone(),
         })?;
@@ -121,7 +124,7 @@ fn bind(graph: &Graph, inputs: &[HostTensor]) -> Result<Sizes, InterpretError> {
         for (axis, (dim, &got)) in graph.ty(id).shape.iter().zip(tensor.shape()).enumerate() {
             let bound = sizes.signed(dim).map_err(|cause| InterpretError::Node {
                 node: id,
-                op: "input".into(),
+                op: OpKind::Input,
                 cause,
                 at: graph.node(id).source.clone(),
             })?;
@@ -168,7 +171,9 @@ fn compute(node: &Node, operands: &[&HostTensor], inputs: &[HostTensor], sizes: 
         (Op::Scatter { axis, kind }, &[x, index, updates]) => views::scatter(x, index, updates, *axis, *kind),
         (Op::Dot { dims, out }, &[x, y]) => products::dot(dims, *out, x, y),
         (Op::Conv(dims), &[x, w]) => products::conv(dims, &shape, x, w),
-        (Op::Attention { causal, scale, .. }, &[q, k, v]) => products::attention(*causal, scale.as_f64(), q, k, v, None),
+        (Op::Attention { causal, scale, .. }, &[q, k, v]) => {
+            products::attention(*causal, scale.as_f64(), q, k, v, None)
+        }
         (Op::Attention { causal, scale, .. }, &[q, k, v, mask]) => {
             products::attention(*causal, scale.as_f64(), q, k, v, Some(mask))
         }

@@ -80,8 +80,6 @@ fn unary_int(op: UnaryOp, x: &HostTensor) -> Result<HostTensor, Fault> {
         UnaryOp::Sign => map(i64::signum),
         UnaryOp::Not if dtype == DType::Bool => map(|v| (v == 0) as i64),
         UnaryOp::Not => map(|v| !v),
-        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => Ok(x.clone()),
-        UnaryOp::IsNan => Ok(HostTensor::zeros(DType::Bool, x.shape())?),
         _ => Err(Fault::NoArithmetic { dtype }),
     }
 }
@@ -109,7 +107,9 @@ pub(super) fn binary(op: BinaryOp, x: &HostTensor, y: &HostTensor) -> Result<Hos
         BinaryOp::Atan2 => zip(f64::atan2),
         BinaryOp::Max => zip(max),
         BinaryOp::Min => zip(min),
-        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => Err(Fault::NoArithmetic { dtype }),
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => {
+            Err(Fault::NoArithmetic { dtype })
+        }
     }
 }
 
@@ -150,8 +150,7 @@ pub(super) fn compare(op: CompareOp, x: &HostTensor, y: &HostTensor) -> Result<H
         };
         x.iter().zip(&y).map(|(a, b)| f(a, b)).collect()
     }
-    let values =
-        if x.dtype().is_float() { all(op, x.to_f64(), y.to_f64()) } else { all(op, x.to_i64(), y.to_i64()) };
+    let values = if x.dtype().is_float() { all(op, x.to_f64(), y.to_f64()) } else { all(op, x.to_i64(), y.to_i64()) };
     Ok(HostTensor::from_slice(x.shape(), &values)?)
 }
 

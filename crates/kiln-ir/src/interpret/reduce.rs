@@ -1,7 +1,7 @@
 //! Ops that combine elements along axes: reductions, scans, windows, sorting.
 
 use super::pointwise::{max, min};
-use super::{Fault, Walk, around, strides};
+use super::{Fault, MAX_ELEMENTS, Walk, around, strides};
 use crate::host::{element_count, try_filled};
 use crate::{ArgKind, DType, HostTensor, ReduceKind, WindowDims};
 use std::cmp::Ordering;
@@ -28,11 +28,10 @@ fn float_rule(kind: ReduceKind) -> (f64, fn(f64, f64) -> f64) {
     }
 }
 
-/// How integers and bools combine, and from what. A sum of bools is *or*, for which no count may wrap to zero.
+/// How integers and bools combine, and from what.
 fn int_rule(kind: ReduceKind, dtype: DType) -> (i64, fn(i64, i64) -> i64) {
     let (lowest, highest) = int_bounds(dtype);
     match kind {
-        ReduceKind::Sum if dtype == DType::Bool => (0, |a, b| a | b),
         ReduceKind::Sum => (0, i64::wrapping_add),
         ReduceKind::Prod => (1, i64::wrapping_mul),
         ReduceKind::Max => (lowest, i64::max),
@@ -77,13 +76,19 @@ pub(super) fn reduce(kind: ReduceKind, axes: &[usize], x: &HostTensor) -> Result
 }
 
 /// Every line of elements along an axis, as the positions of its elements.
-fn lines(shape: &[usize], axis: usize) -> impl Iterator<Item = impl DoubleEndedIterator<Item = usize> + Clone> + use<> {
+fn lines(shape: &[usize], axis: usize) -> impl Iterator<Item = impl DoubleEndedIterator<Item = usize>> {
     let (outer, size, inner) = around(shape, axis);
     (0..outer).flat_map(move |o| (0..inner).map(move |i| (0..size).map(move |k| (o * size + k) * inner + i)))
 }
 
 pub(super) fn scan(kind: ReduceKind, axis: usize, reverse: bool, x: &HostTensor) -> Result<HostTensor, Fault> {
-    fn run<T: Copy>(values: &mut [T], shape: &[usize], axis: usize, reverse: bool, (initial, combine): (T, fn(T, T) -> T)) {
+    fn run<T: Copy>(
+        values: &mut [T],
+        shape: &[usize],
+        axis: usize,
+        reverse: bool,
+        (initial, combine): (T, fn(T, T) -> T),
+    ) {
         for line in lines(shape, axis) {
             let mut sum = initial;
             let mut step = |i: usize| {
@@ -168,8 +173,19 @@ pub(super) fn sort_indices(axis: usize, descending: bool, count: usize, x: &Host
     Ok(HostTensor::from_slice(&shape, &indices)?)
 }
 
-pub(super) fn reduce_window(kind: ReduceKind, dims: &WindowDims, shape: &[usize], x: &HostTensor) -> Result<HostTensor, Fault> {
-    fn run<T: Copy>(values: &[T], dims: &WindowDims, shape: &[usize], from: &[usize], (initial, combine): (T, fn(T, T) -> T)) -> Vec<T> {
+pub(super) fn reduce_window(
+    kind: ReduceKind,
+    dims: &WindowDims,
+    shape: &[usize],
+    x: &HostTensor,
+) -> Result<HostTensor, Fault> {
+    fn run<T: Copy>(
+        values: &[T],
+        dims: &WindowDims,
+        shape: &[usize],
+        from: &[usize],
+        (initial, combine): (T, fn(T, T) -> T),
+    ) -> Vec<T> {
         let steps = strides(from);
         let windows = element_count(shape).unwrap_or(0);
         let taps = element_count(&dims.size).unwrap_or(0);
@@ -180,7 +196,8 @@ pub(super) fn reduce_window(kind: ReduceKind, dims: &WindowDims, shape: &[usize]
                 for axis in (0..shape.len()).rev() {
                     let (i, j) = (w % shape[axis], t % dims.size[axis]);
                     (w, t) = (w / shape[axis], t / dims.size[axis]);
-                    let Some(at) = (i * dims.stride[axis] + j * dims.dilation[axis]).checked_sub(dims.padding[axis].0) else {
+                    let Some(at) = (i * dims.stride[axis] + j * dims.dilation[axis]).checked_sub(dims.padding[axis].0)
+                    else {
                         continue 'taps;
                     };
                     if at >= from[axis] {
@@ -195,6 +212,9 @@ pub(super) fn reduce_window(kind: ReduceKind, dims: &WindowDims, shape: &[usize]
     }
     let dtype = x.dtype();
     check_arithmetic(dtype)?;
+    if element_count(&dims.size).is_none_or(|n| n > MAX_ELEMENTS) {
+        return Err(Fault::TooLarge { shape: dims.size.clone() });
+    }
     if dtype.is_float() {
         let values = run(&x.to_f64(), dims, shape, x.shape(), float_rule(kind));
         Ok(HostTensor::from_f64(dtype, shape, &values)?)

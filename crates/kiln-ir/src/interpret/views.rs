@@ -55,7 +55,9 @@ pub(super) fn slice(x: &HostTensor, start: &[usize], size: &[usize], step: &[i64
         // One past the last element read; an empty slice may start at the end.
         let end = match size[axis].checked_sub(1) {
             None => Some(start[axis]),
-            Some(last) => last.checked_mul(step).and_then(|n| n.checked_add(start[axis])).and_then(|n| n.checked_add(1)),
+            Some(last) => {
+                last.checked_mul(step).and_then(|n| n.checked_add(start[axis])).and_then(|n| n.checked_add(1))
+            }
         };
         if end.is_none_or(|end| end > x.shape()[axis]) {
             return Err(differ("slice (start, size, step of an axis)", &[start[axis], size[axis], step], x.shape()));
@@ -88,7 +90,13 @@ pub(super) fn flip(x: &HostTensor, axes: &[usize]) -> Result<HostTensor, Fault> 
     strided(x, x.shape(), &steps, offset)
 }
 
-pub(super) fn unfold(x: &HostTensor, axis: usize, stride: usize, dilation: usize, shape: &[usize]) -> Result<HostTensor, Fault> {
+pub(super) fn unfold(
+    x: &HostTensor,
+    axis: usize,
+    stride: usize,
+    dilation: usize,
+    shape: &[usize],
+) -> Result<HostTensor, Fault> {
     let (windows, size) = (shape[axis], shape[x.rank()]);
     if windows > 0 && size > 0 && (windows - 1) * stride + (size - 1) * dilation >= x.shape()[axis] {
         return Err(differ("unfold (windows, size)", &[windows, size], x.shape()));
@@ -133,7 +141,13 @@ pub(super) fn gather(x: &HostTensor, index: &HostTensor, axis: usize) -> Result<
     Ok(HostTensor::from_words(x.dtype(), index.shape(), &picked)?)
 }
 
-pub(super) fn scatter(x: &HostTensor, index: &HostTensor, updates: &HostTensor, axis: usize, kind: ScatterKind) -> Result<HostTensor, Fault> {
+pub(super) fn scatter(
+    x: &HostTensor,
+    index: &HostTensor,
+    updates: &HostTensor,
+    axis: usize,
+    kind: ScatterKind,
+) -> Result<HostTensor, Fault> {
     if index.shape() != updates.shape() {
         return Err(differ("index and updates", index.shape(), updates.shape()));
     }
@@ -165,7 +179,6 @@ pub(super) fn scatter(x: &HostTensor, index: &HostTensor, updates: &HostTensor, 
     }
     let combine: fn(i64, i64) -> i64 = match kind {
         ScatterKind::Set => |_, new| new,
-        ScatterKind::Add if dtype == DType::Bool => |a, b| a | b,
         ScatterKind::Add => i64::wrapping_add,
         ScatterKind::Mul => i64::wrapping_mul,
         ScatterKind::Max => i64::max,
