@@ -1,6 +1,7 @@
-//! kiln-cpu.
+//! The CPU backend of Kiln.
 
 pub mod asm;
 pub mod features;
 pub mod memory;
 pub mod pool;
+pub mod routine;

@@ -7,7 +7,7 @@ use crate::{DType, Dim, NodeId, Source, TensorType};
 #[non_exhaustive]
 pub enum Error {
     /// A node's op does not accept its operands.
-    #[error("{node} = {op}: {cause}, at {at}")]
+    #[error("{node} = {op}: {cause}{}", place(.at))]
     Type {
         /// The node.
         node: NodeId,
@@ -19,7 +19,7 @@ pub enum Error {
         at: Source,
     },
     /// An operand that is not in the graph, or comes later.
-    #[error("{node} is used before it is defined, at {at}")]
+    #[error("{node} is used before it is defined{}", place(.at))]
     UnknownNode {
         /// The operand.
         node: NodeId,
@@ -27,7 +27,7 @@ pub enum Error {
         at: Source,
     },
     /// A node's recorded type is not the one its op gives.
-    #[error("{node} is declared {declared} but its op gives {inferred}, at {at}")]
+    #[error("{node} is declared {declared} but its op gives {inferred}{}", place(.at))]
     WrongType {
         /// The node.
         node: NodeId,
@@ -55,7 +55,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// An input of an impossible type.
-    #[error("input {index}: {cause}, at {at}")]
+    #[error("input {index}: {cause}{}", place(.at))]
     InputType {
         /// Which input.
         index: usize,
@@ -298,6 +298,10 @@ pub enum TypeError {
     /// An input, whose type nothing determines.
     #[error("the type of an input is given, not inferred")]
     InputType,
+}
+
+fn place(at: &Source) -> String {
+    if at.is_unknown() { String::new() } else { format!(", at {at}") }
 }
 
 fn differ(lhs: &TensorType, rhs: &TensorType, sizes: &Option<Box<(Dim, Dim)>>) -> String {

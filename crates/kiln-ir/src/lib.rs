@@ -17,8 +17,10 @@ pub mod graph;
 pub mod host;
 pub mod infer;
 pub mod interpret;
+mod literal;
 pub mod op;
 pub mod scalar;
+pub mod text;
 pub mod verify;
 
 pub use dim::{Dim, Ranges, Symbol};
@@ -32,3 +34,4 @@ pub use op::{
     WindowDims,
 };
 pub use scalar::Scalar;
+pub use text::{ParseError, ParseErrorKind};

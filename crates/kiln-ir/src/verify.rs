@@ -36,7 +36,8 @@ pub fn verify(graph: &Graph) -> Result<(), Error> {
     verify_outputs(graph)
 }
 
-fn verify_outputs(graph: &Graph) -> Result<(), Error> {
+/// The part of the rules that is about outputs.
+pub(crate) fn verify_outputs(graph: &Graph) -> Result<(), Error> {
     let mut updated = vec![false; graph.inputs().len()];
     for (output, out) in graph.outputs().iter().enumerate() {
         if out.node.index() >= graph.nodes().len() {

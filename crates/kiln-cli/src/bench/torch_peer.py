@@ -1,0 +1,108 @@
+"""The yardstick: PyTorch on the same machine, driven line by line by `kiln bench --peer torch`.
+
+Reads one JSON request a line, answers one JSON line. Requests:
+  {"do": "setup", "case": {...}, "threads": n, "modes": ["eager", "compile"]}   builds inputs, compiles, warms up
+  {"do": "time", "mode": "eager", "seconds": s}                                 times calls for about s seconds
+"""
+import json, math, sys, time
+import torch
+import torch.nn.functional as F
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+def rms_norm(x, w):
+    h = x.float()
+    return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * w
+
+
+def rope(x, cos, sin):
+    half = x.shape[-1] // 2
+    rotated = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * cos + rotated * sin
+
+
+def build(case):
+    """Function and inputs of a case."""
+    kind, shape, dt = case["kind"], case["shape"], DTYPES[case["dtype"]]
+    g = torch.Generator().manual_seed(0)
+    r = lambda *s, d=dt: torch.randn(*s, generator=g).to(d)
+    if kind == "gelu":
+        return lambda x, w, b: F.gelu(x, approximate="tanh") * w + b, [r(*shape), r(shape[-1]), r(shape[-1])]
+    if kind == "rms_norm":
+        return rms_norm, [r(*shape), r(shape[-1])]
+    if kind == "residual_rms_norm":
+        def both(x, y, w):
+            h = x + y
+            return h, rms_norm(h, w)
+        return both, [r(*shape), r(*shape), r(shape[-1])]
+    if kind == "layer_norm":
+        return lambda x, w, b: F.layer_norm(x, (shape[-1],), w, b, 1e-5), [r(*shape), r(shape[-1]), r(shape[-1])]
+    if kind == "softmax":
+        return lambda x: F.softmax(x, -1), [r(*shape)]
+    if kind == "rope":
+        t, h, d = shape
+        return rope, [r(t, h, d), r(t, 1, d), r(t, 1, d)]
+    if kind == "swiglu":
+        return lambda a, b: F.silu(a) * b, [r(*shape), r(*shape)]
+    if kind == "linear":
+        m, k, n = shape
+        return lambda x, w: F.linear(x, w), [r(m, k), r(n, k)]
+    if kind == "matmul":
+        m, k, n = shape
+        return lambda x, w: x @ w, [r(m, k), r(k, n)]
+    if kind in ("attention", "causal_attention"):
+        b, h, t, s, d = shape
+        causal = kind == "causal_attention"
+        return (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)), [r(b, h, t, d), r(b, h, s, d), r(b, h, s, d)]
+    raise ValueError(f"unknown case {kind}")
+
+
+functions, inputs = {}, []
+
+
+def setup(request):
+    global inputs
+    torch.set_num_threads(request["threads"])
+    torch._dynamo.reset()
+    f, inputs = build(request["case"])
+    functions.clear()
+    answer = {}
+    with torch.inference_mode():
+        for mode in request["modes"]:
+            functions[mode] = f if mode == "eager" else torch.compile(f, dynamic=False)
+            begin = time.perf_counter()
+            functions[mode](*inputs)
+            answer[mode + "_first_s"] = time.perf_counter() - begin
+            for _ in range(2):
+                functions[mode](*inputs)
+    return answer
+
+
+def measure(request):
+    f, seconds = functions[request["mode"]], request["seconds"]
+    samples = []
+    with torch.inference_mode():
+        begin = time.perf_counter()
+        f(*inputs)
+        once = max(time.perf_counter() - begin, 1e-7)
+        # Several calls a sample when one is too short for the clock.
+        calls = max(1, int(20e-6 / once))
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline or len(samples) < 3:
+            begin = time.perf_counter()
+            for _ in range(calls):
+                f(*inputs)
+            samples.append((time.perf_counter() - begin) / calls)
+    samples.sort()
+    return {"min_s": samples[0], "median_s": samples[len(samples) // 2], "samples": len(samples)}
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    try:
+        answer = setup(request) if request["do"] == "setup" else measure(request)
+    except Exception as error:  # reported to the bench, which says so in its table
+        answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+    answer.setdefault("torch", torch.__version__)
+    print(json.dumps(answer), flush=True)

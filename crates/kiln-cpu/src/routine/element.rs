@@ -1,0 +1,163 @@
+//! Elements as the routines see them: every dtype widens to `f64` or `i64`, exactly, and narrows back as a store does.
+
+use half::{bf16, f16};
+use kiln_ir::ReduceKind;
+use std::cmp::Ordering;
+
+/// A number wide enough for every element of its family.
+pub trait Wide: Copy + PartialEq {
+    /// The neutral element.
+    fn identity(kind: ReduceKind) -> Self;
+    /// One step of a combination; NaN wins over everything in Max and Min.
+    fn combine(kind: ReduceKind, a: Self, b: Self) -> Self;
+    /// Sort order, NaN last.
+    fn order(a: Self, b: Self) -> Ordering;
+}
+
+impl Wide for f64 {
+    fn identity(kind: ReduceKind) -> f64 {
+        match kind {
+            ReduceKind::Sum => 0.0,
+            ReduceKind::Prod => 1.0,
+            ReduceKind::Max => f64::NEG_INFINITY,
+            ReduceKind::Min => f64::INFINITY,
+        }
+    }
+    fn combine(kind: ReduceKind, a: f64, b: f64) -> f64 {
+        match kind {
+            ReduceKind::Sum => a + b,
+            ReduceKind::Prod => a * b,
+            ReduceKind::Max if a.is_nan() || b <= a => a,
+            ReduceKind::Min if a.is_nan() || b >= a => a,
+            ReduceKind::Max | ReduceKind::Min => b,
+        }
+    }
+    fn order(a: f64, b: f64) -> Ordering {
+        a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+    }
+}
+
+impl Wide for i64 {
+    fn identity(kind: ReduceKind) -> i64 {
+        match kind {
+            ReduceKind::Sum => 0,
+            ReduceKind::Prod => 1,
+            ReduceKind::Max => i64::MIN,
+            ReduceKind::Min => i64::MAX,
+        }
+    }
+    fn combine(kind: ReduceKind, a: i64, b: i64) -> i64 {
+        match kind {
+            ReduceKind::Sum => a.wrapping_add(b),
+            ReduceKind::Prod => a.wrapping_mul(b),
+            ReduceKind::Max => a.max(b),
+            ReduceKind::Min => a.min(b),
+        }
+    }
+    fn order(a: i64, b: i64) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// An element in memory.
+pub trait Element: Copy + Send + Sync + 'static {
+    /// What it is computed with.
+    type Wide: Wide;
+    /// Exactly.
+    fn widen(self) -> Self::Wide;
+    /// As a store narrows: floats round to nearest even, integers wrap, bools become `≠ 0`.
+    fn narrow(wide: Self::Wide) -> Self;
+}
+
+macro_rules! element {
+    ($type:ty, $wide:ty, $widen:expr, $narrow:expr) => {
+        impl Element for $type {
+            type Wide = $wide;
+            fn widen(self) -> $wide {
+                $widen(self)
+            }
+            fn narrow(wide: $wide) -> $type {
+                $narrow(wide)
+            }
+        }
+    };
+}
+
+element!(f32, f64, f64::from, |w| w as f32);
+element!(f64, f64, |v| v, |w| w);
+element!(f16, f64, f16::to_f64, |w| f16::from_f32(w as f32));
+element!(bf16, f64, bf16::to_f64, |w| bf16::from_f32(w as f32));
+element!(i8, i64, i64::from, |w| w as i8);
+element!(i16, i64, i64::from, |w| w as i16);
+element!(i32, i64, i64::from, |w| w as i32);
+element!(i64, i64, |v| v, |w| w);
+element!(u8, i64, i64::from, |w| w as u8);
+
+/// A bool in memory: one byte, 0 or 1.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Flag(u8);
+element!(Flag, i64, |v: Flag| (v.0 != 0) as i64, |w| Flag((w != 0) as u8));
+
+/// Runs `$body` with `$T` bound to the Rust type of a computable dtype.
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            kiln_ir::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            kiln_ir::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            kiln_ir::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            kiln_ir::DType::Bf16 => {
+                type $T = half::bf16;
+                $body
+            }
+            kiln_ir::DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            kiln_ir::DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            kiln_ir::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            kiln_ir::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            kiln_ir::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            kiln_ir::DType::Bool => {
+                type $T = $crate::routine::element::Flag;
+                $body
+            }
+            kiln_ir::DType::F8E4M3 | kiln_ir::DType::F8E5M2 | kiln_ir::DType::I4 => {
+                unreachable!("storage-only dtypes are refused when the routine is made")
+            }
+        }
+    };
+}
+pub(super) use with_element;
+
+/// The combination a scatter makes, as a reduction where it is one.
+pub fn scatter_reduction(kind: kiln_ir::ScatterKind) -> Option<ReduceKind> {
+    match kind {
+        kiln_ir::ScatterKind::Set => None,
+        kiln_ir::ScatterKind::Add => Some(ReduceKind::Sum),
+        kiln_ir::ScatterKind::Max => Some(ReduceKind::Max),
+        kiln_ir::ScatterKind::Min => Some(ReduceKind::Min),
+        kiln_ir::ScatterKind::Mul => Some(ReduceKind::Prod),
+    }
+}

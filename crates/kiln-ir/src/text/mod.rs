@@ -1,0 +1,197 @@
+//! The text form of a graph. What is printed parses back to an equal graph.
+//!
+//! ```text
+//! graph(%0: f32[b, 4096], %1: f32[b, 4096]) {
+//!   %2: f32[b, 4096] = mul %0, %1 @ src/model.rs:41
+//!   %3: f32[b, 1] = reduce_sum %2 {axes=[1]}
+//!   return %3, %2 -> input 0           # the second output is the new value of input 0
+//! }
+//! ```
+//!
+//! - A node is `%number: type = op operands {attributes} @ file:line`; attributes and source may be missing. The numbers are
+//!   names: any that are distinct will do. A file that is not a plain path is quoted.
+//! - What the result's type says is not said again: `full`, `constant`, `iota`, `random_bits`, `cast`, `bitcast`, `reshape`,
+//!   `expand` and `dot` take their dtype or shape from it.
+//! - Attributes are `name=value`; a flag that is left out is false, everything else must be there.
+//! - Scalars are numbers, `true`, `false`, `inf`, `-inf`, `nan`, or `nan:` and the bits as f64. A constant is a list of its
+//!   elements or `0x` and its bytes.
+//! - White space is free, `#` starts a comment.
+
+mod attributes;
+mod cursor;
+mod parse;
+mod print;
+
+use crate::dim::DimParseError;
+use crate::{Error, Graph, TensorType, TypeError};
+
+/// Why a text is not a graph, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {kind}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub kind: ParseErrorKind,
+}
+
+/// Why a text is not a graph.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParseErrorKind {
+    /// Something else has to stand here.
+    #[error("expected {expected}, found {found}")]
+    Expected {
+        /// What has to.
+        expected: &'static str,
+        /// What does.
+        found: Found,
+    },
+    /// A name that is no dtype.
+    #[error("unknown dtype '{name}'")]
+    UnknownDType {
+        /// What is written.
+        name: String,
+    },
+    /// A name that is no op.
+    #[error("unknown op '{name}'")]
+    UnknownOp {
+        /// What is written.
+        name: String,
+    },
+    /// A size that is no expression.
+    #[error("not a size: {cause}")]
+    BadDim {
+        /// What is wrong.
+        cause: DimParseError,
+    },
+    /// A number that its place cannot hold.
+    #[error("{text} is out of range")]
+    OutOfRange {
+        /// What is written.
+        text: String,
+    },
+    /// A node that is not defined above.
+    #[error("%{number} is not defined above")]
+    UnknownNode {
+        /// Its number.
+        number: u32,
+    },
+    /// A node that is defined twice.
+    #[error("%{number} is defined twice")]
+    Redefined {
+        /// Its number.
+        number: u32,
+    },
+    /// An attribute that the op needs.
+    #[error("{op} needs the attribute '{name}'")]
+    MissingAttribute {
+        /// The op.
+        op: String,
+        /// The attribute.
+        name: &'static str,
+    },
+    /// An attribute that the op does not have.
+    #[error("{op} has no attribute '{name}'")]
+    UnknownAttribute {
+        /// The op.
+        op: String,
+        /// The attribute.
+        name: String,
+    },
+    /// An attribute that is given twice.
+    #[error("the attribute '{name}' is given twice")]
+    RepeatedAttribute {
+        /// The attribute.
+        name: String,
+    },
+    /// A constant with more or fewer elements than its type.
+    #[error("{got} elements for a constant of {ty}")]
+    ElementCount {
+        /// The constant's type.
+        ty: TensorType,
+        /// How many are written.
+        got: usize,
+    },
+    /// An op that does not accept its operands or attributes.
+    #[error("{op}: {cause}")]
+    Type {
+        /// The op.
+        op: String,
+        /// What is wrong.
+        cause: Box<TypeError>,
+    },
+    /// A type that no tensor has.
+    #[error("{cause}")]
+    BadType {
+        /// What is wrong.
+        cause: Box<TypeError>,
+    },
+    /// A declared type that is not the one the op gives.
+    #[error("declared {declared}, but {op} gives {inferred}")]
+    WrongType {
+        /// The op.
+        op: String,
+        /// As written.
+        declared: TensorType,
+        /// As inferred.
+        inferred: TensorType,
+    },
+    /// A rule of the graph as a whole.
+    #[error("{0}")]
+    Graph(Box<Error>),
+}
+
+/// What stands in the text where something else was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// This character.
+    Char(char),
+    /// Nothing.
+    End,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Found::Char(c) => write!(f, "{c:?}"),
+            Found::End => f.write_str("the end"),
+        }
+    }
+}
+
+impl Graph {
+    /// Reads the [text form](crate::text) and checks every type on the way.
+    ///
+    /// ```
+    /// use kiln_ir::Graph;
+    /// let text = "graph(%0: f32[b, 4]) {\n  %1: f32[b, 1] = reduce_sum %0 {axes=[1]}\n  return %1\n}\n";
+    /// assert_eq!(Graph::parse(text).unwrap().to_string(), text);
+    /// let error = Graph::parse("graph(%0: f32[4]) { %1: f32[5] = neg %0 return %1 }").unwrap_err();
+    /// assert_eq!(error.to_string(), "line 1, column 25: declared f32[5], but neg gives f32[4]");
+    /// ```
+    pub fn parse(text: &str) -> Result<Graph, ParseError> {
+        parse::graph(text)
+    }
+}
+
+impl std::str::FromStr for Graph {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Graph, ParseError> {
+        Graph::parse(text)
+    }
+}
+
+/// One round of fuzzing: whatever the bytes are, parsing does not panic, and what parses is a valid graph that prints to
+/// a text of the same graph. Panics where that does not hold.
+pub fn fuzz_once(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(graph) = Graph::parse(&text) {
+        assert_eq!(graph.verify(), Ok(()), "parsed a graph that is not valid: {text}");
+        let printed = graph.to_string();
+        assert_eq!(Graph::parse(&printed).as_ref(), Ok(&graph), "printed text is not the graph's: {printed}");
+    }
+}
