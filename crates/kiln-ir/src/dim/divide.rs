@@ -199,15 +199,20 @@ impl Dim {
         (scaled.unwrap_or_else(Dim::undefined), below)
     }
 
-    /// `k · (x % m)` is `k · x` modulo every divisor of `m`.
+    /// `k · (x % m)` is `k · x` modulo every divisor of `m`, and again for what `x` then brings up.
     fn drop_inner_modulo(&self, divisor: &Dim) -> Dim {
-        self.map_atoms(&mut |atom| match atom {
+        let inner = |atom: &Atom| match atom {
             Atom::Op(op) => match &op.kind {
                 OpKind::Mod(x, m) if m.div_exact(divisor).is_some() => Some(x.clone()),
                 _ => None,
             },
             Atom::Sym(_) => None,
-        })
+        };
+        let mut current = self.clone();
+        while current.atoms().any(|atom| inner(atom).is_some()) {
+            current = current.map_atoms(&mut |atom| inner(atom));
+        }
+        current
     }
 
     /// What divides every term of both: a positive number and a product of atoms.

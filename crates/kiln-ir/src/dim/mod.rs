@@ -436,12 +436,25 @@ macro_rules! operator {
     };
 }
 
+#[inline]
 fn plus(a: &Dim, b: &Dim) -> Dim {
-    a.add_signed(b, 1)
+    on_constants(a, b, i64::checked_add).unwrap_or_else(|| a.add_signed(b, 1))
 }
 
+#[inline]
 fn minus(a: &Dim, b: &Dim) -> Dim {
-    a.add_signed(b, -1)
+    on_constants(a, b, i64::checked_sub).unwrap_or_else(|| a.add_signed(b, -1))
+}
+
+#[inline]
+fn times(a: &Dim, b: &Dim) -> Dim {
+    on_constants(a, b, i64::checked_mul).unwrap_or_else(|| a.mul_dim(b))
+}
+
+/// The short way for two constants, small enough to be inlined at every use.
+#[inline]
+fn on_constants(a: &Dim, b: &Dim, operation: impl Fn(i64, i64) -> Option<i64>) -> Option<Dim> {
+    operation(a.as_const()?, b.as_const()?).map(Dim::from)
 }
 
 fn minus_const(a: &Dim, c: i64) -> Dim {
@@ -450,7 +463,7 @@ fn minus_const(a: &Dim, c: i64) -> Dim {
 
 operator!(Add, add, AddAssign, add_assign, plus, Dim::add_const);
 operator!(Sub, sub, SubAssign, sub_assign, minus, minus_const);
-operator!(Mul, mul, MulAssign, mul_assign, Dim::mul_dim, Dim::mul_const);
+operator!(Mul, mul, MulAssign, mul_assign, times, Dim::mul_const);
 
 impl Neg for &Dim {
     type Output = Dim;

@@ -91,18 +91,6 @@ impl Mono {
         matches!(self, Mono::One)
     }
 
-    fn from_sorted(mut atoms: Vec<Atom>) -> Mono {
-        match atoms.len() {
-            0 => Mono::One,
-            1 | 2 => match (atoms.pop(), atoms.pop()) {
-                (Some(last), Some(first)) => Mono::Pair([first, last]),
-                (Some(only), None) => Mono::Single(only),
-                _ => Mono::One,
-            },
-            _ => Mono::Many(atoms.into()),
-        }
-    }
-
     fn times(&self, other: &Mono) -> Mono {
         match (self, other) {
             (Mono::One, m) | (m, Mono::One) => m.clone(),
@@ -110,19 +98,18 @@ impl Mono {
             (Mono::Single(a), Mono::Single(b)) => Mono::Pair([b.clone(), a.clone()]),
             _ => {
                 let (mut a, mut b) = (self.atoms(), other.atoms());
-                let mut out = Vec::with_capacity(a.len() + b.len());
+                let mut out = Atoms::new();
                 while let (Some((x, more_a)), Some((y, more_b))) = (a.split_first(), b.split_first()) {
                     if x <= y {
-                        out.push(x.clone());
+                        out.push(x);
                         a = more_a;
                     } else {
-                        out.push(y.clone());
+                        out.push(y);
                         b = more_b;
                     }
                 }
-                out.extend_from_slice(a);
-                out.extend_from_slice(b);
-                Mono::from_sorted(out)
+                a.iter().chain(b).for_each(|atom| out.push(atom));
+                out.product()
             }
         }
     }
@@ -133,31 +120,62 @@ impl Mono {
             return Some(self.clone());
         }
         let mut wanted = other.atoms();
-        let mut out = Vec::new();
+        if wanted.len() > self.atoms().len() {
+            return None;
+        }
+        let mut out = Atoms::new();
         for atom in self.atoms() {
             match wanted.split_first() {
                 Some((first, more)) if first == atom => wanted = more,
-                _ => out.push(atom.clone()),
+                _ => out.push(atom),
             }
         }
-        wanted.is_empty().then(|| Mono::from_sorted(out))
+        wanted.is_empty().then(|| out.product())
     }
 
     /// The largest product that divides both.
     pub(super) fn common(&self, other: &Mono) -> Mono {
         let (mut a, mut b) = (self.atoms(), other.atoms());
-        let mut out = Vec::new();
+        let mut out = Atoms::new();
         while let (Some((x, more_a)), Some((y, more_b))) = (a.split_first(), b.split_first()) {
             match x.cmp(y) {
                 Ordering::Less => a = more_a,
                 Ordering::Greater => b = more_b,
                 Ordering::Equal => {
-                    out.push(x.clone());
+                    out.push(x);
                     (a, b) = (more_a, more_b);
                 }
             }
         }
-        Mono::from_sorted(out)
+        out.product()
+    }
+}
+
+/// Borrowed factors of a product under construction, on the stack: the finished product then needs one allocation or none.
+struct Atoms<'a> {
+    list: [Option<&'a Atom>; MAX_DEGREE],
+    len: usize,
+}
+
+impl<'a> Atoms<'a> {
+    fn new() -> Self {
+        Atoms { list: [None; MAX_DEGREE], len: 0 }
+    }
+
+    fn push(&mut self, atom: &'a Atom) {
+        // No product has more factors: `Term::times` checks before it multiplies.
+        self.list[self.len] = Some(atom);
+        self.len += 1;
+    }
+
+    fn product(&self) -> Mono {
+        match self.list {
+            [None, ..] => Mono::One,
+            [Some(a), None, ..] => Mono::Single(a.clone()),
+            [Some(a), Some(b), None, ..] => Mono::Pair([a.clone(), b.clone()]),
+            [Some(a), Some(b), Some(c), None, ..] => Mono::Many(Arc::from([a.clone(), b.clone(), c.clone()])),
+            _ => Mono::Many(self.list.iter().flatten().copied().cloned().collect()),
+        }
     }
 }
 
@@ -270,7 +288,8 @@ impl Dim {
     pub(super) fn from_term(coef: i64, mono: Mono) -> Dim {
         match coef {
             0 => Dim::default(),
-            _ => Dim::from_sorted_terms(vec![Term { mono, coef }]),
+            _ if mono.is_one() => Dim::from(coef),
+            _ => Dim(Repr::Poly(Arc::from([Term { mono, coef }]))),
         }
     }
 
@@ -385,17 +404,19 @@ impl Dim {
             (_, Repr::Const(c)) => self.mul_const(*c),
             (Repr::Const(c), _) => other.mul_const(*c),
             (Repr::Poly(a), Repr::Poly(b)) => {
-                if a.len() * b.len() > MAX_TERMS {
+                let count = a.len() * b.len();
+                if count == 0 || count > MAX_TERMS {
                     return Dim::undefined();
                 }
-                let products: Option<Vec<Term>> = a.iter().flat_map(|x| b.iter().map(move |y| x.times(y))).collect();
-                match products {
-                    None => Dim::undefined(),
-                    Some(terms) if self.is_undefined() || other.is_undefined() || terms.is_empty() => Dim::undefined(),
-                    // One product times an ordered sum stays in order, and nothing can cancel.
-                    Some(terms) if a.len() == 1 || b.len() == 1 => Dim::from_sorted_terms(terms),
-                    Some(terms) => Dim::from_terms(terms),
+                let mut terms = Vec::with_capacity(count);
+                for x in a.iter() {
+                    for y in b.iter() {
+                        let Some(term) = x.times(y) else { return Dim::undefined() };
+                        terms.push(term);
+                    }
                 }
+                // One product times an ordered sum stays in order, and nothing can cancel.
+                if a.len() == 1 || b.len() == 1 { Dim::from_sorted_terms(terms) } else { Dim::from_terms(terms) }
             }
         }
     }

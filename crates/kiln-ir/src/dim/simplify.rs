@@ -24,23 +24,25 @@ impl Dim {
     pub fn simplify(&self, ranges: &Ranges) -> Dim {
         let mut current = self.clone();
         for _ in 0..MAX_ROUNDS {
-            let next = current.simplify_once(ranges).recombine();
-            if next == current {
+            let next = current.simplify_once(ranges);
+            let settled = next == current || next.atoms().all(|atom| matches!(atom, Atom::Sym(_)));
+            current = next;
+            if settled {
                 break;
             }
-            current = next;
         }
         current
     }
 
+    /// One round from the inside out. Where a rule would overflow a coefficient, this level stays as it is.
     fn simplify_once(&self, ranges: &Ranges) -> Dim {
-        self.map_atoms(&mut |atom| match atom {
+        let simpler = self.map_atoms(&mut |atom| match atom {
             Atom::Sym(symbol) => match ranges.get(*symbol) {
                 Some((lo, Some(hi))) if lo == hi => Some(lo.into()),
                 _ => None,
             },
             Atom::Op(op) => {
-                let args: Vec<Dim> = op.kind.args().map(|arg| arg.simplify_once(ranges).recombine()).collect();
+                let args: Vec<Dim> = op.kind.args().map(|arg| arg.simplify_once(ranges)).collect();
                 Some(match (&op.kind, args.as_slice()) {
                     (OpKind::Div(..), [a, b]) => a.floor_div_within(b, ranges),
                     (OpKind::Mod(..), [a, b]) => a.modulo_within(b, ranges),
@@ -49,7 +51,9 @@ impl Dim {
                     _ => Dim::undefined(),
                 })
             }
-        })
+        });
+        let simpler = simpler.recombine();
+        if simpler.is_undefined() { self.clone() } else { simpler }
     }
 
     fn floor_div_within(&self, divisor: &Dim, ranges: &Ranges) -> Dim {
@@ -160,7 +164,7 @@ impl Split {
         };
         let (high, low) = (high + shift, low - factor * shift);
         let fits = low.is_nonneg(ranges) && (factor - 1 - &low).is_nonneg(ranges);
-        if !fits || !(&inner - 1).is_nonneg(ranges) {
+        if !fits || high.is_undefined() || !(&inner - 1).is_nonneg(ranges) {
             return None;
         }
         Some(Split { quotient: high.floor_div(&inner), rest: high.modulo(&inner) * factor + low })

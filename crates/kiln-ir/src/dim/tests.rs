@@ -100,6 +100,7 @@ fn remainder_rules() {
     check("(x % 16) % 4", "x % 4");
     check("(x % 16 + y) % 4", "(x + y) % 4");
     check("(x % 4) % 16", "x % 4");
+    check("(x % 4 * y) % 8 % 2", "(x*y) % 2");
     check("x*4 % 8", "(x % 2)*4");
     check("(x*4 + 3) % 8", "(x % 2)*4 + 3");
     check("x % -4", "-((-x) % 4)");
@@ -358,6 +359,21 @@ impl Written {
         Written::Binary(*rng.pick(b"++--**//%%mM"), Box::new(left), Box::new(right))
     }
 
+    /// Every constant moved next to an end of the 64-bit range or to half of it.
+    fn stretch(&mut self, rng: &mut Rng) {
+        match self {
+            Written::Const(c) => {
+                let end = *rng.pick(&[0, i64::MIN, i64::MAX, i64::MIN / 2, i64::MAX / 2, 1 << 32]);
+                *c = end.saturating_add(*c);
+            }
+            Written::Sym(_) => {}
+            Written::Binary(_, a, b) => {
+                a.stretch(rng);
+                b.stretch(rng);
+            }
+        }
+    }
+
     fn dim(&self) -> Dim {
         match self {
             Written::Const(c) => (*c).into(),
@@ -456,6 +472,39 @@ fn random_normal_forms_keep_their_value() {
         }
     }
     assert!(compared > CASES * 2, "only {compared} points compared");
+}
+
+#[test]
+fn random_extremes_never_give_a_wrong_value() {
+    let mut rng = Rng(0x2D35_8DCC_AA6C_78A5);
+    let mut compared = 0;
+    for _ in 0..CASES {
+        let depth = 1 + rng.below(4) as u32;
+        let mut written = Written::random(&mut rng, depth);
+        written.stretch(&mut rng);
+        let expr = written.dim();
+        assert_eq!(Dim::parse(&expr.to_string()).as_ref(), Ok(&expr));
+        let mut ranges = Ranges::new();
+        ranges.set(sym("a"), i64::MIN, Some(i64::MAX));
+        ranges.set(sym("b"), i64::MAX - 9, None);
+        ranges.set_below(sym("i"), dim("t"));
+        ranges.set(sym("t"), 1, Some(i64::MAX));
+        let simple = expr.simplify(&ranges);
+        for _ in 0..4 {
+            let t = *rng.pick(&[1, 2, i64::MAX - 1, i64::MAX]);
+            let i = *rng.pick(&[0, t / 2, t - 1]);
+            let at = [*rng.pick(&[i64::MIN, -1, 0, i64::MAX]), i64::MAX - rng.between(0, 9), i, t];
+            let Some(value) = written.eval(&at).and_then(|v| i64::try_from(v).ok()) else { continue };
+            for form in [&expr, &simple] {
+                let got = form.eval(&value_at(&at));
+                assert!(got.is_none_or(|got| got == value), "{form} is {got:?} at {at:?}, not {value}: {expr}");
+                compared += usize::from(got.is_some());
+            }
+            let (lo, hi) = expr.bounds(&ranges);
+            assert!(lo.is_none_or(|lo| lo <= value) && hi.is_none_or(|hi| value <= hi), "{expr}: {lo:?} {hi:?}");
+        }
+    }
+    assert!(compared > CASES, "only {compared} values compared");
 }
 
 #[test]
