@@ -12,6 +12,8 @@
 pub mod dim;
 pub mod dtype;
 pub mod error;
+#[doc(hidden)]
+pub mod examples;
 pub mod float8;
 pub mod graph;
 pub mod host;

@@ -1,7 +1,8 @@
 //! A place in the text, and the words, numbers and values that can be read from there.
 
 use super::{Found, ParseError, ParseErrorKind};
-use crate::{DType, Dim, Scalar, Source};
+use crate::infer::check_type;
+use crate::{DType, Dim, Scalar, Source, TensorType};
 use std::borrow::Cow;
 use std::str::FromStr;
 
@@ -120,6 +121,18 @@ impl<'a> Cursor<'a> {
         match self.word() {
             "" => Err(start.expected("a dtype")),
             name => name.parse().map_err(|_| start.error(ParseErrorKind::UnknownDType { name: name.to_owned() })),
+        }
+    }
+
+    /// A dtype and its shape, which a tensor can have.
+    pub(super) fn ty(&mut self) -> Result<TensorType, ParseError> {
+        self.skip_space();
+        let start = *self;
+        let dtype = self.dtype()?;
+        let ty = TensorType::new(dtype, self.list(Cursor::dim)?);
+        match check_type(&ty) {
+            Ok(()) => Ok(ty),
+            Err(cause) => Err(start.error(ParseErrorKind::BadType { cause: Box::new(cause) })),
         }
     }
 

@@ -21,6 +21,8 @@ mod attributes;
 mod cursor;
 mod parse;
 mod print;
+#[cfg(test)]
+mod tests;
 
 use crate::dim::DimParseError;
 use crate::{Error, Graph, TensorType, TypeError};
@@ -182,6 +184,63 @@ impl std::str::FromStr for Graph {
 
     fn from_str(text: &str) -> Result<Graph, ParseError> {
         Graph::parse(text)
+    }
+}
+
+/// Reads `f32[b, 4096]`.
+impl std::str::FromStr for TensorType {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<TensorType, ParseError> {
+        let mut cursor = cursor::Cursor::new(text);
+        let ty = cursor.ty()?;
+        cursor.expect_end("the end")?;
+        Ok(ty)
+    }
+}
+
+/// A text that is nearly a graph: `text` with a few bytes changed, removed, doubled or replaced by pieces that mean
+/// something. Together with [`fuzz_once`] this is a fuzzer.
+pub fn mutate(text: &mut Vec<u8>, random: &mut crate::examples::Random) {
+    const PIECES: [&str; 24] = [
+        "%0",
+        "%1",
+        "b",
+        "t*2",
+        "0",
+        "1",
+        "-1",
+        "9223372036854775807",
+        "18446744073709551615",
+        "[",
+        "]",
+        "(",
+        ")",
+        "{",
+        "}",
+        ",",
+        "=",
+        ":",
+        "nan",
+        "inf",
+        "0x",
+        "f32",
+        "i4",
+        "// 0",
+    ];
+    for _ in 0..=random.below(4) {
+        let at = random.below(text.len() + 1);
+        let end = (at + random.below(8)).min(text.len());
+        match random.below(5) {
+            0 if at < text.len() => text[at] = random.bits() as u8,
+            1 => drop(text.drain(at..end)),
+            2 => {
+                let piece = text[at..end].to_vec();
+                text.splice(at..at, piece);
+            }
+            3 => drop(text.splice(at..at, PIECES[random.below(PIECES.len())].bytes())),
+            _ => drop(text.splice(at..end, PIECES[random.below(PIECES.len())].bytes())),
+        }
     }
 }
 

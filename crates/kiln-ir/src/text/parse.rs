@@ -3,7 +3,6 @@
 use super::attributes::{Attributes, build};
 use super::cursor::Cursor;
 use super::{ParseError, ParseErrorKind};
-use crate::infer::check_type;
 use crate::verify::verify_outputs;
 use crate::{Error, Graph, NodeId, OpKind, Source, TensorType};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -64,7 +63,7 @@ impl<'a> Parser<'a> {
             self.cursor.skip_space();
             let number = self.define()?;
             self.cursor.expect(":")?;
-            let ty = self.ty()?;
+            let ty = self.cursor.ty()?;
             let source = self.cursor.source()?;
             self.parameters.push_back(Parameter { number, ty, source });
             if self.cursor.eat(")") {
@@ -83,18 +82,6 @@ impl<'a> Parser<'a> {
         match self.defined.insert(number) {
             true => Ok(number),
             false => Err(start.error(ParseErrorKind::Redefined { number })),
-        }
-    }
-
-    fn ty(&mut self) -> Result<TensorType, ParseError> {
-        self.cursor.skip_space();
-        let start = self.cursor;
-        let dtype = self.cursor.dtype()?;
-        let shape = self.cursor.list(Cursor::dim)?;
-        let ty = TensorType::new(dtype, shape);
-        match check_type(&ty) {
-            Ok(()) => Ok(ty),
-            Err(cause) => Err(start.error(ParseErrorKind::BadType { cause: Box::new(cause) })),
         }
     }
 
@@ -135,7 +122,7 @@ impl<'a> Parser<'a> {
         self.cursor.expect(":")?;
         self.cursor.skip_space();
         let type_start = self.cursor;
-        let declared = self.ty()?;
+        let declared = self.cursor.ty()?;
         self.cursor.expect("=")?;
         self.cursor.skip_space();
         let op_start = self.cursor;
