@@ -135,12 +135,6 @@ impl Graph {
         Graph::default()
     }
 
-    /// Any graph, right or wrong.
-    #[cfg(test)]
-    pub(crate) fn from_parts(nodes: Vec<Node>, inputs: Vec<NodeId>, outputs: Vec<Output>) -> Graph {
-        Graph { nodes, inputs, outputs }
-    }
-
     /// Adds the next input.
     pub fn input(&mut self, ty: TensorType, source: Source) -> Result<NodeId, Error> {
         if let Err(cause) = infer::check_type(&ty) {
@@ -165,6 +159,31 @@ impl Graph {
             }
         };
         self.push(Node { op, operands: operands.to_vec(), ty, source })
+    }
+
+    /// Adds a node as it is, for passes that move nodes whose types are known from one graph to another. Operands must be
+    /// there already and inputs must come in order; the type is trusted until [`Graph::verify`] looks at it.
+    pub fn keep(&mut self, node: Node) -> Result<NodeId, Error> {
+        if let Some(&bad) = node.operands.iter().find(|o| o.index() >= self.nodes.len()) {
+            return Err(Error::UnknownNode { node: bad, at: node.source });
+        }
+        let input = match node.op {
+            Op::Input { index } if index != self.inputs.len() => {
+                return Err(Error::InputOrder { node: NodeId(self.nodes.len() as u32) });
+            }
+            Op::Input { .. } => true,
+            _ => false,
+        };
+        let id = self.push(node)?;
+        if input {
+            self.inputs.push(id);
+        }
+        Ok(id)
+    }
+
+    /// The nodes and the results, for passes that rebuild a graph without copying it.
+    pub fn into_parts(self) -> (Vec<Node>, Vec<Output>) {
+        (self.nodes, self.outputs)
     }
 
     fn push(&mut self, node: Node) -> Result<NodeId, Error> {
