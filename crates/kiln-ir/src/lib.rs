@@ -15,6 +15,8 @@ pub mod error;
 #[doc(hidden)]
 pub mod examples;
 pub mod float8;
+#[doc(hidden)]
+pub mod generate;
 pub mod graph;
 pub mod host;
 pub mod infer;

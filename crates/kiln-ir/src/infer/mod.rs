@@ -7,8 +7,6 @@
 mod index;
 mod pointwise;
 mod product;
-#[cfg(test)]
-mod tests;
 mod view;
 mod window;
 
