@@ -1,1 +1,146 @@
-//! kiln-passes.
+//! The pass floor of Kiln: a graph comes in, a smaller graph that computes the same comes out.
+//!
+//! ```text
+//!            ┌───────────────────────── until nothing changes ─────────────────────────┐
+//!  Graph ──▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
+//! ```
+//!
+//! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN
+//! counts as any other); inputs, outputs and their types stay; in debug builds the verifier runs after each pass and a
+//! failure names the pass.
+
+mod canonicalize;
+mod common_subexpressions;
+mod dead_code;
+mod dims;
+mod facts;
+mod fold_constants;
+mod fold_views;
+mod rewrite;
+mod simplify_algebra;
+
+use kiln_ir::Graph;
+
+/// A graph after a pass.
+#[derive(Debug, Clone)]
+pub struct Rewritten {
+    /// The graph.
+    pub graph: Graph,
+    /// False when the pass found nothing to do.
+    pub changed: bool,
+}
+
+/// What the passes may leave as it is.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Keep attention as one op, for targets that have a kernel for it; on by default.
+    pub keep_attention: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { keep_attention: true }
+    }
+}
+
+/// One pass: a verb phrase and what it does.
+#[derive(Debug, Clone, Copy)]
+pub struct Pass {
+    /// The name, which is also the name of its file.
+    pub name: &'static str,
+    step: fn(Graph, &Options) -> Result<Rewritten, kiln_ir::Error>,
+}
+
+impl Pass {
+    /// The pass of that name.
+    pub fn named(name: &str) -> Option<Pass> {
+        PASSES.iter().copied().find(|pass| pass.name == name)
+    }
+
+    /// Runs this pass alone, once.
+    pub fn run(&self, graph: Graph, options: &Options) -> Result<Rewritten, Error> {
+        let broken = |cause| Error::Broken { pass: self.name, cause };
+        let out = (self.step)(graph, options).map_err(broken)?;
+        if cfg!(debug_assertions) && out.changed {
+            out.graph.verify().map_err(broken)?;
+        }
+        Ok(out)
+    }
+}
+
+/// Lists passes by the names of their files.
+macro_rules! passes {
+    ($($name:ident),* $(,)?) => { &[$(Pass { name: stringify!($name), step: $name::run }),*] };
+}
+
+/// Graph → Graph, in this order, again and again until none of them finds anything. Each pass is one file of the same name.
+pub const PASSES: &[Pass] =
+    passes![canonicalize, fold_constants, simplify_algebra, fold_views, common_subexpressions, dead_code,];
+
+/// Rounds through [`PASSES`] after which the graph is taken as it is. Every round but the last makes the graph simpler, so
+/// this only bounds the time spent on a graph made to be awkward.
+const MAX_ROUNDS: usize = 12;
+
+/// Why the passes gave up; always a mistake in a pass or a graph that was not valid to begin with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The graph handed in does not verify.
+    #[error("the graph is not valid: {cause}")]
+    Invalid {
+        /// What is wrong with it.
+        cause: kiln_ir::Error,
+    },
+    /// A pass made something that is not a graph.
+    #[error("pass {pass} broke the graph: {cause}")]
+    Broken {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong with its result.
+        cause: kiln_ir::Error,
+    },
+}
+
+/// Runs every pass until nothing changes.
+///
+/// ```
+/// use kiln_ir::Graph;
+/// let graph = Graph::parse("graph(%0: f32[4]) {
+///   %1: f32[4] = neg %0
+///   %2: f32[4] = neg %1
+///   %3: f32[4] = exp %2
+///   return %3
+/// }").unwrap();
+/// let graph = kiln_passes::run(graph).unwrap();
+/// assert_eq!(graph.nodes().len(), 2);
+/// ```
+pub fn run(graph: Graph) -> Result<Graph, Error> {
+    run_options(graph, &Options::default(), &mut |_, _| {})
+}
+
+/// Runs every pass until nothing changes and shows the graph after each pass that changed it.
+pub fn run_with(graph: Graph, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph, Error> {
+    run_options(graph, &Options::default(), observe)
+}
+
+/// [`run_with`] under options other than the default.
+pub fn run_options(mut graph: Graph, options: &Options, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph, Error> {
+    if cfg!(debug_assertions) {
+        graph.verify().map_err(|cause| Error::Invalid { cause })?;
+    }
+    let mut quiet = 0;
+    for pass in PASSES.iter().cycle().take(MAX_ROUNDS * PASSES.len()) {
+        let out = pass.run(graph, options)?;
+        graph = out.graph;
+        if out.changed {
+            quiet = 0;
+            observe(pass.name, &graph);
+        } else {
+            quiet += 1;
+        }
+        if quiet >= PASSES.len() {
+            break;
+        }
+    }
+    Ok(graph)
+}
