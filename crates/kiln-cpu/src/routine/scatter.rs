@@ -20,9 +20,10 @@ pub(super) unsafe fn run(
 ) -> Result<(), LaunchError> {
     with_element!(output.dtype, T => {
         let job = Job { size: shape[axis], updates_shape, axis, kind, index, updates, output };
-        // SAFETY: passed on from the caller; T is the dtype's type.
         match index.dtype {
+            // SAFETY: passed on from the caller; T and i64 are the dtypes' types.
             DType::I64 => unsafe { job.lines::<T, i64>() },
+            // SAFETY: likewise; an index is i64 or i32.
             _ => unsafe { job.lines::<T, i32>() },
         }
     })
