@@ -15,7 +15,7 @@ mod views;
 pub use error::{Fault, InterpretError};
 
 use crate::host::element_count;
-use crate::{Dim, Graph, HostTensor, Node, Op, OpKind, Symbol};
+use crate::{Dim, Graph, HostTensor, Node, NodeId, Op, OpKind, Symbol};
 
 /// The most elements that a tensor may have here; a larger one is an error rather than an exhausted machine.
 pub const MAX_ELEMENTS: usize = 1 << 28;
@@ -56,21 +56,46 @@ impl Sizes {
 /// assert_eq!(interpret::run(&graph, &[input]).unwrap()[0].to_f64(), [2.0, 5.0]);
 /// ```
 pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, InterpretError> {
+    run_with(graph, inputs, &mut Silent)
+}
+
+/// Sees, and may change, the values of an interpreted graph on their way: to find where a program went wrong, or to learn how
+/// much a small error in one op matters to the result.
+pub trait Observer {
+    /// Called before a node reads operand number `position`; a value given back is read instead.
+    fn operand(&mut self, _node: NodeId, _position: usize, _value: &HostTensor) -> Option<HostTensor> {
+        None
+    }
+    /// Called with a node's value before anybody reads it.
+    fn value(&mut self, _node: NodeId, _value: &mut HostTensor) {}
+}
+
+/// Looks at nothing.
+struct Silent;
+impl Observer for Silent {}
+
+/// [`run`] with somebody watching.
+pub fn run_with(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    observer: &mut dyn Observer,
+) -> Result<Vec<HostTensor>, InterpretError> {
     let sizes = bind(graph, inputs)?;
     let last_use = last_uses(graph);
     let mut values: Vec<Option<HostTensor>> = vec![None; graph.nodes().len()];
     for (id, node) in graph.iter() {
-        let operands: Vec<&HostTensor> = node
-            .operands
-            .iter()
-            .map(|o| values[o.index()].as_ref().expect("operands come first and live to their last use"))
-            .collect();
-        let value = compute(node, &operands, inputs, &sizes).map_err(|cause| InterpretError::Node {
+        let read = |o: &NodeId| values[o.index()].as_ref().expect("operands come first and live to their last use");
+        let replaced: Vec<Option<HostTensor>> =
+            node.operands.iter().enumerate().map(|(i, o)| observer.operand(id, i, read(o))).collect();
+        let operands: Vec<&HostTensor> =
+            node.operands.iter().zip(&replaced).map(|(o, other)| other.as_ref().unwrap_or_else(|| read(o))).collect();
+        let mut value = compute(node, &operands, inputs, &sizes).map_err(|cause| InterpretError::Node {
             node: id,
             op: node.op.kind(),
             cause,
             at: node.source.clone(),
         })?;
+        observer.value(id, &mut value);
         for operand in &node.operands {
             if last_use[operand.index()] == id.index() {
                 values[operand.index()] = None;
