@@ -200,7 +200,7 @@ impl std::str::FromStr for TensorType {
 }
 
 /// A text that is nearly a graph: `text` with a few bytes changed, removed, doubled or replaced by pieces that mean
-/// something. Together with [`fuzz_once`] this is a fuzzer.
+/// something, here or wherever the same word stands. Together with [`fuzz_once`] this is a fuzzer.
 pub fn mutate(text: &mut Vec<u8>, random: &mut crate::examples::Random) {
     const PIECES: [&str; 24] = [
         "%0",
@@ -228,10 +228,10 @@ pub fn mutate(text: &mut Vec<u8>, random: &mut crate::examples::Random) {
         "i4",
         "// 0",
     ];
-    for _ in 0..=random.below(4) {
+    for _ in 0..=random.below(2) * random.below(4) {
         let at = random.below(text.len() + 1);
         let end = (at + random.below(8)).min(text.len());
-        match random.below(5) {
+        match random.below(8) {
             0 if at < text.len() => text[at] = random.bits() as u8,
             1 => drop(text.drain(at..end)),
             2 => {
@@ -239,9 +239,21 @@ pub fn mutate(text: &mut Vec<u8>, random: &mut crate::examples::Random) {
                 text.splice(at..at, piece);
             }
             3 => drop(text.splice(at..at, PIECES[random.below(PIECES.len())].bytes())),
-            _ => drop(text.splice(at..end, PIECES[random.below(PIECES.len())].bytes())),
+            4 => drop(text.splice(at..end, PIECES[random.below(PIECES.len())].bytes())),
+            _ => *text = replace_word(text, random),
         }
     }
+}
+
+/// The text with every occurrence of one word replaced by another: what stays consistent gets past more checks.
+fn replace_word(text: &[u8], random: &mut crate::examples::Random) -> Vec<u8> {
+    const WORDS: [&[u8]; 10] = [b"0", b"1", b"2", b"3", b"64", b"4294967296", b"t", b"b", b"bf16", b"true"];
+    let same_word = |a: &u8, b: &u8| a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric();
+    let pieces: Vec<&[u8]> = text.chunk_by(same_word).collect();
+    let words: Vec<&[u8]> = pieces.iter().copied().filter(|piece| piece[0].is_ascii_alphanumeric()).collect();
+    let Some(&old) = words.get(random.below(words.len())) else { return text.to_vec() };
+    let new = if random.below(2) == 0 { words[random.below(words.len())] } else { WORDS[random.below(WORDS.len())] };
+    pieces.iter().flat_map(|piece| if *piece == old { new } else { piece }).copied().collect()
 }
 
 /// One round of fuzzing: whatever the bytes are, parsing does not panic, and what parses is a valid graph that prints to
