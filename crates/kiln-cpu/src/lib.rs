@@ -2,6 +2,7 @@
 
 pub mod asm;
 pub mod features;
+pub mod gemm;
 pub mod memory;
 pub mod pool;
 pub mod routine;

@@ -1,0 +1,384 @@
+//! The packed, cache-blocked product.
+//!
+//! ```text
+//!  for each block of rows and chunk of K:
+//!     pack A once, shared            [k block][row panel][k][mr]           panels pass through L1
+//!     for each group of columns      (tasks of the pool)
+//!        for each block of K: pack B [column panel][k][nr] into L2, or point into a PackedB
+//!           for each row panel, for each column panel: micro-kernel into the C tile
+//!     after the last K a row panel's part of the tile goes to the epilogue
+//! ```
+
+use super::kernel::{self, Format, MicroFn, Shape};
+use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
+use super::scratch::Scratch;
+use super::source::{Epilogue, Matrix, Operand, Tile};
+use super::{Gemm, GemmError, PackedB, part, portable};
+use crate::features::Isa;
+use crate::pool;
+use half::{bf16, f16};
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// Bytes of packed A that one block of rows may take: a part of the last-level cache.
+const A_BYTES: usize = 8 << 20;
+/// Bytes of packed B in one task: a part of the second level.
+const B_BYTES: usize = 384 << 10;
+/// Bytes of an A panel: a part of the first level.
+const A_PANEL_BYTES: usize = 22 << 10;
+/// K of one chunk; a longer K keeps the whole block's accumulators in memory between chunks.
+const K_CHUNK: usize = 8192;
+/// Tasks a thread should get, so that an interrupted one is not waited for.
+const TASKS_A_THREAD: usize = 4;
+
+/// The register tile of a target and an accumulator.
+#[derive(Clone, Copy)]
+pub(super) struct Tiling {
+    pub isa: Isa,
+    /// Format of panels that the kernels read; `None` for the portable kernels.
+    pub format: Option<Format>,
+    /// Most rows of a tile.
+    pub mr: usize,
+    /// Columns of a tile.
+    pub nr: usize,
+}
+
+impl Tiling {
+    pub(super) fn new(isa: Isa, acc: DType) -> Result<Tiling, GemmError> {
+        let format = match (isa, acc) {
+            (_, DType::I64) | (Isa::Portable, DType::F32 | DType::F64 | DType::I32) => None,
+            (_, DType::F32) => Some(Format::F32),
+            (_, DType::F64) => Some(Format::F64),
+            (_, DType::I32) => Some(Format::I32),
+            _ => return Err(GemmError::Accumulator { acc }),
+        };
+        let vector = if isa == Isa::Avx512 { 64 } else { 32 };
+        Ok(match format {
+            None => Tiling { isa, format, mr: portable::ROWS, nr: portable::COLUMNS },
+            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa, 2), nr: 2 * vector / f.acc_size() },
+        })
+    }
+
+    fn kernels<T: Accumulator>(&self, format: Option<Format>, mr: usize) -> Result<Kernels, GemmError> {
+        let get = |accumulate| match format {
+            None => Ok(portable::get::<T>(mr, accumulate)),
+            Some(format) => kernel::get(Shape { isa: self.isa, format, mr, nv: 2, accumulate, ahead: 0 }),
+        };
+        Ok(Kernels { first: get(false)?, more: get(true)? })
+    }
+}
+
+/// The kernels of one panel height: overwrite the tile, or add to it.
+#[derive(Clone, Copy)]
+struct Kernels {
+    first: MicroFn,
+    more: MicroFn,
+}
+
+/// Where the panels of B come from.
+enum Panels<'a> {
+    Packed(&'a PackedB),
+    Pack(&'a Operand<'a>),
+}
+
+/// One block of rows and chunk of K, shared by all tasks.
+struct Block<'a, T> {
+    gemm: &'a Gemm,
+    tiling: Tiling,
+    panels: Panels<'a>,
+    /// Bytes of an element in the panels.
+    size: usize,
+    epilogue: &'a dyn Epilogue,
+    rows: Range<usize>,
+    row_panels: usize,
+    /// Kernels of the taller and of the shorter row panels.
+    kernels: [(usize, Kernels); 2],
+    chunk: Range<usize>,
+    k_blocks: usize,
+    a: *mut T,
+    /// Accumulators of all the block between chunks, or null.
+    carried: *mut T,
+}
+
+// SAFETY: tasks read shared packed panels and write disjoint parts of `carried`.
+unsafe impl<T> Sync for Block<'_, T> {}
+
+/// Runs a product.
+///
+/// # Safety
+/// As for [`Gemm::run`], whose checks are done; `T` is the accumulator.
+pub(super) unsafe fn run<T: Accumulator>(
+    gemm: &Gemm,
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    epilogue: &dyn Epilogue,
+) -> Result<(), GemmError>
+where
+    f32: Convert<T>,
+    f64: Convert<T>,
+    f16: Convert<T>,
+    bf16: Convert<T>,
+    i8: Convert<T>,
+    i16: Convert<T>,
+    i32: Convert<T>,
+    i64: Convert<T>,
+    u8: Convert<T>,
+{
+    let tiling = Tiling::new(gemm.isa, gemm.acc)?;
+    let (panels, format) = match b {
+        Operand::Packed(packed) => (Panels::Packed(packed), packed.format()),
+        _ => (Panels::Pack(b), tiling.format),
+    };
+    let size = format.map_or(size_of::<T>(), Format::size);
+    let chunks = gemm.k.div_ceil(K_CHUNK).max(1);
+    let chunk_len = gemm.k.div_ceil(chunks);
+    let most_rows = (A_BYTES / (chunk_len.max(1) * size_of::<T>())).clamp(8 * tiling.mr, 1024);
+    let row_blocks = gemm.m.div_ceil(most_rows);
+    let rows_of = |i| part(gemm.m, row_blocks, i);
+    let packed_a = Scratch::take::<T>(rows_of(0).len() * chunk_len);
+    let carried = (chunks > 1).then(|| Scratch::take::<T>(rows_of(0).len() * padded(gemm.n, tiling.nr)));
+    let mut block = Block {
+        gemm,
+        tiling,
+        panels,
+        size,
+        epilogue,
+        rows: 0..0,
+        row_panels: 0,
+        kernels: [(0, Kernels { first: portable::get::<T>(1, false), more: portable::get::<T>(1, true) }); 2],
+        chunk: 0..0,
+        k_blocks: 1,
+        a: packed_a.ptr(),
+        carried: carried.as_ref().map_or(std::ptr::null_mut(), Scratch::ptr),
+    };
+    for i in 0..row_blocks {
+        block.rows = rows_of(i);
+        block.row_panels = block.rows.len().div_ceil(tiling.mr);
+        let tall = block.rows.len().div_ceil(block.row_panels);
+        let short = block.rows.len() / block.row_panels;
+        block.kernels = [(tall, tiling.kernels::<T>(format, tall)?), (short, tiling.kernels::<T>(format, short)?)];
+        for c in 0..chunks {
+            block.chunk = part(gemm.k, chunks, c);
+            let most_k = (A_PANEL_BYTES / (tall * size_of::<T>())).clamp(256, 2048);
+            block.k_blocks = block.chunk.len().div_ceil(most_k).max(1);
+            // SAFETY: the operands are the caller's; scratch was sized above.
+            unsafe {
+                block.pack_a(a);
+                block.multiply();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn padded(n: usize, to: usize) -> usize {
+    n.next_multiple_of(to)
+}
+
+impl<T: Accumulator> Block<'_, T>
+where
+    f32: Convert<T>,
+    f64: Convert<T>,
+    f16: Convert<T>,
+    bf16: Convert<T>,
+    i8: Convert<T>,
+    i16: Convert<T>,
+    i32: Convert<T>,
+    i64: Convert<T>,
+    u8: Convert<T>,
+{
+    /// Rows of a row panel, counted from the block's first.
+    fn panel_rows(&self, panel: usize) -> Range<usize> {
+        part(self.rows.len(), self.row_panels, panel)
+    }
+
+    /// A block of K, counted from the chunk's first.
+    fn k_block(&self, i: usize) -> Range<usize> {
+        part(self.chunk.len(), self.k_blocks, i)
+    }
+
+    /// The packed A of a row panel and a block of K.
+    fn a_panel(&self, panel: usize, ks: &Range<usize>) -> *mut T {
+        // SAFETY: inside the packed A: all panels of earlier blocks of K, then earlier panels of this one.
+        unsafe { self.a.add(ks.start * self.rows.len() + self.panel_rows(panel).start * ks.len()) }
+    }
+
+    unsafe fn pack_a(&self, a: &Operand<'_>) {
+        let jobs = self.row_panels * self.k_blocks;
+        let elements = self.rows.len() * self.chunk.len();
+        // A few microseconds of copying are not worth a second thread.
+        let threads = if elements < 32 << 10 { 1 } else { self.gemm.threads };
+        let a = SharedOperand(*a);
+        pool::run(jobs, threads, &|job| {
+            let (panel, ks) = (job % self.row_panels, self.k_block(job / self.row_panels));
+            let rows = self.panel_rows(panel);
+            let to = self.a_panel(panel, &ks);
+            let lanes = self.rows.start + rows.start..self.rows.start + rows.end;
+            let ks = self.chunk.start + ks.start..self.chunk.start + ks.end;
+            // SAFETY: panels are disjoint; the operand is the caller's.
+            unsafe {
+                match a.get() {
+                    Operand::Strided(m) => {
+                        let from = Lanes {
+                            data: m.data,
+                            dtype: m.dtype,
+                            lane_stride: m.row_stride,
+                            k_stride: m.column_stride,
+                        };
+                        pack::<T>(self.gemm.isa, &from, lanes, rows.len(), ks, to);
+                    }
+                    Operand::Rows(source) => {
+                        let scratch = Scratch::take::<T>(rows.len() * ks.len());
+                        fill_rows::<T>(source, lanes.clone(), ks.clone(), scratch.ptr());
+                        let from =
+                            Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride: ks.len() as isize, k_stride: 1 };
+                        pack::<T>(self.gemm.isa, &from, 0..rows.len(), rows.len(), 0..ks.len(), to);
+                    }
+                    Operand::Columns(_) | Operand::Packed(_) => unreachable!("turned down by `Gemm::check`"),
+                }
+            }
+        });
+    }
+
+    /// Packs B's columns and ks into consecutive panels.
+    unsafe fn pack_b(&self, b: &Operand<'_>, columns: Range<usize>, ks: Range<usize>, to: *mut T) {
+        let nr = self.tiling.nr;
+        let scratch;
+        // SAFETY: scratch is sized for what is filled; the operand is the caller's.
+        let (from, first, ks) = unsafe {
+            match b {
+                Operand::Strided(Matrix { data, dtype, row_stride, column_stride }) => {
+                    let from = Lanes { data: *data, dtype: *dtype, lane_stride: *column_stride, k_stride: *row_stride };
+                    (from, columns.start, ks)
+                }
+                Operand::Rows(source) => {
+                    scratch = Scratch::take::<T>(columns.len() * ks.len());
+                    fill_rows::<T>(*source, ks.clone(), columns.clone(), scratch.ptr());
+                    let k_stride = columns.len() as isize;
+                    (Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride: 1, k_stride }, 0, 0..ks.len())
+                }
+                Operand::Columns(source) => {
+                    scratch = Scratch::take::<T>(columns.len() * ks.len());
+                    fill_rows::<T>(*source, columns.clone(), ks.clone(), scratch.ptr());
+                    let lane_stride = ks.len() as isize;
+                    (Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride, k_stride: 1 }, 0, 0..ks.len())
+                }
+                Operand::Packed(_) => unreachable!("a packed B is not packed again"),
+            }
+        };
+        for (i, start) in (0..columns.len()).step_by(nr).enumerate() {
+            let lanes = first + start..first + columns.len().min(start + nr);
+            // SAFETY: panel i of the scratch for B.
+            unsafe { pack::<T>(self.gemm.isa, &from, lanes, nr, ks.clone(), to.add(i * nr * ks.len())) };
+        }
+    }
+
+    /// Splits the block into tasks and runs them.
+    unsafe fn multiply(&self) {
+        let nr = self.tiling.nr;
+        let threads = self.gemm.threads.clamp(1, pool::threads());
+        let column_panels = self.gemm.n.div_ceil(nr);
+        let longest = self.k_block(0).len().max(1);
+        let most = (B_BYTES / (longest * nr * size_of::<T>())).max(1);
+        let wanted = if threads == 1 { 1 } else { threads * TASKS_A_THREAD };
+        let column_tasks = column_panels.div_ceil(most).max(wanted.min(column_panels));
+        // Rows are split only where columns alone do not occupy the threads.
+        let row_tasks = if threads > 1 && column_tasks < 2 * threads {
+            (2 * threads).div_ceil(column_tasks).min(self.row_panels)
+        } else {
+            1
+        };
+        pool::run(column_tasks * row_tasks, threads, &|task| {
+            let columns = part(column_panels, column_tasks, task / row_tasks);
+            let panels = part(self.row_panels, row_tasks, task % row_tasks);
+            // SAFETY: tasks cover disjoint tiles.
+            unsafe { self.task(columns, panels) };
+        });
+    }
+
+    /// The product of some row panels and some column panels.
+    unsafe fn task(&self, column_panels: Range<usize>, row_panels: Range<usize>) {
+        let nr = self.tiling.nr;
+        let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
+        let rows = self.panel_rows(row_panels.start).start..self.panel_rows(row_panels.end - 1).end;
+        let last_chunk = self.chunk.end == self.gemm.k;
+        let packing = match &self.panels {
+            Panels::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
+            Panels::Packed(_) => None,
+        };
+        let own;
+        let (tile, stride) = if self.carried.is_null() {
+            // One K block needs only the tile of one row panel at a time.
+            let height = if self.k_blocks == 1 { self.kernels[0].0 } else { rows.len() };
+            own = Scratch::take::<T>(height * column_panels.len() * nr);
+            (own.ptr::<T>(), column_panels.len() * nr)
+        } else {
+            let stride = padded(self.gemm.n, nr);
+            // SAFETY: this task's part of the carried accumulators.
+            (unsafe { self.carried.add(rows.start * stride + columns.start) }, stride)
+        };
+        for block in 0..self.k_blocks {
+            let ks = self.k_block(block);
+            let absolute = self.chunk.start + ks.start..self.chunk.start + ks.end;
+            // SAFETY: scratch for B was sized for the longest block; a PackedB holds all of K in each panel.
+            let (b, panel_bytes) = unsafe {
+                match (&self.panels, &packing) {
+                    (Panels::Pack(operand), Some(packing)) => {
+                        self.pack_b(operand, columns.clone(), absolute.clone(), packing.ptr());
+                        (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.size)
+                    }
+                    (Panels::Packed(packed), _) => {
+                        let panel_bytes = self.gemm.k * nr * self.size;
+                        let first = column_panels.start * panel_bytes + absolute.start * nr * self.size;
+                        (packed.data().add(first), panel_bytes)
+                    }
+                    (Panels::Pack(_), None) => unreachable!("packing scratch was taken above"),
+                }
+            };
+            let add = absolute.start > 0;
+            for panel in row_panels.clone() {
+                let panel_rows = self.panel_rows(panel);
+                let kernels = if panel_rows.len() == self.kernels[0].0 { self.kernels[0].1 } else { self.kernels[1].1 };
+                let micro = if add { kernels.more } else { kernels.first };
+                let reuse = self.carried.is_null() && self.k_blocks == 1;
+                let row = if reuse { 0 } else { panel_rows.start - rows.start };
+                let a = self.a_panel(panel, &ks);
+                // SAFETY: the tile has room for this panel's rows and all of the task's columns.
+                unsafe {
+                    let c = tile.add(row * stride);
+                    for column in 0..column_panels.len() {
+                        micro(
+                            a.cast(),
+                            b.add(column * panel_bytes),
+                            c.add(column * nr).cast(),
+                            ks.len(),
+                            nr * self.size,
+                            stride * size_of::<T>(),
+                        );
+                    }
+                    if last_chunk && block + 1 == self.k_blocks {
+                        self.epilogue.apply(Tile {
+                            data: c.cast(),
+                            dtype: T::DTYPE,
+                            row_stride: stride,
+                            row: self.rows.start + panel_rows.start,
+                            rows: panel_rows.len(),
+                            column: columns.start,
+                            columns: columns.len(),
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An operand that packing threads share.
+struct SharedOperand<'a>(Operand<'a>);
+// SAFETY: strided memory is only read, and row sources are `Sync`.
+unsafe impl Sync for SharedOperand<'_> {}
+impl<'a> SharedOperand<'a> {
+    fn get(&self) -> Operand<'a> {
+        self.0
+    }
+}

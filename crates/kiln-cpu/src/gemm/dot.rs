@@ -1,0 +1,262 @@
+//! Generated dot-product kernels for weights stored as W[N, K], the layout of a linear layer: rows of W stream past in
+//! their own order, nothing of W is packed.
+//!
+//! ```text
+//!  A blocked [step][mr][lanes]      W rows, `w_stride` bytes apart
+//!          └──────────┬────────────────────┘
+//!      acc[mr][nr] += a · w, lane by lane; at the end each accumulator's lanes are added up
+//! ```
+//!
+//! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks hold even
+//! and odd elements apart.
+
+use super::kernel::{Key, MicroFn, cached};
+use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
+use crate::features::Isa;
+use crate::memory::MemoryError;
+
+/// The element type of W.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Weight {
+    F32,
+    Bf16,
+    F16,
+}
+
+/// Everything a dot kernel's code depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Shape {
+    pub isa: Isa,
+    pub weight: Weight,
+    /// Rows of A.
+    pub mr: usize,
+    /// Rows of W, at most 8.
+    pub nr: usize,
+    /// Add to the C tile instead of overwriting it.
+    pub accumulate: bool,
+}
+
+impl Shape {
+    fn width(&self) -> Width {
+        if self.isa == Isa::Avx512 { Width::V512 } else { Width::V256 }
+    }
+
+    fn sets(&self) -> usize {
+        let (registers, temps) = if self.isa == Isa::Avx512 { (32, 3) } else { (16, 3) };
+        if self.mr * self.nr < 8 && self.mr * self.nr * 2 + self.mr + temps <= registers { 2 } else { 1 }
+    }
+}
+
+/// Elements of K that one step of a kernel takes; A is padded to a multiple.
+pub(super) const fn step(isa: Isa, weight: Weight) -> usize {
+    let lanes = lanes(isa);
+    match weight {
+        Weight::Bf16 => 2 * lanes,
+        _ => lanes,
+    }
+}
+
+/// f32 lanes of a vector.
+pub(super) const fn lanes(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => 16,
+        _ => 8,
+    }
+}
+
+/// The largest number of rows of A in a tile with four rows of W.
+pub(super) const fn max_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => 6,
+        _ => 2,
+    }
+}
+
+/// The kernel of a shape. Its arguments are `(a, w, c, steps, w_stride, c_stride)`. It writes whole groups of four
+/// columns of C, so C's rows are padded to a multiple of four.
+pub(super) fn get(shape: Shape) -> Result<MicroFn, MemoryError> {
+    let entry = cached(Key::Dot(shape), || generate(&shape))?;
+    // SAFETY: the code follows the C convention with these arguments and is never freed.
+    Ok(unsafe { std::mem::transmute::<*const u8, MicroFn>(entry as *const u8) })
+}
+
+const A: Gpr = Gpr::RDI;
+const W: Gpr = Gpr::RSI;
+const C: Gpr = Gpr::RDX;
+const STEPS: Gpr = Gpr::RCX;
+const W_STRIDE: Gpr = Gpr::R8;
+const C_STRIDE: Gpr = Gpr::R9;
+const W_STRIDE_3: Gpr = Gpr::R10;
+/// Row 4 of W.
+const W_4: Gpr = Gpr::R11;
+const LEFT: Gpr = Gpr::RAX;
+/// Steps in one turn of the main loop.
+const UNROLL: usize = 2;
+
+struct Generator {
+    shape: Shape,
+    width: Width,
+    sets: usize,
+    asm: Assembler,
+    a: u8,
+    w: VReg,
+    high_half: VReg,
+}
+
+fn generate(shape: &Shape) -> Vec<u8> {
+    let sets = shape.sets();
+    let a = (shape.mr * shape.nr * sets) as u8;
+    let mut g = Generator {
+        shape: *shape,
+        width: shape.width(),
+        sets,
+        asm: Assembler::new(),
+        a,
+        w: VReg(a + shape.mr as u8),
+        high_half: VReg(a + shape.mr as u8 + 1),
+    };
+    g.emit();
+    g.asm.finish()
+}
+
+impl Generator {
+    fn acc(&self, set: usize, row: usize, column: usize) -> VReg {
+        VReg(((set * self.shape.mr + row) * self.shape.nr + column) as u8)
+    }
+
+    /// Passes over a step: the even and the odd elements of bf16 pairs, else one.
+    fn passes(&self) -> usize {
+        if self.shape.weight == Weight::Bf16 { 2 } else { 1 }
+    }
+
+    fn emit(&mut self) {
+        let shape = self.shape;
+        for r in 0..self.a {
+            let zero = if r < 16 { Width::V128 } else { self.width };
+            self.asm.rvm(ops::VPXOR, zero, VReg(r), VReg(r), VReg(r));
+        }
+        if shape.weight == Weight::Bf16 {
+            let mask = self.asm.constant(&0xffff_0000u32.to_le_bytes());
+            self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
+        }
+        self.asm.lea(W_STRIDE_3, Mem::indexed(W_STRIDE, W_STRIDE, 2));
+        if shape.nr > 4 {
+            self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
+        }
+        let (main, tail, done) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.mov(LEFT, STEPS);
+        self.asm.shift_imm(crate::asm::Shift::Shr, LEFT, UNROLL.trailing_zeros() as u8);
+        self.asm.jcc(Cond::Equal, tail);
+        self.asm.align(32);
+        self.asm.bind(main);
+        for u in 0..UNROLL {
+            self.step(u);
+        }
+        self.advance(UNROLL);
+        self.asm.dec(LEFT);
+        self.asm.jcc(Cond::NotEqual, main);
+        self.asm.bind(tail);
+        self.asm.alu_imm(Alu::And, STEPS, UNROLL as i32 - 1);
+        self.asm.jcc(Cond::Equal, done);
+        self.step(0);
+        self.asm.bind(done);
+        for i in 0..if self.sets > 1 { shape.mr * shape.nr } else { 0 } {
+            let other = VReg((shape.mr * shape.nr + i) as u8);
+            self.asm.rvm(ops::VADDPS, self.width, VReg(i as u8), VReg(i as u8), other);
+        }
+        for row in 0..shape.mr {
+            for first in (0..shape.nr).step_by(4) {
+                self.reduce(row, first);
+            }
+            if row + 1 < shape.mr {
+                self.asm.alu(Alu::Add, C, C_STRIDE);
+            }
+        }
+        self.asm.vzeroupper();
+        self.asm.ret();
+    }
+
+    fn step_bytes(&self) -> (usize, usize) {
+        let vector = self.width.bytes();
+        let w = if self.shape.weight == Weight::F16 { vector / 2 } else { vector };
+        (self.shape.mr * vector * self.passes(), w)
+    }
+
+    fn advance(&mut self, steps: usize) {
+        let (a, w) = self.step_bytes();
+        self.asm.alu_imm(Alu::Add, A, (a * steps) as i32);
+        self.asm.alu_imm(Alu::Add, W, (w * steps) as i32);
+        if self.shape.nr > 4 {
+            self.asm.alu_imm(Alu::Add, W_4, (w * steps) as i32);
+        }
+    }
+
+    fn row_of_w(&self, column: usize) -> Mem {
+        let base = if column < 4 { W } else { W_4 };
+        match column % 4 {
+            0 => Mem::base(base),
+            1 => Mem::indexed(base, W_STRIDE, 1),
+            2 => Mem::indexed(base, W_STRIDE, 2),
+            _ => Mem::indexed(base, W_STRIDE_3, 1),
+        }
+    }
+
+    fn step(&mut self, u: usize) {
+        let (a_bytes, w_bytes) = self.step_bytes();
+        let vector = self.width.bytes();
+        let passes = self.passes();
+        for pass in 0..passes {
+            let set = (u * passes + pass) % self.sets;
+            for row in 0..self.shape.mr {
+                let at = u * a_bytes + (row * passes + pass) * vector;
+                self.asm.rm(ops::VMOVUPS, self.width, VReg(self.a + row as u8), Mem::base(A).offset(at as i32));
+            }
+            for column in 0..self.shape.nr {
+                let at = self.row_of_w(column).offset((u * w_bytes) as i32);
+                let (w, width) = (self.w, self.width);
+                match (self.shape.weight, pass) {
+                    (Weight::F32, _) => self.asm.rm(ops::VMOVUPS, width, w, at),
+                    (Weight::F16, _) => self.asm.rm(ops::VCVTPH2PS, width, w, at),
+                    (Weight::Bf16, 0) => {
+                        self.asm.rm(ops::VMOVDQU, width, w, at);
+                        self.asm.rmi(ops::VPSLLD_I, width, w, w, 16);
+                    }
+                    (Weight::Bf16, _) => self.asm.rvm(ops::VPAND, width, w, self.high_half, at),
+                }
+                for row in 0..self.shape.mr {
+                    let acc = self.acc(set, row, column);
+                    self.asm.rvm(ops::VFMADD231PS, width, acc, VReg(self.a + row as u8), w);
+                }
+            }
+        }
+    }
+
+    /// Adds up the lanes of four neighbouring accumulators at once and stores the four sums.
+    fn reduce(&mut self, row: usize, first: usize) {
+        let width = self.width;
+        // Beyond the last column any register will do: its sum lands in the padding.
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| self.acc(0, row, (first + i).min(self.shape.nr - 1)));
+        let asm = &mut self.asm;
+        let (t, u) = (self.w, VReg(self.a));
+        asm.rvm(ops::VUNPCKLPS, width, t, a, b);
+        asm.rvm(ops::VUNPCKHPS, width, u, a, b);
+        asm.rvm(ops::VADDPS, width, a, t, u);
+        asm.rvm(ops::VUNPCKLPS, width, t, c, d);
+        asm.rvm(ops::VUNPCKHPS, width, u, c, d);
+        asm.rvm(ops::VADDPS, width, t, t, u);
+        asm.rvmi(ops::VSHUFPS, width, u, a, t, 0x44);
+        asm.rvmi(ops::VSHUFPS, width, a, a, t, 0xee);
+        asm.rvm(ops::VADDPS, width, a, a, u);
+        if width == Width::V512 {
+            asm.vector(ops::VEXTRACTF64X4, width, crate::asm::Args::mr(t, a).imm(1));
+            asm.rvm(ops::VADDPS, Width::V256, a, a, t);
+        }
+        asm.vector(ops::VEXTRACTF128, Width::V256, crate::asm::Args::mr(t, a).imm(1));
+        asm.rvm(ops::VADDPS, Width::V128, a, a, t);
+        let at = Mem::base(C).offset((first * 4) as i32);
+        if self.shape.accumulate {
+            asm.rvm(ops::VADDPS, Width::V128, a, a, at);
+        }
+        asm.mr(ops::VMOVUPS_ST, Width::V128, at, a);
+    }
+}

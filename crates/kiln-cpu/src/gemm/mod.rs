@@ -1,0 +1,158 @@
+//! Products: `C[M, N] = A[M, K] · B[K, N]` from and to any strided layout, with generated micro-kernels.
+//!
+//! ```text
+//!  Operand (strided memory, fused rows, PackedB)
+//!     │  M small, B's rows contiguous    ──▶ stream   rows of B pass by once, unpacked          (`small`)
+//!     │  M small, B's columns contiguous ──▶ dot      rows of W[N, K] pass by once, unpacked    (`small`, `dot`)
+//!     │  else, or B packed               ──▶ blocked  panels packed per cache block             (`blocked`, `pack`)
+//!     ▼
+//!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)
+//! ```
+//!
+//! Invariants: every element of the result reaches the epilogue exactly once, after all of K; with K = 0 it is zero.
+//! The order of additions depends on shapes, layouts and the target, never on the number of threads or on timing.
+
+mod blocked;
+mod dot;
+mod kernel;
+mod pack;
+mod packed;
+mod portable;
+mod scratch;
+mod small;
+mod source;
+mod store;
+#[cfg(test)]
+mod tests;
+mod transpose;
+
+pub use packed::PackedB;
+pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
+pub use store::Store;
+
+use crate::features::Isa;
+use crate::memory::MemoryError;
+use crate::pool;
+use kiln_ir::DType;
+
+/// Why a product could not be run.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum GemmError {
+    /// Tiles accumulate in f32, f64, i32 or i64 only.
+    #[error("a product cannot accumulate in {acc}; use f32, f64, i32 or i64")]
+    Accumulator {
+        /// The type asked for.
+        acc: DType,
+    },
+    /// An operand's element type has no arithmetic.
+    #[error("a product cannot read elements of type {dtype}; cast them first")]
+    Unreadable {
+        /// The element type.
+        dtype: DType,
+    },
+    /// A result's element type cannot hold a product.
+    #[error("a product cannot be stored as {dtype}")]
+    Unwritable {
+        /// The element type.
+        dtype: DType,
+    },
+    /// A packed B was made for another product.
+    #[error("packed for K = {packed_k}, N = {packed_n}, {packed_isa:?}; the product has K = {k}, N = {n}, {isa:?}")]
+    WrongPacking {
+        /// K of the packing.
+        packed_k: usize,
+        /// N of the packing.
+        packed_n: usize,
+        /// Target of the packing.
+        packed_isa: Isa,
+        /// K of the product.
+        k: usize,
+        /// N of the product.
+        n: usize,
+        /// Target of the product.
+        isa: Isa,
+    },
+    /// `Operand::Columns` and `Operand::Packed` describe B alone.
+    #[error("the left operand of a product is strided or made of rows")]
+    LeftOperand,
+    /// No memory for generated code.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// The sizes of one product and how to run it.
+#[derive(Clone, Copy, Debug)]
+pub struct Gemm {
+    /// Target.
+    pub isa: Isa,
+    /// Rows of A and C.
+    pub m: usize,
+    /// Columns of B and C.
+    pub n: usize,
+    /// Columns of A, rows of B.
+    pub k: usize,
+    /// The accumulators' type: f32, f64, i32 or i64.
+    pub acc: DType,
+    /// The most threads to use.
+    pub threads: usize,
+}
+
+impl Gemm {
+    /// A product on the default target with all threads of the pool.
+    pub fn new(m: usize, n: usize, k: usize, acc: DType) -> Gemm {
+        Gemm { isa: Isa::get(), m, n, k, acc, threads: pool::threads() }
+    }
+
+    /// Runs the product and hands every finished tile to `epilogue`.
+    ///
+    /// # Safety
+    /// Strided operands must be readable at every element of their shape (A: M × K, B: K × N), and nothing that the
+    /// epilogue writes may overlap them.
+    pub unsafe fn run(&self, a: Operand<'_>, b: Operand<'_>, epilogue: &dyn Epilogue) -> Result<(), GemmError> {
+        self.check(&a, &b)?;
+        if self.m == 0 || self.n == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise, and the checks above.
+        unsafe {
+            match self.acc {
+                DType::F32 => match small::choose(self, &b) {
+                    Some(path) => small::run(self, path, &a, epilogue),
+                    None => blocked::run::<f32>(self, &a, &b, epilogue),
+                },
+                DType::F64 => blocked::run::<f64>(self, &a, &b, epilogue),
+                DType::I32 => blocked::run::<i32>(self, &a, &b, epilogue),
+                DType::I64 => blocked::run::<i64>(self, &a, &b, epilogue),
+                acc => Err(GemmError::Accumulator { acc }),
+            }
+        }
+    }
+
+    fn check(&self, a: &Operand<'_>, b: &Operand<'_>) -> Result<(), GemmError> {
+        if !matches!(self.acc, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
+            return Err(GemmError::Accumulator { acc: self.acc });
+        }
+        for operand in [a, b] {
+            if let Operand::Strided(matrix) = operand
+                && !pack::readable(matrix.dtype)
+            {
+                return Err(GemmError::Unreadable { dtype: matrix.dtype });
+            }
+        }
+        if matches!(a, Operand::Columns(_) | Operand::Packed(_)) {
+            return Err(GemmError::LeftOperand);
+        }
+        if let Operand::Packed(packed) = b {
+            packed.check(self)?;
+        }
+        Ok(())
+    }
+}
+
+/// Splits `total` into the fewest parts of at most `most`, as equal as can be; gives part `i` as (start, length).
+fn part(total: usize, parts: usize, i: usize) -> std::ops::Range<usize> {
+    let (each, more) = (total / parts, total % parts);
+    let start = i * each + i.min(more);
+    start..start + each + usize::from(i < more)
+}

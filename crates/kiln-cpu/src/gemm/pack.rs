@@ -1,0 +1,185 @@
+//! Packing: any layout and dtype of an operand into the panels that micro-kernels read.
+//!
+//! A panel holds `width` lanes (rows of A, columns of B) for a range of k, k outermost: `panel[k][lane]`, missing lanes
+//! zero. Seen this way A and B are the same thing, a [`Lanes`] view with a stride along lanes and one along k.
+
+use super::source::RowSource;
+use super::transpose;
+use crate::features::Isa;
+use half::{bf16, f16};
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// Element types that tiles accumulate in.
+pub(super) trait Accumulator: Copy + Default + Send + Sync + 'static {
+    const DTYPE: DType;
+    fn multiply_add(self, a: Self, b: Self) -> Self;
+    fn sum(self, other: Self) -> Self;
+}
+
+macro_rules! accumulators {
+    ($($t:ty, $dtype:ident, $a:ident $b:ident $c:ident => $fma:expr, $sum:expr;)*) => {$(
+        impl Accumulator for $t {
+            const DTYPE: DType = DType::$dtype;
+            #[inline(always)]
+            fn multiply_add(self, $a: Self, $b: Self) -> Self { let $c = self; $fma }
+            #[inline(always)]
+            fn sum(self, $b: Self) -> Self { let $c = self; $sum }
+        }
+    )*};
+}
+accumulators! {
+    f32, F32, a b c => c + a * b, c + b;
+    f64, F64, a b c => c + a * b, c + b;
+    i32, I32, a b c => c.wrapping_add(a.wrapping_mul(b)), c.wrapping_add(b);
+    i64, I64, a b c => c.wrapping_add(a.wrapping_mul(b)), c.wrapping_add(b);
+}
+
+/// Conversion of a stored element to an accumulator (or, for packed weights, to itself).
+pub(super) trait Convert<T>: Copy {
+    fn convert(self) -> T;
+}
+
+macro_rules! convert {
+    ($($s:ty => $($t:ty),*;)*) => {$($(
+        impl Convert<$t> for $s {
+            #[inline(always)]
+            fn convert(self) -> $t { self as $t }
+        }
+    )*)*};
+}
+convert! {
+    f32 => f32, f64, i32, i64;
+    f64 => f32, f64, i32, i64;
+    i8 => f32, f64, i32, i64;
+    i16 => f32, f64, i32, i64;
+    i32 => f32, f64, i32, i64;
+    i64 => f32, f64, i32, i64;
+    u8 => f32, f64, i32, i64;
+    u16 => u16;
+}
+
+macro_rules! convert_half {
+    ($($s:ty),*) => {$(
+        impl Convert<f32> for $s { #[inline(always)] fn convert(self) -> f32 { self.to_f32() } }
+        impl Convert<f64> for $s { #[inline(always)] fn convert(self) -> f64 { self.to_f64() } }
+        impl Convert<i32> for $s { #[inline(always)] fn convert(self) -> i32 { self.to_f32() as i32 } }
+        impl Convert<i64> for $s { #[inline(always)] fn convert(self) -> i64 { self.to_f32() as i64 } }
+    )*};
+}
+convert_half!(f16, bf16);
+
+/// Whether products can read elements of this type.
+pub(super) fn readable(dtype: DType) -> bool {
+    use DType::{Bf16, Bool, F16, F32, F64, I8, I16, I32, I64, U8};
+    matches!(dtype, F32 | F64 | F16 | Bf16 | I8 | I16 | I32 | I64 | U8 | Bool)
+}
+
+/// An operand seen as lanes × k.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    pub data: *const u8,
+    pub dtype: DType,
+    /// Elements between neighbouring lanes.
+    pub lane_stride: isize,
+    /// Elements between neighbouring k.
+    pub k_stride: isize,
+}
+
+/// Packs `lanes` (at most `width` of them) and `ks` into `panel`, which holds `ks.len() * width` accumulators.
+///
+/// # Safety
+/// Every element of the ranges must be readable at its strided place, and the panel writable.
+pub(super) unsafe fn pack<T: Accumulator>(
+    isa: Isa,
+    from: &Lanes,
+    lanes: Range<usize>,
+    width: usize,
+    ks: Range<usize>,
+    panel: *mut T,
+) where
+    f32: Convert<T>,
+    f64: Convert<T>,
+    f16: Convert<T>,
+    bf16: Convert<T>,
+    i8: Convert<T>,
+    i16: Convert<T>,
+    i32: Convert<T>,
+    i64: Convert<T>,
+    u8: Convert<T>,
+{
+    if T::DTYPE == DType::F32 && transpose::can(isa, from) {
+        // SAFETY: T is f32; the rest is the caller's promise.
+        return unsafe { transpose::pack(isa, from, lanes, width, ks, panel.cast::<f32>()) };
+    }
+    // SAFETY: the caller's promise, with the pointer read as the type that `dtype` names.
+    unsafe {
+        match from.dtype {
+            DType::F32 => pack_as::<f32, T>(from, lanes, width, ks, panel),
+            DType::F64 => pack_as::<f64, T>(from, lanes, width, ks, panel),
+            DType::F16 => pack_as::<f16, T>(from, lanes, width, ks, panel),
+            DType::Bf16 => pack_as::<bf16, T>(from, lanes, width, ks, panel),
+            DType::I8 => pack_as::<i8, T>(from, lanes, width, ks, panel),
+            DType::I16 => pack_as::<i16, T>(from, lanes, width, ks, panel),
+            DType::I32 => pack_as::<i32, T>(from, lanes, width, ks, panel),
+            DType::I64 => pack_as::<i64, T>(from, lanes, width, ks, panel),
+            DType::U8 | DType::Bool => pack_as::<u8, T>(from, lanes, width, ks, panel),
+            other => unreachable!("{other:?} was turned down when the plan was made"),
+        }
+    }
+}
+
+/// Packs without a change of type beyond `Convert`.
+///
+/// # Safety
+/// As for [`pack`], with elements of type `S`.
+pub(super) unsafe fn pack_as<S: Convert<T>, T: Copy + Default>(
+    from: &Lanes,
+    lanes: Range<usize>,
+    width: usize,
+    ks: Range<usize>,
+    panel: *mut T,
+) {
+    let (count, depth) = (lanes.len(), ks.len());
+    // SAFETY: offsets stay inside the ranges that the caller vouches for.
+    unsafe {
+        let first =
+            from.data.cast::<S>().offset(lanes.start as isize * from.lane_stride + ks.start as isize * from.k_stride);
+        if from.k_stride.unsigned_abs() < from.lane_stride.unsigned_abs() {
+            for lane in 0..count {
+                let row = first.offset(lane as isize * from.lane_stride);
+                for k in 0..depth {
+                    panel
+                        .add(k * width + lane)
+                        .write(row.offset(k as isize * from.k_stride).read_unaligned().convert());
+                }
+            }
+        } else {
+            for k in 0..depth {
+                let column = first.offset(k as isize * from.k_stride);
+                for lane in 0..count {
+                    let at = column.offset(lane as isize * from.lane_stride);
+                    panel.add(k * width + lane).write(at.read_unaligned().convert());
+                }
+            }
+        }
+        if count < width {
+            for k in 0..depth {
+                for lane in count..width {
+                    panel.add(k * width + lane).write(T::default());
+                }
+            }
+        }
+    }
+}
+
+/// Rows that a callback fills, `count` of them and `len` long, into `to` one after another.
+///
+/// # Safety
+/// `to` holds `rows.len() * columns.len()` accumulators of the type that the source fills.
+pub(super) unsafe fn fill_rows<T>(source: &dyn RowSource, rows: Range<usize>, columns: Range<usize>, to: *mut T) {
+    for (i, row) in rows.enumerate() {
+        // SAFETY: row i of the scratch lies inside what the caller vouches for.
+        unsafe { source.fill(row, columns.clone(), to.add(i * columns.len()).cast()) };
+    }
+}

@@ -1,0 +1,79 @@
+//! Where operands come from and where results go: strided memory, or callbacks that a compiler plugs fused code into.
+
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// Elements in memory at `data + row · row_stride + column · column_stride`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    /// Element (0, 0).
+    pub data: *const u8,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements from one row to the next.
+    pub row_stride: isize,
+    /// Elements from one column to the next.
+    pub column_stride: isize,
+}
+
+// SAFETY: a description of memory; whoever runs a product vouches for what it points to.
+unsafe impl Send for Matrix {}
+// SAFETY: as above.
+unsafe impl Sync for Matrix {}
+
+/// Produces an operand row by row, for example with a fused prologue.
+pub trait RowSource: Sync {
+    /// Writes the elements `columns` of `row`, as accumulators, one after another to `to`.
+    ///
+    /// # Safety
+    /// `to` has room for `columns.len()` accumulators.
+    unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8);
+}
+
+/// An operand of a product.
+#[derive(Clone, Copy)]
+pub enum Operand<'a> {
+    /// Strided memory.
+    Strided(Matrix),
+    /// Rows made on demand: rows of A, or rows (k) of B.
+    Rows(&'a dyn RowSource),
+    /// Columns made on demand: `fill(n, ks, …)` gives the elements `ks` of B's column `n`. Only for B.
+    Columns(&'a dyn RowSource),
+    /// Packed beforehand. Only for B.
+    Packed(&'a super::PackedB),
+}
+
+/// A finished part of the result, in accumulators.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    /// The first accumulator. The tile may be overwritten.
+    pub data: *mut u8,
+    /// The accumulators' type.
+    pub dtype: DType,
+    /// Accumulators from one row to the next.
+    pub row_stride: usize,
+    /// First row of the result.
+    pub row: usize,
+    /// Rows.
+    pub rows: usize,
+    /// First column of the result.
+    pub column: usize,
+    /// Columns.
+    pub columns: usize,
+}
+
+/// Takes finished tiles while they are in cache. Tiles come in any order and from several threads, and together cover
+/// the result once.
+pub trait Epilogue: Sync {
+    /// Uses one tile.
+    ///
+    /// # Safety
+    /// The tile's memory is valid and nobody else's during the call.
+    unsafe fn apply(&self, tile: Tile);
+}
+
+impl<F: Fn(Tile) + Sync> Epilogue for F {
+    unsafe fn apply(&self, tile: Tile) {
+        self(tile);
+    }
+}

@@ -1,0 +1,402 @@
+//! Products against a plain loop in f64, over shapes, layouts, dtypes, targets and thread counts.
+
+use super::*;
+use half::{bf16, f16};
+
+/// Deterministic values in -2 ..= 2, exact in every float type (and small integers when scaled).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// A matrix in memory with its values in f64 beside it.
+struct Data {
+    bytes: Vec<u8>,
+    matrix: Matrix,
+    values: Vec<f64>,
+    columns: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    Rows,
+    Columns,
+    PaddedRows,
+    PaddedColumns,
+    Strided,
+    ReversedRows,
+    ReversedColumns,
+}
+const LAYOUTS: [Layout; 7] = [
+    Layout::Rows,
+    Layout::Columns,
+    Layout::PaddedRows,
+    Layout::PaddedColumns,
+    Layout::Strided,
+    Layout::ReversedRows,
+    Layout::ReversedColumns,
+];
+
+fn encode(dtype: DType, v: i64) -> Vec<u8> {
+    let f = v as f64 / 8.0;
+    match dtype {
+        DType::F32 => (f as f32).to_le_bytes().to_vec(),
+        DType::F64 => f.to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f64(f).to_le_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f64(f).to_le_bytes().to_vec(),
+        DType::I8 => (v as i8).to_le_bytes().to_vec(),
+        DType::I16 => (v as i16).to_le_bytes().to_vec(),
+        DType::I32 => (v as i32).to_le_bytes().to_vec(),
+        DType::I64 => v.to_le_bytes().to_vec(),
+        DType::U8 => vec![v as u8],
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::Bf16)
+}
+
+impl Data {
+    fn new(rng: &mut Rng, rows: usize, columns: usize, dtype: DType, layout: Layout) -> Data {
+        let (r, c) = (rows.max(1) as isize, columns.max(1) as isize);
+        let (row_stride, column_stride) = match layout {
+            Layout::Rows => (c, 1),
+            Layout::Columns => (1, r),
+            Layout::PaddedRows => (c + 3, 1),
+            Layout::PaddedColumns => (1, r + 5),
+            Layout::Strided => (2 * c + 1, 2),
+            Layout::ReversedRows => (-c, 1),
+            Layout::ReversedColumns => (1, -r),
+        };
+        let size = dtype.size_in_bits() / 8;
+        let first = (r - 1) * (-row_stride).max(0) + (c - 1) * (-column_stride).max(0);
+        let extent = ((r - 1) * row_stride.abs() + (c - 1) * column_stride.abs() + 1) as usize;
+        // Everything outside the matrix is poison: it must never reach a result.
+        let mut bytes = Vec::with_capacity(extent * size);
+        for _ in 0..extent {
+            bytes.extend(if is_float(dtype) { encode_nan(dtype) } else { encode(dtype, 77) });
+        }
+        let mut values = vec![0.0; rows * columns];
+        for i in 0..rows {
+            for j in 0..columns {
+                let v = rng.below(33) as i64 - if dtype == DType::U8 { 0 } else { 16 };
+                let at = (first + i as isize * row_stride + j as isize * column_stride) as usize * size;
+                bytes[at..at + size].copy_from_slice(&encode(dtype, v));
+                values[i * columns + j] = if is_float(dtype) { v as f64 / 8.0 } else { v as f64 };
+            }
+        }
+        let mut data = Data {
+            bytes,
+            matrix: Matrix { data: std::ptr::null(), dtype, row_stride, column_stride },
+            values,
+            columns,
+        };
+        data.matrix.data = data.bytes[first as usize * size..].as_ptr();
+        data
+    }
+
+    fn at(&self, i: usize, j: usize) -> f64 {
+        self.values[i * self.columns + j]
+    }
+
+    fn operand(&self) -> Operand<'_> {
+        Operand::Strided(self.matrix)
+    }
+}
+
+fn encode_nan(dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F32 => f32::NAN.to_le_bytes().to_vec(),
+        DType::F64 => f64::NAN.to_le_bytes().to_vec(),
+        DType::F16 => f16::NAN.to_le_bytes().to_vec(),
+        _ => bf16::NAN.to_le_bytes().to_vec(),
+    }
+}
+
+/// Sources that callers make on demand.
+struct Made<'a> {
+    data: &'a Data,
+    acc: DType,
+    transposed: bool,
+}
+
+impl RowSource for Made<'_> {
+    unsafe fn fill(&self, row: usize, columns: std::ops::Range<usize>, to: *mut u8) {
+        for (i, column) in columns.enumerate() {
+            let v = if self.transposed { self.data.at(column, row) } else { self.data.at(row, column) };
+            // SAFETY: room for all columns.
+            unsafe {
+                match self.acc {
+                    DType::F32 => to.cast::<f32>().add(i).write(v as f32),
+                    DType::F64 => to.cast::<f64>().add(i).write(v),
+                    DType::I32 => to.cast::<i32>().add(i).write(v as i32),
+                    _ => to.cast::<i64>().add(i).write(v as i64),
+                }
+            }
+        }
+    }
+}
+
+/// Runs a product and compares every element; values are multiples of 1/64 small enough that f32 sums are exact.
+fn check(gemm: Gemm, a: &Data, b: &Data, left: Operand<'_>, right: Operand<'_>, what: &str) {
+    let (m, n, k) = (gemm.m, gemm.n, gemm.k);
+    let mut out = vec![f64::NAN; m * n];
+    let store = Store::new(out.as_mut_ptr().cast(), DType::F64, n as isize, 1).unwrap();
+    // SAFETY: `Data` covers its shape and `out` is M × N.
+    unsafe { gemm.run(left, right, &store).unwrap() };
+    for i in 0..m {
+        for j in 0..n {
+            let want: f64 = (0..k).map(|p| a.at(i, p) * b.at(p, j)).sum();
+            assert_eq!(out[i * n + j], want, "{what}: {gemm:?} at ({i}, {j})");
+        }
+    }
+}
+
+fn gemm(isa: Isa, m: usize, n: usize, k: usize, acc: DType, threads: usize) -> Gemm {
+    Gemm { isa, m, n, k, acc, threads }
+}
+
+const SIZES: [usize; 12] = [0, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 64];
+
+#[test]
+fn small_shapes_and_layouts() {
+    pool::set_threads(3);
+    let mut rng = Rng(42);
+    for isa in Isa::available() {
+        for round in 0..600 {
+            let pick = |rng: &mut Rng| SIZES[rng.below(SIZES.len())];
+            let (m, n, k) = (pick(&mut rng), pick(&mut rng), pick(&mut rng));
+            let (la, lb) = (LAYOUTS[rng.below(LAYOUTS.len())], LAYOUTS[rng.below(LAYOUTS.len())]);
+            let dtypes = [DType::F32, DType::Bf16, DType::F16, DType::F64];
+            let (da, db) = (dtypes[rng.below(4)], dtypes[rng.below(4)]);
+            let (a, b) = (Data::new(&mut rng, m, k, da, la), Data::new(&mut rng, k, n, db, lb));
+            let g = gemm(isa, m, n, k, DType::F32, 1 + round % 3);
+            check(g, &a, &b, a.operand(), b.operand(), &format!("{la:?} {da} {lb:?} {db}"));
+        }
+    }
+}
+
+#[test]
+fn larger_shapes() {
+    pool::set_threads(3);
+    let mut rng = Rng(7);
+    let shapes = [
+        (1, 1000, 333),
+        (1, 64, 3000),
+        (2, 130, 257),
+        (3, 97, 1031),
+        (4, 200, 96),
+        (5, 61, 128),
+        (6, 515, 130),
+        (8, 129, 700),
+        (12, 65, 67),
+        (13, 96, 500),
+        (15, 33, 900),
+        (29, 200, 600),
+        (61, 97, 1030),
+        (128, 130, 257),
+        (150, 31, 90),
+    ];
+    for isa in Isa::available() {
+        for (m, n, k) in shapes {
+            for lb in [Layout::Rows, Layout::Columns, Layout::PaddedColumns, Layout::ReversedColumns] {
+                for db in [DType::F32, DType::Bf16, DType::F16] {
+                    let a = Data::new(&mut rng, m, k, DType::F32, Layout::PaddedRows);
+                    let b = Data::new(&mut rng, k, n, db, lb);
+                    let g = gemm(isa, m, n, k, DType::F32, 1 + rng.below(3));
+                    check(g, &a, &b, a.operand(), b.operand(), &format!("{lb:?} {db}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_weights() {
+    pool::set_threads(3);
+    let mut rng = Rng(9);
+    for isa in Isa::available() {
+        for (m, n, k) in [(1, 100, 70), (3, 33, 5), (8, 64, 333), (15, 96, 64), (40, 31, 1000), (7, 1, 1), (2, 16, 0)] {
+            for db in [DType::F32, DType::Bf16, DType::F16, DType::F64] {
+                for lb in [Layout::Rows, Layout::Columns, Layout::Strided] {
+                    let a = Data::new(&mut rng, m, k, DType::Bf16, Layout::Rows);
+                    let b = Data::new(&mut rng, k, n, db, lb);
+                    // SAFETY: `Data` covers its shape.
+                    let packed = unsafe { PackedB::new(isa, k, n, DType::F32, &b.matrix).unwrap() };
+                    if isa != Isa::Portable && db == DType::Bf16 && k > 4 {
+                        assert!(packed.bytes() <= n.next_multiple_of(32) * k * 2 + 64);
+                    }
+                    let g = gemm(isa, m, n, k, DType::F32, 2);
+                    check(g, &a, &b, a.operand(), Operand::Packed(&packed), &format!("packed {lb:?} {db}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn other_accumulators() {
+    pool::set_threads(3);
+    let mut rng = Rng(11);
+    let cases = [
+        (DType::F64, DType::F64, DType::F64),
+        (DType::F32, DType::F64, DType::F64),
+        (DType::I8, DType::I8, DType::I32),
+        (DType::U8, DType::I8, DType::I32),
+        (DType::I32, DType::I32, DType::I32),
+        (DType::I16, DType::I32, DType::I64),
+        (DType::I64, DType::I64, DType::I64),
+    ];
+    for isa in Isa::available() {
+        for (da, db, acc) in cases {
+            for (m, n, k) in [(1, 1, 1), (3, 5, 7), (17, 33, 65), (1, 40, 300), (50, 8, 0), (30, 70, 500)] {
+                let (la, lb) = (LAYOUTS[rng.below(LAYOUTS.len())], LAYOUTS[rng.below(LAYOUTS.len())]);
+                let (a, b) = (Data::new(&mut rng, m, k, da, la), Data::new(&mut rng, k, n, db, lb));
+                let g = gemm(isa, m, n, k, acc, 2);
+                check(g, &a, &b, a.operand(), b.operand(), &format!("{da} {db} {acc}"));
+                // SAFETY: `Data` covers its shape.
+                let packed = unsafe { PackedB::new(isa, k, n, acc, &b.matrix).unwrap() };
+                check(g, &a, &b, a.operand(), Operand::Packed(&packed), &format!("packed {da} {db} {acc}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_made_on_demand() {
+    pool::set_threads(3);
+    let mut rng = Rng(13);
+    for isa in Isa::available() {
+        for acc in [DType::F32, DType::F64, DType::I32, DType::I64] {
+            let dtype = if is_float(acc) { DType::F32 } else { DType::I32 };
+            for (m, n, k) in [(1, 70, 200), (5, 33, 90), (40, 65, 300)] {
+                let a = Data::new(&mut rng, m, k, dtype, Layout::Rows);
+                let b = Data::new(&mut rng, k, n, dtype, Layout::Columns);
+                let left = Made { data: &a, acc, transposed: false };
+                let rows = Made { data: &b, acc, transposed: false };
+                let columns = Made { data: &b, acc, transposed: true };
+                let g = gemm(isa, m, n, k, acc, 2);
+                check(g, &a, &b, Operand::Rows(&left), b.operand(), "made A");
+                check(g, &a, &b, a.operand(), Operand::Rows(&rows), "made rows of B");
+                check(g, &a, &b, Operand::Rows(&left), Operand::Columns(&columns), "made columns of B");
+            }
+        }
+    }
+}
+
+#[test]
+fn long_k_carries_its_accumulators() {
+    pool::set_threads(2);
+    let mut rng = Rng(17);
+    for isa in Isa::available() {
+        let (m, n, k) = (20, 40, 20_000);
+        let a = Data::new(&mut rng, m, k, DType::F64, Layout::Rows);
+        let b = Data::new(&mut rng, k, n, DType::F64, Layout::Columns);
+        check(gemm(isa, m, n, k, DType::F64, 2), &a, &b, a.operand(), b.operand(), "long");
+    }
+}
+
+#[test]
+fn results_are_the_same_for_any_number_of_threads() {
+    pool::set_threads(4);
+    for isa in Isa::available() {
+        for (m, n, k) in [(1, 700, 900), (4, 300, 900), (100, 300, 900)] {
+            let a: Vec<f32> = (0..m * k).map(|i| ((i * 37 % 101) as f32).sin()).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| ((i * 53 % 211) as f32).cos()).collect();
+            let run = |threads, strides: (isize, isize)| {
+                let mut out = vec![0f32; m * n];
+                let store = Store::new(out.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
+                let left =
+                    Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
+                let right = Matrix { data: b.as_ptr().cast(), row_stride: strides.0, column_stride: strides.1, ..left };
+                let g = gemm(isa, m, n, k, DType::F32, threads);
+                // SAFETY: the vectors cover the shapes.
+                unsafe { g.run(Operand::Strided(left), Operand::Strided(right), &store).unwrap() };
+                out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+            };
+            for strides in [(n as isize, 1), (1, k as isize)] {
+                let one = run(1, strides);
+                assert!((2..=4).all(|t| run(t, strides) == one), "{isa:?} {m} {n} {k} {strides:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn stores_round_to_every_dtype_and_stride() {
+    for isa in Isa::available() {
+        let (m, n, k) = (3, 21, 65);
+        let mut rng = Rng(23);
+        let a = Data::new(&mut rng, m, k, DType::F32, Layout::Rows);
+        let b = Data::new(&mut rng, k, n, DType::F32, Layout::Rows);
+        let want = |i, j| (0..k).map(|p| a.at(i, p) * b.at(p, j)).sum::<f64>();
+        for transposed in [false, true] {
+            let (rs, cs) = if transposed { (1, m) } else { (n, 1) };
+            let mut out = vec![bf16::ZERO; m * n];
+            let mut half = vec![f16::ZERO; m * n];
+            let g = gemm(isa, m, n, k, DType::F32, 1);
+            for (data, dtype) in [(out.as_mut_ptr().cast(), DType::Bf16), (half.as_mut_ptr().cast(), DType::F16)] {
+                let store = Store::new(data, dtype, rs as isize, cs as isize).unwrap();
+                // SAFETY: everything covers its shape.
+                unsafe { g.run(a.operand(), b.operand(), &store).unwrap() };
+            }
+            for i in 0..m {
+                for j in 0..n {
+                    assert_eq!(out[i * rs + j * cs], bf16::from_f64(want(i, j)));
+                    assert_eq!(half[i * rs + j * cs], f16::from_f64(want(i, j)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn infinite_weights_stay_infinite() {
+    // K has a tail for every vector length, and the weight's row ends in infinity.
+    for isa in Isa::available() {
+        for k in [65, 79, 97] {
+            let a = vec![1f32; k];
+            let mut w = vec![1f32; k * 3];
+            w[k - 1] = f32::INFINITY;
+            let matrix =
+                Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
+            let weights = Matrix { data: w.as_ptr().cast(), row_stride: 1, column_stride: k as isize, ..matrix };
+            let mut out = [0f32; 3];
+            let store = Store::new(out.as_mut_ptr().cast(), DType::F32, 3, 1).unwrap();
+            let g = gemm(isa, 1, 3, k, DType::F32, 1);
+            // SAFETY: everything covers its shape.
+            unsafe { g.run(Operand::Strided(matrix), Operand::Strided(weights), &store).unwrap() };
+            assert_eq!(out, [f32::INFINITY, k as f32, k as f32]);
+        }
+    }
+}
+
+#[test]
+fn bad_products_are_errors() {
+    let matrix = |dtype| Matrix { data: std::ptr::dangling(), dtype, row_stride: 1, column_stride: 1 };
+    let strided = |dtype| Operand::Strided(matrix(dtype));
+    let sink = |_: Tile| {};
+    let g = gemm(Isa::Portable, 1, 1, 1, DType::F32, 1);
+    // SAFETY: every call fails before it touches memory.
+    unsafe {
+        assert!(matches!(g.run(strided(DType::I4), strided(DType::F32), &sink), Err(GemmError::Unreadable { .. })));
+        let bad = Gemm { acc: DType::Bf16, ..g };
+        assert!(matches!(bad.run(strided(DType::F32), strided(DType::F32), &sink), Err(GemmError::Accumulator { .. })));
+        let packed = PackedB::new(Isa::Portable, 0, 4, DType::F32, &matrix(DType::F32)).unwrap();
+        let error = g.run(strided(DType::F32), Operand::Packed(&packed), &sink);
+        assert!(matches!(error, Err(GemmError::WrongPacking { .. })));
+        let left = g.run(Operand::Packed(&packed), strided(DType::F32), &sink);
+        assert!(matches!(left, Err(GemmError::LeftOperand)));
+    }
+    assert!(matches!(Store::new(std::ptr::null_mut(), DType::F8E4M3, 1, 1), Err(GemmError::Unwritable { .. })));
+}

@@ -1,0 +1,293 @@
+//! Vector packing into f32 panels: contiguous lanes are copied, contiguous k are transposed in registers.
+
+use super::pack::Lanes;
+use crate::features::Isa;
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// Whether [`pack`] takes this view.
+pub(super) fn can(isa: Isa, from: &Lanes) -> bool {
+    cfg!(target_arch = "x86_64")
+        && isa != Isa::Portable
+        && matches!(from.dtype, DType::F32 | DType::Bf16 | DType::F16)
+        && (from.k_stride == 1 || from.lane_stride == 1)
+}
+
+/// As [`super::pack::pack`], for views that [`can`] be packed by vectors on an `isa` that the machine has.
+///
+/// # Safety
+/// As for [`super::pack::pack`].
+pub(super) unsafe fn pack(
+    isa: Isa,
+    from: &Lanes,
+    lanes: Range<usize>,
+    width: usize,
+    ks: Range<usize>,
+    panel: *mut f32,
+) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise; the target features are those of `isa`.
+    unsafe {
+        use x86::{Bf16, F16, F32};
+        let part = x86::Part { from, lanes, width, ks, panel };
+        match (isa, from.dtype) {
+            (Isa::Avx512, DType::F32) => x86::pack_512::<F32>(&part),
+            (Isa::Avx512, DType::Bf16) => x86::pack_512::<Bf16>(&part),
+            (Isa::Avx512, _) => x86::pack_512::<F16>(&part),
+            (_, DType::F32) => x86::pack_256::<F32>(&part),
+            (_, DType::Bf16) => x86::pack_256::<Bf16>(&part),
+            (_, _) => x86::pack_256::<F16>(&part),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (isa, from, lanes, width, ks, panel);
+        unreachable!("`can` is false on this machine");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Lanes, Range};
+    use std::arch::x86_64::*;
+
+    pub(super) struct Part<'a> {
+        pub from: &'a Lanes,
+        pub lanes: Range<usize>,
+        pub width: usize,
+        pub ks: Range<usize>,
+        pub panel: *mut f32,
+    }
+
+    /// An element type that vectors of f32 are loaded from.
+    pub(super) trait Load: Copy {
+        const SIZE: usize;
+        /// The first 16 (all of `mask`) elements at `at`.
+        unsafe fn load_512(at: *const u8, mask: __mmask16) -> __m512;
+        /// Eight elements at `at`.
+        unsafe fn load_256(at: *const u8) -> __m256;
+    }
+
+    #[derive(Clone, Copy)]
+    pub(super) struct F32;
+    #[derive(Clone, Copy)]
+    pub(super) struct Bf16;
+    #[derive(Clone, Copy)]
+    pub(super) struct F16;
+
+    impl Load for F32 {
+        const SIZE: usize = 4;
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+        unsafe fn load_512(at: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: masked lanes are not read; the others are the caller's.
+            unsafe { _mm512_maskz_loadu_ps(mask, at.cast()) }
+        }
+        #[inline]
+        #[target_feature(enable = "avx2,f16c")]
+        unsafe fn load_256(at: *const u8) -> __m256 {
+            // SAFETY: the caller's.
+            unsafe { _mm256_loadu_ps(at.cast()) }
+        }
+    }
+
+    impl Load for Bf16 {
+        const SIZE: usize = 2;
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+        unsafe fn load_512(at: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: masked lanes are not read; the others are the caller's.
+            let raw = unsafe { _mm256_maskz_loadu_epi16(mask, at.cast()) };
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(raw)))
+        }
+        #[inline]
+        #[target_feature(enable = "avx2,f16c")]
+        unsafe fn load_256(at: *const u8) -> __m256 {
+            // SAFETY: the caller's.
+            let raw = unsafe { _mm_loadu_si128(at.cast()) };
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(raw)))
+        }
+    }
+
+    impl Load for F16 {
+        const SIZE: usize = 2;
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+        unsafe fn load_512(at: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: masked lanes are not read; the others are the caller's.
+            _mm512_cvtph_ps(unsafe { _mm256_maskz_loadu_epi16(mask, at.cast()) })
+        }
+        #[inline]
+        #[target_feature(enable = "avx2,f16c")]
+        unsafe fn load_256(at: *const u8) -> __m256 {
+            // SAFETY: the caller's.
+            _mm256_cvtph_ps(unsafe { _mm_loadu_si128(at.cast()) })
+        }
+    }
+
+    impl Part<'_> {
+        /// The element at (lane, k) of the part.
+        unsafe fn at<L: Load>(&self, lane: usize, k: usize) -> *const u8 {
+            let lane = (self.lanes.start + lane) as isize * self.from.lane_stride;
+            let k = (self.ks.start + k) as isize * self.from.k_stride;
+            // SAFETY: an element of the view.
+            unsafe { self.from.data.offset((lane + k) * L::SIZE as isize) }
+        }
+    }
+
+    fn low_bits(n: usize) -> __mmask16 {
+        ((1u32 << n.min(16)) - 1) as __mmask16
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn pack_512<L: Load>(part: &Part<'_>) {
+        let (count, depth, width) = (part.lanes.len(), part.ks.len(), part.width);
+        for first in (0..width).step_by(16) {
+            let valid = count.saturating_sub(first).min(16);
+            let stored = low_bits(width - first);
+            if part.from.lane_stride == 1 {
+                let mask = low_bits(valid);
+                for k in 0..depth {
+                    // SAFETY: only the valid lanes are read and only lanes of the panel are written.
+                    unsafe {
+                        let row = L::load_512(part.at::<L>(first, k), mask);
+                        _mm512_mask_storeu_ps(part.panel.add(k * width + first), stored, row);
+                    }
+                }
+                continue;
+            }
+            for k in (0..depth).step_by(16) {
+                let steps = (depth - k).min(16);
+                let mask = low_bits(steps);
+                let mut rows = [_mm512_setzero_ps(); 16];
+                for (lane, row) in rows.iter_mut().enumerate().take(valid) {
+                    // SAFETY: only elements of the part are read.
+                    *row = unsafe { L::load_512(part.at::<L>(first + lane, k), mask) };
+                }
+                transpose_512(&mut rows);
+                for (step, row) in rows.iter().enumerate().take(steps) {
+                    // SAFETY: only lanes of the panel are written.
+                    unsafe { _mm512_mask_storeu_ps(part.panel.add((k + step) * width + first), stored, *row) };
+                }
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn transpose_512(r: &mut [__m512; 16]) {
+        let mut t = [_mm512_setzero_ps(); 16];
+        for i in 0..8 {
+            t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        let pd = |v: __m512| _mm512_castps_pd(v);
+        // After this r[4 i + j] holds, in each 128-bit lane q, column 4 q + j of rows 4 i ..= 4 i + 3.
+        for i in 0..4 {
+            let [a, b, c, d] = [t[4 * i], t[4 * i + 1], t[4 * i + 2], t[4 * i + 3]];
+            r[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(a), pd(c)));
+            r[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pd(a), pd(c)));
+            r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(b), pd(d)));
+            r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pd(b), pd(d)));
+        }
+        for j in 0..4 {
+            let [a, b, c, d] = [r[j], r[4 + j], r[8 + j], r[12 + j]];
+            let (ab_low, ab_high) = (_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            let (cd_low, cd_high) = (_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+            t[j] = _mm512_shuffle_f32x4::<0x88>(ab_low, cd_low);
+            t[4 + j] = _mm512_shuffle_f32x4::<0xdd>(ab_low, cd_low);
+            t[8 + j] = _mm512_shuffle_f32x4::<0x88>(ab_high, cd_high);
+            t[12 + j] = _mm512_shuffle_f32x4::<0xdd>(ab_high, cd_high);
+        }
+        *r = t;
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) unsafe fn pack_256<L: Load>(part: &Part<'_>) {
+        let (count, depth, width) = (part.lanes.len(), part.ks.len(), part.width);
+        for first in (0..width).step_by(8) {
+            let valid = count.saturating_sub(first).min(8);
+            let stored = (width - first).min(8);
+            if part.from.lane_stride == 1 {
+                for k in 0..depth {
+                    // SAFETY: only the valid lanes are read and only lanes of the panel are written.
+                    unsafe {
+                        let row = if valid == 8 {
+                            L::load_256(part.at::<L>(first, k))
+                        } else {
+                            load_some::<L>(part.at::<L>(first, k), valid)
+                        };
+                        store_some(part.panel.add(k * width + first), stored, row);
+                    }
+                }
+                continue;
+            }
+            for k in (0..depth).step_by(8) {
+                let steps = (depth - k).min(8);
+                let mut rows = [_mm256_setzero_ps(); 8];
+                for (lane, row) in rows.iter_mut().enumerate().take(valid) {
+                    // SAFETY: only elements of the part are read.
+                    *row = unsafe {
+                        let at = part.at::<L>(first + lane, k);
+                        if steps == 8 { L::load_256(at) } else { load_some::<L>(at, steps) }
+                    };
+                }
+                transpose_256(&mut rows);
+                for (step, row) in rows.iter().enumerate().take(steps) {
+                    // SAFETY: only lanes of the panel are written.
+                    unsafe { store_some(part.panel.add((k + step) * width + first), stored, *row) };
+                }
+            }
+        }
+    }
+
+    /// The first `n < 8` elements, the rest zero.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn load_some<L: Load>(at: *const u8, n: usize) -> __m256 {
+        let mut padded = [0u8; 32];
+        // SAFETY: n elements are readable at `at` and fit the buffer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at, padded.as_mut_ptr(), n * L::SIZE);
+            L::load_256(padded.as_ptr())
+        }
+    }
+
+    /// Stores the first `n ≤ 8` elements.
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    unsafe fn store_some(at: *mut f32, n: usize, v: __m256) {
+        // SAFETY: n elements are writable at `at`.
+        unsafe {
+            if n == 8 {
+                _mm256_storeu_ps(at, v);
+            } else {
+                let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), lane);
+                _mm256_maskstore_ps(at, mask, v);
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn transpose_256(r: &mut [__m256; 8]) {
+        let mut t = [_mm256_setzero_ps(); 8];
+        for i in 0..4 {
+            t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        for i in 0..2 {
+            let [a, b, c, d] = [t[4 * i], t[4 * i + 1], t[4 * i + 2], t[4 * i + 3]];
+            r[4 * i] = _mm256_shuffle_ps::<0x44>(a, c);
+            r[4 * i + 1] = _mm256_shuffle_ps::<0xee>(a, c);
+            r[4 * i + 2] = _mm256_shuffle_ps::<0x44>(b, d);
+            r[4 * i + 3] = _mm256_shuffle_ps::<0xee>(b, d);
+        }
+        for j in 0..4 {
+            t[j] = _mm256_permute2f128_ps::<0x20>(r[j], r[4 + j]);
+            t[4 + j] = _mm256_permute2f128_ps::<0x31>(r[j], r[4 + j]);
+        }
+        *r = t;
+    }
+}
