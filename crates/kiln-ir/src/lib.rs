@@ -24,6 +24,8 @@ pub mod interpret;
 mod literal;
 pub mod op;
 pub mod scalar;
+#[doc(hidden)]
+pub mod shrink;
 pub mod text;
 pub mod verify;
 

@@ -7,9 +7,12 @@ use crate::{DType, Graph, HostTensor, NodeId, Op, Scalar};
 /// Inputs that fit a graph of constant sizes or of symbols that name their value. An input that indexes a gather or a
 /// scatter is within range.
 pub fn inputs(graph: &Graph, seed: u64) -> Vec<HostTensor> {
-    let mut rng = Random(seed ^ 0x00c0_ffee);
     let ranges = index_ranges(graph);
-    let inputs = graph.inputs().iter().map(|&id| {
+    let inputs = graph.inputs().iter().enumerate().map(|(index, &id)| {
+        // By the line that an input comes from, so that it keeps its values when others are taken away.
+        let source = &graph.node(id).source;
+        let own = if source.is_unknown() { index as u64 } else { u64::from(source.line) + (1 << 32) };
+        let mut rng = Random(seed.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ Random(own).bits());
         let ty = graph.ty(id);
         let sizes = ty.shape.iter().map(|size| size.eval(&symbol_value).map_or(0, |n| n.max(0) as usize));
         let shape: Vec<usize> = sizes.collect();
