@@ -2,7 +2,7 @@
 
 use crate::rewrite::{Found, Rewriter, rewrite};
 use crate::{Options, Rewritten};
-use kiln_ir::{Error, Graph, HostTensor, Literal, Node, NodeId, Op, Scalar, Source, interpret};
+use kiln_ir::{Dim, Error, Graph, HostTensor, Literal, Node, NodeId, Op, Scalar, Source, interpret};
 
 /// Elements, of operands and result together, above which a constant is left to be computed at run time: folding is to save
 /// work, not to turn formulas into tables.
@@ -15,6 +15,9 @@ pub(crate) fn run(graph: Graph, _: &Options) -> Result<Rewritten, Error> {
 
 fn rule(rw: &mut Rewriter, node: &Node) -> Found {
     match &node.op {
+        Op::Input { .. } | Op::Full { .. } => Ok(None),
+        // Of no elements every value is as good as any other.
+        _ if node.ty.shape.iter().any(Dim::is_zero) => rw.replace_by_full(node, Scalar::int(node.ty.dtype, 0)),
         Op::Constant(literal) => match repeated(literal) {
             Some(value) => rw.replace_by_full(node, value),
             None => Ok(None),

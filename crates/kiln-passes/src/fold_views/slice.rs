@@ -29,16 +29,21 @@ pub(super) fn rule(rw: &mut Rewriter, node: &Node, start: &[Dim], size: &[Dim], 
     }
 }
 
-/// Index i of the outer is `start + i·step` of the inner.
+/// Index i of the outer is `start + i·step` of the inner. Where nothing may be left to take, a step of the inner could carry
+/// the start beyond the end, so those stay.
 fn of_slice(rw: &mut Rewriter, node: &Node, start: &[Dim], size: &[Dim], step: &[i64]) -> Found {
     let x = node.operands[0];
     let Op::Slice { start: start0, step: step0, .. } = rw.op(x) else { return Ok(None) };
-    let Some(step1) = step.iter().zip(step0).map(|(&outer, &inner)| outer.checked_mul(inner)).collect() else {
+    let within = |axis: usize| step0[axis] == 1 || at_least(&size[axis], &Dim::from(1));
+    let Some(joined) = step.iter().zip(step0).map(|(&outer, &inner)| outer.checked_mul(inner)).collect() else {
         return Ok(None);
     };
+    if !(0..step.len()).all(within) {
+        return Ok(None);
+    }
     let start = start.iter().zip(start0.iter().zip(step0)).map(|(outer, (inner, &by))| inner + outer * by).collect();
     let inner = rw.operand(x);
-    rw.replace(node, Op::Slice { start, size: size.to_vec(), step: step1 }, &[inner])
+    rw.replace(node, Op::Slice { start, size: size.to_vec(), step: joined }, &[inner])
 }
 
 /// Along a repeated axis every index shows the same element.
