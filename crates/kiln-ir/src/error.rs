@@ -72,6 +72,9 @@ pub enum Error {
         /// The node it names.
         node: NodeId,
     },
+    /// A composite that does not accept its arguments.
+    #[error(transparent)]
+    Build(#[from] crate::build::BuildError),
     /// More than 2³² nodes.
     #[error("a graph has at most 2^32 nodes")]
     TooManyNodes,

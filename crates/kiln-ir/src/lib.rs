@@ -9,6 +9,8 @@
 //!
 //! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer`] gives.
 
+pub mod build;
+pub mod decompose;
 pub mod dim;
 pub mod dtype;
 pub mod error;

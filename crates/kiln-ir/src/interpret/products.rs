@@ -149,10 +149,10 @@ pub(super) fn attention(
     };
     let shape = [b, h, t, e];
     let (queries, keys, values) = (q.to_f64(), k.to_f64(), v.to_f64());
-    let added: Option<Vec<f64>> = mask.map(|m| {
-        let as_float = |keep: f64| if keep != 0.0 { 0.0 } else { f64::NEG_INFINITY };
-        if m.dtype() == DType::Bool { m.to_f64().into_iter().map(as_float).collect() } else { m.to_f64() }
-    });
+    let (mut keep, mut bias) = (None, None);
+    if let Some(mask) = mask {
+        *(if mask.dtype() == DType::Bool { &mut keep } else { &mut bias }) = Some(mask.to_f64());
+    }
     let mut result = filled(&shape, 0.0)?;
     let mut scores = vec![0.0; s];
     for row in 0..b * h * t {
@@ -163,13 +163,11 @@ pub(super) fn attention(
             let key = &keys[(group * s + j) * d..(group * s + j + 1) * d];
             let product: f64 = query.iter().zip(key).map(|(&x, &y)| x * y).sum();
             *score = product * scale;
-            match &added {
-                // Masked is masked, even if the product is not a number.
-                Some(added) if added[row * s + j] == f64::NEG_INFINITY => *score = f64::NEG_INFINITY,
-                Some(added) => *score += added[row * s + j],
-                None => {}
+            if let Some(mask) = &bias {
+                *score += mask[row * s + j];
             }
-            if causal && (j as i64) > i as i64 + s as i64 - t as i64 {
+            let dropped = keep.as_ref().is_some_and(|keep| keep[row * s + j] == 0.0);
+            if dropped || causal && (j as i64) > i as i64 + s as i64 - t as i64 {
                 *score = f64::NEG_INFINITY;
             }
         }

@@ -1,0 +1,318 @@
+//! Rewrites the three large ops — convolution, windows, attention — into the small ones, for floors that do not have them.
+//!
+//! ```text
+//!  conv           pad → unfold each spatial axis → dot
+//!  reduce_window  pad with the identity → unfold each axis → reduce
+//!  attention      dot → scale, mask → exp(x − max) → dot → divide by the sum
+//! ```
+
+use crate::build::{Emit, broadcast_to};
+use crate::build::{
+    GraphBuilder, add, along_axis, cast, compare, compare_scalar, div, exp, flip, full, iota, masked_fill, max_over,
+    mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub, sum,
+};
+use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, ReduceKind, Scalar, WindowDims};
+
+/// The graph with every convolution, window and attention rewritten, but for those that `keep` says yes to. Inputs, outputs,
+/// updates and source lines stay; a graph without such ops comes back as it is.
+///
+/// ```
+/// use kiln_ir::decompose::decompose;
+/// use kiln_ir::{ConvDims, DType, Graph, Op, Source, TensorType};
+/// let mut graph = Graph::new();
+/// let x = graph.input(TensorType::fixed(DType::F32, &[1, 3, 8]), Source::caller()).unwrap();
+/// let w = graph.input(TensorType::fixed(DType::F32, &[4, 3, 3]), Source::caller()).unwrap();
+/// let dims = ConvDims { stride: vec![1], padding: vec![(1, 1)], dilation: vec![1], input_dilation: vec![1], groups: 1 };
+/// let y = graph.add(Op::Conv(dims), &[x, w], Source::caller()).unwrap();
+/// graph.output(y);
+/// let small = decompose(&graph, &|_| false).unwrap();
+/// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
+/// ```
+pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
+    let is_large = |op: &Op| matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. });
+    if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
+        return Ok(graph.clone());
+    }
+    let mut b = GraphBuilder::new();
+    let mut renamed: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
+    for node in graph.nodes() {
+        b.set_source(Some(node.source.clone()));
+        let operands: Vec<NodeId> = node.operands.iter().map(|o| renamed[o.index()]).collect();
+        let id = match (&node.op, &operands[..]) {
+            (Op::Input { .. }, _) => b.input(node.ty.clone())?,
+            (op, _) if keep(op) => b.emit(op.clone(), &operands)?,
+            (Op::Conv(dims), &[x, w]) => conv(&mut b, dims, x, w, &node.ty.shape)?,
+            (Op::ReduceWindow { kind, dims }, &[x]) => reduce_window(&mut b, *kind, dims, x, &node.ty.shape)?,
+            (Op::Attention { causal, scale, .. }, &[q, k, v]) => attention(&mut b, *causal, *scale, q, k, v, None)?,
+            (Op::Attention { causal, scale, .. }, &[q, k, v, m]) => {
+                attention(&mut b, *causal, *scale, q, k, v, Some(m))?
+            }
+            (op, _) => b.emit(op.clone(), &operands)?,
+        };
+        renamed.push(id);
+    }
+    for output in graph.outputs() {
+        match output.updates {
+            Some(input) => b.update(renamed[output.node.index()], input),
+            None => b.output(renamed[output.node.index()]),
+        }
+    }
+    Ok(b.finish())
+}
+
+/// Windows along an axis: it becomes their number and a new last axis counts inside them. A window of one element only
+/// strides and adds no axis; one of symbolic size is read through computed indices.
+fn windows(
+    b: &mut GraphBuilder,
+    x: NodeId,
+    axis: usize,
+    size: &Dim,
+    stride: usize,
+    dilation: usize,
+    count: &Dim,
+) -> Result<NodeId, Error> {
+    if size.is_one() {
+        return slice_axis(b, &x, axis, &Dim::from(0), count, stride as i64);
+    }
+    if let Some(size) = size.as_usize() {
+        return b.emit(Op::Unfold { axis, size, stride, dilation }, &[x]);
+    }
+    let mut shape = b.ty(&x).shape;
+    let rank = shape.len();
+    let index_shape = [count.clone(), size.clone()];
+    let window = iota(b, DType::I64, &index_shape, 0)?;
+    let window = mul_scalar(b, &window, stride as f64)?;
+    let inside = iota(b, DType::I64, &index_shape, 1)?;
+    let inside = mul_scalar(b, &inside, dilation as f64)?;
+    let index = add(b, &window, &inside)?;
+    let index = reshape(b, &index, &[count * size])?;
+    let index = along_axis(b, &index, rank, axis)?;
+    shape[axis] = count * size;
+    let index = broadcast_to(b, &index, &shape)?;
+    let gathered = b.emit(Op::Gather { axis }, &[x, index])?;
+    shape[axis] = count.clone();
+    shape.insert(axis + 1, size.clone());
+    let split = reshape(b, &gathered, &shape)?;
+    let order: Vec<usize> = (0..=rank).filter(|&a| a != axis + 1).chain([axis + 1]).collect();
+    permute(b, &split, &order)
+}
+
+/// `dilation − 1` zeros between the elements of an axis.
+fn spread(b: &mut GraphBuilder, x: NodeId, axis: usize, dilation: usize) -> Result<NodeId, Error> {
+    if dilation == 1 {
+        return Ok(x);
+    }
+    let ty = b.ty(&x);
+    let zeros = Dim::from(dilation - 1);
+    let mut shape = ty.shape.clone();
+    shape.insert(axis + 1, Dim::from(1));
+    let single = reshape(b, &x, &shape)?;
+    let mut high = vec![Dim::from(0); shape.len()];
+    high[axis + 1] = zeros.clone();
+    let low = vec![Dim::from(0); shape.len()];
+    let padded = b.emit(Op::Pad { low, high, value: Scalar::int(ty.dtype, 0) }, &[single])?;
+    let size = &ty.shape[axis];
+    let mut joined = ty.shape.clone();
+    joined[axis] = size * &Dim::from(dilation);
+    let joined = reshape(b, &padded, &joined)?;
+    // Written as the type rule of a convolution writes it, so that the sizes stay equal.
+    let spread = Dim::max_of([(size - 1) * Dim::from(dilation) + 1, Dim::from(0)]);
+    slice_axis(b, &joined, axis, &Dim::from(0), &spread, 1)
+}
+
+/// A value added around the axes from `first` on; negative amounts crop. What is added comes first, so that cropping may
+/// reach into it.
+fn pad(b: &mut GraphBuilder, x: NodeId, first: usize, amounts: &[(i64, i64)], value: Scalar) -> Result<NodeId, Error> {
+    let mut y = x;
+    let rank = b.ty(&x).rank();
+    let added = |n: i64| Dim::from(n.max(0));
+    if amounts.iter().any(|&(low, high)| low > 0 || high > 0) {
+        let zeros = vec![Dim::from(0); rank];
+        let (mut low, mut high) = (zeros.clone(), zeros);
+        for (i, &(l, h)) in amounts.iter().enumerate() {
+            (low[first + i], high[first + i]) = (added(l), added(h));
+        }
+        y = b.emit(Op::Pad { low, high, value }, &[y])?;
+    }
+    for (i, &(low, high)) in amounts.iter().enumerate() {
+        let size = &b.ty(&y).shape[first + i] + low.min(0) + high.min(0);
+        y = slice_axis(b, &y, first + i, &added(low.saturating_neg()), &size, 1)?;
+    }
+    Ok(y)
+}
+
+fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]) -> Result<NodeId, Error> {
+    let (x_ty, w_ty) = (b.ty(&x), b.ty(&w));
+    let spatial = x_ty.rank() - 2;
+    let mut taps = x;
+    for i in 0..spatial {
+        taps = spread(b, taps, i + 2, dims.input_dilation[i])?;
+    }
+    taps = pad(b, taps, 2, &dims.padding, Scalar::int(x_ty.dtype, 0))?;
+    for i in 0..spatial {
+        taps = windows(b, taps, i + 2, &w_ty.shape[i + 2], dims.stride[i], dims.dilation[i], &out[i + 2])?;
+    }
+    // Taps: [n, c, out…, kernel…] without the kernel axes of size 1, which w then loses too.
+    let kernel: Vec<Dim> = w_ty.shape[2..].iter().filter(|d| !d.is_one()).cloned().collect();
+    let groups = Dim::from(dims.groups);
+    let channels = w_ty.shape[1].clone();
+    let outputs = w_ty.shape[0].div_exact(&groups).unwrap_or_else(|| w_ty.shape[0].floor_div(&groups));
+    if channels.is_one() && outputs.is_one() {
+        return depthwise(b, taps, w, spatial, &kernel, out);
+    }
+    let first_kernel = spatial + 2;
+    let kernel_axes = |first: usize| first..first + kernel.len();
+    if dims.groups == 1 {
+        let w_shape: Vec<Dim> = w_ty.shape[..2].iter().chain(&kernel).cloned().collect();
+        let w = reshape(b, &w, &w_shape)?;
+        let contract = DotDims {
+            lhs_contract: [1].into_iter().chain(kernel_axes(first_kernel)).collect(),
+            rhs_contract: [1].into_iter().chain(kernel_axes(2)).collect(),
+            ..DotDims::default()
+        };
+        // [n, out…, o]
+        let y = b.emit(Op::Dot { dims: contract, out: x_ty.dtype }, &[taps, w])?;
+        let order: Vec<usize> = [0, spatial + 1].into_iter().chain(1..=spatial).collect();
+        return permute(b, &y, &order);
+    }
+    let mut shape = b.ty(&taps).shape;
+    shape.splice(1..2, [groups.clone(), channels.clone()]);
+    let taps = reshape(b, &taps, &shape)?;
+    let w_shape: Vec<Dim> = [groups.clone(), outputs, channels].into_iter().chain(kernel.iter().cloned()).collect();
+    let w = reshape(b, &w, &w_shape)?;
+    let dot = DotDims {
+        lhs_batch: vec![1],
+        rhs_batch: vec![0],
+        lhs_contract: [2].into_iter().chain(kernel_axes(first_kernel + 1)).collect(),
+        rhs_contract: [2].into_iter().chain(kernel_axes(3)).collect(),
+    };
+    // [groups, n, out…, o / groups]
+    let y = b.emit(Op::Dot { dims: dot, out: x_ty.dtype }, &[taps, w])?;
+    let order: Vec<usize> = [1, 0, spatial + 2].into_iter().chain(2..spatial + 2).collect();
+    let y = permute(b, &y, &order)?;
+    reshape(b, &y, out)
+}
+
+/// One channel in, one out a group: a product and a short sum, which fuse where a dot of width 1 would not.
+fn depthwise(
+    b: &mut GraphBuilder,
+    taps: NodeId,
+    w: NodeId,
+    spatial: usize,
+    kernel: &[Dim],
+    out: &[Dim],
+) -> Result<NodeId, Error> {
+    let dtype = b.ty(&taps).dtype;
+    let wide = if dtype.is_float() { dtype.compute_type() } else { dtype };
+    let mut shape = vec![Dim::from(1), out[1].clone()];
+    shape.extend(std::iter::repeat_n(Dim::from(1), spatial));
+    shape.extend(kernel.iter().cloned());
+    let w = reshape(b, &w, &shape)?;
+    let (taps, w) = (cast(b, &taps, wide)?, cast(b, &w, wide)?);
+    let products = mul(b, &taps, &w)?;
+    let axes: Vec<usize> = (spatial + 2..spatial + 2 + kernel.len()).collect();
+    let y = if axes.is_empty() { products } else { sum(b, &products, &axes, false)? };
+    cast(b, &y, dtype)
+}
+
+/// What combining with leaves a value as it is.
+fn identity(kind: ReduceKind, dtype: DType) -> Scalar {
+    let width = dtype.size_in_bits();
+    let (lowest, highest) = match dtype {
+        DType::Bool => (0, 1),
+        DType::U8 => (0, 255),
+        _ => (i64::MIN >> (64 - width), i64::MAX >> (64 - width)),
+    };
+    match kind {
+        ReduceKind::Sum => Scalar::int(dtype, 0),
+        ReduceKind::Prod => Scalar::int(dtype, 1),
+        ReduceKind::Max if dtype.is_float() => Scalar::float(dtype, f64::NEG_INFINITY),
+        ReduceKind::Min if dtype.is_float() => Scalar::float(dtype, f64::INFINITY),
+        ReduceKind::Max => Scalar::int(dtype, lowest),
+        ReduceKind::Min => Scalar::int(dtype, highest),
+    }
+}
+
+fn reduce_window(
+    b: &mut GraphBuilder,
+    kind: ReduceKind,
+    dims: &WindowDims,
+    x: NodeId,
+    out: &[Dim],
+) -> Result<NodeId, Error> {
+    let ty = b.ty(&x);
+    let amounts: Vec<(i64, i64)> = dims.padding.iter().map(|&(low, high)| (low as i64, high as i64)).collect();
+    let mut y = pad(b, x, 0, &amounts, identity(kind, ty.dtype))?;
+    for (axis, count) in out.iter().enumerate() {
+        let size = Dim::from(dims.size[axis]);
+        y = windows(b, y, axis, &size, dims.stride[axis], dims.dilation[axis], count)?;
+    }
+    let axes: Vec<usize> = (ty.rank()..b.ty(&y).rank()).collect();
+    if axes.is_empty() {
+        return Ok(y);
+    }
+    let y = b.emit(Op::Reduce { kind, axes: axes.clone() }, &[y])?;
+    squeeze(b, &y, &axes)
+}
+
+fn attention(
+    b: &mut GraphBuilder,
+    causal: bool,
+    scale: Scalar,
+    q: NodeId,
+    k: NodeId,
+    v: NodeId,
+    mask: Option<NodeId>,
+) -> Result<NodeId, Error> {
+    let (q_ty, k_ty, v_ty) = (b.ty(&q), b.ty(&k), b.ty(&v));
+    let wide = q_ty.dtype.compute_type();
+    let [batch, heads, rows] = [0, 1, 2].map(|i| q_ty.shape[i].clone());
+    let (groups, columns, depth) = (&k_ty.shape[1], &k_ty.shape[2], &q_ty.shape[3]);
+    // Heads that share keys become one more axis of the queries.
+    let shared = if *groups == heads { None } else { heads.div_exact(groups) };
+    let q = match &shared {
+        Some(n) => reshape(b, &q, &[batch.clone(), groups.clone(), n.clone(), rows.clone(), depth.clone()])?,
+        None => q,
+    };
+    let last = b.ty(&q).rank() - 1;
+    let dims =
+        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![3] };
+    let scores = b.emit(Op::Dot { dims, out: wide }, &[q, k])?;
+    let grouped_shape = b.ty(&scores).shape;
+    let shape = [batch.clone(), heads.clone(), rows.clone(), columns.clone()];
+    let scores = reshape(b, &scores, &shape)?;
+    let mut scores = mul_scalar(b, &scores, scale.as_f64())?;
+    let hidden = full(b, Scalar::float(wide, f64::NEG_INFINITY), &shape)?;
+    if let Some(mask) = mask {
+        scores = if b.ty(&mask).dtype == DType::Bool {
+            select(b, &mask, &scores, &hidden)?
+        } else {
+            let mask = cast(b, &mask, wide)?;
+            add(b, &scores, &mask)?
+        };
+    }
+    if causal {
+        // j ≤ i + s − t, counted from the ends so that symbolic sizes need no arithmetic.
+        let row = iota(b, DType::I64, &[rows.clone(), Dim::from(1)], 0)?;
+        let from_last_row = flip(b, &row, &[0])?;
+        let column = iota(b, DType::I64, std::slice::from_ref(columns), 0)?;
+        let from_last_column = flip(b, &column, &[0])?;
+        let seen = compare(b, CompareOp::Ge, &from_last_column, &from_last_row)?;
+        scores = select(b, &seen, &scores, &hidden)?;
+    }
+    let largest = max_over(b, &scores, &[3], true)?;
+    let nothing = compare_scalar(b, CompareOp::Eq, &largest, f64::NEG_INFINITY)?;
+    let shift = masked_fill(b, &largest, &nothing, 0.0)?;
+    let shifted = sub(b, &scores, &shift)?;
+    let powers = exp(b, &shifted)?;
+    let total = sum(b, &powers, &[3], true)?;
+    let total = masked_fill(b, &total, &nothing, 1.0)?;
+    let powers = reshape(b, &powers, &grouped_shape)?;
+    let v = cast(b, &v, wide)?;
+    let dims =
+        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![2] };
+    let y = b.emit(Op::Dot { dims, out: wide }, &[powers, v])?;
+    let y = reshape(b, &y, &[batch, heads, rows, v_ty.shape[3].clone()])?;
+    let y = div(b, &y, &total)?;
+    cast(b, &y, q_ty.dtype)
+}
