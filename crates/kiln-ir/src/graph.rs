@@ -135,6 +135,12 @@ impl Graph {
         Graph::default()
     }
 
+    /// Any graph, right or wrong.
+    #[cfg(test)]
+    pub(crate) fn from_parts(nodes: Vec<Node>, inputs: Vec<NodeId>, outputs: Vec<Output>) -> Graph {
+        Graph { nodes, inputs, outputs }
+    }
+
     /// Adds the next input.
     pub fn input(&mut self, ty: TensorType, source: Source) -> Result<NodeId, Error> {
         if let Err(cause) = infer::check_type(&ty) {

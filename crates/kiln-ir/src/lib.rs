@@ -7,7 +7,7 @@
 //!                     text                interpret: plain loops, f64 accumulation
 //! ```
 //!
-//! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer`] gives.
+//! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer()`] gives.
 
 pub mod build;
 pub mod decompose;

@@ -2,7 +2,7 @@
 //! functions over them ([`crate::build`]).
 //!
 //! An op is defined once: its attributes live here, its shape rule in `infer`, its reference semantics in `interpret`,
-//! its text in `text`. A test walks over [`OpKind::ALL`] and fails for the op that lacks a part.
+//! its text in `text`. A test walks over [`OpKind::all`] and fails for the op that lacks a part.
 
 use crate::{DType, Dim, Scalar};
 use std::sync::Arc;

@@ -55,3 +55,90 @@ pub(crate) fn verify_outputs(graph: &Graph) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, Error, Graph, Node, NodeId, Op, Output, Source, TensorType, UnaryOp};
+
+    /// `%0` is an input, `%1` its negation and the output.
+    fn parts() -> (Vec<Node>, Vec<NodeId>, Vec<Output>) {
+        let ty = TensorType::fixed(DType::F32, &[2]);
+        let node = |op, operands: &[u32]| Node {
+            op,
+            operands: operands.iter().map(|&i| NodeId(i)).collect(),
+            ty: ty.clone(),
+            source: Source { file: "a.rs".into(), line: 3 },
+        };
+        let nodes = vec![node(Op::Input { index: 0 }, &[]), node(Op::Unary(UnaryOp::Neg), &[0])];
+        (nodes, vec![NodeId(0)], vec![Output { node: NodeId(1), updates: None }])
+    }
+
+    fn broken(change: impl Fn(&mut Vec<Node>, &mut Vec<NodeId>, &mut Vec<Output>)) -> Result<(), Error> {
+        let (mut nodes, mut inputs, mut outputs) = parts();
+        change(&mut nodes, &mut inputs, &mut outputs);
+        Graph::from_parts(nodes, inputs, outputs).verify()
+    }
+
+    #[test]
+    fn every_rule_of_the_graph_is_checked() {
+        let message = |result: Result<(), Error>| result.map_err(|e| e.to_string());
+        let err = |text: &str| Err(text.to_owned());
+        assert_eq!(broken(|_, _, _| ()), Ok(()));
+        assert_eq!(
+            message(broken(|nodes, _, _| nodes[1].operands[0] = NodeId(1))),
+            err("%1 is used before it is defined, at a.rs:3")
+        );
+        assert_eq!(
+            message(broken(|nodes, _, _| nodes[1].operands[0] = NodeId(9))),
+            err("%9 is used before it is defined, at a.rs:3")
+        );
+        assert_eq!(
+            message(broken(|nodes, _, _| nodes[1].ty = TensorType::fixed(DType::F32, &[3]))),
+            err("%1 is declared f32[3] but its op gives f32[2], at a.rs:3")
+        );
+        assert_eq!(
+            message(broken(|nodes, _, _| nodes[1].op = Op::Unary(UnaryOp::Not))),
+            err("%1 = not: operand 0 is f32, expected an integer or bool, at a.rs:3")
+        );
+        assert_eq!(
+            message(broken(|nodes, _, _| nodes[0].ty = TensorType::new(DType::F32, [crate::Dim::from(-1)]))),
+            err("input 0: f32[-1] has a negative size, at a.rs:3")
+        );
+        let order = |node: &str| err(&format!("{node}: inputs must be numbered in order and listed once"));
+        assert_eq!(message(broken(|nodes, _, _| nodes[0].op = Op::Input { index: 1 })), order("%0"));
+        assert_eq!(message(broken(|_, inputs, _| inputs.clear())), order("%0"));
+        assert_eq!(message(broken(|_, inputs, _| inputs.push(NodeId(0)))), order("%0"));
+        assert_eq!(
+            message(broken(|nodes, _, _| nodes[0].operands.push(NodeId(0)))),
+            err("%0 is used before it is defined, at a.rs:3")
+        );
+    }
+
+    #[test]
+    fn outputs_and_updates_are_checked() {
+        let message = |result: Result<(), Error>| result.map_err(|e| e.to_string());
+        let err = |text: &str| Err(text.to_owned());
+        let update = |node, input| Output { node: NodeId(node), updates: Some(input) };
+        assert_eq!(broken(|_, _, outputs| outputs[0] = update(1, 0)), Ok(()));
+        assert_eq!(
+            message(broken(|_, _, outputs| outputs[0].node = NodeId(2))),
+            err("output 0 is %2, which the graph does not have")
+        );
+        assert_eq!(
+            message(broken(|_, _, outputs| outputs[0] = update(1, 1))),
+            err("output 0 updates input 1: there is no such input")
+        );
+        assert_eq!(
+            message(broken(|_, _, outputs| *outputs = vec![update(1, 0), update(0, 0)])),
+            err("output 1 updates input 0: it is updated twice")
+        );
+        assert_eq!(
+            message(broken(|nodes, _, outputs| {
+                nodes[1].op = Op::Cast(DType::F64);
+                nodes[1].ty.dtype = DType::F64;
+                outputs[0] = update(1, 0);
+            })),
+            err("output 0 updates input 0: the new value has another type")
+        );
+    }
+}

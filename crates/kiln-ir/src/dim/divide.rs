@@ -148,8 +148,11 @@ impl Dim {
         body.fold(c, |acc, t| gcd(acc, t.coef.unsigned_abs()))
     }
 
-    /// For bounds within one block `k·c .. (k+1)·c`: that `k`.
+    /// For bounds within one block `k·c .. (k+1)·c` of a positive `c`: that `k`.
     pub(super) fn block_within(bounds: (Option<i64>, Option<i64>), c: i64) -> Option<i64> {
+        if c <= 0 {
+            return None;
+        }
         let (lo, hi) = (bounds.0?.div_euclid(c), bounds.1?.div_euclid(c));
         (lo == hi).then_some(lo)
     }

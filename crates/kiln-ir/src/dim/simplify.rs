@@ -147,7 +147,7 @@ impl Split {
     /// Writes `a = factor·high + low` with `0 ≤ low < factor` and `divisor = factor·d`; then for positive `d`,
     /// `a // divisor` is `high // d` and `a % divisor` is `factor·(high % d) + low`. The whole divisor is tried first.
     fn find(a: &Dim, divisor: &Dim, ranges: &Ranges) -> Option<Split> {
-        if let Some(c) = divisor.as_const().filter(|c| *c > 0)
+        if let Some(c) = divisor.as_const()
             && let Some(k) = Dim::block_within(a.bounds(ranges), c)
         {
             return Some(Split { quotient: k.into(), rest: a - Dim::from(k) * c });

@@ -165,6 +165,9 @@ fn size_limits_hold() {
     assert!(power.is_undefined());
     let deep = (0..100).fold(dim("a"), |acc, n| (acc + Dim::axis(n)).floor_div(&dim("t")));
     assert!(deep.is_undefined());
+    let nested = (0..64).fold(dim("a"), |acc, n| (acc + Dim::axis(n)).floor_div(&dim("t")));
+    assert_eq!(dim(&nested.to_string()), nested);
+    assert_eq!(nested.simplify(&some_ranges()).eval(&|_| Some(1)), Some(65));
     let doubling = (0..60).fold(dim("a"), |acc, n| acc.floor_div(&dim("t")) * Dim::axis(n) + acc.modulo(&dim("t")));
     assert!(doubling.is_undefined());
 }
@@ -277,6 +280,8 @@ fn ranges_remove_divisions() {
     }
     let mut one = Ranges::new();
     one.set(sym("i"), 5, Some(5));
+    check_within("a // (i - 5) + b // (i - 6)", &one, "a // (i - 5) + b // (i - 6)");
+    check_within("b // (i - 6)", &one, "-b");
     check_within("i*b + i // 2", &one, "b*5 + 2");
 }
 
@@ -516,6 +521,52 @@ fn random_texts_parse_back() {
         let text = dim.to_string();
         assert_eq!(Dim::parse(&text).as_ref(), Ok(&dim), "{text}");
     }
+}
+
+#[test]
+fn random_words_parse_or_say_where() {
+    let mut rng = Rng(0x1FE2_91F3_5A0C_44B7);
+    let words = [
+        "a",
+        "t",
+        "min(",
+        "max(",
+        "(",
+        ")",
+        ")",
+        ",",
+        " ",
+        "+",
+        "-",
+        "*",
+        "//",
+        "/",
+        "%",
+        "0",
+        "7",
+        "64",
+        "é",
+        "undefined",
+    ];
+    let mut parsed = 0;
+    for _ in 0..CASES {
+        let len = 1 + rng.below(12);
+        let text: String = (0..len).map(|_| *rng.pick(&words)).collect();
+        match Dim::parse(&text) {
+            Ok(dim) => {
+                assert_eq!(Dim::parse(&dim.to_string()), Ok(dim), "{text}");
+                parsed += 1;
+            }
+            Err(
+                DimParseError::Expected { at, .. }
+                | DimParseError::NumberTooLarge { at }
+                | DimParseError::NameTooLong { at, .. }
+                | DimParseError::TooDeep { at }
+                | DimParseError::Undefined { at },
+            ) => assert!(at <= text.len(), "{text}: {at}"),
+        }
+    }
+    assert!(parsed > CASES / 50, "only {parsed} texts were expressions");
 }
 
 #[test]

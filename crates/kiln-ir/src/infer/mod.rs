@@ -7,6 +7,8 @@
 mod index;
 mod pointwise;
 mod product;
+#[cfg(test)]
+mod tests;
 mod view;
 mod window;
 

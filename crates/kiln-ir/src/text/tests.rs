@@ -236,11 +236,13 @@ fn deep_nesting_is_an_error() {
 }
 
 /// Printed examples with bytes changed, cut and doubled: never a panic, and what still parses is a valid graph.
+/// `KILN_FUZZ_ROUNDS` makes it run longer.
 #[test]
 fn mutated_text_never_panics() {
     let texts: Vec<Vec<u8>> = examples().iter().map(|example| example.graph.to_string().into_bytes()).collect();
     let mut random = Random(20_250);
-    for _ in 0..20_000 {
+    let rounds = std::env::var("KILN_FUZZ_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    for _ in 0..rounds {
         let mut text = texts[random.below(texts.len())].clone();
         crate::text::mutate(&mut text, &mut random);
         fuzz_once(&text);
