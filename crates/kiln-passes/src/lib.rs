@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!            ┌───────────────────────── until nothing changes ─────────────────────────┐
-//!  Graph ──▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
+//!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //! ```
 //!
 //! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN
-//! counts as any other); inputs, outputs and their types stay; in debug builds the verifier runs after each pass and a
-//! failure names the pass.
+//! counts as any other), but for `decompose`, which may sum in another order; inputs, outputs and their types stay; in
+//! debug builds the verifier runs after each pass and a failure names the pass.
 
 mod canonicalize;
 mod common_subexpressions;
 mod dead_code;
+mod decompose;
 mod dims;
 mod facts;
 mod fold_constants;
@@ -75,7 +76,7 @@ macro_rules! passes {
 
 /// Graph → Graph, in this order, again and again until none of them finds anything. Each pass is one file of the same name.
 pub const PASSES: &[Pass] =
-    passes![canonicalize, fold_constants, simplify_algebra, fold_views, common_subexpressions, dead_code,];
+    passes![decompose, canonicalize, fold_constants, simplify_algebra, fold_views, common_subexpressions, dead_code,];
 
 /// Rounds through [`PASSES`] after which the graph is taken as it is. Every round but the last makes the graph simpler, so
 /// this only bounds the time spent on a graph made to be awkward.

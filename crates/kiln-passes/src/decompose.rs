@@ -1,0 +1,19 @@
+//! Rewrites the ops that no kernel is made for — convolution, pooling, and attention where a target has no kernel for it —
+//! into those that there are kernels for.
+
+use crate::{Options, Rewritten};
+use kiln_ir::{Error, Graph, Op};
+
+/// The pass.
+pub(crate) fn run(graph: Graph, options: &Options) -> Result<Rewritten, Error> {
+    let rewritten = |op: &Op| match op {
+        Op::Conv(_) | Op::ReduceWindow { .. } => true,
+        Op::Attention { .. } => !options.keep_attention,
+        _ => false,
+    };
+    if !graph.nodes().iter().any(|node| rewritten(&node.op)) {
+        return Ok(Rewritten { graph, changed: false });
+    }
+    let graph = kiln_ir::decompose::decompose(&graph, &|op| !rewritten(op))?;
+    Ok(Rewritten { graph, changed: true })
+}
