@@ -1,2 +1,40 @@
-//! The kernel floor of Kiln: a graph is cut into kernels.
+//! The kernel floor of Kiln: a graph is cut into kernels, and the kernels' memory is planned.
+//!
+//! ```text
+//!  Graph ──realise──▶ which nodes go through memory, and where they lie
+//!        ──fuse─────▶ groups of them, computed at the same points
+//!        ──trace────▶ values: views are index arithmetic, pointwise ops are instructions
+//!        ──stages───▶ Loop kernels      ──matmul──▶ Matmul kernels      ──routine──▶ Attention, Routine
+//!        ──plan─────▶ offsets in one arena
+//! ```
+//!
+//! Invariants: a kernel never knows what its buffers hold; every realised node is written by exactly the works listed for
+//! it before anybody reads it; a value computed in one iteration is never read by another one except through memory
+//! that an earlier launch wrote.
+
+mod assemble;
+mod axes;
+mod cost;
+mod dag;
+mod domain;
+mod driver;
+mod fuse;
+mod group;
+mod hash;
+mod index;
 pub mod kernel;
+mod matmul;
+mod plan;
+mod pointwise;
+mod print;
+mod realise;
+mod routine;
+pub mod schedule;
+mod stages;
+mod trace;
+mod update;
+
+pub use driver::schedule;
+pub use kernel::Kernel;
+pub use plan::{Plan, plan};
+pub use schedule::{BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step};

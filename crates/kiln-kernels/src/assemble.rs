@@ -1,0 +1,175 @@
+//! A group to a launch: stores, stages, final axes, buffer arguments.
+
+use crate::axes::{self, Renamed};
+use crate::cost;
+use crate::domain::{Domain, Root};
+use crate::group::{Engine, Group, trace_group};
+use crate::index::product;
+use crate::kernel::{Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody, LoopBody, Place};
+use crate::realise::{Destination, Memory};
+use crate::schedule::{BufferId, Step};
+use crate::stages::{StoreAt, stage};
+use crate::trace::{Misfit, Scope, Trace, kept_index};
+use kiln_ir::{DType, Dim, NodeId, Symbol};
+use std::sync::Arc;
+
+/// The writes of a group that somebody needs, each with the position of its root.
+pub(crate) struct Needed<'a> {
+    /// Position among the group's roots, and where to.
+    pub list: Vec<(usize, &'a Destination)>,
+}
+
+/// The stores of a group's roots.
+pub(crate) fn stores(
+    scope: Scope<'_>,
+    memory: &Memory,
+    domain: &Domain,
+    roots: &[Root],
+    trace: &mut Trace,
+    needed: &Needed<'_>,
+) -> Vec<StoreAt> {
+    let ranges = domain.ranges(scope.known);
+    let mut stores = Vec::with_capacity(needed.list.len());
+    for (at, destination) in &needed.list {
+        let storage = &destination.storage;
+        let dtype = memory.buffers[storage.buffer.index()].dtype;
+        let offset = storage.position(&kept_index(scope.graph, &roots[*at])).simplify(&ranges);
+        let buffer = argument(&mut trace.args, storage.buffer, dtype);
+        let value = trace.dag.unrounded(trace.values[*at], dtype);
+        stores.push(StoreAt { place: Place { buffer, offset, indirect: Vec::new() }, value });
+    }
+    stores
+}
+
+/// The number of a buffer argument, added if it is new.
+pub(crate) fn argument(args: &mut Vec<(BufferId, DType)>, buffer: BufferId, dtype: DType) -> usize {
+    args.iter().position(|a| *a == (buffer, dtype)).unwrap_or_else(|| {
+        args.push((buffer, dtype));
+        args.len() - 1
+    })
+}
+
+/// The launch of a loop group.
+pub(crate) fn loop_step(
+    scope: Scope<'_>,
+    memory: &Memory,
+    group: &mut Group,
+    needed: &Needed<'_>,
+) -> Result<Step, Misfit> {
+    let own = group.written(memory);
+    let mut trace = match group.trace.take() {
+        Some(trace) => trace,
+        None => trace_group(scope, Engine::Loop, &mut group.domain, &mut group.roots, &own)?,
+    };
+    let stores = stores(scope, memory, &group.domain, &group.roots, &mut trace, needed);
+    let mut domain = group.domain.clone();
+    if !domain.has_row() {
+        hoist_uniform(&trace, &mut domain);
+    }
+    let row: Vec<Symbol> = domain.axes(true).map(Symbol::axis).collect();
+    let length = cost::guess(&product(&domain.sizes(true)), scope.known);
+    let mut staged = stage(&trace.dag, &row, length, &stores);
+    let dims = axes::moving_dims(staged.stages.iter().flat_map(|s| &s.insts));
+    let lists = [domain.axes(false).collect(), domain.axes(true).collect()];
+    let renamed = axes::merge(&domain, &lists, dims);
+    staged.stages.iter_mut().for_each(|s| renamed.apply(&mut s.insts));
+    let Renamed { lists, .. } = renamed;
+    let [grid, row] = <[Vec<Axis>; 2]>::try_from(lists).unwrap_or_default();
+    let body = LoopBody { grid, row, stages: staged.stages, temps: staged.temps };
+    let insts = || body.stages.iter().flat_map(|s| &s.insts);
+    let sizes = axes::size_symbols(body.grid.iter().chain(&body.row), insts());
+    let (buffers, args, map) = arguments(&trace.args, insts());
+    let mut body = body;
+    body.stages.iter_mut().for_each(|s| renumber(&mut s.insts, &map));
+    Ok(step(scope, Kernel { buffers, sizes, body: KernelBody::Loop(body) }, args, trace.nodes))
+}
+
+/// Makes the innermost axes the row of a pointwise kernel if something costly or data-dependent does not move along them.
+fn hoist_uniform(trace: &Trace, domain: &mut Domain) {
+    let rank = domain.shape.len();
+    let count = trace.dag.values().len();
+    // For each value: one past the last axis it moves along.
+    let mut reach = vec![0usize; count];
+    let mut start = rank;
+    for (at, value) in trace.dag.values().iter().enumerate() {
+        let crate::dag::Def::Inst(kind) = &value.def else { continue };
+        let mut own = 0;
+        crate::dag::visit_dims(kind, &mut |dim| {
+            own = (own..rank).rev().find(|&d| dim.contains(Symbol::axis(d))).map_or(own, |d| d + 1).max(own);
+        });
+        crate::dag::visit_operands(kind, &mut |x| own = own.max(reach[x.0 as usize]));
+        reach[at] = own;
+        let costly = matches!(kind, InstKind::CheckIndex { .. }) || cost::of_inst(kind) >= cost::EXPENSIVE;
+        if costly && own < rank {
+            start = start.min(own);
+        }
+    }
+    let long = domain.shape[start..].iter().all(|size| size.as_const().is_none_or(|n| n > 1));
+    if start < rank && long {
+        (start..rank).for_each(|d| domain.row[d] = true);
+    }
+}
+
+/// The buffers that instructions use, in order of first use, with their access; and the new number of each old one.
+pub(crate) fn arguments<'a>(
+    args: &[(BufferId, DType)],
+    insts: impl Iterator<Item = &'a Inst>,
+) -> (Vec<BufferArg>, Vec<BufferId>, Vec<usize>) {
+    let mut map = vec![usize::MAX; args.len()];
+    let (mut buffers, mut ids): (Vec<BufferArg>, Vec<BufferId>) = (Vec::new(), Vec::new());
+    for inst in insts {
+        let (buffer, access) = match &inst.kind {
+            InstKind::Load { place, .. } => (place.buffer, Access::Read),
+            InstKind::Store { place, .. } => (place.buffer, Access::Write),
+            _ => continue,
+        };
+        if map[buffer] == usize::MAX {
+            map[buffer] = buffers.len();
+            let (id, dtype) = args[buffer];
+            buffers.push(BufferArg { dtype, access });
+            ids.push(id);
+        } else if buffers[map[buffer]].access != access {
+            buffers[map[buffer]].access = Access::ReadWrite;
+        }
+    }
+    (buffers, ids, map)
+}
+
+/// Renumbers the buffers of instructions.
+pub(crate) fn renumber(insts: &mut [Inst], map: &[usize]) {
+    for inst in insts {
+        if let InstKind::Load { place, .. } | InstKind::Store { place, .. } = &mut inst.kind {
+            place.buffer = map[place.buffer];
+        }
+    }
+}
+
+/// A launch with its sizes and a name made of its ops.
+pub(crate) fn step(scope: Scope<'_>, kernel: Kernel, args: Vec<BufferId>, mut nodes: Vec<NodeId>) -> Step {
+    nodes.sort_unstable();
+    nodes.dedup();
+    let sizes = kernel.sizes.iter().map(|&s| Dim::from(s)).collect();
+    let label = label(scope, &nodes);
+    Step { kernel: Arc::new(kernel), args, sizes, nodes, label }
+}
+
+fn label(scope: Scope<'_>, nodes: &[NodeId]) -> String {
+    const WORDS: usize = 4;
+    let mut words: Vec<String> = Vec::new();
+    for &id in nodes {
+        let op = &scope.graph.node(id).op;
+        let word = op.kind().name();
+        let silent = op.is_view() || matches!(op, kiln_ir::Op::Full { .. } | kiln_ir::Op::Constant(_));
+        if !silent && !words.contains(&word) {
+            words.push(word);
+        }
+    }
+    if words.is_empty() {
+        return "copy".into();
+    }
+    if words.len() > WORDS {
+        let last = words.len() - (WORDS - 1);
+        words.drain(1..last);
+    }
+    words.join("_")
+}

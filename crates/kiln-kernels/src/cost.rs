@@ -1,0 +1,77 @@
+//! What things cost, in rough units of one vector addition; a load from the nearest cache is three.
+
+use crate::kernel::InstKind;
+use kiln_ir::{BinaryOp, Dim, Op, Ranges, UnaryOp};
+
+/// A load that is neither guarded nor indirect.
+pub(crate) const LOAD: u32 = 3;
+/// Reading a row temporary; writing one costs the same.
+pub(crate) const TEMP: u32 = 2;
+/// Above this, computing a value again is dearer than keeping it.
+pub(crate) const EXPENSIVE: u32 = 8;
+/// Loads of distinct memory that one inlined value may need before it is worth keeping.
+pub(crate) const MANY_LOADS: usize = 4;
+/// The most inlined nodes of one value.
+pub(crate) const MAX_INLINE: u32 = 64;
+/// The most roots of one kernel.
+pub(crate) const MAX_ROOTS: usize = 32;
+/// A row longer than this leaves the nearest cache, so that keeping it costs more.
+pub(crate) const LONG_ROW: i64 = 16 * 1024;
+
+/// One instruction.
+pub(crate) fn of_inst(kind: &InstKind) -> u32 {
+    match kind {
+        InstKind::Const(_) | InstKind::Accumulator => 0,
+        InstKind::Load { place, guard } if place.indirect.is_empty() => LOAD + u32::from(guard.is_some()),
+        InstKind::Load { .. } => 2 * LOAD,
+        InstKind::LoadTemp(_) | InstKind::StoreTemp(..) => TEMP,
+        InstKind::Store { .. } => LOAD,
+        InstKind::Unary(op, _) => of_unary(*op),
+        InstKind::Binary(op, ..) => of_binary(*op),
+        InstKind::Random { .. } => 20,
+        _ => 1,
+    }
+}
+
+fn of_unary(op: UnaryOp) -> u32 {
+    match op {
+        UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Not | UnaryOp::IsNan => 1,
+        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => 1,
+        UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 4,
+        UnaryOp::ErfInv | UnaryOp::Lgamma | UnaryOp::Tan => 24,
+        _ => 12,
+    }
+}
+
+fn of_binary(op: BinaryOp) -> u32 {
+    match op {
+        BinaryOp::Div => 4,
+        BinaryOp::Rem => 8,
+        BinaryOp::Pow | BinaryOp::Atan2 => 24,
+        _ => 1,
+    }
+}
+
+/// One node, when its value is computed inline.
+pub(crate) fn of_op(op: &Op) -> u32 {
+    match op {
+        Op::Unary(op) => of_unary(*op),
+        Op::Binary(op) => of_binary(*op),
+        Op::RandomBits { .. } => 20,
+        Op::Full { .. } | Op::Constant(_) => 0,
+        Op::Gather { .. } => 2 * LOAD,
+        Op::Concat { .. } | Op::Pad { .. } => 2,
+        op if op.is_view() => 0,
+        _ => 1,
+    }
+}
+
+/// A size as a number: the constant, or a guess from what is known.
+pub(crate) fn guess(size: &Dim, known: &Ranges) -> i64 {
+    const UNKNOWN: i64 = 512;
+    let typical = |symbol| {
+        let (low, high) = known.get(symbol).unwrap_or((0, None));
+        Some(high.map_or(UNKNOWN, |h| h.min(UNKNOWN)).max(low))
+    };
+    size.eval(&typical).unwrap_or(UNKNOWN)
+}

@@ -1,0 +1,168 @@
+//! The scheduler's page: every step from a graph to a schedule, in order.
+
+use crate::assemble::{Needed, loop_step};
+use crate::fuse::Fusion;
+use crate::group::Engine;
+use crate::kernel::Kernel;
+use crate::matmul::matmul_step;
+use crate::realise::{Memory, choose, is_engine, lay_out};
+use crate::routine::routine_step;
+use crate::schedule::{BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
+use crate::trace::{Misfit, Scope};
+use crate::{matmul, routine, update};
+use kiln_ir::{Graph, NodeId, Op};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Cuts a graph into kernels.
+///
+/// ```
+/// use kiln_ir::{BinaryOp, DType, Graph, Op, Source, TensorType};
+/// use kiln_kernels::{InputLayout, ScheduleOptions, schedule};
+/// let mut graph = Graph::new();
+/// let ty = TensorType::fixed(DType::F32, &[8, 64]);
+/// let x = graph.input(ty.clone(), Source::default())?;
+/// let y = graph.add(Op::Binary(BinaryOp::Mul), &[x, x], Source::default())?;
+/// let z = graph.add(Op::Binary(BinaryOp::Add), &[y, x], Source::default())?;
+/// graph.output(z);
+/// let schedule = schedule(&graph, &[InputLayout::contiguous(&ty)], &ScheduleOptions::default()).unwrap();
+/// assert_eq!(schedule.steps.len(), 1);
+/// # Ok::<(), kiln_ir::Error>(())
+/// ```
+pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOptions) -> Result<Schedule, Error> {
+    check_inputs(graph, layouts)?;
+    let mut forced: Vec<NodeId> = Vec::new();
+    loop {
+        match attempt(graph, layouts, options, &forced) {
+            Ok(schedule) => return Ok(schedule),
+            // What a kernel cannot compute on the way it reads from memory instead.
+            Err(Misfit { node }) if !forced.contains(&node) => forced.push(node),
+            Err(Misfit { node }) => return Err(unsupported(graph, node)),
+        }
+    }
+}
+
+fn unsupported(graph: &Graph, node: NodeId) -> Error {
+    let at = graph.node(node);
+    Error::Unsupported { node, op: at.op.kind().name().to_string(), at: at.source.clone() }
+}
+
+fn check_inputs(graph: &Graph, layouts: &[InputLayout]) -> Result<(), Error> {
+    if graph.inputs().len() != layouts.len() {
+        return Err(Error::LayoutCount { inputs: graph.inputs().len(), layouts: layouts.len() });
+    }
+    for (input, (&id, layout)) in graph.inputs().iter().zip(layouts).enumerate() {
+        let (rank, strides) = (graph.ty(id).rank(), layout.strides.len());
+        if rank != strides {
+            return Err(Error::LayoutRank { input, rank, strides });
+        }
+    }
+    let missing = graph.iter().find(|(_, node)| matches!(node.op, Op::Conv(_) | Op::ReduceWindow { .. }));
+    missing.map_or(Ok(()), |(id, _)| Err(unsupported(graph, id)))
+}
+
+fn attempt(
+    graph: &Graph,
+    layouts: &[InputLayout],
+    options: &ScheduleOptions,
+    forced: &[NodeId],
+) -> Result<Schedule, Misfit> {
+    let realised = choose(graph, forced, options);
+    let memory = lay_out(graph, &realised, layouts);
+    let scope = Scope { graph, storage: &memory.storage, numerics: options.numerics, known: &options.ranges };
+    for work in memory.works.iter().filter(|w| !w.copy) {
+        match &graph.node(work.node).op {
+            Op::Dot { .. } => matmul::check_operands(scope, work.node)?,
+            op if is_engine(op) => routine::check_operands(scope, work.node)?,
+            _ => {}
+        }
+    }
+    let mut fusion = Fusion::new(scope, &memory);
+    if !options.no_fusion {
+        fusion.run();
+    }
+    let steps = assemble(scope, &memory, &mut fusion)?;
+    let notes = fusion.notes;
+    let mut schedule = Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, notes };
+    update::write_updates(graph, layouts, &mut schedule);
+    drop_unused(&mut schedule);
+    share_kernels(&mut schedule);
+    Ok(schedule)
+}
+
+/// The launches of all groups, producers first.
+fn assemble(scope: Scope<'_>, memory: &Memory, fusion: &mut Fusion<'_>) -> Result<Vec<Step>, Misfit> {
+    let mut read = vec![false; scope.graph.nodes().len()];
+    for group in fusion.groups.iter().flatten() {
+        group.reads.iter().for_each(|r| read[r.index()] = true);
+    }
+    let mut steps = Vec::new();
+    for at in order(fusion) {
+        let Some(group) = &mut fusion.groups[at] else { continue };
+        let mut list = Vec::new();
+        for (position, &work) in group.works.iter().enumerate() {
+            let wanted = memory.works[work].into.iter().filter(|d| d.forced || d.nodes.iter().any(|n| read[n.index()]));
+            list.extend(wanted.map(|d| (position, d)));
+        }
+        if list.is_empty() {
+            continue;
+        }
+        let needed = Needed { list };
+        steps.push(match group.engine {
+            Engine::Loop => loop_step(scope, memory, group, &needed)?,
+            Engine::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
+            Engine::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
+        });
+    }
+    Ok(steps)
+}
+
+/// Groups in an order in which whoever writes comes before whoever reads.
+fn order(fusion: &Fusion<'_>) -> Vec<usize> {
+    let mut order = Vec::new();
+    let mut seen = vec![false; fusion.groups.len()];
+    for start in 0..fusion.groups.len() {
+        let mut open = vec![(start, false)];
+        while let Some((at, ready)) = open.pop() {
+            if ready {
+                order.push(at);
+                continue;
+            }
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            open.push((at, true));
+            let Some(group) = &fusion.groups[at] else { continue };
+            let mut needs: Vec<usize> = group.reads.iter().flat_map(|&r| fusion.writers(r)).collect();
+            needs.sort_unstable();
+            needs.dedup();
+            open.extend(needs.into_iter().rev().filter(|&n| !seen[n]).map(|n| (n, false)));
+        }
+    }
+    order
+}
+
+/// Drops buffers that no launch and no output uses, but for inputs.
+fn drop_unused(schedule: &mut Schedule) {
+    let mut used: Vec<bool> = schedule.buffers.iter().map(|b| matches!(b.role, Role::Input(_))).collect();
+    let args = schedule.steps.iter().flat_map(|s| &s.args);
+    args.chain(&schedule.outputs).for_each(|b| used[b.index()] = true);
+    let mut new = vec![BufferId(0); used.len()];
+    let mut next = 0;
+    for (at, used) in used.iter().enumerate() {
+        new[at] = BufferId(next);
+        next += u32::from(*used);
+    }
+    let mut keep = used.iter();
+    schedule.buffers.retain(|_| keep.next() == Some(&true));
+    let args = schedule.steps.iter_mut().flat_map(|s| &mut s.args);
+    args.chain(&mut schedule.outputs).for_each(|b| *b = new[b.index()]);
+}
+
+/// Equal kernels become one.
+fn share_kernels(schedule: &mut Schedule) {
+    let mut known: HashMap<Arc<Kernel>, Arc<Kernel>> = HashMap::new();
+    for step in &mut schedule.steps {
+        step.kernel = known.entry(step.kernel.clone()).or_insert_with(|| step.kernel.clone()).clone();
+    }
+}

@@ -1,0 +1,345 @@
+//! Greedy fusion: groups that feed each other, then groups that read the same memory, become one wherever the values of
+//! both can be computed at the same points.
+
+use crate::cost;
+use crate::domain::{Domain, Root, axis_number};
+use crate::group::{Engine, Group, trace_group};
+use crate::index::{Division, forward_index, product, reshape_index, view_index};
+use crate::realise::{Memory, is_rearrangement, is_reduction};
+use crate::schedule::{Note, Reason};
+use crate::trace::{Scope, kept_index};
+use kiln_ir::{Dim, NodeId, Op, Ranges, Symbol};
+
+/// The groups of a graph while they are being merged.
+pub(crate) struct Fusion<'a> {
+    scope: Scope<'a>,
+    memory: &'a Memory,
+    /// Groups; merged ones are gone.
+    pub groups: Vec<Option<Group>>,
+    /// The group of each work.
+    pub group_of: Vec<usize>,
+    /// What was not merged and why.
+    pub notes: Vec<Note>,
+}
+
+impl<'a> Fusion<'a> {
+    /// One group for each piece of work.
+    pub fn new(scope: Scope<'a>, memory: &'a Memory) -> Fusion<'a> {
+        let count = memory.works.len();
+        let groups = (0..count).map(|number| Some(Group::of_work(scope.graph, memory, number))).collect();
+        Fusion { scope, memory, groups, group_of: (0..count).collect(), notes: Vec::new() }
+    }
+
+    /// Merges what can be merged.
+    pub fn run(&mut self) {
+        for at in 0..self.groups.len() {
+            while self.merge_producer(at) {}
+        }
+        self.merge_siblings();
+    }
+
+    fn group(&self, at: usize) -> Option<&Group> {
+        self.groups[at].as_ref()
+    }
+
+    /// The groups that write a node.
+    pub fn writers(&self, node: NodeId) -> impl Iterator<Item = usize> {
+        self.memory.writers[node.index()].iter().map(|&work| self.group_of[work])
+    }
+
+    /// Merges one producer into group `at`; false if none is left that fits.
+    fn merge_producer(&mut self, at: usize) -> bool {
+        let Some(consumer) = self.group(at) else { return false };
+        let mut candidates: Vec<(i64, NodeId, usize)> = Vec::new();
+        for &read in &consumer.reads {
+            let bytes = cost::guess(&self.scope.graph.ty(read).elements(), self.scope.known);
+            let writers = self.writers(read).filter(|&w| w != at);
+            candidates.extend(writers.map(|writer| (bytes, read, writer)));
+        }
+        candidates.sort_by_key(|&(bytes, read, _)| (std::cmp::Reverse(bytes), read));
+        for (_, read, producer) in candidates {
+            match self.try_merge(producer, at, Some(read)) {
+                Ok(()) => return true,
+                Err(reason) => {
+                    let consumer = self.group(at).map_or(read, |g| g.roots[0].node);
+                    let same = |n: &Note| n.producer == read && n.consumer == consumer;
+                    if !self.notes.iter().any(same) {
+                        self.notes.push(Note { producer: read, consumer, reason });
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn merge_siblings(&mut self) {
+        let graph = self.scope.graph;
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes().len()];
+        for (at, group) in self.groups.iter().enumerate() {
+            let Some(group) = group.as_ref().filter(|g| g.engine == Engine::Loop) else { continue };
+            for read in &group.reads {
+                // Sharing a small table is not worth a common kernel.
+                if graph.ty(*read).elements() == group.domain.total() {
+                    readers[read.index()].push(at);
+                }
+            }
+        }
+        for list in readers.iter_mut().filter(|list| list.len() > 1) {
+            let first = list[0];
+            for &other in &list[1..] {
+                let (mut a, mut b) = (self.group_of[first], self.group_of[other]);
+                if a > b {
+                    (a, b) = (b, a);
+                }
+                if a != b && self.groups[a].is_some() && self.groups[b].is_some() {
+                    // Whoever writes less is merged into the other; both orders are tried.
+                    let _ = self.try_merge(a, b, None).or_else(|_| self.try_merge(b, a, None));
+                }
+            }
+        }
+    }
+
+    /// True if `consumer` needs `producer` through a third group.
+    fn third_between(&self, producer: usize, consumer: usize) -> bool {
+        let Some(group) = self.group(consumer) else { return false };
+        let mut open: Vec<usize> = group.reads.iter().flat_map(|&r| self.writers(r)).collect();
+        open.retain(|&w| w != producer && w != consumer);
+        let mut seen = vec![false; self.groups.len()];
+        while let Some(at) = open.pop() {
+            if at == producer {
+                return true;
+            }
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            let Some(group) = self.group(at) else { continue };
+            open.extend(group.reads.iter().flat_map(|&r| self.writers(r)));
+        }
+        false
+    }
+
+    /// Merges group `producer` into group `consumer`, which reads `read` from it or nothing at all.
+    fn try_merge(&mut self, producer: usize, consumer: usize, read: Option<NodeId>) -> Result<(), Reason> {
+        let (Some(p), Some(c)) = (self.group(producer), self.group(consumer)) else { return Err(Reason::OtherSpace) };
+        match (p.engine, c.engine) {
+            (Engine::Matmul(_) | Engine::Alone(_), Engine::Matmul(_) | Engine::Alone(_)) => {
+                return Err(Reason::OneEngine);
+            }
+            (_, Engine::Matmul(_) | Engine::Alone(_)) => return Err(Reason::Operand),
+            (Engine::Alone(_), _) => return Err(Reason::OneEngine),
+            _ => {}
+        }
+        if p.roots.len() + c.roots.len() > cost::MAX_ROOTS {
+            return Err(Reason::TooLarge);
+        }
+        let placed = match (read, p.engine) {
+            (Some(read), Engine::Matmul(_)) => self.over_producer(p, c, read),
+            (Some(read), _) => self.over_consumer(p, c, read).or_else(|| self.over_producer(p, c, read)),
+            (None, _) => self.side_by_side(p, c),
+        };
+        let (mut domain, mut roots) = placed.ok_or(Reason::OtherSpace)?;
+        if self.idles(&domain, p, c) {
+            return Err(Reason::Parallelism);
+        }
+        if self.third_between(producer, consumer) || (read.is_none() && self.third_between(consumer, producer)) {
+            return Err(Reason::Between);
+        }
+        if read.is_none() && self.depends(producer, consumer) {
+            return Err(Reason::Between);
+        }
+        roots.sort_by_key(|root| root.node);
+        let mut works: Vec<usize> = p.works.iter().chain(&c.works).copied().collect();
+        works.sort_unstable_by_key(|&w| self.memory.works[w].node);
+        let mut own = p.written(self.memory);
+        own.extend(c.written(self.memory));
+        let engine = p.engine;
+        let trace = trace_group(self.scope, engine, &mut domain, &mut roots, &own);
+        let trace = trace.map_err(|_| Reason::OtherElements)?;
+        let mut reads: Vec<NodeId> = p.reads.iter().chain(&c.reads).copied().collect();
+        reads.sort_unstable();
+        reads.dedup();
+        reads.retain(|r| !own.contains(r));
+        for &work in &works {
+            self.group_of[work] = consumer;
+        }
+        self.groups[producer] = None;
+        self.groups[consumer] = Some(Group { engine, domain, roots, works, reads, trace: Some(trace) });
+        Ok(())
+    }
+
+    fn depends(&self, a: usize, b: usize) -> bool {
+        let reads = |x: usize, y: usize| {
+            self.group(x).is_some_and(|g| g.reads.iter().any(|&r| self.writers(r).any(|w| w == y)))
+        };
+        reads(a, b) || reads(b, a)
+    }
+
+    /// A long row on a grid of a few points keeps one core busy; the pointwise part alone would keep all.
+    fn idles(&self, domain: &Domain, p: &Group, c: &Group) -> bool {
+        const FEW: i64 = 8;
+        const LONG: i64 = 32 * 1024;
+        let known = self.scope.known;
+        let free = |g: &Group| !g.domain.has_row() && cost::guess(&g.domain.total(), known) > LONG;
+        domain.has_row()
+            && cost::guess(&product(&domain.sizes(false)), known) < FEW
+            && cost::guess(&product(&domain.sizes(true)), known) > LONG
+            && (free(p) || free(c))
+    }
+
+    /// Both over the consumer's domain: the producer's roots take the index at which the consumer reads `read`. Axes that
+    /// this index does not use become the row.
+    fn over_consumer(&self, p: &Group, c: &Group, read: NodeId) -> Option<(Domain, Vec<Root>)> {
+        let graph = self.scope.graph;
+        let mut domain = c.domain.clone();
+        let mut roots = c.roots.clone();
+        let ranges = domain.ranges(self.scope.known);
+        let (producer, index) = c.roots.iter().find_map(|root| {
+            let path = self.find_path(root.node, p, c, read)?;
+            self.follow_down(root, &path, &ranges)
+        })?;
+        let producer = p.roots.iter().find(|root| root.node == producer)?;
+        let kept = kept_index(graph, producer);
+        let mut axes = vec![Dim::default(); p.domain.shape.len()];
+        for (own, at) in kept.iter().zip(&index) {
+            match own.as_symbol().and_then(axis_number) {
+                Some(axis) if !p.domain.row[axis] => axes[axis] = at.clone(),
+                None if own.is_zero() => {}
+                _ => return None,
+            }
+        }
+        let used: Vec<bool> =
+            (0..domain.shape.len()).map(|d| index.iter().any(|at| at.contains(Symbol::axis(d)))).collect();
+        let used_sizes: Vec<Dim> = (0..used.len()).filter(|&d| used[d]).map(|d| domain.shape[d].clone()).collect();
+        if product(&used_sizes) != product(&p.domain.sizes(false)) {
+            return None;
+        }
+        let unused: Vec<bool> = used.iter().map(|u| !u).collect();
+        if domain.has_row() {
+            if unused.contains(&true) && unused != domain.row || (p.domain.has_row() && unused != domain.row) {
+                return None;
+            }
+        } else if unused.contains(&true) {
+            domain.row = unused;
+        } else if p.domain.has_row() {
+            for size in p.domain.sizes(true) {
+                domain.shape.push(size);
+                domain.row.push(true);
+            }
+        }
+        if p.domain.has_row() {
+            let (from, to) = (domain.sizes(true), p.domain.sizes(true));
+            if product(&from) != product(&to) {
+                return None;
+            }
+            let index: Vec<Dim> = domain.axes(true).map(Dim::axis).collect();
+            let inner = reshape_index(&from, &index, &to, &domain.ranges(self.scope.known), &mut Vec::new());
+            p.domain.axes(true).zip(inner).for_each(|(axis, at)| axes[axis] = at);
+        }
+        let ranges = domain.ranges(self.scope.known);
+        roots.extend(p.roots.iter().map(|root| root.rebased(&axes, &ranges)));
+        Some((domain, roots))
+    }
+
+    /// Both over the producer's domain: the consumer's roots take the index to which the producer's element goes.
+    fn over_producer(&self, p: &Group, c: &Group, read: NodeId) -> Option<(Domain, Vec<Root>)> {
+        let graph = self.scope.graph;
+        if c.domain.has_row() {
+            return None;
+        }
+        let ranges = p.domain.ranges(self.scope.known);
+        let (consumer, index) = c.roots.iter().find_map(|root| {
+            let path = self.find_path(root.node, p, c, read)?;
+            let producer = p.roots.iter().find(|r| Some(&r.node) == path.last())?;
+            let mut index = kept_index(graph, producer);
+            for pair in path.windows(2).rev() {
+                let (user, operand) = (graph.node(pair[0]), pair[1]);
+                if user.op.is_pointwise() {
+                    continue;
+                }
+                let shapes = (graph.ty(operand).shape.as_slice(), user.ty.shape.as_slice());
+                index = forward_index(&user.op, shapes, &index, &ranges, &mut Vec::new())?;
+            }
+            Some((root, index))
+        })?;
+        let mut axes = vec![Dim::default(); c.domain.shape.len()];
+        for (own, at) in consumer.index.iter().zip(index) {
+            match own.as_symbol().and_then(axis_number) {
+                Some(axis) => axes[axis] = at,
+                None if own.is_zero() => {}
+                None => return None,
+            }
+        }
+        let mut roots = p.roots.clone();
+        roots.extend(c.roots.iter().map(|root| root.rebased(&axes, &ranges)));
+        Some((p.domain.clone(), roots))
+    }
+
+    /// Groups that do not feed each other, over one of their domains.
+    fn side_by_side(&self, p: &Group, c: &Group) -> Option<(Domain, Vec<Root>)> {
+        let compatible = !p.domain.has_row() || p.domain.row == c.domain.row && p.domain.shape == c.domain.shape;
+        if p.engine != Engine::Loop || !compatible {
+            return None;
+        }
+        let mut open: Vec<Division> = Vec::new();
+        let axes = c.domain.axes_of(&p.domain, self.scope.known, &mut open)?;
+        let ranges = c.domain.ranges(self.scope.known);
+        let mut roots = c.roots.clone();
+        roots.extend(p.roots.iter().map(|root| root.rebased(&axes, &ranges)));
+        Some((c.domain.clone(), roots))
+    }
+
+    /// Nodes from `from` down to a root of `p`, passing only through ops that keep or move elements, and not through memory
+    /// that others write nor through other roots of `c`.
+    fn find_path(&self, from: NodeId, p: &Group, c: &Group, read: NodeId) -> Option<Vec<NodeId>> {
+        let graph = self.scope.graph;
+        let is_root = |g: &Group, id: NodeId| g.roots.iter().any(|r| r.node == id);
+        let writes = |g: &Group, id: NodeId| self.memory.writers[id.index()].iter().any(|w| g.works.contains(w));
+        let passes = |id: NodeId| {
+            let op = &graph.node(id).op;
+            let moves = op.is_pointwise() || is_rearrangement(op) || matches!(op, Op::Expand { .. });
+            let reachable = self.memory.storage[id.index()].is_none() || id == read || writes(p, id) || writes(c, id);
+            if id == from { moves || is_reduction(op) } else { moves && reachable && !is_root(c, id) }
+        };
+        let mut path = vec![from];
+        let mut seen: Vec<NodeId> = Vec::new();
+        // Depth first, with the position of the next operand to try at each node of the path.
+        let mut next = vec![0usize];
+        while let (Some(&at), Some(operand)) = (path.last(), next.last_mut()) {
+            if at != from && is_root(p, at) {
+                return Some(path);
+            }
+            match graph.node(at).operands.get(*operand) {
+                Some(&down) if passes(at) => {
+                    *operand += 1;
+                    if !seen.contains(&down) {
+                        seen.push(down);
+                        path.push(down);
+                        next.push(0);
+                    }
+                }
+                _ => {
+                    path.pop();
+                    next.pop();
+                }
+            }
+        }
+        None
+    }
+
+    /// The index at which the last node of a path is read when the first is computed at the root's index.
+    fn follow_down(&self, root: &Root, path: &[NodeId], ranges: &Ranges) -> Option<(NodeId, Vec<Dim>)> {
+        let graph = self.scope.graph;
+        let mut index = root.index.clone();
+        for pair in path.windows(2) {
+            let (user, operand) = (graph.node(pair[0]), pair[1]);
+            let shape = &graph.ty(operand).shape;
+            index = match &user.op {
+                Op::Reshape { .. } => reshape_index(&user.ty.shape, &index, shape, ranges, &mut Vec::new()),
+                op if op.is_view() => view_index(op, shape, &index)?,
+                // A reduction's root holds its operand's index already.
+                _ => index,
+            };
+        }
+        Some((*path.last()?, index))
+    }
+}

@@ -1,0 +1,121 @@
+//! Groups of work that become one kernel each, and what reads what.
+
+use crate::domain::{Domain, Root};
+use crate::realise::{Memory, is_engine};
+use crate::trace::{Misfit, Scope, Trace, Tracer};
+use kiln_ir::{Graph, NodeId, Op};
+
+/// How a group is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// A loop kernel.
+    Loop,
+    /// A product and its epilogue.
+    Matmul(NodeId),
+    /// Attention, or a routine: one node.
+    Alone(NodeId),
+}
+
+/// Work that becomes one kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    /// How it is carried out.
+    pub engine: Engine,
+    /// Its iteration space.
+    pub domain: Domain,
+    /// Its work, in the graph's order, with the index of each.
+    pub roots: Vec<Root>,
+    /// The work's numbers, in the same order.
+    pub works: Vec<usize>,
+    /// Nodes read from memory that other groups (or nobody) write.
+    pub reads: Vec<NodeId>,
+    /// The values, for a loop or an epilogue.
+    pub trace: Option<Trace>,
+}
+
+impl Group {
+    /// The group of one piece of work.
+    pub fn of_work(graph: &Graph, memory: &Memory, number: usize) -> Group {
+        let work = &memory.works[number];
+        let node = graph.node(work.node);
+        let (engine, shape, row): (_, _, &[usize]) = match &node.op {
+            _ if work.copy => (Engine::Loop, &node.ty.shape, &[]),
+            Op::Dot { .. } => (Engine::Matmul(work.node), &node.ty.shape, &[]),
+            op if is_engine(op) => (Engine::Alone(work.node), &node.ty.shape, &[]),
+            Op::Reduce { axes, .. } => (Engine::Loop, &graph.ty(node.operands[0]).shape, axes),
+            Op::ArgReduce { axis, .. } => {
+                (Engine::Loop, &graph.ty(node.operands[0]).shape, std::slice::from_ref(axis))
+            }
+            _ => (Engine::Loop, &node.ty.shape, &[]),
+        };
+        let (domain, index) = Domain::of_shape(shape, row);
+        let mut reads = Vec::new();
+        // A scatter changes what another kernel put into its memory.
+        if work.copy || matches!(node.op, Op::Scatter { .. }) {
+            reads.push(work.node);
+        }
+        if !work.copy {
+            let operands = if let Op::Scatter { .. } = node.op { &node.operands[1..] } else { &node.operands };
+            reads_below(graph, memory, operands, &mut reads);
+        }
+        Group { engine, domain, roots: vec![Root { node: work.node, index }], works: vec![number], reads, trace: None }
+    }
+
+    /// Nodes that this group's work writes.
+    pub fn written(&self, memory: &Memory) -> Vec<NodeId> {
+        let works = self.works.iter().map(|&w| &memory.works[w]);
+        works.flat_map(|w| w.into.iter().flat_map(|d| d.nodes.iter().copied())).collect()
+    }
+}
+
+/// Adds the nodes in memory that values are computed from.
+fn reads_below(graph: &Graph, memory: &Memory, operands: &[NodeId], reads: &mut Vec<NodeId>) {
+    let mut open: Vec<NodeId> = operands.to_vec();
+    let mut seen: Vec<NodeId> = Vec::new();
+    while let Some(id) = open.pop() {
+        if seen.contains(&id) {
+            continue;
+        }
+        seen.push(id);
+        if memory.storage[id.index()].is_some() {
+            reads.push(id);
+        } else {
+            open.extend(&graph.node(id).operands);
+        }
+    }
+    reads.sort_unstable();
+    reads.dedup();
+}
+
+/// Traces the roots of a loop or an epilogue over a domain, splitting axes where that makes divisions exact.
+pub(crate) fn trace_group(
+    scope: Scope<'_>,
+    engine: Engine,
+    domain: &mut Domain,
+    roots: &mut Vec<Root>,
+    own: &[NodeId],
+) -> Result<Trace, Misfit> {
+    const ROUNDS: usize = 3;
+    let mut round = 0;
+    loop {
+        let mut tracer = Tracer::new(scope, domain);
+        if let Engine::Matmul(dot) = engine {
+            crate::matmul::provide_accumulator(scope, &mut tracer, dot, roots)?;
+        }
+        let (done, open) = match tracer.run(domain, roots, own) {
+            Ok(mut trace) => {
+                let open = std::mem::take(&mut trace.open);
+                (Ok(trace), open)
+            }
+            Err((misfit, open)) => (Err(misfit), open),
+        };
+        round += 1;
+        if round == ROUNDS {
+            return done;
+        }
+        let Some((split, axes)) = domain.split(&open) else { return done };
+        let ranges = split.ranges(scope.known);
+        *roots = roots.iter().map(|root| root.rebased(&axes, &ranges)).collect();
+        *domain = split;
+    }
+}

@@ -1,0 +1,184 @@
+//! Products: operands as prologues over (batch, m, k) and (batch, k, n), and what follows as an epilogue at (batch, m, n).
+
+use crate::assemble::{Needed, argument, arguments, renumber, step, stores};
+use crate::axes::{self, Renamed};
+use crate::dag::{Dag, Def};
+use crate::domain::{Domain, Root};
+use crate::group::{Group, trace_group};
+use crate::kernel::{Axis, InstKind, Kernel, KernelBody, MatmulBody, Prologue, ValueId};
+use crate::realise::Memory;
+use crate::schedule::{BufferId, Step};
+use crate::stages::straight;
+use crate::trace::{Misfit, Scope, Tracer};
+use kiln_ir::{DType, Dim, DotDims, Graph, NodeId, Op, Symbol};
+
+/// The free axes of an operand: neither batch nor summed.
+pub(crate) fn free_axes(rank: usize, batch: &[usize], contract: &[usize]) -> Vec<usize> {
+    (0..rank).filter(|axis| !batch.contains(axis) && !contract.contains(axis)).collect()
+}
+
+/// The type that products are accumulated in.
+pub(crate) fn accumulator(dtype: DType) -> DType {
+    dtype.compute_type()
+}
+
+fn dims_of(graph: &Graph, dot: NodeId) -> Option<&DotDims> {
+    match &graph.node(dot).op {
+        Op::Dot { dims, .. } => Some(dims),
+        _ => None,
+    }
+}
+
+/// Makes the accumulator the value of the product.
+pub(crate) fn provide_accumulator(
+    scope: Scope<'_>,
+    tracer: &mut Tracer<'_>,
+    dot: NodeId,
+    roots: &[Root],
+) -> Result<(), Misfit> {
+    let node = scope.graph.node(dot);
+    let root = roots.iter().find(|r| r.node == dot).ok_or(Misfit { node: dot })?;
+    let acc = accumulator(scope.graph.ty(node.operands[0]).dtype);
+    let dag = tracer.dag();
+    let value = dag.inst(InstKind::Accumulator, acc);
+    let value = dag.cast(value, node.ty.dtype.compute_type());
+    let value = dag.settle(value, node.ty.dtype, false, scope.numerics);
+    tracer.provide(dot, root.index.clone(), value);
+    Ok(())
+}
+
+/// The axes of a product: the result's, then the summed ones; with the index of each operand.
+struct Space {
+    domain: Domain,
+    lhs: Vec<Dim>,
+    rhs: Vec<Dim>,
+    /// Axis numbers of batch, m, n, k.
+    lists: [Vec<usize>; 4],
+}
+
+/// `index` is the result's index over `result`, whose axes may be parts of the result's own.
+fn space(graph: &Graph, dot: NodeId, result: &Domain, index: &[Dim]) -> Option<Space> {
+    let node = graph.node(dot);
+    let dims = dims_of(graph, dot)?;
+    let (lhs_ty, rhs_ty) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+    let mut domain = result.clone();
+    let (mut lhs, mut rhs) = (vec![Dim::default(); lhs_ty.rank()], vec![Dim::default(); rhs_ty.rank()]);
+    let mut lists: [Vec<usize>; 4] = Default::default();
+    let mut places = index.iter();
+    let mut place = |list: &mut Vec<usize>| {
+        let at = places.next()?.clone();
+        list.extend((0..result.shape.len()).filter(|&d| at.contains(Symbol::axis(d))));
+        Some(at)
+    };
+    for (&l, &r) in dims.lhs_batch.iter().zip(&dims.rhs_batch) {
+        lhs[l] = place(&mut lists[0])?;
+        rhs[r] = lhs[l].clone();
+    }
+    for axis in free_axes(lhs_ty.rank(), &dims.lhs_batch, &dims.lhs_contract) {
+        lhs[axis] = place(&mut lists[1])?;
+    }
+    for axis in free_axes(rhs_ty.rank(), &dims.rhs_batch, &dims.rhs_contract) {
+        rhs[axis] = place(&mut lists[2])?;
+    }
+    for (&l, &r) in dims.lhs_contract.iter().zip(&dims.rhs_contract) {
+        let size = &lhs_ty.shape[l];
+        if !size.is_one() {
+            let axis = domain.shape.len();
+            lists[3].push(axis);
+            (lhs[l], rhs[r]) = (Dim::axis(axis), Dim::axis(axis));
+            domain.shape.push(size.clone());
+            domain.row.push(false);
+        }
+    }
+    Some(Space { domain, lhs, rhs, lists })
+}
+
+/// An operand's value over the product's axes; its buffers are added to `args`.
+fn prologue(
+    scope: Scope<'_>,
+    space: &Space,
+    operand: NodeId,
+    index: &[Dim],
+    args: &mut Vec<(BufferId, DType)>,
+) -> Result<Prologue, Misfit> {
+    let mut tracer = Tracer::new(scope, &space.domain);
+    let value = tracer.value_at(operand, index.to_vec())?;
+    let trace = tracer.finish();
+    if !is_plain(&trace.dag, value, space.domain.shape.len()) {
+        return Err(Misfit { node: operand });
+    }
+    let (mut insts, value) = straight(&trace.dag, &[], Some(value));
+    let map: Vec<usize> = trace.args.iter().map(|&(buffer, dtype)| argument(args, buffer, dtype)).collect();
+    renumber(&mut insts, &map);
+    let value = value.ok_or(Misfit { node: operand })?;
+    Ok(Prologue { insts, value })
+}
+
+/// True for one load at a place that is linear in every axis, perhaps converted.
+fn is_plain(dag: &Dag, value: ValueId, rank: usize) -> bool {
+    match &dag.value(value).def {
+        Def::Inst(InstKind::Load { place, guard: None }) if place.indirect.is_empty() => {
+            (0..rank).all(|d| place.offset.linear_in(Symbol::axis(d)).is_some_and(|(coef, _)| is_fixed(&coef, rank)))
+        }
+        Def::Inst(InstKind::Cast(x) | InstKind::Round(x, _)) => is_plain(dag, *x, rank),
+        _ => false,
+    }
+}
+
+fn is_fixed(coef: &Dim, rank: usize) -> bool {
+    (0..rank).all(|d| !coef.contains(Symbol::axis(d)))
+}
+
+/// Checks that a product's operands can be read where they are; the error names the operand that cannot.
+pub(crate) fn check_operands(scope: Scope<'_>, dot: NodeId) -> Result<(), Misfit> {
+    let node = scope.graph.node(dot);
+    let (result, index) = Domain::of_shape(&node.ty.shape, &[]);
+    let space = space(scope.graph, dot, &result, &index).ok_or(Misfit { node: dot })?;
+    let mut args = Vec::new();
+    prologue(scope, &space, node.operands[0], &space.lhs, &mut args)?;
+    prologue(scope, &space, node.operands[1], &space.rhs, &mut args)?;
+    Ok(())
+}
+
+/// The launch of a product and its epilogue.
+pub(crate) fn matmul_step(
+    scope: Scope<'_>,
+    memory: &Memory,
+    group: &mut Group,
+    dot: NodeId,
+    needed: &Needed<'_>,
+) -> Result<Step, Misfit> {
+    let node = scope.graph.node(dot);
+    let own = group.written(memory);
+    let mut trace = match group.trace.take() {
+        Some(trace) => trace,
+        None => trace_group(scope, group.engine, &mut group.domain, &mut group.roots, &own)?,
+    };
+    let root = group.roots.iter().find(|r| r.node == dot).ok_or(Misfit { node: dot })?;
+    let space = space(scope.graph, dot, &group.domain, &root.index).ok_or(Misfit { node: dot })?;
+    let mut args = Vec::new();
+    let mut lhs = prologue(scope, &space, node.operands[0], &space.lhs, &mut args)?;
+    let mut rhs = prologue(scope, &space, node.operands[1], &space.rhs, &mut args)?;
+    let stores = stores(scope, memory, &group.domain, &group.roots, &mut trace, needed);
+    let (mut epilogue, _) = straight(&trace.dag, &stores, None);
+    let map: Vec<usize> = trace.args.iter().map(|&(buffer, dtype)| argument(&mut args, buffer, dtype)).collect();
+    renumber(&mut epilogue, &map);
+    let dims = axes::moving_dims(lhs.insts.iter().chain(&rhs.insts).chain(&epilogue));
+    let renamed = axes::merge(&space.domain, &space.lists, dims);
+    renamed.apply(&mut lhs.insts);
+    renamed.apply(&mut rhs.insts);
+    renamed.apply(&mut epilogue);
+    let Renamed { lists, .. } = renamed;
+    let [batch, m, n, k] = <[Vec<Axis>; 4]>::try_from(lists).unwrap_or_default();
+    let (buffers, ids, map) = arguments(&args, lhs.insts.iter().chain(&rhs.insts).chain(&epilogue));
+    renumber(&mut lhs.insts, &map);
+    renumber(&mut rhs.insts, &map);
+    renumber(&mut epilogue, &map);
+    let axes = batch.iter().chain(&m).chain(&n).chain(&k);
+    let sizes = axes::size_symbols(axes, lhs.insts.iter().chain(&rhs.insts).chain(&epilogue));
+    let acc = accumulator(scope.graph.ty(node.operands[0]).dtype);
+    let body = MatmulBody { batch, m, n, k, lhs, rhs, acc, epilogue };
+    let mut nodes = trace.nodes;
+    nodes.push(dot);
+    Ok(step(scope, Kernel { buffers, sizes, body: KernelBody::Matmul(body) }, ids, nodes))
+}

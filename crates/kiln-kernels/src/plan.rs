@@ -1,0 +1,90 @@
+//! One arena for all temporaries: each gets an offset, and two share memory only if their lifetimes do not meet.
+
+use crate::schedule::{BufferId, Error, Role, Schedule};
+use kiln_ir::{Dim, Symbol};
+
+/// Every offset is a multiple of this.
+pub const ALIGNMENT: usize = 64;
+
+/// Where temporaries lie for given sizes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Bytes of the arena; the peak.
+    pub arena_bytes: usize,
+    /// For each buffer of the schedule its offset in the arena, if it is a temporary.
+    pub offsets: Vec<Option<usize>>,
+    /// For each buffer of the schedule its bytes, whatever its role.
+    pub bytes: Vec<usize>,
+    /// Bytes that all temporaries would take without sharing.
+    pub temp_bytes: usize,
+}
+
+/// Steps during which a buffer is in use, both ends included.
+#[derive(Clone, Copy)]
+struct Lifetime {
+    first: usize,
+    last: usize,
+}
+
+/// Places the temporaries of a schedule, given the values of size symbols.
+pub fn plan(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) -> Result<Plan, Error> {
+    let bytes = schedule.buffers.iter().map(|b| bytes_of(b.dtype, &b.elements, size)).collect::<Result<Vec<_>, _>>()?;
+    let mut lives: Vec<Option<Lifetime>> = vec![None; bytes.len()];
+    for (at, step) in schedule.steps.iter().enumerate() {
+        for arg in &step.args {
+            let life = lives[arg.index()].get_or_insert(Lifetime { first: at, last: at });
+            life.last = at;
+        }
+    }
+    let mut order: Vec<usize> = (0..bytes.len()).filter(|&b| schedule.buffers[b].role == Role::Temp).collect();
+    // Large ones first: small ones then fit into the gaps.
+    order.sort_by_key(|&b| (std::cmp::Reverse(bytes[b]), b));
+    let mut plan = Plan { arena_bytes: 0, offsets: vec![None; bytes.len()], bytes, temp_bytes: 0 };
+    let mut placed: Vec<(usize, usize, Lifetime)> = Vec::with_capacity(order.len());
+    for buffer in order {
+        let Some(life) = lives[buffer] else {
+            plan.offsets[buffer] = Some(0);
+            continue;
+        };
+        let too_large = || Error::NoValue { size: schedule.buffers[buffer].elements.clone() };
+        let size = plan.bytes[buffer].checked_next_multiple_of(ALIGNMENT).ok_or_else(too_large)?;
+        let offset = best_gap(&placed, life, size);
+        let end = offset.checked_add(size).ok_or_else(too_large)?;
+        placed.push((offset, end, life));
+        placed.sort_unstable_by_key(|&(offset, end, _)| (offset, end));
+        plan.offsets[buffer] = Some(offset);
+        plan.arena_bytes = plan.arena_bytes.max(end);
+        plan.temp_bytes = plan.temp_bytes.saturating_add(size);
+    }
+    Ok(plan)
+}
+
+/// The start of the smallest gap that holds `size` bytes among what is alive at the same time; the end if there is none.
+fn best_gap(placed: &[(usize, usize, Lifetime)], life: Lifetime, size: usize) -> usize {
+    let (mut free, mut best): (usize, Option<(usize, usize)>) = (0, None);
+    for &(offset, end, other) in placed {
+        if other.last < life.first || life.last < other.first {
+            continue;
+        }
+        if offset >= free && offset - free >= size && best.is_none_or(|(gap, _)| offset - free < gap) {
+            best = Some((offset - free, free));
+        }
+        free = free.max(end);
+    }
+    best.map_or(free, |(_, at)| at)
+}
+
+fn bytes_of(dtype: kiln_ir::DType, elements: &Dim, size: &dyn Fn(Symbol) -> Option<i64>) -> Result<usize, Error> {
+    let count = elements.eval(size).and_then(|n| usize::try_from(n).ok());
+    count.and_then(|n| dtype.bytes_for(n)).ok_or_else(|| Error::NoValue { size: elements.clone() })
+}
+
+/// The bytes that a launch reads and writes of each of its buffers is at most their size; this is their sum for a step.
+pub(crate) fn step_bytes(schedule: &Schedule, args: &[BufferId], size: &dyn Fn(Symbol) -> Option<i64>) -> Option<usize> {
+    let mut total: usize = 0;
+    for arg in args {
+        let buffer = &schedule.buffers[arg.index()];
+        total = total.checked_add(bytes_of(buffer.dtype, &buffer.elements, size).ok()?)?;
+    }
+    Some(total)
+}

@@ -1,0 +1,358 @@
+//! Which nodes go through memory, where they lie there, and who writes them.
+//!
+//! A realised node lies in a row-major buffer of its own, or in a part of the buffer of a later node that only moves its
+//! elements about (a permutation, a reshape, one operand of a concatenation): then the producer writes straight into it.
+
+use crate::cost;
+use crate::index::contiguous_strides;
+use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions};
+use crate::trace::{Storage, literal_scalar};
+use kiln_ir::{Dim, Graph, NodeId, Op};
+
+/// A place that a value must be written to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Destination {
+    /// Where.
+    pub storage: Storage,
+    /// The nodes that are read from here, this write making up all or a part of them.
+    pub nodes: Vec<NodeId>,
+    /// Written even if no kernel reads it: an output.
+    pub forced: bool,
+    /// The node may be read from here: nobody changes it later.
+    pub readable: bool,
+}
+
+/// A node that some kernel computes for all its elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// The node.
+    pub node: NodeId,
+    /// Where its value goes.
+    pub into: Vec<Destination>,
+    /// The node is in memory already and is only copied.
+    pub copy: bool,
+}
+
+/// The graph's nodes in memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory {
+    /// Every buffer that may be needed.
+    pub buffers: Vec<BufferDecl>,
+    /// For each node that is in memory: where it is read from.
+    pub storage: Vec<Option<Storage>>,
+    /// What must be computed, in the graph's order.
+    pub works: Vec<Work>,
+    /// For each node: the works that write it.
+    pub writers: Vec<Vec<usize>>,
+    /// The buffer of each output.
+    pub outputs: Vec<BufferId>,
+}
+
+/// What computing a node inline takes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Inline {
+    cost: u32,
+    loads: usize,
+    nodes: u32,
+}
+
+/// True for ops that end a kernel: their results are combined from many elements.
+pub(crate) fn is_engine(op: &Op) -> bool {
+    matches!(op, Op::Dot { .. } | Op::Attention { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
+}
+
+/// True for reductions.
+pub(crate) fn is_reduction(op: &Op) -> bool {
+    matches!(op, Op::Reduce { .. } | Op::ArgReduce { .. })
+}
+
+/// True for views that move every element to exactly one place.
+pub(crate) fn is_rearrangement(op: &Op) -> bool {
+    matches!(op, Op::Reshape { .. } | Op::Permute { .. } | Op::Flip { .. })
+}
+
+/// Chooses the nodes that go through memory. `forced` are nodes that a kernel turned out to need there.
+pub(crate) fn choose(graph: &Graph, forced: &[NodeId], options: &ScheduleOptions) -> Vec<bool> {
+    let count = graph.nodes().len();
+    let (uses, repeated) = count_uses(graph);
+    let mut realised = vec![false; count];
+    forced.iter().for_each(|id| realised[id.index()] = true);
+    graph.outputs().iter().for_each(|output| realised[output.node.index()] = true);
+    mark_operands(graph, &mut realised);
+    let mut inline: Vec<Inline> = Vec::with_capacity(count);
+    for (id, node) in graph.iter() {
+        let at = id.index();
+        let in_memory = match &node.op {
+            Op::Input { .. } => true,
+            Op::Constant(literal) => literal_scalar(literal).is_none(),
+            op => is_engine(op) || is_reduction(op),
+        };
+        let mut own = Inline { cost: cost::of_op(&node.op), loads: 0, nodes: 1 };
+        for operand in &node.operands {
+            let part = inline[operand.index()];
+            own.cost = own.cost.saturating_add(part.cost);
+            own.loads = own.loads.saturating_add(part.loads);
+            own.nodes = own.nodes.saturating_add(part.nodes);
+        }
+        let shared = uses[at] > 1 || repeated[at];
+        let dear = own.cost > cost::EXPENSIVE + cost::LOAD * own.loads as u32 || own.loads > cost::MANY_LOADS;
+        let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
+        let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
+        let large = own.nodes > cost::MAX_INLINE;
+        let moves = node.op.is_view();
+        realised[at] |= in_memory || (shared && dear && !moves) || wide_concat || (large && !moves) || separate;
+        inline.push(if realised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
+    }
+    realised
+}
+
+/// How often each node is read (through views), and whether each of its elements is read repeatedly.
+fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
+    let count = graph.nodes().len();
+    let (mut uses, mut repeated) = (vec![0usize; count], vec![false; count]);
+    for output in graph.outputs() {
+        uses[output.node.index()] += 1;
+    }
+    for (id, node) in graph.iter().rev() {
+        let at = id.index();
+        let (through, again) = if node.op.is_view() { (uses[at], repeated[at]) } else { (1, false) };
+        for (n, operand) in node.operands.iter().enumerate() {
+            let repeats = match &node.op {
+                Op::Expand { shape } => *shape != graph.ty(*operand).shape,
+                Op::Unfold { size, stride, .. } => size > stride,
+                Op::Gather { .. } => n == 0,
+                _ => false,
+            };
+            uses[operand.index()] = uses[operand.index()].saturating_add(through);
+            repeated[operand.index()] |= again || repeats;
+        }
+    }
+    (uses, repeated)
+}
+
+/// Operands of products, attention and routines lie in memory: the first node under the views, or under a cast for a product.
+fn mark_operands(graph: &Graph, realised: &mut [bool]) {
+    for (_, node) in graph.iter() {
+        if !is_engine(&node.op) {
+            continue;
+        }
+        for &operand in &node.operands {
+            let casts = matches!(node.op, Op::Dot { .. });
+            if let Some(base) = base_of_operand(graph, operand, realised, casts) {
+                realised[base.index()] = true;
+            }
+        }
+    }
+}
+
+/// The node under an engine's operand that must be realised; `None` if it is in memory anyway.
+fn base_of_operand(graph: &Graph, operand: NodeId, realised: &[bool], casts: bool) -> Option<NodeId> {
+    let mut at = operand;
+    let mut first = None;
+    loop {
+        let node = graph.node(at);
+        let in_memory = match &node.op {
+            Op::Input { .. } | Op::Constant(_) => true,
+            op => realised[at.index()] || is_engine(op) || is_reduction(op),
+        };
+        if in_memory {
+            // A cast of a value that a kernel computes anyway is better stored after the cast.
+            let computed = !matches!(node.op, Op::Input { .. } | Op::Constant(_));
+            return if computed { first } else { None };
+        }
+        match &node.op {
+            op if op.is_view() => at = node.operands[0],
+            Op::Cast(_) if casts => {
+                first = first.or(Some(at));
+                at = node.operands[0];
+            }
+            _ => return first.or(Some(at)),
+        }
+    }
+}
+
+/// Lays realised nodes out and lists the work.
+pub(crate) fn lay_out(graph: &Graph, realised: &[bool], layouts: &[InputLayout]) -> Memory {
+    let count = graph.nodes().len();
+    let mut memory = Memory {
+        buffers: Vec::new(),
+        storage: vec![None; count],
+        works: Vec::new(),
+        writers: vec![Vec::new(); count],
+        outputs: Vec::new(),
+    };
+    for (index, (&id, layout)) in graph.inputs().iter().zip(layouts).enumerate() {
+        let buffer = memory.declare(graph, id, Role::Input(index));
+        let (offset, strides) = (layout.offset.clone(), layout.strides.clone());
+        memory.storage[id.index()] = Some(Storage { buffer, offset, strides });
+    }
+    for (id, node) in graph.iter() {
+        if let Op::Constant(literal) = &node.op
+            && realised[id.index()]
+            && literal_scalar(literal).is_none()
+        {
+            let buffer = memory.declare(graph, id, Role::Constant(literal.clone()));
+            memory.storage[id.index()] = Some(row_major(buffer, &node.ty.shape));
+        }
+    }
+    let mut pending: Vec<Vec<Destination>> = vec![Vec::new(); count];
+    for (k, output) in graph.outputs().iter().enumerate() {
+        let role = if output.updates.is_some() { Role::Temp } else { Role::Output(k) };
+        let buffer = memory.declare(graph, output.node, role);
+        memory.outputs.push(buffer);
+        let storage = row_major(buffer, &graph.ty(output.node).shape);
+        pending[output.node.index()].push(Destination { storage, nodes: Vec::new(), forced: true, readable: true });
+    }
+    for (id, node) in graph.iter().rev() {
+        let at = id.index();
+        let in_memory = memory.storage[at].is_some();
+        let readable = |list: &[Destination]| list.iter().position(|d| d.readable);
+        if realised[at] && readable(&pending[at]).is_none() && !in_memory {
+            let buffer = memory.declare(graph, id, Role::Temp);
+            let storage = row_major(buffer, &node.ty.shape);
+            pending[at].push(Destination { storage, nodes: Vec::new(), forced: false, readable: true });
+        }
+        let mut into = std::mem::take(&mut pending[at]);
+        if into.is_empty() {
+            continue;
+        }
+        if let Some(first) = readable(&into).filter(|_| !in_memory) {
+            into.swap(0, first);
+            memory.storage[at] = Some(into[0].storage.clone());
+            into[0].nodes.push(id);
+        }
+        if let Some(parts) = hand_down(graph, id, &into) {
+            for (operand, destinations) in parts {
+                pending[operand.index()].extend(destinations);
+            }
+            continue;
+        }
+        if is_engine(&node.op) && !matches!(node.op, Op::Dot { .. }) && into.len() > 1 {
+            memory.works.push(Work { node: id, into: into.split_off(1), copy: true });
+        }
+        if let Op::Scatter { .. } = node.op {
+            // The base is written where the result will be; then the scatter changes it.
+            let base = Destination { nodes: vec![id], forced: false, readable: false, ..into[0].clone() };
+            pending[node.operands[0].index()].push(base);
+        }
+        memory.works.push(Work { node: id, into, copy: in_memory });
+    }
+    memory.works.reverse();
+    memory.works.retain(|work| !graph.ty(work.node).shape.iter().any(Dim::is_zero));
+    for (number, work) in memory.works.iter().enumerate() {
+        for node in work.into.iter().flat_map(|d| &d.nodes) {
+            memory.writers[node.index()].push(number);
+        }
+    }
+    memory
+}
+
+impl Memory {
+    fn declare(&mut self, graph: &Graph, id: NodeId, role: Role) -> BufferId {
+        let ty = graph.ty(id);
+        let buffer = BufferId(self.buffers.len() as u32);
+        self.buffers.push(BufferDecl { dtype: ty.dtype, elements: ty.elements(), role });
+        buffer
+    }
+}
+
+fn row_major(buffer: BufferId, shape: &[Dim]) -> Storage {
+    Storage { buffer, offset: Dim::default(), strides: contiguous_strides(shape) }
+}
+
+/// Destinations of a node that only moves elements, as destinations of its operands. `None` if the node is computed itself.
+fn hand_down(graph: &Graph, id: NodeId, into: &[Destination]) -> Option<Vec<(NodeId, Vec<Destination>)>> {
+    let node = graph.node(id);
+    match &node.op {
+        Op::Concat { axis } => {
+            let mut start = Dim::default();
+            let mut parts = Vec::with_capacity(node.operands.len());
+            for &operand in &node.operands {
+                let moved = |d: &Destination| {
+                    let mut d = d.clone();
+                    d.storage.offset += &start * &d.storage.strides[*axis];
+                    d
+                };
+                parts.push((operand, into.iter().map(moved).collect()));
+                start += &graph.ty(operand).shape[*axis];
+            }
+            Some(parts)
+        }
+        op if is_rearrangement(op) => {
+            let operand = node.operands[0];
+            // Copies of what is in memory stay copies, in the view's own order.
+            if !is_computed(graph, operand) {
+                return None;
+            }
+            let moved: Option<Vec<Destination>> = into
+                .iter()
+                .map(|d| {
+                    let storage = unview(op, &graph.ty(operand).shape, &node.ty.shape, &d.storage)?;
+                    Some(Destination { storage, nodes: d.nodes.clone(), forced: d.forced, readable: d.readable })
+                })
+                .collect();
+            Some(vec![(operand, moved?)])
+        }
+        _ => None,
+    }
+}
+
+/// True if the node, looked at through rearrangements, is computed by a kernel.
+fn is_computed(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    match &node.op {
+        Op::Input { .. } | Op::Constant(_) => false,
+        op if is_rearrangement(op) => is_computed(graph, node.operands[0]),
+        op => !op.is_view(),
+    }
+}
+
+/// Where a view's operand lies, given where the view lies.
+fn unview(op: &Op, operand_shape: &[Dim], shape: &[Dim], storage: &Storage) -> Option<Storage> {
+    let Storage { buffer, offset, strides } = storage;
+    match op {
+        Op::Permute { order } => {
+            let mut out = vec![Dim::default(); order.len()];
+            for (at, &axis) in order.iter().enumerate() {
+                out[axis] = strides[at].clone();
+            }
+            Some(Storage { buffer: *buffer, offset: offset.clone(), strides: out })
+        }
+        Op::Flip { axes } => {
+            let (mut offset, mut out) = (offset.clone(), strides.clone());
+            for &axis in axes {
+                offset += (&shape[axis] - 1) * &strides[axis];
+                out[axis] = -&strides[axis];
+            }
+            Some(Storage { buffer: *buffer, offset, strides: out })
+        }
+        Op::Reshape { .. } => {
+            let out = reshape_strides(shape, strides, operand_shape)?;
+            Some(Storage { buffer: *buffer, offset: offset.clone(), strides: out })
+        }
+        _ => None,
+    }
+}
+
+/// Strides under shape `to` of elements that have `strides` under shape `from`; `None` if they are not evenly spaced.
+pub(crate) fn reshape_strides(from: &[Dim], strides: &[Dim], to: &[Dim]) -> Option<Vec<Dim>> {
+    let mut runs: Vec<(Dim, Dim)> = Vec::new();
+    for (size, stride) in from.iter().zip(strides).filter(|(size, _)| !size.is_one()) {
+        match runs.last_mut() {
+            Some((run, inner)) if *inner == stride * size => {
+                *run *= size;
+                *inner = stride.clone();
+            }
+            _ => runs.push((size.clone(), stride.clone())),
+        }
+    }
+    let mut out = vec![Dim::default(); to.len()];
+    let mut run = runs.pop();
+    for at in (0..to.len()).rev().filter(|&at| !to[at].is_one()) {
+        let (left, stride) = run.take().or_else(|| runs.pop())?;
+        out[at] = stride.clone();
+        let rest = left.div_exact(&to[at])?;
+        run = (!rest.is_one()).then(|| (rest, stride * &to[at]));
+    }
+    Some(out)
+}

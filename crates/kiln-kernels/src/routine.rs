@@ -1,0 +1,156 @@
+//! Attention, scans, sorts and scatters: one node each, over strided views of memory.
+
+use crate::assemble::{argument, step};
+use crate::dag::Def;
+use crate::domain::Domain;
+use crate::kernel::{
+    Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, RoutineBody, Strided,
+};
+use crate::realise::Memory;
+use crate::schedule::{BufferId, Step};
+use crate::trace::{Misfit, Scope, Storage, Tracer};
+use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
+
+/// The view of memory that a node is; the error names a node that is none.
+fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) -> Result<Strided, Misfit> {
+    let misfit = Misfit { node };
+    let ty = scope.graph.ty(node);
+    let (domain, index) = Domain::of_shape(&ty.shape, &[]);
+    let mut tracer = Tracer::new(scope, &domain);
+    let value = tracer.value_at(node, index.clone())?;
+    let trace = tracer.finish();
+    let Def::Inst(InstKind::Load { place, guard: None }) = &trace.dag.value(value).def else { return Err(misfit) };
+    if !place.indirect.is_empty() {
+        return Err(misfit);
+    }
+    let mut rest = place.offset.clone();
+    let mut strides = Vec::with_capacity(index.len());
+    for at in &index {
+        let Some(symbol) = at.as_symbol() else {
+            strides.push(Dim::default());
+            continue;
+        };
+        let (stride, other) = rest.linear_in(symbol).ok_or(misfit)?;
+        rest = other;
+        strides.push(stride);
+    }
+    let moves = |d: &Dim| (0..index.len()).any(|axis| d.contains(Symbol::axis(axis)));
+    if strides.iter().any(moves) {
+        return Err(misfit);
+    }
+    let (buffer, dtype) = trace.args[place.buffer];
+    Ok(Strided { buffer: argument(args, buffer, dtype), offset: rest, strides })
+}
+
+/// Checks that an engine's operands can be read where they are; the error names the operand that cannot.
+pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), Misfit> {
+    let node = scope.graph.node(id);
+    let skip = usize::from(matches!(node.op, Op::Scatter { .. }));
+    let mut args = Vec::new();
+    node.operands[skip..].iter().try_for_each(|&operand| strided(scope, operand, &mut args).map(|_| ()))
+}
+
+/// The launch of one engine node that writes `into`.
+pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: &Storage) -> Result<Step, Misfit> {
+    let node = scope.graph.node(id);
+    let mut args: Vec<(BufferId, DType)> = Vec::new();
+    let mut view = |operand: usize| strided(scope, node.operands[operand], &mut args);
+    let shape_of = |operand: usize| scope.graph.ty(node.operands[operand]).shape.clone();
+    let mut access = Access::Write;
+    let mut out = |args: &mut Vec<(BufferId, DType)>| {
+        let dtype = memory.buffers[into.buffer.index()].dtype;
+        let known = args.len();
+        let buffer = argument(args, into.buffer, dtype);
+        if buffer < known || matches!(node.op, Op::Scatter { .. }) {
+            access = Access::ReadWrite;
+        }
+        Strided { buffer, offset: into.offset.clone(), strides: into.strides.clone() }
+    };
+    let body = match &node.op {
+        Op::Attention { causal, scale, mask } => {
+            let (q, k, v) = (view(0)?, view(1)?, view(2)?);
+            let mask = if *mask { Some(view(3)?) } else { None };
+            let (query, keys, values) = (shape_of(0), shape_of(1), shape_of(2));
+            KernelBody::Attention(AttentionBody {
+                batch: query[0].clone(),
+                heads: query[1].clone(),
+                kv_heads: keys[1].clone(),
+                queries: query[2].clone(),
+                keys: keys[2].clone(),
+                width: query[3].clone(),
+                value_width: values[3].clone(),
+                q,
+                k,
+                v,
+                mask,
+                out: out(&mut args),
+                causal: *causal,
+                scale: *scale,
+            })
+        }
+        Op::Scan { kind, axis, reverse } => {
+            let input = view(0)?;
+            let (shape, output) = (shape_of(0), out(&mut args));
+            KernelBody::Routine(RoutineBody::Scan { shape, axis: *axis, kind: *kind, reverse: *reverse, input, output })
+        }
+        Op::SortIndices { axis, descending, count } => {
+            let input = view(0)?;
+            let (axis, descending, count) = (*axis, *descending, count.clone());
+            let (shape, output) = (shape_of(0), out(&mut args));
+            KernelBody::Routine(RoutineBody::SortIndices { shape, axis, descending, count, input, output })
+        }
+        Op::Scatter { axis, kind } => {
+            let (index, updates) = (view(1)?, view(2)?);
+            let (shape, updates_shape, output) = (shape_of(0), shape_of(2), out(&mut args));
+            let (axis, kind) = (*axis, *kind);
+            KernelBody::Routine(RoutineBody::Scatter { shape, updates_shape, axis, kind, index, updates, output })
+        }
+        _ => return Err(Misfit { node: id }),
+    };
+    let buffers = args.iter().map(|&(buffer, dtype)| {
+        let access = if buffer == into.buffer { access } else { Access::Read };
+        BufferArg { dtype, access }
+    });
+    let mut symbols: Vec<Symbol> = Vec::new();
+    visit_body_dims(&body, &mut |dim| dim.visit_symbols(&mut |s| symbols.push(s)));
+    symbols.sort_unstable();
+    symbols.dedup();
+    let kernel = Kernel { buffers: buffers.collect(), sizes: symbols, body };
+    Ok(step(scope, kernel, args.into_iter().map(|(buffer, _)| buffer).collect(), vec![id]))
+}
+
+/// Calls `visit` with every size, offset and stride of an attention or routine body.
+fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
+    let view = |view: &Strided, visit: &mut dyn FnMut(&Dim)| {
+        visit(&view.offset);
+        view.strides.iter().for_each(visit);
+    };
+    match body {
+        KernelBody::Attention(a) => {
+            for dim in [&a.batch, &a.heads, &a.kv_heads, &a.queries, &a.keys, &a.width, &a.value_width] {
+                visit(dim);
+            }
+            for strided in [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask) {
+                view(strided, visit);
+            }
+        }
+        KernelBody::Routine(RoutineBody::Scan { shape, input, output, .. }) => {
+            shape.iter().for_each(&mut *visit);
+            view(input, visit);
+            view(output, visit);
+        }
+        KernelBody::Routine(RoutineBody::SortIndices { shape, count, input, output, .. }) => {
+            shape.iter().for_each(&mut *visit);
+            visit(count);
+            view(input, visit);
+            view(output, visit);
+        }
+        KernelBody::Routine(RoutineBody::Scatter { shape, updates_shape, index, updates, output, .. }) => {
+            shape.iter().chain(updates_shape).for_each(&mut *visit);
+            view(index, visit);
+            view(updates, visit);
+            view(output, visit);
+        }
+        KernelBody::Loop(_) | KernelBody::Matmul(_) => {}
+    }
+}

@@ -1,0 +1,178 @@
+//! What the scheduler gives: buffers, and kernels in the order they run.
+
+use crate::kernel::Kernel;
+use kiln_ir::{DType, Dim, Literal, NodeId, Ranges, TensorType};
+use std::sync::Arc;
+
+/// Where short floats are rounded inside a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Numerics {
+    /// Values stay in F32 inside a kernel; explicit casts still round.
+    #[default]
+    Fast,
+    /// Every op rounds to its dtype, as if each ran alone.
+    Eager,
+}
+
+/// Choices of the caller.
+#[derive(Debug, Clone, Default)]
+pub struct ScheduleOptions {
+    /// Where short floats are rounded.
+    pub numerics: Numerics,
+    /// What is known about the graph's size symbols.
+    pub ranges: Ranges,
+    /// One kernel a node: nothing is fused but views and constants. For comparison and for finding a wrong kernel.
+    pub no_fusion: bool,
+}
+
+/// How an input lies in its buffer, in elements.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct InputLayout {
+    /// Elements an axis step moves; may be zero or negative.
+    pub strides: Vec<Dim>,
+    /// The element at index zero, from the buffer's start.
+    pub offset: Dim,
+}
+
+impl InputLayout {
+    /// Row-major from the buffer's start.
+    pub fn contiguous(ty: &TensorType) -> InputLayout {
+        InputLayout { strides: crate::index::contiguous_strides(&ty.shape), offset: Dim::default() }
+    }
+}
+
+/// A buffer of the schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+impl BufferId {
+    /// The index into [`Schedule::buffers`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a buffer holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// Memory of the caller: input number `.0`. Written only if an output updates it.
+    Input(usize),
+    /// Memory that the caller gets: output number `.0`.
+    Output(usize),
+    /// Scratch memory, placed by [`crate::plan`].
+    Temp,
+    /// Constant elements.
+    Constant(Literal),
+}
+
+/// A buffer of the schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BufferDecl {
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements. For an input with strides: of its tensor, not of the memory it spans.
+    pub elements: Dim,
+    /// What it holds.
+    pub role: Role,
+}
+
+/// One launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The kernel.
+    pub kernel: Arc<Kernel>,
+    /// Its buffers, in the kernel's order.
+    pub args: Vec<BufferId>,
+    /// The values of the kernel's size symbols, in the kernel's order, over the graph's symbols.
+    pub sizes: Vec<Dim>,
+    /// The graph's nodes that this launch computes, inlined ones included.
+    pub nodes: Vec<NodeId>,
+    /// A short name for logs and profiles.
+    pub label: String,
+}
+
+/// A producer and a consumer that did not become one kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The node whose value goes through memory.
+    pub producer: NodeId,
+    /// A node that reads it.
+    pub consumer: NodeId,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why two parts did not become one kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The consumer reads elements that another iteration computes.
+    OtherElements,
+    /// The iteration spaces cannot be brought together.
+    OtherSpace,
+    /// A kernel between them needs the producer and feeds the consumer.
+    Between,
+    /// The operand of a product, of attention or of a routine is read many times and therefore lies in memory.
+    Operand,
+    /// Two products, attentions or routines.
+    OneEngine,
+    /// One kernel would leave most cores idle.
+    Parallelism,
+    /// One kernel would be too large.
+    TooLarge,
+    /// Fusion is switched off.
+    Off,
+}
+
+/// A graph cut into kernels.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Schedule {
+    /// Every buffer.
+    pub buffers: Vec<BufferDecl>,
+    /// In the order they run.
+    pub steps: Vec<Step>,
+    /// The buffer of each output of the graph. An output that updates an input has that input's buffer.
+    pub outputs: Vec<BufferId>,
+    /// What was not fused, and why.
+    pub notes: Vec<Note>,
+}
+
+/// Why a graph cannot be scheduled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The layouts do not fit the inputs.
+    #[error("{inputs} inputs but {layouts} layouts")]
+    LayoutCount {
+        /// Inputs of the graph.
+        inputs: usize,
+        /// Layouts given.
+        layouts: usize,
+    },
+    /// A layout of another rank than its input.
+    #[error("input {input} has rank {rank} but its layout has {strides} strides")]
+    LayoutRank {
+        /// Which input.
+        input: usize,
+        /// Its rank.
+        rank: usize,
+        /// Strides given.
+        strides: usize,
+    },
+    /// An op that must be decomposed before scheduling.
+    #[error("{node} = {op} has no kernel, at {at}")]
+    Unsupported {
+        /// The node.
+        node: NodeId,
+        /// Its op.
+        op: String,
+        /// The user's line.
+        at: kiln_ir::Source,
+    },
+    /// A size that does not evaluate, or is too large.
+    #[error("the size {size} has no value")]
+    NoValue {
+        /// The expression.
+        size: Dim,
+    },
+}

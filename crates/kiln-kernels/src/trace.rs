@@ -1,0 +1,563 @@
+//! From nodes to values: a node is traced back at an index, through views (index arithmetic) and pointwise ops (values),
+//! until memory is reached.
+
+use crate::dag::{Dag, Def};
+use crate::domain::{Domain, Root};
+use crate::hash::FastMap;
+use crate::index::{Division, contiguous_strides, reshape_index, view_index};
+use crate::kernel::{InstKind, Place, ReductionKind, ValueId};
+use crate::pointwise::bitcast_on_values;
+use crate::realise::is_engine;
+use crate::schedule::{BufferId, Numerics};
+use kiln_ir::{BinaryOp, CompareOp, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
+use std::rc::Rc;
+
+/// Where a node's elements lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Storage {
+    /// In which buffer.
+    pub buffer: BufferId,
+    /// The element at index zero.
+    pub offset: Dim,
+    /// Elements an axis step moves.
+    pub strides: Vec<Dim>,
+}
+
+impl Storage {
+    /// The element at an index.
+    pub fn position(&self, index: &[Dim]) -> Dim {
+        let mut at = self.offset.clone();
+        for (i, stride) in index.iter().zip(&self.strides) {
+            at += i * stride;
+        }
+        at
+    }
+}
+
+/// What every trace of one graph shares.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// Where nodes lie that are in memory before or after some kernel.
+    pub storage: &'a [Option<Storage>],
+    /// Where short floats round.
+    pub numerics: Numerics,
+    /// What is known about size symbols.
+    pub known: &'a Ranges,
+}
+
+/// Why a group of nodes is not one kernel: `node` is read at elements that another iteration computes, or depends on the
+/// row where it must not, or cannot be computed on values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Misfit {
+    /// The node.
+    pub node: NodeId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct IndexId(u32);
+
+/// Index vectors, each kept once.
+#[derive(Debug, Clone, Default)]
+struct IndexTable {
+    list: Vec<Rc<[Dim]>>,
+    ids: FastMap<Rc<[Dim]>, IndexId>,
+}
+
+impl IndexTable {
+    fn intern(&mut self, index: Vec<Dim>) -> IndexId {
+        if let Some(&id) = self.ids.get(index.as_slice()) {
+            return id;
+        }
+        let id = IndexId(self.list.len() as u32);
+        let index: Rc<[Dim]> = index.into();
+        self.list.push(index.clone());
+        self.ids.insert(index, id);
+        id
+    }
+
+    fn get(&self, id: IndexId) -> Rc<[Dim]> {
+        self.list[id.0 as usize].clone()
+    }
+}
+
+/// Whether a condition on indices holds.
+enum Truth {
+    Always,
+    Never,
+    When(ValueId),
+}
+
+/// The values of a group of roots.
+#[derive(Debug, Clone)]
+pub(crate) struct Trace {
+    /// Values.
+    pub dag: Dag,
+    /// The buffers read, in the order of first use, with the type they are read as.
+    pub args: Vec<(BufferId, DType)>,
+    /// The value of each root, in the order given.
+    pub values: Vec<ValueId>,
+    /// Nodes computed, roots and inlined ones.
+    pub nodes: Vec<NodeId>,
+    /// Divisions that ranges did not decide.
+    pub open: Vec<Division>,
+}
+
+/// Traces roots over a domain.
+pub(crate) struct Tracer<'a> {
+    scope: Scope<'a>,
+    ranges: Ranges,
+    trace: Trace,
+    indexes: IndexTable,
+    memo: FastMap<(NodeId, IndexId, Option<ValueId>), ValueId>,
+    /// Nodes not read from memory: a root has the index it is computed at, others are computed at any index.
+    inside: FastMap<NodeId, Vec<IndexId>>,
+    /// Data-dependent indices: symbols that stand for values in index expressions.
+    indirect: Vec<(Symbol, ValueId)>,
+}
+
+/// The index of the root's own elements: a reduction's axes have index zero.
+pub(crate) fn kept_index(graph: &Graph, root: &Root) -> Vec<Dim> {
+    let mut index = root.index.clone();
+    match &graph.node(root.node).op {
+        Op::Reduce { axes, .. } => axes.iter().for_each(|&axis| index[axis] = Dim::default()),
+        Op::ArgReduce { axis, .. } => index[*axis] = Dim::default(),
+        _ => {}
+    }
+    index
+}
+
+impl<'a> Tracer<'a> {
+    /// A tracer over a domain.
+    pub fn new(scope: Scope<'a>, domain: &Domain) -> Tracer<'a> {
+        let trace =
+            Trace { dag: Dag::default(), args: Vec::new(), values: Vec::new(), nodes: Vec::new(), open: Vec::new() };
+        Tracer {
+            scope,
+            ranges: domain.ranges(scope.known),
+            trace,
+            indexes: IndexTable::default(),
+            memo: FastMap::default(),
+            inside: FastMap::default(),
+            indirect: Vec::new(),
+        }
+    }
+
+    /// The values of `roots`, which must be in the graph's order; with the divisions that stayed open if they do not fit.
+    /// The nodes in `own` lie in memory that these roots write: they cannot be read from there.
+    pub fn run(mut self, domain: &Domain, roots: &[Root], own: &[NodeId]) -> Result<Trace, (Misfit, Vec<Division>)> {
+        self.hide(own);
+        for root in roots {
+            // A loop never computes an engine's result; it copies it.
+            if is_engine(&self.scope.graph.node(root.node).op) {
+                continue;
+            }
+            let index = self.indexes.intern(kept_index(self.scope.graph, root));
+            self.inside.entry(root.node).or_default().push(index);
+        }
+        for root in roots {
+            match self.root(domain, root) {
+                Ok(value) => self.trace.values.push(value),
+                Err(misfit) => return Err((misfit, self.trace.open)),
+            }
+        }
+        Ok(self.trace)
+    }
+
+    /// Nodes that must not be read from memory.
+    pub fn hide(&mut self, nodes: &[NodeId]) {
+        for &node in nodes {
+            self.inside.entry(node).or_default();
+        }
+    }
+
+    /// Makes `value` the value of `node` at `index`, wherever else it might come from.
+    pub fn provide(&mut self, node: NodeId, index: Vec<Dim>, value: ValueId) {
+        let index = self.indexes.intern(index);
+        self.inside.entry(node).or_default().push(index);
+        self.memo.insert((node, index, None), value);
+    }
+
+    /// The values built so far.
+    pub fn dag(&mut self) -> &mut Dag {
+        &mut self.trace.dag
+    }
+
+    /// Ends the trace with what was built.
+    pub fn finish(self) -> Trace {
+        self.trace
+    }
+
+    /// The value of one node at one index.
+    pub fn value_at(&mut self, node: NodeId, index: Vec<Dim>) -> Result<ValueId, Misfit> {
+        let index = self.indexes.intern(index);
+        self.emit(node, index, None)
+    }
+
+    fn root(&mut self, domain: &Domain, root: &Root) -> Result<ValueId, Misfit> {
+        let node = self.scope.graph.node(root.node);
+        let (kind, reduced) = match &node.op {
+            Op::Reduce { kind, axes } => (ReductionKind::Reduce(*kind), axes.as_slice()),
+            Op::ArgReduce { kind, axis } => (ReductionKind::Arg(*kind), std::slice::from_ref(axis)),
+            _ => return self.value_at(root.node, root.index.clone()),
+        };
+        let kept = self.indexes.intern(kept_index(self.scope.graph, root));
+        if let Some(&value) = self.memo.get(&(root.node, kept, None)) {
+            return Ok(value);
+        }
+        let shape = &self.scope.graph.ty(node.operands[0]).shape;
+        let dtype = node.ty.dtype;
+        let result = if reduced.iter().all(|&axis| shape[axis].is_one()) {
+            match kind {
+                ReductionKind::Arg(_) => self.trace.dag.constant(Scalar::int(DType::I64, 0)),
+                ReductionKind::Reduce(_) => self.value_at(node.operands[0], root.index.clone())?,
+            }
+        } else {
+            self.check_row(domain, root, reduced, matches!(kind, ReductionKind::Arg(_)))?;
+            let value = self.value_at(node.operands[0], root.index.clone())?;
+            let acc = self.trace.dag.value(value).dtype;
+            let of = if matches!(kind, ReductionKind::Arg(_)) { DType::I64 } else { acc };
+            let result = self.trace.dag.add(Def::Reduced { kind, value }, of);
+            let in_range = matches!(kind, ReductionKind::Reduce(ReduceKind::Max | ReduceKind::Min));
+            self.trace.dag.settle(result, dtype, in_range, self.scope.numerics)
+        };
+        self.memo.insert((root.node, kept, None), result);
+        self.trace.nodes.push(root.node);
+        Ok(result)
+    }
+
+    /// A reduction's kept axes may move along the grid only, its reduced axes along the row only, all of it.
+    fn check_row(&self, domain: &Domain, root: &Root, reduced: &[usize], ordered: bool) -> Result<(), Misfit> {
+        let misfit = Err(Misfit { node: root.node });
+        for (axis, at) in root.index.iter().enumerate() {
+            let wanted = reduced.contains(&axis);
+            if (0..domain.shape.len()).any(|d| domain.row[d] != wanted && at.contains(Symbol::axis(d))) {
+                return misfit;
+            }
+        }
+        let covered = domain.axes(true).all(|d| reduced.iter().any(|&a| root.index[a].contains(Symbol::axis(d))));
+        if !covered {
+            return misfit;
+        }
+        if ordered {
+            let index: Vec<Dim> = domain.axes(true).map(Dim::axis).collect();
+            let strides = contiguous_strides(&domain.sizes(true));
+            let linear: Dim = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+            if reduced.iter().any(|&axis| root.index[axis] != linear) {
+                return misfit;
+            }
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+        let mut guard = guard;
+        if let Some(at) = self.inside.get(&id) {
+            if !at.contains(&index) && !at.is_empty() {
+                return Err(Misfit { node: id });
+            }
+            guard = guard.filter(|_| at.is_empty());
+        } else if let Some(storage) = &self.scope.storage[id.index()] {
+            return self.load(id, storage, index, guard);
+        }
+        if let Some(&value) = self.memo.get(&(id, index, guard)) {
+            return Ok(value);
+        }
+        let value = self.compute(id, index, guard)?;
+        self.memo.insert((id, index, guard), value);
+        self.trace.nodes.push(id);
+        Ok(value)
+    }
+
+    fn compute(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+        let graph = self.scope.graph;
+        let node = graph.node(id);
+        let misfit = Misfit { node: id };
+        match &node.op {
+            Op::Full { value, .. } => Ok(self.trace.dag.constant(*value)),
+            Op::Constant(literal) if self.scope.storage[id.index()].is_none() => {
+                literal_scalar(literal).map(|c| self.trace.dag.constant(c)).ok_or(misfit)
+            }
+            Op::Constant(_) | Op::Input { .. } => {
+                let storage = self.scope.storage[id.index()].as_ref().ok_or(misfit)?;
+                self.load_as(storage, node.ty.dtype, index, guard).ok_or(misfit)
+            }
+            Op::Iota { dtype, axis, .. } => {
+                let expr = self.indexes.get(index)[*axis].clone();
+                let fits = expr.bounds(&self.ranges).1.is_some_and(|high| high <= i32::MAX.into());
+                let of = if *dtype != DType::I64 && fits { DType::I32 } else { DType::I64 };
+                let value = self.index_value(&expr, of).ok_or(misfit)?;
+                Ok(self.trace.dag.convert(value, of, *dtype))
+            }
+            Op::RandomBits { shape, stream } => {
+                let seed = self.value_at(node.operands[0], Vec::new())?;
+                let index = self.indexes.get(index);
+                let strides = contiguous_strides(shape);
+                let position: Dim = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+                if self.indirect.iter().any(|(symbol, _)| position.contains(*symbol)) {
+                    return Err(misfit);
+                }
+                Ok(self.trace.dag.inst(InstKind::Random { seed, position, stream: *stream }, DType::I32))
+            }
+            Op::Bitcast(to) => {
+                let operand = node.operands[0];
+                let from = graph.ty(operand).dtype;
+                if !bitcast_on_values(from, *to) {
+                    let storage = self.scope.storage[operand.index()].as_ref().ok_or(misfit)?;
+                    if self.inside.contains_key(&operand) {
+                        return Err(Misfit { node: operand });
+                    }
+                    return self.load_as(storage, *to, index, guard).ok_or(misfit);
+                }
+                self.pointwise(id, index, guard)
+            }
+            op if op.is_pointwise() => self.pointwise(id, index, guard),
+            Op::Reshape { .. } => {
+                let (from, to) = (&node.ty.shape, &graph.ty(node.operands[0]).shape);
+                let at = self.indexes.get(index);
+                let inner = reshape_index(from, &at, to, &self.ranges, &mut self.trace.open);
+                let inner = self.indexes.intern(inner);
+                self.emit(node.operands[0], inner, guard)
+            }
+            op if op.is_view() => {
+                let at = self.indexes.get(index);
+                let inner = view_index(op, &graph.ty(node.operands[0]).shape, &at).ok_or(misfit)?;
+                let inner = self.indexes.intern(inner);
+                self.emit(node.operands[0], inner, guard)
+            }
+            Op::Pad { low, value, .. } => self.pad(node.operands[0], low, *value, index, guard),
+            Op::Concat { axis } => self.concat(&node.operands, *axis, index, guard),
+            Op::Gather { axis } => self.gather(node.operands[0], node.operands[1], *axis, index, guard),
+            _ => Err(misfit),
+        }
+    }
+
+    fn pointwise(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+        let node = self.scope.graph.node(id);
+        let mut args = [ValueId(0); 3];
+        let count = node.operands.len().min(args.len());
+        for (slot, &operand) in args.iter_mut().zip(&node.operands) {
+            *slot = self.emit(operand, index, guard)?;
+        }
+        let operand = self.scope.graph.ty(node.operands[0]).dtype;
+        let value = self.trace.dag.pointwise(&node.op, node.ty.dtype, operand, &args[..count], self.scope.numerics);
+        value.ok_or(Misfit { node: id })
+    }
+
+    fn load(&mut self, id: NodeId, storage: &Storage, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+        if let Some(&value) = self.memo.get(&(id, index, guard)) {
+            return Ok(value);
+        }
+        let dtype = self.scope.graph.ty(id).dtype;
+        let value = self.load_as(storage, dtype, index, guard).ok_or(Misfit { node: id })?;
+        self.memo.insert((id, index, guard), value);
+        Ok(value)
+    }
+
+    fn load_as(&mut self, storage: &Storage, dtype: DType, index: IndexId, guard: Option<ValueId>) -> Option<ValueId> {
+        let position = storage.position(&self.indexes.get(index)).simplify(&self.ranges);
+        let (offset, indirect) = self.split_indirect(position)?;
+        let buffer = self.argument(storage.buffer, dtype);
+        let kind = InstKind::Load { place: Place { buffer, offset, indirect }, guard };
+        Some(self.trace.dag.inst(kind, dtype.compute_type()))
+    }
+
+    /// The kernel's number of a buffer.
+    fn argument(&mut self, buffer: BufferId, dtype: DType) -> usize {
+        let args = &mut self.trace.args;
+        args.iter().position(|a| *a == (buffer, dtype)).unwrap_or_else(|| {
+            args.push((buffer, dtype));
+            args.len() - 1
+        })
+    }
+
+    /// Takes the data-dependent parts out of an expression; `None` if it is not linear in them.
+    fn split_indirect(&self, expr: Dim) -> Option<(Dim, Vec<(ValueId, Dim)>)> {
+        let mut rest = expr;
+        let mut parts = Vec::new();
+        for &(symbol, value) in &self.indirect {
+            if rest.contains(symbol) {
+                let (coef, other) = rest.linear_in(symbol)?;
+                let moves = |s: Symbol| crate::domain::axis_number(s).is_some() || self.indirect.iter().any(|i| i.0 == s);
+                if coef.symbols().into_iter().any(moves) {
+                    return None;
+                }
+                rest = other;
+                parts.push((value, coef));
+            }
+        }
+        Some((rest, parts))
+    }
+
+    /// An index expression, data-dependent or not, as a value.
+    fn index_value(&mut self, expr: &Dim, dtype: DType) -> Option<ValueId> {
+        let (rest, parts) = self.split_indirect(expr.clone())?;
+        let dag = &mut self.trace.dag;
+        let mut sum = dag.index(rest, dtype);
+        for (value, stride) in parts {
+            let (value, stride) = (dag.cast(value, dtype), dag.index(stride, dtype));
+            let part = if dag.as_constant(stride).is_some_and(|c| c.as_i64() == 1) {
+                value
+            } else {
+                dag.binary(BinaryOp::Mul, value, stride)
+            };
+            sum = match dag.as_constant(sum) {
+                Some(c) if c.as_i64() == 0 => part,
+                _ => dag.binary(BinaryOp::Add, sum, part),
+            };
+        }
+        Some(sum)
+    }
+
+    /// Whether `low ≤ expr < high`.
+    fn in_range(&mut self, expr: &Dim, low: &Dim, high: &Dim) -> Option<Truth> {
+        let (above, below) = (expr - low, high - 1 - expr);
+        let (fits_low, fits_high) = (above.is_nonneg(&self.ranges), below.is_nonneg(&self.ranges));
+        if fits_low && fits_high {
+            return Some(Truth::Always);
+        }
+        if (-above - 1).is_nonneg(&self.ranges) || (-below - 1).is_nonneg(&self.ranges) {
+            return Some(Truth::Never);
+        }
+        if !self.indirect.iter().any(|(symbol, _)| expr.contains(*symbol)) {
+            let kind = InstKind::InRange { expr: expr.clone(), low: low.clone(), high: high.clone() };
+            return Some(Truth::When(self.trace.dag.inst(kind, DType::Bool)));
+        }
+        let value = self.index_value(expr, DType::I64)?;
+        let dag = &mut self.trace.dag;
+        let (low, high) = (dag.index(low.clone(), DType::I64), dag.index(high.clone(), DType::I64));
+        let (not_below, not_above) = (dag.compare(CompareOp::Ge, value, low), dag.compare(CompareOp::Lt, value, high));
+        Some(Truth::When(dag.and(Some(not_below), not_above)))
+    }
+
+    fn pad(
+        &mut self,
+        operand: NodeId,
+        low: &[Dim],
+        value: Scalar,
+        index: IndexId,
+        guard: Option<ValueId>,
+    ) -> Result<ValueId, Misfit> {
+        let at = self.indexes.get(index);
+        let shape = &self.scope.graph.ty(operand).shape;
+        let filler = self.trace.dag.constant(value);
+        let mut condition: Option<ValueId> = None;
+        let mut inner = Vec::with_capacity(at.len());
+        for ((at, low), size) in at.iter().zip(low).zip(shape) {
+            inner.push(at - low);
+            match self.in_range(at, low, &(low + size)).ok_or(Misfit { node: operand })? {
+                Truth::Always => {}
+                Truth::Never => return Ok(filler),
+                Truth::When(inside) => condition = Some(self.trace.dag.and(condition, inside)),
+            }
+        }
+        let inner = self.indexes.intern(inner);
+        let Some(condition) = condition else { return self.emit(operand, inner, guard) };
+        let both = self.trace.dag.and(guard, condition);
+        let value = self.emit(operand, inner, Some(both))?;
+        let dag = &mut self.trace.dag;
+        // A guarded load gives zero by itself where it is not allowed.
+        let zero = dag.as_constant(filler).is_some_and(|c| c.as_f64().to_bits() == 0);
+        let guarded = matches!(&dag.value(value).def, Def::Inst(InstKind::Load { guard: Some(g), .. }) if *g == condition);
+        Ok(if zero && guarded { value } else { dag.select(condition, value, filler) })
+    }
+
+    fn concat(
+        &mut self,
+        operands: &[NodeId],
+        axis: usize,
+        index: IndexId,
+        guard: Option<ValueId>,
+    ) -> Result<ValueId, Misfit> {
+        let graph = self.scope.graph;
+        let at = self.indexes.get(index);
+        let mut start = Dim::default();
+        let mut parts: Vec<(Option<ValueId>, ValueId)> = Vec::new();
+        for &operand in operands {
+            let size = &graph.ty(operand).shape[axis];
+            let end = &start + size;
+            let truth = self.in_range(&at[axis], &start, &end).ok_or(Misfit { node: operand })?;
+            let mut inner = at.to_vec();
+            inner[axis] = &at[axis] - &start;
+            start = end;
+            if size.is_zero() || matches!(truth, Truth::Never) {
+                continue;
+            }
+            let inner = self.indexes.intern(inner);
+            match truth {
+                Truth::When(condition) => {
+                    let both = self.trace.dag.and(guard, condition);
+                    let value = self.emit(operand, inner, Some(both))?;
+                    parts.push((Some(condition), value));
+                }
+                _ => {
+                    let value = self.emit(operand, inner, guard)?;
+                    parts.push((None, value));
+                    break;
+                }
+            }
+        }
+        let (_, last) = parts.pop().ok_or(Misfit { node: operands[0] })?;
+        let dag = &mut self.trace.dag;
+        Ok(parts.into_iter().rev().fold(last, |otherwise, (condition, value)| match condition {
+            Some(condition) => dag.select(condition, value, otherwise),
+            None => value,
+        }))
+    }
+
+    fn gather(
+        &mut self,
+        source: NodeId,
+        positions: NodeId,
+        axis: usize,
+        index: IndexId,
+        guard: Option<ValueId>,
+    ) -> Result<ValueId, Misfit> {
+        let graph = self.scope.graph;
+        let position = self.emit(positions, index, guard)?;
+        let dag = &mut self.trace.dag;
+        let mut position = dag.cast(position, DType::I64);
+        let mut size = graph.ty(source).shape[axis].clone();
+        if let Some(guard) = guard {
+            // What is computed where the guard is false must not be reported.
+            let zero = dag.constant(Scalar::int(DType::I64, 0));
+            position = dag.select(guard, position, zero);
+            size = Dim::max_of([size, Dim::from(1)]);
+        }
+        let checked = dag.inst(InstKind::CheckIndex { value: position, size: size.clone() }, DType::I64);
+        let symbol = match self.indirect.iter().find(|(_, value)| *value == checked) {
+            Some((symbol, _)) => *symbol,
+            None => {
+                let name = format!("at{}", self.indirect.len());
+                let symbol = Symbol::new(&name).ok_or(Misfit { node: source })?;
+                self.ranges.set_below(symbol, size);
+                self.indirect.push((symbol, checked));
+                symbol
+            }
+        };
+        let mut inner = self.indexes.get(index).to_vec();
+        inner[axis] = symbol.into();
+        let inner = self.indexes.intern(inner);
+        // Whatever does not work at a data-dependent index works from memory.
+        self.emit(source, inner, guard).map_err(|_| Misfit { node: source })
+    }
+}
+
+/// The element of a constant that has one.
+pub(crate) fn literal_scalar(literal: &kiln_ir::Literal) -> Option<Scalar> {
+    if literal.shape.iter().product::<usize>() != 1 {
+        return None;
+    }
+    let mut word = [0u8; 8];
+    let bytes = literal.bytes.get(..literal.dtype.bytes_for(1)?)?;
+    word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    let bits = u64::from_le_bytes(word);
+    Some(match literal.dtype {
+        DType::F32 => Scalar::float(DType::F32, f32::from_bits(bits as u32).into()),
+        DType::F64 => Scalar::float(DType::F64, f64::from_bits(bits)),
+        DType::Bf16 => Scalar::float(DType::Bf16, f32::from_bits((bits as u32) << 16).into()),
+        dtype if dtype.is_int() || dtype == DType::Bool => Scalar::int(dtype, bits as i64),
+        _ => return None,
+    })
+}
