@@ -102,7 +102,10 @@ pub(crate) fn moving_dims<'a>(insts: impl Iterator<Item = &'a Inst>) -> Vec<Dim>
 }
 
 /// The size symbols of a kernel: what is left when the axes are taken out, by name.
-pub(crate) fn size_symbols<'a>(axes: impl Iterator<Item = &'a Axis>, insts: impl Iterator<Item = &'a Inst>) -> Vec<Symbol> {
+pub(crate) fn size_symbols<'a>(
+    axes: impl Iterator<Item = &'a Axis>,
+    insts: impl Iterator<Item = &'a Inst>,
+) -> Vec<Symbol> {
     let (mut symbols, mut vars) = (Vec::new(), Vec::new());
     for axis in axes {
         vars.push(axis.var);

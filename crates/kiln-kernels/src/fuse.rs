@@ -199,34 +199,57 @@ impl<'a> Fusion<'a> {
         })?;
         let producer = p.roots.iter().find(|root| root.node == producer)?;
         let kept = kept_index(graph, producer);
-        let mut axes = vec![Dim::default(); p.domain.shape.len()];
+        let mut axes: Vec<Option<Dim>> = vec![None; p.domain.shape.len()];
         for (own, at) in kept.iter().zip(&index) {
             match own.as_symbol().and_then(axis_number) {
-                Some(axis) if !p.domain.row[axis] => axes[axis] = at.clone(),
+                Some(axis) => axes[axis] = Some(at.clone()),
                 None if own.is_zero() => {}
-                _ => return None,
+                None => return None,
             }
         }
-        let used: Vec<bool> =
-            (0..domain.shape.len()).map(|d| index.iter().any(|at| at.contains(Symbol::axis(d)))).collect();
-        let used_sizes: Vec<Dim> = (0..used.len()).filter(|&d| used[d]).map(|d| domain.shape[d].clone()).collect();
-        if product(&used_sizes) != product(&p.domain.sizes(false)) {
+        let moves_along = |d: usize, list: &[&Dim]| list.iter().any(|at| at.contains(Symbol::axis(d)));
+        let along = |domain: &Domain, list: &[&Dim]| -> Vec<bool> {
+            (0..domain.shape.len()).map(|d| moves_along(d, list)).collect()
+        };
+        let sizes_where = |domain: &Domain, which: &[bool]| -> Dim {
+            domain.shape.iter().zip(which).filter(|(_, w)| **w).map(|(size, _)| size).product()
+        };
+        let mapped: Vec<bool> = axes.iter().map(Option::is_some).collect();
+        let used = along(&domain, &index.iter().collect::<Vec<_>>());
+        if sizes_where(&domain, &used) != sizes_where(&p.domain, &mapped) {
             return None;
         }
         let unused: Vec<bool> = used.iter().map(|u| !u).collect();
-        if domain.has_row() {
-            if unused.contains(&true) && unused != domain.row || (p.domain.has_row() && unused != domain.row) {
+        let whole = p.domain.has_row() && !mapped.contains(&false);
+        let wanted = if whole {
+            // The row is where the producer's row lies.
+            let row: Vec<&Dim> = p.domain.axes(true).filter_map(|axis| axes[axis].as_ref()).collect();
+            let grid: Vec<&Dim> = p.domain.axes(false).filter_map(|axis| axes[axis].as_ref()).collect();
+            let (row, grid) = (along(&domain, &row), along(&domain, &grid));
+            if unused.contains(&true) || row.iter().zip(&grid).any(|(r, g)| *r && *g) {
                 return None;
             }
-        } else if unused.contains(&true) {
-            domain.row = unused;
+            row
+        } else if p.domain.axes(true).any(|axis| mapped[axis]) || p.domain.axes(false).any(|axis| !mapped[axis]) {
+            return None;
+        } else {
+            unused.clone()
+        };
+        if domain.has_row() {
+            let free = !p.domain.has_row() && !unused.contains(&true);
+            if wanted != domain.row && !free {
+                return None;
+            }
+        } else if wanted.contains(&true) {
+            domain.row = wanted;
         } else if p.domain.has_row() {
             for size in p.domain.sizes(true) {
                 domain.shape.push(size);
                 domain.row.push(true);
             }
         }
-        if p.domain.has_row() {
+        let mut axes: Vec<Dim> = axes.into_iter().map(Option::unwrap_or_default).collect();
+        if p.domain.has_row() && !whole {
             let (from, to) = (domain.sizes(true), p.domain.sizes(true));
             if product(&from) != product(&to) {
                 return None;

@@ -43,9 +43,7 @@ impl Group {
             Op::Dot { .. } => (Engine::Matmul(work.node), &node.ty.shape, &[]),
             op if is_engine(op) => (Engine::Alone(work.node), &node.ty.shape, &[]),
             Op::Reduce { axes, .. } => (Engine::Loop, &graph.ty(node.operands[0]).shape, axes),
-            Op::ArgReduce { axis, .. } => {
-                (Engine::Loop, &graph.ty(node.operands[0]).shape, std::slice::from_ref(axis))
-            }
+            Op::ArgReduce { axis, .. } => (Engine::Loop, &graph.ty(node.operands[0]).shape, std::slice::from_ref(axis)),
             _ => (Engine::Loop, &node.ty.shape, &[]),
         };
         let (domain, index) = Domain::of_shape(shape, row);

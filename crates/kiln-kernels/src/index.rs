@@ -30,7 +30,13 @@ pub(crate) struct Division {
 ///
 /// Axes are matched in the smallest runs of equal product, so that most reshapes divide nothing or little. Divisions that
 /// stay are added to `open`.
-pub(crate) fn reshape_index(from: &[Dim], index: &[Dim], to: &[Dim], ranges: &Ranges, open: &mut Vec<Division>) -> Vec<Dim> {
+pub(crate) fn reshape_index(
+    from: &[Dim],
+    index: &[Dim],
+    to: &[Dim],
+    ranges: &Ranges,
+    open: &mut Vec<Division>,
+) -> Vec<Dim> {
     let mut out = vec![Dim::default(); to.len()];
     let (mut i, mut j) = (0, 0);
     loop {
@@ -158,9 +164,9 @@ mod tests {
 
     #[test]
     fn runs_of_equal_product_match() {
-        assert_eq!(reshaped(&dims(&[2, 3, 4]), &dims(&[6, 4])), ["3*i0 + i1", "i2"]);
+        assert_eq!(reshaped(&dims(&[2, 3, 4]), &dims(&[6, 4])), ["i0*3 + i1", "i2"]);
         assert_eq!(reshaped(&dims(&[6, 1, 4]), &dims(&[2, 3, 4, 1])), ["i0 // 3", "i0 % 3", "i2", "0"]);
-        assert_eq!(reshaped(&dims(&[3, 8]), &dims(&[6, 4])), ["2*i0 + i1 // 4", "i1 % 4"]);
+        assert_eq!(reshaped(&dims(&[3, 8]), &dims(&[6, 4])), ["i0*2 + i1 // 4", "i1 % 4"]);
     }
 
     #[test]

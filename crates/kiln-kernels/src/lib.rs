@@ -18,6 +18,7 @@ mod cost;
 mod dag;
 mod domain;
 mod driver;
+mod explain;
 mod fuse;
 mod group;
 mod hash;
@@ -37,4 +38,6 @@ mod update;
 pub use driver::schedule;
 pub use kernel::Kernel;
 pub use plan::{Plan, plan};
-pub use schedule::{BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step};
+pub use schedule::{
+    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step,
+};

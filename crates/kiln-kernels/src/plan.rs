@@ -80,7 +80,11 @@ fn bytes_of(dtype: kiln_ir::DType, elements: &Dim, size: &dyn Fn(Symbol) -> Opti
 }
 
 /// The bytes that a launch reads and writes of each of its buffers is at most their size; this is their sum for a step.
-pub(crate) fn step_bytes(schedule: &Schedule, args: &[BufferId], size: &dyn Fn(Symbol) -> Option<i64>) -> Option<usize> {
+pub(crate) fn step_bytes(
+    schedule: &Schedule,
+    args: &[BufferId],
+    size: &dyn Fn(Symbol) -> Option<i64>,
+) -> Option<usize> {
     let mut total: usize = 0;
     for arg in args {
         let buffer = &schedule.buffers[arg.index()];

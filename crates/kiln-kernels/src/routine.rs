@@ -3,9 +3,7 @@
 use crate::assemble::{argument, step};
 use crate::dag::Def;
 use crate::domain::Domain;
-use crate::kernel::{
-    Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, RoutineBody, Strided,
-};
+use crate::kernel::{Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, RoutineBody, Strided};
 use crate::realise::Memory;
 use crate::schedule::{BufferId, Step};
 use crate::trace::{Misfit, Scope, Storage, Tracer};

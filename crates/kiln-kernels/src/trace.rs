@@ -345,7 +345,13 @@ impl<'a> Tracer<'a> {
         value.ok_or(Misfit { node: id })
     }
 
-    fn load(&mut self, id: NodeId, storage: &Storage, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+    fn load(
+        &mut self,
+        id: NodeId,
+        storage: &Storage,
+        index: IndexId,
+        guard: Option<ValueId>,
+    ) -> Result<ValueId, Misfit> {
         if let Some(&value) = self.memo.get(&(id, index, guard)) {
             return Ok(value);
         }
@@ -379,7 +385,8 @@ impl<'a> Tracer<'a> {
         for &(symbol, value) in &self.indirect {
             if rest.contains(symbol) {
                 let (coef, other) = rest.linear_in(symbol)?;
-                let moves = |s: Symbol| crate::domain::axis_number(s).is_some() || self.indirect.iter().any(|i| i.0 == s);
+                let moves =
+                    |s: Symbol| crate::domain::axis_number(s).is_some() || self.indirect.iter().any(|i| i.0 == s);
                 if coef.symbols().into_iter().any(moves) {
                     return None;
                 }
@@ -459,7 +466,8 @@ impl<'a> Tracer<'a> {
         let dag = &mut self.trace.dag;
         // A guarded load gives zero by itself where it is not allowed.
         let zero = dag.as_constant(filler).is_some_and(|c| c.as_f64().to_bits() == 0);
-        let guarded = matches!(&dag.value(value).def, Def::Inst(InstKind::Load { guard: Some(g), .. }) if *g == condition);
+        let guarded =
+            matches!(&dag.value(value).def, Def::Inst(InstKind::Load { guard: Some(g), .. }) if *g == condition);
         Ok(if zero && guarded { value } else { dag.select(condition, value, filler) })
     }
 
