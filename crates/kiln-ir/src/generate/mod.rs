@@ -3,6 +3,7 @@
 //!
 //! A symbol stands for the number in its name (`s7` is 7), so that a graph alone says what inputs fit it.
 
+mod composites;
 mod indexing;
 mod products;
 mod shapes;
@@ -27,11 +28,14 @@ pub struct Options {
     pub dtypes: Vec<DType>,
     /// The ops to draw from.
     pub ops: Vec<OpKind>,
+    /// How often to draw a composite (a norm, a softmax, an activation) instead of an op, from 0 to 1.
+    pub composites: f64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { nodes: 12, max_elements: 2048, symbolic: false, dtypes: DType::ALL.to_vec(), ops: OpKind::all() }
+        let (dtypes, ops) = (DType::ALL.to_vec(), OpKind::all());
+        Options { nodes: 12, max_elements: 2048, symbolic: false, dtypes, ops, composites: 0.06 }
     }
 }
 
@@ -44,8 +48,14 @@ pub fn graph(seed: u64, options: &Options) -> Graph {
         if made == wanted {
             break;
         }
-        let kind = maker.draw_kind();
-        made += usize::from(maker.grow(kind).is_some());
+        let grown = match maker.rng.chance(options.composites) {
+            true => maker.composite(),
+            false => {
+                let kind = maker.draw_kind();
+                maker.grow(kind)
+            }
+        };
+        made += usize::from(grown.is_some());
     }
     maker.finish()
 }

@@ -13,6 +13,17 @@ pub(super) fn min(x: f64, y: f64) -> f64 {
     if x.is_nan() || y.is_nan() { f64::NAN } else { x.min(y) }
 }
 
+/// xʸ; the powers that one rounding gives are given so, which the library's are not always.
+fn pow(x: f64, y: f64) -> f64 {
+    if y == 2.0 {
+        x * x
+    } else if y == -1.0 {
+        1.0 / x
+    } else {
+        x.powf(y)
+    }
+}
+
 /// Fails for shapes that had to agree and do not.
 fn check_shapes(x: &HostTensor, y: &HostTensor) -> Result<(), Fault> {
     if x.shape() == y.shape() {
@@ -103,7 +114,7 @@ pub(super) fn binary(op: BinaryOp, x: &HostTensor, y: &HostTensor) -> Result<Hos
         BinaryOp::Mul => zip(|a, b| a * b),
         BinaryOp::Div => zip(|a, b| a / b),
         BinaryOp::Rem => zip(|a, b| a % b),
-        BinaryOp::Pow => zip(f64::powf),
+        BinaryOp::Pow => zip(pow),
         BinaryOp::Atan2 => zip(f64::atan2),
         BinaryOp::Max => zip(max),
         BinaryOp::Min => zip(min),
