@@ -6,6 +6,7 @@ mod concat;
 mod gather;
 mod generated;
 mod pad;
+mod pointwise;
 mod slice;
 
 use crate::rewrite::{Found, Rewriter, rewrite};
@@ -33,6 +34,7 @@ fn rule(rw: &mut Rewriter, node: &Node) -> Found {
         Op::Pad { low, high, value } => pad::rule(rw, node, low, high, *value),
         Op::Concat { axis } => concat::rule(rw, node, *axis),
         Op::Gather { axis } => gather::rule(rw, node, *axis),
+        op if op.is_pointwise() => pointwise::rule(rw, node),
         _ => Ok(None),
     }
 }

@@ -64,7 +64,7 @@ fn check_generated(seed: u64, options: &Options) {
     let mut fails = |g: &Graph| runs(g) && fault(g, &generate::inputs(g, seed)).is_some();
     let small = if runs(&graph) { shrink::shrink(graph, &mut fails) } else { graph };
     let fault = fault(&small, &generate::inputs(&small, seed)).unwrap_or_default();
-    panic!("seed {seed} with {options:?}\n{small}\n{fault}");
+    panic!("seed {seed}, symbolic: {}, dtypes {:?}\n{small}\n{fault}", options.symbolic, options.dtypes);
 }
 
 /// True when every symbol is an axis of some input, which is where the interpreter learns its number.
@@ -129,8 +129,14 @@ fn random_graphs_of_pointwise_ops_and_views_compute_the_same() {
         (of(&view), vec![DType::F32, DType::I64]),
     ] {
         for symbolic in [false, true] {
-            let options =
-                Options { nodes: 24, symbolic, dtypes: dtypes.clone(), ops: ops.clone(), ..Options::default() };
+            let options = Options {
+                nodes: 24,
+                symbolic,
+                dtypes: dtypes.clone(),
+                ops: ops.clone(),
+                composites: 0.0,
+                ..Options::default()
+            };
             (0..count()).for_each(|seed| check_generated(seed, &options));
         }
     }

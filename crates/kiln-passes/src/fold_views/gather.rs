@@ -29,6 +29,7 @@ pub(super) fn rule(rw: &mut Rewriter, node: &Node, axis: usize) -> Found {
 fn counts_from(rw: &Rewriter, index: NodeId, axis: usize) -> Option<i64> {
     match rw.op(index) {
         Op::Iota { axis: along, .. } => (*along == axis).then_some(0),
+        Op::Expand { .. } => counts_from(rw, rw.operand(index), axis),
         Op::Binary(BinaryOp::Add) => {
             let operands = &rw.node(index).operands;
             let first = rw.splat(operands[1])?.as_i64();

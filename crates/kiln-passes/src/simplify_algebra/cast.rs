@@ -6,7 +6,15 @@ use kiln_ir::{DType, Node, Op};
 
 pub(super) fn cast(rw: &mut Rewriter, node: &Node, to: DType) -> Found {
     let inner = node.operands[0];
-    let Op::Cast(middle) = *rw.op(inner) else { return Ok(None) };
+    let middle = match rw.op(inner) {
+        Op::Cast(middle) => *middle,
+        // A count converted is a count in the other dtype, which converts from whole numbers too. In 64 bits it cannot wrap.
+        Op::Iota { dtype: DType::I64, shape, axis } if !to.is_storage_only() && to != DType::Bool => {
+            let iota = Op::Iota { dtype: to, shape: shape.clone(), axis: *axis };
+            return rw.replace(node, iota, &[]);
+        }
+        _ => return Ok(None),
+    };
     let x = rw.operand(inner);
     let from = rw.ty(x).dtype;
     // A lossless first step keeps the value, so the second step converts the value itself. A NaN stays a NaN.
