@@ -9,12 +9,34 @@
 //! steps compute in f32 and round once at the end, as PyTorch does. Axes are counted from 0; [`axis`] turns a negative one
 //! into that. Every function is `#[track_caller]`, so that nodes and errors name the user's line.
 
+mod activation;
+mod attention;
+mod conv;
+mod index;
+mod loss;
+mod norm;
+mod pad;
 mod pointwise;
+mod pool;
+mod product;
+mod random;
 mod reduce;
+mod resize;
 mod shape;
 
+pub use activation::*;
+pub use attention::*;
+pub use conv::*;
+pub use index::*;
+pub use loss::*;
+pub use norm::*;
+pub use pad::*;
 pub use pointwise::*;
+pub use pool::*;
+pub use product::*;
+pub use random::*;
 pub use reduce::*;
+pub use resize::*;
 pub use shape::*;
 
 use crate::{Error, Graph, NodeId, Op, Source, TensorType, TypeError};

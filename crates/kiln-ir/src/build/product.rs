@@ -1,0 +1,230 @@
+//! Products of matrices: matmul, linear, outer, einsum.
+
+use super::{Built, Emit, add, broadcast_shapes, broadcast_to, fail, mul, permute, squeeze, sum, transpose, unsqueeze};
+use crate::{Dim, DotDims, Op, TypeError};
+
+/// A sum of products with given dimension numbers, in the operands' dtype.
+#[track_caller]
+pub fn dot<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, dims: DotDims) -> Built<E> {
+    let out = e.ty(x).dtype;
+    e.emit(Op::Dot { dims, out }, &[x.clone(), y.clone()])
+}
+
+/// x·wᵀ + bias over the last axis of x, with `w: [out, in]`.
+#[track_caller]
+pub fn linear<E: Emit>(e: &mut E, x: &E::Value, w: &E::Value, bias: Option<&E::Value>) -> Built<E> {
+    let (x_ty, w_ty) = (e.ty(x), e.ty(w));
+    let Some(last) = x_ty.rank().checked_sub(1) else {
+        return fail::<_, E>("linear", TypeError::WrongRank { operand: 0, ty: x_ty, expected: "1 or more".into() });
+    };
+    if w_ty.rank() != 2 {
+        return fail::<_, E>("linear", TypeError::WrongRank { operand: 1, ty: w_ty, expected: "2".into() });
+    }
+    let dims = DotDims { lhs_contract: vec![last], rhs_contract: vec![1], ..DotDims::default() };
+    let y = dot(e, x, w, dims)?;
+    match bias {
+        Some(bias) => add(e, &y, bias),
+        None => Ok(y),
+    }
+}
+
+/// The product of matrices in the last two axes; the others broadcast. A vector on the left is a row, on the right a
+/// column, and its axis goes from the result.
+#[track_caller]
+pub fn matmul<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
+    let (x_rank, y_rank) = (e.ty(x).rank(), e.ty(y).rank());
+    for (operand, value, rank) in [(0, x, x_rank), (1, y, y_rank)] {
+        if rank == 0 {
+            let ty = e.ty(value);
+            return fail::<_, E>("matmul", TypeError::WrongRank { operand, ty, expected: "1 or more".into() });
+        }
+    }
+    if x_rank == 1 && y_rank > 2 {
+        let row = unsqueeze(e, x, 0)?;
+        let product = matmul(e, &row, y)?;
+        return squeeze(e, &product, &[y_rank - 2]);
+    }
+    if y_rank == 1 && x_rank > 2 {
+        let dims = DotDims { lhs_contract: vec![x_rank - 1], rhs_contract: vec![0], ..DotDims::default() };
+        return dot(e, x, y, dims);
+    }
+    if y_rank <= 2 {
+        let dims = DotDims { lhs_contract: vec![x_rank - 1], rhs_contract: vec![0], ..DotDims::default() };
+        return dot(e, x, y, dims);
+    }
+    // One shape of batch axes on both sides.
+    let x_ty = e.ty(x);
+    let y_ty = e.ty(y);
+    let batch = broadcast_batch(e, x, y)?;
+    let x_shape: Vec<Dim> = batch.iter().chain(&x_ty.shape[x_rank - 2..]).cloned().collect();
+    let y_shape: Vec<Dim> = batch.iter().chain(&y_ty.shape[y_rank - 2..]).cloned().collect();
+    let x = broadcast_to(e, x, &x_shape)?;
+    let y = broadcast_to(e, y, &y_shape)?;
+    let n = batch.len();
+    let axes: Vec<usize> = (0..n).collect();
+    let dims = DotDims { lhs_batch: axes.clone(), rhs_batch: axes, lhs_contract: vec![n + 1], rhs_contract: vec![n] };
+    dot(e, &x, &y, dims)
+}
+
+/// What all axes but the last two of both sides broadcast to.
+#[track_caller]
+fn broadcast_batch<E: Emit>(e: &E, x: &E::Value, y: &E::Value) -> Result<Vec<Dim>, E::Error> {
+    let (x, y) = (e.ty(x), e.ty(y));
+    let (a, b) = (&x.shape[..x.rank() - 2], &y.shape[..y.rank() - 2]);
+    let rank = a.len().max(b.len());
+    let one = Dim::from(1);
+    let mut batch = Vec::with_capacity(rank);
+    for axis in 0..rank {
+        let size = |shape: &[Dim]| (axis + shape.len()).checked_sub(rank).map_or(one.clone(), |i| shape[i].clone());
+        let (m, n) = (size(a), size(b));
+        if m != n && !m.is_one() && !n.is_one() {
+            return fail::<_, E>("matmul", TypeError::ShapesDiffer { lhs: x, rhs: y, sizes: Some(Box::new((m, n))) });
+        }
+        batch.push(if m.is_one() { n } else { m });
+    }
+    Ok(batch)
+}
+
+/// `y[i, j] = a[i] · b[j]` of two vectors.
+#[track_caller]
+pub fn outer<E: Emit>(e: &mut E, a: &E::Value, b: &E::Value) -> Built<E> {
+    let column = unsqueeze(e, a, 1)?;
+    let row = unsqueeze(e, b, 0)?;
+    mul(e, &column, &row)
+}
+
+/// A sum of products in Einstein's notation, for instance `bij,bjk->bik`. Without an arrow the result has the labels that
+/// occur once, in alphabetical order. An operand may not repeat a label.
+#[track_caller]
+pub fn einsum<E: Emit>(e: &mut E, equation: &str, operands: &[E::Value]) -> Built<E> {
+    let Some((labels, out)) = parse_einsum(equation, operands.len()) else {
+        return fail::<_, E>(
+            "einsum",
+            TypeError::OperandCount { expected: "an equation with one term an operand", got: operands.len() },
+        );
+    };
+    let mut terms: Vec<(Vec<char>, E::Value)> = Vec::with_capacity(operands.len());
+    for (operand, (labels, value)) in labels.into_iter().zip(operands).enumerate() {
+        let ty = e.ty(value);
+        let distinct = labels.iter().enumerate().all(|(i, l)| !labels[..i].contains(l));
+        if ty.rank() != labels.len() || !distinct {
+            let expected = format!("{} (one distinct label an axis)", labels.len());
+            return fail::<_, E>("einsum", TypeError::WrongRank { operand, ty, expected });
+        }
+        terms.push((labels, value.clone()));
+    }
+    // From the left, each label being summed as soon as nothing after needs it.
+    let mut terms = terms.into_iter();
+    let Some((mut labels, mut value)) = terms.next() else {
+        return fail::<_, E>("einsum", TypeError::OperandCount { expected: "at least one operand", got: 0 });
+    };
+    while let Some((right_labels, right)) = terms.next() {
+        let needed = |l: &char| out.contains(l) || terms.as_slice().iter().any(|(t, _)| t.contains(l));
+        (labels, value) = contract(e, (labels, value), (right_labels, right), &needed)?;
+    }
+    let summed: Vec<usize> = (0..labels.len()).filter(|&i| !out.contains(&labels[i])).collect();
+    if !summed.is_empty() {
+        value = sum(e, &value, &summed, false)?;
+        labels.retain(|l| out.contains(l));
+    }
+    let order: Option<Vec<usize>> = out.iter().map(|l| labels.iter().position(|m| m == l)).collect();
+    match order {
+        Some(order) => permute(e, &value, &order),
+        None => {
+            let ty = e.ty(&value);
+            fail::<_, E>("einsum", TypeError::BadAttribute { what: "a result label that no operand has", ty })
+        }
+    }
+}
+
+/// One term: its labels and its value.
+type Term<E> = (Vec<char>, <E as Emit>::Value);
+
+/// The product of two terms, summed over the labels that are not needed any more.
+#[track_caller]
+fn contract<E: Emit>(e: &mut E, x: Term<E>, y: Term<E>, needed: &dyn Fn(&char) -> bool) -> Result<Term<E>, E::Error> {
+    let (x, y) = (drop_unneeded(e, x, &y.0, needed)?, y);
+    let y = drop_unneeded(e, y, &x.0, needed)?;
+    let ((x_labels, x), (y_labels, y)) = (x, y);
+    let mut dims = DotDims::default();
+    for (i, label) in x_labels.iter().enumerate() {
+        if let Some(j) = y_labels.iter().position(|l| l == label) {
+            let (left, right) = if needed(label) {
+                (&mut dims.lhs_batch, &mut dims.rhs_batch)
+            } else {
+                (&mut dims.lhs_contract, &mut dims.rhs_contract)
+            };
+            left.push(i);
+            right.push(j);
+        }
+    }
+    let batch = dims.lhs_batch.iter().map(|&i| x_labels[i]);
+    let x_free = x_labels.iter().copied().filter(|l| !y_labels.contains(l));
+    let y_free = y_labels.iter().copied().filter(|l| !x_labels.contains(l));
+    let labels: Vec<char> = batch.chain(x_free).chain(y_free).collect();
+    let value = dot(e, &x, &y, dims)?;
+    Ok((labels, value))
+}
+
+/// A term summed over labels that neither the other term nor anything after needs.
+#[track_caller]
+fn drop_unneeded<E: Emit>(
+    e: &mut E,
+    term: Term<E>,
+    other: &[char],
+    needed: &dyn Fn(&char) -> bool,
+) -> Result<Term<E>, E::Error> {
+    let (labels, value) = term;
+    let axes: Vec<usize> = (0..labels.len()).filter(|&i| !needed(&labels[i]) && !other.contains(&labels[i])).collect();
+    if axes.is_empty() {
+        return Ok((labels, value));
+    }
+    let value = sum(e, &value, &axes, false)?;
+    let kept = labels.into_iter().enumerate().filter(|(i, _)| !axes.contains(i)).map(|(_, l)| l).collect();
+    Ok((kept, value))
+}
+
+/// The labels of the operands and of the result.
+fn parse_einsum(equation: &str, operands: usize) -> Option<(Vec<Vec<char>>, Vec<char>)> {
+    let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    let (left, right) = match text.split_once("->") {
+        Some((left, right)) => (left, Some(right)),
+        None => (&text[..], None),
+    };
+    let letters =
+        |term: &str| term.chars().map(|c| c.is_ascii_alphabetic().then_some(c)).collect::<Option<Vec<char>>>();
+    let inputs: Vec<Vec<char>> = left.split(',').map(letters).collect::<Option<_>>()?;
+    if inputs.len() != operands {
+        return None;
+    }
+    let out = match right {
+        Some(right) => letters(right)?,
+        None => {
+            let all: Vec<char> = inputs.iter().flatten().copied().collect();
+            let mut once: Vec<char> =
+                all.iter().copied().filter(|c| all.iter().filter(|d| *d == c).count() == 1).collect();
+            once.sort_unstable();
+            once
+        }
+    };
+    let distinct = out.iter().enumerate().all(|(i, l)| !out[..i].contains(l));
+    distinct.then_some((inputs, out))
+}
+
+/// xᵀ in the last two axes.
+#[track_caller]
+pub fn matrix_transpose<E: Emit>(e: &mut E, x: &E::Value) -> Built<E> {
+    let ty = e.ty(x);
+    match ty.rank().checked_sub(2) {
+        Some(corner) => transpose(e, x, corner, corner + 1),
+        None => fail::<_, E>("matrix_transpose", TypeError::WrongRank { operand: 0, ty, expected: "2 or more".into() }),
+    }
+}
+
+/// Σ x·y over an axis of two values that broadcast.
+#[track_caller]
+pub fn inner<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, axis: usize) -> Built<E> {
+    broadcast_shapes(e, x, y)?;
+    let products = mul(e, x, y)?;
+    sum(e, &products, &[axis], false)
+}

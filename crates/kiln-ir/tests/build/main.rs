@@ -1,0 +1,7 @@
+//! The composites, run by the interpreter.
+
+mod harness;
+mod layers;
+mod pointwise;
+mod products;
+mod shapes;
