@@ -133,8 +133,8 @@ impl Buffer {
     }
 
     /// True when no other handle refers to this memory, so that it may be written without anybody noticing.
-    pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.0) == 1 && self.is_writable()
+    pub fn is_unique(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some() && self.is_writable()
     }
 
     /// True when both are handles of one allocation.

@@ -39,6 +39,24 @@ pub enum Error {
         /// What it does not do.
         reason: String,
     },
+    /// A graph that could not be cut into kernels.
+    #[error("{cause}")]
+    Schedule {
+        /// What is wrong.
+        cause: Box<kiln_kernels::Error>,
+    },
+    /// A schedule that uses a buffer in a way its role does not allow; a mistake of the scheduler.
+    #[error("the schedule misuses its buffer {buffer}")]
+    BrokenSchedule {
+        /// Which buffer.
+        buffer: usize,
+    },
+    /// A program that overwrites an input, called in a way that does not allow that.
+    #[error("the program updates input {input} in place")]
+    UpdatesInput {
+        /// Which input.
+        input: usize,
+    },
     /// A failing launch, with the line of the op it was computing.
     #[error("{op}: {cause}, at {at}")]
     Launch {

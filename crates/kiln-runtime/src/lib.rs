@@ -16,9 +16,12 @@ pub mod error;
 pub mod event;
 pub mod host;
 pub mod kernel_cache;
+pub mod program;
+mod sizing;
 
 pub use backend::{Backend, Executable, LaunchError};
 pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
 pub use device::Device;
 pub use error::{Error, Result};
 pub use host::HostMemory;
+pub use program::{CompiledStep, InputView, Produced, Program};

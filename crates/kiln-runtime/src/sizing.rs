@@ -1,0 +1,241 @@
+//! Everything of a program that depends on sizes, worked out once for each set of sizes it is called with.
+
+use crate::program::{InputView, unbound};
+use crate::{Buffer, Device, Error, RawBuffer};
+use kiln_ir::{Dim, Symbol, TensorType};
+use kiln_kernels::InputLayout;
+use kiln_kernels::schedule::{Role, Schedule};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An input as the program was built for it.
+pub(crate) struct InputSpec {
+    ty: TensorType,
+    layout: InputLayout,
+}
+
+impl InputSpec {
+    pub(crate) fn new(ty: &TensorType, layout: &InputLayout) -> InputSpec {
+        InputSpec { ty: ty.clone(), layout: layout.clone() }
+    }
+
+    pub(crate) fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+}
+
+/// A program at given sizes.
+pub(crate) struct Sizing {
+    /// Values of the program's symbols, in [`Sizings::symbols`]' order.
+    values: Vec<i64>,
+    pub(crate) inputs: Vec<SizedInput>,
+    pub(crate) output_shapes: Vec<Vec<usize>>,
+    /// By buffer of the schedule.
+    pub(crate) buffer_bytes: Vec<usize>,
+    /// By step.
+    pub(crate) step_sizes: Vec<Vec<i64>>,
+    pub(crate) arena_bytes: usize,
+    /// By buffer of the schedule; only temporaries have one.
+    arena_offsets: Vec<usize>,
+}
+
+/// An input at given sizes.
+pub(crate) struct SizedInput {
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+    /// Place of the element at index zero, from the address that kernels get.
+    first: isize,
+    /// Smallest and largest place, relative to the first element; `None` without elements.
+    reach: Option<(isize, isize)>,
+    bits: usize,
+}
+
+/// The sizings of one program.
+pub(crate) struct Sizings {
+    /// The symbols, and an input and axis that each is the size of.
+    symbols: Vec<(Symbol, usize, usize)>,
+    /// The only one, when no size is symbolic.
+    fixed: Option<Arc<Sizing>>,
+    /// Those of recent calls, the last one at the end.
+    recent: Mutex<Vec<Arc<Sizing>>>,
+}
+
+/// Sizings kept a program.
+const SIZINGS_KEPT: usize = 64;
+
+impl Sizings {
+    pub(crate) fn new(inputs: &[InputSpec], outputs: &[TensorType], schedule: &Schedule) -> Result<Sizings, Error> {
+        let mut symbols: Vec<(Symbol, usize, usize)> = Vec::new();
+        for (input, spec) in inputs.iter().enumerate() {
+            for (axis, size) in spec.ty.shape.iter().enumerate() {
+                if let Some(symbol) = size.as_symbol().filter(|s| !symbols.iter().any(|(known, ..)| known == s)) {
+                    symbols.push((symbol, input, axis));
+                }
+            }
+        }
+        let fixed = match symbols.is_empty() {
+            true => Some(Arc::new(Sizing::new(vec![], &[], inputs, outputs, schedule)?)),
+            false => None,
+        };
+        Ok(Sizings { symbols, fixed, recent: Mutex::default() })
+    }
+
+    /// The sizing for these inputs, which are checked against it.
+    pub(crate) fn get(
+        &self,
+        specs: &[InputSpec],
+        outputs: &[TensorType],
+        schedule: &Schedule,
+        views: &[InputView<'_>],
+    ) -> Result<Arc<Sizing>, Error> {
+        if views.len() != specs.len() {
+            return Err(Error::InputCount { expected: specs.len(), got: views.len() });
+        }
+        let sizing = match &self.fixed {
+            Some(sizing) => sizing.clone(),
+            None => self.find(specs, outputs, schedule, views)?,
+        };
+        for (input, ((view, spec), sized)) in views.iter().zip(specs).zip(&sizing.inputs).enumerate() {
+            if view.dtype != spec.ty.dtype || view.shape != sized.shape {
+                return Err(wrong_type(input, view, spec));
+            }
+            let same = |axis: usize| view.strides.get(axis) == Some(&sized.strides[axis]) || sized.shape[axis] < 2;
+            if sized.reach.is_some() && !(0..sized.shape.len()).all(same) {
+                let expected: Vec<String> = spec.layout.strides.iter().map(Dim::to_string).collect();
+                let (strides, expected) = (view.strides.to_vec(), expected.join(", "));
+                return Err(Error::InputStrides { input, strides, expected });
+            }
+        }
+        Ok(sizing)
+    }
+
+    fn find(
+        &self,
+        specs: &[InputSpec],
+        outputs: &[TensorType],
+        schedule: &Schedule,
+        views: &[InputView<'_>],
+    ) -> Result<Arc<Sizing>, Error> {
+        let value = |&(_, input, axis): &(Symbol, usize, usize)| views[input].shape.get(axis).map(|&n| n as i64);
+        let matches = |sizing: &Arc<Sizing>| self.symbols.iter().zip(&sizing.values).all(|(s, v)| value(s) == Some(*v));
+        {
+            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = recent.iter().rev().find(|s| matches(s)) {
+                return Ok(found.clone());
+            }
+        }
+        let mut values = Vec::with_capacity(self.symbols.len());
+        for symbol in &self.symbols {
+            values.push(value(symbol).ok_or_else(|| wrong_type(symbol.1, &views[symbol.1], &specs[symbol.1]))?);
+        }
+        let sizing = Arc::new(Sizing::new(values, &self.symbols, specs, outputs, schedule)?);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() >= SIZINGS_KEPT {
+            recent.remove(0);
+        }
+        recent.push(sizing.clone());
+        Ok(sizing)
+    }
+}
+
+#[cold]
+fn wrong_type(input: usize, view: &InputView<'_>, spec: &InputSpec) -> Error {
+    let expected = Box::new(spec.ty.clone());
+    Error::InputType { input, dtype: view.dtype, shape: view.shape.to_vec(), expected }
+}
+
+impl Sizing {
+    fn new(
+        values: Vec<i64>,
+        symbols: &[(Symbol, usize, usize)],
+        inputs: &[InputSpec],
+        outputs: &[TensorType],
+        schedule: &Schedule,
+    ) -> Result<Sizing, Error> {
+        let value = |symbol: Symbol| symbols.iter().position(|s| s.0 == symbol).map(|i| values[i]);
+        let eval = |size: &Dim| size.eval(&value).ok_or_else(|| unbound(size));
+        let size = |size: &Dim| usize::try_from(eval(size)?).map_err(|_| unbound(size));
+        let shape = |ty: &TensorType| ty.shape.iter().map(size).collect::<Result<Vec<usize>, Error>>();
+
+        let inputs = inputs
+            .iter()
+            .map(|spec| SizedInput::new(shape(&spec.ty)?, spec, &eval))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let output_shapes = outputs.iter().map(shape).collect::<Result<Vec<_>, Error>>()?;
+        let mut buffer_bytes = Vec::with_capacity(schedule.buffers.len());
+        for decl in &schedule.buffers {
+            buffer_bytes.push(decl.dtype.bytes_for(size(&decl.elements)?).ok_or_else(|| unbound(&decl.elements))?);
+        }
+        let mut step_sizes = Vec::with_capacity(schedule.steps.len());
+        for step in &schedule.steps {
+            step_sizes.push(step.sizes.iter().map(eval).collect::<Result<Vec<i64>, Error>>()?);
+        }
+        let plan = kiln_kernels::plan(schedule, &value).map_err(|cause| Error::Schedule { cause: Box::new(cause) })?;
+        let offset = |index: usize| match schedule.buffers[index].role {
+            Role::Temp => plan.offsets.get(index).copied().flatten().unwrap_or(0),
+            _ => 0,
+        };
+        let arena_offsets = (0..schedule.buffers.len()).map(offset).collect();
+        let arena_bytes = plan.arena_bytes;
+        Ok(Sizing { values, inputs, output_shapes, buffer_bytes, step_sizes, arena_bytes, arena_offsets })
+    }
+
+    /// A temporary's place in the arena.
+    pub(crate) fn temp(&self, buffer: usize, arena: &Buffer) -> Result<RawBuffer, Error> {
+        let (offset, bytes) = (self.arena_offsets[buffer], self.buffer_bytes[buffer]);
+        if offset.checked_add(bytes).is_none_or(|end| end > arena.bytes_len()) {
+            return Err(Error::BrokenSchedule { buffer });
+        }
+        // SAFETY: the range lies in the arena.
+        Ok(RawBuffer { ptr: unsafe { arena.ptr().add(offset) }, bytes })
+    }
+}
+
+impl SizedInput {
+    fn new(
+        shape: Vec<usize>,
+        spec: &InputSpec,
+        eval: &dyn Fn(&Dim) -> Result<i64, Error>,
+    ) -> Result<SizedInput, Error> {
+        let wide = |dim: &Dim| isize::try_from(eval(dim)?).map_err(|_| unbound(dim));
+        let strides = spec.layout.strides.iter().map(wide).collect::<Result<Vec<isize>, Error>>()?;
+        let first = wide(&spec.layout.offset)?;
+        let mut reach = Some((0isize, 0isize));
+        for (axis, (&size, &stride)) in shape.iter().zip(&strides).enumerate() {
+            let too_far = || unbound(&spec.layout.strides[axis]);
+            reach = match (reach, isize::try_from(size).map_err(|_| too_far())?) {
+                (None, _) | (_, 0) => None,
+                (Some((low, high)), size) => {
+                    let last = stride.checked_mul(size - 1).ok_or_else(too_far)?;
+                    let low = low.checked_add(last.min(0)).ok_or_else(too_far)?;
+                    Some((low, high.checked_add(last.max(0)).ok_or_else(too_far)?))
+                }
+            };
+        }
+        Ok(SizedInput { shape, strides, first, reach, bits: spec.ty.dtype.size_in_bits() })
+    }
+
+    /// The memory as kernels see it, once it is known to hold every element.
+    pub(crate) fn raw(&self, input: usize, view: &InputView<'_>, device: Device) -> Result<RawBuffer, Error> {
+        let buffer = view.buffer;
+        if buffer.device() != device {
+            return Err(Error::WrongDevice { what: "input", index: input, device: buffer.device(), expected: device });
+        }
+        let Some((low, high)) = self.reach else {
+            return Ok(RawBuffer { ptr: buffer.ptr(), bytes: buffer.bytes_len() });
+        };
+        let bytes = buffer.bytes_len();
+        let outside = || Error::InputOutsideBuffer { input, bytes };
+        let offset = isize::try_from(view.offset).map_err(|_| outside())?;
+        let capacity = (bytes * 8 / self.bits) as isize;
+        let inside = |place: Option<isize>| place.is_some_and(|p| (0..capacity).contains(&p));
+        if !inside(offset.checked_add(low)) || !inside(offset.checked_add(high)) {
+            return Err(outside());
+        }
+        let start = offset.checked_sub(self.first).filter(|&s| s >= 0).ok_or_else(outside)? as usize * self.bits;
+        if !start.is_multiple_of(8) {
+            return Err(outside());
+        }
+        // SAFETY: `start` is at or below the buffer's end.
+        Ok(RawBuffer { ptr: unsafe { buffer.ptr().add(start / 8) }, bytes: bytes - start / 8 })
+    }
+}
