@@ -34,6 +34,8 @@ pub(super) struct Shape {
     pub nr: usize,
     /// Add to the C tile instead of overwriting it.
     pub accumulate: bool,
+    /// Fetch the four rows of W after these; only with `nr` of 4.
+    pub prefetch: bool,
 }
 
 impl Shape {
@@ -65,10 +67,12 @@ pub(super) const fn lanes(isa: Isa) -> usize {
 }
 
 /// The largest number of rows of A in a tile with four rows of W.
-pub(super) const fn max_rows(isa: Isa) -> usize {
-    match isa {
-        Isa::Avx512 => 6,
-        _ => 2,
+pub(super) const fn max_rows(isa: Isa, weight: Weight) -> usize {
+    match (isa, weight) {
+        (Isa::Avx512, _) => 6,
+        // The mask that splits pairs takes a register.
+        (_, Weight::Bf16) => 2,
+        _ => 3,
     }
 }
 
@@ -87,7 +91,7 @@ const STEPS: Gpr = Gpr::RCX;
 const W_STRIDE: Gpr = Gpr::R8;
 const C_STRIDE: Gpr = Gpr::R9;
 const W_STRIDE_3: Gpr = Gpr::R10;
-/// Row 4 of W.
+/// Row 4 of W: the fifth row of a tile, or what comes after one of four.
 const W_4: Gpr = Gpr::R11;
 const LEFT: Gpr = Gpr::RAX;
 /// Steps in one turn of the main loop.
@@ -140,7 +144,7 @@ impl Generator {
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
         }
         self.asm.lea(W_STRIDE_3, Mem::indexed(W_STRIDE, W_STRIDE, 2));
-        if shape.nr > 4 {
+        if shape.nr > 4 || shape.prefetch {
             self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
         }
         let (main, tail, done) = (self.asm.label(), self.asm.label(), self.asm.label());
@@ -186,7 +190,7 @@ impl Generator {
         let (a, w) = self.step_bytes();
         self.asm.alu_imm(Alu::Add, A, (a * steps) as i32);
         self.asm.alu_imm(Alu::Add, W, (w * steps) as i32);
-        if self.shape.nr > 4 {
+        if self.shape.nr > 4 || self.shape.prefetch {
             self.asm.alu_imm(Alu::Add, W_4, (w * steps) as i32);
         }
     }
@@ -213,6 +217,9 @@ impl Generator {
             }
             for column in 0..self.shape.nr {
                 let at = self.row_of_w(column).offset((u * w_bytes) as i32);
+                if self.shape.prefetch && pass == 0 {
+                    self.asm.prefetch_t1(self.row_of_w(column + 4).offset((u * w_bytes) as i32));
+                }
                 let (w, width) = (self.w, self.width);
                 match (self.shape.weight, pass) {
                     (Weight::F32, _) => self.asm.rm(ops::VMOVUPS, width, w, at),

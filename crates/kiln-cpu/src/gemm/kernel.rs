@@ -117,6 +117,7 @@ pub(super) fn get(shape: Shape) -> Result<MicroFn, MemoryError> {
 pub(super) enum Key {
     Micro(Shape),
     Dot(super::dot::Shape),
+    Sweep(super::sweep::Shape),
 }
 
 /// The entry of a piece of code that is generated once and never freed.

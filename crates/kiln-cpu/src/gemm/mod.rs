@@ -14,6 +14,7 @@
 
 mod blocked;
 mod dot;
+mod dots;
 mod kernel;
 mod pack;
 mod packed;
@@ -22,6 +23,8 @@ mod scratch;
 mod small;
 mod source;
 mod store;
+mod stream;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod transpose;

@@ -1,0 +1,214 @@
+//! Few rows with W[N, K] contiguous along k: dot products of rows of A and of W, see [`dot`](super::dot).
+
+use super::dot::{self, Weight};
+use super::kernel::MicroFn;
+use super::pack::{Lanes, pack};
+use super::scratch::Scratch;
+use super::small::{Shared, TASK_BYTES};
+use super::source::{Epilogue, Matrix, Operand, Tile};
+use super::{Gemm, GemmError, part};
+use crate::pool;
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// Columns of one tile for the epilogue.
+const TILE: usize = 64;
+
+/// The kernels of one height and width of a tile.
+#[derive(Clone, Copy)]
+struct Kernels {
+    /// Overwrites the tile.
+    plain: MicroFn,
+    /// The same, fetching the next rows of W.
+    fetching: MicroFn,
+    /// Adds to the tile.
+    adding: MicroFn,
+}
+
+impl Kernels {
+    fn get(gemm: &Gemm, weight: Weight, mr: usize, nr: usize) -> Result<Kernels, GemmError> {
+        let get = |accumulate, prefetch| {
+            let prefetch = prefetch && nr == 4;
+            dot::get(dot::Shape { isa: gemm.isa, weight, mr, nr, accumulate, prefetch })
+        };
+        Ok(Kernels { plain: get(false, false)?, fetching: get(false, true)?, adding: get(true, false)? })
+    }
+}
+
+/// One product, as its tasks see it.
+struct Dots<'a> {
+    gemm: &'a Gemm,
+    shared: Shared,
+    /// Bytes from one row of W to the next (wrapping), and of an element.
+    w_stride: usize,
+    size: usize,
+    /// Elements of K in a step, whole steps, and steps with the padded one.
+    step: usize,
+    steps: usize,
+    padded: usize,
+    /// Tiles of rows, and the height of the taller ones.
+    tiles: usize,
+    tall: usize,
+    /// Rows of W in a tile.
+    nr: usize,
+    /// By height (tall, short), then whole width and what is left over at the end of a tile.
+    kernels: [[Kernels; 2]; 2],
+}
+
+/// Runs a product.
+///
+/// # Safety
+/// As for [`Gemm::run`]; B is of the type that `weight` names, with a row stride of one.
+pub(super) unsafe fn run(
+    gemm: &Gemm,
+    a: &Operand<'_>,
+    b: &Matrix,
+    weight: Weight,
+    epilogue: &dyn Epilogue,
+) -> Result<(), GemmError> {
+    let (m, n, k) = (gemm.m, gemm.n, gemm.k);
+    let step = dot::step(gemm.isa, weight);
+    let padded = k.div_ceil(step);
+    let tiles = m.div_ceil(dot::max_rows(gemm.isa, weight));
+    let (tall, short) = (m.div_ceil(tiles), m / tiles);
+    let nr = if m == 1 { 8 } else { 4 };
+    let left = if n % TILE % nr > 0 { n % TILE % nr } else { nr };
+    let both = |mr| -> Result<_, GemmError> {
+        Ok([Kernels::get(gemm, weight, mr, nr)?, Kernels::get(gemm, weight, mr, left)?])
+    };
+    let kernels = [both(tall)?, both(short)?];
+    let blocks = Scratch::take::<f32>(m * padded * step);
+    for t in 0..tiles {
+        let rows = part(m, tiles, t);
+        // SAFETY: tile t's part of the blocks; the operand is the caller's.
+        unsafe { block_a(gemm, a, rows.clone(), weight, blocks.ptr::<f32>().add(rows.start * padded * step)) };
+    }
+    let size = b.dtype.size_in_bits() / 8;
+    let dots = Dots {
+        gemm,
+        shared: Shared { a: blocks.ptr(), b: b.data },
+        w_stride: (b.column_stride * size as isize) as usize,
+        size,
+        step,
+        steps: k / step,
+        padded,
+        tiles,
+        tall,
+        nr,
+        kernels,
+    };
+    let groups = n.div_ceil(TILE);
+    let threads = if n * k * size < 2 * TASK_BYTES { 1 } else { gemm.threads.clamp(1, pool::threads()) };
+    let tasks = groups.min(((n * k * size) / TASK_BYTES).max(4 * threads));
+    pool::run(tasks, threads, &|task| {
+        let tile = Scratch::take::<f32>(m * TILE);
+        for group in part(groups, tasks, task) {
+            let columns = group * TILE..n.min((group + 1) * TILE);
+            // SAFETY: the tile is this task's alone; the operands are the caller's.
+            unsafe {
+                dots.tile(columns.clone(), tile.ptr());
+                epilogue.apply(Tile {
+                    data: tile.ptr(),
+                    dtype: DType::F32,
+                    row_stride: TILE,
+                    row: 0,
+                    rows: m,
+                    column: columns.start,
+                    columns: columns.len(),
+                });
+            }
+        }
+    });
+    Ok(())
+}
+
+impl Dots<'_> {
+    /// All rows of A times some columns of B, into `tile`.
+    unsafe fn tile(&self, columns: Range<usize>, tile: *mut f32) {
+        for first in columns.clone().step_by(self.nr) {
+            let width = self.nr.min(columns.end - first);
+            let w = self.shared.b.wrapping_add(first.wrapping_mul(self.w_stride));
+            for t in 0..self.tiles {
+                let rows = part(self.gemm.m, self.tiles, t);
+                let kernels = &self.kernels[usize::from(rows.len() != self.tall)][usize::from(width < self.nr)];
+                // The last pass over these rows of W leaves time to fetch the next ones.
+                let kernel = if t + 1 == self.tiles { kernels.fetching } else { kernels.plain };
+                // SAFETY: the blocks of this tile's rows and `width` rows of W; the tile's rows hold TILE sums.
+                unsafe {
+                    let a = self.shared.a.add(rows.start * self.padded * self.step);
+                    let c = tile.add(rows.start * TILE + first - columns.start);
+                    kernel(a.cast(), w, c.cast(), self.steps, self.w_stride, TILE * 4);
+                }
+            }
+        }
+        if self.steps < self.padded {
+            // SAFETY: as above.
+            unsafe { self.tail(columns, tile) };
+        }
+    }
+
+    /// Adds what is left of K after the whole steps, from copies of W's ends padded with zeros.
+    unsafe fn tail(&self, columns: Range<usize>, tile: *mut f32) {
+        let mut ends = [0u8; 8 * 64];
+        let (done, bytes) = (self.steps * self.step, self.step * self.size);
+        for first in columns.clone().step_by(self.nr) {
+            let width = self.nr.min(columns.end - first);
+            // SAFETY: the ends of `width ≤ 8` rows of W, each shorter than a step of at most 64 bytes.
+            unsafe {
+                for column in 0..width {
+                    let w = self.shared.b.wrapping_add((first + column).wrapping_mul(self.w_stride));
+                    let to = ends.as_mut_ptr().add(column * bytes);
+                    std::ptr::copy_nonoverlapping(w.add(done * self.size), to, (self.gemm.k - done) * self.size);
+                }
+                for t in 0..self.tiles {
+                    let rows = part(self.gemm.m, self.tiles, t);
+                    let kernels = &self.kernels[usize::from(rows.len() != self.tall)][usize::from(width < self.nr)];
+                    let a = self.shared.a.add((rows.start * self.padded + self.steps * rows.len()) * self.step);
+                    let c = tile.add(rows.start * TILE + first - columns.start);
+                    (kernels.adding)(a.cast(), ends.as_ptr(), c.cast(), 1, bytes, TILE * 4);
+                }
+            }
+        }
+    }
+}
+
+/// Blocks rows of A for the dot kernels: `[step][row][lane]`, bf16 weights with even and odd elements apart, zeros after
+/// the last k.
+unsafe fn block_a(gemm: &Gemm, a: &Operand<'_>, rows: Range<usize>, weight: Weight, to: *mut f32) {
+    let step = dot::step(gemm.isa, weight);
+    let steps = gemm.k.div_ceil(step);
+    let row = Scratch::take::<f32>(steps * step);
+    let count = rows.len();
+    for (i, r) in rows.enumerate() {
+        // SAFETY: the row buffer holds all padded k; `to` holds `count` rows of them.
+        unsafe {
+            let padded = std::slice::from_raw_parts_mut(row.ptr::<f32>(), steps * step);
+            padded[gemm.k..].fill(0.0);
+            match a {
+                Operand::Strided(m) if m.dtype == DType::F32 && m.column_stride == 1 => {
+                    let from = m.data.cast::<f32>().offset(r as isize * m.row_stride);
+                    std::ptr::copy_nonoverlapping(from, padded.as_mut_ptr(), gemm.k);
+                }
+                // Seen with the roles of lanes and k exchanged, a row is one k of contiguous lanes.
+                Operand::Strided(m) => {
+                    let from =
+                        Lanes { data: m.data, dtype: m.dtype, lane_stride: m.column_stride, k_stride: m.row_stride };
+                    pack::<f32>(gemm.isa, &from, 0..gemm.k, gemm.k, r..r + 1, padded.as_mut_ptr());
+                }
+                Operand::Rows(source) => source.fill(r, 0..gemm.k, padded.as_mut_ptr().cast()),
+                Operand::Columns(_) | Operand::Packed(_) => unreachable!("turned down by `Gemm::check`"),
+            }
+            for (s, block) in padded.chunks_exact(step).enumerate() {
+                let to = std::slice::from_raw_parts_mut(to.add((s * count + i) * step), step);
+                if weight == Weight::Bf16 {
+                    let (even, odd) = to.split_at_mut(step / 2);
+                    for (pair, (even, odd)) in block.chunks_exact(2).zip(even.iter_mut().zip(odd)) {
+                        (*even, *odd) = (pair[0], pair[1]);
+                    }
+                } else {
+                    to.copy_from_slice(block);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Generated kernels that add a few rows of an unpacked B[K, N] to C, sweeping along n: every row of B is read from start
+//! to end, as the hardware likes it, while C's rows stay in the first or second cache level.
+//!
+//! ```text
+//!  for each vector of columns:  c[0..mr] += Σ over `depth` rows of B:  a[row][0..mr] · b[row]
+//! ```
+
+use super::kernel::{Format, Key, MicroFn, cached};
+use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
+use crate::features::Isa;
+use crate::memory::MemoryError;
+
+/// Rows of B in one sweep: as many streams as hardware prefetching follows well.
+pub(super) const DEPTH: usize = 8;
+/// Most rows of A.
+pub(super) const ROWS: usize = 8;
+
+/// Everything a sweep's code depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Shape {
+    pub isa: Isa,
+    /// f32, bf16 or f16.
+    pub format: Format,
+    /// Rows of A and C, at most [`ROWS`].
+    pub mr: usize,
+    /// Rows of B, at most [`DEPTH`].
+    pub depth: usize,
+}
+
+/// The kernel of a shape. Its arguments are `(a, b, c, vectors, b_stride, c_stride)`; a is `[depth][mr]`.
+pub(super) fn get(shape: Shape) -> Result<MicroFn, MemoryError> {
+    let entry = cached(Key::Sweep(shape), || generate(&shape))?;
+    // SAFETY: the code follows the C convention with these arguments and is never freed.
+    Ok(unsafe { std::mem::transmute::<*const u8, MicroFn>(entry as *const u8) })
+}
+
+const A: Gpr = Gpr::RDI;
+const B: Gpr = Gpr::RSI;
+const C: Gpr = Gpr::RDX;
+const VECTORS: Gpr = Gpr::RCX;
+const B_STRIDE: Gpr = Gpr::R8;
+const C_STRIDE: Gpr = Gpr::R9;
+const B_STRIDE_3: Gpr = Gpr::R10;
+/// Row 4 of B.
+const B_4: Gpr = Gpr::R11;
+const C_STRIDE_3: Gpr = Gpr::RAX;
+/// Row 4 of C.
+const C_4: Gpr = Gpr::RBX;
+
+struct Generator {
+    shape: Shape,
+    width: Width,
+    asm: Assembler,
+    /// First of the registers that hold A, where it fits.
+    held: Option<u8>,
+}
+
+fn generate(shape: &Shape) -> Vec<u8> {
+    let avx512 = shape.isa == Isa::Avx512;
+    let width = if avx512 { Width::V512 } else { Width::V256 };
+    // Accumulators, two registers for B, one for a broadcast; what is left can hold A.
+    let used = shape.mr + 3;
+    let fits = shape.mr * shape.depth + used <= if avx512 { 32 } else { 16 };
+    let mut g = Generator { shape: *shape, width, asm: Assembler::new(), held: fits.then_some(used as u8) };
+    g.emit();
+    g.asm.finish()
+}
+
+impl Generator {
+    fn emit(&mut self) {
+        let shape = self.shape;
+        self.asm.push(C_4);
+        self.asm.lea(B_STRIDE_3, Mem::indexed(B_STRIDE, B_STRIDE, 2));
+        self.asm.lea(C_STRIDE_3, Mem::indexed(C_STRIDE, C_STRIDE, 2));
+        self.asm.lea(B_4, Mem::indexed(B, B_STRIDE, 4));
+        self.asm.lea(C_4, Mem::indexed(C, C_STRIDE, 4));
+        if let Some(first) = self.held {
+            for i in 0..shape.mr * shape.depth {
+                let at = Mem::base(A).offset(i as i32 * 4);
+                self.asm.rm(ops::VBROADCASTSS, self.width, VReg(first + i as u8), at);
+            }
+        }
+        let (top, done) = (self.asm.label(), self.asm.label());
+        self.asm.test(VECTORS, VECTORS);
+        self.asm.jcc(Cond::Equal, done);
+        self.asm.align(32);
+        self.asm.bind(top);
+        for row in 0..shape.mr {
+            self.asm.rm(ops::VMOVUPS, self.width, VReg(row as u8), Self::row(C, C_4, C_STRIDE, C_STRIDE_3, row));
+        }
+        for depth in 0..shape.depth {
+            let b = VReg((shape.mr + depth % 2) as u8);
+            let at = Self::row(B, B_4, B_STRIDE, B_STRIDE_3, depth);
+            match shape.format {
+                Format::Bf16 => {
+                    self.asm.rm(ops::VPMOVZXWD, self.width, b, at);
+                    self.asm.rmi(ops::VPSLLD_I, self.width, b, b, 16);
+                }
+                Format::F16 => self.asm.rm(ops::VCVTPH2PS, self.width, b, at),
+                _ => self.asm.rm(ops::VMOVUPS, self.width, b, at),
+            }
+            for row in 0..shape.mr {
+                self.multiply_add(row, depth, b);
+            }
+        }
+        for row in 0..shape.mr {
+            let at = Self::row(C, C_4, C_STRIDE, C_STRIDE_3, row);
+            self.asm.mr(ops::VMOVUPS_ST, self.width, at, VReg(row as u8));
+        }
+        let bytes = self.width.bytes() as i32;
+        let b_bytes = bytes / 4 * shape.format.size() as i32;
+        self.asm.alu_imm(Alu::Add, B, b_bytes);
+        self.asm.alu_imm(Alu::Add, C, bytes);
+        if shape.depth > 4 {
+            self.asm.alu_imm(Alu::Add, B_4, b_bytes);
+        }
+        if shape.mr > 4 {
+            self.asm.alu_imm(Alu::Add, C_4, bytes);
+        }
+        self.asm.dec(VECTORS);
+        self.asm.jcc(Cond::NotEqual, top);
+        self.asm.bind(done);
+        self.asm.vzeroupper();
+        self.asm.pop(C_4);
+        self.asm.ret();
+    }
+
+    fn row(base: Gpr, base_4: Gpr, stride: Gpr, stride_3: Gpr, row: usize) -> Mem {
+        let base = if row < 4 { base } else { base_4 };
+        match row % 4 {
+            0 => Mem::base(base),
+            1 => Mem::indexed(base, stride, 1),
+            2 => Mem::indexed(base, stride, 2),
+            _ => Mem::indexed(base, stride_3, 1),
+        }
+    }
+
+    fn multiply_add(&mut self, row: usize, depth: usize, b: VReg) {
+        let index = depth * self.shape.mr + row;
+        let acc = VReg(row as u8);
+        let at = Mem::base(A).offset(index as i32 * 4);
+        match self.held {
+            Some(first) => self.asm.rvm(ops::VFMADD231PS, self.width, acc, b, VReg(first + index as u8)),
+            None if self.shape.isa == Isa::Avx512 => {
+                self.asm.vector(ops::VFMADD231PS, self.width, Args::rvm(acc, b, at).broadcast());
+            }
+            None => {
+                let a = VReg(self.shape.mr as u8 + 2);
+                self.asm.rm(ops::VBROADCASTSS, self.width, a, at);
+                self.asm.rvm(ops::VFMADD231PS, self.width, acc, b, a);
+            }
+        }
+    }
+}
