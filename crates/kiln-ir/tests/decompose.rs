@@ -1,9 +1,10 @@
 //! A decomposed op gives what the op gives.
 
 use kiln_ir::decompose::decompose;
+use kiln_ir::examples::examples;
 use kiln_ir::{
-    ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, ReduceKind, Scalar, Source, TensorType, Tolerance,
-    TypeError, WindowDims, interpret,
+    ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, Scalar, Source, TensorType,
+    Tolerance, TypeError, WindowDims, interpret,
 };
 
 /// A small deterministic generator of test data.
@@ -184,6 +185,31 @@ fn symbolic_sizes_stay_symbolic() {
         let inputs = [[n, 4, t, 3], [n, 2, s, 3], [n, 2, s, 3]].map(|shape| random.tensor(DType::F32, &shape));
         check(&graph, &inputs, &(n, t, s));
     }
+}
+
+#[test]
+fn every_example_of_an_op_runs_and_decomposes() {
+    let mut large = 0;
+    for example in examples() {
+        for binding in &example.bindings {
+            for seed in 0..3 {
+                let literals = example.inputs(binding, seed).unwrap();
+                let inputs: Vec<HostTensor> = literals.iter().map(|l| HostTensor::from_literal(l).unwrap()).collect();
+                let outputs = interpret::run_at(&example.graph, &inputs, binding)
+                    .unwrap_or_else(|e| panic!("{}: {e}", example.name));
+                let node = example.graph.outputs()[0].node;
+                let value = |s| binding.iter().find(|(symbol, _)| *symbol == s).map(|&(_, n)| n);
+                let ty = example.graph.ty(node);
+                let shape: Vec<usize> = ty.shape.iter().map(|d| d.eval(&value).unwrap() as usize).collect();
+                assert_eq!((outputs[0].dtype(), outputs[0].shape()), (ty.dtype, &shape[..]), "{}", example.name);
+                if matches!(example.kind, OpKind::Conv | OpKind::ReduceWindow(_) | OpKind::Attention) {
+                    check(&example.graph, &inputs, &example.name);
+                    large += 1;
+                }
+            }
+        }
+    }
+    assert!(large > 0);
 }
 
 #[test]

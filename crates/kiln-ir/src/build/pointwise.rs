@@ -1,7 +1,7 @@
 //! Pointwise functions under their usual names, broadcasting, and those that take a few primitives.
 
-use super::{Built, Emit, broadcast, broadcast_shapes, broadcast_to, narrow, reshape};
-use crate::{BinaryOp, CompareOp, DType, Dim, HostTensor, Op, Scalar, UnaryOp};
+use super::{Built, Emit, broadcast, broadcast_shapes, broadcast_to, fail, narrow, reshape};
+use crate::{BinaryOp, CompareOp, DType, Dim, HostTensor, Op, Scalar, TensorType, TypeError, UnaryOp};
 
 macro_rules! unary_functions {
     ($($(#[$doc:meta])* $name:ident = $op:ident,)*) => {$(
@@ -182,13 +182,16 @@ pub fn constant_i64<E: Emit>(e: &mut E, values: &[i64]) -> Built<E> {
 }
 
 /// A constant tensor of rounded floats.
-///
-/// # Panics
-/// When the number of values is not that of the shape.
 #[track_caller]
 pub fn constant_f64<E: Emit>(e: &mut E, dtype: DType, shape: &[usize], values: &[f64]) -> Built<E> {
-    let tensor = HostTensor::from_f64(dtype, shape, values).expect("as many values as the shape takes");
-    e.emit(Op::Constant(tensor.to_literal()), &[])
+    match HostTensor::from_f64(dtype, shape, values) {
+        Ok(tensor) => e.emit(Op::Constant(tensor.to_literal()), &[]),
+        Err(_) => {
+            let ty = TensorType::fixed(dtype, shape);
+            let what = "another number of elements than values";
+            fail::<_, E>("constant", TypeError::BadAttribute { what, ty })
+        }
+    }
 }
 
 /// A size as a number that can be computed with: a tensor of rank 0. A symbolic size is the last element of an iota, which

@@ -56,7 +56,16 @@ impl Sizes {
 /// assert_eq!(interpret::run(&graph, &[input]).unwrap()[0].to_f64(), [2.0, 5.0]);
 /// ```
 pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, InterpretError> {
-    run_with(graph, inputs, &mut Silent)
+    interpret(graph, inputs, &[], &mut Silent)
+}
+
+/// [`run`] with sizes for symbols that no input gives.
+pub fn run_at(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    sizes: &[(Symbol, i64)],
+) -> Result<Vec<HostTensor>, InterpretError> {
+    interpret(graph, inputs, sizes, &mut Silent)
 }
 
 /// Sees, and may change, the values of an interpreted graph on their way: to find where a program went wrong, or to learn how
@@ -80,7 +89,16 @@ pub fn run_with(
     inputs: &[HostTensor],
     observer: &mut dyn Observer,
 ) -> Result<Vec<HostTensor>, InterpretError> {
-    let sizes = bind(graph, inputs)?;
+    interpret(graph, inputs, &[], observer)
+}
+
+fn interpret(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    sizes: &[(Symbol, i64)],
+    observer: &mut dyn Observer,
+) -> Result<Vec<HostTensor>, InterpretError> {
+    let sizes = bind(graph, inputs, sizes)?;
     let last_use = last_uses(graph);
     let mut values: Vec<Option<HostTensor>> = vec![None; graph.nodes().len()];
     for (id, node) in graph.iter() {
@@ -122,11 +140,11 @@ fn last_uses(graph: &Graph) -> Vec<usize> {
 }
 
 /// Gives each symbol its number and checks every input against its declaration.
-fn bind(graph: &Graph, inputs: &[HostTensor]) -> Result<Sizes, InterpretError> {
+fn bind(graph: &Graph, inputs: &[HostTensor], given: &[(Symbol, i64)]) -> Result<Sizes, InterpretError> {
     if inputs.len() != graph.inputs().len() {
         return Err(InterpretError::InputCount { expected: graph.inputs().len(), got: inputs.len() });
     }
-    let mut sizes = Sizes(Vec::new());
+    let mut sizes = Sizes(given.to_vec());
     for (input, (tensor, &id)) in inputs.iter().zip(graph.inputs()).enumerate() {
         let ty = graph.ty(id);
         if tensor.dtype() != ty.dtype || tensor.rank() != ty.rank() {

@@ -6,6 +6,7 @@ use kiln_ir::interpret::special::erf;
 use kiln_ir::{CompareOp, DType, Error, HostTensor, NodeId, Tolerance};
 
 type Function = fn(&mut GraphBuilder, &NodeId) -> Result<NodeId, Error>;
+type Expected = fn(f64) -> f64;
 
 const POINTS: [f64; 21] = [
     -1e30, -700.0, -80.0, -25.0, -6.5, -3.0, -1.5, -1.0, -0.5, -1e-3, 0.0, 1e-9, 1e-3, 0.5, 1.0, 1.5, 3.0, 6.5, 25.0,
@@ -22,7 +23,7 @@ fn softplus(x: f64) -> f64 {
 
 #[test]
 fn activations_are_what_they_say() {
-    let functions: &[(&str, Function, fn(f64) -> f64)] = &[
+    let functions: &[(&str, Function, Expected)] = &[
         ("relu", |b, x| build::relu(b, x), |x| x.max(0.0)),
         ("relu6", |b, x| build::relu6(b, x), |x| x.clamp(0.0, 6.0)),
         ("leaky_relu", |b, x| build::leaky_relu(b, x, 0.1), |x| if x > 0.0 { x } else { 0.1 * x }),
