@@ -100,7 +100,11 @@ impl Domain {
 
     /// Splits axes so that the divisions in `open` become exact; `None` if there is nothing to split. Gives the new domain
     /// and the old variables over the new ones.
-    pub fn split(&self, open: &[Division]) -> Option<(Domain, Vec<Dim>)> {
+    pub fn split(&self, open: &[Division], known: &Ranges) -> Option<(Domain, Vec<Dim>)> {
+        if open.is_empty() {
+            return None;
+        }
+        let ranges = self.ranges(known);
         let mut cuts: Vec<Vec<Dim>> = vec![Vec::new(); self.shape.len()];
         for Division { value, divisor } in open {
             for (d, cuts) in cuts.iter_mut().enumerate() {
@@ -108,7 +112,13 @@ impl Domain {
                 if coef.is_zero() || coef.div_exact(divisor).is_some() {
                     continue;
                 }
-                let Some(cut) = divisor.div_exact(&coef) else { continue };
+                let Some(mut cut) = divisor.div_exact(&coef) else { continue };
+                if !cut.is_nonneg(&ranges) {
+                    cut = -cut;
+                    if !cut.is_nonneg(&ranges) {
+                        continue;
+                    }
+                }
                 let size = &self.shape[d];
                 if cut.is_one() || cut == *size || size.div_exact(&cut).is_none() || cuts.contains(&cut) {
                     continue;

@@ -111,7 +111,7 @@ pub(crate) fn trace_group(
         if round == ROUNDS {
             return done;
         }
-        let Some((split, axes)) = domain.split(&open) else { return done };
+        let Some((split, axes)) = domain.split(&open, scope.known) else { return done };
         let ranges = split.ranges(scope.known);
         *roots = roots.iter().map(|root| root.rebased(&axes, &ranges)).collect();
         *domain = split;

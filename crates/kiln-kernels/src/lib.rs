@@ -29,6 +29,8 @@ mod plan;
 mod pointwise;
 mod print;
 mod realise;
+#[doc(hidden)]
+pub mod reference;
 mod routine;
 pub mod schedule;
 mod stages;

@@ -211,14 +211,31 @@ impl<'a> Tracer<'a> {
         let result = if reduced.iter().all(|&axis| shape[axis].is_one()) {
             match kind {
                 ReductionKind::Arg(_) => self.trace.dag.constant(Scalar::int(DType::I64, 0)),
-                ReductionKind::Reduce(_) => self.value_at(node.operands[0], root.index.clone())?,
+                ReductionKind::Reduce(kind) => {
+                    let value = self.value_at(node.operands[0], root.index.clone())?;
+                    // A sum starts from zero, which takes the sign from a negative zero.
+                    let dag = &mut self.trace.dag;
+                    let zero = dag.value(value).dtype;
+                    match kind {
+                        ReduceKind::Sum if zero.is_float() => {
+                            let zero = dag.constant(Scalar::float(zero, 0.0));
+                            dag.binary(BinaryOp::Add, value, zero)
+                        }
+                        _ => value,
+                    }
+                }
             }
         } else {
             self.check_row(domain, root, reduced, matches!(kind, ReductionKind::Arg(_)))?;
             let value = self.value_at(node.operands[0], root.index.clone())?;
             let acc = self.trace.dag.value(value).dtype;
             let of = if matches!(kind, ReductionKind::Arg(_)) { DType::I64 } else { acc };
-            let result = self.trace.dag.add(Def::Reduced { kind, value }, of);
+            let mut result = self.trace.dag.add(Def::Reduced { kind, value }, of);
+            let never_empty = reduced.iter().all(|&axis| shape[axis].as_const().is_some_and(|n| n > 0));
+            if let Some((op, start)) = identity(kind, dtype).filter(|_| !never_empty) {
+                let start = self.trace.dag.constant(start);
+                result = self.trace.dag.binary(op, result, start);
+            }
             let in_range = matches!(kind, ReductionKind::Reduce(ReduceKind::Max | ReduceKind::Min));
             self.trace.dag.settle(result, dtype, in_range, self.scope.numerics)
         };
@@ -276,7 +293,7 @@ impl<'a> Tracer<'a> {
         let misfit = Misfit { node: id };
         match &node.op {
             Op::Full { value, .. } => Ok(self.trace.dag.constant(*value)),
-            Op::Constant(literal) if self.scope.storage[id.index()].is_none() => {
+            Op::Constant(literal) if literal_scalar(literal).is_some() => {
                 literal_scalar(literal).map(|c| self.trace.dag.constant(c)).ok_or(misfit)
             }
             Op::Constant(_) | Op::Input { .. } => {
@@ -304,7 +321,7 @@ impl<'a> Tracer<'a> {
                 let operand = node.operands[0];
                 let from = graph.ty(operand).dtype;
                 if !bitcast_on_values(from, *to) {
-                    let storage = self.scope.storage[operand.index()].as_ref().ok_or(misfit)?;
+                    let storage = self.scope.storage[operand.index()].as_ref().ok_or(Misfit { node: operand })?;
                     if self.inside.contains_key(&operand) {
                         return Err(Misfit { node: operand });
                     }
@@ -506,8 +523,12 @@ impl<'a> Tracer<'a> {
                 }
             }
         }
-        let (_, last) = parts.pop().ok_or(Misfit { node: operands[0] })?;
         let dag = &mut self.trace.dag;
+        let Some((_, last)) = parts.pop() else {
+            // Out of range of every operand: a guard keeps the value from being used.
+            let dtype = graph.ty(operands[0]).dtype;
+            return Ok(dag.constant(if dtype.is_float() { Scalar::float(dtype, 0.0) } else { Scalar::int(dtype, 0) }));
+        };
         Ok(parts.into_iter().rev().fold(last, |otherwise, (condition, value)| match condition {
             Some(condition) => dag.select(condition, value, otherwise),
             None => value,
@@ -554,18 +575,21 @@ impl<'a> Tracer<'a> {
 
 /// The element of a constant that has one.
 pub(crate) fn literal_scalar(literal: &kiln_ir::Literal) -> Option<Scalar> {
-    if literal.shape.iter().product::<usize>() != 1 {
-        return None;
-    }
-    let mut word = [0u8; 8];
-    let bytes = literal.bytes.get(..literal.dtype.bytes_for(1)?)?;
-    word.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    let bits = u64::from_le_bytes(word);
-    Some(match literal.dtype {
-        DType::F32 => Scalar::float(DType::F32, f32::from_bits(bits as u32).into()),
-        DType::F64 => Scalar::float(DType::F64, f64::from_bits(bits)),
-        DType::Bf16 => Scalar::float(DType::Bf16, f32::from_bits((bits as u32) << 16).into()),
-        dtype if dtype.is_int() || dtype == DType::Bool => Scalar::int(dtype, bits as i64),
+    if literal.shape.iter().product::<usize>() == 1 { literal.element(0) } else { None }
+}
+
+/// What a short integer's largest or smallest of nothing is; an accumulator starts from that of its own, wider type.
+fn identity(kind: ReductionKind, dtype: DType) -> Option<(BinaryOp, Scalar)> {
+    let low = match dtype {
+        DType::I8 => -128,
+        DType::I16 => -32768,
+        DType::U8 => 0,
         _ => return None,
-    })
+    };
+    let high = low + (1 << dtype.size_in_bits()) - 1;
+    match kind {
+        ReductionKind::Reduce(ReduceKind::Max) => Some((BinaryOp::Max, Scalar::Int(DType::I32, low))),
+        ReductionKind::Reduce(ReduceKind::Min) => Some((BinaryOp::Min, Scalar::Int(DType::I32, high))),
+        _ => None,
+    }
 }

@@ -1,0 +1,167 @@
+//! Schedules give what the interpreter gives: on every op's examples and on random graphs, run by the reference executor.
+
+use kiln_ir::decompose::decompose;
+use kiln_ir::examples::{self, Random};
+use kiln_ir::generate::{self, symbol_value};
+use kiln_ir::{Dim, Graph, HostTensor, Op, Symbol, TensorType, Tolerance, interpret, shrink};
+use kiln_kernels::{InputLayout, Numerics, ScheduleOptions, reference, schedule};
+
+/// Only ops that have kernels.
+fn with_kernels(graph: &Graph) -> Graph {
+    decompose(graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap()
+}
+
+/// How an input lies in memory: the layout, its numbers, and how many elements the memory has.
+struct Placed {
+    layout: InputLayout,
+    strides: Vec<i64>,
+    offset: i64,
+    elements: usize,
+}
+
+/// Row-major, or axes in another order with gaps, an offset, and some axes backwards.
+fn place(shape: &[usize], ty: &TensorType, random: &mut Random) -> Placed {
+    if random.chance(0.5) {
+        let layout = InputLayout::contiguous(ty);
+        let mut strides = vec![1; shape.len()];
+        (1..shape.len()).rev().for_each(|d| strides[d - 1] = strides[d] * shape[d] as i64);
+        return Placed { layout, strides, offset: 0, elements: shape.iter().product() };
+    }
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    random.shuffle(&mut order);
+    let (mut strides, mut step, mut offset) = (vec![0; shape.len()], 1 + random.below(2) as i64, 0);
+    let (mut low, mut high) = (0, 0);
+    for &d in &order {
+        let size = shape[d] as i64;
+        strides[d] = if random.chance(0.2) { -step } else { step };
+        let reach = strides[d] * (size - 1).max(0);
+        (low, high) = (low + reach.min(0), high + reach.max(0));
+        step *= size.max(1) + random.below(2) as i64;
+    }
+    offset += random.below(3) as i64 - low;
+    let elements = usize::try_from(offset + high + 1).unwrap();
+    let layout = InputLayout { strides: strides.iter().map(|&s| Dim::from(s)).collect(), offset: offset.into() };
+    Placed { layout, strides, offset, elements }
+}
+
+impl Placed {
+    fn each(&self, shape: &[usize], visit: &mut dyn FnMut(usize, usize)) {
+        for number in 0..shape.iter().product() {
+            let (mut rest, mut at) = (number, self.offset);
+            for (&size, &stride) in shape.iter().zip(&self.strides).rev() {
+                at += (rest % size) as i64 * stride;
+                rest /= size;
+            }
+            visit(number, at as usize);
+        }
+    }
+}
+
+/// What is wrong with the schedule of a graph, if anything. `None` too for a graph that the interpreter does not run.
+fn fault(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    options: &ScheduleOptions,
+    size: &dyn Fn(Symbol) -> Option<i64>,
+    seed: u64,
+) -> Option<String> {
+    let wanted = interpret::run(graph, inputs).ok()?;
+    let random = &mut Random(seed);
+    let placed: Vec<Placed> =
+        graph.inputs().iter().zip(inputs).map(|(&id, t)| place(t.shape(), graph.ty(id), random)).collect();
+    let layouts: Vec<InputLayout> = placed.iter().map(|p| p.layout.clone()).collect();
+    let schedule = match schedule(graph, &layouts, options) {
+        Ok(schedule) => schedule,
+        Err(e) => return Some(format!("does not schedule: {e}")),
+    };
+    let mut memory = Vec::new();
+    for (tensor, placed) in inputs.iter().zip(&placed) {
+        let mut flat = HostTensor::zeros(tensor.dtype(), &[placed.elements]).unwrap();
+        placed.each(tensor.shape(), &mut |number, at| flat.set(at, tensor.get(number)));
+        memory.push(flat);
+    }
+    let before = memory.clone();
+    let got = match reference::run(&schedule, &mut memory, size) {
+        Ok(got) => got,
+        Err(e) => return Some(format!("{e}\n{schedule}")),
+    };
+    for (number, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+        let mut shaped = HostTensor::zeros(got.dtype(), wanted.shape()).unwrap();
+        match graph.outputs()[number].updates {
+            Some(input) => placed[input].each(wanted.shape(), &mut |n, at| shaped.set(n, got.get(at))),
+            None => (0..wanted.elements()).for_each(|i| shaped.set(i, got.get(i))),
+        }
+        let tolerance = Tolerance::of(wanted.dtype()).times(4.0);
+        if let Err(e) = shaped.compare(wanted, tolerance) {
+            return Some(format!("output {number}: {e}\n{schedule}"));
+        }
+    }
+    for (input, (now, before)) in memory.iter().zip(&before).enumerate() {
+        if !updated(graph, input) && now.bytes() != before.bytes() {
+            return Some(format!("input {input} changed\n{schedule}"));
+        }
+    }
+    None
+}
+
+fn updated(graph: &Graph, input: usize) -> bool {
+    graph.outputs().iter().any(|o| o.updates == Some(input))
+}
+
+fn eager() -> ScheduleOptions {
+    ScheduleOptions { numerics: Numerics::Eager, ..Default::default() }
+}
+
+#[test]
+fn every_op_has_a_schedule() {
+    let mut failures = Vec::new();
+    for example in examples::examples() {
+        let graph = with_kernels(&example.graph);
+        for binding in &example.bindings {
+            let Some(inputs) = example.inputs(binding, 7) else { continue };
+            let inputs: Vec<HostTensor> = inputs.iter().map(|l| HostTensor::from_literal(l).unwrap()).collect();
+            let size = |s: Symbol| binding.iter().find(|(n, _)| *n == s).map(|(_, value)| *value);
+            if let Some(e) = fault(&graph, &inputs, &eager(), &size, 7) {
+                failures.push(format!("{}\n{}{e}", example.name, graph));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} fail; the first:\n{}", failures.len(), failures[0]);
+}
+
+fn random_graphs(seeds: std::ops::Range<u64>, options: &generate::Options) {
+    for seed in seeds {
+        let graph = generate::graph(seed, options);
+        let mut fails = |graph: &Graph| {
+            let inputs = generate::inputs(graph, seed);
+            fault(&with_kernels(graph), &inputs, &eager(), &symbol_value, seed).is_some()
+        };
+        if fails(&graph) {
+            let small = shrink::shrink(graph, &mut fails);
+            let small = with_kernels(&small);
+            let why = fault(&small, &generate::inputs(&small, seed), &eager(), &symbol_value, seed);
+            panic!("seed {seed}:\n{small}\n{}", why.unwrap_or_default());
+        }
+    }
+}
+
+fn count() -> u64 {
+    std::env::var("KILN_FUZZ_COUNT").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+}
+
+#[test]
+fn random_graphs_agree() {
+    random_graphs(0..count(), &generate::Options { max_elements: 512, ..Default::default() });
+}
+
+#[test]
+fn random_symbolic_graphs_agree() {
+    let options = generate::Options { max_elements: 512, symbolic: true, ..Default::default() };
+    random_graphs(1_000_000..1_000_000 + count(), &options);
+}
+
+#[test]
+fn random_long_graphs_agree() {
+    let options = generate::Options { nodes: 40, max_elements: 256, ..Default::default() };
+    random_graphs(2_000_000..2_000_000 + count() / 4, &options);
+}
