@@ -72,7 +72,10 @@ pub(super) unsafe fn run(
     let tiles = m.div_ceil(dot::max_rows(gemm.isa, weight));
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
     let nr = if m == 1 { 8 } else { 4 };
-    let left = if n % TILE % nr > 0 { n % TILE % nr } else { nr };
+    let left = match n % nr {
+        0 => nr,
+        left => left,
+    };
     let both = |mr| -> Result<_, GemmError> {
         Ok([Kernels::get(gemm, weight, mr, nr)?, Kernels::get(gemm, weight, mr, left)?])
     };

@@ -11,7 +11,7 @@ use crate::pool;
 use kiln_ir::DType;
 
 /// Fewest columns of one task of the streaming path: B is read in runs this long.
-const STREAM_COLUMNS: usize = 512;
+const STREAM_COLUMNS: usize = 128;
 /// Accumulators of one task of the streaming path: a part of the second level.
 const STREAM_TILE: usize = 32 << 10;
 
@@ -48,8 +48,12 @@ pub(super) unsafe fn run(gemm: &Gemm, a: &Operand<'_>, b: &Matrix, epilogue: &dy
     let threads = if n * k * size < 2 * TASK_BYTES { 1 } else { gemm.threads.clamp(1, pool::threads()) };
     // Tasks are ranges of whole vectors of columns; the last, if n is no multiple, packs what is left over.
     let (vectors, left) = (n / lanes, n % lanes);
-    let wanted = if threads == 1 { 1 } else { 2 * threads };
-    let tasks = (m * n).div_ceil(STREAM_TILE).max(wanted.min(n / STREAM_COLUMNS)).min(vectors);
+    let wanted = match threads {
+        1 => 1,
+        _ if n < 2 * threads * STREAM_COLUMNS => threads.min(n.div_ceil(STREAM_COLUMNS)),
+        _ => 2 * threads,
+    };
+    let tasks = (m * n).div_ceil(STREAM_TILE).next_multiple_of(wanted).min(vectors);
     pool::run(tasks + usize::from(left > 0), threads, &|task| {
         let Shared { a, b: data } = shared.get();
         let vectors = if task < tasks { part(vectors, tasks, task) } else { vectors..vectors + 1 };
