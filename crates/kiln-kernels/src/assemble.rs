@@ -64,7 +64,7 @@ pub(crate) fn loop_step(
     let stores = stores(scope, memory, &group.domain, &group.roots, &mut trace, needed);
     let mut domain = group.domain.clone();
     if !domain.has_row() {
-        hoist_uniform(&trace, &mut domain);
+        hoist_uniform(scope, &trace, &mut domain);
     }
     let row: Vec<Symbol> = domain.axes(true).map(Symbol::axis).collect();
     let length = cost::guess(&product(&domain.sizes(true)), scope.known);
@@ -85,7 +85,8 @@ pub(crate) fn loop_step(
 }
 
 /// Makes the innermost axes the row of a pointwise kernel if something costly or data-dependent does not move along them.
-fn hoist_uniform(trace: &Trace, domain: &mut Domain) {
+fn hoist_uniform(scope: Scope<'_>, trace: &Trace, domain: &mut Domain) {
+    const ENOUGH: i64 = 16;
     let rank = domain.shape.len();
     let count = trace.dag.values().len();
     // For each value: one past the last axis it moves along.
@@ -104,10 +105,11 @@ fn hoist_uniform(trace: &Trace, domain: &mut Domain) {
             start = start.min(own);
         }
     }
-    let long = domain.shape[start..].iter().all(|size| size.as_const().is_none_or(|n| n > 1));
-    if start < rank && long {
-        (start..rank).for_each(|d| domain.row[d] = true);
+    // The grid must keep every core busy.
+    while start < rank && cost::guess(&product(&domain.shape[..start]), scope.known) < ENOUGH {
+        start += 1;
     }
+    (start..rank).for_each(|d| domain.row[d] = true);
 }
 
 /// The buffers that instructions use, in order of first use, with their access; and the new number of each old one.

@@ -8,6 +8,7 @@ use crate::matmul::matmul_step;
 use crate::realise::{Memory, choose, is_engine, lay_out};
 use crate::routine::routine_step;
 use crate::schedule::{BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
+use crate::segments::split_choices;
 use crate::trace::{Misfit, Scope};
 use crate::{matmul, routine, update};
 use kiln_ir::{Graph, NodeId, Op};
@@ -80,6 +81,9 @@ fn attempt(
     let mut fusion = Fusion::new(scope, &memory);
     if !options.no_fusion {
         fusion.run();
+    }
+    for group in fusion.groups.iter_mut().flatten() {
+        split_choices(scope, &memory, group);
     }
     let steps = assemble(scope, &memory, &mut fusion)?;
     let notes = fusion.notes;

@@ -51,6 +51,7 @@ impl Display for Reason {
         f.write_str(match self {
             Reason::OtherElements => "the consumer reads elements that another iteration computes",
             Reason::OtherSpace => "their iteration spaces cannot be brought together",
+            Reason::Row => "an epilogue sees one element at a time, the consumer needs a row of them",
             Reason::Between => "a kernel between them needs the first and feeds the second",
             Reason::Operand => "the operand of a product, of attention or of a routine lies in memory",
             Reason::OneEngine => "a kernel holds one product, attention or routine",

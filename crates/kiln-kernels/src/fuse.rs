@@ -22,6 +22,13 @@ pub(crate) struct Fusion<'a> {
     pub notes: Vec<Note>,
 }
 
+/// Roots of two groups over one domain, with divisions that splitting its axes may make exact.
+struct Placed {
+    domain: Domain,
+    roots: Vec<Root>,
+    open: Vec<Division>,
+}
+
 impl<'a> Fusion<'a> {
     /// One group for each piece of work.
     pub fn new(scope: Scope<'a>, memory: &'a Memory) -> Fusion<'a> {
@@ -137,7 +144,15 @@ impl<'a> Fusion<'a> {
             (Some(read), _) => self.over_consumer(p, c, read).or_else(|| self.over_producer(p, c, read)),
             (None, _) => self.side_by_side(p, c),
         };
-        let (mut domain, mut roots) = placed.ok_or(Reason::OtherSpace)?;
+        let Placed { mut domain, mut roots, open } = placed.ok_or(match p.engine {
+            Engine::Matmul(_) if c.domain.has_row() => Reason::Row,
+            _ => Reason::OtherSpace,
+        })?;
+        if let Some((split, axes)) = domain.split(&open, self.scope.known) {
+            let ranges = split.ranges(self.scope.known);
+            roots = roots.iter().map(|root| root.rebased(&axes, &ranges)).collect();
+            domain = split;
+        }
         if self.idles(&domain, p, c) {
             return Err(Reason::Parallelism);
         }
@@ -188,14 +203,15 @@ impl<'a> Fusion<'a> {
 
     /// Both over the consumer's domain: the producer's roots take the index at which the consumer reads `read`. Axes that
     /// this index does not use become the row.
-    fn over_consumer(&self, p: &Group, c: &Group, read: NodeId) -> Option<(Domain, Vec<Root>)> {
+    fn over_consumer(&self, p: &Group, c: &Group, read: NodeId) -> Option<Placed> {
         let graph = self.scope.graph;
         let mut domain = c.domain.clone();
         let mut roots = c.roots.clone();
         let ranges = domain.ranges(self.scope.known);
+        let mut open = Vec::new();
         let (producer, index) = c.roots.iter().find_map(|root| {
             let path = self.find_path(root.node, p, c, read)?;
-            self.follow_down(root, &path, &ranges)
+            self.follow_down(root, &path, &ranges, &mut open)
         })?;
         let producer = p.roots.iter().find(|root| root.node == producer)?;
         let kept = kept_index(graph, producer);
@@ -241,6 +257,11 @@ impl<'a> Fusion<'a> {
                 return None;
             }
         } else if wanted.contains(&true) {
+            // Without a reduction a row is worth it only where it runs along memory.
+            let inner = wanted.iter().skip_while(|w| !**w).all(|w| *w);
+            if !p.domain.has_row() && !inner {
+                return None;
+            }
             domain.row = wanted;
         } else if p.domain.has_row() {
             for size in p.domain.sizes(true) {
@@ -255,21 +276,22 @@ impl<'a> Fusion<'a> {
                 return None;
             }
             let index: Vec<Dim> = domain.axes(true).map(Dim::axis).collect();
-            let inner = reshape_index(&from, &index, &to, &domain.ranges(self.scope.known), &mut Vec::new());
+            let inner = reshape_index(&from, &index, &to, &domain.ranges(self.scope.known), &mut open);
             p.domain.axes(true).zip(inner).for_each(|(axis, at)| axes[axis] = at);
         }
         let ranges = domain.ranges(self.scope.known);
         roots.extend(p.roots.iter().map(|root| root.rebased(&axes, &ranges)));
-        Some((domain, roots))
+        Some(Placed { domain, roots, open })
     }
 
     /// Both over the producer's domain: the consumer's roots take the index to which the producer's element goes.
-    fn over_producer(&self, p: &Group, c: &Group, read: NodeId) -> Option<(Domain, Vec<Root>)> {
+    fn over_producer(&self, p: &Group, c: &Group, read: NodeId) -> Option<Placed> {
         let graph = self.scope.graph;
         if c.domain.has_row() {
             return None;
         }
         let ranges = p.domain.ranges(self.scope.known);
+        let mut open = Vec::new();
         let (consumer, index) = c.roots.iter().find_map(|root| {
             let path = self.find_path(root.node, p, c, read)?;
             let producer = p.roots.iter().find(|r| Some(&r.node) == path.last())?;
@@ -280,7 +302,7 @@ impl<'a> Fusion<'a> {
                     continue;
                 }
                 let shapes = (graph.ty(operand).shape.as_slice(), user.ty.shape.as_slice());
-                index = forward_index(&user.op, shapes, &index, &ranges, &mut Vec::new())?;
+                index = forward_index(&user.op, shapes, &index, &ranges, &mut open)?;
             }
             Some((root, index))
         })?;
@@ -294,11 +316,11 @@ impl<'a> Fusion<'a> {
         }
         let mut roots = p.roots.clone();
         roots.extend(c.roots.iter().map(|root| root.rebased(&axes, &ranges)));
-        Some((p.domain.clone(), roots))
+        Some(Placed { domain: p.domain.clone(), roots, open })
     }
 
     /// Groups that do not feed each other, over one of their domains.
-    fn side_by_side(&self, p: &Group, c: &Group) -> Option<(Domain, Vec<Root>)> {
+    fn side_by_side(&self, p: &Group, c: &Group) -> Option<Placed> {
         let compatible = !p.domain.has_row() || p.domain.row == c.domain.row && p.domain.shape == c.domain.shape;
         if p.engine != Engine::Loop || !compatible {
             return None;
@@ -308,7 +330,7 @@ impl<'a> Fusion<'a> {
         let ranges = c.domain.ranges(self.scope.known);
         let mut roots = c.roots.clone();
         roots.extend(p.roots.iter().map(|root| root.rebased(&axes, &ranges)));
-        Some((c.domain.clone(), roots))
+        Some(Placed { domain: c.domain.clone(), roots, open })
     }
 
     /// Nodes from `from` down to a root of `p`, passing only through ops that keep or move elements, and not through memory
@@ -350,14 +372,20 @@ impl<'a> Fusion<'a> {
     }
 
     /// The index at which the last node of a path is read when the first is computed at the root's index.
-    fn follow_down(&self, root: &Root, path: &[NodeId], ranges: &Ranges) -> Option<(NodeId, Vec<Dim>)> {
+    fn follow_down(
+        &self,
+        root: &Root,
+        path: &[NodeId],
+        ranges: &Ranges,
+        open: &mut Vec<Division>,
+    ) -> Option<(NodeId, Vec<Dim>)> {
         let graph = self.scope.graph;
         let mut index = root.index.clone();
         for pair in path.windows(2) {
             let (user, operand) = (graph.node(pair[0]), pair[1]);
             let shape = &graph.ty(operand).shape;
             index = match &user.op {
-                Op::Reshape { .. } => reshape_index(&user.ty.shape, &index, shape, ranges, &mut Vec::new()),
+                Op::Reshape { .. } => reshape_index(&user.ty.shape, &index, shape, ranges, open),
                 op if op.is_view() => view_index(op, shape, &index)?,
                 // A reduction's root holds its operand's index already.
                 _ => index,

@@ -33,6 +33,7 @@ mod realise;
 pub mod reference;
 mod routine;
 pub mod schedule;
+mod segments;
 mod stages;
 mod trace;
 mod update;

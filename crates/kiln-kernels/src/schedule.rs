@@ -110,6 +110,8 @@ pub enum Reason {
     OtherElements,
     /// The iteration spaces cannot be brought together.
     OtherSpace,
+    /// An epilogue sees one element at a time, the consumer needs a row of them.
+    Row,
     /// A kernel between them needs the producer and feeds the consumer.
     Between,
     /// The operand of a product, of attention or of a routine is read many times and therefore lies in memory.

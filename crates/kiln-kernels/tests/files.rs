@@ -10,10 +10,11 @@
 //! ```
 //!
 //! Words of a line that starts with `with:` change the options: `eager` rounds as eager does. The graph is taken as it is: no
-//! pass runs before. `KILN_BLESS=1 cargo test -p kiln-kernels --test files` writes what comes out into the files.
+//! pass runs before. Each schedule is also run on random inputs and compared with the interpreter. `KILN_BLESS=1 cargo test -p kiln-kernels --test files` writes what comes out into the files.
 
-use kiln_ir::Graph;
-use kiln_kernels::{InputLayout, Numerics, ScheduleOptions, schedule};
+use kiln_ir::examples::Random;
+use kiln_ir::{Graph, HostTensor, Symbol, Tolerance, interpret};
+use kiln_kernels::{InputLayout, Numerics, Schedule, ScheduleOptions, reference, schedule};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,41 @@ fn run(file: &Path, header: &str, text: &str) -> String {
     }
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
     let schedule = schedule(&graph, &layouts, &options).unwrap_or_else(|e| fail(&e));
+    if let Err(e) = agrees(&graph, &schedule) {
+        fail(&e);
+    }
     schedule.to_string().trim().to_owned()
+}
+
+/// Sizes of the symbols in the files.
+fn size(symbol: Symbol) -> Option<i64> {
+    Some(match symbol.as_str() {
+        "b" => 2,
+        "t" => 5,
+        _ => 3,
+    })
+}
+
+fn agrees(graph: &Graph, schedule: &Schedule) -> Result<(), String> {
+    let mut inputs = Vec::new();
+    for (seed, &id) in graph.inputs().iter().enumerate() {
+        let ty = graph.ty(id);
+        let mut random = Random(seed as u64 + 1);
+        let shape: Vec<usize> = ty.shape.iter().map(|d| d.eval(&size).unwrap() as usize).collect();
+        let mut tensor = HostTensor::zeros(ty.dtype, &shape).unwrap();
+        let (low, high) = if ty.dtype.is_int() { (0.0, 4.0) } else { (-2.0, 2.0) };
+        (0..tensor.elements()).for_each(|i| tensor.set(i, random.scalar(ty.dtype, low, high)));
+        inputs.push(tensor);
+    }
+    let wanted = interpret::run(graph, &inputs).map_err(|e| e.to_string())?;
+    let mut memory: Vec<HostTensor> = inputs.iter().map(|t| t.clone().reshape(&[t.elements()]).unwrap()).collect();
+    let got = reference::run(schedule, &mut memory, &size).map_err(|e| e.to_string())?;
+    for (got, wanted) in got.into_iter().zip(wanted) {
+        // Kernels keep short floats in f32 where the interpreter rounds after every op.
+        let tolerance = Tolerance::of(wanted.dtype()).times(4.0);
+        got.reshape(wanted.shape()).unwrap().compare(&wanted, tolerance).map_err(|e| e.to_string())?;
+    }
+    Ok(())
 }
 
 #[test]
