@@ -1,0 +1,309 @@
+//! Many queries: scores [key][query], a lane is a query.
+
+use super::convert::{pair_rows, single_rows, transpose, widen_row};
+use super::geometry::View;
+use super::mask;
+use super::run::{Job, MOST_ROWS, Task, part};
+use super::scratch::{Scratch, Sizes};
+use super::softmax::SoftmaxArgs;
+use super::tile::{Element, TileArgs};
+use crate::features::Isa;
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// The most keys of a tile.
+const MOST_KEYS: usize = 256;
+
+/// Rows of an operand as the kernels take them.
+#[derive(Clone, Copy)]
+struct Rows {
+    data: *const u8,
+    /// Bytes from row to row.
+    stride: isize,
+}
+
+/// How far each row of a tile of queries sees; lanes without a query see everything.
+struct Visible([i32; MOST_ROWS]);
+
+impl Job<'_> {
+    /// Memory of a task of up to `rows` queries, filled up to whole vectors.
+    pub(super) fn columns_sizes(&self, rows: usize) -> Sizes {
+        let width = self.g.width + self.g.width % 2;
+        let keys = MOST_KEYS.min(self.g.keys);
+        Sizes {
+            // Packed, and row by row before that.
+            queries: 2 * rows * width,
+            scores: (keys + 1) * rows,
+            keys: keys * width,
+            values: (keys + 1) * self.padded_values,
+            results: rows * self.padded_values,
+            mask: if self.g.mask.is_some() { keys * rows } else { 0 },
+            rows,
+        }
+    }
+
+    /// Steps of a dot product of q and k.
+    fn depth(&self) -> usize {
+        if self.code.pairs { self.g.width.div_ceil(2) } else { self.g.width }
+    }
+
+    /// Results, maxima and sums of one task.
+    ///
+    /// # Safety
+    /// The scratch is as [`Job::columns_sizes`] says; the operands are readable.
+    pub(super) unsafe fn columns(&self, task: &Task, scratch: &Scratch) {
+        let rows = task.rows.len();
+        let vectors = rows.div_ceil(self.lanes);
+        let mut visible = Visible([i32::MAX; MOST_ROWS]);
+        for (i, row) in task.rows.clone().enumerate() {
+            visible.0[i] = self.g.visible(self.g.place(task.kv_head, row).1) as i32;
+        }
+        // SAFETY: the caller's promise, for this and all that follows.
+        unsafe {
+            self.pack_queries(task, vectors, scratch);
+            let tiles = task.keys.len().div_ceil(MOST_KEYS);
+            for tile in 0..tiles {
+                let keys = part(task.keys.len(), tiles, tile);
+                let keys = task.keys.start + keys.start..task.keys.start + keys.end;
+                let k = self.keys(task, &keys, scratch);
+                self.scores(k, &keys, vectors, &visible, scratch);
+                let mut scale = self.scale.on_scores;
+                if let Some(view) = &self.g.mask {
+                    self.add_mask(view, task, &keys, vectors, scratch);
+                    scale = 1.0;
+                }
+                if self.g.causal {
+                    let queries = vectors * self.lanes;
+                    mask::causal_columns(self.isa, scratch.scores, &visible.0[..queries], &keys);
+                }
+                (self.code.softmax_columns)(&SoftmaxArgs {
+                    scores: scratch.scores,
+                    stride: vectors * self.lanes * 4,
+                    keys: keys.len(),
+                    vectors,
+                    tops: scratch.tops,
+                    sums: scratch.sums,
+                    factors: scratch.factors,
+                    scale,
+                });
+                let v = self.values(task, &keys, scratch);
+                self.results(v, &keys, rows, vectors, &visible, tile == 0, scratch);
+            }
+        }
+    }
+
+    /// Queries to [width][query], 4 bytes an element, zero in lanes without a query.
+    unsafe fn pack_queries(&self, task: &Task, vectors: usize, scratch: &Scratch) {
+        let (queries, depth, width) = (vectors * self.lanes, self.depth(), self.g.width);
+        let view = &self.g.q;
+        // SAFETY: the scratch holds the packed queries and then the rows.
+        unsafe {
+            let staged = scratch.queries.add(queries * depth);
+            for (i, row) in task.rows.clone().enumerate() {
+                let (head, query) = self.g.place(task.kv_head, row);
+                let from = view.row([task.batch, head, query]);
+                let to = staged.add(i * depth);
+                if self.code.pairs {
+                    copy_halves(from, view.step(), width, to.cast());
+                } else {
+                    widen_row(self.isa, view.dtype, from, view.step(), width, to, depth);
+                    if self.scale.on_queries != 1.0 {
+                        let row = std::slice::from_raw_parts_mut(to, width);
+                        row.iter_mut().for_each(|x| *x *= self.scale.on_queries);
+                    }
+                }
+            }
+            transpose(self.isa, staged.cast(), task.rows.len(), depth, scratch.queries.cast(), queries);
+        }
+    }
+
+    /// Rows of keys, where they lie or packed.
+    unsafe fn keys(&self, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> Rows {
+        let (view, width, depth) = (&self.g.k, self.g.width, self.depth());
+        let (element, multiple) = if self.code.pairs { (Element::Pairs, 2) } else { (Element::F32, 1) };
+        let row = |key: usize| view.row([task.batch, task.kv_head, key]);
+        if self.in_place(view, element, multiple, width) {
+            return Rows { data: row(keys.start), stride: view.row_bytes() };
+        }
+        for (i, key) in keys.clone().enumerate() {
+            // SAFETY: the scratch holds a tile of keys.
+            unsafe {
+                let to = scratch.keys.add(i * depth);
+                if self.code.pairs {
+                    copy_halves(row(key), view.step(), width, to.cast());
+                } else {
+                    widen_row(self.isa, view.dtype, row(key), view.step(), width, to, depth);
+                }
+            }
+        }
+        Rows { data: scratch.keys.cast(), stride: (depth * 4) as isize }
+    }
+
+    /// Rows of values, where they lie or packed.
+    unsafe fn values(&self, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> Rows {
+        let (view, width, padded) = (&self.g.v, self.g.value_width, self.padded_values);
+        let row = |key: usize| view.row([task.batch, task.kv_head, key]);
+        if !self.code.pairs && self.in_place(view, Element::F32, self.lanes, width) {
+            return Rows { data: row(keys.start), stride: view.row_bytes() };
+        }
+        let to = scratch.values;
+        // SAFETY: the scratch holds a tile of values.
+        unsafe {
+            if self.code.pairs {
+                pair_values(self.isa, view, keys, &row, width, to.cast(), padded);
+            } else {
+                for (i, key) in keys.clone().enumerate() {
+                    widen_row(self.isa, view.dtype, row(key), view.step(), width, to.add(i * padded), padded);
+                }
+            }
+        }
+        Rows { data: to.cast(), stride: (padded * 4) as isize }
+    }
+
+    /// scores[key][query] = k · q
+    unsafe fn scores(&self, k: Rows, keys: &Range<usize>, vectors: usize, visible: &Visible, scratch: &Scratch) {
+        let tiles = &self.code.score;
+        let stride = vectors * self.lanes;
+        let vector_parts = vectors.div_ceil(self.widest());
+        let most = tiles.max_rows(vectors.div_ceil(vector_parts));
+        let key_parts = keys.len().div_ceil(most);
+        for i in 0..key_parts {
+            let block = part(keys.len(), key_parts, i);
+            for j in 0..vector_parts {
+                let across = part(vectors, vector_parts, j);
+                let lanes = across.start * self.lanes..across.end * self.lanes;
+                if self.g.causal && visible.0[lanes.clone()].iter().all(|&end| end as usize <= keys.start + block.start)
+                {
+                    // Masked as a whole, later.
+                    continue;
+                }
+                let args = TileArgs {
+                    a: k.data.wrapping_offset(block.start as isize * k.stride),
+                    a_stride: k.stride,
+                    b: scratch.queries.wrapping_add(lanes.start).cast(),
+                    b_stride: (stride * 4) as isize,
+                    c: scratch.scores.wrapping_add(block.start * stride + lanes.start),
+                    c_stride: (stride * 4) as isize,
+                    k: self.depth(),
+                    factors: std::ptr::null(),
+                };
+                // SAFETY: the tile lies inside keys, packed queries and scores.
+                unsafe { tiles.get(block.len(), across.len())(&args) };
+            }
+        }
+    }
+
+    /// The most vectors of a register tile of many rows.
+    fn widest(&self) -> usize {
+        if self.isa == Isa::Avx512 { 4 } else { 2 }
+    }
+
+    /// results = factors · results + weights · v
+    #[allow(clippy::too_many_arguments, reason = "the state of one step, named nowhere else")]
+    unsafe fn results(
+        &self,
+        v: Rows,
+        keys: &Range<usize>,
+        rows: usize,
+        vectors: usize,
+        visible: &Visible,
+        first: bool,
+        scratch: &Scratch,
+    ) {
+        let tiles = &self.code.value;
+        let stride = vectors * self.lanes;
+        let across = self.padded_values / self.lanes;
+        let vector_parts = across.div_ceil(self.widest());
+        for j in 0..vector_parts {
+            let columns = part(across, vector_parts, j);
+            let row_parts = rows.div_ceil(tiles.max_rows(columns.len()));
+            for i in 0..row_parts {
+                let block = part(rows, row_parts, i);
+                // Later keys have weight 0 in all of these rows.
+                let end = visible.0[block.clone()].iter().max().map_or(0, |&end| end as usize);
+                let count = keys.len().min(end.saturating_sub(keys.start));
+                let args = TileArgs {
+                    a: scratch.scores.wrapping_add(block.start).cast(),
+                    a_stride: (stride * 4) as isize,
+                    b: v.data.wrapping_add(columns.start * self.lanes * 4),
+                    b_stride: v.stride,
+                    c: scratch.results.wrapping_add(block.start * self.padded_values + columns.start * self.lanes),
+                    c_stride: (self.padded_values * 4) as isize,
+                    k: if self.code.pairs { count.div_ceil(2) } else { count },
+                    factors: if first { std::ptr::null() } else { scratch.factors.wrapping_add(block.start) },
+                };
+                // SAFETY: the tile lies inside weights, values and results.
+                unsafe { tiles.get(block.len(), columns.len())(&args) };
+            }
+        }
+    }
+
+    /// scores = scale · scores + mask
+    unsafe fn add_mask(&self, view: &View, task: &Task, keys: &Range<usize>, vectors: usize, scratch: &Scratch) {
+        let queries = vectors * self.lanes;
+        // SAFETY: the scratch holds a tile of the mask; lanes without a query get zeros.
+        unsafe {
+            for (i, row) in task.rows.clone().chain(task.rows.end..task.rows.start + queries).enumerate() {
+                let to = scratch.mask.add(i);
+                if row >= task.rows.end {
+                    (0..keys.len()).for_each(|key| *to.add(key * queries) = 0.0);
+                    continue;
+                }
+                let (head, query) = self.g.place(task.kv_head, row);
+                let from = view.row([task.batch, head, query]);
+                mask::copy(view, from, keys, to, queries);
+            }
+            let count = keys.len() * queries;
+            mask::add(self.isa, scratch.scores, self.scale.on_scores, scratch.mask, count);
+        }
+    }
+}
+
+/// Copies a row of bf16 and fills up to an even number with zero.
+unsafe fn copy_halves(from: *const u8, step: isize, count: usize, to: *mut u16) {
+    // SAFETY: the row holds `count` elements and `to` an even number of at least as many.
+    unsafe {
+        let from = from.cast::<u16>();
+        if step == 1 && count > 0 {
+            std::ptr::copy_nonoverlapping(from, to, count);
+        } else {
+            (0..count).for_each(|i| *to.add(i) = *from.offset(i as isize * step));
+        }
+        if count % 2 == 1 {
+            *to.add(count) = 0;
+        }
+    }
+}
+
+/// Rows of bf16 values two by two as pairs; after an odd number of rows comes one of zeros.
+unsafe fn pair_values(
+    isa: Isa,
+    view: &View,
+    keys: &Range<usize>,
+    row: &dyn Fn(usize) -> *mut u8,
+    width: usize,
+    to: *mut u32,
+    padded: usize,
+) {
+    debug_assert_eq!(view.dtype, DType::Bf16);
+    for (i, key) in keys.clone().step_by(2).enumerate() {
+        // SAFETY: the scratch holds a tile of pairs; both rows are of the values.
+        unsafe {
+            let to = to.add(i * padded);
+            let first = row(key).cast::<u16>();
+            let second = (key + 1 < keys.end).then(|| row(key + 1).cast::<u16>());
+            match second {
+                Some(second) if view.step() == 1 => pair_rows(isa, first, second, to, width),
+                None if view.step() == 1 => single_rows(isa, first, to, width),
+                _ => {
+                    for c in 0..width {
+                        let at = c as isize * view.step();
+                        let high = second.map_or(0, |second| u32::from(*second.offset(at)));
+                        *to.add(c) = u32::from(*first.offset(at)) | high << 16;
+                    }
+                }
+            }
+            std::slice::from_raw_parts_mut(to.add(width), padded - width).fill(0);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Masks over a tile of scores.
+
+use super::convert::{element, vectorised};
+use super::geometry::View;
+use crate::features::Isa;
+use std::ops::Range;
+
+/// Sets the scores [key][query] of keys that a query does not see to −∞.
+///
+/// # Safety
+/// There are scores for all keys and for as many queries as `visible` has.
+pub(super) unsafe fn causal_columns(isa: Isa, scores: *mut f32, visible: &[i32], keys: &Range<usize>) {
+    let seen_by_all = visible.iter().min().map_or(0, |&end| end as usize);
+    let first = seen_by_all.clamp(keys.start, keys.end);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let scores = scores.add((first - keys.start) * visible.len());
+        hide(isa, scores, visible, first as i32, keys.end as i32);
+    }
+}
+
+vectorised! {
+    /// Hides the keys first .. end, of which `scores` are, where `visible` ends before.
+    fn hide(scores: *mut f32, visible: &[i32], first: i32, end: i32) {
+        for key in first..end {
+            // SAFETY: there is a row of scores for each key.
+            let row = unsafe {
+                let start = scores.add((key - first) as usize * visible.len());
+                std::slice::from_raw_parts_mut(start, visible.len())
+            };
+            for (score, &end) in row.iter_mut().zip(visible) {
+                *score = if key >= end { f32::NEG_INFINITY } else { *score };
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// scores = scale · scores + mask; −∞ hides even what is not a number.
+    fn add(scores: *mut f32, scale: f32, mask: *const f32, count: usize) {
+        // SAFETY: both hold `count` elements.
+        unsafe {
+            let mask = std::slice::from_raw_parts(mask, count);
+            for (score, &mask) in std::slice::from_raw_parts_mut(scores, count).iter_mut().zip(mask) {
+                *score = combine(*score, scale, mask);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn combine(score: f32, scale: f32, mask: f32) -> f32 {
+    let sum = score * scale + mask;
+    if mask == f32::NEG_INFINITY { mask } else { sum }
+}
+
+/// Copies what a row of the mask adds for `keys` to elements `apart` from each other.
+///
+/// # Safety
+/// The row holds the keys; `to` has room.
+pub(super) unsafe fn copy(view: &View, row: *const u8, keys: &Range<usize>, to: *mut f32, apart: usize) {
+    for (i, key) in keys.clone().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { *to.add(i * apart) = element(view.dtype, row.offset(key as isize * view.step() * view.size)) };
+    }
+}
+
+/// scores = scale · scores + mask, over a row of keys.
+///
+/// # Safety
+/// The row of the mask and the scores hold the keys.
+pub(super) unsafe fn add_row(view: &View, row: *const u8, keys: &Range<usize>, scores: *mut f32, scale: f32) {
+    for (i, key) in keys.clone().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mask = element(view.dtype, row.offset(key as isize * view.step() * view.size));
+            *scores.add(i) = combine(*scores.add(i), scale, mask);
+        }
+    }
+}

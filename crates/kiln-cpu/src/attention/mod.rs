@@ -1,0 +1,170 @@
+//! Attention: softmax(q·kᵀ·scale + mask)·v in tiles, with an online softmax in f32 and generated inner code.
+//!
+//! ```text
+//!  rows of queries that share a key head
+//!     │ few   ──▶ Rows      scores [query][key]: keys pass by unpacked, once for all heads of the group      (`dot`)
+//!     │ many  ──▶ Columns   scores [key][query]: a lane is a query, so that nothing is transposed but q      (`tile`)
+//!     ▼
+//!  for each tile of keys: scores ─▶ mask ─▶ softmax, with what earlier tiles left ─▶ results = factor · results + weights · v
+//!     ▼
+//!  results / sums ─▶ out; where keys were split between tasks, parts are merged first                          (`merge`)
+//! ```
+//!
+//! Invariants: a row that sees no key gives 0; masked keys have weight exactly 0; the order of additions depends on shapes,
+//! layouts and the target, never on the number of threads or on timing.
+
+mod columns;
+mod convert;
+mod dot;
+mod double;
+mod exponential;
+mod geometry;
+mod kernels;
+mod mask;
+mod portable;
+mod rows;
+mod run;
+mod scratch;
+mod softmax;
+mod tile;
+
+use crate::features::{self, Isa};
+use crate::memory::MemoryError;
+use dot::DotFn;
+use geometry::Geometry;
+use kernels::Tiles;
+use kiln_ir::{DType, Symbol};
+use kiln_kernels::kernel::{AttentionBody, BufferArg, Kernel};
+use kiln_runtime::{Error, LaunchError, RawBuffer};
+use softmax::SoftmaxFn;
+use tile::{Along, Element};
+
+/// An attention kernel ready to launch.
+pub struct Attention {
+    isa: Isa,
+    body: AttentionBody,
+    buffers: Vec<BufferArg>,
+    sizes: Vec<Symbol>,
+    scale: Scale,
+    /// None where some operand is f64.
+    code: Option<Code>,
+}
+
+/// The factor on scores, split so that what is left for the softmax is positive.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// Goes into the queries: 1, or what cannot wait.
+    on_queries: f32,
+    /// Positive; goes into the softmax.
+    on_scores: f32,
+}
+
+impl Scale {
+    fn new(scale: f64) -> Scale {
+        let scale = scale as f32;
+        if scale > 0.0 && scale.is_finite() {
+            Scale { on_queries: 1.0, on_scores: scale }
+        } else {
+            Scale { on_queries: scale, on_scores: 1.0 }
+        }
+    }
+}
+
+/// The generated kernels of one attention.
+struct Code {
+    /// Scores and results of columns.
+    score: Tiles,
+    value: Tiles,
+    softmax_columns: SoftmaxFn,
+    /// Whether columns compute on pairs of bf16.
+    pairs: bool,
+    /// Scores and results of rows, from unpacked keys and values of their own type, and from packed f32.
+    dots: Vec<DotFn>,
+    dots_f32: Vec<DotFn>,
+    rows: Tiles,
+    rows_f32: Tiles,
+    softmax_row: SoftmaxFn,
+}
+
+impl Code {
+    fn new(isa: Isa, q: DType, k: DType, v: DType, scale: Scale) -> Result<Code, MemoryError> {
+        let all_bf16 = [q, k, v] == [DType::Bf16; 3];
+        let pairs = isa == Isa::Avx512 && features::detect().bf16 && all_bf16 && scale.on_queries == 1.0;
+        let element = if pairs { Element::Pairs } else { Element::F32 };
+        // Portable kernels read f32 only.
+        let in_memory = |dtype| match dtype {
+            DType::Bf16 if isa != Isa::Portable => Element::Bf16,
+            DType::F16 if isa != Isa::Portable => Element::F16,
+            _ => Element::F32,
+        };
+        Ok(Code {
+            score: Tiles::new(isa, Along::Rows, element)?,
+            value: Tiles::new(isa, Along::Panel, element)?,
+            softmax_columns: kernels::softmax_columns(isa, pairs)?,
+            pairs,
+            dots: kernels::dots(isa, in_memory(k))?,
+            dots_f32: kernels::dots(isa, Element::F32)?,
+            rows: Tiles::new(isa, Along::Rows, in_memory(v))?,
+            rows_f32: Tiles::new(isa, Along::Rows, Element::F32)?,
+            softmax_row: kernels::softmax_row(isa)?,
+        })
+    }
+}
+
+impl Attention {
+    /// Takes an attention kernel and makes its code; `target` names the backend in an error.
+    pub fn new(isa: Isa, kernel: &Kernel, body: &AttentionBody, target: &str) -> Result<Attention, Error> {
+        let refuse = |reason: String| Err(Error::Compile { target: target.to_owned(), reason });
+        let views = [&body.q, &body.k, &body.v, &body.out].into_iter().chain(&body.mask);
+        for view in views.clone() {
+            if view.buffer >= kernel.buffers.len() || view.strides.len() != 4 {
+                return refuse(format!(
+                    "attention over a view of {} axes of buffer {}",
+                    view.strides.len(),
+                    view.buffer
+                ));
+            }
+        }
+        let dtype = |view: &kiln_kernels::kernel::Strided| kernel.buffers[view.buffer].dtype;
+        let mut f64_path = false;
+        for view in views {
+            let is_mask = body.mask.as_ref().is_some_and(|mask| std::ptr::eq(mask, view));
+            match dtype(view) {
+                DType::F32 | DType::Bf16 | DType::F16 => {}
+                DType::F64 => f64_path = true,
+                DType::Bool if is_mask => {}
+                other => return refuse(format!("attention does not work on {other}: cast first")),
+            }
+        }
+        let scale = Scale::new(body.scale.as_f64());
+        let code = if f64_path {
+            None
+        } else {
+            match Code::new(isa, dtype(&body.q), dtype(&body.k), dtype(&body.v), scale) {
+                Ok(code) => Some(code),
+                Err(error) => return refuse(error.to_string()),
+            }
+        };
+        let (buffers, sizes) = (kernel.buffers.clone(), kernel.sizes.clone());
+        Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, code })
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// The buffers hold what the kernel's views reach at these sizes, and `out` overlaps no other of them.
+    pub unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        let g = Geometry::new(&self.body, &self.buffers, &self.sizes, buffers, sizes)?;
+        if g.batch * g.heads * g.queries * g.value_width == 0 {
+            return Ok(());
+        }
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match &self.code {
+                Some(code) => run::run(self.isa, code, self.scale, &g),
+                None => double::run(self.body.scale.as_f64(), &g),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! One launch: cut into tasks, run on the pool, merged where keys were split.
+
+use super::convert::narrow_row;
+use super::geometry::Geometry;
+use super::scratch::{self, Scratch, Sizes};
+use super::tile::{self, Element};
+use super::{Code, Scale, portable};
+use crate::features::Isa;
+use crate::pool;
+use std::ops::Range;
+
+/// The most rows of queries in a task.
+pub(super) const MOST_ROWS: usize = 64;
+/// Tasks that a launch should have at least, as far as its shape allows.
+const TASKS: usize = 32;
+/// Keys that are worth a task of their own.
+const SPLIT_KEYS: usize = 256;
+/// Multiplications below which one thread is as fast as several.
+const SERIAL: usize = 128 << 10;
+
+/// What all tasks of a launch share.
+pub(super) struct Job<'a> {
+    pub isa: Isa,
+    pub code: &'a Code,
+    pub scale: Scale,
+    pub g: &'a Geometry,
+    /// Elements of a vector.
+    pub lanes: usize,
+    /// Value width, filled up to whole vectors.
+    pub padded_values: usize,
+    /// Whether scores are [query][key].
+    by_rows: bool,
+    /// Tiles of query rows of a group.
+    tiles: usize,
+    /// Ranges of keys of a tile that are tasks of their own.
+    splits: usize,
+    /// Results of each task before the merge: rows, then maxima, then sums.
+    parts: *mut f32,
+}
+
+// SAFETY: tasks read the operands and write disjoint rows of the result and disjoint parts.
+unsafe impl Sync for Job<'_> {}
+
+/// One piece of work.
+pub(super) struct Task {
+    pub batch: usize,
+    pub kv_head: usize,
+    /// Rows of the group.
+    pub rows: Range<usize>,
+    pub keys: Range<usize>,
+}
+
+/// Part `i` of `total` cut into `parts`, as equal as can be.
+pub(super) fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
+    total * i / parts..total * (i + 1) / parts
+}
+
+/// Runs a launch whose result has elements.
+///
+/// # Safety
+/// The views reach only inside their buffers; nothing overlaps the result.
+pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
+    let lanes = if isa == Isa::Portable { portable::LANES } else { tile::width(isa).lanes(4) };
+    let rows = g.group_rows();
+    let groups = g.batch * g.kv_heads;
+    let by_rows = rows <= lanes / 2;
+    let mut most_rows = MOST_ROWS;
+    while most_rows > lanes && groups * rows.div_ceil(most_rows) < TASKS / 4 {
+        most_rows /= 2;
+    }
+    let tiles = rows.div_ceil(most_rows);
+    let splits = (TASKS / (groups * tiles)).min(g.keys / SPLIT_KEYS).max(1);
+    let padded_values = g.value_width.next_multiple_of(lanes);
+    let mut job =
+        Job { isa, code, scale, g, lanes, padded_values, by_rows, tiles, splits, parts: std::ptr::null_mut() };
+    let tasks = groups * tiles * splits;
+    let mut parts = Vec::new();
+    if splits > 1 {
+        parts.resize(tasks * job.part_size(), 0f32);
+        job.parts = parts.as_mut_ptr();
+    }
+    let work = (g.batch * g.heads * g.queries * g.keys).saturating_mul(g.width + g.value_width);
+    let threads = if work < SERIAL { 1 } else { pool::threads() };
+    pool::run(tasks, threads, &|task| {
+        // SAFETY: passed on from the caller; tasks write disjoint rows or parts.
+        unsafe { job.run(task) }
+    });
+    if splits > 1 {
+        let threads = if groups * rows * padded_values * splits < SERIAL { 1 } else { pool::threads() };
+        pool::run(groups * tiles, threads, &|tile| {
+            // SAFETY: all parts are written; tiles write disjoint rows.
+            unsafe { job.merge(tile) }
+        });
+    }
+}
+
+impl Job<'_> {
+    /// Rows of the largest tile, filled up to whole vectors.
+    fn most_rows(&self) -> usize {
+        self.g.group_rows().div_ceil(self.tiles).next_multiple_of(self.lanes)
+    }
+
+    fn part_size(&self) -> usize {
+        self.most_rows() * (self.padded_values + 2)
+    }
+
+    fn tile(&self, index: usize) -> (usize, usize, Range<usize>) {
+        let (group, tile) = (index / self.tiles, index % self.tiles);
+        // Under a causal mask the last rows see the most: they come first, so that the short tasks even out the end.
+        let tile = self.tiles - 1 - tile;
+        (group / self.g.kv_heads, group % self.g.kv_heads, part(self.g.group_rows(), self.tiles, tile))
+    }
+
+    unsafe fn run(&self, index: usize) {
+        let (batch, kv_head, rows) = self.tile(index / self.splits);
+        let visible = rows.clone().map(|row| self.g.visible(self.g.place(kv_head, row).1)).max().unwrap_or(0);
+        let task = Task { batch, kv_head, rows, keys: part(visible, self.splits, index % self.splits) };
+        let sizes = if self.by_rows { self.rows_sizes() } else { self.columns_sizes(self.most_rows()) };
+        scratch::with(sizes, |scratch| {
+            let count = self.most_rows();
+            // SAFETY: the scratch has room for this many rows; the rest is passed on from the caller.
+            unsafe {
+                std::slice::from_raw_parts_mut(scratch.tops, count).fill(f32::NEG_INFINITY);
+                std::slice::from_raw_parts_mut(scratch.sums, count).fill(0.0);
+                if task.keys.is_empty() {
+                    // Nothing is seen: the sums stay 0.
+                } else if self.by_rows {
+                    self.rows(&task, &scratch);
+                } else {
+                    self.columns(&task, &scratch);
+                }
+                if self.splits == 1 {
+                    for row in 0..task.rows.len() {
+                        let result = scratch.results.add(row * self.padded_values);
+                        self.finish(&task, row, result, *scratch.sums.add(row));
+                    }
+                } else {
+                    self.keep(index, task.rows.len(), &scratch);
+                }
+            }
+        });
+    }
+
+    /// Writes a row of the result.
+    unsafe fn finish(&self, task: &Task, row: usize, result: *mut f32, sum: f32) {
+        let (head, query) = self.g.place(task.kv_head, task.rows.start + row);
+        let to = self.g.out.row([task.batch, head, query]);
+        // SAFETY: the row is this task's; `result` holds a row of values.
+        unsafe {
+            let factor = if sum == 0.0 {
+                std::slice::from_raw_parts_mut(result, self.g.value_width).fill(0.0);
+                1.0
+            } else {
+                1.0 / sum
+            };
+            narrow_row(self.isa, result, factor, self.g.value_width, &self.g.out, to);
+        }
+    }
+
+    /// Keeps a task's results for the merge.
+    unsafe fn keep(&self, index: usize, rows: usize, scratch: &Scratch) {
+        // SAFETY: the part belongs to this task alone and has room for all rows.
+        unsafe {
+            let part = self.parts.add(index * self.part_size());
+            std::ptr::copy_nonoverlapping(scratch.results, part, rows * self.padded_values);
+            let tops = part.add(self.most_rows() * self.padded_values);
+            std::ptr::copy_nonoverlapping(scratch.tops, tops, rows);
+            std::ptr::copy_nonoverlapping(scratch.sums, tops.add(self.most_rows()), rows);
+        }
+    }
+
+    /// Adds up the parts of a tile and writes its rows.
+    unsafe fn merge(&self, tile: usize) {
+        let (batch, kv_head, rows) = self.tile(tile);
+        let task = Task { batch, kv_head, rows, keys: 0..0 };
+        let sizes = Sizes { results: self.padded_values, ..Sizes::default() };
+        scratch::with(sizes, |scratch| {
+            // SAFETY: all parts of the tile are written and nobody writes them any more.
+            unsafe {
+                let total = std::slice::from_raw_parts_mut(scratch.results, self.padded_values);
+                for row in 0..task.rows.len() {
+                    let parts = (0..self.splits).map(|split| {
+                        let part = self.parts.add((tile * self.splits + split) * self.part_size());
+                        let tops = part.add(self.most_rows() * self.padded_values);
+                        let result = std::slice::from_raw_parts(part.add(row * self.padded_values), self.padded_values);
+                        (result, *tops.add(row), *tops.add(self.most_rows() + row))
+                    });
+                    // Parts that saw nothing hold no results; a NaN sum counts as having seen.
+                    let parts = parts.filter(|&(_, _, sum)| sum != 0.0);
+                    let top = parts.clone().map(|(_, top, _)| top).fold(f32::NEG_INFINITY, f32::max);
+                    let mut all = 0.0;
+                    total.fill(0.0);
+                    for (result, own, sum) in parts {
+                        let factor = (own - top).exp();
+                        all += sum * factor;
+                        for (total, result) in total.iter_mut().zip(result) {
+                            *total += result * factor;
+                        }
+                    }
+                    self.finish(&task, row, total.as_mut_ptr(), all);
+                }
+            }
+        });
+    }
+
+    /// Whether a row of keys or values can be used where it lies: contiguous and of the kernels' type.
+    pub(super) fn in_place(
+        &self,
+        view: &super::geometry::View,
+        element: Element,
+        multiple: usize,
+        width: usize,
+    ) -> bool {
+        let size = if element == Element::F32 { 4 } else { 2 };
+        (view.step() == 1 || width == 1) && view.size == size && width.is_multiple_of(multiple)
+    }
+}

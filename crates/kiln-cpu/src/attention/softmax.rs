@@ -1,0 +1,296 @@
+//! Generated softmax over one tile of scores, with what earlier tiles left: running maxima and sums.
+//!
+//! ```text
+//!  columns   scores [key][query]: a lane is a query, nothing crosses lanes; weights replace the scores
+//!  rows      scores [query][key]: one row, folded across lanes
+//!
+//!  top = max(top, scale · scores)     factor = exp(old top − top)     sum = sum · factor + Σ weights
+//!  weight = exp(scale · score − top)
+//! ```
+//!
+//! A row without any finite score so far has top = −∞ and gets weights 0. NaN scores give NaN weights.
+
+use super::exponential::{Exponential, Temps, splat};
+use super::tile::width;
+use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, Label, Mem, Size, VReg, Width, ops};
+use crate::features::Isa;
+
+/// Operands of one call.
+#[repr(C)]
+pub(super) struct SoftmaxArgs {
+    /// Scores, replaced by weights.
+    pub scores: *mut f32,
+    /// Bytes from key to key (columns only).
+    pub stride: usize,
+    /// Keys; for rows: vectors of keys, the last filled up with −∞.
+    pub keys: usize,
+    /// Vectors of queries (columns only).
+    pub vectors: usize,
+    /// Running maxima, one a query.
+    pub tops: *mut f32,
+    /// Running sums, one a query.
+    pub sums: *mut f32,
+    /// What earlier results are to be multiplied by, one a query.
+    pub factors: *mut f32,
+    /// Factor on scores, not negative.
+    pub scale: f32,
+}
+
+/// A softmax kernel.
+pub(super) type SoftmaxFn = unsafe extern "C" fn(*const SoftmaxArgs);
+
+const ARGS: Gpr = Gpr::RDI;
+const SCORES: Gpr = Gpr::RSI;
+const STRIDE: Gpr = Gpr::RDX;
+const KEYS: Gpr = Gpr::RCX;
+const VECTORS: Gpr = Gpr::R8;
+const TOPS: Gpr = Gpr::R9;
+const SUMS: Gpr = Gpr::R10;
+const FACTORS: Gpr = Gpr::R11;
+const AT: Gpr = Gpr::RAX;
+/// Where weights go.
+const TO: Gpr = Gpr::RBX;
+const LEFT: Gpr = Gpr::RBP;
+
+/// Two evaluations side by side.
+const FIRST: Temps = Temps { x: VReg(0), result: VReg(1), a: VReg(2), b: VReg(3) };
+const SECOND: Temps = Temps { x: VReg(4), result: VReg(5), a: VReg(6), b: VReg(7) };
+const TOP: VReg = VReg(8);
+const SUM: VReg = VReg(9);
+const SUM_2: VReg = VReg(10);
+const SCALE: VReg = VReg(11);
+const LEAST: VReg = VReg(12);
+const LOWEST: VReg = VReg(13);
+const FACTOR: VReg = VReg(14);
+/// Order of halfwords that interleaves two vectors of bf16 (AVX-512 only).
+const INTERLEAVE: VReg = VReg(15);
+
+/// Whether running values are one a lane or one in all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Running {
+    Lanes,
+    One,
+}
+
+struct Generator<'a> {
+    isa: Isa,
+    width: Width,
+    running: Running,
+    asm: &'a mut Assembler,
+    exponential: Exponential,
+}
+
+/// Emits the kernel for columns; with `pairs`, weights of two keys become one element of two bf16.
+pub(super) fn generate_columns(asm: &mut Assembler, isa: Isa, pairs: bool) -> Label {
+    let (entry, mut g) = Generator::begin(asm, isa, Running::Lanes);
+    if pairs {
+        let order: Vec<u8> = (0..16u16).flat_map(|i| [i, 16 + i]).flat_map(u16::to_le_bytes).collect();
+        let order = g.asm.constant(&order);
+        g.asm.rm(ops::VMOVDQU64, Width::V512, INTERLEAVE, order);
+    }
+    let vector = g.asm.here();
+    g.top_of_column();
+    g.factor();
+    g.weights_of_column(pairs);
+    g.asm.rvm(ops::VADDPS, g.width, SUM, SUM, SUM_2);
+    g.asm.mr(ops::VMOVUPS_ST, g.width, Mem::base(SUMS), SUM);
+    for pointer in [SCORES, TOPS, SUMS, FACTORS] {
+        g.asm.alu_imm(Alu::Add, pointer, g.width.bytes() as i32);
+    }
+    g.asm.dec(VECTORS);
+    g.asm.jcc(Cond::NotEqual, vector);
+    g.end();
+    entry
+}
+
+/// Emits the kernel for one row.
+pub(super) fn generate_row(asm: &mut Assembler, isa: Isa) -> Label {
+    let (entry, mut g) = Generator::begin(asm, isa, Running::One);
+    let (width, bytes) = (g.width, g.width.bytes() as i32);
+    g.asm.mov(AT, SCORES);
+    g.asm.mov(LEFT, KEYS);
+    g.asm.rm(ops::VMOVAPS, width, TOP, LOWEST);
+    let largest = g.asm.here();
+    g.asm.rvm(ops::VMAXPS, width, TOP, TOP, Mem::base(AT));
+    g.asm.alu_imm(Alu::Add, AT, bytes);
+    g.asm.dec(LEFT);
+    g.asm.jcc(Cond::NotEqual, largest);
+    fold(g.asm, width, ops::VMAXPS, TOP, FIRST.x);
+    g.asm.rm(ops::VBROADCASTSS, width, TOP, TOP);
+    g.factor();
+    g.asm.mov(AT, SCORES);
+    g.asm.mov(LEFT, KEYS);
+    let weights = g.asm.here();
+    g.weight(FIRST, Mem::base(AT));
+    g.asm.rvm(ops::VADDPS, width, SUM_2, SUM_2, FIRST.result);
+    g.asm.mr(ops::VMOVUPS_ST, width, Mem::base(AT), FIRST.result);
+    g.asm.alu_imm(Alu::Add, AT, bytes);
+    g.asm.dec(LEFT);
+    g.asm.jcc(Cond::NotEqual, weights);
+    fold(g.asm, width, ops::VADDPS, SUM_2, FIRST.x);
+    g.asm.rvm(ops::VADDSS, Width::V128, SUM, SUM, SUM_2);
+    g.asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(SUMS), SUM);
+    g.end();
+    entry
+}
+
+impl<'a> Generator<'a> {
+    fn begin(asm: &'a mut Assembler, isa: Isa, running: Running) -> (Label, Generator<'a>) {
+        let width = width(isa);
+        asm.align(64);
+        let entry = asm.here();
+        asm.push(TO);
+        asm.push(LEFT);
+        for (i, register) in [SCORES, STRIDE, KEYS, VECTORS, TOPS, SUMS, FACTORS].into_iter().enumerate() {
+            asm.load(register, Mem::base(ARGS).offset(8 * i as i32), Size::Q);
+        }
+        asm.rm(ops::VBROADCASTSS, width, SCALE, Mem::base(ARGS).offset(56));
+        splat(asm, width, LOWEST, f32::NEG_INFINITY);
+        let exponential = Exponential::new(asm, isa, width, LEAST);
+        (entry, Generator { isa, width, running, asm, exponential })
+    }
+
+    fn end(&mut self) {
+        self.asm.pop(LEFT);
+        self.asm.pop(TO);
+        self.asm.vzeroupper();
+        self.asm.ret();
+    }
+
+    /// TOP = the largest score of each lane.
+    fn top_of_column(&mut self) {
+        let chains = [TOP, SUM, SUM_2, FACTOR];
+        for chain in chains {
+            self.asm.rm(ops::VMOVAPS, self.width, chain, LOWEST);
+        }
+        self.asm.mov(AT, SCORES);
+        let (by_four, rest, one, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.mov(LEFT, KEYS);
+        self.asm.alu_imm(Alu::Sub, LEFT, 4);
+        self.asm.jcc(Cond::Below, rest);
+        self.asm.bind(by_four);
+        for (i, chain) in chains.into_iter().enumerate() {
+            let at = if i % 2 == 0 { Mem::base(AT) } else { Mem::indexed(AT, STRIDE, 1) };
+            self.asm.rvm(ops::VMAXPS, self.width, chain, chain, at);
+            if i % 2 == 1 {
+                self.asm.lea(AT, Mem::indexed(AT, STRIDE, 2));
+            }
+        }
+        self.asm.alu_imm(Alu::Sub, LEFT, 4);
+        self.asm.jcc(Cond::AboveEqual, by_four);
+        self.asm.bind(rest);
+        self.asm.alu_imm(Alu::Add, LEFT, 4);
+        self.asm.jcc(Cond::Equal, done);
+        self.asm.bind(one);
+        self.asm.rvm(ops::VMAXPS, self.width, TOP, TOP, Mem::base(AT));
+        self.asm.alu(Alu::Add, AT, STRIDE);
+        self.asm.dec(LEFT);
+        self.asm.jcc(Cond::NotEqual, one);
+        self.asm.bind(done);
+        self.asm.rvm(ops::VMAXPS, self.width, TOP, TOP, SUM);
+        self.asm.rvm(ops::VMAXPS, self.width, SUM_2, SUM_2, FACTOR);
+        self.asm.rvm(ops::VMAXPS, self.width, TOP, TOP, SUM_2);
+    }
+
+    /// From TOP, the largest raw score of the tile: the running maximum, what weights are relative to (in TOP), the factor
+    /// of earlier results, and SUM, the running sum times that.
+    fn factor(&mut self) {
+        let width = self.width;
+        let load = |asm: &mut Assembler, running, to, from| match running {
+            Running::Lanes => asm.rm(ops::VMOVUPS, width, to, Mem::base(from)),
+            Running::One => asm.rm(ops::VBROADCASTSS, width, to, Mem::base(from)),
+        };
+        let store = |asm: &mut Assembler, running, to, from| match running {
+            Running::Lanes => asm.mr(ops::VMOVUPS_ST, width, Mem::base(to), from),
+            Running::One => asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(to), from),
+        };
+        let old = FIRST.x;
+        load(self.asm, self.running, old, TOPS);
+        self.asm.rvm(ops::VMULPS, width, TOP, TOP, SCALE);
+        self.asm.rvm(ops::VMAXPS, width, TOP, TOP, old);
+        store(self.asm, self.running, TOPS, TOP);
+        // −∞ − −∞ is NaN: where there is nothing yet, weights are relative to 0.
+        const NOT_EQUAL: u8 = 4;
+        if self.isa == Isa::Avx512 {
+            let some = KReg(1);
+            self.asm.vector(ops::VCMPPS_K, width, Args::rvm(some, TOP, LOWEST).imm(NOT_EQUAL));
+            self.asm.vector(ops::VMOVAPS, width, Args::rm(TOP, TOP).mask(some).zero());
+        } else {
+            self.asm.rvmi(ops::VCMPPS, width, FIRST.a, TOP, LOWEST, NOT_EQUAL);
+            self.asm.rvm(ops::VANDPS, width, TOP, TOP, FIRST.a);
+        }
+        self.asm.rvm(ops::VSUBPS, width, old, old, TOP);
+        self.exponential.emit(self.asm, FIRST);
+        store(self.asm, self.running, FACTORS, FIRST.result);
+        load(self.asm, self.running, SUM, SUMS);
+        self.asm.rvm(ops::VMULPS, width, SUM, SUM, FIRST.result);
+        self.asm.rvm(ops::VXORPS, width, SUM_2, SUM_2, SUM_2);
+    }
+
+    /// `result = exp(scale · score − top)`
+    fn weight(&mut self, t: Temps, score: Mem) {
+        self.asm.rm(ops::VMOVUPS, self.width, t.x, score);
+        self.asm.rvm(ops::VFMSUB213PS, self.width, t.x, SCALE, TOP);
+        self.exponential.emit(self.asm, t);
+    }
+
+    fn weights_of_column(&mut self, pairs: bool) {
+        let width = self.width;
+        let (by_two, rest, done) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.mov(AT, SCORES);
+        self.asm.mov(TO, SCORES);
+        self.asm.mov(LEFT, KEYS);
+        self.asm.alu_imm(Alu::Sub, LEFT, 2);
+        self.asm.jcc(Cond::Below, rest);
+        self.asm.align(32);
+        self.asm.bind(by_two);
+        self.weight(FIRST, Mem::base(AT));
+        self.weight(SECOND, Mem::indexed(AT, STRIDE, 1));
+        self.asm.rvm(ops::VADDPS, width, SUM, SUM, FIRST.result);
+        self.asm.rvm(ops::VADDPS, width, SUM_2, SUM_2, SECOND.result);
+        if pairs {
+            self.store_pair();
+        } else {
+            self.asm.mr(ops::VMOVUPS_ST, width, Mem::base(AT), FIRST.result);
+            self.asm.mr(ops::VMOVUPS_ST, width, Mem::indexed(AT, STRIDE, 1), SECOND.result);
+        }
+        self.asm.lea(AT, Mem::indexed(AT, STRIDE, 2));
+        self.asm.alu_imm(Alu::Sub, LEFT, 2);
+        self.asm.jcc(Cond::AboveEqual, by_two);
+        self.asm.bind(rest);
+        self.asm.alu_imm(Alu::Add, LEFT, 2);
+        self.asm.jcc(Cond::Equal, done);
+        self.weight(FIRST, Mem::base(AT));
+        self.asm.rvm(ops::VADDPS, width, SUM, SUM, FIRST.result);
+        if pairs {
+            self.asm.rvm(ops::VXORPS, width, SECOND.result, SECOND.result, SECOND.result);
+            self.store_pair();
+        } else {
+            self.asm.mr(ops::VMOVUPS_ST, width, Mem::base(AT), FIRST.result);
+        }
+        self.asm.bind(done);
+    }
+
+    /// Two results become one row of pairs. Rows of pairs never overtake the scores still to be read.
+    fn store_pair(&mut self) {
+        let both = FIRST.result;
+        self.asm.rvm(ops::VCVTNE2PS2BF16, self.width, both, SECOND.result, FIRST.result);
+        self.asm.rvm(ops::VPERMW, self.width, both, INTERLEAVE, both);
+        self.asm.mr(ops::VMOVUPS_ST, self.width, Mem::base(TO), both);
+        self.asm.alu(Alu::Add, TO, STRIDE);
+    }
+}
+
+/// Combines all lanes of a register into its first.
+fn fold(asm: &mut Assembler, width: Width, op: ops::VOp, value: VReg, temp: VReg) {
+    if width == Width::V512 {
+        asm.vector(ops::VEXTRACTF64X4, Width::V512, Args::mr(temp, value).imm(1));
+        asm.rvm(op, Width::V256, value, value, temp);
+    }
+    asm.vector(ops::VEXTRACTF128, Width::V256, Args::mr(temp, value).imm(1));
+    asm.rvm(op, Width::V128, value, value, temp);
+    for swap in [0b0100_1110, 0b1011_0001] {
+        asm.rmi(ops::VPERMILPS_I, Width::V128, temp, value, swap);
+        asm.rvm(op, Width::V128, value, value, temp);
+    }
+}
