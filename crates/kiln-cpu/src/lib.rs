@@ -1,9 +1,28 @@
-//! The CPU backend of Kiln.
+//! The CPU backend.
+//!
+//! ```text
+//!  Kernel ──lower──▶ vector IR ──regalloc──▶ registers ──emit──▶ machine code (AVX2, AVX-512)
+//!                        └──────────────────────portable──────▶ runs anywhere
+//! ```
+//!
+//! Invariants: generated code touches no byte outside the buffers it is given; the portable executor runs the same vector
+//! IR and gives the same results up to the lane count's effect on the order of sums.
 
 pub mod asm;
 pub mod attention;
+pub mod backend;
+pub mod element;
+pub mod emit;
 pub mod features;
 pub mod gemm;
+pub mod loops;
+pub mod lower;
+pub mod math;
 pub mod memory;
 pub mod pool;
+pub mod portable;
+pub mod regalloc;
 pub mod routine;
+pub mod vir;
+
+pub use backend::CpuBackend;

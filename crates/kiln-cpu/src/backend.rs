@@ -1,0 +1,100 @@
+//! The CPU as a [`Backend`]: which compiler takes which kind of kernel.
+
+use crate::features::Isa;
+use crate::loops::LoopKernel;
+use crate::lower::Options;
+use crate::routine::Routine;
+use kiln_kernels::kernel::{Kernel, KernelBody};
+use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
+use std::sync::Arc;
+
+/// The CPU.
+///
+/// ```
+/// use kiln_cpu::backend::CpuBackend;
+/// use kiln_cpu::features::Isa;
+/// use kiln_runtime::Backend;
+/// assert_eq!(CpuBackend::with_isa(Isa::Portable).target(), "cpu-portable");
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct CpuBackend {
+    isa: Isa,
+    options: Options,
+}
+
+impl Default for CpuBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CpuBackend {
+    /// The best target of this machine, or what `KILN_CPU_ISA` asks for.
+    pub fn new() -> CpuBackend {
+        CpuBackend::with_isa(Isa::get())
+    }
+
+    /// A given target, or the best of this machine below it.
+    pub fn with_isa(isa: Isa) -> CpuBackend {
+        CpuBackend { isa: isa.min(crate::features::detect().isa), options: Options::default() }
+    }
+
+    /// The same target with other choices.
+    pub fn with_options(self, options: Options) -> CpuBackend {
+        CpuBackend { options, ..self }
+    }
+
+    /// The target.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    fn error(&self, reason: String) -> Error {
+        Error::Compile { target: self.target(), reason }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    fn target(&self) -> String {
+        let exact = if self.options.contract { "" } else { "-exact" };
+        format!("cpu-{}{exact}", self.isa.name())
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
+        HostMemory::allocate(bytes)
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
+        match &kernel.body {
+            KernelBody::Loop(body) => {
+                let made = LoopKernel::compile(kernel, body, self.isa, self.options);
+                Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?))
+            }
+            KernelBody::Matmul(_) => Err(self.error("products are not compiled yet".into())),
+            KernelBody::Attention(_) => Err(self.error("attention is not compiled yet".into())),
+            KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
+        }
+    }
+}
+
+impl Executable for LoopKernel {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the same promise.
+        unsafe { LoopKernel::launch(self, buffers, sizes) }
+    }
+
+    fn code_bytes(&self) -> usize {
+        LoopKernel::code_bytes(self)
+    }
+}
+
+impl Executable for Routine {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the same promise.
+        unsafe { Routine::launch(self, buffers, sizes) }
+    }
+}

@@ -1,0 +1,444 @@
+//! Loads and stores: contiguous, one element, and one element a lane; with conversion from and to short types.
+//!
+//! Memory outside the mask is never touched. Where no instruction masks an access (8- and 16-bit elements on AVX2,
+//! gathers and scatters of them anywhere) elements are copied one by one between memory and a work area.
+
+use super::*;
+
+impl Emitter<'_> {
+    /// The address of a contiguous or single access; `rax` and `rcx` are scratch.
+    fn address(&mut self, m: Memory, inst: &Inst) -> Mem {
+        let size = m.dtype.size_in_bits() / 8;
+        let disp = m.disp + (m.vectors as usize * self.lanes * size) as i32;
+        self.element(inst.args[0], inst.args[1], size, disp)
+    }
+
+    pub(super) fn load(&mut self, m: Memory, inst: &Inst) {
+        let mask = inst.args[2];
+        let size = m.dtype.size_in_bits() / 8;
+        match m.access {
+            Access::Single => {
+                let mem = self.address(m, inst);
+                self.load_single(m.dtype, inst, mem);
+            }
+            Access::Indexed if size >= 4 && self.gather(m, inst) => {}
+            Access::Contiguous if self.avx512 || !mask.is_some() || size >= 4 => {
+                let mem = self.address(m, inst);
+                self.load_vector(m.dtype, inst, mem, mask);
+            }
+            _ => {
+                let area = self.copy_lanes(m, inst, true);
+                self.load_vector(m.dtype, inst, area, V::NONE);
+            }
+        }
+    }
+
+    /// A contiguous load of whole elements; masked only where an instruction can.
+    fn load_vector(&mut self, dtype: DType, inst: &Inst, mem: Mem, mask: V) {
+        let ty = inst.ty;
+        let width = self.width(ty);
+        if dtype == DType::Bool {
+            return self.load_mask(inst, mem, mask);
+        }
+        let dst = self.dst(inst.dst);
+        let vop = match dtype {
+            DType::F32 | DType::I32 => ops::VMOVUPS,
+            DType::F64 | DType::I64 => ops::VMOVUPD,
+            DType::Bf16 => ops::VPMOVZXWD,
+            DType::F16 => ops::VCVTPH2PS,
+            DType::I8 => ops::VPMOVSXBD,
+            DType::U8 => ops::VPMOVZXBD,
+            DType::I16 => ops::VPMOVSXWD,
+            other => unreachable!("{other} is lowered to bytes"),
+        };
+        if self.avx512 && mask.is_some() {
+            let k = self.kreg(mask, K1);
+            self.asm.vector(vop, width, Args::rm(dst, mem).mask(k).zero());
+        } else if mask.is_some() {
+            let lane = ty.lane_bytes();
+            let k = self.vmask(mask, lane, self.s1);
+            self.asm.rvm(if lane == 4 { ops::VMASKMOVPS } else { ops::VMASKMOVPD }, width, dst, k, mem);
+        } else {
+            self.asm.rm(vop, width, dst, mem);
+        }
+        if dtype == DType::Bf16 {
+            self.asm.rmi(ops::VPSLLD_I, width, dst, dst, 16);
+        }
+        self.done(inst.dst, dst);
+    }
+
+    /// Bytes to a mask: what is not zero is true.
+    fn load_mask(&mut self, inst: &Inst, mem: Mem, mask: V) {
+        let s0 = self.s0;
+        if self.avx512 {
+            let width = self.width(Ty::I32);
+            let args = Args::rm(s0, mem);
+            let args = if mask.is_some() { args.mask(self.kreg(mask, K1)).zero() } else { args };
+            self.asm.vector(ops::VPMOVZXBD, width, args);
+            let k = self.kdst(inst.dst);
+            self.asm.rvm(ops::VPTESTMD, width, k, s0, s0);
+            return self.kdone(inst.dst, k);
+        }
+        let (widen, gt) =
+            if self.mask_lane() == 4 { (ops::VPMOVZXBD, ops::VPCMPGTD) } else { (ops::VPMOVZXBQ, ops::VPCMPGTQ) };
+        let dst = self.dst(inst.dst);
+        self.asm.rm(widen, Width::V256, s0, mem);
+        self.asm.rvm(ops::VPXOR, Width::V256, self.s1, self.s1, self.s1);
+        self.asm.rvm(gt, Width::V256, dst, s0, self.s1);
+        self.done(inst.dst, dst);
+    }
+
+    fn load_single(&mut self, dtype: DType, inst: &Inst, mem: Mem) {
+        let width = self.width(inst.ty);
+        if dtype == DType::Bool {
+            self.load_element(dtype, Gpr::RAX, mem);
+            self.asm.neg(Gpr::RAX);
+            return self.mask_from_rax(inst.dst);
+        }
+        let dst = self.dst(inst.dst);
+        match dtype {
+            DType::F32 | DType::I32 => self.asm.rm(ops::VBROADCASTSS, width, dst, mem),
+            DType::F64 | DType::I64 => self.asm.rm(ops::VBROADCASTSD, width, dst, mem),
+            DType::Bf16 => {
+                self.asm.rm(ops::VPBROADCASTW, width, dst, mem);
+                self.asm.rmi(ops::VPSLLD_I, width, dst, dst, 16);
+            }
+            DType::F16 => {
+                self.asm.rm(ops::VPBROADCASTW, width.half(), dst, mem);
+                self.asm.rm(ops::VCVTPH2PS, width, dst, dst);
+            }
+            _ => {
+                self.load_element(dtype, Gpr::RAX, mem);
+                self.splat(inst.ty, dst, Gpr::RAX);
+            }
+        }
+        self.done(inst.dst, dst);
+    }
+
+    /// A gather by one instruction; false where registers or operands do not allow it.
+    fn gather(&mut self, m: Memory, inst: &Inst) -> bool {
+        let [base, index, mask, _] = inst.args;
+        let size = m.dtype.size_in_bits() / 8;
+        let registers = self.avx512 || self.in_reg(inst.dst) && self.in_reg(index);
+        if inst.ty.lane_bytes() != size || !registers {
+            return false;
+        }
+        let (vop, width) = match (size, m.wide_index) {
+            (4, false) => (ops::VGATHERDPS, self.width_of(4)),
+            (4, true) => (ops::VGATHERQPS, self.width_of(8)),
+            (_, false) => (ops::VGATHERDPD, self.width_of(8)),
+            (_, true) => (ops::VGATHERQPD, self.width_of(8)),
+        };
+        let dst = self.dst(inst.dst);
+        let at = self.reg(index, self.s1);
+        let base = self.int(base, Gpr::RAX);
+        let mem = Mem::gathered(base, at, size as u8).offset(m.disp);
+        self.asm.rvm(ops::VXORPS, Width::V128, dst, dst, dst);
+        if self.avx512 {
+            self.copy_mask_to_k1(mask);
+            self.asm.vector(vop, width, Args::rm(dst, mem).mask(K1));
+        } else {
+            let lanes = self.width_of(size);
+            if mask.is_some() {
+                let k = self.vmask(mask, size, self.s0);
+                self.move_reg(lanes, self.s0, k);
+            } else {
+                self.asm.rvm(ops::VPCMPEQD, lanes, self.s0, self.s0, self.s0);
+            }
+            self.asm.rvm(vop, width, dst, self.s0, mem);
+        }
+        self.done(inst.dst, dst);
+        true
+    }
+
+    /// Gathers and scatters consume their mask.
+    fn copy_mask_to_k1(&mut self, mask: V) {
+        if !mask.is_some() {
+            return self.asm.kxnor(self.mask_size(), K1, K1, K1);
+        }
+        let k = self.kreg(mask, K1);
+        if k != K1 {
+            self.asm.kmov(MaskSize::Q, K1, k);
+        }
+    }
+
+    /// Copies elements lane by lane between memory and the second work area, which it gives.
+    fn copy_lanes(&mut self, m: Memory, inst: &Inst, load: bool) -> Mem {
+        let [base, index, mask, _] = inst.args;
+        let size = m.dtype.size_in_bits() / 8;
+        let (indices, area) = (self.work(0), self.work(1));
+        let of = match size {
+            1 => Size::B,
+            2 => Size::W,
+            4 => Size::D,
+            _ => Size::Q,
+        };
+        let index_bytes = if m.wide_index { 8 } else { 4 };
+        if m.access == Access::Indexed {
+            let at = self.reg(index, self.s0);
+            self.asm.mr(ops::VMOVUPS_ST, self.width_of(index_bytes), indices, at);
+        }
+        if mask.is_some() {
+            if self.avx512 {
+                let k = self.kreg(mask, K1);
+                self.asm.kmov_to(MaskSize::D, Gpr::RCX, k);
+            } else {
+                let k = self.reg(mask, self.s0);
+                let vop = if self.mask_lane() == 4 { ops::VMOVMSKPS } else { ops::VMOVMSKPD };
+                self.asm.rm(vop, Width::V256, Gpr::RCX, k);
+            }
+        }
+        if load && mask.is_some() {
+            self.asm.rvm(ops::VXORPS, Width::V128, self.s0, self.s0, self.s0);
+            for chunk in (0..(self.lanes * size).max(16) as i32).step_by(16) {
+                self.asm.mr(ops::VMOVUPS_ST, Width::V128, area.offset(chunk), self.s0);
+            }
+        }
+        // rdx: the base; rcx: mask bits; rax: an index, then an element.
+        match m.access {
+            Access::Indexed | Access::Strided => {
+                let from = self.int(base, Gpr::RDX);
+                self.asm.lea(Gpr::RDX, Mem::base(from).offset(m.disp));
+            }
+            _ => {
+                // Computing the address takes rcx.
+                let saved = self.work(3);
+                self.asm.store(saved, Gpr::RCX, Size::Q);
+                let mem = self.address(m, inst);
+                self.asm.lea(Gpr::RDX, mem);
+                self.asm.load(Gpr::RCX, saved, Size::Q);
+            }
+        }
+        for lane in 0..self.lanes as i32 {
+            let skip = self.asm.label();
+            if m.access == Access::Strided && lane > 0 {
+                self.advance(index, size);
+            }
+            if mask.is_some() {
+                self.asm.mov_imm(Gpr::RAX, 1 << lane);
+                self.asm.test(Gpr::RCX, Gpr::RAX);
+                self.asm.jcc(Cond::Equal, skip);
+            }
+            let slot = area.offset(lane * size as i32);
+            let (element, held) = if m.access == Access::Indexed {
+                let at = indices.offset(lane * index_bytes as i32);
+                self.asm.load_signed(Gpr::RAX, at, if m.wide_index { Size::Q } else { Size::D });
+                if load {
+                    (Mem::indexed(Gpr::RDX, Gpr::RAX, size as u8), Gpr::RAX)
+                } else {
+                    self.asm.lea(Gpr::RAX, Mem::indexed(Gpr::RDX, Gpr::RAX, size as u8));
+                    (Mem::base(Gpr::RAX), Gpr::RAX)
+                }
+            } else if m.access == Access::Strided {
+                (Mem::base(Gpr::RDX), Gpr::RAX)
+            } else {
+                (Mem::base(Gpr::RDX).offset(lane * size as i32), Gpr::RAX)
+            };
+            if load {
+                self.asm.load(held, element, of);
+                self.asm.store(slot, held, of);
+            } else if m.access == Access::Indexed {
+                // rax is the address: the element goes through the mask's register, which is read again after.
+                let saved = self.work(3);
+                self.asm.store(saved, Gpr::RCX, Size::Q);
+                self.asm.load(Gpr::RCX, slot, of);
+                self.asm.store(element, Gpr::RCX, of);
+                self.asm.load(Gpr::RCX, saved, Size::Q);
+            } else {
+                self.asm.load(held, slot, of);
+                self.asm.store(element, held, of);
+            }
+            self.asm.bind(skip);
+        }
+        area
+    }
+
+    /// `rdx += stride · size`
+    fn advance(&mut self, stride: V, size: usize) {
+        match self.number(stride).and_then(|n| i32::try_from(n * size as i64).ok()) {
+            Some(bytes) => self.asm.alu_imm(Alu::Add, Gpr::RDX, bytes),
+            None => {
+                let step = self.int(stride, Gpr::RAX);
+                self.asm.lea(Gpr::RDX, Mem::indexed(Gpr::RDX, step, size as u8));
+            }
+        }
+    }
+
+    pub(super) fn store(&mut self, m: Memory, inst: &Inst) {
+        let mask = inst.args[2];
+        let size = m.dtype.size_in_bits() / 8;
+        let widened = m.dtype == DType::I64 && inst.ty == Ty::I32;
+        match m.access {
+            Access::Single => self.store_single(m, inst),
+            Access::Indexed if self.avx512 && size >= 4 && !widened => self.scatter(m, inst),
+            Access::Contiguous if (self.avx512 || !mask.is_some() || size >= 4) && !(widened && mask.is_some()) => {
+                // The value is converted first: it may need the registers of the address.
+                let value = self.narrowed(m.dtype, inst);
+                let mem = self.address(m, inst);
+                self.store_vector(m.dtype, inst, value, mem, mask);
+            }
+            _ => {
+                let value = self.narrowed(m.dtype, inst);
+                let area = self.work(1);
+                self.store_vector(m.dtype, inst, value, area, V::NONE);
+                self.copy_lanes(m, inst, false);
+            }
+        }
+    }
+
+    /// The value with its bits as the memory type wants them, low in each lane. F16 converts as it is stored.
+    fn narrowed(&mut self, dtype: DType, inst: &Inst) -> VReg {
+        let value = inst.args[3];
+        match dtype {
+            DType::Bf16 => {
+                let x = self.reg(value, self.s0);
+                self.round_bf16(x);
+                self.asm.rmi(ops::VPSRLD_I, self.width(Ty::I32), self.s1, self.s1, 16);
+                self.s1
+            }
+            DType::Bool if self.avx512 => {
+                let k = self.kreg(value, K1);
+                let one = self.asm.constant(&1u32.to_le_bytes());
+                let width = self.width(Ty::I32);
+                self.asm.vector(ops::VPBROADCASTD, width, Args::rm(self.s0, one).mask(k).zero());
+                self.s0
+            }
+            DType::Bool => {
+                let x = self.vmask(value, 4, self.s0);
+                self.op_const(ops::VPAND, self.width(Ty::I32), self.s0, x, 1, 4);
+                self.s0
+            }
+            _ => self.reg(value, self.s0),
+        }
+    }
+
+    /// A contiguous store; masked only where an instruction can.
+    fn store_vector(&mut self, dtype: DType, inst: &Inst, value: VReg, mem: Mem, mask: V) {
+        let ty = if dtype == DType::Bool { Ty::I32 } else { inst.ty };
+        let width = self.width(ty);
+        let size = dtype.size_in_bits() / 8;
+        if dtype == DType::I64 && ty == Ty::I32 {
+            return self.store_widened(value, mem);
+        }
+        if self.avx512 {
+            let vop = match (dtype, size) {
+                (DType::F16, _) => ops::VCVTPS2PH,
+                (_, 1) => ops::VPMOVDB,
+                (_, 2) => ops::VPMOVDW,
+                (_, 4) => ops::VMOVUPS_ST,
+                _ => ops::VMOVUPD_ST,
+            };
+            let mut args = Args::mr(mem, value);
+            if dtype == DType::F16 {
+                args = args.imm(0);
+            }
+            if mask.is_some() {
+                args = args.mask(self.kreg(mask, K1));
+            }
+            return self.asm.vector(vop, width, args);
+        }
+        if mask.is_some() {
+            let k = self.vmask(mask, size, self.s1);
+            let vop = if size == 4 { ops::VMASKMOVPS_ST } else { ops::VMASKMOVPD_ST };
+            return self.asm.vector(vop, width, Args::rvm(value, k, mem));
+        }
+        match (dtype, size) {
+            (DType::F16, _) => self.asm.vector(ops::VCVTPS2PH, width, Args::mr(mem, value).imm(0)),
+            (_, 4) => self.asm.mr(ops::VMOVUPS_ST, width, mem, value),
+            (_, 8) => self.asm.mr(ops::VMOVUPD_ST, width, mem, value),
+            _ => {
+                // The low bytes of each lane to the bottom of each half, then the halves side by side.
+                let s1 = self.s1;
+                let pattern: [u8; 16] = std::array::from_fn(|i| {
+                    let (lane, byte) = (i / size, i % size);
+                    if lane < 4 { (4 * lane + byte) as u8 } else { 0x80 }
+                });
+                let mut bytes = [0u8; 32];
+                bytes[..16].copy_from_slice(&pattern);
+                bytes[16..].copy_from_slice(&pattern);
+                let pattern = self.asm.constant(&bytes);
+                self.asm.rvm(ops::VPSHUFB, width, s1, value, pattern);
+                if width == Width::V256 {
+                    self.asm.vector(ops::VEXTRACTI128, Width::V256, Args::mr(self.s0, s1).imm(1));
+                    let join = if size == 2 { ops::VPUNPCKLQDQ } else { ops::VPUNPCKLDQ };
+                    self.asm.rvm(join, Width::V128, s1, s1, self.s0);
+                }
+                match self.lanes * size {
+                    16 => self.asm.mr(ops::VMOVUPS_ST, Width::V128, mem, s1),
+                    8 => self.asm.mr(ops::VMOVSD_ST, Width::V128, mem, s1),
+                    _ => self.asm.mr(ops::VMOVSS_ST, Width::V128, mem, s1),
+                }
+            }
+        }
+    }
+
+    /// 32-bit integers to 64-bit memory, half by half.
+    fn store_widened(&mut self, value: VReg, mem: Mem) {
+        let narrow = self.width(Ty::I32);
+        if self.f.wide {
+            let wide = self.width(Ty::I64);
+            self.asm.rm(ops::VPMOVSXDQ, wide, self.s1, value);
+            return self.asm.mr(ops::VMOVUPD_ST, wide, mem, self.s1);
+        }
+        self.asm.rm(ops::VPMOVSXDQ, narrow, self.s1, value);
+        self.asm.mr(ops::VMOVUPD_ST, narrow, mem, self.s1);
+        let (extract, bytes) = if self.avx512 { (ops::VEXTRACTI64X4, 64) } else { (ops::VEXTRACTI128, 32) };
+        self.asm.vector(extract, narrow, Args::mr(self.s1, value).imm(1));
+        self.asm.rm(ops::VPMOVSXDQ, narrow, self.s1, self.s1);
+        self.asm.mr(ops::VMOVUPD_ST, narrow, mem.offset(bytes), self.s1);
+    }
+
+    fn scatter(&mut self, m: Memory, inst: &Inst) {
+        let [base, index, mask, value] = inst.args;
+        let size = m.dtype.size_in_bits() / 8;
+        let (vop, width) = match (size, m.wide_index) {
+            (4, false) => (ops::VSCATTERDPS, self.width_of(4)),
+            (4, true) => (ops::VSCATTERQPS, self.width_of(8)),
+            (_, false) => (ops::VSCATTERDPD, self.width_of(8)),
+            (_, true) => (ops::VSCATTERQPD, self.width_of(8)),
+        };
+        let x = self.reg(value, self.s0);
+        let at = self.reg(index, self.s1);
+        let base = self.int(base, Gpr::RAX);
+        self.copy_mask_to_k1(mask);
+        let mem = Mem::gathered(base, at, size as u8).offset(m.disp);
+        self.asm.vector(vop, width, Args::mr(mem, x).mask(K1));
+    }
+
+    /// Writes the first lane.
+    fn store_single(&mut self, m: Memory, inst: &Inst) {
+        let [.., mask, value] = inst.args;
+        let skip = self.asm.label();
+        if mask.is_some() {
+            self.first_lane(Ty::Mask, mask, Gpr::RAX);
+            self.asm.test(Gpr::RAX, Gpr::RAX);
+            self.asm.jcc(Cond::Equal, skip);
+        }
+        match m.dtype {
+            DType::Bool => self.first_lane(Ty::Mask, value, Gpr::RDX),
+            DType::F16 => {
+                let x = self.reg(value, self.s0);
+                self.asm.vector(ops::VCVTPS2PH, Width::V128, Args::mr(self.s1, x).imm(0));
+                self.asm.mr(ops::VMOVD_ST, Width::V128, Gpr::RDX, self.s1);
+            }
+            _ => {
+                let x = self.narrowed(m.dtype, inst);
+                if inst.ty.lane_bytes() == 8 {
+                    self.asm.mr(ops::VMOVQ_ST, Width::V128, Gpr::RDX, x);
+                } else {
+                    self.asm.mr(ops::VMOVD_ST, Width::V128, Gpr::RDX, x);
+                    self.asm.sign_extend(Gpr::RDX, Gpr::RDX, Size::D);
+                }
+            }
+        }
+        let mem = self.address(m, inst);
+        let size = match m.dtype.size_in_bits() {
+            8 => Size::B,
+            16 => Size::W,
+            32 => Size::D,
+            _ => Size::Q,
+        };
+        self.asm.store(mem, Gpr::RDX, size);
+        self.asm.bind(skip);
+    }
+}

@@ -1,0 +1,239 @@
+//! Loop kernels made ready to launch: code (or the portable executor), and the cut of a launch into pieces for the pool.
+
+use crate::emit::emit;
+use crate::features::Isa;
+use crate::lower::{LowerError, Lowered, Options, lower, without_row};
+use crate::memory::{Code, CodeArena, MemoryError};
+use crate::pool;
+use crate::portable::Portable;
+use crate::vir::{Context, Function, IndexRecord};
+use kiln_ir::{Dim, Symbol};
+use kiln_kernels::kernel::{Kernel, LoopBody};
+use kiln_runtime::{LaunchError, RawBuffer};
+use std::cell::RefCell;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Why a loop kernel could not be compiled.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// It has no vector IR.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The code could not be installed.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+type Entry = unsafe extern "C" fn(*const Context, i64, i64);
+
+enum Engine {
+    Code(Code),
+    Portable(Portable),
+}
+
+/// A compiled loop kernel.
+pub struct LoopKernel {
+    kernel: Kernel,
+    body: LoopBody,
+    isa: Isa,
+    options: Options,
+    engine: Engine,
+    units: Dim,
+    row: Dim,
+    scratch: Dim,
+    /// Rough cost of a unit and row point, in units of 1/16 ns.
+    cost: u64,
+    unit_is_lane: bool,
+    /// What runs when the row has no points; made when first needed.
+    rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
+}
+
+impl LoopKernel {
+    /// Compiles a loop kernel's body for a target.
+    pub fn compile(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options) -> Result<LoopKernel, CompileError> {
+        let Lowered { function, units, row, scratch, weight, unit_is_lane } = lower(kernel, body, options)?;
+        // About two vector instructions a nanosecond.
+        let lanes = match isa {
+            Isa::Portable => 1,
+            Isa::Avx2 => function.lanes(32) as u64,
+            Isa::Avx512 => function.lanes(64) as u64,
+        };
+        let cost = (u64::from(weight.max(1)) * 8).div_ceil(lanes);
+        let engine = match isa {
+            Isa::Portable => Engine::Portable(Portable::new(function)),
+            _ => Engine::Code(install(&function, isa)?),
+        };
+        Ok(LoopKernel {
+            kernel: kernel.clone(),
+            body: body.clone(),
+            isa,
+            options,
+            engine,
+            units,
+            row,
+            scratch,
+            cost,
+            unit_is_lane,
+            rowless: OnceLock::new(),
+        })
+    }
+
+    /// Bytes of machine code; 0 without any.
+    pub fn code_bytes(&self) -> usize {
+        match &self.engine {
+            Engine::Code(code) => code.len(),
+            Engine::Portable(_) => 0,
+        }
+    }
+
+    /// The machine code; empty without any.
+    pub fn code(&self) -> &[u8] {
+        match &self.engine {
+            // SAFETY: installed code is readable and lives as long as `self`.
+            Engine::Code(code) => unsafe { std::slice::from_raw_parts(code.as_ptr(), code.len()) },
+            Engine::Portable(_) => &[],
+        }
+    }
+
+    /// Runs the kernel.
+    ///
+    /// # Safety
+    /// As [`kiln_runtime::Executable::launch`].
+    pub unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        let wrong = |what, expected, got| LaunchError::WrongArguments { what, expected, got };
+        if buffers.len() != self.kernel.buffers.len() {
+            return Err(wrong("buffers", self.kernel.buffers.len(), buffers.len()));
+        }
+        if sizes.len() != self.kernel.sizes.len() {
+            return Err(wrong("sizes", self.kernel.sizes.len(), sizes.len()));
+        }
+        if let Some(&value) = sizes.iter().find(|n| **n < 0) {
+            return Err(LaunchError::BadSize { value });
+        }
+        let (units, row) = (self.eval(&self.units, sizes)?, self.eval(&self.row, sizes)?);
+        if units == 0 {
+            return Ok(());
+        }
+        if row == 0 && !self.body.row.is_empty() {
+            let made = self.rowless.get_or_init(|| {
+                let body = without_row(&self.body);
+                LoopKernel::compile(&self.kernel, &body, self.isa, self.options).map(Box::new)
+            });
+            return match made {
+                // SAFETY: the same promise; what is left of the kernel touches no more memory than the whole.
+                Ok(kernel) => unsafe { kernel.launch(buffers, sizes) },
+                Err(_) => Err(LaunchError::BadSize { value: 0 }),
+            };
+        }
+        let scratch = self.eval(&self.scratch, sizes)? as usize;
+        let pointers: Vec<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
+        let bad: Mutex<Option<IndexRecord>> = Mutex::new(None);
+        let failed: Mutex<Option<usize>> = Mutex::new(None);
+        let shared = Shared(&pointers, sizes);
+        let piece = |begin: i64, end: i64| {
+            let shared = &shared;
+            // SAFETY: pieces are disjoint parts of the grid, whose points are independent; the rest is the caller's promise.
+            match unsafe { self.piece(shared, scratch, begin, end) } {
+                Ok(record) if record.set != 0 => *bad.lock().unwrap_or_else(PoisonError::into_inner) = Some(record),
+                Ok(_) => {}
+                Err(bytes) => *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes),
+            }
+        };
+        let threads = pool::threads();
+        let pieces = self.pieces(units, row, threads);
+        if pieces <= 1 {
+            piece(0, units);
+        } else {
+            // Lanes are cut at multiples of 64, so that pieces begin with whole vectors and cache lines.
+            let grain = if self.unit_is_lane { 64 } else { 1 };
+            let blocks = (units + grain - 1) / grain;
+            pool::run(pieces as usize, threads, &|n| {
+                let at = |n: i64| ((blocks as i128 * n as i128 / pieces as i128) as i64 * grain).min(units);
+                let (begin, end) = (at(n as i64), at(n as i64 + 1));
+                if begin < end {
+                    piece(begin, end);
+                }
+            });
+        }
+        if let Some(bytes) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(LaunchError::OutOfMemory { bytes });
+        }
+        match bad.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(record) => Err(LaunchError::IndexOutOfRange { index: record.index, size: record.size }),
+            None => Ok(()),
+        }
+    }
+
+    fn eval(&self, e: &Dim, sizes: &[i64]) -> Result<i64, LaunchError> {
+        if let Some(c) = e.as_const() {
+            return Ok(c);
+        }
+        let value = |s: Symbol| self.kernel.sizes.iter().position(|own| *own == s).map(|at| sizes[at]);
+        e.eval(&value).ok_or(LaunchError::BadSize { value: i64::MAX })
+    }
+
+    /// How many pieces a launch is worth: none below some microseconds of work, else a few a thread.
+    fn pieces(&self, units: i64, row: i64, threads: usize) -> i64 {
+        const WORTH: u64 = 8_000 * 16;
+        let work = (units as u64).saturating_mul(row.max(1) as u64).saturating_mul(self.cost);
+        if threads < 2 || work < WORTH {
+            return 1;
+        }
+        let most = if self.unit_is_lane { units / 64 } else { units };
+        ((work / (WORTH / 4)) as i64).min(4 * threads as i64).min(most)
+    }
+
+    unsafe fn piece(&self, shared: &Shared<'_>, scratch: usize, begin: i64, end: i64) -> Result<IndexRecord, usize> {
+        thread_local! {
+            static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+        }
+        let mut record = IndexRecord::default();
+        let error = &raw mut record;
+        let run = |scratch: *mut u8| {
+            let context = Context { buffers: shared.0.as_ptr(), sizes: shared.1.as_ptr(), scratch, error };
+            match &self.engine {
+                Engine::Code(code) => {
+                    // SAFETY: the code was made for this signature and lives as long as `self`.
+                    let entry: Entry = unsafe { std::mem::transmute(code.as_ptr()) };
+                    // SAFETY: by the caller's promise.
+                    unsafe { entry(&raw const context, begin, end) }
+                }
+                // SAFETY: by the caller's promise.
+                Engine::Portable(portable) => unsafe { portable.run(&raw const context, begin, end) },
+            }
+        };
+        if scratch == 0 {
+            run(std::ptr::null_mut());
+            return Ok(record);
+        }
+        SCRATCH.with(|cell| {
+            let lines = scratch.div_ceil(64);
+            let mut area = cell.borrow_mut();
+            if area.len() < lines {
+                let more = lines - area.len();
+                area.try_reserve_exact(more).map_err(|_| scratch)?;
+                area.resize(lines, Line { _bytes: [0; 64] });
+            }
+            run(area.as_mut_ptr().cast());
+            Ok(record)
+        })
+    }
+}
+
+/// Scratch memory comes in cache lines.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line {
+    _bytes: [u8; 64],
+}
+
+/// What every piece of a launch reads.
+struct Shared<'a>(&'a [*mut u8], &'a [i64]);
+
+// SAFETY: the pointers are used under the promise of `launch`, which covers the pool's threads.
+unsafe impl Sync for Shared<'_> {}
+
+fn install(function: &Function, isa: Isa) -> Result<Code, MemoryError> {
+    CodeArena::global().install(&emit(function, isa))
+}

@@ -1,0 +1,202 @@
+//! The loop nest: axes of size one go, axes that step together merge, and one axis is chosen to run along the lanes.
+
+use kiln_ir::{Dim, Symbol};
+use kiln_kernels::kernel::{Axis, Domain, Inst, InstKind, LoopBody};
+
+/// Which axis runs along the lanes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VectorAxis {
+    /// The last grid axis: each lane is a grid point of its own, reductions stay in their lanes.
+    Grid,
+    /// The last row axis: all lanes belong to one grid point, reductions end by combining lanes.
+    Row,
+}
+
+/// A body whose axes are as few as can be, with the vector axis last in its list.
+pub struct Nest {
+    /// The rewritten body.
+    pub body: LoopBody,
+    /// The choice. `Grid` with an empty grid is a kernel of one point.
+    pub vector: VectorAxis,
+}
+
+/// Calls `f` with every index expression of an instruction that axes occur in.
+pub fn visit_expressions(inst: &Inst, f: &mut dyn FnMut(&Dim)) {
+    match &inst.kind {
+        InstKind::Index(e) => f(e),
+        InstKind::InRange { expr, low, high } => {
+            f(expr);
+            f(low);
+            f(high);
+        }
+        InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
+            f(&place.offset);
+            place.indirect.iter().for_each(|(_, stride)| f(stride));
+        }
+        InstKind::CheckIndex { size, .. } => f(size),
+        InstKind::Random { position, .. } => f(position),
+        _ => {}
+    }
+}
+
+fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
+    match &mut inst.kind {
+        InstKind::Index(e) => *e = f(e),
+        InstKind::InRange { expr, low, high } => {
+            *expr = f(expr);
+            *low = f(low);
+            *high = f(high);
+        }
+        InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
+            place.offset = f(&place.offset);
+            place.indirect.iter_mut().for_each(|(_, stride)| *stride = f(stride));
+        }
+        InstKind::CheckIndex { size, .. } => *size = f(size),
+        InstKind::Random { position, .. } => *position = f(position),
+        _ => {}
+    }
+}
+
+fn rewrite(body: &mut LoopBody, f: &dyn Fn(&Dim) -> Dim) {
+    for stage in &mut body.stages {
+        stage.insts.iter_mut().for_each(|inst| rewrite_expressions(inst, f));
+    }
+}
+
+/// Simplifies the nest and chooses the vector axis.
+pub fn arrange(body: &LoopBody) -> Nest {
+    let mut body = body.clone();
+    drop_units(&mut body);
+    merge(&mut body, false);
+    merge(&mut body, true);
+    let vector = choose(&mut body);
+    Nest { body, vector }
+}
+
+fn drop_units(body: &mut LoopBody) {
+    let gone: Vec<Symbol> =
+        body.grid.iter().chain(&body.row).filter(|axis| axis.size.is_one()).map(|axis| axis.var).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let had_row = !body.row.is_empty();
+    body.grid.retain(|axis| !gone.contains(&axis.var));
+    let last = body.row.last().cloned();
+    body.row.retain(|axis| !gone.contains(&axis.var));
+    // A row of one point is still a row: its stages run once.
+    if had_row && body.row.is_empty() {
+        body.row.extend(last);
+    }
+    let kept = body.row.first().map(|axis| axis.var);
+    rewrite(body, &|e| e.substitute(&|s| (gone.contains(&s) && Some(s) != kept).then(|| Dim::from(0))));
+}
+
+/// Merges neighbours `outer, inner` wherever every expression steps by `inner.size` times as much along `outer`.
+fn merge(body: &mut LoopBody, row: bool) {
+    let mut at = if row { body.row.len() } else { body.grid.len() };
+    while at >= 2 {
+        at -= 1;
+        let axes = if row { &body.row } else { &body.grid };
+        let (outer, inner) = (axes[at - 1].clone(), axes[at].clone());
+        if !composes(body, &outer, &inner) {
+            continue;
+        }
+        // o·(c·n) + i·c with o = 0 and i running over both.
+        rewrite(body, &|e| {
+            if e.contains(outer.var) { e.substitute(&|s| (s == outer.var).then(|| Dim::from(0))) } else { e.clone() }
+        });
+        let axes = if row { &mut body.row } else { &mut body.grid };
+        axes[at - 1] = Axis { var: inner.var, size: &outer.size * &inner.size };
+        axes.remove(at);
+    }
+}
+
+fn composes(body: &LoopBody, outer: &Axis, inner: &Axis) -> bool {
+    let mut fits = true;
+    for inst in body.stages.iter().flat_map(|stage| &stage.insts) {
+        visit_expressions(inst, &mut |e| {
+            fits = fits && (!e.contains(outer.var) && !e.contains(inner.var) || steps_together(e, outer, inner));
+        });
+        if !fits {
+            return false;
+        }
+    }
+    fits
+}
+
+fn steps_together(e: &Dim, outer: &Axis, inner: &Axis) -> bool {
+    let Some((by_outer, rest)) = e.linear_in(outer.var) else { return false };
+    let Some((by_inner, _)) = rest.linear_in(inner.var) else { return false };
+    !by_outer.contains(inner.var) && by_outer == &by_inner * &inner.size
+}
+
+/// What one access costs along an axis, in rough cycles an element.
+fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
+    match offset.linear_in(var) {
+        _ if indirect => 4.0,
+        Some((c, _)) if c.is_zero() => {
+            if store {
+                2.0
+            } else {
+                0.0
+            }
+        }
+        Some((c, _)) if c.is_one() => 0.5,
+        Some(_) => {
+            if store {
+                3.0
+            } else {
+                2.0
+            }
+        }
+        None => 4.0,
+    }
+}
+
+fn cost(body: &LoopBody, var: Symbol, row: bool) -> f64 {
+    let has_row = !body.row.is_empty();
+    let mut sum = 0.0;
+    for stage in &body.stages {
+        // Point stages of row kernels run once a row.
+        let weight = if stage.domain == Domain::Point && has_row { 0.02 } else { 1.0 };
+        for inst in &stage.insts {
+            let (place, store) = match &inst.kind {
+                InstKind::Load { place, .. } => (place, false),
+                InstKind::Store { place, .. } => (place, true),
+                _ => continue,
+            };
+            if stage.domain == Domain::Row || !row {
+                sum += weight * access_cost(&place.offset, !place.indirect.is_empty(), var, store);
+            }
+        }
+    }
+    sum
+}
+
+/// Moves the best axis last in its list. Short axes waste lanes, so they must be cheaper to win.
+fn choose(body: &mut LoopBody) -> VectorAxis {
+    let short = |axis: &Axis| match axis.size.as_const() {
+        Some(n) if n < 16 => 1.0 + 0.25 * (16 - n) as f64,
+        _ => 1.0,
+    };
+    let mut best: Option<(f64, bool, usize)> = None;
+    // In order of preference among equals: the last row axis, then grid axes from the last.
+    if let Some((at, axis)) = body.row.iter().enumerate().next_back() {
+        best = Some(((cost(body, axis.var, true) + 0.25) * short(axis), true, at));
+    }
+    for (at, axis) in body.grid.iter().enumerate().rev() {
+        let price = (cost(body, axis.var, false) + 0.25) * short(axis);
+        if best.is_none_or(|(other, ..)| price < other) {
+            best = Some((price, false, at));
+        }
+    }
+    match best {
+        Some((_, false, at)) => {
+            let axis = body.grid.remove(at);
+            body.grid.push(axis);
+            VectorAxis::Grid
+        }
+        Some((_, true, _)) => VectorAxis::Row,
+        None => VectorAxis::Grid,
+    }
+}

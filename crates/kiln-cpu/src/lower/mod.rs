@@ -1,0 +1,532 @@
+//! Loop kernels → vector IR.
+//!
+//! ```text
+//!  VectorAxis::Grid                                   VectorAxis::Row
+//!    for outer grid point in this piece of work          for grid point in this piece of work
+//!      for each vector along the last grid axis             point stages: values that are equal in all lanes
+//!        point stages; row stages as plain loops            row stages: outer row axes as plain loops,
+//!        around the vector                                                 the last one by vectors, lanes combined after
+//! ```
+//!
+//! Offsets are split into a scalar part, which the [`Builder`] moves out of every loop it does not depend on, and a
+//! stride along the vector axis: 1 is a contiguous access, 0 one element for all lanes, anything else one element a lane.
+
+mod axes;
+mod convert;
+mod index;
+mod ops;
+mod place;
+mod reduce;
+
+use crate::vir::*;
+use axes::{Nest, VectorAxis, arrange};
+use kiln_ir::{Dim, Ranges, Symbol};
+use kiln_kernels::kernel::{
+    Access as BufferAccess, Axis, Domain, InstKind, Kernel, LoopBody, ReductionKind, Stage, ValueId,
+};
+use std::mem::offset_of;
+
+/// Choices that change results in the last place only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Whether `a · b + c` may be rounded once.
+    pub contract: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { contract: true }
+    }
+}
+
+/// A loop kernel in vector IR, and how to launch it.
+#[derive(Debug)]
+pub struct Lowered {
+    /// The code; `begin..end` counts units.
+    pub function: Function,
+    /// Number of units: grid points.
+    pub units: Dim,
+    /// Number of row points a unit; 1 without a row.
+    pub row: Dim,
+    /// Bytes of scratch a thread needs.
+    pub scratch: Dim,
+    /// Rough cost of one unit and row point, in instructions of a whole vector.
+    pub weight: u32,
+    /// Whether a unit is one lane (else it takes whole vectors).
+    pub unit_is_lane: bool,
+}
+
+/// Why a kernel has no vector IR.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LowerError {
+    /// The kernel breaks a rule of [`kiln_kernels::kernel`].
+    #[error("malformed kernel: {0}")]
+    Malformed(&'static str),
+    /// An index expression names a symbol that is neither an axis nor a size.
+    #[error("unknown symbol {0} in an index expression")]
+    UnknownSymbol(Symbol),
+    /// An index expression is too large.
+    #[error("an index expression overflows")]
+    Overflow,
+}
+
+/// Most copies of a body that run side by side.
+const COPIES: usize = 4;
+
+/// A value of the kernel, in one copy of the body.
+#[derive(Clone, Copy, Debug)]
+struct Value {
+    held: Held,
+    /// Whether all lanes are equal.
+    uniform: bool,
+}
+
+/// How a value is held. An I64 value may be held in a cheaper way than as a vector of 64-bit lanes.
+#[derive(Clone, Copy, Debug)]
+enum Held {
+    /// A vector (or mask) of its dtype's type.
+    Vector(V),
+    /// I64, equal in all lanes: a scalar.
+    Scalar(V),
+    /// I64 with |value| < 2³¹ − 1: a vector of I32.
+    Narrow(V),
+}
+
+/// The vector axis while code along it is being made.
+#[derive(Clone, Copy)]
+struct Along {
+    var: Symbol,
+    /// Index of the first lane of copy 0.
+    counter: V,
+    /// Lanes that exist; absent when all do.
+    tail: V,
+}
+
+struct Lowerer<'a> {
+    b: Builder,
+    kernel: &'a Kernel,
+    body: &'a LoopBody,
+    options: Options,
+    /// Scalars of axes and sizes.
+    symbols: Vec<(Symbol, V)>,
+    ranges: Ranges,
+    along: Option<Along>,
+    /// The copy being made.
+    copy: usize,
+    values: Vec<[Option<Value>; COPIES]>,
+    /// The type of each value.
+    dtypes: Vec<Option<DType>>,
+    /// How often each value is used.
+    uses: Vec<u32>,
+    /// The product each value is, for contraction: factors and the instruction's dtype.
+    products: Vec<[Option<(V, V)>; COPIES]>,
+    /// Base of each row temporary.
+    temps: Vec<V>,
+    /// Whether lanes are grid points.
+    by_lane: bool,
+    /// Copies that share a row temporary.
+    temp_copies: usize,
+    /// Scalar position in the row, where the vector axis is a grid axis.
+    row_position: V,
+    error: V,
+    context: V,
+}
+
+/// Lowers a loop kernel.
+pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lowered, LowerError> {
+    let Nest { body, vector } = arrange(body);
+    let count =
+        body.stages.iter().flat_map(|s| s.insts.iter().map(|i| i.id.0).chain(s.reductions.iter().map(|r| r.result.0)));
+    // Stores define nothing and may carry any id.
+    let count = count.filter(|&id| id != u32::MAX).max().map_or(0, |id| id as usize + 1);
+    let mut ranges = Ranges::new();
+    for axis in body.grid.iter().chain(&body.row) {
+        ranges.set_below(axis.var, axis.size.clone());
+    }
+    for &size in &kernel.sizes {
+        ranges.set(size, 0, Some(1 << 48));
+    }
+    let mut b = Builder::new();
+    let context = b.arg(0);
+    let sizes = b.field(context, offset_of!(Context, sizes) as i32);
+    let symbols = kernel.sizes.iter().enumerate().map(|(n, &s)| (s, b.field(sizes, 8 * n as i32))).collect();
+    let error = b.field(context, offset_of!(Context, error) as i32);
+    let mut low = Lowerer {
+        b,
+        kernel,
+        body: &body,
+        options,
+        symbols,
+        ranges,
+        along: None,
+        copy: 0,
+        values: vec![[None; COPIES]; count],
+        dtypes: value_types(&body, count),
+        uses: count_uses(&body, count)?,
+        products: vec![[None; COPIES]; count],
+        temps: Vec::new(),
+        by_lane: vector == VectorAxis::Grid,
+        temp_copies: 1,
+        row_position: V::NONE,
+        error,
+        context,
+    };
+    let (scratch, weight) = match vector {
+        VectorAxis::Grid => low.grid_nest()?,
+        VectorAxis::Row => low.row_nest()?,
+    };
+    Ok(Lowered {
+        function: low.b.finish(),
+        units: body.grid.iter().map(|axis| &axis.size).product(),
+        row: body.row.iter().map(|axis| &axis.size).product(),
+        scratch,
+        weight,
+        unit_is_lane: vector == VectorAxis::Grid,
+    })
+}
+
+/// The body of a kernel whose row has no points: row stages vanish, and reductions give what an empty one gives.
+pub fn without_row(body: &LoopBody) -> LoopBody {
+    let mut stages = Vec::new();
+    for stage in &body.stages {
+        if stage.domain == Domain::Point {
+            stages.push(stage.clone());
+            continue;
+        }
+        let insts = stage.reductions.iter().map(reduce::of_nothing).collect();
+        stages.push(Stage { domain: Domain::Point, insts, reductions: Vec::new() });
+    }
+    LoopBody { grid: body.grid.clone(), row: Vec::new(), stages, temps: Vec::new() }
+}
+
+fn value_types(body: &LoopBody, count: usize) -> Vec<Option<DType>> {
+    let mut types = vec![None; count];
+    for stage in &body.stages {
+        for inst in &stage.insts {
+            if let Some(slot) = types.get_mut(inst.id.0 as usize)
+                && !matches!(inst.kind, InstKind::Store { .. } | InstKind::StoreTemp(..))
+            {
+                *slot = Some(inst.dtype);
+            }
+        }
+        for r in &stage.reductions {
+            if let Some(slot) = types.get_mut(r.result.0 as usize) {
+                *slot = Some(if matches!(r.kind, ReductionKind::Arg(_)) { DType::I64 } else { r.dtype });
+            }
+        }
+    }
+    types
+}
+
+fn count_uses(body: &LoopBody, count: usize) -> Result<Vec<u32>, LowerError> {
+    let mut uses = vec![0; count];
+    let mut ok = true;
+    let mut see = |v: ValueId| match uses.get_mut(v.0 as usize) {
+        Some(n) => *n += 1,
+        None => ok = false,
+    };
+    for stage in &body.stages {
+        for inst in &stage.insts {
+            visit_operands(&inst.kind, &mut see);
+        }
+        stage.reductions.iter().for_each(|r| see(r.value));
+    }
+    if ok { Ok(uses) } else { Err(LowerError::Malformed("a value is used that is never defined")) }
+}
+
+/// Calls `f` with every operand of an instruction.
+pub(crate) fn visit_operands(kind: &InstKind, f: &mut dyn FnMut(ValueId)) {
+    match kind {
+        InstKind::Const(_)
+        | InstKind::Index(_)
+        | InstKind::InRange { .. }
+        | InstKind::LoadTemp(_)
+        | InstKind::Accumulator => {}
+        InstKind::Load { place, guard } => {
+            place.indirect.iter().for_each(|(v, _)| f(*v));
+            guard.iter().for_each(|v| f(*v));
+        }
+        InstKind::Store { place, value, guard } => {
+            place.indirect.iter().for_each(|(v, _)| f(*v));
+            f(*value);
+            guard.iter().for_each(|v| f(*v));
+        }
+        InstKind::StoreTemp(_, v)
+        | InstKind::Unary(_, v)
+        | InstKind::Cast(v)
+        | InstKind::Bitcast(v)
+        | InstKind::Round(v, _) => f(*v),
+        InstKind::Binary(_, a, b) | InstKind::Compare(_, a, b) => {
+            f(*a);
+            f(*b);
+        }
+        InstKind::Select(c, a, b) => {
+            f(*c);
+            f(*a);
+            f(*b);
+        }
+        InstKind::CheckIndex { value, .. } => f(*value),
+        InstKind::Random { seed, .. } => f(*seed),
+    }
+}
+
+impl Lowerer<'_> {
+    fn scalar_size(&mut self, axis: &Axis) -> Result<V, LowerError> {
+        self.scalar_expr(&axis.size)
+    }
+
+    /// Names the coordinates of a linear position in some axes.
+    fn coordinates(&mut self, axes: &[Axis], position: V) -> Result<(), LowerError> {
+        let mut rest = position;
+        for (n, axis) in axes.iter().enumerate().rev() {
+            let at = if n == 0 {
+                rest
+            } else {
+                let size = self.scalar_size(axis)?;
+                let at = self.b.int(IntOp::Modulo, rest, size);
+                rest = self.b.int(IntOp::FloorDiv, rest, size);
+                at
+            };
+            self.symbols.push((axis.var, at));
+        }
+        Ok(())
+    }
+
+    fn weight(&self) -> u32 {
+        self.body
+            .stages
+            .iter()
+            .map(|s| s.insts.iter().map(|i| ops::weight(&i.kind)).sum::<u32>() + s.reductions.len() as u32)
+            .sum()
+    }
+
+    /// Vectors along the last grid axis.
+    fn grid_nest(&mut self) -> Result<(Dim, u32), LowerError> {
+        let (begin, end) = (self.b.arg(1), self.b.arg(2));
+        let weight = self.weight();
+        let Some((axis, outer)) = self.body.grid.split_last() else {
+            // One point: every value is the same in all lanes.
+            self.setup_temps(1)?;
+            self.stages_around_vector(1)?;
+            return Ok((self.temp_bytes(1), weight));
+        };
+        let copies = if self.body.row.is_empty() || weight > 12 { 1 } else { COPIES };
+        if outer.is_empty() {
+            self.setup_temps(copies)?;
+            self.vector_loop(axis, begin, end, copies)?;
+        } else {
+            let size = self.scalar_size(axis)?;
+            let first = self.b.int(IntOp::FloorDiv, begin, size);
+            let last = self.b.number(1);
+            let last = self.b.int(IntOp::Sub, end, last);
+            let last = self.b.int(IntOp::FloorDiv, last, size);
+            self.setup_temps(copies)?;
+            let at = self.b.counter(first);
+            self.b.open_loop(at, last, true, Step::Elements(1));
+            let start = self.b.int(IntOp::Mul, at, size);
+            let zero = self.b.number(0);
+            let from = self.b.int(IntOp::Sub, begin, start);
+            let from = self.b.int(IntOp::Max, from, zero);
+            let to = self.b.int(IntOp::Sub, end, start);
+            let to = self.b.int(IntOp::Min, to, size);
+            self.coordinates(outer, at)?;
+            self.vector_loop(axis, from, to, copies)?;
+            self.b.close();
+        }
+        Ok((self.temp_bytes(copies), weight))
+    }
+
+    /// Whole vectors from `from`, `copies` at a time, then the rest under a mask.
+    fn vector_loop(&mut self, axis: &Axis, from: V, to: V, copies: usize) -> Result<(), LowerError> {
+        let counter = self.b.counter(from);
+        let limit = self.b.add_lanes(to, -(copies as i32));
+        self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
+        self.along = Some(Along { var: axis.var, counter, tail: V::NONE });
+        self.stages_around_vector(copies)?;
+        self.b.close();
+        if copies > 1 {
+            self.b.open_loop(counter, to, false, Step::Vectors(1));
+        } else {
+            self.b.open_if(counter, to);
+        }
+        let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, to]);
+        self.along = Some(Along { var: axis.var, counter, tail });
+        self.stages_around_vector(1)?;
+        self.b.close();
+        self.along = None;
+        Ok(())
+    }
+
+    /// All stages for the vectors at hand; row axes are plain loops.
+    fn stages_around_vector(&mut self, copies: usize) -> Result<(), LowerError> {
+        let body = self.body;
+        for stage in &body.stages {
+            match stage.domain {
+                Domain::Point => self.stage_copies(stage, copies)?,
+                Domain::Row => {
+                    let accumulators = self.accumulators(stage, copies)?;
+                    let mark = self.symbols.len();
+                    let mut position = self.b.number(0);
+                    for axis in &body.row {
+                        let size = self.scalar_size(axis)?;
+                        let zero = self.b.number(0);
+                        let counter = self.b.counter(zero);
+                        self.b.open_loop(counter, size, false, Step::Elements(1));
+                        self.symbols.push((axis.var, counter));
+                        position = self.b.int(IntOp::Mul, position, size);
+                        position = self.b.int(IntOp::Add, position, counter);
+                    }
+                    self.row_position = position;
+                    self.stage_copies(stage, copies)?;
+                    self.accumulate(stage, &accumulators, copies)?;
+                    body.row.iter().for_each(|_| self.b.close());
+                    self.row_position = V::NONE;
+                    self.symbols.truncate(mark);
+                    self.results_by_lane(stage, &accumulators, copies);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stage_copies(&mut self, stage: &Stage, copies: usize) -> Result<(), LowerError> {
+        for copy in 0..copies {
+            self.copy = copy;
+            for inst in &stage.insts {
+                self.inst(inst)?;
+            }
+        }
+        self.copy = 0;
+        Ok(())
+    }
+
+    /// Vectors along the last row axis.
+    fn row_nest(&mut self) -> Result<(Dim, u32), LowerError> {
+        let (begin, end) = (self.b.arg(1), self.b.arg(2));
+        let body = self.body;
+        self.setup_temps(1)?;
+        let at = self.b.counter(begin);
+        self.b.open_loop(at, end, false, Step::Elements(1));
+        self.coordinates(&body.grid, at)?;
+        for stage in &body.stages {
+            match stage.domain {
+                Domain::Point => {
+                    self.stage_copies(stage, 1)?;
+                    self.share(stage);
+                }
+                Domain::Row => self.row_stage(stage)?,
+            }
+        }
+        self.b.close();
+        Ok((self.temp_bytes(1), self.weight()))
+    }
+
+    /// Values of point stages are seen by every copy of later stages.
+    fn share(&mut self, stage: &Stage) {
+        for inst in &stage.insts {
+            if let Some(slot) = self.values.get_mut(inst.id.0 as usize) {
+                *slot = [slot[0]; COPIES];
+            }
+        }
+    }
+
+    fn row_stage(&mut self, stage: &Stage) -> Result<(), LowerError> {
+        let body = self.body;
+        let Some((axis, outer)) = body.row.split_last() else {
+            return Err(LowerError::Malformed("a row stage without a row"));
+        };
+        let copies = match axis.size.as_const() {
+            _ if stage.reductions.is_empty() => 1,
+            Some(n) => (n / 16).clamp(1, COPIES as i64) as usize,
+            None => COPIES,
+        };
+        let accumulators = self.accumulators(stage, copies)?;
+        let mark = self.symbols.len();
+        let size = self.scalar_size(axis)?;
+        let padded = self.padded(size);
+        let mut position = self.b.number(0);
+        for axis in outer {
+            let size = self.scalar_size(axis)?;
+            let zero = self.b.number(0);
+            let counter = self.b.counter(zero);
+            self.b.open_loop(counter, size, false, Step::Elements(1));
+            self.symbols.push((axis.var, counter));
+            position = self.b.int(IntOp::Mul, position, size);
+            position = self.b.int(IntOp::Add, position, counter);
+        }
+        self.row_position = self.b.int(IntOp::Mul, position, padded);
+        let zero = self.b.number(0);
+        let counter = self.b.counter(zero);
+        let limit = self.b.add_lanes(size, -(copies as i32));
+        self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
+        self.along = Some(Along { var: axis.var, counter, tail: V::NONE });
+        self.stage_copies(stage, copies)?;
+        self.accumulate(stage, &accumulators, copies)?;
+        self.b.close();
+        let whole = axis.size.as_const().is_some_and(|n| n % (16 * copies as i64) == 0);
+        if !whole {
+            if copies > 1 {
+                self.b.open_loop(counter, size, false, Step::Vectors(1));
+            } else {
+                self.b.open_if(counter, size);
+            }
+            let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, size]);
+            self.along = Some(Along { var: axis.var, counter, tail });
+            self.stage_copies(stage, 1)?;
+            self.accumulate(stage, &accumulators, 1)?;
+            self.b.close();
+        }
+        self.along = None;
+        outer.iter().for_each(|_| self.b.close());
+        self.row_position = V::NONE;
+        self.symbols.truncate(mark);
+        self.results_of_row(stage, &accumulators, copies)
+    }
+
+    /// The base of each row temporary in the scratch memory.
+    fn setup_temps(&mut self, copies: usize) -> Result<(), LowerError> {
+        self.temp_copies = copies;
+        if self.body.temps.is_empty() {
+            return Ok(());
+        }
+        let mut base = self.b.field(self.context, offset_of!(Context, scratch) as i32);
+        for n in 0..self.body.temps.len() {
+            self.temps.push(base);
+            let bytes = self.temp_size(n, copies);
+            let bytes = self.scalar_expr(&bytes)?;
+            base = self.b.int(IntOp::Add, base, bytes);
+        }
+        Ok(())
+    }
+
+    /// Bytes of one row temporary: rows padded to whole vectors, or one vector a row point and copy.
+    fn temp_size(&self, temp: usize, copies: usize) -> Dim {
+        let dtype = self.body.temps[temp];
+        let bytes = (dtype.size_in_bits() / 8).max(1) as i64;
+        let mut points = Dim::from(1);
+        let by_lane = self.by_lane;
+        for (n, axis) in self.body.row.iter().enumerate() {
+            let last = n + 1 == self.body.row.len();
+            points = if last && !by_lane {
+                points * ((&axis.size + 15).floor_div(&Dim::from(16)) * 16)
+            } else {
+                points * &axis.size
+            };
+        }
+        let lanes = if by_lane { 16 * copies as i64 } else { 1 };
+        (points * (bytes * lanes) + 63).floor_div(&Dim::from(64)) * 64
+    }
+
+    fn temp_bytes(&self, copies: usize) -> Dim {
+        (0..self.body.temps.len()).map(|n| self.temp_size(n, copies)).sum()
+    }
+
+    /// A size rounded up to whole vectors of any target.
+    fn padded(&mut self, size: V) -> V {
+        let (fifteen, sixteen) = (self.b.number(15), self.b.number(16));
+        let blocks = self.b.int(IntOp::Add, size, fifteen);
+        let blocks = self.b.int(IntOp::FloorDiv, blocks, sixteen);
+        self.b.int(IntOp::Mul, blocks, sixteen)
+    }
+}

@@ -1,0 +1,281 @@
+//! Places in memory: loads and stores of buffers and row temporaries.
+
+use super::*;
+use kiln_kernels::kernel::Place;
+
+/// A place made ready for an instruction.
+struct Target {
+    base: V,
+    /// Counter, stride or index vector, as the access wants.
+    index: V,
+    memory: Memory,
+}
+
+impl Lowerer<'_> {
+    fn buffer(&mut self, n: usize) -> Result<(V, DType, bool), LowerError> {
+        let arg = self.kernel.buffers.get(n).ok_or(LowerError::Malformed("a buffer that the kernel has not"))?;
+        let list = self.b.field(self.context, offset_of!(Context, buffers) as i32);
+        let base = self.b.field(list, 8 * n as i32);
+        Ok((base, arg.dtype, arg.access == BufferAccess::Read))
+    }
+
+    /// Adds scalar · element size to an address.
+    fn advance(&mut self, base: V, elements: V, dtype: DType) -> V {
+        self.b.address(base, elements, (dtype.size_in_bits() / 8) as u8, 0)
+    }
+
+    fn target(&mut self, base: V, dtype: DType, place: &Place) -> Result<Target, LowerError> {
+        let memory = Memory { dtype, access: Access::Single, vectors: 0, wide_index: false, disp: 0 };
+        // Data-dependent parts that are the same in all lanes join the base.
+        let mut base = base;
+        let mut varying: Option<V> = None;
+        for (v, stride) in &place.indirect {
+            let value = self.value(*v)?;
+            let by = self.scalar_expr(stride)?;
+            if let Some(scalar) = self.as_scalar(value) {
+                let moved = self.b.int(IntOp::Mul, scalar, by);
+                base = self.advance(base, moved, dtype);
+            } else {
+                let index = self.as_wide(value);
+                let by = self.b.pure(Op::Splat, Ty::I64, Ty::I64, &[by]);
+                let moved = self.b.mul(Ty::I64, index, by);
+                varying = Some(varying.map_or(moved, |s| self.b.add(Ty::I64, s, moved)));
+            }
+        }
+        if let Some(mut index) = varying {
+            if self.varies(&place.offset) {
+                let offset = self.vector_expr(Ty::I64, &place.offset)?;
+                index = self.b.add(Ty::I64, index, offset);
+            } else {
+                let offset = self.scalar_expr(&place.offset)?;
+                base = self.advance(base, offset, dtype);
+            }
+            return Ok(Target { base, index, memory: Memory { access: Access::Indexed, wide_index: true, ..memory } });
+        }
+        let Some(along) = self.along.filter(|along| place.offset.contains(along.var)) else {
+            let offset = self.scalar_expr(&place.offset)?;
+            let base = self.advance(base, offset, dtype);
+            return Ok(Target { base, index: V::NONE, memory });
+        };
+        match place.offset.linear_in(along.var) {
+            Some((stride, rest)) if stride.is_one() => {
+                let rest = self.scalar_expr(&rest)?;
+                let base = self.advance(base, rest, dtype);
+                let memory = Memory { access: Access::Contiguous, vectors: self.copy as u8, ..memory };
+                Ok(Target { base, index: along.counter, memory })
+            }
+            Some((stride, rest)) => {
+                let rest = self.scalar_expr(&rest)?;
+                let stride = self.scalar_expr(&stride)?;
+                let base = self.advance(base, rest, dtype);
+                let lane = self.first_lane(along);
+                let moved = self.b.int(IntOp::Mul, lane, stride);
+                let base = self.advance(base, moved, dtype);
+                Ok(Target { base, index: stride, memory: Memory { access: Access::Strided, ..memory } })
+            }
+            None => {
+                let wide = !self.is_narrow(&place.offset);
+                let index = self.vector_expr(if wide { Ty::I64 } else { Ty::I32 }, &place.offset)?;
+                Ok(Target { base, index, memory: Memory { access: Access::Indexed, wide_index: wide, ..memory } })
+            }
+        }
+    }
+
+    fn both(&mut self, a: V, b: V) -> V {
+        match (a.is_some(), b.is_some()) {
+            (true, true) => self.b.and(Ty::Mask, a, b),
+            (true, false) => a,
+            _ => b,
+        }
+    }
+
+    /// The mask of a guard, absent without one.
+    fn guard(&mut self, guard: Option<ValueId>) -> Result<(V, bool), LowerError> {
+        let Some(v) = guard else { return Ok((V::NONE, true)) };
+        let value = self.value(v)?;
+        let mask = self.as_vector(value, DType::Bool);
+        Ok(if self.b.as_const(mask) == Some(1) { (V::NONE, true) } else { (mask, value.uniform) })
+    }
+
+    fn tail(&self) -> V {
+        self.along.map_or(V::NONE, |along| along.tail)
+    }
+
+    pub(super) fn load(&mut self, place: &Place, guard: Option<ValueId>, dtype: DType) -> Result<Value, LowerError> {
+        let (base, memory, read_only) = self.buffer(place.buffer)?;
+        if memory == DType::I4 {
+            return self.load_halves(base, place, guard, read_only);
+        }
+        let (guard, guard_uniform) = self.guard(guard)?;
+        // Eight-bit floats are decoded from their bytes by vector code.
+        let stored = if matches!(memory, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { memory };
+        let mut t = self.target(base, stored, place)?;
+        let ty = Ty::of(stored);
+        let mut uniform = false;
+        let value = if t.memory.access == Access::Single {
+            uniform = guard_uniform;
+            if guard.is_some() {
+                t.base = self.safe_address(guard, t.base);
+            }
+            if dtype == DType::I64 && guard_uniform {
+                let op = Op::LoadInt { dtype: stored, disp: t.memory.disp };
+                let mut v = self.emit(op, Ty::Int, Ty::Int, &[t.base], read_only);
+                if guard.is_some() {
+                    let zero = self.b.number(0);
+                    v = self.b.pure(Op::Choose, Ty::Int, Ty::Int, &[guard, v, zero]);
+                }
+                return Ok(Value { held: Held::Scalar(v), uniform: true });
+            }
+            let v = self.emit(Op::Load(t.memory), ty, ty, &[t.base, t.index], read_only);
+            if guard.is_some() {
+                let zero = self.b.bits(ty, 0);
+                self.b.select(ty, guard, v, zero)
+            } else {
+                v
+            }
+        } else {
+            let mask = self.both(guard, self.tail());
+            self.emit(Op::Load(t.memory), ty, ty, &[t.base, t.index, mask], read_only)
+        };
+        let value = if stored != memory { self.decode_float8(memory, value) } else { value };
+        Ok(Value { held: Held::Vector(value), uniform })
+    }
+
+    /// The address where the guard is true anywhere, else one that may always be read.
+    fn safe_address(&mut self, guard: V, address: V) -> V {
+        let tail = self.tail();
+        let mask = self.both(guard, tail);
+        let any = self.b.pure(Op::Reduce(Combine::Max), Ty::Mask, Ty::Mask, &[mask]);
+        self.b.pure(Op::Choose, Ty::Int, Ty::Int, &[any, address, self.context])
+    }
+
+    fn emit(&mut self, op: Op, ty: Ty, result: Ty, args: &[V], pure: bool) -> V {
+        if pure { self.b.pure(op, ty, result, args) } else { self.b.fixed(op, ty, result, args) }
+    }
+
+    /// Packed halves of bytes: the byte of each element is fetched, then shifted.
+    fn load_halves(
+        &mut self,
+        base: V,
+        place: &Place,
+        guard: Option<ValueId>,
+        read_only: bool,
+    ) -> Result<Value, LowerError> {
+        let (guard, _) = self.guard(guard)?;
+        let mut position = self.index_value(&place.offset)?;
+        for (v, stride) in &place.indirect {
+            let value = self.value(*v)?;
+            let by = self.scalar_expr(stride)?;
+            position = match (self.as_scalar(value), position.held) {
+                (Some(x), Held::Scalar(p)) => {
+                    let moved = self.b.int(IntOp::Mul, x, by);
+                    Value { held: Held::Scalar(self.b.int(IntOp::Add, p, moved)), uniform: true }
+                }
+                _ => {
+                    let (x, p) = (self.as_wide(value), self.as_wide(position));
+                    let by = self.b.pure(Op::Splat, Ty::I64, Ty::I64, &[by]);
+                    let moved = self.b.mul(Ty::I64, x, by);
+                    Value { held: Held::Vector(self.b.add(Ty::I64, p, moved)), uniform: false }
+                }
+            };
+        }
+        let memory = Memory { dtype: DType::U8, access: Access::Single, vectors: 0, wide_index: false, disp: 0 };
+        let (byte, odd) = match position.held {
+            Held::Scalar(p) => {
+                let two = self.b.number(2);
+                let at = self.b.int(IntOp::FloorDiv, p, two);
+                let mut address = self.advance(base, at, DType::U8);
+                if guard.is_some() {
+                    address = self.safe_address(guard, address);
+                }
+                let byte = self.emit(Op::Load(memory), Ty::I32, Ty::I32, &[address], read_only);
+                (byte, self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[p]))
+            }
+            Held::Narrow(p) | Held::Vector(p) => {
+                let wide = matches!(position.held, Held::Vector(_));
+                let ty = if wide { Ty::I64 } else { Ty::I32 };
+                let at = self.b.shift(BinOp::Sar, ty, p, 1);
+                let mask = self.both(guard, self.tail());
+                let memory = Memory { access: Access::Indexed, wide_index: wide, ..memory };
+                let byte = self.emit(Op::Load(memory), Ty::I32, Ty::I32, &[base, at, mask], read_only);
+                (byte, self.b.convert(Ty::I32, ty, p))
+            }
+        };
+        // The wanted half to the top, then down with its sign.
+        let one = self.b.bits(Ty::I32, 1);
+        let odd = self.b.and(Ty::I32, odd, one);
+        let four = self.b.shift(BinOp::Shl, Ty::I32, odd, 2);
+        let top = self.b.bits(Ty::I32, 28);
+        let up = self.b.sub(Ty::I32, top, four);
+        let high = self.b.bin(BinOp::Shl, Ty::I32, byte, up);
+        let mut v = self.b.shift(BinOp::Sar, Ty::I32, high, 28);
+        if guard.is_some() {
+            let zero = self.b.bits(Ty::I32, 0);
+            v = self.b.select(Ty::I32, guard, v, zero);
+        }
+        Ok(Value { held: Held::Vector(v), uniform: position.uniform })
+    }
+
+    pub(super) fn store(&mut self, place: &Place, value: ValueId, guard: Option<ValueId>) -> Result<(), LowerError> {
+        let (base, memory, _) = self.buffer(place.buffer)?;
+        if memory == DType::I4 {
+            return Err(LowerError::Malformed("packed halves cannot be stored one by one"));
+        }
+        let (guard, _) = self.guard(guard)?;
+        let value = self.value(value)?;
+        let mut stored = memory;
+        if matches!(memory, DType::F8E4M3 | DType::F8E5M2) {
+            stored = DType::U8;
+        }
+        let t = self.target(base, stored, place)?;
+        if let (Held::Scalar(v), Access::Single, false) = (value.held, t.memory.access, guard.is_some()) {
+            self.b.effect(Op::StoreInt { dtype: stored, disp: 0 }, Ty::Int, &[t.base, t.index, v]);
+            return Ok(());
+        }
+        let (ty, v) = match value.held {
+            Held::Narrow(v) if stored == DType::I64 => (Ty::I32, v),
+            _ if stored == DType::I64 => (Ty::I64, self.as_wide(value)),
+            _ if memory != stored => (Ty::I32, self.encode_float8(memory, value)),
+            _ => (Ty::of(stored), self.as_vector(value, stored.compute_type())),
+        };
+        let mask = if t.memory.access == Access::Single { guard } else { self.both(guard, self.tail()) };
+        self.b.effect(Op::Store(t.memory), ty, &[t.base, t.index, mask, v]);
+        Ok(())
+    }
+
+    /// Address and index of a row temporary at the point at hand. Temporaries have room for whole vectors.
+    fn temp(&mut self, n: usize) -> Result<Target, LowerError> {
+        let base = *self.temps.get(n).ok_or(LowerError::Malformed("a row temporary that the kernel has not"))?;
+        if !self.row_position.is_some() {
+            return Err(LowerError::Malformed("a row temporary outside a row stage"));
+        }
+        let dtype = self.body.temps[n];
+        let mut memory =
+            Memory { dtype, access: Access::Contiguous, vectors: self.copy as u8, wide_index: false, disp: 0 };
+        let Some(along) = self.along else {
+            memory.access = Access::Single;
+            return Ok(Target { base: self.advance(base, self.row_position, dtype), index: V::NONE, memory });
+        };
+        if self.by_lane {
+            let at = self.b.mul_lanes(self.row_position, self.temp_copies as i32);
+            return Ok(Target { base, index: at, memory });
+        }
+        let base = self.advance(base, self.row_position, dtype);
+        Ok(Target { base, index: along.counter, memory })
+    }
+
+    pub(super) fn load_temp(&mut self, n: usize) -> Result<Value, LowerError> {
+        let t = self.temp(n)?;
+        let ty = Ty::of(t.memory.dtype);
+        let v = self.b.fixed(Op::Load(t.memory), ty, ty, &[t.base, t.index]);
+        Ok(Value { held: Held::Vector(v), uniform: t.memory.access == Access::Single })
+    }
+
+    pub(super) fn store_temp(&mut self, n: usize, value: ValueId) -> Result<(), LowerError> {
+        let t = self.temp(n)?;
+        let value = self.value(value)?;
+        let v = self.as_vector(value, t.memory.dtype.compute_type());
+        self.b.effect(Op::Store(t.memory), Ty::of(t.memory.dtype), &[t.base, t.index, V::NONE, v]);
+        Ok(())
+    }
+}

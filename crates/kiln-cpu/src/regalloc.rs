@@ -1,0 +1,279 @@
+//! Registers for vector IR: one linear scan over the flat code.
+//!
+//! A value's interval runs from its definition to its last use, and to the end of every loop that it is used in but not
+//! defined in. Each value lives in one place all its life: a register or a stack slot. When registers run out, the
+//! value with the fewest uses (a use counts eight times as much in each loop further in) for its length goes to the stack.
+//! Constants take no part: they are operands in memory, and the most used ones get the registers that are left.
+
+use crate::vir::*;
+
+/// Where a value lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loc {
+    /// Nowhere: never defined or never needed.
+    None,
+    /// A register of its class.
+    Reg(u8),
+    /// A stack slot of its class.
+    Slot(u32),
+    /// A constant in memory, or an immediate.
+    Const,
+}
+
+/// A register class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// General-purpose.
+    Int,
+    /// Vectors.
+    Vector,
+    /// Mask registers; without any, masks are vectors.
+    Mask,
+}
+
+/// The registers an allocation may use, as bit sets.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    /// General-purpose.
+    pub int: u32,
+    /// Vectors.
+    pub vector: u32,
+    /// Masks; 0 where masks are vectors.
+    pub mask: u32,
+}
+
+impl Registers {
+    /// The class of a type's values.
+    pub fn class(&self, ty: Ty) -> Class {
+        match ty {
+            Ty::Int => Class::Int,
+            Ty::Mask if self.mask != 0 => Class::Mask,
+            _ => Class::Vector,
+        }
+    }
+
+    fn all(&self, class: Class) -> u32 {
+        match class {
+            Class::Int => self.int,
+            Class::Vector => self.vector,
+            Class::Mask => self.mask,
+        }
+    }
+}
+
+/// The outcome.
+#[derive(Debug)]
+pub struct Allocation {
+    /// Place of each value.
+    pub loc: Vec<Loc>,
+    /// Number of slots for vectors and masks.
+    pub vector_slots: u32,
+    /// Number of slots for scalars.
+    pub int_slots: u32,
+    /// General-purpose registers in use.
+    pub used_int: u32,
+    /// Constants that live in a register all the time, and which.
+    pub hoisted: Vec<(V, u8)>,
+    /// First and last position of each value: instruction `i` reads at `2·i` and writes at `2·i + 1`.
+    pub span: Vec<(u32, u32)>,
+}
+
+/// What is known about a value before the scan.
+#[derive(Clone, Copy)]
+struct Life {
+    start: u32,
+    end: u32,
+    weight: u32,
+    /// Loops open where it is first assigned.
+    depth: u16,
+}
+
+const UNBORN: u32 = u32::MAX;
+
+/// Assigns registers. `early` tells instructions that write their result before they have read every operand.
+pub fn allocate(f: &Function, registers: Registers, early: &dyn Fn(&Inst) -> bool) -> Allocation {
+    let (life, has_call) = lives(f, early);
+    let mut scan = Scan {
+        registers,
+        free: [registers.int, registers.vector, registers.mask],
+        owner: [[V::NONE; 32]; 3],
+        life: &life,
+        loc: vec![Loc::None; f.types.len()],
+        slots: [0; 3],
+        touched: [0; 3],
+    };
+    let mut constants: Vec<(u32, V)> = Vec::new();
+    for (at, inst) in f.insts.iter().enumerate() {
+        let dst = inst.dst;
+        if !dst.is_some() {
+            continue;
+        }
+        if matches!(inst.op, Op::Number(_) | Op::Const(_)) {
+            scan.loc[dst.index()] = Loc::Const;
+            if matches!(inst.op, Op::Const(_)) && registers.class(inst.ty) == Class::Vector {
+                constants.push((life[dst.index()].weight, dst));
+            }
+            continue;
+        }
+        if life[dst.index()].start != 2 * at as u32 + 1 {
+            continue; // a variable assigned again
+        }
+        let class = registers.class(f.types[dst.index()]);
+        scan.expire(class, 2 * at as u32 + 1);
+        scan.place(class, dst, inst);
+    }
+    let mut hoisted = Vec::new();
+    if !has_call {
+        constants.sort_unstable_by_key(|&(weight, v)| (std::cmp::Reverse(weight), v));
+        let mut left = registers.vector & !scan.touched[Class::Vector as usize];
+        for (weight, v) in constants {
+            if left == 0 || weight < 8 {
+                break; // used outside loops only: nothing to gain
+            }
+            let reg = left.trailing_zeros() as u8;
+            left &= left - 1;
+            scan.loc[v.index()] = Loc::Reg(reg);
+            hoisted.push((v, reg));
+        }
+    }
+    Allocation {
+        vector_slots: scan.slots[1] + scan.slots[2],
+        int_slots: scan.slots[0],
+        used_int: scan.touched[0],
+        hoisted,
+        span: life.iter().map(|l| (l.start, l.end)).collect(),
+        loc: scan.loc,
+    }
+}
+
+/// Intervals and weights, and whether anything is called.
+fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> (Vec<Life>, bool) {
+    let mut ends = vec![0u32; f.insts.len()];
+    let mut open = Vec::new();
+    for (at, inst) in f.insts.iter().enumerate() {
+        match inst.op {
+            Op::Loop { .. } | Op::If => open.push(at),
+            Op::End => ends[open.pop().expect("brackets match")] = at as u32,
+            _ => {}
+        }
+    }
+    let mut life = vec![Life { start: UNBORN, end: 0, weight: 0, depth: 0 }; f.types.len()];
+    let mut has_call = false;
+    // Ends of the loops that are open, and what closes.
+    let mut loops: Vec<u32> = Vec::new();
+    let mut closers: Vec<Option<usize>> = Vec::new();
+    for (at, inst) in f.insts.iter().enumerate() {
+        let at32 = at as u32;
+        has_call |= matches!(inst.op, Op::Call(_));
+        let mut touch = |v: V, pos: u32, loops: &[u32]| {
+            let l = &mut life[v.index()];
+            if l.start == UNBORN {
+                l.start = pos;
+                l.depth = loops.len() as u16;
+            }
+            let pos = loops.get(l.depth as usize).map_or(pos, |&end| 2 * end + 1);
+            l.end = l.end.max(pos);
+            l.weight = l.weight.saturating_add(1 << (3 * loops.len().min(6)));
+        };
+        match inst.op {
+            Op::Loop { .. } => {
+                // The counter and the bound are read again at the end of each turn.
+                loops.push(ends[at]);
+                closers.push(Some(at));
+            }
+            Op::If => closers.push(None),
+            Op::End => {
+                if let Some(open) = closers.pop().expect("brackets match") {
+                    for v in f.insts[open].args.into_iter().filter(|v| v.is_some()) {
+                        touch(v, 2 * at32, &loops);
+                    }
+                    loops.pop();
+                }
+                continue;
+            }
+            _ => {}
+        }
+        let late = 2 * at32 + if early(inst) { 2 } else { 0 };
+        for v in inst.args.into_iter().filter(|v| v.is_some()) {
+            touch(v, late, &loops);
+        }
+        if inst.dst.is_some() {
+            touch(inst.dst, 2 * at32 + 1, &loops);
+        }
+    }
+    (life, has_call)
+}
+
+struct Scan<'a> {
+    registers: Registers,
+    free: [u32; 3],
+    owner: [[V; 32]; 3],
+    life: &'a [Life],
+    loc: Vec<Loc>,
+    slots: [u32; 3],
+    touched: [u32; 3],
+}
+
+impl Scan<'_> {
+    /// Frees the registers of values that end before `pos`.
+    fn expire(&mut self, class: Class, pos: u32) {
+        let c = class as usize;
+        let mut busy = self.registers.all(class) & !self.free[c];
+        while busy != 0 {
+            let reg = busy.trailing_zeros() as usize;
+            busy &= busy - 1;
+            if self.life[self.owner[c][reg].index()].end < pos {
+                self.free[c] |= 1 << reg;
+            }
+        }
+    }
+
+    fn place(&mut self, class: Class, v: V, inst: &Inst) {
+        let c = class as usize;
+        if self.free[c] != 0 {
+            // The register of an operand that has just ended saves a move; the addend's first.
+            let hint = inst.args.iter().rev().find_map(|a| match a.is_some().then(|| self.loc[a.index()]) {
+                Some(Loc::Reg(r)) if self.owner[c][r as usize] == *a && self.free[c] >> r & 1 == 1 => Some(r),
+                _ => None,
+            });
+            let reg = hint.unwrap_or(self.free[c].trailing_zeros() as u8);
+            return self.take(c, reg, v);
+        }
+        let cheap = |v: V| {
+            let l = &self.life[v.index()];
+            f64::from(l.weight) / f64::from(l.end - l.start + 1)
+        };
+        let mut busy = self.registers.all(class);
+        let mut victim: Option<(f64, u8)> = None;
+        while busy != 0 {
+            let reg = busy.trailing_zeros() as u8;
+            busy &= busy - 1;
+            let cost = cheap(self.owner[c][reg as usize]);
+            if victim.is_none_or(|(best, _)| cost < best) {
+                victim = Some((cost, reg));
+            }
+        }
+        match victim {
+            Some((cost, reg)) if cost < cheap(v) => {
+                let loser = self.owner[c][reg as usize];
+                self.loc[loser.index()] = self.slot(c);
+                self.take(c, reg, v);
+            }
+            _ => self.loc[v.index()] = self.slot(c),
+        }
+    }
+
+    fn take(&mut self, class: usize, reg: u8, v: V) {
+        self.free[class] &= !(1 << reg);
+        self.touched[class] |= 1 << reg;
+        self.owner[class][reg as usize] = v;
+        self.loc[v.index()] = Loc::Reg(reg);
+    }
+
+    /// A new slot; vectors and masks share one numbering.
+    fn slot(&mut self, class: usize) -> Loc {
+        let shared = if class == Class::Int as usize { 0 } else { 1 };
+        self.slots[shared] += 1;
+        Loc::Slot(self.slots[shared] - 1)
+    }
+}
