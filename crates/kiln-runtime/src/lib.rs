@@ -17,6 +17,7 @@ pub mod event;
 pub mod host;
 pub mod kernel_cache;
 pub mod program;
+pub mod reference;
 mod sizing;
 
 pub use backend::{Backend, Executable, LaunchError};
@@ -25,3 +26,4 @@ pub use device::Device;
 pub use error::{Error, Result};
 pub use host::HostMemory;
 pub use program::{CompiledStep, InputView, Produced, Program};
+pub use reference::ReferenceBackend;

@@ -1,1 +1,57 @@
-//! kiln.
+//! Tensors that compile: the crate that users of Kiln import.
+//!
+//! ```text
+//!  Tensor ──op──▶ graph of that op ──▶ passes ──▶ kernels ──▶ code, kept ──▶ Tensor      eager
+//!  Graph ───────────────────────────▶ passes ──▶ kernels ──▶ code ─────────▶ Tensors     compile_graph
+//! ```
+//!
+//! ```
+//! use kiln::{DType, Device, Tensor};
+//! let x = Tensor::arange(6, DType::F32, Device::Cpu)?.reshape([2, 3])?;
+//! let y = (&x * 2.0)?.softmax(-1)?;
+//! assert_eq!(y.sum(-1)?.shape(), [2]);
+//! # Ok::<(), kiln::Error>(())
+//! ```
+//!
+//! Invariants: a tensor's elements never change; nothing above [`backend`] knows which device it works for; every
+//! error names the user's line.
+
+pub mod backend;
+pub mod compile;
+pub mod create;
+mod display;
+pub mod eager;
+pub mod element;
+pub mod error;
+mod functional;
+mod gather;
+pub mod index;
+pub mod layout;
+mod operators;
+mod pointwise;
+pub mod product;
+pub mod promotion;
+pub mod random;
+mod reduce;
+pub mod safetensors;
+pub mod shape;
+pub mod tensor;
+mod views;
+
+pub use backend::backend;
+pub use compile::{CompileOptions, CompiledGraph, compile_graph};
+pub use create::Nested;
+pub use eager::{Eager, run_eagerly};
+pub use element::{Element, Number};
+pub use error::{Error, Result, Value};
+pub use index::{Ellipsis, Index, Indices, step};
+pub use kiln_ir as ir;
+pub use kiln_ir::DType;
+pub use kiln_runtime as runtime;
+pub use kiln_runtime::Device;
+pub use layout::Layout;
+pub use pointwise::Argument;
+pub use product::{Conv, Pool};
+pub use random::{Generator, manual_seed};
+pub use shape::{Axes, Shape, Size};
+pub use tensor::Tensor;

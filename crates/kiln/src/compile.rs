@@ -1,0 +1,184 @@
+//! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
+
+use crate::layout::Layout;
+use crate::{Device, Error, Result, Tensor};
+use kiln_ir::{Graph, Source};
+use kiln_kernels::{InputLayout, ScheduleOptions};
+use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::{InputView, Produced, Program};
+
+/// A graph compiled for one device, with its kernels fused. Calls from many threads are fine.
+pub struct CompiledGraph {
+    program: Program,
+}
+
+/// Choices beyond the defaults for [`CompiledGraph::new`].
+#[derive(Debug, Clone, Default)]
+pub struct CompileOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// How it is cut into kernels.
+    pub schedule: ScheduleOptions,
+    /// Skip the graph passes, for comparison and for finding a wrong pass. Ops without a kernel are still decomposed.
+    pub no_passes: bool,
+}
+
+/// Compiles a graph for inputs that lie in memory as `layouts` say; an empty list means row-major.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor, ir::Graph};
+/// let graph = Graph::parse("graph(%0: f32[n], %1: f32[n]) {
+///   %2: f32[n] = mul %0, %1
+///   %3: f32[n] = exp %2
+///   return %3
+/// }").unwrap();
+/// let fused = kiln::compile_graph(&graph, &[])?;
+/// let x = Tensor::from_vec(vec![0f32, 1., 2.], 3, Device::Cpu)?;
+/// let y = fused.run(&[x.clone(), (x * -1.0)?])?.remove(0);
+/// assert_eq!(y.to_vec::<f32>()?[0], 1.0);
+/// assert_eq!(fused.program().steps().len(), 1);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[track_caller]
+pub fn compile_graph(graph: &Graph, layouts: &[InputLayout]) -> Result<CompiledGraph> {
+    CompiledGraph::new(graph, layouts, &CompileOptions::default())
+}
+
+impl CompiledGraph {
+    /// [`compile_graph`] with options.
+    #[track_caller]
+    pub fn new(graph: &Graph, layouts: &[InputLayout], options: &CompileOptions) -> Result<CompiledGraph> {
+        graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        let at = Source::caller();
+        if layouts.is_empty() {
+            let layouts: Vec<InputLayout> =
+                graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+            return CompiledGraph::new_at(graph.clone(), &layouts, options, &at);
+        }
+        CompiledGraph::new_at(graph.clone(), layouts, options, &at)
+    }
+
+    /// Compiles a graph that is known to be valid.
+    pub(crate) fn new_at(
+        graph: Graph,
+        layouts: &[InputLayout],
+        options: &CompileOptions,
+        at: &Source,
+    ) -> Result<CompiledGraph> {
+        let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
+        let graph = match (options.no_passes, kiln_passes::Pass::named("decompose")) {
+            (true, Some(decompose)) => decompose.run(graph, &Default::default()).map_err(failed)?.graph,
+            _ => kiln_passes::run(graph).map_err(failed)?,
+        };
+        let failed = |cause| Error::Runtime { op: "compile".into(), cause: Box::new(cause), at: at.clone() };
+        let backend = crate::backend(options.device);
+        let program = Program::build(&graph, layouts, backend, &options.schedule).map_err(failed)?;
+        Ok(CompiledGraph { program })
+    }
+
+    /// The program: kernels, code and the reasons for what was not fused.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Runs the graph. Inputs have to lie in memory as the graph was compiled for. Inputs that the graph updates are left
+    /// as they are: their new values come out in new memory; see [`CompiledGraph::run_owned`].
+    #[track_caller]
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        if self.program.updates().is_empty() {
+            let inputs: Vec<&Tensor> = inputs.iter().collect();
+            return self.run_at("run", &inputs, &at);
+        }
+        self.update_at(inputs.to_vec(), &at)
+    }
+
+    /// Runs the graph on inputs that the caller gives away. An updated input of which this is the only handle is written
+    /// in place; another is copied first, which is reported as an event.
+    #[track_caller]
+    pub fn run_owned(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        if self.program.updates().is_empty() {
+            let inputs: Vec<&Tensor> = inputs.iter().collect();
+            return self.run_at("run", &inputs, &at);
+        }
+        self.update_at(inputs, &at)
+    }
+
+    pub(crate) fn run_at(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        let produced = self.program.run(&views).map_err(|e| locate(op, e, at))?;
+        let inputs = |i: usize| inputs[i].clone();
+        self.collect(&views, produced, &inputs).map_err(|e| locate(op, e, at))
+    }
+
+    fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+        for &updated in self.program.updates() {
+            let Some(tensor) = inputs.get_mut(updated) else { continue };
+            if !tensor.is_sole_owner() {
+                event::emit(Category::Slow, || Event::Slow {
+                    text: format!("input {updated} of {:?} is shared, so its update copies it", tensor.shape()),
+                    at: at.clone(),
+                });
+                *tensor = tensor.duplicate(at)?;
+            }
+        }
+        let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
+        // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
+        let produced = unsafe { self.program.run_updating(&views, &[]) }.map_err(|e| locate("run", e, at))?;
+        self.collect(&views, produced, &|i| inputs[i].clone()).map_err(|e| locate("run", e, at))
+    }
+
+    /// Tensors over the outputs.
+    fn collect(
+        &self,
+        views: &[InputView<'_>],
+        produced: Vec<Produced>,
+        input: &dyn Fn(usize) -> Tensor,
+    ) -> Result<Vec<Tensor>, kiln_runtime::Error> {
+        let shapes = self.program.output_shapes(views)?;
+        let types = self.program.output_types();
+        let tensor = |((produced, shape), ty): ((Produced, Vec<usize>), &kiln_ir::TensorType)| match produced {
+            Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype),
+            Produced::Input(i) => input(i),
+        };
+        Ok(produced.into_iter().zip(shapes).zip(types).map(tensor).collect())
+    }
+}
+
+fn view(tensor: &Tensor) -> InputView<'_> {
+    InputView {
+        buffer: tensor.buffer(),
+        dtype: tensor.dtype(),
+        shape: tensor.shape(),
+        strides: tensor.strides(),
+        offset: tensor.layout().offset(),
+    }
+}
+
+/// An error of a run, at the line of the op that failed where that is known.
+fn locate(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
+    use kiln_runtime::{Error as Cause, LaunchError};
+    match cause {
+        Cause::Launch { op, cause: LaunchError::IndexOutOfRange { index, size }, at: line } => {
+            let at = if line.is_unknown() { at.clone() } else { line };
+            Error::ElementOutOfRange { op, index, size, at }
+        }
+        cause => Error::Runtime { op: op.into(), cause: Box::new(cause), at: at.clone() },
+    }
+}
+
+/// The layout of a tensor, as a compiled graph wants to know it.
+impl From<&Tensor> for InputLayout {
+    fn from(tensor: &Tensor) -> InputLayout {
+        input_layout(tensor.layout())
+    }
+}
+
+/// Offsets start at the lowest place touched, so that a tensor's place in its buffer is no part of the code.
+pub(crate) fn input_layout(layout: &Layout) -> InputLayout {
+    let first = layout.reach().map_or(0, |(low, _)| -low);
+    let stride = |(&stride, &size): (&isize, &usize)| if size == 1 { 0i64 } else { stride as i64 };
+    let strides = layout.strides().iter().zip(layout.shape()).map(|pair| stride(pair).into()).collect();
+    InputLayout { strides, offset: (first as i64).into() }
+}

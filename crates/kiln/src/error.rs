@@ -1,0 +1,339 @@
+//! Errors of tensor code: the facts in fields, and the user's line in each.
+
+use crate::{DType, Device};
+use kiln_ir::{Source, TypeError};
+use std::fmt;
+
+/// Why a tensor operation was refused.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// let a = Tensor::zeros([2, 3], DType::F32, Device::Cpu)?;
+/// let b = Tensor::zeros([4, 5], DType::F32, Device::Cpu)?;
+/// let message = a.matmul(&b).unwrap_err().to_string();
+/// assert!(message.starts_with("matmul: [2, 3] and [4, 5] do not agree (3 ≠ 4), at "));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Shapes that should fit together and do not.
+    #[error("{op}: {lhs:?} and {rhs:?} do not agree{}, at {at}", Sizes(*.sizes))]
+    ShapeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// One shape.
+        lhs: Vec<usize>,
+        /// The other.
+        rhs: Vec<usize>,
+        /// The two sizes that differ, where there is one such pair.
+        sizes: Option<(usize, usize)>,
+        /// The user's line.
+        at: Source,
+    },
+    /// Dtypes that should be equal and are not.
+    #[error("{op}: {lhs} and {rhs} differ in dtype, at {at}")]
+    DTypeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// One dtype.
+        lhs: DType,
+        /// The other.
+        rhs: DType,
+        /// The user's line.
+        at: Source,
+    },
+    /// A dtype that the operation does not work on.
+    #[error("{op}: takes {expected}, not {got}, at {at}")]
+    WrongDType {
+        /// The operation.
+        op: &'static str,
+        /// The dtype given.
+        got: DType,
+        /// What it takes.
+        expected: &'static str,
+        /// The user's line.
+        at: Source,
+    },
+    /// Tensors on different devices.
+    #[error("{op}: one tensor is on {lhs}, another on {rhs}, at {at}")]
+    DeviceMismatch {
+        /// The operation.
+        op: &'static str,
+        /// One device.
+        lhs: Device,
+        /// The other.
+        rhs: Device,
+        /// The user's line.
+        at: Source,
+    },
+    /// An axis beyond the rank.
+    #[error("{op}: axis {axis} is out of range for {shape:?}, at {at}")]
+    AxisOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The axis, as given.
+        axis: i64,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// An axis named twice.
+    #[error("{op}: axis {axis} is named twice for {shape:?}, at {at}")]
+    DuplicateAxis {
+        /// The operation.
+        op: &'static str,
+        /// The axis.
+        axis: usize,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A tensor with too few or too many axes.
+    #[error("{op}: takes {expected}, not {shape:?}, at {at}")]
+    WrongRank {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// What it takes.
+        expected: &'static str,
+        /// The user's line.
+        at: Source,
+    },
+    /// An index outside its axis.
+    #[error("{op}: index {index} is out of range for an axis of {size}, at {at}")]
+    IndexOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The index, as given.
+        index: i64,
+        /// Size of the axis.
+        size: usize,
+        /// The user's line.
+        at: Source,
+    },
+    /// A range that is not inside its axis, or runs backwards.
+    #[error("{op}: {start}..{end} is no range of an axis of {size}, at {at}")]
+    BadRange {
+        /// The operation.
+        op: &'static str,
+        /// First index, as given.
+        start: i64,
+        /// Index after the last, as given.
+        end: i64,
+        /// Size of the axis.
+        size: usize,
+        /// The user's line.
+        at: Source,
+    },
+    /// More indices than axes.
+    #[error("index: {count} indices for {shape:?}, at {at}")]
+    TooManyIndices {
+        /// How many were given.
+        count: usize,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A shape with a negative size.
+    #[error("{op}: {sizes:?} is no shape, at {at}")]
+    BadShape {
+        /// The operation.
+        op: &'static str,
+        /// As given.
+        sizes: Vec<i64>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A reshape to another number of elements.
+    #[error("{op}: {from:?} has {elements} elements and cannot become {to:?}, at {at}")]
+    BadReshape {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's shape.
+        from: Vec<usize>,
+        /// Its elements.
+        elements: usize,
+        /// The shape asked for, −1 for the size to be found.
+        to: Vec<i64>,
+        /// The user's line.
+        at: Source,
+    },
+    /// Data of another length than the shape's.
+    #[error("{op}: {shape:?} holds {expected} elements, {got} were given, at {at}")]
+    ElementCount {
+        /// The operation.
+        op: &'static str,
+        /// The shape asked for.
+        shape: Vec<usize>,
+        /// Its elements.
+        expected: usize,
+        /// Elements given.
+        got: usize,
+        /// The user's line.
+        at: Source,
+    },
+    /// One number asked of a tensor that holds more or fewer.
+    #[error("item: {shape:?} does not hold exactly one element, at {at}")]
+    NotOneElement {
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// An extreme of nothing.
+    #[error("{op}: {shape:?} has no elements to choose from, at {at}")]
+    EmptyReduction {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A list of tensors with nothing in it.
+    #[error("{op}: takes at least one tensor, at {at}")]
+    NoTensors {
+        /// The operation.
+        op: &'static str,
+        /// The user's line.
+        at: Source,
+    },
+    /// An argument that makes no sense.
+    #[error("{op}: {name} = {value}, but {expected}, at {at}")]
+    BadArgument {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        name: &'static str,
+        /// Its value.
+        value: Value,
+        /// What it has to be.
+        expected: &'static str,
+        /// The user's line.
+        at: Source,
+    },
+    /// A tensor too large to address.
+    #[error("{op}: {dtype}{shape:?} is too large to address, at {at}")]
+    TooLarge {
+        /// The operation.
+        op: &'static str,
+        /// Its dtype.
+        dtype: DType,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A primitive op that does not accept its operands.
+    #[error("{op}: {cause}, at {at}")]
+    Type {
+        /// The operation.
+        op: String,
+        /// What is wrong.
+        cause: Box<TypeError>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A graph that is not one.
+    #[error("{cause}")]
+    Graph {
+        /// What is wrong.
+        cause: Box<kiln_ir::Error>,
+    },
+    /// The passes broke a graph; a mistake of a pass.
+    #[error("{cause}, at {at}")]
+    Passes {
+        /// What is wrong.
+        cause: Box<kiln_passes::Error>,
+        /// The user's line.
+        at: Source,
+    },
+    /// An index held by a tensor that is outside the axis it picks from.
+    #[error("{op}: index {index} is out of range for an axis of {size}, at {at}")]
+    ElementOutOfRange {
+        /// The operation.
+        op: String,
+        /// The index.
+        index: i64,
+        /// Size of the axis.
+        size: i64,
+        /// The user's line.
+        at: Source,
+    },
+    /// Memory, code generation or a launch failed.
+    #[error("{op}: {cause}, at {at}")]
+    Runtime {
+        /// The operation.
+        op: String,
+        /// What happened.
+        cause: Box<kiln_runtime::Error>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A checkpoint that cannot be read or written.
+    #[error("{path}: {cause}, at {at}")]
+    Safetensors {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        cause: Box<crate::safetensors::FormatError>,
+        /// The user's line.
+        at: Source,
+    },
+}
+
+/// What operations return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An argument's value in an error.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Value {
+    /// An integer.
+    Int(i64),
+    /// A number.
+    Float(f64),
+}
+
+impl From<usize> for Value {
+    fn from(v: usize) -> Value {
+        Value::Int(v.try_into().unwrap_or(i64::MAX))
+    }
+}
+
+impl From<i64> for Value {
+    fn from(v: i64) -> Value {
+        Value::Int(v)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(v: f64) -> Value {
+        Value::Float(v)
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Int(v) => write!(f, "{v}"),
+            Value::Float(v) => write!(f, "{v}"),
+        }
+    }
+}
+
+/// Prints ` (3 ≠ 4)`.
+struct Sizes(Option<(usize, usize)>);
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some((a, b)) => write!(f, " ({a} ≠ {b})"),
+            None => Ok(()),
+        }
+    }
+}

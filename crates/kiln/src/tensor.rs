@@ -1,0 +1,274 @@
+//! The tensor: an immutable handle of elements in device memory.
+
+use crate::element::{scalar_bytes, scalar_from_bytes};
+use crate::layout::Layout;
+use crate::{DType, Device, Element, Error, Number, Result, Size, shape};
+use kiln_ir::{HostTensor, Scalar, Source, TensorType};
+use kiln_runtime::Buffer;
+use std::sync::Arc;
+
+/// An n-dimensional array of one dtype on one device.
+///
+/// A tensor is a handle: cloning it costs a reference count, and its elements never change. Slicing, transposing,
+/// expanding and most reshapes give another view of the same memory. Every operation that can fail returns a
+/// [`Result`], and arithmetic operators work on results too, so that one `?` at the end of a line is enough.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], [2, 2], Device::Cpu)?;
+/// let y = ((&x * 2.0)? + x.t()?)?;
+/// assert_eq!(y.to_vec::<f32>()?, [3., 7., 8., 12.]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+struct Inner {
+    dtype: DType,
+    layout: Layout,
+    buffer: Buffer,
+}
+
+impl Tensor {
+    /// A tensor over a buffer. The layout must lie inside it.
+    pub(crate) fn from_parts(buffer: Buffer, layout: Layout, dtype: DType) -> Tensor {
+        debug_assert!(fits(&layout, dtype, buffer.bytes_len()), "{layout:?} of {dtype} in {buffer:?}");
+        Tensor(Arc::new(Inner { dtype, layout, buffer }))
+    }
+
+    /// A tensor over memory that already holds its elements, for instance another library's or a mapped file's.
+    ///
+    /// ```
+    /// use kiln::{DType, Layout, Tensor, runtime::HostMemory};
+    /// let buffer = HostMemory::allocate(8)?;
+    /// buffer.write_from_host(0, &[1, 2, 3, 4, 5, 6, 7, 8])?;
+    /// let odd = Tensor::from_buffer(buffer, Layout::new(vec![4], vec![2], 0), DType::U8).unwrap();
+    /// assert_eq!(odd.to_vec::<u8>().unwrap(), [1, 3, 5, 7]);
+    /// # Ok::<(), kiln::runtime::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_buffer(buffer: Buffer, layout: Layout, dtype: DType) -> Result<Tensor> {
+        if shape::checked_elements(layout.shape()).is_none() || !fits(&layout, dtype, buffer.bytes_len()) {
+            let (expected, got) = (layout.elements(), buffer.bytes_len() * 8 / dtype.size_in_bits());
+            let (op, at) = ("from_buffer", Source::caller());
+            return Err(Error::ElementCount { op, shape: layout.shape().to_vec(), expected, got, at });
+        }
+        Ok(Tensor::from_parts(buffer, layout, dtype))
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &[usize] {
+        self.0.layout.shape()
+    }
+
+    /// Size of one axis; negative axes count from the end.
+    #[track_caller]
+    pub fn dim(&self, axis: impl Size) -> Result<usize> {
+        let axis = shape::resolve_axis("dim", axis, self.shape(), 0, &Source::caller())?;
+        Ok(self.shape()[axis])
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.0.layout.rank()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.0.layout.elements()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Where the elements are.
+    pub fn device(&self) -> Device {
+        self.0.buffer.device()
+    }
+
+    /// Sizes, strides and offset in the buffer.
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// Elements that a step along each axis moves.
+    pub fn strides(&self) -> &[isize] {
+        self.0.layout.strides()
+    }
+
+    /// The memory that this tensor is a view of. Other tensors may share it.
+    pub fn buffer(&self) -> &Buffer {
+        &self.0.buffer
+    }
+
+    /// True when the elements lie in row-major order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.layout.is_contiguous()
+    }
+
+    /// True when both are handles of the same tensor.
+    pub fn same(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The dtype and shape, as a graph writes them.
+    pub fn ty(&self) -> TensorType {
+        TensorType::fixed(self.dtype(), self.shape())
+    }
+
+    /// The same buffer under another layout.
+    pub(crate) fn with_layout(&self, layout: Layout) -> Tensor {
+        Tensor::from_parts(self.0.buffer.clone(), layout, self.dtype())
+    }
+
+    /// True when this is the only handle of the memory, which may then be written.
+    pub(crate) fn is_sole_owner(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some_and(|inner| inner.buffer.is_unique())
+    }
+
+    /// The same elements with the same strides in memory of its own.
+    pub(crate) fn duplicate(&self, at: &Source) -> Result<Tensor> {
+        let failed = |e| runtime_error("copy", e, at);
+        let (low, high) = self.layout().reach().unwrap_or((0, -1));
+        let bits = self.dtype().size_in_bits();
+        let first = self.layout().offset().saturating_add_signed(low) * bits / 8;
+        let mut bytes = vec![0; ((high - low + 1) as usize * bits).div_ceil(8)];
+        self.buffer().read_to_host(first, &mut bytes).map_err(failed)?;
+        let buffer = crate::backend(self.device()).allocate(bytes.len()).map_err(failed)?;
+        buffer.write_from_host(0, &bytes).map_err(failed)?;
+        let layout = Layout::new(self.shape().to_vec(), self.strides().to_vec(), low.unsigned_abs());
+        Ok(Tensor::from_parts(buffer, layout, self.dtype()))
+    }
+
+    /// The elements in row-major order. `T` has to be the tensor's dtype: [`Tensor::to_dtype`] converts.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::from_vec(vec![1i64, 2, 3, 4], [2, 2], Device::Cpu)?;
+    /// assert_eq!(x.t()?.to_vec::<i64>()?, [1, 3, 2, 4]);
+    /// assert!(x.to_vec::<f32>().is_err());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let at = Source::caller();
+        if T::DTYPE != self.dtype() {
+            return Err(Error::DTypeMismatch { op: "to_vec", lhs: self.dtype(), rhs: T::DTYPE, at });
+        }
+        Ok(T::from_bytes(&self.bytes_at(&at)?))
+    }
+
+    /// The elements' bytes in row-major order, packed as the dtype stores them.
+    #[track_caller]
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.bytes_at(&Source::caller())
+    }
+
+    pub(crate) fn bytes_at(&self, at: &Source) -> Result<Vec<u8>> {
+        let packed = self.contiguous_at(at)?;
+        let bits = self.dtype().size_in_bits();
+        let mut bytes = vec![0; (self.elements() * bits).div_ceil(8)];
+        let start = packed.layout().offset() * bits / 8;
+        packed.buffer().read_to_host(start, &mut bytes).map_err(|e| runtime_error("to_vec", e, at))?;
+        Ok(bytes)
+    }
+
+    /// The one element, converted to `T`.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::from_vec(vec![1f32, 2., 3.], 3, Device::Cpu)?;
+    /// assert_eq!(x.sum(..)?.item::<f64>()?, 6.0);
+    /// assert!(x.item::<f32>().is_err());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> Result<T> {
+        let at = Source::caller();
+        if self.elements() != 1 {
+            return Err(Error::NotOneElement { shape: self.shape().to_vec(), at });
+        }
+        let bits = self.dtype().size_in_bits();
+        let first = self.layout().offset() * bits;
+        let mut bytes = [0; 8];
+        let wanted = &mut bytes[..bits.div_ceil(8)];
+        self.buffer().read_to_host(first / 8, wanted).map_err(|e| runtime_error("item", e, &at))?;
+        bytes[0] >>= first % 8;
+        Ok(T::from_scalar(scalar_from_bytes(self.dtype(), bytes)))
+    }
+
+    /// A tensor of no axes.
+    #[track_caller]
+    pub fn scalar(value: impl Into<Number>, dtype: DType, device: Device) -> Result<Tensor> {
+        Tensor::scalar_at(value.into().to_scalar(dtype), device, &Source::caller())
+    }
+
+    pub(crate) fn scalar_at(value: Scalar, device: Device, at: &Source) -> Result<Tensor> {
+        let (bytes, size) = scalar_bytes(value);
+        Tensor::from_bytes_at(&bytes[..size], vec![], value.dtype(), device, at)
+    }
+
+    /// A tensor of packed elements; `bytes` are as many as the shape needs.
+    pub(crate) fn from_bytes_at(
+        bytes: &[u8],
+        shape: Vec<usize>,
+        dtype: DType,
+        device: Device,
+        at: &Source,
+    ) -> Result<Tensor> {
+        let failed = |e| runtime_error("allocate", e, at);
+        let buffer = crate::backend(device).allocate(bytes.len()).map_err(failed)?;
+        buffer.write_from_host(0, bytes).map_err(failed)?;
+        Ok(Tensor::from_parts(buffer, Layout::contiguous(shape), dtype))
+    }
+
+    /// A tensor of a host tensor's elements: what the reference interpreter works on.
+    #[track_caller]
+    pub fn from_host(host: &HostTensor, device: Device) -> Result<Tensor> {
+        Tensor::from_bytes_at(host.bytes(), host.shape().to_vec(), host.dtype(), device, &Source::caller())
+    }
+
+    /// The elements as a host tensor, for the reference interpreter and for comparisons.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::arange(4, DType::Bf16, Device::Cpu)?;
+    /// assert_eq!(x.to_host()?.to_f64(), [0., 1., 2., 3.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_host(&self) -> Result<HostTensor> {
+        let at = Source::caller();
+        let bytes = self.bytes_at(&at)?;
+        let got = bytes.len() * 8 / self.dtype().size_in_bits();
+        HostTensor::from_bytes(self.dtype(), self.shape(), bytes).map_err(|_| {
+            let (op, shape, expected) = ("to_host", self.shape().to_vec(), self.elements());
+            Error::ElementCount { op, shape, expected, got, at }
+        })
+    }
+
+    /// The same elements on another device. On the tensor's own device this is the tensor itself.
+    #[track_caller]
+    pub fn to_device(&self, device: Device) -> Result<Tensor> {
+        if device == self.device() {
+            return Ok(self.clone());
+        }
+        let at = Source::caller();
+        Tensor::from_bytes_at(&self.bytes_at(&at)?, self.shape().to_vec(), self.dtype(), device, &at)
+    }
+}
+
+/// Whether every element lies inside a buffer of so many bytes.
+fn fits(layout: &Layout, dtype: DType, bytes: usize) -> bool {
+    let Some((low, high)) = layout.reach() else { return true };
+    let Ok(offset) = isize::try_from(layout.offset()) else { return false };
+    let capacity = bytes * 8 / dtype.size_in_bits();
+    offset.checked_add(low).is_some_and(|first| first >= 0)
+        && offset.checked_add(high).is_some_and(|last| (last as usize) < capacity)
+}
+
+pub(crate) fn runtime_error(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
+    Error::Runtime { op: op.to_owned(), cause: Box::new(cause), at: at.clone() }
+}

@@ -1,0 +1,112 @@
+//! Views share memory, keep the right elements, and refuse what does not fit.
+
+use kiln::{DType, Device, Ellipsis, Error, Tensor, step};
+
+fn count(shape: &[usize]) -> Tensor {
+    let elements: usize = shape.iter().product();
+    Tensor::arange(elements, DType::I64, Device::Cpu).unwrap().reshape(shape).unwrap()
+}
+
+fn i64s(tensor: &Tensor) -> Vec<i64> {
+    tensor.to_vec().unwrap()
+}
+
+#[test]
+fn views_share_memory() {
+    let x = count(&[2, 3, 4]);
+    let views = [
+        x.transpose(0, 2).unwrap(),
+        x.permute([2, 0, 1]).unwrap(),
+        x.narrow(1, 1, 2).unwrap(),
+        x.select(0, 1).unwrap(),
+        x.flip([0, 2]).unwrap(),
+        x.unsqueeze(1).unwrap(),
+        x.flatten(0, 1).unwrap(),
+        x.reshape([4, 6]).unwrap(),
+        x.unfold(2, 2, 1).unwrap(),
+        x.slice(2, 0, 4, 3).unwrap(),
+        x.i((.., 1, ..)).unwrap().broadcast_to([5, 2, 4]).unwrap(),
+        x.diagonal(0).unwrap(),
+    ];
+    for view in views {
+        assert!(view.buffer().same(x.buffer()), "{view:?}");
+    }
+    let copied = x.transpose(0, 2).unwrap().reshape([24]).unwrap();
+    assert!(!copied.buffer().same(x.buffer()));
+}
+
+#[test]
+fn views_have_the_right_elements() {
+    let x = count(&[2, 3]);
+    assert_eq!(i64s(&x.t().unwrap()), [0, 3, 1, 4, 2, 5]);
+    assert_eq!(i64s(&x.flip(1).unwrap()), [2, 1, 0, 5, 4, 3]);
+    assert_eq!(i64s(&x.flip([0, 1]).unwrap().t().unwrap()), [5, 2, 4, 1, 3, 0]);
+    assert_eq!(i64s(&x.slice(1, 0, 3, 2).unwrap()), [0, 2, 3, 5]);
+    assert_eq!(i64s(&x.flip(1).unwrap().slice(1, 0, 3, 2).unwrap()), [2, 0, 5, 3]);
+    assert_eq!(i64s(&x.t().unwrap().reshape(6).unwrap()), [0, 3, 1, 4, 2, 5]);
+    assert_eq!(i64s(&x.roll(1, 1).unwrap()), [2, 0, 1, 5, 3, 4]);
+    assert_eq!(i64s(&x.roll(-1, 0).unwrap()), [3, 4, 5, 0, 1, 2]);
+    assert_eq!(i64s(&count(&[3, 3]).diagonal(1).unwrap()), [1, 5]);
+    assert_eq!(i64s(&count(&[3, 3]).diagonal(-1).unwrap()), [3, 7]);
+    assert_eq!(count(&[3, 3]).diagonal(9).unwrap().shape(), [0]);
+    assert_eq!(i64s(&count(&[2]).repeat(&[2, 2]).unwrap()), [0, 1, 0, 1, 0, 1, 0, 1]);
+    assert_eq!(i64s(&count(&[2]).repeat_interleave(2, 0).unwrap()), [0, 0, 1, 1]);
+}
+
+#[test]
+fn arithmetic_on_views_sees_their_elements() {
+    let x = count(&[3, 4]);
+    let sum =
+        (x.t().unwrap().flip(0).unwrap() + x.i((.., step(.., 2))).unwrap().i((0, ..)).unwrap().i(0).unwrap()).unwrap();
+    assert_eq!(i64s(&sum), [3, 7, 11, 2, 6, 10, 1, 5, 9, 0, 4, 8]);
+    let square = (x.narrow(1, 1, 2).unwrap() * x.narrow(1, 2, 2).unwrap()).unwrap();
+    assert_eq!(i64s(&square), [2, 6, 30, 42, 90, 110]);
+}
+
+#[test]
+fn indexing() {
+    let x = count(&[2, 3, 4]);
+    assert_eq!(x.i(1).unwrap().shape(), [3, 4]);
+    assert_eq!(x.i((0, 1..3, .., None)).unwrap().shape(), [2, 4, 1]);
+    assert_eq!(i64s(&x.i((-1, -1, -2..)).unwrap()), [22, 23]);
+    assert_eq!(i64s(&x.i((Ellipsis, 0)).unwrap()), [0, 4, 8, 12, 16, 20]);
+    assert_eq!(i64s(&x.i((0, 0, ..=1)).unwrap()), [0, 1]);
+    assert_eq!(i64s(&x.i((0, 0, ..=-1)).unwrap()), [0, 1, 2, 3]);
+    assert_eq!(i64s(&x.i((0, 0, step(.., 3))).unwrap()), [0, 3]);
+    let rows = Tensor::new([2i64, -3], Device::Cpu).unwrap();
+    assert_eq!(i64s(&x.i((0, &rows, 0)).unwrap()), [8, 0]);
+    assert_eq!(x.i((1, 1, 1)).unwrap().item::<i64>().unwrap(), 17);
+    assert_eq!(x.i((.., 3..3)).unwrap().shape(), [2, 0, 4]);
+    assert!(matches!(x.i((0, 3)), Err(Error::IndexOutOfRange { index: 3, size: 3, .. })));
+    assert!(matches!(x.i((0, 2..5)), Err(Error::BadRange { start: 2, end: 5, size: 3, .. })));
+    let (start, end) = (2, 1);
+    assert!(matches!(x.i((0, start..end)), Err(Error::BadRange { .. })));
+    assert!(matches!(x.i((0, 0, 0, 0)), Err(Error::TooManyIndices { count: 4, .. })));
+}
+
+#[test]
+fn splitting_and_joining() {
+    let x = count(&[5, 2]);
+    let sizes = |parts: Vec<Tensor>| parts.iter().map(|p| p.shape()[0]).collect::<Vec<_>>();
+    assert_eq!(sizes(x.split(2, 0).unwrap()), [2, 2, 1]);
+    assert_eq!(sizes(x.chunk(2, 0).unwrap()), [3, 2]);
+    assert_eq!(sizes(x.split_sizes(&[1, 4], 0).unwrap()), [1, 4]);
+    assert!(x.split_sizes(&[1, 3], 0).is_err());
+    let back = Tensor::cat(&x.split(2, 0).unwrap(), 0).unwrap();
+    assert_eq!(i64s(&back), i64s(&x));
+    let stacked = Tensor::stack(&[count(&[2]), count(&[2])], 1).unwrap();
+    assert_eq!(i64s(&stacked), [0, 0, 1, 1]);
+    let mixed = Tensor::cat(&[count(&[1]), Tensor::ones(1, DType::F32, Device::Cpu).unwrap()], 0).unwrap();
+    assert_eq!(mixed.dtype(), DType::F32);
+}
+
+#[test]
+fn empty_tensors_are_tensors() {
+    let x = Tensor::zeros([2, 0, 3], DType::F32, Device::Cpu).unwrap();
+    assert_eq!(x.t().unwrap().shape(), [2, 3, 0]);
+    assert_eq!(x.flip(1).unwrap().reshape([0, 6]).unwrap().shape(), [0, 6]);
+    assert_eq!(x.sum(1).unwrap().to_vec::<f32>().unwrap(), [0.; 6]);
+    assert_eq!(x.transpose(0, 1).unwrap().contiguous().unwrap().to_vec::<f32>().unwrap(), [0f32; 0]);
+    assert!(x.reshape([0, -1]).is_err());
+    assert!(x.select(1, 0).is_err());
+}
