@@ -346,3 +346,27 @@ pub enum RoutineBody {
         output: Strided,
     },
 }
+
+impl Kernel {
+    /// Every instruction of a loop or a product, in order; none for attention and routines.
+    pub fn insts(&self) -> impl Iterator<Item = &Inst> {
+        let (stages, lists): (&[Stage], [&[Inst]; 3]) = match &self.body {
+            KernelBody::Loop(body) => (&body.stages, [&[]; 3]),
+            KernelBody::Matmul(body) => (&[], [&body.lhs.insts, &body.rhs.insts, &body.epilogue]),
+            KernelBody::Attention(_) | KernelBody::Routine(_) => (&[], [&[]; 3]),
+        };
+        stages.iter().flat_map(|stage| &stage.insts).chain(lists.into_iter().flatten())
+    }
+
+    /// Calls `change` with every instruction of [`Kernel::insts`].
+    pub(crate) fn each_inst_mut(&mut self, change: &mut dyn FnMut(&mut Inst)) {
+        match &mut self.body {
+            KernelBody::Loop(body) => body.stages.iter_mut().flat_map(|s| &mut s.insts).for_each(change),
+            KernelBody::Matmul(body) => {
+                let operands = body.lhs.insts.iter_mut().chain(&mut body.rhs.insts);
+                operands.chain(&mut body.epilogue).for_each(change);
+            }
+            KernelBody::Attention(_) | KernelBody::Routine(_) => {}
+        }
+    }
+}

@@ -1,34 +1,180 @@
-//! Outputs that are the new value of an input: the result is copied into the input's memory when everything else is done.
+//! Outputs that are the new value of an input. The kernel that computes one writes straight into the input's memory if
+//! everybody who reads the old value does so before, or in the same iteration; else the result is copied there at the end.
 
+use crate::axes;
 use crate::domain::Domain;
+use crate::index::contiguous_strides;
 use crate::kernel::{
     Access, BufferArg, Domain as StageDomain, Inst, InstKind, Kernel, KernelBody, LoopBody, Place, Stage, ValueId,
 };
 use crate::schedule::{BufferId, InputLayout, Schedule, Step};
 use crate::trace::Storage;
-use crate::{axes, index};
 use kiln_ir::{Dim, Graph, NodeId};
 use std::sync::Arc;
 
 /// Makes every update reach its input.
 pub(crate) fn write_updates(graph: &Graph, layouts: &[InputLayout], schedule: &mut Schedule) {
+    let mut copies = Vec::new();
     for (number, output) in graph.outputs().iter().enumerate() {
         let Some(input) = output.updates else { continue };
+        let shape = &graph.ty(output.node).shape;
         let from = schedule.outputs[number];
         // Inputs are declared first, in order.
         let to = BufferId(input as u32);
         let layout = &layouts[input];
-        let source = Storage {
-            buffer: from,
-            offset: Dim::default(),
-            strides: index::contiguous_strides(&graph.ty(output.node).shape),
-        };
-        let target = Storage { buffer: to, offset: layout.offset.clone(), strides: layout.strides.clone() };
+        let strides = contiguous_strides(shape);
+        let row_major = layout.offset.is_zero() && layout.strides == strides;
         schedule.outputs[number] = to;
-        if !graph.ty(output.node).shape.iter().any(Dim::is_zero) {
-            schedule.steps.push(copy_step(graph, output.node, &source, &target));
+        if shape.iter().any(Dim::is_zero) || (row_major && in_place(&mut schedule.steps, from, to)) {
+            continue;
+        }
+        let source = Storage { buffer: from, offset: Dim::default(), strides };
+        let target = Storage { buffer: to, offset: layout.offset.clone(), strides: layout.strides.clone() };
+        copies.push(copy_step(graph, output.node, &source, &target));
+    }
+    // An update that another one is computed from in place must be written after it: copies come last.
+    schedule.steps.extend(copies);
+}
+
+fn reads(step: &Step, buffer: BufferId) -> bool {
+    has_access(step, buffer, |access| access != Access::Write)
+}
+
+fn writes(step: &Step, buffer: BufferId) -> bool {
+    has_access(step, buffer, |access| access != Access::Read)
+}
+
+fn has_access(step: &Step, buffer: BufferId, wanted: fn(Access) -> bool) -> bool {
+    step.args.iter().zip(&step.kernel.buffers).any(|(arg, decl)| *arg == buffer && wanted(decl.access))
+}
+
+/// True if `later` must stay behind `earlier`.
+fn depends(later: &Step, earlier: &Step) -> bool {
+    let shared = |a: &Step, b: &Step| {
+        let written = a.args.iter().zip(&a.kernel.buffers).filter(|(_, decl)| decl.access != Access::Read);
+        written.into_iter().any(|(arg, _)| b.args.contains(arg))
+    };
+    shared(later, earlier) || shared(earlier, later)
+}
+
+/// Lets the kernels that write `from` write `to` instead, if nobody needs what was there.
+fn in_place(steps: &mut Vec<Step>, from: BufferId, to: BufferId) -> bool {
+    if steps.iter().any(|step| writes(step, to)) {
+        return false;
+    }
+    // The last writer completes the value; only writers may still read the old one, each at its own places.
+    let mut order: Vec<usize> = (0..steps.len()).collect();
+    loop {
+        let Some(first) = order.iter().position(|&s| writes(&steps[s], from)) else { return false };
+        let late = order[first..].iter().position(|&s| reads(&steps[s], to) && !writes(&steps[s], from));
+        let Some(late) = late.map(|at| first + at) else { break };
+        if !move_before(steps, &mut order, first, late) {
+            return false;
         }
     }
+    if !steps.iter().all(|step| !(reads(step, to) && writes(step, from)) || same_places(step, from, to)) {
+        return false;
+    }
+    let mut old: Vec<Option<Step>> = std::mem::take(steps).into_iter().map(Some).collect();
+    steps.extend(order.into_iter().filter_map(|s| old[s].take()));
+    steps.iter_mut().for_each(|step| rebind(step, from, to));
+    steps.retain(|step| !is_idle(step));
+    true
+}
+
+/// Moves the step at position `late`, with whatever it needs, before position `first`.
+fn move_before(steps: &[Step], order: &mut Vec<usize>, first: usize, late: usize) -> bool {
+    let mut moved = vec![late];
+    for at in (first..late).rev() {
+        if moved.iter().any(|&m| depends(&steps[order[m]], &steps[order[at]])) {
+            moved.push(at);
+        }
+    }
+    if moved.last() == Some(&first) {
+        return false;
+    }
+    let picked: Vec<usize> = moved.iter().rev().map(|&at| order[at]).collect();
+    order.retain(|s| !picked.contains(s));
+    order.splice(first..first, picked);
+    true
+}
+
+/// True if a kernel that writes `from` reads `to` only at the places it writes, and not after it wrote them.
+fn same_places(step: &Step, from: BufferId, to: BufferId) -> bool {
+    let number = |id: BufferId| step.args.iter().position(|arg| *arg == id);
+    let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
+    if step.kernel.buffers[from].dtype != step.kernel.buffers[to].dtype {
+        return false;
+    }
+    let stores: Vec<&Place> = step.kernel.insts().filter_map(|inst| stored(inst, from)).collect();
+    let settled = |inst: &Inst| match &inst.kind {
+        InstKind::Load { place, .. } if place.buffer == to => {
+            let same = |s: &&&Place| s.offset == place.offset && s.indirect == place.indirect;
+            stores.iter().find(same).is_some()
+        }
+        _ => true,
+    };
+    match &step.kernel.body {
+        KernelBody::Loop(body) => {
+            let stores_in = |stage: &Stage| stage.insts.iter().any(|inst| stored(inst, from).is_some());
+            let first = body.stages.iter().position(stores_in).unwrap_or(body.stages.len());
+            let loads_in = |stage: &Stage| stage.insts.iter().any(|inst| loaded(inst, to));
+            let after = body.stages.iter().skip(first + 1).any(loads_in);
+            !after && body.stages.iter().flat_map(|s| &s.insts).all(settled)
+        }
+        KernelBody::Matmul(body) => {
+            let operands = body.lhs.insts.iter().chain(&body.rhs.insts);
+            !operands.into_iter().any(|inst| loaded(inst, to)) && body.epilogue.iter().all(settled)
+        }
+        KernelBody::Attention(_) | KernelBody::Routine(_) => false,
+    }
+}
+
+fn stored(inst: &Inst, buffer: usize) -> Option<&Place> {
+    match &inst.kind {
+        InstKind::Store { place, .. } if place.buffer == buffer => Some(place),
+        _ => None,
+    }
+}
+
+fn loaded(inst: &Inst, buffer: usize) -> bool {
+    matches!(&inst.kind, InstKind::Load { place, .. } if place.buffer == buffer)
+}
+
+/// Replaces a buffer of a launch; an argument that is then listed twice becomes one.
+fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
+    let Some(old) = step.args.iter().position(|arg| *arg == from) else { return };
+    let Some(same) = step.args.iter().position(|arg| *arg == to) else {
+        step.args[old] = to;
+        return;
+    };
+    let kernel = Arc::make_mut(&mut step.kernel);
+    let map: Vec<usize> = (0..step.args.len())
+        .map(|at| {
+            let at = if at == old { same } else { at };
+            at - usize::from(at > old)
+        })
+        .collect();
+    kernel.buffers[same].access = Access::ReadWrite;
+    kernel.buffers.remove(old);
+    step.args.remove(old);
+    kernel.each_inst_mut(&mut |inst| {
+        if let InstKind::Load { place, .. } | InstKind::Store { place, .. } = &mut inst.kind {
+            place.buffer = map[place.buffer];
+        }
+    });
+}
+
+/// True for a copy of memory to itself.
+fn is_idle(step: &Step) -> bool {
+    let KernelBody::Loop(body) = &step.kernel.body else { return false };
+    let [Stage { insts, .. }] = body.stages.as_slice() else { return false };
+    let [Inst { id, kind: InstKind::Load { place: from, .. }, .. }, Inst { kind: InstKind::Store { place: to, value, .. }, .. }] =
+        insts.as_slice()
+    else {
+        return false;
+    };
+    value == id && from == to
 }
 
 /// A launch that copies a node from one place to another.
