@@ -10,7 +10,7 @@ use crate::realise::{Destination, Memory};
 use crate::schedule::{BufferId, Step};
 use crate::stages::{StoreAt, stage};
 use crate::trace::{Misfit, Scope, Trace, kept_index};
-use kiln_ir::{DType, Dim, NodeId, Symbol};
+use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
 use std::sync::Arc;
 
 /// The writes of a group that somebody needs, each with the position of its root.
@@ -161,7 +161,7 @@ fn label(scope: Scope<'_>, nodes: &[NodeId]) -> String {
     for &id in nodes {
         let op = &scope.graph.node(id).op;
         let word = op.kind().name();
-        let silent = op.is_view() || matches!(op, kiln_ir::Op::Full { .. } | kiln_ir::Op::Constant(_));
+        let silent = op.is_view() || matches!(op, Op::Full { .. } | Op::Constant(_) | Op::Input { .. });
         if !silent && !words.contains(&word) {
             words.push(word);
         }

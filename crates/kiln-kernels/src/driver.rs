@@ -5,13 +5,14 @@ use crate::fuse::Fusion;
 use crate::group::Engine;
 use crate::kernel::Kernel;
 use crate::matmul::matmul_step;
+use crate::prepare::prepare;
 use crate::realise::{Memory, choose, is_engine, lay_out};
 use crate::routine::routine_step;
 use crate::schedule::{BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
 use crate::segments::split_choices;
 use crate::trace::{Misfit, Scope};
 use crate::{matmul, routine, update};
-use kiln_ir::{Graph, NodeId, Op};
+use kiln_ir::{Dim, Graph, NodeId, Op};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,15 +33,33 @@ use std::sync::Arc;
 /// ```
 pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOptions) -> Result<Schedule, Error> {
     check_inputs(graph, layouts)?;
+    let prepared = prepare(graph)?;
+    let (inner, origin) = match &prepared {
+        Some(prepared) => (&prepared.graph, Some(&prepared.origin)),
+        None => (graph, None),
+    };
     let mut forced: Vec<NodeId> = Vec::new();
-    loop {
-        match attempt(graph, layouts, options, &forced) {
-            Ok(schedule) => return Ok(schedule),
+    let mut schedule = loop {
+        match attempt(inner, layouts, options, &forced) {
+            Ok(schedule) => break schedule,
             // What a kernel cannot compute on the way it reads from memory instead.
             Err(Misfit { node }) if !forced.contains(&node) => forced.push(node),
-            Err(Misfit { node }) => return Err(unsupported(graph, node)),
+            Err(Misfit { node }) => return Err(unsupported(inner, node)),
         }
+    };
+    if let Some(origin) = origin {
+        let original = |id: &mut NodeId| *id = origin[id.index()];
+        for step in &mut schedule.steps {
+            step.nodes.iter_mut().for_each(original);
+            step.nodes.dedup();
+        }
+        for note in &mut schedule.notes {
+            original(&mut note.producer);
+            original(&mut note.consumer);
+        }
+        schedule.notes.retain(|note| note.producer != note.consumer);
     }
+    Ok(schedule)
 }
 
 fn unsupported(graph: &Graph, node: NodeId) -> Error {
@@ -56,6 +75,13 @@ fn check_inputs(graph: &Graph, layouts: &[InputLayout]) -> Result<(), Error> {
         let (rank, strides) = (graph.ty(id).rank(), layout.strides.len());
         if rank != strides {
             return Err(Error::LayoutRank { input, rank, strides });
+        }
+    }
+    for symbol in graph.nodes().iter().flat_map(|n| &n.ty.shape).flat_map(Dim::symbols) {
+        // Kernels name their loop variables i0, i1, … and data-dependent indices at0, at1, …
+        let number = symbol.as_str().strip_prefix('i').or_else(|| symbol.as_str().strip_prefix("at"));
+        if number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
+            return Err(Error::ReservedSymbol { symbol });
         }
     }
     let missing = graph.iter().find(|(_, node)| matches!(node.op, Op::Conv(_) | Op::ReduceWindow { .. }));

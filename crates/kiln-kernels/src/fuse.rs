@@ -70,7 +70,7 @@ impl<'a> Fusion<'a> {
                 Err(reason) => {
                     let consumer = self.group(at).map_or(read, |g| g.roots[0].node);
                     let same = |n: &Note| n.producer == read && n.consumer == consumer;
-                    if !self.notes.iter().any(same) {
+                    if read != consumer && !self.notes.iter().any(same) {
                         self.notes.push(Note { producer: read, consumer, reason });
                     }
                 }

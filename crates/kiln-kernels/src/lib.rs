@@ -1,7 +1,8 @@
 //! The kernel floor of Kiln: a graph is cut into kernels, and the kernels' memory is planned.
 //!
 //! ```text
-//!  Graph ──realise──▶ which nodes go through memory, and where they lie
+//!  Graph ──prepare──▶ small products are sums, long reductions two steps
+//!        ──realise──▶ which nodes go through memory, and where they lie
 //!        ──fuse─────▶ groups of them, computed at the same points
 //!        ──trace────▶ values: views are index arithmetic, pointwise ops are instructions
 //!        ──stages───▶ Loop kernels      ──matmul──▶ Matmul kernels      ──routine──▶ Attention, Routine
@@ -27,6 +28,7 @@ pub mod kernel;
 mod matmul;
 mod plan;
 mod pointwise;
+mod prepare;
 mod print;
 mod realise;
 #[doc(hidden)]

@@ -171,6 +171,15 @@ pub enum Error {
         /// The user's line.
         at: kiln_ir::Source,
     },
+    /// A size named like a kernel's own variables.
+    #[error("the size {symbol} has a name that kernels use for their own variables")]
+    ReservedSymbol {
+        /// The size's name.
+        symbol: kiln_ir::Symbol,
+    },
+    /// A rewrite that does not type: a fault of this crate.
+    #[error(transparent)]
+    Graph(#[from] kiln_ir::Error),
     /// A size that does not evaluate, or is too large.
     #[error("the size {size} has no value")]
     NoValue {

@@ -169,8 +169,10 @@ fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
 fn is_idle(step: &Step) -> bool {
     let KernelBody::Loop(body) = &step.kernel.body else { return false };
     let [Stage { insts, .. }] = body.stages.as_slice() else { return false };
-    let [Inst { id, kind: InstKind::Load { place: from, .. }, .. }, Inst { kind: InstKind::Store { place: to, value, .. }, .. }] =
-        insts.as_slice()
+    let [
+        Inst { id, kind: InstKind::Load { place: from, .. }, .. },
+        Inst { kind: InstKind::Store { place: to, value, .. }, .. },
+    ] = insts.as_slice()
     else {
         return false;
     };

@@ -1,0 +1,179 @@
+//! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with what is around them,
+//! and long reductions to a few elements become two steps, the first of which keeps every core busy.
+
+use crate::matmul::{accumulator, free_axes};
+use kiln_ir::{BinaryOp, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Source};
+
+/// A rewritten graph, and the original node that each of its nodes belongs to.
+pub(crate) struct Prepared {
+    /// The graph.
+    pub graph: Graph,
+    /// For each node the original one.
+    pub origin: Vec<NodeId>,
+}
+
+/// Products of at most this many multiplications (a batch element) are sums.
+const SMALL_PRODUCT: i64 = 1024;
+/// Reductions to fewer elements than this leave cores idle.
+const FEW: i64 = 8;
+/// Reductions of more elements than this are worth a second step.
+const LONG: i64 = 64 * 1024;
+/// In how many parts a long reduction is done at the most.
+const MAX_PARTS: i64 = 256;
+
+/// What becomes of a node.
+enum Rewrite {
+    Sum,
+    Parts { axis: usize, parts: i64 },
+}
+
+/// The rewritten graph; `None` if it stays as it is.
+pub(crate) fn prepare(graph: &Graph) -> Result<Option<Prepared>, Error> {
+    if !graph.iter().any(|(_, node)| rewrite_of(graph, node).is_some()) {
+        return Ok(None);
+    }
+    let mut made = Prepared { graph: Graph::new(), origin: Vec::new() };
+    let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
+    for (id, node) in graph.iter() {
+        let operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
+        let mut builder = Builder { made: &mut made.graph, source: node.source.clone() };
+        let to = match (&node.op, rewrite_of(graph, node)) {
+            (Op::Input { .. }, _) => builder.made.input(node.ty.clone(), node.source.clone())?,
+            (Op::Dot { dims, out }, Some(Rewrite::Sum)) => builder.sum_of_products(dims, *out, &operands)?,
+            (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
+                builder.reduce_in_parts(*kind, axes, operands[0], axis, parts)?
+            }
+            (op, _) => builder.add(op.clone(), &operands)?,
+        };
+        new.push(to);
+        made.origin.resize(made.graph.nodes().len(), id);
+    }
+    for output in graph.outputs() {
+        match output.updates {
+            Some(input) => made.graph.update(new[output.node.index()], input),
+            None => made.graph.output(new[output.node.index()]),
+        }
+    }
+    Ok(Some(made))
+}
+
+fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
+    match &node.op {
+        Op::Dot { dims, .. } => {
+            let (lhs, rhs) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+            let total = |sizes: Vec<&Dim>| sizes.into_iter().product::<Dim>();
+            let free = |ty: &kiln_ir::TensorType, batch: &[usize], contract: &[usize]| -> Dim {
+                free_axes(ty.rank(), batch, contract).into_iter().map(|axis| &ty.shape[axis]).product()
+            };
+            let m = free(lhs, &dims.lhs_batch, &dims.lhs_contract);
+            let n = free(rhs, &dims.rhs_batch, &dims.rhs_contract);
+            let k = total(dims.lhs_contract.iter().map(|&axis| &lhs.shape[axis]).collect());
+            let small = (&m * &n * &k).as_const().is_some_and(|work| work <= SMALL_PRODUCT);
+            (small || k.is_one() || (m.is_one() && n.is_one())).then_some(Rewrite::Sum)
+        }
+        Op::Reduce { axes, .. } => {
+            let shape = &graph.ty(node.operands[0]).shape;
+            let kept = node.ty.elements().as_const()?;
+            let reduced = axes.iter().map(|&axis| &shape[axis]).product::<Dim>().as_const()?;
+            if kept >= FEW || kept == 0 || reduced <= LONG {
+                return None;
+            }
+            let axis = *axes.iter().find(|&&axis| !shape[axis].is_one())?;
+            let size = shape[axis].as_const()?;
+            let parts = (FEW..=MAX_PARTS.min(size / 2)).rev().find(|parts| size % parts == 0)?;
+            Some(Rewrite::Parts { axis, parts })
+        }
+        _ => None,
+    }
+}
+
+struct Builder<'a> {
+    made: &'a mut Graph,
+    source: Source,
+}
+
+impl Builder<'_> {
+    fn add(&mut self, op: Op, operands: &[NodeId]) -> Result<NodeId, Error> {
+        self.made.add(op, operands, self.source.clone())
+    }
+
+    fn reshape(&mut self, x: NodeId, shape: Vec<Dim>) -> Result<NodeId, Error> {
+        if self.made.ty(x).shape == shape { Ok(x) } else { self.add(Op::Reshape { shape }, &[x]) }
+    }
+
+    fn cast(&mut self, x: NodeId, dtype: DType) -> Result<NodeId, Error> {
+        if self.made.ty(x).dtype == dtype { Ok(x) } else { self.add(Op::Cast(dtype), &[x]) }
+    }
+
+    /// Both operands over (batch, m, n, k), multiplied and summed.
+    fn sum_of_products(&mut self, dims: &DotDims, out: DType, operands: &[NodeId]) -> Result<NodeId, Error> {
+        let acc = accumulator(self.made.ty(operands[0]).dtype);
+        let (lhs_rank, rhs_rank) = (self.made.ty(operands[0]).rank(), self.made.ty(operands[1]).rank());
+        let m_axes = free_axes(lhs_rank, &dims.lhs_batch, &dims.lhs_contract);
+        let n_axes = free_axes(rhs_rank, &dims.rhs_batch, &dims.rhs_contract);
+        let pick = |graph: &Graph, x: NodeId, axes: &[usize]| -> Vec<Dim> {
+            axes.iter().map(|&axis| graph.ty(x).shape[axis].clone()).collect()
+        };
+        let batch = pick(self.made, operands[0], &dims.lhs_batch);
+        let (m, n) = (pick(self.made, operands[0], &m_axes), pick(self.made, operands[1], &n_axes));
+        let k = pick(self.made, operands[0], &dims.lhs_contract);
+        let ones = |count: usize| vec![Dim::from(1); count];
+        let all = [batch.clone(), m.clone(), n.clone(), k.clone()].concat();
+        let mut sides = Vec::with_capacity(2);
+        for (x, order, shape) in [
+            (
+                operands[0],
+                [dims.lhs_batch.as_slice(), &m_axes, &dims.lhs_contract].concat(),
+                [batch.clone(), m.clone(), ones(n.len()), k.clone()].concat(),
+            ),
+            (
+                operands[1],
+                [dims.rhs_batch.as_slice(), &n_axes, &dims.rhs_contract].concat(),
+                [batch.clone(), ones(m.len()), n.clone(), k.clone()].concat(),
+            ),
+        ] {
+            let x = self.cast(x, acc)?;
+            let x = if order.is_sorted() { x } else { self.add(Op::Permute { order }, &[x])? };
+            let x = self.reshape(x, shape)?;
+            sides.push(if self.made.ty(x).shape == all {
+                x
+            } else {
+                self.add(Op::Expand { shape: all.clone() }, &[x])?
+            });
+        }
+        let product = self.add(Op::Binary(BinaryOp::Mul), &sides)?;
+        let first = batch.len() + m.len() + n.len();
+        let axes: Vec<usize> = (first..first + k.len()).collect();
+        let sum = self.add(Op::Reduce { kind: ReduceKind::Sum, axes }, &[product])?;
+        let sum = self.reshape(sum, [batch, m, n].concat())?;
+        self.cast(sum, out)
+    }
+
+    /// The axis in `parts` parts, each reduced on its own, then the parts.
+    fn reduce_in_parts(
+        &mut self,
+        kind: ReduceKind,
+        axes: &[usize],
+        x: NodeId,
+        axis: usize,
+        parts: i64,
+    ) -> Result<NodeId, Error> {
+        let dtype = self.made.ty(x).dtype;
+        // Partial sums keep the accumulator's digits.
+        let x = self.cast(x, dtype.compute_type())?;
+        let mut shape = self.made.ty(x).shape.clone();
+        let kept: Vec<Dim> = shape
+            .iter()
+            .enumerate()
+            .map(|(at, size)| if axes.contains(&at) { Dim::from(1) } else { size.clone() })
+            .collect();
+        let inner = shape[axis].floor_div(&Dim::from(parts));
+        shape.splice(axis..=axis, [Dim::from(parts), inner]);
+        let x = self.reshape(x, shape)?;
+        let shifted = axes.iter().map(|&a| if a >= axis { a + 1 } else { a }).collect();
+        let partial = self.add(Op::Reduce { kind, axes: shifted }, &[x])?;
+        let whole = self.add(Op::Reduce { kind, axes: vec![axis] }, &[partial])?;
+        let whole = self.reshape(whole, kept)?;
+        self.cast(whole, dtype)
+    }
+}
