@@ -1,5 +1,6 @@
 //! The CPU as a [`Backend`]: which compiler takes which kind of kernel.
 
+use crate::attention::Attention;
 use crate::features::Isa;
 use crate::loops::LoopKernel;
 use crate::lower::Options;
@@ -75,7 +76,7 @@ impl Backend for CpuBackend {
                 Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?))
             }
             KernelBody::Matmul(_) => Err(self.error("products are not compiled yet".into())),
-            KernelBody::Attention(_) => Err(self.error("attention is not compiled yet".into())),
+            KernelBody::Attention(body) => Ok(Arc::new(Attention::new(self.isa, kernel, body, &self.target())?)),
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
         }
     }
@@ -96,5 +97,12 @@ impl Executable for Routine {
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
         // SAFETY: the same promise.
         unsafe { Routine::launch(self, buffers, sizes) }
+    }
+}
+
+impl Executable for Attention {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the same promise.
+        unsafe { Attention::launch(self, buffers, sizes) }
     }
 }

@@ -130,8 +130,11 @@ pub fn tensor(dtype: DType, elements: usize, seed: u64, special: bool) -> HostTe
     const SPECIAL: [f64; 12] =
         [0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1.0, -1.0, 1e-40, -1e-40, 3e38, 1e-300, 2147483648.0];
     for i in 0..elements {
-        let value =
-            if special && r.next() % 5 == 0 { SPECIAL[(r.next() % 12) as usize] } else { (r.unit() - 0.5) * 8.0 };
+        let value = if special && r.next().is_multiple_of(5) {
+            SPECIAL[(r.next() % 12) as usize]
+        } else {
+            (r.unit() - 0.5) * 8.0
+        };
         let int = r.next() as i64;
         let bits = match dtype.compute_type() {
             DType::F32 => u64::from((value as f32).to_bits()),
@@ -154,13 +157,13 @@ pub fn zeros(dtype: DType, elements: usize) -> HostTensor {
 
 /// Largest allowed difference.
 #[derive(Clone, Copy)]
-pub struct Tolerance {
+pub struct Within {
     pub relative: f64,
     pub absolute: f64,
 }
 
-pub const EXACT: Tolerance = Tolerance { relative: 0.0, absolute: 0.0 };
-pub const CLOSE: Tolerance = Tolerance { relative: 2e-6, absolute: 1e-6 };
+pub const EXACT: Within = Within { relative: 0.0, absolute: 0.0 };
+pub const CLOSE: Within = Within { relative: 2e-6, absolute: 1e-6 };
 
 pub fn element(t: &HostTensor, i: usize) -> f64 {
     // SAFETY: i is below the number of elements.
@@ -240,7 +243,7 @@ pub fn run_on(
 }
 
 /// Compares every target with the reference.
-pub fn check(kernel: &Kernel, tensors: &[HostTensor], sizes: &[i64], tolerance: Tolerance) {
+pub fn check(kernel: &Kernel, tensors: &[HostTensor], sizes: &[i64], tolerance: Within) {
     let mut expected = tensors.to_vec();
     run_kernel(kernel, &mut expected, sizes).unwrap_or_else(|e| panic!("reference: {e}\n{kernel}"));
     for isa in Isa::available() {

@@ -1,0 +1,182 @@
+//! Every op and every dtype, pointwise, on every target against the reference executor.
+
+mod support;
+use kiln_ir::*;
+use kiln_kernels::kernel::*;
+use support::*;
+
+const COMPUTE: [DType; 5] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::Bool];
+const LENGTHS: [usize; 6] = [1, 5, 16, 31, 64, 70];
+
+fn map1(from: DType, to: DType, op: impl Fn(&mut K, ValueId) -> ValueId, n: usize, special: bool, tolerance: Within) {
+    let mut k = K::new(&[("i0", &n.to_string())], &[]);
+    let (x, y) = (k.input(from), k.output(to));
+    let v = k.load(x, "i0");
+    let v = op(&mut k, v);
+    k.store(y, "i0", v);
+    check(&k.kernel(), &[tensor(from, n, n as u64, special), zeros(to, n)], &[], tolerance);
+}
+
+#[test]
+fn casts_between_all_dtypes() {
+    for from in DType::ALL {
+        for to in DType::ALL {
+            if to == DType::I4 {
+                continue;
+            }
+            for n in LENGTHS {
+                for special in [false, true] {
+                    let cast = |k: &mut K, v| k.push(to.compute_type(), InstKind::Cast(v));
+                    map1(from, to, cast, n, special, EXACT);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rounding_to_short_types() {
+    for to in [DType::F16, DType::Bf16, DType::F8E4M3, DType::F8E5M2] {
+        let round = |k: &mut K, v| k.push(DType::F32, InstKind::Round(v, to));
+        map1(DType::F32, DType::F32, round, 70, true, EXACT);
+    }
+    for to in [DType::I8, DType::I16, DType::U8, DType::I4] {
+        let round = |k: &mut K, v| k.push(DType::I32, InstKind::Round(v, to));
+        map1(DType::I32, DType::I32, round, 70, true, EXACT);
+    }
+}
+
+#[test]
+fn bit_casts() {
+    for (from, to) in
+        [(DType::F32, DType::I32), (DType::I32, DType::F32), (DType::F64, DType::I64), (DType::I64, DType::F64)]
+    {
+        map1(from, to, |k: &mut K, v| k.push(to, InstKind::Bitcast(v)), 37, false, EXACT);
+    }
+}
+
+#[test]
+fn unary_ops() {
+    for &op in UnaryOp::ALL {
+        for dtype in COMPUTE {
+            let applies = match op {
+                UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign => dtype != DType::Bool,
+                UnaryOp::Not => !dtype.is_float(),
+                _ => dtype.is_float(),
+            };
+            if !applies {
+                continue;
+            }
+            let to = if op == UnaryOp::IsNan { DType::Bool } else { dtype };
+            let tolerance = if dtype.is_float() { Within { relative: 4e-7, absolute: 1e-44 } } else { EXACT };
+            for n in LENGTHS {
+                for special in [false, true] {
+                    map1(dtype, to, |k: &mut K, v| k.unary(op, to, v), n, special, tolerance);
+                }
+            }
+        }
+    }
+}
+
+fn map2(
+    from: DType,
+    to: DType,
+    op: impl Fn(&mut K, ValueId, ValueId) -> ValueId,
+    n: usize,
+    special: bool,
+    tolerance: Within,
+) {
+    let mut k = K::new(&[("i0", &n.to_string())], &[]);
+    let (a, b, y) = (k.input(from), k.input(from), k.output(to));
+    let (x, z) = (k.load(a, "i0"), k.load(b, "i0"));
+    let v = op(&mut k, x, z);
+    k.store(y, "i0", v);
+    check(&k.kernel(), &[tensor(from, n, 1, special), tensor(from, n, 2, special), zeros(to, n)], &[], tolerance);
+}
+
+#[test]
+fn binary_ops() {
+    for &op in BinaryOp::ALL {
+        for dtype in COMPUTE {
+            let applies = match op {
+                BinaryOp::Add | BinaryOp::Mul | BinaryOp::Max | BinaryOp::Min => true,
+                BinaryOp::Sub | BinaryOp::Div | BinaryOp::Rem => dtype != DType::Bool,
+                BinaryOp::Pow | BinaryOp::Atan2 => dtype.is_float(),
+                BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => !dtype.is_float(),
+                BinaryOp::Shl | BinaryOp::Shr => dtype.is_int(),
+            };
+            if !applies {
+                continue;
+            }
+            let exact = !dtype.is_float() || !matches!(op, BinaryOp::Pow | BinaryOp::Atan2);
+            let tolerance = if exact { EXACT } else { Within { relative: 4e-7, absolute: 1e-44 } };
+            for n in LENGTHS {
+                for special in [false, true] {
+                    map2(dtype, dtype, |k, a, b| k.binary(op, dtype, a, b), n, special, tolerance);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn comparisons_and_selection() {
+    for &op in CompareOp::ALL {
+        for dtype in COMPUTE {
+            for special in [false, true] {
+                map2(
+                    dtype,
+                    DType::Bool,
+                    |k, a, b| k.push(DType::Bool, InstKind::Compare(op, a, b)),
+                    45,
+                    special,
+                    EXACT,
+                );
+                let pick = |k: &mut K, a, b| {
+                    let c = k.push(DType::Bool, InstKind::Compare(op, a, b));
+                    k.push(dtype, InstKind::Select(c, a, b))
+                };
+                map2(dtype, dtype, pick, 45, special, EXACT);
+            }
+        }
+    }
+}
+
+#[test]
+fn mixed_widths_share_masks() {
+    // f32 and f64 in one kernel: masks of 64-bit comparisons select 32-bit values and the other way round.
+    for n in LENGTHS {
+        let mut k = K::new(&[("i0", &n.to_string())], &[]);
+        let (a, b, y, z) = (k.input(DType::F32), k.input(DType::F64), k.output(DType::F32), k.output(DType::F64));
+        let (x, w) = (k.load(a, "i0"), k.load(b, "i0"));
+        let wide = k.push(DType::F64, InstKind::Cast(x));
+        let narrow = k.push(DType::F32, InstKind::Cast(w));
+        let c = k.push(DType::Bool, InstKind::Compare(CompareOp::Lt, wide, w));
+        let d = k.push(DType::Bool, InstKind::Compare(CompareOp::Gt, x, narrow));
+        let p = k.push(DType::F32, InstKind::Select(c, x, narrow));
+        let q = k.push(DType::F64, InstKind::Select(d, wide, w));
+        k.store(y, "i0", p);
+        k.store(z, "i0", q);
+        let t = [
+            tensor(DType::F32, n, 3, true),
+            tensor(DType::F64, n, 4, true),
+            zeros(DType::F32, n),
+            zeros(DType::F64, n),
+        ];
+        check(&k.kernel(), &t, &[], EXACT);
+    }
+}
+
+#[test]
+fn random_numbers() {
+    for n in LENGTHS {
+        for start in ["0", "4294967290", "5000000000"] {
+            let mut k = K::new(&[("i0", &n.to_string())], &[]);
+            let (s, y) = (k.input(DType::I64), k.output(DType::I32));
+            let seed = k.load(s, "0");
+            let v = k.push(DType::I32, InstKind::Random { seed, position: dim(&format!("i0 + {start}")), stream: 7 });
+            k.store(y, "i0", v);
+            check(&k.kernel(), &[tensor(DType::I64, 1, 9, true), zeros(DType::I32, n)], &[], EXACT);
+        }
+    }
+}
