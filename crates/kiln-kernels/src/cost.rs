@@ -9,8 +9,6 @@ pub(crate) const LOAD: u32 = 3;
 pub(crate) const TEMP: u32 = 2;
 /// Above this, computing a value again is dearer than keeping it.
 pub(crate) const EXPENSIVE: u32 = 8;
-/// Loads of distinct memory that one inlined value may need before it is worth keeping.
-pub(crate) const MANY_LOADS: usize = 4;
 /// The most inlined nodes of one value.
 pub(crate) const MAX_INLINE: u32 = 64;
 /// The most roots of one kernel.

@@ -80,6 +80,8 @@ pub(crate) fn choose(graph: &Graph, forced: &[NodeId], options: &ScheduleOptions
     graph.outputs().iter().for_each(|output| realised[output.node.index()] = true);
     mark_operands(graph, &mut realised);
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
+    // Results of products and what only they lead to, element by element: an epilogue can store these instead.
+    let mut after_product = vec![false; count];
     for (id, node) in graph.iter() {
         let at = id.index();
         let in_memory = match &node.op {
@@ -94,13 +96,25 @@ pub(crate) fn choose(graph: &Graph, forced: &[NodeId], options: &ScheduleOptions
             own.loads = own.loads.saturating_add(part.loads);
             own.nodes = own.nodes.saturating_add(part.nodes);
         }
+        if matches!(&node.op, Op::Expand { shape } if *shape != graph.ty(node.operands[0]).shape) {
+            own.loads = 0;
+        }
+        let follows = |o: &NodeId| after_product[o.index()] && uses[o.index()] == 1;
+        after_product[at] = match &node.op {
+            Op::Dot { .. } => true,
+            op => op.is_pointwise() && node.operands.iter().any(follows),
+        };
+        let stored_instead = after_product[at] && uses[at] > 1 && node.op.is_pointwise();
         let shared = uses[at] > 1 || repeated[at];
-        let dear = own.cost > cost::EXPENSIVE + cost::LOAD * own.loads as u32 || own.loads > cost::MANY_LOADS;
+        // Loading the parts again wherever the value is used, against loading it.
+        let many_loads = own.loads > 1 && (own.loads - 1) * (uses[at].max(2) - 1) > 1;
+        let dear = own.cost > cost::EXPENSIVE + cost::LOAD * own.loads as u32 || many_loads;
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
         let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
         let large = own.nodes > cost::MAX_INLINE;
         let moves = node.op.is_view();
-        realised[at] |= in_memory || (shared && dear && !moves) || wide_concat || (large && !moves) || separate;
+        let worth_it = (shared && dear) || stored_instead || large;
+        realised[at] |= in_memory || (worth_it && !moves) || wide_concat || separate;
         inline.push(if realised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
     realised

@@ -139,7 +139,9 @@ fn random_fault(graph: &Graph, seed: u64) -> Option<String> {
         return Some(found);
     }
     let huge = |node: &kiln_ir::Node| match &node.op {
-        Op::Constant(literal) => HostTensor::from_literal(literal).unwrap().to_f64().iter().any(|v| !(v.abs() < 1e9)),
+        Op::Constant(literal) => {
+            HostTensor::from_literal(literal).unwrap().to_f64().iter().any(|v| v.is_nan() || v.abs() > 1e9)
+        }
         _ => false,
     };
     if whole.nodes().iter().any(huge) {
