@@ -1,5 +1,6 @@
-//! Times products on request: each line of standard input is `m n k kind threads milliseconds`, with kind one of
-//! `kn`, `nk`, `packed` and the weights' type appended (`nk-bf16`); the answer is the least time of a call in µs.
+//! Times products on request: each line of standard input is `m n k kind threads milliseconds`; the answer is the least
+//! time of a call in µs. A kind is how the weights lie (`kn`, `nk` or `packed`), their dtype and that of the left operand,
+//! as in `nk-bf16-f32`.
 
 use kiln_cpu::gemm::{Gemm, Matrix, Operand, PackedB, Store};
 use kiln_ir::DType;
@@ -27,14 +28,17 @@ struct Case {
     n: usize,
     k: usize,
     weights: Vec<u8>,
+    left: DType,
     matrix: Matrix,
     packed: Option<PackedB>,
 }
 
 impl Case {
     fn new(n: usize, k: usize, kind: &str) -> Result<Case, Box<dyn std::error::Error>> {
-        let (layout, dtype) = kind.split_once('-').unwrap_or((kind, "f32"));
-        let dtype: DType = dtype.parse()?;
+        let mut words = kind.split('-');
+        let layout = words.next().unwrap_or("nk");
+        let dtype: DType = words.next().unwrap_or("f32").parse()?;
+        let left: DType = words.next().unwrap_or("f32").parse()?;
         let weights: Vec<u8> = (0..n * k)
             .flat_map(|i| {
                 let v = ((i as u32).wrapping_mul(2_654_435_761) >> 9) as f32 / (1 << 23) as f32 - 0.5;
@@ -53,15 +57,15 @@ impl Case {
         } else {
             None
         };
-        Ok(Case { n, k, weights, matrix, packed })
+        Ok(Case { n, k, weights, left, matrix, packed })
     }
 
     fn time(&self, m: usize, threads: usize, budget: Duration) -> Result<f64, Box<dyn std::error::Error>> {
         assert!(!self.weights.is_empty());
-        let a = vec![0.5f32; m * self.k];
+        let a = vec![0u8; m * self.k * self.left.size_in_bits() / 8];
         let mut c = vec![0f32; m * self.n];
         let store = Store::new(c.as_mut_ptr().cast(), DType::F32, self.n as isize, 1)?;
-        let left = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: self.k as isize, column_stride: 1 };
+        let left = Matrix { data: a.as_ptr(), dtype: self.left, row_stride: self.k as isize, column_stride: 1 };
         let right = self.packed.as_ref().map_or(Operand::Strided(self.matrix), Operand::Packed);
         let gemm = Gemm { threads, ..Gemm::new(m, self.n, self.k, DType::F32) };
         let (mut best, end) = (f64::INFINITY, Instant::now() + budget);

@@ -10,10 +10,10 @@
 //! ```
 
 use super::kernel::{self, Format, MicroFn, Shape};
-use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
+use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, pack_pairs};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Matrix, Operand, Tile};
-use super::{Gemm, GemmError, PackedB, part, portable};
+use super::{Gemm, GemmError, PackedB, part, portable, small};
 use crate::features::Isa;
 use crate::pool;
 use half::{bf16, f16};
@@ -55,14 +55,14 @@ impl Tiling {
         let vector = if isa == Isa::Avx512 { 64 } else { 32 };
         Ok(match format {
             None => Tiling { isa, format, mr: portable::ROWS, nr: portable::COLUMNS },
-            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa, 2), nr: 2 * vector / f.acc_size() },
+            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa), nr: 2 * vector / f.acc_size() },
         })
     }
 
     fn kernels<T: Accumulator>(&self, format: Option<Format>, mr: usize) -> Result<Kernels, GemmError> {
         let get = |accumulate| match format {
             None => Ok(portable::get::<T>(mr, accumulate)),
-            Some(format) => kernel::get(Shape { isa: self.isa, format, mr, nv: 2, accumulate, ahead: 0 }),
+            Some(format) => kernel::get(Shape { isa: self.isa, format, mr, nv: 2, accumulate }),
         };
         Ok(Kernels { first: get(false)?, more: get(true)? })
     }
@@ -73,6 +73,34 @@ impl Tiling {
 struct Kernels {
     first: MicroFn,
     more: MicroFn,
+}
+
+/// How K is cut into the units of a panel's format.
+#[derive(Clone, Copy)]
+struct Units {
+    /// k in a unit.
+    depth: usize,
+    /// Units of all of K.
+    all: usize,
+    /// Accumulator-sized words of A in a unit of a row.
+    a_words: usize,
+    /// Bytes of a unit of a column of B.
+    b_bytes: usize,
+    /// A is packed in pairs of bf16.
+    pairs: bool,
+}
+
+impl Units {
+    fn new<T>(format: Option<Format>, k: usize) -> Units {
+        let depth = format.map_or(1, Format::depth);
+        Units {
+            depth,
+            all: k.div_ceil(depth),
+            a_words: format.map_or(1, Format::a_words),
+            b_bytes: format.map_or(size_of::<T>(), Format::size),
+            pairs: format == Some(Format::Bf16Dot),
+        }
+    }
 }
 
 /// Where the panels of B come from.
@@ -86,8 +114,8 @@ struct Block<'a, T> {
     gemm: &'a Gemm,
     tiling: Tiling,
     panels: Panels<'a>,
-    /// Bytes of an element in the panels.
-    size: usize,
+    /// What the panels hold: K is counted in units of `depth` from here on.
+    units: Units,
     epilogue: &'a dyn Epilogue,
     rows: Range<usize>,
     row_panels: usize,
@@ -129,19 +157,27 @@ where
         Operand::Packed(packed) => (Panels::Packed(packed), packed.format()),
         _ => (Panels::Pack(b), tiling.format),
     };
-    let size = format.map_or(size_of::<T>(), Format::size);
+    let dtype = match b {
+        Operand::Strided(b) => Some(b.dtype),
+        Operand::Packed(packed) => packed.dtype(),
+        _ => None,
+    };
+    let pairs = gemm.acc == DType::F32 && dtype.is_some_and(|b| small::multiplies_pairs(gemm, a, b));
+    let format = if pairs { Some(Format::Bf16Dot) } else { format };
+    let units = Units::new::<T>(format, gemm.k);
     let chunks = gemm.k.div_ceil(K_CHUNK).max(1);
-    let chunk_len = gemm.k.div_ceil(chunks);
-    let most_rows = (A_BYTES / (chunk_len.max(1) * size_of::<T>())).clamp(8 * tiling.mr, 1024);
+    let chunk_len = units.all.div_ceil(chunks);
+    let row_words = chunk_len * units.a_words;
+    let most_rows = (A_BYTES / (row_words.max(1) * size_of::<T>())).clamp(8 * tiling.mr, 1024);
     let row_blocks = gemm.m.div_ceil(most_rows);
     let rows_of = |i| part(gemm.m, row_blocks, i);
-    let packed_a = Scratch::take::<T>(rows_of(0).len() * chunk_len);
+    let packed_a = Scratch::take::<T>(rows_of(0).len() * row_words);
     let carried = (chunks > 1).then(|| Scratch::take::<T>(rows_of(0).len() * padded(gemm.n, tiling.nr)));
     let mut block = Block {
         gemm,
         tiling,
         panels,
-        size,
+        units,
         epilogue,
         rows: 0..0,
         row_panels: 0,
@@ -158,8 +194,8 @@ where
         let short = block.rows.len() / block.row_panels;
         block.kernels = [(tall, tiling.kernels::<T>(format, tall)?), (short, tiling.kernels::<T>(format, short)?)];
         for c in 0..chunks {
-            block.chunk = part(gemm.k, chunks, c);
-            let most_k = (A_PANEL_BYTES / (tall * size_of::<T>())).clamp(256, 2048);
+            block.chunk = part(units.all, chunks, c);
+            let most_k = (A_PANEL_BYTES / (tall * units.a_words * size_of::<T>())).clamp(256, 2048);
             block.k_blocks = block.chunk.len().div_ceil(most_k).max(1);
             // SAFETY: the operands are the caller's; scratch was sized above.
             unsafe {
@@ -192,7 +228,7 @@ where
         part(self.rows.len(), self.row_panels, panel)
     }
 
-    /// A block of K, counted from the chunk's first.
+    /// A block of units of K, counted from the chunk's first.
     fn k_block(&self, i: usize) -> Range<usize> {
         part(self.chunk.len(), self.k_blocks, i)
     }
@@ -200,12 +236,14 @@ where
     /// The packed A of a row panel and a block of K.
     fn a_panel(&self, panel: usize, ks: &Range<usize>) -> *mut T {
         // SAFETY: inside the packed A: all panels of earlier blocks of K, then earlier panels of this one.
-        unsafe { self.a.add(ks.start * self.rows.len() + self.panel_rows(panel).start * ks.len()) }
+        unsafe {
+            self.a.add((ks.start * self.rows.len() + self.panel_rows(panel).start * ks.len()) * self.units.a_words)
+        }
     }
 
     unsafe fn pack_a(&self, a: &Operand<'_>) {
         let jobs = self.row_panels * self.k_blocks;
-        let elements = self.rows.len() * self.chunk.len();
+        let elements = self.rows.len() * self.chunk.len() * self.units.a_words;
         // A few microseconds of copying are not worth a second thread.
         let threads = if elements < 32 << 10 { 1 } else { self.gemm.threads };
         let a = SharedOperand(*a);
@@ -214,7 +252,8 @@ where
             let rows = self.panel_rows(panel);
             let to = self.a_panel(panel, &ks);
             let lanes = self.rows.start + rows.start..self.rows.start + rows.end;
-            let ks = self.chunk.start + ks.start..self.chunk.start + ks.end;
+            let units = self.chunk.start + ks.start..self.chunk.start + ks.end;
+            let ks = self.ks(&units);
             // SAFETY: panels are disjoint; the operand is the caller's.
             unsafe {
                 match a.get() {
@@ -225,7 +264,11 @@ where
                             lane_stride: m.row_stride,
                             k_stride: m.column_stride,
                         };
-                        pack::<T>(self.gemm.isa, &from, lanes, rows.len(), ks, to);
+                        if self.units.pairs {
+                            pack_pairs(self.gemm.isa, &from, lanes, rows.len(), units, self.gemm.k, to.cast());
+                            return;
+                        }
+                        pack::<T>(self.gemm.isa, &from, lanes, rows.len(), ks.clone(), to);
                     }
                     Operand::Rows(source) => {
                         let scratch = Scratch::take::<T>(rows.len() * ks.len());
@@ -236,13 +279,23 @@ where
                     }
                     Operand::Columns(_) | Operand::Packed(_) => unreachable!("turned down by `Gemm::check`"),
                 }
+                // The partner of a last k without one.
+                for i in rows.len() * ks.len()..rows.len() * units.len() * self.units.a_words {
+                    to.add(i).write(T::default());
+                }
             }
         });
     }
 
-    /// Packs B's columns and ks into consecutive panels.
-    unsafe fn pack_b(&self, b: &Operand<'_>, columns: Range<usize>, ks: Range<usize>, to: *mut T) {
+    /// The k of some units.
+    fn ks(&self, units: &Range<usize>) -> Range<usize> {
+        units.start * self.units.depth..self.gemm.k.min(units.end * self.units.depth)
+    }
+
+    /// Packs B's columns and units of K into consecutive panels.
+    unsafe fn pack_b(&self, b: &Operand<'_>, columns: Range<usize>, units: Range<usize>, to: *mut T) {
         let nr = self.tiling.nr;
+        let ks = self.ks(&units);
         let scratch;
         // SAFETY: scratch is sized for what is filled; the operand is the caller's.
         let (from, first, ks) = unsafe {
@@ -269,7 +322,14 @@ where
         for (i, start) in (0..columns.len()).step_by(nr).enumerate() {
             let lanes = first + start..first + columns.len().min(start + nr);
             // SAFETY: panel i of the scratch for B.
-            unsafe { pack::<T>(self.gemm.isa, &from, lanes, nr, ks.clone(), to.add(i * nr * ks.len())) };
+            unsafe {
+                let to = to.add(i * nr * units.len());
+                if self.units.pairs {
+                    pack_pairs(self.gemm.isa, &from, lanes, nr, units.clone(), self.gemm.k, to.cast());
+                } else {
+                    pack::<T>(self.gemm.isa, &from, lanes, nr, ks.clone(), to);
+                }
+            }
         }
     }
 
@@ -301,7 +361,7 @@ where
         let nr = self.tiling.nr;
         let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
         let rows = self.panel_rows(row_panels.start).start..self.panel_rows(row_panels.end - 1).end;
-        let last_chunk = self.chunk.end == self.gemm.k;
+        let last_chunk = self.chunk.end == self.units.all;
         let packing = match &self.panels {
             Panels::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
             Panels::Packed(_) => None,
@@ -325,11 +385,11 @@ where
                 match (&self.panels, &packing) {
                     (Panels::Pack(operand), Some(packing)) => {
                         self.pack_b(operand, columns.clone(), absolute.clone(), packing.ptr());
-                        (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.size)
+                        (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.units.b_bytes)
                     }
                     (Panels::Packed(packed), _) => {
-                        let panel_bytes = self.gemm.k * nr * self.size;
-                        let first = column_panels.start * panel_bytes + absolute.start * nr * self.size;
+                        let panel_bytes = self.units.all * nr * self.units.b_bytes;
+                        let first = column_panels.start * panel_bytes + absolute.start * nr * self.units.b_bytes;
                         (packed.data().add(first), panel_bytes)
                     }
                     (Panels::Pack(_), None) => unreachable!("packing scratch was taken above"),
@@ -352,7 +412,7 @@ where
                             b.add(column * panel_bytes),
                             c.add(column * nr).cast(),
                             ks.len(),
-                            nr * self.size,
+                            nr * self.units.b_bytes,
                             stride * size_of::<T>(),
                         );
                     }

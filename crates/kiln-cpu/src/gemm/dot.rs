@@ -8,19 +8,31 @@
 //! ```
 //!
 //! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks hold even
-//! and odd elements apart.
+//! and odd elements apart. Where A is bf16 too and the machine multiplies pairs, neither is taken apart.
 
 use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::MemoryError;
 
-/// The element type of W.
+/// The element types of the weights (B) and of A.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Weight {
     F32,
     Bf16,
     F16,
+    /// bf16, and A is bf16 as well. Needs AVX512_BF16.
+    Bf16Dot,
+}
+
+impl Weight {
+    /// Bytes of an element.
+    pub(super) const fn size(self) -> usize {
+        match self {
+            Weight::F32 => 4,
+            _ => 2,
+        }
+    }
 }
 
 /// Everything a dot kernel's code depends on.
@@ -53,8 +65,16 @@ impl Shape {
 pub(super) const fn step(isa: Isa, weight: Weight) -> usize {
     let lanes = lanes(isa);
     match weight {
-        Weight::Bf16 => 2 * lanes,
+        Weight::Bf16 | Weight::Bf16Dot => 2 * lanes,
         _ => lanes,
+    }
+}
+
+/// Words of four bytes that one step of one row of A takes.
+pub(super) const fn a_words(isa: Isa, weight: Weight) -> usize {
+    match weight {
+        Weight::Bf16 => 2 * lanes(isa),
+        _ => lanes(isa),
     }
 }
 
@@ -222,7 +242,7 @@ impl Generator {
                 }
                 let (w, width) = (self.w, self.width);
                 match (self.shape.weight, pass) {
-                    (Weight::F32, _) => self.asm.rm(ops::VMOVUPS, width, w, at),
+                    (Weight::F32 | Weight::Bf16Dot, _) => self.asm.rm(ops::VMOVUPS, width, w, at),
                     (Weight::F16, _) => self.asm.rm(ops::VCVTPH2PS, width, w, at),
                     (Weight::Bf16, 0) => {
                         self.asm.rm(ops::VMOVDQU, width, w, at);
@@ -230,9 +250,9 @@ impl Generator {
                     }
                     (Weight::Bf16, _) => self.asm.rvm(ops::VPAND, width, w, self.high_half, at),
                 }
+                let op = if self.shape.weight == Weight::Bf16Dot { ops::VDPBF16PS } else { ops::VFMADD231PS };
                 for row in 0..self.shape.mr {
-                    let acc = self.acc(set, row, column);
-                    self.asm.rvm(ops::VFMADD231PS, width, acc, VReg(self.a + row as u8), w);
+                    self.asm.rvm(op, width, self.acc(set, row, column), VReg(self.a + row as u8), w);
                 }
             }
         }

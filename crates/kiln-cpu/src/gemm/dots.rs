@@ -2,7 +2,7 @@
 
 use super::dot::{self, Weight};
 use super::kernel::MicroFn;
-use super::pack::{Lanes, pack};
+use super::pack::{Lanes, pack, pack_as};
 use super::scratch::Scratch;
 use super::small::{Shared, TASK_BYTES};
 use super::source::{Epilogue, Matrix, Operand, Tile};
@@ -42,8 +42,10 @@ struct Dots<'a> {
     /// Bytes from one row of W to the next (wrapping), and of an element.
     w_stride: usize,
     size: usize,
-    /// Elements of K in a step, whole steps, and steps with the padded one.
+    /// Elements of K in a step; whole steps, and steps with the padded one, below.
     step: usize,
+    /// Words of A in a step of one row.
+    words: usize,
     steps: usize,
     padded: usize,
     /// Tiles of rows, and the height of the taller ones.
@@ -68,6 +70,7 @@ pub(super) unsafe fn run(
 ) -> Result<(), GemmError> {
     let (m, n, k) = (gemm.m, gemm.n, gemm.k);
     let step = dot::step(gemm.isa, weight);
+    let words = dot::a_words(gemm.isa, weight);
     let padded = k.div_ceil(step);
     let tiles = m.div_ceil(dot::max_rows(gemm.isa, weight));
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
@@ -80,19 +83,20 @@ pub(super) unsafe fn run(
         Ok([Kernels::get(gemm, weight, mr, nr)?, Kernels::get(gemm, weight, mr, left)?])
     };
     let kernels = [both(tall)?, both(short)?];
-    let blocks = Scratch::take::<f32>(m * padded * step);
+    let blocks = Scratch::take::<f32>(m * padded * words);
     for t in 0..tiles {
         let rows = part(m, tiles, t);
         // SAFETY: tile t's part of the blocks; the operand is the caller's.
-        unsafe { block_a(gemm, a, rows.clone(), weight, blocks.ptr::<f32>().add(rows.start * padded * step)) };
+        unsafe { block_a(gemm, a, rows.clone(), weight, blocks.ptr::<f32>().add(rows.start * padded * words)) };
     }
-    let size = b.dtype.size_in_bits() / 8;
+    let size = weight.size();
     let dots = Dots {
         gemm,
         shared: Shared { a: blocks.ptr(), b: b.data },
         w_stride: (b.column_stride * size as isize) as usize,
         size,
         step,
+        words,
         steps: k / step,
         padded,
         tiles,
@@ -138,7 +142,7 @@ impl Dots<'_> {
                 let kernel = if t + 1 == self.tiles { kernels.fetching } else { kernels.plain };
                 // SAFETY: the blocks of this tile's rows and `width` rows of W; the tile's rows hold TILE sums.
                 unsafe {
-                    let a = self.shared.a.add(rows.start * self.padded * self.step);
+                    let a = self.shared.a.add(rows.start * self.padded * self.words);
                     let c = tile.add(rows.start * TILE + first - columns.start);
                     kernel(a.cast(), w, c.cast(), self.steps, self.w_stride, TILE * 4);
                 }
@@ -166,7 +170,7 @@ impl Dots<'_> {
                 for t in 0..self.tiles {
                     let rows = part(self.gemm.m, self.tiles, t);
                     let kernels = &self.kernels[usize::from(rows.len() != self.tall)][usize::from(width < self.nr)];
-                    let a = self.shared.a.add((rows.start * self.padded + self.steps * rows.len()) * self.step);
+                    let a = self.shared.a.add((rows.start * self.padded + self.steps * rows.len()) * self.words);
                     let c = tile.add(rows.start * TILE + first - columns.start);
                     (kernels.adding)(a.cast(), ends.as_ptr(), c.cast(), 1, bytes, TILE * 4);
                 }
@@ -175,24 +179,38 @@ impl Dots<'_> {
     }
 }
 
-/// Blocks rows of A for the dot kernels: `[step][row][lane]`, bf16 weights with even and odd elements apart, zeros after
-/// the last k.
+/// Blocks rows of A for the dot kernels: `[step][row][lane]`, zeros after the last k. For bf16 weights even and odd
+/// elements lie apart, unless A is bf16 itself.
 unsafe fn block_a(gemm: &Gemm, a: &Operand<'_>, rows: Range<usize>, weight: Weight, to: *mut f32) {
     let step = dot::step(gemm.isa, weight);
     let steps = gemm.k.div_ceil(step);
-    let row = Scratch::take::<f32>(steps * step);
     let count = rows.len();
+    if weight == Weight::Bf16Dot {
+        let Operand::Strided(m) = a else { unreachable!("chosen for a strided A of bf16") };
+        let from = Lanes { data: m.data, dtype: m.dtype, lane_stride: m.column_stride, k_stride: m.row_stride };
+        let row = Scratch::take::<u16>(steps * step);
+        for (i, r) in rows.enumerate() {
+            // SAFETY: as below, with elements of 16 bits.
+            unsafe {
+                let padded = std::slice::from_raw_parts_mut(row.ptr::<u16>(), steps * step);
+                padded[gemm.k..].fill(0);
+                pack_as::<u16, u16>(&from, 0..gemm.k, gemm.k, r..r + 1, padded.as_mut_ptr());
+                for (s, block) in padded.chunks_exact(step).enumerate() {
+                    let to = to.cast::<u16>().add((s * count + i) * step);
+                    std::ptr::copy_nonoverlapping(block.as_ptr(), to, step);
+                }
+            }
+        }
+        return;
+    }
+    let row = Scratch::take::<f32>(steps * step);
     for (i, r) in rows.enumerate() {
         // SAFETY: the row buffer holds all padded k; `to` holds `count` rows of them.
         unsafe {
             let padded = std::slice::from_raw_parts_mut(row.ptr::<f32>(), steps * step);
             padded[gemm.k..].fill(0.0);
             match a {
-                Operand::Strided(m) if m.dtype == DType::F32 && m.column_stride == 1 => {
-                    let from = m.data.cast::<f32>().offset(r as isize * m.row_stride);
-                    std::ptr::copy_nonoverlapping(from, padded.as_mut_ptr(), gemm.k);
-                }
-                // Seen with the roles of lanes and k exchanged, a row is one k of contiguous lanes.
+                // Seen with the roles of lanes and k exchanged, a row is one k of many lanes.
                 Operand::Strided(m) => {
                     let from =
                         Lanes { data: m.data, dtype: m.dtype, lane_stride: m.column_stride, k_stride: m.row_stride };

@@ -1,15 +1,15 @@
 //! Generated micro-kernels: an MR × NR tile of accumulators kept in registers over the whole of a K block.
 //!
 //! ```text
-//!  A panel [k][mr]   one broadcast a row          B [k][nv vectors], rows `b_stride` bytes apart
+//!  A panel [k][mr]   one broadcast a row          B panel [k][nv vectors]
 //!          └──────────────┬──────────────────────────┘
 //!                 acc[mr][nv] += a · b            then C tile = acc, or C tile += acc
 //! ```
 //!
-//! The same code serves packed panels (the stride is the panel's width) and rows of an unpacked B. Kernels are made once
-//! for the process, on first use.
+//! 16-bit pairs of consecutive k lie side by side in a panel, see [`Format::Bf16`] and [`Format::Bf16Dot`]; a *unit* is
+//! one such pair there, one k otherwise. Kernels are made once for the process, on first use.
 
-use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Mem, Shift, VReg, Width, ops};
+use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, Shift, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::{Code, CodeArena, MemoryError};
 use std::collections::HashMap;
@@ -20,11 +20,11 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 pub(super) enum Format {
     /// f32, accumulated in f32.
     F32,
-    /// bf16 in column order, accumulated in f32.
+    /// bf16, the elements of k and k + 1 side by side; A is f32. A shift and a mask give the two rows.
     Bf16,
-    /// bf16 with column `c` and column `c + NR/2` side by side: one load, a shift and a mask give two vectors.
-    Bf16Paired,
-    /// f16 in column order, accumulated in f32.
+    /// bf16 as above, and so is A: one instruction multiplies and adds a pair. Needs AVX512_BF16.
+    Bf16Dot,
+    /// f16, accumulated in f32.
     F16,
     /// f64, accumulated in f64.
     F64,
@@ -33,16 +33,32 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// Bytes of an element of B.
+    /// Bytes of one unit of a column of B.
     pub(super) const fn size(self) -> usize {
         match self {
-            Format::F32 | Format::I32 => 4,
-            Format::Bf16 | Format::Bf16Paired | Format::F16 => 2,
+            Format::F32 | Format::I32 | Format::Bf16 | Format::Bf16Dot => 4,
+            Format::F16 => 2,
             Format::F64 => 8,
         }
     }
 
-    /// Bytes of an accumulator, and of an element of A.
+    /// k in a unit.
+    pub(super) const fn depth(self) -> usize {
+        match self {
+            Format::Bf16 | Format::Bf16Dot => 2,
+            _ => 1,
+        }
+    }
+
+    /// Words of an accumulator's size in one unit of a row of A.
+    pub(super) const fn a_words(self) -> usize {
+        match self {
+            Format::Bf16 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of an accumulator, and of a word of A.
     pub(super) const fn acc_size(self) -> usize {
         match self {
             Format::F64 => 8,
@@ -51,7 +67,7 @@ impl Format {
     }
 }
 
-/// `(a, b, c, k, b_stride, c_stride)`; strides in bytes.
+/// `(a, b, c, units, b_stride, c_stride)`; strides in bytes.
 pub(super) type MicroFn = unsafe extern "C" fn(*const u8, *const u8, *mut u8, usize, usize, usize);
 
 /// Everything a micro-kernel's code depends on.
@@ -65,8 +81,6 @@ pub(super) struct Shape {
     pub nv: usize,
     /// Add to the C tile instead of overwriting it.
     pub accumulate: bool,
-    /// Fetch B this many rows ahead; 0 leaves it to the hardware.
-    pub ahead: usize,
 }
 
 impl Shape {
@@ -87,22 +101,9 @@ impl Shape {
     }
 }
 
-/// The largest number of rows of a tile of `nv` vectors.
-pub(super) fn max_rows(isa: Isa, nv: usize) -> usize {
-    match (isa, nv) {
-        (Isa::Avx512, 1) => 16,
-        (Isa::Avx512, 2) => 14,
-        (Isa::Avx512, 3) => 9,
-        (Isa::Avx512, 4) => 6,
-        (Isa::Avx512, 5 | 6) => 4,
-        (Isa::Avx512, 7 | 8) => 3,
-        (Isa::Avx512, 9..=12) => 2,
-        (_, 1) => 8,
-        (_, 2) => 6,
-        (_, 3) => 4,
-        (_, 4) => 2,
-        _ => 1,
-    }
+/// The largest number of rows of a tile of two vectors.
+pub(super) fn max_rows(isa: Isa) -> usize {
+    if isa == Isa::Avx512 { 14 } else { 6 }
 }
 
 /// The kernel of a shape, generated on first use and kept for the life of the process.
@@ -146,10 +147,9 @@ const K: Gpr = Gpr::RCX;
 const B_STRIDE: Gpr = Gpr::R8;
 const C_STRIDE: Gpr = Gpr::R9;
 const B_STRIDE_3: Gpr = Gpr::R10;
-const AHEAD: Gpr = Gpr::R11;
 const K_LEFT: Gpr = Gpr::RAX;
 
-/// k steps in one turn of the main loop; the addresses below rely on it.
+/// Units in one turn of the main loop; the addresses below rely on it.
 const UNROLL: usize = 4;
 
 /// Register numbers and the assembler while one kernel is generated.
@@ -160,7 +160,7 @@ struct Generator {
     asm: Assembler,
     /// First registers after the accumulators.
     temps: u8,
-    /// The upper-half mask of the paired bf16 format.
+    /// The upper-half mask of bf16 pairs, or a product of integers.
     high_half: VReg,
 }
 
@@ -190,15 +190,11 @@ impl Generator {
             let zero = if r < 16 { Width::V128 } else { self.width };
             self.asm.rvm(ops::VPXOR, zero, VReg(r), VReg(r), VReg(r));
         }
-        if self.shape.format == Format::Bf16Paired {
+        if self.shape.format == Format::Bf16 {
             let mask = self.asm.constant(&0xffff_0000u32.to_le_bytes());
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
         }
         self.asm.lea(B_STRIDE_3, Mem::indexed(B_STRIDE, B_STRIDE, 2));
-        if self.shape.ahead > 0 {
-            self.asm.imul_imm(AHEAD, B_STRIDE, self.shape.ahead as i32);
-            self.asm.alu(Alu::Add, AHEAD, B);
-        }
         let (main, tail, tail_loop, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.mov(K_LEFT, K);
         self.asm.shift_imm(Shift::Shr, K_LEFT, UNROLL.trailing_zeros() as u8);
@@ -206,23 +202,18 @@ impl Generator {
         self.asm.align(32);
         self.asm.bind(main);
         for u in 0..UNROLL {
-            self.step(u, u % self.sets);
+            self.step(u);
         }
-        let a_bytes = (mr * self.shape.format.acc_size()) as i32;
+        let a_bytes = (mr * self.shape.format.a_words() * self.shape.format.acc_size()) as i32;
         self.asm.alu_imm(Alu::Add, A, a_bytes * UNROLL as i32);
         self.asm.lea(B, Mem::indexed(B, B_STRIDE, 4));
-        if self.shape.ahead > 0 {
-            self.asm.lea(AHEAD, Mem::indexed(AHEAD, B_STRIDE, 4));
-        }
         self.asm.dec(K_LEFT);
         self.asm.jcc(Cond::NotEqual, main);
         self.asm.bind(tail);
         self.asm.alu_imm(Alu::And, K, UNROLL as i32 - 1);
         self.asm.jcc(Cond::Equal, done);
         self.asm.bind(tail_loop);
-        let ahead = std::mem::take(&mut self.shape.ahead);
-        self.step(0, 0);
-        self.shape.ahead = ahead;
+        self.step(0);
         self.asm.alu_imm(Alu::Add, A, a_bytes);
         self.asm.alu(Alu::Add, B, B_STRIDE);
         self.asm.dec(K);
@@ -259,92 +250,49 @@ impl Generator {
         }
     }
 
-    /// One k: the whole tile once.
-    fn step(&mut self, u: usize, set: usize) {
-        let (mr, nv) = (self.shape.mr, self.shape.nv);
-        // The smaller side waits in registers, the other passes by.
-        if nv <= mr || nv <= 2 || self.shape.format == Format::Bf16Paired {
-            let b: Vec<VReg> = (0..nv).map(|v| VReg(self.temps + v as u8)).collect();
-            let a = VReg(self.temps + nv as u8);
-            self.prefetch_b(u);
-            self.load_b(u, 0, &b);
+    /// One unit: the whole tile once for each word of A.
+    fn step(&mut self, u: usize) {
+        let (mr, nv, words) = (self.shape.mr, self.shape.nv, self.shape.format.a_words());
+        let b: Vec<VReg> = (0..nv).map(|v| VReg(self.temps + v as u8)).collect();
+        let a = VReg(self.temps + nv as u8);
+        for word in 0..words {
+            let set = (u * words + word) % self.sets;
+            for (v, b) in b.iter().enumerate() {
+                self.load_b(u, word, v, *b);
+            }
             for row in 0..mr {
-                self.broadcast_a(u, row, a);
+                self.broadcast_a(u * words + word, row, a);
                 for (v, b) in b.iter().enumerate() {
                     self.multiply_add(self.acc(set, row, v), a, *b);
                 }
             }
-        } else {
-            let a: Vec<VReg> = (0..mr).map(|r| VReg(self.temps + r as u8)).collect();
-            for (row, a) in a.iter().enumerate() {
-                self.broadcast_a(u, row, *a);
-            }
-            self.prefetch_b(u);
-            for v in 0..nv {
-                let b = VReg(self.temps + (mr + v % 2) as u8);
-                self.load_b(u, v, &[b]);
-                for (row, a) in a.iter().enumerate() {
-                    self.multiply_add(self.acc(set, row, v), *a, b);
-                }
-            }
         }
     }
 
-    /// `[pointer + u rows of B]`
-    fn row_of(&self, pointer: Gpr, u: usize) -> Mem {
-        match u {
-            0 => Mem::base(pointer),
-            1 => Mem::indexed(pointer, B_STRIDE, 1),
-            2 => Mem::indexed(pointer, B_STRIDE, 2),
-            _ => Mem::indexed(pointer, B_STRIDE_3, 1),
-        }
-    }
-
-    fn prefetch_b(&mut self, u: usize) {
-        if self.shape.ahead == 0 {
-            return;
-        }
-        let bytes = self.shape.nv * self.width.lanes(self.shape.format.acc_size()) * self.shape.format.size();
-        for line in (0..bytes).step_by(64) {
-            self.asm.prefetch_t0(self.row_of(AHEAD, u).offset(line as i32));
-        }
-    }
-
-    /// Loads vectors `first..` of row `u` of B.
-    fn load_b(&mut self, u: usize, first: usize, to: &[VReg]) {
+    /// Loads vector `v` of unit `u` of B.
+    fn load_b(&mut self, u: usize, word: usize, v: usize, to: VReg) {
+        let row = match u {
+            0 => Mem::base(B),
+            1 => Mem::indexed(B, B_STRIDE, 1),
+            2 => Mem::indexed(B, B_STRIDE, 2),
+            _ => Mem::indexed(B, B_STRIDE_3, 1),
+        };
         let lanes = self.width.lanes(self.shape.format.acc_size());
-        let row = self.row_of(B, u);
-        let at = |v: usize| row.offset((v * lanes * self.shape.format.size()) as i32);
-        let width = self.width;
-        match self.shape.format {
-            Format::Bf16Paired => {
-                // Both halves of a pair of vectors in one load.
-                for v in (0..to.len()).step_by(2) {
-                    let (low, high) = (to[v], to[v + 1]);
-                    self.asm.rm(ops::VMOVDQU, width, high, at(first + v));
-                    self.asm.rmi(ops::VPSLLD_I, width, low, high, 16);
-                    self.asm.rvm(ops::VPAND, width, high, high, self.high_half);
-                }
+        let at = row.offset((v * lanes * self.shape.format.size()) as i32);
+        match (self.shape.format, word) {
+            (Format::Bf16, 0) => {
+                self.asm.rm(ops::VMOVDQU, self.width, to, at);
+                self.asm.rmi(ops::VPSLLD_I, self.width, to, to, 16);
             }
-            _ => {
-                for (v, to) in to.iter().enumerate() {
-                    let at = at(first + v);
-                    match self.shape.format {
-                        Format::Bf16 => {
-                            self.asm.rm(ops::VPMOVZXWD, width, *to, at);
-                            self.asm.rmi(ops::VPSLLD_I, width, *to, *to, 16);
-                        }
-                        Format::F16 => self.asm.rm(ops::VCVTPH2PS, width, *to, at),
-                        _ => self.asm.rm(ops::VMOVUPS, width, *to, at),
-                    }
-                }
-            }
+            (Format::Bf16, _) => self.asm.rvm(ops::VPAND, self.width, to, self.high_half, at),
+            (Format::F16, _) => self.asm.rm(ops::VCVTPH2PS, self.width, to, at),
+            _ => self.asm.rm(ops::VMOVUPS, self.width, to, at),
         }
     }
 
-    fn broadcast_a(&mut self, u: usize, row: usize, to: VReg) {
+    fn broadcast_a(&mut self, word: usize, row: usize, to: VReg) {
         let size = self.shape.format.acc_size();
-        let at = Mem::base(A).offset(((u * self.shape.mr + row) * size) as i32);
+        let at = Mem::base(A).offset(((word * self.shape.mr + row) * size) as i32);
         let op = if size == 8 { ops::VBROADCASTSD } else { ops::VBROADCASTSS };
         self.asm.rm(op, self.width, to, at);
     }
@@ -352,9 +300,9 @@ impl Generator {
     fn multiply_add(&mut self, acc: VReg, a: VReg, b: VReg) {
         match self.shape.format {
             Format::F64 => self.asm.rvm(ops::VFMADD231PD, self.width, acc, a, b),
+            Format::Bf16Dot => self.asm.rvm(ops::VDPBF16PS, self.width, acc, a, b),
             Format::I32 => {
-                // The register of the paired format's mask is free here.
-                self.asm.vector(ops::VPMULLD, self.width, Args::rvm(self.high_half, a, b));
+                self.asm.rvm(ops::VPMULLD, self.width, self.high_half, a, b);
                 self.asm.rvm(ops::VPADDD, self.width, acc, acc, self.high_half);
             }
             _ => self.asm.rvm(ops::VFMADD231PS, self.width, acc, a, b),

@@ -120,7 +120,7 @@ impl Gemm {
         // SAFETY: the caller's promise, and the checks above.
         unsafe {
             match self.acc {
-                DType::F32 => match small::choose(self, &b) {
+                DType::F32 => match small::choose(self, &a, &b) {
                     Some(path) => small::run(self, path, &a, epilogue),
                     None => blocked::run::<f32>(self, &a, &b, epilogue),
                 },

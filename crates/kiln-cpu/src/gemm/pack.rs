@@ -173,6 +173,62 @@ pub(super) unsafe fn pack_as<S: Convert<T>, T: Copy + Default>(
     }
 }
 
+/// Packs bf16 in pairs of consecutive k: `panel[pair][lane]`, the element of even k in the low half. `pairs` counts pairs;
+/// a last element without partner is paired with zero.
+///
+/// # Safety
+/// As for [`pack`], for elements of 16 bits up to `k` in all, and a panel of `pairs.len() * width` words.
+pub(super) unsafe fn pack_pairs(
+    isa: Isa,
+    from: &Lanes,
+    lanes: Range<usize>,
+    width: usize,
+    pairs: Range<usize>,
+    k: usize,
+    panel: *mut u32,
+) {
+    let whole = pairs.start..pairs.end.min(k / 2);
+    // SAFETY: whole pairs are elements below k; the last one is read only where it exists.
+    unsafe {
+        if isa != Isa::Portable && from.k_stride == 1 && from.lane_stride % 2 == 0 {
+            // Contiguous pairs are words, and words are transposed like f32.
+            let words = Lanes { dtype: DType::F32, lane_stride: from.lane_stride / 2, ..*from };
+            transpose::pack(isa, &words, lanes.clone(), width, whole.clone(), panel.cast());
+        } else if isa != Isa::Portable && from.lane_stride == 1 {
+            transpose::pack_pairs(isa, from, lanes.clone(), width, whole.clone(), panel);
+        } else {
+            let at = |lane: usize, k: usize| {
+                let offset = lane as isize * from.lane_stride + k as isize * from.k_stride;
+                u32::from(from.data.cast::<u16>().offset(offset).read_unaligned())
+            };
+            for (i, pair) in whole.clone().enumerate() {
+                for lane in 0..width {
+                    let lane_of = lanes.start + lane;
+                    let word =
+                        if lane_of < lanes.end { at(lane_of, 2 * pair) | at(lane_of, 2 * pair + 1) << 16 } else { 0 };
+                    panel.add(i * width + lane).write(word);
+                }
+            }
+        }
+        if pairs.end > whole.end {
+            let last = panel.add(whole.len() * width);
+            pack_as::<Half, u32>(from, lanes, width, k - 1..k, last);
+        }
+    }
+}
+
+/// 16 bits as the low half of a word.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Half(u16);
+
+impl Convert<u32> for Half {
+    #[inline(always)]
+    fn convert(self) -> u32 {
+        u32::from(self.0)
+    }
+}
+
 /// Rows that a callback fills, `count` of them and `len` long, into `to` one after another.
 ///
 /// # Safety

@@ -2,14 +2,14 @@
 
 use super::blocked::Tiling;
 use super::kernel::Format;
-use super::pack::{Lanes, pack, pack_as};
+use super::pack::{Lanes, pack, pack_as, pack_pairs};
 use super::source::Matrix;
 use super::{Gemm, GemmError, pack as packing};
 use crate::features::Isa;
 use crate::pool;
 use kiln_ir::DType;
 
-/// B in panels of one register tile's width, all of K in each: `[panel][k][column]`.
+/// B in panels of one register tile's width, all of K in each: `[panel][k][column]`, bf16 in pairs of k.
 ///
 /// bf16 and f16 weights of f32 products stay 16 bits wide (except on [`Isa::Portable`]) and are widened in registers.
 pub struct PackedB {
@@ -43,13 +43,14 @@ impl PackedB {
         }
         let tiling = Tiling::new(isa, acc)?;
         let format = tiling.format.map(|format| match (format, b.dtype) {
-            (Format::F32, DType::Bf16) => Format::Bf16Paired,
+            (Format::F32, DType::Bf16) => Format::Bf16,
             (Format::F32, DType::F16) => Format::F16,
             _ => format,
         });
         let size = format.map_or(acc.size_in_bits() / 8, Format::size);
         let panels = n.div_ceil(tiling.nr);
-        let panel_bytes = k * tiling.nr * size;
+        let depth = format.map_or(1, Format::depth);
+        let panel_bytes = k.div_ceil(depth) * tiling.nr * size;
         let lines = (panels * panel_bytes).div_ceil(64);
         let mut packed = PackedB { isa, k, n, acc, format, data: vec![Line([0; 64]); lines] };
         let data = packed.data.as_mut_ptr() as usize;
@@ -62,7 +63,9 @@ impl PackedB {
             // SAFETY: panels are disjoint parts of `data`, which outlives this call; the source is the caller's.
             unsafe {
                 match (format, acc) {
-                    (Some(Format::Bf16Paired), _) => pack_paired(from, lanes, tiling.nr, k, panel.cast()),
+                    (Some(Format::Bf16), _) => {
+                        pack_pairs(isa, from, lanes, tiling.nr, 0..k.div_ceil(2), k, panel.cast());
+                    }
                     (Some(Format::F16), _) => pack_as::<u16, u16>(from, lanes, tiling.nr, 0..k, panel.cast()),
                     (_, DType::F32) => pack::<f32>(isa, from, lanes, tiling.nr, 0..k, panel.cast()),
                     (_, DType::F64) => pack::<f64>(isa, from, lanes, tiling.nr, 0..k, panel.cast()),
@@ -108,6 +111,11 @@ impl PackedB {
         self.format
     }
 
+    /// The element type, where the panels keep it.
+    pub(super) fn dtype(&self) -> Option<DType> {
+        (self.format == Some(Format::Bf16)).then_some(DType::Bf16)
+    }
+
     pub(super) fn data(&self) -> *const u8 {
         self.data.as_ptr().cast()
     }
@@ -120,22 +128,5 @@ unsafe impl Sync for Shared {}
 impl Shared {
     fn get(&self) -> &Lanes {
         &self.0
-    }
-}
-
-/// Columns `c` and `c + nr/2` side by side, see [`Format::Bf16Paired`].
-unsafe fn pack_paired(from: &Lanes, lanes: std::ops::Range<usize>, nr: usize, k: usize, panel: *mut u16) {
-    // SAFETY: the panel holds k rows of nr elements; the source is the caller's.
-    unsafe {
-        pack_as::<u16, u16>(from, lanes, nr, 0..k, panel);
-        let mut row = vec![0u16; nr];
-        for k in 0..k {
-            let at = std::slice::from_raw_parts_mut(panel.add(k * nr), nr);
-            row.copy_from_slice(at);
-            for c in 0..nr / 2 {
-                at[2 * c] = row[c];
-                at[2 * c + 1] = row[c + nr / 2];
-            }
-        }
     }
 }

@@ -8,12 +8,14 @@ use super::pack::{Lanes, fill_rows, pack};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Matrix, Operand};
 use super::{Gemm, GemmError, dots, stream};
-use crate::features::Isa;
+use crate::features::{Isa, detect};
 use kiln_ir::DType;
 use std::ops::Range;
 
 /// Rows of A up to which streaming B beats packing it.
 const STREAM_ROWS: usize = 64;
+/// The same, where packing lets pairs of bf16 be multiplied at twice the rate.
+const STREAM_ROWS_OF_PAIRS: usize = 8;
 /// Rows of A up to which dot products beat packing W, and bytes of A that pass through the second level for every few
 /// rows of W.
 const DOT_ROWS: usize = 64;
@@ -27,13 +29,13 @@ pub(super) const TASK_BYTES: usize = 128 << 10;
 #[derive(Clone, Copy)]
 pub(super) enum Path {
     /// Rows of B.
-    Stream(Matrix),
+    Stream(Matrix, Weight),
     /// Dot products with the columns of B.
     Dot(Matrix, Weight),
 }
 
 /// The path for a product in f32, if it has few rows and a fitting B.
-pub(super) fn choose(gemm: &Gemm, b: &Operand<'_>) -> Option<Path> {
+pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Path> {
     let Operand::Strided(b) = b else { return None };
     let weight = match b.dtype {
         DType::F32 => Weight::F32,
@@ -42,14 +44,22 @@ pub(super) fn choose(gemm: &Gemm, b: &Operand<'_>) -> Option<Path> {
         _ => return None,
     };
     if gemm.isa == Isa::Portable || gemm.k == 0 {
-        None
-    } else if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= DOT_ROWS && gemm.m * gemm.k * 4 <= DOT_BYTES {
-        Some(Path::Dot(*b, weight))
-    } else if b.column_stride == 1 && gemm.m <= STREAM_ROWS {
-        Some(Path::Stream(*b))
+        return None;
+    }
+    let pairs = multiplies_pairs(gemm, a, b.dtype);
+    if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= DOT_ROWS && gemm.m * gemm.k * 4 <= DOT_BYTES {
+        Some(Path::Dot(*b, if pairs { Weight::Bf16Dot } else { weight }))
+    } else if b.column_stride == 1 && gemm.m <= if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } {
+        Some(Path::Stream(*b, weight))
     } else {
         None
     }
+}
+
+/// Whether both operands are bf16 and the machine multiplies pairs of them.
+pub(super) fn multiplies_pairs(gemm: &Gemm, a: &Operand<'_>, b: DType) -> bool {
+    let Operand::Strided(a) = a else { return false };
+    gemm.isa == Isa::Avx512 && detect().bf16 && a.dtype == DType::Bf16 && b == DType::Bf16
 }
 
 /// Runs a product with few rows.
@@ -60,7 +70,7 @@ pub(super) unsafe fn run(gemm: &Gemm, path: Path, a: &Operand<'_>, epilogue: &dy
     // SAFETY: the caller's promise.
     unsafe {
         match path {
-            Path::Stream(b) => stream::run(gemm, a, &b, epilogue),
+            Path::Stream(b, weight) => stream::run(gemm, a, &b, weight, epilogue),
             Path::Dot(b, weight) => dots::run(gemm, a, &b, weight, epilogue),
         }
     }

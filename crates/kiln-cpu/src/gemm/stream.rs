@@ -1,5 +1,6 @@
 //! Few rows with B[K, N] contiguous along n: sweeps over a few rows of B at a time, see [`sweep`](super::sweep).
 
+use super::dot::Weight;
 use super::kernel::{self, Format, Shape};
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
@@ -18,21 +19,22 @@ const STREAM_TILE: usize = 32 << 10;
 /// Runs a product.
 ///
 /// # Safety
-/// As for [`Gemm::run`]; B is f32, bf16 or f16 with a column stride of one.
-pub(super) unsafe fn run(gemm: &Gemm, a: &Operand<'_>, b: &Matrix, epilogue: &dyn Epilogue) -> Result<(), GemmError> {
+/// As for [`Gemm::run`]; B is of the type that `weight` names, with a column stride of one.
+pub(super) unsafe fn run(
+    gemm: &Gemm,
+    a: &Operand<'_>,
+    b: &Matrix,
+    weight: Weight,
+    epilogue: &dyn Epilogue,
+) -> Result<(), GemmError> {
     let (m, n, k) = (gemm.m, gemm.n, gemm.k);
     let lanes = dot::lanes(gemm.isa);
-    let format = match b.dtype {
-        DType::Bf16 => Format::Bf16,
-        DType::F16 => Format::F16,
-        _ => Format::F32,
-    };
     let groups = m.div_ceil(sweep::ROWS);
     let (tall, short) = (m.div_ceil(groups), m / groups);
     // For each height of a group: the kernels for DEPTH rows of B, for those left over, and for columns left over.
     let kernels = |mr| -> Result<_, GemmError> {
-        let sweep = |depth| sweep::get(sweep::Shape { isa: gemm.isa, format, mr, depth });
-        let last = Shape { isa: gemm.isa, format: Format::F32, mr, nv: 1, accumulate: false, ahead: 0 };
+        let sweep = |depth| sweep::get(sweep::Shape { isa: gemm.isa, weight, mr, depth });
+        let last = Shape { isa: gemm.isa, format: Format::F32, mr, nv: 1, accumulate: false };
         Ok((sweep(DEPTH)?, sweep(if k % DEPTH > 0 { k % DEPTH } else { DEPTH })?, kernel::get(last)?))
     };
     let kernels = [kernels(tall)?, kernels(short)?];
@@ -43,7 +45,7 @@ pub(super) unsafe fn run(gemm: &Gemm, a: &Operand<'_>, b: &Matrix, epilogue: &dy
         unsafe { panel_of(gemm, a, rows.clone(), panels.ptr::<f32>().add(rows.start * k)) };
     }
     let shared = Shared { a: panels.ptr(), b: b.data };
-    let size = format.size();
+    let size = weight.size();
     let row_bytes = (b.row_stride * size as isize) as usize;
     let threads = if n * k * size < 2 * TASK_BYTES { 1 } else { gemm.threads.clamp(1, pool::threads()) };
     // Tasks are ranges of whole vectors of columns; the last, if n is no multiple, packs what is left over.

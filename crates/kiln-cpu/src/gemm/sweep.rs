@@ -5,7 +5,8 @@
 //!  for each vector of columns:  c[0..mr] += Σ over `depth` rows of B:  a[row][0..mr] · b[row]
 //! ```
 
-use super::kernel::{Format, Key, MicroFn, cached};
+use super::dot::Weight;
+use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::MemoryError;
@@ -19,8 +20,8 @@ pub(super) const ROWS: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Shape {
     pub isa: Isa,
-    /// f32, bf16 or f16.
-    pub format: Format,
+    /// The element type of B.
+    pub weight: Weight,
     /// Rows of A and C, at most [`ROWS`].
     pub mr: usize,
     /// Rows of B, at most [`DEPTH`].
@@ -91,13 +92,13 @@ impl Generator {
         for depth in 0..shape.depth {
             let b = VReg((shape.mr + depth % 2) as u8);
             let at = Self::row(B, B_4, B_STRIDE, B_STRIDE_3, depth);
-            match shape.format {
-                Format::Bf16 => {
+            match shape.weight {
+                Weight::Bf16 | Weight::Bf16Dot => {
                     self.asm.rm(ops::VPMOVZXWD, self.width, b, at);
                     self.asm.rmi(ops::VPSLLD_I, self.width, b, b, 16);
                 }
-                Format::F16 => self.asm.rm(ops::VCVTPH2PS, self.width, b, at),
-                _ => self.asm.rm(ops::VMOVUPS, self.width, b, at),
+                Weight::F16 => self.asm.rm(ops::VCVTPH2PS, self.width, b, at),
+                Weight::F32 => self.asm.rm(ops::VMOVUPS, self.width, b, at),
             }
             for row in 0..shape.mr {
                 self.multiply_add(row, depth, b);
@@ -108,7 +109,7 @@ impl Generator {
             self.asm.mr(ops::VMOVUPS_ST, self.width, at, VReg(row as u8));
         }
         let bytes = self.width.bytes() as i32;
-        let b_bytes = bytes / 4 * shape.format.size() as i32;
+        let b_bytes = bytes / 4 * shape.weight.size() as i32;
         self.asm.alu_imm(Alu::Add, B, b_bytes);
         self.asm.alu_imm(Alu::Add, C, bytes);
         if shape.depth > 4 {

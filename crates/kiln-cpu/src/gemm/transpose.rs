@@ -46,6 +46,34 @@ pub(super) unsafe fn pack(
     }
 }
 
+/// Pairs of consecutive k as words, for lanes that are contiguous; see [`super::pack::pack_pairs`].
+///
+/// # Safety
+/// As for [`super::pack::pack_pairs`], with whole pairs and an `isa` that the machine has.
+pub(super) unsafe fn pack_pairs(
+    isa: Isa,
+    from: &Lanes,
+    lanes: Range<usize>,
+    width: usize,
+    pairs: Range<usize>,
+    panel: *mut u32,
+) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise; the target features are those of `isa`.
+    unsafe {
+        let part = x86::Part { from, lanes, width, ks: pairs, panel: panel.cast() };
+        match isa {
+            Isa::Avx512 => x86::pairs_512(&part),
+            _ => x86::pairs_256(&part),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (isa, from, lanes, width, pairs, panel);
+        unreachable!("there is only the portable target on this machine");
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Lanes, Range};
@@ -168,6 +196,49 @@ mod x86 {
                 for (step, row) in rows.iter().enumerate().take(steps) {
                     // SAFETY: only lanes of the panel are written.
                     unsafe { _mm512_mask_storeu_ps(part.panel.add((k + step) * width + first), stored, *row) };
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn pairs_512(part: &Part<'_>) {
+        let (count, width) = (part.lanes.len(), part.width);
+        for (i, pair) in part.ks.clone().enumerate() {
+            for first in (0..width).step_by(16) {
+                let valid = low_bits(count.saturating_sub(first));
+                // SAFETY: only the valid lanes of two rows are read and only lanes of the panel are written.
+                unsafe {
+                    let row = |k: usize| {
+                        let lane = (part.lanes.start + first) as isize;
+                        let at = part.from.data.cast::<i16>().offset(lane + k as isize * part.from.k_stride);
+                        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, at))
+                    };
+                    let words = _mm512_or_si512(row(2 * pair), _mm512_slli_epi32::<16>(row(2 * pair + 1)));
+                    let to = part.panel.cast::<i32>().add(i * width + first);
+                    _mm512_mask_storeu_epi32(to, low_bits(width - first), words);
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) unsafe fn pairs_256(part: &Part<'_>) {
+        let (count, width) = (part.lanes.len(), part.width);
+        for (i, pair) in part.ks.clone().enumerate() {
+            for first in (0..width).step_by(8) {
+                let valid = count.saturating_sub(first).min(8);
+                // SAFETY: only the valid lanes of two rows are read and only lanes of the panel are written.
+                unsafe {
+                    let row = |k: usize| {
+                        let lane = (part.lanes.start + first) as isize;
+                        let at = part.from.data.cast::<u16>().offset(lane + k as isize * part.from.k_stride);
+                        let mut some = [0u16; 8];
+                        std::ptr::copy_nonoverlapping(at, some.as_mut_ptr(), valid);
+                        _mm256_cvtepu16_epi32(_mm_loadu_si128(some.as_ptr().cast()))
+                    };
+                    let words = _mm256_or_si256(row(2 * pair), _mm256_slli_epi32::<16>(row(2 * pair + 1)));
+                    store_some(part.panel.add(i * width + first), (width - first).min(8), _mm256_castsi256_ps(words));
                 }
             }
         }
