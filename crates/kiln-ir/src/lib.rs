@@ -28,6 +28,7 @@ pub mod op;
 pub mod scalar;
 #[doc(hidden)]
 pub mod shrink;
+mod specialise;
 pub mod text;
 pub mod verify;
 
