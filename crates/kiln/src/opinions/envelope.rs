@@ -1,0 +1,222 @@
+//! How far a correct result may be from the reference, found by disturbing the reference.
+
+use kiln_ir::interpret::{self, Observer};
+use kiln_ir::{BinaryOp, DType, Graph, HostTensor, NodeId, Op, ReduceKind, Scalar, UnaryOp};
+
+/// Disturbed runs made at once, and again before a violation is believed.
+const RUNS: u64 = 4;
+const MORE_RUNS: u64 = 28;
+/// A result may be this many times as far off as the worst disturbed run was.
+const MARGIN: f64 = 8.0;
+
+/// The outputs of disturbed runs of one graph.
+pub(super) struct Envelope<'a> {
+    graph: &'a Graph,
+    inputs: &'a [HostTensor],
+    runs: Vec<Vec<HostTensor>>,
+    seed: u64,
+    /// Nothing in the graph rounds, so that all opinions must be equal to the bit.
+    exact: bool,
+}
+
+impl<'a> Envelope<'a> {
+    pub fn new(graph: &'a Graph, inputs: &'a [HostTensor], _reference: &[HostTensor]) -> Envelope<'a> {
+        let exact = !graph.iter().any(|(id, node)| slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id));
+        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact };
+        if !exact {
+            envelope.extend(RUNS);
+        }
+        envelope
+    }
+
+    fn extend(&mut self, runs: u64) {
+        for _ in 0..runs {
+            self.seed += 1;
+            let mut disturbance = Disturbance { graph: self.graph, state: self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
+            // A disturbed index may leave its range; that run says nothing.
+            if let Ok(run) = interpret::run_with(self.graph, self.inputs, &mut disturbance) {
+                self.runs.push(run);
+            }
+        }
+    }
+
+    /// The first element of an output that is further off than the disturbed runs explain, with what was allowed.
+    pub fn violation(&mut self, output: usize, want: &HostTensor, got: &HostTensor) -> Option<(usize, f64)> {
+        let first = self.scan(output, want, got)?;
+        if self.exact || self.runs.len() as u64 > RUNS {
+            return Some(first);
+        }
+        self.extend(MORE_RUNS);
+        self.scan(output, want, got)
+    }
+
+    fn scan(&self, output: usize, want: &HostTensor, got: &HostTensor) -> Option<(usize, f64)> {
+        (0..want.elements()).find_map(|element| {
+            let tolerance = self.tolerance(output, element, want)?;
+            let (want, got) = (want.get(element), got.get(element));
+            let fine = match (want, got) {
+                (Scalar::Int(_, want), Scalar::Int(_, got)) => want == got || tolerance > 0.0,
+                _ => close(want.as_f64(), got.as_f64(), tolerance),
+            };
+            (!fine).then_some((element, tolerance))
+        })
+    }
+
+    /// The allowed distance at one element; `None` where the disturbed runs show that anything may come out.
+    fn tolerance(&self, output: usize, element: usize, want: &HostTensor) -> Option<f64> {
+        let centre = want.get(element).as_f64();
+        let dtype = want.dtype();
+        // One rounding to the output's dtype, and the smallest normal numbers, which some kernels flush.
+        let mut spread = if self.exact || !dtype.is_float() { 0.0 } else { centre.abs() * epsilon(dtype) + tiny(dtype) };
+        for run in &self.runs {
+            let other = run[output].get(element).as_f64();
+            if other.is_nan() != centre.is_nan() || other.is_infinite() != centre.is_infinite() {
+                return None;
+            }
+            if other.is_finite() {
+                spread = spread.max((other - centre).abs());
+            } else if other.is_infinite() && other != centre {
+                return None;
+            }
+        }
+        // Close to overflow, one rounding decides between a number and infinity.
+        if dtype.is_float() && !self.exact && centre.is_finite() && centre.abs() > largest(dtype) * 0.99 {
+            return None;
+        }
+        Some(spread * MARGIN)
+    }
+}
+
+fn close(want: f64, got: f64, tolerance: f64) -> bool {
+    if want.is_nan() || got.is_nan() {
+        return want.is_nan() && got.is_nan();
+    }
+    want == got || (want - got).abs() <= tolerance
+}
+
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F32 => f32::EPSILON as f64,
+        DType::F16 => 1.0 / 1024.0,
+        DType::Bf16 => 1.0 / 128.0,
+        DType::F8E4M3 => 1.0 / 8.0,
+        DType::F8E5M2 => 1.0 / 4.0,
+        _ => 0.0,
+    }
+}
+
+fn tiny(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MIN_POSITIVE,
+        DType::F32 | DType::Bf16 => f32::MIN_POSITIVE as f64,
+        DType::F16 => 6.2e-5 / 64.0,
+        _ => 1e-5,
+    }
+}
+
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MAX,
+        DType::F16 => 65504.0,
+        DType::F8E4M3 => 448.0,
+        DType::F8E5M2 => 57344.0,
+        _ => f32::MAX as f64,
+    }
+}
+
+/// By how many units in the last place a correct kernel may be off in one op, beyond the reference's own rounding.
+fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
+    if !graph.ty(id).dtype.is_float() {
+        return 0.0;
+    }
+    let dtype = graph.ty(id).dtype;
+    // Inside a fused kernel a short float is not rounded at all.
+    let short = if matches!(dtype, DType::F16 | DType::Bf16) { 1.0 } else { 0.0 };
+    match op {
+        Op::Unary(op) => match op {
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign => 0.0,
+            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => 0.0,
+            UnaryOp::Sqrt | UnaryOp::Recip => 1.0,
+            UnaryOp::Lgamma | UnaryOp::ErfInv => 16.0,
+            _ => 4.0,
+        },
+        Op::Binary(op) => match op {
+            BinaryOp::Max | BinaryOp::Min | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => 0.0,
+            BinaryOp::Pow | BinaryOp::Atan2 => 16.0,
+            // A product may be contracted with a sum, which leaves out one rounding.
+            BinaryOp::Mul => 1.0,
+            BinaryOp::Add | BinaryOp::Sub => 0.5 + short,
+            _ => 0.5 + short,
+        },
+        Op::Cast(_) => 0.0,
+        Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => match kind {
+            ReduceKind::Sum | ReduceKind::Prod => 8.0,
+            _ => 0.0,
+        },
+        Op::Scatter { kind, .. } => match kind {
+            kiln_ir::ScatterKind::Add | kiln_ir::ScatterKind::Mul => 4.0,
+            _ => 0.0,
+        },
+        Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } => 8.0,
+        _ => 0.0,
+    }
+}
+
+/// True for ops whose error is proportional to the summands, not to the result.
+fn sums(graph: &Graph, op: &Op, id: NodeId) -> bool {
+    let sum = match op {
+        Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Sum,
+        Op::Scatter { kind, .. } => *kind == kiln_ir::ScatterKind::Add,
+        Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } => true,
+        _ => false,
+    };
+    sum && graph.ty(id).dtype.is_float()
+}
+
+/// Moves results by random parts of what a correct kernel may be off.
+struct Disturbance<'a> {
+    graph: &'a Graph,
+    state: u64,
+}
+
+impl Disturbance<'_> {
+    /// Uniform in −1..1.
+    fn random(&mut self) -> f64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    fn shake(&mut self, value: &mut HostTensor, by: f64) {
+        let dtype = value.dtype();
+        for i in 0..value.elements() {
+            let centre = value.get(i).as_f64();
+            if centre.is_finite() && centre != 0.0 {
+                let moved = centre * (1.0 + self.random() * by);
+                value.set(i, Scalar::float(dtype, moved));
+            }
+        }
+    }
+}
+
+impl Observer for Disturbance<'_> {
+    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
+        if !sums(self.graph, &self.graph.node(node).op, node) || !value.dtype().is_float() {
+            return None;
+        }
+        // The summands themselves are exact; the running sum is rounded at each step, which is as if they were not.
+        let mut value = value.clone();
+        let by = 4.0 * epsilon(value.dtype()).max(epsilon(DType::F32).min(epsilon(value.dtype())));
+        self.shake(&mut value, by);
+        Some(value)
+    }
+
+    fn value(&mut self, node: NodeId, value: &mut HostTensor) {
+        let slack = slack(self.graph, node, &self.graph.node(node).op);
+        if slack > 0.0 {
+            self.shake(value, slack * epsilon(value.dtype()));
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Three opinions on one graph: the reference interpreter, eager (each node a program of its own) and compiled (the whole
+//! graph fused). Tests, the fuzzer and `kiln selftest` ask them all and report who disagrees where.
+//!
+//! How far two opinions may be apart depends on the graph: a subtraction of nearly equal numbers turns a rounding error into
+//! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
+//! disturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
+
+mod envelope;
+mod layouts;
+
+pub use layouts::LayoutChoice;
+
+use crate::compile::{CompileOptions, CompiledGraph};
+use crate::{Device, Tensor, eager};
+use envelope::Envelope;
+use kiln_ir::{Graph, HostTensor, Symbol, interpret};
+use kiln_kernels::InputLayout;
+use std::fmt;
+
+/// Whose opinion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opinion {
+    /// Each node compiled and run alone.
+    Eager,
+    /// The whole graph, fused.
+    Compiled,
+}
+
+impl fmt::Display for Opinion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Opinion::Eager => "eager",
+            Opinion::Compiled => "compiled",
+        })
+    }
+}
+
+/// How the opinions differ.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Disagreement {
+    /// An element is further off than rounding explains.
+    #[error("{opinion}, output {output}, element {element}: {got}, but the interpreter says {want} (±{tolerance:.3e})")]
+    Value {
+        /// Who.
+        opinion: Opinion,
+        /// Which output.
+        output: usize,
+        /// Row-major position.
+        element: usize,
+        /// Its value.
+        got: String,
+        /// The reference's.
+        want: String,
+        /// What was allowed.
+        tolerance: f64,
+    },
+    /// One failed and the other did not.
+    #[error("{opinion} fails ({error}), the interpreter does not")]
+    Fails {
+        /// Who.
+        opinion: Opinion,
+        /// How.
+        error: String,
+    },
+    /// The reference fails and the other does not.
+    #[error("the interpreter fails ({error}), {opinion} does not")]
+    Passes {
+        /// Who.
+        opinion: Opinion,
+        /// How the reference fails.
+        error: String,
+    },
+    /// The type of a result.
+    #[error("{opinion}, output {output} is {got}, expected {want}")]
+    Type {
+        /// Who.
+        opinion: Opinion,
+        /// Which output.
+        output: usize,
+        /// Its type.
+        got: String,
+        /// The graph's.
+        want: String,
+    },
+}
+
+/// What to ask.
+#[derive(Debug, Clone, Default)]
+pub struct Question {
+    /// How the compiled program is made; its device also runs eager.
+    pub options: CompileOptions,
+    /// How the inputs lie in memory.
+    pub layout: LayoutChoice,
+    /// Ask only the compiled program.
+    pub skip_eager: bool,
+}
+
+/// Asks all three on one set of inputs.
+pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Result<(), Disagreement> {
+    let reference = interpret::run(graph, inputs);
+    let opinions = if question.skip_eager { &[Opinion::Compiled][..] } else { &[Opinion::Eager, Opinion::Compiled] };
+    let mut envelope = None;
+    for &opinion in opinions {
+        let got = ask(opinion, graph, inputs, question);
+        match (&reference, got) {
+            (Ok(want), Ok(got)) => {
+                let envelope = envelope.get_or_insert_with(|| Envelope::new(graph, inputs, want));
+                check(opinion, want, &got, envelope)?;
+            }
+            (Ok(_), Err(error)) => return Err(Disagreement::Fails { opinion, error }),
+            (Err(error), Ok(_)) => return Err(Disagreement::Passes { opinion, error: error.to_string() }),
+            (Err(_), Err(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+/// One opinion's outputs.
+pub fn ask(
+    opinion: Opinion,
+    graph: &Graph,
+    inputs: &[HostTensor],
+    question: &Question,
+) -> Result<Vec<HostTensor>, String> {
+    let tensors: Vec<Tensor> = inputs
+        .iter()
+        .map(|host| question.layout.place(host, question.options.device))
+        .collect::<Result<_, _>>()
+        .map_err(|e| e.to_string())?;
+    let outputs = match opinion {
+        Opinion::Eager => one_by_one(graph, &tensors, question.options.device)?,
+        Opinion::Compiled => {
+            let layouts: Vec<InputLayout> = tensors.iter().map(|t| layouts::of(t)).collect();
+            let symbolic = graph.inputs().iter().any(|&id| graph.ty(id).fixed_shape().is_none());
+            let layouts = if symbolic { vec![] } else { layouts };
+            let compiled = CompiledGraph::new(graph, &layouts, &question.options).map_err(|e| e.to_string())?;
+            compiled.run(&tensors).map_err(|e| e.to_string())?
+        }
+    };
+    outputs.iter().map(layouts::to_host).collect()
+}
+
+/// Eager: every node is an op on tensors.
+fn one_by_one(graph: &Graph, inputs: &[Tensor], device: Device) -> Result<Vec<Tensor>, String> {
+    let sizes = sizes(graph, inputs);
+    let fixed = graph
+        .specialise(&|symbol| sizes.iter().find(|(s, _)| *s == symbol).map(|&(_, n)| n.into()))
+        .map_err(|e| e.to_string())?;
+    let mut values: Vec<Tensor> = Vec::with_capacity(fixed.nodes().len());
+    for (_, node) in fixed.iter() {
+        let value = match node.op {
+            kiln_ir::Op::Input { index } => inputs[index].clone(),
+            _ => {
+                let operands: Vec<&Tensor> = node.operands.iter().map(|o| &values[o.index()]).collect();
+                eager::emit(&node.op, &operands, device, &node.source).map_err(|e| e.to_string())?
+            }
+        };
+        values.push(value);
+    }
+    Ok(fixed.outputs().iter().map(|o| values[o.node.index()].clone()).collect())
+}
+
+/// What the graph's size symbols are for these inputs.
+fn sizes(graph: &Graph, inputs: &[Tensor]) -> Vec<(Symbol, usize)> {
+    let mut sizes = Vec::new();
+    for (&id, tensor) in graph.inputs().iter().zip(inputs) {
+        for (dim, &size) in graph.ty(id).shape.iter().zip(tensor.shape()) {
+            if let Some(symbol) = dim.as_symbol()
+                && sizes.iter().all(|(s, _)| *s != symbol)
+            {
+                sizes.push((symbol, size));
+            }
+        }
+    }
+    sizes
+}
+
+fn check(
+    opinion: Opinion,
+    want: &[HostTensor],
+    got: &[HostTensor],
+    envelope: &mut Envelope<'_>,
+) -> Result<(), Disagreement> {
+    for (output, (want, got)) in want.iter().zip(got).enumerate() {
+        if want.dtype() != got.dtype() || want.shape() != got.shape() {
+            let ty = |t: &HostTensor| format!("{}{:?}", t.dtype(), t.shape());
+            return Err(Disagreement::Type { opinion, output, got: ty(got), want: ty(want) });
+        }
+        if let Some((element, tolerance)) = envelope.violation(output, want, got) {
+            return Err(Disagreement::Value {
+                opinion,
+                output,
+                element,
+                got: got.get(element).to_string(),
+                want: want.get(element).to_string(),
+                tolerance,
+            });
+        }
+    }
+    Ok(())
+}
