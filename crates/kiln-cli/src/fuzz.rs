@@ -1,0 +1,110 @@
+//! `kiln fuzz`: random graphs through all three opinions, and random texts through the parser and the verifier.
+
+use crate::Outcome;
+use kiln::opinions::{self, LayoutChoice, Question};
+use kiln_ir::examples::{self, Random};
+use kiln_ir::{Graph, generate, text};
+use kiln_kernels::Numerics;
+use std::time::{Duration, Instant};
+
+/// Options of `kiln fuzz`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Random graphs: interpreter, eager and compiled must agree; a failure is shrunk and printed as text
+    #[command(after_help = "Example:\n  kiln fuzz graphs --count 10000 --seed 7")]
+    Graphs {
+        /// How many graphs
+        #[arg(long, default_value_t = 10_000)]
+        count: u64,
+        /// The first seed; graph number i has seed + i
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Ops a graph at the most
+        #[arg(long, default_value_t = 12)]
+        nodes: usize,
+        /// Go on after a failure, and count
+        #[arg(long)]
+        keep_going: bool,
+    },
+    /// Mutated texts: nothing may panic, and what parses must verify and print back
+    #[command(after_help = "Example:\n  kiln fuzz text --seconds 600")]
+    Text {
+        /// How long
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Where the random numbers start
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
+}
+
+/// Runs the fuzzer asked for.
+pub fn run(arguments: &Arguments) -> Outcome {
+    match arguments.what {
+        What::Graphs { count, seed, nodes, keep_going } => graphs(count, seed, nodes, keep_going),
+        What::Text { seconds, seed } => texts(seconds, seed),
+    }
+}
+
+/// What a seed asks: the graph, its inputs, and how they lie and compute.
+fn question(seed: u64, nodes: usize) -> (Graph, Question) {
+    let options = generate::Options { nodes, symbolic: seed % 5 == 4, ..Default::default() };
+    let graph = generate::graph(seed, &options);
+    let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
+    let mut question = Question { layout, ..Default::default() };
+    if seed % 7 == 3 {
+        question.options.schedule.numerics = Numerics::Eager;
+    }
+    (graph, question)
+}
+
+fn graphs(count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
+    let begin = Instant::now();
+    let mut failures = 0u64;
+    let mut reported = Instant::now();
+    for number in 0..count {
+        let seed = seed.wrapping_add(number);
+        let (graph, question) = question(seed, nodes);
+        let disagree = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question).err();
+        if let Some(disagreement) = disagree(&graph) {
+            failures += 1;
+            let small = generate::shrink(&graph, &mut |candidate| disagree(candidate).is_some());
+            let last = disagree(&small).unwrap_or(disagreement);
+            println!("seed {seed}: {last}\n{question:?}\n{small}");
+            if !keep_going {
+                return Err(format!("the opinions differ for seed {seed} (graph {} of {count})", number + 1).into());
+            }
+        }
+        if reported.elapsed() > Duration::from_secs(10) {
+            reported = Instant::now();
+            let done = number + 1;
+            eprintln!("{done} graphs, {:.0}/s, {failures} failures", done as f64 / begin.elapsed().as_secs_f64());
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("{count} graphs in {seconds:.1} s ({:.0}/s): {failures} failures", count as f64 / seconds);
+    if failures > 0 { Err(format!("the opinions differ for {failures} of {count} graphs").into()) } else { Ok(()) }
+}
+
+fn texts(seconds: u64, seed: u64) -> Outcome {
+    let begin = Instant::now();
+    let mut random = Random::new(seed);
+    let seeds: Vec<String> = examples::all().iter().map(|example| example.graph.to_string()).collect();
+    let mut rounds = 0u64;
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..256 {
+            let mut text = seeds[random.below(seeds.len())].clone().into_bytes();
+            text::mutate(&mut text, &mut random);
+            text::fuzz_once(&text);
+            rounds += 1;
+        }
+    }
+    println!("{rounds} texts in {:.1} s: no panic, every graph that parsed was valid", begin.elapsed().as_secs_f64());
+    Ok(())
+}
