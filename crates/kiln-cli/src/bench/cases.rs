@@ -1,0 +1,189 @@
+//! What is measured: small graphs with the shapes transformers meet.
+
+use kiln_ir::build::{self, GraphBuilder};
+use kiln_ir::{DType, Dim, DotDims, Error, Graph, NodeId, Op, Scalar, TensorType};
+use serde_json::{Value, json};
+
+/// One row of a table.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// What is computed; the torch peer knows it under the same name.
+    pub kind: &'static str,
+    /// The sizes, as the kind reads them.
+    pub shape: Vec<usize>,
+    /// Of activations and weights.
+    pub dtype: DType,
+    /// Threads of both sides.
+    pub threads: usize,
+}
+
+impl Case {
+    /// For the peer.
+    pub fn to_json(&self) -> Value {
+        json!({"kind": self.kind, "shape": self.shape, "dtype": self.dtype.name()})
+    }
+
+    /// For the table.
+    pub fn name(&self) -> String {
+        let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
+        format!("{} {} {}", self.kind, shape.join("×"), self.dtype)
+    }
+
+    /// The graph; its inputs and outputs are all the memory that has to move.
+    pub fn graph(&self) -> Result<Graph, Error> {
+        let mut b = GraphBuilder::new();
+        let dtype = self.dtype;
+        let last = self.shape.last().copied().unwrap_or(1);
+        let mut input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(dtype, shape));
+        let outputs = match self.kind {
+            "gelu" => {
+                let (x, w, c) = (input(&mut b, &self.shape)?, input(&mut b, &[last])?, input(&mut b, &[last])?);
+                let h = build::gelu_tanh(&mut b, &x)?;
+                let h = build::mul(&mut b, &h, &w)?;
+                vec![build::add(&mut b, &h, &c)?]
+            }
+            "rms_norm" => {
+                let (x, w) = (input(&mut b, &self.shape)?, input(&mut b, &[last])?);
+                vec![build::rms_norm(&mut b, &x, 1, Some(&w), 1e-5)?]
+            }
+            "residual_rms_norm" => {
+                let (x, y) = (input(&mut b, &self.shape)?, input(&mut b, &self.shape)?);
+                let w = input(&mut b, &[last])?;
+                let h = build::add(&mut b, &x, &y)?;
+                let n = build::rms_norm(&mut b, &h, 1, Some(&w), 1e-5)?;
+                vec![h, n]
+            }
+            "layer_norm" => {
+                let (x, w, c) = (input(&mut b, &self.shape)?, input(&mut b, &[last])?, input(&mut b, &[last])?);
+                vec![build::layer_norm(&mut b, &x, 1, Some(&w), Some(&c), 1e-5)?]
+            }
+            "softmax" => {
+                let x = input(&mut b, &self.shape)?;
+                vec![build::softmax(&mut b, &x, self.shape.len() - 1)?]
+            }
+            "rope" => {
+                let (t, d) = (self.shape[0], self.shape[2]);
+                let x = input(&mut b, &self.shape)?;
+                let (cos, sin) = (input(&mut b, &[t, 1, d])?, input(&mut b, &[t, 1, d])?);
+                vec![rope(&mut b, x, cos, sin, d)?]
+            }
+            "swiglu" => {
+                let (x, y) = (input(&mut b, &self.shape)?, input(&mut b, &self.shape)?);
+                let h = build::silu(&mut b, &x)?;
+                vec![build::mul(&mut b, &h, &y)?]
+            }
+            "linear" => {
+                let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
+                let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[n, k])?);
+                vec![dot(&mut b, x, w, 1, dtype)?]
+            }
+            "matmul" => {
+                let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
+                let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[k, n])?);
+                vec![dot(&mut b, x, w, 0, dtype)?]
+            }
+            // attention: batch, heads, queries, keys, width
+            _ => {
+                let [n, h, t, s, d] = self.shape[..] else { unreachable!("attention cases have five sizes") };
+                let (q, k) = (input(&mut b, &[n, h, t, d])?, input(&mut b, &[n, h, s, d])?);
+                let v = input(&mut b, &[n, h, s, d])?;
+                let causal = self.kind == "causal_attention";
+                let scale = Scalar::float(DType::F64, 1.0 / (d as f64).sqrt());
+                vec![build::Emit::emit(&mut b, Op::Attention { causal, scale, mask: false }, &[q, k, v])?]
+            }
+        };
+        for output in outputs {
+            b.output(output);
+        }
+        Ok(b.finish())
+    }
+
+    /// Arithmetic of products, two operations a multiply-add; 0 for memory-bound kinds.
+    pub fn operations(&self) -> f64 {
+        let product: f64 = self.shape.iter().map(|&n| n as f64).product();
+        match self.kind {
+            "linear" | "matmul" => 2.0 * product,
+            "attention" => 4.0 * product,
+            "causal_attention" => 2.0 * product,
+            _ => 0.0,
+        }
+    }
+}
+
+fn dot(b: &mut GraphBuilder, x: NodeId, w: NodeId, contract: usize, out: DType) -> Result<NodeId, Error> {
+    let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![contract], ..Default::default() };
+    build::Emit::emit(b, Op::Dot { dims, out }, &[x, w])
+}
+
+/// x·cos + rotate_half(x)·sin, written as a model writes it.
+fn rope(b: &mut GraphBuilder, x: NodeId, cos: NodeId, sin: NodeId, width: usize) -> Result<NodeId, Error> {
+    let half = width / 2;
+    let low = build::narrow(b, &x, 2, 0i64, Dim::from(half))?;
+    let high = build::narrow(b, &x, 2, Dim::from(half), Dim::from(half))?;
+    let high = build::neg(b, &high)?;
+    let rotated = build::concat(b, &[high, low], 2)?;
+    let left = build::mul(b, &x, &cos)?;
+    let right = build::mul(b, &rotated, &sin)?;
+    build::add(b, &left, &right)
+}
+
+/// Fused kernels, in cache and out of it.
+pub fn ops(threads: &[usize]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &threads in threads {
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut case = |kind, shape: &[usize]| cases.push(Case { kind, shape: shape.to_vec(), dtype, threads });
+            for shape in [&[64usize, 1024][..], &[4096, 1024]] {
+                case("gelu", shape);
+            }
+            for shape in [&[16usize, 2048][..], &[1024, 2048], &[2048, 4096]] {
+                case("rms_norm", shape);
+                case("residual_rms_norm", shape);
+                case("layer_norm", shape);
+            }
+            for shape in [&[64usize, 1024][..], &[4096, 1024]] {
+                case("softmax", shape);
+            }
+            for shape in [&[32usize, 16, 128][..], &[512, 16, 128]] {
+                case("rope", shape);
+            }
+            for shape in [&[16usize, 8192][..], &[512, 8192]] {
+                case("swiglu", shape);
+            }
+        }
+    }
+    cases
+}
+
+/// Products: plain weights in both orientations.
+pub fn matmul(threads: &[usize]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &threads in threads {
+        for (k, n) in [(768, 768), (768, 3072), (3072, 768), (2048, 2048), (4096, 4096)] {
+            for m in [1, 8, 32, 128, 512] {
+                for kind in ["linear", "matmul"] {
+                    cases.push(Case { kind, shape: vec![m, k, n], dtype: DType::F32, threads });
+                }
+            }
+            cases.push(Case { kind: "linear", shape: vec![1, k, n], dtype: DType::Bf16, threads });
+        }
+    }
+    cases
+}
+
+/// Attention: prefill and one query against a cache.
+pub fn attention(threads: &[usize]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &threads in threads {
+        for width in [64, 128] {
+            for tokens in [1, 16, 128, 512, 2048] {
+                for kind in ["attention", "causal_attention"] {
+                    let shape = vec![1, 8, tokens, tokens, width];
+                    cases.push(Case { kind, shape, dtype: DType::F32, threads });
+                }
+            }
+            cases.push(Case { kind: "attention", shape: vec![1, 8, 1, 2048, width], dtype: DType::F32, threads });
+        }
+    }
+    cases
+}
