@@ -405,7 +405,8 @@ pub enum Op {
     },
     /// `(q: [b, h, t, d], k: [b, g, s, d], v: [b, g, s, e]` and, if `mask`, `mask: [b, h, t, s])` → `[b, h, t, e]`:
     /// softmax(q·kᵀ·scale + mask)·v with h a multiple of g. A bool mask keeps what is true; a float mask (the operands' dtype or f32) is added. A row with
-    /// everything masked gives 0. Accumulated in f32.
+    /// everything masked gives 0. What a masked row of v contributes is 0 times its value: 0, or, if it holds infinities or NaN, anything
+    /// (a backend may skip it). Accumulated in f32.
     Attention {
         /// Row i sees columns j ≤ i + s − t.
         causal: bool,

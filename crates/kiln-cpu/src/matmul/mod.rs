@@ -1,0 +1,256 @@
+//! Matmul kernels: the operands' prologues and the epilogue around the products of [`crate::gemm`].
+//!
+//! ```text
+//!  lhs, rhs   plain strided loads  ──▶ gemm reads memory                 else ──▶ fused code makes rows on demand
+//!  epilogue   one plain store      ──▶ gemm writes memory                else ──▶ fused code on tiles still in cache
+//! ```
+//!
+//! The product is computed as `rows · columns`. Normally rows are the kernel's m axes; where the result is contiguous along
+//! m instead of n, the two sides change places.
+
+mod fused;
+mod plain;
+
+use crate::features::Isa;
+use crate::gemm::{Epilogue, Gemm, Matrix, Operand, Store};
+use crate::pool;
+use fused::{FusedEpilogue, FusedRows, Tiles, Maker};
+use kiln_ir::{DType, Dim, Symbol};
+use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
+use kiln_runtime::{Error, LaunchError, RawBuffer};
+use plain::{PlainLoad, PlainStore};
+
+/// A matmul kernel ready to launch.
+pub struct Matmul {
+    isa: Isa,
+    acc: DType,
+    sizes: Vec<Symbol>,
+    buffers: usize,
+    batch: Vec<Axis>,
+    rows: Dim,
+    columns: Dim,
+    summed: Dim,
+    left: Side,
+    right: Side,
+    finish: Finish,
+}
+
+/// Where an operand comes from.
+enum Side {
+    /// Strided memory.
+    Plain(PlainLoad),
+    /// Code that makes a row of the left operand, or a row of the right one (`by_row`), or a column of it.
+    Made { maker: Maker, by_row: bool },
+}
+
+/// Where results go.
+enum Finish {
+    /// Strided memory.
+    Plain(PlainStore),
+    /// Code that works on tiles.
+    Fused(Tiles),
+}
+
+/// The two sides of the product and the axes they own, after a possible exchange.
+struct Sides<'a> {
+    rows: &'a [Axis],
+    columns: &'a [Axis],
+    left: &'a Prologue,
+    right: &'a Prologue,
+}
+
+impl Matmul {
+    /// Compiles what is not plain. `target` names the backend in an error.
+    pub fn new(isa: Isa, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
+        let sides = if plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n) {
+            Sides { rows: &body.n, columns: &body.m, left: &body.rhs, right: &body.lhs }
+        } else {
+            Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: &body.rhs }
+        };
+        let failed = |reason: String| Error::Compile { target: target.to_owned(), reason };
+        let side = |prologue: &Prologue, rows: &[Axis], columns: &[Axis], by_row: bool| match PlainLoad::of(
+            kernel, prologue, rows, columns,
+        ) {
+            Some(plain) => Ok(Side::Plain(plain)),
+            None => Maker::new(isa, kernel, body, prologue, rows, columns).map(|maker| Side::Made { maker, by_row }),
+        };
+        let left = side(sides.left, sides.rows, &body.k, true).map_err(failed)?;
+        // The right operand is made along whichever of its directions its loads are contiguous in.
+        let by_row = plain::steps_by_one(sides.right, sides.columns) || !plain::steps_by_one(sides.right, &body.k);
+        let right = match (by_row, PlainLoad::of(kernel, sides.right, &body.k, sides.columns)) {
+            (_, Some(plain)) => Side::Plain(plain),
+            (true, None) => {
+                let maker = Maker::new(isa, kernel, body, sides.right, &body.k, sides.columns).map_err(failed)?;
+                Side::Made { maker, by_row }
+            }
+            (false, None) => {
+                let maker = Maker::new(isa, kernel, body, sides.right, sides.columns, &body.k).map_err(failed)?;
+                Side::Made { maker, by_row }
+            }
+        };
+        let finish = match PlainStore::of(kernel, body, sides.rows, sides.columns) {
+            Some(plain) => Finish::Plain(plain),
+            None => Finish::Fused(Tiles::new(isa, kernel, body, sides.rows, sides.columns).map_err(failed)?),
+        };
+        let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
+        Ok(Matmul {
+            isa,
+            acc: body.acc,
+            sizes: kernel.sizes.clone(),
+            buffers: kernel.buffers.len(),
+            batch: body.batch.clone(),
+            rows: product(sides.rows),
+            columns: product(sides.columns),
+            summed: product(&body.k),
+            left,
+            right,
+            finish,
+        })
+    }
+
+    /// Bytes of generated code beyond the shared micro-kernels.
+    pub fn code_bytes(&self) -> usize {
+        let side = |side: &Side| match side {
+            Side::Plain(_) => 0,
+            Side::Made { maker, .. } => maker.code_bytes(),
+        };
+        let finish = match &self.finish {
+            Finish::Plain(_) => 0,
+            Finish::Fused(tiles) => tiles.code_bytes(),
+        };
+        side(&self.left) + side(&self.right) + finish
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    /// As [`kiln_runtime::Executable::launch`].
+    pub unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        let wrong = |what, expected, got| LaunchError::WrongArguments { what, expected, got };
+        if buffers.len() != self.buffers {
+            return Err(wrong("buffers", self.buffers, buffers.len()));
+        }
+        if sizes.len() != self.sizes.len() {
+            return Err(wrong("sizes", self.sizes.len(), sizes.len()));
+        }
+        let known = Known { symbols: &self.sizes, values: sizes };
+        let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<Vec<_>, _>>()?;
+        let products: usize = batch.iter().product();
+        let (m, n, k) = (known.size(&self.rows)?, known.size(&self.columns)?, known.size(&self.summed)?);
+        if products == 0 || m == 0 || n == 0 {
+            return Ok(());
+        }
+        let threads = pool::threads();
+        // Many small products: one a thread. Few or large ones: all threads on each.
+        let work = m.saturating_mul(n).saturating_mul(k.max(1));
+        let apart = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;
+        let gemm = Gemm { isa: self.isa, m, n, k, acc: self.acc, threads: if apart { 1 } else { threads } };
+        let run = |product: usize| {
+            let mut point = vec![0i64; batch.len()];
+            let mut rest = product;
+            for (at, size) in point.iter_mut().zip(&batch).rev() {
+                *at = (rest % size) as i64;
+                rest /= size;
+            }
+            // SAFETY: passed on from the caller; `point` lies inside the batch.
+            unsafe { self.product(&gemm, buffers, sizes, &point) }
+        };
+        if !apart || work.saturating_mul(products) < 1 << 15 {
+            return (0..products).try_for_each(run);
+        }
+        let failure = std::sync::Mutex::new(Ok(()));
+        let chunks = products.min(threads * 4);
+        pool::run(chunks, threads, &|chunk| {
+            for product in products * chunk / chunks..products * (chunk + 1) / chunks {
+                if let Err(error) = run(product) {
+                    *failure.lock().unwrap_or_else(|e| e.into_inner()) = Err(error);
+                }
+            }
+        });
+        failure.into_inner().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// One product of the batch.
+    ///
+    /// # Safety
+    /// As [`Matmul::launch`], at a point of the batch.
+    unsafe fn product(&self, gemm: &Gemm, buffers: &[RawBuffer], sizes: &[i64], point: &[i64]) -> Result<(), LaunchError> {
+        let symbols: Vec<Symbol> = self.sizes.iter().copied().chain(self.batch.iter().map(|axis| axis.var)).collect();
+        let values: Vec<i64> = sizes.iter().chain(point).copied().collect();
+        let known = Known { symbols: &symbols, values: &values };
+        let rows_of = |side: &'_ Side| -> Result<Option<(FusedRows<'_>, bool)>, LaunchError> {
+            match side {
+                Side::Plain(_) => Ok(None),
+                Side::Made { maker, by_row } => Ok(Some((FusedRows::new(maker, buffers, &values)?, *by_row))),
+            }
+        };
+        let (made_left, made_right) = (rows_of(&self.left)?, rows_of(&self.right)?);
+        let matrix = |plain: &PlainLoad| -> Result<Matrix, LaunchError> {
+            let width = plain.dtype.size_in_bits() / 8;
+            let offset = known.number(&plain.offset)? as isize * width as isize;
+            Ok(Matrix {
+                data: buffers[plain.buffer].ptr.wrapping_offset(offset),
+                dtype: plain.dtype,
+                row_stride: known.number(&plain.row)? as isize,
+                column_stride: known.number(&plain.column)? as isize,
+            })
+        };
+        let left = match (&self.left, &made_left) {
+            (Side::Plain(plain), _) => Operand::Strided(matrix(plain)?),
+            (_, Some((rows, _))) => Operand::Rows(rows),
+            _ => unreachable!("a side that is not plain is made"),
+        };
+        let right = match (&self.right, &made_right) {
+            (Side::Plain(plain), _) => Operand::Strided(matrix(plain)?),
+            (_, Some((rows, true))) => Operand::Rows(rows),
+            (_, Some((rows, false))) => Operand::Columns(rows),
+            _ => unreachable!("a side that is not plain is made"),
+        };
+        let run = |epilogue: &dyn Epilogue| {
+            // SAFETY: the caller vouches for the buffers, the kernel for the strides.
+            unsafe { gemm.run(left, right, epilogue) }.map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })
+        };
+        let mut outcome = match &self.finish {
+            Finish::Plain(plain) => {
+                let width = (plain.dtype.size_in_bits() / 8) as isize;
+                let data = buffers[plain.buffer].ptr.wrapping_offset(known.number(&plain.offset)? as isize * width);
+                let (row, column) = (known.number(&plain.row)? as isize, known.number(&plain.column)? as isize);
+                let store = Store::new(data, plain.dtype, row, column)
+                    .map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })?;
+                run(&store)
+            }
+            Finish::Fused(tiles) => {
+                let fused = FusedEpilogue::new(tiles, buffers, &values)?;
+                run(&fused).and_then(|()| fused.outcome())
+            }
+        };
+        for (rows, _) in [&made_left, &made_right].into_iter().flatten() {
+            outcome = outcome.and_then(|()| rows.outcome());
+        }
+        outcome
+    }
+}
+
+/// Symbols with their values.
+pub(crate) struct Known<'a> {
+    pub symbols: &'a [Symbol],
+    pub values: &'a [i64],
+}
+
+impl Known<'_> {
+    /// The value of an expression.
+    pub fn number(&self, dim: &Dim) -> Result<i64, LaunchError> {
+        if let Some(number) = dim.as_const() {
+            return Ok(number);
+        }
+        dim.eval(&|symbol| self.symbols.iter().position(|s| *s == symbol).map(|i| self.values[i])).ok_or(
+            LaunchError::WrongArguments { what: "sizes", expected: self.symbols.len(), got: self.values.len() },
+        )
+    }
+
+    /// The value of a size.
+    pub fn size(&self, dim: &Dim) -> Result<usize, LaunchError> {
+        let value = self.number(dim)?;
+        usize::try_from(value).map_err(|_| LaunchError::BadSize { value })
+    }
+}
