@@ -57,7 +57,7 @@ pub fn run() -> Outcome {
     println!("{}", program.schedule().steps[0].kernel);
 
     let fused = fastest(|| compiled.run(&tensors).map(drop))?;
-    let eager = fastest(|| opinions::one_by_one(&graph, &tensors, Device::Cpu).map(drop))?;
+    let eager = fastest(|| kiln::run_eagerly(&graph, &tensors).map(drop))?;
     opinions::compare(&graph, &hosts, &Question::default())?;
 
     println!("compile, first call   {:>9.1} µs   (warm process {:.1} µs)", first.as_secs_f64() * 1e6, again.as_secs_f64() * 1e6);

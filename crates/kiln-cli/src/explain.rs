@@ -29,7 +29,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let optimised = kiln_passes::run(graph.clone())?;
     println!("# after the passes\n{optimised}");
     let compiled = kiln::compile_graph(&graph, &[])?;
-    println!("{}", compiled.program().schedule().explain(&optimised));
+    println!("{}", compiled.program().schedule().explain(&optimised, &|_| None));
     if arguments.code {
         for (number, step) in compiled.program().steps().iter().enumerate() {
             let code = step.code();

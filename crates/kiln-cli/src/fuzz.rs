@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use kiln::opinions::{self, LayoutChoice, Question};
-use kiln_ir::examples::{self, Random};
-use kiln_ir::{Graph, generate, text};
+use kiln_ir::examples::{Random, examples};
+use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ fn graphs(count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
         let disagree = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question).err();
         if let Some(disagreement) = disagree(&graph) {
             failures += 1;
-            let small = generate::shrink(&graph, &mut |candidate| disagree(candidate).is_some());
+            let small = shrink::shrink(graph, &mut |candidate| disagree(candidate).is_some());
             let last = disagree(&small).unwrap_or(disagreement);
             println!("seed {seed}: {last}\n{question:?}\n{small}");
             if !keep_going {
@@ -94,8 +94,8 @@ fn graphs(count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
 
 fn texts(seconds: u64, seed: u64) -> Outcome {
     let begin = Instant::now();
-    let mut random = Random::new(seed);
-    let seeds: Vec<String> = examples::all().iter().map(|example| example.graph.to_string()).collect();
+    let mut random = Random(seed);
+    let seeds: Vec<String> = examples().iter().map(|example| example.graph.to_string()).collect();
     let mut rounds = 0u64;
     while begin.elapsed() < Duration::from_secs(seconds) {
         for _ in 0..256 {

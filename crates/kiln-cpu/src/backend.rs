@@ -4,6 +4,7 @@ use crate::attention::Attention;
 use crate::features::Isa;
 use crate::loops::LoopKernel;
 use crate::lower::Options;
+use crate::matmul::Matmul;
 use crate::routine::Routine;
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
@@ -75,7 +76,9 @@ impl Backend for CpuBackend {
                 let made = LoopKernel::compile(kernel, body, self.isa, self.options);
                 Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?))
             }
-            KernelBody::Matmul(_) => Err(self.error("products are not compiled yet".into())),
+            KernelBody::Matmul(body) => {
+                Ok(Arc::new(Matmul::new(self.isa, self.options, kernel, body, &self.target())?))
+            }
             KernelBody::Attention(body) => Ok(Arc::new(Attention::new(self.isa, kernel, body, &self.target())?)),
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
         }
@@ -97,6 +100,17 @@ impl Executable for Routine {
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
         // SAFETY: the same promise.
         unsafe { Routine::launch(self, buffers, sizes) }
+    }
+}
+
+impl Executable for Matmul {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the same promise.
+        unsafe { Matmul::launch(self, buffers, sizes) }
+    }
+
+    fn code_bytes(&self) -> usize {
+        Matmul::code_bytes(self)
     }
 }
 

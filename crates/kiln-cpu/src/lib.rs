@@ -18,6 +18,7 @@ pub mod gemm;
 pub mod loops;
 pub mod lower;
 pub mod math;
+pub mod matmul;
 pub mod memory;
 pub mod pool;
 pub mod portable;

@@ -165,6 +165,23 @@ impl LoopKernel {
         }
     }
 
+    /// Runs a part of the grid on this thread, without checks. For kernels that are parts of others.
+    ///
+    /// # Safety
+    /// The context holds what the kernel was compiled for, `begin..end` lies inside the grid, and the row, if any, has points.
+    pub unsafe fn call(&self, context: &Context, begin: i64, end: i64) {
+        match &self.engine {
+            Engine::Code(code) => {
+                // SAFETY: the code was made for this signature and lives as long as `self`.
+                let entry: Entry = unsafe { std::mem::transmute(code.as_ptr()) };
+                // SAFETY: by the caller's promise.
+                unsafe { entry(context, begin, end) }
+            }
+            // SAFETY: by the caller's promise.
+            Engine::Portable(portable) => unsafe { portable.run(context, begin, end) },
+        }
+    }
+
     fn eval(&self, e: &Dim, sizes: &[i64]) -> Result<i64, LaunchError> {
         if let Some(c) = e.as_const() {
             return Ok(c);
@@ -192,16 +209,8 @@ impl LoopKernel {
         let error = &raw mut record;
         let run = |scratch: *mut u8| {
             let context = Context { buffers: shared.0.as_ptr(), sizes: shared.1.as_ptr(), scratch, error };
-            match &self.engine {
-                Engine::Code(code) => {
-                    // SAFETY: the code was made for this signature and lives as long as `self`.
-                    let entry: Entry = unsafe { std::mem::transmute(code.as_ptr()) };
-                    // SAFETY: by the caller's promise.
-                    unsafe { entry(&raw const context, begin, end) }
-                }
-                // SAFETY: by the caller's promise.
-                Engine::Portable(portable) => unsafe { portable.run(&raw const context, begin, end) },
-            }
+            // SAFETY: by the caller's promise.
+            unsafe { self.call(&context, begin, end) }
         };
         if scratch == 0 {
             run(std::ptr::null_mut());

@@ -19,6 +19,9 @@ static MISSES: AtomicU64 = AtomicU64::new(0);
 static NANOS: AtomicU64 = AtomicU64::new(0);
 static CODE_BYTES: AtomicU64 = AtomicU64::new(0);
 
+/// Kernels kept. Beyond that, those that no program holds go.
+const KERNELS_KEPT: usize = 8192;
+
 /// What the cache did since the process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
@@ -73,6 +76,21 @@ pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(
     Ok((made, true))
 }
 
+/// Forgets every kernel that no program holds, and frees its code. The next program that needs one compiles it again.
+pub fn clear() {
+    drop_unused(&mut SLOTS.write().unwrap_or_else(PoisonError::into_inner));
+}
+
+fn drop_unused(slots: &mut Slots) {
+    for kernels in slots.values_mut() {
+        // A slot that is locked is being compiled, so somebody is about to hold its code.
+        kernels.retain(|_, slot| match slot.try_lock() {
+            Ok(code) => code.as_ref().is_some_and(|code| Arc::strong_count(code) > 1),
+            Err(_) => true,
+        });
+    }
+}
+
 fn slot(target: &str, kernel: &Arc<Kernel>) -> Arc<Slot> {
     {
         let slots = SLOTS.read().unwrap_or_else(PoisonError::into_inner);
@@ -81,5 +99,8 @@ fn slot(target: &str, kernel: &Arc<Kernel>) -> Arc<Slot> {
         }
     }
     let mut slots = SLOTS.write().unwrap_or_else(PoisonError::into_inner);
+    if slots.values().map(HashMap::len).sum::<usize>() >= KERNELS_KEPT {
+        drop_unused(&mut slots);
+    }
     slots.entry(target.to_owned()).or_default().entry(kernel.clone()).or_default().clone()
 }

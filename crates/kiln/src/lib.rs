@@ -28,6 +28,7 @@ mod gather;
 pub mod index;
 pub mod layout;
 mod operators;
+pub mod opinions;
 mod pointwise;
 pub mod product;
 pub mod promotion;

@@ -34,7 +34,7 @@ impl Case {
         let mut b = GraphBuilder::new();
         let dtype = self.dtype;
         let last = self.shape.last().copied().unwrap_or(1);
-        let mut input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(dtype, shape));
+        let input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(dtype, shape));
         let outputs = match self.kind {
             "gelu" => {
                 let (x, w, c) = (input(&mut b, &self.shape)?, input(&mut b, &[last])?, input(&mut b, &[last])?);

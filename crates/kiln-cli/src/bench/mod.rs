@@ -132,7 +132,7 @@ fn measure(case: Case, mut peer: Option<&mut TorchPeer>, arguments: &Arguments) 
         }));
         sides[1].push(time(arguments.seconds / 2.0, || copier.copy(case.threads)));
         sides[2].push(time(arguments.seconds / 2.0, || {
-            if let Err(error) = opinions::one_by_one(&graph, &tensors, Device::Cpu) {
+            if let Err(error) = kiln::run_eagerly(&graph, &tensors) {
                 eprintln!("{error}");
             }
         }));

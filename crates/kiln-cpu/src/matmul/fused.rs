@@ -6,15 +6,24 @@
 use super::Known;
 use crate::features::Isa;
 use crate::gemm::{Epilogue, RowSource, Tile};
-use crate::loops::LoopCode;
+use crate::loops::LoopKernel;
+use crate::lower::Options;
 use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{
-    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Place, Prologue, Stage, ValueId,
+    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Place, Prologue, Stage,
+    ValueId,
 };
 use kiln_runtime::{LaunchError, RawBuffer};
 use std::ops::Range;
 use std::sync::Mutex;
+
+/// What code is made for.
+#[derive(Clone, Copy)]
+pub(super) struct Build {
+    pub isa: Isa,
+    pub options: Options,
+}
 
 /// A symbol that no kernel uses: axes are called `i0`, sizes come from users.
 fn private(name: &str) -> Symbol {
@@ -85,17 +94,19 @@ fn next_value(insts: &[Inst]) -> ValueId {
 
 /// Code that makes elements of an operand along the last of its running axes.
 pub(super) struct Maker {
-    code: LoopCode,
+    code: LoopKernel,
     /// Variables that a call gives, after the kernel's sizes: batch, fixed axes, running axes but the last.
     symbols: Vec<Symbol>,
     fixed: Vec<Axis>,
     running: Vec<Axis>,
+    /// Bytes of an accumulator.
+    width: usize,
 }
 
 impl Maker {
     /// `fill(position in fixed, positions in running)` as code.
     pub fn new(
-        isa: Isa,
+        build: Build,
         kernel: &Kernel,
         body: &MatmulBody,
         prologue: &Prologue,
@@ -114,8 +125,9 @@ impl Maker {
             .chain(body.batch.iter().chain(fixed).chain(outer).map(|axis| axis.var))
             .chain([span.start, span.length])
             .collect();
-        let code = piece(isa, kernel, body.acc, Access::Write, &symbols, vec![span.axis()], insts)?;
-        Ok(Maker { code, symbols, fixed: fixed.to_vec(), running: running.to_vec() })
+        let code = piece(build, kernel, body.acc, Access::Write, &symbols, vec![span.axis()], insts)?;
+        let width = body.acc.size_in_bits() / 8;
+        Ok(Maker { code, symbols, fixed: fixed.to_vec(), running: running.to_vec(), width })
     }
 
     pub fn code_bytes(&self) -> usize {
@@ -125,20 +137,20 @@ impl Maker {
 
 /// A loop kernel over `grid` with one more buffer than the matmul kernel.
 fn piece(
-    isa: Isa,
+    Build { isa, options }: Build,
     kernel: &Kernel,
     dtype: DType,
     access: Access,
     symbols: &[Symbol],
     grid: Vec<Axis>,
     insts: Vec<Inst>,
-) -> Result<LoopCode, String> {
+) -> Result<LoopKernel, String> {
     let mut buffers = kernel.buffers.clone();
     buffers.push(BufferArg { dtype, access });
     let stage = Stage { domain: Domain::Point, insts, reductions: vec![] };
     let body = LoopBody { grid, row: vec![], stages: vec![stage], temps: vec![] };
     let kernel = Kernel { buffers, sizes: symbols.to_vec(), body: KernelBody::Loop(body.clone()) };
-    LoopCode::compile(isa, &kernel, &body).map_err(|error| error.to_string())
+    LoopKernel::compile(&kernel, &body, isa, options).map_err(|error| error.to_string())
 }
 
 /// The coordinates of a linear position in some axes.
@@ -223,7 +235,7 @@ impl<'a> FusedRows<'a> {
 
 impl RowSource for FusedRows<'_> {
     unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8) {
-        let width = self.maker.code.last_buffer_bytes();
+        let width = self.maker.width;
         let first = columns.start;
         let mut pointers = self.pointers.clone();
         pointers.push(to);
@@ -255,15 +267,23 @@ impl RowSource for FusedRows<'_> {
 
 /// Code that finishes a tile of the result.
 pub(super) struct Tiles {
-    code: LoopCode,
+    code: LoopKernel,
     /// Variables that a call gives, after the kernel's sizes and the batch.
     symbols: Vec<Symbol>,
     columns: Vec<Axis>,
+    /// Bytes of an accumulator.
+    width: usize,
 }
 
 impl Tiles {
     /// The epilogue over `rows × a run of columns`.
-    pub fn new(isa: Isa, kernel: &Kernel, body: &MatmulBody, rows: &[Axis], columns: &[Axis]) -> Result<Tiles, String> {
+    pub fn new(
+        build: Build,
+        kernel: &Kernel,
+        body: &MatmulBody,
+        rows: &[Axis],
+        columns: &[Axis],
+    ) -> Result<Tiles, String> {
         let (down, across) = (Span::new('r'), Span::new('c'));
         let stride = private("_tile_stride");
         let last = columns.last().map(|axis| axis.var);
@@ -291,8 +311,8 @@ impl Tiles {
             .chain([down.start, down.length, across.start, across.length, stride])
             .collect();
         let grid = vec![down.axis(), across.axis()];
-        let code = piece(isa, kernel, body.acc, Access::Read, &symbols, grid, insts)?;
-        Ok(Tiles { code, symbols, columns: columns.to_vec() })
+        let code = piece(build, kernel, body.acc, Access::Read, &symbols, grid, insts)?;
+        Ok(Tiles { code, symbols, columns: columns.to_vec(), width: body.acc.size_in_bits() / 8 })
     }
 
     pub fn code_bytes(&self) -> usize {
@@ -331,7 +351,7 @@ impl<'a> FusedEpilogue<'a> {
 
 impl Epilogue for FusedEpilogue<'_> {
     unsafe fn apply(&self, tile: Tile) {
-        let width = self.tiles.code.last_buffer_bytes();
+        let width = self.tiles.width;
         let mut pointers = self.pointers.clone();
         pointers.push(tile.data);
         let mut values = self.values.clone();

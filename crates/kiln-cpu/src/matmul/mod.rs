@@ -13,8 +13,9 @@ mod plain;
 
 use crate::features::Isa;
 use crate::gemm::{Epilogue, Gemm, Matrix, Operand, Store};
+use crate::lower::Options;
 use crate::pool;
-use fused::{FusedEpilogue, FusedRows, Tiles, Maker};
+use fused::{Build, FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
@@ -40,7 +41,17 @@ enum Side {
     /// Strided memory.
     Plain(PlainLoad),
     /// Code that makes a row of the left operand, or a row of the right one (`by_row`), or a column of it.
-    Made { maker: Maker, by_row: bool },
+    Made { maker: Box<Maker>, by_row: bool },
+}
+
+impl Side {
+    /// The code that makes this side, with the buffers and sizes of one product; `None` for plain memory.
+    fn made(&self, buffers: &[RawBuffer], values: &[i64]) -> Result<Option<(FusedRows<'_>, bool)>, LaunchError> {
+        match self {
+            Side::Plain(_) => Ok(None),
+            Side::Made { maker, by_row } => Ok(Some((FusedRows::new(maker, buffers, values)?, *by_row))),
+        }
+    }
 }
 
 /// Where results go.
@@ -48,7 +59,7 @@ enum Finish {
     /// Strided memory.
     Plain(PlainStore),
     /// Code that works on tiles.
-    Fused(Tiles),
+    Fused(Box<Tiles>),
 }
 
 /// The two sides of the product and the axes they own, after a possible exchange.
@@ -61,18 +72,20 @@ struct Sides<'a> {
 
 impl Matmul {
     /// Compiles what is not plain. `target` names the backend in an error.
-    pub fn new(isa: Isa, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
+    pub fn new(isa: Isa, options: Options, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
         let sides = if plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n) {
             Sides { rows: &body.n, columns: &body.m, left: &body.rhs, right: &body.lhs }
         } else {
             Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: &body.rhs }
         };
+        let build = Build { isa, options };
         let failed = |reason: String| Error::Compile { target: target.to_owned(), reason };
         let side = |prologue: &Prologue, rows: &[Axis], columns: &[Axis], by_row: bool| match PlainLoad::of(
             kernel, prologue, rows, columns,
         ) {
             Some(plain) => Ok(Side::Plain(plain)),
-            None => Maker::new(isa, kernel, body, prologue, rows, columns).map(|maker| Side::Made { maker, by_row }),
+            None => Maker::new(build, kernel, body, prologue, rows, columns)
+                .map(|maker| Side::Made { maker: Box::new(maker), by_row }),
         };
         let left = side(sides.left, sides.rows, &body.k, true).map_err(failed)?;
         // The right operand is made along whichever of its directions its loads are contiguous in.
@@ -80,17 +93,20 @@ impl Matmul {
         let right = match (by_row, PlainLoad::of(kernel, sides.right, &body.k, sides.columns)) {
             (_, Some(plain)) => Side::Plain(plain),
             (true, None) => {
-                let maker = Maker::new(isa, kernel, body, sides.right, &body.k, sides.columns).map_err(failed)?;
-                Side::Made { maker, by_row }
+                let maker = Maker::new(build, kernel, body, sides.right, &body.k, sides.columns).map_err(failed)?;
+                Side::Made { maker: Box::new(maker), by_row }
             }
             (false, None) => {
-                let maker = Maker::new(isa, kernel, body, sides.right, sides.columns, &body.k).map_err(failed)?;
-                Side::Made { maker, by_row }
+                let maker = Maker::new(build, kernel, body, sides.right, sides.columns, &body.k).map_err(failed)?;
+                Side::Made { maker: Box::new(maker), by_row }
             }
         };
         let finish = match PlainStore::of(kernel, body, sides.rows, sides.columns) {
             Some(plain) => Finish::Plain(plain),
-            None => Finish::Fused(Tiles::new(isa, kernel, body, sides.rows, sides.columns).map_err(failed)?),
+            None => {
+                let tiles = Tiles::new(build, kernel, body, sides.rows, sides.columns).map_err(failed)?;
+                Finish::Fused(Box::new(tiles))
+            }
         };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         Ok(Matmul {
@@ -174,17 +190,18 @@ impl Matmul {
     ///
     /// # Safety
     /// As [`Matmul::launch`], at a point of the batch.
-    unsafe fn product(&self, gemm: &Gemm, buffers: &[RawBuffer], sizes: &[i64], point: &[i64]) -> Result<(), LaunchError> {
+    unsafe fn product(
+        &self,
+        gemm: &Gemm,
+        buffers: &[RawBuffer],
+        sizes: &[i64],
+        point: &[i64],
+    ) -> Result<(), LaunchError> {
         let symbols: Vec<Symbol> = self.sizes.iter().copied().chain(self.batch.iter().map(|axis| axis.var)).collect();
         let values: Vec<i64> = sizes.iter().chain(point).copied().collect();
         let known = Known { symbols: &symbols, values: &values };
-        let rows_of = |side: &'_ Side| -> Result<Option<(FusedRows<'_>, bool)>, LaunchError> {
-            match side {
-                Side::Plain(_) => Ok(None),
-                Side::Made { maker, by_row } => Ok(Some((FusedRows::new(maker, buffers, &values)?, *by_row))),
-            }
-        };
-        let (made_left, made_right) = (rows_of(&self.left)?, rows_of(&self.right)?);
+        let made_left = self.left.made(buffers, &values)?;
+        let made_right = self.right.made(buffers, &values)?;
         let matrix = |plain: &PlainLoad| -> Result<Matrix, LaunchError> {
             let width = plain.dtype.size_in_bits() / 8;
             let offset = known.number(&plain.offset)? as isize * width as isize;
@@ -208,7 +225,8 @@ impl Matmul {
         };
         let run = |epilogue: &dyn Epilogue| {
             // SAFETY: the caller vouches for the buffers, the kernel for the strides.
-            unsafe { gemm.run(left, right, epilogue) }.map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })
+            unsafe { gemm.run(left, right, epilogue) }
+                .map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })
         };
         let mut outcome = match &self.finish {
             Finish::Plain(plain) => {
@@ -243,9 +261,8 @@ impl Known<'_> {
         if let Some(number) = dim.as_const() {
             return Ok(number);
         }
-        dim.eval(&|symbol| self.symbols.iter().position(|s| *s == symbol).map(|i| self.values[i])).ok_or(
-            LaunchError::WrongArguments { what: "sizes", expected: self.symbols.len(), got: self.values.len() },
-        )
+        dim.eval(&|symbol| self.symbols.iter().position(|s| *s == symbol).map(|i| self.values[i]))
+            .ok_or(LaunchError::WrongArguments { what: "sizes", expected: self.symbols.len(), got: self.values.len() })
     }
 
     /// The value of a size.

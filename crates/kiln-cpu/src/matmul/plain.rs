@@ -76,7 +76,7 @@ fn direction(offset: &Dim, axes: &[Axis]) -> Option<(Dim, Dim)> {
         rest = left;
         match &stride {
             None => stride = Some(coefficient),
-            Some(stride) if &(stride * &span) == &coefficient => {}
+            Some(stride) if stride * &span == coefficient => {}
             Some(_) => return None,
         }
         span = &span * &axis.size;

@@ -11,7 +11,7 @@ mod layouts;
 pub use layouts::LayoutChoice;
 
 use crate::compile::{CompileOptions, CompiledGraph};
-use crate::{Device, Tensor, eager};
+use crate::Tensor;
 use envelope::Envelope;
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
 use kiln_kernels::InputLayout;
@@ -129,7 +129,7 @@ pub fn ask(
         .collect::<Result<_, _>>()
         .map_err(|e| e.to_string())?;
     let outputs = match opinion {
-        Opinion::Eager => one_by_one(graph, &tensors, question.options.device)?,
+        Opinion::Eager => one_by_one(graph, &tensors)?,
         Opinion::Compiled => {
             let layouts: Vec<InputLayout> = tensors.iter().map(|t| layouts::of(t)).collect();
             let symbolic = graph.inputs().iter().any(|&id| graph.ty(id).fixed_shape().is_none());
@@ -141,24 +141,13 @@ pub fn ask(
     outputs.iter().map(layouts::to_host).collect()
 }
 
-/// A graph op by op, each a program of its own: what eager code does.
-pub fn one_by_one(graph: &Graph, inputs: &[Tensor], device: Device) -> Result<Vec<Tensor>, String> {
+/// Eager, at the inputs' sizes.
+fn one_by_one(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let sizes = sizes(graph, inputs);
     let fixed = graph
         .specialise(&|symbol| sizes.iter().find(|(s, _)| *s == symbol).map(|&(_, n)| n.into()))
         .map_err(|e| e.to_string())?;
-    let mut values: Vec<Tensor> = Vec::with_capacity(fixed.nodes().len());
-    for (_, node) in fixed.iter() {
-        let value = match node.op {
-            kiln_ir::Op::Input { index } => inputs[index].clone(),
-            _ => {
-                let operands: Vec<&Tensor> = node.operands.iter().map(|o| &values[o.index()]).collect();
-                eager::emit(&node.op, &operands, device, &node.source).map_err(|e| e.to_string())?
-            }
-        };
-        values.push(value);
-    }
-    Ok(fixed.outputs().iter().map(|o| values[o.node.index()].clone()).collect())
+    crate::run_eagerly(&fixed, inputs).map_err(|e| e.to_string())
 }
 
 /// What the graph's size symbols are for these inputs.
