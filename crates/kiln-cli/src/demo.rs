@@ -60,7 +60,11 @@ pub fn run() -> Outcome {
     let eager = fastest(|| kiln::run_eagerly(&graph, &tensors).map(drop))?;
     opinions::compare(&graph, &hosts, &Question::default())?;
 
-    println!("compile, first call   {:>9.1} µs   (warm process {:.1} µs)", first.as_secs_f64() * 1e6, again.as_secs_f64() * 1e6);
+    println!(
+        "compile, first call   {:>9.1} µs   (warm process {:.1} µs)",
+        first.as_secs_f64() * 1e6,
+        again.as_secs_f64() * 1e6
+    );
     println!("eager, op by op       {:>9.1} µs", eager * 1e6);
     println!("fused, one kernel     {:>9.1} µs   {:.1}× as fast", fused * 1e6, eager / fused);
     println!("interpreter, eager and compiled agree on all {} elements", SHAPE[0] * SHAPE[1]);

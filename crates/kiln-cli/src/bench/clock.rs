@@ -53,7 +53,11 @@ impl Copier {
             let (begin, end) = (words * chunk / chunks, words * (chunk + 1) / chunks);
             // SAFETY: both vectors outlive the call, hold `words` words, and chunks are disjoint.
             unsafe {
-                std::ptr::copy_nonoverlapping((from as *const u64).add(begin), (to as *mut u64).add(begin), end - begin);
+                std::ptr::copy_nonoverlapping(
+                    (from as *const u64).add(begin),
+                    (to as *mut u64).add(begin),
+                    end - begin,
+                );
             }
         });
     }

@@ -19,7 +19,9 @@ use std::time::Instant;
 
 /// Options of `kiln bench`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  kiln bench ops\n  kiln bench matmul --peer torch --python ~/torch/bin/python --json out.json\n  kiln bench ops --filter softmax --threads 1")]
+#[command(
+    after_help = "Examples:\n  kiln bench ops\n  kiln bench matmul --peer torch --python ~/torch/bin/python --json out.json\n  kiln bench ops --filter softmax --threads 1"
+)]
 pub struct Arguments {
     /// What to measure
     #[arg(value_enum)]
@@ -98,7 +100,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-fn measure(case: Case, mut peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
+fn measure(
+    case: Case,
+    mut peer: Option<&mut TorchPeer>,
+    arguments: &Arguments,
+) -> Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(case.threads);
     let graph = case.graph()?;
     let hosts = inputs(&graph)?;
@@ -163,7 +169,9 @@ fn measure(case: Case, mut peer: Option<&mut TorchPeer>, arguments: &Arguments) 
 /// True if the fused program agrees with the reference interpreter; `None` where the interpreter would take too long.
 fn agreement(graph: &kiln_ir::Graph, hosts: &[HostTensor]) -> Option<bool> {
     let work: usize = hosts.iter().map(HostTensor::elements).sum();
-    if work > 300_000 || graph.iter().any(|(_, n)| matches!(n.op, kiln_ir::Op::Dot { .. } | kiln_ir::Op::Attention { .. })) {
+    if work > 300_000
+        || graph.iter().any(|(_, n)| matches!(n.op, kiln_ir::Op::Dot { .. } | kiln_ir::Op::Attention { .. }))
+    {
         return None;
     }
     let question = Question { skip_eager: true, ..Default::default() };

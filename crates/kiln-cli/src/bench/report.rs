@@ -36,7 +36,10 @@ pub struct Row {
 
 /// The first line.
 pub fn header(peer: bool) {
-    print!("{:<38} {:>2} {:>7} {:>3} {:>9} {:>7} {:>7} {:>7}", "case", "T", "compile", "ker", "time", "GB/s", "copy", "eager");
+    print!(
+        "{:<38} {:>2} {:>7} {:>3} {:>9} {:>7} {:>7} {:>7}",
+        "case", "T", "compile", "ker", "time", "GB/s", "copy", "eager"
+    );
     println!("{}", if peer { "   torch  t.comp  (how many times slower the other side is)" } else { "" });
 }
 
@@ -99,7 +102,10 @@ pub fn summary(rows: &[Row], torch: Option<&str>) {
     }
     let compile: Vec<f64> = rows.iter().map(|r| r.compile * 1e6).collect();
     if let Some(mean) = geomean(compile.clone()) {
-        println!("Kiln's compile: {mean:.0} µs (geometric mean), longest {:.0} µs", compile.iter().copied().fold(0.0, f64::max));
+        println!(
+            "Kiln's compile: {mean:.0} µs (geometric mean), longest {:.0} µs",
+            compile.iter().copied().fold(0.0, f64::max)
+        );
     }
 }
 

@@ -24,8 +24,7 @@ pub(super) struct Envelope<'a> {
 impl<'a> Envelope<'a> {
     pub fn new(graph: &'a Graph, inputs: &'a [HostTensor]) -> Envelope<'a> {
         let exact = !graph.iter().any(|(id, node)| slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id));
-        let masked =
-            graph.nodes().iter().any(|n| matches!(n.op, Op::Attention { causal, mask, .. } if causal || mask));
+        let masked = graph.nodes().iter().any(|n| matches!(n.op, Op::Attention { causal, mask, .. } if causal || mask));
         let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact, masked };
         if !exact {
             envelope.extend(RUNS);
@@ -36,7 +35,8 @@ impl<'a> Envelope<'a> {
     fn extend(&mut self, runs: u64) {
         for _ in 0..runs {
             self.seed += 1;
-            let mut disturbance = Disturbance { graph: self.graph, state: self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
+            let mut disturbance =
+                Disturbance { graph: self.graph, state: self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
             // A disturbed index may leave its range; that run says nothing.
             if let Ok(run) = interpret::run_with(self.graph, self.inputs, &mut disturbance) {
                 self.runs.push(run);
@@ -74,7 +74,8 @@ impl<'a> Envelope<'a> {
             return None;
         }
         // One rounding to the output's dtype, and the smallest normal numbers, which some kernels flush.
-        let mut spread = if self.exact || !dtype.is_float() { 0.0 } else { centre.abs() * epsilon(dtype) + tiny(dtype) };
+        let mut spread =
+            if self.exact || !dtype.is_float() { 0.0 } else { centre.abs() * epsilon(dtype) + tiny(dtype) };
         for run in &self.runs {
             let other = run[output].get(element).as_f64();
             if other.is_nan() != centre.is_nan() || other.is_infinite() != centre.is_infinite() {

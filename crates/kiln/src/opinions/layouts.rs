@@ -68,10 +68,7 @@ impl LayoutChoice {
 
 /// The layout a tensor has.
 pub(super) fn of(tensor: &Tensor) -> InputLayout {
-    InputLayout {
-        strides: tensor.strides().iter().map(|&s| Dim::from(s as i64)).collect(),
-        offset: Dim::default(),
-    }
+    InputLayout { strides: tensor.strides().iter().map(|&s| Dim::from(s as i64)).collect(), offset: Dim::default() }
 }
 
 /// The elements on the host.

@@ -10,8 +10,8 @@ mod layouts;
 
 pub use layouts::LayoutChoice;
 
-use crate::compile::{CompileOptions, CompiledGraph};
 use crate::Tensor;
+use crate::compile::{CompileOptions, CompiledGraph};
 use envelope::Envelope;
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
 use kiln_kernels::InputLayout;
