@@ -1,6 +1,6 @@
 //! Many queries: scores [key][query], a lane is a query.
 
-use super::convert::{pair_rows, single_rows, transpose, widen_row};
+use super::convert::{pair_rows, scale, single_rows, widen_row};
 use super::geometry::View;
 use super::mask;
 use super::run::{Job, MOST_ROWS, Task, part};
@@ -8,6 +8,7 @@ use super::scratch::{Scratch, Sizes};
 use super::softmax::SoftmaxArgs;
 use super::tile::{Element, TileArgs};
 use crate::features::Isa;
+use crate::gemm::{Matrix, pack_rows};
 use kiln_ir::DType;
 use std::ops::Range;
 
@@ -37,7 +38,7 @@ impl Job<'_> {
             keys: keys * width,
             values: (keys + 1) * self.padded_values,
             results: rows * self.padded_values,
-            mask: if self.g.mask.is_some() { keys * rows } else { 0 },
+            mask: if self.g.mask.is_some() { 2 * keys * rows } else { 0 },
             rows,
         }
     }
@@ -67,10 +68,10 @@ impl Job<'_> {
                 let keys = task.keys.start + keys.start..task.keys.start + keys.end;
                 let k = self.keys(task, &keys, scratch);
                 self.scores(k, &keys, vectors, &visible, scratch);
-                let mut scale = self.scale.on_scores;
+                let mut factor = self.scale.on_scores;
                 if let Some(view) = &self.g.mask {
                     self.add_mask(view, task, &keys, vectors, scratch);
-                    scale = 1.0;
+                    factor = 1.0;
                 }
                 if self.g.causal {
                     let queries = vectors * self.lanes;
@@ -84,7 +85,7 @@ impl Job<'_> {
                     tops: scratch.tops,
                     sums: scratch.sums,
                     factors: scratch.factors,
-                    scale,
+                    scale: factor,
                 });
                 let v = self.values(task, &keys, scratch);
                 self.results(v, &keys, rows, vectors, &visible, tile == 0, scratch);
@@ -92,28 +93,51 @@ impl Job<'_> {
         }
     }
 
+    /// The rows of a task as a matrix, if they are all of one head and so lie at even distances.
+    fn as_matrix(&self, view: &View, task: &Task) -> Option<Matrix> {
+        let (head, query) = self.g.place(task.kv_head, task.rows.start);
+        let data = view.row([task.batch, head, query]);
+        let one_head = self.g.place(task.kv_head, task.rows.end - 1).0 == head;
+        one_head.then_some(Matrix { data, dtype: view.dtype, row_stride: view.strides[2], column_stride: view.step() })
+    }
+
     /// Queries to [width][query], 4 bytes an element, zero in lanes without a query.
     unsafe fn pack_queries(&self, task: &Task, vectors: usize, scratch: &Scratch) {
-        let (queries, depth, width) = (vectors * self.lanes, self.depth(), self.g.width);
-        let view = &self.g.q;
+        let (queries, depth, view) = (vectors * self.lanes, self.depth(), &self.g.q);
+        let in_place = self.as_matrix(view, task).and_then(|m| match self.code.pairs {
+            false => (self.scale.on_queries == 1.0).then_some(m),
+            true => {
+                let even = m.column_stride == 1 && m.row_stride % 2 == 0 && self.g.width.is_multiple_of(2);
+                even.then_some(Matrix { dtype: DType::F32, row_stride: m.row_stride / 2, ..m })
+            }
+        });
         // SAFETY: the scratch holds the packed queries and then the rows.
         unsafe {
-            let staged = scratch.queries.add(queries * depth);
-            for (i, row) in task.rows.clone().enumerate() {
-                let (head, query) = self.g.place(task.kv_head, row);
-                let from = view.row([task.batch, head, query]);
+            let matrix = in_place.unwrap_or_else(|| {
+                let staged = scratch.queries.add(queries * depth);
+                self.stage_queries(task, staged);
+                Matrix { data: staged.cast(), dtype: DType::F32, row_stride: depth as isize, column_stride: 1 }
+            });
+            pack_rows(self.isa, &matrix, task.rows.len(), depth, queries, scratch.queries);
+        }
+    }
+
+    /// Queries row by row, as f32 or pairs.
+    unsafe fn stage_queries(&self, task: &Task, staged: *mut f32) {
+        let (view, width, depth) = (&self.g.q, self.g.width, self.depth());
+        for (i, row) in task.rows.clone().enumerate() {
+            let (head, query) = self.g.place(task.kv_head, row);
+            let from = view.row([task.batch, head, query]);
+            // SAFETY: the caller's scratch holds a row of `depth` for each query.
+            unsafe {
                 let to = staged.add(i * depth);
                 if self.code.pairs {
                     copy_halves(from, view.step(), width, to.cast());
                 } else {
                     widen_row(self.isa, view.dtype, from, view.step(), width, to, depth);
-                    if self.scale.on_queries != 1.0 {
-                        let row = std::slice::from_raw_parts_mut(to, width);
-                        row.iter_mut().for_each(|x| *x *= self.scale.on_queries);
-                    }
+                    scale(self.isa, to, self.scale.on_queries, width);
                 }
             }
-            transpose(self.isa, staged.cast(), task.rows.len(), depth, scratch.queries.cast(), queries);
         }
     }
 
@@ -241,20 +265,24 @@ impl Job<'_> {
     /// scores = scale · scores + mask
     unsafe fn add_mask(&self, view: &View, task: &Task, keys: &Range<usize>, vectors: usize, scratch: &Scratch) {
         let queries = vectors * self.lanes;
-        // SAFETY: the scratch holds a tile of the mask; lanes without a query get zeros.
+        let in_place = if view.dtype == DType::Bool { None } else { self.as_matrix(view, task) };
+        // SAFETY: the scratch holds a tile of the mask, and then another row by row.
         unsafe {
-            for (i, row) in task.rows.clone().chain(task.rows.end..task.rows.start + queries).enumerate() {
-                let to = scratch.mask.add(i);
-                if row >= task.rows.end {
-                    (0..keys.len()).for_each(|key| *to.add(key * queries) = 0.0);
-                    continue;
+            let matrix = match in_place {
+                Some(m) => Matrix { data: m.data.offset(keys.start as isize * m.column_stride * view.size), ..m },
+                None => {
+                    let staged = scratch.mask.add(keys.len() * queries);
+                    for (i, row) in task.rows.clone().enumerate() {
+                        let (head, query) = self.g.place(task.kv_head, row);
+                        let from = view.row([task.batch, head, query]);
+                        mask::copy(self.isa, view, from, keys, staged.add(i * keys.len()));
+                    }
+                    let row_stride = keys.len() as isize;
+                    Matrix { data: staged.cast(), dtype: DType::F32, row_stride, column_stride: 1 }
                 }
-                let (head, query) = self.g.place(task.kv_head, row);
-                let from = view.row([task.batch, head, query]);
-                mask::copy(view, from, keys, to, queries);
-            }
-            let count = keys.len() * queries;
-            mask::add(self.isa, scratch.scores, self.scale.on_scores, scratch.mask, count);
+            };
+            pack_rows(self.isa, &matrix, task.rows.len(), keys.len(), queries, scratch.mask);
+            mask::add(self.isa, scratch.scores, self.scale.on_scores, scratch.mask, keys.len() * queries);
         }
     }
 }

@@ -94,22 +94,6 @@ vectorised! {
 }
 
 vectorised! {
-    /// `to[column][row] = from[row][column]`, with zeros from `rows` to `padded`.
-    fn transpose(from: *const u32, rows: usize, columns: usize, to: *mut u32, padded: usize) {
-        for column in 0..columns {
-            // SAFETY: `from` holds rows · columns elements and `to` columns · padded.
-            unsafe {
-                let to = std::slice::from_raw_parts_mut(to.add(column * padded), padded);
-                for (row, to) in to[..rows].iter_mut().enumerate() {
-                    *to = *from.add(row * columns + column);
-                }
-                to[rows..].fill(0);
-            }
-        }
-    }
-}
-
-vectorised! {
     /// `to = from · factor`, rounded to bf16.
     fn scale_to_bf16(from: *const f32, factor: f32, to: *mut u16, count: usize) {
         // SAFETY: both hold `count` elements.

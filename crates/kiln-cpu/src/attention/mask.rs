@@ -1,8 +1,9 @@
 //! Masks over a tile of scores.
 
-use super::convert::{element, vectorised};
+use super::convert::{vectorised, widen_row};
 use super::geometry::View;
 use crate::features::Isa;
+use kiln_ir::DType;
 use std::ops::Range;
 
 /// Sets the scores [key][query] of keys that a query does not see to −∞.
@@ -54,27 +55,31 @@ fn combine(score: f32, scale: f32, mask: f32) -> f32 {
     if mask == f32::NEG_INFINITY { mask } else { sum }
 }
 
-/// Copies what a row of the mask adds for `keys` to elements `apart` from each other.
-///
-/// # Safety
-/// The row holds the keys; `to` has room.
-pub(super) unsafe fn copy(view: &View, row: *const u8, keys: &Range<usize>, to: *mut f32, apart: usize) {
-    for (i, key) in keys.clone().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { *to.add(i * apart) = element(view.dtype, row.offset(key as isize * view.step() * view.size)) };
+vectorised! {
+    /// What a row of bools adds.
+    fn widen_bools(from: *const u8, to: *mut f32, count: usize) {
+        // SAFETY: both hold `count` elements.
+        unsafe {
+            let from = std::slice::from_raw_parts(from, count);
+            for (to, &keep) in std::slice::from_raw_parts_mut(to, count).iter_mut().zip(from) {
+                *to = if keep != 0 { 0.0 } else { f32::NEG_INFINITY };
+            }
+        }
     }
 }
 
-/// scores = scale · scores + mask, over a row of keys.
+/// Copies what a row of the mask adds for `keys`.
 ///
 /// # Safety
-/// The row of the mask and the scores hold the keys.
-pub(super) unsafe fn add_row(view: &View, row: *const u8, keys: &Range<usize>, scores: *mut f32, scale: f32) {
-    for (i, key) in keys.clone().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mask = element(view.dtype, row.offset(key as isize * view.step() * view.size));
-            *scores.add(i) = combine(*scores.add(i), scale, mask);
+/// The row holds the keys; `to` has room for them.
+pub(super) unsafe fn copy(isa: Isa, view: &View, row: *const u8, keys: &Range<usize>, to: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let from = row.offset(keys.start as isize * view.step() * view.size);
+        if view.dtype == DType::Bool && view.step() == 1 {
+            widen_bools(isa, from, to, keys.len());
+        } else {
+            widen_row(isa, view.dtype, from, view.step(), keys.len(), to, keys.len());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Few queries: scores [query][key], keys and values pass by once, unpacked where their layout allows.
 
-use super::convert::widen_row;
+use super::convert::{scale, widen_row};
 use super::dot::DotArgs;
 use super::geometry::View;
 use super::mask;
@@ -28,7 +28,7 @@ impl Job<'_> {
             keys: packed(self.is_unpacked(&self.g.k, self.g.width), width),
             values: packed(self.is_unpacked(&self.g.v, self.g.value_width), self.padded_values),
             results: rows * self.padded_values,
-            mask: 0,
+            mask: MOST_KEYS,
             rows: rows.next_multiple_of(self.lanes),
         }
     }
@@ -58,25 +58,23 @@ impl Job<'_> {
                 let from = self.g.q.row([task.batch, head, query]);
                 let to = scratch.queries.add(row * padded);
                 widen_row(self.isa, self.g.q.dtype, from, self.g.q.step(), self.g.width, to, padded);
-                if self.scale.on_queries != 1.0 {
-                    let row = std::slice::from_raw_parts_mut(to, self.g.width);
-                    row.iter_mut().for_each(|x| *x *= self.scale.on_queries);
-                }
+                scale(self.isa, to, self.scale.on_queries, self.g.width);
             }
             let tiles = task.keys.len().div_ceil(MOST_KEYS);
             for tile in 0..tiles {
                 let keys = part(task.keys.len(), tiles, tile);
                 let keys = task.keys.start + keys.start..task.keys.start + keys.end;
                 self.row_scores(task, &keys, rows, scratch);
-                let mut scale = self.scale.on_scores;
+                let mut factor = self.scale.on_scores;
                 let filled = keys.len().next_multiple_of(self.lanes);
                 for row in 0..rows {
                     let scores = scratch.scores.add(row * MOST_KEYS);
                     let (head, query) = query(row);
                     if let Some(view) = &self.g.mask {
                         let from = view.row([task.batch, head, query]);
-                        mask::add_row(view, from, &keys, scores, self.scale.on_scores);
-                        scale = 1.0;
+                        mask::copy(self.isa, view, from, &keys, scratch.mask);
+                        mask::add(self.isa, scores, self.scale.on_scores, scratch.mask, keys.len());
+                        factor = 1.0;
                     }
                     let end = self.g.visible(query).clamp(keys.start, keys.end) - keys.start;
                     std::slice::from_raw_parts_mut(scores.add(end), filled - end).fill(f32::NEG_INFINITY);
@@ -88,7 +86,7 @@ impl Job<'_> {
                         tops: scratch.tops.add(row),
                         sums: scratch.sums.add(row),
                         factors: scratch.factors.add(row),
-                        scale,
+                        scale: factor,
                     });
                 }
                 self.row_results(task, &keys, rows, tile == 0, scratch);

@@ -29,6 +29,7 @@ mod sweep;
 mod tests;
 mod transpose;
 
+pub(crate) use pack::pack_rows;
 pub use packed::PackedB;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;

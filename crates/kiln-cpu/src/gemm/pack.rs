@@ -3,7 +3,7 @@
 //! A panel holds `width` lanes (rows of A, columns of B) for a range of k, k outermost: `panel[k][lane]`, missing lanes
 //! zero. Seen this way A and B are the same thing, a [`Lanes`] view with a stride along lanes and one along k.
 
-use super::source::RowSource;
+use super::source::{Matrix, RowSource};
 use super::transpose;
 use crate::features::Isa;
 use half::{bf16, f16};
@@ -238,4 +238,16 @@ pub(super) unsafe fn fill_rows<T>(source: &dyn RowSource, rows: Range<usize>, co
         // SAFETY: row i of the scratch lies inside what the caller vouches for.
         unsafe { source.fill(row, columns.clone(), to.add(i * columns.len()).cast()) };
     }
+}
+
+/// Rows of a matrix as one panel of f32, `panel[column][row]`, zero from `rows` to `width`. Bits of f32 elements stay as
+/// they are, whatever they mean.
+///
+/// # Safety
+/// The matrix holds `rows` × `columns` readable elements of a float type, the panel `columns * width` elements.
+pub(crate) unsafe fn pack_rows(isa: Isa, from: &Matrix, rows: usize, columns: usize, width: usize, panel: *mut f32) {
+    let Matrix { data, dtype, row_stride, column_stride } = *from;
+    let from = Lanes { data, dtype, lane_stride: row_stride, k_stride: column_stride };
+    // SAFETY: the caller's promise.
+    unsafe { pack::<f32>(isa, &from, 0..rows, width, 0..columns, panel) };
 }
