@@ -33,7 +33,7 @@ pub(crate) fn stores(
     for (at, destination) in &needed.list {
         let storage = &destination.storage;
         let dtype = memory.buffers[storage.buffer.index()].dtype;
-        let offset = storage.position(&kept_index(scope.graph, &roots[*at])).simplify(&ranges);
+        let offset = storage.position(&kept_index(scope, &roots[*at])).simplify(&ranges);
         let buffer = argument(&mut trace.args, storage.buffer, dtype);
         let value = trace.dag.unrounded(trace.values[*at], dtype);
         stores.push(StoreAt { place: Place { buffer, offset, indirect: Vec::new() }, value });

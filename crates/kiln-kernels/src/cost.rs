@@ -11,6 +11,8 @@ pub(crate) const TEMP: u32 = 2;
 pub(crate) const EXPENSIVE: u32 = 8;
 /// The most inlined nodes of one value.
 pub(crate) const MAX_INLINE: u32 = 64;
+/// A reduction of at most this many elements is computed inline.
+pub(crate) const SHORT_ROW: i64 = 9;
 /// The most roots of one kernel.
 pub(crate) const MAX_ROOTS: usize = 32;
 /// A row longer than this leaves the nearest cache, so that keeping it costs more.

@@ -6,7 +6,7 @@ use crate::group::Engine;
 use crate::kernel::Kernel;
 use crate::matmul::matmul_step;
 use crate::prepare::prepare;
-use crate::realise::{Memory, choose, is_engine, lay_out};
+use crate::realise::{Memory, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
 use crate::schedule::{BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
 use crate::segments::split_choices;
@@ -94,9 +94,11 @@ fn attempt(
     options: &ScheduleOptions,
     forced: &[NodeId],
 ) -> Result<Schedule, Misfit> {
-    let realised = choose(graph, forced, options);
+    let inline = inline_reductions(graph);
+    let realised = choose(graph, &inline, forced, options);
     let memory = lay_out(graph, &realised, layouts);
-    let scope = Scope { graph, storage: &memory.storage, numerics: options.numerics, known: &options.ranges };
+    let scope =
+        Scope { graph, storage: &memory.storage, inline: &inline, numerics: options.numerics, known: &options.ranges };
     for work in memory.works.iter().filter(|w| !w.copy) {
         match &graph.node(work.node).op {
             Op::Dot { .. } => matmul::check_operands(scope, work.node)?,

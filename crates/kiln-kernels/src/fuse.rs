@@ -5,7 +5,7 @@ use crate::cost;
 use crate::domain::{Domain, Root, axis_number};
 use crate::group::{Engine, Group, trace_group};
 use crate::index::{Division, forward_index, product, reshape_index, view_index};
-use crate::realise::{Memory, is_rearrangement, is_reduction};
+use crate::realise::{Memory, is_rearrangement};
 use crate::schedule::{Note, Reason};
 use crate::trace::{Scope, kept_index};
 use kiln_ir::{Dim, NodeId, Op, Ranges, Symbol};
@@ -33,7 +33,7 @@ impl<'a> Fusion<'a> {
     /// One group for each piece of work.
     pub fn new(scope: Scope<'a>, memory: &'a Memory) -> Fusion<'a> {
         let count = memory.works.len();
-        let groups = (0..count).map(|number| Some(Group::of_work(scope.graph, memory, number))).collect();
+        let groups = (0..count).map(|number| Some(Group::of_work(scope, memory, number))).collect();
         Fusion { scope, memory, groups, group_of: (0..count).collect(), notes: Vec::new() }
     }
 
@@ -204,7 +204,6 @@ impl<'a> Fusion<'a> {
     /// Both over the consumer's domain: the producer's roots take the index at which the consumer reads `read`. Axes that
     /// this index does not use become the row.
     fn over_consumer(&self, p: &Group, c: &Group, read: NodeId) -> Option<Placed> {
-        let graph = self.scope.graph;
         let mut domain = c.domain.clone();
         let mut roots = c.roots.clone();
         let ranges = domain.ranges(self.scope.known);
@@ -214,7 +213,7 @@ impl<'a> Fusion<'a> {
             self.follow_down(root, &path, &ranges, &mut open)
         })?;
         let producer = p.roots.iter().find(|root| root.node == producer)?;
-        let kept = kept_index(graph, producer);
+        let kept = kept_index(self.scope, producer);
         let mut axes: Vec<Option<Dim>> = vec![None; p.domain.shape.len()];
         for (own, at) in kept.iter().zip(&index) {
             match own.as_symbol().and_then(axis_number) {
@@ -295,7 +294,7 @@ impl<'a> Fusion<'a> {
         let (consumer, index) = c.roots.iter().find_map(|root| {
             let path = self.find_path(root.node, p, c, read)?;
             let producer = p.roots.iter().find(|r| Some(&r.node) == path.last())?;
-            let mut index = kept_index(graph, producer);
+            let mut index = kept_index(self.scope, producer);
             for pair in path.windows(2).rev() {
                 let (user, operand) = (graph.node(pair[0]), pair[1]);
                 if user.op.is_pointwise() {
@@ -343,7 +342,7 @@ impl<'a> Fusion<'a> {
             let op = &graph.node(id).op;
             let moves = op.is_pointwise() || is_rearrangement(op) || matches!(op, Op::Expand { .. });
             let reachable = self.memory.storage[id.index()].is_none() || id == read || writes(p, id) || writes(c, id);
-            if id == from { moves || is_reduction(op) } else { moves && reachable && !is_root(c, id) }
+            if id == from { moves || self.scope.is_reduction(id) } else { moves && reachable && !is_root(c, id) }
         };
         let mut path = vec![from];
         let mut seen: Vec<NodeId> = Vec::new();

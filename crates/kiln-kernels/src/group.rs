@@ -35,14 +35,17 @@ pub(crate) struct Group {
 
 impl Group {
     /// The group of one piece of work.
-    pub fn of_work(graph: &Graph, memory: &Memory, number: usize) -> Group {
+    pub fn of_work(scope: Scope<'_>, memory: &Memory, number: usize) -> Group {
+        let graph = scope.graph;
         let work = &memory.works[number];
         let node = graph.node(work.node);
         let (engine, shape, row): (_, _, &[usize]) = match &node.op {
             _ if work.copy => (Engine::Loop, &node.ty.shape, &[]),
             Op::Dot { .. } => (Engine::Matmul(work.node), &node.ty.shape, &[]),
             op if is_engine(op) => (Engine::Alone(work.node), &node.ty.shape, &[]),
-            Op::Reduce { axes, .. } => (Engine::Loop, &graph.ty(node.operands[0]).shape, axes),
+            Op::Reduce { axes, .. } if scope.is_reduction(work.node) => {
+                (Engine::Loop, &graph.ty(node.operands[0]).shape, axes)
+            }
             Op::ArgReduce { axis, .. } => (Engine::Loop, &graph.ty(node.operands[0]).shape, std::slice::from_ref(axis)),
             _ => (Engine::Loop, &node.ty.shape, &[]),
         };

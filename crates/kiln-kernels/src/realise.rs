@@ -7,7 +7,7 @@ use crate::cost;
 use crate::index::contiguous_strides;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions};
 use crate::trace::{Storage, literal_scalar};
-use kiln_ir::{Dim, Graph, NodeId, Op};
+use kiln_ir::{Dim, Graph, Node, NodeId, Op};
 
 /// A place that a value must be written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,33 @@ pub(crate) fn is_engine(op: &Op) -> bool {
 }
 
 /// True for reductions.
-pub(crate) fn is_reduction(op: &Op) -> bool {
+fn is_reduction(op: &Op) -> bool {
     matches!(op, Op::Reduce { .. } | Op::ArgReduce { .. })
+}
+
+/// For each node how many elements it combines, if it is a reduction of a few elements that are computed one by one where
+/// the result is needed; zero for every other node. Pooling, for instance. What is repeated along the reduced axes again (a
+/// softmax or a norm over a few elements) is better off with a row.
+pub(crate) fn inline_reductions(graph: &Graph) -> Vec<u32> {
+    let (uses, mut repeated) = count_uses(graph);
+    for (id, node) in graph.iter().rev() {
+        if repeated[id.index()] && (node.op.is_pointwise() || node.op.is_view()) {
+            node.operands.iter().for_each(|o| repeated[o.index()] = true);
+        }
+    }
+    let count = |(id, node): (NodeId, &Node)| {
+        let Op::Reduce { axes, .. } = &node.op else { return 0 };
+        let shape = &graph.ty(node.operands[0]).shape;
+        let size = axes.iter().try_fold(1i64, |n, &axis| n.checked_mul(shape[axis].as_const()?)).unwrap_or(0);
+        let mut base = node.operands[0];
+        while graph.node(base).op.is_view() {
+            base = graph.node(base).operands[0];
+        }
+        let alone = matches!(graph.node(base).op, Op::Input { .. }) || uses[base.index()] <= 1;
+        let short = if alone && !repeated[id.index()] { cost::SHORT_ROW } else { 1 };
+        if (1..=short).contains(&size) { size as u32 } else { 0 }
+    };
+    graph.iter().map(count).collect()
 }
 
 /// True for views that move every element to exactly one place.
@@ -72,13 +97,13 @@ pub(crate) fn is_rearrangement(op: &Op) -> bool {
 }
 
 /// Chooses the nodes that go through memory. `forced` are nodes that a kernel turned out to need there.
-pub(crate) fn choose(graph: &Graph, forced: &[NodeId], options: &ScheduleOptions) -> Vec<bool> {
+pub(crate) fn choose(graph: &Graph, inline_counts: &[u32], forced: &[NodeId], options: &ScheduleOptions) -> Vec<bool> {
     let count = graph.nodes().len();
     let (uses, repeated) = count_uses(graph);
     let mut realised = vec![false; count];
     forced.iter().for_each(|id| realised[id.index()] = true);
     graph.outputs().iter().for_each(|output| realised[output.node.index()] = true);
-    mark_operands(graph, &mut realised);
+    mark_operands(graph, inline_counts, &mut realised);
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
     // Results of products and what only they lead to, element by element: an epilogue can store these instead.
     let mut after_product = vec![false; count];
@@ -87,7 +112,7 @@ pub(crate) fn choose(graph: &Graph, forced: &[NodeId], options: &ScheduleOptions
         let in_memory = match &node.op {
             Op::Input { .. } => true,
             Op::Constant(literal) => literal_scalar(literal).is_none(),
-            op => is_engine(op) || is_reduction(op),
+            op => is_engine(op) || (is_reduction(op) && inline_counts[at] == 0),
         };
         let mut own = Inline { cost: cost::of_op(&node.op), loads: 0, nodes: 1 };
         for operand in &node.operands {
@@ -95,6 +120,14 @@ pub(crate) fn choose(graph: &Graph, forced: &[NodeId], options: &ScheduleOptions
             own.cost = own.cost.saturating_add(part.cost);
             own.loads = own.loads.saturating_add(part.loads);
             own.nodes = own.nodes.saturating_add(part.nodes);
+        }
+        if inline_counts[at] > 1 {
+            let times = inline_counts[at];
+            own = Inline {
+                cost: own.cost.saturating_mul(times),
+                loads: own.loads.saturating_mul(times as usize),
+                nodes: own.nodes.saturating_mul(times),
+            };
         }
         if matches!(&node.op, Op::Expand { shape } if *shape != graph.ty(node.operands[0]).shape) {
             own.loads = 0;
@@ -145,14 +178,14 @@ fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
 }
 
 /// Operands of products, attention and routines lie in memory: the first node under the views, or under a cast for a product.
-fn mark_operands(graph: &Graph, realised: &mut [bool]) {
+fn mark_operands(graph: &Graph, inline_counts: &[u32], realised: &mut [bool]) {
     for (_, node) in graph.iter() {
         if !is_engine(&node.op) {
             continue;
         }
         for &operand in &node.operands {
             let casts = matches!(node.op, Op::Dot { .. });
-            if let Some(base) = base_of_operand(graph, operand, realised, casts) {
+            if let Some(base) = base_of_operand(graph, operand, inline_counts, realised, casts) {
                 realised[base.index()] = true;
             }
         }
@@ -160,14 +193,20 @@ fn mark_operands(graph: &Graph, realised: &mut [bool]) {
 }
 
 /// The node under an engine's operand that must be realised; `None` if it is in memory anyway.
-fn base_of_operand(graph: &Graph, operand: NodeId, realised: &[bool], casts: bool) -> Option<NodeId> {
+fn base_of_operand(
+    graph: &Graph,
+    operand: NodeId,
+    inline_counts: &[u32],
+    realised: &[bool],
+    casts: bool,
+) -> Option<NodeId> {
     let mut at = operand;
     let mut first = None;
     loop {
         let node = graph.node(at);
         let in_memory = match &node.op {
             Op::Input { .. } | Op::Constant(_) => true,
-            op => realised[at.index()] || is_engine(op) || is_reduction(op),
+            op => realised[at.index()] || is_engine(op) || (is_reduction(op) && inline_counts[at.index()] == 0),
         };
         if in_memory {
             // A cast of a value that a kernel computes anyway is better stored after the cast.

@@ -3,7 +3,7 @@
 use kiln_ir::decompose::decompose;
 use kiln_ir::examples::{self, Random};
 use kiln_ir::generate::{self, symbol_value};
-use kiln_ir::{Dim, Graph, HostTensor, Op, Scalar, Symbol, TensorType, Tolerance, interpret, shrink};
+use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Symbol, TensorType, Tolerance, interpret, shrink};
 use kiln_kernels::{InputLayout, Numerics, ScheduleOptions, reference, schedule};
 
 /// Only ops that have kernels.
@@ -92,7 +92,9 @@ fn fault(
             None => (0..wanted.elements()).for_each(|i| shaped.set(i, got.get(i))),
         }
         let tolerance = Tolerance::of(wanted.dtype()).times(4.0);
-        if let Err(e) = shaped.compare(wanted, tolerance) {
+        if let Err(e) = shaped.compare(wanted, tolerance)
+            && !is_rounding(graph, inputs, number, &shaped, wanted)
+        {
             return Some(format!("output {number}: {e}\n{schedule}"));
         }
     }
@@ -102,6 +104,43 @@ fn fault(
         }
     }
     None
+}
+
+/// Moves what sums are made of by a few roundings of f32, which kernels do and the interpreter does not.
+struct Shake<'a>(&'a Graph, Random);
+
+impl interpret::Observer for Shake<'_> {
+    fn operand(&mut self, node: NodeId, _: usize, value: &HostTensor) -> Option<HostTensor> {
+        let combines = matches!(self.0.node(node).op, Op::Reduce { .. } | Op::Dot { .. } | Op::Attention { .. });
+        if !combines || !value.dtype().is_float() {
+            return None;
+        }
+        let mut shaken = value.clone();
+        for i in 0..value.elements() {
+            let sign = if self.1.chance(0.5) { 1.0 } else { -1.0 };
+            shaken.set(i, Scalar::float(value.dtype(), value.get_f64(i) * (1.0 + sign * 1e-6)));
+        }
+        Some(shaken)
+    }
+}
+
+/// Whether an output is as far from the wanted one as small errors in its sums may bring it.
+fn is_rounding(graph: &Graph, inputs: &[HostTensor], output: usize, got: &HostTensor, wanted: &HostTensor) -> bool {
+    let mut reach = vec![0.0f64; wanted.elements()];
+    for seed in 0..6 {
+        let shaken = interpret::run_with(graph, inputs, &mut Shake(graph, Random(seed))).unwrap();
+        for (i, reach) in reach.iter_mut().enumerate() {
+            let moved = (shaken[output].get_f64(i) - wanted.get_f64(i)).abs();
+            *reach = if moved.is_nan() { f64::INFINITY } else { reach.max(moved) };
+        }
+    }
+    let tolerance = Tolerance::of(wanted.dtype()).times(4.0);
+    (0..wanted.elements()).all(|i| {
+        let (got, wanted) = (got.get_f64(i), wanted.get_f64(i));
+        let same = got == wanted || (got.is_nan() && wanted.is_nan());
+        same || (got - wanted).abs() <= tolerance.absolute + tolerance.relative * wanted.abs() + 8.0 * reach[i]
+            || reach[i] == f64::INFINITY
+    })
 }
 
 fn updated(graph: &Graph, input: usize) -> bool {
@@ -129,18 +168,19 @@ fn every_op_has_a_schedule() {
     assert!(failures.is_empty(), "{} fail; the first:\n{}", failures.len(), failures[0]);
 }
 
-/// What is wrong with the schedule of a generated graph. Sums of products are rounded to f32 here and not in the interpreter,
-/// so a difference in a graph with products counts if it is there for small whole numbers as well.
+/// What is wrong with the schedule of a generated graph. Products and sums overflow f32 here and not the interpreter's f64, so
+/// a difference in a graph that has some counts if it is there for small whole numbers as well.
 fn random_fault(graph: &Graph, seed: u64) -> Option<String> {
     let whole = with_kernels(graph);
     let mut inputs = generate::inputs(graph, seed);
     let found = fault(&whole, &inputs, &eager(), &symbol_value, seed)?;
-    if !whole.nodes().iter().any(|n| matches!(n.op, Op::Dot { .. })) {
+    if !whole.nodes().iter().any(|n| matches!(n.op, Op::Dot { .. } | Op::Reduce { .. })) {
         return Some(found);
     }
     let huge = |node: &kiln_ir::Node| match &node.op {
         Op::Constant(literal) => {
-            HostTensor::from_literal(literal).unwrap().to_f64().iter().any(|v| v.is_nan() || v.abs() > 1e9)
+            let values = HostTensor::from_literal(literal).unwrap().to_f64();
+            values.iter().any(|v| v.is_nan() || v.abs() > 1e9)
         }
         _ => false,
     };

@@ -1,6 +1,8 @@
 //! From nodes to values: a node is traced back at an index, through views (index arithmetic) and pointwise ops (values),
 //! until memory is reached.
 
+mod choose;
+
 use crate::dag::{Dag, Def};
 use crate::domain::{Domain, Root};
 use crate::hash::FastMap;
@@ -9,7 +11,7 @@ use crate::kernel::{InstKind, Place, ReductionKind, ValueId};
 use crate::pointwise::bitcast_on_values;
 use crate::realise::is_engine;
 use crate::schedule::{BufferId, Numerics};
-use kiln_ir::{BinaryOp, CompareOp, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
+use kiln_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
 
 /// Where a node's elements lie.
@@ -34,6 +36,14 @@ impl Storage {
     }
 }
 
+impl Scope<'_> {
+    /// True for a node that combines over a row.
+    pub fn is_reduction(&self, id: NodeId) -> bool {
+        let op = &self.graph.node(id).op;
+        matches!(op, Op::Reduce { .. } | Op::ArgReduce { .. }) && self.inline[id.index()] == 0
+    }
+}
+
 /// What every trace of one graph shares.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
@@ -41,6 +51,8 @@ pub(crate) struct Scope<'a> {
     pub graph: &'a Graph,
     /// Where nodes lie that are in memory before or after some kernel.
     pub storage: &'a [Option<Storage>],
+    /// For each node how many elements it combines inline; see [`crate::realise::inline_reductions`].
+    pub inline: &'a [u32],
     /// Where short floats round.
     pub numerics: Numerics,
     /// What is known about size symbols.
@@ -82,13 +94,6 @@ impl IndexTable {
     }
 }
 
-/// Whether a condition on indices holds.
-enum Truth {
-    Always,
-    Never,
-    When(ValueId),
-}
-
 /// The values of a group of roots.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace {
@@ -118,9 +123,12 @@ pub(crate) struct Tracer<'a> {
 }
 
 /// The index of the root's own elements: a reduction's axes have index zero.
-pub(crate) fn kept_index(graph: &Graph, root: &Root) -> Vec<Dim> {
+pub(crate) fn kept_index(scope: Scope<'_>, root: &Root) -> Vec<Dim> {
     let mut index = root.index.clone();
-    match &graph.node(root.node).op {
+    if !scope.is_reduction(root.node) {
+        return index;
+    }
+    match &scope.graph.node(root.node).op {
         Op::Reduce { axes, .. } => axes.iter().for_each(|&axis| index[axis] = Dim::default()),
         Op::ArgReduce { axis, .. } => index[*axis] = Dim::default(),
         _ => {}
@@ -153,7 +161,7 @@ impl<'a> Tracer<'a> {
             if is_engine(&self.scope.graph.node(root.node).op) {
                 continue;
             }
-            let index = self.indexes.intern(kept_index(self.scope.graph, root));
+            let index = self.indexes.intern(kept_index(self.scope, root));
             self.inside.entry(root.node).or_default().push(index);
         }
         for root in roots {
@@ -198,33 +206,19 @@ impl<'a> Tracer<'a> {
     fn root(&mut self, domain: &Domain, root: &Root) -> Result<ValueId, Misfit> {
         let node = self.scope.graph.node(root.node);
         let (kind, reduced) = match &node.op {
+            _ if !self.scope.is_reduction(root.node) => return self.value_at(root.node, root.index.clone()),
             Op::Reduce { kind, axes } => (ReductionKind::Reduce(*kind), axes.as_slice()),
             Op::ArgReduce { kind, axis } => (ReductionKind::Arg(*kind), std::slice::from_ref(axis)),
             _ => return self.value_at(root.node, root.index.clone()),
         };
-        let kept = self.indexes.intern(kept_index(self.scope.graph, root));
+        let kept = self.indexes.intern(kept_index(self.scope, root));
         if let Some(&value) = self.memo.get(&(root.node, kept, None)) {
             return Ok(value);
         }
         let shape = &self.scope.graph.ty(node.operands[0]).shape;
         let dtype = node.ty.dtype;
         let result = if reduced.iter().all(|&axis| shape[axis].is_one()) {
-            match kind {
-                ReductionKind::Arg(_) => self.trace.dag.constant(Scalar::int(DType::I64, 0)),
-                ReductionKind::Reduce(kind) => {
-                    let value = self.value_at(node.operands[0], root.index.clone())?;
-                    // A sum starts from zero, which takes the sign from a negative zero.
-                    let dag = &mut self.trace.dag;
-                    let zero = dag.value(value).dtype;
-                    match kind {
-                        ReduceKind::Sum if zero.is_float() => {
-                            let zero = dag.constant(Scalar::float(zero, 0.0));
-                            dag.binary(BinaryOp::Add, value, zero)
-                        }
-                        _ => value,
-                    }
-                }
-            }
+            self.trace.dag.constant(Scalar::int(DType::I64, 0))
         } else {
             self.check_row(domain, root, reduced, matches!(kind, ReductionKind::Arg(_)))?;
             let value = self.value_at(node.operands[0], root.index.clone())?;
@@ -343,6 +337,7 @@ impl<'a> Tracer<'a> {
                 let inner = self.indexes.intern(inner);
                 self.emit(node.operands[0], inner, guard)
             }
+            Op::Reduce { kind, axes } => self.reduce_inline(id, *kind, axes, index, guard),
             Op::Pad { low, value, .. } => self.pad(node.operands[0], low, *value, index, guard),
             Op::Concat { axis } => self.concat(&node.operands, *axis, index, guard),
             Op::Gather { axis } => self.gather(node.operands[0], node.operands[1], *axis, index, guard),
@@ -393,183 +388,6 @@ impl<'a> Tracer<'a> {
             args.push((buffer, dtype));
             args.len() - 1
         })
-    }
-
-    /// Takes the data-dependent parts out of an expression; `None` if it is not linear in them.
-    fn split_indirect(&self, expr: Dim) -> Option<(Dim, Vec<(ValueId, Dim)>)> {
-        let mut rest = expr;
-        let mut parts = Vec::new();
-        for &(symbol, value) in &self.indirect {
-            if rest.contains(symbol) {
-                let (coef, other) = rest.linear_in(symbol)?;
-                let moves =
-                    |s: Symbol| crate::domain::axis_number(s).is_some() || self.indirect.iter().any(|i| i.0 == s);
-                if coef.symbols().into_iter().any(moves) {
-                    return None;
-                }
-                rest = other;
-                parts.push((value, coef));
-            }
-        }
-        Some((rest, parts))
-    }
-
-    /// An index expression, data-dependent or not, as a value.
-    fn index_value(&mut self, expr: &Dim, dtype: DType) -> Option<ValueId> {
-        let (rest, parts) = self.split_indirect(expr.clone())?;
-        let dag = &mut self.trace.dag;
-        let mut sum = dag.index(rest, dtype);
-        for (value, stride) in parts {
-            let (value, stride) = (dag.cast(value, dtype), dag.index(stride, dtype));
-            let part = if dag.as_constant(stride).is_some_and(|c| c.as_i64() == 1) {
-                value
-            } else {
-                dag.binary(BinaryOp::Mul, value, stride)
-            };
-            sum = match dag.as_constant(sum) {
-                Some(c) if c.as_i64() == 0 => part,
-                _ => dag.binary(BinaryOp::Add, sum, part),
-            };
-        }
-        Some(sum)
-    }
-
-    /// Whether `low ≤ expr < high`.
-    fn in_range(&mut self, expr: &Dim, low: &Dim, high: &Dim) -> Option<Truth> {
-        let (above, below) = (expr - low, high - 1 - expr);
-        let (fits_low, fits_high) = (above.is_nonneg(&self.ranges), below.is_nonneg(&self.ranges));
-        if fits_low && fits_high {
-            return Some(Truth::Always);
-        }
-        if (-above - 1).is_nonneg(&self.ranges) || (-below - 1).is_nonneg(&self.ranges) {
-            return Some(Truth::Never);
-        }
-        if !self.indirect.iter().any(|(symbol, _)| expr.contains(*symbol)) {
-            let kind = InstKind::InRange { expr: expr.clone(), low: low.clone(), high: high.clone() };
-            return Some(Truth::When(self.trace.dag.inst(kind, DType::Bool)));
-        }
-        let value = self.index_value(expr, DType::I64)?;
-        let dag = &mut self.trace.dag;
-        let (low, high) = (dag.index(low.clone(), DType::I64), dag.index(high.clone(), DType::I64));
-        let (not_below, not_above) = (dag.compare(CompareOp::Ge, value, low), dag.compare(CompareOp::Lt, value, high));
-        Some(Truth::When(dag.and(Some(not_below), not_above)))
-    }
-
-    fn pad(
-        &mut self,
-        operand: NodeId,
-        low: &[Dim],
-        value: Scalar,
-        index: IndexId,
-        guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
-        let at = self.indexes.get(index);
-        let shape = &self.scope.graph.ty(operand).shape;
-        let filler = self.trace.dag.constant(value);
-        let mut condition: Option<ValueId> = None;
-        let mut inner = Vec::with_capacity(at.len());
-        for ((at, low), size) in at.iter().zip(low).zip(shape) {
-            inner.push(at - low);
-            match self.in_range(at, low, &(low + size)).ok_or(Misfit { node: operand })? {
-                Truth::Always => {}
-                Truth::Never => return Ok(filler),
-                Truth::When(inside) => condition = Some(self.trace.dag.and(condition, inside)),
-            }
-        }
-        let inner = self.indexes.intern(inner);
-        let Some(condition) = condition else { return self.emit(operand, inner, guard) };
-        let both = self.trace.dag.and(guard, condition);
-        let value = self.emit(operand, inner, Some(both))?;
-        let dag = &mut self.trace.dag;
-        // A guarded load gives zero by itself where it is not allowed.
-        let zero = dag.as_constant(filler).is_some_and(|c| c.as_f64().to_bits() == 0);
-        let guarded =
-            matches!(&dag.value(value).def, Def::Inst(InstKind::Load { guard: Some(g), .. }) if *g == condition);
-        Ok(if zero && guarded { value } else { dag.select(condition, value, filler) })
-    }
-
-    fn concat(
-        &mut self,
-        operands: &[NodeId],
-        axis: usize,
-        index: IndexId,
-        guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
-        let graph = self.scope.graph;
-        let at = self.indexes.get(index);
-        let mut start = Dim::default();
-        let mut parts: Vec<(Option<ValueId>, ValueId)> = Vec::new();
-        for &operand in operands {
-            let size = &graph.ty(operand).shape[axis];
-            let end = &start + size;
-            let truth = self.in_range(&at[axis], &start, &end).ok_or(Misfit { node: operand })?;
-            let mut inner = at.to_vec();
-            inner[axis] = &at[axis] - &start;
-            start = end;
-            if size.is_zero() || matches!(truth, Truth::Never) {
-                continue;
-            }
-            let inner = self.indexes.intern(inner);
-            match truth {
-                Truth::When(condition) => {
-                    let both = self.trace.dag.and(guard, condition);
-                    let value = self.emit(operand, inner, Some(both))?;
-                    parts.push((Some(condition), value));
-                }
-                _ => {
-                    let value = self.emit(operand, inner, guard)?;
-                    parts.push((None, value));
-                    break;
-                }
-            }
-        }
-        let dag = &mut self.trace.dag;
-        let Some((_, last)) = parts.pop() else {
-            // Out of range of every operand: a guard keeps the value from being used.
-            let dtype = graph.ty(operands[0]).dtype;
-            return Ok(dag.constant(if dtype.is_float() { Scalar::float(dtype, 0.0) } else { Scalar::int(dtype, 0) }));
-        };
-        Ok(parts.into_iter().rev().fold(last, |otherwise, (condition, value)| match condition {
-            Some(condition) => dag.select(condition, value, otherwise),
-            None => value,
-        }))
-    }
-
-    fn gather(
-        &mut self,
-        source: NodeId,
-        positions: NodeId,
-        axis: usize,
-        index: IndexId,
-        guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
-        let graph = self.scope.graph;
-        let position = self.emit(positions, index, guard)?;
-        let dag = &mut self.trace.dag;
-        let mut position = dag.cast(position, DType::I64);
-        let mut size = graph.ty(source).shape[axis].clone();
-        if let Some(guard) = guard {
-            // What is computed where the guard is false must not be reported.
-            let zero = dag.constant(Scalar::int(DType::I64, 0));
-            position = dag.select(guard, position, zero);
-            size = Dim::max_of([size, Dim::from(1)]);
-        }
-        let checked = dag.inst(InstKind::CheckIndex { value: position, size: size.clone() }, DType::I64);
-        let symbol = match self.indirect.iter().find(|(_, value)| *value == checked) {
-            Some((symbol, _)) => *symbol,
-            None => {
-                let name = format!("at{}", self.indirect.len());
-                let symbol = Symbol::new(&name).ok_or(Misfit { node: source })?;
-                self.ranges.set_below(symbol, size);
-                self.indirect.push((symbol, checked));
-                symbol
-            }
-        };
-        let mut inner = self.indexes.get(index).to_vec();
-        inner[axis] = symbol.into();
-        let inner = self.indexes.intern(inner);
-        // Whatever does not work at a data-dependent index works from memory.
-        self.emit(source, inner, guard).map_err(|_| Misfit { node: source })
     }
 }
 
