@@ -103,7 +103,10 @@ impl Tensor {
         let shape = resolve_shape(op, shape, at)?;
         check_size(op, &shape, dtype, at)?;
         let one = Tensor::scalar_at(value.to_scalar(dtype), device, at)?;
-        one.broadcast_at(op, &shape, at)?.contiguous_at(at)
+        one.broadcast_at(op, &shape, at)?.contiguous_at(at).map_err(|error| match error {
+            Error::Runtime { cause, at, .. } => Error::Runtime { op: op.to_owned(), cause, at },
+            error => error,
+        })
     }
 
     /// Zeros.

@@ -45,10 +45,9 @@ fn every_example_of_every_op() {
             if let Err(why) = check(compiled.and_then(|c| c.run(&inputs)), &want, &tolerance) {
                 failures.push(format!("{}: compiled: {why}", example.name));
             }
-            if binding.is_empty() {
-                if let Err(why) = check(run_eagerly(&example.graph, &inputs), &want, &tolerance) {
-                    failures.push(format!("{}: eager: {why}", example.name));
-                }
+            let eager = binding.is_empty().then(|| check(run_eagerly(&example.graph, &inputs), &want, &tolerance));
+            if let Some(Err(why)) = eager {
+                failures.push(format!("{}: eager: {why}", example.name));
             }
             count += 1;
         }
