@@ -28,6 +28,8 @@ const B_BYTES: usize = 384 << 10;
 const A_PANEL_BYTES: usize = 22 << 10;
 /// K of one chunk; a longer K keeps the whole block's accumulators in memory between chunks.
 const K_CHUNK: usize = 8192;
+/// Rows of B that are packed together where columns are contiguous.
+const RUN_ROWS: usize = 8;
 /// Tasks a thread should get, so that an interrupted one is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
@@ -319,15 +321,22 @@ where
                 Operand::Packed(_) => unreachable!("a packed B is not packed again"),
             }
         };
-        for (i, start) in (0..columns.len()).step_by(nr).enumerate() {
-            let lanes = first + start..first + columns.len().min(start + nr);
-            // SAFETY: panel i of the scratch for B.
-            unsafe {
-                let to = to.add(i * nr * units.len());
-                if self.units.pairs {
-                    pack_pairs(self.gemm.isa, &from, lanes, nr, units.clone(), self.gemm.k, to.cast());
-                } else {
-                    pack::<T>(self.gemm.isa, &from, lanes, nr, ks.clone(), to);
+        // Contiguous columns are read in runs over all panels, a few rows at a time; contiguous k panel by panel.
+        let rows = if from.lane_stride == 1 { RUN_ROWS } else { units.len().max(1) };
+        for row in (0..units.len()).step_by(rows) {
+            let count = rows.min(units.len() - row);
+            for (i, start) in (0..columns.len()).step_by(nr).enumerate() {
+                let lanes = first + start..first + columns.len().min(start + nr);
+                // SAFETY: rows of panel i of the scratch for B.
+                unsafe {
+                    let to = to.add((i * units.len() + row) * nr);
+                    if self.units.pairs {
+                        let pairs = units.start + row..units.start + row + count;
+                        pack_pairs(self.gemm.isa, &from, lanes, nr, pairs, self.gemm.k, to.cast());
+                    } else {
+                        let ks = ks.start + row..ks.start + row + count;
+                        pack::<T>(self.gemm.isa, &from, lanes, nr, ks, to);
+                    }
                 }
             }
         }

@@ -179,7 +179,7 @@ mod x86 {
                     // SAFETY: only the valid lanes are read and only lanes of the panel are written.
                     unsafe {
                         let row = L::load_512(part.at::<L>(first, k), mask);
-                        _mm512_mask_storeu_ps(part.panel.add(k * width + first), stored, row);
+                        store(part.panel.add(k * width + first), stored, row);
                     }
                 }
                 continue;
@@ -195,8 +195,22 @@ mod x86 {
                 transpose_512(&mut rows);
                 for (step, row) in rows.iter().enumerate().take(steps) {
                     // SAFETY: only lanes of the panel are written.
-                    unsafe { _mm512_mask_storeu_ps(part.panel.add((k + step) * width + first), stored, *row) };
+                    unsafe { store(part.panel.add((k + step) * width + first), stored, *row) };
                 }
+            }
+        }
+    }
+
+    /// Stores the lanes of a mask.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn store(at: *mut f32, mask: __mmask16, v: __m512) {
+        // SAFETY: the lanes of the mask are writable at `at`.
+        unsafe {
+            if mask == !0 {
+                _mm512_storeu_ps(at, v);
+            } else {
+                _mm512_mask_storeu_ps(at, mask, v);
             }
         }
     }
