@@ -9,6 +9,8 @@ pub(crate) const LOAD: u32 = 3;
 pub(crate) const TEMP: u32 = 2;
 /// Above this, computing a value again is dearer than keeping it.
 pub(crate) const EXPENSIVE: u32 = 8;
+/// What an operand of a product may cost that is computed as it is read.
+pub(crate) const PROLOGUE: u32 = 5;
 /// The most inlined nodes of one value.
 pub(crate) const MAX_INLINE: u32 = 64;
 /// A reduction of at most this many elements is computed inline.

@@ -2,7 +2,8 @@
 
 use crate::assemble::{Needed, argument, arguments, renumber, step, stores};
 use crate::axes::{self, Renamed};
-use crate::dag::{Dag, Def};
+use crate::cost;
+use crate::dag::{Dag, Def, visit_operands};
 use crate::domain::{Domain, Root};
 use crate::group::{Group, trace_group};
 use crate::kernel::{Axis, InstKind, Kernel, KernelBody, MatmulBody, Prologue, ValueId};
@@ -104,7 +105,7 @@ fn prologue(
     let mut tracer = Tracer::new(scope, &space.domain);
     let value = tracer.value_at(operand, index.to_vec())?;
     let trace = tracer.finish();
-    if !is_plain(&trace.dag, value, space.domain.shape.len()) {
+    if !is_cheap(&trace.dag, value, space.domain.shape.len()) {
         return Err(Misfit { node: operand });
     }
     let (mut insts, value) = straight(&trace.dag, &[], Some(value));
@@ -114,15 +115,35 @@ fn prologue(
     Ok(Prologue { insts, value })
 }
 
-/// True for one load at a place that is linear in every axis, perhaps converted.
-fn is_plain(dag: &Dag, value: ValueId, rank: usize) -> bool {
-    match &dag.value(value).def {
-        Def::Inst(InstKind::Load { place, guard: None }) if place.indirect.is_empty() => {
-            (0..rank).all(|d| place.offset.linear_in(Symbol::axis(d)).is_some_and(|(coef, _)| is_fixed(&coef, rank)))
+/// True for loads at places that are linear in every axis, and a few cheap ops on them.
+fn is_cheap(dag: &Dag, value: ValueId, rank: usize) -> bool {
+    let (mut open, mut seen, mut price) = (vec![value], vec![false; dag.values().len()], 0);
+    while let Some(id) = open.pop() {
+        if std::mem::replace(&mut seen[id.0 as usize], true) {
+            continue;
         }
-        Def::Inst(InstKind::Cast(x) | InstKind::Round(x, _)) => is_plain(dag, *x, rank),
-        _ => false,
+        let Def::Inst(kind) = &dag.value(id).def else { return false };
+        match kind {
+            InstKind::Load { place, guard: None } if place.indirect.is_empty() => {
+                let linear = |d| place.offset.linear_in(Symbol::axis(d)).is_some_and(|(coef, _)| is_fixed(&coef, rank));
+                if !(0..rank).all(linear) {
+                    return false;
+                }
+            }
+            InstKind::Const(_) => {}
+            InstKind::Unary(..)
+            | InstKind::Binary(..)
+            | InstKind::Compare(..)
+            | InstKind::Select(..)
+            | InstKind::Cast(_)
+            | InstKind::Round(..) => {
+                price += cost::of_inst(kind);
+                visit_operands(kind, &mut |x| open.push(x));
+            }
+            _ => return false,
+        }
     }
+    price <= cost::PROLOGUE
 }
 
 fn is_fixed(coef: &Dim, rank: usize) -> bool {

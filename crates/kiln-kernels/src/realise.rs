@@ -185,11 +185,47 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], realised: &mut [bool]) {
         }
         for &operand in &node.operands {
             let casts = matches!(node.op, Op::Dot { .. });
+            let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
+            let bits = graph.ty(operand).dtype.size_in_bits();
+            if casts && is_short_chain(graph, operand, realised, &mut chain) && chain.narrowest < bits {
+                continue;
+            }
             if let Some(base) = base_of_operand(graph, operand, inline_counts, realised, casts) {
                 realised[base.index()] = true;
             }
         }
     }
+}
+
+/// What is known of an operand that might be computed as it is read.
+struct Chain {
+    /// What its ops may still cost.
+    left: u32,
+    /// Bits of the narrowest element read.
+    narrowest: usize,
+}
+
+/// True if an operand takes a few cheap ops on inputs. If these are narrower than the operand (quantised weights), a product
+/// computes it as it reads them: less memory is read than if the operand were written before.
+fn is_short_chain(graph: &Graph, id: NodeId, realised: &[bool], chain: &mut Chain) -> bool {
+    let node = graph.node(id);
+    let price = match &node.op {
+        Op::Full { .. } => return true,
+        Op::Input { .. } | Op::Constant(_) => {
+            chain.narrowest = chain.narrowest.min(node.ty.dtype.size_in_bits());
+            return true;
+        }
+        _ if realised[id.index()] => return false,
+        op if op.is_view() => 0,
+        Op::Bitcast(_) => return false,
+        op if op.is_pointwise() => cost::of_op(op),
+        _ => return false,
+    };
+    if price > chain.left {
+        return false;
+    }
+    chain.left -= price;
+    node.operands.iter().all(|&operand| is_short_chain(graph, operand, realised, chain))
 }
 
 /// The node under an engine's operand that must be realised; `None` if it is in memory anyway.
