@@ -179,15 +179,23 @@ fn main() {
         ("full sum 4M", full_sum(1 << 22), vec![1 << 22, 1]),
         ("transpose 1024", transpose(1024, 1024), vec![1 << 20; 2]),
     ];
-    println!("{:26} {:9} {:>8} {:>6} {:>10} {:>8} {:>10} {:>8} {:>8}", "kernel", "target", "compile", "bytes", "1T µs", "GB/s", "nT µs", "GB/s", "memcpy");
+    println!(
+        "{:26} {:9} {:>8} {:>6} {:>10} {:>8} {:>10} {:>8} {:>8}",
+        "kernel", "target", "compile", "bytes", "1T µs", "GB/s", "nT µs", "GB/s", "memcpy"
+    );
     for (name, k, elements) in &all {
         if !name.contains(&filter) {
             continue;
         }
         let kernel = k.kernel();
         let KernelBody::Loop(body) = &kernel.body else { continue };
-        let mut buffers: Vec<HostTensor> =
-            kernel.buffers.iter().zip(elements).enumerate().map(|(s, (b, &n))| tensor(b.dtype, n, s as u64, false)).collect();
+        let mut buffers: Vec<HostTensor> = kernel
+            .buffers
+            .iter()
+            .zip(elements)
+            .enumerate()
+            .map(|(s, (b, &n))| tensor(b.dtype, n, s as u64, false))
+            .collect();
         let bytes: usize = buffers.iter().map(|b| b.bytes().len()).sum();
         let copy = {
             let (a, mut b) = (vec![1u8; bytes / 2], vec![0u8; bytes / 2]);
@@ -201,8 +209,10 @@ fn main() {
                 0.05,
             );
             let compiled = LoopKernel::compile(&kernel, body, isa, Options::default()).unwrap();
-            let raw: Vec<RawBuffer> =
-                buffers.iter_mut().map(|b| RawBuffer { ptr: b.bytes_mut().as_mut_ptr(), bytes: b.bytes().len() }).collect();
+            let raw: Vec<RawBuffer> = buffers
+                .iter_mut()
+                .map(|b| RawBuffer { ptr: b.bytes_mut().as_mut_ptr(), bytes: b.bytes().len() })
+                .collect();
             // SAFETY: the buffers are as large as the kernel's places.
             let mut run = || unsafe { compiled.launch(&raw, &[]).unwrap() };
             let threads = pool::threads();

@@ -92,7 +92,7 @@ const UNBORN: u32 = u32::MAX;
 
 /// Assigns registers. `early` tells instructions that write their result before they have read every operand.
 pub fn allocate(f: &Function, registers: Registers, early: &dyn Fn(&Inst) -> bool) -> Allocation {
-    let (life, has_call) = lives(f, early);
+    let life = lives(f, early);
     let mut scan = Scan {
         registers,
         free: [registers.int, registers.vector, registers.mask],
@@ -123,18 +123,16 @@ pub fn allocate(f: &Function, registers: Registers, early: &dyn Fn(&Inst) -> boo
         scan.place(class, dst, inst);
     }
     let mut hoisted = Vec::new();
-    if !has_call {
-        constants.sort_unstable_by_key(|&(weight, v)| (std::cmp::Reverse(weight), v));
-        let mut left = registers.vector & !scan.touched[Class::Vector as usize];
-        for (weight, v) in constants {
-            if left == 0 || weight < 8 {
-                break; // used outside loops only: nothing to gain
-            }
-            let reg = left.trailing_zeros() as u8;
-            left &= left - 1;
-            scan.loc[v.index()] = Loc::Reg(reg);
-            hoisted.push((v, reg));
+    constants.sort_unstable_by_key(|&(weight, v)| (std::cmp::Reverse(weight), v));
+    let mut left = registers.vector & !scan.touched[Class::Vector as usize];
+    for (weight, v) in constants {
+        if left == 0 || weight < 8 {
+            break; // used outside loops only: nothing to gain
         }
+        let reg = left.trailing_zeros() as u8;
+        left &= left - 1;
+        scan.loc[v.index()] = Loc::Reg(reg);
+        hoisted.push((v, reg));
     }
     Allocation {
         vector_slots: scan.slots[1] + scan.slots[2],
@@ -146,8 +144,8 @@ pub fn allocate(f: &Function, registers: Registers, early: &dyn Fn(&Inst) -> boo
     }
 }
 
-/// Intervals and weights, and whether anything is called.
-fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> (Vec<Life>, bool) {
+/// Intervals and weights.
+fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
     let mut ends = vec![0u32; f.insts.len()];
     let mut open = Vec::new();
     for (at, inst) in f.insts.iter().enumerate() {
@@ -158,13 +156,11 @@ fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> (Vec<Life>, bool) {
         }
     }
     let mut life = vec![Life { start: UNBORN, end: 0, weight: 0, depth: 0 }; f.types.len()];
-    let mut has_call = false;
     // Ends of the loops that are open, and what closes.
     let mut loops: Vec<u32> = Vec::new();
     let mut closers: Vec<Option<usize>> = Vec::new();
     for (at, inst) in f.insts.iter().enumerate() {
         let at32 = at as u32;
-        has_call |= matches!(inst.op, Op::Call(_));
         let mut touch = |v: V, pos: u32, loops: &[u32]| {
             let l = &mut life[v.index()];
             if l.start == UNBORN {
@@ -201,7 +197,7 @@ fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> (Vec<Life>, bool) {
             touch(inst.dst, 2 * at32 + 1, &loops);
         }
     }
-    (life, has_call)
+    life
 }
 
 struct Scan<'a> {

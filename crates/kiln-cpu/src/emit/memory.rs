@@ -179,14 +179,7 @@ impl Emitter<'_> {
             self.asm.mr(ops::VMOVUPS_ST, self.width_of(index_bytes), indices, at);
         }
         if mask.is_some() {
-            if self.avx512 {
-                let k = self.kreg(mask, K1);
-                self.asm.kmov_to(MaskSize::D, Gpr::RCX, k);
-            } else {
-                let k = self.reg(mask, self.s0);
-                let vop = if self.mask_lane() == 4 { ops::VMOVMSKPS } else { ops::VMOVMSKPD };
-                self.asm.rm(vop, Width::V256, Gpr::RCX, k);
-            }
+            self.mask_bits(mask, Gpr::RCX);
         }
         if load && mask.is_some() {
             self.asm.rvm(ops::VXORPS, Width::V128, self.s0, self.s0, self.s0);

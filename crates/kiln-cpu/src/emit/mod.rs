@@ -124,7 +124,7 @@ impl Emitter<'_> {
             let slot = self.int_slot(self.alloc.int_slots + n as u32);
             self.asm.store(slot, r, Size::Q);
         }
-        for (v, reg) in std::mem::take(&mut self.alloc.hoisted) {
+        for (v, reg) in self.alloc.hoisted.clone() {
             self.load_const(v, VReg(reg));
         }
         for at in 0..self.f.insts.len() {

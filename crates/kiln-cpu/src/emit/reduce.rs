@@ -76,11 +76,19 @@ impl Emitter<'_> {
 
     /// Calls a scalar function on packed lanes, with everything live saved around it.
     pub(super) fn call(&mut self, f: ScalarFn, inst: &Inst) {
-        let [a, b, ..] = inst.args;
+        let [a, b, mask, other] = inst.args;
         let ty = inst.ty;
         let width = self.width(ty);
-        let x = self.reg(a, self.s0);
         let (wa, wb, wr) = (self.work(0), self.work(1), self.work(2));
+        let none = self.asm.label();
+        if mask.is_some() {
+            let y = self.reg(other, self.s0);
+            self.asm.mr(ops::VMOVUPS_ST, width, wr, y);
+            self.mask_bits(mask, Gpr::RAX);
+            self.asm.test(Gpr::RAX, Gpr::RAX);
+            self.asm.jcc(Cond::Equal, none);
+        }
+        let x = self.reg(a, self.s0);
         self.asm.mr(ops::VMOVUPS_ST, width, wa, x);
         if b.is_some() {
             let y = self.reg(b, self.s0);
@@ -98,7 +106,8 @@ impl Emitter<'_> {
             }
         }
         let moved = |m: Mem| m.offset(bytes);
-        self.asm.lea(Gpr::RDI, moved(wr));
+        let result = if mask.is_some() { self.work(3) } else { wr };
+        self.asm.lea(Gpr::RDI, moved(result));
         self.asm.lea(Gpr::RSI, moved(wa));
         self.asm.lea(Gpr::RDX, moved(if b.is_some() { wb } else { wa }));
         self.asm.mov_imm(Gpr::RCX, self.lanes as i64);
@@ -114,9 +123,37 @@ impl Emitter<'_> {
             }
         }
         self.asm.alu_imm(Alu::Add, Gpr::RSP, bytes);
+        for (v, reg) in self.alloc.hoisted.clone() {
+            self.load_const(v, VReg(reg));
+        }
+        if mask.is_some() {
+            self.asm.rm(ops::VMOVUPS, width, self.s0, result);
+            if self.avx512 {
+                let k = self.kreg(mask, K1);
+                let store = if ty.lane_bytes() == 4 { ops::VMOVUPS_ST } else { ops::VMOVUPD_ST };
+                self.asm.vector(store, width, Args::mr(wr, self.s0).mask(k));
+            } else {
+                // The narrowing of a mask takes the fourth work area, which is free again.
+                let k = self.vmask(mask, ty.lane_bytes(), self.s1);
+                let store = if ty.lane_bytes() == 4 { ops::VMASKMOVPS_ST } else { ops::VMASKMOVPD_ST };
+                self.asm.vector(store, width, Args::rvm(self.s0, k, wr));
+            }
+            self.asm.bind(none);
+        }
         let dst = self.dst(inst.dst);
         self.asm.rm(ops::VMOVUPS, width, dst, wr);
         self.done(inst.dst, dst);
+    }
+
+    /// One bit a lane of a mask.
+    pub(super) fn mask_bits(&mut self, mask: V, dst: Gpr) {
+        if self.avx512 {
+            let k = self.kreg(mask, K1);
+            return self.asm.kmov_to(MaskSize::D, dst, k);
+        }
+        let k = self.reg(mask, self.s0);
+        let vop = if self.mask_lane() == 4 { ops::VMOVMSKPS } else { ops::VMOVMSKPD };
+        self.asm.rm(vop, Width::V256, dst, k);
     }
 
     fn full_width(&self) -> Width {

@@ -1,6 +1,10 @@
 //! Functions of floats as vector code.
 
 mod exponential;
+mod logarithm;
+mod trigonometric;
+
+pub use exponential::one_plus_tanh;
 
 use crate::vir::*;
 use kiln_ir::{BinaryOp, UnaryOp};
@@ -71,6 +75,18 @@ pub fn unary(b: &mut Builder, op: UnaryOp, ty: Ty, x: V) -> V {
         UnaryOp::Not => return x,
         UnaryOp::Exp if f32 => return exponential::exp(b, x),
         UnaryOp::Tanh if f32 => return exponential::tanh(b, x),
+        UnaryOp::Exp2 if f32 => return exponential::exp2(b, x),
+        UnaryOp::Expm1 if f32 => return exponential::expm1(b, x),
+        UnaryOp::Erf if f32 => return exponential::erf(b, x),
+        UnaryOp::Log if f32 => return logarithm::log(b, x),
+        UnaryOp::Log2 if f32 => return logarithm::log2(b, x),
+        UnaryOp::Log1p if f32 => return logarithm::log1p(b, x),
+        UnaryOp::Sin if f32 => return trigonometric::sin(b, x),
+        UnaryOp::Cos if f32 => return trigonometric::cos(b, x),
+        UnaryOp::Tan if f32 => return trigonometric::tan(b, x),
+        UnaryOp::Asin if f32 => return trigonometric::asin(b, x),
+        UnaryOp::Acos if f32 => return trigonometric::acos(b, x),
+        UnaryOp::Atan if f32 => return trigonometric::atan(b, x),
         UnaryOp::Exp => ScalarFn::Exp,
         UnaryOp::Exp2 => ScalarFn::Exp2,
         UnaryOp::Expm1 => ScalarFn::Expm1,
@@ -94,9 +110,39 @@ pub fn unary(b: &mut Builder, op: UnaryOp, ty: Ty, x: V) -> V {
 /// A function of two operands that is no single instruction.
 pub fn binary(b: &mut Builder, op: BinaryOp, ty: Ty, x: V, y: V) -> V {
     let f = match op {
+        BinaryOp::Atan2 if ty == Ty::F32 => return trigonometric::atan2(b, x, y),
+        BinaryOp::Rem if ty.is_float() => return remainder(b, ty, x, y),
         BinaryOp::Pow => ScalarFn::Pow,
         BinaryOp::Atan2 => ScalarFn::Atan2,
         _ => ScalarFn::Rem,
     };
     call(b, f, ty, &[x, y])
+}
+
+/// x − trunc(x / y)·y, exactly. The quotient is at most one off as long as it is a small integer, and the product with it is
+/// rounded together with the difference, which is exact; other lanes call the scalar function.
+fn remainder(b: &mut Builder, ty: Ty, x: V, y: V) -> V {
+    let quotient = b.div(ty, x, y);
+    let n = b.un(UnOp::Trunc, ty, quotient);
+    let r = b.fnma(ty, n, y, x);
+    // One step back where the remainder has got the other sign than x; the result keeps x's sign, on zeros too.
+    let (zero, divisor) = (b.splat(ty, 0.0), abs(b, ty, y));
+    let sign = sign_bit(b, ty, x);
+    let r = b.xor(ty, r, sign);
+    let under = b.compare(CompareOp::Lt, ty, r, zero);
+    let up = b.add(ty, r, divisor);
+    let r = b.select(ty, under, up, r);
+    let over = b.compare(CompareOp::Ge, ty, r, divisor);
+    let down = b.sub(ty, r, divisor);
+    let r = b.select(ty, over, down, r);
+    let r = abs(b, ty, r);
+    let r = b.or(ty, r, sign);
+    let size = abs(b, ty, quotient);
+    let limit = b.splat(ty, if ty == Ty::F32 { 4194304.0 } else { 1e15 });
+    let small = b.compare(CompareOp::Lt, ty, size, limit);
+    let infinity = b.splat(ty, f64::INFINITY);
+    let finite = b.compare(CompareOp::Lt, ty, divisor, infinity);
+    let plain = b.and(Ty::Mask, small, finite);
+    let rest = b.not(plain);
+    b.pure(Op::Call(ScalarFn::Rem), ty, ty, &[x, y, rest, r])
 }

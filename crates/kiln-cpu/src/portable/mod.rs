@@ -176,7 +176,9 @@ impl Machine<'_> {
             Op::Reduce(kind) => [reduce(kind, ty, self.vector(a)); LANES],
             Op::Call(f) => {
                 let (x, y) = (*self.vector(a), if b.is_some() { *self.vector(b) } else { [0; LANES] });
-                std::array::from_fn(|i| ops::call(f, ty, x[i], y[i]))
+                let mask = self.mask(c);
+                let other = if c.is_some() { *self.vector(d) } else { x };
+                std::array::from_fn(|i| if mask[i] != 0 { ops::call(f, ty, x[i], y[i]) } else { other[i] })
             }
             Op::CheckIndex => {
                 let (size, record) = (self.int(b), self.int(d));

@@ -326,7 +326,8 @@ pub enum Op {
     Scale,
     /// Vector: all lanes combined, in every lane.
     Reduce(Combine),
-    /// Vector: a scalar function, lane by lane, of a (and b).
+    /// Vector: a scalar function, lane by lane, of a (and b). With a mask c: only where it is true, else d, and nothing is
+    /// called where no lane is.
     Call(ScalarFn),
     /// a where 0 ≤ a < scalar b, else 0; then, if mask c (absent: all) is true there, the record at d is filled.
     CheckIndex,

@@ -1,0 +1,130 @@
+//! Accuracy of the functions of F32: units in the last place against f64, over samples of all bit patterns (every pattern
+//! with `KILN_EXHAUSTIVE=1` in a release build, which takes minutes).
+
+mod support;
+use kiln_cpu::features::Isa;
+use kiln_cpu::loops::LoopKernel;
+use kiln_cpu::lower::Options;
+use kiln_cpu::vir::ScalarFn;
+use kiln_ir::*;
+use kiln_kernels::kernel::*;
+use kiln_runtime::RawBuffer;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use support::*;
+
+/// The bounds that the table in `math` states.
+const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 14] = [
+    (UnaryOp::Exp, ScalarFn::Exp, 1.0),
+    (UnaryOp::Exp2, ScalarFn::Exp2, 1.0),
+    (UnaryOp::Expm1, ScalarFn::Expm1, 2.0),
+    (UnaryOp::Log, ScalarFn::Log, 1.0),
+    (UnaryOp::Log2, ScalarFn::Log2, 2.0),
+    (UnaryOp::Log1p, ScalarFn::Log1p, 2.0),
+    (UnaryOp::Sin, ScalarFn::Sin, 2.0),
+    (UnaryOp::Cos, ScalarFn::Cos, 2.0),
+    (UnaryOp::Tan, ScalarFn::Tan, 2.0),
+    (UnaryOp::Asin, ScalarFn::Asin, 2.0),
+    (UnaryOp::Acos, ScalarFn::Acos, 2.0),
+    (UnaryOp::Atan, ScalarFn::Atan, 2.0),
+    (UnaryOp::Tanh, ScalarFn::Tanh, 2.0),
+    (UnaryOp::Erf, ScalarFn::Erf, 1.0),
+];
+
+/// Distance of an f32 from an exact value, in units of the last place of the latter rounded.
+fn ulps(got: f32, want: f64) -> f64 {
+    let rounded = want as f32;
+    if rounded.is_nan() || got.is_nan() {
+        return if rounded.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    if rounded == got {
+        // Zero keeps its sign.
+        return if got == 0.0 && got.is_sign_negative() != rounded.is_sign_negative() { 0.5 } else { 0.0 };
+    }
+    if rounded.is_infinite() || got.is_infinite() {
+        // One step beyond the largest number.
+        let edge = f64::from(f32::MAX);
+        return if got.is_infinite() && want.abs() > edge * (1.0 - 1e-7) { 1.0 } else { f64::INFINITY };
+    }
+    let exponent = (rounded.abs().to_bits() >> 23).max(1) as i32 - 127 - 23;
+    (f64::from(got) - want).abs() / 2f64.powi(exponent)
+}
+
+fn compile(op: UnaryOp, isa: Isa, n: usize) -> LoopKernel {
+    let mut k = K::new(&[("i0", &n.to_string())], &[]);
+    let (x, y) = (k.input(DType::F32), k.output(DType::F32));
+    let v = k.load(x, "i0");
+    let v = k.unary(op, DType::F32, v);
+    k.store(y, "i0", v);
+    let kernel = k.kernel();
+    let KernelBody::Loop(body) = &kernel.body else { unreachable!() };
+    LoopKernel::compile(&kernel, body, isa, Options::default()).unwrap()
+}
+
+const BLOCK: usize = 1 << 12;
+
+fn run(kernel: &LoopKernel, input: &mut [f32; BLOCK], output: &mut [f32; BLOCK]) {
+    let bytes = 4 * BLOCK;
+    let raw =
+        [RawBuffer { ptr: input.as_mut_ptr().cast(), bytes }, RawBuffer { ptr: output.as_mut_ptr().cast(), bytes }];
+    // SAFETY: both buffers hold a block.
+    unsafe { kernel.launch(&raw, &[]).unwrap() };
+}
+
+/// The worst case over every `step`-th bit pattern, and where.
+fn worst(op: UnaryOp, f: ScalarFn, targets: &[Isa], step: u64, threads: usize) -> (f64, f32) {
+    let next = AtomicU64::new(0);
+    let found = Mutex::new((0f64, 0f32));
+    let kernels: Vec<LoopKernel> = targets.iter().map(|&isa| compile(op, isa, BLOCK)).collect();
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            s.spawn(|| {
+                let (mut input, mut output) = ([0f32; BLOCK], [0f32; BLOCK]);
+                let mut local = (0f64, 0f32);
+                loop {
+                    let first = next.fetch_add(BLOCK as u64 * step, Ordering::Relaxed);
+                    if first >= 1 << 32 {
+                        break;
+                    }
+                    for (i, x) in input.iter_mut().enumerate() {
+                        *x = f32::from_bits((first + i as u64 * step) as u32);
+                    }
+                    let want: Vec<f64> = input.iter().map(|&x| f.float(x.into(), 0.0)).collect();
+                    for kernel in &kernels {
+                        run(kernel, &mut input, &mut output);
+                        for i in 0..BLOCK {
+                            let e = ulps(output[i], want[i]);
+                            if e > local.0 {
+                                local = (e, input[i]);
+                            }
+                        }
+                    }
+                }
+                let mut all = found.lock().unwrap();
+                if local.0 > all.0 {
+                    *all = local;
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap()
+}
+
+#[test]
+fn functions_stay_within_their_bounds() {
+    let exhaustive = std::env::var("KILN_EXHAUSTIVE").is_ok();
+    let only = std::env::var("KILN_FUNCTION").unwrap_or_default();
+    let (step, threads) =
+        if exhaustive { (1, std::thread::available_parallelism().map_or(2, |n| n.get())) } else { (1999, 1) };
+    let mut failed = false;
+    for (op, f, bound) in FUNCTIONS {
+        if !op.name().contains(&only) {
+            continue;
+        }
+        let targets: Vec<Isa> = Isa::available().filter(|isa| !exhaustive || *isa != Isa::Portable).collect();
+        let (e, at) = worst(op, f, &targets, step, threads);
+        println!("{:8} {e:.3} ulp at {at:e} ({:08x}), bound {bound}", op.name(), at.to_bits());
+        failed |= e > bound;
+    }
+    assert!(!failed);
+}
