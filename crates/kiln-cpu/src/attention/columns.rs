@@ -1,6 +1,6 @@
 //! Many queries: scores [key][query], a lane is a query.
 
-use super::convert::{pair_rows, scale, single_rows, widen_row};
+use super::convert::{copy_halves, pair_rows, scale, single_rows, widen_row};
 use super::geometry::View;
 use super::mask;
 use super::run::{Job, MOST_ROWS, Task, part};
@@ -283,22 +283,6 @@ impl Job<'_> {
             };
             pack_rows(self.isa, &matrix, task.rows.len(), keys.len(), queries, scratch.mask);
             mask::add(self.isa, scratch.scores, self.scale.on_scores, scratch.mask, keys.len() * queries);
-        }
-    }
-}
-
-/// Copies a row of bf16 and fills up to an even number with zero.
-unsafe fn copy_halves(from: *const u8, step: isize, count: usize, to: *mut u16) {
-    // SAFETY: the row holds `count` elements and `to` an even number of at least as many.
-    unsafe {
-        let from = from.cast::<u16>();
-        if step == 1 && count > 0 {
-            std::ptr::copy_nonoverlapping(from, to, count);
-        } else {
-            (0..count).for_each(|i| *to.add(i) = *from.offset(i as isize * step));
-        }
-        if count % 2 == 1 {
-            *to.add(count) = 0;
         }
     }
 }

@@ -191,3 +191,22 @@ pub(super) unsafe fn narrow_row(isa: Isa, from: *mut f32, factor: f32, count: us
         }
     }
 }
+
+/// Copies a row of bf16 and fills up to an even number with zero.
+///
+/// # Safety
+/// The row holds `count` elements and `to` an even number of at least as many.
+pub(super) unsafe fn copy_halves(from: *const u8, step: isize, count: usize, to: *mut u16) {
+    // SAFETY: the row holds `count` elements and `to` an even number of at least as many.
+    unsafe {
+        let from = from.cast::<u16>();
+        if step == 1 && count > 0 {
+            std::ptr::copy_nonoverlapping(from, to, count);
+        } else {
+            (0..count).for_each(|i| *to.add(i) = *from.offset(i as isize * step));
+        }
+        if count % 2 == 1 {
+            *to.add(count) = 0;
+        }
+    }
+}

@@ -1,7 +1,13 @@
 //! Generated dot products of few queries with many keys, both row-major: `scores[query][key] = Σ q · k`.
 //!
 //! A block of keys passes by once for all queries of the kernel; lanes run along the width and are folded at the end of
-//! each block, four keys at a time.
+//! each block, four keys at a time. How queries are laid out depends on the keys' element:
+//!
+//! ```text
+//!  F32, F16   f32, as they are
+//!  Bf16       f32, of two vectors first the even and then the odd elements: so come two vectors of keys out of one load
+//!  Pairs      bf16, as they are
+//! ```
 
 use super::tile::{Element, load_as_f32, width};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Index, Label, Mem, Size, VReg, Width, ops};
@@ -10,7 +16,7 @@ use crate::features::Isa;
 /// Operands of one call; strides in bytes.
 #[repr(C)]
 pub(super) struct DotArgs {
-    /// Row 0 of the queries: f32.
+    /// Row 0 of the queries.
     pub q: *const f32,
     /// From query to query.
     pub q_stride: usize,
@@ -18,8 +24,8 @@ pub(super) struct DotArgs {
     pub k: *const u8,
     /// From key to key.
     pub k_stride: isize,
-    /// Vectors in a row.
-    pub vectors: usize,
+    /// Steps along a row, [`step`] elements each.
+    pub steps: usize,
     /// How many keys.
     pub keys: usize,
     /// Score (0, 0).
@@ -30,6 +36,14 @@ pub(super) struct DotArgs {
 
 /// A dot-product kernel.
 pub(super) type DotFn = unsafe extern "C" fn(*const DotArgs);
+
+/// Elements of a row that a step takes, for vectors of `lanes`: rows are whole steps.
+pub(super) const fn step(element: Element, lanes: usize) -> usize {
+    match element {
+        Element::F32 | Element::F16 => lanes,
+        Element::Bf16 | Element::Pairs => 2 * lanes,
+    }
+}
 
 /// The most queries of one kernel.
 pub(super) const fn max_queries(isa: Isa) -> usize {
@@ -56,8 +70,8 @@ const Q_AT: Gpr = Gpr::RBP;
 const K_NEXT: Gpr = Gpr::R12;
 const K_STRIDE_3: Gpr = Gpr::R13;
 const Q_STRIDE_3: Gpr = Gpr::R14;
-const END: Gpr = Gpr::R15;
-const SAVED: [Gpr; 6] = [AT, Q_AT, K_NEXT, K_STRIDE_3, Q_STRIDE_3, END];
+const STEPS: Gpr = Gpr::R15;
+const SAVED: [Gpr; 6] = [AT, Q_AT, K_NEXT, K_STRIDE_3, Q_STRIDE_3, STEPS];
 
 struct Generator<'a> {
     asm: &'a mut Assembler,
@@ -74,12 +88,14 @@ pub(super) fn generate(asm: &mut Assembler, isa: Isa, element: Element, queries:
     let block = if queries == 1 { 8 } else { 4 };
     let mut g = Generator { asm, width: width(isa), element, queries };
     SAVED.iter().for_each(|&r| g.asm.push(r));
-    let arguments = [Q, Q_STRIDE, K, K_STRIDE, END, KEYS, SCORES, SCORE_STRIDE];
+    let arguments = [Q, Q_STRIDE, K, K_STRIDE, STEPS, KEYS, SCORES, SCORE_STRIDE];
     for (i, register) in arguments.into_iter().enumerate() {
         g.asm.load(register, Mem::base(ARGS).offset(8 * i as i32), Size::Q);
     }
-    let shift = g.width.bytes().trailing_zeros() as u8;
-    g.asm.shift_imm(crate::asm::Shift::Shl, END, shift);
+    if element == Element::Bf16 {
+        let high_half = g.asm.constant(&0xffff_0000u32.to_le_bytes());
+        g.asm.rm(ops::VPBROADCASTD, g.width, g.high_half(), high_half);
+    }
     g.asm.lea(K_STRIDE_3, Mem::indexed(K_STRIDE, K_STRIDE, 2));
     g.asm.lea(Q_STRIDE_3, Mem::indexed(Q_STRIDE, Q_STRIDE, 2));
     let (blocks, ones, one, done) = (g.asm.label(), g.asm.label(), g.asm.label(), g.asm.label());
@@ -104,6 +120,16 @@ pub(super) fn generate(asm: &mut Assembler, isa: Isa, element: Element, queries:
 }
 
 impl Generator<'_> {
+    /// Vectors of queries in a step.
+    fn query_vectors(&self) -> usize {
+        if self.element == Element::Bf16 { 2 } else { 1 }
+    }
+
+    /// The mask of odd elements of bf16; the last register of either target that no block takes.
+    fn high_half(&self) -> VReg {
+        VReg(15 + 16 * u8::from(self.width == Width::V512))
+    }
+
     /// Scores of `keys` keys; moves K and SCORES on.
     fn block(&mut self, keys: usize) {
         let (width, queries) = (self.width, self.queries);
@@ -118,34 +144,20 @@ impl Generator<'_> {
         }
         self.asm.mov(AT, K);
         self.asm.mov(Q_AT, Q);
-        self.asm.mov(LEFT, END);
+        self.asm.mov(LEFT, STEPS);
         let (along, done) = (self.asm.label(), self.asm.label());
         self.asm.test(LEFT, LEFT);
         self.asm.jcc(Cond::Equal, done);
         self.asm.bind(along);
-        let indexed = |base, g, scale| Mem { index: Index::Scaled(g, scale), ..Mem::base(base) };
-        let rows = |base, stride, stride_3, row: usize| match row {
-            0 => Mem::base(base),
-            1 => indexed(base, stride, 1),
-            2 => indexed(base, stride, 2),
-            _ => indexed(base, stride_3, 1),
-        };
-        for key in 0..keys {
-            let base = if key < 4 { AT } else { K_NEXT };
-            load_as_f32(self.asm, width, self.element, temp, rows(base, K_STRIDE, K_STRIDE_3, key % 4));
-            for query in 0..queries {
-                let q = rows(Q_AT, Q_STRIDE, Q_STRIDE_3, query);
-                self.asm.rvm(ops::VFMADD231PS, width, acc(query, key), temp, q);
-            }
-        }
+        self.step(keys);
         let bytes = width.bytes() as i32;
-        let key_bytes = if self.element == Element::F32 { bytes } else { bytes / 2 };
+        let key_bytes = if self.element == Element::F16 { bytes / 2 } else { bytes };
         self.asm.alu_imm(Alu::Add, AT, key_bytes);
         if keys == 8 {
             self.asm.alu_imm(Alu::Add, K_NEXT, key_bytes);
         }
-        self.asm.alu_imm(Alu::Add, Q_AT, bytes);
-        self.asm.alu_imm(Alu::Sub, LEFT, bytes);
+        self.asm.alu_imm(Alu::Add, Q_AT, bytes * self.query_vectors() as i32);
+        self.asm.dec(LEFT);
         self.asm.jcc(Cond::NotEqual, along);
         self.asm.bind(done);
         self.asm.mov(AT, SCORES);
@@ -171,6 +183,50 @@ impl Generator<'_> {
             1 => self.asm.alu(Alu::Add, K, K_STRIDE),
             4 => self.asm.lea(K, Mem::indexed(K, K_STRIDE, 4)),
             _ => self.asm.lea(K, Mem::indexed(K, K_STRIDE, 8)),
+        }
+    }
+
+    /// One step along the width, for all queries and keys of a block.
+    fn step(&mut self, keys: usize) {
+        let (width, queries, element) = (self.width, self.queries, self.element);
+        let acc = |query: usize, key: usize| VReg((query * keys + key) as u8);
+        let (key_temp, q_temps) = (VReg((queries * keys) as u8), (queries * keys) as u8 + 2);
+        let indexed = |base, g, scale| Mem { index: Index::Scaled(g, scale), ..Mem::base(base) };
+        let rows = |base, stride, stride_3, row: usize| match row {
+            0 => Mem::base(base),
+            1 => indexed(base, stride, 1),
+            2 => indexed(base, stride, 2),
+            _ => indexed(base, stride_3, 1),
+        };
+        for query in 0..queries {
+            for v in 0..self.query_vectors() {
+                let from = rows(Q_AT, Q_STRIDE, Q_STRIDE_3, query).offset((v * width.bytes()) as i32);
+                self.asm.rm(ops::VMOVUPS, width, VReg(q_temps + (v * queries + query) as u8), from);
+            }
+        }
+        let add = if element == Element::Pairs { ops::VDPBF16PS } else { ops::VFMADD231PS };
+        for key in 0..keys {
+            let base = if key < 4 { AT } else { K_NEXT };
+            let from = rows(base, K_STRIDE, K_STRIDE_3, key % 4);
+            match element {
+                Element::F32 | Element::Pairs if queries == 1 => {
+                    self.asm.rvm(add, width, acc(0, key), VReg(q_temps), from);
+                    continue;
+                }
+                Element::Bf16 => {
+                    let odd = VReg(key_temp.0 + 1);
+                    self.asm.rm(ops::VMOVUPS, width, odd, from);
+                    self.asm.rmi(ops::VPSLLD_I, width, key_temp, odd, 16);
+                    self.asm.rvm(ops::VPAND, width, odd, odd, self.high_half());
+                }
+                _ => load_as_f32(self.asm, width, element, key_temp, from),
+            }
+            for v in 0..self.query_vectors() {
+                for query in 0..queries {
+                    let q = VReg(q_temps + (v * queries + query) as u8);
+                    self.asm.rvm(add, width, acc(query, key), VReg(key_temp.0 + v as u8), q);
+                }
+            }
         }
     }
 

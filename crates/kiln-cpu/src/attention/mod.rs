@@ -80,6 +80,8 @@ struct Code {
     pairs: bool,
     /// Scores and results of rows, from unpacked keys and values of their own type, and from packed f32.
     dots: Vec<DotFn>,
+    /// What those read of keys.
+    dot_element: Element,
     dots_f32: Vec<DotFn>,
     rows: Tiles,
     rows_f32: Tiles,
@@ -97,12 +99,14 @@ impl Code {
             DType::F16 if isa != Isa::Portable => Element::F16,
             _ => Element::F32,
         };
+        let dot_element = if pairs { Element::Pairs } else { in_memory(k) };
         Ok(Code {
             score: Tiles::new(isa, Along::Rows, element)?,
             value: Tiles::new(isa, Along::Panel, element)?,
             softmax_columns: kernels::softmax_columns(isa, pairs)?,
             pairs,
-            dots: kernels::dots(isa, in_memory(k))?,
+            dots: kernels::dots(isa, dot_element)?,
+            dot_element,
             dots_f32: kernels::dots(isa, Element::F32)?,
             rows: Tiles::new(isa, Along::Rows, in_memory(v))?,
             rows_f32: Tiles::new(isa, Along::Rows, Element::F32)?,

@@ -74,7 +74,7 @@ unsafe extern "C" fn dot<const QUERIES: usize>(args: *const DotArgs) {
         for key in 0..args.keys {
             let k = args.k.offset(key as isize * args.k_stride).cast::<Lanes>();
             let mut acc = [[0f32; LANES]; QUERIES];
-            for v in 0..args.vectors {
+            for v in 0..args.steps {
                 for (query, acc) in acc.iter_mut().enumerate() {
                     let q = &*args.q.byte_add(query * args.q_stride).cast::<Lanes>().add(v);
                     for ((acc, q), k) in acc.iter_mut().zip(q).zip(&*k.add(v)) {

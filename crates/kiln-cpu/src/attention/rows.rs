@@ -1,7 +1,7 @@
 //! Few queries: scores [query][key], keys and values pass by once, unpacked where their layout allows.
 
-use super::convert::{scale, widen_row};
-use super::dot::DotArgs;
+use super::convert::{copy_halves, scale, widen_row};
+use super::dot::{self, DotArgs};
 use super::geometry::View;
 use super::mask;
 use super::run::{Job, Task, part};
@@ -21,26 +21,61 @@ impl Job<'_> {
         let rows = self.g.group_rows();
         let keys = MOST_KEYS.min(self.g.keys.next_multiple_of(self.lanes));
         let width = self.g.width.next_multiple_of(self.lanes);
-        let packed = |unpacked: bool, width: usize| if unpacked { 0 } else { keys * width };
         Sizes {
             queries: rows * width,
             scores: rows * MOST_KEYS,
-            keys: packed(self.is_unpacked(&self.g.k, self.g.width), width),
-            values: packed(self.is_unpacked(&self.g.v, self.g.value_width), self.padded_values),
+            keys: if self.has_unpacked_keys() { 0 } else { keys * width },
+            values: if self.has_unpacked_values() { 0 } else { keys * self.padded_values },
             results: rows * self.padded_values,
-            mask: MOST_KEYS,
+            mask: MOST_KEYS.max(width),
             rows: rows.next_multiple_of(self.lanes),
         }
     }
 
-    /// Whether kernels read an operand where it lies.
-    fn is_unpacked(&self, view: &View, width: usize) -> bool {
-        let element = match view.dtype {
-            DType::Bf16 if self.isa != Isa::Portable => Element::Bf16,
-            DType::F16 if self.isa != Isa::Portable => Element::F16,
-            _ => Element::F32,
-        };
-        self.in_place(view, element, self.lanes, width)
+    /// Whether kernels read keys where they lie.
+    fn has_unpacked_keys(&self) -> bool {
+        let element = self.code.dot_element;
+        self.in_place(&self.g.k, element, dot::step(element, self.lanes), self.g.width)
+    }
+
+    /// Whether kernels read values where they lie.
+    fn has_unpacked_values(&self) -> bool {
+        // Portable kernels read f32 only.
+        let short = self.g.v.dtype != DType::F32 && self.isa != Isa::Portable;
+        let element = if short { Element::Bf16 } else { Element::F32 };
+        self.in_place(&self.g.v, element, self.lanes, self.g.value_width)
+    }
+
+    /// Queries row by row, as the kernels of dot products take them; gives the elements of 4 bytes in a row.
+    unsafe fn row_queries(&self, task: &Task, scratch: &Scratch) -> usize {
+        let (view, width) = (&self.g.q, self.g.width);
+        let element = if self.has_unpacked_keys() { self.code.dot_element } else { Element::F32 };
+        let padded = if element == Element::Pairs { width / 2 } else { width.next_multiple_of(self.lanes) };
+        for (i, row) in task.rows.clone().enumerate() {
+            let (head, query) = self.g.place(task.kv_head, row);
+            let from = view.row([task.batch, head, query]);
+            // SAFETY: the scratch holds the rows and, in the place of the mask, one more.
+            unsafe {
+                let to = scratch.queries.add(i * padded);
+                if element == Element::Pairs {
+                    copy_halves(from, view.step(), width, to.cast());
+                    continue;
+                }
+                widen_row(self.isa, view.dtype, from, view.step(), width, to, padded);
+                scale(self.isa, to, self.scale.on_queries, width);
+                if element == Element::Bf16 {
+                    std::ptr::copy_nonoverlapping(to, scratch.mask, width);
+                    for block in (0..width).step_by(2 * self.lanes) {
+                        for lane in 0..self.lanes {
+                            let from = scratch.mask.add(block + 2 * lane);
+                            *to.add(block + lane) = *from;
+                            *to.add(block + self.lanes + lane) = *from.add(1);
+                        }
+                    }
+                }
+            }
+        }
+        padded
     }
 
     /// Results, maxima and sums of one task.
@@ -49,22 +84,15 @@ impl Job<'_> {
     /// The scratch is as [`Job::rows_sizes`] says; the operands are readable.
     pub(super) unsafe fn rows(&self, task: &Task, scratch: &Scratch) {
         let rows = task.rows.len();
-        let padded = self.g.width.next_multiple_of(self.lanes);
         let query = |row: usize| self.g.place(task.kv_head, task.rows.start + row);
         // SAFETY: the caller's promise, for this and all that follows.
         unsafe {
-            for row in 0..rows {
-                let (head, query) = query(row);
-                let from = self.g.q.row([task.batch, head, query]);
-                let to = scratch.queries.add(row * padded);
-                widen_row(self.isa, self.g.q.dtype, from, self.g.q.step(), self.g.width, to, padded);
-                scale(self.isa, to, self.scale.on_queries, self.g.width);
-            }
+            let q_stride = self.row_queries(task, scratch);
             let tiles = task.keys.len().div_ceil(MOST_KEYS);
             for tile in 0..tiles {
                 let keys = part(task.keys.len(), tiles, tile);
                 let keys = task.keys.start + keys.start..task.keys.start + keys.end;
-                self.row_scores(task, &keys, rows, scratch);
+                self.row_scores(task, &keys, q_stride, scratch);
                 let mut factor = self.scale.on_scores;
                 let filled = keys.len().next_multiple_of(self.lanes);
                 for row in 0..rows {
@@ -95,26 +123,26 @@ impl Job<'_> {
     }
 
     /// scores[query][key] = q · k
-    unsafe fn row_scores(&self, task: &Task, keys: &Range<usize>, rows: usize, scratch: &Scratch) {
-        let (view, padded) = (&self.g.k, self.g.width.next_multiple_of(self.lanes));
+    unsafe fn row_scores(&self, task: &Task, keys: &Range<usize>, q_stride: usize, scratch: &Scratch) {
+        let (view, rows, padded) = (&self.g.k, task.rows.len(), self.g.width.next_multiple_of(self.lanes));
         // SAFETY: the kernels read rows of queries and keys and write scores.
         unsafe {
-            let unpacked = self.is_unpacked(view, self.g.width);
-            let (k, k_stride, dots) = if unpacked {
-                (view.row([task.batch, task.kv_head, keys.start]), view.row_bytes(), &self.code.dots)
+            let (k, k_stride, dots, element) = if self.has_unpacked_keys() {
+                let data = view.row([task.batch, task.kv_head, keys.start]);
+                (data, view.row_bytes(), &self.code.dots, self.code.dot_element)
             } else {
                 self.widen(view, task, keys, self.g.width, scratch.keys, padded);
-                (scratch.keys.cast(), (padded * 4) as isize, &self.code.dots_f32)
+                (scratch.keys.cast(), (padded * 4) as isize, &self.code.dots_f32, Element::F32)
             };
             let parts = rows.div_ceil(dots.len());
             for i in 0..parts {
                 let block = part(rows, parts, i);
                 dots[block.len() - 1](&DotArgs {
-                    q: scratch.queries.add(block.start * padded),
-                    q_stride: padded * 4,
+                    q: scratch.queries.add(block.start * q_stride),
+                    q_stride: q_stride * 4,
                     k,
                     k_stride,
-                    vectors: padded / self.lanes,
+                    steps: padded / dot::step(element, self.lanes),
                     keys: keys.len(),
                     scores: scratch.scores.add(block.start * MOST_KEYS),
                     score_stride: MOST_KEYS * 4,
@@ -128,8 +156,7 @@ impl Job<'_> {
         let view = &self.g.v;
         // SAFETY: the tiles lie inside weights, values and results.
         unsafe {
-            let unpacked = self.is_unpacked(view, self.g.value_width);
-            let (v, stride, tiles, size) = if unpacked {
+            let (v, stride, tiles, size) = if self.has_unpacked_values() {
                 let data = view.row([task.batch, task.kv_head, keys.start]);
                 (data, view.row_bytes(), &self.code.rows, view.size as usize)
             } else {

@@ -63,7 +63,9 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
     let lanes = if isa == Isa::Portable { portable::LANES } else { tile::width(isa).lanes(4) };
     let rows = g.group_rows();
     let groups = g.batch * g.kv_heads;
-    let by_rows = rows <= lanes / 2;
+    // Columns pay for whole vectors of queries and, for short floats, for a widened copy of keys and values.
+    let widens = !code.pairs && (g.k.size != 4 || g.v.size != 4);
+    let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
     let mut most_rows = MOST_ROWS;
     while most_rows > lanes && groups * rows.div_ceil(most_rows) < TASKS / 4 {
         most_rows /= 2;

@@ -47,7 +47,7 @@ pub(super) enum Along {
 pub(super) enum Element {
     /// f32 in A and B.
     F32,
-    /// f32 in A, bf16 in B.
+    /// f32 in A, bf16 in B: of two vectors even and odd elements come out of one load, and meet again at the end.
     Bf16,
     /// f32 in A, f16 in B.
     F16,
@@ -139,6 +139,10 @@ impl Generator<'_> {
             let clear = if i < 16 { Width::V128 } else { self.width };
             self.asm.rvm(ops::VPXOR, clear, VReg(i as u8), VReg(i as u8), VReg(i as u8));
         }
+        if self.paired() > 0 {
+            let high_half = self.asm.constant(&0xffff_0000u32.to_le_bytes());
+            self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half(), high_half);
+        }
         self.asm.lea(B_STRIDE_3, Mem::indexed(B_STRIDE, B_STRIDE, 2));
         let [m3, m5, m7, m9, m11] = MULTIPLES;
         self.asm.lea(m3, Mem::indexed(A_STRIDE, A_STRIDE, 2));
@@ -155,6 +159,7 @@ impl Generator<'_> {
                 self.asm.rvm(ops::VADDPS, self.width, to, to, from);
             }
         }
+        self.interleave();
         self.store();
         saved.iter().rev().for_each(|&r| self.asm.pop(r));
         self.asm.vzeroupper();
@@ -246,7 +251,13 @@ impl Generator<'_> {
             }
             return;
         }
-        for v in 0..vectors {
+        for v in (0..self.paired()).step_by(2) {
+            let (even, odd) = (self.temp(v), self.temp(v + 1));
+            self.asm.rm(ops::VMOVUPS, self.width, odd, self.b_at(v, u));
+            self.asm.rmi(ops::VPSLLD_I, self.width, even, odd, 16);
+            self.asm.rvm(ops::VPAND, self.width, odd, odd, self.high_half());
+        }
+        for v in self.paired()..vectors {
             let (to, from) = (self.temp(v), self.b_at(v, u));
             load_as_f32(self.asm, self.width, element, to, from);
         }
@@ -261,6 +272,45 @@ impl Generator<'_> {
             self.asm.rm(ops::VBROADCASTSS, self.width, a, at);
             for v in 0..vectors {
                 self.asm.rvm(add, self.width, self.acc(set, row, v), a, self.temp(v));
+            }
+        }
+    }
+
+    /// Vectors that are loaded two by two, as even and odd elements.
+    fn paired(&self) -> usize {
+        if self.shape.element == Element::Bf16 { self.shape.vectors / 2 * 2 } else { 0 }
+    }
+
+    /// The mask of odd elements.
+    fn high_half(&self) -> VReg {
+        self.temp(self.shape.vectors + 1)
+    }
+
+    /// Puts even and odd columns in order.
+    fn interleave(&mut self) {
+        let (w, first, second) = (self.width, self.temp(0), self.temp(1));
+        if w == Width::V512 && self.paired() > 0 {
+            for (to, start) in [(first, 0u32), (second, 8)] {
+                let order: Vec<u8> = (start..start + 8).flat_map(|i| [i, 16 + i]).flat_map(u32::to_le_bytes).collect();
+                let order = self.asm.constant(&order);
+                self.asm.rm(ops::VMOVUPS, w, to, order);
+            }
+        }
+        for row in 0..self.shape.rows {
+            for v in (0..self.paired()).step_by(2) {
+                let (even, odd) = (self.acc(0, row, v), self.acc(0, row, v + 1));
+                if w == Width::V512 {
+                    let copy = self.temp(2);
+                    self.asm.rm(ops::VMOVAPS, w, copy, even);
+                    self.asm.rvm(ops::VPERMT2PS, w, even, first, odd);
+                    self.asm.rvm(ops::VPERMT2PS, w, copy, second, odd);
+                    self.asm.rm(ops::VMOVAPS, w, odd, copy);
+                } else {
+                    self.asm.rvm(ops::VUNPCKLPS, w, first, even, odd);
+                    self.asm.rvm(ops::VUNPCKHPS, w, second, even, odd);
+                    self.asm.rvmi(ops::VPERM2F128, w, even, first, second, 0x20);
+                    self.asm.rvmi(ops::VPERM2F128, w, odd, first, second, 0x31);
+                }
             }
         }
     }
