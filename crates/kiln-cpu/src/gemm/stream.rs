@@ -29,7 +29,7 @@ pub(super) unsafe fn run(
 ) -> Result<(), GemmError> {
     let (m, n, k) = (gemm.m, gemm.n, gemm.k);
     let lanes = dot::lanes(gemm.isa);
-    let groups = m.div_ceil(sweep::ROWS);
+    let groups = m.div_ceil(sweep::max_rows(gemm.isa));
     let (tall, short) = (m.div_ceil(groups), m / groups);
     // For each height of a group: the kernels for DEPTH rows of B, for those left over, and for columns left over.
     let kernels = |mr| -> Result<_, GemmError> {

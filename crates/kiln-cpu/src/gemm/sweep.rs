@@ -14,7 +14,12 @@ use crate::memory::MemoryError;
 /// Rows of B in one sweep: as many streams as hardware prefetching follows well.
 pub(super) const DEPTH: usize = 8;
 /// Most rows of A.
-pub(super) const ROWS: usize = 8;
+pub(super) const fn max_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => 8,
+        _ => 6,
+    }
+}
 
 /// Everything a sweep's code depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -22,7 +27,7 @@ pub(super) struct Shape {
     pub isa: Isa,
     /// The element type of B.
     pub weight: Weight,
-    /// Rows of A and C, at most [`ROWS`].
+    /// Rows of A and C, at most [`max_rows`].
     pub mr: usize,
     /// Rows of B, at most [`DEPTH`].
     pub depth: usize,
@@ -81,49 +86,88 @@ impl Generator {
                 self.asm.rm(ops::VBROADCASTSS, self.width, VReg(first + i as u8), at);
             }
         }
-        let (top, done) = (self.asm.label(), self.asm.label());
-        self.asm.test(VECTORS, VECTORS);
+        let done = self.asm.label();
+        if self.held.is_none() && shape.isa != Isa::Avx512 {
+            // Without broadcasts as operands, two vectors share one.
+            let single = self.asm.label();
+            self.asm.alu_imm(Alu::Sub, VECTORS, 2);
+            self.asm.jcc(Cond::Less, single);
+            let top = self.asm.here();
+            self.turn(2);
+            self.asm.alu_imm(Alu::Sub, VECTORS, 2);
+            self.asm.jcc(Cond::GreaterEqual, top);
+            self.asm.bind(single);
+            self.asm.alu_imm(Alu::Add, VECTORS, 2);
+        } else {
+            self.asm.test(VECTORS, VECTORS);
+        }
         self.asm.jcc(Cond::Equal, done);
         self.asm.align(32);
-        self.asm.bind(top);
-        for row in 0..shape.mr {
-            self.asm.rm(ops::VMOVUPS, self.width, VReg(row as u8), Self::row(C, C_4, C_STRIDE, C_STRIDE_3, row));
-        }
-        for depth in 0..shape.depth {
-            let b = VReg((shape.mr + depth % 2) as u8);
-            let at = Self::row(B, B_4, B_STRIDE, B_STRIDE_3, depth);
-            match shape.weight {
-                Weight::Bf16 | Weight::Bf16Dot => {
-                    self.asm.rm(ops::VPMOVZXWD, self.width, b, at);
-                    self.asm.rmi(ops::VPSLLD_I, self.width, b, b, 16);
-                }
-                Weight::F16 => self.asm.rm(ops::VCVTPH2PS, self.width, b, at),
-                Weight::F32 => self.asm.rm(ops::VMOVUPS, self.width, b, at),
-            }
-            for row in 0..shape.mr {
-                self.multiply_add(row, depth, b);
-            }
-        }
-        for row in 0..shape.mr {
-            let at = Self::row(C, C_4, C_STRIDE, C_STRIDE_3, row);
-            self.asm.mr(ops::VMOVUPS_ST, self.width, at, VReg(row as u8));
-        }
-        let bytes = self.width.bytes() as i32;
-        let b_bytes = bytes / 4 * shape.weight.size() as i32;
-        self.asm.alu_imm(Alu::Add, B, b_bytes);
-        self.asm.alu_imm(Alu::Add, C, bytes);
-        if shape.depth > 4 {
-            self.asm.alu_imm(Alu::Add, B_4, b_bytes);
-        }
-        if shape.mr > 4 {
-            self.asm.alu_imm(Alu::Add, C_4, bytes);
-        }
+        let top = self.asm.here();
+        self.turn(1);
         self.asm.dec(VECTORS);
         self.asm.jcc(Cond::NotEqual, top);
         self.asm.bind(done);
         self.asm.vzeroupper();
         self.asm.pop(C_4);
         self.asm.ret();
+    }
+
+    /// One turn of the loop: `nv` vectors of columns.
+    fn turn(&mut self, nv: usize) {
+        let shape = self.shape;
+        let bytes = self.width.bytes();
+        let b_bytes = bytes / 4 * shape.weight.size();
+        let c_at = |row: usize, v: usize| Self::row(C, C_4, C_STRIDE, C_STRIDE_3, row).offset((v * bytes) as i32);
+        let acc = |row: usize, v: usize| VReg((row * nv + v) as u8);
+        for row in 0..shape.mr {
+            for v in 0..nv {
+                self.asm.rm(ops::VMOVUPS, self.width, acc(row, v), c_at(row, v));
+            }
+        }
+        for depth in 0..shape.depth {
+            // A single vector takes its registers in turn.
+            let b = |v: usize| VReg((shape.mr * nv + if nv == 1 { depth % 2 } else { v }) as u8);
+            for v in 0..nv {
+                let at = Self::row(B, B_4, B_STRIDE, B_STRIDE_3, depth).offset((v * b_bytes) as i32);
+                match shape.weight {
+                    Weight::Bf16 | Weight::Bf16Dot => {
+                        self.asm.rm(ops::VPMOVZXWD, self.width, b(v), at);
+                        self.asm.rmi(ops::VPSLLD_I, self.width, b(v), b(v), 16);
+                    }
+                    Weight::F16 => self.asm.rm(ops::VCVTPH2PS, self.width, b(v), at),
+                    Weight::F32 => self.asm.rm(ops::VMOVUPS, self.width, b(v), at),
+                }
+            }
+            for row in 0..shape.mr {
+                let index = depth * shape.mr + row;
+                let at = Mem::base(A).offset(index as i32 * 4);
+                match self.held {
+                    Some(first) => {
+                        self.asm.rvm(ops::VFMADD231PS, self.width, acc(row, 0), b(0), VReg(first + index as u8));
+                    }
+                    None if shape.isa == Isa::Avx512 => {
+                        let args = Args::rvm(acc(row, 0), b(0), at).broadcast();
+                        self.asm.vector(ops::VFMADD231PS, self.width, args);
+                    }
+                    None => {
+                        let a = VReg((shape.mr * nv + 2) as u8);
+                        self.asm.rm(ops::VBROADCASTSS, self.width, a, at);
+                        for v in 0..nv {
+                            self.asm.rvm(ops::VFMADD231PS, self.width, acc(row, v), b(v), a);
+                        }
+                    }
+                }
+            }
+        }
+        for row in 0..shape.mr {
+            for v in 0..nv {
+                self.asm.mr(ops::VMOVUPS_ST, self.width, c_at(row, v), acc(row, v));
+            }
+        }
+        for (pointer, by) in [(B, b_bytes), (C, bytes), (B_4, b_bytes), (C_4, bytes)] {
+            self.asm.alu_imm(Alu::Add, pointer, (by * nv) as i32);
+        }
     }
 
     fn row(base: Gpr, base_4: Gpr, stride: Gpr, stride_3: Gpr, row: usize) -> Mem {
@@ -133,23 +177,6 @@ impl Generator {
             1 => Mem::indexed(base, stride, 1),
             2 => Mem::indexed(base, stride, 2),
             _ => Mem::indexed(base, stride_3, 1),
-        }
-    }
-
-    fn multiply_add(&mut self, row: usize, depth: usize, b: VReg) {
-        let index = depth * self.shape.mr + row;
-        let acc = VReg(row as u8);
-        let at = Mem::base(A).offset(index as i32 * 4);
-        match self.held {
-            Some(first) => self.asm.rvm(ops::VFMADD231PS, self.width, acc, b, VReg(first + index as u8)),
-            None if self.shape.isa == Isa::Avx512 => {
-                self.asm.vector(ops::VFMADD231PS, self.width, Args::rvm(acc, b, at).broadcast());
-            }
-            None => {
-                let a = VReg(self.shape.mr as u8 + 2);
-                self.asm.rm(ops::VBROADCASTSS, self.width, a, at);
-                self.asm.rvm(ops::VFMADD231PS, self.width, acc, b, a);
-            }
         }
     }
 }
