@@ -67,8 +67,10 @@ impl Schedule {
     pub fn explain(&self, graph: &Graph, size: &dyn Fn(Symbol) -> Option<i64>) -> String {
         let mut out = String::new();
         for (number, step) in self.steps.iter().enumerate() {
-            let bytes = crate::plan::step_bytes(self, &step.args, size);
-            let bytes = bytes.map_or_else(|| "? bytes".to_owned(), |b| format!("{b} bytes"));
+            let bytes = crate::plan::step_bytes(self, step, size).map_or_else(
+                || "sizes unknown".to_owned(),
+                |(read, written)| format!("{read} bytes read, {written} written"),
+            );
             let _ = writeln!(out, "{number}: {} ({} nodes, {bytes})", step.label, step.nodes.len());
             for (arg, decl) in step.args.iter().zip(&step.kernel.buffers) {
                 let buffer = &self.buffers[arg.index()];

@@ -4,6 +4,7 @@
 use crate::cost;
 use crate::domain::{Domain, Root, axis_number};
 use crate::group::{Engine, Group, trace_group};
+use crate::hash::FastMap;
 use crate::index::{Division, forward_index, product, reshape_index, view_index};
 use crate::realise::{Memory, is_rearrangement};
 use crate::schedule::{Note, Reason};
@@ -20,6 +21,7 @@ pub(crate) struct Fusion<'a> {
     pub group_of: Vec<usize>,
     /// What was not merged and why.
     pub notes: Vec<Note>,
+    noted: FastMap<(NodeId, NodeId), ()>,
 }
 
 /// Roots of two groups over one domain, with divisions that splitting its axes may make exact.
@@ -34,7 +36,7 @@ impl<'a> Fusion<'a> {
     pub fn new(scope: Scope<'a>, memory: &'a Memory) -> Fusion<'a> {
         let count = memory.works.len();
         let groups = (0..count).map(|number| Some(Group::of_work(scope, memory, number))).collect();
-        Fusion { scope, memory, groups, group_of: (0..count).collect(), notes: Vec::new() }
+        Fusion { scope, memory, groups, group_of: (0..count).collect(), notes: Vec::new(), noted: FastMap::default() }
     }
 
     /// Merges what can be merged.
@@ -69,8 +71,7 @@ impl<'a> Fusion<'a> {
                 Ok(()) => return true,
                 Err(reason) => {
                     let consumer = self.group(at).map_or(read, |g| g.roots[0].node);
-                    let same = |n: &Note| n.producer == read && n.consumer == consumer;
-                    if read != consumer && !self.notes.iter().any(same) {
+                    if read != consumer && self.noted.insert((read, consumer), ()).is_none() {
                         self.notes.push(Note { producer: read, consumer, reason });
                     }
                 }
@@ -108,19 +109,24 @@ impl<'a> Fusion<'a> {
 
     /// True if `consumer` needs `producer` through a third group.
     fn third_between(&self, producer: usize, consumer: usize) -> bool {
-        let Some(group) = self.group(consumer) else { return false };
-        let mut open: Vec<usize> = group.reads.iter().flat_map(|&r| self.writers(r)).collect();
-        open.retain(|&w| w != producer && w != consumer);
-        let mut seen = vec![false; self.groups.len()];
+        let (Some(p), Some(c)) = (self.group(producer), self.group(consumer)) else { return false };
+        // Works are in the graph's order: what was complete before the producer's first work does not need it.
+        let Some(first) = p.works.iter().min() else { return false };
+        let later = |at: usize| self.group(at).is_some_and(|g| g.works.iter().any(|w| w > first));
+        let needs = |g: &Group| -> Vec<usize> { g.reads.iter().flat_map(|&r| self.writers(r)).collect() };
+        let mut open = needs(c);
+        open.retain(|&w| w != producer && w != consumer && later(w));
+        let mut seen: Vec<usize> = Vec::new();
         while let Some(at) = open.pop() {
             if at == producer {
                 return true;
             }
-            if std::mem::replace(&mut seen[at], true) {
+            if seen.contains(&at) {
                 continue;
             }
+            seen.push(at);
             let Some(group) = self.group(at) else { continue };
-            open.extend(group.reads.iter().flat_map(|&r| self.writers(r)));
+            open.extend(needs(group).into_iter().filter(|&w| w == producer || later(w)));
         }
         false
     }

@@ -10,6 +10,11 @@
 //!  Attention   online softmax over tiles of keys
 //!  Routine     scan, sort, scatter: written by hand in each backend
 //! ```
+//!
+//! What the scheduler promises beyond the types: in a stage all stores come after all loads, so that a kernel may write the
+//! place it reads; values that do not move along the row are in `Point` stages; axes of size one do not occur, and
+//! neighbouring axes are merged wherever every position allows it; each prologue and the epilogue of a product number their
+//! values from zero. A `Row` stage need not have a reduction, and a row need not be the innermost axis of memory.
 
 use kiln_ir::{ArgKind, BinaryOp, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp};
 

@@ -1,6 +1,7 @@
 //! One arena for all temporaries: each gets an offset, and two share memory only if their lifetimes do not meet.
 
-use crate::schedule::{BufferId, Error, Role, Schedule};
+use crate::kernel::Access;
+use crate::schedule::{Error, Role, Schedule, Step};
 use kiln_ir::{Dim, Symbol};
 
 /// Every offset is a multiple of this.
@@ -79,16 +80,22 @@ fn bytes_of(dtype: kiln_ir::DType, elements: &Dim, size: &dyn Fn(Symbol) -> Opti
     count.and_then(|n| dtype.bytes_for(n)).ok_or_else(|| Error::NoValue { size: elements.clone() })
 }
 
-/// The bytes that a launch reads and writes of each of its buffers is at most their size; this is their sum for a step.
+/// Bytes of a launch's buffers that it reads and that it writes, each counted whole.
 pub(crate) fn step_bytes(
     schedule: &Schedule,
-    args: &[BufferId],
+    step: &Step,
     size: &dyn Fn(Symbol) -> Option<i64>,
-) -> Option<usize> {
-    let mut total: usize = 0;
-    for arg in args {
+) -> Option<(usize, usize)> {
+    let (mut read, mut written): (usize, usize) = (0, 0);
+    for (arg, decl) in step.args.iter().zip(&step.kernel.buffers) {
         let buffer = &schedule.buffers[arg.index()];
-        total = total.checked_add(bytes_of(buffer.dtype, &buffer.elements, size).ok()?)?;
+        let bytes = bytes_of(buffer.dtype, &buffer.elements, size).ok()?;
+        if decl.access != Access::Write {
+            read = read.checked_add(bytes)?;
+        }
+        if decl.access != Access::Read {
+            written = written.checked_add(bytes)?;
+        }
     }
-    Some(total)
+    Some((read, written))
 }

@@ -4,7 +4,7 @@ use kiln_ir::decompose::decompose;
 use kiln_ir::examples::{self, Random};
 use kiln_ir::generate::{self, symbol_value};
 use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Symbol, TensorType, Tolerance, interpret, shrink};
-use kiln_kernels::{InputLayout, Numerics, ScheduleOptions, reference, schedule};
+use kiln_kernels::{Error, InputLayout, Numerics, ScheduleOptions, reference, schedule};
 
 /// Only ops that have kernels.
 fn with_kernels(graph: &Graph) -> Graph {
@@ -147,8 +147,37 @@ fn updated(graph: &Graph, input: usize) -> bool {
     graph.outputs().iter().any(|o| o.updates == Some(input))
 }
 
+/// Rounding as the interpreter does; some seeds without fusion.
+fn options_of(seed: u64) -> ScheduleOptions {
+    ScheduleOptions { no_fusion: seed % 5 == 4, ..eager() }
+}
+
 fn eager() -> ScheduleOptions {
     ScheduleOptions { numerics: Numerics::Eager, ..Default::default() }
+}
+
+#[test]
+fn explanations_name_kernels_and_reasons() {
+    let text = "graph(%0: f32[8, 64], %1: f32[64, 32]) {
+      %2: f32[8, 64] = exp %0 @ model.rs:3
+      %3: f32[8, 32] = dot %2, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]} @ model.rs:4
+      return %3
+    }";
+    let graph = Graph::parse(text).unwrap();
+    let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+    let schedule = schedule(&graph, &layouts, &ScheduleOptions::default()).unwrap();
+    let told = schedule.explain(&graph, &|_| None);
+    assert!(told.contains("0: exp (1 nodes, 2048 bytes read, 2048 written)"), "{told}");
+    assert!(told.contains("%2: f32[8, 64] = exp at model.rs:3"), "{told}");
+    assert!(told.contains("%2 exp and %3 dot are apart: the operand of a product"), "{told}");
+}
+
+#[test]
+fn names_of_loop_variables_are_refused_as_sizes() {
+    let graph = Graph::parse("graph(%0: f32[i3]) { %1: f32[i3] = exp %0 return %1 }").unwrap();
+    let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
+    let error = schedule(&graph, &layouts, &ScheduleOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::ReservedSymbol { symbol } if symbol.as_str() == "i3"));
 }
 
 #[test]
@@ -173,7 +202,7 @@ fn every_op_has_a_schedule() {
 fn random_fault(graph: &Graph, seed: u64) -> Option<String> {
     let whole = with_kernels(graph);
     let mut inputs = generate::inputs(graph, seed);
-    let found = fault(&whole, &inputs, &eager(), &symbol_value, seed)?;
+    let found = fault(&whole, &inputs, &options_of(seed), &symbol_value, seed)?;
     if !whole.nodes().iter().any(|n| matches!(n.op, Op::Dot { .. } | Op::Reduce { .. })) {
         return Some(found);
     }
@@ -192,7 +221,7 @@ fn random_fault(graph: &Graph, seed: u64) -> Option<String> {
         let dtype = tensor.dtype();
         (0..tensor.elements()).for_each(|i| tensor.set(i, Scalar::int(dtype, random.below(7) as i64 - 3)));
     }
-    fault(&whole, &inputs, &eager(), &symbol_value, seed)
+    fault(&whole, &inputs, &options_of(seed), &symbol_value, seed)
 }
 
 fn random_graphs(seeds: std::ops::Range<u64>, options: &generate::Options) {

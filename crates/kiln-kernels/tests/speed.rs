@@ -49,7 +49,7 @@ fn layers(count: usize, rows: &str) -> Graph {
 #[test]
 #[ignore = "a measurement"]
 fn time_of_scheduling() {
-    for (count, rows) in [(1, "64"), (1, "b"), (10, "b"), (100, "b")] {
+    for (count, rows) in [(1, "64"), (1, "b"), (10, "b"), (100, "b"), (400, "b")] {
         let graph = layers(count, rows);
         let layouts: Vec<InputLayout> =
             graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
