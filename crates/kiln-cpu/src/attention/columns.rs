@@ -15,6 +15,9 @@ use std::ops::Range;
 /// The most keys of a tile.
 const MOST_KEYS: usize = 256;
 
+/// Elements of a cache line.
+const LINE: usize = 16;
+
 /// Rows of an operand as the kernels take them.
 #[derive(Clone, Copy)]
 struct Rows {
@@ -24,23 +27,30 @@ struct Rows {
 }
 
 /// How far each row of a tile of queries sees; lanes without a query see everything.
-struct Visible([i32; MOST_ROWS]);
+struct Visible([i32; MOST_ROWS + LINE]);
 
 impl Job<'_> {
     /// Memory of a task of up to `rows` queries, filled up to whole vectors.
     pub(super) fn columns_sizes(&self, rows: usize) -> Sizes {
         let width = self.g.width + self.g.width % 2;
         let keys = MOST_KEYS.min(self.g.keys);
+        let stride = self.score_stride(rows / self.lanes);
         Sizes {
             // Packed, and row by row before that.
             queries: 2 * rows * width,
-            scores: (keys + 1) * rows,
+            scores: (keys + 1) * stride,
             keys: keys * width,
             values: (keys + 1) * self.padded_values,
             results: rows * self.padded_values,
-            mask: if self.g.mask.is_some() { 2 * keys * rows } else { 0 },
+            mask: if self.g.mask.is_some() { 2 * keys * stride } else { 0 },
             rows,
         }
+    }
+
+    /// Elements from key to key of the scores: an odd number of cache lines, so that a column of them does not crowd into
+    /// few sets of the cache.
+    fn score_stride(&self, vectors: usize) -> usize {
+        ((vectors * self.lanes).div_ceil(LINE) | 1) * LINE
     }
 
     /// Steps of a dot product of q and k.
@@ -55,7 +65,7 @@ impl Job<'_> {
     pub(super) unsafe fn columns(&self, task: &Task, scratch: &Scratch) {
         let rows = task.rows.len();
         let vectors = rows.div_ceil(self.lanes);
-        let mut visible = Visible([i32::MAX; MOST_ROWS]);
+        let mut visible = Visible([i32::MAX; MOST_ROWS + LINE]);
         for (i, row) in task.rows.clone().enumerate() {
             visible.0[i] = self.g.visible(self.g.place(task.kv_head, row).1) as i32;
         }
@@ -74,12 +84,12 @@ impl Job<'_> {
                     factor = 1.0;
                 }
                 if self.g.causal {
-                    let queries = vectors * self.lanes;
-                    mask::causal_columns(self.isa, scratch.scores, &visible.0[..queries], &keys);
+                    let stride = self.score_stride(vectors);
+                    mask::causal_columns(self.isa, scratch.scores, &visible.0[..stride], &keys);
                 }
                 (self.code.softmax_columns)(&SoftmaxArgs {
                     scores: scratch.scores,
-                    stride: vectors * self.lanes * 4,
+                    stride: self.score_stride(vectors) * 4,
                     keys: keys.len(),
                     vectors,
                     tops: scratch.tops,
@@ -149,15 +159,14 @@ impl Job<'_> {
         if self.in_place(view, element, multiple, width) {
             return Rows { data: row(keys.start), stride: view.row_bytes() };
         }
-        for (i, key) in keys.clone().enumerate() {
-            // SAFETY: the scratch holds a tile of keys.
-            unsafe {
-                let to = scratch.keys.add(i * depth);
-                if self.code.pairs {
-                    copy_halves(row(key), view.step(), width, to.cast());
-                } else {
-                    widen_row(self.isa, view.dtype, row(key), view.step(), width, to, depth);
+        // SAFETY: the scratch holds a tile of keys.
+        unsafe {
+            if self.code.pairs {
+                for (i, key) in keys.clone().enumerate() {
+                    copy_halves(row(key), view.step(), width, scratch.keys.add(i * depth).cast());
                 }
+            } else {
+                self.widen(view, task, keys, width, scratch.keys, depth);
             }
         }
         Rows { data: scratch.keys.cast(), stride: (depth * 4) as isize }
@@ -176,9 +185,7 @@ impl Job<'_> {
             if self.code.pairs {
                 pair_values(self.isa, view, keys, &row, width, to.cast(), padded);
             } else {
-                for (i, key) in keys.clone().enumerate() {
-                    widen_row(self.isa, view.dtype, row(key), view.step(), width, to.add(i * padded), padded);
-                }
+                self.widen(view, task, keys, width, to, padded);
             }
         }
         Rows { data: to.cast(), stride: (padded * 4) as isize }
@@ -187,7 +194,7 @@ impl Job<'_> {
     /// scores[key][query] = k · q
     unsafe fn scores(&self, k: Rows, keys: &Range<usize>, vectors: usize, visible: &Visible, scratch: &Scratch) {
         let tiles = &self.code.score;
-        let stride = vectors * self.lanes;
+        let stride = self.score_stride(vectors);
         let vector_parts = vectors.div_ceil(self.widest());
         let most = tiles.max_rows(vectors.div_ceil(vector_parts));
         let key_parts = keys.len().div_ceil(most);
@@ -205,7 +212,7 @@ impl Job<'_> {
                     a: k.data.wrapping_offset(block.start as isize * k.stride),
                     a_stride: k.stride,
                     b: scratch.queries.wrapping_add(lanes.start).cast(),
-                    b_stride: (stride * 4) as isize,
+                    b_stride: (vectors * self.lanes * 4) as isize,
                     c: scratch.scores.wrapping_add(block.start * stride + lanes.start),
                     c_stride: (stride * 4) as isize,
                     k: self.depth(),
@@ -235,7 +242,7 @@ impl Job<'_> {
         scratch: &Scratch,
     ) {
         let tiles = &self.code.value;
-        let stride = vectors * self.lanes;
+        let stride = self.score_stride(vectors);
         let across = self.padded_values / self.lanes;
         let vector_parts = across.div_ceil(self.widest());
         for j in 0..vector_parts {
@@ -264,7 +271,7 @@ impl Job<'_> {
 
     /// scores = scale · scores + mask
     unsafe fn add_mask(&self, view: &View, task: &Task, keys: &Range<usize>, vectors: usize, scratch: &Scratch) {
-        let queries = vectors * self.lanes;
+        let queries = self.score_stride(vectors);
         let in_place = if view.dtype == DType::Bool { None } else { self.as_matrix(view, task) };
         // SAFETY: the scratch holds a tile of the mask, and then another row by row.
         unsafe {

@@ -2,7 +2,6 @@
 
 use super::convert::{copy_halves, scale, widen_row};
 use super::dot::{self, DotArgs};
-use super::geometry::View;
 use super::mask;
 use super::run::{Job, Task, part};
 use super::scratch::{Scratch, Sizes};
@@ -182,15 +181,6 @@ impl Job<'_> {
                     });
                 }
             }
-        }
-    }
-
-    /// Packs rows of an operand as f32.
-    unsafe fn widen(&self, view: &View, task: &Task, keys: &Range<usize>, width: usize, to: *mut f32, padded: usize) {
-        for (i, key) in keys.clone().enumerate() {
-            let from = view.row([task.batch, task.kv_head, key]);
-            // SAFETY: the scratch holds a tile of rows.
-            unsafe { widen_row(self.isa, view.dtype, from, view.step(), width, to.add(i * padded), padded) };
         }
     }
 }

@@ -1,12 +1,14 @@
 //! One launch: cut into tasks, run on the pool, merged where keys were split.
 
-use super::convert::narrow_row;
-use super::geometry::Geometry;
+use super::convert::{narrow_row, widen_row};
+use super::geometry::{Geometry, View};
 use super::scratch::{self, Scratch, Sizes};
 use super::tile::{self, Element};
 use super::{Code, Scale, portable};
 use crate::features::Isa;
+use crate::gemm::{Matrix, pack_rows};
 use crate::pool;
+use kiln_ir::DType;
 use std::ops::Range;
 
 /// The most rows of queries in a task.
@@ -206,14 +208,37 @@ impl Job<'_> {
     }
 
     /// Whether a row of keys or values can be used where it lies: contiguous and of the kernels' type.
-    pub(super) fn in_place(
-        &self,
-        view: &super::geometry::View,
-        element: Element,
-        multiple: usize,
-        width: usize,
-    ) -> bool {
+    pub(super) fn in_place(&self, view: &View, element: Element, multiple: usize, width: usize) -> bool {
         let size = if element == Element::F32 { 4 } else { 2 };
         (view.step() == 1 || width == 1) && view.size == size && width.is_multiple_of(multiple)
+    }
+
+    /// Packs rows of keys or values as f32, filled up with zeros to `padded`.
+    ///
+    /// # Safety
+    /// The view is readable; `to` has room for `padded` elements a key.
+    pub(super) unsafe fn widen(
+        &self,
+        view: &View,
+        task: &Task,
+        keys: &Range<usize>,
+        width: usize,
+        to: *mut f32,
+        padded: usize,
+    ) {
+        // Seen from the side, a row of the operand is a column: contiguous elements stay contiguous.
+        let data = view.row([task.batch, task.kv_head, keys.start]);
+        let from = Matrix { data, dtype: view.dtype, row_stride: view.step(), column_stride: view.strides[2] };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if view.dtype == DType::Bf16 && view.step() == 1 {
+                for i in 0..keys.len() {
+                    let row = data.offset(i as isize * view.row_bytes());
+                    widen_row(self.isa, view.dtype, row, 1, width, to.add(i * padded), padded);
+                }
+            } else {
+                pack_rows(self.isa, &from, width, keys.len(), padded, to);
+            }
+        }
     }
 }
