@@ -85,9 +85,10 @@ impl<'a> Fusion<'a> {
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes().len()];
         for (at, group) in self.groups.iter().enumerate() {
             let Some(group) = group.as_ref().filter(|g| g.engine == Engine::Loop) else { continue };
+            let total = cost::guess(&group.domain.total(), self.scope.known);
             for read in &group.reads {
                 // Sharing a small table is not worth a common kernel.
-                if graph.ty(*read).elements() == group.domain.total() {
+                if cost::guess(&graph.ty(*read).elements(), self.scope.known) >= total {
                     readers[read.index()].push(at);
                 }
             }

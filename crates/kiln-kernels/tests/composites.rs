@@ -1,0 +1,190 @@
+//! What users write: composites and random chains of them, through the passes and the scheduler. Each schedule must give what
+//! the interpreter gives, and the well-known ones must be one kernel.
+
+use kiln_ir::build::{self, GraphBuilder, RopeStyle};
+use kiln_ir::examples::Random;
+use kiln_ir::{DType, Dim, Error, Graph, HostTensor, NodeId, Scalar, Symbol, TensorType, Tolerance, interpret};
+use kiln_kernels::{InputLayout, Schedule, ScheduleOptions, reference, schedule};
+
+/// Sizes of symbols.
+fn size(symbol: Symbol) -> Option<i64> {
+    match symbol.as_str() {
+        "b" => Some(2),
+        "t" => Some(5),
+        _ => None,
+    }
+}
+
+/// The schedule of a graph after the passes; it must agree with the interpreter.
+fn scheduled(graph: &Graph, seed: u64) -> Schedule {
+    let simple = kiln_passes::run(graph.clone()).unwrap();
+    let layouts: Vec<InputLayout> = simple.inputs().iter().map(|&id| InputLayout::contiguous(simple.ty(id))).collect();
+    let schedule = schedule(&simple, &layouts, &ScheduleOptions::default()).unwrap();
+    let mut random = Random(seed);
+    let mut inputs = Vec::new();
+    for &id in graph.inputs() {
+        let ty = graph.ty(id);
+        let shape: Vec<usize> = ty.shape.iter().map(|d| d.eval(&size).unwrap() as usize).collect();
+        let mut tensor = HostTensor::zeros(ty.dtype, &shape).unwrap();
+        let (low, high) = if ty.dtype.is_int() { (0.0, 3.0) } else { (-1.0, 1.0) };
+        (0..tensor.elements()).for_each(|i| tensor.set(i, random.scalar(ty.dtype, low, high)));
+        inputs.push(tensor);
+    }
+    let wanted = interpret::run(graph, &inputs).unwrap();
+    let mut memory: Vec<HostTensor> = inputs.iter().map(|t| t.clone().reshape(&[t.elements()]).unwrap()).collect();
+    let got = reference::run(&schedule, &mut memory, &size).unwrap_or_else(|e| panic!("{e}\n{simple}\n{schedule}"));
+    for (got, wanted) in got.into_iter().zip(wanted) {
+        let got = got.reshape(wanted.shape()).unwrap();
+        if let Err(e) = got.compare(&wanted, Tolerance::of(wanted.dtype()).times(20.0)) {
+            panic!("seed {seed}: {e}\n{simple}\n{schedule}");
+        }
+    }
+    schedule
+}
+
+/// How many kernels a composite of some inputs becomes.
+fn kernels(inputs: &[&str], build: impl Fn(&mut GraphBuilder, &[NodeId]) -> Result<Vec<NodeId>, Error>) -> usize {
+    let mut builder = GraphBuilder::new();
+    let ids: Vec<NodeId> = inputs.iter().map(|ty| builder.input(ty.parse::<TensorType>().unwrap()).unwrap()).collect();
+    for output in build(&mut builder, &ids).unwrap() {
+        builder.output(output);
+    }
+    scheduled(&builder.finish(), 1).steps.len()
+}
+
+#[test]
+fn well_known_composites_are_one_kernel() {
+    for x in ["f32[b, t, 48]", "bf16[b, t, 48]"] {
+        let w = &x.replace("b, t, ", "");
+        assert_eq!(kernels(&[x], |e, v| Ok(vec![build::softmax(e, &v[0], 2)?])), 1);
+        assert_eq!(kernels(&[x], |e, v| Ok(vec![build::softmax(e, &v[0], 1)?])), 1);
+        assert_eq!(kernels(&[x], |e, v| Ok(vec![build::log_softmax(e, &v[0], 2)?])), 1);
+        assert_eq!(kernels(&[x], |e, v| Ok(vec![build::logsumexp(e, &v[0], &[2], false)?])), 1);
+        assert_eq!(kernels(&[x], |e, v| Ok(vec![build::std_dev(e, &v[0], &[2], 1.0, false)?])), 1);
+        let norm = |e: &mut GraphBuilder, v: &[NodeId]| {
+            Ok(vec![build::layer_norm(e, &v[0], 1, Some(&v[1]), Some(&v[2]), 1e-5)?])
+        };
+        assert_eq!(kernels(&[x, w, w], norm), 1);
+        let residual = |e: &mut GraphBuilder, v: &[NodeId]| {
+            let sum = build::add(e, &v[0], &v[1])?;
+            let normal = build::rms_norm(e, &sum, 1, Some(&v[2]), 1e-5)?;
+            Ok(vec![sum, normal])
+        };
+        assert_eq!(kernels(&[x, x, w], residual), 1);
+        let masked = |e: &mut GraphBuilder, v: &[NodeId]| {
+            let masked = build::masked_fill(e, &v[0], &v[1], -1e4)?;
+            let y = build::softmax(e, &masked, 2)?;
+            let z = build::gelu(e, &y)?;
+            Ok(vec![build::argmax(e, &z, 2, false)?, z])
+        };
+        assert_eq!(kernels(&[x, "bool[b, t, 48]"], masked), 1);
+        let swiglu = |e: &mut GraphBuilder, v: &[NodeId]| {
+            let gate = build::silu(e, &v[0])?;
+            Ok(vec![build::mul(e, &gate, &v[1])?])
+        };
+        assert_eq!(kernels(&[x, x], swiglu), 1);
+        assert_eq!(kernels(&[x], |e, v| Ok(vec![build::glu(e, &v[0], 2)?])), 1);
+        for style in [RopeStyle::Half, RopeStyle::Interleaved] {
+            let rope = |e: &mut GraphBuilder, v: &[NodeId]| Ok(vec![build::rope(e, &v[0], &v[1], &v[2], style)?]);
+            assert_eq!(kernels(&["f32[b, 4, t, 16]", "f32[t, 8]", "f32[t, 8]"], rope), 1, "{style:?}");
+        }
+    }
+    let embedding = |e: &mut GraphBuilder, v: &[NodeId]| Ok(vec![build::embedding(e, &v[0], &v[1])?]);
+    assert_eq!(kernels(&["f32[50, 16]", "i64[b, t]"], embedding), 1);
+    let linear = |e: &mut GraphBuilder, v: &[NodeId]| {
+        let y = build::linear(e, &v[0], &v[1], Some(&v[2]))?;
+        Ok(vec![build::gelu_tanh(e, &y)?])
+    };
+    assert_eq!(kernels(&["f32[b, t, 24]", "f32[96, 24]", "f32[96]"], linear), 1);
+    let group = |e: &mut GraphBuilder, v: &[NodeId]| Ok(vec![build::group_norm(e, &v[0], 4, None, None, 1e-5)?]);
+    assert_eq!(kernels(&["f32[b, 8, 6, 6]"], group), 1);
+    let pool = |e: &mut GraphBuilder, v: &[NodeId]| {
+        Ok(vec![build::avg_pool(e, &v[0], &build::PoolOptions::new(&[2, 2]), true)?])
+    };
+    assert_eq!(kernels(&["f32[b, 3, 8, 8]"], pool), 1);
+}
+
+/// One more step on a random one of the values so far, all of which are `[2, 6, 8]`-like.
+fn grow(e: &mut GraphBuilder, values: &[NodeId], random: &mut Random) -> Result<NodeId, Error> {
+    let x = *random.choose(values);
+    let y = *random.choose(values);
+    let (xs, ys) = (build::Emit::ty(e, &x).shape, build::Emit::ty(e, &y).shape);
+    let axis = random.below(3);
+    let half = xs[axis].floor_div(&Dim::from(2));
+    match random.below(16) {
+        0 => build::softmax(e, &x, axis),
+        1 => build::layer_norm(e, &x, 1 + random.below(2), None, None, 1e-2),
+        2 => build::rms_norm(e, &x, 1, None, 1e-2),
+        3 => build::gelu(e, &x),
+        4 => build::tanh(e, &x),
+        5 | 6 if xs == ys => build::add(e, &x, &y),
+        7 if xs == ys => build::mul(e, &x, &y),
+        8 => build::transpose(e, &x, axis, (axis + 1) % 3),
+        9 => {
+            let rest = &xs[axis] - &half;
+            let (a, b) = (build::narrow(e, &x, axis, 0, half.clone())?, build::narrow(e, &x, axis, half, rest)?);
+            let b = build::neg(e, &b)?;
+            build::concat(e, &[b, a], axis)
+        }
+        10 => {
+            let mean = build::mean(e, &x, &[axis], true)?;
+            build::sub(e, &x, &mean)
+        }
+        11 => {
+            let flat = build::reshape(e, &x, &[&xs[0] * &xs[1], xs[2].clone()])?;
+            let t = build::softmax(e, &flat, 1)?;
+            build::reshape(e, &t, &xs)
+        }
+        12 => build::flip(e, &x, &[axis]),
+        13 => {
+            // x·xᵀ·x / size keeps the shape.
+            let transposed = build::transpose(e, &x, 1, 2)?;
+            let product = build::matmul(e, &x, &transposed)?;
+            let product = build::matmul(e, &product, &x)?;
+            build::mul_scalar(e, &product, 0.02)
+        }
+        14 => {
+            let largest = build::reduce(e, kiln_ir::ReduceKind::Max, &x, &[axis], true)?;
+            let scale = build::exp(e, &largest)?;
+            let wide = build::broadcast_to(e, &scale, &xs)?;
+            build::div(e, &x, &wide)
+        }
+        15 => {
+            let split =
+                build::reshape(e, &x, &[xs[0].clone(), Dim::from(2), xs[1].floor_div(&Dim::from(2)), xs[2].clone()])?;
+            let turned = build::permute(e, &split, &[0, 2, 1, 3])?;
+            build::reshape(e, &turned, &xs)
+        }
+        _ => build::sigmoid(e, &x),
+    }
+}
+
+#[test]
+fn random_chains_agree() {
+    let count = std::env::var("KILN_FUZZ_COUNT").ok().and_then(|n| n.parse().ok()).unwrap_or(150);
+    for seed in 0..count {
+        let mut random = Random(seed + 1);
+        let mut builder = GraphBuilder::new();
+        let mut values = Vec::new();
+        for _ in 0..2 {
+            let ty = TensorType::fixed(DType::F32, &[2, 6, 8]);
+            values.push(builder.input(ty).unwrap());
+        }
+        for _ in 0..3 + random.below(10) {
+            // Axes may have changed places; a step that does not fit is left out.
+            if let Ok(value) = grow(&mut builder, &values, &mut random) {
+                values.push(value);
+            }
+        }
+        let last = *values.last().unwrap();
+        builder.output(last);
+        if random.chance(0.5) {
+            builder.output(values[values.len() / 2]);
+        }
+        let one = build::full(&mut builder, Scalar::float(DType::F32, 1.0), &[Dim::from(3)]).unwrap();
+        if random.chance(0.1) {
+            builder.output(one);
+        }
+        scheduled(&builder.finish(), seed);
+    }
+}
