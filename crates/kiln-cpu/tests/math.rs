@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use support::*;
 
 /// The bounds that the table in `math` states.
-const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 14] = [
+const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 15] = [
     (UnaryOp::Exp, ScalarFn::Exp, 1.0),
     (UnaryOp::Exp2, ScalarFn::Exp2, 1.0),
     (UnaryOp::Expm1, ScalarFn::Expm1, 2.0),
@@ -28,7 +28,8 @@ const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 14] = [
     (UnaryOp::Acos, ScalarFn::Acos, 2.0),
     (UnaryOp::Atan, ScalarFn::Atan, 2.0),
     (UnaryOp::Tanh, ScalarFn::Tanh, 2.0),
-    (UnaryOp::Erf, ScalarFn::Erf, 1.0),
+    (UnaryOp::Erf, ScalarFn::Erf, 2.0),
+    (UnaryOp::ErfInv, ScalarFn::ErfInv, 2.0),
 ];
 
 /// Distance of an f32 from an exact value, in units of the last place of the latter rounded.
