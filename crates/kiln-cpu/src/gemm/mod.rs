@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  Operand (strided memory, fused rows, PackedB)
-//!     │  M small, B's rows contiguous    ──▶ stream   rows of B pass by once, unpacked          (`small`)
-//!     │  M small, B's columns contiguous ──▶ dot      rows of W[N, K] pass by once, unpacked    (`small`, `dot`)
-//!     │  else, or B packed               ──▶ blocked  panels packed per cache block             (`blocked`, `pack`)
+//!     │  M small, B's rows contiguous    ──▶ stream   rows of B pass by once, unpacked       (`stream`, `sweep`)
+//!     │  M small, B's columns contiguous ──▶ dots     rows of W[N, K] pass by once, unpacked  (`dots`, `dot`)
+//!     │  N small                         ──▶ the same, of the transposed product              (`swapped`)
+//!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
 //!     ▼
 //!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)
 //! ```
@@ -16,6 +17,7 @@ mod blocked;
 mod dot;
 mod dots;
 mod kernel;
+mod narrow;
 mod pack;
 mod packed;
 mod portable;
@@ -24,6 +26,7 @@ mod small;
 mod source;
 mod store;
 mod stream;
+mod swapped;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -38,6 +41,7 @@ use crate::features::Isa;
 use crate::memory::MemoryError;
 use crate::pool;
 use kiln_ir::DType;
+use swapped::Swapped;
 
 /// Why a product could not be run.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -121,10 +125,15 @@ impl Gemm {
         // SAFETY: the caller's promise, and the checks above.
         unsafe {
             match self.acc {
-                DType::F32 => match small::choose(self, &a, &b) {
-                    Some(path) => small::run(self, path, &a, epilogue),
-                    None => blocked::run::<f32>(self, &a, &b, epilogue),
-                },
+                DType::F32 => {
+                    if let Some(swapped) = Swapped::choose(self, &a, &b) {
+                        swapped.run(epilogue)
+                    } else if let Some(path) = small::choose(self, &a, &b) {
+                        small::run(self, path, &a, epilogue)
+                    } else {
+                        blocked::run::<f32>(self, &a, &b, epilogue)
+                    }
+                }
                 DType::F64 => blocked::run::<f64>(self, &a, &b, epilogue),
                 DType::I32 => blocked::run::<i32>(self, &a, &b, epilogue),
                 DType::I64 => blocked::run::<i64>(self, &a, &b, epilogue),

@@ -108,6 +108,12 @@ pub(super) unsafe fn pack<T: Accumulator>(
     i64: Convert<T>,
     u8: Convert<T>,
 {
+    if width == 1 && lanes.len() == 1 && from.k_stride == 1 && ks.len() > 1 {
+        // One lane lies in the panel as it does in memory: as many lanes of one k.
+        let turned = Lanes { lane_stride: from.k_stride, k_stride: from.lane_stride, ..*from };
+        // SAFETY: the same elements.
+        return unsafe { pack(isa, &turned, ks.clone(), ks.len(), lanes, panel) };
+    }
     if T::DTYPE == DType::F32 && transpose::can(isa, from) {
         // SAFETY: T is f32; the rest is the caller's promise.
         return unsafe { transpose::pack(isa, from, lanes, width, ks, panel.cast::<f32>()) };

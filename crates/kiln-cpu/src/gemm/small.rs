@@ -7,7 +7,7 @@ use super::dot::Weight;
 use super::pack::{Lanes, fill_rows, pack};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Matrix, Operand};
-use super::{Gemm, GemmError, dots, stream};
+use super::{Gemm, GemmError, dots, narrow, stream};
 use crate::features::{Isa, detect};
 use kiln_ir::DType;
 use std::ops::Range;
@@ -30,6 +30,8 @@ pub(super) const TASK_BYTES: usize = 128 << 10;
 pub(super) enum Path {
     /// Rows of B.
     Stream(Matrix, Weight),
+    /// Rows of B, few columns.
+    Narrow(Matrix, Weight),
     /// Dot products with the columns of B.
     Dot(Matrix, Weight),
 }
@@ -50,7 +52,8 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
     if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= DOT_ROWS && gemm.m * gemm.k * 4 <= DOT_BYTES {
         Some(Path::Dot(*b, if pairs { Weight::Bf16Dot } else { weight }))
     } else if b.column_stride == 1 && gemm.m <= if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } {
-        Some(Path::Stream(*b, weight))
+        let narrow = gemm.n < narrow::COLUMNS && weight != Weight::Bf16;
+        Some(if narrow { Path::Narrow(*b, weight) } else { Path::Stream(*b, weight) })
     } else {
         None
     }
@@ -70,6 +73,7 @@ pub(super) unsafe fn run(gemm: &Gemm, path: Path, a: &Operand<'_>, epilogue: &dy
     // SAFETY: the caller's promise.
     unsafe {
         match path {
+            Path::Narrow(b, weight) => narrow::run(gemm, a, &b, weight, epilogue),
             Path::Stream(b, weight) => stream::run(gemm, a, &b, weight, epilogue),
             Path::Dot(b, weight) => dots::run(gemm, a, &b, weight, epilogue),
         }

@@ -46,20 +46,20 @@ const LAYOUTS: [Layout; 7] = [
     Layout::ReversedColumns,
 ];
 
-fn encode(dtype: DType, v: i64) -> Vec<u8> {
-    let f = v as f64 / 8.0;
+/// The bytes of `v / 8` for floats, of `v` for integers; `None` is a NaN, or a value that would be noticed.
+fn encode(dtype: DType, v: Option<i64>) -> [u8; 8] {
+    let f = v.map_or(f64::NAN, |v| v as f64 / 8.0);
+    let v = v.unwrap_or(77);
+    let mut bytes = [0; 8];
     match dtype {
-        DType::F32 => (f as f32).to_le_bytes().to_vec(),
-        DType::F64 => f.to_le_bytes().to_vec(),
-        DType::F16 => f16::from_f64(f).to_le_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f64(f).to_le_bytes().to_vec(),
-        DType::I8 => (v as i8).to_le_bytes().to_vec(),
-        DType::I16 => (v as i16).to_le_bytes().to_vec(),
-        DType::I32 => (v as i32).to_le_bytes().to_vec(),
-        DType::I64 => v.to_le_bytes().to_vec(),
-        DType::U8 => vec![v as u8],
-        other => panic!("{other:?}"),
+        DType::F32 => bytes[..4].copy_from_slice(&(f as f32).to_le_bytes()),
+        DType::F64 => bytes = f.to_le_bytes(),
+        DType::F16 => bytes[..2].copy_from_slice(&f16::from_f64(f).to_le_bytes()),
+        DType::Bf16 => bytes[..2].copy_from_slice(&bf16::from_f64(f).to_le_bytes()),
+        // The low bytes of a wider integer are those of a narrower one.
+        _ => bytes = v.to_le_bytes(),
     }
+    bytes
 }
 
 fn is_float(dtype: DType) -> bool {
@@ -82,16 +82,13 @@ impl Data {
         let first = (r - 1) * (-row_stride).max(0) + (c - 1) * (-column_stride).max(0);
         let extent = ((r - 1) * row_stride.abs() + (c - 1) * column_stride.abs() + 1) as usize;
         // Everything outside the matrix is poison: it must never reach a result.
-        let mut bytes = Vec::with_capacity(extent * size);
-        for _ in 0..extent {
-            bytes.extend(if is_float(dtype) { encode_nan(dtype) } else { encode(dtype, 77) });
-        }
+        let mut bytes = encode(dtype, None)[..size].repeat(extent);
         let mut values = vec![0.0; rows * columns];
         for i in 0..rows {
             for j in 0..columns {
                 let v = rng.below(33) as i64 - if dtype == DType::U8 { 0 } else { 16 };
                 let at = (first + i as isize * row_stride + j as isize * column_stride) as usize * size;
-                bytes[at..at + size].copy_from_slice(&encode(dtype, v));
+                bytes[at..at + size].copy_from_slice(&encode(dtype, Some(v))[..size]);
                 values[i * columns + j] = if is_float(dtype) { v as f64 / 8.0 } else { v as f64 };
             }
         }
@@ -111,15 +108,6 @@ impl Data {
 
     fn operand(&self) -> Operand<'_> {
         Operand::Strided(self.matrix)
-    }
-}
-
-fn encode_nan(dtype: DType) -> Vec<u8> {
-    match dtype {
-        DType::F32 => f32::NAN.to_le_bytes().to_vec(),
-        DType::F64 => f64::NAN.to_le_bytes().to_vec(),
-        DType::F16 => f16::NAN.to_le_bytes().to_vec(),
-        _ => bf16::NAN.to_le_bytes().to_vec(),
     }
 }
 
@@ -154,10 +142,17 @@ fn check(gemm: Gemm, a: &Data, b: &Data, left: Operand<'_>, right: Operand<'_>, 
     let store = Store::new(out.as_mut_ptr().cast(), DType::F64, n as isize, 1).unwrap();
     // SAFETY: `Data` covers its shape and `out` is M × N.
     unsafe { gemm.run(left, right, &store).unwrap() };
+    let mut want = vec![0.0; n];
     for i in 0..m {
+        want.fill(0.0);
+        for p in 0..k {
+            let row = &b.values[p * n..(p + 1) * n];
+            for (want, b) in want.iter_mut().zip(row) {
+                *want += a.at(i, p) * b;
+            }
+        }
         for j in 0..n {
-            let want: f64 = (0..k).map(|p| a.at(i, p) * b.at(p, j)).sum();
-            assert_eq!(out[i * n + j], want, "{what}: {gemm:?} at ({i}, {j})");
+            assert_eq!(out[i * n + j], want[j], "{what}: {gemm:?} at ({i}, {j})");
         }
     }
 }
@@ -206,6 +201,12 @@ fn larger_shapes() {
         (61, 97, 1030),
         (128, 130, 257),
         (150, 31, 90),
+        (200, 1, 400),
+        (301, 1, 65),
+        (90, 5, 133),
+        (1, 16, 9000),
+        (3, 37, 5000),
+        (16, 100, 3000),
     ];
     for isa in Isa::available() {
         for (m, n, k) in shapes {
