@@ -4,8 +4,7 @@
 //! its first touch.
 
 use crate::buffer::{ALIGNMENT, Buffer, Memory};
-use crate::{Device, Error};
-use std::alloc::Layout;
+use crate::{Device, Error, pages};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,7 +58,7 @@ impl HostMemory {
         &HOST
     }
 
-    /// At least `bytes` bytes, not initialised to anything in particular, aligned to [`ALIGNMENT`].
+    /// At least `bytes` bytes of any contents, aligned to [`ALIGNMENT`].
     pub fn allocate(bytes: usize) -> Result<Buffer, Error> {
         let ptr = HOST.take(bytes)?;
         // SAFETY: `take` gives an allocation of this memory for `bytes` bytes.
@@ -81,7 +80,7 @@ impl HostMemory {
         for class in 0..CLASSES {
             while let Some(Block(ptr)) = kept.classes[class].pop() {
                 // SAFETY: the block was allocated with its class's size.
-                unsafe { std::alloc::dealloc(ptr.as_ptr(), layout(class_size(class))) }
+                unsafe { pages::release(ptr, class_size(class)) }
             }
         }
         kept.bytes = 0;
@@ -108,15 +107,8 @@ impl HostMemory {
             }
             None => bytes,
         };
-        let out_of_memory = || Error::OutOfMemory { bytes, device: Device::Cpu };
-        let layout = Layout::from_size_align(size, ALIGNMENT).map_err(|_| out_of_memory())?;
-        // SAFETY: the size is not zero.
-        NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or_else(out_of_memory)
+        pages::allocate(size).ok_or(Error::OutOfMemory { bytes, device: Device::Cpu })
     }
-}
-
-fn layout(size: usize) -> Layout {
-    Layout::from_size_align(size, ALIGNMENT).expect("the size was allocated before")
 }
 
 fn class_size(class: usize) -> usize {
@@ -141,8 +133,8 @@ impl Memory for HostMemory {
             }
             None => bytes,
         };
-        // SAFETY: `take` allocated it with this layout.
-        unsafe { std::alloc::dealloc(ptr.as_ptr(), layout(size)) }
+        // SAFETY: `take` allocated it with this size.
+        unsafe { pages::release(ptr, size) }
     }
 
     unsafe fn copy_to_host(&self, source: *const u8, target: &mut [u8]) -> Result<(), Error> {

@@ -16,6 +16,7 @@ pub mod error;
 pub mod event;
 pub mod host;
 pub mod kernel_cache;
+mod pages;
 pub mod program;
 pub mod reference;
 mod sizing;

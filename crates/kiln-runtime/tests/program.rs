@@ -140,16 +140,16 @@ fn outputs_may_be_given() {
 #[test]
 fn equal_kernels_compile_once_and_runs_allocate_only_outputs() {
     let backend = Marker::new("marker-cache");
-    let text = "graph(%0: f32[8, 8], %1: f32[8, 8]) {
-  %2: f32[8, 8] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
-  %3: f32[8, 8] = dot %2, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+    let text = "graph(%0: f32[64, 64], %1: f32[64, 64]) {
+  %2: f32[64, 64] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  %3: f32[64, 64] = dot %2, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
   return %3
 }";
     let program = build(backend.clone(), text);
     assert_eq!(program.steps().len(), 2);
     assert_eq!(backend.compiled.load(Ordering::Relaxed), 1);
-    let input = HostMemory::allocate(256).unwrap();
-    let views = [view(&input, &[8, 8], &[8, 1]); 2];
+    let input = HostMemory::allocate(64 * 64 * 4).unwrap();
+    let views = [view(&input, &[64, 64], &[64, 1]); 2];
     program.run(&views).unwrap();
     let before = backend.allocated.load(Ordering::Relaxed);
     for _ in 0..5 {

@@ -183,25 +183,37 @@ fn build(
     let options = CompileOptions { device, ..CompileOptions::default() };
     let compiled = Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?);
 
-    let owned = match what {
-        What::Op(op) => OwnedWhat::Op(op.clone()),
-        What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
-    };
-    let operands = operands.iter().map(|t| Operand::of(t)).collect();
-    let used = AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed));
-    let entry = Entry { what: owned, operands, device, compiled: compiled.clone(), used };
     let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
     if programs.len() >= PROGRAMS_KEPT {
-        let mut ages: Vec<u64> = programs.values().flatten().map(|e| e.used.load(Ordering::Relaxed)).collect();
-        let middle = ages.len() / 2;
-        let (_, &mut oldest, _) = ages.select_nth_unstable(middle);
-        programs.retain(|_, list| {
-            list.retain(|e| e.used.load(Ordering::Relaxed) >= oldest);
-            !list.is_empty()
-        });
+        forget_half(&mut programs);
     }
-    programs.entry(hash).or_default().push(entry);
+    let list = programs.entry(hash).or_default();
+    if let Some(other) = list.iter().find(|entry| entry.is_for(what, operands, device)) {
+        // Another thread was faster; one program is enough.
+        return Ok(other.compiled.clone());
+    }
+    list.push(Entry {
+        what: match what {
+            What::Op(op) => OwnedWhat::Op(op.clone()),
+            What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
+        },
+        operands: operands.iter().map(|t| Operand::of(t)).collect(),
+        device,
+        compiled: compiled.clone(),
+        used: AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed)),
+    });
     Ok(compiled)
+}
+
+/// Drops the half of the programs that was not used for longest.
+fn forget_half(programs: &mut HashMap<u64, Vec<Entry>, Hashed>) {
+    let mut ages: Vec<u64> = programs.values().flatten().map(|e| e.used.load(Ordering::Relaxed)).collect();
+    let middle = ages.len() / 2;
+    let (_, &mut oldest, _) = ages.select_nth_unstable(middle);
+    programs.retain(|_, list| {
+        list.retain(|e| e.used.load(Ordering::Relaxed) >= oldest);
+        !list.is_empty()
+    });
 }
 
 impl Operand {

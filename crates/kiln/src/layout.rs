@@ -16,10 +16,28 @@ impl Layout {
         Layout { shape, strides, offset: 0 }
     }
 
-    /// A layout of any kind. Whoever uses it checks it against a buffer.
-    pub fn new(shape: Vec<usize>, strides: Vec<isize>, offset: usize) -> Layout {
-        debug_assert_eq!(shape.len(), strides.len());
+    /// A layout of any kind; strides that are missing are 0, and those of axes with fewer than two places do not matter.
+    /// [`crate::Tensor::from_buffer`] checks it against a buffer.
+    pub fn new(shape: Vec<usize>, mut strides: Vec<isize>, offset: usize) -> Layout {
+        strides.resize(shape.len(), 0);
+        for (stride, _) in strides.iter_mut().zip(&shape).filter(|(_, size)| **size < 2) {
+            *stride = 0;
+        }
         Layout { shape, strides, offset }
+    }
+
+    /// Whether every element lies in a buffer of so many elements; false also where that is beyond arithmetic.
+    pub(crate) fn fits(&self, capacity: usize) -> bool {
+        let Some(elements) = crate::shape::checked_elements(&self.shape) else { return false };
+        if elements == 0 {
+            return true;
+        }
+        let (mut low, mut high) = (self.offset as i128, self.offset as i128);
+        for (&size, &stride) in self.shape.iter().zip(&self.strides) {
+            let last = (size as i128 - 1) * stride as i128;
+            if last < 0 { low += last } else { high += last }
+        }
+        low >= 0 && high < capacity as i128
     }
 
     /// Sizes.

@@ -32,7 +32,10 @@ struct Inner {
 impl Tensor {
     /// A tensor over a buffer. The layout must lie inside it.
     pub(crate) fn from_parts(buffer: Buffer, layout: Layout, dtype: DType) -> Tensor {
-        debug_assert!(fits(&layout, dtype, buffer.bytes_len()), "{layout:?} of {dtype} in {buffer:?}");
+        debug_assert!(
+            layout.fits(buffer.bytes_len() * 8 / dtype.size_in_bits()),
+            "{layout:?} of {dtype} in {buffer:?}"
+        );
         Tensor(Arc::new(Inner { dtype, layout, buffer }))
     }
 
@@ -48,11 +51,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn from_buffer(buffer: Buffer, layout: Layout, dtype: DType) -> Result<Tensor> {
-        if shape::checked_elements(layout.shape()).is_none() || !fits(&layout, dtype, buffer.bytes_len()) {
-            let (expected, got) = (layout.elements(), buffer.bytes_len() * 8 / dtype.size_in_bits());
+        let got = buffer.bytes_len() * 8 / dtype.size_in_bits();
+        if !layout.fits(got) {
+            let expected = shape::checked_elements(layout.shape()).unwrap_or(usize::MAX);
             let (op, at) = ("from_buffer", Source::caller());
             return Err(Error::ElementCount { op, shape: layout.shape().to_vec(), expected, got, at });
         }
+        // Without elements nothing is said by strides and offset, which may be anything.
+        let layout = if layout.elements() == 0 { Layout::contiguous(layout.shape().to_vec()) } else { layout };
         Ok(Tensor::from_parts(buffer, layout, dtype))
     }
 
@@ -258,15 +264,6 @@ impl Tensor {
         let at = Source::caller();
         Tensor::from_bytes_at(&self.bytes_at(&at)?, self.shape().to_vec(), self.dtype(), device, &at)
     }
-}
-
-/// Whether every element lies inside a buffer of so many bytes.
-fn fits(layout: &Layout, dtype: DType, bytes: usize) -> bool {
-    let Some((low, high)) = layout.reach() else { return true };
-    let Ok(offset) = isize::try_from(layout.offset()) else { return false };
-    let capacity = bytes * 8 / dtype.size_in_bits();
-    offset.checked_add(low).is_some_and(|first| first >= 0)
-        && offset.checked_add(high).is_some_and(|last| (last as usize) < capacity)
 }
 
 pub(crate) fn runtime_error(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {

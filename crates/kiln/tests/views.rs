@@ -110,3 +110,32 @@ fn empty_tensors_are_tensors() {
     assert!(x.reshape([0, -1]).is_err());
     assert!(x.select(1, 0).is_err());
 }
+
+#[test]
+fn layouts_over_foreign_memory_are_checked() {
+    use kiln::{Layout, runtime::HostMemory};
+    let made = |shape: &[usize], strides: &[isize], offset| {
+        let buffer = HostMemory::allocate(64).unwrap();
+        Tensor::from_buffer(buffer, Layout::new(shape.to_vec(), strides.to_vec(), offset), DType::F32)
+    };
+    assert!(made(&[4, 4], &[4, 1], 0).is_ok());
+    assert!(made(&[4, 4], &[-4, -1], 15).is_ok());
+    assert!(made(&[1, 4], &[isize::MAX, 1], 0).is_ok());
+    assert!(made(&[0, 4], &[isize::MAX, isize::MIN], usize::MAX).is_ok());
+    assert!(made(&[1 << 40], &[0], 3).is_ok());
+    for (shape, strides, offset) in [
+        (&[4, 4][..], &[4, 1][..], 1),
+        (&[4, 4], &[-4, 1], 0),
+        (&[2], &[isize::MAX], 0),
+        (&[2, 2], &[isize::MAX, isize::MAX], 0),
+        (&[2], &[isize::MIN], 0),
+        (&[1], &[1], usize::MAX),
+        (&[usize::MAX, usize::MAX], &[0, 0], 0),
+        (&[usize::MAX], &[1], 0),
+    ] {
+        assert!(made(shape, strides, offset).is_err(), "{shape:?} {strides:?} {offset}");
+    }
+    let odd = made(&[1, 4], &[isize::MAX, 1], 0).unwrap();
+    assert_eq!(odd.diagonal(0).unwrap().shape(), [1]);
+    assert_eq!(odd.flip(0).unwrap().slice(0, 0, 1, usize::MAX >> 1).unwrap().shape(), [1, 4]);
+}
