@@ -7,7 +7,8 @@ use crate::group::{Engine, Group, trace_group};
 use crate::index::product;
 use crate::kernel::{Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody, LoopBody, Place};
 use crate::realise::{Destination, Memory};
-use crate::schedule::{BufferId, Step};
+use crate::reciprocal::multiply_by_reciprocals;
+use crate::schedule::{BufferId, Numerics, Step};
 use crate::stages::{StoreAt, stage};
 use crate::trace::{Misfit, Scope, Trace, kept_index};
 use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
@@ -61,12 +62,18 @@ pub(crate) fn loop_step(
         Some(trace) => trace,
         None => trace_group(scope, Engine::Loop, &mut group.domain, &mut group.roots, &own)?,
     };
-    let stores = stores(scope, memory, &group.domain, &group.roots, &mut trace, needed);
+    let mut stores = stores(scope, memory, &group.domain, &group.roots, &mut trace, needed);
     let mut domain = group.domain.clone();
     if !domain.has_row() {
         hoist_uniform(scope, &trace, &mut domain);
     }
     let row: Vec<Symbol> = domain.axes(true).map(Symbol::axis).collect();
+    if scope.numerics == Numerics::Fast
+        && !row.is_empty()
+        && let Some(dag) = multiply_by_reciprocals(&trace.dag, &row, &mut stores)
+    {
+        trace.dag = dag;
+    }
     let length = cost::guess(&product(&domain.sizes(true)), scope.known);
     let mut staged = stage(&trace.dag, &row, length, &stores);
     let dims = axes::moving_dims(staged.stages.iter().flat_map(|s| &s.insts));

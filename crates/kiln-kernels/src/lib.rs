@@ -31,6 +31,7 @@ mod pointwise;
 mod prepare;
 mod print;
 mod realise;
+mod reciprocal;
 #[doc(hidden)]
 pub mod reference;
 mod routine;
