@@ -37,7 +37,7 @@ pub use packed::PackedB;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
 
-use crate::features::Isa;
+use crate::features::{Isa, detect};
 use crate::memory::MemoryError;
 use crate::pool;
 use kiln_ir::DType;
@@ -81,6 +81,14 @@ pub enum GemmError {
         /// Target of the product.
         isa: Isa,
     },
+    /// The machine cannot run code for a target.
+    #[error("this machine runs {} at the most, not {}", .best.name(), .isa.name())]
+    Target {
+        /// The target asked for.
+        isa: Isa,
+        /// The best target of the machine.
+        best: Isa,
+    },
     /// `Operand::Columns` and `Operand::Packed` describe B alone.
     #[error("the left operand of a product is strided or made of rows")]
     LeftOperand,
@@ -114,6 +122,20 @@ impl Gemm {
 
     /// Runs the product and hands every finished tile to `epilogue`.
     ///
+    /// ```
+    /// use kiln_cpu::gemm::{Gemm, Matrix, Operand, Store};
+    /// use kiln_ir::DType;
+    ///
+    /// let (a, b) = ([1f32, 2.0, 3.0, 4.0], [5f32, 6.0, 7.0, 8.0]);
+    /// let mut c = [0f32; 4];
+    /// let rows = |data: &[f32; 4]| Matrix { data: data.as_ptr().cast(), dtype: DType::F32, row_stride: 2, column_stride: 1 };
+    /// let store = Store::new(c.as_mut_ptr().cast(), DType::F32, 2, 1)?;
+    /// // SAFETY: all three are 2 × 2 and apart.
+    /// unsafe { Gemm::new(2, 2, 2, DType::F32).run(Operand::Strided(rows(&a)), Operand::Strided(rows(&b)), &store)? };
+    /// assert_eq!(c, [19.0, 22.0, 43.0, 50.0]);
+    /// # Ok::<(), kiln_cpu::gemm::GemmError>(())
+    /// ```
+    ///
     /// # Safety
     /// Strided operands must be readable at every element of their shape (A: M × K, B: K × N), and nothing that the
     /// epilogue writes may overlap them.
@@ -143,6 +165,7 @@ impl Gemm {
     }
 
     fn check(&self, a: &Operand<'_>, b: &Operand<'_>) -> Result<(), GemmError> {
+        check_target(self.isa)?;
         if !matches!(self.acc, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
             return Err(GemmError::Accumulator { acc: self.acc });
         }
@@ -163,7 +186,12 @@ impl Gemm {
     }
 }
 
-/// Splits `total` into the fewest parts of at most `most`, as equal as can be; gives part `i` as (start, length).
+fn check_target(isa: Isa) -> Result<(), GemmError> {
+    let best = detect().isa;
+    if isa <= best { Ok(()) } else { Err(GemmError::Target { isa, best }) }
+}
+
+/// Part `i` of `total` things split into `parts` as equal as can be, the longer ones first.
 fn part(total: usize, parts: usize, i: usize) -> std::ops::Range<usize> {
     let (each, more) = (total / parts, total % parts);
     let start = i * each + i.min(more);

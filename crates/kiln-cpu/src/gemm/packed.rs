@@ -4,7 +4,7 @@ use super::blocked::Tiling;
 use super::kernel::Format;
 use super::pack::{Lanes, pack, pack_as, pack_pairs};
 use super::source::Matrix;
-use super::{Gemm, GemmError, pack as packing};
+use super::{Gemm, GemmError, check_target, pack as packing};
 use crate::features::Isa;
 use crate::pool;
 use kiln_ir::DType;
@@ -41,6 +41,7 @@ impl PackedB {
         if !packing::readable(b.dtype) {
             return Err(GemmError::Unreadable { dtype: b.dtype });
         }
+        check_target(isa)?;
         let tiling = Tiling::new(isa, acc)?;
         let format = tiling.format.map(|format| match (format, b.dtype) {
             (Format::F32, DType::Bf16) => Format::Bf16,
