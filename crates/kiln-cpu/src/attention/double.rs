@@ -12,7 +12,8 @@ use kiln_ir::DType;
 pub(super) unsafe fn run(scale: f64, g: &Geometry) {
     let rows = g.batch * g.heads * g.queries;
     let threads = pool::threads();
-    let chunks = if rows * g.keys * (g.width + g.value_width) < 1 << 16 { 1 } else { rows.min(threads * 4) };
+    let work = rows.saturating_mul(g.keys).saturating_mul(g.width + g.value_width);
+    let chunks = if work < 1 << 16 { 1 } else { rows.min(threads * 4) };
     pool::run(chunks, threads, &|chunk| {
         let mut scores = vec![0f64; g.keys];
         let mut result = vec![0f64; g.value_width];

@@ -159,7 +159,7 @@ impl Attention {
     /// The buffers hold what the kernel's views reach at these sizes, and `out` overlaps no other of them.
     pub unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
         let g = Geometry::new(&self.body, &self.buffers, &self.sizes, buffers, sizes)?;
-        if g.batch * g.heads * g.queries * g.value_width == 0 {
+        if [g.batch, g.heads, g.queries, g.value_width].contains(&0) {
             return Ok(());
         }
         // SAFETY: passed on from the caller.

@@ -69,7 +69,8 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
     let widens = !code.pairs && (g.k.size != 4 || g.v.size != 4);
     let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
     let mut most_rows = MOST_ROWS;
-    while most_rows > lanes && groups * rows.div_ceil(most_rows) < TASKS / 4 {
+    // Long rows of keys are split instead: a smaller tile would read them more often.
+    while most_rows > lanes && groups * rows.div_ceil(most_rows) * (g.keys / SPLIT_KEYS).max(1) < TASKS / 4 {
         most_rows /= 2;
     }
     let tiles = rows.div_ceil(most_rows);
@@ -83,7 +84,7 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
         parts.resize(tasks * job.part_size(), 0f32);
         job.parts = parts.as_mut_ptr();
     }
-    let work = (g.batch * g.heads * g.queries * g.keys).saturating_mul(g.width + g.value_width);
+    let work = [g.heads, g.queries, g.keys, g.width + g.value_width].into_iter().fold(g.batch, usize::saturating_mul);
     let threads = if work < SERIAL { 1 } else { pool::threads() };
     pool::run(tasks, threads, &|task| {
         // SAFETY: passed on from the caller; tasks write disjoint rows or parts.

@@ -294,3 +294,75 @@ fn fold(asm: &mut Assembler, width: Width, op: ops::VOp, value: VReg, temp: VReg
         asm.rvm(op, Width::V128, value, value, temp);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{SoftmaxArgs, SoftmaxFn};
+    use crate::attention::kernels;
+    use crate::features::Isa;
+
+    /// Runs one vector of queries (or one row) whose largest scores are 0.
+    fn run(kernel: SoftmaxFn, scores: &mut [f32], lanes: usize) {
+        let (mut tops, mut sums, mut factors) = ([f32::NEG_INFINITY; 16], [0f32; 16], [0f32; 16]);
+        let args = SoftmaxArgs {
+            scores: scores.as_mut_ptr(),
+            stride: lanes * 4,
+            keys: scores.len() / lanes,
+            vectors: 1,
+            tops: tops.as_mut_ptr(),
+            sums: sums.as_mut_ptr(),
+            factors: factors.as_mut_ptr(),
+            scale: 1.0,
+        };
+        // SAFETY: the scores are whole vectors, and there are running values for one.
+        unsafe { kernel(&args) };
+        assert_eq!((tops[0], factors[0]), (0.0, 0.0));
+    }
+
+    /// Weights of whole vectors of scores, the first of which is 0: as one row, and as columns below a row of zeros.
+    fn weights(isa: Isa, scores: &[f32]) -> [Vec<f32>; 2] {
+        let lanes = if isa == Isa::Avx512 { 16 } else { 8 };
+        let mut row = scores.to_vec();
+        run(kernels::softmax_row(isa).unwrap(), &mut row, lanes);
+        let mut columns = [&vec![0.0; lanes], scores].concat();
+        run(kernels::softmax_columns(isa, false).unwrap(), &mut columns, lanes);
+        [row, columns.split_off(lanes)]
+    }
+
+    #[test]
+    fn weights_are_off_by_one_unit_in_the_last_place() {
+        let steps = (0x8000_0000..=(-104f32).to_bits()).step_by(997).collect::<Vec<u32>>();
+        for isa in Isa::available() {
+            // Without fused products the reduced argument is rounded once more.
+            let units = if isa == Isa::Portable { 2.5 } else { 1.0 };
+            for bits in steps.chunks(1008) {
+                let mut scores = vec![0f32];
+                scores.extend(bits.iter().map(|&bits| f32::from_bits(bits)));
+                scores.resize(1024, f32::NEG_INFINITY);
+                for got in weights(isa, &scores) {
+                    for (&x, &got) in scores.iter().zip(&got) {
+                        let want = f64::from(x).exp();
+                        let unit = f64::from(f32::from_bits((want as f32).to_bits().max(0x0080_0000) & 0x7f80_0000))
+                            / 8388608.0;
+                        let error = (f64::from(got) - want).abs();
+                        // Below the smallest normal number weights are 0.
+                        let flushed = want < 1.2e-38 && got == 0.0;
+                        assert!(error <= units * unit || flushed, "{isa:?}: exp({x:e}) = {got:e}, not {want:e}");
+                        assert!(x != f32::NEG_INFINITY || got == 0.0);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn not_a_number_has_a_weight_that_is_not_a_number() {
+        for isa in Isa::available() {
+            let mut scores = vec![-1f32; 32];
+            (scores[0], scores[7]) = (0.0, f32::NAN);
+            for got in weights(isa, &scores) {
+                assert!(got[7].is_nan() && got[8] > 0.36 && got[8] < 0.37, "{isa:?}");
+            }
+        }
+    }
+}

@@ -1,126 +1,15 @@
 //! Attention against plain loops in f64: dtypes, shapes, strides, masks, groups, threads, targets and special values.
 
-use half::{bf16, f16};
+mod tensor;
+
 use kiln_cpu::attention::Attention;
 use kiln_cpu::features::Isa;
 use kiln_ir::{DType, Dim, Scalar, Symbol};
-use kiln_kernels::kernel::{Access, AttentionBody, BufferArg, Kernel, KernelBody, Strided};
+use kiln_kernels::kernel::{Access, AttentionBody, BufferArg, Kernel, KernelBody};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
-
-/// Values of a tensor of four axes, and how they lie in memory.
-#[derive(Clone)]
-struct Tensor {
-    dtype: DType,
-    shape: [usize; 4],
-    /// Row-major, as rounded to the dtype.
-    values: Vec<f64>,
-    strides: [i64; 4],
-    offset: i64,
-    bytes: Vec<u8>,
-}
-
-/// How a tensor lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Layout {
-    /// Row-major.
-    Packed,
-    /// The last two axes swapped.
-    Transposed,
-    /// [b, t, h, d] in memory.
-    HeadsInner,
-    /// Rows apart, and backwards along the third axis.
-    Reversed,
-    /// Every second element of a longer row.
-    Sparse,
-}
-
-fn noise(seed: u64) -> impl FnMut() -> f64 {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) as f64 / (1u64 << 53) as f64 * 4.0 - 2.0
-    }
-}
-
-fn round(dtype: DType, value: f64) -> f64 {
-    match dtype {
-        DType::F32 => f64::from(value as f32),
-        DType::Bf16 => bf16::from_f64(value).to_f64(),
-        DType::F16 => f16::from_f64(value).to_f64(),
-        DType::Bool => f64::from(value != 0.0),
-        _ => value,
-    }
-}
-
-fn encode(dtype: DType, value: f64) -> Vec<u8> {
-    match dtype {
-        DType::F32 => (value as f32).to_le_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f64(value).to_le_bytes().to_vec(),
-        DType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
-        DType::F64 => value.to_le_bytes().to_vec(),
-        DType::Bool => vec![u8::from(value != 0.0)],
-        other => panic!("{other}"),
-    }
-}
-
-fn decode(dtype: DType, bytes: &[u8]) -> f64 {
-    match dtype {
-        DType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
-        DType::Bf16 => bf16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
-        DType::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
-        DType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()),
-        other => panic!("{other}"),
-    }
-}
-
-impl Tensor {
-    fn new(dtype: DType, shape: [usize; 4], layout: Layout, mut value: impl FnMut() -> f64) -> Tensor {
-        let values: Vec<f64> = (0..shape.iter().product()).map(|_| round(dtype, value())).collect();
-        let [b, h, t, d] = shape.map(|n| n as i64);
-        let (strides, offset, elements) = match layout {
-            Layout::Packed => ([h * t * d, t * d, d, 1], 0, b * h * t * d),
-            Layout::Transposed => ([h * t * d, t * d, 1, t], 0, b * h * t * d),
-            Layout::HeadsInner => ([t * h * d, d, h * d, 1], 5, b * h * t * d + 5),
-            Layout::Reversed => ([h * t * (d + 3), t * (d + 3), -(d + 3), 1], (t - 1) * (d + 3), b * h * t * (d + 3)),
-            Layout::Sparse => ([h * t * d * 2, t * d * 2, d * 2, 2], 1, b * h * t * d * 2 + 1),
-        };
-        let size = dtype.size_in_bits() / 8;
-        let mut tensor =
-            Tensor { dtype, shape, values, strides, offset, bytes: vec![0xff; elements.max(0) as usize * size] };
-        for i in 0..tensor.values.len() {
-            let at = tensor.at(i);
-            tensor.bytes[at..at + size].copy_from_slice(&encode(dtype, tensor.values[i]));
-        }
-        tensor
-    }
-
-    /// The first byte of element `i` in row-major order.
-    fn at(&self, i: usize) -> usize {
-        let [_, h, t, d] = self.shape;
-        let index = [i / (h * t * d), i / (t * d) % h, i / d % t, i % d];
-        let element: i64 = self.offset + index.iter().zip(self.strides).map(|(&i, s)| i as i64 * s).sum::<i64>();
-        element as usize * (self.dtype.size_in_bits() / 8)
-    }
-
-    fn read(&self) -> Vec<f64> {
-        let size = self.dtype.size_in_bits() / 8;
-        (0..self.shape.iter().product()).map(|i| decode(self.dtype, &self.bytes[self.at(i)..][..size])).collect()
-    }
-
-    fn strided(&self, buffer: usize) -> Strided {
-        Strided {
-            buffer,
-            offset: Dim::from(self.offset),
-            strides: self.strides.iter().map(|&s| Dim::from(s)).collect(),
-        }
-    }
-
-    fn raw(&mut self) -> RawBuffer {
-        RawBuffer { ptr: self.bytes.as_mut_ptr(), bytes: self.bytes.len() }
-    }
-}
+#[cfg(unix)]
+use tensor::fenced;
+use tensor::{Layout, Tensor, encode, noise, round};
 
 /// One attention and its operands.
 struct Case {
@@ -570,4 +459,33 @@ fn integers_are_refused() {
     kernel.buffers[1].dtype = DType::I32;
     let refused = Attention::new(Isa::get(), &kernel, &body, "test");
     assert!(matches!(refused, Err(Error::Compile { target, .. }) if target == "test"));
+}
+
+#[cfg(unix)]
+#[test]
+fn nothing_outside_the_operands_is_touched() {
+    let shapes =
+        [[1, 2, 2, 1, 37, 64, 64], [1, 2, 1, 3, 19, 33, 31], [1, 1, 1, 21, 35, 17, 19], [1, 1, 1, 64, 64, 64, 64]];
+    for (sizes, dtype) in shapes.into_iter().flat_map(|sizes| FLOATS.map(|dtype| (sizes, dtype))) {
+        for layout in [Layout::Packed, Layout::Transposed] {
+            let [b, h, _, t, s, ..] = sizes;
+            let mut case = case(sizes, dtype, layout);
+            case.mask = Some(Tensor::new(dtype, [b, h, t, s], layout, noise(5)));
+            let (kernel, body) = case.kernel();
+            for isa in Isa::available() {
+                for at_end in [false, true] {
+                    let tensors = [&case.q, &case.k, &case.v, &case.out].into_iter().chain(&case.mask);
+                    let buffers: Vec<RawBuffer> = tensors.map(|t| fenced(&t.bytes, at_end)).collect();
+                    let attention = Attention::new(isa, &kernel, &body, "test").unwrap();
+                    // SAFETY: the buffers hold what the views reach; anything beyond ends the process.
+                    let out = unsafe {
+                        attention.launch(&buffers, &[]).unwrap();
+                        std::slice::from_raw_parts(buffers[3].ptr, buffers[3].bytes)
+                    };
+                    let got = Tensor { bytes: out.to_vec(), ..case.out.clone() }.read();
+                    case.compare(&got, &case.reference(), "fenced");
+                }
+            }
+        }
+    }
 }
