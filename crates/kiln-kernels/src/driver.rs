@@ -8,7 +8,7 @@ use crate::matmul::matmul_step;
 use crate::prepare::prepare;
 use crate::realise::{Memory, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
-use crate::schedule::{BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
+use crate::schedule::{BufferId, Error, InputLayout, Reason, Role, Schedule, ScheduleOptions, Step};
 use crate::segments::split_choices;
 use crate::trace::{Misfit, Scope};
 use crate::{matmul, routine, update};
@@ -107,7 +107,9 @@ fn attempt(
         }
     }
     let mut fusion = Fusion::new(scope, &memory);
-    if !options.no_fusion {
+    if options.no_fusion {
+        fusion.note_all(Reason::Off);
+    } else {
         fusion.run();
     }
     for group in fusion.groups.iter_mut().flatten() {

@@ -47,6 +47,15 @@ impl<'a> Fusion<'a> {
         self.merge_siblings();
     }
 
+    /// Notes one reason for every pair of groups that goes through memory.
+    pub fn note_all(&mut self, reason: Reason) {
+        for group in self.groups.iter().flatten() {
+            let written = group.reads.iter().filter(|r| !self.memory.writers[r.index()].is_empty());
+            let consumer = group.roots[0].node;
+            self.notes.extend(written.map(|&producer| Note { producer, consumer, reason }));
+        }
+    }
+
     fn group(&self, at: usize) -> Option<&Group> {
         self.groups[at].as_ref()
     }

@@ -99,3 +99,46 @@ pub(crate) fn step_bytes(
     }
     Some((read, written))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{InputLayout, ScheduleOptions, schedule};
+    use kiln_ir::Graph;
+
+    /// Products in a row: each result is alive during two steps, so that two places are enough.
+    fn chain(length: usize) -> Schedule {
+        let mut text = String::from("graph(%0: f32[b, 64], %1: f32[64, 64]) {\n");
+        let dims = "lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]";
+        let mut x = 0;
+        for id in 2..2 + length {
+            text += &format!("  %{id}: f32[b, 64] = dot %{x}, %1 {{{dims}}}\n");
+            x = id;
+        }
+        text += &format!("  return %{x}\n}}");
+        let graph = Graph::parse(&text).expect("a graph");
+        let layouts: Vec<InputLayout> =
+            graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+        schedule(&graph, &layouts, &ScheduleOptions::default()).expect("a schedule")
+    }
+
+    #[test]
+    fn temporaries_share_memory_when_their_lifetimes_do_not_meet() {
+        let schedule = chain(9);
+        for rows in [0, 1, 3, 100] {
+            let plan = plan(&schedule, &|_| Some(rows)).expect("a plan");
+            let one = (rows as usize * 64 * 4).next_multiple_of(ALIGNMENT);
+            assert_eq!(plan.temp_bytes, 8 * one);
+            assert_eq!(plan.arena_bytes, 2 * one);
+            assert!(plan.offsets.iter().flatten().all(|offset| offset % ALIGNMENT == 0));
+        }
+    }
+
+    #[test]
+    fn sizes_without_a_value_or_too_large_are_errors() {
+        let schedule = chain(2);
+        assert!(matches!(plan(&schedule, &|_| None), Err(Error::NoValue { .. })));
+        assert!(matches!(plan(&schedule, &|_| Some(i64::MAX / 8)), Err(Error::NoValue { .. })));
+        assert!(matches!(plan(&schedule, &|_| Some(-1)), Err(Error::NoValue { .. })));
+    }
+}

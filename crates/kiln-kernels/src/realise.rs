@@ -145,7 +145,8 @@ pub(crate) fn choose(graph: &Graph, inline_counts: &[u32], forced: &[NodeId], op
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
         let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
         let large = own.nodes > cost::MAX_INLINE;
-        let moves = node.op.is_view();
+        // Views are index arithmetic in whoever reads them, but for a chain of them without end.
+        let moves = node.op.is_view() && own.nodes <= 4 * cost::MAX_INLINE;
         let worth_it = (shared && dear) || stored_instead || large;
         realised[at] |= in_memory || (worth_it && !moves) || wide_concat || separate;
         inline.push(if realised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });

@@ -173,6 +173,19 @@ fn explanations_name_kernels_and_reasons() {
 }
 
 #[test]
+fn a_long_chain_of_views_needs_no_deep_stack() {
+    let mut text = String::from("graph(%0: f32[4, 6]) {\n");
+    for id in 1..20_000 {
+        let shape = if id % 2 == 0 { "4, 6" } else { "6, 4" };
+        text += &format!("  %{id}: f32[{shape}] = permute %{} {{order=[1, 0]}}\n", id - 1);
+    }
+    text += "  return %19999\n}";
+    let graph = Graph::parse(&text).unwrap();
+    let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
+    assert!(!schedule(&graph, &layouts, &ScheduleOptions::default()).unwrap().steps.is_empty());
+}
+
+#[test]
 fn names_of_loop_variables_are_refused_as_sizes() {
     let graph = Graph::parse("graph(%0: f32[i3]) { %1: f32[i3] = exp %0 return %1 }").unwrap();
     let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
