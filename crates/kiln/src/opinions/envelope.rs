@@ -1,4 +1,9 @@
 //! How far a correct result may be from the reference, found by disturbing the reference.
+//!
+//! Three things are beyond disturbing and are looked for in the reference run: short floats that leave their range (kernels
+//! that keep them in f32 go on, so such graphs are compiled to round as eager does), sums and products that may overflow or
+//! vanish in one order and not in another (no opinion is wrong), and infinities or NaN multiplied by a padding's or a mask's
+//! zero (a kernel may skip them).
 
 use kiln_ir::interpret::{self, Observer};
 use kiln_ir::{BinaryOp, DType, Graph, HostTensor, NodeId, Op, ReduceKind, Scalar, UnaryOp};
@@ -17,8 +22,8 @@ pub(super) struct Envelope<'a> {
     seed: u64,
     /// Nothing in the graph rounds, so that all opinions must be equal to the bit.
     exact: bool,
-    /// Attention with masked rows, of which infinities and NaN may or may not come through.
-    masked: bool,
+    /// Padding or masks hide elements, of which infinities and NaN may or may not come through.
+    hidden: bool,
 }
 
 impl<'a> Envelope<'a> {
@@ -58,6 +63,9 @@ impl<'a> Envelope<'a> {
         (0..want.elements()).find_map(|element| {
             let tolerance = self.tolerance(output, element, want)?;
             let (want, got) = (want.get(element), got.get(element));
+            if self.hidden && !(want.as_f64().is_finite() && got.as_f64().is_finite()) {
+                return None;
+            }
             let fine = match (want, got) {
                 (Scalar::Int(_, want), Scalar::Int(_, got)) => want == got || tolerance > 0.0,
                 _ => close(want.as_f64(), got.as_f64(), tolerance),
@@ -70,9 +78,6 @@ impl<'a> Envelope<'a> {
     fn tolerance(&self, output: usize, element: usize, want: &HostTensor) -> Option<f64> {
         let centre = want.get(element).as_f64();
         let dtype = want.dtype();
-        if self.masked && !centre.is_finite() {
-            return None;
-        }
         // One rounding to the output's dtype, and the smallest normal numbers, which some kernels flush.
         let mut spread =
             if self.exact || !dtype.is_float() { 0.0 } else { centre.abs() * epsilon(dtype) + tiny(dtype) };
@@ -140,7 +145,7 @@ fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
     }
     let dtype = graph.ty(id).dtype;
     // Inside a fused kernel a short float is not rounded at all.
-    let short = if matches!(dtype, DType::F16 | DType::Bf16) { 1.0 } else { 0.0 };
+    let short = if is_short(dtype) { 1.0 } else { 0.0 };
     match op {
         Op::Unary(op) => match op {
             UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign => 0.0,
@@ -162,10 +167,7 @@ fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
             ReduceKind::Sum | ReduceKind::Prod => 8.0,
             _ => 0.0,
         },
-        Op::Scatter { kind, .. } => match kind {
-            kiln_ir::ScatterKind::Add | kiln_ir::ScatterKind::Mul => 4.0,
-            _ => 0.0,
-        },
+        Op::Scatter { kind: kiln_ir::ScatterKind::Add | kiln_ir::ScatterKind::Mul, .. } => 4.0,
         Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } => 8.0,
         _ => 0.0,
     }
@@ -180,6 +182,71 @@ fn sums(graph: &Graph, op: &Op, id: NodeId) -> bool {
         _ => false,
     };
     sum && graph.ty(id).dtype.is_float()
+}
+
+fn is_short(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16)
+}
+
+/// What the reference run says about the range of intermediate values.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct RangeLoss {
+    /// A short float overflowed or lost digits at the small end.
+    pub short: bool,
+    /// A sum or product may overflow or vanish depending on its order.
+    pub order: bool,
+}
+
+/// Watches a reference run for [`RangeLoss`].
+pub(super) struct RangeWatch<'a> {
+    pub graph: &'a Graph,
+    pub loss: RangeLoss,
+}
+
+impl Observer for RangeWatch<'_> {
+    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
+        let dtype = self.graph.ty(node).dtype;
+        let op = &self.graph.node(node).op;
+        if !dtype.is_float() || !value.dtype().is_float() {
+            return None;
+        }
+        // Every partial result of any order lies between these; f32 holds the running value of the shorter types.
+        let (most, least) = if dtype == DType::F64 {
+            (f64::MAX, f64::MIN_POSITIVE)
+        } else {
+            (f32::MAX as f64, f32::MIN_POSITIVE as f64)
+        };
+        let finite = || value.to_f64().into_iter().filter(|v| v.is_finite() && *v != 0.0);
+        if multiplies(op) {
+            let large: f64 = finite().map(|v| v.abs().log2().max(0.0)).sum();
+            let small: f64 = finite().map(|v| v.abs().log2().min(0.0)).sum();
+            self.loss.order |= large >= most.log2() || small <= least.log2();
+        }
+        if sums(self.graph, op, node) {
+            self.loss.order |= finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3;
+        }
+        if let Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } = op {
+            // Products of elements are within range if the elements are within its square root.
+            self.loss.order |= finite().any(|v| v.abs() > most.sqrt() * 1e-3);
+        }
+        None
+    }
+
+    fn value(&mut self, node: NodeId, value: &mut HostTensor) {
+        let dtype = value.dtype();
+        if is_short(dtype) && slack(self.graph, node, &self.graph.node(node).op) > 0.0 {
+            let normal = if dtype == DType::F16 { 6.2e-5 } else { f32::MIN_POSITIVE as f64 };
+            self.loss.short |= value.to_f64().into_iter().any(|v| !v.is_finite() || v.abs() < normal);
+        }
+    }
+}
+
+fn multiplies(op: &Op) -> bool {
+    match op {
+        Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Prod,
+        Op::Scatter { kind, .. } => *kind == kiln_ir::ScatterKind::Mul,
+        _ => false,
+    }
 }
 
 /// Moves results by random parts of what a correct kernel may be off.
@@ -210,13 +277,22 @@ impl Disturbance<'_> {
 }
 
 impl Observer for Disturbance<'_> {
-    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
-        if !sums(self.graph, &self.graph.node(node).op, node) || !value.dtype().is_float() {
+    fn operand(&mut self, node: NodeId, position: usize, value: &HostTensor) -> Option<HostTensor> {
+        let dtype = value.dtype();
+        let mut by = 0.0f64;
+        if sums(self.graph, &self.graph.node(node).op, node) && dtype.is_float() {
+            // The summands themselves are exact; the running sum is rounded at each step, which is as if they were not.
+            by = 4.0 * epsilon(dtype);
+        }
+        let producer = self.graph.node(node).operands[position];
+        if is_short(dtype) && slack(self.graph, producer, &self.graph.node(producer).op) > 0.0 {
+            // One user may see the rounded value and another, in the same kernel, the value before rounding.
+            by = by.max(epsilon(dtype));
+        }
+        if by == 0.0 {
             return None;
         }
-        // The summands themselves are exact; the running sum is rounded at each step, which is as if they were not.
         let mut value = value.clone();
-        let by = 4.0 * epsilon(value.dtype()).max(epsilon(DType::F32).min(epsilon(value.dtype())));
         self.shake(&mut value, by);
         Some(value)
     }

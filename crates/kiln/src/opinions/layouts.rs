@@ -29,7 +29,7 @@ impl LayoutChoice {
         let shape = host.shape().to_vec();
         let rank = shape.len();
         let bits = host.dtype().size_in_bits();
-        if rank == 0 || bits < 8 || self == LayoutChoice::Contiguous {
+        if rank == 0 || bits < 8 || host.elements() == 0 || self == LayoutChoice::Contiguous {
             return Tensor::from_bytes(host.bytes(), shape, host.dtype(), device);
         }
         // The order of the axes in memory, the gap between elements, and the direction of the last axis.
