@@ -29,8 +29,12 @@ pub(super) struct Envelope<'a> {
 impl<'a> Envelope<'a> {
     pub fn new(graph: &'a Graph, inputs: &'a [HostTensor]) -> Envelope<'a> {
         let exact = !graph.iter().any(|(id, node)| slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id));
-        let masked = graph.nodes().iter().any(|n| matches!(n.op, Op::Attention { causal, mask, .. } if causal || mask));
-        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact, masked };
+        let hidden = graph.nodes().iter().any(|n| match &n.op {
+            Op::Attention { causal, mask, .. } => *causal || *mask,
+            Op::Conv(dims) => dims.padding.iter().any(|p| *p != (0, 0)) || dims.input_dilation.iter().any(|d| *d > 1),
+            _ => false,
+        });
+        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact, hidden };
         if !exact {
             envelope.extend(RUNS);
         }
