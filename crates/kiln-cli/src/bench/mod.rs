@@ -120,7 +120,7 @@ fn measure(
     let bytes = tensors.iter().chain(&outputs).map(|t| t.elements() * t.dtype().size_in_bits() / 8).sum::<usize>();
 
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
-    let mut first_calls = vec![f64::NAN; 2];
+    let mut first_calls = [f64::NAN; 2];
     let mut failed = None;
     if let Some(peer) = peer.as_deref_mut() {
         match peer.setup(case.to_json(), case.threads, modes) {
