@@ -2,6 +2,7 @@
 
 use crate::attention::Attention;
 use crate::features::Isa;
+use crate::half_bytes::HalfBytes;
 use crate::loops::LoopKernel;
 use crate::lower::Options;
 use crate::matmul::Matmul;
@@ -71,6 +72,9 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
+        if let Some(bytewise) = HalfBytes::bytewise(kernel) {
+            return Ok(Arc::new(HalfBytes::new(kernel, self.compile(&bytewise)?)));
+        }
         match &kernel.body {
             KernelBody::Loop(body) => {
                 let made = LoopKernel::compile(kernel, body, self.isa, self.options);

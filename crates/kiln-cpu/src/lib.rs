@@ -15,6 +15,7 @@ pub mod element;
 pub mod emit;
 pub mod features;
 pub mod gemm;
+mod half_bytes;
 pub mod loops;
 pub mod lower;
 pub mod math;

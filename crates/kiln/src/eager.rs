@@ -4,6 +4,7 @@
 //! A primitive op is a graph of one op. An operation made of several (softmax, layer norm, …) is the graph that
 //! [`kiln_ir::build`] writes for it, so that it runs as the fused kernel a compiled program would contain.
 
+use crate::Layout;
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
@@ -304,6 +305,12 @@ impl Hasher for Same {
     }
 }
 
+/// Whether the first element a layout touches shares a byte with the one before it.
+pub(crate) fn starts_inside_a_byte(layout: &Layout, dtype: DType) -> bool {
+    let lowest = layout.reach().map_or(0, |(low, _)| layout.offset() as isize + low);
+    !(lowest as usize * dtype.size_in_bits()).is_multiple_of(8)
+}
+
 /// A copy in row-major order.
 pub(crate) fn copy(tensor: &Tensor, at: &Source) -> Result<Tensor> {
     composite("copy", &[], &[tensor], |_, inputs| Ok(inputs[0]), at)
@@ -334,7 +341,13 @@ pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -
             let start: Option<Vec<usize>> = start.iter().map(|d| d.as_usize()).collect();
             let step: Vec<usize> = step.iter().map(|&n| n.max(1) as usize).collect();
             let start = start.unwrap_or_else(|| vec![0; shape.len()]);
-            Ok(x.with_layout(x.layout().slice(&start, &shape, &step)))
+            let layout = x.layout().slice(&start, &shape, &step);
+            // Memory is addressed by bytes: what would begin inside one is copied.
+            if starts_inside_a_byte(&layout, x.dtype()) {
+                primitive(op, operands, at)
+            } else {
+                Ok(x.with_layout(layout))
+            }
         }
         (Op::Flip { axes }, [x]) => Ok(x.with_layout(x.layout().flip(axes))),
         (Op::Unfold { axis, size, stride, dilation }, [x]) => {

@@ -190,7 +190,17 @@ impl Tensor {
         let (mut starts, mut sizes, mut steps) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
         // A step beyond the axis is as good as its size, and keeps strides small.
         (starts[axis], sizes[axis], steps[axis]) = (start, (end - start).div_ceil(step), step.min(size.max(1)));
-        Ok(self.with_layout(self.layout().slice(&starts, &sizes, &steps)))
+        let layout = self.layout().slice(&starts, &sizes, &steps);
+        if eager::starts_inside_a_byte(&layout, self.dtype()) {
+            let dims = |numbers: &[usize]| numbers.iter().map(|&n| n.into()).collect();
+            let step = steps.iter().map(|&n| n as i64).collect();
+            return eager::primitive(
+                &kiln_ir::Op::Slice { start: dims(&starts), size: dims(&sizes), step },
+                &[self],
+                at,
+            );
+        }
+        Ok(self.with_layout(layout))
     }
 
     /// One index of an axis; the axis goes away. A negative index counts from the end.

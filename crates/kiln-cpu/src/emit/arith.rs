@@ -278,22 +278,25 @@ impl Emitter<'_> {
     /// Upper halves of unsigned 32 × 32 products: even and odd lanes apart.
     fn mul_high(&mut self, dst: VReg, a: VReg, b: VReg) {
         let width = self.width(Ty::I32);
-        let (wa, wb) = (self.work(1), self.work(2));
+        let (wa, wb, odd) = (self.work(1), self.work(2), self.work(3));
         self.asm.mr(ops::VMOVUPS_ST, width, wa, a);
         self.asm.mr(ops::VMOVUPS_ST, width, wb, b);
-        self.asm.rvm(ops::VPMULUDQ, width, dst, a, b);
-        self.asm.rmi(ops::VPSRLQ_I, width, dst, dst, 32);
         self.asm.rm(ops::VMOVUPS, width, self.s0, wa);
         self.asm.rm(ops::VMOVUPS, width, self.s1, wb);
         self.asm.rmi(ops::VPSRLQ_I, width, self.s0, self.s0, 32);
         self.asm.rmi(ops::VPSRLQ_I, width, self.s1, self.s1, 32);
         self.asm.rvm(ops::VPMULUDQ, width, self.s0, self.s0, self.s1);
+        self.asm.mr(ops::VMOVUPS_ST, width, odd, self.s0);
+        self.asm.rm(ops::VMOVUPS, width, self.s1, wa);
+        self.asm.rvm(ops::VPMULUDQ, width, self.s1, self.s1, wb);
+        self.asm.rmi(ops::VPSRLQ_I, width, self.s1, self.s1, 32);
+        // The result comes last: a spilled one is made in a scratch register.
         if self.avx512 {
             self.asm.mov_imm(Gpr::RAX, 0xaaaa);
             self.asm.kmov_from(MaskSize::D, K1, Gpr::RAX);
-            self.asm.vector(ops::VPBLENDMD, width, Args::rvm(dst, dst, self.s0).mask(K1));
+            self.asm.vector(ops::VPBLENDMD, width, Args::rvm(dst, self.s1, odd).mask(K1));
         } else {
-            self.asm.rvmi(ops::VPBLENDD, width, dst, dst, self.s0, 0xaa);
+            self.asm.rvmi(ops::VPBLENDD, width, dst, self.s1, odd, 0xaa);
         }
     }
 

@@ -98,6 +98,10 @@ impl<'a> Envelope<'a> {
         if dtype.is_float() && !self.exact && centre.is_finite() && centre.abs() > largest(dtype) * 0.99 {
             return None;
         }
+        // Nothing is left of the value: a division by what cancelled, for instance.
+        if centre != 0.0 && spread > 0.5 * centre.abs() {
+            return None;
+        }
         Some(spread * MARGIN)
     }
 }
@@ -222,11 +226,9 @@ impl Observer for RangeWatch<'_> {
             return None;
         }
         // Every partial result of any order lies between these; f32 holds the running value of the shorter types.
-        let (most, least) = if dtype == DType::F64 {
-            (f64::MAX, f64::MIN_POSITIVE)
-        } else {
-            (f32::MAX as f64, f32::MIN_POSITIVE as f64)
-        };
+        // A scatter rounds to memory at each step.
+        let held = if matches!(op, Op::Scatter { .. }) || dtype == DType::F64 { dtype } else { DType::F32 };
+        let (most, least) = (largest(held), normal(held));
         let finite = || value.to_f64().into_iter().filter(|v| v.is_finite() && *v != 0.0);
         if multiplies(op) {
             let large: f64 = finite().map(|v| v.abs().log2().max(0.0)).sum();

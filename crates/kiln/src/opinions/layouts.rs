@@ -2,8 +2,7 @@
 
 use crate::layout::Layout;
 use crate::{Device, Result, Tensor};
-use kiln_ir::{Dim, HostTensor};
-use kiln_kernels::InputLayout;
+use kiln_ir::HostTensor;
 
 /// How inputs lie in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,11 +63,6 @@ impl LayoutChoice {
         let flat = Tensor::from_bytes(&memory, vec![memory.len() / width], host.dtype(), device)?;
         Ok(flat.with_layout(Layout::new(shape, strides, offset)))
     }
-}
-
-/// The layout a tensor has.
-pub(super) fn of(tensor: &Tensor) -> InputLayout {
-    InputLayout { strides: tensor.strides().iter().map(|&s| Dim::from(s as i64)).collect(), offset: Dim::default() }
 }
 
 /// The elements on the host.

@@ -140,7 +140,7 @@ pub fn ask(
     let outputs = match opinion {
         Opinion::Eager => one_by_one(graph, &tensors)?,
         Opinion::Compiled => {
-            let layouts: Vec<InputLayout> = tensors.iter().map(layouts::of).collect();
+            let layouts: Vec<InputLayout> = tensors.iter().map(InputLayout::from).collect();
             let symbolic = graph.inputs().iter().any(|&id| graph.ty(id).fixed_shape().is_none());
             let layouts = if symbolic { vec![] } else { layouts };
             let compiled = CompiledGraph::new(graph, &layouts, &question.options).map_err(|e| e.to_string())?;
