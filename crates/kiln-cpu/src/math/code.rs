@@ -191,6 +191,9 @@ impl<'a, 'b> Int for Value<'a, 'b, Ints> {
     fn shl(self, bits: u32) -> Self {
         self.emit(|b, ty| b.shift(BinOp::Shl, ty, self.v, bits))
     }
+    fn shr(self, bits: u32) -> Self {
+        self.emit(|b, ty| b.shift(BinOp::Shr, ty, self.v, bits))
+    }
     fn sar(self, bits: u32) -> Self {
         self.emit(|b, ty| b.shift(BinOp::Sar, ty, self.v, bits))
     }

@@ -95,6 +95,8 @@ pub trait Int:
     fn to_float(self) -> Self::Float;
     /// Shifted left.
     fn shl(self, bits: u32) -> Self;
+    /// Shifted right, zeros come in.
+    fn shr(self, bits: u32) -> Self;
     /// Shifted right, copies of the sign come in.
     fn sar(self, bits: u32) -> Self;
     /// `self > other`

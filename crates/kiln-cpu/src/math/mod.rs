@@ -7,9 +7,11 @@
 //! ```
 
 mod code;
+mod double;
 mod lanes;
 #[cfg(test)]
 mod numbers;
+mod remainder;
 mod single;
 #[cfg(test)]
 mod tests;
@@ -66,50 +68,24 @@ pub fn unary(b: &mut Builder, op: UnaryOp, ty: Ty, x: V) -> V {
         }
         UnaryOp::IsNan => b.compare(CompareOp::Ne, ty, x, x),
         UnaryOp::Not => x,
-        _ if ty == Ty::F32 => {
-            let coder = Coder::new(b, ty);
-            single::unary(op, coder.float(x)).map_or(x, |y| y.v)
-        }
         _ => {
-            let f = scalar_unary(op);
-            b.pure(Op::Call(f), ty, ty, &[x])
+            let coder = Coder::new(b, ty);
+            let x = coder.float(x);
+            let y = if ty == Ty::F32 { single::unary(op, x) } else { double::unary(op, x) };
+            y.unwrap_or(x).v
         }
-    }
-}
-
-fn scalar_unary(op: UnaryOp) -> ScalarFn {
-    match op {
-        UnaryOp::Exp => ScalarFn::Exp,
-        UnaryOp::Exp2 => ScalarFn::Exp2,
-        UnaryOp::Expm1 => ScalarFn::Expm1,
-        UnaryOp::Log => ScalarFn::Log,
-        UnaryOp::Log2 => ScalarFn::Log2,
-        UnaryOp::Log1p => ScalarFn::Log1p,
-        UnaryOp::Sin => ScalarFn::Sin,
-        UnaryOp::Cos => ScalarFn::Cos,
-        UnaryOp::Tan => ScalarFn::Tan,
-        UnaryOp::Asin => ScalarFn::Asin,
-        UnaryOp::Acos => ScalarFn::Acos,
-        UnaryOp::Atan => ScalarFn::Atan,
-        UnaryOp::Tanh => ScalarFn::Tanh,
-        UnaryOp::Erf => ScalarFn::Erf,
-        UnaryOp::ErfInv => ScalarFn::ErfInv,
-        _ => ScalarFn::Lgamma,
     }
 }
 
 /// A function of two operands that is no single instruction, on vectors of floats (`Rem` also of 64-bit integers).
 pub fn binary(b: &mut Builder, op: BinaryOp, ty: Ty, x: V, y: V) -> V {
-    if ty == Ty::F32 {
-        let coder = Coder::new(b, ty);
-        return single::binary(op, coder.float(x), coder.float(y)).map_or(x, |z| z.v);
+    if !ty.is_float() {
+        return b.pure(Op::Call(ScalarFn::Rem), ty, ty, &[x, y]);
     }
-    let f = match op {
-        BinaryOp::Pow => ScalarFn::Pow,
-        BinaryOp::Atan2 => ScalarFn::Atan2,
-        _ => ScalarFn::Rem,
-    };
-    b.pure(Op::Call(f), ty, ty, &[x, y])
+    let coder = Coder::new(b, ty);
+    let (x, y) = (coder.float(x), coder.float(y));
+    let z = if ty == Ty::F32 { single::binary(op, x, y) } else { double::binary(op, x, y) };
+    z.unwrap_or(x).v
 }
 
 /// 1 + tanh x of a vector of F32, without the cancellation for negative x.

@@ -127,6 +127,10 @@ macro_rules! scalar {
                 Wrapping(self.0 << bits)
             }
             #[inline(always)]
+            fn shr(self, bits: u32) -> Self {
+                Wrapping((self.0 as $unsigned >> bits) as $int)
+            }
+            #[inline(always)]
             fn sar(self, bits: u32) -> Self {
                 Wrapping(self.0 >> bits)
             }

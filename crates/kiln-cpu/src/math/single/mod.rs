@@ -15,6 +15,7 @@ pub use power::*;
 pub use sigmoid::*;
 
 use super::lanes::Float;
+use super::remainder::rem;
 use crate::vir::ScalarFn;
 use kiln_ir::{BinaryOp, UnaryOp};
 

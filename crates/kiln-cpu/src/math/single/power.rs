@@ -1,8 +1,7 @@
-//! xʸ and the remainder.
+//! xʸ
 
 use super::super::lanes::*;
 use super::logarithm::split;
-use crate::vir::ScalarFn;
 
 /// (artanh(s) / s − 1 − s²/3) / s⁴ by s², for |s| ≤ (√2 − 1)/(√2 + 1).
 const ARTANH: [f64; 3] = [1.170_995_012e-1, 1.427_354_217e-1, 2.000_007_629e-1];
@@ -93,16 +92,4 @@ pub fn pow<F: Float>(x: F, y: F) -> F {
     let power = F::select(broken, x.lit(f64::NAN), power);
     // x⁰ = 1ʸ = 1, even of NaN.
     F::select(x.eq(one) | y.eq(zero), one, power)
-}
-
-/// The remainder of x / y with x's sign, exactly.
-pub fn rem<F: Float>(x: F, y: F) -> F {
-    let (a, b) = (x.abs(), y.abs());
-    let quotient = a / b;
-    let n = quotient.trunc();
-    // Exact while n is, and n is at most one too large.
-    let r = n.neg_mul_add(b, a);
-    let r = F::select(r.lt(x.lit(0.0)), r + b, r);
-    let r = F::select(b.eq(x.lit(f64::INFINITY)) & a.lt(b), a, r);
-    r.signed(x.sign()).unless(quotient.gt(x.lit(8_388_608.0)), ScalarFn::Rem, x, y)
 }
