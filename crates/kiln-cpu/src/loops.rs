@@ -2,13 +2,13 @@
 
 use crate::emit::emit;
 use crate::features::Isa;
-use crate::lower::{LowerError, Lowered, Options, lower, without_row};
+use crate::lower::{LowerError, Lowered, Options, Split, lower, split, without_row};
 use crate::memory::{Code, CodeArena, MemoryError};
 use crate::pool;
 use crate::portable::Portable;
 use crate::vir::{Context, Function, IndexRecord};
-use kiln_ir::{Dim, Symbol};
-use kiln_kernels::kernel::{Kernel, LoopBody};
+use kiln_ir::{DType, Dim, Symbol};
+use kiln_kernels::kernel::{Kernel, KernelBody, LoopBody};
 use kiln_runtime::{LaunchError, RawBuffer};
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -24,6 +24,13 @@ pub enum CompileError {
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
+
+/// A reduction of at most so many units is cut where its rows are long.
+const FEW_UNITS: i64 = 16;
+/// Points from which on a row is long.
+const LONG_ROW: i64 = 1 << 14;
+/// Most parts of a row.
+const MOST_PARTS: i64 = 64;
 
 type Entry = unsafe extern "C" fn(*const Context, i64, i64);
 
@@ -47,6 +54,16 @@ pub struct LoopKernel {
     unit_is_lane: bool,
     /// What runs when the row has no points; made when first needed.
     rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
+    /// What runs when few units have long rows; made when first needed, `None` where it cannot be.
+    parts: OnceLock<Option<Box<Parts>>>,
+}
+
+/// A reduction in two kernels; see [`crate::lower::split`].
+struct Parts {
+    first: LoopKernel,
+    second: LoopKernel,
+    partials: Vec<DType>,
+    length: Dim,
 }
 
 impl LoopKernel {
@@ -76,6 +93,7 @@ impl LoopKernel {
             cost,
             unit_is_lane,
             rowless: OnceLock::new(),
+            parts: OnceLock::new(),
         })
     }
 
@@ -115,7 +133,10 @@ impl LoopKernel {
         if units == 0 {
             return Ok(());
         }
-        if row == 0 && !self.body.row.is_empty() {
+        if row == 0 && self.body.row.is_empty() {
+            return Ok(());
+        }
+        if row == 0 {
             let made = self.rowless.get_or_init(|| {
                 let body = without_row(&self.body);
                 LoopKernel::compile(&self.kernel, &body, self.isa, self.options).map(Box::new)
@@ -125,6 +146,12 @@ impl LoopKernel {
                 Ok(kernel) => unsafe { kernel.launch(buffers, sizes) },
                 Err(_) => Err(LaunchError::BadSize { value: 0 }),
             };
+        }
+        if units <= FEW_UNITS && row >= LONG_ROW && units.saturating_mul(row) >= LONG_ROW * 4 {
+            // SAFETY: the caller's promise.
+            if let Some(done) = unsafe { self.launch_parts(buffers, sizes, units, row) } {
+                return done;
+            }
         }
         let scratch = self.eval(&self.scratch, sizes)? as usize;
         let pointers: Vec<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
@@ -180,6 +207,47 @@ impl LoopKernel {
             // SAFETY: by the caller's promise.
             Engine::Portable(portable) => unsafe { portable.run(context, begin, end) },
         }
+    }
+
+    /// Runs a reduction in parts; `None` where it is not worth it. Whether and how a row is cut depends on sizes alone, so
+    /// that results do not change with the number of threads.
+    ///
+    /// # Safety
+    /// As [`LoopKernel::launch`].
+    unsafe fn launch_parts(
+        &self,
+        buffers: &[RawBuffer],
+        sizes: &[i64],
+        units: i64,
+        row: i64,
+    ) -> Option<Result<(), LaunchError>> {
+        let parts = self.parts.get_or_init(|| self.compile_parts().map(Box::new)).as_ref()?;
+        let length = self.eval(&parts.length, sizes).ok()?;
+        // Points of the row at one point of the axis that is cut; whole vectors a part where it is the only axis.
+        let points = (row / length.max(1)).max(1);
+        let grain = if points == 1 { 64 } else { 1 };
+        let least = (2048 / points).max(length / MOST_PARTS) + 1;
+        let chunk = (least + grain - 1) / grain * grain;
+        let count = (length + chunk - 1) / chunk;
+        if count < 2 {
+            return None;
+        }
+        let mut memory: Vec<Vec<u64>> = parts.partials.iter().map(|_| vec![0; (units * count) as usize]).collect();
+        let mut buffers = buffers.to_vec();
+        buffers.extend(memory.iter_mut().map(|m| RawBuffer { ptr: m.as_mut_ptr().cast(), bytes: 8 * m.len() }));
+        let mut sizes = sizes.to_vec();
+        sizes.extend([chunk, count]);
+        // SAFETY: the caller's promise; the partial results have room for one element a unit and part.
+        Some(unsafe { parts.first.launch(&buffers, &sizes).and_then(|()| parts.second.launch(&buffers, &sizes)) })
+    }
+
+    fn compile_parts(&self) -> Option<Parts> {
+        let Split { first, second, partials, length } = split(&self.kernel, &self.body)?;
+        let compile = |kernel: &Kernel| match &kernel.body {
+            KernelBody::Loop(body) => LoopKernel::compile(kernel, body, self.isa, self.options).ok(),
+            _ => None,
+        };
+        Some(Parts { first: compile(&first)?, second: compile(&second)?, partials, length })
     }
 
     fn eval(&self, e: &Dim, sizes: &[i64]) -> Result<i64, LaunchError> {

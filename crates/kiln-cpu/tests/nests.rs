@@ -380,3 +380,35 @@ fn one_point_and_many_points_in_parallel() {
         CLOSE,
     );
 }
+
+#[test]
+fn long_rows_in_parts() {
+    for kind in kinds() {
+        if kind == ReductionKind::Reduce(ReduceKind::Prod) {
+            continue;
+        }
+        let out = |dtype| if matches!(kind, ReductionKind::Arg(_)) { DType::I64 } else { dtype };
+        for dtype in [DType::F32, DType::I64, DType::Bool] {
+            let close = if dtype == DType::F32 { Within { relative: 1e-5, absolute: 1e-2 } } else { EXACT };
+            for (m, n) in [(1, 100_003), (3, 40_000)] {
+                let k = reduction(kind, dtype, true, m, n);
+                check(&k.kernel(), &[tensor(dtype, m * n, 1, false), zeros(out(dtype), m)], &[], close);
+            }
+            let k = reduction(kind, dtype, false, 70_001, 5);
+            check(&k.kernel(), &[tensor(dtype, 70_001 * 5, 1, false), zeros(out(dtype), 5)], &[], close);
+        }
+    }
+}
+
+#[test]
+fn transpositions() {
+    for dtype in [DType::F32, DType::F64, DType::I8] {
+        for (m, n) in [(1, 40), (70, 33), (16, 64), (300, 17)] {
+            let mut k = K::new(&[("i0", "2"), ("i1", &m.to_string()), ("i2", &n.to_string())], &[]);
+            let (x, y) = (k.input(dtype), k.output(dtype));
+            let v = k.load(x, &format!("i0*{} + i2*{m} + i1", m * n));
+            k.store(y, &format!("i0*{} + i1*{n} + i2", m * n), v);
+            check(&k.kernel(), &[tensor(dtype, 2 * m * n, 1, false), zeros(dtype, 2 * m * n)], &[], EXACT);
+        }
+    }
+}

@@ -107,11 +107,38 @@ impl Emitter<'_> {
         }
     }
 
+    /// Rounds to bf16 and packs into the lower half of the second scratch register (AVX-512).
+    pub(super) fn pack_bf16(&mut self, x: VReg) {
+        let (width, s1) = (self.width(Ty::F32), self.s1);
+        self.round_bf16(x);
+        self.asm.rmi(ops::VPSRLD_I, width, s1, s1, 16);
+        self.asm.mr(ops::VPMOVDW, width, s1, s1);
+    }
+
+    /// As [`Self::pack_bf16`], by the one instruction there is, which does not know denormals: those go the long way.
+    pub(super) fn convert_bf16(&mut self, x: VReg) {
+        if !self.bf16 {
+            return self.pack_bf16(x);
+        }
+        let width = self.width(Ty::F32);
+        let (entry, back) = (self.asm.label(), self.asm.label());
+        self.asm.rmi(ops::VFPCLASSPS_K, width, K1, x, 0x20);
+        self.asm.kortest(self.mask_size(), K1, K1);
+        self.asm.jcc(Cond::NotEqual, entry);
+        self.asm.rm(ops::VCVTNEPS2BF16, width, self.s1, x);
+        self.asm.bind(back);
+        self.later.push(Later { entry, back, value: x });
+    }
+
     pub(super) fn round_to(&mut self, dtype: DType, inst: &Inst) {
         let dst = self.dst(inst.dst);
         let width = self.width(Ty::F32);
         let x = self.reg(inst.args[0], self.s0);
-        if dtype == DType::Bf16 {
+        if dtype == DType::Bf16 && self.bf16 {
+            self.convert_bf16(x);
+            self.asm.rm(ops::VPMOVZXWD, width, dst, self.s1);
+            self.asm.rmi(ops::VPSLLD_I, width, dst, dst, 16);
+        } else if dtype == DType::Bf16 {
             self.round_bf16(x);
             self.op_const(ops::VPAND, width, dst, self.s1, 0xffff_0000, 4);
         } else {

@@ -279,10 +279,16 @@ impl Emitter<'_> {
         }
     }
 
-    /// The value with its bits as the memory type wants them, low in each lane. F16 converts as it is stored.
+    /// The value with its bits as the memory type wants them, low in each lane; bf16 on AVX-512 packed. F16 converts as it
+    /// is stored.
     fn narrowed(&mut self, dtype: DType, inst: &Inst) -> VReg {
         let value = inst.args[3];
         match dtype {
+            DType::Bf16 if self.avx512 => {
+                let x = self.reg(value, self.s0);
+                self.convert_bf16(x);
+                self.s1
+            }
             DType::Bf16 => {
                 let x = self.reg(value, self.s0);
                 self.round_bf16(x);
@@ -320,6 +326,12 @@ impl Emitter<'_> {
                 (_, 2) => ops::VPMOVDW,
                 (_, 4) => ops::VMOVUPS_ST,
                 _ => ops::VMOVUPD_ST,
+            };
+            let (vop, width) = if dtype == DType::Bf16 {
+                // Packed already; half a register of 512 bits, or a quarter.
+                (ops::VMOVDQU16_ST, width.half())
+            } else {
+                (vop, width)
             };
             let mut args = Args::mr(mem, value);
             if dtype == DType::F16 {

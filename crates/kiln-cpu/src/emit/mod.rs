@@ -44,6 +44,8 @@ pub fn emit(f: &Function, isa: Isa) -> Vec<u8> {
         defs: definitions(f),
         pool: vec![None; f.types.len()],
         open: Vec::new(),
+        later: Vec::new(),
+        bf16: avx512 && crate::features::detect().bf16,
         at: 0,
         alloc,
     };
@@ -89,6 +91,13 @@ struct Open {
     exit: Label,
 }
 
+/// A rare case: where it begins, where it goes on, and what to convert.
+struct Later {
+    entry: Label,
+    back: Label,
+    value: VReg,
+}
+
 struct Emitter<'a> {
     asm: Assembler,
     f: &'a Function,
@@ -102,6 +111,10 @@ struct Emitter<'a> {
     /// Where each constant is in the pool, once used.
     pool: Vec<Option<Mem>>,
     open: Vec<Open>,
+    /// Rare cases, emitted after the function's end.
+    later: Vec<Later>,
+    /// Whether the machine converts to bf16 in one instruction.
+    bf16: bool,
     /// The instruction being emitted.
     at: usize,
 }
@@ -139,6 +152,11 @@ impl Emitter<'_> {
         self.asm.pop(Gpr::RBP);
         self.asm.vzeroupper();
         self.asm.ret();
+        for rare in std::mem::take(&mut self.later) {
+            self.asm.bind(rare.entry);
+            self.pack_bf16(rare.value);
+            self.asm.jmp(rare.back);
+        }
     }
 
     fn inst(&mut self, inst: &Inst) {

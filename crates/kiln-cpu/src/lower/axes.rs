@@ -1,7 +1,7 @@
 //! The loop nest: axes of size one go, axes that step together merge, and one axis is chosen to run along the lanes.
 
 use kiln_ir::{Dim, Symbol};
-use kiln_kernels::kernel::{Axis, Domain, Inst, InstKind, LoopBody};
+use kiln_kernels::kernel::{Axis, Domain, Inst, InstKind, LoopBody, Stage};
 
 /// Which axis runs along the lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +18,9 @@ pub struct Nest {
     pub body: LoopBody,
     /// The choice. `Grid` with an empty grid is a kernel of one point.
     pub vector: VectorAxis,
+    /// A grid axis, taken out of the grid, that runs inside the loop over vectors: loads that jump along the vector axis
+    /// step through their cache lines along this one.
+    pub inner: Option<Axis>,
 }
 
 /// Calls `f` with every index expression of an instruction that axes occur in.
@@ -57,10 +60,13 @@ fn rewrite_expressions(inst: &mut Inst, f: &dyn Fn(&Dim) -> Dim) {
     }
 }
 
+/// Replaces every index expression of a stage.
+pub(super) fn rewrite_stage(stage: &mut Stage, f: &dyn Fn(&Dim) -> Dim) {
+    stage.insts.iter_mut().for_each(|inst| rewrite_expressions(inst, f));
+}
+
 fn rewrite(body: &mut LoopBody, f: &dyn Fn(&Dim) -> Dim) {
-    for stage in &mut body.stages {
-        stage.insts.iter_mut().for_each(|inst| rewrite_expressions(inst, f));
-    }
+    body.stages.iter_mut().for_each(|stage| rewrite_stage(stage, f));
 }
 
 /// Simplifies the nest and chooses the vector axis.
@@ -70,7 +76,31 @@ pub fn arrange(body: &LoopBody) -> Nest {
     merge(&mut body, false);
     merge(&mut body, true);
     let vector = choose(&mut body);
-    Nest { body, vector }
+    let inner = if vector == VectorAxis::Grid && body.row.is_empty() { take_inner(&mut body) } else { None };
+    Nest { body, vector, inner }
+}
+
+/// Takes out the grid axis along which a load that jumps along the vector axis is contiguous.
+fn take_inner(body: &mut LoopBody) -> Option<Axis> {
+    let (vector, outer) = body.grid.split_last()?;
+    let jumps = |e: &Dim| match e.linear_in(vector.var) {
+        Some((stride, _)) => stride.as_const().is_none_or(|n| n.unsigned_abs() >= 16),
+        None => false,
+    };
+    let mut found = None;
+    for inst in body.stages.iter().flat_map(|stage| &stage.insts) {
+        let InstKind::Load { place, .. } = &inst.kind else { continue };
+        if !place.indirect.is_empty() || !place.offset.contains(vector.var) || !jumps(&place.offset) {
+            continue;
+        }
+        found = found.or_else(|| {
+            outer.iter().position(|axis| {
+                let steps = place.offset.linear_in(axis.var).and_then(|(stride, _)| stride.as_const());
+                steps.is_some_and(|n| n != 0 && n.unsigned_abs() <= 4) && axis.size.as_const().is_none_or(|n| n >= 4)
+            })
+        });
+    }
+    found.map(|at| body.grid.remove(at))
 }
 
 fn drop_units(body: &mut LoopBody) {

@@ -17,6 +17,9 @@ mod index;
 mod ops;
 mod place;
 mod reduce;
+mod split;
+
+pub use split::{Split, split};
 
 use crate::vir::*;
 use axes::{Nest, VectorAxis, arrange};
@@ -46,7 +49,7 @@ pub struct Lowered {
     pub function: Function,
     /// Number of units: grid points.
     pub units: Dim,
-    /// Number of row points a unit; 1 without a row.
+    /// Number of points that run inside a unit: the row's, and those of an inner axis.
     pub row: Dim,
     /// Bytes of scratch a thread needs.
     pub scratch: Dim,
@@ -72,7 +75,9 @@ pub enum LowerError {
 }
 
 /// Most copies of a body that run side by side.
-const COPIES: usize = 4;
+const COPIES: usize = 8;
+/// Copies of a reduction along the lanes: enough to hide the latency of its additions.
+const ROW_COPIES: usize = 4;
 
 /// A value of the kernel, in one copy of the body.
 #[derive(Clone, Copy, Debug)]
@@ -135,13 +140,13 @@ struct Lowerer<'a> {
 
 /// Lowers a loop kernel.
 pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lowered, LowerError> {
-    let Nest { body, vector } = arrange(body);
+    let Nest { body, vector, inner } = arrange(body);
     let count =
         body.stages.iter().flat_map(|s| s.insts.iter().map(|i| i.id.0).chain(s.reductions.iter().map(|r| r.result.0)));
     // Stores define nothing and may carry any id.
     let count = count.filter(|&id| id != u32::MAX).max().map_or(0, |id| id as usize + 1);
     let mut ranges = Ranges::new();
-    for axis in body.grid.iter().chain(&body.row) {
+    for axis in body.grid.iter().chain(&body.row).chain(&inner) {
         ranges.set_below(axis.var, axis.size.clone());
     }
     for &size in &kernel.sizes {
@@ -173,13 +178,13 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         context,
     };
     let (scratch, weight) = match vector {
-        VectorAxis::Grid => low.grid_nest()?,
+        VectorAxis::Grid => low.grid_nest(inner.as_ref())?,
         VectorAxis::Row => low.row_nest()?,
     };
     Ok(Lowered {
         function: low.b.finish(),
         units: body.grid.iter().map(|axis| &axis.size).product(),
-        row: body.row.iter().map(|axis| &axis.size).product(),
+        row: row_points(&body, inner.as_ref()),
         scratch,
         weight,
         unit_is_lane: vector == VectorAxis::Grid,
@@ -198,6 +203,12 @@ pub fn without_row(body: &LoopBody) -> LoopBody {
         stages.push(Stage { domain: Domain::Point, insts, reductions: Vec::new() });
     }
     LoopBody { grid: body.grid.clone(), row: Vec::new(), stages, temps: Vec::new() }
+}
+
+/// Points inside a unit; where their number depends on the unit, that of the first.
+fn row_points(body: &LoopBody, inner: Option<&Axis>) -> Dim {
+    let points: Dim = body.row.iter().chain(inner).map(|axis| &axis.size).product();
+    points.substitute(&|s| body.grid.iter().any(|axis| axis.var == s).then(|| Dim::from(0)))
 }
 
 fn value_types(body: &LoopBody, count: usize) -> Vec<Option<DType>> {
@@ -302,7 +313,7 @@ impl Lowerer<'_> {
     }
 
     /// Vectors along the last grid axis.
-    fn grid_nest(&mut self) -> Result<(Dim, u32), LowerError> {
+    fn grid_nest(&mut self, inner: Option<&Axis>) -> Result<(Dim, u32), LowerError> {
         let (begin, end) = (self.b.arg(1), self.b.arg(2));
         let weight = self.weight();
         let Some((axis, outer)) = self.body.grid.split_last() else {
@@ -311,10 +322,15 @@ impl Lowerer<'_> {
             self.stages_around_vector(1)?;
             return Ok((self.temp_bytes(1), weight));
         };
-        let copies = if self.body.row.is_empty() || weight > 12 { 1 } else { COPIES };
+        let copies = match weight {
+            _ if self.body.row.is_empty() => 1,
+            0..8 => COPIES,
+            8..16 => COPIES / 2,
+            _ => 1,
+        };
         if outer.is_empty() {
             self.setup_temps(copies)?;
-            self.vector_loop(axis, begin, end, copies)?;
+            self.vector_loop(axis, begin, end, copies, inner)?;
         } else {
             let size = self.scalar_size(axis)?;
             let first = self.b.int(IntOp::FloorDiv, begin, size);
@@ -331,19 +347,26 @@ impl Lowerer<'_> {
             let to = self.b.int(IntOp::Sub, end, start);
             let to = self.b.int(IntOp::Min, to, size);
             self.coordinates(outer, at)?;
-            self.vector_loop(axis, from, to, copies)?;
+            self.vector_loop(axis, from, to, copies, inner)?;
             self.b.close();
         }
         Ok((self.temp_bytes(copies), weight))
     }
 
     /// Whole vectors from `from`, `copies` at a time, then the rest under a mask.
-    fn vector_loop(&mut self, axis: &Axis, from: V, to: V, copies: usize) -> Result<(), LowerError> {
+    fn vector_loop(
+        &mut self,
+        axis: &Axis,
+        from: V,
+        to: V,
+        copies: usize,
+        inner: Option<&Axis>,
+    ) -> Result<(), LowerError> {
         let counter = self.b.counter(from);
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
         self.along = Some(Along { var: axis.var, counter, tail: V::NONE });
-        self.stages_around_vector(copies)?;
+        self.stages_inside(copies, inner)?;
         self.b.close();
         if copies > 1 {
             self.b.open_loop(counter, to, false, Step::Vectors(1));
@@ -352,9 +375,23 @@ impl Lowerer<'_> {
         }
         let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, to]);
         self.along = Some(Along { var: axis.var, counter, tail });
-        self.stages_around_vector(1)?;
+        self.stages_inside(1, inner)?;
         self.b.close();
         self.along = None;
+        Ok(())
+    }
+
+    /// All stages for the vectors at hand, at each point of an inner axis.
+    fn stages_inside(&mut self, copies: usize, inner: Option<&Axis>) -> Result<(), LowerError> {
+        let Some(axis) = inner else { return self.stages_around_vector(copies) };
+        let size = self.scalar_size(axis)?;
+        let zero = self.b.number(0);
+        let counter = self.b.counter(zero);
+        self.b.open_loop(counter, size, false, Step::Elements(1));
+        self.symbols.push((axis.var, counter));
+        self.stages_around_vector(copies)?;
+        self.symbols.pop();
+        self.b.close();
         Ok(())
     }
 
@@ -438,8 +475,8 @@ impl Lowerer<'_> {
         };
         let copies = match axis.size.as_const() {
             _ if stage.reductions.is_empty() => 1,
-            Some(n) => (n / 16).clamp(1, COPIES as i64) as usize,
-            None => COPIES,
+            Some(n) => (n / 16).clamp(1, ROW_COPIES as i64) as usize,
+            None => ROW_COPIES,
         };
         let accumulators = self.accumulators(stage, copies)?;
         let mark = self.symbols.len();
