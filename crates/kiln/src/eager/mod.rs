@@ -1,18 +1,26 @@
 //! Eager execution: each operation is a small graph, compiled once for each combination of dtypes, shapes and strides, and
 //! kept for the process. Views are layouts and launch nothing.
 //!
+//! ```text
+//!  op, operands ──cache──▶ program ──▶ run                        a hit: well under a microsecond
+//!                   └─miss─▶ graph ─▶ passes ─▶ kernels ─▶ code    once a shape; after a few shapes once for all (classes)
+//! ```
+//!
 //! A primitive op is a graph of one op. An operation made of several (softmax, layer norm, …) is the graph that
 //! [`kiln_ir::build`] writes for it, so that it runs as the fused kernel a compiled program would contain.
+
+mod cache;
+mod classes;
+
+pub use cache::cached_programs;
 
 use crate::Layout;
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source, TensorType, TypeError, infer};
-use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use kiln_kernels::InputLayout;
+use std::sync::Arc;
 
 /// What is computed: with the operands' types, the key of a program.
 #[derive(Debug, Clone, Copy, Hash)]
@@ -58,38 +66,6 @@ param_from! {
 /// Writes a graph: gets the nodes of the operands, gives those of the results.
 pub(crate) type Write<'a> = &'a dyn Fn(&mut GraphBuilder, &[NodeId]) -> Result<Vec<NodeId>, kiln_ir::Error>;
 
-/// A program, with what it is for.
-struct Entry {
-    what: OwnedWhat,
-    operands: Vec<Operand>,
-    device: Device,
-    compiled: Arc<CompiledGraph>,
-    used: AtomicU64,
-}
-
-enum OwnedWhat {
-    Op(Op),
-    Composite(&'static str, Vec<Param>),
-}
-
-struct Operand {
-    dtype: DType,
-    shape: Vec<usize>,
-    strides: Vec<isize>,
-}
-
-/// Programs by the hash of what they are for; equal hashes share a list.
-static PROGRAMS: LazyLock<RwLock<HashMap<u64, Vec<Entry>, Hashed>>> = LazyLock::new(RwLock::default);
-/// Counts lookups, so that programs have an age.
-static CLOCK: AtomicU64 = AtomicU64::new(0);
-/// Programs kept. Beyond that, the half unused for longest goes.
-const PROGRAMS_KEPT: usize = 4096;
-
-/// Programs in the cache of eager operations.
-pub fn cached_programs() -> usize {
-    PROGRAMS.read().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
-}
-
 /// Runs one primitive op that is not a view.
 pub(crate) fn primitive(op: &Op, operands: &[&Tensor], at: &Source) -> Result<Tensor> {
     let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![b.emit(op.clone(), inputs)?]);
@@ -129,10 +105,13 @@ pub(crate) fn run(
     if let Some(other) = operands.iter().find(|t| t.device() != device) {
         return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
     }
-    let hash = hash_of(what, operands, device);
-    let compiled = match find(hash, what, operands, device) {
+    let hash = cache::hash_of(what, operands, device);
+    let compiled = match cache::find(hash, what, operands, device) {
         Some(compiled) => compiled,
-        None => build(hash, what, operands, device, write, at)?,
+        None => {
+            let made = make(what, operands, device, write, at)?;
+            cache::keep(hash, what, operands, device, made)
+        }
     };
     compiled.run_at(name, operands, at).map_err(|error| match error {
         // The program was made at another line, by whoever ran this first.
@@ -144,18 +123,29 @@ pub(crate) fn run(
     })
 }
 
-fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<CompiledGraph>> {
-    let programs = PROGRAMS.read().unwrap_or_else(PoisonError::into_inner);
-    let entry = programs.get(&hash)?.iter().find(|entry| entry.is_for(what, operands, device))?;
-    entry.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    Some(entry.compiled.clone())
-}
-
+/// A program for operands that there is none for yet: one with symbolic sizes if many shapes came by, else one for
+/// exactly these.
 #[cold]
-fn build(
-    hash: u64,
+fn make(
     what: What<'_>,
     operands: &[&Tensor],
+    device: Device,
+    write: Write<'_>,
+    at: &Source,
+) -> Result<Arc<CompiledGraph>> {
+    if let Some(compiled) = classes::symbolic(what, operands, device, write, at) {
+        return Ok(compiled);
+    }
+    let types = operands.iter().map(|t| t.ty()).collect();
+    let layouts = operands.iter().map(|t| input_layout(t.layout())).collect();
+    compile(what, types, layouts, device, write, at)
+}
+
+/// Writes a graph for inputs of these types and compiles it.
+fn compile(
+    what: What<'_>,
+    types: Vec<TensorType>,
+    layouts: Vec<InputLayout>,
     device: Device,
     write: Write<'_>,
     at: &Source,
@@ -173,136 +163,15 @@ fn build(
         }
         cause => Error::Graph { cause: Box::new(cause) },
     };
-    let mut inputs = Vec::with_capacity(operands.len());
-    for operand in operands {
-        inputs.push(builder.input(operand.ty()).map_err(failed)?);
+    let mut inputs = Vec::with_capacity(types.len());
+    for ty in types {
+        inputs.push(builder.input(ty).map_err(failed)?);
     }
     for output in write(&mut builder, &inputs).map_err(failed)? {
         builder.output(output);
     }
-    let layouts: Vec<_> = operands.iter().map(|t| input_layout(t.layout())).collect();
     let options = CompileOptions { device, ..CompileOptions::default() };
-    let compiled = Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?);
-
-    let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
-    if programs.len() >= PROGRAMS_KEPT {
-        forget_half(&mut programs);
-    }
-    let list = programs.entry(hash).or_default();
-    if let Some(other) = list.iter().find(|entry| entry.is_for(what, operands, device)) {
-        // Another thread was faster; one program is enough.
-        return Ok(other.compiled.clone());
-    }
-    list.push(Entry {
-        what: match what {
-            What::Op(op) => OwnedWhat::Op(op.clone()),
-            What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
-        },
-        operands: operands.iter().map(|t| Operand::of(t)).collect(),
-        device,
-        compiled: compiled.clone(),
-        used: AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed)),
-    });
-    Ok(compiled)
-}
-
-/// Drops the half of the programs that was not used for longest.
-fn forget_half(programs: &mut HashMap<u64, Vec<Entry>, Hashed>) {
-    let mut ages: Vec<u64> = programs.values().flatten().map(|e| e.used.load(Ordering::Relaxed)).collect();
-    let middle = ages.len() / 2;
-    let (_, &mut oldest, _) = ages.select_nth_unstable(middle);
-    programs.retain(|_, list| {
-        list.retain(|e| e.used.load(Ordering::Relaxed) >= oldest);
-        !list.is_empty()
-    });
-}
-
-impl Operand {
-    fn of(tensor: &Tensor) -> Operand {
-        Operand { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides: tensor.strides().to_vec() }
-    }
-}
-
-impl Entry {
-    fn is_for(&self, what: What<'_>, operands: &[&Tensor], device: Device) -> bool {
-        let same_what = match (&self.what, what) {
-            (OwnedWhat::Op(a), What::Op(b)) => a == b,
-            (OwnedWhat::Composite(a, p), What::Composite(b, q)) => a == &b && p == q,
-            _ => false,
-        };
-        let same_operand = |(own, tensor): (&Operand, &&Tensor)| {
-            own.dtype == tensor.dtype()
-                && own.shape == tensor.shape()
-                && own.strides.iter().zip(tensor.strides()).zip(&own.shape).all(|((a, b), &n)| a == b || n < 2)
-        };
-        same_what
-            && device == self.device
-            && self.operands.len() == operands.len()
-            && self.operands.iter().zip(operands).all(same_operand)
-    }
-}
-
-fn hash_of(what: What<'_>, operands: &[&Tensor], device: Device) -> u64 {
-    let mut hasher = Mix(0);
-    what.hash(&mut hasher);
-    device.hash(&mut hasher);
-    for tensor in operands {
-        tensor.dtype().hash(&mut hasher);
-        for (&size, &stride) in tensor.shape().iter().zip(tensor.strides()) {
-            hasher.write_usize(size);
-            if size > 1 {
-                hasher.write_isize(stride);
-            }
-        }
-    }
-    hasher.finish()
-}
-
-/// A multiply-and-fold hash: keys are short and come from the program itself, so speed is all that is asked of it.
-#[derive(Default, Clone, Copy)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-    fn write_u8(&mut self, v: u8) {
-        self.write_u64(v.into());
-    }
-    fn write_u32(&mut self, v: u32) {
-        self.write_u64(v.into());
-    }
-    fn write_usize(&mut self, v: usize) {
-        self.write_u64(v as u64);
-    }
-    fn write_u64(&mut self, v: u64) {
-        let word = self.0.rotate_left(23) ^ v ^ 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(word) * 0xe703_7ed1_a0b4_28db;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-/// For keys that are hashes already.
-type Hashed = std::hash::BuildHasherDefault<Same>;
-
-#[derive(Default, Clone, Copy)]
-struct Same(u64);
-
-impl Hasher for Same {
-    fn write(&mut self, _: &[u8]) {}
-    fn write_u64(&mut self, v: u64) {
-        self.0 = v;
-    }
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    Ok(Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?))
 }
 
 /// Whether the first element a layout touches shares a byte with the one before it.

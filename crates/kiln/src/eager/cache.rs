@@ -1,0 +1,190 @@
+//! The programs of eager operations, kept for the process: found by what they compute and their operands' dtypes, shapes
+//! and strides.
+
+use super::{Param, What};
+use crate::compile::CompiledGraph;
+use crate::{DType, Device, Tensor};
+use kiln_ir::Op;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+
+/// A program, with what it is for.
+struct Entry {
+    what: OwnedWhat,
+    operands: Vec<Operand>,
+    device: Device,
+    compiled: Arc<CompiledGraph>,
+    used: AtomicU64,
+}
+
+/// What a program computes, kept.
+pub(super) enum OwnedWhat {
+    Op(Op),
+    Composite(&'static str, Vec<Param>),
+}
+
+impl OwnedWhat {
+    pub(super) fn of(what: What<'_>) -> OwnedWhat {
+        match what {
+            What::Op(op) => OwnedWhat::Op(op.clone()),
+            What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
+        }
+    }
+
+    pub(super) fn is(&self, what: What<'_>) -> bool {
+        match (self, what) {
+            (OwnedWhat::Op(a), What::Op(b)) => a == b,
+            (OwnedWhat::Composite(a, p), What::Composite(b, q)) => *a == b && p == q,
+            _ => false,
+        }
+    }
+}
+
+struct Operand {
+    dtype: DType,
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+}
+
+/// Programs by the hash of what they are for; equal hashes share a list.
+static PROGRAMS: LazyLock<RwLock<HashMap<u64, Vec<Entry>, Hashed>>> = LazyLock::new(RwLock::default);
+/// Counts lookups, so that programs have an age.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+/// Programs kept. Beyond that, the half unused for longest goes.
+const PROGRAMS_KEPT: usize = 4096;
+
+/// Programs in the cache of eager operations.
+pub fn cached_programs() -> usize {
+    PROGRAMS.read().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
+}
+
+/// The program for these operands, if it is there.
+pub(super) fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<CompiledGraph>> {
+    let programs = PROGRAMS.read().unwrap_or_else(PoisonError::into_inner);
+    let entry = programs.get(&hash)?.iter().find(|entry| entry.is_for(what, operands, device))?;
+    entry.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    Some(entry.compiled.clone())
+}
+
+/// Keeps a program; gives the one that is kept, which another thread may have been faster with.
+pub(super) fn keep(
+    hash: u64,
+    what: What<'_>,
+    operands: &[&Tensor],
+    device: Device,
+    compiled: Arc<CompiledGraph>,
+) -> Arc<CompiledGraph> {
+    let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
+    if programs.len() >= PROGRAMS_KEPT {
+        forget_half(&mut programs);
+    }
+    let list = programs.entry(hash).or_default();
+    if let Some(other) = list.iter().find(|entry| entry.is_for(what, operands, device)) {
+        return other.compiled.clone();
+    }
+    list.push(Entry {
+        what: OwnedWhat::of(what),
+        operands: operands.iter().map(|t| Operand::of(t)).collect(),
+        device,
+        compiled: compiled.clone(),
+        used: AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed)),
+    });
+    compiled
+}
+
+/// Drops the half of the programs that was not used for longest.
+fn forget_half(programs: &mut HashMap<u64, Vec<Entry>, Hashed>) {
+    let mut ages: Vec<u64> = programs.values().flatten().map(|e| e.used.load(Ordering::Relaxed)).collect();
+    let middle = ages.len() / 2;
+    let (_, &mut oldest, _) = ages.select_nth_unstable(middle);
+    programs.retain(|_, list| {
+        list.retain(|e| e.used.load(Ordering::Relaxed) >= oldest);
+        !list.is_empty()
+    });
+}
+
+impl Operand {
+    fn of(tensor: &Tensor) -> Operand {
+        Operand { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides: tensor.strides().to_vec() }
+    }
+}
+
+impl Entry {
+    fn is_for(&self, what: What<'_>, operands: &[&Tensor], device: Device) -> bool {
+        let same_operand = |(own, tensor): (&Operand, &&Tensor)| {
+            own.dtype == tensor.dtype()
+                && own.shape == tensor.shape()
+                && own.strides.iter().zip(tensor.strides()).zip(&own.shape).all(|((a, b), &n)| a == b || n < 2)
+        };
+        self.what.is(what)
+            && device == self.device
+            && self.operands.len() == operands.len()
+            && self.operands.iter().zip(operands).all(same_operand)
+    }
+}
+
+/// The hash of a key.
+pub(super) fn hash_of(what: What<'_>, operands: &[&Tensor], device: Device) -> u64 {
+    let mut hasher = Mix(0);
+    what.hash(&mut hasher);
+    device.hash(&mut hasher);
+    for tensor in operands {
+        tensor.dtype().hash(&mut hasher);
+        for (&size, &stride) in tensor.shape().iter().zip(tensor.strides()) {
+            hasher.write_usize(size);
+            if size > 1 {
+                hasher.write_isize(stride);
+            }
+        }
+    }
+    hasher.finish()
+}
+
+/// A multiply-and-fold hash: keys are short and come from the program itself, so speed is all that is asked of it.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u8(&mut self, v: u8) {
+        self.write_u64(v.into());
+    }
+    fn write_u32(&mut self, v: u32) {
+        self.write_u64(v.into());
+    }
+    fn write_usize(&mut self, v: usize) {
+        self.write_u64(v as u64);
+    }
+    fn write_u64(&mut self, v: u64) {
+        let word = self.0.rotate_left(23) ^ v ^ 0x9e37_79b9_7f4a_7c15;
+        let product = u128::from(word) * 0xe703_7ed1_a0b4_28db;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// For keys that are hashes already.
+type Hashed = BuildHasherDefault<Same>;
+
+#[derive(Default, Clone, Copy)]
+struct Same(u64);
+
+impl Hasher for Same {
+    fn write(&mut self, _: &[u8]) {}
+    fn write_u64(&mut self, v: u64) {
+        self.0 = v;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
