@@ -6,6 +6,11 @@ use kiln::{DType, Device, Generator, Result, Tensor};
 use std::hint::black_box;
 use std::time::Instant;
 
+/// A named call.
+type Row<'a> = (&'a str, Box<dyn Fn() -> Result<()> + 'a>);
+/// A named function of a tensor.
+type Function = (&'static str, fn(&Tensor) -> Result<Tensor>);
+
 /// Median nanoseconds a call.
 fn time(call: impl Fn() -> Result<()>) -> Result<f64> {
     const CALLS: u32 = 2000;
@@ -34,7 +39,7 @@ fn main() -> Result<()> {
     let compiled = kiln::compile_graph(&graph, &[])?;
     let inputs = [x.clone(), y.clone()];
 
-    let rows: [(&str, Box<dyn Fn() -> Result<()>>); 9] = [
+    let rows: [Row<'_>; 9] = [
         ("compiled add", Box::new(|| compiled.run(&inputs).map(|out| drop(black_box(out))))),
         ("x + y", Box::new(|| (&x + &y).map(|out| drop(black_box(out))))),
         ("x + row (broadcast)", Box::new(|| (&x + &row).map(|out| drop(black_box(out))))),
@@ -51,7 +56,7 @@ fn main() -> Result<()> {
     }
     println!();
     println!("{:<24} {:>9}", "first call of a shape", "ns");
-    let first: [(&str, fn(&Tensor) -> Result<Tensor>); 4] = [
+    let first: [Function; 4] = [
         ("x + x", |x| x + x),
         ("x.exp()", Tensor::exp),
         ("x.softmax(-1)", |x| x.softmax(-1)),
