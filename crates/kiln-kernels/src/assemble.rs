@@ -5,7 +5,7 @@ use crate::cost;
 use crate::domain::{Domain, Root};
 use crate::group::{Engine, Group, trace_group};
 use crate::index::product;
-use crate::kernel::{Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody, LoopBody, Place};
+use crate::kernel::{self, Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody, LoopBody, Place};
 use crate::realise::{Destination, Memory};
 use crate::reciprocal::multiply_by_reciprocals;
 use crate::schedule::{BufferId, Numerics, Step};
@@ -82,6 +82,9 @@ pub(crate) fn loop_step(
     staged.stages.iter_mut().for_each(|s| renamed.apply(&mut s.insts));
     let Renamed { lists, .. } = renamed;
     let [grid, row] = <[Vec<Axis>; 2]>::try_from(lists).unwrap_or_default();
+    // A row that nothing runs over: all there was to combine was nothing.
+    let has_row = staged.stages.iter().any(|stage| stage.domain == kernel::Domain::Row);
+    let row = if has_row { row } else { Vec::new() };
     let body = LoopBody { grid, row, stages: staged.stages, temps: staged.temps };
     let insts = || body.stages.iter().flat_map(|s| &s.insts);
     let sizes = axes::size_symbols(body.grid.iter().chain(&body.row), insts());

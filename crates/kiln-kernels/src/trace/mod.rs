@@ -217,8 +217,13 @@ impl<'a> Tracer<'a> {
         }
         let shape = &self.scope.graph.ty(node.operands[0]).shape;
         let dtype = node.ty.dtype;
-        let result = if reduced.iter().all(|&axis| shape[axis].is_one()) {
-            self.trace.dag.constant(Scalar::int(DType::I64, 0))
+        let empty = reduced.iter().any(|&axis| shape[axis].is_zero());
+        let result = if empty || reduced.iter().all(|&axis| shape[axis].is_one()) {
+            let value = match kind {
+                ReductionKind::Reduce(kind) => of_nothing(kind, dtype),
+                ReductionKind::Arg(_) => Scalar::int(DType::I64, 0),
+            };
+            self.trace.dag.constant(value)
         } else {
             self.check_row(domain, root, reduced, matches!(kind, ReductionKind::Arg(_)))?;
             let value = self.value_at(node.operands[0], root.index.clone())?;
@@ -396,18 +401,32 @@ pub(crate) fn literal_scalar(literal: &kiln_ir::Literal) -> Option<Scalar> {
     if literal.shape.iter().product::<usize>() == 1 { literal.element(0) } else { None }
 }
 
-/// What a short integer's largest or smallest of nothing is; an accumulator starts from that of its own, wider type.
-fn identity(kind: ReductionKind, dtype: DType) -> Option<(BinaryOp, Scalar)> {
-    let low = match dtype {
-        DType::I8 => -128,
-        DType::I16 => -32768,
-        DType::U8 => 0,
-        _ => return None,
+/// What a reduction of nothing gives.
+fn of_nothing(kind: ReduceKind, dtype: DType) -> Scalar {
+    let (low, high) = match dtype {
+        DType::Bool => (0, 1),
+        DType::U8 => (0, 255),
+        _ => (i64::MIN >> (64 - dtype.size_in_bits()), i64::MAX >> (64 - dtype.size_in_bits())),
     };
-    let high = low + (1 << dtype.size_in_bits()) - 1;
     match kind {
-        ReductionKind::Reduce(ReduceKind::Max) => Some((BinaryOp::Max, Scalar::Int(DType::I32, low))),
-        ReductionKind::Reduce(ReduceKind::Min) => Some((BinaryOp::Min, Scalar::Int(DType::I32, high))),
+        ReduceKind::Sum => Scalar::int(dtype, 0),
+        ReduceKind::Prod => Scalar::int(dtype, 1),
+        ReduceKind::Max if dtype.is_float() => Scalar::float(dtype, f64::NEG_INFINITY),
+        ReduceKind::Min if dtype.is_float() => Scalar::float(dtype, f64::INFINITY),
+        ReduceKind::Max => Scalar::int(dtype, low),
+        ReduceKind::Min => Scalar::int(dtype, high),
+    }
+}
+
+/// What keeps a short integer's largest or smallest of nothing in range: an accumulator starts from that of its own, wider
+/// type.
+fn identity(kind: ReductionKind, dtype: DType) -> Option<(BinaryOp, Scalar)> {
+    if !dtype.is_int() || dtype == dtype.compute_type() {
+        return None;
+    }
+    match kind {
+        ReductionKind::Reduce(ReduceKind::Max) => Some((BinaryOp::Max, of_nothing(ReduceKind::Max, dtype))),
+        ReductionKind::Reduce(ReduceKind::Min) => Some((BinaryOp::Min, of_nothing(ReduceKind::Min, dtype))),
         _ => None,
     }
 }
