@@ -5,7 +5,7 @@ use crate::eager::{self, Param};
 use crate::promotion::to_float;
 use crate::shape::resolve_axis;
 use crate::{DType, Error, Result, Size, Tensor};
-use kiln_ir::build::{self, AttentionOptions, CrossEntropyOptions, GraphBuilder, Reduction};
+use kiln_ir::build::{self, AttentionOptions, GraphBuilder, PadMode, RopeStyle};
 use kiln_ir::{NodeId, Source};
 
 /// Writes a function of one value.
@@ -195,30 +195,6 @@ impl Tensor {
         eager::composite("scaled_dot_product_attention", &key, &operands, write, &at)
     }
 
-    /// −log softmax at the targets, averaged: this tensor holds logits `[n, classes, …]`, the target class numbers are `[n, …]`.
-    /// Targets of −100 count for nothing.
-    #[track_caller]
-    pub fn cross_entropy(&self, targets: &Tensor) -> Result<Tensor> {
-        let at = Source::caller();
-        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            build::cross_entropy(b, &inputs[0], &inputs[1], &CrossEntropyOptions::default())
-        };
-        eager::composite("cross_entropy", &[], &[self, targets], write, &at)
-    }
-
-    /// The mean of (x − y)².
-    #[track_caller]
-    pub fn mse_loss(&self, target: &Tensor) -> Result<Tensor> {
-        let at = Source::caller();
-        if self.shape() != target.shape() {
-            let (lhs, rhs) = (self.shape().to_vec(), target.shape().to_vec());
-            return Err(Error::ShapeMismatch { op: "mse_loss", lhs, rhs, sizes: None, at });
-        }
-        let write =
-            |b: &mut GraphBuilder, inputs: &[NodeId]| build::mse_loss(b, &inputs[0], &inputs[1], Reduction::Mean);
-        eager::composite("mse_loss", &[], &[self, target], write, &at)
-    }
-
     /// Adds a constant around axes; `amounts` are (before, after), from the last axis backwards; negative ones crop.
     ///
     /// ```
@@ -240,6 +216,41 @@ impl Tensor {
         key.extend(all.iter().flat_map(|&(low, high)| [Param::from(low), Param::from(high)]));
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::pad_constant(b, &inputs[0], &all, value);
         eager::composite("pad", &key, &[self], write, &at)
+    }
+
+    /// Extends one axis at both ends by what it holds: mirrored, its edge, or itself from the other end.
+    #[track_caller]
+    pub fn pad_axis(&self, axis: impl Size, low: usize, high: usize, mode: PadMode) -> Result<Tensor> {
+        let at = Source::caller();
+        let axis = resolve_axis("pad_axis", axis, self.shape(), 0, &at)?;
+        let key = [axis.into(), low.into(), high.into(), (mode as i64).into()];
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::pad_axis(b, &inputs[0], axis, low, high, mode);
+        eager::composite("pad_axis", &key, &[self], write, &at)
+    }
+
+    /// The last axes resized to these sizes; each element is the nearest of this tensor's.
+    #[track_caller]
+    pub fn interpolate_nearest(&self, sizes: &[usize]) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::interpolate_nearest(b, &inputs[0], sizes);
+        eager::composite("interpolate_nearest", &[sizes.into()], &[self], write, &Source::caller())
+    }
+
+    /// The last axes resized to these sizes by a linear blend of neighbours; with `align_corners` the outermost elements keep
+    /// their places.
+    #[track_caller]
+    pub fn interpolate_linear(&self, sizes: &[usize], align_corners: bool) -> Result<Tensor> {
+        let key = [sizes.into(), align_corners.into()];
+        let write =
+            |b: &mut GraphBuilder, inputs: &[NodeId]| build::interpolate_linear(b, &inputs[0], sizes, align_corners);
+        eager::composite("interpolate_linear", &key, &[self], write, &Source::caller())
+    }
+
+    /// The rotary embedding: pairs of elements of the last axis turned by an angle, given as cosine and sine with half as
+    /// many elements on the last axis and otherwise broadcasting to this tensor.
+    #[track_caller]
+    pub fn rope(&self, cos: &Tensor, sin: &Tensor, style: RopeStyle) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::rope(b, &inputs[0], &inputs[1], &inputs[2], style);
+        eager::composite("rope", &[(style as i64).into()], &[self, cos, sin], write, &Source::caller())
     }
 
     /// The whole tensor repeated, `counts[i]` times along axis i; counts align at the end and may add axes.

@@ -155,6 +155,49 @@ impl Tensor {
         self.scattered("index_add", ScatterKind::Add, axis, &index, updates, &at)
     }
 
+    /// This tensor with `values` at the places that indices of one shape name on its first axes, one index an axis. Values
+    /// broadcast; negative indices count from the end; with [`ScatterKind::Add`] values for one place add up.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, ir::ScatterKind};
+    /// let x = Tensor::zeros([2, 2], DType::F32, Device::Cpu)?;
+    /// let (row, column) = (Tensor::new([0i64, -1], Device::Cpu)?, Tensor::new([1i64, 0], Device::Cpu)?);
+    /// let y = x.index_put(&[&row, &column], &Tensor::new(5f32, Device::Cpu)?, ScatterKind::Set)?;
+    /// assert_eq!(y.to_vec::<f32>()?, [0., 5., 5., 0.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index_put(&self, indices: &[&Tensor], values: &Tensor, kind: ScatterKind) -> Result<Tensor> {
+        let at = Source::caller();
+        for index in indices {
+            index.expect_index("index_put", &at)?;
+        }
+        self.same_dtype("index_put", values, &at)?;
+        let mut operands = vec![self, values];
+        operands.extend(indices);
+        let write =
+            |b: &mut GraphBuilder, inputs: &[NodeId]| build::index_put(b, kind, &inputs[0], &inputs[2..], &inputs[1]);
+        eager::composite("index_put", &[(kind as i64).into()], &operands, write, &at)
+    }
+
+    /// This tensor with `source` in place of `start..start + source's size` on an axis.
+    #[track_caller]
+    pub fn slice_scatter(&self, source: &Tensor, axis: impl Size, start: usize) -> Result<Tensor> {
+        let at = Source::caller();
+        let axis = resolve_axis("slice_scatter", axis, self.shape(), 0, &at)?;
+        self.same_dtype("slice_scatter", source, &at)?;
+        let length = source.shape().get(axis).copied().unwrap_or(0);
+        let end = start.saturating_add(length);
+        let place = self.slice_at("slice_scatter", axis, start, end, 1, &at)?;
+        if place.shape() != source.shape() {
+            let (lhs, rhs) = (place.shape().to_vec(), source.shape().to_vec());
+            return Err(Error::ShapeMismatch { op: "slice_scatter", lhs, rhs, sizes: None, at });
+        }
+        let before = self.slice_at("slice_scatter", axis, 0, start, 1, &at)?;
+        let after = self.slice_at("slice_scatter", axis, end, self.shape()[axis], 1, &at)?;
+        Tensor::cat(&[before, source.clone(), after], axis)
+    }
+
     /// Rows of this table of `[entries, width]` by an index of any shape, which gets `width` as a new last axis.
     ///
     /// ```

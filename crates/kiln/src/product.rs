@@ -90,6 +90,29 @@ impl Tensor {
         eager::composite("linear", &[], &operands, write, &at)
     }
 
+    /// The sum of the products of two vectors' elements.
+    #[track_caller]
+    pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
+        let at = Source::caller();
+        for side in [self, other] {
+            if side.rank() != 1 {
+                let expected = "one axis";
+                return Err(Error::WrongRank { op: "dot", shape: side.shape().to_vec(), expected, at });
+            }
+        }
+        self.check_product("dot", other, &at)?;
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
+        eager::composite("dot", &[], &[self, other], write, &at)
+    }
+
+    /// `y[i, j] = self[i] · other[j]` of two vectors.
+    #[track_caller]
+    pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
+        let at = Source::caller();
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::outer(b, &inputs[0], &inputs[1]);
+        eager::composite("outer", &[], &[self, other], write, &at)
+    }
+
     /// A sum of products in Einstein's notation, for instance `bij,bjk->bik`.
     ///
     /// ```

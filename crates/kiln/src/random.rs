@@ -139,6 +139,22 @@ impl Generator {
         bits.fmod(range)?.add(low)
     }
 
+    /// True with a probability, elsewhere false.
+    #[track_caller]
+    pub fn bernoulli(&self, probability: f64, shape: impl Shape, device: Device) -> Result<Tensor> {
+        let at = Source::caller();
+        let shape = resolve_shape("bernoulli", shape, &at)?;
+        let evenly = self.draw(
+            "rand",
+            &shape,
+            DType::F32,
+            device,
+            |b, key, dims| build::uniform(b, key, dims, 0, DType::F32),
+            &at,
+        )?;
+        evenly.lt(probability)
+    }
+
     /// A random order of 0, 1, … below `count`, as i64.
     #[track_caller]
     pub fn randperm(&self, count: usize, device: Device) -> Result<Tensor> {
@@ -170,6 +186,18 @@ impl Tensor {
     #[track_caller]
     pub fn randn(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         DEFAULT.randn(shape, dtype, device)
+    }
+
+    /// Evenly distributed in 0 ≤ x < 1, in this tensor's shape, dtype and device, from the default generator.
+    #[track_caller]
+    pub fn rand_like(&self) -> Result<Tensor> {
+        DEFAULT.rand(self.shape(), self.dtype(), self.device())
+    }
+
+    /// Normally distributed, in this tensor's shape, dtype and device, from the default generator.
+    #[track_caller]
+    pub fn randn_like(&self) -> Result<Tensor> {
+        DEFAULT.randn(self.shape(), self.dtype(), self.device())
     }
 
     /// Integers in `low..high` as i64, from the default generator.

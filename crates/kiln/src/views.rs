@@ -386,6 +386,32 @@ impl Tensor {
         self.split(self.shape()[axis].div_ceil(count).max(1), axis)
     }
 
+    /// The places of an axis, one tensor each.
+    #[track_caller]
+    pub fn unbind(&self, axis: impl Size) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        let axis = resolve_axis("unbind", axis, self.shape(), 0, &at)?;
+        (0..self.shape()[axis]).map(|i| self.select_at("unbind", axis, i as i64, &at)).collect()
+    }
+
+    /// One axis moved to another place, the others in their order.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([2, 3, 4], DType::F32, Device::Cpu)?;
+    /// assert_eq!(x.movedim(0, -1)?.shape(), [3, 4, 2]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn movedim(&self, from: impl Size, to: impl Size) -> Result<Tensor> {
+        let at = Source::caller();
+        let from = resolve_axis("movedim", from, self.shape(), 0, &at)?;
+        let to = resolve_axis("movedim", to, self.shape(), 0, &at)?;
+        let mut order: Vec<usize> = (0..self.rank()).filter(|&axis| axis != from).collect();
+        order.insert(to, from);
+        Ok(self.with_layout(self.layout().permute(&order)))
+    }
+
     /// The diagonal of the last two axes, `offset` places above the main one (below, if negative), as a new last axis.
     #[track_caller]
     pub fn diagonal(&self, offset: i64) -> Result<Tensor> {

@@ -159,6 +159,28 @@ fn losses_and_regularisation() {
 }
 
 #[test]
+fn resizing_padding_and_rotation() {
+    use kiln::{PadMode, RopeStyle};
+    let x = Tensor::new([[1f32, 2.], [3., 4.]], Device::Cpu).unwrap();
+    close(&x.interpolate_nearest(&[4]).unwrap(), &[1., 1., 2., 2., 3., 3., 4., 4.]);
+    close(&x.interpolate_linear(&[3], true).unwrap(), &[1., 1.5, 2., 3., 3.5, 4.]);
+    close(&x.pad_axis(1, 1, 1, PadMode::Reflect).unwrap(), &[2., 1., 2., 1., 4., 3., 4., 3.]);
+    close(&x.pad(&[(1, 0), (0, 1)], 9.0).unwrap(), &[9., 1., 2., 9., 3., 4., 9., 9., 9.]);
+    let quarter = Tensor::new([[0f32], [0.]], Device::Cpu).unwrap();
+    let turned = x.rope(&quarter, &(&quarter + 1.0).unwrap(), RopeStyle::Half).unwrap();
+    close(&turned, &[-2., 1., -4., 3.]);
+    close(&x.slice_scatter(&Tensor::new([[7f32, 8.]], Device::Cpu).unwrap(), 0, 1).unwrap(), &[1., 2., 7., 8.]);
+    assert_eq!(x.unbind(0).unwrap().len(), 2);
+    let v = Tensor::new([1f32, 2.], Device::Cpu).unwrap();
+    close(&v.dot(&v).unwrap(), &[5.]);
+    close(&v.outer(&v).unwrap(), &[1., 2., 2., 4.]);
+    close(&v.l1_loss(&(&v + 3.0).unwrap()).unwrap(), &[3.]);
+    close(&v.smooth_l1_loss(&(&v + 3.0).unwrap()).unwrap(), &[2.5]);
+    let fair = Generator::new(5).bernoulli(0.3, [10000], Device::Cpu).unwrap().sum(..).unwrap().item::<i64>().unwrap();
+    assert!((2700..3300).contains(&fair), "{fair} of 10000");
+}
+
+#[test]
 fn random_numbers_look_random() {
     let generator = Generator::new(3);
     let x = generator.rand([100, 100], DType::F32, Device::Cpu).unwrap();
