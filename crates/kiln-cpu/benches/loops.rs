@@ -161,6 +161,7 @@ fn time(mut f: impl FnMut(), budget: f64) -> f64 {
 fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
     let all: Vec<(&str, K, Vec<usize>)> = vec![
+        ("add f32 16", add(16, F), vec![16; 3]),
         ("add f32 4M", add(1 << 22, F), vec![1 << 22; 3]),
         ("add bf16 4M", add(1 << 22, DType::Bf16), vec![1 << 22; 3]),
         ("add f32 16K", add(1 << 14, F), vec![1 << 14; 3]),

@@ -412,3 +412,26 @@ fn transpositions() {
         }
     }
 }
+
+#[test]
+fn pairs_of_bf16_elements() {
+    // Loads and stores by pairs, with an index, a truth value and random bits that know each element's position.
+    let (b, f) = (DType::Bf16, DType::F32);
+    for (m, n) in [(1usize, 1usize), (2, 31), (3, 64), (2, 130), (1, 300)] {
+        let mut k = K::new(&[("i0", &m.to_string()), ("i1", &n.to_string())], &[]);
+        let (x, w, s, y) = (k.input(b), k.input(b), k.input(DType::I64), k.output(b));
+        let (v, u) = (k.load(x, &format!("i0*{n} + i1")), k.load(w, "i1"));
+        let v = k.binary(BinaryOp::Mul, f, v, u);
+        let at = k.push(DType::I64, InstKind::Index(dim("3*i1 - i0")));
+        let at = k.push(f, InstKind::Cast(at));
+        let v = k.binary(BinaryOp::Add, f, v, at);
+        let inside = k.push(DType::Bool, InstKind::InRange { expr: dim("i1"), low: dim("2"), high: dim("75") });
+        let seed = k.load(s, "0");
+        let bits = k.push(DType::I32, InstKind::Random { seed, position: dim(&format!("i0*{n} + i1")), stream: 1 });
+        let bits = k.push(f, InstKind::Cast(bits));
+        let v = k.push(f, InstKind::Select(inside, v, bits));
+        k.store(y, &format!("i0*{n} + i1"), v);
+        let t = [tensor(b, m * n, 1, true), tensor(b, n, 2, false), tensor(DType::I64, 1, 3, true), zeros(b, m * n)];
+        check(&k.kernel(), &t, &[], Within { relative: 1e-2, absolute: 0.0 });
+    }
+}

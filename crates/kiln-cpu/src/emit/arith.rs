@@ -126,6 +126,7 @@ impl Emitter<'_> {
             }
             Op::Convert(from) => self.convert(inst, from),
             Op::RoundTo(dtype) => self.round_to(dtype, inst),
+            Op::PackBf16 => self.pack_pairs(inst),
             Op::Scale => self.scale(inst),
             Op::Reduce(kind) => self.reduce(kind, inst),
             Op::Call(f) => self.call(f, inst),

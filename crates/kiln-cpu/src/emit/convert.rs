@@ -127,7 +127,54 @@ impl Emitter<'_> {
         self.asm.jcc(Cond::NotEqual, entry);
         self.asm.rm(ops::VCVTNEPS2BF16, width, self.s1, x);
         self.asm.bind(back);
-        self.later.push(Later { entry, back, value: x });
+        self.later.push(Later { entry, back, what: Rare::Pack(x) });
+    }
+
+    /// Even and odd elements to pairs of bf16.
+    pub(super) fn pack_pairs(&mut self, inst: &Inst) {
+        let [even, odd, ..] = inst.args;
+        let (width, dst) = (self.width(Ty::F32), self.dst(inst.dst));
+        let (entry, back) = (self.asm.label(), self.asm.label());
+        let x = self.reg(even, self.s0);
+        let y = self.reg(odd, self.s1);
+        if self.bf16 {
+            self.asm.rmi(ops::VFPCLASSPS_K, width, K1, x, 0x20);
+            self.asm.rmi(ops::VFPCLASSPS_K, width, KReg(0), y, 0x20);
+        }
+        if !self.bf16 {
+            self.round_pairs(x, y);
+            self.move_reg(width, dst, self.s1);
+            return self.done(inst.dst, dst);
+        }
+        self.asm.kortest(self.mask_size(), K1, KReg(0));
+        self.asm.jcc(Cond::NotEqual, entry);
+        // All even elements, then all odd ones; then side by side.
+        self.asm.rvm(ops::VCVTNE2PS2BF16, width, self.s1, y, x);
+        let mut order = [0u8; 64];
+        for (n, word) in order.chunks_mut(2).take(2 * self.lanes).enumerate() {
+            word.copy_from_slice(&((n / 2 + n % 2 * self.lanes) as u16).to_le_bytes());
+        }
+        let order = self.asm.constant(&order[..width.bytes()]);
+        self.asm.rm(ops::VMOVUPS, width, self.s0, order);
+        self.asm.rvm(ops::VPERMW, width, self.s1, self.s0, self.s1);
+        self.asm.bind(back);
+        self.later.push(Later { entry, back, what: Rare::PackPairs(x, y) });
+        self.move_reg(width, dst, self.s1);
+        self.done(inst.dst, dst);
+    }
+
+    /// Rounds even and odd elements and joins them in the second scratch register.
+    pub(super) fn round_pairs(&mut self, x: VReg, y: VReg) {
+        let (width, s0, s1) = (self.width(Ty::F32), self.s0, self.s1);
+        let (wy, wr) = (self.work(0), self.work(1));
+        self.asm.mr(ops::VMOVUPS_ST, width, wy, y);
+        self.round_bf16(x);
+        self.asm.rmi(ops::VPSRLD_I, width, s1, s1, 16);
+        self.asm.mr(ops::VMOVUPS_ST, width, wr, s1);
+        self.asm.rm(ops::VMOVUPS, width, s0, wy);
+        self.round_bf16(s0);
+        self.op_const(ops::VPAND, width, s1, s1, 0xffff_0000, 4);
+        self.asm.rvm(ops::VPOR, width, s1, s1, wr);
     }
 
     pub(super) fn round_to(&mut self, dtype: DType, inst: &Inst) {

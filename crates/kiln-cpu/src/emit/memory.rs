@@ -21,6 +21,10 @@ impl Emitter<'_> {
                 let mem = self.address(m, inst);
                 self.load_single(m.dtype, inst, mem);
             }
+            Access::Pairs => {
+                let mem = self.address(m, inst);
+                self.load_vector(DType::I32, inst, mem, V::NONE);
+            }
             Access::Indexed if size >= 4 && self.gather(m, inst) => {}
             Access::Contiguous if self.avx512 || !mask.is_some() || size >= 4 => {
                 let mem = self.address(m, inst);
@@ -263,6 +267,11 @@ impl Emitter<'_> {
         let widened = m.dtype == DType::I64 && inst.ty == Ty::I32;
         match m.access {
             Access::Single => self.store_single(m, inst),
+            Access::Pairs => {
+                let value = self.reg(inst.args[3], self.s0);
+                let mem = self.address(m, inst);
+                self.store_vector(DType::I32, inst, value, mem, V::NONE);
+            }
             Access::Indexed if self.avx512 && size >= 4 && !widened => self.scatter(m, inst),
             Access::Contiguous if (self.avx512 || !mask.is_some() || size >= 4) && !(widened && mask.is_some()) => {
                 // The value is converted first: it may need the registers of the address.

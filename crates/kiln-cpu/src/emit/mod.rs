@@ -95,7 +95,14 @@ struct Open {
 struct Later {
     entry: Label,
     back: Label,
-    value: VReg,
+    what: Rare,
+}
+
+enum Rare {
+    /// One vector to bf16, into the lower half of the second scratch register.
+    Pack(VReg),
+    /// Two vectors to pairs of bf16, into the second scratch register.
+    PackPairs(VReg, VReg),
 }
 
 struct Emitter<'a> {
@@ -154,7 +161,10 @@ impl Emitter<'_> {
         self.asm.ret();
         for rare in std::mem::take(&mut self.later) {
             self.asm.bind(rare.entry);
-            self.pack_bf16(rare.value);
+            match rare.what {
+                Rare::Pack(value) => self.pack_bf16(value),
+                Rare::PackPairs(even, odd) => self.round_pairs(even, odd),
+            }
             self.asm.jmp(rare.back);
         }
     }

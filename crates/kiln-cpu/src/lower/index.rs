@@ -95,7 +95,10 @@ impl Lowerer<'_> {
 
     /// Index of the first lane of the copy at hand.
     pub(super) fn first_lane(&mut self, along: Along) -> V {
-        if self.copy == 0 { along.counter } else { self.b.add_lanes(along.counter, self.copy as i32) }
+        let (vectors, odd) = if along.paired { (self.copy & !1, self.copy & 1) } else { (self.copy, 0) };
+        let start = if vectors == 0 { along.counter } else { self.b.add_lanes(along.counter, vectors as i32) };
+        let odd = self.b.number(odd as i64);
+        self.b.int(IntOp::Add, start, odd)
     }
 
     /// Whether an expression varies along the lanes.
@@ -116,6 +119,8 @@ impl Lowerer<'_> {
         let lane = self.first_lane(along);
         let moved = self.b.int(IntOp::Mul, lane, stride);
         let start = self.b.int(IntOp::Add, rest, moved);
+        let step = self.b.number(if along.paired { 2 } else { 1 });
+        let stride = self.b.int(IntOp::Mul, stride, step);
         Ok(Shape::Linear { start, stride })
     }
 

@@ -106,6 +106,8 @@ struct Along {
     counter: V,
     /// Lanes that exist; absent when all do.
     tail: V,
+    /// Copies come in pairs: even elements in one, odd ones in the next.
+    paired: bool,
 }
 
 struct Lowerer<'a> {
@@ -322,7 +324,9 @@ impl Lowerer<'_> {
             self.stages_around_vector(1)?;
             return Ok((self.temp_bytes(1), weight));
         };
+        let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let copies = match weight {
+            _ if paired => 2,
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
             8..16 => COPIES / 2,
@@ -362,10 +366,11 @@ impl Lowerer<'_> {
         copies: usize,
         inner: Option<&Axis>,
     ) -> Result<(), LowerError> {
+        let paired = self.body.row.is_empty() && copies > 1;
         let counter = self.b.counter(from);
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
-        self.along = Some(Along { var: axis.var, counter, tail: V::NONE });
+        self.along = Some(Along { var: axis.var, counter, tail: V::NONE, paired });
         self.stages_inside(copies, inner)?;
         self.b.close();
         if copies > 1 {
@@ -374,7 +379,7 @@ impl Lowerer<'_> {
             self.b.open_if(counter, to);
         }
         let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, to]);
-        self.along = Some(Along { var: axis.var, counter, tail });
+        self.along = Some(Along { var: axis.var, counter, tail, paired: false });
         self.stages_inside(1, inner)?;
         self.b.close();
         self.along = None;
@@ -473,7 +478,10 @@ impl Lowerer<'_> {
         let Some((axis, outer)) = body.row.split_last() else {
             return Err(LowerError::Malformed("a row stage without a row"));
         };
+        let paired = self.pairs_along(axis.var);
         let copies = match axis.size.as_const() {
+            // The same in all stages: row temporaries keep the order of the pairs.
+            _ if paired => ROW_COPIES,
             _ if stage.reductions.is_empty() => 1,
             Some(n) => (n / 16).clamp(1, ROW_COPIES as i64) as usize,
             None => ROW_COPIES,
@@ -497,7 +505,7 @@ impl Lowerer<'_> {
         let counter = self.b.counter(zero);
         let limit = self.b.add_lanes(size, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
-        self.along = Some(Along { var: axis.var, counter, tail: V::NONE });
+        self.along = Some(Along { var: axis.var, counter, tail: V::NONE, paired });
         self.stage_copies(stage, copies)?;
         self.accumulate(stage, &accumulators, copies)?;
         self.b.close();
@@ -509,7 +517,7 @@ impl Lowerer<'_> {
                 self.b.open_if(counter, size);
             }
             let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, size]);
-            self.along = Some(Along { var: axis.var, counter, tail });
+            self.along = Some(Along { var: axis.var, counter, tail, paired: false });
             self.stage_copies(stage, 1)?;
             self.accumulate(stage, &accumulators, 1)?;
             self.b.close();
@@ -519,6 +527,34 @@ impl Lowerer<'_> {
         self.row_position = V::NONE;
         self.symbols.truncate(mark);
         self.results_of_row(stage, &accumulators, copies)
+    }
+
+    /// Whether every access along an axis is a contiguous run of bf16 elements, so that two of them can be handled as the
+    /// halves of 32-bit lanes: cheaper to take apart and to put together than elements in their order.
+    fn pairs_along(&self, var: Symbol) -> bool {
+        let mut any = false;
+        let by_row = !self.body.row.is_empty();
+        for stage in self.body.stages.iter().filter(|stage| !by_row || stage.domain == Domain::Row) {
+            for inst in &stage.insts {
+                let (place, guard) = match &inst.kind {
+                    InstKind::Load { place, guard } | InstKind::Store { place, guard, .. } => (place, guard),
+                    _ => continue,
+                };
+                let store = matches!(inst.kind, InstKind::Store { .. });
+                if !place.offset.contains(var) && place.indirect.is_empty() && !store {
+                    continue;
+                }
+                let Some(buffer) = self.kernel.buffers.get(place.buffer) else { return false };
+                let side_by_side = place.offset.linear_in(var).is_some_and(|(stride, _)| stride.is_one());
+                // A place that is read and written must be read in order.
+                let plain = buffer.dtype == DType::Bf16 && buffer.access != BufferAccess::ReadWrite;
+                if !(plain && side_by_side && guard.is_none() && place.indirect.is_empty()) {
+                    return false;
+                }
+                any = true;
+            }
+        }
+        any
     }
 
     /// The base of each row temporary in the scratch memory.

@@ -61,7 +61,9 @@ impl Lowerer<'_> {
             Some((stride, rest)) if stride.is_one() => {
                 let rest = self.scalar_expr(&rest)?;
                 let base = self.advance(base, rest, dtype);
-                let memory = Memory { access: Access::Contiguous, vectors: self.copy as u8, ..memory };
+                let (access, vectors) =
+                    if along.paired { (Access::Pairs, self.copy & !1) } else { (Access::Contiguous, self.copy) };
+                let memory = Memory { access, vectors: vectors as u8, ..memory };
                 Ok(Target { base, index: along.counter, memory })
             }
             Some((stride, rest)) => {
@@ -132,6 +134,14 @@ impl Lowerer<'_> {
                 self.b.select(ty, guard, v, zero)
             } else {
                 v
+            }
+        } else if t.memory.access == Access::Pairs {
+            let both = self.emit(Op::Load(t.memory), Ty::I32, Ty::I32, &[t.base, t.index], read_only);
+            if self.copy.is_multiple_of(2) {
+                self.b.shift(BinOp::Shl, Ty::I32, both, 16)
+            } else {
+                let high = self.b.bits(Ty::I32, 0xffff_0000);
+                self.b.and(Ty::I32, both, high)
             }
         } else {
             let mask = self.both(guard, self.tail());
@@ -222,7 +232,8 @@ impl Lowerer<'_> {
             return Err(LowerError::Malformed("packed halves cannot be stored one by one"));
         }
         let (guard, _) = self.guard(guard)?;
-        let value = self.value(value)?;
+        let id = value;
+        let value = self.value(id)?;
         let mut stored = memory;
         if matches!(memory, DType::F8E4M3 | DType::F8E5M2) {
             stored = DType::U8;
@@ -230,6 +241,19 @@ impl Lowerer<'_> {
         let t = self.target(base, stored, place)?;
         if let (Held::Scalar(v), Access::Single, false) = (value.held, t.memory.access, guard.is_some()) {
             self.b.effect(Op::StoreInt { dtype: stored, disp: 0 }, Ty::Int, &[t.base, t.index, v]);
+            return Ok(());
+        }
+        if t.memory.access == Access::Pairs {
+            // Even elements wait for the odd ones of the next copy.
+            if !self.copy.is_multiple_of(2) {
+                let odd = self.as_vector(value, DType::F32);
+                self.copy -= 1;
+                let even = self.value(id);
+                self.copy += 1;
+                let even = self.as_vector(even?, DType::F32);
+                let both = self.b.pure(Op::PackBf16, Ty::F32, Ty::I32, &[even, odd]);
+                self.b.effect(Op::Store(t.memory), Ty::I32, &[t.base, t.index, V::NONE, both]);
+            }
             return Ok(());
         }
         let (ty, v) = match value.held {

@@ -169,6 +169,11 @@ impl Machine<'_> {
             Op::Convert(Ty::Int) => [convert(ty, Ty::I64, self.int(a) as u64); LANES],
             Op::Convert(from) => self.vector(a).map(|x| convert(ty, from, x)),
             Op::RoundTo(dtype) => self.vector(a).map(|x| element::round(dtype, x as u32).into()),
+            Op::PackBf16 => {
+                let (x, y) = (self.vector(a), self.vector(b));
+                let round = |v: u64| u64::from(element::round(DType::Bf16, v as u32));
+                std::array::from_fn(|i| round(x[i]) >> 16 | round(y[i]))
+            }
             Op::Scale => {
                 let (x, y) = (self.vector(a), self.vector(b));
                 std::array::from_fn(|i| ops::scale(ty, x[i], y[i]))
@@ -242,6 +247,11 @@ impl Machine<'_> {
                 let from = if m.wide_index { Ty::I64 } else { Ty::I32 };
                 self.vector(b).map(|x| convert(Ty::I64, from, x) as i64)
             }
+            // Counted in 32-bit lanes from where the elements start.
+            Access::Pairs => {
+                let start = if b.is_some() { self.int(b) } else { 0 } + m.vectors as i64 * LANES as i64;
+                return ((base as i64).wrapping_add(2 * start) as *mut u8, std::array::from_fn(|i| i as i64));
+            }
             Access::Contiguous => {
                 let start = if b.is_some() { self.int(b) } else { 0 } + m.vectors as i64 * LANES as i64;
                 std::array::from_fn(|i| start + i as i64)
@@ -257,6 +267,7 @@ impl Machine<'_> {
 
     unsafe fn load(&self, m: Memory, inst: &Inst) -> Lanes {
         let (base, index) = self.addresses(m, inst);
+        let m = m.as_stored();
         let mask = self.mask(inst.args[2]);
         std::array::from_fn(|i| {
             if mask[i] == 0 {
@@ -271,6 +282,7 @@ impl Machine<'_> {
 
     unsafe fn store(&self, m: Memory, inst: &Inst) {
         let (base, index) = self.addresses(m, inst);
+        let m = m.as_stored();
         let mask = self.mask(inst.args[2]);
         let value = self.vector(inst.args[3]);
         let lanes = if m.access == Access::Single { 1 } else { LANES };

@@ -207,6 +207,9 @@ pub enum Combine {
 pub enum Access {
     /// Side by side.
     Contiguous,
+    /// Pairs of 16-bit elements side by side, as the 32-bit lanes of I32: even elements in the low halves. The element
+    /// type only says how the address counts.
+    Pairs,
     /// One element: a load fills every lane with it, a store writes the first lane.
     Single,
     /// A scalar number of elements apart: the index operand is that stride.
@@ -229,6 +232,13 @@ pub struct Memory {
     pub wide_index: bool,
     /// Bytes further.
     pub disp: i32,
+}
+
+impl Memory {
+    /// With the type that each lane is read or written as.
+    pub fn as_stored(self) -> Memory {
+        if self.access == Access::Pairs { Memory { dtype: DType::I32, ..self } } else { self }
+    }
 }
 
 /// What a loop's counter grows by.
@@ -322,6 +332,8 @@ pub enum Op {
     Convert(Ty),
     /// Vector of F32: rounded to the precision of a short float; NaN stays NaN.
     RoundTo(DType),
+    /// Vector of I32: a, rounded to bf16, in the low halves and b in the high halves.
+    PackBf16,
     /// Vector: a · 2ᵇ, rounded once, where b is integral and |b| ≤ 250 (F32) or 2000 (F64).
     Scale,
     /// Vector: all lanes combined, in every lane.

@@ -65,6 +65,7 @@ impl fmt::Display for Inst {
                 f.write_str(if matches!(self.op, Op::Load(_)) { "load" } else { "store" })?;
                 let kind = match m.access {
                     Access::Contiguous => "",
+                    Access::Pairs => ".pairs",
                     Access::Single => ".single",
                     Access::Strided => ".strided",
                     Access::Indexed => ".indexed",
