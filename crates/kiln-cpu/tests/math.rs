@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use support::*;
 
 /// The bounds that the table in `math` states.
-const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 15] = [
+const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 16] = [
     (UnaryOp::Exp, ScalarFn::Exp, 1.0),
     (UnaryOp::Exp2, ScalarFn::Exp2, 1.0),
     (UnaryOp::Expm1, ScalarFn::Expm1, 2.0),
@@ -30,6 +30,7 @@ const FUNCTIONS: [(UnaryOp, ScalarFn, f64); 15] = [
     (UnaryOp::Tanh, ScalarFn::Tanh, 2.0),
     (UnaryOp::Erf, ScalarFn::Erf, 2.0),
     (UnaryOp::ErfInv, ScalarFn::ErfInv, 2.0),
+    (UnaryOp::Lgamma, ScalarFn::Lgamma, 2.0),
 ];
 
 /// Distance of an f32 from an exact value, in units of the last place of the latter rounded.

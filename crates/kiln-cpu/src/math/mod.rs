@@ -5,6 +5,23 @@
 //!       ├── code      on values of the vector IR: emits instructions
 //!       └── numbers   on f32 and f64: the tests walk over every input
 //! ```
+//!
+//! All functions handle NaN, ±∞, ±0 and denormals, operands and results, as C99 says. Largest errors, in units in the last
+//! place, F32 against results in F64 over every input (two operands: over 40 million pairs), F64 against many digits over
+//! samples:
+//!
+//! | function | F32 | F64 | | function | F32 | F64 | | function | F32 | F64 |
+//! |---|---|---|---|---|---|---|---|---|---|---|
+//! | exp | 0.90 | 1 | | log1p | 1.44 | 1 | | atan | 1.22 | call |
+//! | exp, x ≤ 0 | 0.90 | 1 | | sin | 1.89 | 1.7 | | atan2 | 1.46 | call |
+//! | exp2 | 0.92 | 1 | | cos | 1.90 | 1.7 | | tanh | 1.45 | 1.3 |
+//! | expm1 | 1.51 | 1.8 | | tan | 1.97 | call | | erf | 1.53 | 1.7 |
+//! | log | 0.86 | 1 | | asin | 1.68 | call | | erf_inv | 1.67 | call |
+//! | log2 | 1.14 | 1 | | acos | 1.14 | call | | lgamma | 1.94 | call |
+//! | pow | 0.80 | call | | rem | exact | exact | | rsqrt, recip | 1.5, 0.5 | 1.5, 0.5 |
+//!
+//! *call*: a scalar function, lane by lane. F32 calls one where sine, cosine and tangent have operands beyond 10⁵, lgamma
+//! negative ones and rem a quotient beyond 2²³; vectors without such a lane pay for a test.
 
 mod code;
 mod double;

@@ -2,6 +2,7 @@
 
 mod circle;
 mod exponential;
+mod gamma;
 mod inverse_circle;
 mod logarithm;
 mod power;
@@ -9,6 +10,7 @@ mod sigmoid;
 
 pub use circle::*;
 pub use exponential::*;
+pub use gamma::*;
 pub use inverse_circle::*;
 pub use logarithm::*;
 pub use power::*;
@@ -16,7 +18,6 @@ pub use sigmoid::*;
 
 use super::lanes::Float;
 use super::remainder::rem;
-use crate::vir::ScalarFn;
 use kiln_ir::{BinaryOp, UnaryOp};
 
 /// A function of one operand, if there is one of that name.
@@ -37,7 +38,7 @@ pub fn unary<F: Float>(op: UnaryOp, x: F) -> Option<F> {
         UnaryOp::Tanh => tanh(x),
         UnaryOp::Erf => erf(x),
         UnaryOp::ErfInv => erf_inv(x),
-        UnaryOp::Lgamma => F::call(ScalarFn::Lgamma, x, x),
+        UnaryOp::Lgamma => lgamma(x),
         _ => return None,
     })
 }

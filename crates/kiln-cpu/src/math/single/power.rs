@@ -12,30 +12,30 @@ const EXP2: [f64; 6] =
 
 /// An unevaluated sum of two floats, of which the second is small.
 #[derive(Clone, Copy)]
-struct Sum<F>(F, F);
+pub(super) struct Sum<F>(pub(super) F, pub(super) F);
 
 impl<F: Float> Sum<F> {
     /// a + b exactly, for |a| ≥ |b| or a = 0.
-    fn of(a: F, b: F) -> Sum<F> {
+    pub(super) fn of(a: F, b: F) -> Sum<F> {
         let sum = a + b;
         Sum(sum, b - (sum - a))
     }
 
     /// The product, but for the product of the small parts.
-    fn times(self, other: Sum<F>) -> Sum<F> {
+    pub(super) fn times(self, other: Sum<F>) -> Sum<F> {
         let product = self.0 * other.0;
         let low = self.0.mul_sub(other.0, product);
         Sum(product, self.1.mul_add(other.0, self.0.mul_add(other.1, low)))
     }
 
     /// A constant that needs two floats.
-    fn lit(x: F, high: f64, low: f64) -> Sum<F> {
+    pub(super) fn lit(x: F, high: f64, low: f64) -> Sum<F> {
         Sum(x.lit(high), x.lit(low))
     }
 }
 
 /// log₂ of a positive finite number, with an error below 2⁻³³ of it.
-fn log2_sum<F: Float>(x: F) -> Sum<F> {
+pub(super) fn log2_sum<F: Float>(x: F) -> Sum<F> {
     let (e, f) = split(x);
     // s = f / (2 + f); then ln(1 + f) = 2·artanh s.
     let below = Sum::of(x.lit(2.0), f);
