@@ -192,11 +192,23 @@ impl LoopKernel {
         }
     }
 
-    /// Runs a part of the grid on this thread, without checks. For kernels that are parts of others.
+    /// Runs the whole grid on this thread, without checks. For kernels that are parts of others.
     ///
     /// # Safety
-    /// The context holds what the kernel was compiled for, `begin..end` lies inside the grid, and the row, if any, has points.
-    pub unsafe fn call(&self, context: &Context, begin: i64, end: i64) {
+    /// The context holds what the kernel was compiled for, `sizes` are those it points to, none is 0, and the kernel needs no
+    /// more scratch memory than the context has.
+    pub unsafe fn call_whole(&self, context: &Context, sizes: &[i64]) {
+        if let Ok(units) = self.eval(&self.units, sizes) {
+            // SAFETY: by the caller's promise.
+            unsafe { self.call(context, 0, units) }
+        }
+    }
+
+    /// Runs some units on this thread. Which points of the grid a unit stands for is the compiler's choice.
+    ///
+    /// # Safety
+    /// The context holds what the kernel was compiled for, `begin..end` are units, and the row, if any, has points.
+    unsafe fn call(&self, context: &Context, begin: i64, end: i64) {
         match &self.engine {
             Engine::Code(code) => {
                 // SAFETY: the code was made for this signature and lives as long as `self`.

@@ -258,7 +258,7 @@ impl RowSource for FusedRows<'_> {
                 error: &mut record,
             };
             // SAFETY: the launch vouches for the buffers, the run lies inside the operand.
-            unsafe { self.maker.code.call(&context, 0, length as i64) };
+            unsafe { self.maker.code.call_whole(&context, &values) };
             done += length;
         });
         self.failure.note(&record);
@@ -372,7 +372,7 @@ impl Epilogue for FusedEpilogue<'_> {
                 error: &mut record,
             };
             // SAFETY: the launch vouches for the buffers, the tile for its accumulators.
-            unsafe { self.tiles.code.call(&context, 0, (tile.rows * length) as i64) };
+            unsafe { self.tiles.code.call_whole(&context, &values) };
             done += length;
         });
         self.failure.note(&record);
