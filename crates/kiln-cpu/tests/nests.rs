@@ -435,3 +435,23 @@ fn pairs_of_bf16_elements() {
         check(&k.kernel(), &t, &[], Within { relative: 1e-2, absolute: 0.0 });
     }
 }
+
+#[test]
+fn a_product_equals_itself() {
+    // x·w − max(x·w) is 0 at the largest and never positive, though the product is computed twice.
+    let mut k = K::new(&[("i0", "7")], &[("i1", "100")]);
+    let f = DType::F32;
+    let (x, w, y) = (k.input(f), k.input(f), k.output(f));
+    let product = |k: &mut K| {
+        let (v, u) = (k.load(x, "i0*100 + i1"), k.load(w, "i1"));
+        k.binary(BinaryOp::Mul, f, v, u)
+    };
+    k.stage(Domain::Row);
+    let p = product(&mut k);
+    let top = k.reduce(ReductionKind::Reduce(ReduceKind::Max), f, p);
+    k.stage(Domain::Row);
+    let p = product(&mut k);
+    let d = k.binary(BinaryOp::Sub, f, p, top);
+    k.store(y, "i0*100 + i1", d);
+    check(&k.kernel(), &[tensor(f, 700, 1, false), tensor(f, 100, 2, false), zeros(f, 700)], &[], EXACT);
+}

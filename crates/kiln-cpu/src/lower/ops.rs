@@ -190,9 +190,15 @@ impl Lowerer<'_> {
         if !matches!(op, BinaryOp::Add | BinaryOp::Sub) {
             return None;
         }
-        if let Some((x, y)) = self.product_of(a.0, a.1) {
+        let repeated = |low: &Self, v: ValueId| low.repeated.get(v.0 as usize) == Some(&true);
+        if !repeated(self, a.0)
+            && let Some((x, y)) = self.product_of(a.0, a.1)
+        {
             let how = if op == BinaryOp::Add { FmaOp::Add } else { FmaOp::Sub };
             return Some(self.b.fma_op(how, ty, x, y, b.1));
+        }
+        if repeated(self, b.0) {
+            return None;
         }
         let (x, y) = self.product_of(b.0, b.1)?;
         let how = if op == BinaryOp::Add { FmaOp::Add } else { FmaOp::NegAdd };

@@ -20,7 +20,7 @@ mod call;
 mod finish;
 mod text;
 
-pub use builder::Builder;
+pub use builder::{Builder, FastHasher};
 pub use call::ScalarFn;
 pub use kiln_ir::{CompareOp, DType};
 
