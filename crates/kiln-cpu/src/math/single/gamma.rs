@@ -1,7 +1,9 @@
 //! ln|Γ(x)|
 
 use super::super::lanes::*;
-use super::power::{Sum, log2_sum};
+use super::super::power::{Sum, log2_sum};
+use super::logarithm::split;
+use super::tables::POWER;
 use crate::vir::ScalarFn;
 
 /// ln Γ(1 + t) / t for −0.3 ≤ t ≤ 0.7.
@@ -46,7 +48,7 @@ const LAST: f64 = 6.637_773_78e-9;
 /// the function has infinitely many zeros, call the scalar function.
 pub fn lgamma<F: Float>(x: F) -> F {
     let (zero, one) = (x.lit(0.0), x.lit(1.0));
-    let log = log2_sum(x).times(Sum::lit(x, 0.693_147_182_464_599_6, -1.904_654_212_125_933_6e-9));
+    let log = log2_sum(&POWER, split(x)).times(Sum::lit(x, POWER.ln2));
 
     // t from 1 or from 2, the zeros; below 0.7 one step up: ln Γ(x) = ln Γ(1 + x) − ln x.
     let (small, low) = (x.lt(x.lit(0.7)), x.lt(x.lit(1.4)));
