@@ -95,6 +95,10 @@ impl Executable for LoopKernel {
         unsafe { LoopKernel::launch(self, buffers, sizes) }
     }
 
+    fn disassembly(&self) -> Option<String> {
+        (!self.code().is_empty()).then(|| crate::disassembly::disassemble(self.code()))
+    }
+
     fn code_bytes(&self) -> usize {
         LoopKernel::code_bytes(self)
     }

@@ -11,6 +11,7 @@
 pub mod asm;
 pub mod attention;
 pub mod backend;
+pub mod disassembly;
 pub mod element;
 pub mod emit;
 pub mod features;

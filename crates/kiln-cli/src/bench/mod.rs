@@ -3,6 +3,7 @@
 
 mod cases;
 mod clock;
+mod packed;
 mod peer;
 mod report;
 
@@ -56,7 +57,7 @@ pub struct Arguments {
 enum What {
     /// gelu·w+b, norms, softmax, RoPE, SwiGLU
     Ops,
-    /// Products with plain weights, W[N, K] and W[K, N]
+    /// Products with plain weights, W[N, K] (linear) and W[K, N] (matmul), and with weights packed beforehand
     Matmul,
     /// Scaled dot-product attention
     Attention,
@@ -128,14 +129,21 @@ fn measure(
             Err(error) => failed = Some(error.to_string()),
         }
     }
+    let mut packed = match case.kind {
+        "packed" => Some(packed::Product::new(&case, &tensors)?),
+        _ => None,
+    };
     let mut copier = Copier::new(bytes);
     let mut sides: [Vec<Timing>; 5] = Default::default();
     for _ in 0..arguments.turns {
-        sides[0].push(time(arguments.seconds, || {
-            if let Err(error) = compiled.run(&tensors) {
-                eprintln!("{error}");
-            }
-        }));
+        sides[0].push(match &mut packed {
+            Some(product) => time(arguments.seconds, || product.run()),
+            None => time(arguments.seconds, || {
+                if let Err(error) = compiled.run(&tensors) {
+                    eprintln!("{error}");
+                }
+            }),
+        });
         sides[1].push(time(arguments.seconds / 2.0, || copier.copy(case.threads)));
         sides[2].push(time(arguments.seconds / 2.0, || {
             if let Err(error) = kiln::run_eagerly(&graph, &tensors) {
