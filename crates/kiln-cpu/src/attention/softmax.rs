@@ -229,8 +229,9 @@ impl<'a> Generator<'a> {
 
     /// `result = exp(scale · score − top)`
     fn weight(&mut self, t: Temps, score: Mem) {
-        self.asm.rm(ops::VMOVUPS, self.width, t.x, score);
-        self.asm.rvm(ops::VFMSUB213PS, self.width, t.x, SCALE, TOP);
+        // Rounded as TOP was, so that the largest score's weight is exactly 1 however large it is.
+        self.asm.rvm(ops::VMULPS, self.width, t.x, SCALE, score);
+        self.asm.rvm(ops::VSUBPS, self.width, t.x, t.x, TOP);
         self.exponential.emit(self.asm, t);
     }
 

@@ -33,7 +33,8 @@ use std::mem::offset_of;
 /// Choices that change results in the last place only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Whether `a · b + c` may be rounded once.
+    /// Whether a sum over a row may add products that are not rounded before. Pointwise code never contracts: `x·x − max(x·x)` must not
+    /// become the rounding error of `x·x`, and fused code gives bit for bit what op by op gives.
     pub contract: bool,
 }
 

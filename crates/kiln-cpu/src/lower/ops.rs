@@ -162,12 +162,6 @@ impl Lowerer<'_> {
             return Ok(Value { held: Held::Scalar(self.b.int(op, x, y)), uniform });
         }
         let (p, q) = (self.as_vector(x, dtype), self.as_vector(y, dtype));
-        if self.options.contract
-            && matches!(dtype, DType::F32 | DType::F64)
-            && let Some(v) = self.contracted(op, Ty::of(dtype), (a, p), (b, q))
-        {
-            return Ok(Value { held: Held::Vector(v), uniform });
-        }
         let v = self.binary(op, dtype, p, q);
         if op == BinaryOp::Mul
             && let (Some(slot), Some(1)) =
@@ -183,26 +177,6 @@ impl Lowerer<'_> {
         let factors = self.products.get(id.0 as usize)?[self.copy]?;
         // A product that has left the loop is cheaper as it is.
         (self.b.level(v) == self.b.depth()).then_some(factors)
-    }
-
-    /// `a ± b` with one side a product, rounded once.
-    fn contracted(&mut self, op: BinaryOp, ty: Ty, a: (ValueId, V), b: (ValueId, V)) -> Option<V> {
-        if !matches!(op, BinaryOp::Add | BinaryOp::Sub) {
-            return None;
-        }
-        let repeated = |low: &Self, v: ValueId| low.repeated.get(v.0 as usize) == Some(&true);
-        if !repeated(self, a.0)
-            && let Some((x, y)) = self.product_of(a.0, a.1)
-        {
-            let how = if op == BinaryOp::Add { FmaOp::Add } else { FmaOp::Sub };
-            return Some(self.b.fma_op(how, ty, x, y, b.1));
-        }
-        if repeated(self, b.0) {
-            return None;
-        }
-        let (x, y) = self.product_of(b.0, b.1)?;
-        let how = if op == BinaryOp::Add { FmaOp::Add } else { FmaOp::NegAdd };
-        Some(self.b.fma_op(how, ty, x, y, a.1))
     }
 
     /// A pointwise op on vectors of a compute dtype.

@@ -42,7 +42,7 @@ impl<'a> Envelope<'a> {
             self.seed += 1;
             let state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let scale = [1.0, 0.25, 1.0, 0.5][(self.seed % 4) as usize];
-            let mut disturbance = Disturbance { graph: self.graph, state, scale };
+            let mut disturbance = Disturbance { graph: self.graph, state, scale, magnitude: 0.0 };
             // A disturbed index may leave its range; that run says nothing.
             if let Ok(run) = interpret::run_with(self.graph, self.inputs, &mut disturbance) {
                 self.runs.push(run);
@@ -172,14 +172,13 @@ fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
         Op::Binary(op) => match op {
             BinaryOp::Max | BinaryOp::Min | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => 0.0,
             BinaryOp::Pow | BinaryOp::Atan2 => 16.0,
-            // A product may be contracted with a sum, which leaves out one rounding.
-            BinaryOp::Mul => 1.0,
-            BinaryOp::Add | BinaryOp::Sub => 0.5 + short,
-            _ => 0.5 + short,
+            BinaryOp::Div | BinaryOp::Rem => 0.5 + short,
+            _ => short,
         },
         Op::Cast(_) => 0.0,
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => match kind {
-            ReduceKind::Sum | ReduceKind::Prod => 8.0,
+            // A running sum in one accumulator loses half a unit a step.
+            ReduceKind::Sum | ReduceKind::Prod => 8.0 + summands(graph, id) / 8.0,
             _ => 0.0,
         },
         Op::Scatter { kind: kiln_ir::ScatterKind::Add | kiln_ir::ScatterKind::Mul, .. } => 4.0,
@@ -199,6 +198,32 @@ fn sums(graph: &Graph, op: &Op, id: NodeId) -> bool {
     sum && graph.ty(id).dtype.is_float()
 }
 
+/// Elements of the operand for each of the result.
+fn summands(graph: &Graph, id: NodeId) -> f64 {
+    let count = |id: NodeId| graph.ty(id).elements().as_const().unwrap_or(1).max(1) as f64;
+    (count(graph.node(id).operands[0]) / count(id)).max(1.0)
+}
+
+/// Ops on short floats that make much of a bit that rounding takes away.
+fn magnifies(op: &Op, to: DType) -> bool {
+    match op {
+        Op::Unary(op) => matches!(
+            op,
+            UnaryOp::Sin
+                | UnaryOp::Cos
+                | UnaryOp::Tan
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Round
+                | UnaryOp::Trunc
+                | UnaryOp::Lgamma
+        ),
+        Op::Binary(op) => matches!(op, BinaryOp::Rem | BinaryOp::Pow),
+        Op::Cast(_) | Op::Bitcast(_) => !to.is_float(),
+        _ => false,
+    }
+}
+
 fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
@@ -214,14 +239,25 @@ pub(super) struct RangeLoss {
 
 /// Watches a reference run for [`RangeLoss`].
 pub(super) struct RangeWatch<'a> {
-    pub graph: &'a Graph,
+    graph: &'a Graph,
     pub loss: RangeLoss,
+    /// Binary digits by which a product of everything the node reads may grow and shrink.
+    growth: (f64, f64),
+}
+
+impl<'a> RangeWatch<'a> {
+    pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
+        RangeWatch { graph, loss: RangeLoss::default(), growth: (0.0, 0.0) }
+    }
 }
 
 impl Observer for RangeWatch<'_> {
     fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
         let dtype = self.graph.ty(node).dtype;
         let op = &self.graph.node(node).op;
+        if is_short(value.dtype()) && magnifies(op, dtype) {
+            self.loss.short = true;
+        }
         if !dtype.is_float() || !value.dtype().is_float() {
             return None;
         }
@@ -231,9 +267,9 @@ impl Observer for RangeWatch<'_> {
         let (most, least) = (largest(held), normal(held));
         let finite = || value.to_f64().into_iter().filter(|v| v.is_finite() && *v != 0.0);
         if multiplies(op) {
-            let large: f64 = finite().map(|v| v.abs().log2().max(0.0)).sum();
-            let small: f64 = finite().map(|v| v.abs().log2().min(0.0)).sum();
-            self.loss.order |= large >= most.log2() || small <= least.log2();
+            self.growth.0 += finite().map(|v| v.abs().log2().max(0.0)).sum::<f64>();
+            self.growth.1 += finite().map(|v| v.abs().log2().min(0.0)).sum::<f64>();
+            self.loss.order |= self.growth.0 >= most.log2() || self.growth.1 <= least.log2();
         }
         if sums(self.graph, op, node) {
             self.loss.order |= finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3;
@@ -250,6 +286,7 @@ impl Observer for RangeWatch<'_> {
     }
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
+        self.growth = (0.0, 0.0);
         let dtype = value.dtype();
         if is_short(dtype) && slack(self.graph, node, &self.graph.node(node).op) > 0.0 {
             self.loss.short |= value.to_f64().into_iter().any(|v| !v.is_finite() || v.abs() < normal(dtype));
@@ -282,6 +319,8 @@ struct Disturbance<'a> {
     state: u64,
     /// Smaller steps hit exact values more often.
     scale: f64,
+    /// The largest number that the node at hand reads.
+    magnitude: f64,
 }
 
 impl Disturbance<'_> {
@@ -308,19 +347,20 @@ impl Disturbance<'_> {
 impl Observer for Disturbance<'_> {
     fn operand(&mut self, node: NodeId, position: usize, value: &HostTensor) -> Option<HostTensor> {
         let dtype = value.dtype();
+        if dtype.is_float() {
+            let largest = value.to_f64().into_iter().filter(|v| v.is_finite()).fold(0.0f64, |a, v| a.max(v.abs()));
+            self.magnitude = self.magnitude.max(largest);
+        }
         let mut by = 0.0f64;
         if sums(self.graph, &self.graph.node(node).op, node) && dtype.is_float() {
             // The summands themselves are exact; the running sum is rounded at each step, which is as if they were not.
             by = 4.0 * epsilon(dtype);
         }
         let producer = self.graph.node(node).operands[position];
-        if is_short(dtype) && slack(self.graph, producer, &self.graph.node(producer).op) > 0.0 {
+        if is_short(dtype)
+            && !matches!(self.graph.node(producer).op, Op::Input { .. } | Op::Full { .. } | Op::Constant(_))
+        {
             // One user may see the rounded value and another, in the same kernel, the value before rounding.
-            by = by.max(epsilon(dtype));
-        }
-        let adds = matches!(self.graph.node(node).op, Op::Binary(BinaryOp::Add | BinaryOp::Sub));
-        if adds && dtype.is_float() && self.graph.node(producer).op == Op::Binary(BinaryOp::Mul) {
-            // The sum may be contracted with the product, which then is not rounded for this user alone.
             by = by.max(epsilon(dtype));
         }
         if by == 0.0 {
@@ -336,6 +376,16 @@ impl Observer for Disturbance<'_> {
         let slack = slack(self.graph, node, op);
         if slack > 0.0 {
             self.shake(value, slack * epsilon(value.dtype()) * self.scale);
+        }
+        // What is left of a cancellation may as well be nothing.
+        let noise = std::mem::take(&mut self.magnitude) * epsilon(value.dtype()) * 16.0;
+        let cancels = sums(self.graph, op, node) || matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Sub));
+        if cancels && value.dtype().is_float() {
+            for i in 0..value.elements() {
+                if value.get(i).as_f64().abs() <= noise && self.random() > 0.5 {
+                    value.set(i, Scalar::float(value.dtype(), 0.0));
+                }
+            }
         }
         if zero_sign_is_open(op) && value.dtype().is_float() {
             for i in 0..value.elements() {

@@ -98,7 +98,7 @@ pub struct Question {
 
 /// Asks all three on one set of inputs.
 pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Result<(), Disagreement> {
-    let mut watch = RangeWatch { graph, loss: Default::default() };
+    let mut watch = RangeWatch::new(graph);
     let reference = interpret::run_with(graph, inputs, &mut watch);
     if watch.loss.order {
         return Ok(());
