@@ -356,12 +356,15 @@ impl Observer for Disturbance<'_> {
             // The summands themselves are exact; the running sum is rounded at each step, which is as if they were not.
             by = 4.0 * epsilon(dtype);
         }
-        let producer = self.graph.node(node).operands[position];
-        if is_short(dtype)
-            && !matches!(self.graph.node(producer).op, Op::Input { .. } | Op::Full { .. } | Op::Constant(_))
-        {
-            // One user may see the rounded value and another, in the same kernel, the value before rounding.
-            by = by.max(epsilon(dtype));
+        // One user may see the rounded short float and another, in the same kernel, the value before rounding.
+        let producer = self.graph.node(self.graph.node(node).operands[position]);
+        let short = match producer.op {
+            Op::Input { .. } | Op::Full { .. } | Op::Constant(_) => DType::F64,
+            Op::Cast(_) => self.graph.ty(producer.operands[0]).dtype,
+            _ => dtype,
+        };
+        if is_short(short) && dtype.is_float() {
+            by = by.max(epsilon(short));
         }
         if by == 0.0 {
             return None;
@@ -381,8 +384,9 @@ impl Observer for Disturbance<'_> {
         let noise = std::mem::take(&mut self.magnitude) * epsilon(value.dtype()) * 16.0;
         let cancels = sums(self.graph, op, node) || matches!(op, Op::Binary(BinaryOp::Add | BinaryOp::Sub));
         if cancels && value.dtype().is_float() {
+            let all = self.random() > 0.5;
             for i in 0..value.elements() {
-                if value.get(i).as_f64().abs() <= noise && self.random() > 0.5 {
+                if value.get(i).as_f64().abs() <= noise && (all || self.random() > 0.5) {
                     value.set(i, Scalar::float(value.dtype(), 0.0));
                 }
             }
