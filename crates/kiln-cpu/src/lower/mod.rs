@@ -17,7 +17,6 @@ mod index;
 mod ops;
 mod place;
 mod reduce;
-mod repeats;
 mod split;
 
 pub use split::{Split, split};
@@ -126,8 +125,6 @@ struct Lowerer<'a> {
     values: Vec<[Option<Value>; COPIES]>,
     /// The type of each value.
     dtypes: Vec<Option<DType>>,
-    /// Whether each value is a product that is computed elsewhere too.
-    repeated: Vec<bool>,
     /// How often each value is used.
     uses: Vec<u32>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
@@ -174,7 +171,6 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         copy: 0,
         values: vec![[None; COPIES]; count],
         dtypes: value_types(&body, count),
-        repeated: repeats::repeated_products(&body, count),
         uses: count_uses(&body, count)?,
         products: vec![[None; COPIES]; count],
         temps: Vec::new(),
