@@ -6,10 +6,9 @@
 //!  attention      dot → scale, mask → exp(x − max) → dot → divide by the sum
 //! ```
 
-use crate::build::{Emit, broadcast_to};
 use crate::build::{
-    GraphBuilder, add, along_axis, cast, compare, compare_scalar, div, exp, flip, full, iota, masked_fill, max_over,
-    mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub, sum,
+    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, compare, compare_scalar, div, exp, flip, full,
+    iota, masked_fill, max_over, mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub, sum,
 };
 use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, ReduceKind, Scalar, WindowDims};
 
@@ -62,22 +61,22 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
 
 /// Windows along an axis: it becomes their number and a new last axis counts inside them. A window of one element only
 /// strides and adds no axis; one of symbolic size is read through computed indices.
-fn windows(
-    b: &mut GraphBuilder,
-    x: NodeId,
+fn windows<E: Emit>(
+    b: &mut E,
+    x: &E::Value,
     axis: usize,
     size: &Dim,
     stride: usize,
     dilation: usize,
     count: &Dim,
-) -> Result<NodeId, Error> {
+) -> Built<E> {
     if size.is_one() {
-        return slice_axis(b, &x, axis, &Dim::from(0), count, stride as i64);
+        return slice_axis(b, x, axis, &Dim::from(0), count, stride as i64);
     }
     if let Some(size) = size.as_usize() {
-        return b.emit(Op::Unfold { axis, size, stride, dilation }, &[x]);
+        return b.emit(Op::Unfold { axis, size, stride, dilation }, std::slice::from_ref(x));
     }
-    let mut shape = b.ty(&x).shape;
+    let mut shape = b.ty(x).shape;
     let rank = shape.len();
     let index_shape = [count.clone(), size.clone()];
     let window = iota(b, DType::I64, &index_shape, 0)?;
@@ -89,7 +88,7 @@ fn windows(
     let index = along_axis(b, &index, rank, axis)?;
     shape[axis] = count * size;
     let index = broadcast_to(b, &index, &shape)?;
-    let gathered = b.emit(Op::Gather { axis }, &[x, index])?;
+    let gathered = b.emit(Op::Gather { axis }, &[x.clone(), index])?;
     shape[axis] = count.clone();
     shape.insert(axis + 1, size.clone());
     let split = reshape(b, &gathered, &shape)?;
@@ -98,15 +97,15 @@ fn windows(
 }
 
 /// `dilation − 1` zeros between the elements of an axis.
-fn spread(b: &mut GraphBuilder, x: NodeId, axis: usize, dilation: usize) -> Result<NodeId, Error> {
+fn spread<E: Emit>(b: &mut E, x: &E::Value, axis: usize, dilation: usize) -> Built<E> {
     if dilation == 1 {
-        return Ok(x);
+        return Ok(x.clone());
     }
-    let ty = b.ty(&x);
+    let ty = b.ty(x);
     let zeros = Dim::from(dilation - 1);
     let mut shape = ty.shape.clone();
     shape.insert(axis + 1, Dim::from(1));
-    let single = reshape(b, &x, &shape)?;
+    let single = reshape(b, x, &shape)?;
     let mut high = vec![Dim::from(0); shape.len()];
     high[axis + 1] = zeros.clone();
     let low = vec![Dim::from(0); shape.len()];
@@ -122,9 +121,9 @@ fn spread(b: &mut GraphBuilder, x: NodeId, axis: usize, dilation: usize) -> Resu
 
 /// A value added around the axes from `first` on; negative amounts crop. What is added comes first, so that cropping may
 /// reach into it.
-fn pad(b: &mut GraphBuilder, x: NodeId, first: usize, amounts: &[(i64, i64)], value: Scalar) -> Result<NodeId, Error> {
-    let mut y = x;
-    let rank = b.ty(&x).rank();
+fn pad<E: Emit>(b: &mut E, x: &E::Value, first: usize, amounts: &[(i64, i64)], value: Scalar) -> Built<E> {
+    let mut y = x.clone();
+    let rank = b.ty(x).rank();
     let added = |n: i64| Dim::from(n.max(0));
     if amounts.iter().any(|&(low, high)| low > 0 || high > 0) {
         let zeros = vec![Dim::from(0); rank];
@@ -141,17 +140,25 @@ fn pad(b: &mut GraphBuilder, x: NodeId, first: usize, amounts: &[(i64, i64)], va
     Ok(y)
 }
 
+/// The input elements under every tap of a convolution at every place, `[n, c, out…, kernel…]` without the kernel axes of
+/// size 1: what its products, and those of its gradient in the kernel, are made of.
+pub fn conv_taps<E: Emit>(b: &mut E, dims: &ConvDims, x: &E::Value, kernel: &[Dim], out: &[Dim]) -> Built<E> {
+    let dtype = b.ty(x).dtype;
+    let mut taps = x.clone();
+    for (i, &dilation) in dims.input_dilation.iter().enumerate() {
+        taps = spread(b, &taps, i + 2, dilation)?;
+    }
+    taps = pad(b, &taps, 2, &dims.padding, Scalar::int(dtype, 0))?;
+    for (i, size) in kernel.iter().enumerate() {
+        taps = windows(b, &taps, i + 2, size, dims.stride[i], dims.dilation[i], &out[i])?;
+    }
+    Ok(taps)
+}
+
 fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]) -> Result<NodeId, Error> {
     let (x_ty, w_ty) = (b.ty(&x), b.ty(&w));
     let spatial = x_ty.rank() - 2;
-    let mut taps = x;
-    for i in 0..spatial {
-        taps = spread(b, taps, i + 2, dims.input_dilation[i])?;
-    }
-    taps = pad(b, taps, 2, &dims.padding, Scalar::int(x_ty.dtype, 0))?;
-    for i in 0..spatial {
-        taps = windows(b, taps, i + 2, &w_ty.shape[i + 2], dims.stride[i], dims.dilation[i], &out[i + 2])?;
-    }
+    let taps = conv_taps(b, dims, &x, &w_ty.shape[2..], &out[2..])?;
     // Taps: [n, c, out…, kernel…] without the kernel axes of size 1, which w then loses too.
     let kernel: Vec<Dim> = w_ty.shape[2..].iter().filter(|d| !d.is_one()).cloned().collect();
     let groups = Dim::from(dims.groups);
@@ -242,10 +249,10 @@ fn reduce_window(
 ) -> Result<NodeId, Error> {
     let ty = b.ty(&x);
     let amounts: Vec<(i64, i64)> = dims.padding.iter().map(|&(low, high)| (low as i64, high as i64)).collect();
-    let mut y = pad(b, x, 0, &amounts, identity(kind, ty.dtype))?;
+    let mut y = pad(b, &x, 0, &amounts, identity(kind, ty.dtype))?;
     for (axis, count) in out.iter().enumerate() {
         let size = Dim::from(dims.size[axis]);
-        y = windows(b, y, axis, &size, dims.stride[axis], dims.dilation[axis], count)?;
+        y = windows(b, &y, axis, &size, dims.stride[axis], dims.dilation[axis], count)?;
     }
     let axes: Vec<usize> = (ty.rank()..b.ty(&y).rank()).collect();
     if axes.is_empty() {
@@ -266,28 +273,58 @@ fn attention(
 ) -> Result<NodeId, Error> {
     let (q_ty, k_ty, v_ty) = (b.ty(&q), b.ty(&k), b.ty(&v));
     let wide = q_ty.dtype.compute_type();
+    let (powers, total) = attention_powers(b, causal, scale, &q, &k, mask.as_ref())?;
+    let powers = share_keys(b, &powers, &k_ty.shape[1])?;
+    let last = b.ty(&powers).rank() - 1;
+    let v = cast(b, &v, wide)?;
+    let dims =
+        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![2] };
+    let y = b.emit(Op::Dot { dims, out: wide }, &[powers, v])?;
     let [batch, heads, rows] = [0, 1, 2].map(|i| q_ty.shape[i].clone());
-    let (groups, columns, depth) = (&k_ty.shape[1], &k_ty.shape[2], &q_ty.shape[3]);
-    // Heads that share keys become one more axis of the queries.
-    let shared = if *groups == heads { None } else { heads.div_exact(groups) };
-    let q = match &shared {
-        Some(n) => reshape(b, &q, &[batch.clone(), groups.clone(), n.clone(), rows.clone(), depth.clone()])?,
-        None => q,
-    };
+    let y = reshape(b, &y, &[batch, heads, rows, v_ty.shape[3].clone()])?;
+    let y = div(b, &y, &total)?;
+    cast(b, &y, q_ty.dtype)
+}
+
+/// `[batch, heads, rows, …]` with the heads that share keys as one more axis, `[batch, groups, heads/groups, rows, …]`; the
+/// same where each head has its own.
+pub fn share_keys<E: Emit>(b: &mut E, x: &E::Value, groups: &Dim) -> Built<E> {
+    let mut shape = b.ty(x).shape;
+    if let Some(shared) = (shape[1] != *groups).then(|| shape[1].div_exact(groups)).flatten() {
+        shape.splice(1..2, [groups.clone(), shared]);
+    }
+    reshape(b, x, &shape)
+}
+
+/// exp(scores − the row's largest), `[batch, heads, rows, columns]`, and its sum over the columns, which stay with size 1:
+/// their quotient is the softmax of an attention. Both are of the type that the operands are computed in. A row that sees
+/// nothing has powers of 0 and a sum of 1.
+pub fn attention_powers<E: Emit>(
+    b: &mut E,
+    causal: bool,
+    scale: Scalar,
+    q: &E::Value,
+    k: &E::Value,
+    mask: Option<&E::Value>,
+) -> Result<(E::Value, E::Value), E::Error> {
+    let (q_ty, k_ty) = (b.ty(q), b.ty(k));
+    let wide = q_ty.dtype.compute_type();
+    let (rows, columns) = (&q_ty.shape[2], &k_ty.shape[2]);
+    let q = share_keys(b, q, &k_ty.shape[1])?;
     let last = b.ty(&q).rank() - 1;
     let dims =
         DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![3] };
-    let scores = b.emit(Op::Dot { dims, out: wide }, &[q, k])?;
-    let grouped_shape = b.ty(&scores).shape;
-    let shape = [batch.clone(), heads.clone(), rows.clone(), columns.clone()];
+    let scores = b.emit(Op::Dot { dims, out: wide }, &[q, k.clone()])?;
+    let shape = [&q_ty.shape[0], &q_ty.shape[1], rows, columns].map(Dim::clone);
     let scores = reshape(b, &scores, &shape)?;
     let mut scores = mul_scalar(b, &scores, scale.as_f64())?;
-    let hidden = full(b, Scalar::float(wide, f64::NEG_INFINITY), &shape)?;
+    let hidden = |b: &mut E| full(b, Scalar::float(wide, f64::NEG_INFINITY), &shape);
     if let Some(mask) = mask {
-        scores = if b.ty(&mask).dtype == DType::Bool {
-            select(b, &mask, &scores, &hidden)?
+        scores = if b.ty(mask).dtype == DType::Bool {
+            let hidden = hidden(b)?;
+            select(b, mask, &scores, &hidden)?
         } else {
-            let mask = cast(b, &mask, wide)?;
+            let mask = cast(b, mask, wide)?;
             add(b, &scores, &mask)?
         };
     }
@@ -298,6 +335,7 @@ fn attention(
         let column = iota(b, DType::I64, std::slice::from_ref(columns), 0)?;
         let from_last_column = flip(b, &column, &[0])?;
         let seen = compare(b, CompareOp::Ge, &from_last_column, &from_last_row)?;
+        let hidden = hidden(b)?;
         scores = select(b, &seen, &scores, &hidden)?;
     }
     let largest = max_over(b, &scores, &[3], true)?;
@@ -307,12 +345,5 @@ fn attention(
     let powers = exp(b, &shifted)?;
     let total = sum(b, &powers, &[3], true)?;
     let total = masked_fill(b, &total, &nothing, 1.0)?;
-    let powers = reshape(b, &powers, &grouped_shape)?;
-    let v = cast(b, &v, wide)?;
-    let dims =
-        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![2] };
-    let y = b.emit(Op::Dot { dims, out: wide }, &[powers, v])?;
-    let y = reshape(b, &y, &[batch, heads, rows, v_ty.shape[3].clone()])?;
-    let y = div(b, &y, &total)?;
-    cast(b, &y, q_ty.dtype)
+    Ok((powers, total))
 }
