@@ -13,12 +13,18 @@ mod canonicalize;
 mod common_subexpressions;
 mod dead_code;
 mod decompose;
+mod differentiate;
 mod dims;
 mod facts;
 mod fold_constants;
 mod fold_views;
 mod rewrite;
 mod simplify_algebra;
+
+pub use differentiate::{
+    Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, derivative, differentiate,
+    gradient, is_differentiable,
+};
 
 use kiln_ir::Graph;
 

@@ -1,0 +1,8 @@
+//! Gradients against finite differences in f64, for every op, for composites and for random graphs; and the conventions
+//! that finite differences cannot see.
+
+mod composites;
+mod conventions;
+mod finite;
+mod ops;
+mod random;
