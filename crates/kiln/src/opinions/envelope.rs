@@ -178,7 +178,7 @@ fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
         Op::Cast(_) => 0.0,
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => match kind {
             // A running sum in one accumulator loses half a unit a step.
-            ReduceKind::Sum | ReduceKind::Prod => 8.0 + summands(graph, id) / 8.0,
+            ReduceKind::Sum | ReduceKind::Prod => 8.0 + summands(graph, id) / 4.0,
             _ => 0.0,
         },
         Op::Scatter { kind: kiln_ir::ScatterKind::Add | kiln_ir::ScatterKind::Mul, .. } => 4.0,
@@ -198,10 +198,13 @@ fn sums(graph: &Graph, op: &Op, id: NodeId) -> bool {
     sum && graph.ty(id).dtype.is_float()
 }
 
-/// Elements of the operand for each of the result.
+/// Elements of the operand for each of the result; plenty where sizes are symbols.
 fn summands(graph: &Graph, id: NodeId) -> f64 {
-    let count = |id: NodeId| graph.ty(id).elements().as_const().unwrap_or(1).max(1) as f64;
-    (count(graph.node(id).operands[0]) / count(id)).max(1.0)
+    let count = |id: NodeId| graph.ty(id).elements().as_const();
+    match (count(graph.node(id).operands[0]), count(id)) {
+        (Some(from), Some(to)) => (from.max(1) / to.max(1)).max(1) as f64,
+        _ => 4096.0,
+    }
 }
 
 /// Ops on short floats that make much of a bit that rounding takes away.
