@@ -3,6 +3,8 @@
 //! ```text
 //!            ┌───────────────────────── until nothing changes ─────────────────────────┐
 //!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
+//!
+//!  Graph ──▶ differentiate ──▶ Graph with gradients (asked for, not part of the list)
 //! ```
 //!
 //! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! # what this is about
-//! run: simplify_algebra, dead_code        (or `all`, the whole list until nothing changes)
+//! run: simplify_algebra, dead_code        (or `all`, the whole list until nothing changes; `differentiate` adds gradients)
 //! graph(%0: f32[4]) { … }
 //! gives:
 //! graph(%0: f32[4]) { … }
@@ -13,7 +13,7 @@
 //! `KILN_BLESS=1 cargo test -p kiln-passes --test files` writes what comes out into the files.
 
 use kiln_ir::Graph;
-use kiln_passes::{Options, Pass};
+use kiln_passes::{DifferentiateError, DifferentiateOptions, Options, Pass, Seeds, differentiate, is_differentiable};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -34,12 +34,20 @@ fn parse<'a>(file: &Path, text: &'a str) -> Case<'a> {
     Case { header, passes: passes.split(',').map(str::trim).collect(), graph, expected: expected.trim() }
 }
 
+/// With the gradients of the first output by every input that can have one.
+fn differentiated(graph: &Graph) -> Result<Graph, DifferentiateError> {
+    let inputs = graph.inputs().iter().enumerate();
+    let by: Vec<usize> = inputs.filter(|(_, id)| is_differentiable(graph.ty(**id).dtype)).map(|(i, _)| i).collect();
+    differentiate(graph, &[0], &by, &DifferentiateOptions { seeds: Seeds::Inputs })
+}
+
 fn run(file: &Path, case: &Case) -> String {
     let fail = |e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}\n{}{}", file.display(), case.header, case.graph) };
     let mut graph = Graph::parse(case.graph).unwrap_or_else(|e| fail(&e));
     for name in &case.passes {
         graph = match Pass::named(name) {
             Some(pass) => pass.run(graph, &Options::default()).unwrap_or_else(|e| fail(&e)).graph,
+            None if *name == "differentiate" => differentiated(&graph).unwrap_or_else(|e| fail(&e)),
             None if *name == "all" => kiln_passes::run(graph).unwrap_or_else(|e| fail(&e)),
             None => fail(&format!("there is no pass `{name}`")),
         };

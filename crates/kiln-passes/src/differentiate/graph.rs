@@ -1,6 +1,6 @@
 //! The graph pass: walks a graph backwards, collects what the users of each node give it, and applies the rules.
 
-use super::{accumulate, gradient, is_differentiable, zeros};
+use super::{accumulate, gradient, is_differentiable, shift, zeros};
 use kiln_ir::build::{Emit, GraphBuilder, full};
 use kiln_ir::{DType, Error, Graph, NodeId, Op, Scalar, Source, TensorType};
 
@@ -111,7 +111,8 @@ pub fn differentiate(
 ) -> Result<Graph, DifferentiateError> {
     let targets = check_outputs(graph, of)?;
     let sources = check_inputs(graph, with_respect_to)?;
-    let depends = dependents(graph, &sources);
+    let every = dependents(graph, &sources, &vec![false; graph.nodes().len()]);
+    let depends = dependents(graph, &sources, &shift::find(graph, &targets, &every));
     let mut b = GraphBuilder::extend(graph.clone());
     let mut cotangents: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes().len()];
     for (&output, &node) in of.iter().zip(&targets) {
@@ -189,13 +190,15 @@ fn check_inputs(graph: &Graph, with_respect_to: &[usize]) -> Result<Vec<NodeId>,
     with_respect_to.iter().map(find).collect()
 }
 
-/// For each node whether a gradient of it is of use: it is one of the sources, or an op that has a derivative of such.
-fn dependents(graph: &Graph, sources: &[NodeId]) -> Vec<bool> {
+/// For each node whether a gradient of it is of use: it is one of the sources, or an op that has a derivative of such and is
+/// not left out.
+fn dependents(graph: &Graph, sources: &[NodeId], left_out: &[bool]) -> Vec<bool> {
     let mut depends = vec![false; graph.nodes().len()];
     sources.iter().for_each(|source| depends[source.index()] = true);
     for (id, node) in graph.iter() {
         let rule = super::derivative(node.op.kind()) == super::Derivative::Rule && is_differentiable(node.ty.dtype);
-        depends[id.index()] |= rule && node.operands.iter().any(|operand| depends[operand.index()]);
+        let reaches = node.operands.iter().any(|operand| depends[operand.index()]);
+        depends[id.index()] |= rule && reaches && !left_out[id.index()];
     }
     depends
 }

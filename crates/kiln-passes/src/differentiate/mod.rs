@@ -27,6 +27,7 @@ mod indexing;
 mod pointwise;
 mod products;
 mod reduce;
+mod shift;
 mod special;
 mod views;
 mod windows;

@@ -2,8 +2,8 @@
 
 use super::{Gradients, special, when, zeros};
 use kiln_ir::build::{
-    self, Built, Emit, add, add_scalar, and, cast, compare, compare_scalar, cos, div, exp, log, mul, mul_scalar, neg,
-    or, pow, recip, round, rsqrt, sign, sin, sub, sub_scalar,
+    self, Built, Emit, add, add_scalar, and, cast, compare, compare_scalar, cos, div, exp, full_like, log, mul,
+    mul_scalar, neg, or, pow, recip, round, rsqrt, sign, sin, sub, sub_scalar,
 };
 use kiln_ir::{BinaryOp, CompareOp, UnaryOp};
 use std::f64::consts::{FRAC_2_SQRT_PI, LN_2};
@@ -131,8 +131,8 @@ pub(super) fn unary<E: Emit>(e: &mut E, op: UnaryOp, x: &E::Value, y: &E::Value,
 /// 1 − v².
 fn one_minus_square<E: Emit>(e: &mut E, v: &E::Value) -> Built<E> {
     let square = mul(e, v, v)?;
-    let negative = neg(e, &square)?;
-    add_scalar(e, &negative, 1.0)
+    let one = full_like(e, v, 1.0)?;
+    sub(e, &one, &square)
 }
 
 /// The cotangents of both operands.

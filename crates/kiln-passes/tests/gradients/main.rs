@@ -1,8 +1,9 @@
-//! Gradients against finite differences in f64, for every op, for composites and for random graphs; and the conventions
-//! that finite differences cannot see.
+//! Gradients against finite differences in f64, for every op, for composites and for random graphs; against PyTorch, for two
+//! small networks; and the conventions that finite differences cannot see.
 
 mod composites;
 mod conventions;
 mod finite;
 mod ops;
+mod pytorch;
 mod random;
