@@ -147,6 +147,61 @@ fn transpose(m: usize, n: usize) -> K {
     k
 }
 
+fn cast(n: usize, from: DType, to: DType) -> K {
+    let mut k = K::new(&[("i0", &n.to_string())], &[]);
+    let (x, y) = (k.input(from), k.output(to));
+    let v = k.load(x, "i0");
+    let v = k.push(to.compute_type(), InstKind::Cast(v));
+    k.store(y, "i0", v);
+    k
+}
+
+/// [m, n] and [m, n] side by side.
+fn concat(m: usize, n: usize) -> K {
+    let mut k = K::new(&[("i0", &m.to_string()), ("i1", &(2 * n).to_string())], &[]);
+    let (a, b, y) = (k.input(F), k.input(F), k.output(F));
+    let first = k.push(DType::Bool, InstKind::InRange { expr: dim("i1"), low: dim("0"), high: dim(&n.to_string()) });
+    let second = k.unary(UnaryOp::Not, DType::Bool, first);
+    let place = k.place(a, &format!("i0*{n} + i1"));
+    let p = k.push(F, InstKind::Load { place, guard: Some(first) });
+    let place = k.place(b, &format!("i0*{n} + i1 - {n}"));
+    let q = k.push(F, InstKind::Load { place, guard: Some(second) });
+    let v = k.push(F, InstKind::Select(first, p, q));
+    k.store(y, &format!("i0*{} + i1", 2 * n), v);
+    k
+}
+
+fn permute(t: usize, h: usize, d: usize) -> K {
+    let mut k = K::new(&[("i0", &h.to_string()), ("i1", &t.to_string()), ("i2", &d.to_string())], &[]);
+    let (x, y) = (k.input(F), k.output(F));
+    let v = k.load(x, &format!("i1*{} + i0*{d} + i2", h * d));
+    k.store(y, &format!("i0*{} + i1*{d} + i2", t * d), v);
+    k
+}
+
+fn embedding(t: usize, rows: usize, d: usize) -> K {
+    let mut k = K::new(&[("i0", &t.to_string()), ("i1", &d.to_string())], &[]);
+    let (x, i, y) = (k.input(F), k.input(DType::I64), k.output(F));
+    let at = k.load(i, "i0");
+    let at = k.unary(UnaryOp::Abs, DType::I64, at);
+    let at = k.push(DType::I64, InstKind::CheckIndex { value: at, size: dim(&rows.to_string()) });
+    let place = Place { buffer: x, offset: dim("i1"), indirect: vec![(at, dim(&d.to_string()))] };
+    let v = k.push(F, InstKind::Load { place, guard: None });
+    k.store(y, &format!("i0*{d} + i1"), v);
+    k
+}
+
+fn argmax(m: usize, n: usize) -> K {
+    let mut k = K::new(&[("i0", &m.to_string())], &[("i1", &n.to_string())]);
+    let (x, y) = (k.input(F), k.output(DType::I64));
+    k.stage(Domain::Row);
+    let v = k.load(x, &format!("i0*{n} + i1"));
+    let r = k.reduce(ReductionKind::Arg(ArgKind::Max), F, v);
+    k.stage(Domain::Point);
+    k.store(y, "i0", r);
+    k
+}
+
 fn time(mut f: impl FnMut(), budget: f64) -> f64 {
     let mut best = f64::MAX;
     let start = Instant::now();
@@ -178,6 +233,16 @@ fn main() {
         ("rope 512x16x128", rope(512, 16, 128), vec![512 * 16 * 128, 512 * 128, 512 * 128, 512 * 16 * 128]),
         ("column sum 2048x2048", column_sum(2048, 2048), vec![2048 * 2048, 2048]),
         ("full sum 4M", full_sum(1 << 22), vec![1 << 22, 1]),
+        ("cast bf16 f32 64K", cast(1 << 16, DType::Bf16, F), vec![1 << 16; 2]),
+        ("cast f32 bf16 64K", cast(1 << 16, F, DType::Bf16), vec![1 << 16; 2]),
+        ("cast f16 f32 64K", cast(1 << 16, DType::F16, F), vec![1 << 16; 2]),
+        ("cast f32 f16 64K", cast(1 << 16, F, DType::F16), vec![1 << 16; 2]),
+        ("cast u8 f32 64K", cast(1 << 16, DType::U8, F), vec![1 << 16; 2]),
+        ("cast i64 f32 64K", cast(1 << 16, DType::I64, F), vec![1 << 16; 2]),
+        ("concat 512x128", concat(512, 128), vec![512 * 128, 512 * 128, 512 * 256]),
+        ("permute 128x16x64", permute(128, 16, 64), vec![128 * 16 * 64; 2]),
+        ("embedding 128x1024", embedding(128, 100, 1024), vec![100 * 1024, 128, 128 * 1024]),
+        ("argmax 64x4096", argmax(64, 4096), vec![64 * 4096, 64]),
         ("transpose 1024", transpose(1024, 1024), vec![1 << 20; 2]),
     ];
     println!(
