@@ -100,9 +100,16 @@ fn case(seed: u64) {
     };
     let mut tensors = Vec::new();
     let mut inputs = Vec::new();
+    let only_short = r.next().is_multiple_of(4);
     for (s, &dtype) in types.iter().chain(types).enumerate() {
-        inputs.push(k.input(dtype));
-        tensors.push(small(dtype, m * n + 1, seed ^ s as u64));
+        let stored = match dtype {
+            DType::F32 if only_short => DType::Bf16,
+            DType::F32 => pick(&mut r, &[DType::F32, DType::F32, DType::Bf16, DType::F16, DType::F8E4M3]),
+            DType::I32 => pick(&mut r, &[DType::I32, DType::I32, DType::I8, DType::I16, DType::U8, DType::I4]),
+            other => other,
+        };
+        inputs.push(k.input(stored));
+        tensors.push(small(stored, m * n + 1, seed ^ s as u64));
     }
     if has_row {
         k.stage(Domain::Row);
@@ -114,7 +121,7 @@ fn case(seed: u64) {
         for &x in &inputs {
             let place = &places[(r.next() % places.len() as u64) as usize];
             let v = k.load(x, place);
-            pool.0.push((k.buffers[x].dtype, v));
+            pool.0.push((k.buffers[x].dtype.compute_type(), v));
         }
         pool
     };
@@ -128,8 +135,18 @@ fn case(seed: u64) {
         let result = k.reduce(ReductionKind::Reduce(kind), dtype, v);
         let arg = k.reduce(ReductionKind::Arg(ArgKind::Max), dtype, v);
         let arg = (wide, arg);
+        for _ in 0..2 {
+            let (dtype, v) = pick(&mut r, &pool.0);
+            k.body.temps.push(dtype);
+            k.push(dtype, InstKind::StoreTemp(k.body.temps.len() - 1, v));
+        }
         k.stage(Domain::Row);
         pool = load_all(&mut k, &mut r);
+        for n in 0..2 {
+            let dtype = k.body.temps[n];
+            let v = k.push(dtype, InstKind::LoadTemp(n));
+            pool.0.push((dtype, v));
+        }
         pool.0.push((dtype, result));
         if arg.0 {
             pool.0.push((DType::I64, arg.1));
@@ -139,8 +156,13 @@ fn case(seed: u64) {
     // Everything still alive is stored, which keeps it alive to the end.
     let outputs: Vec<(DType, ValueId)> = (0..6).map(|_| pick(&mut r, &pool.0)).collect();
     for (dtype, v) in outputs {
-        let y = k.output(dtype);
-        tensors.push(zeros(dtype, m * n));
+        let stored = match dtype {
+            DType::F32 if only_short => DType::Bf16,
+            DType::I32 => pick(&mut r, &[DType::I32, DType::I8, DType::I16]),
+            other => other,
+        };
+        let y = k.output(stored);
+        tensors.push(zeros(stored, m * n));
         k.store(y, &at, v);
     }
     check(&k.kernel(), &tensors, &[], EXACT);
