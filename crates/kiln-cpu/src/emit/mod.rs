@@ -1,7 +1,7 @@
 //! Vector IR → machine code for AVX2 and AVX-512.
 //!
 //! ```text
-//!  frame, from rsp upwards:  [ work areas, 64 bytes each ] [ vector slots, 64 bytes each ] [ scalar slots ] [ arguments ]
+//!  frame, from rsp upwards:  [ work areas, 64 bytes each ] [ vector slots, 64 bytes each ] [ scalar slots ] [ arguments ] [ local memory ]
 //! ```
 //!
 //! `rax`, `rcx`, `rdx`, two vector registers and `k1` are scratch: they hold nothing between instructions. `rbp` finds the
@@ -79,7 +79,7 @@ fn early(inst: &Inst) -> bool {
         Op::Bin(BinOp::MinNan | BinOp::MaxNan | BinOp::MulHigh) => true,
         Op::Bin(BinOp::Div | BinOp::Mul | BinOp::Sar | BinOp::Min | BinOp::Max) => !inst.ty.is_float(),
         Op::Bin(_) => false,
-        Op::Store(_) | Op::StoreInt { .. } | Op::Loop { .. } | Op::If | Op::End => false,
+        Op::Store(_) | Op::StoreInt { .. } | Op::Transpose(_) | Op::Loop { .. } | Op::If | Op::End => false,
         _ => true,
     }
 }
@@ -137,7 +137,7 @@ impl Emitter<'_> {
         for &r in &saved {
             self.asm.push(r);
         }
-        let frame = self.int_slot(self.alloc.int_slots + 3).disp;
+        let frame = self.local(self.f.local_bytes).disp;
         self.asm.alu_imm(Alu::Sub, Gpr::RSP, frame + 64);
         self.asm.alu_imm(Alu::And, Gpr::RSP, -64);
         for (n, r) in [Gpr::RDI, Gpr::RSI, Gpr::RDX].into_iter().enumerate() {
@@ -188,6 +188,7 @@ impl Emitter<'_> {
                 self.open.push(Open { inst: *inst, top, exit });
             }
             Op::End => self.end(),
+            Op::Transpose(bytes) => self.transpose(bytes, inst),
             Op::Store(m) => self.store(m, inst),
             Op::Load(m) => self.load(m, inst),
             Op::Copy if inst.ty != Ty::Int => self.copy(inst.dst, inst.args[0]),
@@ -235,6 +236,12 @@ impl Emitter<'_> {
 
     fn int_slot(&self, slot: u32) -> Mem {
         Mem::base(Gpr::RSP).offset(64 * (WORK_AREAS + self.alloc.vector_slots as i32) + 8 * slot as i32)
+    }
+
+    /// Memory of the function's own, after the slots.
+    fn local(&self, at: u32) -> Mem {
+        let start = (self.int_slot(self.alloc.int_slots + 3).disp + 63) & !63;
+        Mem::base(Gpr::RSP).offset(start + at as i32)
     }
 
     /// Register width of a type's vectors.

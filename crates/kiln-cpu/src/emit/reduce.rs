@@ -94,17 +94,7 @@ impl Emitter<'_> {
             let y = self.reg(b, self.s0);
             self.asm.mr(ops::VMOVUPS_ST, width, wb, y);
         }
-        let saved = self.live_across();
-        let bytes = (saved.len() as i32 * 64).max(64);
-        self.asm.alu_imm(Alu::Sub, Gpr::RSP, bytes);
-        for (n, &(v, class)) in saved.iter().enumerate() {
-            let slot = Mem::base(Gpr::RSP).offset(64 * n as i32);
-            match class {
-                Class::Int => self.asm.store(slot, Gpr(v), Size::Q),
-                Class::Mask => self.asm.kmov_store(MaskSize::Q, slot, KReg(v)),
-                Class::Vector => self.asm.mr(ops::VMOVUPS_ST, self.full_width(), slot, VReg(v)),
-            }
-        }
+        let (saved, bytes) = self.save_live();
         let moved = |m: Mem| m.offset(bytes);
         let result = if mask.is_some() { self.work(3) } else { wr };
         self.asm.lea(Gpr::RDI, moved(result));
@@ -114,18 +104,7 @@ impl Emitter<'_> {
         self.asm.mov_imm(Gpr::RAX, f.pointer(ty) as usize as i64);
         self.asm.vzeroupper();
         self.asm.call(Gpr::RAX);
-        for (n, &(v, class)) in saved.iter().enumerate() {
-            let slot = Mem::base(Gpr::RSP).offset(64 * n as i32);
-            match class {
-                Class::Int => self.asm.load(Gpr(v), slot, Size::Q),
-                Class::Mask => self.asm.kmov_load(MaskSize::Q, KReg(v), slot),
-                Class::Vector => self.asm.rm(ops::VMOVUPS, self.full_width(), VReg(v), slot),
-            }
-        }
-        self.asm.alu_imm(Alu::Add, Gpr::RSP, bytes);
-        for (v, reg) in self.alloc.hoisted.clone() {
-            self.load_const(v, VReg(reg));
-        }
+        self.restore(&saved, bytes);
         if mask.is_some() {
             self.asm.rm(ops::VMOVUPS, width, self.s0, result);
             if self.avx512 {
@@ -143,6 +122,56 @@ impl Emitter<'_> {
         let dst = self.dst(inst.dst);
         self.asm.rm(ops::VMOVUPS, width, dst, wr);
         self.done(inst.dst, dst);
+    }
+
+    /// Pushes what a call would lose; gives the registers and the bytes pushed.
+    fn save_live(&mut self) -> (Vec<(u8, Class)>, i32) {
+        let saved = self.live_across();
+        let bytes = (saved.len() as i32 * 64).max(64);
+        self.asm.alu_imm(Alu::Sub, Gpr::RSP, bytes);
+        for (n, &(v, class)) in saved.iter().enumerate() {
+            let slot = Mem::base(Gpr::RSP).offset(64 * n as i32);
+            match class {
+                Class::Int => self.asm.store(slot, Gpr(v), Size::Q),
+                Class::Mask => self.asm.kmov_store(MaskSize::Q, slot, KReg(v)),
+                Class::Vector => self.asm.mr(ops::VMOVUPS_ST, self.full_width(), slot, VReg(v)),
+            }
+        }
+        (saved, bytes)
+    }
+
+    /// Undoes [`Self::save_live`], and loads the constants that live in registers.
+    fn restore(&mut self, saved: &[(u8, Class)], bytes: i32) {
+        for (n, &(v, class)) in saved.iter().enumerate() {
+            let slot = Mem::base(Gpr::RSP).offset(64 * n as i32);
+            match class {
+                Class::Int => self.asm.load(Gpr(v), slot, Size::Q),
+                Class::Mask => self.asm.kmov_load(MaskSize::Q, KReg(v), slot),
+                Class::Vector => self.asm.rm(ops::VMOVUPS, self.full_width(), VReg(v), slot),
+            }
+        }
+        self.asm.alu_imm(Alu::Add, Gpr::RSP, bytes);
+        for (v, reg) in self.alloc.hoisted.clone() {
+            self.load_const(v, VReg(reg));
+        }
+    }
+
+    pub(super) fn transpose(&mut self, bytes: u8, inst: &Inst) {
+        // Through the first work area, since arguments may live in each other's registers.
+        for (n, v) in inst.args.into_iter().enumerate() {
+            let (from, slot) = (self.int(v, Gpr::RAX), self.work(0).offset(8 * n as i32));
+            self.asm.store(slot, from, Size::Q);
+        }
+        let (saved, pushed) = self.save_live();
+        for (n, r) in [Gpr::RDI, Gpr::RSI, Gpr::RDX, Gpr::RCX].into_iter().enumerate() {
+            let slot = self.work(0).offset(8 * n as i32 + pushed);
+            self.asm.load(r, slot, Size::Q);
+        }
+        self.asm.mov_imm(Gpr::R8, self.lanes as i64);
+        self.asm.mov_imm(Gpr::RAX, transpose(bytes.into(), true) as usize as i64);
+        self.asm.vzeroupper();
+        self.asm.call(Gpr::RAX);
+        self.restore(&saved, pushed);
     }
 
     /// One bit a lane of a mask.

@@ -93,6 +93,10 @@ impl Emitter<'_> {
                 let slot = self.int_slot(self.alloc.int_slots + n as u32);
                 self.asm.load(dst, slot, Size::Q);
             }
+            Op::Local(at) => {
+                let mem = self.local(at);
+                self.asm.lea(dst, mem);
+            }
             Op::Field(disp) => {
                 let base = self.int(a, Gpr::RAX);
                 self.asm.load(dst, Mem::base(base).offset(disp), Size::Q);

@@ -14,6 +14,7 @@
 mod axes;
 mod convert;
 mod index;
+mod inner;
 mod ops;
 mod place;
 mod reduce;
@@ -105,6 +106,8 @@ struct Along {
     var: Symbol,
     /// Index of the first lane of copy 0.
     counter: V,
+    /// Where the axis ends.
+    end: V,
     /// Lanes that exist; absent when all do.
     tail: V,
     /// Copies come in pairs: even elements in one, odd ones in the next.
@@ -129,6 +132,8 @@ struct Lowerer<'a> {
     uses: Vec<u32>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
+    /// Loads along an inner axis that come from blocks in local memory.
+    turned: Vec<inner::Turned>,
     /// Base of each row temporary.
     temps: Vec<V>,
     /// Whether lanes are grid points.
@@ -173,6 +178,7 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         dtypes: value_types(&body, count),
         uses: count_uses(&body, count)?,
         products: vec![[None; COPIES]; count],
+        turned: Vec::new(),
         temps: Vec::new(),
         by_lane: vector == VectorAxis::Grid,
         temp_copies: 1,
@@ -328,6 +334,8 @@ impl Lowerer<'_> {
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let copies = match weight {
             _ if paired => 2,
+            // Results of an inner axis lie far apart: some vectors side by side at each of its points.
+            0..16 if inner.is_some() => COPIES / 2,
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
             8..16 => COPIES / 2,
@@ -367,11 +375,11 @@ impl Lowerer<'_> {
         copies: usize,
         inner: Option<&Axis>,
     ) -> Result<(), LowerError> {
-        let paired = self.body.row.is_empty() && copies > 1;
+        let paired = self.body.row.is_empty() && inner.is_none() && copies > 1;
         let counter = self.b.counter(from);
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
-        self.along = Some(Along { var: axis.var, counter, tail: V::NONE, paired });
+        self.along = Some(Along { var: axis.var, counter, end: to, tail: V::NONE, paired });
         self.stages_inside(copies, inner)?;
         self.b.close();
         if copies > 1 {
@@ -380,24 +388,10 @@ impl Lowerer<'_> {
             self.b.open_if(counter, to);
         }
         let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, to]);
-        self.along = Some(Along { var: axis.var, counter, tail, paired: false });
+        self.along = Some(Along { var: axis.var, counter, end: to, tail, paired: false });
         self.stages_inside(1, inner)?;
         self.b.close();
         self.along = None;
-        Ok(())
-    }
-
-    /// All stages for the vectors at hand, at each point of an inner axis.
-    fn stages_inside(&mut self, copies: usize, inner: Option<&Axis>) -> Result<(), LowerError> {
-        let Some(axis) = inner else { return self.stages_around_vector(copies) };
-        let size = self.scalar_size(axis)?;
-        let zero = self.b.number(0);
-        let counter = self.b.counter(zero);
-        self.b.open_loop(counter, size, false, Step::Elements(1));
-        self.symbols.push((axis.var, counter));
-        self.stages_around_vector(copies)?;
-        self.symbols.pop();
-        self.b.close();
         Ok(())
     }
 
@@ -506,7 +500,7 @@ impl Lowerer<'_> {
         let counter = self.b.counter(zero);
         let limit = self.b.add_lanes(size, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
-        self.along = Some(Along { var: axis.var, counter, tail: V::NONE, paired });
+        self.along = Some(Along { var: axis.var, counter, end: size, tail: V::NONE, paired });
         self.stage_copies(stage, copies)?;
         self.accumulate(stage, &accumulators, copies)?;
         self.b.close();
@@ -518,7 +512,7 @@ impl Lowerer<'_> {
                 self.b.open_if(counter, size);
             }
             let tail = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[counter, size]);
-            self.along = Some(Along { var: axis.var, counter, tail, paired: false });
+            self.along = Some(Along { var: axis.var, counter, end: size, tail, paired: false });
             self.stage_copies(stage, 1)?;
             self.accumulate(stage, &accumulators, 1)?;
             self.b.close();

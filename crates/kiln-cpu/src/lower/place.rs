@@ -12,7 +12,7 @@ struct Target {
 }
 
 impl Lowerer<'_> {
-    fn buffer(&mut self, n: usize) -> Result<(V, DType, bool), LowerError> {
+    pub(super) fn buffer(&mut self, n: usize) -> Result<(V, DType, bool), LowerError> {
         let arg = self.kernel.buffers.get(n).ok_or(LowerError::Malformed("a buffer that the kernel has not"))?;
         let list = self.b.field(self.context, offset_of!(Context, buffers) as i32);
         let base = self.b.field(list, 8 * n as i32);
@@ -20,7 +20,7 @@ impl Lowerer<'_> {
     }
 
     /// Adds scalar · element size to an address.
-    fn advance(&mut self, base: V, elements: V, dtype: DType) -> V {
+    pub(super) fn advance(&mut self, base: V, elements: V, dtype: DType) -> V {
         self.b.address(base, elements, (dtype.size_in_bits() / 8) as u8, 0)
     }
 
@@ -111,7 +111,17 @@ impl Lowerer<'_> {
         let (guard, guard_uniform) = self.guard(guard)?;
         // Eight-bit floats are decoded from their bytes by vector code.
         let stored = if matches!(memory, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { memory };
-        let mut t = self.target(base, stored, place)?;
+        let turned = self.turned_target(place);
+        let mut t = match turned {
+            Some((base, index)) => {
+                let memory =
+                    Memory { dtype: stored, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
+                Target { base, index, memory }
+            }
+            None => self.target(base, stored, place)?,
+        };
+        // Local memory is written again and again.
+        let read_only = read_only && turned.is_none();
         let ty = Ty::of(stored);
         let mut uniform = false;
         let value = if t.memory.access == Access::Single {

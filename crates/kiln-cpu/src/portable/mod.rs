@@ -55,6 +55,7 @@ impl Portable {
             ints: vec![0; values],
             vectors: vec![[0; LANES]; values],
             args: [context as i64, begin, end],
+            local: vec![0; self.function.local_bytes as usize],
         };
         let mut at = 0;
         while let Some(inst) = self.function.insts.get(at) {
@@ -100,6 +101,7 @@ struct Machine<'a> {
     ints: Vec<i64>,
     vectors: Vec<Lanes>,
     args: [i64; 3],
+    local: Vec<u8>,
 }
 
 impl Machine<'_> {
@@ -134,6 +136,12 @@ impl Machine<'_> {
                     let index = if b.is_some() { self.int(b) } else { 0 };
                     element::write(dtype, at, index, self.int(c) as u64);
                 }
+                return;
+            }
+            Op::Transpose(bytes) => {
+                let f = transpose(bytes.into(), false);
+                // SAFETY: by the caller's promise.
+                unsafe { f(self.int(a) as *const u8, self.int(b), self.int(c) as *mut u8, self.int(d) as u64, LANES) };
                 return;
             }
             Op::Store(m) => {
@@ -207,6 +215,7 @@ impl Machine<'_> {
         match inst.op {
             Op::Arg(n) => self.args[n as usize],
             Op::Number(n) => n,
+            Op::Local(at) => self.local.as_mut_ptr().wrapping_add(at as usize) as i64,
             // SAFETY: by the caller's promise.
             Op::Field(disp) => unsafe {
                 (self.int(a) as *const u8).offset(disp as isize).cast::<i64>().read_unaligned()

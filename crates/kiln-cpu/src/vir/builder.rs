@@ -64,6 +64,7 @@ pub struct Builder {
     /// The instruction that defines a number or a vector constant, for folding.
     constants: FastMap<V, Op>,
     regions: Vec<Region>,
+    local_bytes: u32,
 }
 
 impl Default for Builder {
@@ -80,6 +81,7 @@ impl Builder {
             depths: Vec::with_capacity(256),
             constants: FastMap::default(),
             regions: vec![Region::new(None)],
+            local_bytes: 0,
         }
     }
 
@@ -225,7 +227,8 @@ impl Builder {
         assert_eq!(self.regions.len(), 1, "every region is closed");
         let insts = self.regions.pop().expect("checked above").insts;
         let depths = self.depths;
-        super::finish::finish(insts, self.types, &|v: V| depths[v.index()] == VARIABLE)
+        let function = super::finish::finish(insts, self.types, &|v: V| depths[v.index()] == VARIABLE);
+        Function { local_bytes: self.local_bytes, ..function }
     }
 
     /// The number a scalar is known to be.
@@ -255,6 +258,13 @@ impl Builder {
     /// A function argument.
     pub fn arg(&mut self, n: u8) -> V {
         self.pure(Op::Arg(n), Ty::Int, Ty::Int, &[])
+    }
+
+    /// The address of fresh memory of the function's own, of at most some KiB.
+    pub fn local(&mut self, bytes: u32) -> V {
+        let at = self.local_bytes;
+        self.local_bytes += bytes.next_multiple_of(64);
+        self.pure(Op::Local(at), Ty::Int, Ty::Int, &[])
     }
 
     /// 64 bits at `[base + disp]` that never change.

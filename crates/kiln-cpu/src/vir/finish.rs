@@ -8,7 +8,13 @@ pub(super) fn finish(mut insts: Vec<Inst>, types: Vec<Ty>, is_variable: &dyn Fn(
     let mut keep = vec![true; insts.len()];
     for (at, inst) in insts.iter().enumerate().rev() {
         let needed = match inst.op {
-            Op::Loop { .. } | Op::If | Op::End | Op::Store(_) | Op::StoreInt { .. } | Op::CheckIndex => true,
+            Op::Loop { .. }
+            | Op::If
+            | Op::End
+            | Op::Store(_)
+            | Op::StoreInt { .. }
+            | Op::CheckIndex
+            | Op::Transpose(_) => true,
             // Variables may be read earlier in the text than they are assigned, in the next turn of a loop.
             Op::Copy => true,
             _ => used[inst.dst.index()] || is_variable(inst.dst),
@@ -29,5 +35,5 @@ pub(super) fn finish(mut insts: Vec<Inst>, types: Vec<Ty>, is_variable: &dyn Fn(
         let result = inst.dst.is_some() && types[inst.dst.index()].lane_bytes() == 8;
         result || inst.ty.lane_bytes() == 8 || matches!(inst.op, Op::Convert(from) if from.lane_bytes() == 8)
     });
-    Function { insts, types, wide }
+    Function { insts, types, wide, local_bytes: 0 }
 }

@@ -19,10 +19,12 @@ mod builder;
 mod call;
 mod finish;
 mod text;
+mod transpose;
 
 pub use builder::{Builder, FastHasher};
 pub use call::ScalarFn;
 pub use kiln_ir::{CompareOp, DType};
+pub use transpose::{TransposeFn, transpose};
 
 /// A value: a scalar, a vector or a mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -292,6 +294,11 @@ pub enum Op {
     },
     /// Assigns a to a variable.
     Copy,
+    /// Scalar: the address of byte n of the function's own memory.
+    Local(u32),
+    /// Copies a block of elements of that many bytes from address a, whose rows are b elements apart, to address c, turned by
+    /// 90 degrees: columns there are a lane count apart. d: rows · 2³² + columns.
+    Transpose(u8),
     /// Opens a loop: while counter a < (≤ if `inclusive`) b; after each turn the counter grows by `step`.
     Loop {
         /// Whether the bound itself is still in.
@@ -367,6 +374,8 @@ pub struct Function {
     pub types: Vec<Ty>,
     /// Whether a 64-bit vector value occurs.
     pub wide: bool,
+    /// Bytes of memory of its own.
+    pub local_bytes: u32,
 }
 
 impl Function {
