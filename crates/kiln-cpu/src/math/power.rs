@@ -77,7 +77,7 @@ pub(super) fn pow<F: Float>(c: &Power, split: impl FnOnce(F) -> (F, F), x: F, y:
     let (zero, one, infinity) = (x.lit(0.0), x.lit(1.0), x.lit(f64::INFINITY));
     let size = x.abs();
     let log = log2_sum(c, split(size));
-    let log_high = F::select(size.eq(zero), -infinity, log.0);
+    let log_high = F::select(size.eq(zero), x.lit(f64::NEG_INFINITY), log.0);
     // ∞ and NaN stay.
     let log_high = F::select(size.lt(infinity), log_high, size);
     // Where the product is out of range its second part counts for nothing, and may be NaN.
