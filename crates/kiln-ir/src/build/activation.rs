@@ -32,23 +32,24 @@ pub fn leaky_relu<E: Emit>(e: &mut E, x: &E::Value, slope: f64) -> Built<E> {
 /// x above 0, `alpha`·(eˣ − 1) below.
 #[track_caller]
 pub fn elu<E: Emit>(e: &mut E, x: &E::Value, alpha: f64) -> Built<E> {
-    scaled_elu(e, x, alpha, 1.0, 1.0)
+    elu_scaled(e, x, alpha, 1.0, 1.0)
 }
 
 /// The scaled elu whose constants keep mean and variance.
 #[track_caller]
 pub fn selu<E: Emit>(e: &mut E, x: &E::Value) -> Built<E> {
-    scaled_elu(e, x, 1.673_263_242_354_377_2, 1.050_700_987_355_480_5, 1.0)
+    elu_scaled(e, x, 1.673_263_242_354_377_2, 1.050_700_987_355_480_5, 1.0)
 }
 
 /// x above 0, `alpha`·(e^(x/`alpha`) − 1) below.
 #[track_caller]
 pub fn celu<E: Emit>(e: &mut E, x: &E::Value, alpha: f64) -> Built<E> {
-    scaled_elu(e, x, alpha, 1.0, 1.0 / alpha)
+    elu_scaled(e, x, alpha, 1.0, 1.0 / alpha)
 }
 
+/// `scale`·x above 0, `scale`·`alpha`·(e^(`input_scale`·x) − 1) below.
 #[track_caller]
-fn scaled_elu<E: Emit>(e: &mut E, x: &E::Value, alpha: f64, scale: f64, input_scale: f64) -> Built<E> {
+pub fn elu_scaled<E: Emit>(e: &mut E, x: &E::Value, alpha: f64, scale: f64, input_scale: f64) -> Built<E> {
     let (x, dtype) = widen(e, x)?;
     let positive = compare_scalar(e, CompareOp::Gt, &x, 0.0)?;
     let above = if scale == 1.0 { x.clone() } else { mul_scalar(e, &x, scale)? };

@@ -1,6 +1,6 @@
 //! Convolutions of any number of spatial axes.
 
-use super::{Built, Emit, add, along_axis, fail, flip, permute, reshape};
+use super::{Built, Emit, add, along_axis, fail, flip, permute, reshape, slice_axis, sum, transpose};
 use crate::{ConvDims, Dim, Op, TypeError};
 
 /// Attributes of a convolution as PyTorch has them, one entry a spatial axis.
@@ -51,6 +51,26 @@ fn add_bias<E: Emit>(e: &mut E, y: &E::Value, bias: Option<&E::Value>) -> Built<
     add(e, y, &bias)
 }
 
+/// Fails unless there is one option for each spatial axis of a tensor; gives their number.
+#[track_caller]
+fn check_options<E: Emit>(e: &E, name: &'static str, x: &E::Value, options: &ConvOptions) -> Result<usize, E::Error> {
+    let ty = e.ty(x);
+    let Some(spatial) = ty.rank().checked_sub(2) else {
+        return fail::<_, E>(name, TypeError::WrongRank { operand: 1, ty, expected: "3 or more".into() });
+    };
+    for (attribute, got) in
+        [("stride", options.stride.len()), ("padding", options.padding.len()), ("dilation", options.dilation.len())]
+    {
+        if got != spatial {
+            return fail::<_, E>(name, TypeError::AttributeLength { attribute, got, expected: spatial });
+        }
+    }
+    if let Some(axis) = options.stride.iter().position(|&stride| stride == 0) {
+        return fail::<_, E>(name, TypeError::NotPositive { attribute: "stride", axis, got: Dim::from(0) });
+    }
+    Ok(spatial)
+}
+
 /// The transpose of a convolution (its gradient in x), with `w: [c, o/groups, kernel…]`; `output_padding` makes one side of
 /// the result longer.
 #[track_caller]
@@ -64,18 +84,10 @@ pub fn conv_transpose<E: Emit>(
 ) -> Built<E> {
     const NAME: &str = "conv_transpose";
     let ty = e.ty(w);
-    let Some(spatial) = ty.rank().checked_sub(2) else {
-        return fail::<_, E>(NAME, TypeError::WrongRank { operand: 1, ty, expected: "3 or more".into() });
-    };
-    for (attribute, got) in [
-        ("stride", options.stride.len()),
-        ("padding", options.padding.len()),
-        ("dilation", options.dilation.len()),
-        ("output_padding", output_padding.len()),
-    ] {
-        if got != spatial {
-            return fail::<_, E>(NAME, TypeError::AttributeLength { attribute, got, expected: spatial });
-        }
+    let spatial = check_options(e, NAME, w, options)?;
+    if output_padding.len() != spatial {
+        let got = output_padding.len();
+        return fail::<_, E>(NAME, TypeError::AttributeLength { attribute: "output_padding", got, expected: spatial });
     }
     let groups = Dim::from(options.groups);
     let Some(inputs) = ty.shape[0].div_exact(&groups) else {
@@ -109,4 +121,134 @@ pub fn conv_transpose<E: Emit>(
     };
     let y = e.emit(Op::Conv(dims), &[x.clone(), w])?;
     add_bias(e, &y, bias)
+}
+
+/// The gradients of a convolution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConvGradients<V> {
+    /// In the input.
+    pub input: V,
+    /// In the weight.
+    pub weight: V,
+    /// In the bias, a channel.
+    pub bias: V,
+}
+
+/// The gradients of [`conv`] of x with w: in the input the transposed convolution, in the weight the convolution of the input
+/// with the gradient over the batch, in the bias a sum.
+#[track_caller]
+pub fn conv_backward<E: Emit>(
+    e: &mut E,
+    gradient: &E::Value,
+    x: &E::Value,
+    w: &E::Value,
+    options: &ConvOptions,
+) -> Result<ConvGradients<E::Value>, E::Error> {
+    let (x_shape, w_shape) = (e.ty(x).shape, e.ty(w).shape);
+    Ok(ConvGradients {
+        input: conv_input_gradient(e, gradient, &x_shape, w, options)?,
+        weight: conv_weight_gradient(e, gradient, x, &w_shape, options)?,
+        bias: channel_sum(e, gradient)?,
+    })
+}
+
+/// The gradients of [`conv_transpose`] of x with w: in the input the convolution itself, in the weight that of a convolution
+/// with input and result exchanged, in the bias a sum.
+#[track_caller]
+pub fn conv_transpose_backward<E: Emit>(
+    e: &mut E,
+    gradient: &E::Value,
+    x: &E::Value,
+    w: &E::Value,
+    options: &ConvOptions,
+) -> Result<ConvGradients<E::Value>, E::Error> {
+    let shape = e.ty(x).shape;
+    let mut input = conv(e, gradient, w, None, options)?;
+    // A result padded by more than a step has windows that no element of x made.
+    for (axis, size) in shape.iter().enumerate().skip(2) {
+        input = slice_axis(e, &input, axis, &Dim::from(0), size, 1)?;
+    }
+    let w_shape = e.ty(w).shape;
+    Ok(ConvGradients {
+        input,
+        weight: conv_weight_gradient(e, x, gradient, &w_shape, options)?,
+        bias: channel_sum(e, gradient)?,
+    })
+}
+
+/// The gradient of [`conv`] in its input, of this shape.
+#[track_caller]
+pub fn conv_input_gradient<E: Emit>(
+    e: &mut E,
+    gradient: &E::Value,
+    shape: &[Dim],
+    w: &E::Value,
+    options: &ConvOptions,
+) -> Built<E> {
+    const NAME: &str = "conv_input_gradient";
+    check_options(e, NAME, w, options)?;
+    let (ty, w_ty) = (e.ty(gradient), e.ty(w));
+    if ty.rank() != w_ty.rank() || shape.len() != w_ty.rank() {
+        return fail::<_, E>(NAME, TypeError::ShapesDiffer { lhs: ty, rhs: w_ty, sizes: None });
+    }
+    let mut output_padding = Vec::with_capacity(options.stride.len());
+    for (i, &stride) in options.stride.iter().enumerate() {
+        let window = (&w_ty.shape[i + 2] - 1) * options.dilation[i] as i64 + 1;
+        let left = (&shape[i + 2] + 2 * options.padding[i] as i64 - window).modulo(&Dim::from(stride));
+        // Elements at the end that no window reached; as many as there can be where the size is symbolic.
+        output_padding.push(left.as_usize().unwrap_or(stride - 1));
+    }
+    let mut y = conv_transpose(e, gradient, w, None, options, &output_padding)?;
+    for (axis, size) in shape.iter().enumerate().skip(2) {
+        y = slice_axis(e, &y, axis, &Dim::from(0), size, 1)?;
+    }
+    Ok(y)
+}
+
+/// The gradient of [`conv`] in its weight, of this shape: a convolution of x with the gradient as its taps, step and dilation
+/// exchanged, in which the batch is the channels and a group's input channels the batch.
+#[track_caller]
+pub fn conv_weight_gradient<E: Emit>(
+    e: &mut E,
+    gradient: &E::Value,
+    x: &E::Value,
+    shape: &[Dim],
+    options: &ConvOptions,
+) -> Built<E> {
+    const NAME: &str = "conv_weight_gradient";
+    check_options(e, NAME, x, options)?;
+    let (ty, x_ty) = (e.ty(gradient), e.ty(x));
+    if ty.rank() != x_ty.rank() || shape.len() != x_ty.rank() {
+        return fail::<_, E>(NAME, TypeError::ShapesDiffer { lhs: ty, rhs: x_ty, sizes: None });
+    }
+    let groups = Dim::from(options.groups);
+    let (batch, inputs, spatial) = (&x_ty.shape[0], &shape[1], &x_ty.shape[2..]);
+    let split: Vec<Dim> = [batch, &groups, inputs].into_iter().chain(spatial).cloned().collect();
+    let split = reshape(e, x, &split)?;
+    let order: Vec<usize> = [2, 1, 0].into_iter().chain(3..x_ty.rank() + 1).collect();
+    let exchanged = permute(e, &split, &order)?;
+    let joined: Vec<Dim> = [inputs.clone(), &groups * batch].iter().chain(spatial).cloned().collect();
+    let images = reshape(e, &exchanged, &joined)?;
+    let taps = transpose(e, gradient, 0, 1)?;
+    let dims = ConvDims {
+        stride: options.dilation.clone(),
+        padding: options.padding.iter().map(|&p| (p as i64, p as i64)).collect(),
+        dilation: options.stride.clone(),
+        input_dilation: vec![1; options.stride.len()],
+        groups: options.groups,
+    };
+    let y = e.emit(Op::Conv(dims), &[images, taps])?;
+    let mut y = transpose(e, &y, 0, 1)?;
+    // Where the last step did not fill the input, the taps fit in once more.
+    for (axis, size) in shape.iter().enumerate().skip(2) {
+        y = slice_axis(e, &y, axis, &Dim::from(0), size, 1)?;
+    }
+    Ok(y)
+}
+
+/// The sum over all axes but the channels'.
+#[track_caller]
+fn channel_sum<E: Emit>(e: &mut E, x: &E::Value) -> Built<E> {
+    let axes: Vec<usize> = (0..e.ty(x).rank()).filter(|&axis| axis != 1).collect();
+    sum(e, x, &axes, false)
 }

@@ -11,32 +11,48 @@
 
 mod activation;
 mod attention;
+mod attention_backward;
+mod complex;
 mod conv;
 mod index;
+mod index_axes;
+mod integer;
 mod loss;
 mod norm;
 mod pad;
 mod pointwise;
 mod pool;
+mod pool_backward;
 mod product;
 mod random;
 mod reduce;
 mod resize;
+mod sample;
+mod scatter;
+mod search;
 mod shape;
 
 pub use activation::*;
 pub use attention::*;
+pub use attention_backward::*;
+pub use complex::*;
 pub use conv::*;
 pub use index::*;
+pub use index_axes::*;
+pub use integer::*;
 pub use loss::*;
 pub use norm::*;
 pub use pad::*;
 pub use pointwise::*;
 pub use pool::*;
+pub use pool_backward::*;
 pub use product::*;
 pub use random::*;
 pub use reduce::*;
 pub use resize::*;
+pub use sample::*;
+pub use scatter::*;
+pub use search::*;
 pub use shape::*;
 
 use crate::{Error, Graph, NodeId, Op, Source, TensorType, TypeError};

@@ -245,7 +245,8 @@ pub fn compare_scalar<E: Emit>(e: &mut E, op: CompareOp, x: &E::Value, y: f64) -
     e.emit(Op::Compare(op), &[x.clone(), y])
 }
 
-/// x to a constant power: squares, cubes, roots and reciprocals without `pow`.
+/// x to a constant power: squares, cubes, roots and reciprocals without `pow`. The power of an integer must be a whole number
+/// that is not negative.
 #[track_caller]
 pub fn pow_scalar<E: Emit>(e: &mut E, x: &E::Value, y: f64) -> Built<E> {
     let float = e.ty(x).dtype.is_float();
@@ -263,7 +264,27 @@ pub fn pow_scalar<E: Emit>(e: &mut E, x: &E::Value, y: f64) -> Built<E> {
     } else if float && y == -1.0 {
         return recip(e, x);
     }
+    if !float && y >= 0.0 && y.fract() == 0.0 && y <= f64::from(u32::MAX) {
+        return whole_power(e, x, y as u32);
+    }
     binary_scalar(e, BinaryOp::Pow, x, y)
+}
+
+/// x multiplied by itself, by squares of squares.
+#[track_caller]
+fn whole_power<E: Emit>(e: &mut E, x: &E::Value, mut power: u32) -> Built<E> {
+    let mut y = full_like(e, x, 1.0)?;
+    let mut square = x.clone();
+    while power > 0 {
+        if power & 1 == 1 {
+            y = mul(e, &y, &square)?;
+        }
+        power >>= 1;
+        if power > 0 {
+            square = mul(e, &square, &square)?;
+        }
+    }
+    Ok(y)
 }
 
 /// x kept between two bounds; NaN stays.

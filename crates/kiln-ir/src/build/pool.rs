@@ -1,9 +1,12 @@
 //! Pooling over the last axes.
 
+use super::scatter::lowest;
 use super::{
-    Built, Emit, broadcast_to, cast, constant_f64, div, div_scalar, dot, fail, full, mean, permute, slice_axis, widen,
+    Built, Emit, add, add_scalar, and, argmax, binary_scalar, broadcast_to, cast, compare, constant_f64, div,
+    div_scalar, fail, flatten, full, full_like, iota, is_nan, max_over, mean, mul, mul_scalar, or, size_value,
+    slice_axis, squeeze, transform_axis, transpose, widen,
 };
-use crate::{Dim, DotDims, Op, ReduceKind, Scalar, TypeError, WindowDims};
+use crate::{BinaryOp, CompareOp, DType, Dim, Op, ReduceKind, Scalar, TypeError, WindowDims};
 
 /// Windows over the last axes, one entry an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,7 +39,7 @@ impl PoolOptions {
 /// The windows as a primitive has them, for a tensor of this shape: `(low, high)` padding, the high one with what an
 /// incomplete last window needs beyond the padding.
 #[track_caller]
-fn window_dims<E: Emit>(
+pub(super) fn window_dims<E: Emit>(
     e: &E,
     name: &'static str,
     x: &E::Value,
@@ -99,45 +102,160 @@ pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Buil
     e.emit(Op::ReduceWindow { kind: ReduceKind::Max, dims }, std::slice::from_ref(x))
 }
 
+/// The sum of each window.
+#[track_caller]
+pub fn sum_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
+    let dims = window_dims(e, "sum_pool", x, options)?;
+    let (x, dtype) = widen(e, x)?;
+    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims }, &[x])?;
+    cast(e, &y, dtype)
+}
+
 /// The mean of each window; padding counts as zeros if `count_padding` and not at all otherwise.
 #[track_caller]
 pub fn avg_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions, count_padding: bool) -> Built<E> {
-    let dims = window_dims(e, "avg_pool", x, options)?;
     let (x, dtype) = widen(e, x)?;
-    let ty = e.ty(&x);
-    let total = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: dims.clone() }, &[x])?;
+    let total = sum_pool(e, &x, options)?;
+    let y = divide_by_count(e, &total, &x, options, count_padding)?;
+    cast(e, &y, dtype)
+}
+
+/// One value for each window of x, divided by how many elements of x its window has, padding included if `count_padding`.
+#[track_caller]
+pub(super) fn divide_by_count<E: Emit>(
+    e: &mut E,
+    y: &E::Value,
+    x: &E::Value,
+    options: &PoolOptions,
+    count_padding: bool,
+) -> Built<E> {
+    let dims = window_dims(e, "avg_pool", x, options)?;
+    let ty = e.ty(x);
     let first = ty.rank() - options.size.len();
     let uneven = dims.padding[first..].iter().zip(&options.padding).any(|(&(_, high), &p)| high != p);
     let padded = options.padding.iter().any(|&p| p > 0);
-    let y = if !uneven && (count_padding || !padded) {
+    if !uneven && (count_padding || !padded) {
         let count: usize = options.size.iter().product();
-        div_scalar(e, &total, count as f64)?
+        return div_scalar(e, y, count as f64);
+    }
+    // Count by pooling ones; the padding is ones as well if it counts.
+    let mut shape = ty.shape.clone();
+    shape[..first].fill(Dim::from(1));
+    let mut count_dims = dims;
+    if count_padding {
+        for (i, &padding) in options.padding.iter().enumerate() {
+            shape[first + i] += Dim::from(2 * padding);
+            let high = count_dims.padding[first + i].1;
+            count_dims.padding[first + i] = (0, high.saturating_sub(padding));
+        }
+    }
+    let ones = full(e, Scalar::float(ty.dtype, 1.0), &shape)?;
+    let mut count = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: count_dims }, &[ones])?;
+    // Where less than the padding is needed on the far side, the count has windows that the result has not.
+    let shape = e.ty(y).shape;
+    for (axis, size) in shape.iter().enumerate().skip(first) {
+        count = slice_axis(e, &count, axis, &Dim::from(0), size, 1)?;
+    }
+    let count = broadcast_to(e, &count, &shape)?;
+    div(e, y, &count)
+}
+
+/// The largest element of each window, and its place in the window, counted in row-major order: the first of equals.
+#[track_caller]
+pub fn max_pool_with_offsets<E: Emit>(
+    e: &mut E,
+    x: &E::Value,
+    options: &PoolOptions,
+) -> Result<(E::Value, E::Value), E::Error> {
+    let dims = window_dims(e, "max_pool_with_offsets", x, options)?;
+    let ty = e.ty(x);
+    let first = ty.rank() - options.size.len();
+    let low: Vec<Dim> = dims.padding.iter().map(|p| Dim::from(p.0)).collect();
+    let high: Vec<Dim> = dims.padding.iter().map(|p| Dim::from(p.1)).collect();
+    let padded = dims.padding.iter().any(|&p| p != (0, 0));
+    let windows = if padded {
+        let pad = Op::Pad { low: low.clone(), high: high.clone(), value: lowest(ty.dtype) };
+        let x = e.emit(pad, std::slice::from_ref(x))?;
+        unfold_windows(e, &x, first, options)?
     } else {
-        // Count by pooling ones; the padding is ones as well if it counts.
+        unfold_windows(e, x, first, options)?
+    };
+    let last = ty.rank();
+    let largest = max_over(e, &windows, &[last], true)?;
+    let mut found = compare(e, CompareOp::Eq, &windows, &largest)?;
+    if ty.dtype.is_float() {
+        let nan = is_nan(e, &windows)?;
+        found = or(e, &found, &nan)?;
+    }
+    if padded {
+        // The padding is never the largest, not even among elements as low.
         let mut shape = ty.shape.clone();
         shape[..first].fill(Dim::from(1));
-        let mut count_dims = dims;
-        if count_padding {
-            for (i, &padding) in options.padding.iter().enumerate() {
-                shape[first + i] += Dim::from(2 * padding);
-                let high = count_dims.padding[first + i].1;
-                count_dims.padding[first + i] = (0, high.saturating_sub(padding));
-            }
+        let inside = full(e, Scalar::bool(true), &shape)?;
+        let inside = e.emit(Op::Pad { low, high, value: Scalar::bool(false) }, &[inside])?;
+        let inside = unfold_windows(e, &inside, first, options)?;
+        found = and(e, &found, &inside)?;
+    }
+    let offsets = argmax(e, &found, last, false)?;
+    let values = squeeze(e, &largest, &[last])?;
+    Ok((values, offsets))
+}
+
+/// The windows of the last axes, from `first`, each joined into a new last axis.
+#[track_caller]
+fn unfold_windows<E: Emit>(e: &mut E, x: &E::Value, first: usize, options: &PoolOptions) -> Built<E> {
+    let rank = e.ty(x).rank();
+    let mut y = x.clone();
+    for (i, &size) in options.size.iter().enumerate() {
+        let op = Op::Unfold { axis: first + i, size, stride: options.stride[i], dilation: options.dilation[i] };
+        y = e.emit(op, &[y])?;
+    }
+    flatten(e, &y, rank, rank + options.size.len() - 1)
+}
+
+/// The largest element of each window, and where it is in the pooled axes of x joined: the first of equals.
+#[track_caller]
+pub fn max_pool_with_indices<E: Emit>(
+    e: &mut E,
+    x: &E::Value,
+    options: &PoolOptions,
+) -> Result<(E::Value, E::Value), E::Error> {
+    let (values, offsets) = max_pool_with_offsets(e, x, options)?;
+    let shape = e.ty(x).shape;
+    let lengths = &shape[shape.len() - options.size.len()..];
+    let indices = pool_indices(e, &offsets, lengths, options)?;
+    Ok((values, indices))
+}
+
+/// Places in pooled axes of these lengths, joined, from places in windows.
+#[track_caller]
+pub fn pool_indices<E: Emit>(e: &mut E, offsets: &E::Value, lengths: &[Dim], options: &PoolOptions) -> Built<E> {
+    let ty = e.ty(offsets);
+    let first = match ty.rank().checked_sub(options.size.len()) {
+        Some(first) if lengths.len() == options.size.len() && options.size.iter().all(|&size| size > 0) => first,
+        _ => {
+            let expected = format!("{} or more", options.size.len());
+            return fail::<_, E>("pool_indices", TypeError::WrongRank { operand: 0, ty, expected });
         }
-        let ones = full(e, Scalar::float(ty.dtype, 1.0), &shape)?;
-        let count = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: count_dims }, &[ones])?;
-        let mut result_shape = e.ty(&count).shape;
-        let total_shape = e.ty(&total).shape;
-        // Where less than the padding is needed on the far side, the count has windows that the result has not.
-        let mut count = count;
-        for axis in first..result_shape.len() {
-            count = slice_axis(e, &count, axis, &Dim::from(0), &total_shape[axis], 1)?;
-            result_shape[axis] = total_shape[axis].clone();
-        }
-        let count = broadcast_to(e, &count, &total_shape)?;
-        div(e, &total, &count)?
     };
-    cast(e, &y, dtype)
+    let mut rest = cast(e, offsets, DType::I64)?;
+    let mut index = full_like(e, &rest, 0.0)?;
+    // From the last axis, the fastest in the window and in x.
+    let mut stride = Dim::from(1);
+    for i in (0..options.size.len()).rev() {
+        let inside = binary_scalar(e, BinaryOp::Rem, &rest, options.size[i] as f64)?;
+        rest = binary_scalar(e, BinaryOp::Div, &rest, options.size[i] as f64)?;
+        let inside = mul_scalar(e, &inside, options.dilation[i] as f64)?;
+        let window = iota(e, DType::I64, &ty.shape, first + i)?;
+        let window = mul_scalar(e, &window, options.stride[i] as f64)?;
+        let window = add_scalar(e, &window, -(options.padding[i] as f64))?;
+        let place = add(e, &window, &inside)?;
+        let factor = size_value(e, &stride, DType::I64)?;
+        let step = mul(e, &place, &factor)?;
+        index = add(e, &index, &step)?;
+        stride = &stride * &lengths[i];
+    }
+    Ok(index)
 }
 
 /// Means over windows that divide the last axes into the given numbers of parts, as even as can be. A size must be constant
@@ -173,18 +291,20 @@ pub fn adaptive_avg_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> B
             continue;
         }
         // Windows of unequal length: a product with a matrix of weights.
-        let mut weights = vec![0.0; parts * length];
-        for part in 0..parts {
-            let (start, end) = (part * length / parts, ((part + 1) * length).div_ceil(parts));
-            weights[part * length + start..part * length + end].fill(1.0 / (end - start) as f64);
-        }
+        let weights = adaptive_weights(length, parts);
         let weights = constant_f64(e, wide, &[parts, length], &weights)?;
-        let dims = DotDims { lhs_contract: vec![axis], rhs_contract: vec![1], ..DotDims::default() };
-        let product = dot(e, &y, &weights, dims)?;
-        // The new axis came last.
-        let last = ty.rank() - 1;
-        let order: Vec<usize> = (0..axis).chain([last]).chain(axis..last).collect();
-        y = permute(e, &product, &order)?;
+        let weights = transpose(e, &weights, 0, 1)?;
+        y = transform_axis(e, &y, axis, &weights)?;
     }
     cast(e, &y, dtype)
+}
+
+/// `[parts, length]`: what each element of an axis contributes to the mean of each part.
+pub(super) fn adaptive_weights(length: usize, parts: usize) -> Vec<f64> {
+    let mut weights = vec![0.0; parts * length];
+    for part in 0..parts {
+        let (start, end) = (part * length / parts, ((part + 1) * length).div_ceil(parts));
+        weights[part * length + start..part * length + end].fill(1.0 / (end - start) as f64);
+    }
+    weights
 }

@@ -1,13 +1,24 @@
 //! Products of matrices: matmul, linear, outer, einsum.
 
 use super::{Built, Emit, add, broadcast_shapes, broadcast_to, fail, mul, permute, squeeze, sum, transpose, unsqueeze};
-use crate::{Dim, DotDims, Op, TypeError};
+use crate::{CompareOp, Dim, DotDims, Op, TypeError};
 
 /// A sum of products with given dimension numbers, in the operands' dtype.
 #[track_caller]
 pub fn dot<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, dims: DotDims) -> Built<E> {
     let out = e.ty(x).dtype;
     e.emit(Op::Dot { dims, out }, &[x.clone(), y.clone()])
+}
+
+/// An axis multiplied by a matrix, `y[…, j, …] = Σ x[…, i, …]·m[i, j]`: the axis takes the length of the matrix's rows.
+#[track_caller]
+pub fn transform_axis<E: Emit>(e: &mut E, x: &E::Value, axis: usize, matrix: &E::Value) -> Built<E> {
+    let rank = e.ty(x).rank();
+    let dims = DotDims { lhs_contract: vec![axis], rhs_contract: vec![0], ..DotDims::default() };
+    let y = dot(e, x, matrix, dims)?;
+    // The new axis came last.
+    let order: Vec<usize> = (0..axis).chain([rank - 1]).chain(axis..rank - 1).collect();
+    permute(e, &y, &order)
 }
 
 /// x·wᵀ + bias over the last axis of x, with `w: [out, in]`.
@@ -227,4 +238,58 @@ pub fn inner<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, axis: usize) -> Bui
     broadcast_shapes(e, x, y)?;
     let products = mul(e, x, y)?;
     sum(e, &products, &[axis], false)
+}
+
+/// Rows of `x: [rows, in]` times the matrix of their group, `w: [groups, in, out]`: group g has the rows before `ends[g]` that
+/// no earlier group has, and rows that no group has give 0. Every row meets every group's matrix with zeros for those that
+/// are not its own, in a single product of `groups` times the work that is needed.
+#[track_caller]
+pub fn grouped_matmul<E: Emit>(e: &mut E, x: &E::Value, w: &E::Value, ends: &E::Value) -> Built<E> {
+    let (x_ty, w_ty) = (e.ty(x), e.ty(w));
+    for (operand, ty, rank) in [(0, &x_ty, 2), (1, &w_ty, 3)] {
+        if ty.rank() != rank {
+            let expected = rank.to_string();
+            return fail::<_, E>("grouped_matmul", TypeError::WrongRank { operand, ty: ty.clone(), expected });
+        }
+    }
+    let member = group_members(e, &x_ty.shape[0], &w_ty.shape[0], ends)?;
+    let member = unsqueeze(e, &member, 2)?;
+    let rows = unsqueeze(e, x, 1)?;
+    let zero = super::full(e, crate::Scalar::int(x_ty.dtype, 0), &[])?;
+    let spread = super::select(e, &member, &rows, &zero)?;
+    let dims = DotDims { lhs_contract: vec![1, 2], rhs_contract: vec![0, 1], ..DotDims::default() };
+    dot(e, &spread, w, dims)
+}
+
+/// One product a group, `y[g] = Σ x[:, i]·y[i, :]` over the columns i of `x: [rows, columns]` and rows of `y: [columns, out]`
+/// that belong to group g as in [`grouped_matmul`]: the gradient of its matrices.
+#[track_caller]
+pub fn grouped_inner<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, ends: &E::Value) -> Built<E> {
+    let (x_ty, y_ty) = (e.ty(x), e.ty(y));
+    for (operand, ty) in [(0, &x_ty), (1, &y_ty)] {
+        if ty.rank() != 2 {
+            let (ty, expected) = (ty.clone(), "2".into());
+            return fail::<_, E>("grouped_inner", TypeError::WrongRank { operand, ty, expected });
+        }
+    }
+    let groups = e.ty(ends).elements();
+    let member = group_members(e, &x_ty.shape[1], &groups, ends)?;
+    let member = transpose(e, &member, 0, 1)?;
+    let member = unsqueeze(e, &member, 1)?;
+    let columns = unsqueeze(e, x, 0)?;
+    let zero = super::full(e, crate::Scalar::int(x_ty.dtype, 0), &[])?;
+    let spread = super::select(e, &member, &columns, &zero)?;
+    let dims = DotDims { lhs_contract: vec![2], rhs_contract: vec![0], ..DotDims::default() };
+    dot(e, &spread, y, dims)
+}
+
+/// True in `[rows, groups]` where a row belongs to a group.
+#[track_caller]
+fn group_members<E: Emit>(e: &mut E, rows: &Dim, groups: &Dim, ends: &E::Value) -> Built<E> {
+    let dtype = e.ty(ends).dtype;
+    let row = super::iota(e, dtype, std::slice::from_ref(rows), 0)?;
+    let group = super::bucketize(e, &row, ends, true, dtype)?;
+    let group = unsqueeze(e, &group, 1)?;
+    let each = super::iota(e, dtype, std::slice::from_ref(groups), 0)?;
+    super::compare(e, CompareOp::Eq, &group, &each)
 }

@@ -2,7 +2,8 @@
 //! device. Streams below 2³¹ are the caller's; the others serve second draws.
 
 use super::{
-    Built, Emit, add_scalar, and, cast, compare_scalar, cos, full, full_like, log, mul, mul_scalar, select, shr, sqrt,
+    Built, Emit, add_scalar, and, cast, compare_scalar, cos, full, full_like, log, mul, mul_scalar, not, select, shr,
+    sqrt,
 };
 use crate::{CompareOp, DType, Dim, Op, Scalar};
 use std::f64::consts::TAU;
@@ -62,15 +63,28 @@ pub fn bernoulli<E: Emit>(e: &mut E, seed: &E::Value, shape: &[Dim], stream: u32
 /// x with each element zeroed with a probability and the others scaled up to keep the mean.
 #[track_caller]
 pub fn dropout<E: Emit>(e: &mut E, x: &E::Value, seed: &E::Value, stream: u32, probability: f64) -> Built<E> {
+    Ok(dropout_with_mask(e, x, seed, stream, probability)?.0)
+}
+
+/// [`dropout`], and true where an element was kept.
+#[track_caller]
+pub fn dropout_with_mask<E: Emit>(
+    e: &mut E,
+    x: &E::Value,
+    seed: &E::Value,
+    stream: u32,
+    probability: f64,
+) -> Result<(E::Value, E::Value), E::Error> {
+    let shape = e.ty(x).shape;
     if probability <= 0.0 {
-        return Ok(x.clone());
+        return Ok((x.clone(), full(e, Scalar::bool(true), &shape)?));
     }
     let zero = full_like(e, x, 0.0)?;
     if probability >= 1.0 {
-        return Ok(zero);
+        return Ok((zero, full(e, Scalar::bool(false), &shape)?));
     }
-    let shape = e.ty(x).shape;
     let dropped = bernoulli(e, seed, &shape, stream, probability)?;
     let scaled = mul_scalar(e, x, 1.0 / (1.0 - probability))?;
-    select(e, &dropped, &zero, &scaled)
+    let y = select(e, &dropped, &zero, &scaled)?;
+    Ok((y, not(e, &dropped)?))
 }

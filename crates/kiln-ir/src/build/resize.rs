@@ -2,7 +2,7 @@
 
 use super::{
     Built, Emit, add, along_axis, cast, constant_f64, constant_i64, fail, index_select, mul, repeat_interleave, sub,
-    widen,
+    transform_axis, widen,
 };
 use crate::{DType, Dim, TypeError};
 
@@ -105,4 +105,127 @@ pub fn interpolate_linear<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize], ali
         y = add(e, &low, &step)?;
     }
     cast(e, &y, dtype)
+}
+
+/// The shape of the curve through neighbours that [`resample`] draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// A straight line between two.
+    Linear,
+    /// A cubic through four.
+    Cubic,
+}
+
+/// How [`resample`] resizes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResampleOptions {
+    /// The curve through neighbours.
+    pub filter: Filter,
+    /// The outermost elements keep their places; otherwise elements are areas and the edges of the whole agree.
+    pub align_corners: bool,
+    /// When shrinking, average over all that falls on a new element, so that nothing finer is left to alias.
+    pub antialias: bool,
+    /// New elements an old one, an axis, where that is not the quotient of the sizes.
+    pub scales: Option<Vec<f64>>,
+}
+
+/// The last axes, of constant length, resized by weighted sums of neighbours: a product with a matrix of weights for each.
+#[track_caller]
+pub fn resample<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize], options: &ResampleOptions) -> Built<E> {
+    const NAME: &str = "resample";
+    let (first, lengths) = lengths(e, NAME, x, sizes)?;
+    let (mut y, dtype) = widen(e, x)?;
+    let wide: DType = e.ty(&y).dtype;
+    if let Some(scales) = options.scales.as_ref().filter(|scales| scales.len() != sizes.len()) {
+        let (got, expected) = (scales.len(), sizes.len());
+        return fail::<_, E>(NAME, TypeError::AttributeLength { attribute: "scales", got, expected });
+    }
+    // From the last axis, as PyTorch does.
+    for (i, (&size, length)) in sizes.iter().zip(lengths).enumerate().rev() {
+        let length = match length {
+            Some(length) if length > 0 => length,
+            _ => {
+                let ty = e.ty(x);
+                return fail::<_, E>(NAME, TypeError::BadAttribute { what: "a symbolic or empty size", ty });
+            }
+        };
+        let step = match &options.scales {
+            _ if options.align_corners && size > 1 => (length - 1) as f64 / (size - 1) as f64,
+            _ if options.align_corners => 0.0,
+            Some(scales) if scales[i] > 0.0 => 1.0 / scales[i],
+            _ => length as f64 / size as f64,
+        };
+        if step == 1.0 && size == length {
+            continue;
+        }
+        let weights = if options.antialias {
+            antialiased_weights(options.filter, length, size, step)
+        } else {
+            point_weights(options, length, size, step)
+        };
+        let weights = constant_f64(e, wide, &[length, size], &weights)?;
+        y = transform_axis(e, &y, first + i, &weights)?;
+    }
+    cast(e, &y, dtype)
+}
+
+/// A cubic convolution's weight at a distance from the middle; `a` is its slope at distance 1.
+fn cubic_weight(distance: f64, a: f64) -> f64 {
+    let d = distance.abs();
+    if d < 1.0 {
+        ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
+    } else if d < 2.0 {
+        (((d - 5.0) * d + 8.0) * d - 4.0) * a
+    } else {
+        0.0
+    }
+}
+
+/// `[length, size]`: what each old element contributes to each new one, where the curve is read at points. Neighbours beyond
+/// the edge are the edge.
+fn point_weights(options: &ResampleOptions, length: usize, size: usize, step: f64) -> Vec<f64> {
+    let mut weights = vec![0.0; length * size];
+    for k in 0..size {
+        let place = if options.align_corners { k as f64 * step } else { (k as f64 + 0.5) * step - 0.5 };
+        // A line is not drawn beyond the first element, a cubic is.
+        let place = if options.filter == Filter::Linear { place.max(0.0) } else { place };
+        let (below, t) = (place.floor(), place - place.floor());
+        let taps: &[(i64, f64)] = match options.filter {
+            Filter::Linear => &[(0, 1.0 - t), (1, t)],
+            Filter::Cubic => &[-1i64, 0, 1, 2].map(|tap| (tap, cubic_weight(tap as f64 - t, -0.75))),
+        };
+        for &(tap, weight) in taps {
+            let neighbour = (below as i64 + tap).clamp(0, length as i64 - 1) as usize;
+            weights[neighbour * size + k] += weight;
+        }
+    }
+    weights
+}
+
+/// `[length, size]`: what each old element contributes to each new one, where the curve is as wide as a new element.
+fn antialiased_weights(filter: Filter, length: usize, size: usize, step: f64) -> Vec<f64> {
+    let radius = match filter {
+        Filter::Linear => 1.0,
+        Filter::Cubic => 2.0,
+    };
+    let width = step.max(1.0);
+    let support = radius * width;
+    let mut weights = vec![0.0; length * size];
+    for k in 0..size {
+        let center = step * (k as f64 + 0.5);
+        let start = ((center - support + 0.5) as i64).max(0) as usize;
+        let end = ((center + support + 0.5) as i64).clamp(0, length as i64) as usize;
+        let at = |j: usize| {
+            let distance = (j as f64 - center + 0.5) / width;
+            match filter {
+                Filter::Linear => (1.0 - distance.abs()).max(0.0),
+                Filter::Cubic => cubic_weight(distance, -0.5),
+            }
+        };
+        let total: f64 = (start..end).map(at).sum();
+        for j in start..end {
+            weights[j * size + k] = if total == 0.0 { 0.0 } else { at(j) / total };
+        }
+    }
+    weights
 }

@@ -1,0 +1,234 @@
+//! Every PyTorch op that captured models use has an expression over the primitives, and the reference interpreter gives for
+//! it what PyTorch gives.
+//!
+//! `ops.txt` lists the ops; `reference.txt`, written by `make_reference.py`, holds calls and their results; the modules named
+//! for kinds of ops hold the expressions, and `docs/op-coverage.md` is a table of them (`KILN_BLESS=1` rewrites it).
+
+mod attention;
+mod complex;
+mod context;
+mod create;
+mod index;
+mod norm;
+mod pointwise;
+mod pool;
+mod product;
+mod random;
+mod reduce;
+mod reference;
+mod sample;
+mod size;
+mod view;
+
+use context::{Context, Entry, Value};
+use kiln_ir::build::GraphBuilder;
+use kiln_ir::{DType, HostTensor, OpKind, Scalar, TensorType, Tolerance};
+use reference::{Call, Expected};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const OPS: &str = include_str!("ops.txt");
+const REFERENCE: &str = include_str!("reference.txt");
+
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    [
+        view::ENTRIES,
+        create::ENTRIES,
+        pointwise::ENTRIES,
+        size::ENTRIES,
+        reduce::ENTRIES,
+        index::ENTRIES,
+        product::ENTRIES,
+        complex::ENTRIES,
+        norm::ENTRIES,
+        pool::ENTRIES,
+        sample::ENTRIES,
+        attention::ENTRIES,
+        random::ENTRIES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+fn find(op: &str) -> Option<&'static Entry> {
+    entries().find(|entry| entry.ops.contains(&op))
+}
+
+/// The ops of `ops.txt` under their headings.
+fn op_names() -> impl Iterator<Item = &'static str> {
+    OPS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
+/// Runs a call's expression; gives what is wrong, or the primitives it takes. An argument that is not what its expression
+/// takes it for is wrong too, and must not hide what comes after.
+fn run(call: &Call) -> Result<BTreeSet<OpKind>, String> {
+    std::panic::catch_unwind(|| run_unguarded(call)).unwrap_or_else(|cause| {
+        let text = cause.downcast_ref::<String>().cloned();
+        Err(text.or(cause.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default())
+    })
+}
+
+fn run_unguarded(call: &Call) -> Result<BTreeSet<OpKind>, String> {
+    let entry = find(&call.op).ok_or("has no expression")?;
+    let mut b = GraphBuilder::new();
+    let mut inputs = vec![HostTensor::scalar(Scalar::int(DType::I64, 20))];
+    let seed = b.input(TensorType::fixed(DType::I64, &[])).map_err(|e| e.to_string())?;
+    let mut values = Vec::new();
+    for (_, tensor) in &call.tensors {
+        let Some(tensor) = tensor else {
+            values.push(None);
+            continue;
+        };
+        let id = b.input(TensorType::fixed(tensor.data.dtype(), tensor.data.shape())).map_err(|e| e.to_string())?;
+        inputs.push(tensor.data.clone());
+        values.push(Some(Value { id, complex: tensor.complex }));
+    }
+    let mut context = Context { b, call, values, seed };
+    let results = (entry.build)(&mut context).map_err(|e| e.to_string())?;
+    let mut b = context.b;
+    results.iter().for_each(|value| b.output(value.id));
+    let graph = b.finish();
+    graph.verify().map_err(|e| e.to_string())?;
+    for (id, node) in graph.iter() {
+        if !node.source.file.contains("/tests/") {
+            return Err(format!("{id} = {} is blamed on {}", node.op.kind().name(), node.source));
+        }
+    }
+    let outputs = size::run(&graph, &inputs).map_err(|e| e.to_string())?;
+    if outputs.len() != call.expected.len() {
+        return Err(format!("{} results, expected {}", outputs.len(), call.expected.len()));
+    }
+    for (i, ((got, value), want)) in outputs.iter().zip(&results).zip(&call.expected).enumerate() {
+        check(got, value.complex, want).map_err(|e| format!("result {i}: {e}"))?;
+    }
+    Ok(graph.nodes().iter().map(|node| node.op.kind()).filter(|kind| *kind != OpKind::Input).collect())
+}
+
+fn check(got: &HostTensor, complex: bool, want: &Expected) -> Result<(), String> {
+    match want {
+        Expected::Nothing => Ok(()),
+        Expected::Value(want) => {
+            if complex != want.complex {
+                return Err(format!("complex: {complex}, expected {}", want.complex));
+            }
+            // The reference has eight digits of f32.
+            let tolerance = Tolerance::of(got.dtype());
+            got.compare(&want.data, tolerance).map_err(|e| e.to_string())
+        }
+        Expected::Undefined(dtype, shape) => {
+            let right = got.dtype() == *dtype && got.shape() == shape;
+            right.then_some(()).ok_or_else(|| format!("{}{:?}", got.dtype(), got.shape()))
+        }
+        Expected::Random { dtype, shape, mean, variance, low, high } => {
+            if got.dtype() != *dtype || got.shape() != shape {
+                return Err(format!("{}{:?}", got.dtype(), got.shape()));
+            }
+            let values = got.to_f64();
+            let n = values.len() as f64;
+            let got_mean = values.iter().sum::<f64>() / n;
+            let got_variance = values.iter().map(|v| (v - got_mean).powi(2)).sum::<f64>() / n;
+            let outside = values.iter().find(|v| *v < low || *v > high);
+            // Four standard errors of a mean, and a tenth of a variance.
+            let allowed = 4.0 * (variance / n).sqrt();
+            if (got_mean - mean).abs() > allowed || (got_variance / variance - 1.0).abs() > 0.1 || outside.is_some() {
+                return Err(format!("mean {got_mean}, variance {got_variance}, outside its bounds {outside:?}"));
+            }
+            let distinct: BTreeSet<u64> = values.iter().map(|v| v.to_bits()).collect();
+            if distinct.len() < 2 {
+                return Err("all elements are the same".into());
+            }
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn every_op_has_an_expression_and_a_case() {
+    let calls = reference::parse(REFERENCE);
+    let named: BTreeSet<&str> = op_names().collect();
+    assert_eq!(named.len(), op_names().count(), "an op is listed twice");
+    let expressed: BTreeSet<&str> = entries().flat_map(|entry| entry.ops).copied().collect();
+    assert_eq!(expressed.len(), entries().map(|entry| entry.ops.len()).sum::<usize>(), "an op has two expressions");
+    let called: BTreeSet<&str> = calls.iter().map(|call| &call.op[..]).collect();
+    let missing: Vec<_> = named.difference(&expressed).collect();
+    assert!(missing.is_empty(), "without an expression: {missing:?}");
+    let missing: Vec<_> = named.difference(&called).collect();
+    assert!(missing.is_empty(), "without a case in reference.txt: {missing:?}");
+    let surplus: Vec<_> = expressed.union(&called).filter(|op| !named.contains(*op)).collect();
+    assert!(surplus.is_empty(), "not in ops.txt: {surplus:?}");
+}
+
+#[test]
+fn every_case_gives_what_pytorch_gives() {
+    let calls = reference::parse(REFERENCE);
+    let failures: Vec<String> = calls
+        .iter()
+        .filter_map(|call| run(call).err().map(|e| format!("{} (reference.txt:{}): {e}", call.op, call.line)))
+        .collect();
+    assert!(failures.is_empty(), "{} of {} cases fail:\n{}", failures.len(), calls.len(), failures.join("\n"));
+}
+
+/// The table of `docs/op-coverage.md`.
+fn table() -> String {
+    let calls = reference::parse(REFERENCE);
+    let mut primitives: BTreeMap<&str, BTreeSet<OpKind>> = BTreeMap::new();
+    let mut cases: BTreeMap<&str, usize> = BTreeMap::new();
+    for call in &calls {
+        let used = run(call).unwrap_or_default();
+        primitives.entry(&call.op).or_default().extend(used);
+        *cases.entry(&call.op).or_default() += 1;
+    }
+    let mut text = String::from(INTRODUCTION);
+    for line in OPS.lines().filter(|line| !line.is_empty()) {
+        if let Some(heading) = line.strip_prefix("# ") {
+            text += &format!(
+                "\n## {heading}\n\n| PyTorch op | Kiln expression | Primitives | Cases |\n|---|---|---|---|\n"
+            );
+            continue;
+        }
+        let expression = find(line).map_or("", |entry| entry.text);
+        let names: Vec<String> = primitives.get(line).into_iter().flatten().map(|kind| kind.name()).collect();
+        let count = cases.get(line).copied().unwrap_or(0);
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(" ") };
+        text += &format!("| `{line}` | {expression} | {names} | {count} |\n");
+    }
+    text
+}
+
+const INTRODUCTION: &str = "\
+# PyTorch ops as Kiln expressions
+
+Every op that PyTorch's captured graphs of several hundred models contain, with the expression that Kiln gives it: a
+primitive, or a function of `kiln_ir::build` over primitives. The test `coverage` of `kiln-ir` runs each of them through the
+reference interpreter on the calls of `crates/kiln-ir/tests/coverage/reference.txt` and compares with what PyTorch gave; it
+also writes this file (`KILN_BLESS=1 cargo test -p kiln-ir --test coverage`). *Primitives* are those that the tested calls
+come to.
+";
+
+#[test]
+fn the_table_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/op-coverage.md");
+    let table = table();
+    if std::env::var_os("KILN_BLESS").is_some() {
+        std::fs::write(&path, &table).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == table, "docs/op-coverage.md is out of date; KILN_BLESS=1 rewrites it");
+}
+
+#[test]
+fn the_table_names_functions_that_exist() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/build");
+    let mut source = String::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        source += &std::fs::read_to_string(file.unwrap().path()).unwrap();
+    }
+    let primitives: BTreeSet<String> = OpKind::all().into_iter().map(|kind| kind.name()).collect();
+    for entry in entries() {
+        for name in entry.text.split('`').skip(1).step_by(2) {
+            let function = source.contains(&format!("pub fn {name}<")) || source.contains(&format!(" {name} = "));
+            let dim = name.starts_with("Dim");
+            assert!(function || dim || primitives.contains(name), "{:?} names '{name}'", entry.ops);
+        }
+    }
+}
