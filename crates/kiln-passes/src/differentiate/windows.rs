@@ -3,12 +3,8 @@
 use super::indexing::scatter_add;
 use super::reduce::products_of_others;
 use super::views::{cut, inverse, spread, view};
-use super::zeros;
-use kiln_ir::build::{
-    Built, Emit, add, add_scalar, and, binary, binary_scalar, cast, compare, compare_scalar, iota, mul, mul_scalar,
-    permute, reshape, select, size_value, sub_scalar,
-};
-use kiln_ir::{ArgKind, BinaryOp, CompareOp, DType, Dim, Op, ReduceKind, Scalar, TensorType, WindowDims};
+use kiln_ir::build::{Built, Emit, add, binary_scalar, cast, iota, mul, mul_scalar, permute, reshape, size_value};
+use kiln_ir::{ArgKind, BinaryOp, DType, Dim, Op, ReduceKind, Scalar, TensorType, WindowDims};
 
 /// The cotangent of x.
 pub(super) fn reduce_window<E: Emit>(
@@ -153,7 +149,7 @@ fn extreme<E: Emit>(
         dilation: order.iter().map(|&a| dims.dilation[a]).collect(),
         padding: order.iter().map(|&a| dims.padding[a]).collect(),
     };
-    let (x, mut g) = (permute(e, x, &order)?, permute(e, g, &order)?);
+    let (x, g) = (permute(e, x, &order)?, permute(e, g, &order)?);
     let (x_ty, out) = (e.ty(&x), e.ty(&g).shape);
     let (windows, _) = taps(e, kind, &dims, &x, &g)?;
     let taps: usize = dims.size.iter().product();
@@ -161,60 +157,41 @@ fn extreme<E: Emit>(
     let windows = reshape(e, &windows, &line)?;
     let chosen = e.emit(Op::ArgReduce { kind: arg, axis: rank }, &[windows])?;
     let chosen = reshape(e, &chosen, &out)?;
+    // Places are counted in the padded x: what a window gives to padding is cut off at the end.
+    let low: Vec<Dim> = dims.padding.iter().map(|p| Dim::from(p.0)).collect();
+    let padded = x_ty.shape.iter().zip(&dims.padding).map(|(n, &(low, high))| n + Dim::from(low) + Dim::from(high));
+    let padded: Vec<Dim> = padded.collect();
     let mut flat: Option<E::Value> = None;
-    let mut inside: Option<E::Value> = None;
     let mut after = taps;
     for axis in first..rank {
-        let length = &x_ty.shape[axis];
+        let (size, stride, dilation) = (dims.size[axis], dims.stride[axis], dims.dilation[axis]);
         let mut place = iota(e, DType::I64, &out, axis)?;
-        if dims.stride[axis] > 1 {
-            place = mul_scalar(e, &place, dims.stride[axis] as f64)?;
+        if stride > 1 {
+            place = mul_scalar(e, &place, stride as f64)?;
         }
-        let size = dims.size[axis];
         if size > 1 {
             let outermost = after == taps;
             after /= size;
-            let mut tap =
-                if after > 1 { binary_scalar(e, BinaryOp::Div, &chosen, after as f64)? } else { chosen.clone() };
+            let mut tap = chosen.clone();
+            if after > 1 {
+                tap = binary_scalar(e, BinaryOp::Div, &tap, after as f64)?;
+            }
             if !outermost {
                 tap = binary_scalar(e, BinaryOp::Rem, &tap, size as f64)?;
             }
-            if dims.dilation[axis] > 1 {
-                tap = mul_scalar(e, &tap, dims.dilation[axis] as f64)?;
+            if dilation > 1 {
+                tap = mul_scalar(e, &tap, dilation as f64)?;
             }
             place = add(e, &place, &tap)?;
-        }
-        let (low, high) = dims.padding[axis];
-        if low > 0 {
-            place = sub_scalar(e, &place, low as f64)?;
-        }
-        if low + high > 0 {
-            // A window in which nothing but padding is extreme gives its cotangent to nobody.
-            let length = size_value(e, length, DType::I64)?;
-            let above = compare_scalar(e, CompareOp::Ge, &place, 0.0)?;
-            let below = compare(e, CompareOp::Lt, &place, &length)?;
-            let within = and(e, &above, &below)?;
-            inside = Some(match inside {
-                Some(others) => and(e, &others, &within)?,
-                None => within,
-            });
-            let last = add_scalar(e, &length, -1.0)?;
-            place = binary_scalar(e, BinaryOp::Max, &place, 0.0)?;
-            place = binary(e, BinaryOp::Min, &place, &last)?;
         }
         flat = Some(match flat {
             None => place,
             Some(outer) => {
-                let length = size_value(e, length, DType::I64)?;
+                let length = size_value(e, &padded[axis], DType::I64)?;
                 let scaled = mul(e, &outer, &length)?;
                 add(e, &scaled, &place)?
             }
         });
-    }
-    if let Some(inside) = inside {
-        let ty = e.ty(&g);
-        let zero = zeros(e, &ty)?;
-        g = select(e, &inside, &g, &zero)?;
     }
     let joined = |shape: &[Dim]| -> Vec<Dim> {
         let last = shape[first..].iter().cloned().product();
@@ -224,8 +201,9 @@ fn extreme<E: Emit>(
     let Some(flat) = flat else { return Ok(g) };
     let index = reshape(e, &flat, &joined(&out))?;
     let values = reshape(e, &g, &joined(&out))?;
-    let ty = TensorType::new(x_ty.dtype, joined(&x_ty.shape));
+    let ty = TensorType::new(x_ty.dtype, joined(&padded));
     let d = scatter_add(e, first, &ty, &index, &values)?;
-    let d = reshape(e, &d, &x_ty.shape)?;
+    let d = reshape(e, &d, &padded)?;
+    let d = cut(e, &d, &low, &x_ty.shape)?;
     permute(e, &d, &inverse(&order))
 }
