@@ -13,7 +13,7 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 //!
-//! Invariants: a tensor's elements never change; nothing above [`backend`] knows which device it works for; every
+//! Invariants: a tensor's elements never change; nothing above [`backend()`] knows which device it works for; every
 //! error names the user's line.
 
 pub mod backend;
