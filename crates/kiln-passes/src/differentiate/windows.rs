@@ -163,7 +163,7 @@ fn extreme<E: Emit>(
     let padded: Vec<Dim> = padded.collect();
     let mut flat: Option<E::Value> = None;
     let mut after = taps;
-    for axis in first..rank {
+    for (axis, length) in padded.iter().enumerate().skip(first) {
         let (size, stride, dilation) = (dims.size[axis], dims.stride[axis], dims.dilation[axis]);
         let mut place = iota(e, DType::I64, &out, axis)?;
         if stride > 1 {
@@ -187,7 +187,7 @@ fn extreme<E: Emit>(
         flat = Some(match flat {
             None => place,
             Some(outer) => {
-                let length = size_value(e, &padded[axis], DType::I64)?;
+                let length = size_value(e, length, DType::I64)?;
                 let scaled = mul(e, &outer, &length)?;
                 add(e, &scaled, &place)?
             }
