@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn every_shape() {
-        for vectors in [false, cfg!(target_arch = "x86_64") && std::is_x86_feature_detected!("avx2")] {
+        for vectors in [false, crate::features::detect().isa != crate::features::Isa::Portable] {
             for (rows, columns) in (0..=16).flat_map(|r| (0..=16).map(move |c| (r, c))) {
                 let source: Vec<u32> = (0..16 * 40).collect();
                 let mut target = vec![u32::MAX; 16 * 16];
