@@ -2,9 +2,9 @@
 
 use super::scatter::lowest;
 use super::{
-    Built, Emit, add, add_scalar, and, argmax, binary_scalar, broadcast_to, cast, compare, constant_f64, div,
-    div_scalar, fail, flatten, full, full_like, iota, is_nan, max_over, mean, mul, mul_scalar, or, size_value,
-    slice_axis, squeeze, transform_axis, transpose, widen,
+    Built, Emit, add, add_scalar, and, argmax, binary_scalar, broadcast_to, cast, compare, constant_f64, constant_i64,
+    div, div_scalar, fail, flatten, full, full_like, gather, index_select, iota, is_nan, max_over, mean, mul,
+    mul_scalar, or, permute, reshape, size_value, slice_axis, squeeze, sub, transform_axis, transpose, widen,
 };
 use crate::{BinaryOp, CompareOp, DType, Dim, Op, ReduceKind, Scalar, TypeError, WindowDims};
 
@@ -19,7 +19,7 @@ pub struct PoolOptions {
     pub padding: Vec<usize>,
     /// Spacing inside the window.
     pub dilation: Vec<usize>,
-    /// A last window that is not full counts too; needs constant sizes.
+    /// A last window that is not full counts too.
     pub ceil: bool,
 }
 
@@ -37,7 +37,8 @@ impl PoolOptions {
 }
 
 /// The windows as a primitive has them, for a tensor of this shape: `(low, high)` padding, the high one with what an
-/// incomplete last window needs beyond the padding.
+/// incomplete last window needs beyond the padding. Where a size is symbolic that is as much as it may need, and
+/// [`cut_windows`] removes a window too many.
 #[track_caller]
 pub(super) fn window_dims<E: Emit>(
     e: &E,
@@ -71,21 +72,22 @@ pub(super) fn window_dims<E: Emit>(
         }
         let mut high = padding;
         if options.ceil {
-            let Some(length) = ty.shape[first + i].as_usize() else {
-                return fail::<_, E>(name, TypeError::BadAttribute { what: "rounding up a symbolic size", ty });
-            };
             let extent = (size - 1) * dilation + 1;
-            let padded = length + 2 * padding;
-            if padded < extent {
-                let (window, padded) = (Dim::from(extent), Dim::from(padded));
-                return fail::<_, E>(name, TypeError::WindowTooLarge { axis: first + i, window, padded, ty });
-            }
-            let mut count = (padded - extent).div_ceil(stride) + 1;
-            // The last window must begin inside the input or the padding before it.
-            if (count - 1) * stride >= length + padding {
-                count -= 1;
-            }
-            high = ((count - 1) * stride + extent).saturating_sub(length + padding);
+            high = match ty.shape[first + i].as_usize() {
+                None => padding + stride - 1,
+                Some(length) if length + 2 * padding < extent => {
+                    let (window, padded) = (Dim::from(extent), Dim::from(length + 2 * padding));
+                    return fail::<_, E>(name, TypeError::WindowTooLarge { axis: first + i, window, padded, ty });
+                }
+                Some(length) => {
+                    let mut count = (length + 2 * padding - extent).div_ceil(stride) + 1;
+                    // The last window must begin inside the input or the padding before it.
+                    if (count - 1) * stride >= length + padding {
+                        count -= 1;
+                    }
+                    ((count - 1) * stride + extent).saturating_sub(length + padding)
+                }
+            };
         }
         dims.size.push(size);
         dims.stride.push(stride);
@@ -95,11 +97,27 @@ pub(super) fn window_dims<E: Emit>(
     Ok(dims)
 }
 
+/// Results for windows of x without those of a window that begins behind x and the padding before it, which rounding up
+/// symbolic sizes may have made.
+#[track_caller]
+fn cut_windows<E: Emit>(e: &mut E, y: &E::Value, x: &E::Value, options: &PoolOptions) -> Built<E> {
+    let (sizes, windows) = (e.ty(x).shape, e.ty(y).shape);
+    let first = sizes.len() - options.size.len();
+    let mut y = y.clone();
+    for (i, size) in sizes[first..].iter().enumerate().filter(|(_, size)| options.ceil && size.as_const().is_none()) {
+        let most = (size + options.padding[i] as i64).ceil_div(&Dim::from(options.stride[i]));
+        let count = Dim::min(&windows[first + i], &most);
+        y = slice_axis(e, &y, first + i, &Dim::from(0), &count, 1)?;
+    }
+    Ok(y)
+}
+
 /// The largest element of each window.
 #[track_caller]
 pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
     let dims = window_dims(e, "max_pool", x, options)?;
-    e.emit(Op::ReduceWindow { kind: ReduceKind::Max, dims }, std::slice::from_ref(x))
+    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Max, dims }, std::slice::from_ref(x))?;
+    cut_windows(e, &y, x, options)
 }
 
 /// The sum of each window.
@@ -107,7 +125,8 @@ pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Buil
 pub fn sum_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
     let dims = window_dims(e, "sum_pool", x, options)?;
     let (x, dtype) = widen(e, x)?;
-    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims }, &[x])?;
+    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims }, std::slice::from_ref(&x))?;
+    let y = cut_windows(e, &y, &x, options)?;
     cast(e, &y, dtype)
 }
 
@@ -198,7 +217,7 @@ pub fn max_pool_with_offsets<E: Emit>(
     }
     let offsets = argmax(e, &found, last, false)?;
     let values = squeeze(e, &largest, &[last])?;
-    Ok((values, offsets))
+    Ok((cut_windows(e, &values, x, options)?, cut_windows(e, &offsets, x, options)?))
 }
 
 /// The windows of the last axes, from `first`, each joined into a new last axis.
@@ -258,8 +277,7 @@ pub fn pool_indices<E: Emit>(e: &mut E, offsets: &E::Value, lengths: &[Dim], opt
     Ok(index)
 }
 
-/// Means over windows that divide the last axes into the given numbers of parts, as even as can be. A size must be constant
-/// unless it is reduced to 1.
+/// Means over windows that divide the last axes into the given numbers of parts, as even as can be.
 #[track_caller]
 pub fn adaptive_avg_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> Built<E> {
     const NAME: &str = "adaptive_avg_pool";
@@ -281,30 +299,111 @@ pub fn adaptive_avg_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> B
             y = mean(e, &y, &[axis], true)?;
             continue;
         }
-        let Some(length) = ty.shape[axis].as_usize() else {
-            return fail::<_, E>(NAME, TypeError::BadAttribute { what: "a symbolic size", ty });
-        };
-        if parts > 0 && length % parts == 0 && length > 0 {
+        if let Some(length) = ty.shape[axis].as_usize().filter(|&n| parts > 0 && n > 0 && n % parts == 0) {
             let mut size = vec![1; ty.rank() - axis];
             size[0] = length / parts;
             y = avg_pool(e, &y, &PoolOptions::new(&size), true)?;
             continue;
         }
         // Windows of unequal length: a product with a matrix of weights.
-        let weights = adaptive_weights(length, parts);
-        let weights = constant_f64(e, wide, &[parts, length], &weights)?;
+        let weights = adaptive_weights(e, &ty.shape[axis], &Dim::from(parts), wide)?;
         let weights = transpose(e, &weights, 0, 1)?;
         y = transform_axis(e, &y, axis, &weights)?;
     }
     cast(e, &y, dtype)
 }
 
+/// Where part number `part` of an axis begins and ends, if it is divided as evenly as can be.
+fn adaptive_bounds(length: usize, parts: usize, part: usize) -> (usize, usize) {
+    (part * length / parts, ((part + 1) * length).div_ceil(parts))
+}
+
 /// `[parts, length]`: what each element of an axis contributes to the mean of each part.
-pub(super) fn adaptive_weights(length: usize, parts: usize) -> Vec<f64> {
-    let mut weights = vec![0.0; parts * length];
-    for part in 0..parts {
-        let (start, end) = (part * length / parts, ((part + 1) * length).div_ceil(parts));
-        weights[part * length + start..part * length + end].fill(1.0 / (end - start) as f64);
+#[track_caller]
+pub(super) fn adaptive_weights<E: Emit>(e: &mut E, length: &Dim, parts: &Dim, dtype: DType) -> Built<E> {
+    if let (Some(length), Some(parts)) = (length.as_usize(), parts.as_usize()) {
+        let mut weights = vec![0.0; parts * length];
+        for part in 0..parts {
+            let (start, end) = adaptive_bounds(length, parts, part);
+            weights[part * length + start..part * length + end].fill(1.0 / (end - start) as f64);
+        }
+        return constant_f64(e, dtype, &[parts, length], &weights);
     }
-    weights
+    // The same bounds, of sizes that the run will know.
+    let shape = [parts.clone(), length.clone()];
+    let (part, place) = (iota(e, DType::I64, &shape, 0)?, iota(e, DType::I64, &shape, 1)?);
+    let (size, count) = (size_value(e, length, DType::I64)?, size_value(e, parts, DType::I64)?);
+    let start = mul(e, &part, &size)?;
+    let end = add(e, &start, &size)?;
+    let end = add(e, &end, &count)?;
+    let end = add_scalar(e, &end, -1.0)?;
+    let (start, end) = (div(e, &start, &count)?, div(e, &end, &count)?);
+    let after = compare(e, CompareOp::Ge, &place, &start)?;
+    let before = compare(e, CompareOp::Lt, &place, &end)?;
+    let inside = and(e, &after, &before)?;
+    let inside = cast(e, &inside, dtype)?;
+    let extent = sub(e, &end, &start)?;
+    let extent = cast(e, &extent, dtype)?;
+    div(e, &inside, &extent)
+}
+
+/// The largest elements of windows that divide the last axes, of constant sizes, into the given numbers of parts, as even as
+/// can be, and where they are in those axes joined: the first of equals.
+#[track_caller]
+pub fn adaptive_max_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> Result<(E::Value, E::Value), E::Error> {
+    const NAME: &str = "adaptive_max_pool";
+    let ty = e.ty(x);
+    let lengths: Option<Vec<usize>> = ty.shape.iter().rev().take(sizes.len()).rev().map(Dim::as_usize).collect();
+    let (first, lengths) = match (ty.rank().checked_sub(sizes.len()), lengths) {
+        (Some(first), Some(lengths)) if !sizes.is_empty() && lengths.iter().chain(sizes).all(|&n| n > 0) => {
+            (first, lengths)
+        }
+        _ => return fail::<_, E>(NAME, TypeError::BadAttribute { what: "a symbolic or empty size", ty }),
+    };
+    // Each part of an axis as long as the longest, by repeating its last element, which changes neither the largest nor where
+    // it is first; the flat place of each element goes along.
+    let mut windows = x.clone();
+    let mut places = iota(e, DType::I64, &[Dim::from(lengths.iter().product::<usize>())], 0)?;
+    places = reshape(e, &places, &ty.shape[first..])?;
+    for (i, (&length, &parts)) in lengths.iter().zip(sizes).enumerate() {
+        let bounds: Vec<(usize, usize)> = (0..parts).map(|part| adaptive_bounds(length, parts, part)).collect();
+        let longest = bounds.iter().map(|(start, end)| end - start).max().unwrap_or(1);
+        let taken = bounds.iter().flat_map(|&(start, end)| (0..longest).map(move |k| (start + k).min(end - 1) as i64));
+        let taken = constant_i64(e, &taken.collect::<Vec<_>>())?;
+        // Parts before, elements of a part behind all that is there.
+        windows = split_parts(e, &windows, first + i, &taken, parts, longest)?;
+        places = split_parts(e, &places, i, &taken, parts, longest)?;
+    }
+    let (windows, places) = (flatten_from(e, &windows, ty.rank())?, flatten_from(e, &places, sizes.len())?);
+    let offsets = argmax(e, &windows, ty.rank(), true)?;
+    let shape = e.ty(&windows).shape;
+    let places = broadcast_to(e, &places, &shape)?;
+    let values = gather(e, &windows, ty.rank(), &offsets)?;
+    let indices = gather(e, &places, ty.rank(), &offsets)?;
+    Ok((squeeze(e, &values, &[ty.rank()])?, squeeze(e, &indices, &[ty.rank()])?))
+}
+
+/// An axis replaced by parts, and a new last axis that counts the elements of a part.
+#[track_caller]
+fn split_parts<E: Emit>(
+    e: &mut E,
+    x: &E::Value,
+    axis: usize,
+    taken: &E::Value,
+    parts: usize,
+    longest: usize,
+) -> Built<E> {
+    let picked = index_select(e, x, axis, taken)?;
+    let mut shape = e.ty(&picked).shape;
+    shape.splice(axis..axis + 1, [Dim::from(parts), Dim::from(longest)]);
+    let split = reshape(e, &picked, &shape)?;
+    let order: Vec<usize> = (0..=axis).chain(axis + 2..shape.len()).chain([axis + 1]).collect();
+    permute(e, &split, &order)
+}
+
+/// The axes from `first` joined.
+#[track_caller]
+fn flatten_from<E: Emit>(e: &mut E, x: &E::Value, first: usize) -> Built<E> {
+    let last = e.ty(x).rank() - 1;
+    flatten(e, x, first, last)
 }

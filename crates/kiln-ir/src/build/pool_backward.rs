@@ -1,7 +1,7 @@
 //! Gradients of pooling, as functions of the gradient of its result.
 
 use super::pool::{adaptive_weights, divide_by_count};
-use super::{Built, Emit, PoolOptions, cast, constant_f64, fail, full, reshape, slice_axis, transform_axis, widen};
+use super::{Built, Emit, PoolOptions, cast, fail, full, reshape, slice_axis, transform_axis, widen};
 use crate::{ConvDims, Dim, Op, Scalar, ScatterKind, TensorType, TypeError};
 
 /// The gradient of a maximum pool: each window's goes to the place that [`super::max_pool_with_indices`] named, in a tensor
@@ -105,7 +105,7 @@ pub fn sum_pool_backward<E: Emit>(e: &mut E, gradient: &E::Value, shape: &[Dim],
 }
 
 /// The gradient of an adaptive mean pool, for an input of this shape, of which as many of the last axes were pooled as
-/// `axes` says. Pooled sizes must be constant.
+/// `axes` says.
 #[track_caller]
 pub fn adaptive_avg_pool_backward<E: Emit>(e: &mut E, gradient: &E::Value, shape: &[Dim], axes: usize) -> Built<E> {
     const NAME: &str = "adaptive_avg_pool_backward";
@@ -122,10 +122,7 @@ pub fn adaptive_avg_pool_backward<E: Emit>(e: &mut E, gradient: &E::Value, shape
         if *size == ty.shape[axis] {
             continue;
         }
-        let (Some(parts), Some(length)) = (ty.shape[axis].as_usize(), size.as_usize()) else {
-            return fail::<_, E>(NAME, TypeError::BadAttribute { what: "a symbolic size", ty });
-        };
-        let weights = constant_f64(e, ty.dtype, &[parts, length], &adaptive_weights(length, parts))?;
+        let weights = adaptive_weights(e, size, &ty.shape[axis], ty.dtype)?;
         y = transform_axis(e, &y, axis, &weights)?;
     }
     cast(e, &y, dtype)

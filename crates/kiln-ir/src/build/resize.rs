@@ -39,28 +39,57 @@ pub fn upsample_nearest<E: Emit>(e: &mut E, x: &E::Value, factors: &[usize]) -> 
 /// The last axes, of constant length, resized: each element is the one at `⌊i·length/size⌋`.
 #[track_caller]
 pub fn interpolate_nearest<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> Built<E> {
-    const NAME: &str = "interpolate_nearest";
+    resample_nearest(e, x, sizes, None, false)
+}
+
+/// The last axes, of constant length, resized: each element is the one at `⌊i·step⌋`, or `⌊(i + ½)·step⌋` if `centered`, where
+/// the step is the quotient of the lengths or, where scales are given, the reciprocal of an axis's scale.
+#[track_caller]
+pub fn resample_nearest<E: Emit>(
+    e: &mut E,
+    x: &E::Value,
+    sizes: &[usize],
+    scales: Option<&[f64]>,
+    centered: bool,
+) -> Built<E> {
+    const NAME: &str = "resample_nearest";
     let (first, lengths) = lengths(e, NAME, x, sizes)?;
+    check_scales(e, NAME, scales, sizes)?;
     let mut y = x.clone();
     for (i, (&size, length)) in sizes.iter().zip(lengths).enumerate() {
         let Some(length) = length else {
             let ty = e.ty(x);
             return fail::<_, E>(NAME, TypeError::BadAttribute { what: "a symbolic size", ty });
         };
-        if size == length {
-            continue;
-        }
-        if length > 0 && size % length == 0 {
-            y = repeat_interleave(e, &y, first + i, size / length)?;
-            continue;
-        }
         // In f32, as PyTorch computes the places.
-        let scale = length as f32 / size as f32;
-        let place = |k: usize| ((k as f32 * scale) as usize).min(length.saturating_sub(1)) as i64;
+        let step = match scales.map(|scales| scales[i]).filter(|&scale| scale > 0.0) {
+            Some(scale) => (1.0 / scale) as f32,
+            None => length as f32 / size as f32,
+        };
+        if length > 0 && size % length == 0 && step == length as f32 / size as f32 {
+            if size != length {
+                y = repeat_interleave(e, &y, first + i, size / length)?;
+            }
+            continue;
+        }
+        let shift = if centered { 0.5 } else { 0.0 };
+        let place = |k: usize| (((k as f32 + shift) * step) as usize).min(length.saturating_sub(1)) as i64;
         let index = constant_i64(e, &(0..size).map(place).collect::<Vec<_>>())?;
         y = index_select(e, &y, first + i, &index)?;
     }
     Ok(y)
+}
+
+/// Fails unless scales, where given, are one an axis.
+#[track_caller]
+fn check_scales<E: Emit>(_: &E, name: &'static str, scales: Option<&[f64]>, sizes: &[usize]) -> Result<(), E::Error> {
+    match scales {
+        Some(scales) if scales.len() != sizes.len() => {
+            let (got, expected) = (scales.len(), sizes.len());
+            fail::<_, E>(name, TypeError::AttributeLength { attribute: "scales", got, expected })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The last axes, of constant length, resized by a linear blend of neighbours. With `align_corners` the outermost elements
@@ -136,10 +165,7 @@ pub fn resample<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize], options: &Res
     let (first, lengths) = lengths(e, NAME, x, sizes)?;
     let (mut y, dtype) = widen(e, x)?;
     let wide: DType = e.ty(&y).dtype;
-    if let Some(scales) = options.scales.as_ref().filter(|scales| scales.len() != sizes.len()) {
-        let (got, expected) = (scales.len(), sizes.len());
-        return fail::<_, E>(NAME, TypeError::AttributeLength { attribute: "scales", got, expected });
-    }
+    check_scales(e, NAME, options.scales.as_deref(), sizes)?;
     // From the last axis, as PyTorch does.
     for (i, (&size, length)) in sizes.iter().zip(lengths).enumerate().rev() {
         let length = match length {

@@ -73,6 +73,25 @@ pub const ENTRIES: &[Entry] = &[
         },
     },
     Entry {
+        ops: &["aten.embedding_dense_backward.default"],
+        text: "`embedding_backward`",
+        build: |c| {
+            let (gradient, index) = (c.node("grad_output"), c.node("indices"));
+            let (entries, padding) = (Dim::from(c.call.int("num_weights")), c.call.int("padding_idx"));
+            let (padding, frequency) = ((padding >= 0).then_some(padding), c.call.flag("scale_grad_by_freq"));
+            one(build::embedding_backward(&mut c.b, &gradient, &index, &entries, padding, frequency)?)
+        },
+    },
+    Entry {
+        ops: &["aten.index_add.default"],
+        text: "`scatter_rows` of the source times alpha",
+        build: |c| {
+            let ((x, axis), index, source) = (along(c), c.node("index"), c.node("source"));
+            let source = build::mul_scalar(&mut c.b, &source, c.call.float("alpha"))?;
+            one(build::scatter_rows(&mut c.b, ScatterKind::Add, &x.id, axis, &index, &source)?)
+        },
+    },
+    Entry {
         ops: &["aten.scatter.src", "aten.scatter_add.default"],
         text: "`scatter`",
         build: |c| {

@@ -629,6 +629,40 @@ def roi_align(x, rois, scale, height, width, ratio, aligned):
     return out.float()
 
 
+def others():
+    x, w = f(7, 16, dtype=torch.bfloat16), f(3, 16, 8, dtype=torch.bfloat16)
+    offsets = torch.tensor([2, 2, 7], dtype=torch.int32)
+    case("aten._grouped_mm.default", x, w, offsets)
+    case("aten._grouped_mm.default", f(7, 8, dtype=torch.bfloat16).t(), f(7, 8, dtype=torch.bfloat16), offsets)
+    case("aten._weight_norm_interface.default", f(3, 2, 4), positive(1, 1, 4), 2)
+    case("aten.embedding_dense_backward.default", f(2, 4, 3), i(0, 5, 2, 4), 5, -1, False)
+    case("aten.embedding_dense_backward.default", f(6, 3), i(0, 4, 6), 4, 2, True)
+    case("aten.upsample_nearest1d.default", f(1, 2, 5), [7])
+    case("aten.upsample_nearest2d.default", f(1, 2, 3, 4), [6, 4])
+    case("aten.upsample_nearest2d.default", f(1, 1, 4, 4), [7, 6], 1.8, 1.6)
+    case("aten._upsample_nearest_exact2d.default", f(1, 1, 5, 4), [3, 7])
+    case("aten.upsample_linear1d.default", f(1, 2, 5), [7], False)
+    for corners in [False, True]:
+        case("aten.upsample_bilinear2d.default", f(1, 2, 3, 4), [5, 3], corners)
+        case("aten.upsample_bicubic2d.default", f(1, 1, 4, 5), [7, 3], corners)
+    case("aten.upsample_bilinear2d.default", f(1, 1, 4, 4), [7, 6], False, 1.8, 1.6)
+    case("aten.upsample_bicubic2d.default", f(1, 1, 4, 4), [7, 6], False, 1.8, 1.6)
+    case("aten.upsample_trilinear3d.default", f(1, 1, 2, 3, 2), [3, 2, 4], False)
+    case("aten._upsample_bilinear2d_aa.default", f(1, 1, 6, 5), [3, 7], False)
+    for size in [[2, 3], [3, 4], [1, 1]]:
+        case("aten.adaptive_max_pool2d.default", distinct(1, 2, 7, 5), size)
+    case("aten._adaptive_avg_pool3d.default", f(1, 1, 3, 4, 5), [2, 2, 3])
+    case("aten.im2col.default", f(1, 2, 5, 4), [2, 3], [2, 1], [1, 0], [1, 1])
+    case("aten.col2im.default", f(1, 12, 10), [5, 4], [2, 3], [2, 1], [1, 0], [1, 1])
+    case("aten.col2im.default", f(1, 8, 6), [5, 6], [2, 2], [1, 1], [0, 0], [2, 2])
+    case("aten.index_add.default", f(4, 3), 0, torch.tensor([2, 0, 2]), f(3, 3), alpha=2)
+    case("aten._fft_r2c.default", f(2, 6), [1], 0, True)
+    case("aten._fft_r2c.default", f(3, 5), [0, 1], 1, True)
+    case("aten._fft_r2c.default", f(2, 4), [1], 0, False)
+    case("aten._fft_c2r.default", c(2, 4), [1], 2, 6)
+    case("aten._fft_c2r.default", c(3, 3), [0, 1], 2, 5)
+
+
 def attention():
     forward = "aten._scaled_dot_product_flash_attention_for_cpu"
     for mask, causal, scale, lengths in [(False, False, None, (3, 4)), (True, False, 0.4, (3, 4)),
@@ -655,7 +689,7 @@ def random():
 
 
 for group in [views, creation, pointwise, sizes, reductions, indexing, products, complex_numbers, layers, attention,
-              random]:
+              random, others]:
     group()
 
 (HERE / "reference.txt").write_text("# Written by make_reference.py.\n" + "\n".join(lines) + "\n")

@@ -66,6 +66,16 @@ pub const ENTRIES: &[Entry] = &[
         },
     },
     Entry {
+        ops: &["aten._weight_norm_interface.default"],
+        text: "`weight_norm`",
+        build: |c| {
+            let (direction, magnitude) = (c.node("v"), c.node("g"));
+            let axis = c.axis(c.tensor("v"), c.call.int("dim"));
+            let (y, norms) = build::weight_norm(&mut c.b, &direction, &magnitude, axis)?;
+            Ok([y, norms].map(real).to_vec())
+        },
+    },
+    Entry {
         ops: &["aten._weight_norm_interface_backward.default"],
         text: "`weight_norm_backward`",
         build: |c| {

@@ -72,11 +72,37 @@ pub const ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        ops: &["aten._adaptive_avg_pool2d.default"],
+        ops: &["aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default"],
         text: "`adaptive_avg_pool`",
         build: |c| {
             let x = c.node("self");
             one(build::adaptive_avg_pool(&mut c.b, &x, &c.call.sizes("output_size"))?)
+        },
+    },
+    Entry {
+        ops: &["aten.adaptive_max_pool2d.default"],
+        text: "`adaptive_max_pool`",
+        build: |c| {
+            let x = c.node("self");
+            let (values, indices) = build::adaptive_max_pool(&mut c.b, &x, &c.call.sizes("output_size"))?;
+            Ok([values, indices].map(real).to_vec())
+        },
+    },
+    Entry {
+        ops: &["aten.im2col.default"],
+        text: "`image_to_columns`",
+        build: |c| {
+            let (x, options) = (c.node("self"), options(c));
+            one(build::image_to_columns(&mut c.b, &x, &options)?)
+        },
+    },
+    Entry {
+        ops: &["aten.col2im.default"],
+        text: "`columns_to_image`",
+        build: |c| {
+            let (x, options) = (c.node("self"), options(c));
+            let sizes: Vec<Dim> = c.call.ints("output_size").into_iter().map(Dim::from).collect();
+            one(build::columns_to_image(&mut c.b, &x, &sizes, &options)?)
         },
     },
     Entry {

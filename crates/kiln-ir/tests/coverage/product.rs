@@ -43,6 +43,17 @@ pub const ENTRIES: &[Entry] = &[
         },
     },
     Entry {
+        ops: &["aten._grouped_mm.default"],
+        text: "`grouped_matmul`; of two matrices `grouped_inner`",
+        build: |c| {
+            let (x, w, ends) = (c.node("self"), c.tensor("mat2"), c.node("offs"));
+            one(match c.rank(w) {
+                2 => build::grouped_inner(&mut c.b, &x, &w.id, &ends)?,
+                _ => build::grouped_matmul(&mut c.b, &x, &w.id, &ends)?,
+            })
+        },
+    },
+    Entry {
         ops: &["aten.convolution.default"],
         text: "`conv` or `conv_transpose`",
         build: |c| {

@@ -1,6 +1,6 @@
 //! Resizing and reading images at computed places.
 
-use crate::context::{Entry, real};
+use crate::context::{Context, Entry, real};
 use kiln_ir::build::{self, Filter, ResampleOptions, RoiAlignOptions, SampleMode, SamplePadding};
 
 pub const ENTRIES: &[Entry] = &[
@@ -17,16 +17,35 @@ pub const ENTRIES: &[Entry] = &[
         },
     },
     Entry {
-        ops: &["aten._upsample_bicubic2d_aa.default"],
+        ops: &[
+            "aten.upsample_nearest1d.default",
+            "aten.upsample_nearest2d.default",
+            "aten._upsample_nearest_exact2d.default",
+        ],
+        text: "`resample_nearest`",
+        build: |c| {
+            let (x, scales, centered) = (c.node("self"), scales(c), c.call.op.contains("exact"));
+            let sizes = c.call.sizes("output_size");
+            Ok(vec![real(build::resample_nearest(&mut c.b, &x, &sizes, scales.as_deref(), centered)?)])
+        },
+    },
+    Entry {
+        ops: &[
+            "aten.upsample_linear1d.default",
+            "aten.upsample_bilinear2d.default",
+            "aten.upsample_trilinear3d.default",
+            "aten.upsample_bicubic2d.default",
+            "aten._upsample_bilinear2d_aa.default",
+            "aten._upsample_bicubic2d_aa.default",
+        ],
         text: "`resample`",
         build: |c| {
             let x = c.node("self");
-            let scale = |name: &str| c.call.attribute(name).map(|_| c.call.float(name));
             let options = ResampleOptions {
-                filter: Filter::Cubic,
+                filter: if c.call.op.contains("cubic") { Filter::Cubic } else { Filter::Linear },
                 align_corners: c.call.flag("align_corners"),
-                antialias: true,
-                scales: scale("scales_h").zip(scale("scales_w")).map(|(h, w)| vec![h, w]),
+                antialias: c.call.op.contains("_aa"),
+                scales: scales(c),
             };
             Ok(vec![real(build::resample(&mut c.b, &x, &c.call.sizes("output_size"), &options)?)])
         },
@@ -46,3 +65,10 @@ pub const ENTRIES: &[Entry] = &[
         },
     },
 ];
+
+/// The scales of all axes, where they are given.
+fn scales(c: &Context) -> Option<Vec<f64>> {
+    let given = |name: &str| c.call.attribute(name).map(|_| c.call.float(name));
+    let scales: Vec<f64> = ["scales", "scales_d", "scales_h", "scales_w"].into_iter().filter_map(given).collect();
+    (!scales.is_empty()).then_some(scales)
+}

@@ -1,8 +1,10 @@
 //! Arithmetic on symbolic sizes: [`Dim`]s where a shape is meant, and numbers where they enter a computation.
 
 use crate::context::{Context, Entry, Results, real};
+use crate::reference::{Call, Reference};
 use kiln_ir::interpret::{self, InterpretError};
-use kiln_ir::{DType, Dim, Graph, HostTensor, Symbol, build};
+use kiln_ir::{DType, Dim, Graph, HostTensor, Symbol, TensorType, build};
+use std::collections::BTreeSet;
 
 /// The sizes of the symbols `a` and `b` in each case: those that the reference has.
 const NAMES: [&str; 2] = ["a", "b"];
@@ -61,4 +63,26 @@ pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, Inte
     sizes.sort_by_key(|(symbol, _)| symbol.as_str().to_owned());
     sizes.dedup();
     interpret::run_at(graph, inputs, &sizes)
+}
+
+/// Arguments that are parameters of a model, whose sizes are always known.
+const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+
+/// The types of a call's tensors. Where sizes are `hidden`, each has a symbol, one for each number, so that sizes that are
+/// equal here are equal to the graph. Known are 0 and 1, which emptiness and broadcasting turn on, sizes that a parameter
+/// has, and the parts of complex numbers.
+pub fn input_types(call: &Call, hidden: bool) -> Vec<Option<TensorType>> {
+    let given = || call.tensors.iter().filter_map(|(name, tensor)| Some((name, tensor.as_ref()?)));
+    let parameters = given().filter(|(name, _)| PARAMETERS.contains(&&name[..]));
+    let known: BTreeSet<usize> =
+        [0, 1].into_iter().chain(parameters.flat_map(|(_, t)| t.data.shape().to_vec())).collect();
+    let ty = |tensor: &Reference| {
+        let mut ty = TensorType::fixed(tensor.data.dtype(), tensor.data.shape());
+        let axes = if hidden { tensor.data.rank() - usize::from(tensor.complex) } else { 0 };
+        for (size, n) in ty.shape.iter_mut().zip(tensor.data.shape()).take(axes).filter(|(_, n)| !known.contains(n)) {
+            *size = Dim::symbol(&format!("s{n}")).unwrap();
+        }
+        ty
+    };
+    call.tensors.iter().map(|(_, tensor)| tensor.as_ref().map(ty)).collect()
 }

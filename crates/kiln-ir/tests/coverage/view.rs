@@ -236,15 +236,16 @@ pub const ENTRIES: &[Entry] = &[
 /// Axis, start, size and step of a slice.
 fn bounds(c: &Context, x: Value) -> (usize, Dim, Dim, i64) {
     let axis = c.axis(x, c.call.int("dim"));
-    let length = c.shape(x)[axis].as_const().unwrap();
-    let place = |name: &str, otherwise: i64| match c.call.attribute(name) {
+    let length = c.shape(x)[axis].clone();
+    let place = |name: &str, otherwise: Dim| match c.call.attribute(name).map(|_| c.call.int(name)) {
         None => otherwise,
-        Some(_) if c.call.int(name) < 0 => (c.call.int(name) + length).max(0),
-        Some(_) => c.call.int(name).min(length),
+        Some(i64::MAX) => length.clone(),
+        Some(n) if n < 0 => Dim::max(&(&length + n), &Dim::from(0)),
+        Some(n) => Dim::min(&length, &Dim::from(n)),
     };
-    let (start, end, step) = (place("start", 0), place("end", length), c.call.int("step"));
-    let size = (end - start + step - 1).max(0) / step;
-    (axis, Dim::from(start), Dim::from(size), step)
+    let (start, end, step) = (place("start", Dim::from(0)), place("end", length.clone()), c.call.int("step"));
+    let size = Dim::max(&(&end - &start).ceil_div(&Dim::from(step)), &Dim::from(0));
+    (axis, start, size, step)
 }
 
 /// Axis and index of one element.
