@@ -22,12 +22,23 @@ pub enum Category {
     Run = 8,
     /// Something slower than it should be, for instance a copy to make a tensor contiguous.
     Slow = 16,
+    /// Functions captured again because a guard failed.
+    Recompiles = 32,
+    /// Functions that could not be captured and run eagerly.
+    Breaks = 64,
 }
 
 impl Category {
     /// Every category.
-    pub const ALL: [Category; 5] =
-        [Category::Compile, Category::Cache, Category::Fusion, Category::Run, Category::Slow];
+    pub const ALL: [Category; 7] = [
+        Category::Compile,
+        Category::Cache,
+        Category::Fusion,
+        Category::Run,
+        Category::Slow,
+        Category::Recompiles,
+        Category::Breaks,
+    ];
 
     /// The name in `KILN_LOG`.
     pub const fn name(self) -> &'static str {
@@ -37,6 +48,8 @@ impl Category {
             Category::Fusion => "fusion",
             Category::Run => "run",
             Category::Slow => "slow",
+            Category::Recompiles => "recompiles",
+            Category::Breaks => "breaks",
         }
     }
 }
@@ -81,6 +94,20 @@ pub enum Event {
         /// How long it took on the host.
         took: Duration,
     },
+    /// A compiled function met arguments that none of its programs is for.
+    Recompile {
+        /// The guard that failed.
+        guard: String,
+        /// The line of the call.
+        at: Source,
+    },
+    /// A function does what a graph cannot, so it runs eagerly.
+    GraphBreak {
+        /// What it does.
+        what: String,
+        /// The user's line.
+        at: Source,
+    },
     /// Work that a different layout or dtype would have saved.
     Slow {
         /// What was done and why.
@@ -99,6 +126,8 @@ impl Event {
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
             Event::Slow { .. } => Category::Slow,
+            Event::Recompile { .. } => Category::Recompiles,
+            Event::GraphBreak { .. } => Category::Breaks,
         }
     }
 }
@@ -116,6 +145,8 @@ impl fmt::Display for Event {
                 )
             }
             Event::Fusion { text, at } | Event::Slow { text, at } => write!(f, "{text}, at {at}"),
+            Event::Recompile { guard, at } => write!(f, "recompiling: {guard}, called at {at}"),
+            Event::GraphBreak { what, at } => write!(f, "running eagerly: the function {what}, at {at}"),
             Event::ProgramRun { launches, took } => write!(f, "ran {launches} launches in {took:.1?}"),
         }
     }

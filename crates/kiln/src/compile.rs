@@ -1,7 +1,7 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
 use crate::layout::Layout;
-use crate::{Device, Error, Result, Tensor};
+use crate::{Device, Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::event::{self, Category, Event};
@@ -106,6 +106,9 @@ impl CompiledGraph {
     }
 
     pub(crate) fn run_at(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(capture::break_at("runs a compiled graph", at));
+        }
         let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
         let produced = self.program.run(&views).map_err(|e| locate(op, e, at))?;
         let inputs = |i: usize| inputs[i].clone();
@@ -113,6 +116,9 @@ impl CompiledGraph {
     }
 
     fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+        if inputs.iter().any(Tensor::is_traced) {
+            return Err(capture::break_at("runs a compiled graph", at));
+        }
         for &updated in self.program.updates() {
             let Some(tensor) = inputs.get_mut(updated) else { continue };
             if !tensor.is_sole_owner() {

@@ -275,6 +275,22 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// The captured function does what a graph cannot: read elements, for instance.
+    #[error(
+        "compile: the function {what}, which ends the graph, at {at}; keep to tensors there (`where_` instead of `if`), or compile without `fullgraph`"
+    )]
+    GraphBreak {
+        /// What it does.
+        what: &'static str,
+        /// The user's line.
+        at: Source,
+    },
+    /// A tensor of a function being captured was used after the capture, or on another thread.
+    #[error("a tensor that stands for a value of a captured function was used outside of it, at {at}")]
+    Escaped {
+        /// The user's line.
+        at: Source,
+    },
     /// A checkpoint that cannot be read or written.
     #[error("{path}: {cause}, at {at}")]
     Safetensors {

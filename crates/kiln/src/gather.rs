@@ -85,7 +85,7 @@ impl Tensor {
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: larger, at: at.clone() });
         }
         let zeros = vec![0; sizes.len()];
-        Ok(self.with_layout(self.layout().slice(&zeros, &sizes, &vec![1; sizes.len()])))
+        self.cut(&zeros, &sizes, &vec![1; sizes.len()], at)
     }
 
     fn scattered(

@@ -17,6 +17,7 @@
 //! error names the user's line.
 
 pub mod backend;
+pub mod capture;
 pub mod compile;
 pub mod create;
 mod display;
@@ -41,6 +42,7 @@ pub mod tensor;
 mod views;
 
 pub use backend::backend;
+pub use capture::{Bundle, Compiled, Dynamic, Options, compile, compile_with};
 pub use compile::{CompileOptions, CompiledGraph, compile_graph};
 pub use create::Nested;
 pub use eager::{Eager, run_eagerly};
@@ -50,6 +52,7 @@ pub use index::{Ellipsis, Index, Indices, step};
 pub use kiln_ir as ir;
 pub use kiln_ir::DType;
 pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
+pub use kiln_kernels::Numerics;
 pub use kiln_runtime as runtime;
 pub use kiln_runtime::Device;
 pub use layout::Layout;

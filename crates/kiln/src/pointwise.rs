@@ -104,6 +104,9 @@ impl Tensor {
         if dtype.size_in_bits() != self.dtype().size_in_bits() {
             return Err(Error::DTypeMismatch { op: "bitcast", lhs: self.dtype(), rhs: dtype, at });
         }
+        if self.is_traced() {
+            return self.record_view(Op::Bitcast(dtype), &at);
+        }
         Ok(Tensor::from_parts(self.buffer().clone(), self.layout().clone(), dtype))
     }
 

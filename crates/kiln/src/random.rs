@@ -57,14 +57,17 @@ impl Generator {
         self.draws.store(0, Ordering::Relaxed);
     }
 
-    /// A new key for one draw (SplitMix64 over seed and count).
-    fn key(&self) -> i64 {
+    /// A new key for one draw (SplitMix64 over seed and count). A graph has no such state.
+    fn key(&self, at: &Source) -> Result<i64> {
+        if crate::capture::is_active() {
+            return Err(crate::capture::break_at("draws random numbers", at));
+        }
         let draw = self.draws.fetch_add(1, Ordering::Relaxed);
         let mut z =
             self.seed.load(Ordering::Relaxed).wrapping_add(draw.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) as i64
+        Ok((z ^ (z >> 31)) as i64)
     }
 
     /// Draws through a graph that gets the key and the shape.
@@ -78,7 +81,7 @@ impl Generator {
         at: &Source,
     ) -> Result<Tensor> {
         check_size(name, shape, dtype, at)?;
-        let key = Tensor::scalar_at(Scalar::int(DType::I64, self.key()), device, at)?;
+        let key = Tensor::scalar_at(Scalar::int(DType::I64, self.key(at)?), device, at)?;
         let dims: Vec<Dim> = shape.iter().map(|&n| n.into()).collect();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &dims);
         eager::composite(name, &[shape.into(), dtype.into()], &[&key], write, at)
@@ -169,7 +172,7 @@ impl Generator {
             let (op, name, expected) = ("dropout", "probability", "it has to be between 0 and 1");
             return Err(Error::BadArgument { op, name, value: probability.into(), expected, at });
         }
-        let key = Tensor::scalar_at(Scalar::int(DType::I64, self.key()), x.device(), &at)?;
+        let key = Tensor::scalar_at(Scalar::int(DType::I64, self.key(&at)?), x.device(), &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::dropout(b, &inputs[0], &inputs[1], 0, probability);
         eager::composite("dropout", &[probability.into()], &[x, &key], write, &at)
     }

@@ -1,5 +1,6 @@
 //! The tensor: an immutable handle of elements in device memory.
 
+use crate::capture;
 use crate::element::{scalar_bytes, scalar_from_bytes};
 use crate::layout::Layout;
 use crate::{DType, Device, Element, Error, Number, Result, Size, shape};
@@ -26,7 +27,14 @@ pub struct Tensor(Arc<Inner>);
 struct Inner {
     dtype: DType,
     layout: Layout,
-    buffer: Buffer,
+    payload: Payload,
+}
+
+/// Where the elements are.
+enum Payload {
+    Memory(Buffer),
+    /// Nowhere yet: this is a value of a function being captured.
+    Traced(capture::Traced),
 }
 
 impl Tensor {
@@ -36,7 +44,27 @@ impl Tensor {
             layout.fits(buffer.bytes_len() * 8 / dtype.size_in_bits()),
             "{layout:?} of {dtype} in {buffer:?}"
         );
-        Tensor(Arc::new(Inner { dtype, layout, buffer }))
+        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer) }))
+    }
+
+    /// A value of the function being captured.
+    pub(crate) fn from_traced(traced: capture::Traced, shape: Vec<usize>, dtype: DType) -> Tensor {
+        Tensor(Arc::new(Inner { dtype, layout: Layout::contiguous(shape), payload: Payload::Traced(traced) }))
+    }
+
+    /// The value of a function being captured that this tensor stands for.
+    pub(crate) fn traced(&self) -> Option<capture::Traced> {
+        match self.0.payload {
+            Payload::Memory(_) => None,
+            Payload::Traced(traced) => Some(traced),
+        }
+    }
+
+    /// Whether this tensor stands for a value of a function that [`crate::compile`] is capturing: it has a dtype and a
+    /// shape, but no elements yet.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        matches!(self.0.payload, Payload::Traced(_))
     }
 
     /// A tensor over memory that already holds its elements, for instance another library's or a mapped file's.
@@ -91,7 +119,10 @@ impl Tensor {
 
     /// Where the elements are.
     pub fn device(&self) -> Device {
-        self.0.buffer.device()
+        match &self.0.payload {
+            Payload::Memory(buffer) => buffer.device(),
+            Payload::Traced(traced) => traced.device,
+        }
     }
 
     /// Sizes, strides and offset in the buffer.
@@ -104,9 +135,13 @@ impl Tensor {
         self.0.layout.strides()
     }
 
-    /// The memory that this tensor is a view of. Other tensors may share it.
+    /// The memory that this tensor is a view of. Other tensors may share it. That of a tensor being captured
+    /// ([`Tensor::is_traced`]) is empty.
     pub fn buffer(&self) -> &Buffer {
-        &self.0.buffer
+        match &self.0.payload {
+            Payload::Memory(buffer) => buffer,
+            Payload::Traced(_) => capture::no_memory(),
+        }
     }
 
     /// True when the elements lie in row-major order without gaps.
@@ -126,12 +161,15 @@ impl Tensor {
 
     /// The same buffer under another layout.
     pub(crate) fn with_layout(&self, layout: Layout) -> Tensor {
-        Tensor::from_parts(self.0.buffer.clone(), layout, self.dtype())
+        Tensor::from_parts(self.buffer().clone(), layout, self.dtype())
     }
 
     /// True when this is the only handle of the memory, which may then be written.
     pub(crate) fn is_sole_owner(&mut self) -> bool {
-        Arc::get_mut(&mut self.0).is_some_and(|inner| inner.buffer.is_unique())
+        Arc::get_mut(&mut self.0).is_some_and(|inner| match &mut inner.payload {
+            Payload::Memory(buffer) => buffer.is_unique(),
+            Payload::Traced(_) => false,
+        })
     }
 
     /// The same elements with the same strides in memory of its own.
@@ -173,7 +211,10 @@ impl Tensor {
     }
 
     pub(crate) fn bytes_at(&self, at: &Source) -> Result<Vec<u8>> {
-        let packed = self.contiguous_at(at)?;
+        if self.is_traced() {
+            return Err(capture::break_at("reads a tensor's elements", at));
+        }
+        let packed = capture::paused(|| self.contiguous_at(at))?;
         let bits = self.dtype().size_in_bits();
         let mut bytes = vec![0; (self.elements() * bits).div_ceil(8)];
         let start = packed.layout().offset() * bits / 8;
@@ -196,6 +237,9 @@ impl Tensor {
         if self.elements() != 1 {
             return Err(Error::NotOneElement { shape: self.shape().to_vec(), at });
         }
+        if self.is_traced() {
+            return Err(capture::break_at("reads a tensor's element", &at));
+        }
         let bits = self.dtype().size_in_bits();
         let first = self.layout().offset() * bits;
         let mut bytes = [0; 8];
@@ -212,6 +256,9 @@ impl Tensor {
     }
 
     pub(crate) fn scalar_at(value: Scalar, device: Device, at: &Source) -> Result<Tensor> {
+        if capture::is_active() {
+            return capture::constant(kiln_ir::Op::Full { value, shape: vec![] }, device, at);
+        }
         let (bytes, size) = scalar_bytes(value);
         Tensor::from_bytes_at(&bytes[..size], vec![], value.dtype(), device, at)
     }
@@ -224,6 +271,10 @@ impl Tensor {
         device: Device,
         at: &Source,
     ) -> Result<Tensor> {
+        if capture::is_active() {
+            let literal = kiln_ir::Literal { dtype, shape, bytes: bytes.into() };
+            return capture::constant(kiln_ir::Op::Constant(literal), device, at);
+        }
         let failed = |e| runtime_error("allocate", e, at);
         let buffer = crate::backend(device).allocate(bytes.len()).map_err(failed)?;
         buffer.write_from_host(0, bytes).map_err(failed)?;

@@ -3,8 +3,8 @@
 
 use crate::layout::Layout;
 use crate::shape::{checked_elements, resolve_axes, resolve_axis, resolve_shape};
-use crate::{Axes, Error, Result, Shape, Size, Tensor, eager};
-use kiln_ir::Source;
+use crate::{Axes, Error, Result, Shape, Size, Tensor, capture, eager};
+use kiln_ir::{Op, Source};
 
 impl Tensor {
     /// The same elements in row-major order under another shape; one size may be −1 and is then found.
@@ -33,6 +33,9 @@ impl Tensor {
     pub(crate) fn reshape_to(&self, shape: Vec<usize>, at: &Source) -> Result<Tensor> {
         if shape == self.shape() {
             return Ok(self.clone());
+        }
+        if self.is_captured() {
+            return self.record_reshape(&shape, at);
         }
         match self.layout().reshape(&shape) {
             Some(layout) => Ok(self.with_layout(layout)),
@@ -69,7 +72,7 @@ impl Tensor {
         resolve_axes("permute", &given, self.shape(), &at)?;
         let order: Vec<usize> =
             given.iter().map(|&a| resolve_axis("permute", a, self.shape(), 0, &at)).collect::<Result<_>>()?;
-        Ok(self.with_layout(self.layout().permute(&order)))
+        self.permute_to(order, &at)
     }
 
     /// Two axes change places.
@@ -80,7 +83,30 @@ impl Tensor {
         let b = resolve_axis("transpose", b, self.shape(), 0, &at)?;
         let mut order: Vec<usize> = (0..self.rank()).collect();
         order.swap(a, b);
+        self.permute_to(order, &at)
+    }
+
+    #[inline]
+    fn permute_to(&self, order: Vec<usize>, at: &Source) -> Result<Tensor> {
+        if self.is_captured() {
+            return self.record_view(Op::Permute { order }, at);
+        }
         Ok(self.with_layout(self.layout().permute(&order)))
+    }
+
+    /// Whether views of this tensor are recorded instead of made: it is a value of a function being captured, or met there.
+    #[inline]
+    fn is_captured(&self) -> bool {
+        capture::is_active() || self.is_traced()
+    }
+
+    #[cold]
+    pub(crate) fn record_view(&self, op: Op, at: &Source) -> Result<Tensor> {
+        eager::primitive(&op, &[self], at)
+    }
+
+    fn record_reshape(&self, shape: &[usize], at: &Source) -> Result<Tensor> {
+        self.record_view(Op::Reshape { shape: dims(shape) }, at)
     }
 
     /// The last two axes change places.
@@ -125,6 +151,10 @@ impl Tensor {
         }
         let mut padded = vec![1; missing];
         padded.extend_from_slice(self.shape());
+        if self.is_captured() {
+            let aligned = if missing == 0 { self.clone() } else { self.record_reshape(&padded, at)? };
+            return aligned.record_view(Op::Expand { shape: dims(shape) }, at);
+        }
         let mut strides = vec![0; missing];
         strides.extend_from_slice(self.strides());
         let layout = Layout::new(padded, strides, self.layout().offset());
@@ -190,15 +220,20 @@ impl Tensor {
         let (mut starts, mut sizes, mut steps) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
         // A step beyond the axis is as good as its size, and keeps strides small.
         (starts[axis], sizes[axis], steps[axis]) = (start, (end - start).div_ceil(step), step.min(size.max(1)));
-        let layout = self.layout().slice(&starts, &sizes, &steps);
+        self.cut(&starts, &sizes, &steps, at)
+    }
+
+    /// `sizes` elements an axis, from `starts`, every `steps`th; they lie inside the axes.
+    pub(crate) fn cut(&self, starts: &[usize], sizes: &[usize], steps: &[usize], at: &Source) -> Result<Tensor> {
+        let op =
+            || Op::Slice { start: dims(starts), size: dims(sizes), step: steps.iter().map(|&n| n as i64).collect() };
+        if self.is_captured() {
+            return self.record_view(op(), at);
+        }
+        let layout = self.layout().slice(starts, sizes, steps);
+        // Memory is addressed by bytes: what would begin inside one is copied.
         if eager::starts_inside_a_byte(&layout, self.dtype()) {
-            let dims = |numbers: &[usize]| numbers.iter().map(|&n| n.into()).collect();
-            let step = steps.iter().map(|&n| n as i64).collect();
-            return eager::primitive(
-                &kiln_ir::Op::Slice { start: dims(&starts), size: dims(&sizes), step },
-                &[self],
-                at,
-            );
+            return eager::primitive(&op(), &[self], at);
         }
         Ok(self.with_layout(layout))
     }
@@ -221,6 +256,9 @@ impl Tensor {
         let one = self.slice_at(op, axis, start, start + 1, 1, at)?;
         let (mut shape, mut strides) = (one.shape().to_vec(), one.strides().to_vec());
         shape.remove(axis);
+        if one.is_traced() {
+            return one.record_reshape(&shape, at);
+        }
         strides.remove(axis);
         Ok(one.with_layout(Layout::new(shape, strides, one.layout().offset())))
     }
@@ -228,7 +266,11 @@ impl Tensor {
     /// Reverses axes, without a copy.
     #[track_caller]
     pub fn flip(&self, axes: impl Axes) -> Result<Tensor> {
-        let axes = resolve_axes("flip", axes, self.shape(), &Source::caller())?;
+        let at = Source::caller();
+        let axes = resolve_axes("flip", axes, self.shape(), &at)?;
+        if self.is_captured() {
+            return self.record_view(Op::Flip { axes }, &at);
+        }
         Ok(self.with_layout(self.layout().flip(&axes)))
     }
 
@@ -258,18 +300,26 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn squeeze(&self, axes: impl Axes) -> Result<Tensor> {
-        let axes = resolve_axes("squeeze", axes, self.shape(), &Source::caller())?;
+        let at = Source::caller();
+        let axes = resolve_axes("squeeze", axes, self.shape(), &at)?;
         let kept = |axis: &usize| !(axes.contains(axis) && self.shape()[*axis] == 1);
         let kept: Vec<usize> = (0..self.rank()).filter(kept).collect();
+        if self.is_captured() {
+            return self.reshape_to(kept.iter().map(|&axis| self.shape()[axis]).collect(), &at);
+        }
         Ok(self.with_layout(self.layout().permute(&kept)))
     }
 
     /// A new axis of size 1 at a place.
     #[track_caller]
     pub fn unsqueeze(&self, axis: impl Size) -> Result<Tensor> {
-        let axis = resolve_axis("unsqueeze", axis, self.shape(), 1, &Source::caller())?;
+        let at = Source::caller();
+        let axis = resolve_axis("unsqueeze", axis, self.shape(), 1, &at)?;
         let (mut shape, mut strides) = (self.shape().to_vec(), self.strides().to_vec());
         shape.insert(axis, 1);
+        if self.is_captured() {
+            return self.record_reshape(&shape, &at);
+        }
         strides.insert(axis, 0);
         Ok(self.with_layout(Layout::new(shape, strides, self.layout().offset())))
     }
@@ -329,6 +379,9 @@ impl Tensor {
             return bad("size", size, "a window has to fit in the axis");
         }
         let step = step.min(self.shape()[axis]);
+        if self.is_captured() {
+            return self.record_view(Op::Unfold { axis, size, stride: step, dilation: 1 }, &at);
+        }
         Ok(self.with_layout(self.layout().unfold(axis, size, step, 1)))
     }
 
@@ -409,7 +462,7 @@ impl Tensor {
         let to = resolve_axis("movedim", to, self.shape(), 0, &at)?;
         let mut order: Vec<usize> = (0..self.rank()).filter(|&axis| axis != from).collect();
         order.insert(to, from);
-        Ok(self.with_layout(self.layout().permute(&order)))
+        self.permute_to(order, &at)
     }
 
     /// The diagonal of the last two axes, `offset` places above the main one (below, if negative), as a new last axis.
@@ -429,11 +482,23 @@ impl Tensor {
         let corner = corner.slice_at("diagonal", n - 1, column, column + length, 1, &at)?;
         let (mut shape, mut strides) = (corner.shape().to_vec(), corner.strides().to_vec());
         shape.pop();
+        if corner.is_traced() {
+            // Every (length + 1)th element of the corner's rows, one after another.
+            let mut rows = shape.clone();
+            rows[n - 2] = length * length;
+            let (starts, mut steps) = (vec![0; n - 1], vec![1; n - 1]);
+            steps[n - 2] = length + 1;
+            return corner.record_reshape(&rows, &at)?.cut(&starts, &shape, &steps, &at);
+        }
         if let Some(last) = strides.pop() {
             strides[n - 2] += last;
         }
         Ok(corner.with_layout(Layout::new(shape, strides, corner.layout().offset())))
     }
+}
+
+fn dims(numbers: &[usize]) -> Vec<kiln_ir::Dim> {
+    numbers.iter().map(|&n| n.into()).collect()
 }
 
 /// The shape of so many elements that `sizes` mean, one of which may be −1.

@@ -197,7 +197,7 @@ impl Form {
     }
 }
 
-fn symbolic_layout(ty: &TensorType, tensor: &Tensor) -> InputLayout {
+pub(crate) fn symbolic_layout(ty: &TensorType, tensor: &Tensor) -> InputLayout {
     let mut strides = vec![Dim::from(0); ty.rank()];
     let mut stride = Dim::from(1);
     for axis in (0..ty.rank()).rev() {

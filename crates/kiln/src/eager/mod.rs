@@ -13,8 +13,10 @@ mod cache;
 mod classes;
 
 pub use cache::cached_programs;
+pub(crate) use classes::symbolic_layout;
 
 use crate::Layout;
+use crate::capture;
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
@@ -105,6 +107,9 @@ pub(crate) fn run(
     if let Some(other) = operands.iter().find(|t| t.device() != device) {
         return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
     }
+    if capture::is_active() || operands.iter().any(|t| t.is_traced()) {
+        return capture::record(what, operands, device, write, at);
+    }
     let hash = cache::hash_of(what, operands, device);
     let compiled = match cache::find(hash, what, operands, device) {
         Some(compiled) => compiled,
@@ -152,17 +157,7 @@ fn compile(
 ) -> Result<Arc<CompiledGraph>> {
     let mut builder = GraphBuilder::new();
     builder.set_source(Some(at.clone()));
-    let failed = |cause: kiln_ir::Error| match cause {
-        kiln_ir::Error::Type { op, cause, .. } => {
-            let op = if let What::Composite(name, _) = what { name.to_owned() } else { op };
-            Error::Type { op, cause, at: at.clone() }
-        }
-        kiln_ir::Error::Build(BuildError { function, cause, .. }) => {
-            let op = if let What::Composite(name, _) = what { name } else { function };
-            Error::Type { op: op.to_owned(), cause, at: at.clone() }
-        }
-        cause => Error::Graph { cause: Box::new(cause) },
-    };
+    let failed = |cause| refused(what, cause, at);
     let mut inputs = Vec::with_capacity(types.len());
     for ty in types {
         inputs.push(builder.input(ty).map_err(failed)?);
@@ -172,6 +167,21 @@ fn compile(
     }
     let options = CompileOptions { device, ..CompileOptions::default() };
     Ok(Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?))
+}
+
+/// The error of an operation that cannot be written for its operands.
+pub(crate) fn refused(what: What<'_>, cause: kiln_ir::Error, at: &Source) -> Error {
+    match cause {
+        kiln_ir::Error::Type { op, cause, .. } => {
+            let op = if let What::Composite(name, _) = what { name.to_owned() } else { op };
+            Error::Type { op, cause, at: at.clone() }
+        }
+        kiln_ir::Error::Build(BuildError { function, cause, .. }) => {
+            let op = if let What::Composite(name, _) = what { name } else { function };
+            Error::Type { op: op.to_owned(), cause, at: at.clone() }
+        }
+        cause => Error::Graph { cause: Box::new(cause) },
+    }
 }
 
 /// Whether the first element a layout touches shares a byte with the one before it.
@@ -188,7 +198,8 @@ pub(crate) fn copy(tensor: &Tensor, at: &Source) -> Result<Tensor> {
 /// Any op on tensors: views become layouts, constants become memory, everything else runs.
 pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -> Result<Tensor> {
     let wrong = |cause: TypeError| Error::Type { op: op.kind().name(), cause: Box::new(cause), at: at.clone() };
-    if !(op.is_view() || matches!(op, Op::Full { .. } | Op::Constant(_))) {
+    let traced = capture::is_active() || operands.iter().any(|t| t.is_traced());
+    if traced || !(op.is_view() || matches!(op, Op::Full { .. } | Op::Constant(_))) {
         return match operands {
             [] => only(run(What::Op(op), &[], device, &|b, _| Ok(vec![b.emit(op.clone(), &[])?]), at)?),
             _ => primitive(op, operands, at),
