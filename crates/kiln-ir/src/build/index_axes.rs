@@ -134,7 +134,7 @@ fn inverse(order: &[usize]) -> Vec<usize> {
 
 /// x with values where a mask, which spans axes from `first`, is true: `x[:, …, mask] = values`, or `+=` if `accumulate`.
 /// Values broadcast to x with the axes of the mask replaced by one, along which they are either one for all or one for each
-/// true element in row-major order.
+/// true element in row-major order; more true elements than values are an error at run time.
 #[track_caller]
 pub fn masked_put<E: Emit>(
     e: &mut E,
@@ -165,9 +165,11 @@ pub fn masked_put<E: Emit>(
     } else {
         let places = true_positions(e, mask)?;
         let places = reshape(e, &places, &[mask_ty.elements()])?;
-        // Behind the last true element the count goes one too far.
-        let last = size_value(e, &(&count - 1), DType::I64)?;
-        let places = super::minimum(e, &places, &last)?;
+        // What is not replaced reads the first, whose place exists; a true element too many reads beyond the last, which is
+        // an error at run time.
+        let mask = reshape(e, mask, &[mask_ty.elements()])?;
+        let start = full(e, Scalar::int(DType::I64, 0), &[])?;
+        let places = select(e, &mask, &places, &start)?;
         values = index_select(e, &values, first, &places)?;
         spread.splice(first..first + 1, mask_ty.shape.iter().cloned());
     }
@@ -182,7 +184,7 @@ pub fn masked_put<E: Emit>(
 }
 
 /// x with its elements where a mask is true, in row-major order, replaced by the first elements of a source; the mask
-/// broadcasts to x. That the source has enough of them is checked by nobody.
+/// broadcasts to x. More true elements than the source has are an error at run time.
 #[track_caller]
 pub fn masked_scatter<E: Emit>(e: &mut E, x: &E::Value, mask: &E::Value, source: &E::Value) -> Built<E> {
     let ty = e.ty(x);
@@ -203,22 +205,23 @@ pub fn masked_scatter<E: Emit>(e: &mut E, x: &E::Value, mask: &E::Value, source:
     reshape(e, &y, &ty.shape)
 }
 
-/// The elements of x where a mask of its shape is true, in row-major order, followed by zeros, in a shape of constant size:
-/// what [`masked_scatter`] does, backwards.
+/// The elements of x where a mask is true, in row-major order, followed by zeros, in a shape of their own: what
+/// [`masked_scatter`] does, backwards. More true elements than the shape has places are an error at run time.
 #[track_caller]
 pub fn masked_pack<E: Emit>(e: &mut E, x: &E::Value, mask: &E::Value, shape: &[Dim]) -> Built<E> {
     let ty = e.ty(x);
     let mask = broadcast_to(e, mask, &ty.shape)?;
     let target = TensorType::new(ty.dtype, shape);
     let count = target.elements();
-    // What is not kept goes to one more place at the end.
+    // What is not kept goes to one more place in front, so that one true element too many has none and is an error.
     let places = true_positions(e, &mask)?;
-    let outside = size_value(e, &count, DType::I64)?;
+    let places = super::add_scalar(e, &places, 1.0)?;
+    let outside = full(e, Scalar::int(DType::I64, 0), &[])?;
     let places = select(e, &mask, &places, &outside)?;
     let places = reshape(e, &places, &[ty.elements()])?;
     let flat = reshape(e, x, &[ty.elements()])?;
     let zero = full(e, Scalar::int(ty.dtype, 0), &[&count + 1])?;
     let packed = scatter_rows(e, ScatterKind::Set, &zero, 0, &places, &flat)?;
-    let packed = super::narrow(e, &packed, 0, 0, count)?;
+    let packed = super::narrow(e, &packed, 0, 1, count)?;
     reshape(e, &packed, shape)
 }

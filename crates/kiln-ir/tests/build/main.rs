@@ -5,3 +5,4 @@ mod layers;
 mod pointwise;
 mod products;
 mod shapes;
+mod writes;
