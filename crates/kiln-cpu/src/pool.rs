@@ -5,7 +5,9 @@
 //!  worker                       spin/park ──▶ join ──▶ claim, claim, … ──▶ leave
 //! ```
 //!
-//! The caller takes part and runs whatever nobody claimed, so a descheduled worker costs at most the chunk it holds.
+//! Every thread has a range of the chunks to itself, the same one in every region of the same size, so that what a chunk
+//! read stays in the cache of the core that reads it next time. Whoever is done takes chunks from the ranges of others:
+//! a descheduled worker costs at most the chunk it holds.
 //! One region runs at a time: a nested call, or a call while another thread's region is running, runs serially on its
 //! caller. That is always correct and, with the cores already taken, rarely slower.
 
@@ -28,9 +30,20 @@ const FAN_OUT: usize = 2;
 type Work = dyn Fn(usize) + Sync;
 
 /// The region being run. Written by the caller before it opens the region, read by those who joined it.
+#[derive(Clone, Copy)]
 struct Region {
     work: *const Work,
     chunks: usize,
+    /// Ranges that the chunks are split into: one for the caller and one for each worker wanted.
+    ranges: usize,
+    /// The low half of the region's epoch, which marks the ranges it has touched.
+    epoch: u32,
+}
+
+impl Region {
+    fn range(&self, i: usize) -> std::ops::Range<usize> {
+        self.chunks * i / self.ranges..self.chunks * (i + 1) / self.ranges
+    }
 }
 
 /// `epoch << 32 | limit << 24 | joined << 16 | active << 8 | open`, each of the small fields eight bits.
@@ -68,6 +81,28 @@ impl State {
 #[repr(align(128))]
 struct Padded<T>(T);
 
+/// How many chunks of one range have been claimed: `epoch << 32 | claimed`. A count of an older epoch means none, so
+/// that opening a region need not touch the caches of all workers.
+struct Claims(AtomicU64);
+
+impl Claims {
+    /// Claims the next of `len` chunks.
+    fn next(&self, epoch: u32, len: usize) -> Option<usize> {
+        let mut now = self.0.load(Ordering::Relaxed);
+        loop {
+            let claimed = if (now >> 32) as u32 == epoch { now & 0xffff_ffff } else { 0 };
+            if claimed as usize >= len {
+                return None;
+            }
+            let then = u64::from(epoch) << 32 | (claimed + 1);
+            match self.0.compare_exchange_weak(now, then, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(claimed as usize),
+                Err(other) => now = other,
+            }
+        }
+    }
+}
+
 struct Worker {
     thread: OnceLock<Thread>,
     parked: AtomicBool,
@@ -75,7 +110,10 @@ struct Worker {
 
 struct Pool {
     state: Padded<AtomicU64>,
-    next: Padded<AtomicUsize>,
+    /// One for each range of a region's chunks.
+    claims: [Padded<Claims>; MAX_WORKERS + 1],
+    /// Set by a panic: no more chunks are begun.
+    cancelled: Padded<AtomicBool>,
     busy: Padded<AtomicBool>,
     region: UnsafeCell<Region>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -94,9 +132,10 @@ unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool {
     state: Padded(AtomicU64::new(0)),
-    next: Padded(AtomicUsize::new(0)),
+    claims: [const { Padded(Claims(AtomicU64::new(0))) }; MAX_WORKERS + 1],
+    cancelled: Padded(AtomicBool::new(false)),
     busy: Padded(AtomicBool::new(false)),
-    region: UnsafeCell::new(Region { work: &idle, chunks: 0 }),
+    region: UnsafeCell::new(Region { work: &idle, chunks: 0, ranges: 1, epoch: 0 }),
     panic: Mutex::new(None),
     threads: AtomicUsize::new(0),
     sleepers: AtomicUsize::new(0),
@@ -147,7 +186,9 @@ fn default_threads() -> usize {
 /// ```
 pub fn run(chunks: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
     let helpers = chunks.min(threads).min(self::threads()).saturating_sub(1);
-    if helpers == 0 || POOL.busy.0.swap(true, Ordering::Acquire) {
+    // Claims count in 32 bits.
+    let serial = helpers == 0 || chunks > u32::MAX as usize;
+    if serial || POOL.busy.0.swap(true, Ordering::Acquire) {
         for chunk in 0..chunks {
             work(chunk);
         }
@@ -173,29 +214,33 @@ impl Pool {
         }
         // SAFETY: only the lifetime changes; nobody uses the reference after this function returns, see `close`.
         let work: &'static Work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Work>(work) };
-        // SAFETY: the region is closed and this thread holds `busy`, so nobody reads it now.
-        unsafe { *self.region.get() = Region { work, chunks } };
-        self.next.0.store(0, Ordering::Relaxed);
         let epoch = State(self.state.0.load(Ordering::Relaxed)).epoch().wrapping_add(1);
+        let region = Region { work, chunks, ranges: helpers + 1, epoch };
+        // SAFETY: the region is closed and this thread holds `busy`, so nobody reads it now.
+        unsafe { *self.region.get() = region };
+        self.cancelled.0.store(false, Ordering::Relaxed);
         self.state.0.store(State::open(epoch, helpers as u8).0, Ordering::SeqCst);
         self.wake(FAN_OUT.min(helpers));
 
-        let own = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, chunks)));
+        let own = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, &region, 0)));
         if own.is_err() {
-            self.next.0.store(chunks, Ordering::Relaxed);
+            self.cancelled.0.store(true, Ordering::Relaxed);
         }
         self.close();
         let theirs = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         own.and(theirs.map_or(Ok(()), Err))
     }
 
-    fn claim_all(&self, work: &Work, chunks: usize) {
-        loop {
-            let chunk = self.next.0.fetch_add(1, Ordering::Relaxed);
-            if chunk >= chunks {
-                return;
+    /// Runs the chunks of range `first`, then those that are left of all others.
+    fn claim_all(&self, work: &Work, region: &Region, first: usize) {
+        for i in (first..region.ranges).chain(0..first.min(region.ranges)) {
+            let range = region.range(i);
+            while let Some(chunk) = self.claims[i].0.next(region.epoch, range.len()) {
+                if self.cancelled.0.load(Ordering::Relaxed) {
+                    return;
+                }
+                work(range.start + chunk);
             }
-            work(chunk);
         }
     }
 
@@ -231,8 +276,10 @@ impl Pool {
         while *started < count.min(MAX_WORKERS) {
             let worker = &self.workers[*started];
             let name = format!("kiln-{}", *started);
+            // The caller's range is the first.
+            let range = *started + 1;
             // Without a worker the others, or the caller alone, run its chunks.
-            let Ok(handle) = std::thread::Builder::new().name(name).spawn(move || self.serve(worker)) else { return };
+            let Ok(handle) = std::thread::Builder::new().name(name).spawn(move || self.serve(worker, range)) else { return };
             // The slot is empty: it is filled here alone, once, under the lock.
             let _ = worker.thread.set(handle.thread().clone());
             *started += 1;
@@ -240,8 +287,8 @@ impl Pool {
         }
     }
 
-    /// The life of a worker.
-    fn serve(&self, worker: &Worker) {
+    /// The life of a worker, whose own chunks are those of `range`.
+    fn serve(&self, worker: &Worker, range: usize) {
         let mut served = State(self.state.0.load(Ordering::Acquire)).epoch().wrapping_sub(1);
         loop {
             let state = self.await_region(worker, served);
@@ -251,9 +298,9 @@ impl Pool {
             }
             self.wake(FAN_OUT.min(usize::from(state.limit() - state.joined()).saturating_sub(1)));
             // SAFETY: this thread joined while the region was open, so the caller waits for it to leave.
-            let (work, chunks) = unsafe { (&*(*self.region.get()).work, (*self.region.get()).chunks) };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, chunks))) {
-                self.next.0.store(chunks, Ordering::Relaxed);
+            let (work, region) = unsafe { (&*(*self.region.get()).work, *self.region.get()) };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, &region, range))) {
+                self.cancelled.0.store(true, Ordering::Relaxed);
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
             }
             self.state.0.fetch_sub(State::LEAVE, Ordering::Release);
