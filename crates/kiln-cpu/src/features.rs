@@ -20,7 +20,12 @@ pub struct Features {
     pub isa: Isa,
     /// AVX512_BF16: conversion to bf16 and dot products of bf16 pairs. Only ever set with [`Isa::Avx512`].
     pub bf16: bool,
+    /// Bytes of a core's second-level cache.
+    pub l2_bytes: usize,
 }
+
+/// What a machine that does not say is taken to have.
+const L2_BYTES: usize = 1 << 20;
 
 impl Isa {
     /// The target that code is generated for unless a caller asks for another: the best of the machine, or what
@@ -79,12 +84,28 @@ fn probe() -> Features {
         (_, true) => Isa::Avx2,
         _ => Isa::Portable,
     };
-    Features { isa, bf16: avx512 && is_x86_feature_detected!("avx512bf16") }
+    Features { isa, bf16: avx512 && is_x86_feature_detected!("avx512bf16"), l2_bytes: l2_bytes() }
+}
+
+/// The size of the second-level cache, from the leaf that lists caches: 4 on Intel, 0x8000_001D on AMD.
+#[cfg(all(target_arch = "x86_64", unix))]
+fn l2_bytes() -> usize {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    let leaves = [(0, 4), (0x8000_0000, 0x8000_001d)];
+    let listed = leaves.into_iter().filter(|&(base, leaf)| __cpuid(base).eax >= leaf);
+    let caches = listed.flat_map(|(_, leaf)| (0..8).map(move |i| __cpuid_count(leaf, i)));
+    // Data or unified, second level; fields hold one less than what they count.
+    let second = caches.filter(|c| matches!(c.eax & 31, 1 | 3) && c.eax >> 5 & 7 == 2);
+    let bytes = second.map(|c| {
+        let field = |shift: u32, bits: u32| (c.ebx >> shift & ((1 << bits) - 1)) as usize + 1;
+        field(0, 12) * field(12, 10) * field(22, 10) * (c.ecx as usize + 1)
+    });
+    bytes.max().unwrap_or(L2_BYTES)
 }
 
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 fn probe() -> Features {
-    Features { isa: Isa::Portable, bf16: false }
+    Features { isa: Isa::Portable, bf16: false, l2_bytes: L2_BYTES }
 }
 
 #[cfg(test)]
@@ -104,6 +125,7 @@ mod tests {
     fn the_default_is_available() {
         assert!(Isa::available().any(|isa| isa == Isa::get()));
         assert_eq!(Isa::available().next(), Some(Isa::Portable));
+        assert!((64 << 10..=64 << 20).contains(&detect().l2_bytes), "{:?}", detect());
         assert!(!detect().bf16 || detect().isa == Isa::Avx512);
     }
 }

@@ -279,7 +279,9 @@ impl Pool {
             // The caller's range is the first.
             let range = *started + 1;
             // Without a worker the others, or the caller alone, run its chunks.
-            let Ok(handle) = std::thread::Builder::new().name(name).spawn(move || self.serve(worker, range)) else { return };
+            let Ok(handle) = std::thread::Builder::new().name(name).spawn(move || self.serve(worker, range)) else {
+                return;
+            };
             // The slot is empty: it is filled here alone, once, under the lock.
             let _ = worker.thread.set(handle.thread().clone());
             *started += 1;

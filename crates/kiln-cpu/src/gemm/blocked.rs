@@ -12,24 +12,25 @@
 use super::kernel::{self, Format, MicroFn, Shape};
 use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, pack_pairs};
 use super::scratch::Scratch;
-use super::source::{Epilogue, Matrix, Operand, Tile};
+use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
 use super::{Gemm, GemmError, PackedB, part, portable, small};
-use crate::features::Isa;
+use crate::features::{Isa, detect};
 use crate::pool;
 use half::{bf16, f16};
 use kiln_ir::DType;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of packed A that one block of rows may take: a part of the last-level cache.
 const A_BYTES: usize = 8 << 20;
-/// Bytes of packed B in one task: a part of the second level.
-const B_BYTES: usize = 384 << 10;
 /// Bytes of an A panel: a part of the first level.
 const A_PANEL_BYTES: usize = 22 << 10;
 /// K of one chunk; a longer K keeps the whole block's accumulators in memory between chunks.
 const K_CHUNK: usize = 8192;
 /// Rows of B that are packed together where columns are contiguous.
 const RUN_ROWS: usize = 8;
+/// Rows up to which blocks of K are tasks of their own where columns do not make enough of them.
+const SPLIT_ROWS: usize = 64;
 /// Tasks a thread should get, so that an interrupted one is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
@@ -209,6 +210,11 @@ where
     Ok(())
 }
 
+/// Bytes of packed B in one task: a part of the second level.
+fn b_bytes() -> usize {
+    (detect().l2_bytes * 3 / 8).clamp(192 << 10, 768 << 10)
+}
+
 fn padded(n: usize, to: usize) -> usize {
     n.next_multiple_of(to)
 }
@@ -348,15 +354,17 @@ where
         let threads = self.gemm.threads.clamp(1, pool::threads());
         let column_panels = self.gemm.n.div_ceil(nr);
         let longest = self.k_block(0).len().max(1);
-        let most = (B_BYTES / (longest * nr * size_of::<T>())).max(1);
+        let most = (b_bytes() / (longest * nr * size_of::<T>())).max(1);
         let wanted = if threads == 1 { 1 } else { threads * TASKS_A_THREAD };
-        let column_tasks = column_panels.div_ceil(most).max(wanted.min(column_panels));
-        // Rows are split only where columns alone do not occupy the threads.
-        let row_tasks = if threads > 1 && column_tasks < 2 * threads {
-            (2 * threads).div_ceil(column_tasks).min(self.row_panels)
-        } else {
-            1
-        };
+        // As many panels in each task, since each thread gets as many tasks.
+        let column_tasks = column_panels.div_ceil(column_panels.div_ceil(wanted).min(most));
+        // Rows or K are split only where columns alone do not occupy the threads.
+        let few = threads > 1 && column_tasks < 2 * threads;
+        if few && self.carried.is_null() && self.k_blocks > 1 && self.rows.len() <= SPLIT_ROWS {
+            // SAFETY: as below.
+            return unsafe { self.multiply_parts(column_panels, column_tasks, threads) };
+        }
+        let row_tasks = if few { (2 * threads).div_ceil(column_tasks).min(self.row_panels) } else { 1 };
         pool::run(column_tasks * row_tasks, threads, &|task| {
             let columns = part(column_panels, column_tasks, task / row_tasks);
             let panels = part(self.row_panels, row_tasks, task % row_tasks);
@@ -365,16 +373,54 @@ where
         });
     }
 
+    /// Runs every block of K as a task of its own. The last to finish adds the blocks' tiles up in the order in which a
+    /// single task would have added to its tile, so that the sums are the same.
+    unsafe fn multiply_parts(&self, column_panels: usize, column_tasks: usize, threads: usize) {
+        let (nr, rows) = (self.tiling.nr, self.rows.len());
+        let shares: Vec<Share> = (0..column_tasks)
+            .map(|c| {
+                let len = rows * part(column_panels, column_tasks, c).len() * nr;
+                Share { tiles: Scratch::take::<T>(self.k_blocks * len), missing: AtomicUsize::new(self.k_blocks) }
+            })
+            .collect();
+        pool::run(column_tasks * self.k_blocks, threads, &|task| {
+            let (c, block) = (task / self.k_blocks, task % self.k_blocks);
+            let panels = part(column_panels, column_tasks, c);
+            let columns = panels.start * nr..self.gemm.n.min(panels.end * nr);
+            let stride = panels.len() * nr;
+            let (tiles, len) = (shares[c].tiles.ptr::<T>(), rows * stride);
+            // SAFETY: each block has a tile of its own; whoever is last has all of them to itself.
+            unsafe {
+                let out = Out { tile: tiles.add(block * len), stride, reuse: false, finish: false };
+                self.blocks(panels, 0..self.row_panels, block..block + 1, &out);
+                if shares[c].missing.fetch_sub(1, Ordering::AcqRel) > 1 {
+                    return;
+                }
+                let tiles = std::slice::from_raw_parts_mut(tiles, self.k_blocks * len);
+                let (first, others) = tiles.split_at_mut(len);
+                for other in others.chunks_exact(len) {
+                    for (sum, other) in first.iter_mut().zip(other) {
+                        *sum = sum.sum(*other);
+                    }
+                }
+                self.epilogue.apply(Tile {
+                    data: first.as_mut_ptr().cast(),
+                    dtype: T::DTYPE,
+                    row_stride: stride,
+                    row: self.rows.start,
+                    rows,
+                    column: columns.start,
+                    columns: columns.len(),
+                });
+            }
+        });
+    }
+
     /// The product of some row panels and some column panels.
     unsafe fn task(&self, column_panels: Range<usize>, row_panels: Range<usize>) {
         let nr = self.tiling.nr;
         let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
         let rows = self.panel_rows(row_panels.start).start..self.panel_rows(row_panels.end - 1).end;
-        let last_chunk = self.chunk.end == self.units.all;
-        let packing = match &self.panels {
-            Panels::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
-            Panels::Packed(_) => None,
-        };
         let own;
         let (tile, stride) = if self.carried.is_null() {
             // One K block needs only the tile of one row panel at a time.
@@ -386,7 +432,29 @@ where
             // SAFETY: this task's part of the carried accumulators.
             (unsafe { self.carried.add(rows.start * stride + columns.start) }, stride)
         };
-        for block in 0..self.k_blocks {
+        let reuse = self.carried.is_null() && self.k_blocks == 1;
+        let finish = self.chunk.end == self.units.all;
+        // SAFETY: the tile is this task's.
+        unsafe { self.blocks(column_panels, row_panels, 0..self.k_blocks, &Out { tile, stride, reuse, finish }) };
+    }
+
+    /// Some blocks of K of the product of some row panels and some column panels.
+    unsafe fn blocks(
+        &self,
+        column_panels: Range<usize>,
+        row_panels: Range<usize>,
+        k_blocks: Range<usize>,
+        out: &Out<T>,
+    ) {
+        let nr = self.tiling.nr;
+        let &Out { tile, stride, reuse, finish } = out;
+        let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
+        let first_row = self.panel_rows(row_panels.start).start;
+        let packing = match &self.panels {
+            Panels::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
+            Panels::Packed(_) => None,
+        };
+        for block in k_blocks.clone() {
             let ks = self.k_block(block);
             let absolute = self.chunk.start + ks.start..self.chunk.start + ks.end;
             // SAFETY: scratch for B was sized for the longest block; a PackedB holds all of K in each panel.
@@ -404,13 +472,13 @@ where
                     (Panels::Pack(_), None) => unreachable!("packing scratch was taken above"),
                 }
             };
-            let add = absolute.start > 0;
+            // The carried tile of an earlier chunk, or what an earlier block left.
+            let add = block > k_blocks.start || self.chunk.start > 0;
             for panel in row_panels.clone() {
                 let panel_rows = self.panel_rows(panel);
                 let kernels = if panel_rows.len() == self.kernels[0].0 { self.kernels[0].1 } else { self.kernels[1].1 };
                 let micro = if add { kernels.more } else { kernels.first };
-                let reuse = self.carried.is_null() && self.k_blocks == 1;
-                let row = if reuse { 0 } else { panel_rows.start - rows.start };
+                let row = if reuse { 0 } else { panel_rows.start - first_row };
                 let a = self.a_panel(panel, &ks);
                 // SAFETY: the tile has room for this panel's rows and all of the task's columns.
                 unsafe {
@@ -425,7 +493,7 @@ where
                             stride * size_of::<T>(),
                         );
                     }
-                    if last_chunk && block + 1 == self.k_blocks {
+                    if finish && block + 1 == k_blocks.end {
                         self.epilogue.apply(Tile {
                             data: c.cast(),
                             dtype: T::DTYPE,
@@ -442,12 +510,21 @@ where
     }
 }
 
-/// An operand that packing threads share.
-struct SharedOperand<'a>(Operand<'a>);
-// SAFETY: strided memory is only read, and row sources are `Sync`.
-unsafe impl Sync for SharedOperand<'_> {}
-impl<'a> SharedOperand<'a> {
-    fn get(&self) -> Operand<'a> {
-        self.0
-    }
+/// Where a task's accumulators go.
+struct Out<T> {
+    tile: *mut T,
+    /// Accumulators from one row to the next.
+    stride: usize,
+    /// The tile has room for one row panel, which all take in turn.
+    reuse: bool,
+    /// Hand finished row panels to the epilogue.
+    finish: bool,
 }
+
+/// The tiles of all blocks of K for some columns, and how many are not yet finished.
+struct Share {
+    tiles: Scratch,
+    missing: AtomicUsize,
+}
+// SAFETY: tasks write disjoint tiles, and the last to finish orders its reads after all writes.
+unsafe impl Sync for Share {}

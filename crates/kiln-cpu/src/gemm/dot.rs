@@ -46,13 +46,17 @@ pub(super) struct Shape {
     pub nr: usize,
     /// Add to the C tile instead of overwriting it.
     pub accumulate: bool,
-    /// Fetch the four rows of W after these; only with `nr` of 4.
-    pub prefetch: bool,
+    /// First and number of rows to fetch of the four of W after these; none unless `nr` is 4.
+    pub prefetch: (usize, usize),
 }
 
 impl Shape {
     fn width(&self) -> Width {
         if self.isa == Isa::Avx512 { Width::V512 } else { Width::V256 }
+    }
+
+    fn fetches(&self) -> bool {
+        self.prefetch.1 > 0
     }
 
     fn sets(&self) -> usize {
@@ -164,7 +168,7 @@ impl Generator {
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
         }
         self.asm.lea(W_STRIDE_3, Mem::indexed(W_STRIDE, W_STRIDE, 2));
-        if shape.nr > 4 || shape.prefetch {
+        if shape.nr > 4 || shape.fetches() {
             self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
         }
         let (main, tail, done) = (self.asm.label(), self.asm.label(), self.asm.label());
@@ -210,7 +214,7 @@ impl Generator {
         let (a, w) = self.step_bytes();
         self.asm.alu_imm(Alu::Add, A, (a * steps) as i32);
         self.asm.alu_imm(Alu::Add, W, (w * steps) as i32);
-        if self.shape.nr > 4 || self.shape.prefetch {
+        if self.shape.nr > 4 || self.shape.fetches() {
             self.asm.alu_imm(Alu::Add, W_4, (w * steps) as i32);
         }
     }
@@ -237,7 +241,8 @@ impl Generator {
             }
             for column in 0..self.shape.nr {
                 let at = self.row_of_w(column).offset((u * w_bytes) as i32);
-                if self.shape.prefetch && pass == 0 {
+                let (first, rows) = self.shape.prefetch;
+                if pass == 0 && (first..first + rows).contains(&column) {
                     self.asm.prefetch_t1(self.row_of_w(column + 4).offset((u * w_bytes) as i32));
                 }
                 let (w, width) = (self.w, self.width);

@@ -5,7 +5,7 @@ use super::dot::{self, Weight};
 use super::kernel::{self, Format, MicroFn, Shape};
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
-use super::small::{Shared, panel_of};
+use super::small::{self, Shared};
 use super::source::{Epilogue, Matrix, Operand, Tile};
 use super::{Gemm, GemmError, part};
 use crate::pool;
@@ -38,12 +38,8 @@ pub(super) unsafe fn run(
         Ok([get(format, 2)?, get(format, 1)?, get(Format::F32, 1)?])
     };
     let kernels = [kernels(tall)?, kernels(short)?];
-    let panels = Scratch::take::<f32>(m * k);
-    for g in 0..groups {
-        let rows = part(m, groups, g);
-        // SAFETY: group g's part of the packed A; the operands are the caller's.
-        unsafe { panel_of(gemm, a, rows.clone(), panels.ptr::<f32>().add(rows.start * k)) };
-    }
+    // SAFETY: the operands are the caller's.
+    let panels = unsafe { small::panels(gemm, a, groups) };
     let size = weight.size();
     let row_bytes = (b.row_stride * size as isize) as usize;
     let parts = (n * k * size).div_ceil(PART_BYTES).min(64);

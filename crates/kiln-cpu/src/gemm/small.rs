@@ -6,9 +6,10 @@
 use super::dot::Weight;
 use super::pack::{Lanes, fill_rows, pack};
 use super::scratch::Scratch;
-use super::source::{Epilogue, Matrix, Operand};
-use super::{Gemm, GemmError, dots, narrow, stream};
+use super::source::{Epilogue, Matrix, Operand, SharedOperand};
+use super::{Gemm, GemmError, dots, narrow, part, stream};
 use crate::features::{Isa, detect};
+use crate::pool;
 use kiln_ir::DType;
 use std::ops::Range;
 
@@ -22,8 +23,17 @@ const DOT_ROWS: usize = 64;
 const DOT_BYTES: usize = 1 << 20;
 /// The shortest K for dot products: adding up lanes must not dominate.
 const DOT_K: usize = 64;
-/// Bytes of B in one task: some ten microseconds of reading.
-pub(super) const TASK_BYTES: usize = 128 << 10;
+/// Bytes of B, and multiply-adds, that take a core some three microseconds: the least that is worth a task.
+const TASK_BYTES: usize = 48 << 10;
+const TASK_WORK: usize = 96 << 10;
+/// Tasks a thread gets at the most, unless they would grow too large.
+const TASKS_A_THREAD: usize = 4;
+/// Bytes of B in one task at the most.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Elements of A from which several threads pack it, and k in one of their jobs.
+const PANEL_ELEMENTS: usize = 16 << 10;
+const PANEL_K: usize = 512;
 
 /// How to run a product with few rows.
 #[derive(Clone, Copy)]
@@ -80,19 +90,59 @@ pub(super) unsafe fn run(gemm: &Gemm, path: Path, a: &Operand<'_>, epilogue: &dy
     }
 }
 
-/// Packs all of A as one panel: `[k][width]`.
-pub(super) unsafe fn panel_of(gemm: &Gemm, a: &Operand<'_>, rows: Range<usize>, to: *mut f32) {
-    let (width, k) = (rows.len(), gemm.k);
+/// How many tasks of the least size a product makes, with `size` bytes in an element of B.
+fn least_tasks(gemm: &Gemm, size: usize) -> usize {
+    let elements = gemm.n * gemm.k;
+    (elements * size / TASK_BYTES).max(elements * gemm.m / TASK_WORK)
+}
+
+/// The threads that a product is worth.
+pub(super) fn threads(gemm: &Gemm, size: usize) -> usize {
+    gemm.threads.clamp(1, pool::threads()).min(least_tasks(gemm, size)).max(1)
+}
+
+/// Into how many tasks to cut a product: as many for each thread, a few where it is large.
+pub(super) fn tasks(gemm: &Gemm, size: usize, threads: usize) -> usize {
+    if threads == 1 {
+        return 1;
+    }
+    let each = (least_tasks(gemm, size) / threads).clamp(1, TASKS_A_THREAD);
+    (threads * each).max((gemm.n * gemm.k * size / MOST_BYTES).next_multiple_of(threads))
+}
+
+/// Packs all of A as one panel `[k][width]` for each of some groups of rows, one group after another.
+///
+/// # Safety
+/// As for [`Gemm::run`].
+pub(super) unsafe fn panels(gemm: &Gemm, a: &Operand<'_>, groups: usize) -> Scratch {
+    let k = gemm.k;
+    let panels = Scratch::take::<f32>(gemm.m * k);
+    let to = panels.ptr::<f32>() as usize;
+    let a = SharedOperand(*a);
+    // A few microseconds of copying are not worth a second thread.
+    let (threads, parts) = if gemm.m * k < PANEL_ELEMENTS { (1, 1) } else { (gemm.threads, k.div_ceil(PANEL_K)) };
+    pool::run(groups * parts, threads, &|job| {
+        let (rows, ks) = (part(gemm.m, groups, job / parts), part(k, parts, job % parts));
+        let to = to as *mut f32;
+        // SAFETY: jobs write disjoint parts of the scratch; the operands are the caller's.
+        unsafe { panel_of(gemm, &a.get(), rows.clone(), ks.clone(), to.add(rows.start * k + ks.start * rows.len())) };
+    });
+    panels
+}
+
+/// Packs some rows and k of A as a panel: `[k][width]`.
+unsafe fn panel_of(gemm: &Gemm, a: &Operand<'_>, rows: Range<usize>, ks: Range<usize>, to: *mut f32) {
+    let (width, k) = (rows.len(), ks.len());
     // SAFETY: `to` holds the panel; the operand is the caller's.
     unsafe {
         match a {
             Operand::Strided(m) => {
                 let from = Lanes { data: m.data, dtype: m.dtype, lane_stride: m.row_stride, k_stride: m.column_stride };
-                pack::<f32>(gemm.isa, &from, rows, width, 0..k, to);
+                pack::<f32>(gemm.isa, &from, rows, width, ks, to);
             }
             Operand::Rows(source) => {
                 let scratch = Scratch::take::<f32>(width * k);
-                fill_rows::<f32>(*source, rows, 0..k, scratch.ptr());
+                fill_rows::<f32>(*source, rows, ks, scratch.ptr());
                 let from = Lanes { data: scratch.ptr(), dtype: DType::F32, lane_stride: k as isize, k_stride: 1 };
                 pack::<f32>(gemm.isa, &from, 0..width, width, 0..k, to);
             }

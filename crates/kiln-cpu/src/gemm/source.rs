@@ -43,6 +43,16 @@ pub enum Operand<'a> {
     Packed(&'a super::PackedB),
 }
 
+/// An operand that packing threads share.
+pub(super) struct SharedOperand<'a>(pub Operand<'a>);
+// SAFETY: strided memory is only read, and row sources are `Sync`.
+unsafe impl Sync for SharedOperand<'_> {}
+impl<'a> SharedOperand<'a> {
+    pub(super) fn get(&self) -> Operand<'a> {
+        self.0
+    }
+}
+
 /// A finished part of the result, in accumulators.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {

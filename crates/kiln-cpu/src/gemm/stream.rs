@@ -4,17 +4,28 @@ use super::dot::Weight;
 use super::kernel::{self, Format, Shape};
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
-use super::small::{Shared, TASK_BYTES, panel_of};
+use super::small::{self, Shared};
 use super::source::{Epilogue, Matrix, Operand, Tile};
 use super::sweep::{self, DEPTH};
 use super::{Gemm, GemmError, dot, part};
 use crate::pool;
 use kiln_ir::DType;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Fewest columns of one task of the streaming path: B is read in runs this long.
-const STREAM_COLUMNS: usize = 128;
-/// Accumulators of one task of the streaming path: a part of the second level.
-const STREAM_TILE: usize = 32 << 10;
+/// Fewest columns of one task: B is read in runs this long, or twice as long where that leaves enough tasks.
+const COLUMNS: usize = 64;
+/// Accumulators of one task: a part of the second level.
+const TILE: usize = 32 << 10;
+/// Tasks that K is split for where there are too few columns, and the fewest rows of B in a part of K. The parts depend
+/// on the product alone, so that sums do not depend on threads.
+const TASKS: usize = 48;
+const PART_ROWS: usize = 192;
+
+/// Into how many parts K is split.
+fn k_parts(n: usize, k: usize) -> usize {
+    (TASKS / n.div_ceil(COLUMNS)).clamp(1, (k / PART_ROWS).max(1))
+}
 
 /// Runs a product.
 ///
@@ -38,67 +49,134 @@ pub(super) unsafe fn run(
         Ok((sweep(DEPTH)?, sweep(if k % DEPTH > 0 { k % DEPTH } else { DEPTH })?, kernel::get(last)?))
     };
     let kernels = [kernels(tall)?, kernels(short)?];
-    let panels = Scratch::take::<f32>(m * k);
-    for g in 0..groups {
-        let rows = part(m, groups, g);
-        // SAFETY: group g's part of the packed A; the operands are the caller's.
-        unsafe { panel_of(gemm, a, rows.clone(), panels.ptr::<f32>().add(rows.start * k)) };
-    }
+    // SAFETY: the operands are the caller's.
+    let panels = unsafe { small::panels(gemm, a, groups) };
     let shared = Shared { a: panels.ptr(), b: b.data };
     let size = weight.size();
     let row_bytes = (b.row_stride * size as isize) as usize;
-    let threads = if n * k * size < 2 * TASK_BYTES { 1 } else { gemm.threads.clamp(1, pool::threads()) };
+    let threads = small::threads(gemm, size);
+    let parts = k_parts(n, k);
     // Tasks are ranges of whole vectors of columns; the last, if n is no multiple, packs what is left over.
     let (vectors, left) = (n / lanes, n % lanes);
-    let wanted = match threads {
-        1 => 1,
-        _ if n < 2 * threads * STREAM_COLUMNS => threads.min(n.div_ceil(STREAM_COLUMNS)),
-        _ => 2 * threads,
-    };
-    let tasks = (m * n).div_ceil(STREAM_TILE).next_multiple_of(wanted).min(vectors);
-    pool::run(tasks + usize::from(left > 0), threads, &|task| {
+    // With several threads, the parts of K are tasks too where the columns alone do not make enough.
+    let wanted = small::tasks(gemm, size, threads);
+    let split = if threads > 1 && wanted > n / COLUMNS { parts } else { 1 };
+    let long = n / (2 * COLUMNS);
+    let most = if long >= 2 * threads { long } else { (n / COLUMNS).max(1) };
+    let chunks = (m * n).div_ceil(TILE).max(wanted.div_ceil(split).min(most)).min(vectors);
+    // Chunks of columns as equal as can be, and next to each other the parts of one.
+    let shares: Vec<Share> = (0..if split > 1 { chunks } else { 0 })
+        .map(|c| {
+            let width = part(vectors, chunks, c).len() * lanes;
+            Share { tiles: Scratch::take::<f32>(parts * m * padded(width)), missing: AtomicUsize::new(parts) }
+        })
+        .collect();
+    pool::run(chunks * split + usize::from(left > 0), threads, &|task| {
         let Shared { a, b: data } = shared.get();
-        let vectors = if task < tasks { part(vectors, tasks, task) } else { vectors..vectors + 1 };
-        let (first, width) = (vectors.start * lanes, vectors.len() * lanes);
-        // Rows that lie a multiple of a page apart would compete for the same few lines of the first level.
-        let stride = if width.is_multiple_of(256) { width + 48 } else { width };
-        let tile = Scratch::take::<f32>(m * stride);
         let groups = (0..groups).map(|g| {
             let rows = part(m, groups, g);
             (rows.start, rows.len(), &kernels[usize::from(rows.len() != tall)])
         });
-        // SAFETY: whole vectors of B's rows, of which the tile holds m; the last task's panel holds k of one vector.
-        unsafe {
-            if task < tasks {
-                std::ptr::write_bytes(tile.ptr::<f32>(), 0, m * stride);
-                for depth in (0..k).step_by(DEPTH) {
-                    let from = data.wrapping_add(depth.wrapping_mul(row_bytes).wrapping_add(first * size));
-                    for (row, mr, (whole, last, _)) in groups.clone() {
-                        let sweep = if k - depth < DEPTH { last } else { whole };
-                        let a = a.add(row * k + depth * mr).cast();
-                        let c = tile.ptr::<f32>().add(row * stride).cast();
-                        sweep(a, from, c, vectors.len(), row_bytes, stride * 4);
-                    }
-                }
-            } else {
-                let packed = Scratch::take::<f32>(k * lanes);
-                let from = Lanes { data, dtype: b.dtype, lane_stride: b.column_stride, k_stride: b.row_stride };
+        let finish = |tile: *mut f32, stride: usize, first: usize, width: usize| {
+            // SAFETY: the tile is this task's alone, and finished.
+            unsafe {
+                epilogue.apply(Tile {
+                    data: tile.cast(),
+                    dtype: DType::F32,
+                    row_stride: stride,
+                    row: 0,
+                    rows: m,
+                    column: first,
+                    columns: width.min(n - first),
+                });
+            }
+        };
+        if task == chunks * split {
+            let first = vectors * lanes;
+            let (tile, packed) = (Scratch::take::<f32>(m * lanes), Scratch::take::<f32>(k * lanes));
+            let from = Lanes { data, dtype: b.dtype, lane_stride: b.column_stride, k_stride: b.row_stride };
+            // SAFETY: the panel holds k of one vector, the tile m rows of one.
+            unsafe {
                 pack::<f32>(gemm.isa, &from, first..n, lanes, 0..k, packed.ptr());
                 for (row, _, (_, _, micro)) in groups {
                     let c = tile.ptr::<f32>().add(row * lanes).cast();
                     micro(a.add(row * k).cast(), packed.ptr(), c, k, lanes * 4, lanes * 4);
                 }
             }
-            epilogue.apply(Tile {
-                data: tile.ptr(),
-                dtype: DType::F32,
-                row_stride: stride,
-                row: 0,
-                rows: m,
-                column: first,
-                columns: width.min(n - first),
-            });
+            return finish(tile.ptr(), lanes, first, lanes);
+        }
+        let vectors = part(vectors, chunks, task / split);
+        let (first, width) = (vectors.start * lanes, vectors.len() * lanes);
+        let stride = padded(width);
+        let len = m * stride;
+        // One part of K into a tile.
+        let sum = |tile: *mut f32, p: usize| {
+            let ks = rows_of(k, parts, p);
+            // SAFETY: whole vectors of B's rows, of which the tile holds m.
+            unsafe {
+                std::ptr::write_bytes(tile, 0, len);
+                for depth in ks.clone().step_by(DEPTH) {
+                    let from = data.wrapping_add(depth.wrapping_mul(row_bytes).wrapping_add(first * size));
+                    for (row, mr, (whole, last, _)) in groups.clone() {
+                        let sweep = if ks.end - depth < DEPTH { last } else { whole };
+                        let a = a.add(row * k + depth * mr).cast();
+                        sweep(a, from, tile.add(row * stride).cast(), vectors.len(), row_bytes, stride * 4);
+                    }
+                }
+            }
+        };
+        let Some(share) = shares.get(task / split) else {
+            let tile = Scratch::take::<f32>(len);
+            let other = (parts > 1).then(|| Scratch::take::<f32>(len));
+            sum(tile.ptr(), 0);
+            for (p, other) in (1..parts).zip(other.iter().cycle()) {
+                sum(other.ptr(), p);
+                // SAFETY: both are this task's alone.
+                unsafe { add(tile.ptr(), other.ptr(), len) };
+            }
+            return finish(tile.ptr(), stride, first, width);
+        };
+        let tiles = share.tiles.ptr::<f32>();
+        // SAFETY: each part has a tile of its own; whoever is last has all of them to itself.
+        unsafe {
+            sum(tiles.add(task % split * len), task % split);
+            if share.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+                (1..parts).for_each(|p| add(tiles, tiles.add(p * len), len));
+                finish(tiles, stride, first, width);
+            }
         }
     });
     Ok(())
+}
+
+/// The tiles of all parts of K for some columns, and how many are not yet finished.
+struct Share {
+    tiles: Scratch,
+    missing: AtomicUsize,
+}
+// SAFETY: tasks write disjoint tiles, and the last to finish orders its reads after all writes.
+unsafe impl Sync for Share {}
+
+/// Part `p` of K, in whole sweeps but for the last.
+fn rows_of(k: usize, parts: usize, p: usize) -> Range<usize> {
+    let sweeps = part(k.div_ceil(DEPTH), parts, p);
+    sweeps.start * DEPTH..k.min(sweeps.end * DEPTH)
+}
+
+/// The distance between rows of a tile: rows that lie a multiple of a page apart would compete for the same few lines of
+/// the first level.
+fn padded(width: usize) -> usize {
+    if width.is_multiple_of(256) { width + 48 } else { width }
+}
+
+/// Adds `len` floats to others.
+///
+/// # Safety
+/// Both are valid and nobody else's.
+unsafe fn add(to: *mut f32, from: *const f32, len: usize) {
+    // SAFETY: the caller's promise.
+    let (to, from) = unsafe { (std::slice::from_raw_parts_mut(to, len), std::slice::from_raw_parts(from, len)) };
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
+    }
 }

@@ -207,6 +207,8 @@ fn larger_shapes() {
         (1, 16, 9000),
         (3, 37, 5000),
         (16, 100, 3000),
+        (2, 150, 1999),
+        (17, 270, 2001),
     ];
     for isa in Isa::available() {
         for (m, n, k) in shapes {
@@ -316,25 +318,31 @@ fn long_k_carries_its_accumulators() {
 
 #[test]
 fn results_are_the_same_for_any_number_of_threads() {
-    pool::set_threads(4);
+    pool::set_threads(16);
     for isa in Isa::available() {
-        for (m, n, k) in [(1, 700, 900), (4, 300, 900), (100, 300, 900)] {
+        // Among them shapes whose K is split: few columns, long K.
+        for (m, n, k) in
+            [(1, 700, 900), (4, 300, 900), (100, 300, 900), (1, 200, 2500), (9, 331, 1203), (33, 150, 1100)]
+        {
             let a: Vec<f32> = (0..m * k).map(|i| ((i * 37 % 101) as f32).sin()).collect();
             let b: Vec<f32> = (0..k * n).map(|i| ((i * 53 % 211) as f32).cos()).collect();
-            let run = |threads, strides: (isize, isize)| {
+            let left = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
+            let run = |threads, right: Operand<'_>| {
                 let mut out = vec![0f32; m * n];
                 let store = Store::new(out.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
-                let left =
-                    Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
-                let right = Matrix { data: b.as_ptr().cast(), row_stride: strides.0, column_stride: strides.1, ..left };
                 let g = gemm(isa, m, n, k, DType::F32, threads);
                 // SAFETY: the vectors cover the shapes.
-                unsafe { g.run(Operand::Strided(left), Operand::Strided(right), &store).unwrap() };
+                unsafe { g.run(Operand::Strided(left), right, &store).unwrap() };
                 out.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
             };
-            for strides in [(n as isize, 1), (1, k as isize)] {
-                let one = run(1, strides);
-                assert!((2..=4).all(|t| run(t, strides) == one), "{isa:?} {m} {n} {k} {strides:?}");
+            for (row_stride, column_stride) in [(n as isize, 1), (1, k as isize)] {
+                let right = Matrix { data: b.as_ptr().cast(), row_stride, column_stride, ..left };
+                // SAFETY: as above.
+                let packed = unsafe { PackedB::new(isa, k, n, DType::F32, &right).unwrap() };
+                for right in [Operand::Strided(right), Operand::Packed(&packed)] {
+                    let one = run(1, right);
+                    assert!([2, 3, 4, 16].iter().all(|t| run(*t, right) == one), "{isa:?} {m} {n} {k} {row_stride}");
+                }
             }
         }
     }
