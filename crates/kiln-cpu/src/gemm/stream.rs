@@ -13,18 +13,38 @@ use kiln_ir::DType;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Fewest columns of one task: B is read in runs this long, or twice as long where that leaves enough tasks.
-const COLUMNS: usize = 64;
+/// Columns of one task, the widest first that leaves enough tasks: B is read in runs this long.
+const COLUMNS: [usize; 3] = [128, 64, 32];
 /// Accumulators of one task: a part of the second level.
 const TILE: usize = 32 << 10;
-/// Tasks that K is split for where there are too few columns, and the fewest rows of B in a part of K. The parts depend
-/// on the product alone, so that sums do not depend on threads.
+/// Tasks that K is split for, their columns, and the fewest rows of B in a part of K. The parts depend on the product
+/// alone, so that sums do not depend on threads.
 const TASKS: usize = 48;
+const PART_COLUMNS: usize = 256;
 const PART_ROWS: usize = 192;
+/// Rows of A up to which K is split: the parts' tiles have to be added up.
+const SPLIT_ROWS: usize = 3;
 
 /// Into how many parts K is split.
-fn k_parts(n: usize, k: usize) -> usize {
-    (TASKS / n.div_ceil(COLUMNS)).clamp(1, (k / PART_ROWS).max(1))
+fn k_parts(gemm: &Gemm) -> usize {
+    if gemm.m > SPLIT_ROWS {
+        return 1;
+    }
+    (TASKS / gemm.n.div_ceil(PART_COLUMNS)).clamp(1, (gemm.k / PART_ROWS).max(1))
+}
+
+/// Into how many ranges the columns are cut. They are as long as can be: memory is read best in long runs.
+fn column_chunks(n: usize, k_parts: usize, threads: usize) -> usize {
+    if threads == 1 {
+        return 1;
+    }
+    if k_parts > 1 {
+        return (3 * threads).div_ceil(k_parts).clamp(1, n.div_ceil(COLUMNS[1]));
+    }
+    let enough = COLUMNS.into_iter().find(|width| n / width >= 2 * threads);
+    let most = (n / enough.unwrap_or(COLUMNS[2])).clamp(1, 2 * threads);
+    // As many for each thread.
+    if most > threads { most / threads * threads } else { most }
 }
 
 /// Runs a product.
@@ -55,15 +75,12 @@ pub(super) unsafe fn run(
     let size = weight.size();
     let row_bytes = (b.row_stride * size as isize) as usize;
     let threads = small::threads(gemm, size);
-    let parts = k_parts(n, k);
+    let parts = k_parts(gemm);
     // Tasks are ranges of whole vectors of columns; the last, if n is no multiple, packs what is left over.
     let (vectors, left) = (n / lanes, n % lanes);
-    // With several threads, the parts of K are tasks too where the columns alone do not make enough.
-    let wanted = small::tasks(gemm, size, threads);
-    let split = if threads > 1 && wanted > n / COLUMNS { parts } else { 1 };
-    let long = n / (2 * COLUMNS);
-    let most = if long >= 2 * threads { long } else { (n / COLUMNS).max(1) };
-    let chunks = (m * n).div_ceil(TILE).max(wanted.div_ceil(split).min(most)).min(vectors);
+    // With several threads, the parts of K are tasks too.
+    let split = if threads > 1 { parts } else { 1 };
+    let chunks = (m * n).div_ceil(TILE).max(column_chunks(n, parts, threads)).min(vectors);
     // Chunks of columns as equal as can be, and next to each other the parts of one.
     let shares: Vec<Share> = (0..if split > 1 { chunks } else { 0 })
         .map(|c| {

@@ -87,8 +87,8 @@ impl Generator {
             }
         }
         let done = self.asm.label();
-        if self.held.is_none() {
-            // Two vectors share a broadcast: loads would limit the rate of multiply-adds.
+        if self.held.is_none() && shape.isa != Isa::Avx512 {
+            // Without broadcasts as operands, two vectors share one.
             let single = self.asm.label();
             self.asm.alu_imm(Alu::Sub, VECTORS, 2);
             self.asm.jcc(Cond::Less, single);
@@ -146,7 +146,7 @@ impl Generator {
                     Some(first) => {
                         self.asm.rvm(ops::VFMADD231PS, self.width, acc(row, 0), b(0), VReg(first + index as u8));
                     }
-                    None if shape.isa == Isa::Avx512 && nv == 1 => {
+                    None if shape.isa == Isa::Avx512 => {
                         let args = Args::rvm(acc(row, 0), b(0), at).broadcast();
                         self.asm.vector(ops::VFMADD231PS, self.width, args);
                     }
