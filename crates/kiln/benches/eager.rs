@@ -39,7 +39,15 @@ fn main() -> Result<()> {
     let compiled = kiln::compile_graph(&graph, &[])?;
     let inputs = [x.clone(), y.clone()];
 
-    let rows: [Row<'_>; 9] = [
+    let captured = kiln::compile(|(x, y): &(Tensor, Tensor)| x + y);
+    let arguments = (x.clone(), y.clone());
+    let weights: Vec<Tensor> =
+        (0..300).map(|_| generator.randn([4, 8], DType::F32, Device::Cpu)).collect::<Result<_>>()?;
+    let heavy = kiln::compile(|x: &Tensor| weights.iter().try_fold(x.clone(), |sum, weight| sum + weight));
+
+    let rows: [Row<'_>; 11] = [
+        ("captured add", Box::new(|| captured.call(&arguments).map(|out| drop(black_box(out))))),
+        ("captured, 300 weights", Box::new(|| heavy.call(&x).map(|out| drop(black_box(out))))),
         ("compiled add", Box::new(|| compiled.run(&inputs).map(|out| drop(black_box(out))))),
         ("x + y", Box::new(|| (&x + &y).map(|out| drop(black_box(out))))),
         ("x + row (broadcast)", Box::new(|| (&x + &row).map(|out| drop(black_box(out))))),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  Tensor ──op──▶ graph of that op ──▶ passes ──▶ kernels ──▶ code, kept ──▶ Tensor      eager
+//!  f(Tensors) ──capture──▶ graph of f ──▶ passes ──▶ kernels ──▶ code, guarded ──▶ Tensors  compile
 //!  Graph ───────────────────────────▶ passes ──▶ kernels ──▶ code ─────────▶ Tensors     compile_graph
 //! ```
 //!
