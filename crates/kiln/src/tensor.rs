@@ -60,7 +60,7 @@ impl Tensor {
         }
     }
 
-    /// Whether this tensor stands for a value of a function that [`crate::compile`] is capturing: it has a dtype and a
+    /// Whether this tensor stands for a value of a function that [`crate::compile()`] is capturing: it has a dtype and a
     /// shape, but no elements yet.
     #[inline]
     pub fn is_traced(&self) -> bool {

@@ -8,7 +8,7 @@
 //!
 //! While a function is captured on a thread, every operation there goes into the graph, with the line that asked for it. Tensors
 //! with memory that it meets (weights) become inputs, found again by identity. Sizes are plain numbers in user code, so
-//! a graph is always of one set of sizes; [`symbolic`] makes one for all sizes out of two of them, and a size that is
+//! a graph is always of one set of sizes; `symbolic` makes one for all sizes out of two of them, and a size that is
 //! met for the first time is checked by recording the function again, which costs no compile.
 //!
 //! Invariants: a graph is recorded by one thread; what a graph cannot say is a *break*, noted in the recording even if
