@@ -1,10 +1,19 @@
 //! Events: whatever the runtime does that a user may want to know of. Off by default and then one relaxed load.
 //!
-//! `KILN_LOG=compile,cache` (or `all`) prints events of these categories to stderr; [`set_sink`] sends them elsewhere.
+//! ```text
+//!  emit ──▶ is anybody listening to the category? ──▶ the log (stderr, what KILN_LOG names; or the sink set instead of it)
+//!                                                ├──▶ listener, as long as its guard lives
+//!                                                └──▶ listener …
+//! ```
+//!
+//! `KILN_LOG=breaks,recompiles` (or `all`) prints events of these categories to stderr, a line each; [`set_sink`] sends them
+//! elsewhere; [`listen`] hears them as well, for a while. An event says what happened, at which line of the user's, and
+//! the way out where there is one.
 
 use kiln_ir::Source;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,45 +21,70 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Category {
-    /// Code made for a kernel.
-    Compile = 1,
-    /// Programs and kernels found or not found in a cache.
-    Cache = 2,
-    /// What fused and what did not.
-    Fusion = 4,
-    /// Programs run.
-    Run = 8,
-    /// Something slower than it should be, for instance a copy to make a tensor contiguous.
-    Slow = 16,
+    /// Functions that could not be captured whole.
+    Breaks = 1,
+    /// What arguments have to be for a program to be run.
+    Guards = 2,
     /// Functions captured again because a guard failed.
-    Recompiles = 32,
-    /// Functions that could not be captured and run eagerly.
-    Breaks = 64,
+    Recompiles = 4,
+    /// What fused, and what did not and why.
+    Fusion = 8,
+    /// Programs and code made, checked and dumped.
+    Kernels = 16,
+    /// Programs and kernels found, not found and kept in a cache.
+    Cache = 32,
+    /// Something slower than it should be, for instance a copy to make a tensor contiguous; and what tuning chose.
+    Perf = 64,
+    /// Programs run: a line a call.
+    Run = 128,
 }
 
 impl Category {
     /// Every category.
-    pub const ALL: [Category; 7] = [
-        Category::Compile,
-        Category::Cache,
-        Category::Fusion,
-        Category::Run,
-        Category::Slow,
-        Category::Recompiles,
+    pub const ALL: [Category; 8] = [
         Category::Breaks,
+        Category::Guards,
+        Category::Recompiles,
+        Category::Fusion,
+        Category::Kernels,
+        Category::Cache,
+        Category::Perf,
+        Category::Run,
     ];
 
     /// The name in `KILN_LOG`.
     pub const fn name(self) -> &'static str {
         match self {
-            Category::Compile => "compile",
-            Category::Cache => "cache",
-            Category::Fusion => "fusion",
-            Category::Run => "run",
-            Category::Slow => "slow",
-            Category::Recompiles => "recompiles",
             Category::Breaks => "breaks",
+            Category::Guards => "guards",
+            Category::Recompiles => "recompiles",
+            Category::Fusion => "fusion",
+            Category::Kernels => "kernels",
+            Category::Cache => "cache",
+            Category::Perf => "perf",
+            Category::Run => "run",
         }
+    }
+
+    /// The category of a name in `KILN_LOG`.
+    ///
+    /// ```
+    /// use kiln_runtime::event::Category;
+    /// assert_eq!(Category::named("kernels"), Some(Category::Kernels));
+    /// assert_eq!(Category::named("compile"), Some(Category::Kernels), "another word for it");
+    /// ```
+    pub fn named(name: &str) -> Option<Category> {
+        match name {
+            "compile" => Some(Category::Kernels),
+            "slow" => Some(Category::Perf),
+            _ => Category::ALL.into_iter().find(|c| c.name() == name),
+        }
+    }
+}
+
+impl fmt::Display for Category {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -80,6 +114,20 @@ pub enum Event {
         /// How long it took.
         took: Duration,
     },
+    /// Everything about a program was written to a folder.
+    Dumped {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The kernels of a program were held against the interpreter.
+    Verified {
+        /// How many there are.
+        kernels: usize,
+        /// The first that is wrong, in words.
+        wrong: Option<String>,
+        /// How long it took.
+        took: Duration,
+    },
     /// A remark of the scheduler: what was fused, or was not and why.
     Fusion {
         /// The remark.
@@ -94,17 +142,28 @@ pub enum Event {
         /// How long it took on the host.
         took: Duration,
     },
+    /// A program was made; it is run for arguments that pass its guards.
+    Guarded {
+        /// The guards, in words.
+        guards: Vec<String>,
+        /// The line of the call.
+        at: Source,
+    },
     /// A compiled function met arguments that none of its programs is for.
     Recompile {
         /// The guard that failed.
         guard: String,
+        /// What the user can do about it; empty where nothing.
+        fix: String,
         /// The line of the call.
         at: Source,
     },
-    /// A function does what a graph cannot, so it runs eagerly.
+    /// A function does what a graph cannot.
     GraphBreak {
         /// What it does.
         what: String,
+        /// What the user can do about it; empty where nothing.
+        fix: String,
         /// The user's line.
         at: Source,
     },
@@ -121,13 +180,28 @@ impl Event {
     /// What it is about.
     pub fn category(&self) -> Category {
         match self {
-            Event::KernelCompiled { .. } => Category::Compile,
-            Event::ProgramBuilt { .. } => Category::Cache,
+            Event::KernelCompiled { .. }
+            | Event::ProgramBuilt { .. }
+            | Event::Dumped { .. }
+            | Event::Verified { .. } => Category::Kernels,
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
-            Event::Slow { .. } => Category::Slow,
+            Event::Slow { .. } => Category::Perf,
+            Event::Guarded { .. } => Category::Guards,
             Event::Recompile { .. } => Category::Recompiles,
             Event::GraphBreak { .. } => Category::Breaks,
+        }
+    }
+
+    /// The user's line, where there is one.
+    pub fn at(&self) -> Option<&Source> {
+        match self {
+            Event::Fusion { at, .. }
+            | Event::Slow { at, .. }
+            | Event::Guarded { at, .. }
+            | Event::Recompile { at, .. }
+            | Event::GraphBreak { at, .. } => Some(at).filter(|at| !at.is_unknown()),
+            _ => None,
         }
     }
 }
@@ -144,10 +218,23 @@ impl fmt::Display for Event {
                     "built a program of {launches} launches ({compiled} compiled) from {nodes} nodes in {took:.1?}"
                 )
             }
-            Event::Fusion { text, at } | Event::Slow { text, at } => write!(f, "{text}, at {at}"),
-            Event::Recompile { guard, at } => write!(f, "recompiling: {guard}, called at {at}"),
-            Event::GraphBreak { what, at } => write!(f, "running eagerly: the function {what}, at {at}"),
+            Event::Dumped { folder } => write!(f, "wrote graphs, kernels and code to {}", folder.display()),
+            Event::Verified { kernels, wrong: None, took } => {
+                write!(f, "all {kernels} kernels agree with the interpreter (checked in {took:.1?})")
+            }
+            Event::Verified { kernels, wrong: Some(wrong), .. } => write!(f, "of {kernels} kernels, {wrong}"),
+            Event::Fusion { text, .. } | Event::Slow { text, .. } => f.write_str(text),
+            Event::Guarded { guards, .. } => write!(f, "a program for {}", guards.join("; ")),
+            Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
+            Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::ProgramRun { launches, took } => write!(f, "ran {launches} launches in {took:.1?}"),
+        }?;
+        if let Some(at) = self.at() {
+            write!(f, ", at {at}")?;
+        }
+        match self {
+            Event::Recompile { fix, .. } | Event::GraphBreak { fix, .. } if !fix.is_empty() => write!(f, "; {fix}"),
+            _ => Ok(()),
         }
     }
 }
@@ -155,21 +242,82 @@ impl fmt::Display for Event {
 /// Receives events; called on the thread that caused them.
 pub type Sink = Arc<dyn Fn(&Event) + Send + Sync>;
 
-static ENABLED: AtomicU32 = AtomicU32::new(0);
-static SINK: RwLock<Option<Sink>> = RwLock::new(None);
-static FROM_ENVIRONMENT: Once = Once::new();
+/// Who receives events of which categories.
+struct Listener {
+    /// 0 is the log.
+    id: u64,
+    mask: u32,
+    sink: Sink,
+}
 
-/// Sends events of these categories to `sink`, instead of what `KILN_LOG` says.
+/// The union of all listeners' categories.
+static ENABLED: AtomicU32 = AtomicU32::new(0);
+static LISTENERS: RwLock<Vec<Listener>> = RwLock::new(Vec::new());
+static FROM_ENVIRONMENT: Once = Once::new();
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// The log's number among listeners.
+const LOG: u64 = 0;
+
+/// Sends events of these categories to `sink`, instead of what `KILN_LOG` says. Listeners stay.
 ///
 /// ```
 /// use kiln_runtime::event::{self, Category};
-/// event::set_sink(&[Category::Compile], |event| eprintln!("{event}"));
-/// assert!(event::is_enabled(Category::Compile) && !event::is_enabled(Category::Run));
+/// event::set_sink(&[Category::Kernels], |event| eprintln!("{event}"));
+/// assert!(event::is_enabled(Category::Kernels) && !event::is_enabled(Category::Run));
 /// ```
 pub fn set_sink(categories: &[Category], sink: impl Fn(&Event) + Send + Sync + 'static) {
     FROM_ENVIRONMENT.call_once(|| ());
-    *SINK.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sink));
-    ENABLED.store(categories.iter().fold(0, |mask, &c| mask | c as u32), Ordering::Relaxed);
+    change(|listeners| {
+        listeners.retain(|listener| listener.id != LOG);
+        listeners.push(Listener { id: LOG, mask: mask(categories), sink: Arc::new(sink) });
+    });
+}
+
+/// Hears events until it is dropped; see [`listen`].
+#[must_use = "a listener hears nothing once it is dropped"]
+#[derive(Debug)]
+pub struct Listening {
+    id: u64,
+}
+
+/// Sends events of these categories to `sink` as well, until the guard that comes back is dropped. Neither the log nor other
+/// listeners lose anything. Events of all threads are heard.
+///
+/// ```
+/// use kiln_runtime::event::{self, Category, Event};
+/// use std::sync::{Arc, Mutex};
+/// let heard = Arc::new(Mutex::new(Vec::new()));
+/// let into = heard.clone();
+/// let listening = event::listen(&[Category::Perf], move |event| into.lock().unwrap().push(event.to_string()));
+/// let slow = || Event::Slow { text: "a copy".into(), at: Default::default() };
+/// event::emit(Category::Perf, slow);
+/// drop(listening);
+/// event::emit(Category::Perf, slow);
+/// assert_eq!(*heard.lock().unwrap(), ["a copy"]);
+/// ```
+pub fn listen(categories: &[Category], sink: impl Fn(&Event) + Send + Sync + 'static) -> Listening {
+    FROM_ENVIRONMENT.call_once(read_environment);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    change(|listeners| listeners.push(Listener { id, mask: mask(categories), sink: Arc::new(sink) }));
+    Listening { id }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        change(|listeners| listeners.retain(|listener| listener.id != self.id));
+    }
+}
+
+fn mask(categories: &[Category]) -> u32 {
+    categories.iter().fold(0, |mask, &c| mask | c as u32)
+}
+
+/// Changes who listens, and with it what is made at all.
+fn change(edit: impl FnOnce(&mut Vec<Listener>)) {
+    let mut listeners = LISTENERS.write().unwrap_or_else(PoisonError::into_inner);
+    edit(&mut listeners);
+    ENABLED.store(listeners.iter().fold(0, |mask, l| mask | l.mask), Ordering::Relaxed);
 }
 
 /// Whether anybody listens to a category.
@@ -185,31 +333,76 @@ pub fn is_enabled(category: Category) -> bool {
 #[inline]
 pub fn emit(category: Category, event: impl FnOnce() -> Event) {
     if is_enabled(category) {
-        deliver(&event());
+        deliver(category, &event());
     }
 }
 
 #[cold]
-fn deliver(event: &Event) {
-    let sink = SINK.read().unwrap_or_else(PoisonError::into_inner).clone();
-    match sink {
-        Some(sink) => sink(event),
-        None => eprintln!("kiln {}: {event}", event.category().name()),
-    }
+fn deliver(category: Category, event: &Event) {
+    // Sinks are called without the lock, so that one may listen, stop listening or run programs itself.
+    let sinks: Vec<Sink> = {
+        let listeners = LISTENERS.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().filter(|l| l.mask & category as u32 != 0).map(|l| l.sink.clone()).collect()
+    };
+    sinks.iter().for_each(|sink| sink(event));
 }
 
 fn read_environment() {
     let Ok(text) = std::env::var("KILN_LOG") else { return };
-    let mut mask = 0;
-    for word in text.split(',').map(str::trim).filter(|w| !w.is_empty()) {
-        match Category::ALL.into_iter().find(|c| c.name() == word) {
-            Some(category) => mask |= category as u32,
-            None if word == "all" => mask = u32::MAX,
-            None => {
-                let known: Vec<&str> = Category::ALL.iter().map(|c| c.name()).collect();
-                eprintln!("kiln: KILN_LOG has no category '{word}'; there are {} and all", known.join(", "));
-            }
+    let (categories, unknown) = parse(&text);
+    for word in unknown {
+        let known: Vec<&str> = Category::ALL.iter().map(|c| c.name()).collect();
+        eprintln!("kiln: KILN_LOG has no category '{word}'; there are {} and all", known.join(", "));
+    }
+    let log = |event: &Event| eprintln!("kiln {}: {event}", event.category());
+    change(|listeners| listeners.push(Listener { id: LOG, mask: mask(&categories), sink: Arc::new(log) }));
+}
+
+/// The categories that a value of `KILN_LOG` names, and the words that name none.
+fn parse(text: &str) -> (Vec<Category>, Vec<&str>) {
+    let (mut categories, mut unknown) = (Vec::new(), Vec::new());
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        match Category::named(word) {
+            Some(category) => categories.push(category),
+            None if word == "all" => categories.extend(Category::ALL),
+            None => unknown.push(word),
         }
     }
-    ENABLED.store(mask, Ordering::Relaxed);
+    (categories, unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn every_name_of_a_category_is_understood() {
+        let (categories, unknown) = parse("breaks,guards, recompiles,fusion,kernels,cache,perf,run");
+        assert_eq!((categories.as_slice(), unknown.len()), (&Category::ALL[..], 0));
+        assert_eq!(parse("slow,compile").0, [Category::Perf, Category::Kernels]);
+        assert_eq!(parse("all").0, Category::ALL);
+        assert_eq!(parse("fusoin,,cache"), (vec![Category::Cache], vec!["fusoin"]));
+    }
+
+    #[test]
+    fn a_sink_may_itself_listen_and_emit() {
+        let heard = Arc::new(Mutex::new(0));
+        let count = heard.clone();
+        let listening = listen(&[Category::Cache], move |_| {
+            let _inner = listen(&[Category::Guards], |_| ());
+            emit(Category::Guards, || Event::Guarded { guards: vec![], at: Source::default() });
+            *count.lock().unwrap() += 1;
+        });
+        emit(Category::Cache, || Event::Dumped { folder: PathBuf::new() });
+        drop(listening);
+        assert_eq!(*heard.lock().unwrap(), 1);
+    }
+
+    #[test]
+    fn the_way_out_comes_last() {
+        let at = Source { file: "model.rs".into(), line: 7 };
+        let event = Event::GraphBreak { what: "reads an element".into(), fix: "use select".into(), at };
+        assert_eq!(event.to_string(), "the graph breaks: the function reads an element, at model.rs:7; use select");
+    }
 }

@@ -66,7 +66,7 @@ pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(
     MISSES.fetch_add(1, Ordering::Relaxed);
     NANOS.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     CODE_BYTES.fetch_add(made.code_bytes() as u64, Ordering::Relaxed);
-    event::emit(Category::Compile, || Event::KernelCompiled {
+    event::emit(Category::Kernels, || Event::KernelCompiled {
         target,
         label: label.to_owned(),
         code_bytes: made.code_bytes(),

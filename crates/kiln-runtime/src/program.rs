@@ -134,7 +134,7 @@ impl Program {
         let inputs: Vec<InputSpec> = graph.inputs().iter().zip(layouts).map(input).collect();
         let output_types: Vec<TensorType> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
         let sizings = Sizings::new(&inputs, &output_types, &schedule)?;
-        event::emit(Category::Cache, || Event::ProgramBuilt {
+        event::emit(Category::Kernels, || Event::ProgramBuilt {
             nodes: graph.nodes().len(),
             launches: steps.len(),
             compiled,
@@ -351,7 +351,7 @@ fn report_notes(graph: &Graph, schedule: &Schedule) {
     }
     for note in &schedule.notes {
         let name = |id: NodeId| format!("{id} = {}", graph.node(id).op.kind().name());
-        let text = format!("{} and {} are not fused: {:?}", name(note.producer), name(note.consumer), note.reason);
+        let text = format!("{} and {} are not fused: {}", name(note.producer), name(note.consumer), note.reason);
         event::emit(Category::Fusion, || Event::Fusion { text, at: graph.node(note.consumer).source.clone() });
     }
 }

@@ -122,8 +122,11 @@ impl CompiledGraph {
         for &updated in self.program.updates() {
             let Some(tensor) = inputs.get_mut(updated) else { continue };
             if !tensor.is_sole_owner() {
-                event::emit(Category::Slow, || Event::Slow {
-                    text: format!("input {updated} of {:?} is shared, so its update copies it", tensor.shape()),
+                event::emit(Category::Perf, || Event::Slow {
+                    text: format!(
+                        "input {updated} of {:?} is shared, so its update copies it; drop the other handles first",
+                        tensor.shape()
+                    ),
                     at: at.clone(),
                 });
                 *tensor = tensor.duplicate(at)?;

@@ -361,7 +361,11 @@ where
         if self.options.fullgraph {
             return Err(Error::GraphBreak { what: broken.what, at: broken.at });
         }
-        event::emit(Category::Breaks, || Event::GraphBreak { what: broken.what.to_owned(), at: broken.at.clone() });
+        event::emit(Category::Breaks, || Event::GraphBreak {
+            what: broken.what.to_owned(),
+            fix: "the whole function runs eagerly".to_owned(),
+            at: broken.at.clone(),
+        });
         Ok(self.keep(exact_guards(leaves), Action::Eager))
     }
 
@@ -374,7 +378,7 @@ where
                 Err(failed) => guard::explain(&latest.guards, leaves, failed),
                 Ok(()) => "the function is another graph at these sizes".to_owned(),
             };
-            Event::Recompile { guard, at: at.clone() }
+            Event::Recompile { guard, fix: String::new(), at: at.clone() }
         });
     }
 
