@@ -5,6 +5,7 @@
 //!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //!
 //!  Graph ──▶ differentiate ──▶ Graph with gradients (asked for, not part of the list)
+//!  Graph ──▶ merge_products ▶ split_frozen ──▶ a Graph run once and a Graph run by every call (asked for, under `freeze`)
 //! ```
 //!
 //! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN
@@ -20,13 +21,19 @@ mod dims;
 mod facts;
 mod fold_constants;
 mod fold_views;
+mod frozen;
+mod merge_products;
 mod rewrite;
 mod simplify_algebra;
+mod split_frozen;
 
 pub use differentiate::{
     Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, derivative, differentiate,
     gradient, is_differentiable,
 };
+
+pub use merge_products::{Merged, merge_products};
+pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
 
 use kiln_ir::Graph;
 

@@ -1,0 +1,63 @@
+//! Which values of a graph depend on frozen inputs alone: the ground that [`crate::merge_products`] and
+//! [`crate::split_frozen`] stand on.
+
+use kiln_ir::{DType, Dim, Graph, Node, NodeId, Op, TensorType};
+use std::cell::Cell;
+
+/// What a node's value depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depends {
+    /// No input at all.
+    Nothing,
+    /// Frozen inputs, and on no size that a call brings.
+    Frozen,
+    /// What each call brings.
+    Calls,
+}
+
+/// What every node of a graph depends on. An input that the graph updates is never frozen.
+pub(crate) fn dependences(graph: &Graph, frozen: &[bool]) -> Vec<Depends> {
+    let updated = |input: usize| graph.outputs().iter().any(|output| output.updates == Some(input));
+    let mut all: Vec<Depends> = Vec::with_capacity(graph.nodes().len());
+    for node in graph.nodes() {
+        let own = match node.op {
+            Op::Input { index } if frozen.get(index) == Some(&true) && !updated(index) => Depends::Frozen,
+            Op::Input { .. } => Depends::Calls,
+            _ => Depends::Nothing,
+        };
+        let own = if is_fixed(node) { own } else { Depends::Calls };
+        all.push(node.operands.iter().map(|operand| all[operand.index()]).fold(own, Ord::max));
+    }
+    all
+}
+
+/// True if no size in a node is symbolic.
+fn is_fixed(node: &Node) -> bool {
+    let fixed = Cell::new(node.ty.shape.iter().all(|size| size.as_const().is_some()));
+    node.op.map_dims(&|size: &Dim| {
+        fixed.set(fixed.get() && size.as_const().is_some());
+        size.clone()
+    });
+    fixed.get()
+}
+
+/// The value that a chain of views and of casts which loads do for nothing starts from.
+pub(crate) fn anchor(graph: &Graph, mut id: NodeId) -> NodeId {
+    loop {
+        let node = graph.node(id);
+        match &node.op {
+            op if op.is_view() => id = node.operands[0],
+            // Kernels widen short floats as they load them.
+            Op::Cast(DType::F32) if matches!(graph.ty(node.operands[0]).dtype, DType::F16 | DType::Bf16) => {
+                id = node.operands[0];
+            }
+            _ => return id,
+        }
+    }
+}
+
+/// Bytes of a value of constant sizes.
+pub(crate) fn bytes_of(ty: &TensorType) -> usize {
+    let elements = ty.fixed_shape().and_then(|shape| shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size)));
+    elements.and_then(|n| ty.dtype.bytes_for(n)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,160 @@
+//! Products of one left operand with several frozen right operands become one product with all of them side by side, whose
+//! result is sliced: q, k and v of attention, gate and up of a gated MLP. Putting weights side by side costs nothing at run
+//! time, since [`crate::split_frozen`] moves it out of the calls. Biases that are frozen too are added to the whole.
+
+use crate::frozen::{Depends, dependences};
+use kiln_ir::{BinaryOp, Dim, DotDims, Error, Graph, Node, NodeId, Op, Source};
+use std::collections::HashMap;
+
+/// A graph with merged products.
+#[derive(Debug, Clone)]
+pub struct Merged {
+    /// The graph.
+    pub graph: Graph,
+    /// The products that went into one, for each that was made.
+    pub groups: Vec<usize>,
+}
+
+/// Products that become one.
+struct Group {
+    /// In the order of the graph.
+    dots: Vec<NodeId>,
+    /// The sum of each product and its bias, and the bias as it is before it is expanded; empty if one has none.
+    sums: Vec<(NodeId, NodeId)>,
+}
+
+/// Merges the products of a graph whose inputs are frozen where `frozen` says so.
+///
+/// ```
+/// use kiln_ir::Graph;
+/// let graph = Graph::parse("graph(%0: f32[b, 8], %1: f32[8, 4], %2: f32[8, 6]) {
+///   %3: f32[b, 4] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+///   %4: f32[b, 6] = dot %0, %2 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+///   return %3, %4
+/// }").unwrap();
+/// let merged = kiln_passes::merge_products(&graph, &[false, true, true]).unwrap();
+/// assert_eq!(merged.groups, [2]);
+/// assert_eq!(merged.graph.iter().filter(|(_, n)| n.op.kind().name() == "dot").count(), 1);
+/// ```
+pub fn merge_products(graph: &Graph, frozen: &[bool]) -> Result<Merged, Error> {
+    let depends = dependences(graph, frozen);
+    let groups = groups(graph, &depends);
+    if groups.is_empty() {
+        return Ok(Merged { graph: graph.clone(), groups: Vec::new() });
+    }
+    let mut new = Graph::new();
+    let mut map = vec![NodeId(u32::MAX); graph.nodes().len()];
+    // Weights come first, so that the first product of a group can use those of all others.
+    let first = |node: &Node, at: NodeId| matches!(node.op, Op::Input { .. }) || depends[at.index()] != Depends::Calls;
+    for (id, node) in graph.iter().filter(|(id, node)| first(node, *id)) {
+        map[id.index()] = keep(&mut new, node, &map)?;
+    }
+    for (id, node) in graph.iter().filter(|(id, node)| !first(node, *id)) {
+        if map[id.index()].0 != u32::MAX {
+            continue;
+        }
+        match groups.iter().find(|group| group.dots[0] == id) {
+            Some(group) => group.build(graph, &mut new, &mut map)?,
+            None => map[id.index()] = keep(&mut new, node, &map)?,
+        }
+    }
+    crate::rewrite::set_outputs(&mut new, graph.outputs().to_vec(), &map);
+    let groups = groups.iter().map(|group| group.dots.len()).collect();
+    Ok(Merged { graph: new, groups })
+}
+
+fn keep(new: &mut Graph, node: &Node, map: &[NodeId]) -> Result<NodeId, Error> {
+    let mut node = node.clone();
+    node.operands.iter_mut().for_each(|operand| *operand = map[operand.index()]);
+    new.keep(node)
+}
+
+/// What products must share: the left operand, how they sum, their types.
+type Key<'a> = (NodeId, &'a DotDims, kiln_ir::DType, kiln_ir::DType);
+
+fn groups(graph: &Graph, depends: &[Depends]) -> Vec<Group> {
+    let mut found: HashMap<Key<'_>, Vec<NodeId>> = HashMap::new();
+    for (id, node) in graph.iter() {
+        let Op::Dot { dims, out } = &node.op else { continue };
+        let [lhs, rhs] = node.operands[..] else { continue };
+        let free = graph.ty(rhs).rank() - dims.rhs_contract.len();
+        let weights = depends[rhs.index()] == Depends::Frozen && depends[lhs.index()] == Depends::Calls;
+        if weights && dims.rhs_batch.is_empty() && free == 1 {
+            found.entry((lhs, dims, *out, graph.ty(rhs).dtype)).or_default().push(id);
+        }
+    }
+    let users = graph.users();
+    let mut groups: Vec<Group> = (found.into_values().filter(|dots| dots.len() > 1))
+        .map(|dots| {
+            let sums = dots.iter().map(|&dot| bias(graph, depends, &users, dot)).collect::<Option<Vec<_>>>();
+            Group { dots, sums: sums.unwrap_or_default() }
+        })
+        .collect();
+    groups.sort_by_key(|group| group.dots[0]);
+    groups
+}
+
+/// The sum of a product and a frozen bias along its last axis, if nobody else uses the product.
+fn bias(graph: &Graph, depends: &[Depends], users: &[Vec<NodeId>], dot: NodeId) -> Option<(NodeId, NodeId)> {
+    let &[sum] = &users[dot.index()][..] else { return None };
+    let node = graph.node(sum);
+    if node.op != Op::Binary(BinaryOp::Add) || graph.outputs().iter().any(|output| output.node == dot) {
+        return None;
+    }
+    let other = *node.operands.iter().find(|&&operand| operand != dot)?;
+    let expand = graph.node(other);
+    let Op::Expand { .. } = expand.op else { return None };
+    let small = expand.operands[0];
+    let (shape, whole) = (&graph.ty(small).shape, &node.ty.shape);
+    let (last, outer) = shape.split_last()?;
+    let along_last = outer.iter().all(Dim::is_one) && whole.last() == Some(last);
+    (along_last && depends[small.index()] == Depends::Frozen).then_some((sum, small))
+}
+
+impl Group {
+    /// The product of all, and the slices that take the places of the members.
+    fn build(&self, graph: &Graph, new: &mut Graph, map: &mut [NodeId]) -> Result<(), Error> {
+        let first = graph.node(self.dots[0]);
+        let Op::Dot { dims, out } = &first.op else { return Ok(()) };
+        let at = &first.source;
+        let rights: Vec<NodeId> = self.dots.iter().map(|&dot| map[graph.node(dot).operands[1].index()]).collect();
+        let rank = new.ty(rights[0]).rank();
+        let axis = (0..rank).find(|axis| !dims.rhs_contract.contains(axis)).unwrap_or(0);
+        let right = new.add(Op::Concat { axis }, &rights, at.clone())?;
+        let left = map[first.operands[0].index()];
+        let mut whole = new.add(Op::Dot { dims: dims.clone(), out: *out }, &[left, right], at.clone())?;
+        let mut members: Vec<NodeId> = self.dots.clone();
+        if !self.sums.is_empty() {
+            let biases: Vec<NodeId> = self.sums.iter().map(|(_, bias)| map[bias.index()]).collect();
+            let axis = new.ty(biases[0]).rank() - 1;
+            let bias = new.add(Op::Concat { axis }, &biases, at.clone())?;
+            let shape = new.ty(whole).shape.clone();
+            let bias = new.add(Op::Expand { shape }, &[bias], at.clone())?;
+            whole = new.add(Op::Binary(BinaryOp::Add), &[whole, bias], graph.node(self.sums[0].0).source.clone())?;
+            members = self.sums.iter().map(|(sum, _)| *sum).collect();
+        }
+        let mut offset = Dim::default();
+        for member in members {
+            let node = graph.node(member);
+            let width = node.ty.shape.last().cloned().unwrap_or_default();
+            map[member.index()] = slice(new, whole, &offset, &width, &node.source)?;
+            offset = offset + width;
+        }
+        if !self.sums.is_empty() {
+            // Only the sums used the products; they are never looked up.
+            self.dots.iter().for_each(|dot| map[dot.index()] = whole);
+        }
+        Ok(())
+    }
+}
+
+/// A range of the last axis.
+fn slice(graph: &mut Graph, of: NodeId, offset: &Dim, width: &Dim, at: &Source) -> Result<NodeId, Error> {
+    let mut size = graph.ty(of).shape.clone();
+    let mut start = vec![Dim::default(); size.len()];
+    let step = vec![1; size.len()];
+    if let (Some(start), Some(size)) = (start.last_mut(), size.last_mut()) {
+        (*start, *size) = (offset.clone(), width.clone());
+    }
+    graph.add(Op::Slice { start, size, step }, &[of], at.clone())
+}
