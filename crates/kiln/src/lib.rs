@@ -17,6 +17,9 @@
 //! Invariants: a tensor's elements never change; nothing above [`backend()`] knows which device it works for; every
 //! error names the user's line.
 
+// Derived code names the crate as its users do.
+extern crate self as kiln;
+
 pub mod backend;
 pub mod capture;
 pub mod compile;
@@ -50,6 +53,32 @@ pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
 pub use error::{Error, Result, Value};
 pub use index::{Ellipsis, Index, Indices, step};
+/// Makes a struct or an enum of bundles a [`trait@Bundle`].
+///
+/// ```
+/// use kiln::{Bundle, DType, Device, Tensor};
+/// #[derive(Bundle)]
+/// struct Batch { tokens: Tensor, mask: Option<Tensor>, causal: bool }
+///
+/// let fast = kiln::compile(|batch: &Batch| if batch.causal { batch.tokens.cumsum(0) } else { batch.tokens.sum(..) });
+/// let tokens = Tensor::ones(3, DType::F32, Device::Cpu)?;
+/// let batch = Batch { tokens, mask: None, causal: true };
+/// assert_eq!(fast.call(&batch)?.to_vec::<f32>()?, [1., 2., 3.]);
+/// assert_eq!(fast.call(&Batch { causal: false, ..batch })?.item::<f32>()?, 3.0);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+///
+/// What is no bundle cannot be a field, for no guard would see it change; nor can a union be derived for:
+///
+/// ```compile_fail,E0277
+/// #[derive(kiln::Bundle)]
+/// struct Batch { tokens: kiln::Tensor, started: std::time::Instant }
+/// ```
+/// ```compile_fail
+/// #[derive(kiln::Bundle)]
+/// union Batch { tokens: std::mem::ManuallyDrop<kiln::Tensor>, number: u64 }
+/// ```
+pub use kiln_derive::Bundle;
 pub use kiln_ir as ir;
 pub use kiln_ir::DType;
 pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
