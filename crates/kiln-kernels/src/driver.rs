@@ -2,15 +2,15 @@
 
 use crate::assemble::{Needed, loop_step};
 use crate::fuse::Fusion;
-use crate::group::Engine;
+use crate::group::{Engine, Group};
 use crate::kernel::Kernel;
 use crate::matmul::matmul_step;
-use crate::prepare::prepare;
+use crate::prepare::{Prepared, prepare};
 use crate::realise::{Memory, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
-use crate::schedule::{BufferId, Error, InputLayout, Reason, Role, Schedule, ScheduleOptions, Step};
+use crate::schedule::{BufferId, Error, InputLayout, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
-use crate::trace::{Misfit, Scope};
+use crate::trace::{Misfit, Scope, Storage};
 use crate::{matmul, routine, update};
 use kiln_ir::{Dim, Graph, NodeId, Op};
 use std::collections::HashMap;
@@ -34,10 +34,7 @@ use std::sync::Arc;
 pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOptions) -> Result<Schedule, Error> {
     check_inputs(graph, layouts)?;
     let prepared = prepare(graph)?;
-    let (inner, origin) = match &prepared {
-        Some(prepared) => (&prepared.graph, Some(&prepared.origin)),
-        None => (graph, None),
-    };
+    let inner = prepared.as_ref().map_or(graph, |prepared| &prepared.graph);
     let mut forced: Vec<NodeId> = Vec::new();
     let mut schedule = loop {
         match attempt(inner, layouts, options, &forced) {
@@ -47,11 +44,13 @@ pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOption
             Err(Misfit { node }) => return Err(unsupported(inner, node)),
         }
     };
-    if let Some(origin) = origin {
+    if let Some(Prepared { origin, results, .. }) = &prepared {
         let original = |id: &mut NodeId| *id = origin[id.index()];
         for step in &mut schedule.steps {
             step.nodes.iter_mut().for_each(original);
             step.nodes.dedup();
+            step.writes.retain(|w| results[origin[w.node.index()].index()] == w.node);
+            step.writes.iter_mut().for_each(|w| original(&mut w.node));
         }
         for note in &mut schedule.notes {
             original(&mut note.producer);
@@ -142,13 +141,29 @@ fn assemble(scope: Scope<'_>, memory: &Memory, fusion: &mut Fusion<'_>) -> Resul
             continue;
         }
         let needed = Needed { list };
-        steps.push(match group.engine {
+        let mut step = match group.engine {
             Engine::Loop => loop_step(scope, memory, group, &needed)?,
             Engine::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
             Engine::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
-        });
+        };
+        step.writes = written(memory, group, &needed);
+        steps.push(step);
     }
     Ok(steps)
+}
+
+/// What a group's launch puts into memory.
+fn written(memory: &Memory, group: &Group, needed: &Needed<'_>) -> Vec<Written> {
+    let mut writes: Vec<Written> = Vec::with_capacity(needed.list.len());
+    for (position, destination) in &needed.list {
+        let node = memory.works[group.works[*position]].node;
+        let Storage { buffer, offset, strides } = destination.storage.clone();
+        let write = Written { node, buffer, offset, strides };
+        if !writes.contains(&write) {
+            writes.push(write);
+        }
+    }
+    writes
 }
 
 /// Groups in an order in which whoever writes comes before whoever reads.
@@ -189,8 +204,12 @@ fn drop_unused(schedule: &mut Schedule) {
     }
     let mut keep = used.iter();
     schedule.buffers.retain(|_| keep.next() == Some(&true));
-    let args = schedule.steps.iter_mut().flat_map(|s| &mut s.args);
-    args.chain(&mut schedule.outputs).for_each(|b| *b = new[b.index()]);
+    let places = |step: &mut Step| {
+        let written = step.writes.iter_mut().map(|w| &mut w.buffer);
+        step.args.iter_mut().chain(written).for_each(|b| *b = new[b.index()]);
+    };
+    schedule.steps.iter_mut().for_each(places);
+    schedule.outputs.iter_mut().for_each(|b| *b = new[b.index()]);
 }
 
 /// Equal kernels become one.

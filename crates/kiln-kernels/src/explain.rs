@@ -23,7 +23,7 @@ impl Display for BufferDecl {
 
 impl Schedule {
     /// The name of a buffer: its role, with a number for temporaries and constants.
-    fn buffer_name(&self, at: usize) -> String {
+    pub fn buffer_name(&self, at: usize) -> String {
         let decl = &self.buffers[at];
         match decl.role {
             Role::Temp | Role::Constant(_) => format!("{}{at}", decl.role),
@@ -67,9 +67,9 @@ impl Schedule {
     pub fn explain(&self, graph: &Graph, size: &dyn Fn(Symbol) -> Option<i64>) -> String {
         let mut out = String::new();
         for (number, step) in self.steps.iter().enumerate() {
-            let bytes = crate::plan::step_bytes(self, step, size).map_or_else(
+            let bytes = self.work(step, size).map_or_else(
                 || "sizes unknown".to_owned(),
-                |(read, written)| format!("{read} bytes read, {written} written"),
+                |work| format!("{} bytes read, {} written", work.read, work.written),
             );
             let _ = writeln!(out, "{number}: {} ({} nodes, {bytes})", step.label, step.nodes.len());
             for (arg, decl) in step.args.iter().zip(&step.kernel.buffers) {

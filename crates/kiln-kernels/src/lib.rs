@@ -40,10 +40,12 @@ mod segments;
 mod stages;
 mod trace;
 mod update;
+mod work;
 
 pub use driver::schedule;
 pub use kernel::Kernel;
 pub use plan::{Plan, plan};
 pub use schedule::{
-    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step,
+    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step, Written,
 };
+pub use work::Work;

@@ -1,7 +1,6 @@
 //! One arena for all temporaries: each gets an offset, and two share memory only if their lifetimes do not meet.
 
-use crate::kernel::Access;
-use crate::schedule::{Error, Role, Schedule, Step};
+use crate::schedule::{Error, Role, Schedule};
 use kiln_ir::{Dim, Symbol};
 
 /// Every offset is a multiple of this.
@@ -78,26 +77,6 @@ fn best_gap(placed: &[(usize, usize, Lifetime)], life: Lifetime, size: usize) ->
 fn bytes_of(dtype: kiln_ir::DType, elements: &Dim, size: &dyn Fn(Symbol) -> Option<i64>) -> Result<usize, Error> {
     let count = elements.eval(size).and_then(|n| usize::try_from(n).ok());
     count.and_then(|n| dtype.bytes_for(n)).ok_or_else(|| Error::NoValue { size: elements.clone() })
-}
-
-/// Bytes of a launch's buffers that it reads and that it writes, each counted whole.
-pub(crate) fn step_bytes(
-    schedule: &Schedule,
-    step: &Step,
-    size: &dyn Fn(Symbol) -> Option<i64>,
-) -> Option<(usize, usize)> {
-    let (mut read, mut written): (usize, usize) = (0, 0);
-    for (arg, decl) in step.args.iter().zip(&step.kernel.buffers) {
-        let buffer = &schedule.buffers[arg.index()];
-        let bytes = bytes_of(buffer.dtype, &buffer.elements, size).ok()?;
-        if decl.access != Access::Write {
-            read = read.checked_add(bytes)?;
-        }
-        if decl.access != Access::Read {
-            written = written.checked_add(bytes)?;
-        }
-    }
-    Some((read, written))
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ pub(crate) struct Prepared {
     pub graph: Graph,
     /// For each node the original one.
     pub origin: Vec<NodeId>,
+    /// For each original node the one with its value.
+    pub results: Vec<NodeId>,
 }
 
 /// Products of at most this many multiplications (a batch element) are sums.
@@ -32,7 +34,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Option<Prepared>, Error> {
     if !graph.iter().any(|(_, node)| rewrite_of(graph, node).is_some()) {
         return Ok(None);
     }
-    let mut made = Prepared { graph: Graph::new(), origin: Vec::new() };
+    let mut made = Prepared { graph: Graph::new(), origin: Vec::new(), results: Vec::new() };
     let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
     for (id, node) in graph.iter() {
         let operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
@@ -54,6 +56,7 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Option<Prepared>, Error> {
             None => made.graph.output(new[output.node.index()]),
         }
     }
+    made.results = new;
     Ok(Some(made))
 }
 

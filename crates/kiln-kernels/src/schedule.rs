@@ -89,6 +89,21 @@ pub struct Step {
     pub nodes: Vec<NodeId>,
     /// A short name for logs and profiles.
     pub label: String,
+    /// What is in memory afterwards that was not before. Nodes that the scheduler made up for itself are not listed.
+    pub writes: Vec<Written>,
+}
+
+/// A node's value that a launch puts into memory: element `index` lies at `offset + Σ index·stride`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// The node of the graph.
+    pub node: NodeId,
+    /// The buffer.
+    pub buffer: BufferId,
+    /// The element at index zero, in elements from the buffer's start.
+    pub offset: Dim,
+    /// Elements an axis step moves.
+    pub strides: Vec<Dim>,
 }
 
 /// A producer and a consumer that did not become one kernel.

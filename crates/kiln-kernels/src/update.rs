@@ -7,7 +7,7 @@ use crate::index::contiguous_strides;
 use crate::kernel::{
     Access, BufferArg, Domain as StageDomain, Inst, InstKind, Kernel, KernelBody, LoopBody, Place, Stage, ValueId,
 };
-use crate::schedule::{BufferId, InputLayout, Schedule, Step};
+use crate::schedule::{BufferId, InputLayout, Schedule, Step, Written};
 use crate::trace::Storage;
 use kiln_ir::{Dim, Graph, NodeId};
 use std::sync::Arc;
@@ -144,6 +144,7 @@ fn loaded(inst: &Inst, buffer: usize) -> bool {
 /// Replaces a buffer of a launch; an argument that is then listed twice becomes one.
 fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
     let Some(old) = step.args.iter().position(|arg| *arg == from) else { return };
+    step.writes.iter_mut().filter(|w| w.buffer == from).for_each(|w| w.buffer = to);
     let Some(same) = step.args.iter().position(|arg| *arg == to) else {
         step.args[old] = to;
         return;
@@ -203,5 +204,6 @@ fn copy_step(graph: &Graph, node: NodeId, from: &Storage, to: &Storage) -> Step 
         sizes: values,
         nodes: vec![node],
         label: "copy".into(),
+        writes: vec![Written { node, buffer: to.buffer, offset: to.offset.clone(), strides: to.strides.clone() }],
     }
 }

@@ -1,0 +1,174 @@
+//! What a launch has to do at given sizes: bytes that must come from memory and go there at the least, and arithmetic.
+
+use crate::kernel::{Access, Axis, Domain, Inst, InstKind, KernelBody, Place, RoutineBody};
+use crate::schedule::{Schedule, Step};
+use kiln_ir::{DType, Dim, Symbol};
+
+/// The work of one launch. Bytes count each element of memory that is touched once, however often it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Work {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// Arithmetic operations on elements; a function such as `exp` counts as one, a multiplication and addition as two.
+    pub flops: u64,
+}
+
+impl Work {
+    /// Bytes read and written.
+    pub fn bytes(&self) -> u64 {
+        self.read.saturating_add(self.written)
+    }
+}
+
+impl std::ops::Add for Work {
+    type Output = Work;
+    fn add(self, other: Work) -> Work {
+        Work {
+            read: self.read.saturating_add(other.read),
+            written: self.written.saturating_add(other.written),
+            flops: self.flops.saturating_add(other.flops),
+        }
+    }
+}
+
+type Size<'a> = &'a dyn Fn(Symbol) -> Option<i64>;
+
+impl Schedule {
+    /// The work of a launch of this schedule, given the values of size symbols; `None` where a size has no value.
+    ///
+    /// ```
+    /// use kiln_ir::Graph;
+    /// use kiln_kernels::{InputLayout, ScheduleOptions, schedule};
+    /// let graph = Graph::parse("graph(%0: f32[n]) {
+    ///   %1: f32[n] = exp %0
+    ///   return %1
+    /// }").unwrap();
+    /// let layout = InputLayout::contiguous(graph.ty(graph.inputs()[0]));
+    /// let schedule = schedule(&graph, &[layout], &ScheduleOptions::default()).unwrap();
+    /// let work = schedule.work(&schedule.steps[0], &|_| Some(10)).unwrap();
+    /// assert_eq!((work.read, work.written, work.flops), (40, 40, 10));
+    /// ```
+    pub fn work(&self, step: &Step, size: Size<'_>) -> Option<Work> {
+        let mut tally = Tally { size, touched: vec![(0, 0); step.args.len()], flops: 0 };
+        match &step.kernel.body {
+            KernelBody::Loop(body) => {
+                let all: Vec<&Axis> = body.grid.iter().chain(&body.row).collect();
+                let grid: Vec<&Axis> = body.grid.iter().collect();
+                for stage in &body.stages {
+                    let axes = if stage.domain == Domain::Row { &all } else { &grid };
+                    tally.insts(&stage.insts, axes)?;
+                    tally.operations(axes, stage.reductions.len() as u64)?;
+                }
+            }
+            KernelBody::Matmul(body) => {
+                let [batch, m, n, k] = [&body.batch, &body.m, &body.n, &body.k];
+                tally.insts(&body.lhs.insts, &batch.iter().chain(m).chain(k).collect::<Vec<_>>())?;
+                tally.insts(&body.rhs.insts, &batch.iter().chain(k).chain(n).collect::<Vec<_>>())?;
+                let result: Vec<&Axis> = batch.iter().chain(m).chain(n).collect();
+                tally.insts(&body.epilogue, &result)?;
+                tally.operations(&result.into_iter().chain(k).collect::<Vec<_>>(), 2)?;
+            }
+            KernelBody::Attention(body) => {
+                let count = |sizes: &[&Dim]| tally_product(sizes, size);
+                let (b, h, g, t, s) = (&body.batch, &body.heads, &body.kv_heads, &body.queries, &body.keys);
+                tally.read(body.q.buffer, count(&[b, h, t, &body.width])?);
+                tally.read(body.k.buffer, count(&[b, g, s, &body.width])?);
+                tally.read(body.v.buffer, count(&[b, g, s, &body.value_width])?);
+                if let Some(mask) = &body.mask {
+                    let sizes = [b, h, t, s];
+                    let moving: Vec<&Dim> =
+                        sizes.into_iter().zip(&mask.strides).filter(|(_, d)| !d.is_zero()).map(|(n, _)| n).collect();
+                    tally.read(mask.buffer, count(&moving)?);
+                }
+                tally.write(body.out.buffer, count(&[b, h, t, &body.value_width])?);
+                let pairs = count(&[b, h, t, s])?;
+                let width = tally.value(&body.width)?.saturating_add(tally.value(&body.value_width)?);
+                let flops = pairs.saturating_mul(width.saturating_mul(2));
+                tally.flops += if body.causal { flops / 2 } else { flops };
+            }
+            KernelBody::Routine(body) => {
+                for (at, arg) in step.kernel.buffers.iter().enumerate() {
+                    if arg.access != Access::Write {
+                        tally.read(at, u64::MAX);
+                    }
+                    if arg.access != Access::Read {
+                        tally.write(at, u64::MAX);
+                    }
+                }
+                let (RoutineBody::Scan { shape, .. }
+                | RoutineBody::SortIndices { shape, .. }
+                | RoutineBody::Scatter { updates_shape: shape, .. }) = body;
+                tally.flops += tally_product(&shape.iter().collect::<Vec<_>>(), size)?;
+            }
+        }
+        let mut work = Work { flops: tally.flops, ..Work::default() };
+        for ((arg, decl), &(read, written)) in step.args.iter().zip(&step.kernel.buffers).zip(&tally.touched) {
+            let whole = tally.value(&self.buffers[arg.index()].elements)?;
+            work.read = work.read.saturating_add(bytes(decl.dtype, read.min(whole))?);
+            work.written = work.written.saturating_add(bytes(decl.dtype, written.min(whole))?);
+        }
+        Some(work)
+    }
+}
+
+fn bytes(dtype: DType, elements: u64) -> Option<u64> {
+    dtype.bytes_for(usize::try_from(elements).ok()?).map(|n| n as u64)
+}
+
+fn tally_product(sizes: &[&Dim], size: Size<'_>) -> Option<u64> {
+    sizes.iter().try_fold(1u64, |product, dim| {
+        Some(product.saturating_mul(u64::try_from(dim.as_const().or_else(|| dim.eval(size))?).ok()?))
+    })
+}
+
+struct Tally<'a> {
+    size: Size<'a>,
+    /// By argument: elements read and written.
+    touched: Vec<(u64, u64)>,
+    flops: u64,
+}
+
+impl Tally<'_> {
+    fn value(&self, dim: &Dim) -> Option<u64> {
+        tally_product(&[dim], self.size)
+    }
+
+    fn read(&mut self, argument: usize, elements: u64) {
+        self.touched[argument].0 = self.touched[argument].0.saturating_add(elements);
+    }
+
+    fn write(&mut self, argument: usize, elements: u64) {
+        self.touched[argument].1 = self.touched[argument].1.saturating_add(elements);
+    }
+
+    fn operations(&mut self, axes: &[&Axis], each: u64) -> Option<()> {
+        let points = tally_product(&axes.iter().map(|axis| &axis.size).collect::<Vec<_>>(), self.size)?;
+        self.flops = self.flops.saturating_add(points.saturating_mul(each));
+        Some(())
+    }
+
+    /// Elements at most at a place while the axes run: along an axis that does not move it, there is only one.
+    fn reach(&self, place: &Place, axes: &[&Axis]) -> Option<u64> {
+        let moves = |axis: &&&Axis| !place.indirect.is_empty() || place.offset.contains(axis.var);
+        tally_product(&axes.iter().filter(moves).map(|axis| &axis.size).collect::<Vec<_>>(), self.size)
+    }
+
+    fn insts(&mut self, insts: &[Inst], axes: &[&Axis]) -> Option<()> {
+        let mut each = 0;
+        for inst in insts {
+            match &inst.kind {
+                InstKind::Load { place, .. } => self.read(place.buffer, self.reach(place, axes)?),
+                InstKind::Store { place, .. } => self.write(place.buffer, self.reach(place, axes)?),
+                InstKind::Unary(..)
+                | InstKind::Binary(..)
+                | InstKind::Compare(..)
+                | InstKind::Select(..)
+                | InstKind::Random { .. } => each += 1,
+                _ => {}
+            }
+        }
+        self.operations(axes, each)
+    }
+}
