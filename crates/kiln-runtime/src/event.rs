@@ -10,6 +10,7 @@
 //! elsewhere; [`listen`] hears them as well, for a while. An event says what happened, at which line of the user's, and
 //! the way out where there is one.
 
+use crate::disk::Activity;
 use kiln_ir::Source;
 use std::fmt;
 use std::path::PathBuf;
@@ -167,6 +168,8 @@ pub enum Event {
         /// The user's line.
         at: Source,
     },
+    /// The disk cache found, missed, stored, removed or could not write something.
+    DiskCache(Activity),
     /// Work that a different layout or dtype would have saved.
     Slow {
         /// What was done and why.
@@ -184,6 +187,7 @@ impl Event {
             | Event::ProgramBuilt { .. }
             | Event::Dumped { .. }
             | Event::Verified { .. } => Category::Kernels,
+            Event::DiskCache(_) => Category::Cache,
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
             Event::Slow { .. } => Category::Perf,
@@ -227,6 +231,7 @@ impl fmt::Display for Event {
             Event::Guarded { guards, .. } => write!(f, "a program for {}", guards.join("; ")),
             Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
+            Event::DiskCache(activity) => activity.fmt(f),
             Event::ProgramRun { launches, took } => write!(f, "ran {launches} launches in {took:.1?}"),
         }?;
         if let Some(at) = self.at() {

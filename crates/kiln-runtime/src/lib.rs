@@ -12,6 +12,7 @@
 pub mod backend;
 pub mod buffer;
 pub mod device;
+pub mod disk;
 pub mod error;
 pub mod event;
 pub mod host;
