@@ -3,6 +3,7 @@
 
 mod cases;
 mod clock;
+mod forward;
 mod packed;
 mod peer;
 mod report;
@@ -61,6 +62,8 @@ enum What {
     Matmul,
     /// Scaled dot-product attention
     Attention,
+    /// Forward passes: MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
+    Forward,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -77,15 +80,16 @@ pub fn run(arguments: &Arguments) -> Outcome {
         [] => vec![1],
         given => given.to_vec(),
     };
-    let all = match arguments.what {
-        What::Ops => cases::ops(&threads),
-        What::Matmul => cases::matmul(&threads),
-        What::Attention => cases::attention(&threads),
-    };
     let python = arguments.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into());
     let mut peer = match arguments.peer {
         Some(Peer::Torch) => Some(TorchPeer::start(&python)?),
         None => None,
+    };
+    let all = match arguments.what {
+        What::Forward => return forward::run(arguments, &threads, peer),
+        What::Ops => cases::ops(&threads),
+        What::Matmul => cases::matmul(&threads),
+        What::Attention => cases::attention(&threads),
     };
     let mut rows = Vec::new();
     report::header(peer.is_some());

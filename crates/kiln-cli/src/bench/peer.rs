@@ -47,11 +47,11 @@ pub struct TorchPeer {
 }
 
 impl TorchPeer {
-    /// Starts `python` on the embedded script.
+    /// Starts `python` on the embedded scripts.
     pub fn start(python: &str) -> Result<TorchPeer, PeerError> {
         let start = |cause| PeerError::Start { python: python.to_owned(), cause };
         let mut child = Command::new(python)
-            .args(["-u", "-c", include_str!("torch_peer.py")])
+            .args(["-u", "-c", concat!(include_str!("torch_models.py"), include_str!("torch_peer.py"))])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

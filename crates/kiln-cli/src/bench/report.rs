@@ -74,19 +74,22 @@ pub fn line(row: &Row) {
     let _ = std::io::stdout().flush();
 }
 
+fn geomean(values: Vec<f64>) -> Option<f64> {
+    (!values.is_empty()).then(|| (values.iter().map(|v| v.ln()).sum::<f64>() / values.len() as f64).exp())
+}
+
+/// One line on how many times slower another side is.
+pub fn tell(name: &str, ratios: Vec<f64>) {
+    let behind = ratios.iter().filter(|r| **r < 1.0).count();
+    let worst = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let count = ratios.len();
+    if let Some(mean) = geomean(ratios) {
+        println!("{name}: {mean:.2}× as fast (geometric mean of {count}), behind on {behind}, worst {worst:.2}×");
+    }
+}
+
 /// What the table says as a whole.
 pub fn summary(rows: &[Row], torch: Option<&str>) {
-    let geomean = |values: Vec<f64>| {
-        (!values.is_empty()).then(|| (values.iter().map(|v| v.ln()).sum::<f64>() / values.len() as f64).exp())
-    };
-    let tell = |name: &str, ratios: Vec<f64>| {
-        let behind = ratios.iter().filter(|r| **r < 1.0).count();
-        let worst = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        let count = ratios.len();
-        if let Some(mean) = geomean(ratios) {
-            println!("{name}: {mean:.2}× as fast (geometric mean of {count}), behind on {behind}, worst {worst:.2}×");
-        }
-    };
     println!();
     tell("against eager Kiln", rows.iter().map(|r| r.eager.min / r.kiln.min).collect());
     let against = |pick: fn(&Row) -> Option<Timing>| -> Vec<f64> {

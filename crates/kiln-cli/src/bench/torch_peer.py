@@ -24,6 +24,8 @@ def rope(x, cos, sin):
 
 def build(case):
     """Function and inputs of a case."""
+    if found := model(case):
+        return found
     kind, shape, dt = case["kind"], case["shape"], DTYPES[case["dtype"]]
     g = torch.Generator().manual_seed(0)
     r = lambda *s, d=dt: torch.randn(*s, generator=g).to(d)

@@ -1,0 +1,257 @@
+//! `kiln bench forward`: blocks and whole transformers, compiled against eager Kiln, PyTorch eager and torch.compile.
+
+use super::clock::{best, time};
+use super::peer::{Timing, TorchPeer};
+use super::{Arguments, report};
+use crate::Outcome;
+use crate::models::{Attention, Config, Family, Mlp, Rotary, Transformer, Weights};
+use kiln::{Compiled, Result, Tensor};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::Instant;
+
+/// A part of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// x + MLP(norm(x)).
+    Mlp,
+    /// x + attention(norm(x)).
+    Attention,
+    /// Tokens to logits.
+    Transformer,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// What runs.
+    pub part: Part,
+    /// Its sizes.
+    pub config: Config,
+    /// Tokens of the one sequence.
+    pub tokens: usize,
+    /// Threads of all sides.
+    pub threads: usize,
+}
+
+impl Case {
+    /// For the table.
+    pub fn name(&self) -> String {
+        let Config { layers, hidden, .. } = self.config;
+        let family = self.config.family.name();
+        match self.part {
+            Part::Mlp => format!("{family} MLP {hidden}, {} tokens", self.tokens),
+            Part::Attention => format!("{family} attention {hidden}, {} tokens", self.tokens),
+            Part::Transformer => format!("{family} {layers}×{hidden}, {} tokens", self.tokens),
+        }
+    }
+
+    /// For the peer.
+    pub fn to_json(&self) -> Value {
+        let Config { layers, hidden, inner, heads, groups, vocabulary, context, .. } = self.config;
+        let kind = match self.part {
+            Part::Mlp => "mlp",
+            Part::Attention => "attention_block",
+            Part::Transformer => "transformer",
+        };
+        json!({
+            "kind": kind, "shape": [self.tokens], "dtype": "f32", "family": self.config.family.name(), "layers": layers,
+            "hidden": hidden, "inner": inner, "heads": heads, "groups": groups, "vocabulary": vocabulary, "context": context,
+        })
+    }
+
+    /// The function and its argument, with weights that it holds.
+    pub fn build(&self) -> Result<(Function, Tensor)> {
+        let random = Weights::new(7);
+        let config = self.config;
+        let hidden = |random: &Weights| random.normal(&[1, self.tokens, config.hidden], 1.0);
+        Ok(match self.part {
+            Part::Mlp => {
+                let (x, mlp) = (hidden(&random)?, Mlp::new(&config, &random)?);
+                (Box::new(move |x: &Tensor| mlp.forward(x)), x)
+            }
+            Part::Attention => {
+                let (x, attention) = (hidden(&random)?, Attention::new(&config, &random)?);
+                // The peer's block has no positions either: they belong to the whole model.
+                (Box::new(move |x: &Tensor| attention.forward(x, None::<&Rotary>)), x)
+            }
+            Part::Transformer => {
+                let model = Transformer::new(&config, &random)?;
+                let tokens = random.tokens(1, self.tokens, config.vocabulary)?;
+                (Box::new(move |tokens: &Tensor| model.forward(tokens)), tokens)
+            }
+        })
+    }
+}
+
+/// A model's forward pass.
+pub type Function = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
+
+/// Blocks of two widths and a four-layer transformer, both families, few tokens and many.
+fn cases(threads: &[usize]) -> Vec<Case> {
+    let config = |family, hidden| match family {
+        Family::Gpt => Config::gpt(4, hidden, hidden / 32, 1000, 256),
+        Family::Llama => Config::llama(4, hidden, hidden / 32, 1000, 256),
+    };
+    let mut cases = Vec::new();
+    for &threads in threads {
+        for family in [Family::Gpt, Family::Llama] {
+            for (part, hidden) in [
+                (Part::Mlp, 256),
+                (Part::Mlp, 768),
+                (Part::Attention, 256),
+                (Part::Attention, 768),
+                (Part::Transformer, 256),
+            ] {
+                for tokens in [1, 16, 128] {
+                    cases.push(Case { part, config: config(family, hidden), tokens, threads });
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// One measured case.
+struct Row {
+    case: Case,
+    kernels: usize,
+    first: f64,
+    torch_first: f64,
+    kiln: Timing,
+    eager: Timing,
+    torch_eager: Option<Timing>,
+    torch_compile: Option<Timing>,
+    peer_error: Option<String>,
+    /// The largest difference of compiled from eager, over the largest value.
+    difference: f64,
+}
+
+/// Measures every case and prints a table.
+pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
+    let mut rows = Vec::new();
+    println!(
+        "{:<28} {:>2} {:>8} {:>4} {:>9} {:>9} {:>7} {:>7} {:>7}  (how many times slower the other side is)",
+        "case", "T", "1st call", "ker", "min", "median", "eager", "torch", "t.comp"
+    );
+    for case in cases(threads).into_iter().filter(|case| case.name().contains(&arguments.filter)) {
+        let row = measure(case, peer.as_mut(), arguments)?;
+        line(&row);
+        rows.push(row);
+    }
+    summary(&rows, peer.as_ref().map(|p| p.version.as_str()));
+    if let Some(path) = &arguments.json {
+        write_json(path, &rows)?;
+    }
+    Ok(())
+}
+
+fn measure(
+    case: Case,
+    mut peer: Option<&mut TorchPeer>,
+    arguments: &Arguments,
+) -> std::result::Result<Row, Box<dyn std::error::Error>> {
+    kiln_cpu::pool::set_threads(case.threads);
+    let (f, x) = case.build()?;
+    let eager = f(&x)?;
+    kiln_runtime::kernel_cache::clear();
+    let compiled: Compiled<Function, Tensor, Tensor> = kiln::compile(f);
+    let begin = Instant::now();
+    let y = compiled.call(&x)?;
+    let first = begin.elapsed().as_secs_f64();
+    let difference = difference(&y, &eager)?;
+
+    let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
+    let mut first_calls = [f64::NAN; 2];
+    let mut peer_error = None;
+    if let Some(peer) = peer.as_deref_mut() {
+        match peer.setup(case.to_json(), case.threads, modes) {
+            Ok(found) => first_calls[..found.len()].copy_from_slice(&found),
+            Err(error) => peer_error = Some(error.to_string()),
+        }
+    }
+    let run = |f: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        if let Err(error) = f(&x) {
+            eprintln!("{error}");
+        }
+    };
+    let mut sides: [Vec<Timing>; 4] = Default::default();
+    for _ in 0..arguments.turns {
+        sides[0].push(time(arguments.seconds, || run(&|x| compiled.call(x))));
+        sides[1].push(time(arguments.seconds / 2.0, || run(compiled.inner())));
+        if let (Some(peer), None) = (peer.as_deref_mut(), &peer_error) {
+            for (side, mode) in modes.iter().enumerate() {
+                sides[2 + side].push(peer.time(mode, arguments.seconds)?);
+            }
+        }
+    }
+    let side = |n: usize| (!sides[n].is_empty()).then(|| best(&sides[n]));
+    Ok(Row {
+        kernels: compiled.programs().iter().map(|p| p.kernels.len()).sum(),
+        first,
+        torch_first: first_calls[1],
+        kiln: best(&sides[0]),
+        eager: best(&sides[1]),
+        torch_eager: side(2),
+        torch_compile: side(3),
+        peer_error,
+        difference,
+        case,
+    })
+}
+
+fn difference(y: &Tensor, eager: &Tensor) -> Result<f64> {
+    let (y, eager) = (y.reshape([-1])?.to_vec::<f32>()?, eager.reshape([-1])?.to_vec::<f32>()?);
+    let largest = eager.iter().fold(f32::MIN_POSITIVE, |m, v| m.max(v.abs()));
+    Ok(f64::from(y.iter().zip(&eager).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest))
+}
+
+fn line(row: &Row) {
+    let ratio = |other: Option<Timing>| other.map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
+    print!(
+        "{:<28} {:>2} {:>6.2}ms {:>4} {:>7.1}µs {:>7.1}µs {:>7.2} {:>7} {:>7}",
+        row.case.name(),
+        row.case.threads,
+        row.first * 1e3,
+        row.kernels,
+        row.kiln.min * 1e6,
+        row.kiln.median * 1e6,
+        row.eager.min / row.kiln.min,
+        ratio(row.torch_eager),
+        ratio(row.torch_compile),
+    );
+    if row.difference > 1e-4 {
+        print!("  DIFFERS FROM EAGER BY {:.1e}", row.difference);
+    }
+    println!("{}", row.peer_error.as_ref().map_or(String::new(), |e| format!("  {e}")));
+    // A long run is watched as it goes; a closed pipe is the reader's choice.
+    let _ = std::io::stdout().flush();
+}
+
+fn summary(rows: &[Row], torch: Option<&str>) {
+    println!();
+    let against = |pick: fn(&Row) -> Option<Timing>| -> Vec<f64> {
+        rows.iter().filter_map(|r| pick(r).map(|t| t.min / r.kiln.min)).collect()
+    };
+    report::tell("against eager Kiln", against(|r| Some(r.eager)));
+    if let Some(version) = torch {
+        report::tell(&format!("against torch {version} eager"), against(|r| r.torch_eager));
+        report::tell("against torch.compile", against(|r| r.torch_compile));
+    }
+}
+
+fn write_json(path: &std::path::Path, rows: &[Row]) -> std::io::Result<()> {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    let seconds = |t: Option<Timing>| t.map(|t| json!({"min_s": t.min, "median_s": t.median}));
+    for row in rows {
+        let object = json!({
+            "case": row.case.to_json(), "name": row.case.name(), "threads": row.case.threads, "kernels": row.kernels,
+            "first_call_s": row.first, "kiln": seconds(Some(row.kiln)), "kiln_eager": seconds(Some(row.eager)),
+            "torch_eager": seconds(row.torch_eager), "torch_compile": seconds(row.torch_compile),
+            "torch_first_s": row.torch_first.is_finite().then_some(row.torch_first),
+            "difference_from_eager": row.difference,
+        });
+        writeln!(file, "{object}")?;
+    }
+    file.flush()
+}
