@@ -115,6 +115,16 @@ impl CompiledGraph {
         self.collect(&views, produced, &inputs).map_err(|e| locate(op, e, at))
     }
 
+    /// Runs a graph that only updates its first input.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of the first input meanwhile, and no other input lies in it.
+    pub(crate) unsafe fn run_in_place(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<()> {
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.program.run_updating(&views, &[]) }.map(|_| ()).map_err(|e| locate(op, e, at))
+    }
+
     fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(Tensor::is_traced) {
             return Err(capture::break_at("runs a compiled graph", at));

@@ -26,7 +26,7 @@ impl Tensor {
     pub fn index_select(&self, axis: impl Size, index: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
         let axis = resolve_axis("index_select", axis, self.shape(), 0, &at)?;
-        let index = self.spread_index("index_select", axis, index, &at)?;
+        let index = spread_index("index_select", self.shape(), axis, index, &at)?;
         self.picked("index_select", axis, &index, &at)
     }
 
@@ -35,23 +35,9 @@ impl Tensor {
         eager::composite(name, &[axis.into()], &[self, index], write, at)
     }
 
-    /// An index of one axis, repeated along the other axes of this tensor.
-    fn spread_index(&self, op: &'static str, axis: usize, index: &Tensor, at: &Source) -> Result<Tensor> {
-        index.expect_index(op, at)?;
-        if index.rank() > 1 {
-            let expected = "an index of one axis";
-            return Err(Error::WrongRank { op, shape: index.shape().to_vec(), expected, at: at.clone() });
-        }
-        let mut aligned = vec![1; self.rank()];
-        aligned[axis] = index.elements();
-        let mut spread = self.shape().to_vec();
-        spread[axis] = index.elements();
-        index.reshape_to(aligned, at)?.broadcast_at(op, &spread, at)
-    }
-
     /// For [`Tensor::i`]: as `index_select`, negative places counting from the end.
     pub(crate) fn index_places(&self, axis: usize, index: &Tensor, at: &Source) -> Result<Tensor> {
-        let index = self.spread_index("index", axis, index, at)?;
+        let index = spread_index("index", self.shape(), axis, index, at)?;
         let size = self.shape()[axis] as f64;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let below = build::compare_scalar(b, CompareOp::Lt, &inputs[1], 0.0)?;
@@ -88,7 +74,7 @@ impl Tensor {
         self.cut(&zeros, &sizes, &vec![1; sizes.len()], at)
     }
 
-    fn scattered(
+    pub(crate) fn scattered(
         &self,
         op: &'static str,
         kind: ScatterKind,
@@ -151,7 +137,7 @@ impl Tensor {
     pub fn index_add(&self, axis: impl Size, index: &Tensor, updates: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
         let axis = resolve_axis("index_add", axis, self.shape(), 0, &at)?;
-        let index = self.spread_index("index_add", axis, index, &at)?;
+        let index = spread_index("index_add", self.shape(), axis, index, &at)?;
         self.scattered("index_add", ScatterKind::Add, axis, &index, updates, &at)
     }
 
@@ -219,7 +205,7 @@ impl Tensor {
             return Err(Error::WrongRank { op: "embedding", shape: self.shape().to_vec(), expected, at });
         }
         let flat = index.reshape_to(vec![index.elements()], &at)?;
-        let spread = self.spread_index("embedding", 0, &flat, &at)?;
+        let spread = spread_index("embedding", self.shape(), 0, &flat, &at)?;
         let rows = self.picked("embedding", 0, &spread, &at)?;
         let mut shape = index.shape().to_vec();
         shape.push(self.shape()[1]);
@@ -294,4 +280,24 @@ impl Tensor {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::triu(b, &inputs[0], diagonal);
         eager::composite("triu", &[diagonal.into()], &[self], write, &at)
     }
+}
+
+/// An index of one axis, repeated along the other axes of a shape.
+pub(crate) fn spread_index(
+    op: &'static str,
+    shape: &[usize],
+    axis: usize,
+    index: &Tensor,
+    at: &Source,
+) -> Result<Tensor> {
+    index.expect_index(op, at)?;
+    if index.rank() > 1 {
+        let expected = "an index of one axis";
+        return Err(Error::WrongRank { op, shape: index.shape().to_vec(), expected, at: at.clone() });
+    }
+    let mut aligned = vec![1; shape.len()];
+    aligned[axis] = index.elements();
+    let mut spread = shape.to_vec();
+    spread[axis] = index.elements();
+    index.reshape_to(aligned, at)?.broadcast_at(op, &spread, at)
 }

@@ -183,16 +183,22 @@ impl Tensor {
     }
 
     fn range(&self, axis: usize, start: i64, end: Option<i64>, step: usize, at: &Source) -> Result<Tensor> {
-        let size = self.shape()[axis];
-        let resolve = |i: i64| usize::try_from(if i < 0 { i.saturating_add(size as i64) } else { i }).ok();
-        match (resolve(start), end.map_or(Some(size), resolve)) {
-            (Some(first), Some(last)) if first <= last && last <= size => {
-                self.slice_at("index", axis, first, last, step, at)
-            }
-            _ => {
-                let end = end.unwrap_or(size as i64);
-                Err(Error::BadRange { op: "index", start, end, size, at: at.clone() })
-            }
-        }
+        let (first, last) = resolve_range("index", self.shape()[axis], start, end, at)?;
+        self.slice_at("index", axis, first, last, step, at)
+    }
+}
+
+/// The places of an axis that a range names, negative ones counting from the end.
+pub(crate) fn resolve_range(
+    op: &'static str,
+    size: usize,
+    start: i64,
+    end: Option<i64>,
+    at: &Source,
+) -> Result<(usize, usize)> {
+    let resolve = |i: i64| usize::try_from(if i < 0 { i.saturating_add(size as i64) } else { i }).ok();
+    match (resolve(start), end.map_or(Some(size), resolve)) {
+        (Some(first), Some(last)) if first <= last && last <= size => Ok((first, last)),
+        _ => Err(Error::BadRange { op, start, end: end.unwrap_or(size as i64), size, at: at.clone() }),
     }
 }

@@ -20,6 +20,7 @@
 // Derived code names the crate as its users do.
 extern crate self as kiln;
 
+mod assign;
 pub mod backend;
 pub mod capture;
 pub mod compile;
@@ -43,6 +44,7 @@ mod reduce;
 pub mod safetensors;
 pub mod shape;
 pub mod tensor;
+pub mod var;
 mod views;
 
 pub use backend::backend;
@@ -92,3 +94,4 @@ pub use product::{Conv, Pool};
 pub use random::{Generator, manual_seed};
 pub use shape::{Axes, Shape, Size};
 pub use tensor::Tensor;
+pub use var::Var;

@@ -40,7 +40,7 @@ macro_rules! argument_from_numbers {
 argument_from_numbers! { f32 f64 half::f16 half::bf16 i8 i16 i32 i64 u8 u32 usize bool Number }
 
 impl Argument {
-    fn operand(&self) -> Operand {
+    pub(crate) fn operand(&self) -> Operand {
         match self {
             Argument::Tensor(t) => t.into(),
             Argument::Number(n) => Operand::Number(*n),
@@ -48,7 +48,7 @@ impl Argument {
     }
 
     /// The tensor, or the number as one of a dtype.
-    fn tensor(&self, dtype: DType, like: &Tensor, at: &Source) -> Result<Tensor> {
+    pub(crate) fn tensor(&self, dtype: DType, like: &Tensor, at: &Source) -> Result<Tensor> {
         match self {
             Argument::Tensor(t) => Ok(t.clone()),
             Argument::Number(n) => Tensor::scalar_at(n.to_scalar(dtype), like.device(), at),

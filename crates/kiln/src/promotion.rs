@@ -51,13 +51,13 @@ pub fn join(a: DType, b: DType) -> DType {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+pub(crate) enum Kind {
     Bool,
     Int,
     Float,
 }
 
-fn kind(dtype: DType) -> Kind {
+pub(crate) fn kind(dtype: DType) -> Kind {
     match dtype {
         DType::Bool => Kind::Bool,
         d if d.is_float() => Kind::Float,

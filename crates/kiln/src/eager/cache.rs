@@ -23,6 +23,7 @@ struct Entry {
 pub(super) enum OwnedWhat {
     Op(Op),
     Composite(&'static str, Vec<Param>),
+    Update(&'static str, Vec<Param>),
 }
 
 impl OwnedWhat {
@@ -30,13 +31,16 @@ impl OwnedWhat {
         match what {
             What::Op(op) => OwnedWhat::Op(op.clone()),
             What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
+            What::Update(name, params) => OwnedWhat::Update(name, params.to_vec()),
         }
     }
 
     pub(super) fn is(&self, what: What<'_>) -> bool {
         match (self, what) {
             (OwnedWhat::Op(a), What::Op(b)) => a == b,
-            (OwnedWhat::Composite(a, p), What::Composite(b, q)) => *a == b && p == q,
+            (OwnedWhat::Composite(a, p), What::Composite(b, q)) | (OwnedWhat::Update(a, p), What::Update(b, q)) => {
+                *a == b && p == q
+            }
             _ => false,
         }
     }

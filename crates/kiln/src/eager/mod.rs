@@ -22,6 +22,7 @@ use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source, TensorType, TypeError, infer};
 use kiln_kernels::InputLayout;
+use kiln_runtime::event::{self, Category, Event};
 use std::sync::Arc;
 
 /// What is computed: with the operands' types, the key of a program.
@@ -31,6 +32,18 @@ pub(crate) enum What<'a> {
     Op(&'a Op),
     /// A composite of this name with these parameters.
     Composite(&'static str, &'a [Param]),
+    /// The same, whose one result is the new value of the first operand and is written there.
+    Update(&'static str, &'a [Param]),
+}
+
+impl What<'_> {
+    /// The name of what is not one op.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            What::Op(_) => None,
+            What::Composite(name, _) | What::Update(name, _) => Some(name),
+        }
+    }
 }
 
 /// A parameter of a composite, compared by its bits.
@@ -100,32 +113,74 @@ pub(crate) fn run(
     write: Write<'_>,
     at: &Source,
 ) -> Result<Vec<Tensor>> {
-    let name = match what {
-        What::Op(_) => "eager",
-        What::Composite(name, _) => name,
-    };
+    let name = what.name().unwrap_or("eager");
     if let Some(other) = operands.iter().find(|t| t.device() != device) {
         return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
     }
     if capture::is_active() || operands.iter().any(|t| t.is_traced()) {
         return capture::record(what, operands, device, write, at);
     }
+    let compiled = program(what, operands, device, write, at)?;
+    compiled.run_at(name, operands, at).map_err(|error| relocate(what, error, at))
+}
+
+/// Lets `write` give the new value of part of `target`, and writes it there. A target whose memory has other handles is
+/// copied first, which is reported.
+pub(crate) fn update(
+    name: &'static str,
+    params: &[Param],
+    target: &mut Tensor,
+    part: impl FnOnce(&Layout) -> Layout,
+    operands: &[&Tensor],
+    write: impl Fn(&mut GraphBuilder, &[NodeId]) -> Result<NodeId, kiln_ir::Error>,
+    at: &Source,
+) -> Result<()> {
+    let device = target.device();
+    if let Some(other) = operands.iter().find(|t| t.device() != device) {
+        return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
+    }
+    if !target.is_sole_owner() {
+        event::emit(Category::Slow, || Event::Slow {
+            text: format!("{name}: the variable's {:?} are still in use elsewhere, so they are copied", target.shape()),
+            at: at.clone(),
+        });
+        *target = target.duplicate(at)?;
+    }
+    let what = What::Update(name, params);
+    let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![write(b, inputs)?]);
+    let place = target.with_layout(part(target.layout()));
+    let mut all = vec![&place];
+    all.extend(operands);
+    let compiled = program(what, &all, device, &write, at)?;
+    // SAFETY: `target` is the only handle of its memory but for `place`, and nobody can get another while it is borrowed.
+    unsafe { compiled.run_in_place(name, &all, at) }.map_err(|error| relocate(what, error, at))
+}
+
+/// The program of an operation, from the cache if it ran before.
+fn program(
+    what: What<'_>,
+    operands: &[&Tensor],
+    device: Device,
+    write: Write<'_>,
+    at: &Source,
+) -> Result<Arc<CompiledGraph>> {
     let hash = cache::hash_of(what, operands, device);
-    let compiled = match cache::find(hash, what, operands, device) {
-        Some(compiled) => compiled,
-        None => {
-            let made = make(what, operands, device, write, at)?;
-            cache::keep(hash, what, operands, device, made)
-        }
-    };
-    compiled.run_at(name, operands, at).map_err(|error| match error {
-        // The program was made at another line, by whoever ran this first.
+    if let Some(compiled) = cache::find(hash, what, operands, device) {
+        return Ok(compiled);
+    }
+    let made = make(what, operands, device, write, at)?;
+    Ok(cache::keep(hash, what, operands, device, made))
+}
+
+/// An error at this line: the program was made at another, by whoever ran it first.
+fn relocate(what: What<'_>, error: Error, at: &Source) -> Error {
+    match error {
         Error::ElementOutOfRange { op, index, size, .. } => {
-            let op = if let What::Composite(name, _) = what { name.to_owned() } else { op };
+            let op = what.name().map_or(op, str::to_owned);
             Error::ElementOutOfRange { op, index, size, at: at.clone() }
         }
         error => error,
-    })
+    }
 }
 
 /// A program for operands that there is none for yet: one with symbolic sizes if many shapes came by, else one for
@@ -163,7 +218,10 @@ fn compile(
         inputs.push(builder.input(ty).map_err(failed)?);
     }
     for output in write(&mut builder, &inputs).map_err(failed)? {
-        builder.output(output);
+        match what {
+            What::Update(..) => builder.update(output, 0),
+            What::Op(_) | What::Composite(..) => builder.output(output),
+        }
     }
     let options = CompileOptions { device, ..CompileOptions::default() };
     Ok(Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?))
@@ -173,11 +231,11 @@ fn compile(
 pub(crate) fn refused(what: What<'_>, cause: kiln_ir::Error, at: &Source) -> Error {
     match cause {
         kiln_ir::Error::Type { op, cause, .. } => {
-            let op = if let What::Composite(name, _) = what { name.to_owned() } else { op };
+            let op = what.name().map_or(op, str::to_owned);
             Error::Type { op, cause, at: at.clone() }
         }
         kiln_ir::Error::Build(BuildError { function, cause, .. }) => {
-            let op = if let What::Composite(name, _) = what { name } else { function };
+            let op = what.name().unwrap_or(function);
             Error::Type { op: op.to_owned(), cause, at: at.clone() }
         }
         cause => Error::Graph { cause: Box::new(cause) },

@@ -1,0 +1,404 @@
+//! Variables: the one thing in tensor code that changes. Parameters, optimizer state, running statistics and KV caches are
+//! variables; everything computed from them is a tensor.
+
+use crate::assign::Region;
+use crate::capture;
+use crate::eager::{self, Param};
+use crate::promotion::{Operand, kind, promote};
+use crate::shape::resolve_axis;
+use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Size, Tensor};
+use kiln_ir::build::{self, Emit, GraphBuilder};
+use kiln_ir::{BinaryOp, NodeId, Op, ScatterKind, Source};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A place that holds a tensor and can be given another of the same dtype, shape and device.
+///
+/// Clones are the same variable. [`Var::get`] is a snapshot: a tensor, which never changes. An update writes in place when no
+/// snapshot of the value is alive any more, and otherwise to a copy, which is reported as a `slow` event; either way
+/// the snapshots keep their elements. So a program means the same whether it is compiled or not.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor, Var};
+/// let counter = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?);
+/// let before = counter.get();
+/// counter.add_assign(2.0)?;
+/// counter.slice_assign(0..1, &Tensor::new([7f32], Device::Cpu)?)?;
+/// assert_eq!(counter.get().to_vec::<f32>()?, [7., 2., 2.]);
+/// assert_eq!(before.to_vec::<f32>()?, [0.; 3]);
+/// assert_eq!(counter.version(), 2);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Var(Arc<Cell>);
+
+struct Cell {
+    id: u64,
+    name: Option<String>,
+    dtype: DType,
+    shape: Vec<usize>,
+    device: Device,
+    /// Row-major without gaps, and without a tape of its own.
+    value: Mutex<Tensor>,
+    version: AtomicU64,
+    trainable: AtomicBool,
+    grad: Arc<Slot>,
+}
+
+/// Where the gradient of a variable is collected.
+#[derive(Default)]
+pub(crate) struct Slot(Mutex<Option<Tensor>>);
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Var {
+    /// A variable with a first value. Its dtype, shape and device stay what they are now; it lies in memory in row-major
+    /// order.
+    #[track_caller]
+    pub fn new(value: &Tensor) -> Var {
+        Var::make(value, None, &Source::caller())
+    }
+
+    /// [`Var::new`] with a name, for messages and checkpoints.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, Var};
+    /// let weight = Var::named("weight", &Tensor::zeros([2, 2], DType::F32, Device::Cpu)?);
+    /// assert_eq!(weight.name(), Some("weight"));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn named(name: &str, value: &Tensor) -> Var {
+        Var::make(value, Some(name.to_owned()), &Source::caller())
+    }
+
+    fn make(value: &Tensor, name: Option<String>, at: &Source) -> Var {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let value = if value.is_traced() {
+            // The break is noted in the recording, whose function then runs eagerly.
+            let _ = capture::break_at("makes a variable", at);
+            value.clone()
+        } else {
+            // Without memory for a copy the first update tries again, which can say so.
+            capture::paused(|| value.contiguous_at(at)).unwrap_or_else(|_| value.clone())
+        };
+        Var(Arc::new(Cell {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            name,
+            dtype: value.dtype(),
+            shape: value.shape().to_vec(),
+            device: value.device(),
+            value: Mutex::new(value),
+            version: AtomicU64::new(0),
+            trainable: AtomicBool::new(false),
+            grad: Arc::default(),
+        }))
+    }
+
+    /// A number that no other variable of the process has.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Its name, if it was given one.
+    pub fn name(&self) -> Option<&str> {
+        self.0.name.as_deref()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.0.shape.iter().product()
+    }
+
+    /// Where the elements are.
+    pub fn device(&self) -> Device {
+        self.0.device
+    }
+
+    /// How often it was updated.
+    pub fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
+    }
+
+    /// True when both are the same variable.
+    pub fn same(&self, other: &Var) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tensor> {
+        self.0.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current value: a tensor, which stays as it is whatever happens to the variable.
+    #[track_caller]
+    pub fn get(&self) -> Tensor {
+        if capture::is_active() {
+            // The break is noted in the recording.
+            let _ = capture::break_at("reads a variable", &Source::caller());
+        }
+        self.lock().clone()
+    }
+
+    /// Gives it another value of its dtype, shape and device. One in row-major order is taken as it is, any other is
+    /// copied.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, Var};
+    /// let x = Var::new(&Tensor::zeros([2, 2], DType::F32, Device::Cpu)?);
+    /// x.set(&Tensor::new([[1f32, 2.], [3., 4.]], Device::Cpu)?.t()?)?;
+    /// assert_eq!(x.get().to_vec::<f32>()?, [1., 3., 2., 4.]);
+    /// assert!(x.set(&Tensor::zeros(4, DType::F32, Device::Cpu)?).is_err());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn set(&self, value: &Tensor) -> Result<()> {
+        let at = Source::caller();
+        self.check("set", value, &at)?;
+        self.replace(value.clone(), &at)
+    }
+
+    fn check(&self, op: &'static str, value: &Tensor, at: &Source) -> Result<()> {
+        if value.dtype() != self.dtype() {
+            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: value.dtype(), at: at.clone() });
+        }
+        if value.shape() != self.shape() {
+            let (lhs, rhs) = (self.shape().to_vec(), value.shape().to_vec());
+            return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
+        }
+        if value.device() != self.device() {
+            let (lhs, rhs) = (self.device(), value.device());
+            return Err(Error::DeviceMismatch { op, lhs, rhs, at: at.clone() });
+        }
+        Ok(())
+    }
+
+    /// The one place where a whole new value comes in; it has the variable's dtype, shape and device.
+    fn replace(&self, value: Tensor, at: &Source) -> Result<()> {
+        if capture::is_active() || value.is_traced() {
+            return Err(capture::break_at("updates a variable", at));
+        }
+        let value = value.contiguous_at(at)?;
+        *self.lock() = value;
+        self.raise();
+        Ok(())
+    }
+
+    /// The value, in row-major order, to be changed.
+    fn writable(&self, at: &Source) -> Result<MutexGuard<'_, Tensor>> {
+        let mut value = self.lock();
+        if !value.is_contiguous() {
+            *value = value.contiguous_at(at)?;
+        }
+        Ok(value)
+    }
+
+    fn raise(&self) {
+        self.0.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The one place where the value is computed from the old one: `write` gets the old value and the operands. In place, if
+    /// no other handle of the memory is alive.
+    fn update(
+        &self,
+        name: &'static str,
+        params: &[Param],
+        operands: &[&Tensor],
+        write: impl Fn(&mut GraphBuilder, &[NodeId]) -> Result<NodeId, kiln_ir::Error>,
+        at: &Source,
+    ) -> Result<()> {
+        if capture::is_active() {
+            let old = self.get();
+            let mut all = vec![&old];
+            all.extend(operands);
+            return self.replace(eager::composite(name, params, &all, write, at)?, at);
+        }
+        let mut value = self.writable(at)?;
+        let done = eager::update(name, params, &mut value, Layout::clone, operands, write, at);
+        self.raise();
+        done
+    }
+
+    fn assign(&self, name: &'static str, op: BinaryOp, other: Argument, at: &Source) -> Result<()> {
+        let own = self.dtype();
+        // The variable's dtype counts as one with axes: a tensor without them does not widen it.
+        let common = promote(&[Operand::Tensor(own, self.shape().len().max(1)), other.operand()]);
+        if kind(common) > kind(own) {
+            return Err(Error::DTypeMismatch { op: name, lhs: own, rhs: common, at: at.clone() });
+        }
+        let other = match &other {
+            Argument::Tensor(tensor) => tensor.clone(),
+            Argument::Number(number) => Tensor::scalar_at(number.to_scalar(common), self.device(), at)?,
+        };
+        let other = other.broadcast_at(name, self.shape(), at)?;
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+            let (old, other) = (build::cast(b, &inputs[0], common)?, build::cast(b, &inputs[1], common)?);
+            let new = b.emit(Op::Binary(op), &[old, other])?;
+            build::cast(b, &new, own)
+        };
+        self.update(name, &[common.into()], &[&other], write, at)
+    }
+
+    /// Adds a tensor, which broadcasts, or a number.
+    #[track_caller]
+    pub fn add_assign(&self, other: impl Into<Argument>) -> Result<()> {
+        self.assign("add_assign", BinaryOp::Add, other.into(), &Source::caller())
+    }
+
+    /// Subtracts a tensor, which broadcasts, or a number.
+    #[track_caller]
+    pub fn sub_assign(&self, other: impl Into<Argument>) -> Result<()> {
+        self.assign("sub_assign", BinaryOp::Sub, other.into(), &Source::caller())
+    }
+
+    /// Multiplies by a tensor, which broadcasts, or a number.
+    #[track_caller]
+    pub fn mul_assign(&self, other: impl Into<Argument>) -> Result<()> {
+        self.assign("mul_assign", BinaryOp::Mul, other.into(), &Source::caller())
+    }
+
+    /// One number everywhere.
+    #[track_caller]
+    pub fn fill(&self, value: impl Into<Number>) -> Result<()> {
+        let at = Source::caller();
+        let value = Tensor::scalar_at(value.into().to_scalar(self.dtype()), self.device(), &at)?;
+        let value = value.broadcast_at("fill", self.shape(), &at)?;
+        self.update("fill", &[], &[&value], |_, inputs| Ok(inputs[1]), &at)
+    }
+
+    /// Writes `source`, which broadcasts, to the part that indices name, which are those of [`Tensor::i`] but for tensors. Only
+    /// that part of the memory is written.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, Var};
+    /// let cache = Var::new(&Tensor::zeros([1, 4, 2], DType::F32, Device::Cpu)?);
+    /// cache.slice_assign((.., 2, ..), &Tensor::new([[5f32, 6.]], Device::Cpu)?)?;
+    /// assert_eq!(cache.get().to_vec::<f32>()?, [0., 0., 0., 0., 5., 6., 0., 0.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn slice_assign(&self, indices: impl Indices, source: &Tensor) -> Result<()> {
+        let (op, at) = ("slice_assign", Source::caller());
+        let region = Region::of(op, self.shape(), indices.indices(), &at)?;
+        if source.dtype() != self.dtype() {
+            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: source.dtype(), at });
+        }
+        if capture::is_active() {
+            return self.replace(self.get().region_assign(&region, source, &at)?, &at);
+        }
+        let source = region.source(op, source, &at)?;
+        let part = |layout: &Layout| layout.slice(&region.starts, &region.sizes, &region.steps);
+        let mut value = self.writable(&at)?;
+        // Memory is addressed by bytes: a region that begins inside one is written with what is around it.
+        let done = if eager::starts_inside_a_byte(&part(value.layout()), self.dtype()) {
+            value.region_assign(&region, &source, &at).map(|new| *value = new)
+        } else {
+            eager::update(op, &[], &mut value, part, &[&source], |_, inputs| Ok(inputs[1]), &at)
+        };
+        self.raise();
+        done
+    }
+
+    /// Writes slices of `source` to the places of an axis that an index of one axis names; of several for one place the last
+    /// stays. Only those places are written. An index outside the axis is an error, and what was written before it stays.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, Var};
+    /// let cache = Var::new(&Tensor::zeros([3, 2], DType::F32, Device::Cpu)?);
+    /// let position = Tensor::new([1i64], Device::Cpu)?;
+    /// cache.index_copy(0, &position, &Tensor::new([[5f32, 6.]], Device::Cpu)?)?;
+    /// cache.index_add(0, &position, &Tensor::new([[1f32, 1.]], Device::Cpu)?)?;
+    /// assert_eq!(cache.get().to_vec::<f32>()?, [0., 0., 6., 7., 0., 0.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index_copy(&self, axis: impl Size, index: &Tensor, source: &Tensor) -> Result<()> {
+        self.scatter("index_copy", ScatterKind::Set, axis, index, source, &Source::caller())
+    }
+
+    /// Adds slices of `source` to the places of an axis that an index of one axis names.
+    #[track_caller]
+    pub fn index_add(&self, axis: impl Size, index: &Tensor, source: &Tensor) -> Result<()> {
+        self.scatter("index_add", ScatterKind::Add, axis, index, source, &Source::caller())
+    }
+
+    fn scatter(
+        &self,
+        op: &'static str,
+        kind: ScatterKind,
+        axis: impl Size,
+        index: &Tensor,
+        source: &Tensor,
+        at: &Source,
+    ) -> Result<()> {
+        let axis = resolve_axis(op, axis, self.shape(), 0, at)?;
+        let index = crate::gather::spread_index(op, self.shape(), axis, index, at)?;
+        if source.dtype() != self.dtype() {
+            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: source.dtype(), at: at.clone() });
+        }
+        let source = source.broadcast_at(op, index.shape(), at)?;
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+            b.emit(Op::Scatter { axis, kind }, &[inputs[0], inputs[1], inputs[2]])
+        };
+        self.update(op, &[axis.into()], &[&index, &source], write, at)
+    }
+
+    /// Says whether gradients of it are wanted; gives the variable itself, so that this can be said while it is made.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, Var};
+    /// let weight = Var::new(&Tensor::zeros([2, 2], DType::F32, Device::Cpu)?).requires_grad(true);
+    /// assert!(weight.is_trainable() && weight.grad().is_none());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    pub fn requires_grad(&self, wanted: bool) -> Var {
+        self.0.trainable.store(wanted, Ordering::Release);
+        self.clone()
+    }
+
+    /// Whether gradients of it are wanted.
+    pub fn is_trainable(&self) -> bool {
+        self.0.trainable.load(Ordering::Acquire)
+    }
+
+    /// The gradient collected so far.
+    pub fn grad(&self) -> Option<Tensor> {
+        self.0.grad.lock().clone()
+    }
+
+    /// Forgets the gradient.
+    pub fn zero_grad(&self) {
+        *self.0.grad.lock() = None;
+    }
+
+    /// Puts another gradient in place, of the variable's dtype and shape.
+    #[track_caller]
+    pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
+        if let Some(grad) = &grad {
+            self.check("set_grad", grad, &Source::caller())?;
+        }
+        *self.0.grad.lock() = grad;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Var {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name().unwrap_or("var");
+        write!(f, "{name}: {}{:?} version {}", self.dtype(), self.shape(), self.version())
+    }
+}
