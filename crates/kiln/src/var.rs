@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A place that holds a tensor and can be given another of the same dtype, shape and device.
 ///
 /// Clones are the same variable. [`Var::get`] is a snapshot: a tensor, which never changes. An update writes in place when no
-/// snapshot of the value is alive any more, and otherwise to a copy, which is reported as a `slow` event; either way
+/// snapshot of the value is alive any more, and otherwise to a copy, which is reported as a `perf` event; either way
 /// the snapshots keep their elements. So a program means the same whether it is compiled or not.
 ///
 /// ```

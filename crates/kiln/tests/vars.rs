@@ -144,7 +144,7 @@ fn an_expanded_value_gets_memory_of_its_own() {
 fn a_copy_is_reported() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
-    event::set_sink(&[Category::Slow], move |event| sink.lock().unwrap().push(event.to_string()));
+    event::set_sink(&[Category::Perf], move |event| sink.lock().unwrap().push(event.to_string()));
     let var = Var::new(&t(&[1., 2., 3., 4., 5.]));
     let held = var.get();
     var.mul_assign(2.0).unwrap();

@@ -140,7 +140,7 @@ pub(crate) fn update(
         return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
     }
     if !target.is_sole_owner() {
-        event::emit(Category::Slow, || Event::Slow {
+        event::emit(Category::Perf, || Event::Slow {
             text: format!("{name}: the variable's {:?} are still in use elsewhere, so they are copied", target.shape()),
             at: at.clone(),
         });
