@@ -96,7 +96,11 @@ impl Executable for LoopKernel {
     }
 
     fn disassembly(&self) -> Option<String> {
-        (!self.code().is_empty()).then(|| crate::disassembly::disassemble(self.code()))
+        LoopKernel::disassembly(self)
+    }
+
+    fn intermediate(&self) -> Option<String> {
+        self.vector_ir()
     }
 
     fn code_bytes(&self) -> usize {
@@ -115,6 +119,14 @@ impl Executable for Matmul {
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
         // SAFETY: the same promise.
         unsafe { Matmul::launch(self, buffers, sizes) }
+    }
+
+    fn disassembly(&self) -> Option<String> {
+        self.describe(LoopKernel::disassembly)
+    }
+
+    fn intermediate(&self) -> Option<String> {
+        self.describe(LoopKernel::vector_ir)
     }
 
     fn code_bytes(&self) -> usize {

@@ -68,6 +68,10 @@ impl Executable for HalfBytes {
         self.inner.disassembly()
     }
 
+    fn intermediate(&self) -> Option<String> {
+        self.inner.intermediate()
+    }
+
     fn code_bytes(&self) -> usize {
         self.inner.code_bytes()
     }

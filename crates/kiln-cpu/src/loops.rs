@@ -114,6 +114,16 @@ impl LoopKernel {
         }
     }
 
+    /// The machine code as text; `None` without any.
+    pub fn disassembly(&self) -> Option<String> {
+        (!self.code().is_empty()).then(|| crate::disassembly::disassemble(self.code()))
+    }
+
+    /// The vector IR that the code was made of, as text.
+    pub fn vector_ir(&self) -> Option<String> {
+        lower(&self.kernel, &self.body, self.options).ok().map(|lowered| lowered.function.to_string())
+    }
+
     /// Runs the kernel.
     ///
     /// # Safety

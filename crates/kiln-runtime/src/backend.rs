@@ -39,6 +39,11 @@ pub trait Executable: Send + Sync {
         None
     }
 
+    /// The backend's own form of the kernel before it became code, if it has one to show.
+    fn intermediate(&self) -> Option<String> {
+        None
+    }
+
     /// Size of the machine code in bytes; 0 where there is none.
     fn code_bytes(&self) -> usize {
         0

@@ -27,5 +27,5 @@ pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
 pub use device::Device;
 pub use error::{Error, Result};
 pub use host::HostMemory;
-pub use program::{CompiledStep, InputView, Produced, Program};
+pub use program::{BuildTimes, CompiledStep, InputView, Inspection, Produced, Program};
 pub use reference::ReferenceBackend;

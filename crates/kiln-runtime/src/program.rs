@@ -8,7 +8,11 @@ use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{Role, Schedule, Step};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+mod inspect;
+
+pub use inspect::Inspection;
 
 /// A graph compiled for one backend and for inputs of known dtypes, shapes and strides; sizes may be symbolic. Many threads may run it
 /// at once.
@@ -23,6 +27,18 @@ pub struct Program {
     updates: Vec<usize>,
     sizings: Sizings,
     frames: Mutex<Vec<Frame>>,
+    times: BuildTimes,
+}
+
+/// How long it took to make a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BuildTimes {
+    /// Cutting the graph into kernels.
+    pub schedule: Duration,
+    /// Finding or making the kernels' code.
+    pub code: Duration,
+    /// Kernels whose code was not there yet.
+    pub compiled: usize,
 }
 
 /// One launch of a program.
@@ -111,6 +127,7 @@ impl Program {
         let start = Instant::now();
         let schedule = kiln_kernels::schedule(graph, layouts, options)
             .map_err(|cause| Error::Schedule { cause: Box::new(cause) })?;
+        let scheduled = start.elapsed();
         report_notes(graph, &schedule);
         let mut compiled = 0;
         let mut steps = Vec::with_capacity(schedule.steps.len());
@@ -142,7 +159,8 @@ impl Program {
         });
         let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
         let frames = Mutex::default();
-        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames })
+        let times = BuildTimes { schedule: scheduled, code: start.elapsed().saturating_sub(scheduled), compiled };
+        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
     }
 
     /// Where it runs.
@@ -163,6 +181,11 @@ impl Program {
     /// How the graph was cut, with the reasons for what was not fused.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// How long it took to make it.
+    pub fn times(&self) -> BuildTimes {
+        self.times
     }
 
     /// The types of its inputs.

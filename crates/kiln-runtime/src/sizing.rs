@@ -108,6 +108,14 @@ impl Sizings {
         Ok(sizing)
     }
 
+    /// The values of the program's symbols for these inputs.
+    pub(crate) fn values(&self, views: &[InputView<'_>]) -> Vec<(Symbol, i64)> {
+        let value = |&(symbol, input, axis): &(Symbol, usize, usize)| {
+            Some((symbol, *views.get(input)?.shape.get(axis)? as i64))
+        };
+        self.symbols.iter().filter_map(value).collect()
+    }
+
     fn find(
         &self,
         specs: &[InputSpec],

@@ -130,8 +130,8 @@ impl Maker {
         Ok(Maker { code, symbols, fixed: fixed.to_vec(), running: running.to_vec(), width })
     }
 
-    pub fn code_bytes(&self) -> usize {
-        self.code.code_bytes()
+    pub fn code(&self) -> &LoopKernel {
+        &self.code
     }
 }
 
@@ -315,8 +315,8 @@ impl Tiles {
         Ok(Tiles { code, symbols, columns: columns.to_vec(), width: body.acc.size_in_bits() / 8 })
     }
 
-    pub fn code_bytes(&self) -> usize {
-        self.code.code_bytes()
+    pub fn code(&self) -> &LoopKernel {
+        &self.code
     }
 }
 

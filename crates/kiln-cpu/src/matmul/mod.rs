@@ -13,6 +13,7 @@ mod plain;
 
 use crate::features::Isa;
 use crate::gemm::{Epilogue, Gemm, Matrix, Operand, Store};
+use crate::loops::LoopKernel;
 use crate::lower::Options;
 use crate::pool;
 use fused::{Build, FusedEpilogue, FusedRows, Maker, Tiles};
@@ -126,15 +127,28 @@ impl Matmul {
 
     /// Bytes of generated code beyond the shared micro-kernels.
     pub fn code_bytes(&self) -> usize {
-        let side = |side: &Side| match side {
-            Side::Plain(_) => 0,
-            Side::Made { maker, .. } => maker.code_bytes(),
-        };
-        let finish = match &self.finish {
-            Finish::Plain(_) => 0,
-            Finish::Fused(tiles) => tiles.code_bytes(),
-        };
-        side(&self.left) + side(&self.right) + finish
+        self.parts().iter().map(|(_, code)| code.code_bytes()).sum()
+    }
+
+    /// What was compiled for this product alone, with what it does.
+    fn parts(&self) -> Vec<(&'static str, &LoopKernel)> {
+        let mut parts = Vec::new();
+        for (what, side) in [("makes the left operand", &self.left), ("makes the right operand", &self.right)] {
+            if let Side::Made { maker, .. } = side {
+                parts.push((what, maker.code()));
+            }
+        }
+        if let Finish::Fused(tiles) = &self.finish {
+            parts.push(("finishes a tile of the result", tiles.code()));
+        }
+        parts
+    }
+
+    /// Text about each part; `None` where all of the work is done by the shared micro-kernels.
+    pub fn describe(&self, text: fn(&LoopKernel) -> Option<String>) -> Option<String> {
+        let told = |(what, code): (&str, &LoopKernel)| text(code).map(|text| format!("# {what}\n{text}"));
+        let told: Vec<String> = self.parts().into_iter().filter_map(told).collect();
+        (!told.is_empty()).then(|| told.join("\n"))
     }
 
     /// Runs it.

@@ -1,0 +1,153 @@
+//! A program run one launch at a time, with its memory open to be read and set in between: to time launches, and to hold
+//! each of them against what it should have done.
+
+use super::{InputView, Program};
+use crate::sizing::Sizing;
+use crate::{Buffer, Error, RawBuffer};
+use kiln_ir::Symbol;
+use kiln_kernels::schedule::Role;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A program at given inputs. Outputs and temporaries are its own, and so are copies of the inputs that the program updates: whatever
+/// is launched, the caller's tensors stay as they are.
+///
+/// ```
+/// use kiln_ir::{DType, Graph};
+/// use kiln_kernels::{InputLayout, ScheduleOptions};
+/// use kiln_runtime::{Backend, InputView, Program, ReferenceBackend};
+/// use std::sync::Arc;
+/// let graph = Graph::parse("graph(%0: f32[2]) {
+///   %1: f32[2] = neg %0
+///   return %1
+/// }").unwrap();
+/// let layout = InputLayout::contiguous(graph.ty(graph.inputs()[0]));
+/// let program = Program::build(&graph, &[layout], Arc::new(ReferenceBackend), &ScheduleOptions::default())?;
+/// let buffer = ReferenceBackend.allocate(8)?;
+/// buffer.write_from_host(0, &[1f32, 2.0].map(f32::to_le_bytes).concat())?;
+/// let inputs = [InputView { buffer: &buffer, dtype: DType::F32, shape: &[2], strides: &[1], offset: 0 }];
+/// let mut stopped = program.inspect(&inputs)?;
+/// stopped.launch(0)?;
+/// let output = program.schedule().outputs[0].index();
+/// assert_eq!(stopped.read(output)?, [-1f32, -2.0].map(f32::to_le_bytes).concat());
+/// # Ok::<(), kiln_runtime::Error>(())
+/// ```
+pub struct Inspection<'a> {
+    program: &'a Program,
+    sizing: Arc<Sizing>,
+    sizes: Vec<(Symbol, i64)>,
+    /// By buffer of the schedule.
+    places: Vec<Place>,
+    arguments: Vec<RawBuffer>,
+    inputs: PhantomData<&'a [InputView<'a>]>,
+}
+
+/// Where a buffer of the schedule lies.
+struct Place {
+    buffer: Buffer,
+    offset: usize,
+    bytes: usize,
+    /// Whether it may be set.
+    own: bool,
+}
+
+impl Place {
+    fn raw(&self) -> RawBuffer {
+        // SAFETY: the offset lies in the buffer: it was checked when the place was made.
+        RawBuffer { ptr: unsafe { self.buffer.ptr().add(self.offset) }, bytes: self.bytes }
+    }
+}
+
+impl Program {
+    /// Stops before the first launch, with memory for these inputs.
+    pub fn inspect<'a>(&'a self, inputs: &'a [InputView<'a>]) -> Result<Inspection<'a>, Error> {
+        let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
+        let arena = self.backend.allocate(sizing.arena_bytes)?;
+        let mut places = Vec::with_capacity(self.schedule.buffers.len());
+        for (index, decl) in self.schedule.buffers.iter().enumerate() {
+            let bytes = sizing.buffer_bytes[index];
+            places.push(match &decl.role {
+                Role::Input(input) => {
+                    let view = &inputs[*input];
+                    let raw = sizing.inputs[*input].raw(*input, view, self.device())?;
+                    let offset = raw.ptr as usize - view.buffer.ptr() as usize;
+                    if self.updates.contains(input) {
+                        let mut copy = vec![0; raw.bytes];
+                        view.buffer.read_to_host(offset, &mut copy)?;
+                        let buffer = self.backend.allocate(raw.bytes)?;
+                        buffer.write_from_host(0, &copy)?;
+                        Place { buffer, offset: 0, bytes: raw.bytes, own: true }
+                    } else {
+                        Place { buffer: view.buffer.clone(), offset, bytes: raw.bytes, own: false }
+                    }
+                }
+                Role::Output(_) => Place { buffer: self.backend.allocate(bytes)?, offset: 0, bytes, own: true },
+                Role::Constant(_) => {
+                    let buffer = self.constants[index].clone().ok_or(Error::BrokenSchedule { buffer: index })?;
+                    Place { buffer, offset: 0, bytes, own: false }
+                }
+                Role::Temp => {
+                    let raw = sizing.temp(index, &arena)?;
+                    let offset = raw.ptr as usize - arena.ptr() as usize;
+                    Place { buffer: arena.clone(), offset, bytes, own: true }
+                }
+            });
+        }
+        let sizes = self.sizings.values(inputs);
+        Ok(Inspection { program: self, sizing, sizes, places, arguments: Vec::new(), inputs: PhantomData })
+    }
+}
+
+impl Inspection<'_> {
+    /// The program.
+    pub fn program(&self) -> &Program {
+        self.program
+    }
+
+    /// The value of a size symbol at these inputs.
+    pub fn size(&self, symbol: Symbol) -> Option<i64> {
+        self.sizes.iter().find(|(known, _)| *known == symbol).map(|&(_, value)| value)
+    }
+
+    /// The values of a launch's own size symbols.
+    pub fn launch_sizes(&self, step: usize) -> &[i64] {
+        self.sizing.step_sizes.get(step).map_or(&[], Vec::as_slice)
+    }
+
+    /// Bytes of a buffer of the schedule; of an input, to the end of its memory.
+    pub fn bytes_len(&self, buffer: usize) -> usize {
+        self.places.get(buffer).map_or(0, |place| place.bytes)
+    }
+
+    /// The bytes of a buffer of the schedule now.
+    pub fn read(&self, buffer: usize) -> Result<Vec<u8>, Error> {
+        let place = self.places.get(buffer).ok_or(Error::BrokenSchedule { buffer })?;
+        let mut bytes = vec![0; place.bytes];
+        place.buffer.read_to_host(place.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Sets the first bytes of a buffer of the schedule. Inputs that the program does not update and constants are refused.
+    pub fn write(&mut self, buffer: usize, bytes: &[u8]) -> Result<(), Error> {
+        let place = self.places.get(buffer).ok_or(Error::BrokenSchedule { buffer })?;
+        if !place.own || bytes.len() > place.bytes {
+            return Err(Error::ReadOnly { bytes: place.bytes });
+        }
+        place.buffer.write_from_host(place.offset, bytes)
+    }
+
+    /// Runs one launch on the memory as it is and waits for it; how long it took.
+    pub fn launch(&mut self, step: usize) -> Result<Duration, Error> {
+        let number = step;
+        let Some(step) = self.program.steps.get(number) else { return Err(Error::BrokenSchedule { buffer: number }) };
+        self.arguments.clear();
+        self.arguments.extend(step.args.iter().map(|&buffer| self.places[buffer].raw()));
+        let sizes = &self.sizing.step_sizes[number];
+        let start = Instant::now();
+        // SAFETY: the buffers are those that a run has, with the same sizes; what a launch writes belongs to `self`.
+        unsafe { step.code.launch(&self.arguments, sizes) }.map_err(|cause| step.error(cause))?;
+        self.program.backend.synchronize()?;
+        Ok(start.elapsed())
+    }
+}
