@@ -1,15 +1,26 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
 use crate::layout::Layout;
+use crate::see::dump;
 use crate::{Device, Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{InputView, Produced, Program};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// A graph compiled for one device, with its kernels fused. Calls from many threads are fine.
 pub struct CompiledGraph {
     program: Program,
+    /// The graph as it was given.
+    graph: Graph,
+    options: CompileOptions,
+    /// How long the passes took.
+    passes: Duration,
+    /// Where `KILN_DEBUG` put its dump.
+    dumped: Option<PathBuf>,
 }
 
 /// Choices beyond the defaults for [`CompiledGraph::new`].
@@ -21,6 +32,8 @@ pub struct CompileOptions {
     pub schedule: ScheduleOptions,
     /// Skip the graph passes, for comparison and for finding a wrong pass. Ops without a kernel are still decomposed.
     pub no_passes: bool,
+    /// What it is called in dumps and reports.
+    pub name: Cow<'static, str>,
 }
 
 /// Compiles a graph for inputs that lie in memory as `layouts` say; an empty list means row-major.
@@ -44,6 +57,21 @@ pub fn compile_graph(graph: &Graph, layouts: &[InputLayout]) -> Result<CompiledG
     CompiledGraph::new(graph, layouts, &CompileOptions::default())
 }
 
+impl CompileOptions {
+    /// The passes; `observe` sees the graph after each that changed it.
+    pub(crate) fn optimise(&self, graph: Graph, at: &Source, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph> {
+        let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
+        match (self.no_passes, kiln_passes::Pass::named("decompose")) {
+            (true, Some(decompose)) => {
+                let graph = decompose.run(graph, &Default::default()).map_err(failed)?.graph;
+                observe(decompose.name, &graph);
+                Ok(graph)
+            }
+            _ => kiln_passes::run_with(graph, observe).map_err(failed),
+        }
+    }
+}
+
 impl CompiledGraph {
     /// [`compile_graph`] with options.
     #[track_caller]
@@ -65,15 +93,41 @@ impl CompiledGraph {
         options: &CompileOptions,
         at: &Source,
     ) -> Result<CompiledGraph> {
-        let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
-        let graph = match (options.no_passes, kiln_passes::Pass::named("decompose")) {
-            (true, Some(decompose)) => decompose.run(graph, &Default::default()).map_err(failed)?.graph,
-            _ => kiln_passes::run(graph).map_err(failed)?,
-        };
+        let start = Instant::now();
+        let optimised = options.optimise(graph.clone(), at, &mut |_, _| {})?;
+        let passes = start.elapsed();
         let failed = |cause| Error::Runtime { op: "compile".into(), cause: Box::new(cause), at: at.clone() };
         let backend = crate::backend(options.device);
-        let program = Program::build(&graph, layouts, backend, &options.schedule).map_err(failed)?;
-        Ok(CompiledGraph { program })
+        let program = Program::build(&optimised, layouts, backend, &options.schedule).map_err(failed)?;
+        let mut compiled = CompiledGraph { program, graph, options: options.clone(), passes, dumped: None };
+        compiled.dumped = dump::if_asked(&compiled);
+        Ok(compiled)
+    }
+
+    /// The graph as it was given.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The graph after the passes, which the program's kernels and their nodes are about.
+    #[track_caller]
+    pub fn optimised(&self) -> Result<Graph> {
+        self.options.optimise(self.graph.clone(), &Source::caller(), &mut |_, _| {})
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> &CompileOptions {
+        &self.options
+    }
+
+    /// The folder that `KILN_DEBUG` made for it.
+    pub fn dumped(&self) -> Option<&Path> {
+        self.dumped.as_deref()
+    }
+
+    /// How long the passes took.
+    pub fn passes_took(&self) -> Duration {
+        self.passes
     }
 
     /// The program: kernels, code and the reasons for what was not fused.
@@ -165,7 +219,7 @@ impl CompiledGraph {
     }
 }
 
-fn view(tensor: &Tensor) -> InputView<'_> {
+pub(crate) fn view(tensor: &Tensor) -> InputView<'_> {
     InputView {
         buffer: tensor.buffer(),
         dtype: tensor.dtype(),

@@ -42,6 +42,7 @@ pub mod promotion;
 pub mod random;
 mod reduce;
 pub mod safetensors;
+pub mod see;
 pub mod shape;
 pub mod tensor;
 pub mod var;

@@ -201,6 +201,9 @@ fn make(
     compile(what, types, layouts, device, write, at)
 }
 
+/// What programs of eager operations are called.
+pub(crate) const NAME: &str = "eager";
+
 /// Writes a graph for inputs of these types and compiles it.
 fn compile(
     what: What<'_>,
@@ -223,7 +226,7 @@ fn compile(
             What::Op(_) | What::Composite(..) => builder.output(output),
         }
     }
-    let options = CompileOptions { device, ..CompileOptions::default() };
+    let options = CompileOptions { device, name: NAME.into(), ..CompileOptions::default() };
     Ok(Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?))
 }
 

@@ -1,0 +1,264 @@
+//! `KILN_DEBUG`: everything about a program as text files in a folder of its own.
+//!
+//! ```text
+//!  kiln_debug/3-graph/index.txt                what is here, and the launches in order
+//!                     00-captured.kiln         the graph as it was given
+//!                     01-decompose.kiln …      after each pass that changed it; the last is what was cut into kernels
+//!                     schedule.txt             launches with their nodes, lines and bytes; what was not fused and why
+//!                     plan.txt                 where each buffer lies, and when
+//!                     guards.txt               what arguments have to be (of captured functions)
+//!                     kernels/0-exp.kernel.txt the kernel; .vir.txt its vector IR, .asm.txt its machine code
+//! ```
+
+use crate::compile::CompiledGraph;
+use kiln_ir::{Graph, Source, Symbol};
+use kiln_kernels::schedule::Role;
+use kiln_runtime::event::{self, Category, Event};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once, OnceLock};
+use std::{fs, io};
+
+/// What `KILN_DEBUG` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wish {
+    folder: PathBuf,
+    /// Programs of eager operations as well.
+    eager: bool,
+}
+
+impl Wish {
+    /// `1` is `kiln_debug`, `all` is that with eager operations, anything else names a folder; nothing, `0` and `false` ask
+    /// for nothing.
+    fn parse(text: &str) -> Option<Wish> {
+        match text.trim() {
+            "" | "0" | "false" | "off" => None,
+            "1" | "true" | "on" => Some(Wish { folder: "kiln_debug".into(), eager: false }),
+            "all" => Some(Wish { folder: "kiln_debug".into(), eager: true }),
+            folder => Some(Wish { folder: folder.into(), eager: false }),
+        }
+    }
+}
+
+fn wish() -> Option<&'static Wish> {
+    static WISH: OnceLock<Option<Wish>> = OnceLock::new();
+    WISH.get_or_init(|| std::env::var("KILN_DEBUG").ok().and_then(|text| Wish::parse(&text))).as_ref()
+}
+
+/// Dumps a program if `KILN_DEBUG` asks for it; the folder.
+pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
+    let wish = wish()?;
+    if compiled.options().name == crate::eager::NAME && !wish.eager {
+        return None;
+    }
+    static FIRST: Once = Once::new();
+    match dump(compiled, &wish.folder) {
+        Ok(folder) => {
+            FIRST.call_once(|| eprintln!("kiln: KILN_DEBUG writes to {}", wish.folder.display()));
+            event::emit(Category::Kernels, || Event::Dumped { folder: folder.clone() });
+            Some(folder)
+        }
+        Err(error) => {
+            FIRST.call_once(|| eprintln!("kiln: KILN_DEBUG cannot write to {}: {error}", wish.folder.display()));
+            None
+        }
+    }
+}
+
+impl CompiledGraph {
+    /// Adds a text to the program's dump, if `KILN_DEBUG` made one: `guards.txt`, for instance, which the graph knows nothing of.
+    pub fn add_to_dump(&self, name: &str, about: &str, text: &str) {
+        let Some(folder) = self.dumped() else { return };
+        let written = fs::write(folder.join(name), text).and_then(|()| {
+            let mut index = fs::OpenOptions::new().append(true).open(folder.join("index.txt"))?;
+            writeln!(index, "{name:40} {about}")
+        });
+        if let Err(error) = written {
+            eprintln!("kiln: KILN_DEBUG cannot write to {}: {error}", folder.display());
+        }
+    }
+}
+
+/// Writes everything about a program to a new folder within `into`, which is made if need be: graphs after each pass, kernels,
+/// vector IR, machine code and memory. `KILN_DEBUG=1` does this for every program made.
+///
+/// ```
+/// use kiln::ir::Graph;
+/// let graph = Graph::parse("graph(%0: f32[8]) {
+///   %1: f32[8] = exp %0
+///   return %1
+/// }").unwrap();
+/// let compiled = kiln::compile_graph(&graph, &[])?;
+/// let folder = kiln::see::dump(&compiled, &std::env::temp_dir().join("kiln_debug_example")).unwrap();
+/// assert!(folder.join("index.txt").is_file());
+/// # std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(into)?;
+    let name = match compiled.options().name.as_ref() {
+        "" => "graph".to_owned(),
+        name => file_name(name),
+    };
+    let folder = own_folder(into, &name)?;
+    let mut index = Index::default();
+    let file = |index: &mut Index, name: &str, about: &str, text: String| {
+        index.files.push((name.to_owned(), about.to_owned()));
+        fs::write(folder.join(name), text)
+    };
+    file(&mut index, "00-captured.kiln", "the graph as it was given", annotated(compiled.graph()))?;
+    let mut passes: Vec<(String, String)> = Vec::new();
+    let optimised = compiled.options().optimise(compiled.graph().clone(), &Source::default(), &mut |pass, graph| {
+        passes.push((pass.to_owned(), annotated(graph)));
+    });
+    for (number, (pass, text)) in passes.into_iter().enumerate() {
+        file(&mut index, &format!("{:02}-{pass}.kiln", number + 1), "the graph after this pass", text)?;
+    }
+    let program = compiled.program();
+    let schedule = program.schedule();
+    if let Ok(graph) = &optimised {
+        let text = format!("{}\n{schedule}", schedule.explain(graph, &|_| None));
+        file(&mut index, "schedule.txt", "launches, their nodes and bytes; what was not fused and why", text)?;
+    }
+    file(&mut index, "plan.txt", "where each buffer lies, and when", plan_text(compiled))?;
+    fs::create_dir(folder.join("kernels"))?;
+    let mut written: Vec<(Arc<kiln_kernels::Kernel>, String)> = Vec::new();
+    let mut launches = String::new();
+    for (number, (step, planned)) in program.steps().iter().zip(&schedule.steps).enumerate() {
+        let known = written.iter().find(|(kernel, _)| Arc::ptr_eq(kernel, &planned.kernel));
+        let name = match known {
+            Some((_, name)) => name.clone(),
+            None => {
+                let name = format!("kernels/{number}-{}", file_name(step.label()));
+                file(&mut index, &format!("{name}.kernel.txt"), "a kernel", format!("{}\n", step.kernel()))?;
+                if let Some(text) = step.code().intermediate() {
+                    file(&mut index, &format!("{name}.vir.txt"), "its vector IR", text)?;
+                }
+                if let Some(text) = step.code().disassembly() {
+                    file(&mut index, &format!("{name}.asm.txt"), "its machine code", text)?;
+                }
+                written.push((planned.kernel.clone(), name.clone()));
+                name
+            }
+        };
+        let arguments: Vec<String> = planned.args.iter().map(|b| schedule.buffer_name(b.index())).collect();
+        let at = if step.source().is_unknown() { String::new() } else { format!("  at {}", step.source()) };
+        let _ = writeln!(launches, "{number:4}  {}({})  {name}{at}", step.label(), arguments.join(", "));
+    }
+    let target = program.backend().target();
+    fs::write(folder.join("index.txt"), index.text(compiled, &target, &launches))?;
+    Ok(folder)
+}
+
+#[derive(Default)]
+struct Index {
+    files: Vec<(String, String)>,
+}
+
+impl Index {
+    fn text(&self, compiled: &CompiledGraph, target: &str, launches: &str) -> String {
+        let times = compiled.program().times();
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "{} nodes, {} launches for {target}; passes {:.1?}, schedule {:.1?}, code {:.1?} ({} kernels compiled)",
+            compiled.graph().nodes().len(),
+            compiled.program().steps().len(),
+            compiled.passes_took(),
+            times.schedule,
+            times.code,
+            times.compiled,
+        );
+        let _ = write!(text, "\nlaunches\n{launches}\nfiles\n");
+        for (name, about) in &self.files {
+            let _ = writeln!(text, "{name:40} {about}");
+        }
+        text
+    }
+}
+
+/// A new folder `<number>-<name>`, with the first number that is free.
+fn own_folder(into: &Path, name: &str) -> io::Result<PathBuf> {
+    let mut number = fs::read_dir(into)?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.split('-').next()?.parse::<usize>().ok())
+        .max()
+        .map_or(0, |last| last + 1);
+    loop {
+        let folder = into.join(format!("{number}-{name}"));
+        match fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            // Another thread or process was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A name that every file system takes.
+fn file_name(text: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
+    let name: String = text.chars().map(plain).take(60).collect();
+    if name.is_empty() { "kernel".to_owned() } else { name }
+}
+
+/// A graph's text with the user's line behind each node.
+fn annotated(graph: &Graph) -> String {
+    let mut text = String::new();
+    for line in graph.to_string().lines() {
+        text += line;
+        let node = line.trim_start().strip_prefix('%').and_then(|rest| rest.split(':').next()?.parse::<usize>().ok());
+        let source = node.and_then(|id| graph.nodes().get(id)).map(|node| &node.source);
+        if let Some(source) = source.filter(|source| !source.is_unknown()) {
+            let _ = write!(text, "  # {source}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The memory of a program; sizes in bytes where they are known.
+fn plan_text(compiled: &CompiledGraph) -> String {
+    let schedule = compiled.program().schedule();
+    let plan = kiln_kernels::plan(schedule, &|_: Symbol| None).ok();
+    let mut text = match &plan {
+        Some(plan) => format!(
+            "an arena of {} bytes for temporaries that would take {} bytes apart\n",
+            plan.arena_bytes, plan.temp_bytes
+        ),
+        None => "sizes are known only when the program is called\n".to_owned(),
+    };
+    for (index, decl) in schedule.buffers.iter().enumerate() {
+        let uses = |step: &kiln_kernels::Step| step.args.iter().any(|arg| arg.index() == index);
+        let steps = &schedule.steps;
+        let life = match (steps.iter().position(uses), steps.iter().rposition(uses)) {
+            (Some(first), Some(last)) => format!("launches {first}..={last}"),
+            _ => "unused".to_owned(),
+        };
+        let bytes = plan.as_ref().map_or(String::new(), |plan| format!("{:>12} bytes", plan.bytes[index]));
+        let place = plan.as_ref().and_then(|plan| plan.offsets[index]).filter(|_| decl.role == Role::Temp);
+        let place = place.map_or(String::new(), |offset| format!("  at {offset} of the arena"));
+        let name = schedule.buffer_name(index);
+        let _ = writeln!(text, "{name:12} {}[{}]{bytes}  {life}{place}", decl.dtype, decl.elements);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_are_understood() {
+        assert_eq!(Wish::parse("1"), Some(Wish { folder: "kiln_debug".into(), eager: false }));
+        assert_eq!(Wish::parse("all"), Some(Wish { folder: "kiln_debug".into(), eager: true }));
+        assert_eq!(Wish::parse("/tmp/x"), Some(Wish { folder: "/tmp/x".into(), eager: false }));
+        assert_eq!((Wish::parse("0"), Wish::parse("")), (None, None));
+    }
+
+    #[test]
+    fn names_of_files_are_tame() {
+        assert_eq!(file_name("../a b/ü"), ".._a_b__");
+        assert_eq!(file_name(""), "kernel");
+    }
+}
