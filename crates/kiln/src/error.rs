@@ -291,6 +291,48 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// Gradients were asked of what has none to start from.
+    #[error(
+        "{op}: takes one float, not {dtype}{shape:?}, at {at}; sum it up, or say with `backward_with` what each element counts"
+    )]
+    NotALoss {
+        /// The operation.
+        op: &'static str,
+        /// Its dtype.
+        dtype: DType,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The user's line.
+        at: Source,
+    },
+    /// Gradients were asked of a tensor that was computed from nothing that wants them, or by one that does not.
+    #[error(
+        "{op}: the tensor was not computed from anything that wants gradients, at {at}; see `Var::requires_grad` and `Tensor::requires_grad`, and mind `no_grad` and `detach`"
+    )]
+    NoTape {
+        /// The operation.
+        op: &'static str,
+        /// The user's line.
+        at: Source,
+    },
+    /// Gradients were asked of a tensor for the second time.
+    #[error(
+        "backward: its tape is gone since its first `backward`, at {at}; compute it again, or use `gradients`, which keep the tape"
+    )]
+    TapeReleased {
+        /// The user's line.
+        at: Source,
+    },
+    /// An operation whose gradient cannot be written down.
+    #[error("{op}: has no gradient: {cause}, at {at}")]
+    NoGradient {
+        /// The operation.
+        op: &'static str,
+        /// Why.
+        cause: Box<kiln_passes::DifferentiateError>,
+        /// The user's line.
+        at: Source,
+    },
     /// A checkpoint that cannot be read or written.
     #[error("{path}: {cause}, at {at}")]
     Safetensors {

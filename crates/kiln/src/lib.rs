@@ -21,6 +21,7 @@
 extern crate self as kiln;
 
 mod assign;
+pub mod autograd;
 pub mod backend;
 pub mod capture;
 pub mod compile;
@@ -48,6 +49,7 @@ pub mod tensor;
 pub mod var;
 mod views;
 
+pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
 pub use capture::{Bundle, Compiled, Dynamic, Options, compile, compile_with};
 pub use compile::{CompileOptions, CompiledGraph, compile_graph};

@@ -94,7 +94,7 @@ impl Tensor {
     }
 
     pub(crate) fn to_dtype_at(&self, dtype: DType, at: &Source) -> Result<Tensor> {
-        if dtype == self.dtype() { Ok(self.clone()) } else { eager::primitive(&Op::Cast(dtype), &[self], at) }
+        if dtype == self.dtype() { Ok(self.unchanged()) } else { eager::primitive(&Op::Cast(dtype), &[self], at) }
     }
 
     /// The same bits as another dtype of the same width.

@@ -1,5 +1,6 @@
 //! The tensor: an immutable handle of elements in device memory.
 
+use crate::autograd::Tape;
 use crate::capture;
 use crate::element::{scalar_bytes, scalar_from_bytes};
 use crate::layout::Layout;
@@ -28,6 +29,8 @@ struct Inner {
     dtype: DType,
     layout: Layout,
     payload: Payload,
+    /// How it came about, where gradients are wanted.
+    tape: Option<Tape>,
 }
 
 /// Where the elements are.
@@ -44,12 +47,39 @@ impl Tensor {
             layout.fits(buffer.bytes_len() * 8 / dtype.size_in_bits()),
             "{layout:?} of {dtype} in {buffer:?}"
         );
-        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer) }))
+        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer), tape: None }))
     }
 
     /// A value of the function being captured.
     pub(crate) fn from_traced(traced: capture::Traced, shape: Vec<usize>, dtype: DType) -> Tensor {
-        Tensor(Arc::new(Inner { dtype, layout: Layout::contiguous(shape), payload: Payload::Traced(traced) }))
+        let (layout, payload) = (Layout::contiguous(shape), Payload::Traced(traced));
+        Tensor(Arc::new(Inner { dtype, layout, payload, tape: None }))
+    }
+
+    /// How it came about, where gradients are wanted.
+    #[inline]
+    pub(crate) fn tape(&self) -> Option<&Tape> {
+        self.0.tape.as_ref()
+    }
+
+    /// The same elements with another tape.
+    pub(crate) fn with_tape(&self, tape: Option<Tape>) -> Tensor {
+        let payload = match &self.0.payload {
+            Payload::Memory(buffer) => Payload::Memory(buffer.clone()),
+            Payload::Traced(traced) => Payload::Traced(*traced),
+        };
+        Tensor(Arc::new(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape }))
+    }
+
+    /// The same elements without a tape.
+    pub(crate) fn detached(&self) -> Tensor {
+        if self.0.tape.is_some() { self.with_tape(None) } else { self.clone() }
+    }
+
+    /// What an operation that changes nothing gives: this tensor, without its tape where nothing is recorded.
+    #[inline]
+    pub(crate) fn unchanged(&self) -> Tensor {
+        if self.0.tape.is_some() && !crate::autograd::tape::is_enabled() { self.with_tape(None) } else { self.clone() }
     }
 
     /// The value of a function being captured that this tensor stands for.

@@ -2,6 +2,7 @@
 //! variables; everything computed from them is a tensor.
 
 use crate::assign::Region;
+use crate::autograd::Tape;
 use crate::capture;
 use crate::eager::{self, Param};
 use crate::promotion::{Operand, kind, promote};
@@ -9,6 +10,7 @@ use crate::shape::resolve_axis;
 use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, NodeId, Op, ScatterKind, Source};
+use kiln_passes::is_differentiable;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,11 +41,13 @@ struct Cell {
     dtype: DType,
     shape: Vec<usize>,
     device: Device,
-    /// Row-major without gaps, and without a tape of its own.
+    /// Row-major without gaps; the start of a tape if gradients are wanted.
     value: Mutex<Tensor>,
     version: AtomicU64,
     trainable: AtomicBool,
     grad: Arc<Slot>,
+    /// Where the tapes of its values start.
+    leaf: Tape,
 }
 
 /// Where the gradient of a variable is collected.
@@ -51,6 +55,17 @@ struct Cell {
 pub(crate) struct Slot(Mutex<Option<Tensor>>);
 
 impl Slot {
+    /// Adds a gradient to what is there.
+    pub(crate) fn add(&self, gradient: &Tensor, at: &Source) -> Result<()> {
+        let mut slot = self.lock();
+        let sum = match slot.take() {
+            Some(before) => before.binary("add", BinaryOp::Add, gradient.into(), false, at)?,
+            None => gradient.clone(),
+        };
+        *slot = Some(sum.contiguous_at(at)?);
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,6 +102,8 @@ impl Var {
             // Without memory for a copy the first update tries again, which can say so.
             capture::paused(|| value.contiguous_at(at)).unwrap_or_else(|_| value.clone())
         };
+        let value = value.detached();
+        let grad: Arc<Slot> = Arc::default();
         Var(Arc::new(Cell {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name,
@@ -96,7 +113,8 @@ impl Var {
             value: Mutex::new(value),
             version: AtomicU64::new(0),
             trainable: AtomicBool::new(false),
-            grad: Arc::default(),
+            leaf: Tape::leaf(grad.clone()),
+            grad,
         }))
     }
 
@@ -192,8 +210,8 @@ impl Var {
         if capture::is_active() || value.is_traced() {
             return Err(capture::break_at("updates a variable", at));
         }
-        let value = value.contiguous_at(at)?;
-        *self.lock() = value;
+        let value = value.detached().contiguous_at(at)?;
+        *self.lock() = self.tagged(&value);
         self.raise();
         Ok(())
     }
@@ -205,6 +223,19 @@ impl Var {
             *value = value.contiguous_at(at)?;
         }
         Ok(value)
+    }
+
+    /// A value as the start of a tape if gradients are wanted.
+    fn tagged(&self, value: &Tensor) -> Tensor {
+        if self.is_trainable() { value.with_tape(Some(self.0.leaf.clone())) } else { value.detached() }
+    }
+
+    /// After an update: a value that was copied for it has lost its tape.
+    fn updated(&self, value: &mut Tensor) {
+        if self.is_trainable() && !value.has_tape() {
+            *value = self.tagged(value);
+        }
+        self.raise();
     }
 
     fn raise(&self) {
@@ -229,7 +260,7 @@ impl Var {
         }
         let mut value = self.writable(at)?;
         let done = eager::update(name, params, &mut value, Layout::clone, operands, write, at);
-        self.raise();
+        self.updated(&mut value);
         done
     }
 
@@ -300,16 +331,16 @@ impl Var {
         if capture::is_active() {
             return self.replace(self.get().region_assign(&region, source, &at)?, &at);
         }
-        let source = region.source(op, source, &at)?;
+        let source = region.source(op, &source.detached(), &at)?;
         let part = |layout: &Layout| layout.slice(&region.starts, &region.sizes, &region.steps);
         let mut value = self.writable(&at)?;
         // Memory is addressed by bytes: a region that begins inside one is written with what is around it.
         let done = if eager::starts_inside_a_byte(&part(value.layout()), self.dtype()) {
-            value.region_assign(&region, &source, &at).map(|new| *value = new)
+            value.detached().region_assign(&region, &source, &at).map(|new| *value = new)
         } else {
             eager::update(op, &[], &mut value, part, &[&source], |_, inputs| Ok(inputs[1]), &at)
         };
-        self.raise();
+        self.updated(&mut value);
         done
     }
 
@@ -357,7 +388,7 @@ impl Var {
         self.update(op, &[axis.into()], &[&index, &source], write, at)
     }
 
-    /// Says whether gradients of it are wanted; gives the variable itself, so that this can be said while it is made.
+    /// Says whether gradients of it are wanted, which has a meaning for floats only; gives the variable itself, so that this can be said while it is made.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, Var};
@@ -366,7 +397,9 @@ impl Var {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     pub fn requires_grad(&self, wanted: bool) -> Var {
-        self.0.trainable.store(wanted, Ordering::Release);
+        let mut value = self.lock();
+        self.0.trainable.store(wanted && is_differentiable(self.dtype()), Ordering::Release);
+        *value = self.tagged(&value);
         self.clone()
     }
 

@@ -1,6 +1,7 @@
 //! Views: other shapes and orders of the same memory. Nothing here launches a kernel, but a reshape (or what is made of one) whose elements do not lie so
 //! that strides can describe the result: that one copies.
 
+use crate::autograd::tape;
 use crate::layout::Layout;
 use crate::shape::{checked_elements, resolve_axes, resolve_axis, resolve_shape};
 use crate::{Axes, Error, Result, Shape, Size, Tensor, capture, eager};
@@ -32,7 +33,7 @@ impl Tensor {
     /// Reshapes to as many elements.
     pub(crate) fn reshape_to(&self, shape: Vec<usize>, at: &Source) -> Result<Tensor> {
         if shape == self.shape() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         if self.is_captured() {
             return self.record_reshape(&shape, at);
@@ -50,7 +51,7 @@ impl Tensor {
     }
 
     pub(crate) fn contiguous_at(&self, at: &Source) -> Result<Tensor> {
-        if self.is_contiguous() { Ok(self.clone()) } else { eager::copy(self, at) }
+        if self.is_contiguous() { Ok(self.unchanged()) } else { eager::copy(self, at) }
     }
 
     /// Axis `i` of the result is axis `order[i]`.
@@ -94,15 +95,16 @@ impl Tensor {
         Ok(self.with_layout(self.layout().permute(&order)))
     }
 
-    /// Whether views of this tensor are recorded instead of made: it is a value of a function being captured, or met there.
+    /// Whether views of this tensor are recorded: it is a value of a function being captured or met there, where they are not even
+    /// made, or it is on a tape.
     #[inline]
     fn is_captured(&self) -> bool {
-        capture::is_active() || self.is_traced()
+        capture::is_active() || self.is_traced() || tape::is_recorded(&[self])
     }
 
     #[cold]
     pub(crate) fn record_view(&self, op: Op, at: &Source) -> Result<Tensor> {
-        eager::primitive(&op, &[self], at)
+        eager::emit(&op, &[self], self.device(), at)
     }
 
     fn record_reshape(&self, shape: &[usize], at: &Source) -> Result<Tensor> {
@@ -136,7 +138,7 @@ impl Tensor {
 
     pub(crate) fn broadcast_at(&self, op: &'static str, shape: &[usize], at: &Source) -> Result<Tensor> {
         if shape == self.shape() {
-            return Ok(self.clone());
+            return Ok(self.unchanged());
         }
         let mismatch = |sizes| {
             let (lhs, rhs) = (self.shape().to_vec(), shape.to_vec());
@@ -256,7 +258,7 @@ impl Tensor {
         let one = self.slice_at(op, axis, start, start + 1, 1, at)?;
         let (mut shape, mut strides) = (one.shape().to_vec(), one.strides().to_vec());
         shape.remove(axis);
-        if one.is_traced() {
+        if one.is_captured() {
             return one.record_reshape(&shape, at);
         }
         strides.remove(axis);
@@ -482,7 +484,7 @@ impl Tensor {
         let corner = corner.slice_at("diagonal", n - 1, column, column + length, 1, &at)?;
         let (mut shape, mut strides) = (corner.shape().to_vec(), corner.strides().to_vec());
         shape.pop();
-        if corner.is_traced() {
+        if corner.is_captured() {
             // Every (length + 1)th element of the corner's rows, one after another.
             let mut rows = shape.clone();
             rows[n - 2] = length * length;

@@ -2,21 +2,28 @@
 //! and strides.
 
 use super::{Param, What};
+use crate::autograd::Rule;
 use crate::compile::CompiledGraph;
 use crate::{DType, Device, Tensor};
 use kiln_ir::Op;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 
 /// A program, with what it is for.
 struct Entry {
     what: OwnedWhat,
     operands: Vec<Operand>,
     device: Device,
-    compiled: Arc<CompiledGraph>,
+    kept: Arc<Kept>,
     used: AtomicU64,
+}
+
+/// A program, and the rule for its gradient once that was wanted.
+pub(super) struct Kept {
+    pub(super) compiled: Arc<CompiledGraph>,
+    pub(super) rule: OnceLock<Arc<Rule>>,
 }
 
 /// What a program computes, kept.
@@ -24,6 +31,7 @@ pub(super) enum OwnedWhat {
     Op(Op),
     Composite(&'static str, Vec<Param>),
     Update(&'static str, Vec<Param>),
+    Gradient(u64),
 }
 
 impl OwnedWhat {
@@ -32,6 +40,7 @@ impl OwnedWhat {
             What::Op(op) => OwnedWhat::Op(op.clone()),
             What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
             What::Update(name, params) => OwnedWhat::Update(name, params.to_vec()),
+            What::Gradient(id) => OwnedWhat::Gradient(id),
         }
     }
 
@@ -41,6 +50,7 @@ impl OwnedWhat {
             (OwnedWhat::Composite(a, p), What::Composite(b, q)) | (OwnedWhat::Update(a, p), What::Update(b, q)) => {
                 *a == b && p == q
             }
+            (OwnedWhat::Gradient(a), What::Gradient(b)) => *a == b,
             _ => false,
         }
     }
@@ -65,11 +75,11 @@ pub fn cached_programs() -> usize {
 }
 
 /// The program for these operands, if it is there.
-pub(super) fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<CompiledGraph>> {
+pub(super) fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<Kept>> {
     let programs = PROGRAMS.read().unwrap_or_else(PoisonError::into_inner);
     let entry = programs.get(&hash)?.iter().find(|entry| entry.is_for(what, operands, device))?;
     entry.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-    Some(entry.compiled.clone())
+    Some(entry.kept.clone())
 }
 
 /// Keeps a program; gives the one that is kept, which another thread may have been faster with.
@@ -79,23 +89,24 @@ pub(super) fn keep(
     operands: &[&Tensor],
     device: Device,
     compiled: Arc<CompiledGraph>,
-) -> Arc<CompiledGraph> {
+) -> Arc<Kept> {
     let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
     if programs.len() >= PROGRAMS_KEPT {
         forget_half(&mut programs);
     }
     let list = programs.entry(hash).or_default();
     if let Some(other) = list.iter().find(|entry| entry.is_for(what, operands, device)) {
-        return other.compiled.clone();
+        return other.kept.clone();
     }
+    let kept = Arc::new(Kept { compiled, rule: OnceLock::new() });
     list.push(Entry {
         what: OwnedWhat::of(what),
         operands: operands.iter().map(|t| Operand::of(t)).collect(),
         device,
-        compiled: compiled.clone(),
+        kept: kept.clone(),
         used: AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed)),
     });
-    compiled
+    kept
 }
 
 /// Drops the half of the programs that was not used for longest.

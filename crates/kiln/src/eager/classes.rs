@@ -221,7 +221,7 @@ fn is_size_free(what: What<'_>) -> bool {
                 )
         }
         What::Composite(name, _) => SIZE_FREE.contains(&name),
-        What::Update(..) => false,
+        What::Update(..) | What::Gradient(_) => false,
     }
 }
 

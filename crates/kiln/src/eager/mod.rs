@@ -16,11 +16,13 @@ pub use cache::cached_programs;
 pub(crate) use classes::symbolic_layout;
 
 use crate::Layout;
+use crate::autograd::{Rule, tape};
 use crate::capture;
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
 use crate::{DType, Device, Error, Result, Tensor};
+use cache::Kept;
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
-use kiln_ir::{NodeId, Op, Source, TensorType, TypeError, infer};
+use kiln_ir::{Graph, NodeId, Op, Source, TensorType, TypeError, infer};
 use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
 use std::sync::Arc;
@@ -34,6 +36,8 @@ pub(crate) enum What<'a> {
     Composite(&'static str, &'a [Param]),
     /// The same, whose one result is the new value of the first operand and is written there.
     Update(&'static str, &'a [Param]),
+    /// The gradient of an operation, by its number.
+    Gradient(u64),
 }
 
 impl What<'_> {
@@ -42,6 +46,7 @@ impl What<'_> {
         match self {
             What::Op(_) => None,
             What::Composite(name, _) | What::Update(name, _) => Some(name),
+            What::Gradient(_) => Some("backward"),
         }
     }
 }
@@ -120,8 +125,23 @@ pub(crate) fn run(
     if capture::is_active() || operands.iter().any(|t| t.is_traced()) {
         return capture::record(what, operands, device, write, at);
     }
-    let compiled = program(what, operands, device, write, at)?;
-    compiled.run_at(name, operands, at).map_err(|error| relocate(what, error, at))
+    let program = program(what, operands, device, write, at)?;
+    let results = program.compiled.run_at(name, operands, at).map_err(|error| relocate(what, error, at))?;
+    if tape::is_recorded(operands) {
+        return tape::record(rule(&program, what, operands, write, at)?, operands, results, at);
+    }
+    Ok(results)
+}
+
+/// The rule for the gradient of a program's operation.
+#[cold]
+fn rule(program: &Kept, what: What<'_>, operands: &[&Tensor], write: Write<'_>, at: &Source) -> Result<Arc<Rule>> {
+    if let Some(rule) = program.rule.get() {
+        return Ok(rule.clone());
+    }
+    let graph = graph(what, operands.iter().map(|t| t.ty()).collect(), write, at)?;
+    let name = what.name().unwrap_or("operation");
+    Ok(program.rule.get_or_init(|| Arc::new(Rule::new(graph, name))).clone())
 }
 
 /// Lets `write` give the new value of part of `target`, and writes it there. A target whose memory has other handles is
@@ -151,22 +171,16 @@ pub(crate) fn update(
     let place = target.with_layout(part(target.layout()));
     let mut all = vec![&place];
     all.extend(operands);
-    let compiled = program(what, &all, device, &write, at)?;
+    let program = program(what, &all, device, &write, at)?;
     // SAFETY: `target` is the only handle of its memory but for `place`, and nobody can get another while it is borrowed.
-    unsafe { compiled.run_in_place(name, &all, at) }.map_err(|error| relocate(what, error, at))
+    unsafe { program.compiled.run_in_place(name, &all, at) }.map_err(|error| relocate(what, error, at))
 }
 
 /// The program of an operation, from the cache if it ran before.
-fn program(
-    what: What<'_>,
-    operands: &[&Tensor],
-    device: Device,
-    write: Write<'_>,
-    at: &Source,
-) -> Result<Arc<CompiledGraph>> {
+fn program(what: What<'_>, operands: &[&Tensor], device: Device, write: Write<'_>, at: &Source) -> Result<Arc<Kept>> {
     let hash = cache::hash_of(what, operands, device);
-    if let Some(compiled) = cache::find(hash, what, operands, device) {
-        return Ok(compiled);
+    if let Some(kept) = cache::find(hash, what, operands, device) {
+        return Ok(kept);
     }
     let made = make(what, operands, device, write, at)?;
     Ok(cache::keep(hash, what, operands, device, made))
@@ -213,6 +227,12 @@ fn compile(
     write: Write<'_>,
     at: &Source,
 ) -> Result<Arc<CompiledGraph>> {
+    let options = CompileOptions { device, name: NAME.into(), ..CompileOptions::default() };
+    Ok(Arc::new(CompiledGraph::new_at(graph(what, types, write, at)?, &layouts, &options, at)?))
+}
+
+/// Writes a graph for inputs of these types.
+fn graph(what: What<'_>, types: Vec<TensorType>, write: Write<'_>, at: &Source) -> Result<Graph> {
     let mut builder = GraphBuilder::new();
     builder.set_source(Some(at.clone()));
     let failed = |cause| refused(what, cause, at);
@@ -223,11 +243,10 @@ fn compile(
     for output in write(&mut builder, &inputs).map_err(failed)? {
         match what {
             What::Update(..) => builder.update(output, 0),
-            What::Op(_) | What::Composite(..) => builder.output(output),
+            What::Op(_) | What::Composite(..) | What::Gradient(_) => builder.output(output),
         }
     }
-    let options = CompileOptions { device, name: NAME.into(), ..CompileOptions::default() };
-    Ok(Arc::new(CompiledGraph::new_at(builder.finish(), &layouts, &options, at)?))
+    Ok(builder.finish())
 }
 
 /// The error of an operation that cannot be written for its operands.
@@ -265,6 +284,9 @@ pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -
             [] => only(run(What::Op(op), &[], device, &|b, _| Ok(vec![b.emit(op.clone(), &[])?]), at)?),
             _ => primitive(op, operands, at),
         };
+    }
+    if let ([x], true) = (operands, tape::is_recorded(operands)) {
+        return Ok(tape::record_view(op.clone(), x, emit(op, &[&x.detached()], device, at)?, at));
     }
     let types: Vec<_> = operands.iter().map(|t| t.ty()).collect();
     let ty = infer(op, &types.iter().collect::<Vec<_>>()).map_err(wrong)?;
@@ -310,12 +332,19 @@ pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -
 #[derive(Debug, Clone)]
 pub struct Eager {
     device: Device,
+    /// The line that operations are for; by default that of the code that asks for each.
+    at: Option<Source>,
 }
 
 impl Eager {
     /// Computes on a device.
     pub fn new(device: Device) -> Eager {
-        Eager { device }
+        Eager { device, at: None }
+    }
+
+    /// Computes on a device, for a line.
+    pub(crate) fn at(device: Device, at: &Source) -> Eager {
+        Eager { device, at: Some(at.clone()) }
     }
 }
 
@@ -325,7 +354,8 @@ impl Emit for Eager {
 
     #[track_caller]
     fn emit(&mut self, op: Op, operands: &[Tensor]) -> Result<Tensor> {
-        emit(&op, &operands.iter().collect::<Vec<_>>(), self.device, &Source::caller())
+        let at = self.at.clone().unwrap_or_else(Source::caller);
+        emit(&op, &operands.iter().collect::<Vec<_>>(), self.device, &at)
     }
 
     fn ty(&self, value: &Tensor) -> TensorType {
@@ -349,7 +379,7 @@ impl From<BuildError> for Error {
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[track_caller]
-pub fn run_eagerly(graph: &kiln_ir::Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+pub fn run_eagerly(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
     let at = Source::caller();
     graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
     if inputs.len() != graph.inputs().len() {

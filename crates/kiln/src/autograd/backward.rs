@@ -1,0 +1,149 @@
+//! Walking a tape back from its end.
+
+use super::tape::{self, Edges, Kind, Node, Tape};
+use crate::eager::{self, Eager, What};
+use crate::{Device, Error, Result, Tensor};
+use kiln_ir::build::GraphBuilder;
+use kiln_ir::{NodeId, Op, Scalar, Source};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What a walk is for.
+pub(super) enum Targets<'a> {
+    /// Every variable that is met.
+    Variables,
+    /// These places.
+    Places(&'a [Tape]),
+}
+
+impl Targets<'_> {
+    fn include(&self, node: &Arc<Node>) -> bool {
+        match self {
+            Targets::Variables => matches!(node.kind, Kind::Leaf(Some(_))),
+            Targets::Places(places) => places.iter().any(|place| Arc::ptr_eq(&place.node, node)),
+        }
+    }
+}
+
+/// A node of a walk, with what its users gave it, a list a result.
+struct Visit {
+    node: Arc<Node>,
+    edges: Edges,
+    useful: bool,
+    cotangents: Vec<Vec<Tensor>>,
+}
+
+/// The cotangents of the targets, given that of a tensor on the tape: of places in their order, of variables into their
+/// slots.
+pub(super) fn walk(
+    end: &Tape,
+    seed: Tensor,
+    targets: &Targets<'_>,
+    device: Device,
+    at: &Source,
+) -> Result<Vec<Option<Tensor>>> {
+    let (mut visits, numbers) = order(end, targets, at)?;
+    let number = |tape: &Tape| numbers[&Arc::as_ptr(&tape.node)];
+    let mut emit = Eager::at(device, at);
+    let mut found: Vec<Option<Tensor>> = match targets {
+        Targets::Variables => Vec::new(),
+        Targets::Places(places) => vec![None; places.len()],
+    };
+    if let Some(last) = visits.last_mut() {
+        give(&mut last.cotangents, end.result, seed);
+    }
+    for current in (0..visits.len()).rev() {
+        let given = std::mem::take(&mut visits[current].cotangents);
+        if !visits[current].useful || given.iter().all(Vec::is_empty) {
+            continue;
+        }
+        let mut cotangents: Vec<Option<Tensor>> = Vec::with_capacity(given.len());
+        for given in given {
+            cotangents.push(kiln_passes::accumulate(&mut emit, &given)?);
+        }
+        let node = visits[current].node.clone();
+        if let Targets::Places(places) = targets {
+            for (found, place) in found.iter_mut().zip(*places).filter(|(_, place)| Arc::ptr_eq(&place.node, &node)) {
+                *found = cotangents.get(place.result).cloned().flatten();
+            }
+        }
+        let edges = std::mem::take(&mut visits[current].edges);
+        let wanted: Vec<bool> =
+            edges.iter().map(|edge| edge.as_ref().is_some_and(|edge| visits[number(edge)].useful)).collect();
+        let back = match &node.kind {
+            Kind::Leaf(slot) => {
+                if let (Targets::Variables, Some(slot), Some(Some(gradient))) = (targets, slot, cotangents.first()) {
+                    slot.add(gradient, at)?;
+                }
+                continue;
+            }
+            _ if !wanted.contains(&true) => continue,
+            Kind::View { op, dtype, shape, at: line } => {
+                let Some(Some(cotangent)) = cotangents.first() else { continue };
+                let zero = Tensor::scalar_at(Scalar::float(*dtype, 0.0), device, line)?;
+                // Only its type is looked at.
+                let operand = zero.broadcast_at("backward", shape, line)?;
+                kiln_passes::gradient(&mut emit, op, &[operand], cotangent, cotangent, &[true])?
+            }
+            Kind::Operation { rule, saved, at: line } => {
+                let present: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
+                let gradient = rule.gradient(&wanted, &present)?;
+                let taped = |&i: &usize| saved[i].as_ref().map(|t| t.with_tape(edges[i].clone()));
+                let mut inputs: Vec<Tensor> = gradient.operands.iter().filter_map(taped).collect();
+                inputs.extend(cotangents.into_iter().flatten());
+                let inputs: Vec<&Tensor> = inputs.iter().collect();
+                let write = |b: &mut GraphBuilder, inputs: &[NodeId]| gradient.write(b, inputs);
+                let results = eager::run(What::Gradient(gradient.id), &inputs, device, &write, line)?;
+                let mut results = results.into_iter();
+                wanted.iter().map(|&wanted| if wanted { results.next() } else { None }).collect()
+            }
+        };
+        for (edge, cotangent) in edges.iter().zip(back) {
+            if let (Some(edge), Some(cotangent)) = (edge, cotangent) {
+                give(&mut visits[number(edge)].cotangents, edge.result, cotangent);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn give(cotangents: &mut Vec<Vec<Tensor>>, result: usize, cotangent: Tensor) {
+    if cotangents.len() <= result {
+        cotangents.resize_with(result + 1, Vec::new);
+    }
+    cotangents[result].push(cotangent);
+}
+
+/// Every node before `end`, operands before results, and its number.
+fn order(end: &Tape, targets: &Targets<'_>, at: &Source) -> Result<(Vec<Visit>, HashMap<*const Node, usize>)> {
+    let mut visits: Vec<Visit> = Vec::new();
+    let mut numbers: HashMap<*const Node, usize> = HashMap::new();
+    // A node comes by twice: first its operands are put before it, then it gets its number.
+    let mut waiting: Vec<(Arc<Node>, Option<Edges>)> = vec![(end.node.clone(), None)];
+    while let Some((node, edges)) = waiting.pop() {
+        if numbers.contains_key(&Arc::as_ptr(&node)) {
+            continue;
+        }
+        let Some(edges) = edges else {
+            let Some(edges) = node.edges() else { return Err(Error::TapeReleased { at: at.clone() }) };
+            let before: Vec<Arc<Node>> = edges.iter().flatten().map(|edge| edge.node.clone()).collect();
+            waiting.push((node, Some(edges)));
+            waiting.extend(before.into_iter().map(|node| (node, None)));
+            continue;
+        };
+        let leads = |edge: &Tape| visits[numbers[&Arc::as_ptr(&edge.node)]].useful;
+        let useful = targets.include(&node) || edges.iter().flatten().any(leads);
+        numbers.insert(Arc::as_ptr(&node), visits.len());
+        visits.push(Visit { node, edges, useful, cotangents: Vec::new() });
+    }
+    Ok((visits, numbers))
+}
+
+/// A tensor on the tape whose gradients can be asked for as a leaf's, although it has a tape already.
+pub(super) fn alias(tensor: &Tensor, at: &Source) -> Tensor {
+    let same = Op::Reshape { shape: tensor.shape().iter().map(|&n| n.into()).collect() };
+    match tensor.tape() {
+        Some(_) => tape::record_view(same, tensor, tensor.detached(), at),
+        None => tensor.with_tape(Some(Tape { node: Node::leaf(None), result: 0 })),
+    }
+}

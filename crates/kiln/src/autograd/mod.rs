@@ -1,0 +1,187 @@
+//! Gradients: of eager code by a tape, of captured code by graph nodes; by the same rules.
+//!
+//! ```text
+//!  w, x ──op──▶ y ──op──▶ loss            a tensor computed from one that wants gradients knows how it came about
+//!  │            │         │ backward()
+//!  w.grad() ◀── gradient ◀┘               of each operation: its small graph, differentiated, compiled and kept
+//! ```
+//!
+//! ```
+//! use kiln::{DType, Device, Tensor, Var};
+//! let w = Var::new(&Tensor::new([1f32, 2.], Device::Cpu)?).requires_grad(true);
+//! let loss = w.get().square()?.sum(..)?;
+//! loss.backward()?;
+//! assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [2., 4.]);
+//! # Ok::<(), kiln::Error>(())
+//! ```
+//!
+//! Invariants: what is on a tape are values, which later updates of variables do not change; a tape lives as long as
+//! the tensors at its end; where nothing wants gradients, recording is one branch.
+
+mod backward;
+mod functions;
+mod rule;
+pub(crate) mod tape;
+
+pub use functions::{grad, value_and_grad};
+pub(crate) use rule::Rule;
+pub(crate) use tape::Tape;
+
+use crate::capture;
+use crate::{Error, Result, Tensor};
+use backward::{Targets, alias, walk};
+use kiln_ir::Source;
+use kiln_passes::is_differentiable;
+
+/// Runs `f` without recording what it does: its results want no gradients.
+///
+/// ```
+/// use kiln::{Device, Tensor};
+/// let x = Tensor::new([1f32, 2.], Device::Cpu)?.requires_grad();
+/// let y = kiln::no_grad(|| x.exp())?;
+/// assert!(x.exp()?.has_tape() && !y.has_tape());
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
+    tape::with_enabled(false, f)
+}
+
+/// The gradients that [`Tensor::gradients`] found.
+#[derive(Clone)]
+pub struct Gradients {
+    of: Vec<(Tape, Option<Tensor>)>,
+}
+
+impl Gradients {
+    /// The gradient by a tensor that was asked for; nothing if the result does not depend on it.
+    pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
+        let place = tensor.tape()?;
+        self.of.iter().find(|(known, _)| known.same(place)).and_then(|(_, gradient)| gradient.as_ref())
+    }
+}
+
+impl Tensor {
+    /// The same elements as the start of a tape: gradients by it can be asked for ([`Tensor::gradients`]). A tensor that has a
+    /// tape already, or is no float, stays as it is.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([1f32, 2., 3.], Device::Cpu)?.requires_grad();
+    /// let y = (&x * &x)?.sum(..)?;
+    /// let gradients = y.gradients(&[&x])?;
+    /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [2., 4., 6.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn requires_grad(&self) -> Tensor {
+        if self.has_tape() || !is_differentiable(self.dtype()) || self.is_traced() {
+            return self.clone();
+        }
+        alias(self, &Source::caller())
+    }
+
+    /// Whether it was computed from something that wants gradients, or wants them itself.
+    pub fn has_tape(&self) -> bool {
+        self.tape().is_some()
+    }
+
+    /// The same elements without a tape: gradients do not go past it.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([3f32], Device::Cpu)?.requires_grad();
+    /// let y = (&x * x.detach())?.sum(..)?;
+    /// assert_eq!(y.gradients(&[&x])?.get(&x).unwrap().to_vec::<f32>()?, [3.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn detach(&self) -> Tensor {
+        self.detached()
+    }
+
+    /// Adds the gradients of this tensor, which has one element, to those of every variable it was computed from
+    /// ([`crate::Var::grad`]). Its tape is let go of.
+    #[track_caller]
+    pub fn backward(&self) -> Result<()> {
+        let at = Source::caller();
+        let seed = self.one("backward", &at)?;
+        self.backward_at(seed, &at)
+    }
+
+    /// As [`Tensor::backward`], for a tensor of any shape: `seed` says how much each element matters.
+    #[track_caller]
+    pub fn backward_with(&self, seed: &Tensor) -> Result<()> {
+        let at = Source::caller();
+        self.check_seed("backward_with", seed, &at)?;
+        self.backward_at(seed.detached(), &at)
+    }
+
+    fn backward_at(&self, seed: Tensor, at: &Source) -> Result<()> {
+        if self.is_traced() {
+            return Err(capture::break_at("asks for gradients", at));
+        }
+        let tape = self.tape().ok_or_else(|| Error::NoTape { op: "backward", at: at.clone() })?;
+        tape::with_enabled(false, || walk(tape, seed, &Targets::Variables, self.device(), at))?;
+        tape.node.release();
+        Ok(())
+    }
+
+    /// The gradients of this tensor, which has one element, by others that it was computed from: variables' values, tensors
+    /// that want gradients ([`Tensor::requires_grad`]), or what was computed from those. The tape stays.
+    #[track_caller]
+    pub fn gradients(&self, by: &[&Tensor]) -> Result<Gradients> {
+        let at = Source::caller();
+        let seed = self.one("gradients", &at)?;
+        tape::with_enabled(false, || self.gradients_at(seed, by, &at))
+    }
+
+    /// As [`Tensor::gradients`], with the gradients on the tape too, so that they can be differentiated again.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new(2f32, Device::Cpu)?.requires_grad();
+    /// let cube = ((&x * &x)? * &x)?;
+    /// let slope = cube.gradients_on_tape(&[&x])?.get(&x).unwrap().clone();
+    /// let curvature = slope.gradients(&[&x])?.get(&x).unwrap().item::<f32>()?;
+    /// assert_eq!((slope.item::<f32>()?, curvature), (12.0, 12.0));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn gradients_on_tape(&self, by: &[&Tensor]) -> Result<Gradients> {
+        let at = Source::caller();
+        let seed = self.one("gradients_on_tape", &at)?;
+        tape::with_enabled(true, || self.gradients_at(seed, by, &at))
+    }
+
+    fn gradients_at(&self, seed: Tensor, by: &[&Tensor], at: &Source) -> Result<Gradients> {
+        if self.is_traced() {
+            return Err(capture::break_at("asks for gradients", at));
+        }
+        let missing = || Error::NoTape { op: "gradients", at: at.clone() };
+        let tape = self.tape().ok_or_else(missing)?;
+        let places: Vec<Tape> = by.iter().map(|t| t.tape().cloned().ok_or_else(missing)).collect::<Result<_>>()?;
+        let found = walk(tape, seed, &Targets::Places(&places), self.device(), at)?;
+        Ok(Gradients { of: places.into_iter().zip(found).collect() })
+    }
+
+    /// The cotangent 1 of a tensor of one float.
+    fn one(&self, op: &'static str, at: &Source) -> Result<Tensor> {
+        if self.elements() != 1 || !is_differentiable(self.dtype()) {
+            let (dtype, shape) = (self.dtype(), self.shape().to_vec());
+            return Err(Error::NotALoss { op, dtype, shape, at: at.clone() });
+        }
+        let one = Tensor::scalar_at(kiln_ir::Scalar::float(self.dtype(), 1.0), self.device(), at)?;
+        one.reshape_to(self.shape().to_vec(), at)
+    }
+
+    fn check_seed(&self, op: &'static str, seed: &Tensor, at: &Source) -> Result<()> {
+        if seed.dtype() != self.dtype() {
+            return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: seed.dtype(), at: at.clone() });
+        }
+        if seed.shape() != self.shape() {
+            let (lhs, rhs) = (self.shape().to_vec(), seed.shape().to_vec());
+            return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
+        }
+        Ok(())
+    }
+}
