@@ -333,6 +333,22 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// The reference interpreter cannot run a graph on these inputs.
+    #[error("interpreter: {cause}, at {at}")]
+    Interpret {
+        /// Why.
+        cause: Box<kiln_ir::interpret::InterpretError>,
+        /// The user's line.
+        at: Source,
+    },
+    /// A tensor whose elements cannot be had on the host.
+    #[error("cannot read a tensor: {reason}, at {at}")]
+    Unreadable {
+        /// Why.
+        reason: String,
+        /// The user's line.
+        at: Source,
+    },
     /// A checkpoint that cannot be read or written.
     #[error("{path}: {cause}, at {at}")]
     Safetensors {

@@ -15,22 +15,39 @@ const MORE_RUNS: u64 = 252;
 const MARGIN: f64 = 8.0;
 
 /// The outputs of disturbed runs of one graph.
-pub(super) struct Envelope<'a> {
+pub(crate) struct Envelope<'a> {
     graph: &'a Graph,
     inputs: &'a [HostTensor],
     runs: Vec<Vec<HostTensor>>,
     seed: u64,
     /// Nothing in the graph rounds, so that all opinions must be equal to the bit.
     exact: bool,
+    /// Disturbed runs made before a violation is believed.
+    more: u64,
+}
+
+/// Whether nothing in a graph rounds, so that all opinions must be equal to the bit.
+pub(crate) fn is_exact(graph: &Graph) -> bool {
+    let inexact = |(id, node): (NodeId, &kiln_ir::Node)| {
+        slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id) || zero_sign_is_open(&node.op)
+    };
+    !graph.iter().any(inexact)
+}
+
+/// What is allowed at the least where something rounds, whatever the disturbed runs say.
+pub(crate) fn least_tolerance(dtype: DType, want: f64) -> f64 {
+    if dtype.is_float() { MARGIN * (want.abs() * epsilon(dtype) + tiny(dtype)) } else { 0.0 }
 }
 
 impl<'a> Envelope<'a> {
     pub fn new(graph: &'a Graph, inputs: &'a [HostTensor]) -> Envelope<'a> {
-        let inexact = |(id, node): (NodeId, &kiln_ir::Node)| {
-            slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id) || zero_sign_is_open(&node.op)
-        };
-        let exact = !graph.iter().any(inexact);
-        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact };
+        Envelope::with_runs(graph, inputs, MORE_RUNS)
+    }
+
+    /// [`Envelope::new`] with at most `more` further runs, for graphs that take long.
+    pub fn with_runs(graph: &'a Graph, inputs: &'a [HostTensor], more: u64) -> Envelope<'a> {
+        let exact = is_exact(graph);
+        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact, more };
         if !exact {
             envelope.extend(RUNS);
         }
@@ -56,7 +73,7 @@ impl<'a> Envelope<'a> {
         if self.exact || self.runs.len() as u64 > RUNS {
             return Some(first);
         }
-        self.extend(MORE_RUNS);
+        self.extend(self.more);
         self.scan(output, want, got)
     }
 
@@ -113,7 +130,8 @@ fn close(want: f64, got: f64, tolerance: f64) -> bool {
     want == got || (want - got).abs() <= tolerance
 }
 
-fn epsilon(dtype: DType) -> f64 {
+/// The distance from one to the next number.
+pub(crate) fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::EPSILON,
         DType::F32 => f32::EPSILON as f64,
@@ -135,7 +153,7 @@ fn tiny(dtype: DType) -> f64 {
 }
 
 /// The smallest number with all its digits.
-fn normal(dtype: DType) -> f64 {
+pub(crate) fn normal(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::MIN_POSITIVE,
         DType::F16 => 6.2e-5,
@@ -233,7 +251,7 @@ fn is_short(dtype: DType) -> bool {
 
 /// What the reference run says about the range of intermediate values.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct RangeLoss {
+pub(crate) struct RangeLoss {
     /// A short float overflowed or lost digits at the small end.
     pub short: bool,
     /// A sum or product may overflow or vanish depending on its order.
@@ -241,7 +259,7 @@ pub(super) struct RangeLoss {
 }
 
 /// Watches a reference run for [`RangeLoss`].
-pub(super) struct RangeWatch<'a> {
+pub(crate) struct RangeWatch<'a> {
     graph: &'a Graph,
     pub loss: RangeLoss,
     /// Binary digits by which a product of everything the node reads may grow and shrink.

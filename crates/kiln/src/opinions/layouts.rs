@@ -66,7 +66,7 @@ impl LayoutChoice {
 }
 
 /// The elements on the host.
-pub(super) fn to_host(tensor: &Tensor) -> std::result::Result<HostTensor, String> {
+pub(crate) fn to_host(tensor: &Tensor) -> std::result::Result<HostTensor, String> {
     let bytes = tensor.to_bytes().map_err(|e| e.to_string())?;
     HostTensor::from_bytes(tensor.dtype(), tensor.shape(), bytes).map_err(|e| e.to_string())
 }

@@ -5,8 +5,8 @@
 //! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
 //! disturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
 
-mod envelope;
-mod layouts;
+pub(crate) mod envelope;
+pub(crate) mod layouts;
 
 pub use layouts::LayoutChoice;
 

@@ -10,6 +10,10 @@
 //!
 //! Nothing here is on the way of a call: what it costs is paid by whoever looks.
 
+pub mod bisect;
 pub(crate) mod dump;
+pub mod verify;
 
+pub use bisect::{BisectReport, bisect_passes};
 pub use dump::dump;
+pub use verify::{VerifyReport, verify_program};

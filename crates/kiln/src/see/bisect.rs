@@ -1,0 +1,164 @@
+//! Which pass changed the answer: the interpreter runs the graph before and after each pass, on live inputs.
+
+use super::verify::Deviation;
+use crate::opinions::envelope::Envelope;
+use crate::opinions::layouts::to_host;
+use crate::{Error, Result, Tensor};
+use kiln_ir::{Graph, HostTensor, Source, interpret};
+use std::fmt;
+
+/// A graph on its way through the passes, and how it got there.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// The pass that made it.
+    pub pass: String,
+    /// The graph after that pass.
+    pub graph: Graph,
+}
+
+/// One pass, checked.
+#[derive(Debug, Clone)]
+pub struct PassReport {
+    /// Its name.
+    pub pass: String,
+    /// Nodes before and after.
+    pub nodes: (usize, usize),
+    /// The outputs after it against those before it.
+    pub outputs: Vec<Deviation>,
+    /// What is wrong, in words.
+    pub wrong: Option<String>,
+}
+
+/// What became of the check of passes. `Display` is a line a pass.
+#[derive(Debug, Clone)]
+pub struct BisectReport {
+    /// The passes that changed the graph, in order, as far as the first that is wrong.
+    pub passes: Vec<PassReport>,
+    /// The graphs before and after the first wrong pass.
+    pub around: Option<(Graph, Graph)>,
+}
+
+impl BisectReport {
+    /// The first pass that changed the answer.
+    pub fn first_wrong(&self) -> Option<&PassReport> {
+        self.passes.iter().find(|pass| pass.wrong.is_some())
+    }
+}
+
+/// Runs the passes on a graph and asks the interpreter after each whether the answer is still the same.
+///
+/// ```
+/// use kiln::{Device, Tensor, ir::Graph};
+/// let graph = Graph::parse("graph(%0: f32[4]) {
+///   %1: f32[4] = neg %0
+///   %2: f32[4] = neg %1
+///   %3: f32[4] = exp %2
+///   return %3
+/// }").unwrap();
+/// let x = Tensor::from_vec(vec![0f32, 1., 2., 3.], 4, Device::Cpu)?;
+/// let report = kiln::see::bisect_passes(&graph, &[x])?;
+/// assert!(report.first_wrong().is_none() && !report.passes.is_empty(), "{report}");
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[track_caller]
+pub fn bisect_passes(graph: &Graph, inputs: &[Tensor]) -> Result<BisectReport> {
+    let at = Source::caller();
+    let mut stages = Vec::new();
+    let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
+    kiln_passes::run_with(graph.clone(), &mut |pass, graph| {
+        stages.push(Stage { pass: pass.to_owned(), graph: graph.clone() });
+    })
+    .map_err(failed)?;
+    bisect_at(graph, &stages, inputs, &at)
+}
+
+/// [`bisect_passes`] for graphs that are already there: each stage against the one before it, the first against `graph`.
+#[track_caller]
+pub fn bisect_stages(graph: &Graph, stages: &[Stage], inputs: &[Tensor]) -> Result<BisectReport> {
+    bisect_at(graph, stages, inputs, &Source::caller())
+}
+
+fn bisect_at(graph: &Graph, stages: &[Stage], inputs: &[Tensor], at: &Source) -> Result<BisectReport> {
+    let mut hosts = Vec::with_capacity(inputs.len());
+    for input in inputs {
+        hosts.push(to_host(input).map_err(|reason| Error::Unreadable { reason, at: at.clone() })?);
+    }
+    let failed = |cause| Error::Interpret { cause: Box::new(cause), at: at.clone() };
+    let mut want = interpret::run(graph, &hosts).map_err(failed)?;
+    let mut report = BisectReport { passes: Vec::new(), around: None };
+    let mut before = graph;
+    for Stage { pass, graph } in stages {
+        let nodes = (before.nodes().len(), graph.nodes().len());
+        let (outputs, wrong, next) = match interpret::run(graph, &hosts) {
+            Err(error) => (Vec::new(), Some(format!("the graph cannot be interpreted any more: {error}")), None),
+            Ok(got) => {
+                let (outputs, wrong) = compare(before, &hosts, &want, &got);
+                (outputs, wrong, Some(got))
+            }
+        };
+        let broken = wrong.is_some();
+        report.passes.push(PassReport { pass: pass.clone(), nodes, outputs, wrong });
+        match next {
+            Some(got) if !broken => (want, before) = (got, graph),
+            _ => {
+                report.around = Some((before.clone(), graph.clone()));
+                break;
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Outputs after a pass against those before it, with what is wrong about them.
+fn compare(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    want: &[HostTensor],
+    got: &[HostTensor],
+) -> (Vec<Deviation>, Option<String>) {
+    if want.len() != got.len() {
+        return (Vec::new(), Some(format!("there are {} outputs instead of {}", got.len(), want.len())));
+    }
+    let mut deviations = Vec::with_capacity(want.len());
+    let mut wrong = None;
+    let mut envelope: Option<Envelope<'_>> = None;
+    for (number, (want, got)) in want.iter().zip(got).enumerate() {
+        if want.dtype() != got.dtype() || want.shape() != got.shape() {
+            let ty = |t: &HostTensor| format!("{}{:?}", t.dtype(), t.shape());
+            wrong.get_or_insert(format!("output {number} is {} instead of {}", ty(got), ty(want)));
+            continue;
+        }
+        deviations.push(Deviation::between(got, want));
+        if got.bytes() == want.bytes() || wrong.is_some() {
+            continue;
+        }
+        let envelope = envelope.get_or_insert_with(|| Envelope::new(graph, inputs));
+        if let Some((element, tolerance)) = envelope.violation(number, want, got) {
+            let (got, want) = (got.get(element), want.get(element));
+            wrong = Some(format!("element {element} of output {number} is {got} instead of {want} (±{tolerance:.1e})"));
+        }
+    }
+    (deviations, wrong)
+}
+
+impl fmt::Display for BisectReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.passes.iter().map(|p| p.pass.len()).max().unwrap_or(0);
+        for (number, PassReport { pass, nodes, outputs, wrong }) in self.passes.iter().enumerate() {
+            let furthest =
+                outputs.iter().copied().fold(Deviation::default(), |a, b| if b.max_ulp > a.max_ulp { b } else { a });
+            let verdict = match wrong {
+                Some(wrong) => format!("WRONG: {wrong}"),
+                None => format!("right ({furthest})"),
+            };
+            writeln!(f, "{number:>4}  {pass:width$}  {:>5} → {:<5} nodes  {verdict}", nodes.0, nodes.1)?;
+        }
+        match (self.first_wrong(), &self.around) {
+            (Some(wrong), Some((before, after))) => {
+                writeln!(f, "pass {} is the first that changes the answer", wrong.pass)?;
+                writeln!(f, "before it:\n{before}\nafter it:\n{after}")
+            }
+            _ => writeln!(f, "no pass changes the answer"),
+        }
+    }
+}
