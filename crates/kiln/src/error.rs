@@ -359,6 +359,14 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// Tensors by name that are not those of a module.
+    #[error("state dict: {cause}, at {at}")]
+    StateDict {
+        /// What is wrong.
+        cause: Box<crate::nn::StateDictError>,
+        /// The user's line.
+        at: Source,
+    },
 }
 
 /// What operations return.

@@ -35,6 +35,7 @@ mod gather;
 pub mod index;
 pub mod layout;
 pub mod loss;
+pub mod nn;
 mod operators;
 pub mod opinions;
 mod pointwise;

@@ -1,0 +1,95 @@
+//! Modules of modules.
+
+use super::{Forward, Module};
+use crate::{Result, Tensor};
+use std::fmt;
+use std::ops::Index;
+
+/// A module from tensor to tensor, as [`Sequential`] holds them. Every such module is one.
+pub trait Layer: Module + Forward<Tensor, Output = Tensor> + Send + Sync {}
+
+impl<M: Module + Forward<Tensor, Output = Tensor> + Send + Sync + ?Sized> Layer for M {}
+
+/// Modules of one type, by number. Any vector of modules is a part of a module.
+///
+/// ```
+/// use kiln::nn::{Linear, Module, ModuleList};
+/// #[derive(Module)]
+/// struct Tower { layers: ModuleList<Linear> }
+/// let tower = Tower { layers: (0..3).map(|_| Linear::new(4, 4)).collect::<Result<_, _>>()? };
+/// assert_eq!(tower.named_parameters()[2].0, "layers.1.weight");
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub type ModuleList<M> = Vec<M>;
+
+/// Layers one after another.
+///
+/// ```
+/// use kiln::nn::{Forward, Linear, Module, Relu, Sequential};
+/// use kiln::{DType, Device, Tensor};
+/// let model = Sequential::new().then(Linear::new(4, 8)?).then(Relu).then(Linear::new(8, 2)?);
+/// assert_eq!(model.forward(&Tensor::ones([3, 4], DType::F32, Device::Cpu)?)?.shape(), [3, 2]);
+/// let names: Vec<String> = model.state_dict().into_keys().collect();
+/// assert_eq!(names, ["0.bias", "0.weight", "2.bias", "2.weight"]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Default, Module)]
+pub struct Sequential(Vec<Box<dyn Layer>>);
+
+impl Sequential {
+    /// Without layers: what goes in comes out.
+    pub fn new() -> Sequential {
+        Sequential::default()
+    }
+
+    /// The same with a layer more.
+    pub fn then(mut self, layer: impl Layer + 'static) -> Sequential {
+        self.push(layer);
+        self
+    }
+
+    /// Adds a layer.
+    pub fn push(&mut self, layer: impl Layer + 'static) {
+        self.0.push(Box::new(layer));
+    }
+
+    /// How many layers.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The layers, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Layer> {
+        self.0.iter().map(|layer| &**layer)
+    }
+}
+
+impl Index<usize> for Sequential {
+    type Output = dyn Layer;
+    fn index(&self, number: usize) -> &(dyn Layer + 'static) {
+        &*self.0[number]
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.named_parameters().iter().map(|(name, var)| (name, var))).finish()
+    }
+}
+
+impl Forward for Sequential {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut x = x.clone();
+        for layer in &self.0 {
+            x = layer.forward(&x)?;
+        }
+        Ok(x)
+    }
+}

@@ -1,0 +1,53 @@
+//! Dropout.
+
+use super::{Forward, Mode, Module};
+use crate::{Generator, Result, Tensor};
+use std::sync::Arc;
+
+/// In training, zeroes each element with a probability and scales the others up to keep the mean; in use, nothing.
+///
+/// ```
+/// use kiln::nn::{Dropout, Forward};
+/// use kiln::{DType, Device, Generator, Tensor};
+/// use std::sync::Arc;
+/// let layer = Dropout::new(0.5).drawing_from(Arc::new(Generator::new(7)));
+/// let y = layer.forward(&Tensor::ones(1000, DType::F32, Device::Cpu)?)?;
+/// assert!(y.to_vec::<f32>()?.iter().all(|&y| y == 0.0 || y == 2.0));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Debug, Clone, Module)]
+pub struct Dropout {
+    /// Of an element to be zeroed.
+    pub probability: f64,
+    /// Off in use.
+    pub mode: Mode,
+    /// Where the draws come from; the process's default generator without one.
+    #[module(skip)]
+    pub generator: Option<Arc<Generator>>,
+}
+
+impl Dropout {
+    /// With a probability between 0 and 1.
+    pub fn new(probability: f64) -> Dropout {
+        Dropout { probability, mode: Mode::new(), generator: None }
+    }
+
+    /// The same with draws from a generator of its own.
+    pub fn drawing_from(self, generator: Arc<Generator>) -> Dropout {
+        Dropout { generator: Some(generator), ..self }
+    }
+}
+
+impl Forward for Dropout {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if !self.mode.is_training() || self.probability == 0.0 {
+            return Ok(x.clone());
+        }
+        match &self.generator {
+            Some(generator) => generator.dropout(x, self.probability),
+            None => x.dropout(self.probability),
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The trait of modules: parameters by name, state dicts, devices and modes, all of it from one walk over the parts.
+
+use super::state::{self, Loaded};
+use super::{Met, MetMut, Mode, Part, Role, Visit, VisitMut};
+use crate::capture::Leaf;
+use crate::{DType, Device, Result, Tensor, Var, safetensors};
+use kiln_ir::Source;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+/// A piece of a network with its variables. `#[derive(Module)]` implements it for structs and enums of [`Part`]s; what such a
+/// piece computes is its [`Forward`], or methods of its own.
+///
+/// ```
+/// use kiln::nn::{Forward, Linear, Module};
+/// use kiln::{DType, Device, Result, Tensor};
+/// #[derive(Module)]
+/// struct Mlp { up: Linear, down: Linear }
+///
+/// impl Forward for Mlp {
+///     type Output = Tensor;
+///     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+///         self.down.forward(&self.up.forward(x)?.relu()?)
+///     }
+/// }
+///
+/// let mlp = Mlp { up: Linear::new(4, 16)?, down: Linear::new(16, 1)?.without_bias() };
+/// let names: Vec<String> = mlp.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["up.weight", "up.bias", "down.weight"]);
+/// assert_eq!(mlp.num_parameters(), 4 * 16 + 16 + 16);
+/// assert_eq!(mlp.forward(&Tensor::ones([2, 4], DType::F32, Device::Cpu)?)?.shape(), [2, 1]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub trait Module: Part {
+    /// The variables to be trained, with their names; one that is there twice is named once.
+    fn named_parameters(&self) -> Vec<(String, Var)> {
+        let mut known = HashSet::new();
+        let mut all = state::named(self, |role| role == Role::Parameter);
+        all.retain(|(_, var)| known.insert(var.id()));
+        all
+    }
+
+    /// The variables to be trained.
+    fn parameters(&self) -> Vec<Var> {
+        self.named_parameters().into_iter().map(|(_, var)| var).collect()
+    }
+
+    /// The other variables, with their names.
+    fn named_buffers(&self) -> Vec<(String, Var)> {
+        state::named(self, |role| role != Role::Parameter)
+    }
+
+    /// How many numbers are to be trained.
+    fn num_parameters(&self) -> usize {
+        self.parameters().iter().map(Var::elements).sum()
+    }
+
+    /// Snapshots of the parameters and buffers by name, as PyTorch names them. While they live, an update has to copy.
+    ///
+    /// ```
+    /// use kiln::nn::{BatchNorm2d, Module};
+    /// let names: Vec<String> = BatchNorm2d::new(8)?.state_dict().into_keys().collect();
+    /// assert_eq!(names, ["bias", "num_batches_tracked", "running_mean", "running_var", "weight"]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    fn state_dict(&self) -> BTreeMap<String, Tensor> {
+        state::saved(self).into_iter().map(|(name, var)| (name, var.get())).collect()
+    }
+
+    /// Gives the variables the values of a state dict, converted to their dtypes and devices. A tensor of another shape is
+    /// always an error; with `strict` so are a name that is missing and one that is not wanted, which are otherwise
+    /// returned. After an error nothing has changed.
+    ///
+    /// ```
+    /// use kiln::nn::{Linear, Module};
+    /// let (layer, other) = (Linear::new(2, 3)?, Linear::new(2, 3)?);
+    /// layer.load_state_dict(&other.state_dict(), true)?;
+    /// assert_eq!(layer.weight.get().to_vec::<f32>()?, other.weight.get().to_vec::<f32>()?);
+    /// let message = layer.load_state_dict(&Linear::new(3, 3)?.without_bias().state_dict(), true).unwrap_err().to_string();
+    /// assert!(message.starts_with("state dict: bias is missing; weight is f32[3, 2], not f32[3, 3], at "), "{message}");
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    fn load_state_dict(&self, tensors: &BTreeMap<String, Tensor>, strict: bool) -> Result<Loaded> {
+        state::load(self, tensors, strict, &Source::caller())
+    }
+
+    /// [`Module::load_state_dict`] that makes the tensors themselves the values, in their own dtypes and on their own
+    /// devices: nothing is copied, so that a mapped checkpoint stays mapped. The variables are new ones.
+    #[track_caller]
+    fn assign_state_dict(&mut self, tensors: &BTreeMap<String, Tensor>, strict: bool) -> Result<Loaded> {
+        state::assign(self, tensors, strict, &Source::caller())
+    }
+
+    /// Writes the state dict to a safetensors file.
+    #[track_caller]
+    fn save(&self, path: impl AsRef<Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        safetensors::save(path, &self.state_dict())
+    }
+
+    /// Loads the state dict of a safetensors file, strictly.
+    ///
+    /// ```
+    /// use kiln::nn::{Linear, Module};
+    /// # let dir = std::env::temp_dir().join(format!("kiln-doc-module-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&dir).unwrap();
+    /// let path = dir.join("linear.safetensors");
+    /// let (layer, other) = (Linear::new(2, 3)?, Linear::new(2, 3)?);
+    /// layer.save(&path)?;
+    /// other.load(&path)?;
+    /// assert_eq!(layer.weight.get().to_vec::<f32>()?, other.weight.get().to_vec::<f32>()?);
+    /// # std::fs::remove_dir_all(&dir).unwrap();
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    fn load(&self, path: impl AsRef<Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        let at = Source::caller();
+        let tensors = safetensors::load(path, Device::Cpu)?;
+        state::load(self, &tensors, true, &at).map(|_| ())
+    }
+
+    /// The module on a device, its floats in a dtype; integers stay what they are. Variables that this changes are new
+    /// ones: make the optimizer afterwards.
+    ///
+    /// ```
+    /// use kiln::nn::{Linear, Module};
+    /// use kiln::{DType, Device};
+    /// let layer = Linear::new(2, 3)?.to(Device::Cpu, DType::Bf16)?;
+    /// assert_eq!(layer.weight.dtype(), DType::Bf16);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    fn to(mut self, device: Device, dtype: DType) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        convert(&mut self, Some(device), Some(dtype))?;
+        Ok(self)
+    }
+
+    /// The module on a device.
+    #[track_caller]
+    fn to_device(mut self, device: Device) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        convert(&mut self, Some(device), None)?;
+        Ok(self)
+    }
+
+    /// The module with its floats in a dtype.
+    #[track_caller]
+    fn to_dtype(mut self, dtype: DType) -> Result<Self>
+    where
+        Self: Sized,
+    {
+        convert(&mut self, None, Some(dtype))?;
+        Ok(self)
+    }
+
+    /// Makes it behave as in training.
+    fn train(&self) {
+        self.modes().iter().for_each(|mode| mode.set_training(true));
+    }
+
+    /// Makes it behave as in use: no dropout, batch norm by the running statistics.
+    ///
+    /// ```
+    /// use kiln::nn::{Dropout, Forward, Module};
+    /// use kiln::{DType, Device, Tensor};
+    /// let layer = Dropout::new(0.5);
+    /// layer.eval();
+    /// let x = Tensor::ones(100, DType::F32, Device::Cpu)?;
+    /// assert_eq!(layer.forward(&x)?.to_vec::<f32>()?, [1.; 100]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    fn eval(&self) {
+        self.modes().iter().for_each(|mode| mode.set_training(false));
+    }
+
+    /// The flags that [`Module::train`] sets: what else than its variables may change what a module computes, without the
+    /// module being written to.
+    fn modes(&self) -> Vec<Mode> {
+        let mut modes = Vec::new();
+        self.visit(&mut Visit::new(&mut |met| {
+            if let Met::Mode(mode) = met {
+                modes.push(mode.clone());
+            }
+        }));
+        modes
+    }
+
+    /// Shows every plain value and every flag that the module's results may depend on, always in the same order.
+    fn guards(&self, each: &mut dyn FnMut(Leaf<'_>)) {
+        self.visit(&mut Visit::new(&mut |met| match met {
+            Met::Value(leaf) => each(leaf),
+            Met::Mode(mode) => each(Leaf::Bool(mode.is_training())),
+            Met::Var { .. } => {}
+        }));
+    }
+
+    /// Forgets the gradients of the parameters.
+    fn zero_grad(&self) {
+        self.parameters().iter().for_each(Var::zero_grad);
+    }
+
+    /// Says for all parameters whether gradients of them are wanted.
+    ///
+    /// ```
+    /// use kiln::nn::{Linear, Module};
+    /// let frozen = Linear::new(2, 3)?;
+    /// frozen.set_requires_grad(false);
+    /// assert!(!frozen.weight.is_trainable());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    fn set_requires_grad(&self, wanted: bool) {
+        self.parameters().iter().for_each(|parameter| {
+            parameter.requires_grad(wanted);
+        });
+    }
+}
+
+/// What a module makes of its input, where that is one thing: a tensor, a tuple, a struct with `#[derive(Bundle)]`. A module
+/// may have a `Forward` for several types of input.
+pub trait Forward<Input: ?Sized = Tensor> {
+    /// What comes out.
+    type Output;
+
+    /// Computes it.
+    fn forward(&self, input: &Input) -> Result<Self::Output>;
+}
+
+impl<M: Module + ?Sized> Module for Box<M> {}
+impl<M: Module> Module for Option<M> {}
+impl<M: Module> Module for Vec<M> {}
+impl<M: Module, const N: usize> Module for [M; N] {}
+impl<M: Module> Module for BTreeMap<String, M> {}
+impl<M: Module> Module for HashMap<String, M> {}
+
+impl<Input: ?Sized, M: Forward<Input> + ?Sized> Forward<Input> for Box<M> {
+    type Output = M::Output;
+    #[track_caller]
+    fn forward(&self, input: &Input) -> Result<M::Output> {
+        (**self).forward(input)
+    }
+}
+
+/// Replaces what is elsewhere or, being float, of another dtype. A variable that is there twice stays one.
+#[track_caller]
+fn convert(module: &mut (impl Part + ?Sized), device: Option<Device>, dtype: Option<DType>) -> Result<()> {
+    let at = Source::caller();
+    let converted = |tensor: &Tensor| -> Result<Tensor> {
+        let tensor = device.map_or(Ok(tensor.clone()), |device| tensor.to_device(device))?;
+        match dtype.filter(|_| tensor.dtype().is_float()) {
+            Some(dtype) => tensor.to_dtype_at(dtype, &at),
+            None => Ok(tensor),
+        }
+    };
+    let mut known: HashMap<u64, Var> = HashMap::new();
+    let mut outcome = Ok(());
+    module.visit_mut(&mut VisitMut::new(&mut |met| {
+        let done = match met {
+            MetMut::Tensor(tensor) => converted(tensor).map(|new| *tensor = new),
+            MetMut::Var { var, .. } => match known.get(&var.id()) {
+                Some(new) => Ok(*var = new.clone()),
+                None => converted_var(var, &converted).map(|new| {
+                    known.insert(var.id(), new.clone());
+                    *var = new;
+                }),
+            },
+        };
+        if let (Ok(()), Err(error)) = (&outcome, done) {
+            outcome = Err(error);
+        }
+    }));
+    outcome
+}
+
+/// The variable itself, where nothing changes.
+fn converted_var(var: &Var, converted: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Var> {
+    let old = var.get();
+    let value = converted(&old)?;
+    if value.dtype() == old.dtype() && value.device() == old.device() {
+        return Ok(var.clone());
+    }
+    let new = state::like(var, &value);
+    if let Some(grad) = var.grad() {
+        new.set_grad(Some(converted(&grad)?))?;
+    }
+    Ok(new)
+}

@@ -1,0 +1,150 @@
+//! State dicts: the variables of a module by name, and tensors given to them.
+
+use super::{Met, MetMut, Part, Role, Visit, VisitMut};
+use crate::{DType, Error, Result, Tensor, Var};
+use kiln_ir::Source;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+/// The variables of a module whose role is wanted, with their names.
+pub(super) fn named(module: &(impl Part + ?Sized), wanted: impl Fn(Role) -> bool) -> Vec<(String, Var)> {
+    let mut found = Vec::new();
+    module.visit(&mut Visit::new(&mut |met| {
+        if let Met::Var { name, role, var } = met
+            && wanted(role)
+        {
+            found.push((name.to_owned(), var.clone()));
+        }
+    }));
+    found
+}
+
+/// The variables that a state dict holds.
+pub(super) fn saved(module: &(impl Part + ?Sized)) -> Vec<(String, Var)> {
+    named(module, |role| role != Role::Transient)
+}
+
+/// A variable with another value, kept for the same purpose.
+pub(super) fn like(var: &Var, value: &Tensor) -> Var {
+    let new = match var.name() {
+        Some(name) => Var::named(name, value),
+        None => Var::new(value),
+    };
+    new.requires_grad(var.is_trainable())
+}
+
+/// What did not fit when a state dict was loaded without `strict`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Names of the module that the state dict lacks.
+    pub missing: Vec<String>,
+    /// Names of the state dict that the module lacks.
+    pub unexpected: Vec<String>,
+}
+
+/// A tensor that is not what the variable of its name needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// Whose.
+    pub name: String,
+    /// Dtype and shape of the module's variable.
+    pub expected: (DType, Vec<usize>),
+    /// Dtype and shape of the tensor.
+    pub got: (DType, Vec<usize>),
+}
+
+/// Why a state dict was refused: everything that is wrong with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StateDictError {
+    /// Names that the module has and the state dict lacks, and the other way round.
+    pub names: Loaded,
+    /// Tensors of the wrong shape.
+    pub misfits: Vec<Misfit>,
+}
+
+impl fmt::Display for StateDictError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |names: &[String], what: [&str; 2]| match names {
+            [] => None,
+            [name] => Some(format!("{name} is {}", what[0])),
+            names => Some(format!("{} are {}", names.join(", "), what[1])),
+        };
+        let misfit = |Misfit { name, expected, got }: &Misfit| {
+            Some(format!("{name} is {}{:?}, not {}{:?}", expected.0, expected.1, got.0, got.1))
+        };
+        let missing = list(&self.names.missing, ["missing"; 2]);
+        let unexpected = list(&self.names.unexpected, ["not part of the module", "no parts of the module"]);
+        let problems: Vec<String> =
+            [missing, unexpected].into_iter().chain(self.misfits.iter().map(misfit)).flatten().collect();
+        f.write_str(&problems.join("; "))
+    }
+}
+
+impl std::error::Error for StateDictError {}
+
+/// Compares names and shapes.
+fn check(variables: &[(String, Var)], tensors: &BTreeMap<String, Tensor>, strict: bool, at: &Source) -> Result<Loaded> {
+    let mut names = Loaded::default();
+    let mut misfits = Vec::new();
+    for (name, var) in variables {
+        match tensors.get(name) {
+            None => names.missing.push(name.clone()),
+            Some(tensor) if tensor.shape() != var.shape() => misfits.push(Misfit {
+                name: name.clone(),
+                expected: (var.dtype(), var.shape().to_vec()),
+                got: (tensor.dtype(), tensor.shape().to_vec()),
+            }),
+            Some(_) => {}
+        }
+    }
+    let known: HashSet<&String> = variables.iter().map(|(name, _)| name).collect();
+    names.unexpected = tensors.keys().filter(|name| !known.contains(name)).cloned().collect();
+    let refused = !misfits.is_empty() || (strict && names != Loaded::default());
+    if refused {
+        let names = if strict { names } else { Loaded::default() };
+        return Err(Error::StateDict { cause: Box::new(StateDictError { names, misfits }), at: at.clone() });
+    }
+    Ok(names)
+}
+
+/// Gives the variables the tensors' values.
+pub(super) fn load(
+    module: &(impl Part + ?Sized),
+    tensors: &BTreeMap<String, Tensor>,
+    strict: bool,
+    at: &Source,
+) -> Result<Loaded> {
+    let variables = saved(module);
+    let loaded = check(&variables, tensors, strict, at)?;
+    // Convert everything before anything is changed.
+    let mut values = Vec::with_capacity(variables.len());
+    for (name, var) in &variables {
+        if let Some(tensor) = tensors.get(name) {
+            values.push((var, tensor.to_device(var.device())?.to_dtype_at(var.dtype(), at)?));
+        }
+    }
+    for (var, value) in values {
+        var.set(&value)?;
+    }
+    Ok(loaded)
+}
+
+/// Puts variables of the tensors themselves in place.
+pub(super) fn assign(
+    module: &mut (impl Part + ?Sized),
+    tensors: &BTreeMap<String, Tensor>,
+    strict: bool,
+    at: &Source,
+) -> Result<Loaded> {
+    let loaded = check(&saved(module), tensors, strict, at)?;
+    let mut known: HashMap<u64, Var> = HashMap::new();
+    module.visit_mut(&mut VisitMut::new(&mut |met| {
+        if let MetMut::Var { name, role: Role::Parameter | Role::Buffer, var } = met
+            && let Some(tensor) = tensors.get(name)
+        {
+            // One that is there under two names stays one.
+            *var = known.entry(var.id()).or_insert_with(|| like(var, tensor)).clone();
+        }
+    }));
+    Ok(loaded)
+}

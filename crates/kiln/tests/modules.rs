@@ -1,0 +1,364 @@
+//! What every module can do: names, state dicts, files, dtypes, modes, whatever its fields are.
+
+use kiln::capture::Leaf;
+use kiln::nn::{self, Forward, Linear, Mode, Module, init};
+use kiln::{Conv, DType, Device, Error, Pool, Result, Tensor, Var};
+use std::collections::{BTreeMap, HashMap};
+
+fn var(value: f32) -> Var {
+    Var::new(&Tensor::full(2, value, DType::F32, Device::Cpu).unwrap())
+}
+
+fn names(vars: Vec<(String, Var)>) -> Vec<String> {
+    vars.into_iter().map(|(name, _)| name).collect()
+}
+
+#[derive(Module)]
+enum Mixer {
+    Linear(Linear),
+    Scale { by: Var, offset: f64 },
+    Off,
+}
+
+#[derive(Module)]
+struct Pair<A, B>(A, B);
+
+#[derive(Module)]
+struct Everything<M, const N: usize>
+where
+    M: Forward,
+{
+    weight: Var,
+    none: Option<Linear>,
+    some: Option<Var>,
+    list: Vec<M>,
+    array: [Var; N],
+    by_name: BTreeMap<String, Var>,
+    hashed: HashMap<String, Linear>,
+    boxed: Box<Pair<Var, Mode>>,
+    mixers: Vec<Mixer>,
+    #[module(rename = "fc")]
+    renamed: Linear,
+    #[module(flatten)]
+    flat: Linear,
+    #[module(buffer)]
+    statistics: Pair<Var, Var>,
+    #[module(transient)]
+    cache: Vec<Var>,
+    table: Tensor,
+    label: &'static str,
+    r#type: DType,
+    options: Conv<2>,
+    pool: Pool<1>,
+    #[module(skip)]
+    skipped: std::time::Duration,
+}
+
+fn everything() -> Result<Everything<Linear, 2>> {
+    Ok(Everything {
+        weight: var(1.),
+        none: None,
+        some: Some(var(2.)),
+        list: vec![Linear::new(1, 1)?.without_bias(), Linear::new(1, 1)?.without_bias()],
+        array: [var(3.), var(4.)],
+        by_name: BTreeMap::from([("z".into(), var(5.)), ("a".into(), var(6.))]),
+        hashed: ["q", "k", "v"].iter().map(|&n| (n.into(), Linear::new(1, 1).unwrap().without_bias())).collect(),
+        boxed: Box::new(Pair(var(7.), Mode::new())),
+        mixers: vec![Mixer::Linear(Linear::new(1, 1)?), Mixer::Off, Mixer::Scale { by: var(8.), offset: 0.5 }],
+        renamed: Linear::new(1, 1)?.without_bias(),
+        flat: Linear { weight: var(8.), bias: Some(var(9.)) },
+        statistics: Pair(var(10.), var(11.)),
+        cache: vec![var(12.)],
+        table: Tensor::ones(2, DType::F32, Device::Cpu)?,
+        label: "everything",
+        r#type: DType::F32,
+        options: Conv::default(),
+        pool: Pool::new([2]),
+        skipped: std::time::Duration::ZERO,
+    })
+}
+
+#[test]
+fn parts_are_named_by_their_fields() -> Result<()> {
+    let module = everything()?;
+    let expected = [
+        "weight",
+        "some",
+        "list.0.weight",
+        "list.1.weight",
+        "array.0",
+        "array.1",
+        "by_name.a",
+        "by_name.z",
+        "hashed.k.weight",
+        "hashed.q.weight",
+        "hashed.v.weight",
+        "boxed.0",
+        "mixers.0.weight",
+        "mixers.0.bias",
+        "mixers.2.by",
+        "fc.weight",
+        // Flat: beside the field of that name.
+        "weight",
+        "bias",
+    ];
+    assert_eq!(names(module.named_parameters()), expected);
+    assert_eq!(names(module.named_buffers()), ["statistics.0", "statistics.1", "cache.0"]);
+    let saved = module.state_dict();
+    assert!(saved.contains_key("statistics.1") && !saved.contains_key("cache.0") && !saved.contains_key("table"));
+    assert_eq!(module.skipped, std::time::Duration::ZERO);
+    Ok(())
+}
+
+/// The plain values that the results may depend on, as text.
+fn values(module: &impl Module) -> Vec<String> {
+    let mut values = Vec::new();
+    module.guards(&mut |leaf| {
+        values.push(match leaf {
+            Leaf::Text(text) => text.to_owned(),
+            leaf => format!("{leaf:?}"),
+        });
+    });
+    values
+}
+
+#[test]
+fn plain_values_and_modes_are_guards() -> Result<()> {
+    let mut module = everything()?;
+    let before = values(&module);
+    for expected in ["everything", "f32", "Scale", "Off", "Float(0.5)", "Bool(true)"] {
+        assert!(before.iter().any(|value| value == expected), "{expected} in {before:?}");
+    }
+    assert_eq!(values(&module), before);
+    module.eval();
+    let in_use = values(&module);
+    assert_eq!(in_use.iter().zip(&before).filter(|(a, b)| a != b).count(), 1);
+    module.train();
+    assert_eq!(values(&module), before);
+    module.mixers[2] = Mixer::Off;
+    assert_ne!(values(&module), before);
+    module.label = "nothing";
+    assert!(!values(&module).contains(&"everything".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn a_mode_reaches_every_layer() -> Result<()> {
+    let model = nn::Sequential::new()
+        .then(nn::Dropout::new(0.5))
+        .then(nn::Sequential::new().then(nn::Dropout::new(0.9)).then(nn::BatchNorm1d::new(4)?));
+    assert_eq!(model.modes().len(), 3);
+    assert!(model.modes().iter().all(Mode::is_training));
+    model.eval();
+    assert!(!model.modes().iter().any(Mode::is_training));
+    let x = Tensor::ones([1, 4], DType::F32, Device::Cpu)?;
+    let y = model.forward(&x)?;
+    assert!(y.allclose(&x, 1e-4, 0.0)?);
+    model.train();
+    let x = Tensor::ones([64, 4], DType::F32, Device::Cpu)?;
+    assert!(!model.forward(&x)?.allclose(&x, 1e-4, 0.0)?);
+    // One sample has no variance.
+    assert!(model.forward(&x.narrow(0, 0, 1)?).is_err());
+    Ok(())
+}
+
+fn two() -> Result<Pair<Linear, nn::BatchNorm1d>> {
+    Ok(Pair(Linear::new(3, 2)?, nn::BatchNorm1d::new(2)?))
+}
+
+fn folder(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("kiln-modules-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn a_saved_module_loads_again() -> Result<()> {
+    let folder = folder("round-trip");
+    let path = folder.join("model.safetensors");
+    let (module, other) = (two()?, two()?);
+    module.1.forward(&Tensor::randn([8, 2], DType::F32, Device::Cpu)?)?;
+    module.save(&path)?;
+    let before = other.0.weight.get();
+    other.load(&path)?;
+    for (name, value) in module.state_dict() {
+        assert_eq!(value.to_bytes()?, other.state_dict()[&name].to_bytes()?, "{name}");
+    }
+    assert_ne!(before.to_vec::<f32>()?, other.0.weight.get().to_vec::<f32>()?);
+    // What was loaded can be written to: the file's memory cannot.
+    other.0.weight.add_assign(1.0)?;
+    drop(other);
+    let last = two()?;
+    last.load(&path)?;
+    assert_eq!(last.0.weight.get().to_vec::<f32>()?, module.0.weight.get().to_vec::<f32>()?);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(matches!(last.load(&path), Err(Error::Safetensors { .. })));
+    Ok(())
+}
+
+#[test]
+fn strict_loading_names_everything_that_is_wrong() -> Result<()> {
+    let module = two()?;
+    let mut state = two()?.state_dict();
+    let before = module.0.weight.get().to_vec::<f32>()?;
+    let running = state.remove("1.running_mean");
+    state.remove("0.bias");
+    state.insert("2.weight".into(), Tensor::ones(1, DType::F32, Device::Cpu)?);
+    let error = module.load_state_dict(&state, true).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.starts_with(
+            "state dict: 0.bias, 1.running_mean are missing; 2.weight is not part of the module, at crates/kiln/tests/modules.rs:"
+        ),
+        "{message}"
+    );
+    assert_eq!(module.0.weight.get().to_vec::<f32>()?, before);
+
+    let loaded = module.load_state_dict(&state, false)?;
+    assert_eq!(loaded.missing, ["0.bias", "1.running_mean"]);
+    assert_eq!(loaded.unexpected, ["2.weight"]);
+    assert_eq!(module.0.weight.get().to_vec::<f32>()?, state["0.weight"].to_vec::<f32>()?);
+
+    let mut state = two()?.state_dict();
+    state.insert("0.weight".into(), Tensor::ones([2, 4], DType::F64, Device::Cpu)?);
+    state.extend(running.map(|running| ("extra".to_owned(), running)));
+    let before = module.1.weight.as_ref().map(Var::version);
+    let Err(Error::StateDict { cause, .. }) = module.load_state_dict(&state, false) else { panic!("a wrong shape") };
+    assert_eq!(cause.misfits[0].name, "0.weight");
+    assert_eq!(cause.to_string(), "0.weight is f32[2, 3], not f64[2, 4]");
+    assert_eq!(module.1.weight.as_ref().map(Var::version), before);
+    Ok(())
+}
+
+#[test]
+fn loading_converts_and_assigning_does_not() -> Result<()> {
+    let mut module = two()?;
+    let state: BTreeMap<String, Tensor> = two()?.to_dtype(DType::F64)?.state_dict();
+    module.load_state_dict(&state, true)?;
+    assert_eq!(module.0.weight.dtype(), DType::F32);
+    let old = module.0.weight.clone();
+    module.assign_state_dict(&state, true)?;
+    assert_eq!(module.0.weight.dtype(), DType::F64);
+    assert!(module.0.weight.is_trainable() && !module.0.weight.same(&old));
+    assert!(module.0.weight.get().buffer().same(state["0.weight"].buffer()));
+    assert!(!module.1.running_mean.as_ref().unwrap().is_trainable());
+    assert!(module.assign_state_dict(&BTreeMap::new(), true).is_err());
+    assert_eq!(module.assign_state_dict(&BTreeMap::new(), false)?.missing.len(), 7);
+    Ok(())
+}
+
+#[test]
+fn a_converted_module_keeps_integers_flags_and_ties() -> Result<()> {
+    let (a, b) = (Linear::new(2, 2)?.without_bias(), nn::BatchNorm1d::new(2)?);
+    let tied = Pair(a.clone(), Pair(a.clone(), b));
+    tied.0.weight.requires_grad(false);
+    tied.0.weight.set_grad(Some(Tensor::ones([2, 2], DType::F32, Device::Cpu)?))?;
+    assert_eq!(names(tied.named_parameters()), ["0.weight", "1.1.weight", "1.1.bias"]);
+    assert_eq!(tied.num_parameters(), 8);
+    assert_eq!(tied.state_dict().len(), 7);
+    let tied = tied.to(Device::Cpu, DType::Bf16)?;
+    assert!(tied.0.weight.same(&tied.1.0.weight) && !tied.0.weight.same(&a.weight));
+    assert_eq!(tied.0.weight.dtype(), DType::Bf16);
+    assert_eq!(tied.0.weight.grad().map(|grad| grad.dtype()), Some(DType::Bf16));
+    assert!(!tied.0.weight.is_trainable());
+    assert_eq!(tied.0.weight.name(), Some("weight"));
+    let count = tied.1.1.num_batches_tracked.as_ref().map(|var| var.dtype());
+    assert_eq!(count, Some(DType::I64));
+    // What is already so stays the variable that it is.
+    let weight = tied.0.weight.clone();
+    assert!(tied.to_dtype(DType::Bf16)?.to_device(Device::Cpu)?.0.weight.same(&weight));
+    assert_eq!(everything()?.to_dtype(DType::F16)?.table.dtype(), DType::F16);
+    Ok(())
+}
+
+#[test]
+fn a_tied_module_is_assigned_one_variable() -> Result<()> {
+    let layer = Linear::new(2, 2)?.without_bias();
+    let mut tied = Pair(layer.clone(), layer);
+    let state = Pair(Linear::new(2, 2)?.without_bias(), Linear::new(2, 2)?.without_bias()).state_dict();
+    tied.assign_state_dict(&state, true)?;
+    assert!(tied.0.weight.same(&tied.1.weight));
+    Ok(())
+}
+
+#[test]
+fn gradients_are_forgotten_and_parameters_frozen() -> Result<()> {
+    let module = two()?;
+    module.0.weight.set_grad(Some(Tensor::ones([2, 3], DType::F32, Device::Cpu)?))?;
+    module.zero_grad();
+    assert!(module.0.weight.grad().is_none());
+    module.set_requires_grad(false);
+    assert!(module.parameters().iter().all(|var| !var.is_trainable()));
+    module.0.set_requires_grad(true);
+    assert_eq!(module.parameters().iter().filter(|var| var.is_trainable()).count(), 2);
+    Ok(())
+}
+
+#[test]
+fn first_values_are_spread_as_pytorchs() -> Result<()> {
+    let spread = |t: &Tensor| -> (f64, f64) {
+        let values = t.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+        let most = values.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+        (most, (values.iter().map(|v| v * v).sum::<f64>() / values.len() as f64).sqrt())
+    };
+    let near = |got: f64, wanted: f64| (got / wanted - 1.0).abs() < 0.05;
+    // Even within b: at most b, b/√3 on average.
+    let even = |t: &Tensor, bound: f64| {
+        let (most, mean) = spread(t);
+        assert!(
+            most <= bound * (1.0 + 1e-6) && near(most, bound) && near(mean, bound / 3f64.sqrt()),
+            "{most} {mean} {bound}"
+        );
+    };
+    let linear = Linear::new(64, 128)?;
+    even(&linear.weight.get(), 0.125);
+    even(&linear.bias.unwrap().get(), 0.125);
+    let conv = nn::Conv2d::new(8, 64, [3, 3], Conv { groups: 2, ..Conv::default() })?;
+    even(&conv.weight.get(), 1.0 / 6.0);
+    let attention = nn::MultiHeadAttention::new(64, 4)?;
+    even(&attention.in_proj_weight.get(), (6.0f64 / (64.0 * 4.0)).sqrt());
+    assert_eq!(spread(&attention.out_proj.bias.unwrap().get()).0, 0.0);
+    let (_, deviation) = spread(&nn::Embedding::new(100, 64)?.weight.get());
+    assert!(near(deviation, 1.0), "{deviation}");
+    let (_, deviation) = spread(&init::kaiming_normal([64, 32, 3])?);
+    assert!(near(deviation, (2.0f64 / 96.0).sqrt()), "{deviation}");
+    Ok(())
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    assert!(matches!(nn::GroupNorm::new(3, 4, 1e-5), Err(Error::BadArgument { .. })));
+    assert!(matches!(nn::MultiHeadAttention::new(8, 3), Err(Error::BadArgument { .. })));
+    assert!(matches!(nn::MultiHeadAttention::grouped(8, 4, 3), Err(Error::BadArgument { .. })));
+    assert!(matches!(nn::MultiHeadAttention::new(8, 0), Err(Error::BadArgument { .. })));
+    let options = Conv { groups: 3, ..Conv::default() };
+    assert!(matches!(nn::Conv1d::new(4, 6, 1, options), Err(Error::BadArgument { .. })));
+    let layer = nn::BatchNorm2d::new(3).unwrap();
+    let x = Tensor::ones([2, 3], DType::F32, Device::Cpu).unwrap();
+    let message = layer.forward(&x).unwrap_err().to_string();
+    assert!(
+        message.contains("takes [n, channels, height, width], not [2, 3], at crates/kiln/tests/modules.rs"),
+        "{message}"
+    );
+    let layer = Linear::new(3, 2).unwrap();
+    let message = layer.forward(&Tensor::ones([2, 4], DType::F32, Device::Cpu).unwrap()).unwrap_err().to_string();
+    assert!(
+        message.contains("linear: [2, 4] and [2, 3] do not agree (4 ≠ 3), at crates/kiln/tests/modules.rs"),
+        "{message}"
+    );
+}
+
+/// A closure over a module; compiled, it reads the module's variables as they are at each call.
+#[test]
+fn a_module_runs_inside_a_compiled_function() -> Result<()> {
+    let model = std::sync::Arc::new(Pair(Linear::new(3, 2)?, nn::Dropout::new(0.5)));
+    model.eval();
+    let inner = model.clone();
+    let fast = kiln::compile(move |x: &Tensor| inner.1.forward(&inner.0.forward(x)?)?.relu());
+    let x = Tensor::randn([4, 3], DType::F32, Device::Cpu)?;
+    let eager = |x: &Tensor| model.0.forward(x)?.relu();
+    assert!(fast.call(&x)?.allclose(&eager(&x)?, 1e-5, 1e-6)?);
+    model.0.weight.add_assign(1.0)?;
+    assert!(fast.call(&x)?.allclose(&eager(&x)?, 1e-5, 1e-6)?);
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Every layer against PyTorch's of the same name: the names and shapes of its state dict, its results, its gradients. The
+//! numbers are in `reference/nn.safetensors`, made by `reference/nn.py`.
+
+use kiln::nn::{self, Forward, Layer, Linear, Module};
+use kiln::{Conv, DType, Device, Pool, Result, Tensor};
+use std::collections::BTreeMap;
+
+/// What PyTorch gave, for one case.
+struct Case {
+    name: &'static str,
+    all: BTreeMap<String, Tensor>,
+}
+
+impl Case {
+    fn new(name: &'static str) -> Case {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/nn.safetensors");
+        let prefix = format!("{name}/");
+        let all = kiln::safetensors::load(path, Device::Cpu).unwrap();
+        let all: BTreeMap<String, Tensor> =
+            all.into_iter().filter_map(|(key, t)| Some((key.strip_prefix(&prefix)?.to_owned(), t))).collect();
+        assert!(!all.is_empty(), "{name} is not in the file");
+        Case { name, all }
+    }
+
+    fn part(&self, prefix: &str) -> BTreeMap<String, Tensor> {
+        let part = |(key, t): (&String, &Tensor)| Some((key.strip_prefix(prefix)?.to_owned(), t.clone()));
+        self.all.iter().filter_map(part).collect()
+    }
+
+    fn close(&self, key: &str, got: &Tensor) {
+        let wanted = &self.all[key];
+        assert_eq!(got.shape(), wanted.shape(), "{}/{key}", self.name);
+        let close = got.to_dtype(wanted.dtype()).unwrap().allclose(wanted, 1e-4, 1e-5).unwrap();
+        assert!(close, "{}/{key}:\n{got}\nnot\n{wanted}", self.name);
+    }
+
+    /// Names and shapes first, then the results.
+    fn check(&self, module: &impl Module, run: impl Fn(&Tensor) -> Result<Tensor>) {
+        let state = self.part("state/");
+        let (own, theirs): (Vec<_>, Vec<_>) = (module.state_dict().into_keys().collect(), state.keys().collect());
+        assert_eq!(own.iter().collect::<Vec<_>>(), theirs, "{}", self.name);
+        module.load_state_dict(&state, true).unwrap();
+        let output = run(&self.all["input/0"]).unwrap();
+        self.close("output", &output);
+        let after = self.part("after/");
+        for (key, value) in module.state_dict() {
+            if after.contains_key(&key) {
+                self.close(&format!("after/{key}"), &value);
+            }
+        }
+        if self.all.contains_key("eval") {
+            module.eval();
+            self.close("eval", &run(&self.all["input/0"]).unwrap());
+            // In use nothing changes.
+            for (key, value) in module.state_dict() {
+                self.close(&format!("after/{key}"), &value);
+            }
+            module.train();
+        }
+    }
+}
+
+fn check(name: &'static str, layer: impl Layer) {
+    Case::new(name).check(&layer, |x| layer.forward(x));
+}
+
+#[test]
+fn linear_and_embedding() -> Result<()> {
+    check("linear", Linear::new(5, 3)?);
+    check("linear_no_bias", Linear::new(5, 3)?.without_bias());
+    check("embedding", nn::Embedding::new(7, 3)?);
+    Ok(())
+}
+
+#[test]
+fn norms() -> Result<()> {
+    check("rms_norm", nn::RmsNorm::new(6, 1e-6)?);
+    check("layer_norm", nn::LayerNorm::new([3, 4], 1e-5)?);
+    check("layer_norm_no_bias", nn::LayerNorm::new(4, 1e-5)?.without_bias());
+    check("layer_norm_plain", nn::LayerNorm::new(4, 1e-5)?.without_affine());
+    check("group_norm", nn::GroupNorm::new(2, 4, 1e-5)?);
+    Ok(())
+}
+
+#[test]
+fn batch_norms() -> Result<()> {
+    check("batch_norm1d", nn::BatchNorm1d::new(3)?);
+    check("batch_norm1d_long", nn::BatchNorm1d::new(3)?);
+    check("batch_norm2d", nn::BatchNorm2d::new(3)?);
+    check("batch_norm2d_plain", nn::BatchNorm2d::new(3)?.without_affine());
+    let mut average = nn::BatchNorm2d::new(3)?;
+    average.0.momentum = None;
+    check("batch_norm2d_average", average);
+    check("batch_norm2d_untracked", nn::BatchNorm2d::new(3)?.without_running_stats());
+    Ok(())
+}
+
+#[test]
+fn convolutions_and_pools() -> Result<()> {
+    let options = Conv { stride: [2], padding: [1], groups: 2, ..Conv::default() };
+    check("conv1d", nn::Conv1d::new(4, 6, 3, options)?);
+    let options = Conv { stride: [1, 2], padding: [2, 1], dilation: [2, 1], ..Conv::default() };
+    check("conv2d", nn::Conv2d::new(2, 3, [3, 2], options)?);
+    check("conv2d_no_bias", nn::Conv2d::new(2, 2, [3, 3], Conv::default())?.without_bias());
+    check("max_pool2d", nn::MaxPool2d(Pool { stride: [2, 2], padding: [1, 1], ..Pool::new([3, 3]) }));
+    check("avg_pool2d", nn::AvgPool2d(Pool::new([2, 2])));
+    check("adaptive_avg_pool2d", nn::AdaptiveAvgPool2d([2, 3]));
+    check("flatten", nn::Flatten::default());
+    Ok(())
+}
+
+#[test]
+fn attention() -> Result<()> {
+    check("attention", nn::MultiHeadAttention::new(8, 2)?);
+    check("attention_causal", nn::MultiHeadAttention::new(8, 4)?.causal());
+    let case = Case::new("attention_cross");
+    let layer = nn::MultiHeadAttention::new(8, 2)?.without_bias();
+    let memory = &case.all["input/1"];
+    case.check(&layer, |x| layer.attend(x, memory, memory, None));
+    let case = Case::new("attention_masked");
+    let layer = nn::MultiHeadAttention::new(8, 2)?;
+    case.check(&layer, |x| layer.forward(&(x.clone(), case.all["keep"].clone())));
+    Ok(())
+}
+
+/// Heads of keys and values that are shared are the same as heads of their own with the same weights.
+#[test]
+fn grouped_attention_is_attention_with_repeated_heads() -> Result<()> {
+    let (grouped, whole) = (nn::MultiHeadAttention::grouped(8, 4, 2)?, nn::MultiHeadAttention::new(8, 4)?);
+    assert_eq!(grouped.in_proj_weight.shape(), [16, 8]);
+    let parts = grouped.in_proj_weight.get().split_sizes(&[8, 4, 4], 0)?;
+    let wide = |part: &Tensor| part.reshape([2, 1, 2, 8])?.expand([2, 2, 2, 8])?.reshape([8, 8]);
+    whole.in_proj_weight.set(&Tensor::cat(&[parts[0].clone(), wide(&parts[1])?, wide(&parts[2])?], 0)?)?;
+    whole.out_proj.load_state_dict(&grouped.out_proj.state_dict(), true)?;
+    let x = Tensor::randn([2, 5, 8], DType::F32, Device::Cpu)?;
+    assert!(grouped.forward(&x)?.allclose(&whole.forward(&x)?, 1e-4, 1e-6)?);
+    assert!(grouped.attend(&x, &x, &x, None)?.allclose(&whole.forward(&x)?, 1e-4, 1e-6)?);
+    Ok(())
+}
+
+#[test]
+fn activations() {
+    check("relu", nn::Relu);
+    check("relu6", nn::Relu6);
+    check("silu", nn::Silu);
+    check("tanh", nn::Tanh);
+    check("sigmoid", nn::Sigmoid);
+    check("logsigmoid", nn::LogSigmoid);
+    check("mish", nn::Mish);
+    check("softplus", nn::Softplus);
+    check("softsign", nn::Softsign);
+    check("selu", nn::Selu);
+    check("hardsigmoid", nn::Hardsigmoid);
+    check("hardswish", nn::Hardswish);
+    check("leakyrelu", nn::LeakyRelu::default());
+    check("elu", nn::Elu::default());
+    check("gelu", nn::Gelu::default());
+    check("gelu_tanh", nn::Gelu { tanh: true });
+    check("softmax", nn::Softmax { axis: -1 });
+}
+
+fn convolutional() -> Result<nn::Sequential> {
+    Ok(nn::Sequential::new()
+        .then(nn::Conv2d::new(1, 4, [3, 3], Conv { padding: [1, 1], ..Conv::default() })?)
+        .then(nn::BatchNorm2d::new(4)?)
+        .then(nn::Relu)
+        .then(nn::MaxPool2d(Pool::new([2, 2])))
+        .then(nn::Flatten::default())
+        .then(Linear::new(16, 3)?))
+}
+
+#[test]
+fn layers_one_after_another() -> Result<()> {
+    check("sequential", convolutional()?);
+    Ok(())
+}
