@@ -5,10 +5,10 @@ use crate::features::Isa;
 use crate::half_bytes::HalfBytes;
 use crate::loops::LoopKernel;
 use crate::lower::Options;
-use crate::matmul::Matmul;
+use crate::matmul::{Matmul, packing};
 use crate::routine::Routine;
 use kiln_kernels::kernel::{Kernel, KernelBody};
-use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
+use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Packing, RawBuffer, Variant};
 use std::sync::Arc;
 
 /// The CPU.
@@ -85,6 +85,34 @@ impl Backend for CpuBackend {
             }
             KernelBody::Attention(body) => Ok(Arc::new(Attention::new(self.isa, kernel, body, &self.target())?)),
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
+        }
+    }
+
+    fn packing(&self, kernel: &Kernel, buffer: usize) -> Option<Packing> {
+        if HalfBytes::bytewise(kernel).is_some() {
+            return None;
+        }
+        packing::packing(self.isa, kernel, buffer)
+    }
+
+    fn compile_packing(&self, kernel: &Kernel, packing: &Packing) -> Result<Arc<dyn Executable>, Error> {
+        let right = match &kernel.body {
+            KernelBody::Matmul(body) => packing::RightOperand::of(self.isa, kernel, body, packing.buffer),
+            _ => None,
+        };
+        match right {
+            Some(right) => Ok(Arc::new(right)),
+            None => Err(self.error(format!("there is no packing {}", packing.key))),
+        }
+    }
+
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
+        match (&kernel.body, &variant.packed[..]) {
+            (_, []) if variant.choices.is_empty() => self.compile(kernel),
+            (KernelBody::Matmul(body), [(buffer, _)]) if variant.choices.is_empty() => {
+                Ok(Arc::new(Matmul::packed(self.isa, self.options, kernel, body, *buffer, &self.target())?))
+            }
+            _ => Err(self.error(format!("there is no variant {variant}"))),
         }
     }
 }

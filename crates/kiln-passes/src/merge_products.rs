@@ -138,7 +138,7 @@ impl Group {
             let node = graph.node(member);
             let width = node.ty.shape.last().cloned().unwrap_or_default();
             map[member.index()] = slice(new, whole, &offset, &width, &node.source)?;
-            offset = offset + width;
+            offset += width;
         }
         if !self.sums.is_empty() {
             // Only the sums used the products; they are never looked up.

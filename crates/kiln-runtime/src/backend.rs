@@ -1,6 +1,6 @@
 //! What a backend is: a device that allocates, compiles kernels and launches them.
 
-use crate::{Buffer, Device, Error, RawBuffer};
+use crate::{Buffer, Device, Error, Packing, RawBuffer, Variant};
 use kiln_kernels::kernel::Kernel;
 use std::sync::Arc;
 
@@ -17,6 +17,35 @@ pub trait Backend: Send + Sync {
 
     /// Code for one kernel. Called once a kernel and target; see [`crate::kernel_cache`].
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error>;
+
+    /// A layout in which `kernel` reads `buffer` faster than as it lies, for buffers that many launches read and that seldom
+    /// change; `None` where there is none or it would not pay.
+    fn packing(&self, kernel: &Kernel, buffer: usize) -> Option<Packing> {
+        let _ = (kernel, buffer);
+        None
+    }
+
+    /// Code that packs a buffer: launched with the buffer as the kernel gets it and with memory of [`Packing::bytes`] to
+    /// write, without sizes.
+    fn compile_packing(&self, kernel: &Kernel, packing: &Packing) -> Result<Arc<dyn Executable>, Error> {
+        let _ = kernel;
+        Err(Error::Compile { target: self.target(), reason: format!("there is no packing {}", packing.key) })
+    }
+
+    /// Ways to run a kernel other than `now` that may be faster when it is launched with these sizes; none where there is no
+    /// choice. Each gives the same results as far as the kernel's sums may be taken in another order.
+    fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
+        let _ = (kernel, now, sizes);
+        Vec::new()
+    }
+
+    /// Code for a kernel in one of [`Backend::variants`], or with buffers packed by [`Backend::packing`].
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
+        if variant.is_default() {
+            return self.compile(kernel);
+        }
+        Err(Error::Compile { target: self.target(), reason: format!("there is no variant {variant}") })
+    }
 
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {

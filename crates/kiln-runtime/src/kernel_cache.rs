@@ -2,7 +2,7 @@
 //! in one thread does not hold up another thread's hit.
 
 use crate::event::{self, Category, Event};
-use crate::{Backend, Error, Executable};
+use crate::{Backend, Error, Executable, Variant};
 use kiln_kernels::kernel::Kernel;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,20 @@ pub fn stats() -> Stats {
 /// Code for `kernel`, and whether it had to be compiled now. `label` names it in events. A failure is not kept: asking
 /// again tries again.
 pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(Arc<dyn Executable>, bool), Error> {
-    let target = backend.target();
+    get_variant(backend, kernel, &Variant::default(), label)
+}
+
+/// [`get`] for one way to run the kernel.
+pub fn get_variant(
+    backend: &dyn Backend,
+    kernel: &Arc<Kernel>,
+    variant: &Variant,
+    label: &str,
+) -> Result<(Arc<dyn Executable>, bool), Error> {
+    let mut target = backend.target();
+    if !variant.is_default() {
+        target = format!("{target} ({variant})");
+    }
     let slot = slot(&target, kernel);
     let mut code = slot.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(code) = &*code {
@@ -61,7 +74,7 @@ pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(
         return Ok((code.clone(), false));
     }
     let start = Instant::now();
-    let made = backend.compile(kernel)?;
+    let made = backend.compile_variant(kernel, variant)?;
     let took = start.elapsed();
     MISSES.fetch_add(1, Ordering::Relaxed);
     NANOS.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::event::{self, Category, Event};
 use crate::sizing::{InputSpec, Sizing, Sizings};
-use crate::{Backend, Buffer, Device, Error, Executable, LaunchError, RawBuffer, kernel_cache};
+use crate::{Backend, Buffer, Device, Error, Executable, LaunchError, RawBuffer, Variant, kernel_cache};
 use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{Role, Schedule, Step};
@@ -17,15 +17,15 @@ pub use inspect::Inspection;
 /// A graph compiled for one backend and for inputs of known dtypes, shapes and strides; sizes may be symbolic. Many threads may run it
 /// at once.
 pub struct Program {
-    backend: Arc<dyn Backend>,
-    schedule: Schedule,
-    steps: Vec<CompiledStep>,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) schedule: Schedule,
+    pub(crate) steps: Vec<CompiledStep>,
     /// The constants' memory, by buffer.
-    constants: Vec<Option<Buffer>>,
-    inputs: Vec<InputSpec>,
-    output_types: Vec<TensorType>,
-    updates: Vec<usize>,
-    sizings: Sizings,
+    pub(crate) constants: Vec<Option<Buffer>>,
+    pub(crate) inputs: Vec<InputSpec>,
+    pub(crate) output_types: Vec<TensorType>,
+    pub(crate) updates: Vec<usize>,
+    pub(crate) sizings: Sizings,
     frames: Mutex<Vec<Frame>>,
     times: BuildTimes,
 }
@@ -43,10 +43,12 @@ pub struct BuildTimes {
 
 /// One launch of a program.
 pub struct CompiledStep {
-    kernel: Arc<Kernel>,
-    code: Arc<dyn Executable>,
-    args: Vec<usize>,
-    label: String,
+    pub(crate) kernel: Arc<Kernel>,
+    /// How the kernel is run.
+    pub(crate) variant: Variant,
+    pub(crate) code: Arc<dyn Executable>,
+    pub(crate) args: Vec<usize>,
+    pub(crate) label: String,
     source: Source,
     /// The op whose indices the kernel checks, and its line.
     indexed: Option<(String, Source)>,
@@ -57,6 +59,11 @@ impl CompiledStep {
     /// The kernel.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    /// How the kernel is run: which arguments lie packed, what was tuned.
+    pub fn variant(&self) -> &Variant {
+        &self.variant
     }
 
     /// Its code.
@@ -346,7 +353,8 @@ impl CompiledStep {
         let source = nodes().map(|n| &n.source).find(|s| !s.is_unknown()).cloned().unwrap_or_default();
         let args = step.args.iter().map(|id| id.index()).collect();
         let (kernel, label, nodes) = (step.kernel.clone(), step.label.clone(), step.nodes.clone());
-        CompiledStep { kernel, code, args, label, source, indexed, nodes }
+        let variant = Variant::default();
+        CompiledStep { kernel, variant, code, args, label, source, indexed, nodes }
     }
 
     #[cold]
@@ -359,7 +367,7 @@ impl CompiledStep {
     }
 }
 
-fn raw(buffer: &Buffer) -> RawBuffer {
+pub(crate) fn raw(buffer: &Buffer) -> RawBuffer {
     RawBuffer { ptr: buffer.ptr(), bytes: buffer.bytes_len() }
 }
 

@@ -8,6 +8,7 @@ use kiln_kernels::schedule::{Role, Schedule};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// An input as the program was built for it.
+#[derive(Clone)]
 pub(crate) struct InputSpec {
     ty: TensorType,
     layout: InputLayout,
@@ -20,6 +21,11 @@ impl InputSpec {
 
     pub(crate) fn ty(&self) -> &TensorType {
         &self.ty
+    }
+
+    /// True if no stride depends on a size that a call brings.
+    pub(crate) fn layout_is_fixed(&self) -> bool {
+        self.layout.strides.iter().chain([&self.layout.offset]).all(|dim| dim.as_const().is_some())
     }
 }
 
@@ -95,15 +101,7 @@ impl Sizings {
             None => self.find(specs, outputs, schedule, views)?,
         };
         for (input, ((view, spec), sized)) in views.iter().zip(specs).zip(&sizing.inputs).enumerate() {
-            if view.dtype != spec.ty.dtype || view.shape != sized.shape {
-                return Err(wrong_type(input, view, spec));
-            }
-            let same = |axis: usize| view.strides.get(axis) == Some(&sized.strides[axis]) || sized.shape[axis] < 2;
-            if sized.reach.is_some() && !(0..sized.shape.len()).all(same) {
-                let expected: Vec<String> = spec.layout.strides.iter().map(Dim::to_string).collect();
-                let (strides, expected) = (view.strides.to_vec(), expected.join(", "));
-                return Err(Error::InputStrides { input, strides, expected });
-            }
+            sized.check(input, view, spec)?;
         }
         Ok(sizing)
     }
@@ -220,6 +218,28 @@ impl SizedInput {
             };
         }
         Ok(SizedInput { shape, strides, first, reach, bits: spec.ty.dtype.size_in_bits() })
+    }
+
+    /// An input of constant sizes and strides.
+    pub(crate) fn fixed(spec: &InputSpec) -> Result<SizedInput, Error> {
+        let eval = |dim: &Dim| dim.as_const().ok_or_else(|| unbound(dim));
+        let size = |dim: &Dim| usize::try_from(eval(dim)?).map_err(|_| unbound(dim));
+        let shape = spec.ty.shape.iter().map(size).collect::<Result<Vec<usize>, Error>>()?;
+        SizedInput::new(shape, spec, &eval)
+    }
+
+    /// Whether an input has the dtype, the sizes and the strides that the program was built for.
+    pub(crate) fn check(&self, input: usize, view: &InputView<'_>, spec: &InputSpec) -> Result<(), Error> {
+        if view.dtype != spec.ty.dtype || view.shape != self.shape {
+            return Err(wrong_type(input, view, spec));
+        }
+        let same = |axis: usize| view.strides.get(axis) == Some(&self.strides[axis]) || self.shape[axis] < 2;
+        if self.reach.is_some() && !(0..self.shape.len()).all(same) {
+            let expected: Vec<String> = spec.layout.strides.iter().map(Dim::to_string).collect();
+            let (strides, expected) = (view.strides.to_vec(), expected.join(", "));
+            return Err(Error::InputStrides { input, strides, expected });
+        }
+        Ok(())
     }
 
     /// The memory as kernels see it, once it is known to hold every element.

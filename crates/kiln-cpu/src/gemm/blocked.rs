@@ -107,7 +107,7 @@ impl Units {
 }
 
 /// Where the panels of B come from.
-enum Panels<'a> {
+enum PanelSource<'a> {
     Packed(&'a PackedB),
     Pack(&'a Operand<'a>),
 }
@@ -116,7 +116,7 @@ enum Panels<'a> {
 struct Block<'a, T> {
     gemm: &'a Gemm,
     tiling: Tiling,
-    panels: Panels<'a>,
+    panels: PanelSource<'a>,
     /// What the panels hold: K is counted in units of `depth` from here on.
     units: Units,
     epilogue: &'a dyn Epilogue,
@@ -157,8 +157,8 @@ where
 {
     let tiling = Tiling::new(gemm.isa, gemm.acc)?;
     let (panels, format) = match b {
-        Operand::Packed(packed) => (Panels::Packed(packed), packed.format()),
-        _ => (Panels::Pack(b), tiling.format),
+        Operand::Packed(packed) => (PanelSource::Packed(packed), packed.format()),
+        _ => (PanelSource::Pack(b), tiling.format),
     };
     let dtype = match b {
         Operand::Strided(b) => Some(b.dtype),
@@ -451,8 +451,8 @@ where
         let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
         let first_row = self.panel_rows(row_panels.start).start;
         let packing = match &self.panels {
-            Panels::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
-            Panels::Packed(_) => None,
+            PanelSource::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
+            PanelSource::Packed(_) => None,
         };
         for block in k_blocks.clone() {
             let ks = self.k_block(block);
@@ -460,16 +460,16 @@ where
             // SAFETY: scratch for B was sized for the longest block; a PackedB holds all of K in each panel.
             let (b, panel_bytes) = unsafe {
                 match (&self.panels, &packing) {
-                    (Panels::Pack(operand), Some(packing)) => {
+                    (PanelSource::Pack(operand), Some(packing)) => {
                         self.pack_b(operand, columns.clone(), absolute.clone(), packing.ptr());
                         (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.units.b_bytes)
                     }
-                    (Panels::Packed(packed), _) => {
+                    (PanelSource::Packed(packed), _) => {
                         let panel_bytes = self.units.all * nr * self.units.b_bytes;
                         let first = column_panels.start * panel_bytes + absolute.start * nr * self.units.b_bytes;
                         (packed.data().add(first), panel_bytes)
                     }
-                    (Panels::Pack(_), None) => unreachable!("packing scratch was taken above"),
+                    (PanelSource::Pack(_), None) => unreachable!("packing scratch was taken above"),
                 }
             };
             // The carried tile of an earlier chunk, or what an earlier block left.

@@ -33,7 +33,7 @@ mod tests;
 mod transpose;
 
 pub(crate) use pack::pack_rows;
-pub use packed::PackedB;
+pub use packed::{PackedB, Panels};
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
 

@@ -9,17 +9,90 @@ use crate::features::Isa;
 use crate::pool;
 use kiln_ir::DType;
 
-/// B in panels of one register tile's width, all of K in each: `[panel][k][column]`, bf16 in pairs of k.
+/// How a packed B lies in memory: panels of one register tile's width, all of K in each, `[panel][k][column]`, bf16 in pairs of k.
 ///
 /// bf16 and f16 weights of f32 products stay 16 bits wide (except on [`Isa::Portable`]) and are widened in registers.
-pub struct PackedB {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panels {
     isa: Isa,
     k: usize,
     n: usize,
     acc: DType,
+    nr: usize,
     format: Option<Format>,
-    data: Vec<Line>,
 }
+
+impl Panels {
+    /// The panels of a K × N matrix of `dtype` for products that accumulate in `acc`.
+    pub fn new(isa: Isa, k: usize, n: usize, acc: DType, dtype: DType) -> Result<Panels, GemmError> {
+        if !packing::readable(dtype) {
+            return Err(GemmError::Unreadable { dtype });
+        }
+        check_target(isa)?;
+        let tiling = Tiling::new(isa, acc)?;
+        let format = tiling.format.map(|format| match (format, dtype) {
+            (Format::F32, DType::Bf16) => Format::Bf16,
+            (Format::F32, DType::F16) => Format::F16,
+            _ => format,
+        });
+        Ok(Panels { isa, k, n, acc, nr: tiling.nr, format })
+    }
+
+    /// Columns of a panel.
+    pub fn width(&self) -> usize {
+        self.nr
+    }
+
+    /// Bytes of memory, a multiple of a cache line.
+    pub fn bytes(&self) -> usize {
+        (self.n.div_ceil(self.nr) * self.panel_bytes()).next_multiple_of(64)
+    }
+
+    fn panel_bytes(&self) -> usize {
+        let size = self.format.map_or(self.acc.size_in_bits() / 8, Format::size);
+        self.k.div_ceil(self.format.map_or(1, Format::depth)) * self.nr * size
+    }
+
+    /// Packs a matrix of the type that these panels are for.
+    ///
+    /// # Safety
+    /// Every element of the K × N matrix must be readable, `to` writable for [`Panels::bytes`] and aligned to a cache line.
+    pub unsafe fn pack(&self, b: &Matrix, to: *mut u8) {
+        let &Panels { isa, k, n, acc, nr, format } = self;
+        let (to, panel_bytes) = (to as usize, self.panel_bytes());
+        let from = Lanes { data: b.data, dtype: b.dtype, lane_stride: b.column_stride, k_stride: b.row_stride };
+        let shared = Shared(from);
+        pool::run(n.div_ceil(nr), pool::threads(), &|p| {
+            let from = shared.get();
+            let lanes = p * nr..n.min((p + 1) * nr);
+            let panel = (to + p * panel_bytes) as *mut u8;
+            // SAFETY: panels are disjoint parts of the target; source and target are the caller's.
+            unsafe {
+                match (format, acc) {
+                    (Some(Format::Bf16), _) => pack_pairs(isa, from, lanes, nr, 0..k.div_ceil(2), k, panel.cast()),
+                    (Some(Format::F16), _) => pack_as::<u16, u16>(from, lanes, nr, 0..k, panel.cast()),
+                    (_, DType::F32) => pack::<f32>(isa, from, lanes, nr, 0..k, panel.cast()),
+                    (_, DType::F64) => pack::<f64>(isa, from, lanes, nr, 0..k, panel.cast()),
+                    (_, DType::I32) => pack::<i32>(isa, from, lanes, nr, 0..k, panel.cast()),
+                    (_, _) => pack::<i64>(isa, from, lanes, nr, 0..k, panel.cast()),
+                }
+            }
+        });
+    }
+}
+
+/// A packed B: panels and where they are.
+pub struct PackedB {
+    panels: Panels,
+    data: *const u8,
+    /// The memory, where it is this value's own.
+    _own: Vec<Line>,
+}
+
+// SAFETY: packed memory is only read once the value is made.
+unsafe impl Send for PackedB {}
+// SAFETY: as above.
+unsafe impl Sync for PackedB {}
 
 /// A cache line, so that panels are aligned.
 #[repr(align(64))]
@@ -28,7 +101,7 @@ struct Line(#[allow(dead_code, reason = "only its size and alignment matter")] [
 
 impl std::fmt::Debug for PackedB {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PackedB {{ k: {}, n: {}, {:?}, {:?} }}", self.k, self.n, self.format, self.isa)
+        write!(f, "PackedB({:?})", self.panels)
     }
 }
 
@@ -38,87 +111,56 @@ impl PackedB {
     /// # Safety
     /// Every element of the matrix must be readable.
     pub unsafe fn new(isa: Isa, k: usize, n: usize, acc: DType, b: &Matrix) -> Result<PackedB, GemmError> {
-        if !packing::readable(b.dtype) {
-            return Err(GemmError::Unreadable { dtype: b.dtype });
-        }
-        check_target(isa)?;
-        let tiling = Tiling::new(isa, acc)?;
-        let format = tiling.format.map(|format| match (format, b.dtype) {
-            (Format::F32, DType::Bf16) => Format::Bf16,
-            (Format::F32, DType::F16) => Format::F16,
-            _ => format,
-        });
-        let size = format.map_or(acc.size_in_bits() / 8, Format::size);
-        let panels = n.div_ceil(tiling.nr);
-        let depth = format.map_or(1, Format::depth);
-        let panel_bytes = k.div_ceil(depth) * tiling.nr * size;
-        let lines = (panels * panel_bytes).div_ceil(64);
-        let mut packed = PackedB { isa, k, n, acc, format, data: vec![Line([0; 64]); lines] };
-        let data = packed.data.as_mut_ptr() as usize;
-        let from = Lanes { data: b.data, dtype: b.dtype, lane_stride: b.column_stride, k_stride: b.row_stride };
-        let shared = Shared(from);
-        pool::run(panels, pool::threads(), &|p| {
-            let from = shared.get();
-            let lanes = p * tiling.nr..n.min((p + 1) * tiling.nr);
-            let panel = (data + p * panel_bytes) as *mut u8;
-            // SAFETY: panels are disjoint parts of `data`, which outlives this call; the source is the caller's.
-            unsafe {
-                match (format, acc) {
-                    (Some(Format::Bf16), _) => {
-                        pack_pairs(isa, from, lanes, tiling.nr, 0..k.div_ceil(2), k, panel.cast());
-                    }
-                    (Some(Format::F16), _) => pack_as::<u16, u16>(from, lanes, tiling.nr, 0..k, panel.cast()),
-                    (_, DType::F32) => pack::<f32>(isa, from, lanes, tiling.nr, 0..k, panel.cast()),
-                    (_, DType::F64) => pack::<f64>(isa, from, lanes, tiling.nr, 0..k, panel.cast()),
-                    (_, DType::I32) => pack::<i32>(isa, from, lanes, tiling.nr, 0..k, panel.cast()),
-                    (_, _) => pack::<i64>(isa, from, lanes, tiling.nr, 0..k, panel.cast()),
-                }
-            }
-        });
-        Ok(packed)
+        let panels = Panels::new(isa, k, n, acc, b.dtype)?;
+        let mut own = vec![Line([0; 64]); panels.bytes() / size_of::<Line>()];
+        // SAFETY: the source is the caller's, the target has the size that the panels ask for.
+        unsafe { panels.pack(b, own.as_mut_ptr().cast()) };
+        Ok(PackedB { panels, data: own.as_ptr().cast(), _own: own })
+    }
+
+    /// A matrix that [`Panels::pack`] has packed.
+    ///
+    /// # Safety
+    /// `data` is what it wrote, and stays so as long as the value lives.
+    pub unsafe fn at(panels: Panels, data: *const u8) -> PackedB {
+        PackedB { panels, data, _own: Vec::new() }
     }
 
     /// Rows of B.
     pub fn k(&self) -> usize {
-        self.k
+        self.panels.k
     }
 
     /// Columns of B.
     pub fn n(&self) -> usize {
-        self.n
+        self.panels.n
     }
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        self.data.len() * size_of::<Line>()
+        self.panels.bytes()
     }
 
     pub(super) fn check(&self, gemm: &Gemm) -> Result<(), GemmError> {
-        if (self.k, self.n, self.isa, self.acc) == (gemm.k, gemm.n, gemm.isa, gemm.acc) {
+        let Panels { isa, k, n, acc, .. } = self.panels;
+        if (k, n, isa, acc) == (gemm.k, gemm.n, gemm.isa, gemm.acc) {
             return Ok(());
         }
-        Err(GemmError::WrongPacking {
-            packed_k: self.k,
-            packed_n: self.n,
-            packed_isa: self.isa,
-            k: gemm.k,
-            n: gemm.n,
-            isa: gemm.isa,
-        })
+        Err(GemmError::WrongPacking { packed_k: k, packed_n: n, packed_isa: isa, k: gemm.k, n: gemm.n, isa: gemm.isa })
     }
 
     /// How elements lie in the panels; `None` for the portable kernels.
     pub(super) fn format(&self) -> Option<Format> {
-        self.format
+        self.panels.format
     }
 
     /// The element type, where the panels keep it.
     pub(super) fn dtype(&self) -> Option<DType> {
-        (self.format == Some(Format::Bf16)).then_some(DType::Bf16)
+        (self.panels.format == Some(Format::Bf16)).then_some(DType::Bf16)
     }
 
     pub(super) fn data(&self) -> *const u8 {
-        self.data.as_ptr().cast()
+        self.data
     }
 }
 

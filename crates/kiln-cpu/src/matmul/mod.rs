@@ -9,10 +9,11 @@
 //! m instead of n, the two sides change places.
 
 mod fused;
+pub(crate) mod packing;
 mod plain;
 
 use crate::features::Isa;
-use crate::gemm::{Epilogue, Gemm, Matrix, Operand, Store};
+use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store};
 use crate::loops::LoopKernel;
 use crate::lower::Options;
 use crate::pool;
@@ -43,13 +44,15 @@ enum Side {
     Plain(PlainLoad),
     /// Code that makes a row of the left operand, or a row of the right one (`by_row`), or a column of it.
     Made { maker: Box<Maker>, by_row: bool },
+    /// Panels packed beforehand; only the right operand.
+    Packed { buffer: usize, panels: Panels },
 }
 
 impl Side {
     /// The code that makes this side, with the buffers and sizes of one product; `None` for plain memory.
     fn made(&self, buffers: &[RawBuffer], values: &[i64]) -> Result<Option<(FusedRows<'_>, bool)>, LaunchError> {
         match self {
-            Side::Plain(_) => Ok(None),
+            Side::Plain(_) | Side::Packed { .. } => Ok(None),
             Side::Made { maker, by_row } => Ok(Some((FusedRows::new(maker, buffers, values)?, *by_row))),
         }
     }
@@ -71,14 +74,45 @@ struct Sides<'a> {
     right: &'a Prologue,
 }
 
-impl Matmul {
-    /// Compiles what is not plain. `target` names the backend in an error.
-    pub fn new(isa: Isa, options: Options, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
-        let sides = if plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n) {
+impl<'a> Sides<'a> {
+    fn of(body: &'a MatmulBody) -> Sides<'a> {
+        if plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n) {
             Sides { rows: &body.n, columns: &body.m, left: &body.rhs, right: &body.lhs }
         } else {
             Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: &body.rhs }
-        };
+        }
+    }
+}
+
+impl Matmul {
+    /// Compiles what is not plain. `target` names the backend in an error.
+    pub fn new(isa: Isa, options: Options, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
+        Matmul::with_right(isa, options, kernel, body, None, target)
+    }
+
+    /// The same with the right operand packed as [`packing::packing`] says, in that buffer.
+    pub(crate) fn packed(
+        isa: Isa,
+        options: Options,
+        kernel: &Kernel,
+        body: &MatmulBody,
+        buffer: usize,
+        target: &str,
+    ) -> Result<Matmul, Error> {
+        let none = || Error::Compile { target: target.to_owned(), reason: format!("buffer {buffer} has no packing") };
+        let right = packing::RightOperand::of(isa, kernel, body, buffer).ok_or_else(none)?;
+        Matmul::with_right(isa, options, kernel, body, Some(Side::Packed { buffer, panels: right.panels }), target)
+    }
+
+    fn with_right(
+        isa: Isa,
+        options: Options,
+        kernel: &Kernel,
+        body: &MatmulBody,
+        packed: Option<Side>,
+        target: &str,
+    ) -> Result<Matmul, Error> {
+        let sides = Sides::of(body);
         let build = Build { isa, options };
         let failed = |reason: String| Error::Compile { target: target.to_owned(), reason };
         let side = |prologue: &Prologue, rows: &[Axis], columns: &[Axis], by_row: bool| match PlainLoad::of(
@@ -91,13 +125,14 @@ impl Matmul {
         let left = side(sides.left, sides.rows, &body.k, true).map_err(failed)?;
         // The right operand is made along whichever of its directions its loads are contiguous in.
         let by_row = plain::steps_by_one(sides.right, sides.columns) || !plain::steps_by_one(sides.right, &body.k);
-        let right = match (by_row, PlainLoad::of(kernel, sides.right, &body.k, sides.columns)) {
-            (_, Some(plain)) => Side::Plain(plain),
-            (true, None) => {
+        let right = match (packed, by_row, PlainLoad::of(kernel, sides.right, &body.k, sides.columns)) {
+            (Some(packed), ..) => packed,
+            (None, _, Some(plain)) => Side::Plain(plain),
+            (None, true, None) => {
                 let maker = Maker::new(build, kernel, body, sides.right, &body.k, sides.columns).map_err(failed)?;
                 Side::Made { maker: Box::new(maker), by_row }
             }
-            (false, None) => {
+            (None, false, None) => {
                 let maker = Maker::new(build, kernel, body, sides.right, sides.columns, &body.k).map_err(failed)?;
                 Side::Made { maker: Box::new(maker), by_row }
             }
@@ -231,11 +266,19 @@ impl Matmul {
             (_, Some((rows, _))) => Operand::Rows(rows),
             _ => unreachable!("a side that is not plain is made"),
         };
+        let packed = match self.right {
+            // SAFETY: the buffer was packed for this kernel, and the launch vouches for it.
+            Side::Packed { buffer, panels } => Some(unsafe { PackedB::at(panels, buffers[buffer].ptr) }),
+            _ => None,
+        };
         let right = match (&self.right, &made_right) {
             (Side::Plain(plain), _) => Operand::Strided(matrix(plain)?),
             (_, Some((rows, true))) => Operand::Rows(rows),
             (_, Some((rows, false))) => Operand::Columns(rows),
-            _ => unreachable!("a side that is not plain is made"),
+            (_, None) => match &packed {
+                Some(packed) => Operand::Packed(packed),
+                None => unreachable!("a side that is neither plain nor packed is made"),
+            },
         };
         let run = |epilogue: &dyn Epilogue| {
             // SAFETY: the caller vouches for the buffers, the kernel for the strides.

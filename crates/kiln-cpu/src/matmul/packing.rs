@@ -1,0 +1,92 @@
+//! Right operands that lie packed: whether a product has one that is worth it, and the code that packs it.
+
+use super::Sides;
+use super::plain::PlainLoad;
+use crate::features::Isa;
+use crate::gemm::{Matrix, Panels};
+use kiln_ir::{DType, Dim};
+use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, MatmulBody};
+use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
+
+/// Rows of the left operand from which a packed right operand is faster than one that is streamed as it lies. A number of
+/// rows that is not known before the call counts as many.
+const ROWS: i64 = 4;
+
+/// A right operand that can be packed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RightOperand {
+    pub panels: Panels,
+    dtype: DType,
+    offset: isize,
+    row_stride: isize,
+    column_stride: isize,
+}
+
+impl RightOperand {
+    /// The right operand of a product, if it is `buffer`, read by nobody else in the kernel, at places that no size and
+    /// no axis of the batch moves.
+    pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<RightOperand> {
+        let sides = Sides::of(body);
+        if !std::ptr::eq(sides.right, &body.rhs) || !is_read_by_right_alone(body, buffer) {
+            return None;
+        }
+        let plain =
+            PlainLoad::of(kernel, sides.right, &body.k, sides.columns).filter(|plain| plain.buffer == buffer)?;
+        let number = |dim: &Dim| dim.as_const().and_then(|n| isize::try_from(n).ok());
+        let size = |dim: Dim| dim.as_const().and_then(|n| usize::try_from(n).ok());
+        let k = size(body.k.iter().map(|axis| &axis.size).product())?;
+        let n = size(sides.columns.iter().map(|axis| &axis.size).product())?;
+        let panels = Panels::new(isa, k, n, body.acc, plain.dtype).ok()?;
+        Some(RightOperand {
+            panels,
+            dtype: plain.dtype,
+            offset: number(&plain.offset)?,
+            row_stride: number(&plain.row)?,
+            column_stride: number(&plain.column)?,
+        })
+    }
+
+    fn key(&self) -> String {
+        let RightOperand { panels, dtype, offset, row_stride, column_stride } = self;
+        format!("{panels:?} of {dtype} at {offset} by {row_stride}, {column_stride}")
+    }
+}
+
+fn is_read_by_right_alone(body: &MatmulBody, buffer: usize) -> bool {
+    let touches = |kind: &InstKind| match kind {
+        InstKind::Load { place, .. } | InstKind::Store { place, .. } => place.buffer == buffer,
+        _ => false,
+    };
+    !body.lhs.insts.iter().chain(&body.epilogue).any(|inst| touches(&inst.kind))
+}
+
+/// The packing of a kernel's buffer, if it is the right operand of a product of enough rows and columns.
+pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packing> {
+    let KernelBody::Matmul(body) = &kernel.body else { return None };
+    let right = RightOperand::of(isa, kernel, body, buffer)?;
+    let rows: Dim = body.m.iter().map(|axis| &axis.size).product();
+    let columns: Dim = body.n.iter().map(|axis| &axis.size).product();
+    let wide = columns.as_const().is_some_and(|n| n >= right.panels.width() as i64);
+    if !wide || rows.as_const().is_some_and(|m| m < ROWS) || right.panels.bytes() == 0 {
+        return None;
+    }
+    Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes() })
+}
+
+impl Executable for RightOperand {
+    unsafe fn launch(&self, buffers: &[RawBuffer], _sizes: &[i64]) -> Result<(), LaunchError> {
+        let &[from, to] = buffers else {
+            return Err(LaunchError::WrongArguments { what: "buffers", expected: 2, got: buffers.len() });
+        };
+        let width = (self.dtype.size_in_bits() / 8) as isize;
+        let matrix = Matrix {
+            data: from.ptr.wrapping_offset(self.offset * width),
+            dtype: self.dtype,
+            row_stride: self.row_stride,
+            column_stride: self.column_stride,
+        };
+        // SAFETY: the caller vouches for the source; the target has the size that `packing` asked for.
+        unsafe { self.panels.pack(&matrix, to.ptr) };
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Ways to run one kernel. A [`Kernel`](kiln_kernels::Kernel) says what is computed; a [`Variant`] says how one target does it: which of
+//! its buffers lie in a layout of the target's own, and which of its choices it takes. The default variant is what
+//! [`Backend::compile`](crate::Backend::compile) makes.
+
+use std::fmt;
+
+/// A way to run a kernel.
+///
+/// ```
+/// use kiln_runtime::Variant;
+/// assert!(Variant::default().is_default());
+/// let packed = Variant { packed: vec![(1, "panels".into())], choices: "threads=1".into() };
+/// assert_eq!(packed.to_string(), "buffer 1 packed as panels, threads=1");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Variant {
+    /// Buffers of the kernel that lie packed and the key of their [`Packing`], ascending.
+    pub packed: Vec<(usize, String)>,
+    /// The backend's choices in its own words; empty for what it does by itself.
+    pub choices: String,
+}
+
+impl Variant {
+    /// True for what a backend does by itself.
+    pub fn is_default(&self) -> bool {
+        self.packed.is_empty() && self.choices.is_empty()
+    }
+
+    /// The same packings with other choices.
+    pub fn choosing(&self, choices: impl Into<String>) -> Variant {
+        Variant { packed: self.packed.clone(), choices: choices.into() }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_default() {
+            return f.write_str("default");
+        }
+        let packed = self.packed.iter().map(|(buffer, key)| format!("buffer {buffer} packed as {key}"));
+        let choices = (!self.choices.is_empty()).then(|| self.choices.clone());
+        f.write_str(&packed.chain(choices).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// A layout in which a kernel reads a buffer faster than as it lies; see [`Backend::packing`](crate::Backend::packing).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Packing {
+    /// The kernel's buffer.
+    pub buffer: usize,
+    /// Says everything that the packed bytes depend on besides the buffer's own bytes: two kernels whose packings of a buffer
+    /// have one key share the packed memory.
+    pub key: String,
+    /// Size of the packed memory.
+    pub bytes: usize,
+}
