@@ -45,15 +45,37 @@ fn is_fixed(node: &Node) -> bool {
 pub(crate) fn anchor(graph: &Graph, mut id: NodeId) -> NodeId {
     loop {
         let node = graph.node(id);
-        match &node.op {
-            op if op.is_view() => id = node.operands[0],
-            // Kernels widen short floats as they load them.
-            Op::Cast(DType::F32) if matches!(graph.ty(node.operands[0]).dtype, DType::F16 | DType::Bf16) => {
-                id = node.operands[0];
-            }
-            _ => return id,
+        match widened(graph, id) {
+            Some(short) => id = short,
+            None if node.op.is_view() => id = node.operands[0],
+            None => return id,
         }
     }
+}
+
+/// The short floats that a node widens to f32: kernels do so as they load them, for nothing.
+pub(crate) fn widened(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    let node = graph.node(id);
+    let short = *node.operands.first()?;
+    let widens = node.op == Op::Cast(DType::F32) && matches!(graph.ty(short).dtype, DType::F16 | DType::Bf16);
+    widens.then_some(short)
+}
+
+/// Whether some values together are at most `growth` times as large as the inputs and constants they are made of.
+pub(crate) fn pays(graph: &Graph, ids: &[NodeId], growth: usize) -> bool {
+    let (mut open, mut seen, mut bytes) = (ids.to_vec(), vec![false; graph.nodes().len()], 0usize);
+    while let Some(at) = open.pop() {
+        if std::mem::replace(&mut seen[at.index()], true) {
+            continue;
+        }
+        let node = graph.node(at);
+        if matches!(node.op, Op::Input { .. } | Op::Constant(_)) {
+            bytes = bytes.saturating_add(bytes_of(&node.ty));
+        }
+        open.extend(&node.operands);
+    }
+    let made = ids.iter().map(|&id| bytes_of(graph.ty(id))).fold(0, usize::saturating_add);
+    made <= bytes.saturating_mul(growth)
 }
 
 /// Bytes of a value of constant sizes.

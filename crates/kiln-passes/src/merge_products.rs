@@ -2,8 +2,9 @@
 //! result is sliced: q, k and v of attention, gate and up of a gated MLP. Putting weights side by side costs nothing at run
 //! time, since [`crate::split_frozen`] moves it out of the calls. Biases that are frozen too are added to the whole.
 
-use crate::frozen::{Depends, dependences};
-use kiln_ir::{BinaryOp, Dim, DotDims, Error, Graph, Node, NodeId, Op, Source};
+use crate::SplitOptions;
+use crate::frozen::{Depends, dependences, pays, widened};
+use kiln_ir::{BinaryOp, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, Source};
 use std::collections::HashMap;
 
 /// A graph with merged products.
@@ -16,14 +17,16 @@ pub struct Merged {
 }
 
 /// Products that become one.
+#[derive(Default)]
 struct Group {
     /// In the order of the graph.
     dots: Vec<NodeId>,
-    /// The sum of each product and its bias, and the bias as it is before it is expanded; empty if one has none.
+    /// The sum of each product and its bias, and the bias as it is before it is expanded; empty if there are none.
     sums: Vec<(NodeId, NodeId)>,
 }
 
-/// Merges the products of a graph whose inputs are frozen where `frozen` says so.
+/// Merges the products of a graph whose inputs are frozen where `frozen` says so, but for weights that a cut under `options` would
+/// leave to each call.
 ///
 /// ```
 /// use kiln_ir::Graph;
@@ -32,13 +35,13 @@ struct Group {
 ///   %4: f32[b, 6] = dot %0, %2 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
 ///   return %3, %4
 /// }").unwrap();
-/// let merged = kiln_passes::merge_products(&graph, &[false, true, true]).unwrap();
+/// let merged = kiln_passes::merge_products(&graph, &[false, true, true], &Default::default()).unwrap();
 /// assert_eq!(merged.groups, [2]);
 /// assert_eq!(merged.graph.iter().filter(|(_, n)| n.op.kind().name() == "dot").count(), 1);
 /// ```
-pub fn merge_products(graph: &Graph, frozen: &[bool]) -> Result<Merged, Error> {
+pub fn merge_products(graph: &Graph, frozen: &[bool], options: &SplitOptions) -> Result<Merged, Error> {
     let depends = dependences(graph, frozen);
-    let groups = groups(graph, &depends);
+    let groups = groups(graph, &depends, options);
     if groups.is_empty() {
         return Ok(Merged { graph: graph.clone(), groups: Vec::new() });
     }
@@ -69,29 +72,66 @@ fn keep(new: &mut Graph, node: &Node, map: &[NodeId]) -> Result<NodeId, Error> {
     new.keep(node)
 }
 
-/// What products must share: the left operand, how they sum, their types.
-type Key<'a> = (NodeId, &'a DotDims, kiln_ir::DType, kiln_ir::DType);
+/// What products must share: the left operand, how they sum, the types of results and of weights in memory, and whether a bias
+/// follows, which would be no part of the product otherwise.
+type Key<'a> = (NodeId, &'a DotDims, DType, DType, bool);
 
-fn groups(graph: &Graph, depends: &[Depends]) -> Vec<Group> {
-    let mut found: HashMap<Key<'_>, Vec<NodeId>> = HashMap::new();
+fn groups(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Group> {
+    let users = graph.users();
+    let mut found: HashMap<Key<'_>, Group> = HashMap::new();
     for (id, node) in graph.iter() {
         let Op::Dot { dims, out } = &node.op else { continue };
         let [lhs, rhs] = node.operands[..] else { continue };
         let free = graph.ty(rhs).rank() - dims.rhs_contract.len();
         let weights = depends[rhs.index()] == Depends::Frozen && depends[lhs.index()] == Depends::Calls;
         if weights && dims.rhs_batch.is_empty() && free == 1 {
-            found.entry((lhs, dims, *out, graph.ty(rhs).dtype)).or_default().push(id);
+            let bias = bias(graph, depends, &users, id);
+            let stored = graph.ty(Weights::of(graph, rhs).stem).dtype;
+            let group = found.entry((lhs, dims, *out, stored, bias.is_some())).or_default();
+            group.dots.push(id);
+            group.sums.extend(bias);
         }
     }
-    let users = graph.users();
-    let mut groups: Vec<Group> = (found.into_values().filter(|dots| dots.len() > 1))
-        .map(|dots| {
-            let sums = dots.iter().map(|&dot| bias(graph, depends, &users, dot)).collect::<Option<Vec<_>>>();
-            Group { dots, sums: sums.unwrap_or_default() }
-        })
-        .collect();
+    let stems = |group: &Group| -> Vec<NodeId> {
+        group.dots.iter().map(|&dot| Weights::of(graph, graph.node(dot).operands[1]).stem).collect()
+    };
+    let worth = |group: &Group| group.dots.len() > 1 && pays(graph, &stems(group), options.growth);
+    let mut groups: Vec<Group> = found.into_values().filter(worth).collect();
     groups.sort_by_key(|group| group.dots[0]);
     groups
+}
+
+/// Weights as they lie in memory and the views of them that a product reads: what widens them on the way comes after they are
+/// put side by side.
+struct Weights {
+    stem: NodeId,
+    /// From the stem on.
+    views: Vec<NodeId>,
+}
+
+impl Weights {
+    fn of(graph: &Graph, operand: NodeId) -> Weights {
+        let (mut at, mut views) = (operand, Vec::new());
+        loop {
+            if let Some(stem) = widened(graph, at) {
+                views.reverse();
+                return Weights { stem, views };
+            }
+            if !graph.node(at).op.is_view() {
+                return Weights { stem: operand, views: Vec::new() };
+            }
+            views.push(at);
+            at = graph.node(at).operands[0];
+        }
+    }
+
+    /// The views of the stem, in another graph.
+    fn build(&self, graph: &Graph, new: &mut Graph, map: &[NodeId]) -> Result<NodeId, Error> {
+        self.views.iter().try_fold(map[self.stem.index()], |at, view| {
+            let node = graph.node(*view);
+            new.add(node.op.clone(), &[at], node.source.clone())
+        })
+    }
 }
 
 /// The sum of a product and a frozen bias along its last axis, if nobody else uses the product.
@@ -117,10 +157,17 @@ impl Group {
         let first = graph.node(self.dots[0]);
         let Op::Dot { dims, out } = &first.op else { return Ok(()) };
         let at = &first.source;
-        let rights: Vec<NodeId> = self.dots.iter().map(|&dot| map[graph.node(dot).operands[1].index()]).collect();
+        let mut rights = Vec::with_capacity(self.dots.len());
+        for &dot in &self.dots {
+            rights.push(Weights::of(graph, graph.node(dot).operands[1]).build(graph, new, map)?);
+        }
         let rank = new.ty(rights[0]).rank();
         let axis = (0..rank).find(|axis| !dims.rhs_contract.contains(axis)).unwrap_or(0);
-        let right = new.add(Op::Concat { axis }, &rights, at.clone())?;
+        let mut right = new.add(Op::Concat { axis }, &rights, at.clone())?;
+        let read = graph.ty(first.operands[1]).dtype;
+        if read != new.ty(right).dtype {
+            right = new.add(Op::Cast(read), &[right], at.clone())?;
+        }
         let left = map[first.operands[0].index()];
         let mut whole = new.add(Op::Dot { dims: dims.clone(), out: *out }, &[left, right], at.clone())?;
         let mut members: Vec<NodeId> = self.dots.clone();

@@ -8,7 +8,7 @@
 //!  main:     x, p ──▶ dot x ──▶ y                every call
 //! ```
 
-use crate::frozen::{Depends, anchor, bytes_of, dependences};
+use crate::frozen::{Depends, anchor, bytes_of, dependences, pays};
 use kiln_ir::{Error, Graph, NodeId, Op};
 
 /// A graph cut in two.
@@ -144,7 +144,7 @@ fn places(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Opt
         }
         let is_anchor = || anchor(graph, id) == id && !matches!(graph.node(id).op, Op::Input { .. });
         let place = match depends[id.index()] {
-            Depends::Frozen if is_anchor() && pays(graph, id, options) => Place::Prepared,
+            Depends::Frozen if is_anchor() && pays(graph, &[id], options.growth) => Place::Prepared,
             _ => Place::Main,
         };
         places[id.index()] = Some(place);
@@ -153,22 +153,6 @@ fn places(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Opt
         }
     }
     places
-}
-
-/// Whether a value is not too large for what it is made of.
-fn pays(graph: &Graph, id: NodeId, options: &SplitOptions) -> bool {
-    let (mut open, mut seen, mut bytes) = (vec![id], vec![false; id.index() + 1], 0usize);
-    while let Some(at) = open.pop() {
-        if std::mem::replace(&mut seen[at.index()], true) {
-            continue;
-        }
-        let node = graph.node(at);
-        if matches!(node.op, Op::Input { .. } | Op::Constant(_)) {
-            bytes = bytes.saturating_add(bytes_of(&node.ty));
-        }
-        open.extend(&node.operands);
-    }
-    bytes_of(graph.ty(id)) <= bytes.saturating_mul(options.growth)
 }
 
 /// Moves nodes from one graph to another.

@@ -30,10 +30,11 @@ fn run(split: &Split, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> 
 
 fn check(graph: &Graph, frozen: &[bool], inputs: &[HostTensor]) {
     let Ok(want) = interpret::run(graph, inputs) else { return };
-    let merged = merge_products(graph, frozen).unwrap();
-    merged.graph.verify().unwrap_or_else(|e| panic!("{e}\n{}", merged.graph));
     for growth in [1, 4, usize::MAX] {
-        let split = split_frozen(&merged.graph, frozen, &SplitOptions { growth }).unwrap();
+        let options = SplitOptions { growth };
+        let merged = merge_products(graph, frozen, &options).unwrap();
+        merged.graph.verify().unwrap_or_else(|e| panic!("{e}\n{}", merged.graph));
+        let split = split_frozen(&merged.graph, frozen, &options).unwrap();
         split.prepare.verify().unwrap_or_else(|e| panic!("{e}\n{}", split.prepare));
         split.main.verify().unwrap_or_else(|e| panic!("{e}\n{}", split.main));
         // A value that fails to compute may be one that no output needs.
@@ -93,7 +94,7 @@ fn block() -> (Graph, Vec<bool>, Vec<HostTensor>) {
 fn products_of_one_operand_become_one_with_their_biases() {
     let (graph, frozen, inputs) = block();
     check(&graph, &frozen, &inputs);
-    let merged = merge_products(&graph, &frozen).unwrap();
+    let merged = merge_products(&graph, &frozen, &SplitOptions::default()).unwrap();
     assert_eq!(merged.groups, [2]);
     assert_eq!(dots(&merged.graph), 2, "the weights of the third lie the other way round\n{}", merged.graph);
     let split = split_frozen(&kiln_passes::run(merged.graph).unwrap(), &frozen, &SplitOptions::default()).unwrap();
@@ -110,7 +111,7 @@ fn products_of_one_operand_become_one_with_their_biases() {
 fn products_whose_weights_come_with_the_call_stay() {
     let (graph, mut frozen, _) = block();
     frozen[2] = false;
-    assert_eq!(merge_products(&graph, &frozen).unwrap().groups, [0; 0]);
+    assert_eq!(merge_products(&graph, &frozen, &SplitOptions::default()).unwrap().groups, [0; 0]);
 }
 
 #[test]
@@ -135,4 +136,26 @@ fn views_and_updates_are_not_prepared() {
     assert!(split.prepare.outputs().is_empty());
     assert_eq!(split.main_inputs, [MainInput::Given(0), MainInput::Given(1), MainInput::Given(2)]);
     assert_eq!(split.main.outputs()[1].updates, Some(2));
+}
+
+#[test]
+fn short_weights_stay_short_side_by_side() {
+    let text = "graph(%0: f32[b, 4], %1: bf16[3, 4], %2: bf16[5, 4], %3: f32[2, 4]) {
+  %4: f32[3, 4] = cast %1
+  %5: f32[b, 3] = dot %0, %4 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %6: f32[5, 4] = cast %2
+  %7: f32[b, 5] = dot %0, %6 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %8: f32[b, 2] = dot %0, %3 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  return %5, %7, %8
+}";
+    let graph = Graph::parse(text).unwrap();
+    let frozen = [false, true, true, true];
+    check(&graph, &frozen, &generate::inputs(&graph, 3));
+    // The passes put views between the casts and the products.
+    let graph = kiln_passes::run(graph).unwrap();
+    check(&graph, &frozen, &generate::inputs(&graph, 3));
+    let merged = merge_products(&graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
+    assert_eq!(merged.groups, [2], "those of f32 stay apart");
+    let split = split_frozen(&merged.graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
+    assert_eq!(split.prepared_bytes, 8 * 4 * 2);
 }

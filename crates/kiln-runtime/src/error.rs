@@ -75,6 +75,14 @@ pub enum Error {
         /// As given.
         got: usize,
     },
+    /// A frozen program called with the wrong number of versions.
+    #[error("the program has {expected} frozen inputs, but {got} versions were given")]
+    VersionCount {
+        /// Frozen inputs.
+        expected: usize,
+        /// As given.
+        got: usize,
+    },
     /// An input whose type is not the one the program was built for.
     #[error("input {input} is {dtype}{shape:?}, the program was built for {expected}")]
     InputType {

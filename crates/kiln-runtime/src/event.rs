@@ -170,6 +170,17 @@ pub enum Event {
     },
     /// The disk cache found, missed, stored, removed or could not write something.
     DiskCache(Activity),
+    /// Frozen inputs were prepared and packed, because they are new or have changed.
+    Frozen {
+        /// How many are frozen.
+        inputs: usize,
+        /// Bytes of values computed from them.
+        prepared_bytes: usize,
+        /// Bytes of their packed copies.
+        packed_bytes: usize,
+        /// How long it took.
+        took: Duration,
+    },
     /// Work that a different layout or dtype would have saved.
     Slow {
         /// What was done and why.
@@ -190,7 +201,7 @@ impl Event {
             Event::DiskCache(_) => Category::Cache,
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
-            Event::Slow { .. } => Category::Perf,
+            Event::Slow { .. } | Event::Frozen { .. } => Category::Perf,
             Event::Guarded { .. } => Category::Guards,
             Event::Recompile { .. } => Category::Recompiles,
             Event::GraphBreak { .. } => Category::Breaks,
@@ -232,6 +243,10 @@ impl fmt::Display for Event {
             Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::DiskCache(activity) => activity.fmt(f),
+            Event::Frozen { inputs, prepared_bytes, packed_bytes, took } => write!(
+                f,
+                "prepared {inputs} frozen inputs: {prepared_bytes} bytes of values, {packed_bytes} bytes packed, in {took:.1?}"
+            ),
             Event::ProgramRun { launches, took } => write!(f, "ran {launches} launches in {took:.1?}"),
         }?;
         if let Some(at) = self.at() {

@@ -230,7 +230,7 @@ pub(crate) fn view(tensor: &Tensor) -> InputView<'_> {
 }
 
 /// An error of a run, at the line of the op that failed where that is known.
-fn locate(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
+pub(crate) fn locate(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
     use kiln_runtime::{Error as Cause, LaunchError};
     match cause {
         Cause::Launch { op, cause: LaunchError::IndexOutOfRange { index, size }, at: line } => {

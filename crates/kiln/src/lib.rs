@@ -30,6 +30,7 @@ mod display;
 pub mod eager;
 pub mod element;
 pub mod error;
+pub mod freeze;
 mod functional;
 mod gather;
 pub mod index;
@@ -58,6 +59,7 @@ pub use create::Nested;
 pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
 pub use error::{Error, Result, Value};
+pub use freeze::{FreezeOptions, FrozenGraph, FrozenMemory};
 pub use index::{Ellipsis, Index, Indices, step};
 /// Makes a struct or an enum of bundles a [`trait@Bundle`].
 ///

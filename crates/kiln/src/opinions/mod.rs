@@ -12,6 +12,7 @@ pub use layouts::LayoutChoice;
 
 use crate::Tensor;
 use crate::compile::{CompileOptions, CompiledGraph};
+use crate::freeze::{FreezeOptions, FrozenGraph};
 use envelope::{Envelope, RangeWatch};
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
 use kiln_kernels::{InputLayout, Numerics};
@@ -94,6 +95,8 @@ pub struct Question {
     pub layout: LayoutChoice,
     /// Ask only the compiled program.
     pub skip_eager: bool,
+    /// Inputs that the compiled program may take as frozen; empty for none.
+    pub frozen: Vec<bool>,
 }
 
 /// Asks all three on one set of inputs.
@@ -143,6 +146,15 @@ pub fn ask(
             let layouts: Vec<InputLayout> = tensors.iter().map(InputLayout::from).collect();
             let symbolic = graph.inputs().iter().any(|&id| graph.ty(id).fixed_shape().is_none());
             let layouts = if symbolic { vec![] } else { layouts };
+            if question.frozen.contains(&true) {
+                let options = FreezeOptions { compile: question.options.clone(), ..Default::default() };
+                let frozen =
+                    FrozenGraph::new(graph, &layouts, &question.frozen, &options).map_err(|e| e.to_string())?;
+                let inputs: Vec<&Tensor> = tensors.iter().collect();
+                let versions = vec![0; frozen.frozen().len()];
+                let outputs = frozen.run(&inputs, &versions).map_err(|e| e.to_string())?;
+                return outputs.iter().map(layouts::to_host).collect();
+            }
             let compiled = CompiledGraph::new(graph, &layouts, &question.options).map_err(|e| e.to_string())?;
             compiled.run(&tensors).map_err(|e| e.to_string())?
         }

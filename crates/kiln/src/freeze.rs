@@ -1,0 +1,367 @@
+//! Graphs with frozen inputs: what depends on weights alone is computed once, products that share an operand become one, and
+//! weights lie in memory as the backend reads them fastest. Weights stay arguments: a call that brings another version of
+//! one does all of this again, and only that.
+//!
+//! ```text
+//!  Graph ──merge_products──▶ ──split_frozen──▶ prepare:  weights ──▶ values           once a version
+//!                                         │    packer:   weights, values ──▶ panels   once a version
+//!                                         └──▶ main:     arguments, values, panels ──▶ outputs
+//! ```
+
+use crate::compile::{CompileOptions, locate, view};
+use crate::layout::Layout;
+use crate::{Error, Result, Tensor, capture};
+use kiln_ir::{Graph, Source};
+use kiln_kernels::InputLayout;
+use kiln_passes::{MainInput, SplitOptions, merge_products, split_frozen};
+use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::{Buffer, InputView, Packer, Produced, Program};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+/// Choices beyond the defaults for [`FrozenGraph::new`].
+#[derive(Debug, Clone)]
+pub struct FreezeOptions {
+    /// How both halves are compiled.
+    pub compile: CompileOptions,
+    /// Make one product of those that share their left operand.
+    pub merge: bool,
+    /// Let the backend pack weights.
+    pub pack: bool,
+    /// How much larger than the weights a value made of them may be; see [`SplitOptions::growth`].
+    pub growth: usize,
+}
+
+impl Default for FreezeOptions {
+    fn default() -> FreezeOptions {
+        let growth = SplitOptions::default().growth;
+        FreezeOptions { compile: CompileOptions::default(), merge: true, pack: true, growth }
+    }
+}
+
+/// A graph compiled with some of its inputs frozen. Calls from many threads are fine.
+///
+/// ```
+/// use kiln::freeze::{FreezeOptions, FrozenGraph};
+/// use kiln::{DType, Device, Tensor, ir::Graph};
+/// let graph = Graph::parse("graph(%0: f32[n], %1: f32[1]) {
+///   %2: f32[1] = exp %1
+///   %3: f32[n] = expand %2
+///   %4: f32[n] = mul %0, %3
+///   return %4
+/// }").unwrap();
+/// let frozen = FrozenGraph::new(&graph, &[], &[false, true], &FreezeOptions::default())?;
+/// let x = Tensor::ones(3, DType::F32, Device::Cpu)?;
+/// let w = Tensor::zeros(1, DType::F32, Device::Cpu)?;
+/// let y = frozen.run(&[&x, &w], &[0])?.remove(0);
+/// assert_eq!(y.to_vec::<f32>()?, [1.0; 3]);
+/// frozen.run(&[&x, &w], &[0])?;
+/// assert_eq!(frozen.memory().prepares, 1);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub struct FrozenGraph {
+    main: Program,
+    prepare: Option<Program>,
+    packer: Packer,
+    /// The frozen inputs, in order: versions are theirs.
+    frozen: Vec<usize>,
+    inputs: usize,
+    prepare_inputs: Vec<usize>,
+    /// Where the inputs of the main program came from before packing.
+    unpacked: Vec<MainInput>,
+    /// Where they come from now.
+    arguments: Vec<Argument>,
+    ready: RwLock<Option<Arc<Ready>>>,
+    making: Mutex<()>,
+    prepares: AtomicU64,
+    memory: FrozenMemory,
+}
+
+/// Where an input of the main program comes from.
+#[derive(Debug, Clone, Copy)]
+enum Argument {
+    Given(usize),
+    Prepared(usize),
+    Packed(usize),
+}
+
+/// What was made of one set of weights.
+struct Ready {
+    versions: Vec<u64>,
+    /// Only those that the main program reads.
+    prepared: Vec<Option<Tensor>>,
+    packed: Vec<Buffer>,
+}
+
+/// What freezing costs and what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrozenMemory {
+    /// Bytes of packed weights.
+    pub packed_bytes: usize,
+    /// Bytes of other values that were computed from weights and are kept.
+    pub prepared_bytes: usize,
+    /// Weights that are not read as they lie any more: their own memory could go.
+    pub unread: usize,
+    /// Products that went into others.
+    pub merged: usize,
+    /// How often weights were prepared and packed: once for each set of versions.
+    pub prepares: u64,
+}
+
+impl FrozenGraph {
+    /// Compiles a graph for inputs that lie in memory as `layouts` say (an empty list means row-major) and of which those are
+    /// frozen for which `frozen` says so. Inputs that the graph updates cannot be and are taken as they come.
+    #[track_caller]
+    pub fn new(
+        graph: &Graph,
+        layouts: &[InputLayout],
+        frozen: &[bool],
+        options: &FreezeOptions,
+    ) -> Result<FrozenGraph> {
+        let at = Source::caller();
+        graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        if layouts.is_empty() {
+            let layouts: Vec<InputLayout> =
+                graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+            return FrozenGraph::new_at(graph.clone(), &layouts, frozen, options, &at);
+        }
+        FrozenGraph::new_at(graph.clone(), layouts, frozen, options, &at)
+    }
+
+    /// Compiles a graph that is known to be valid.
+    pub(crate) fn new_at(
+        graph: Graph,
+        layouts: &[InputLayout],
+        frozen: &[bool],
+        options: &FreezeOptions,
+        at: &Source,
+    ) -> Result<FrozenGraph> {
+        let broken = |cause| Error::Graph { cause: Box::new(cause) };
+        let passes =
+            |graph| kiln_passes::run(graph).map_err(|cause| Error::Passes { cause: Box::new(cause), at: at.clone() });
+        let failed = |cause| Error::Runtime { op: "freeze".into(), cause: Box::new(cause), at: at.clone() };
+        let mut graph = passes(graph)?;
+        let cut = SplitOptions { growth: options.growth };
+        let mut merged = 0;
+        if options.merge {
+            let products = merge_products(&graph, frozen, &cut).map_err(broken)?;
+            merged = products.groups.iter().map(|members| members - 1).sum();
+            if merged > 0 {
+                graph = passes(products.graph)?;
+            }
+        }
+        let split = split_frozen(&graph, frozen, &cut).map_err(broken)?;
+        let backend = crate::backend(options.compile.device);
+        let build = |graph: &Graph, layouts: &[InputLayout]| {
+            Program::build(graph, layouts, backend.clone(), &options.compile.schedule).map_err(failed)
+        };
+        let layout = |input: usize| layouts.get(input).cloned();
+        let prepare = match split.prepare.outputs() {
+            [] => None,
+            _ => {
+                let layouts: Option<Vec<InputLayout>> = split.prepare_inputs.iter().map(|&i| layout(i)).collect();
+                Some(build(&split.prepare, &layouts.unwrap_or_default())?)
+            }
+        };
+        let from = split.main_inputs.iter().zip(split.main.inputs());
+        let main_layouts: Option<Vec<InputLayout>> = from
+            .map(|(from, &id)| match *from {
+                MainInput::Given(input) => layout(input),
+                MainInput::Prepared(_) => Some(InputLayout::contiguous(split.main.ty(id))),
+            })
+            .collect();
+        let main = build(&split.main, &main_layouts.unwrap_or_default())?;
+        let is_frozen = |from: &MainInput| match *from {
+            MainInput::Given(input) => frozen.get(input) == Some(&true),
+            MainInput::Prepared(_) => true,
+        };
+        let can_pack: Vec<bool> = split.main_inputs.iter().map(|from| options.pack && is_frozen(from)).collect();
+        let (main, packer) = main.pack(&can_pack).map_err(failed)?;
+        let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
+            MainInput::Given(input) => Argument::Given(input),
+            MainInput::Prepared(value) => Argument::Prepared(value),
+        });
+        let arguments: Vec<Argument> = kept.chain((0..packer.sources().len()).map(Argument::Packed)).collect();
+        let frozen: Vec<usize> = (0..graph.inputs().len()).filter(|&i| frozen.get(i) == Some(&true)).collect();
+        let bytes = |value: usize| {
+            let shape = split.prepare.ty(split.prepare.outputs()[value].node);
+            shape.elements().as_const().and_then(|n| shape.dtype.bytes_for(n as usize)).unwrap_or(0)
+        };
+        let is_read =
+            |&&input: &&usize| arguments.iter().any(|a| matches!(a, Argument::Given(given) if *given == input));
+        let memory = FrozenMemory {
+            packed_bytes: packer.bytes(),
+            prepared_bytes: arguments
+                .iter()
+                .map(|argument| match argument {
+                    Argument::Prepared(value) => bytes(*value),
+                    _ => 0,
+                })
+                .sum(),
+            unread: frozen.iter().filter(|input| !is_read(input)).count(),
+            merged,
+            prepares: 0,
+        };
+        Ok(FrozenGraph {
+            main,
+            prepare,
+            packer,
+            frozen,
+            inputs: graph.inputs().len(),
+            prepare_inputs: split.prepare_inputs,
+            unpacked: split.main_inputs,
+            arguments,
+            ready: RwLock::default(),
+            making: Mutex::default(),
+            prepares: AtomicU64::new(0),
+            memory,
+        })
+    }
+
+    /// The program that every call runs. Its inputs are not those of the graph.
+    pub fn program(&self) -> &Program {
+        &self.main
+    }
+
+    /// The program that runs when a weight has changed, if there is anything to compute then.
+    pub fn prepare_program(&self) -> Option<&Program> {
+        self.prepare.as_ref()
+    }
+
+    /// What freezing costs, and how often it was done.
+    pub fn memory(&self) -> FrozenMemory {
+        FrozenMemory { prepares: self.prepares.load(Ordering::Relaxed), ..self.memory }
+    }
+
+    /// The inputs that are frozen, in order. [`FrozenGraph::run`] wants a version of each.
+    pub fn frozen(&self) -> &[usize] {
+        &self.frozen
+    }
+
+    /// Forgets what was made of the weights, and frees it.
+    pub fn clear(&self) {
+        *self.ready.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Runs the graph on its inputs, all of them; those that it updates are copied, and the new values come out. `versions`
+    /// has a number for each frozen input ([`FrozenGraph::frozen`]) that changes whenever the input's elements do.
+    #[track_caller]
+    pub fn run(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        if self.main.updates().is_empty() {
+            return self.run_at(inputs, versions, &at);
+        }
+        let mut copies = Vec::new();
+        for &updated in self.main.updates() {
+            if let Some(Argument::Given(input)) = self.arguments.get(updated).copied()
+                && let Some(tensor) = inputs.get(input)
+            {
+                copies.push((input, tensor.duplicate(&at)?));
+            }
+        }
+        let mut inputs = inputs.to_vec();
+        copies.iter().for_each(|(input, copy)| inputs[*input] = copy);
+        self.run_at(&inputs, versions, &at)
+    }
+
+    /// Runs the graph on its inputs; those that it updates are written in place.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of the inputs that the graph updates meanwhile, and none of it is given as another input.
+    #[track_caller]
+    pub unsafe fn run_updating(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Vec<Tensor>> {
+        self.run_at(inputs, versions, &Source::caller())
+    }
+
+    /// Runs the graph. Updated inputs are the caller's to give away.
+    fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(capture::break_at("runs a frozen graph", at));
+        }
+        let wrong = |cause| locate("run", cause, at);
+        if inputs.len() != self.inputs {
+            return Err(wrong(kiln_runtime::Error::InputCount { expected: self.inputs, got: inputs.len() }));
+        }
+        if versions.len() != self.frozen.len() {
+            return Err(wrong(kiln_runtime::Error::VersionCount { expected: self.frozen.len(), got: versions.len() }));
+        }
+        let ready = self.ready(inputs, versions).map_err(wrong)?;
+        let argument = |argument: &Argument| match *argument {
+            Argument::Given(input) => view(inputs[input]),
+            Argument::Prepared(value) => view(ready.prepared(value)),
+            Argument::Packed(number) => self.packer.view(number, &ready.packed[number]),
+        };
+        let views: Vec<InputView<'_>> = self.arguments.iter().map(argument).collect();
+        // SAFETY: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen inputs,
+        // prepared values and panels are never updated.
+        let produced = unsafe { self.main.run_updating(&views, &[]) }.map_err(wrong)?;
+        let shapes = self.main.output_shapes(&views).map_err(wrong)?;
+        let outputs = produced.into_iter().zip(shapes).zip(self.main.output_types());
+        let tensor = |((produced, shape), ty): ((Produced, Vec<usize>), &kiln_ir::TensorType)| match produced {
+            Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype),
+            Produced::Input(number) => match self.arguments[number] {
+                Argument::Given(input) => inputs[input].clone(),
+                Argument::Prepared(value) => ready.prepared(value).clone(),
+                Argument::Packed(_) => unreachable!("no output of a graph is a packed input"),
+            },
+        };
+        Ok(outputs.map(tensor).collect())
+    }
+
+    /// What was made of these versions of the weights, made now if need be.
+    fn ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
+        if let Some(ready) = self.made(versions) {
+            return Ok(ready);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ready) = self.made(versions) {
+            return Ok(ready);
+        }
+        let start = Instant::now();
+        let mut prepared: Vec<Option<Tensor>> = Vec::new();
+        if let Some(program) = &self.prepare {
+            let views: Vec<InputView<'_>> = self.prepare_inputs.iter().map(|&input| view(inputs[input])).collect();
+            let shapes = program.output_shapes(&views)?;
+            let outputs = program.run(&views)?.into_iter().zip(shapes).zip(program.output_types());
+            for ((produced, shape), ty) in outputs {
+                prepared.push(match produced {
+                    Produced::Buffer(buffer) => Some(Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype)),
+                    Produced::Input(input) => Some(inputs[self.prepare_inputs[input]].clone()),
+                });
+            }
+        }
+        let mut ready = Ready { versions: versions.to_vec(), prepared, packed: Vec::new() };
+        ready.packed = self.packer.pack(&|input| match self.unpacked[input] {
+            MainInput::Given(input) => view(inputs[input]),
+            MainInput::Prepared(value) => view(ready.prepared(value)),
+        })?;
+        for value in 0..ready.prepared.len() {
+            if !self.arguments.iter().any(|a| matches!(a, Argument::Prepared(read) if *read == value)) {
+                ready.prepared[value] = None;
+            }
+        }
+        self.prepares.fetch_add(1, Ordering::Relaxed);
+        event::emit(Category::Perf, || Event::Frozen {
+            inputs: self.frozen.len(),
+            prepared_bytes: self.memory.prepared_bytes,
+            packed_bytes: self.memory.packed_bytes,
+            took: start.elapsed(),
+        });
+        let ready = Arc::new(ready);
+        *self.ready.write().unwrap_or_else(PoisonError::into_inner) = Some(ready.clone());
+        Ok(ready)
+    }
+
+    fn made(&self, versions: &[u64]) -> Option<Arc<Ready>> {
+        let ready = self.ready.read().unwrap_or_else(PoisonError::into_inner);
+        ready.as_ref().filter(|ready| ready.versions == versions).cloned()
+    }
+}
+
+impl Ready {
+    /// A value that the main program reads.
+    fn prepared(&self, value: usize) -> &Tensor {
+        self.prepared[value].as_ref().expect("values that are read are kept")
+    }
+}

@@ -1,0 +1,243 @@
+//! Frozen graphs: the same answers, weights prepared and packed once a version, by whichever thread comes first.
+
+use kiln::opinions::{self, LayoutChoice, Question};
+use kiln::runtime::Program;
+use kiln::runtime::event::{self, Category};
+use kiln::{CompiledGraph, DType, Device, FreezeOptions, FrozenGraph, Tensor};
+use kiln_ir::{Graph, HostTensor, generate, shrink};
+use kiln_kernels::kernel::KernelBody;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+
+/// x·Wqᵀ + bq, x·Wkᵀ + bk with different widths, a product with weights that are dequantised, and one with bf16 weights.
+const BLOCK: &str = "graph(%0: f32[b, 64], %1: f32[96, 64], %2: f32[40, 64], %3: f32[96], %4: f32[40], %5: i8[64, 48], %6: f32[48], %7: bf16[136, 64]) {
+  %8: f32[b, 96] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %9: f32[1, 96] = reshape %3
+  %10: f32[b, 96] = expand %9
+  %11: f32[b, 96] = add %8, %10
+  %12: f32[b, 40] = dot %0, %2 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %13: f32[1, 40] = reshape %4
+  %14: f32[b, 40] = expand %13
+  %15: f32[b, 40] = add %12, %14
+  %16: f32[64, 48] = cast %5
+  %17: f32[1, 48] = reshape %6
+  %18: f32[64, 48] = expand %17
+  %19: f32[64, 48] = mul %16, %18
+  %20: f32[b, 48] = dot %0, %19 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  %21: f32[136, 64] = cast %7
+  %22: f32[b, 136] = dot %0, %21 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  return %11, %15, %20, %22
+}";
+
+const FROZEN: [bool; 8] = [false, true, true, true, true, true, true, true];
+
+fn block() -> Graph {
+    Graph::parse(BLOCK).unwrap()
+}
+
+fn tensors(graph: &Graph, rows: usize, seed: u64) -> Vec<Tensor> {
+    let fixed = graph.specialise(&|_| Some(rows.into())).unwrap();
+    let place = |host: &HostTensor| Tensor::from_bytes(host.bytes(), host.shape(), host.dtype(), Device::Cpu).unwrap();
+    let hosts: Vec<HostTensor> = generate::inputs(&fixed, seed);
+    // Ordinary numbers: the generator also makes infinities.
+    hosts
+        .iter()
+        .enumerate()
+        .map(|(i, host)| {
+            let count = host.elements() as u64;
+            let number = |n: u64| ((n * 2_654_435_761 + seed * 97 + i as u64 * 13) % 1009) as f64 / 504.5 - 1.0;
+            let scale = if host.dtype() == DType::I8 { 100.0 } else { 1.0 };
+            let values: Vec<f64> = (0..count).map(|n| (number(n) * scale).trunc() + number(n).fract()).collect();
+            let values: Vec<f64> = values.iter().map(|v| if scale > 1.0 { v.trunc() } else { *v }).collect();
+            place(&HostTensor::from_f64(host.dtype(), host.shape(), &values).unwrap())
+        })
+        .collect()
+}
+
+fn close(a: &[Tensor], b: &[Tensor]) -> bool {
+    let near = |a: &Tensor, b: &Tensor| {
+        let (a, b) = (a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
+        let scale = b.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+        a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * scale)
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| near(a, b))
+}
+
+fn products(program: &Program) -> usize {
+    program.steps().iter().filter(|step| matches!(step.kernel().body, KernelBody::Matmul(_))).count()
+}
+
+fn run(frozen: &FrozenGraph, inputs: &[Tensor], versions: &[u64]) -> Vec<Tensor> {
+    frozen.run(&inputs.iter().collect::<Vec<_>>(), versions).unwrap()
+}
+
+#[test]
+fn a_block_gives_what_it_gives_unfrozen() {
+    let graph = block();
+    let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let memory = frozen.memory();
+    assert_eq!(memory.merged, 1, "q and k are one product");
+    assert!(memory.packed_bytes >= (136 * 64 + 48 * 64) * 4 + 136 * 64 * 2, "{memory:?}");
+    assert_eq!(memory.prepared_bytes, 136 * 4, "only the biases are kept beside the panels");
+    assert_eq!(memory.unread, 7, "no weight is read as it lies");
+    assert_eq!((products(frozen.program()), products(plain.program())), (3, 4));
+    for rows in [1, 2, 3, 5, 16, 33, 130, 0] {
+        let inputs = tensors(&graph, rows, 3);
+        assert!(close(&run(&frozen, &inputs, &[0; 7]), &plain.run(&inputs).unwrap()), "{rows} rows");
+    }
+    assert_eq!(frozen.memory().prepares, 1);
+}
+
+#[test]
+fn every_part_can_be_left_out() {
+    let graph = block();
+    let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+    let inputs = tensors(&graph, 20, 3);
+    let want = plain.run(&inputs).unwrap();
+    for (merge, pack, growth) in [(false, true, 4), (true, false, 4), (true, true, 1), (false, false, 1)] {
+        let options = FreezeOptions { merge, pack, growth, ..Default::default() };
+        let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &options).unwrap();
+        assert!(close(&run(&frozen, &inputs, &[0; 7]), &want), "{options:?}");
+        let memory = frozen.memory();
+        assert_eq!((memory.merged > 0, memory.packed_bytes > 0), (merge, pack), "{memory:?}");
+        let packed = frozen.program().steps().iter().any(|step| !step.variant().is_default());
+        assert_eq!(packed, pack);
+    }
+}
+
+#[test]
+fn a_changed_weight_is_packed_again_and_only_then() {
+    let graph = block();
+    let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let mut inputs = tensors(&graph, 9, 1);
+    let mut versions = [0u64; 7];
+    let before = run(&frozen, &inputs, &versions);
+    // Another x is no reason.
+    inputs[0] = tensors(&graph, 9, 2).swap_remove(0);
+    run(&frozen, &inputs, &versions);
+    assert_eq!(frozen.memory().prepares, 1);
+    for changed in 1..8 {
+        inputs[changed] = tensors(&graph, 9, 2).swap_remove(changed);
+        versions[changed - 1] += 1;
+        let got = run(&frozen, &inputs, &versions);
+        assert!(close(&got, &plain.run(&inputs).unwrap()), "input {changed} changed");
+        assert!(!close(&got, &before));
+        run(&frozen, &inputs, &versions);
+        assert_eq!(frozen.memory().prepares, 1 + changed as u64);
+    }
+    frozen.clear();
+    run(&frozen, &inputs, &versions);
+    assert_eq!(frozen.memory().prepares, 9);
+}
+
+#[test]
+fn many_threads_pack_once_and_get_what_their_weights_give() {
+    let graph = block();
+    let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let sets: Vec<Vec<Tensor>> = (0..2).map(|seed| tensors(&graph, 7, seed)).collect();
+    let want: Vec<Vec<Tensor>> = sets.iter().map(|inputs| plain.run(inputs).unwrap()).collect();
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                barrier.wait();
+                for _ in 0..20 {
+                    assert!(close(&run(&frozen, &sets[0], &[0; 7]), &want[0]));
+                }
+                barrier.wait();
+                assert_eq!(frozen.memory().prepares, 1);
+                barrier.wait();
+                // Both sets of weights at once: each call gets its own.
+                for turn in 0..20 {
+                    let set = turn % 2;
+                    assert!(close(&run(&frozen, &sets[set], &[set as u64; 7]), &want[set]));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn caches_are_updated_in_place_beside_frozen_weights() {
+    let text = "graph(%0: f32[4, 64], %1: f32[64, 64], %2: f32[4, 64]) {
+  %3: f32[4, 64] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %4: f32[4, 64] = add %2, %3
+  %5: f32[4, 64] = mul %4, %0
+  return %5, %4 -> input 2
+}";
+    let graph = Graph::parse(text).unwrap();
+    let inputs = tensors(&graph, 4, 5);
+    let want = kiln::run_eagerly(&graph, &inputs).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &[false, true, true], &FreezeOptions::default()).unwrap();
+    assert_eq!(frozen.frozen(), [1, 2]);
+    let cache = inputs[2].to_vec::<f32>().unwrap();
+    assert!(close(&run(&frozen, &inputs, &[0, 0]), &want));
+    assert_eq!(inputs[2].to_vec::<f32>().unwrap(), cache, "run leaves its inputs alone");
+    let refs: Vec<&Tensor> = inputs.iter().collect();
+    // SAFETY: the cache is this test's alone.
+    let got = unsafe { frozen.run_updating(&refs, &[0, 0]) }.unwrap();
+    assert!(close(&got, &want));
+    assert!(close(&[inputs[2].clone()], &want[1..]), "the cache was written in place");
+}
+
+#[test]
+fn wrong_calls_are_errors() {
+    let graph = block();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let inputs = tensors(&graph, 3, 0);
+    let refs: Vec<&Tensor> = inputs.iter().collect();
+    let text = frozen.run(&refs, &[0; 3]).unwrap_err().to_string();
+    assert!(text.contains("7 frozen inputs, but 3 versions"), "{text}");
+    let text = frozen.run(&refs[..5], &[0; 7]).unwrap_err().to_string();
+    assert!(text.contains("takes 8 inputs, not 5"), "{text}");
+    let narrow = Tensor::zeros([96, 32], DType::F32, Device::Cpu).unwrap();
+    let mut wrong = refs.clone();
+    wrong[1] = &narrow;
+    assert!(frozen.run(&wrong, &[0; 7]).is_err());
+    // A failed call leaves nothing behind.
+    assert_eq!(frozen.memory().prepares, 0);
+    frozen.run(&refs, &[0; 7]).unwrap();
+}
+
+#[test]
+fn packing_is_told() {
+    let graph = block();
+    let heard = Arc::new(AtomicUsize::new(0));
+    let into = heard.clone();
+    let listening = event::listen(&[Category::Perf], move |event| {
+        if event.to_string().starts_with("prepared 7 frozen inputs: 544 bytes of values") {
+            into.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let inputs = tensors(&graph, 3, 0);
+    run(&frozen, &inputs, &[0; 7]);
+    drop(listening);
+    assert!(heard.load(Ordering::Relaxed) >= 1);
+}
+
+#[test]
+fn random_graphs_agree_with_the_interpreter() {
+    let count = std::env::var("KILN_FUZZ_GRAPHS").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
+    for seed in 7_000_000..7_000_000 + count {
+        let options = generate::Options { symbolic: seed % 2 == 1, ..Default::default() };
+        let graph = generate::graph(seed, &options);
+        let layout =
+            if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 2 % 4) as usize] };
+        let frozen = |graph: &Graph| {
+            let mask = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (0..graph.inputs().len()).map(|i| mask >> (i % 64) & 1 == 1).collect::<Vec<bool>>()
+        };
+        let disagree = |graph: &Graph| {
+            let question = Question { layout, skip_eager: true, frozen: frozen(graph), ..Default::default() };
+            opinions::compare(graph, &generate::inputs(graph, seed), &question).err()
+        };
+        if disagree(&graph).is_some() {
+            let small = shrink::shrink(graph, &mut |candidate| disagree(candidate).is_some());
+            panic!("seed {seed}: {}\n{small}", disagree(&small).expect("shrinking keeps the disagreement"));
+        }
+    }
+}
