@@ -7,6 +7,7 @@ mod forward;
 mod packed;
 mod peer;
 mod report;
+mod train;
 
 use crate::Outcome;
 use cases::Case;
@@ -64,6 +65,8 @@ enum What {
     Attention,
     /// Forward passes: MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
     Forward,
+    /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
+    Train,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -81,12 +84,14 @@ pub fn run(arguments: &Arguments) -> Outcome {
         given => given.to_vec(),
     };
     let python = arguments.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into());
+    let script = if matches!(arguments.what, What::Train) { train::PEER } else { peer::SCRIPT };
     let mut peer = match arguments.peer {
-        Some(Peer::Torch) => Some(TorchPeer::start(&python)?),
+        Some(Peer::Torch) => Some(TorchPeer::start(&python, script)?),
         None => None,
     };
     let all = match arguments.what {
         What::Forward => return forward::run(arguments, &threads, peer),
+        What::Train => return train::run(arguments, &threads, peer),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),
         What::Attention => cases::attention(&threads),

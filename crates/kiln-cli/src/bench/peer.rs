@@ -46,12 +46,15 @@ pub struct TorchPeer {
     pub version: String,
 }
 
+/// Times calls of functions.
+pub const SCRIPT: &str = concat!(include_str!("torch_models.py"), include_str!("torch_peer.py"));
+
 impl TorchPeer {
-    /// Starts `python` on the embedded scripts.
-    pub fn start(python: &str) -> Result<TorchPeer, PeerError> {
+    /// Starts `python` on a script that answers requests.
+    pub fn start(python: &str, script: &str) -> Result<TorchPeer, PeerError> {
         let start = |cause| PeerError::Start { python: python.to_owned(), cause };
         let mut child = Command::new(python)
-            .args(["-u", "-c", concat!(include_str!("torch_models.py"), include_str!("torch_peer.py"))])
+            .args(["-u", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
