@@ -71,6 +71,17 @@ impl Tensor {
         Tensor(Arc::new(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape }))
     }
 
+    /// This tensor with another tape; a fresh one without another handle is not copied.
+    pub(crate) fn into_taped(mut self, tape: Tape) -> Tensor {
+        match Arc::get_mut(&mut self.0) {
+            Some(inner) => {
+                inner.tape = Some(tape);
+                self
+            }
+            None => self.with_tape(Some(tape)),
+        }
+    }
+
     /// The same elements without a tape.
     pub(crate) fn detached(&self) -> Tensor {
         if self.0.tape.is_some() { self.with_tape(None) } else { self.clone() }

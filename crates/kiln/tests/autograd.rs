@@ -399,3 +399,20 @@ fn threads_add_to_one_variable() -> Result<()> {
     assert_eq!(grad(&w), [200., 400.]);
     Ok(())
 }
+
+#[test]
+fn a_gradient_can_be_compiled() -> Result<()> {
+    let f = |x: &Tensor| (x.reshape([2, 2])?.t()?.softmax(-1)? * x.i(1..2)?.detach())?.square()?.sum(..);
+    let eager = kiln::grad(f);
+    let options = kiln::Options { fullgraph: true, ..Default::default() };
+    let compiled = kiln::compile_with(kiln::grad(f), options.clone());
+    let second = kiln::compile_with(kiln::grad(move |x: &Tensor| kiln::grad(f)(x)?.square()?.sum(..)), options);
+    let second_eager = kiln::grad(move |x: &Tensor| kiln::grad(f)(x)?.square()?.sum(..));
+    for x in [[0.3f64, -1.2, 0.7, 2.0], [1.0, 0.5, -0.5, 0.0]] {
+        let x = Tensor::new(x, Device::Cpu)?;
+        assert!(compiled.call(&x)?.allclose(&eager(&x)?, 1e-12, 1e-12)?);
+        assert!(second.call(&x)?.allclose(&second_eager(&x)?, 1e-12, 1e-12)?);
+    }
+    assert_eq!(compiled.stats().compiles, 1);
+    Ok(())
+}

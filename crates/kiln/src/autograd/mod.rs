@@ -27,7 +27,6 @@ pub use functions::{grad, value_and_grad};
 pub(crate) use rule::Rule;
 pub(crate) use tape::Tape;
 
-use crate::capture;
 use crate::{Error, Result, Tensor};
 use backward::{Targets, alias, walk};
 use kiln_ir::Source;
@@ -74,7 +73,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn requires_grad(&self) -> Tensor {
-        if self.has_tape() || !is_differentiable(self.dtype()) || self.is_traced() {
+        if self.has_tape() || !is_differentiable(self.dtype()) {
             return self.clone();
         }
         alias(self, &Source::caller())
@@ -117,9 +116,6 @@ impl Tensor {
     }
 
     fn backward_at(&self, seed: Tensor, at: &Source) -> Result<()> {
-        if self.is_traced() {
-            return Err(capture::break_at("asks for gradients", at));
-        }
         let tape = self.tape().ok_or_else(|| Error::NoTape { op: "backward", at: at.clone() })?;
         tape::with_enabled(false, || walk(tape, seed, &Targets::Variables, self.device(), at))?;
         tape.node.release();
@@ -154,9 +150,6 @@ impl Tensor {
     }
 
     fn gradients_at(&self, seed: Tensor, by: &[&Tensor], at: &Source) -> Result<Gradients> {
-        if self.is_traced() {
-            return Err(capture::break_at("asks for gradients", at));
-        }
         let missing = || Error::NoTape { op: "gradients", at: at.clone() };
         let tape = self.tape().ok_or_else(missing)?;
         let places: Vec<Tape> = by.iter().map(|t| t.tape().cloned().ok_or_else(missing)).collect::<Result<_>>()?;

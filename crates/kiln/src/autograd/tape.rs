@@ -130,7 +130,7 @@ pub(crate) fn record(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>
     };
     let node = Node::new(Kind::Operation { rule, saved, at: at.clone() }, edges);
     let place = |(result, (tensor, carries)): (usize, (Tensor, bool))| {
-        if carries { tensor.with_tape(Some(Tape { node: node.clone(), result })) } else { tensor }
+        if carries { tensor.into_taped(Tape { node: node.clone(), result }) } else { tensor }
     };
     Ok(results.into_iter().zip(carries).enumerate().map(place).collect())
 }
@@ -141,7 +141,7 @@ pub(crate) fn record_view(op: Op, operand: &Tensor, view: Tensor, at: &Source) -
     let Some(edge) = edge(operand) else { return view };
     let kind = Kind::View { op, dtype: operand.dtype(), shape: operand.shape().to_vec(), at: at.clone() };
     let node = Node::new(kind, vec![Some(edge)]);
-    view.with_tape(Some(Tape { node, result: 0 }))
+    view.into_taped(Tape { node, result: 0 })
 }
 
 fn edge(tensor: &Tensor) -> Option<Tape> {

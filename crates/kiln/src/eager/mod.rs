@@ -123,7 +123,13 @@ pub(crate) fn run(
         return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
     }
     if capture::is_active() || operands.iter().any(|t| t.is_traced()) {
-        return capture::record(what, operands, device, write, at);
+        let results = capture::record(what, operands, device, write, at)?;
+        if !tape::is_recorded(operands) {
+            return Ok(results);
+        }
+        // The gradient will be recorded from the same rule; what it computes again of the operation is found to be the same.
+        let graph = graph(what, operands.iter().map(|t| t.ty()).collect(), write, at)?;
+        return tape::record(Arc::new(Rule::new(graph, name)), operands, results, at);
     }
     let program = program(what, operands, device, write, at)?;
     let results = program.compiled.run_at(name, operands, at).map_err(|error| relocate(what, error, at))?;
