@@ -181,6 +181,13 @@ pub enum Event {
         /// How long it took.
         took: Duration,
     },
+    /// What became of work on another thread, or of a measurement.
+    Remark {
+        /// In words.
+        text: String,
+        /// The user's line.
+        at: Source,
+    },
     /// Work that a different layout or dtype would have saved.
     Slow {
         /// What was done and why.
@@ -197,7 +204,8 @@ impl Event {
             Event::KernelCompiled { .. }
             | Event::ProgramBuilt { .. }
             | Event::Dumped { .. }
-            | Event::Verified { .. } => Category::Kernels,
+            | Event::Verified { .. }
+            | Event::Remark { .. } => Category::Kernels,
             Event::DiskCache(_) => Category::Cache,
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
@@ -213,6 +221,7 @@ impl Event {
         match self {
             Event::Fusion { at, .. }
             | Event::Slow { at, .. }
+            | Event::Remark { at, .. }
             | Event::Guarded { at, .. }
             | Event::Recompile { at, .. }
             | Event::GraphBreak { at, .. } => Some(at).filter(|at| !at.is_unknown()),
@@ -238,7 +247,7 @@ impl fmt::Display for Event {
                 write!(f, "all {kernels} kernels agree with the interpreter (checked in {took:.1?})")
             }
             Event::Verified { kernels, wrong: Some(wrong), .. } => write!(f, "of {kernels} kernels, {wrong}"),
-            Event::Fusion { text, .. } | Event::Slow { text, .. } => f.write_str(text),
+            Event::Fusion { text, .. } | Event::Slow { text, .. } | Event::Remark { text, .. } => f.write_str(text),
             Event::Guarded { guards, .. } => write!(f, "a program for {}", guards.join("; ")),
             Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),

@@ -180,12 +180,18 @@ impl CompiledGraph {
     }
 
     fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+        self.update_in(&mut inputs, at)
+    }
+
+    /// Runs a graph that updates inputs. Of each of these there is a new tensor afterwards where it could not be written in
+    /// place.
+    pub(crate) fn update_in(&self, inputs: &mut [Tensor], at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(Tensor::is_traced) {
             return Err(capture::break_at("runs a compiled graph", at));
         }
         for &updated in self.program.updates() {
             let Some(tensor) = inputs.get_mut(updated) else { continue };
-            if !tensor.is_sole_owner() {
+            if !tensor.is_sole_owner() || !tensor.buffer().is_writable() {
                 event::emit(Category::Perf, || Event::Slow {
                     text: format!(
                         "input {updated} of {:?} is shared, so its update copies it; drop the other handles first",

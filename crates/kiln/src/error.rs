@@ -349,6 +349,22 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// A captured function did something else when it was called again with the same arguments.
+    #[error(
+        "compile: the function did something else when it was called again, at {at}; it has to be a pure function of its arguments and of the tensors, variables and settings it holds"
+    )]
+    NotAFunction {
+        /// The line where it differs.
+        at: Source,
+    },
+    /// There is no program for a call, and the stance forbids to make one.
+    #[error("compile: there is no program for this call and the stance is fail_on_recompile: {guard}, at {at}")]
+    Recompile {
+        /// The guard that failed.
+        guard: String,
+        /// The line of the call.
+        at: Source,
+    },
     /// A checkpoint that cannot be read or written.
     #[error("{path}: {cause}, at {at}")]
     Safetensors {

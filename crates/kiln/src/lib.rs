@@ -53,7 +53,10 @@ mod views;
 
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
-pub use capture::{Bundle, Compiled, Dynamic, Options, compile, compile_with};
+pub use capture::{
+    Bundle, Compiled, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with, disable,
+    set_stance,
+};
 pub use compile::{CompileOptions, CompiledGraph, compile_graph};
 pub use create::Nested;
 pub use eager::{Eager, run_eagerly};

@@ -8,6 +8,7 @@ use crate::{DType, Device, Error, Result, Shape, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, Dim, NodeId, Op, Scalar, Source};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// A source of random tensors.
 ///
@@ -18,8 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// assert_eq!(a.to_vec::<f32>()?, b.to_vec::<f32>()?);
 /// # Ok::<(), kiln::Error>(())
 /// ```
+///
+/// Clones are the same generator. In a compiled function a draw takes another key at each call, the one that it would take if
+/// the function were called itself.
+#[derive(Debug, Clone)]
+pub struct Generator(Arc<State>);
+
 #[derive(Debug)]
-pub struct Generator {
+struct State {
     seed: AtomicU64,
     draws: AtomicU64,
 }
@@ -28,7 +35,7 @@ pub struct Generator {
 type Draw = fn(&mut GraphBuilder, &NodeId, &[Dim], u32, DType) -> Result<NodeId, kiln_ir::Error>;
 
 /// The generator of [`Tensor::rand`] and the like. Its first seed is fixed, so that programs repeat unless told otherwise.
-static DEFAULT: Generator = Generator::new(0);
+static DEFAULT: LazyLock<Generator> = LazyLock::new(|| Generator::new(0));
 
 /// Restarts the process's default generator.
 ///
@@ -47,27 +54,37 @@ pub fn manual_seed(seed: u64) {
 
 impl Generator {
     /// A generator with a seed.
-    pub const fn new(seed: u64) -> Generator {
-        Generator { seed: AtomicU64::new(seed), draws: AtomicU64::new(0) }
+    pub fn new(seed: u64) -> Generator {
+        Generator(Arc::new(State { seed: AtomicU64::new(seed), draws: AtomicU64::new(0) }))
+    }
+
+    /// True when both are the same generator.
+    pub fn same(&self, other: &Generator) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Starts again from another seed.
     pub fn reseed(&self, seed: u64) {
-        self.seed.store(seed, Ordering::Relaxed);
-        self.draws.store(0, Ordering::Relaxed);
+        self.0.seed.store(seed, Ordering::Relaxed);
+        self.0.draws.store(0, Ordering::Relaxed);
     }
 
-    /// A new key for one draw (SplitMix64 over seed and count). A graph has no such state.
-    fn key(&self, at: &Source) -> Result<i64> {
+    /// A new key for one draw.
+    fn key(&self, device: Device, at: &Source) -> Result<Tensor> {
         if crate::capture::is_active() {
-            return Err(crate::capture::break_at("draws random numbers", at));
+            return crate::capture::random_key(self, device, at);
         }
-        let draw = self.draws.fetch_add(1, Ordering::Relaxed);
+        self.draw_key(device, at)
+    }
+
+    /// A new key for one draw, now: SplitMix64 over seed and count.
+    pub(crate) fn draw_key(&self, device: Device, at: &Source) -> Result<Tensor> {
+        let draw = self.0.draws.fetch_add(1, Ordering::Relaxed);
         let mut z =
-            self.seed.load(Ordering::Relaxed).wrapping_add(draw.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            self.0.seed.load(Ordering::Relaxed).wrapping_add(draw.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Ok((z ^ (z >> 31)) as i64)
+        Tensor::scalar_at(Scalar::int(DType::I64, (z ^ (z >> 31)) as i64), device, at)
     }
 
     /// Draws through a graph that gets the key and the shape.
@@ -81,7 +98,7 @@ impl Generator {
         at: &Source,
     ) -> Result<Tensor> {
         check_size(name, shape, dtype, at)?;
-        let key = Tensor::scalar_at(Scalar::int(DType::I64, self.key(at)?), device, at)?;
+        let key = self.key(device, at)?;
         let dims: Vec<Dim> = shape.iter().map(|&n| n.into()).collect();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &dims);
         eager::composite(name, &[shape.into(), dtype.into()], &[&key], write, at)
@@ -172,7 +189,7 @@ impl Generator {
             let (op, name, expected) = ("dropout", "probability", "it has to be between 0 and 1");
             return Err(Error::BadArgument { op, name, value: probability.into(), expected, at });
         }
-        let key = Tensor::scalar_at(Scalar::int(DType::I64, self.key(&at)?), x.device(), &at)?;
+        let key = self.key(x.device(), &at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::dropout(b, &inputs[0], &inputs[1], 0, probability);
         eager::composite("dropout", &[probability.into()], &[x, &key], write, &at)
     }

@@ -7,7 +7,7 @@ use crate::layout::Layout;
 use crate::{DType, Device, Element, Error, Number, Result, Size, shape};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
 use kiln_runtime::Buffer;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// An n-dimensional array of one dtype on one device.
 ///
@@ -24,6 +24,21 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Tensor(Arc<Inner>);
+
+/// A handle of a tensor that does not keep it.
+pub(crate) struct Weak(std::sync::Weak<Inner>);
+
+impl Weak {
+    /// The tensor, if somebody keeps it.
+    pub(crate) fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(Tensor)
+    }
+
+    /// Whether somebody keeps it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
 
 struct Inner {
     dtype: DType,
@@ -48,6 +63,18 @@ impl Tensor {
             "{layout:?} of {dtype} in {buffer:?}"
         );
         Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer), tape: None }))
+    }
+
+    /// No elements: stands where a tensor was taken from.
+    pub(crate) fn nothing() -> Tensor {
+        static NOTHING: LazyLock<Tensor> =
+            LazyLock::new(|| Tensor::from_parts(capture::no_memory().clone(), Layout::contiguous(vec![0]), DType::U8));
+        NOTHING.clone()
+    }
+
+    /// A handle that does not keep the tensor.
+    pub(crate) fn downgrade(&self) -> Weak {
+        Weak(Arc::downgrade(&self.0))
     }
 
     /// A value of the function being captured.
@@ -85,6 +112,11 @@ impl Tensor {
     /// The same elements without a tape.
     pub(crate) fn detached(&self) -> Tensor {
         if self.0.tape.is_some() { self.with_tape(None) } else { self.clone() }
+    }
+
+    /// The same elements without a tape, and this handle gone.
+    pub(crate) fn into_detached(self) -> Tensor {
+        if self.0.tape.is_some() { self.with_tape(None) } else { self }
     }
 
     /// What an operation that changes nothing gives: this tensor, without its tape where nothing is recorded.
@@ -253,7 +285,7 @@ impl Tensor {
 
     pub(crate) fn bytes_at(&self, at: &Source) -> Result<Vec<u8>> {
         if self.is_traced() {
-            return Err(capture::break_at("reads a tensor's elements", at));
+            return capture::concrete(self, "reads a tensor's elements", at)?.bytes_at(at);
         }
         let packed = capture::paused(|| self.contiguous_at(at))?;
         let bits = self.dtype().size_in_bits();
@@ -279,7 +311,7 @@ impl Tensor {
             return Err(Error::NotOneElement { shape: self.shape().to_vec(), at });
         }
         if self.is_traced() {
-            return Err(capture::break_at("reads a tensor's element", &at));
+            return capture::concrete(self, "reads a tensor's element", &at)?.item();
         }
         let bits = self.dtype().size_in_bits();
         let first = self.layout().offset() * bits;

@@ -165,11 +165,12 @@ impl Var {
     /// The current value: a tensor, which stays as it is whatever happens to the variable.
     #[track_caller]
     pub fn get(&self) -> Tensor {
-        if capture::is_active() {
-            // The break is noted in the recording.
-            let _ = capture::break_at("reads a variable", &Source::caller());
+        if capture::is_active()
+            && let Ok(traced) = capture::read_var(self, &Source::caller())
+        {
+            return traced;
         }
-        self.lock().clone()
+        self.snapshot()
     }
 
     /// Gives it another value of its dtype, shape and device. One in row-major order is taken as it is, any other is
@@ -208,12 +209,9 @@ impl Var {
     /// The one place where a whole new value comes in; it has the variable's dtype, shape and device.
     fn replace(&self, value: Tensor, at: &Source) -> Result<()> {
         if capture::is_active() || value.is_traced() {
-            return Err(capture::break_at("updates a variable", at));
+            return capture::write_var(self, &value, at);
         }
-        let value = value.detached().contiguous_at(at)?;
-        *self.lock() = self.tagged(&value);
-        self.raise();
-        Ok(())
+        self.put(value, at)
     }
 
     /// The value, in row-major order, to be changed.
@@ -409,23 +407,115 @@ impl Var {
     }
 
     /// The gradient collected so far.
+    #[track_caller]
     pub fn grad(&self) -> Option<Tensor> {
+        if capture::is_active()
+            && let Ok(traced) = capture::read_gradient(self, &Source::caller())
+        {
+            return traced;
+        }
         self.0.grad.lock().clone()
     }
 
     /// Forgets the gradient.
+    #[track_caller]
     pub fn zero_grad(&self) {
+        if capture::is_active() && capture::write_gradient(self, None, &Source::caller()).is_ok() {
+            return;
+        }
         *self.0.grad.lock() = None;
     }
 
     /// Puts another gradient in place, of the variable's dtype and shape.
     #[track_caller]
     pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
+        let at = Source::caller();
         if let Some(grad) = &grad {
-            self.check("set_grad", grad, &Source::caller())?;
+            self.check("set_grad", grad, &at)?;
         }
-        *self.0.grad.lock() = grad;
+        if capture::is_active() || grad.as_ref().is_some_and(Tensor::is_traced) {
+            return capture::write_gradient(self, grad.as_ref(), &at);
+        }
+        *self.0.grad.lock() = grad.map(|grad| grad.contiguous_at(&at)).transpose()?;
         Ok(())
+    }
+}
+
+/// What programs do with variables.
+impl Var {
+    /// The value, also while a function is captured.
+    pub(crate) fn snapshot(&self) -> Tensor {
+        self.lock().clone()
+    }
+
+    /// Another value, which has the variable's dtype, shape and device.
+    pub(crate) fn put(&self, value: Tensor, at: &Source) -> Result<()> {
+        let value = value.detached().contiguous_at(at)?;
+        *self.lock() = self.tagged(&value);
+        self.raise();
+        Ok(())
+    }
+
+    /// The gradient, also while a function is captured.
+    pub(crate) fn snapshot_grad(&self) -> Option<Tensor> {
+        self.0.grad.lock().clone()
+    }
+
+    /// Whether there is a gradient.
+    pub(crate) fn has_grad(&self) -> bool {
+        self.0.grad.lock().is_some()
+    }
+
+    /// Another gradient, in row-major order.
+    pub(crate) fn put_grad(&self, grad: Option<Tensor>) {
+        *self.0.grad.lock() = grad;
+    }
+
+    /// The value for a program that changes it; nobody else gets at it until this goes.
+    pub(crate) fn lock_value(&self, at: &Source) -> Result<Locked<'_>> {
+        Ok(Locked { guard: Held::Value(self.writable(at)?), var: self })
+    }
+
+    /// The value in row-major order, for a program that reads it.
+    pub(crate) fn program_input(&self, at: &Source) -> Result<Tensor> {
+        Ok(self.writable(at)?.clone())
+    }
+
+    /// The gradient for a program that changes it.
+    pub(crate) fn lock_grad(&self) -> Locked<'_> {
+        Locked { guard: Held::Gradient(self.0.grad.lock()), var: self }
+    }
+}
+
+/// A variable's value or gradient while a program changes it.
+pub(crate) struct Locked<'a> {
+    guard: Held<'a>,
+    var: &'a Var,
+}
+
+enum Held<'a> {
+    Value(MutexGuard<'a, Tensor>),
+    Gradient(MutexGuard<'a, Option<Tensor>>),
+}
+
+impl Locked<'_> {
+    /// Takes the tensor out, so that there may be no other handle of it.
+    pub(crate) fn take(&mut self) -> Option<Tensor> {
+        match &mut self.guard {
+            Held::Value(value) => Some(std::mem::replace(&mut **value, Tensor::nothing()).into_detached()),
+            Held::Gradient(grad) => grad.take(),
+        }
+    }
+
+    /// Puts a tensor in its place.
+    pub(crate) fn put(&mut self, tensor: Tensor) {
+        match &mut self.guard {
+            Held::Value(value) => {
+                **value = self.var.tagged(&tensor);
+                self.var.raise();
+            }
+            Held::Gradient(grad) => **grad = Some(tensor),
+        }
     }
 }
 

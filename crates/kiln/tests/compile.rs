@@ -263,29 +263,20 @@ fn the_least_recently_used_program_goes() {
 }
 
 #[test]
-fn reading_elements_runs_eagerly_and_says_where() {
+fn reading_elements_ends_a_graph_and_says_where() {
     heard("");
     let line = line!() + 1;
-    let fast = compile(|x: &Tensor| if x.sum(..)?.item::<f32>()? > 0.0 { x.exp() } else { x.neg() });
+    let fast = compile(|x: &Tensor| if x.sum(..)?.gt(0.0)?.item::<bool>()? { x.exp() } else { x.neg() });
     let (up, down) = (Tensor::new([1f32, 2.], Device::Cpu).unwrap(), Tensor::new([-1f32, -2.], Device::Cpu).unwrap());
-    assert_close(&fast.call(&up).unwrap(), &up.exp().unwrap());
-    assert_close(&fast.call(&down).unwrap(), &down.neg().unwrap());
-    assert_eq!(fast.stats().fallbacks, 2);
+    for _ in 0..3 {
+        assert_close(&fast.call(&up).unwrap(), &up.exp().unwrap());
+        assert_close(&fast.call(&down).unwrap(), &down.neg().unwrap());
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.fallbacks, stats.compiles, stats.hits, stats.branches), (0, 1, 5, 1));
     let place = format!("compile.rs:{line}");
     let said = heard(&place);
     assert_eq!(said.len(), 1, "{:?}", heard(""));
-}
-
-#[test]
-fn breaks_that_a_function_hides() {
-    let hides = compile(|x: &Tensor| x.mul(f64::from(x.to_vec::<f32>().map_or(7.0, |v| v[0]))));
-    let x = Tensor::new([2f32, 3.], Device::Cpu).unwrap();
-    assert_eq!(hides.call(&x).unwrap().to_vec::<f32>().unwrap(), [4., 6.]);
-    let panics = compile(|x: &Tensor| x.mul(f64::from(x.to_vec::<f32>().unwrap()[0])));
-    assert_eq!(panics.call(&x).unwrap().to_vec::<f32>().unwrap(), [4., 6.]);
-    let random = compile(|x: &Tensor| x.add(&Tensor::rand([2], DType::F32, Device::Cpu)?));
-    let (a, b) = (random.call(&x).unwrap(), random.call(&x).unwrap());
-    assert_ne!(a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
 }
 
 #[test]

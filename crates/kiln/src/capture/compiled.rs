@@ -1,54 +1,25 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
 use super::bundle::{Bundle, Leaf, leaves_of};
+use super::driver::Driver;
 use super::guard::{self, Guard};
+use super::options::{Dynamic, Options};
+use super::segment::Draft;
+use super::stance::{Stance, stance};
 use super::symbolic::{self, Symbols};
-use super::{Break, Captured, Trace, capture, is_active};
-use crate::compile::{CompileOptions, CompiledGraph, input_layout};
+use super::tree::{Answer, Arrived, Node, Question, Returned, STOPS_KEPT, Stop, Walk};
+use super::workshop::{Arguments, Workshop};
+use super::{Captured, Outcome, capture, is_active};
+use crate::compile::{CompiledGraph, input_layout};
 use crate::eager::symbolic_layout;
-use crate::{Device, Error, Result, Tensor};
-use kiln_ir::{Graph, Source};
-use kiln_kernels::{InputLayout, Numerics, ScheduleOptions};
+use crate::{Error, Result, Tensor};
+use kiln_ir::{Graph, Ranges, Source};
+use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-/// When sizes of the arguments become symbols, so that one program is for many sizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dynamic {
-    /// Never: a program for each shape.
-    Static,
-    /// A size that has changed does, at the second compile.
-    #[default]
-    Automatic,
-    /// Every size that can, at the first compile.
-    Always,
-}
-
-/// Choices beyond the defaults for [`compile_with`].
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Whether what a graph cannot say (reading elements, random numbers) is an error that names the line. Otherwise the
-    /// function then runs eagerly.
-    pub fullgraph: bool,
-    /// When sizes become symbols.
-    pub dynamic: Dynamic,
-    /// Call the function as it is.
-    pub disable: bool,
-    /// Where short floats are rounded.
-    pub numerics: Numerics,
-    /// Programs kept; beyond that the one unused for longest goes.
-    pub cache_limit: usize,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        let (dynamic, numerics) = (Dynamic::default(), Numerics::default());
-        Options { fullgraph: false, dynamic, disable: false, numerics, cache_limit: 16 }
-    }
-}
 
 /// What a [`Compiled`] has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,23 +28,48 @@ pub struct Stats {
     pub hits: u64,
     /// Programs made.
     pub compiles: u64,
-    /// Calls that ran eagerly because the function could not be captured.
+    /// Calls that ran the function itself.
     pub fallbacks: u64,
+    /// Calls that met an outcome for the first time, and captured how the function goes on.
+    pub branches: u64,
 }
 
-/// A program of a [`Compiled`], in words.
+/// A program of a [`Compiled`].
 #[derive(Debug, Clone)]
 pub struct ProgramSummary {
     /// What the arguments have to be, a line a part.
     pub guards: Vec<String>,
-    /// The kernels, in the order they run; none where the function runs eagerly.
+    /// The kernels, in the order they run, all branches one after the other.
     pub kernels: Vec<String>,
+    /// What ended a graph, with the line.
+    pub breaks: Vec<String>,
+    /// The graphs between the breaks.
+    pub segments: Vec<SegmentSummary>,
 }
 
-/// A function that is compiled when it is called. See [`compile`].
+/// A graph of a [`Compiled`], from one break to the next.
+#[derive(Clone)]
+pub struct SegmentSummary {
+    /// As it was captured.
+    pub graph: Graph,
+    /// What each of its inputs is.
+    pub inputs: Vec<String>,
+    /// Its code, once it is there.
+    pub code: Option<Arc<CompiledGraph>>,
+}
+
+impl std::fmt::Debug for SegmentSummary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SegmentSummary").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
+}
+
+/// A function that is compiled when it is called. See [`compile`]. It stands for the function or module itself: fields and
+/// methods of that are reached through it.
 pub struct Compiled<F, A, R> {
     f: F,
-    options: Options,
+    apply: fn(&F, &A) -> Result<R>,
+    workshop: Arc<Workshop>,
     entries: RwLock<Vec<Arc<Entry<R>>>>,
     /// Held while compiling, so that threads that need the same program wait for one of them; hits do not.
     compiling: Mutex<()>,
@@ -81,6 +77,7 @@ pub struct Compiled<F, A, R> {
     hits: AtomicU64,
     compiles: AtomicU64,
     fallbacks: AtomicU64,
+    branches: AtomicU64,
     arguments: PhantomData<fn(&A)>,
 }
 
@@ -88,21 +85,20 @@ pub struct Compiled<F, A, R> {
 struct Entry<R> {
     guards: Vec<Guard>,
     used: AtomicU64,
-    action: Action<R>,
+    root: Arc<Node<R>>,
+    /// The capture, if it was of one graph.
+    whole: Option<Whole<R>>,
+    range: Option<Range>,
 }
 
-enum Action<R> {
-    Eager,
-    Run(Box<Ready<R>>),
-}
-
-struct Ready<R> {
-    /// The capture that the program was made from.
-    trace: Trace<R>,
+/// A function captured as one graph.
+struct Whole<R> {
+    /// What it asked for before; no elements.
+    path: Vec<Stop>,
+    draft: Draft,
+    returned: Arc<Returned<R>>,
     /// The shapes of the arguments' tensors then.
     shapes: Vec<Vec<usize>>,
-    program: CompiledGraph,
-    range: Option<Range>,
 }
 
 /// The sizes a program with symbols is for.
@@ -123,11 +119,23 @@ enum Found<R> {
     Unchecked(Vec<(Arc<Entry<R>>, Vec<usize>)>),
 }
 
+/// What came of a call without a program.
+enum Made<R> {
+    /// It has one now.
+    Entry(Arc<Entry<R>>),
+    /// It came this far while it was captured; the rest is to be run.
+    Rest(Rest<R>),
+}
+
+/// What is left to run of a call, the slots so far, and the stops so far.
+type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<Stop>);
+
 /// Compiles a function of tensors: the first call captures it as a graph, whose fused kernels later calls run.
 ///
-/// The function has to be a pure function of its arguments and of the tensors it holds: it is called to be captured, not
-/// at every call, so prints, counters and changed variables are not seen again. Other dtypes, shapes, strides or plain
-/// values among the arguments capture it again.
+/// The function has to be a pure function of its arguments and of the tensors, variables and settings it holds: it is called
+/// to be captured, not at every call, so prints, counters and changed Rust variables are not seen again. Other dtypes, shapes,
+/// strides or plain values among the arguments capture it again. Where it reads elements (`item`, `to_vec`) the graph
+/// ends and another begins, and each outcome that was seen has its own way on; [`Options::fullgraph`] makes that an error.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -164,48 +172,145 @@ where
     A: Bundle,
     R: Bundle,
 {
-    Compiled {
-        f,
-        options,
-        entries: RwLock::default(),
-        compiling: Mutex::default(),
-        clock: AtomicU64::new(0),
-        hits: AtomicU64::new(0),
-        compiles: AtomicU64::new(0),
-        fallbacks: AtomicU64::new(0),
-        arguments: PhantomData,
-    }
+    Compiled::new(f, |f, arguments| f(arguments), options)
 }
 
 impl<F, A, R> Compiled<F, A, R>
 where
-    F: Fn(&A) -> Result<R>,
     A: Bundle,
     R: Bundle,
 {
+    /// Compiles what `apply` does with `f`.
+    pub(crate) fn new(f: F, apply: fn(&F, &A) -> Result<R>, options: Options) -> Compiled<F, A, R> {
+        Compiled {
+            f,
+            apply,
+            workshop: Arc::new(Workshop::new(options)),
+            entries: RwLock::default(),
+            compiling: Mutex::default(),
+            clock: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            compiles: AtomicU64::new(0),
+            fallbacks: AtomicU64::new(0),
+            branches: AtomicU64::new(0),
+            arguments: PhantomData,
+        }
+    }
+
+    fn options(&self) -> &Options {
+        self.workshop.options()
+    }
+
     /// Calls the function: the program for these arguments runs, and is made first where there is none.
     #[track_caller]
     pub fn call(&self, arguments: &A) -> Result<R> {
         // Inside of another function being captured this one becomes part of it.
-        if self.options.disable || is_active() {
-            return (self.f)(arguments);
+        if self.options().disable || is_active() {
+            return (self.apply)(&self.f, arguments);
+        }
+        let stance = stance();
+        if stance == Stance::ForceEager {
+            return self.fall_back(arguments);
         }
         let at = Source::caller();
         let leaves = leaves_of(arguments);
-        let entry = match self.find(&leaves) {
+        let mut walk = Walk::new(tensors_of(&leaves));
+        let node = match self.find(&leaves) {
             Found::Program(entry) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
-                entry
+                entry.root.clone()
             }
-            Found::Unchecked(_) => self.make(arguments, &leaves, &at)?,
+            Found::Unchecked(unchecked) => {
+                if unchecked.is_empty() && stance == Stance::EagerOnRecompile {
+                    return self.fall_back(arguments);
+                }
+                if unchecked.is_empty() && stance == Stance::FailOnRecompile {
+                    return Err(Error::Recompile { guard: self.reason(&leaves), at });
+                }
+                match self.make(arguments, &leaves, &at)? {
+                    Made::Entry(entry) => entry.root.clone(),
+                    Made::Rest((node, slots, trail)) => {
+                        (walk.slots, walk.trail) = (slots, trail);
+                        node
+                    }
+                }
+            }
         };
-        match &entry.action {
-            Action::Run(ready) => ready.run(&leaves, &at),
-            Action::Eager => {
-                self.fallbacks.fetch_add(1, Ordering::Relaxed);
-                (self.f)(arguments)
+        self.run(node, walk, arguments, &leaves, &at)
+    }
+
+    #[cold]
+    fn fall_back(&self, arguments: &A) -> Result<R> {
+        self.fallbacks.fetch_add(1, Ordering::Relaxed);
+        (self.apply)(&self.f, arguments)
+    }
+
+    /// Goes down the tree from a node; where it ends, the function is captured on from there.
+    fn run(
+        &self,
+        mut node: Arc<Node<R>>,
+        mut walk: Walk<'_>,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        at: &Source,
+    ) -> Result<R> {
+        loop {
+            node = match walk.go(node, at)? {
+                Arrived::Returned(returned) => return Ok(walk.fill(&returned)),
+                Arrived::Unknown { at: branch, question, answer } => {
+                    self.branch(&mut walk, &branch, question, answer, arguments, leaves, at)?
+                }
             }
         }
+    }
+
+    /// Captures how the function goes on after an answer that has no branch yet.
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    fn branch(
+        &self,
+        walk: &mut Walk<'_>,
+        branch: &Node<R>,
+        question: Question,
+        answer: Answer,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        at: &Source,
+    ) -> Result<Arc<Node<R>>> {
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        walk.trail.push(Stop::Question(question, answer.clone()));
+        if let Some(next) = branch.branch(&answer) {
+            return Ok(next);
+        }
+        self.branches.fetch_add(1, Ordering::Relaxed);
+        let done = walk.trail.len();
+        let driver = Driver::after(self.workshop.clone(), walk, Arguments::of(leaves));
+        let captured = self.capture(arguments, driver, at)?;
+        let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+        if path.len() < STOPS_KEPT {
+            branch.grow(&answer, Node::join(path[done..].to_vec(), rest.clone()));
+        }
+        (walk.slots, walk.trail) = (slots, path);
+        Ok(rest)
+    }
+
+    /// Captures the function; a break that cannot be is an error.
+    fn capture(&self, arguments: &A, driver: Driver, at: &Source) -> Result<Box<Captured<R>>> {
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        match capture(&f, arguments, None, Some(driver), at)? {
+            Outcome::Whole(captured) => Ok(captured),
+            Outcome::Broken(broken) => Err(Error::GraphBreak { what: broken.what, at: broken.at }),
+        }
+    }
+
+    /// The end of a capture that ran something on its way: what is left to run, the slots so far, and the way there.
+    fn finish(&self, captured: Captured<R>, layouts: Arguments, at: &Source) -> Result<Rest<R>> {
+        let Captured { driver, last, returned } = captured;
+        let (path, slots) = driver.map(Driver::into_parts).unwrap_or_default();
+        let rest = self.workshop.build(last, &layouts, at)?;
+        let stop = (!rest.draft.is_empty()).then(|| Stop::Segment(Arc::new(rest)));
+        let rest = Node::chain(stop.into_iter().collect(), Node::Return(Arc::new(returned)));
+        Ok((rest, slots, path))
     }
 
     /// The program for these parts. Read-locked only for the look.
@@ -213,16 +318,12 @@ where
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let mut unchecked = Vec::new();
         for entry in entries.iter() {
-            let range = match &entry.action {
-                Action::Run(ready) => ready.range.as_ref(),
-                Action::Eager => None,
-            };
-            let mut sizes = vec![0; range.map_or(0, |range| range.symbols)];
+            let mut sizes = vec![0; entry.symbols()];
             if guard::check(&entry.guards, leaves, &mut sizes).is_err() {
                 continue;
             }
-            if range.is_none_or(|range| range.is_checked(&sizes)) {
-                entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            if entry.range.as_ref().is_none_or(|range| range.is_checked(&sizes)) {
+                self.touch(entry);
                 return Found::Program(entry.clone());
             }
             unchecked.push((entry.clone(), sizes));
@@ -230,67 +331,94 @@ where
         Found::Unchecked(unchecked)
     }
 
+    fn touch(&self, entry: &Entry<R>) {
+        entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Captures the function for arguments that there is no program for yet.
     #[cold]
-    fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Arc<Entry<R>>> {
+    fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Made<R>> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let unchecked = match self.find(leaves) {
-            Found::Program(entry) => return Ok(entry),
+            Found::Program(entry) => return Ok(Made::Entry(entry)),
             Found::Unchecked(entries) => entries,
         };
-        let trace = match capture(&self.f, arguments, None, at)? {
-            Captured::Whole(trace) => trace,
-            Captured::Broken(broken) => return self.give_up(leaves, broken),
-        };
+        let driver = Driver::new(self.workshop.clone(), &tensors_of(leaves), Arguments::of(leaves));
+        let captured = self.capture(arguments, driver, at)?;
+        if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
+            self.report(leaves, at);
+            self.compiles.fetch_add(1, Ordering::Relaxed);
+            let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+            if path.len() < STOPS_KEPT {
+                let root = Node::join(path.clone(), rest.clone());
+                self.keep(Entry::new(exact_guards(leaves), root, None, None));
+            }
+            return Ok(Made::Rest((rest, slots, path)));
+        }
+        let Captured { driver, last: draft, returned } = *captured;
+        let path = driver.map(Driver::into_parts).unwrap_or_default().0;
+        let whole = Whole { path, draft, returned: Arc::new(returned), shapes: shapes_of(leaves) };
         for (entry, sizes) in unchecked {
-            if let Action::Run(ready) = &entry.action
-                && ready.accepts(&trace, sizes)
-            {
-                entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-                return Ok(entry);
+            if entry.accepts(&whole, sizes) {
+                self.touch(&entry);
+                return Ok(Made::Entry(entry));
             }
         }
         self.report(leaves, at);
         self.compiles.fetch_add(1, Ordering::Relaxed);
-        if trace.nodes.is_empty() {
-            return Ok(self.keep(exact_guards(leaves), Action::Eager));
-        }
-        let symbolic = match self.options.dynamic {
+        Ok(Made::Entry(self.make_whole(whole, arguments, leaves, at)?))
+    }
+
+    /// A program for a function that is one graph.
+    fn make_whole(&self, whole: Whole<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Arc<Entry<R>>> {
+        let symbolic = match self.options().dynamic {
             Dynamic::Static => None,
-            Dynamic::Automatic => self.like_before(&trace, leaves),
+            Dynamic::Automatic => self.like_before(&whole, leaves),
             Dynamic::Always => {
-                self.like_before(&trace, leaves).or_else(|| self.like_nearby(&trace, arguments, leaves, at))
+                self.like_before(&whole, leaves).or_else(|| self.like_nearby(&whole, arguments, leaves, at))
             }
         };
-        let shapes = shapes_of(leaves);
-        if let Some((symbols, graph)) = symbolic
-            && let Ok(program) = self.build(&graph, Some(&symbols), leaves, &trace, at)
-        {
+        let (mut draft, mut guards, mut range) = (whole.draft.clone(), exact_guards(leaves), None);
+        let (mut layouts, mut ranges) = (Arguments::of(leaves), Ranges::default());
+        if let Some((symbols, graph)) = symbolic {
+            for number in 0..symbols.values.len() {
+                if let Some(symbol) = symbolic::symbol(number).as_symbol() {
+                    ranges.set(symbol, 2, None);
+                }
+            }
+            layouts.layouts = symbolic_layouts(&symbols, leaves);
             let now = symbols.values.iter().map(|v| v.1).collect();
-            let checked = RwLock::new(HashSet::from([now]));
-            let range = Some(Range { graph, symbols: symbols.values.len(), checked });
-            let ready = Ready { trace, shapes, program, range };
-            return Ok(self.keep(symbols.guards, Action::Run(Box::new(ready))));
+            draft.graph = graph.clone();
+            guards = symbols.guards;
+            range = Some(Range { graph, symbols: symbols.values.len(), checked: RwLock::new(HashSet::from([now])) });
         }
-        let program = self.build(&trace.graph, None, leaves, &trace, at)?;
-        let ready = Ready { trace, shapes, program, range: None };
-        Ok(self.keep(exact_guards(leaves), Action::Run(Box::new(ready))))
+        let mut built = self.workshop.build_for(draft, &layouts, &ranges, at);
+        if built.is_err() && range.is_some() {
+            // What cannot be compiled for all sizes still can for one.
+            (guards, range) = (exact_guards(leaves), None);
+            built = self.workshop.build(whole.draft.clone(), &Arguments::of(leaves), at);
+        }
+        let segment = built?;
+        let mut stops = whole.path.clone();
+        stops.extend((!segment.draft.is_empty()).then(|| Stop::Segment(Arc::new(segment))));
+        let root = Node::chain(stops, Node::Return(whole.returned.clone()));
+        Ok(self.keep(Entry::new(guards, root, Some(whole), range)))
     }
 
     /// A graph for this capture and that of an earlier program for other sizes.
-    fn like_before(&self, trace: &Trace<R>, leaves: &[Leaf<'_>]) -> Option<(Symbols, Graph)> {
+    fn like_before(&self, whole: &Whole<R>, leaves: &[Leaf<'_>]) -> Option<(Symbols, Graph)> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         entries.iter().rev().find_map(|entry| {
-            let Action::Run(ready) = &entry.action else { return None };
+            let before = entry.whole.as_ref()?;
             let alike = |(guard, leaf): (&Guard, &Leaf<'_>)| guard.is_alike(leaf);
             if entry.guards.len() != leaves.len() || !entry.guards.iter().zip(leaves).all(alike) {
                 return None;
             }
-            if !ready.trace.returns_like(trace) {
+            if !before.is_like(whole) {
                 return None;
             }
-            let symbols = Symbols::between(&entry.guards, &ready.shapes, leaves)?;
-            let graph = symbolic::unify(&ready.trace.graph, &trace.graph, &symbols)?;
+            let symbols = Symbols::between(&entry.guards, &before.shapes, leaves)?;
+            let graph = symbolic::unify(&before.draft, &whole.draft, &symbols)?;
             Some((symbols, graph))
         })
     }
@@ -298,7 +426,7 @@ where
     /// A graph for this capture and one of other sizes, in which every size is another that the function accepts another for.
     fn like_nearby(
         &self,
-        trace: &Trace<R>,
+        whole: &Whole<R>,
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
@@ -308,13 +436,15 @@ where
         let mut sizes: Vec<usize> = shapes.iter().flatten().copied().filter(|&n| n >= 2).collect();
         sizes.sort_unstable();
         sizes.dedup();
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
         let attempt = |changes: &[(usize, usize)]| {
             let change = |&n: &usize| changes.iter().find(|(from, _)| *from == n).map_or(n, |(_, to)| *to);
             let nearby: Vec<Vec<usize>> = shapes.iter().map(|shape| shape.iter().map(change).collect()).collect();
-            let Ok(Captured::Whole(other)) = capture(&self.f, arguments, Some(&nearby), at) else { return None };
+            let Ok(Outcome::Whole(other)) = capture(&f, arguments, Some(&nearby), None, at) else { return None };
             let symbols = Symbols::between(&guards, &nearby, leaves)?;
-            let graph = symbolic::unify(&other.graph, &trace.graph, &symbols)?;
-            other.returns_like(trace).then_some((symbols, graph))
+            let graph = symbolic::unify(&other.last, &whole.draft, &symbols)?;
+            (other.returned.is_like(&whole.returned) && other.last.is_wired_like(&whole.draft))
+                .then_some((symbols, graph))
         };
         let largest = sizes.last().copied()?;
         // Each size by itself first, then all that may change, to numbers that are no sizes yet.
@@ -324,75 +454,89 @@ where
         attempt(&changes)
     }
 
-    /// Compiles a graph for the arguments' layouts.
-    fn build(
-        &self,
-        graph: &Graph,
-        symbols: Option<&Symbols>,
-        leaves: &[Leaf<'_>],
-        trace: &Trace<R>,
-        at: &Source,
-    ) -> Result<CompiledGraph> {
-        let tensors = tensors_of(leaves);
-        let mut schedule = ScheduleOptions { numerics: self.options.numerics, ..ScheduleOptions::default() };
-        let mut layouts: Vec<InputLayout> = match symbols {
-            None => tensors.iter().map(|t| input_layout(t.layout())).collect(),
-            Some(symbols) => {
-                for number in 0..symbols.values.len() {
-                    if let Some(symbol) = symbolic::symbol(number).as_symbol() {
-                        schedule.ranges.set(symbol, 2, None);
-                    }
-                }
-                let layout = |(ty, tensor): (&kiln_ir::TensorType, &&Tensor)| match ty.fixed_shape() {
-                    Some(_) => input_layout(tensor.layout()),
-                    None => symbolic_layout(ty, tensor),
-                };
-                symbols.types().iter().zip(&tensors).map(layout).collect()
-            }
-        };
-        layouts.extend(trace.met.iter().map(|t| input_layout(t.layout())));
-        let device = tensors.first().copied().or(trace.met.first()).map_or(Device::default(), |t| t.device());
-        let options = CompileOptions { device, schedule, ..CompileOptions::default() };
-        CompiledGraph::new_at(graph.clone(), &layouts, &options, at)
-    }
-
-    /// What becomes of a function that is not a graph.
-    fn give_up(&self, leaves: &[Leaf<'_>], broken: Break) -> Result<Arc<Entry<R>>> {
-        if self.options.fullgraph {
-            return Err(Error::GraphBreak { what: broken.what, at: broken.at });
-        }
-        event::emit(Category::Breaks, || Event::GraphBreak {
-            what: broken.what.to_owned(),
-            fix: "the whole function runs eagerly".to_owned(),
-            at: broken.at.clone(),
-        });
-        Ok(self.keep(exact_guards(leaves), Action::Eager))
-    }
-
-    /// Says which guard of the latest program failed.
-    fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
+    /// Which guard of the latest program failed.
+    fn reason(&self, leaves: &[Leaf<'_>]) -> String {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(latest) = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed)) else { return };
-        event::emit(Category::Recompiles, || {
-            let guard = match guard::check(&latest.guards, leaves, &mut vec![0; latest.symbols()]) {
-                Err(failed) => guard::explain(&latest.guards, leaves, failed),
-                Ok(()) => "the function is another graph at these sizes".to_owned(),
-            };
-            Event::Recompile { guard, fix: String::new(), at: at.clone() }
-        });
+        let Some(latest) = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed)) else {
+            return "there is no program yet".to_owned();
+        };
+        match guard::check(&latest.guards, leaves, &mut vec![0; latest.symbols()]) {
+            Err(failed) => guard::explain(&latest.guards, leaves, failed),
+            Ok(()) => "the function is another graph at these sizes".to_owned(),
+        }
     }
 
-    fn keep(&self, guards: Vec<Guard>, action: Action<R>) -> Arc<Entry<R>> {
-        let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
-        let entry = Arc::new(Entry { guards, used, action });
+    /// Says why there is one more program.
+    fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
+        if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            event::emit(Category::Recompiles, || Event::Recompile {
+                guard: self.reason(leaves),
+                fix: String::new(),
+                at: at.clone(),
+            });
+        }
+    }
+
+    fn keep(&self, entry: Entry<R>) -> Arc<Entry<R>> {
+        let entry = Arc::new(entry);
+        self.touch(&entry);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        while entries.len() >= self.options.cache_limit.max(1) {
+        while entries.len() >= self.options().cache_limit.max(1) {
             let oldest = entries.iter().enumerate().min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
             let Some((oldest, _)) = oldest else { break };
             entries.remove(oldest);
         }
         entries.push(entry.clone());
         entry
+    }
+
+    /// Makes programs for arguments like these without running them: the elements of the tensors do not matter. What comes
+    /// after the first data read is compiled when it is first reached.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let fast = kiln::compile(|x: &Tensor| x.exp());
+    /// let shapes = [[1, 8], [16, 8]];
+    /// let examples: Vec<Tensor> = shapes.iter().map(|&s| Tensor::zeros(s, DType::F32, Device::Cpu)).collect::<Result<_, _>>()?;
+    /// fast.warm_up(&examples)?;
+    /// assert_eq!(fast.stats().compiles, 2);
+    /// fast.call(&Tensor::ones([16, 8], DType::F32, Device::Cpu)?)?;
+    /// assert_eq!((fast.stats().compiles, fast.stats().hits), (2, 1));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn warm_up<'a>(&self, examples: impl IntoIterator<Item = &'a A>) -> Result<()>
+    where
+        A: 'a,
+    {
+        let at = Source::caller();
+        for arguments in examples {
+            let leaves = leaves_of(arguments);
+            let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(self.find(&leaves), Found::Program(_)) {
+                continue;
+            }
+            let f = |arguments: &A| (self.apply)(&self.f, arguments);
+            let driver = Driver::asking_only(self.workshop.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
+            match capture(&f, arguments, None, Some(driver), &at)? {
+                Outcome::Whole(captured) => {
+                    let Captured { driver, last: draft, returned } = *captured;
+                    let path = driver.map(Driver::into_parts).unwrap_or_default().0;
+                    let whole = Whole { path, draft, returned: Arc::new(returned), shapes: shapes_of(&leaves) };
+                    self.compiles.fetch_add(1, Ordering::Relaxed);
+                    self.make_whole(whole, arguments, &leaves, &at)?;
+                }
+                Outcome::Broken(broken) if self.options().fullgraph => {
+                    return Err(Error::GraphBreak { what: broken.what, at: broken.at });
+                }
+                Outcome::Broken(broken) => event::emit(Category::Breaks, || Event::GraphBreak {
+                    what: broken.what.to_owned(),
+                    fix: String::new(),
+                    at: broken.at.clone(),
+                }),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -402,15 +546,26 @@ impl<F, A, R> Compiled<F, A, R> {
         &self.f
     }
 
+    /// The function itself, without its programs.
+    pub fn into_inner(self) -> F {
+        self.f
+    }
+
     /// Forgets all programs. Calls under way end with theirs.
     pub fn reset(&self) {
         self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.workshop.clear();
     }
 
     /// What happened so far.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats { hits: read(&self.hits), compiles: read(&self.compiles), fallbacks: read(&self.fallbacks) }
+        Stats {
+            hits: read(&self.hits),
+            compiles: read(&self.compiles),
+            fallbacks: read(&self.fallbacks),
+            branches: read(&self.branches),
+        }
     }
 
     /// The programs there are, in the order they were made.
@@ -426,39 +581,60 @@ impl<F, A, R> Compiled<F, A, R> {
     /// ```
     pub fn programs(&self) -> Vec<ProgramSummary> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let summary = |entry: &Arc<Entry<R>>| ProgramSummary {
-            guards: entry.guards.iter().map(Guard::to_string).collect(),
-            kernels: match &entry.action {
-                Action::Run(ready) => {
-                    ready.program.program().steps().iter().map(|step| step.label().to_owned()).collect()
-                }
-                Action::Eager => Vec::new(),
-            },
-        };
-        entries.iter().map(summary).collect()
+        entries.iter().map(|entry| entry.summary()).collect()
+    }
+}
+
+impl<F, A, R> std::ops::Deref for Compiled<F, A, R> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.f
     }
 }
 
 impl<R> Entry<R> {
+    fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, range: Option<Range>) -> Entry<R> {
+        Entry { guards, used: AtomicU64::new(0), root, whole, range }
+    }
+
     fn symbols(&self) -> usize {
-        match &self.action {
-            Action::Run(ready) => ready.range.as_ref().map_or(0, |range| range.symbols),
-            Action::Eager => 0,
-        }
+        self.range.as_ref().map_or(0, |range| range.symbols)
+    }
+
+    fn summary(&self) -> ProgramSummary {
+        let mut summary = ProgramSummary {
+            guards: self.guards.iter().map(Guard::to_string).collect(),
+            kernels: Vec::new(),
+            breaks: Vec::new(),
+            segments: Vec::new(),
+        };
+        self.root.visit(&mut |node| match node {
+            Node::Stop { stop: Stop::Segment(segment), .. } => {
+                summary.kernels.extend(segment.kernels());
+                summary.segments.push(SegmentSummary {
+                    graph: segment.draft.graph.clone(),
+                    inputs: segment.draft.from.iter().map(|from| from.to_string()).collect(),
+                    code: segment.code.ready().cloned(),
+                });
+            }
+            Node::Stop { stop: Stop::Outside { at, .. }, .. } => {
+                summary.breaks.push(format!("calls a disabled part, at {at}"));
+            }
+            Node::Branch { question: Question::Elements { what, at, .. }, .. } => {
+                summary.breaks.push(format!("{what}, at {at}"));
+            }
+            _ => {}
+        });
+        summary
     }
 }
 
-impl<R: Bundle> Ready<R> {
-    fn run(&self, leaves: &[Leaf<'_>], at: &Source) -> Result<R> {
-        let mut inputs = tensors_of(leaves);
-        inputs.extend(&self.trace.met);
-        Ok(self.trace.fill(&self.program.run_at("call", &inputs, at)?))
-    }
-
+impl<R: Bundle> Entry<R> {
     /// Whether a capture is this program's graph at these sizes; it is then remembered.
-    fn accepts(&self, trace: &Trace<R>, sizes: Vec<usize>) -> bool {
-        let Some(range) = &self.range else { return false };
-        let same = self.trace.returns_like(trace) && symbolic::is_at(&range.graph, &sizes, &trace.graph);
+    fn accepts(&self, capture: &Whole<R>, sizes: Vec<usize>) -> bool {
+        let (Some(range), Some(whole)) = (&self.range, &self.whole) else { return false };
+        let same = whole.is_like(capture) && symbolic::is_at(&range.graph, &sizes, &capture.draft.graph);
         if same {
             let mut checked = range.checked.write().unwrap_or_else(PoisonError::into_inner);
             if checked.len() >= SIZES_KEPT {
@@ -470,17 +646,36 @@ impl<R: Bundle> Ready<R> {
     }
 }
 
+impl<R: Bundle> Whole<R> {
+    /// Whether two captures are the same but for the graph.
+    fn is_like(&self, other: &Whole<R>) -> bool {
+        self.path.len() == other.path.len()
+            && self.path.iter().zip(&other.path).all(|(a, b)| a.is(b))
+            && self.draft.is_wired_like(&other.draft)
+            && self.returned.is_like(&other.returned)
+    }
+}
+
 impl Range {
     fn is_checked(&self, sizes: &[usize]) -> bool {
         self.checked.read().unwrap_or_else(PoisonError::into_inner).contains(sizes)
     }
 }
 
+/// How the arguments lie in memory at sizes that are symbols.
+fn symbolic_layouts(symbols: &Symbols, leaves: &[Leaf<'_>]) -> Vec<InputLayout> {
+    let layout = |(ty, tensor): (&kiln_ir::TensorType, &Tensor)| match ty.fixed_shape() {
+        Some(_) => input_layout(tensor.layout()),
+        None => symbolic_layout(ty, tensor),
+    };
+    symbols.types().iter().zip(tensors_of(leaves)).map(layout).collect()
+}
+
 fn exact_guards(leaves: &[Leaf<'_>]) -> Vec<Guard> {
     leaves.iter().map(Guard::exactly).collect()
 }
 
-fn tensors_of<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a Tensor> {
+pub(super) fn tensors_of<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a Tensor> {
     let tensor = |leaf: &Leaf<'a>| match *leaf {
         Leaf::Tensor(tensor) => Some(tensor),
         _ => None,

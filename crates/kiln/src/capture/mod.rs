@@ -2,80 +2,90 @@
 //! computing.
 //!
 //! ```text
-//!  call ─▶ guards of each program ─hit─▶ program ─▶ tensors
+//!  call ─▶ guards of each program ─hit─▶ tree of segments ─▶ tensors
 //!              └─miss─▶ run f on traced tensors ─▶ graph ─▶ passes, kernels, code ─▶ kept with its guards
 //! ```
 //!
 //! While a function is captured on a thread, every operation there goes into the graph, with the line that asked for it. Tensors
-//! with memory that it meets (weights) become inputs, found again by identity. Sizes are plain numbers in user code, so
-//! a graph is always of one set of sizes; `symbolic` makes one for all sizes out of two of them, and a size that is
-//! met for the first time is checked by recording the function again, which costs no compile.
+//! with memory that it meets (weights) become inputs, found again by identity; variables become inputs too, and their
+//! updates outputs that are written in place. Where the function reads elements the graph ends: this segment runs, the
+//! function gets what it asked for, and the next segment begins (`tree`).
 //!
-//! Invariants: a graph is recorded by one thread; what a graph cannot say is a *break*, noted in the recording even if
-//! the function hides the error it gets.
+//! Sizes are plain numbers in user code, so a graph is always of one set of sizes; `symbolic` makes one for all sizes
+//! out of two of them, and a size that is met for the first time is checked by recording the function again, which
+//! costs no compile.
+//!
+//! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
 mod bundle;
 mod compiled;
+mod disable;
+mod driver;
 mod guard;
+mod options;
+mod recording;
+mod segment;
+mod setting;
+mod stance;
 mod symbolic;
+mod tree;
+mod workshop;
 
 pub use bundle::{Bundle, Leaf};
-pub use compiled::{Compiled, Dynamic, Options, ProgramSummary, Stats, compile, compile_with};
+pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
+pub use disable::{Disabled, disable};
+pub use options::{Dynamic, Mode, Options};
+pub use setting::Setting;
+pub use stance::{Stance, StanceGuard, set_stance};
 
 use crate::eager::{self, What, Write};
-use crate::{Device, Error, Result, Tensor};
+use crate::{Device, Error, Generator, Result, Tensor, Var};
+use driver::Driver;
 use kiln_ir::build::{Emit, GraphBuilder};
-use kiln_ir::{Graph, NodeId, Op, Source};
+use kiln_ir::{NodeId, Op, Source};
 use kiln_runtime::{Buffer, HostMemory};
+use recording::{Break, Recording};
+use segment::Draft;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tree::{Question, Returned};
 
 /// What a tensor without memory stands for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traced {
     recording: u32,
-    node: NodeId,
+    value: u32,
     /// Where its memory will be.
     pub(crate) device: Device,
 }
 
-/// A function being captured.
-struct Recording {
-    id: u32,
-    builder: GraphBuilder,
-    /// Tensors met on the way, and their inputs.
-    met: Vec<(Tensor, NodeId)>,
-    broken: Option<Break>,
+/// A capture under way.
+struct Session {
+    recording: Recording,
+    /// Runs segments; without one, nothing can be read.
+    driver: Option<Driver>,
 }
 
-/// What a function did that a graph cannot say.
-#[derive(Debug, Clone)]
-struct Break {
-    what: &'static str,
-    at: Source,
-}
-
-/// A captured function: a graph whose inputs are the arguments' tensors, then the tensors met.
-struct Trace<R> {
-    graph: Graph,
-    met: Vec<Tensor>,
-    /// What the function returned, of tensors that stand for nodes.
-    output: R,
-    /// The nodes of the graph's outputs, in order.
-    nodes: Vec<NodeId>,
+/// A captured function.
+struct Captured<R> {
+    /// What had to run to get here, and did.
+    driver: Option<Driver>,
+    /// What is left to run.
+    last: Draft,
+    returned: Returned<R>,
 }
 
 /// What came of capturing.
-enum Captured<R> {
-    Whole(Trace<R>),
+enum Outcome<R> {
+    Whole(Box<Captured<R>>),
     Broken(Break),
 }
 
 thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
-    static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
+    static SESSION: RefCell<Option<Session>> = const { RefCell::new(None) };
 }
 
 /// Whether operations on this thread are recorded.
@@ -93,23 +103,135 @@ pub(crate) fn no_memory() -> &'static Buffer {
 
 /// Computes on tensors with memory while a function is captured.
 pub(crate) fn paused<T>(compute: impl FnOnce() -> T) -> T {
-    let was = ACTIVE.replace(false);
-    let result = compute();
-    ACTIVE.set(was);
-    result
+    struct Resume(bool);
+    impl Drop for Resume {
+        fn drop(&mut self) {
+            ACTIVE.set(self.0);
+        }
+    }
+    let _resume = Resume(ACTIVE.replace(false));
+    compute()
 }
 
-/// Notes that the function being captured does what a graph cannot say.
+/// Works on the capture under way, which is away meanwhile: what runs records nothing.
+fn with_session<T>(at: &Source, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }) };
+    let result = paused(|| catch_unwind(AssertUnwindSafe(|| work(&mut session))));
+    SESSION.set(Some(session));
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Notes that the function being captured does what can be neither recorded nor run on the way.
 #[cold]
 pub(crate) fn break_at(what: &'static str, at: &Source) -> Error {
-    let noted = RECORDING.with_borrow_mut(|recording| match recording {
-        Some(recording) => {
-            recording.broken.get_or_insert(Break { what, at: at.clone() });
-            true
-        }
-        None => false,
+    let noted = with_session(at, |session| {
+        session.recording.broken.get_or_insert(Break { what, at: at.clone() });
+        Ok(())
     });
-    if noted { Error::GraphBreak { what, at: at.clone() } } else { Error::Escaped { at: at.clone() } }
+    if noted.is_ok() { Error::GraphBreak { what, at: at.clone() } } else { Error::Escaped { at: at.clone() } }
+}
+
+/// The elements of a traced tensor: what was recorded so far runs.
+#[cold]
+pub(crate) fn concrete(tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
+    with_session(at, |session| {
+        let from = session.settle(tensor, what, at)?;
+        let Session { driver: Some(driver), .. } = session else { return Err(Error::Escaped { at: at.clone() }) };
+        driver.ask(Question::Elements { of: from.clone(), what, at: at.clone() }, at)?;
+        driver.tensor(&from, at)
+    })
+}
+
+/// What a variable is at this point of the function being captured.
+#[cold]
+pub(crate) fn read_var(var: &Var, at: &Source) -> Result<Tensor> {
+    with_session(at, |session| session.recording.read_var(var, at))
+}
+
+/// The function being captured gives a variable another value.
+#[cold]
+pub(crate) fn write_var(var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
+    with_session(at, |session| session.recording.write_var(var, tensor, at))
+}
+
+/// What the gradient of a variable is at this point of the function being captured.
+#[cold]
+pub(crate) fn read_gradient(var: &Var, at: &Source) -> Result<Option<Tensor>> {
+    with_session(at, |session| {
+        let mut is_there = false;
+        if !session.recording.knows_gradient(var) {
+            is_there = var.has_grad();
+            if let Some(driver) = &mut session.driver {
+                is_there = *driver.ask(Question::HasGradient(var.clone()), at)? == [1];
+            }
+        }
+        session.recording.read_gradient(var, is_there, at)
+    })
+}
+
+/// The function being captured gives the gradient of a variable another value.
+#[cold]
+pub(crate) fn write_gradient(var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
+    with_session(at, |session| session.recording.write_gradient(var, tensor, at))
+}
+
+/// A new random key: another at each call.
+#[cold]
+pub(crate) fn random_key(generator: &Generator, device: Device, at: &Source) -> Result<Tensor> {
+    with_session(at, |session| session.recording.key(generator, device, at))
+}
+
+/// Notes that the function depends on a setting.
+#[cold]
+fn read_setting(setting: &Setting, value: u64) -> u64 {
+    let at = Source::default();
+    let read = with_session(&at, |session| {
+        let known = session.recording.settings.iter().find(|(known, _)| known.same(setting));
+        if let Some((_, value)) = known {
+            return Ok(*value);
+        }
+        let mut read = value;
+        if let Some(driver) = &mut session.driver {
+            let answer = driver.ask(Question::Setting(setting.clone()), &at)?;
+            read = answer[..].try_into().map_or(value, u64::from_le_bytes);
+        }
+        session.recording.settings.push((setting.clone(), read));
+        Ok(read)
+    });
+    read.unwrap_or(value)
+}
+
+/// Writes into the graph being recorded; the nodes given are those of the tensors.
+#[cold]
+#[allow(dead_code, reason = "for gradients")]
+pub(crate) fn write<T>(
+    operands: &[&Tensor],
+    at: &Source,
+    write: impl FnOnce(&mut GraphBuilder, &[NodeId]) -> Result<T>,
+) -> Result<T> {
+    with_session(at, |session| {
+        let recording = &mut session.recording;
+        recording.builder().set_source(Some(at.clone()));
+        let mut nodes = Vec::with_capacity(operands.len());
+        for operand in operands {
+            nodes.push(recording.node_of(operand, at)?);
+        }
+        write(recording.builder(), &nodes)
+    })
+}
+
+/// A tensor for a node of the graph being recorded.
+#[cold]
+#[allow(dead_code, reason = "for gradients")]
+pub(crate) fn tensor_of(node: NodeId, device: Device, at: &Source) -> Result<Tensor> {
+    with_session(at, |session| session.recording.inside(node, device, at))
+}
+
+/// The variables read in the segment being recorded, with their nodes.
+#[cold]
+#[allow(dead_code, reason = "for gradients")]
+pub(crate) fn variables(at: &Source) -> Result<Vec<(Var, NodeId)>> {
+    with_session(at, |session| Ok(session.recording.variables()))
 }
 
 /// Records an op without operands.
@@ -128,46 +250,17 @@ pub(crate) fn record(
     write: Write<'_>,
     at: &Source,
 ) -> Result<Vec<Tensor>> {
-    RECORDING.with_borrow_mut(|slot| {
-        let Some(recording) = slot else { return Err(Error::Escaped { at: at.clone() }) };
-        recording.builder.set_source(Some(at.clone()));
+    SESSION.with_borrow_mut(|slot| {
+        let Some(Session { recording, .. }) = slot else { return Err(Error::Escaped { at: at.clone() }) };
+        recording.builder().set_source(Some(at.clone()));
         let failed = |cause| eager::refused(what, cause, at);
         let mut nodes = Vec::with_capacity(operands.len());
         for operand in operands {
             nodes.push(recording.node_of(operand, at)?);
         }
-        let results = write(&mut recording.builder, &nodes).map_err(failed)?;
-        results.into_iter().map(|node| recording.tensor(node, device, at)).collect()
+        let results = write(recording.builder(), &nodes).map_err(failed)?;
+        results.into_iter().map(|node| recording.inside(node, device, at)).collect()
     })
-}
-
-impl Recording {
-    /// The node of a tensor; one with memory becomes an input.
-    fn node_of(&mut self, tensor: &Tensor, at: &Source) -> Result<NodeId> {
-        match tensor.traced() {
-            Some(traced) if traced.recording == self.id => Ok(traced.node),
-            Some(_) => Err(Error::Escaped { at: at.clone() }),
-            None => {
-                if let Some((_, node)) = self.met.iter().find(|(known, _)| same_elements(known, tensor)) {
-                    return Ok(*node);
-                }
-                let node = self.input(tensor, tensor.shape())?;
-                self.met.push((tensor.clone(), node));
-                Ok(node)
-            }
-        }
-    }
-
-    fn input(&mut self, tensor: &Tensor, shape: &[usize]) -> Result<NodeId> {
-        let ty = kiln_ir::TensorType::fixed(tensor.dtype(), shape);
-        self.builder.input(ty).map_err(|cause| Error::Graph { cause: Box::new(cause) })
-    }
-
-    fn tensor(&self, node: NodeId, device: Device, at: &Source) -> Result<Tensor> {
-        let ty = self.builder.graph().ty(node);
-        let Some(shape) = ty.fixed_shape() else { return Err(Error::Escaped { at: at.clone() }) };
-        Ok(Tensor::from_traced(Traced { recording: self.id, node, device }, shape, ty.dtype))
-    }
 }
 
 /// Whether two tensors with memory are the same view of the same elements.
@@ -175,23 +268,38 @@ fn same_elements(a: &Tensor, b: &Tensor) -> bool {
     a.same(b) || (a.dtype() == b.dtype() && a.buffer().same(b.buffer()) && a.layout() == b.layout())
 }
 
+impl Session {
+    /// Makes sure that a tensor has memory, and says where: the segment ends and runs if it has to.
+    fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<segment::From> {
+        let value = self.recording.value_of(tensor, at)?;
+        let Some(driver) = self.driver.as_mut().filter(|driver| driver.may_break()) else {
+            self.recording.broken.get_or_insert(Break { what, at: at.clone() });
+            return Err(Error::GraphBreak { what, at: at.clone() });
+        };
+        if self.recording.settled(value).is_none() {
+            let draft = self.recording.end_segment(at)?;
+            driver.segment(draft, at)?;
+        }
+        self.recording.settled(value).cloned().ok_or_else(|| Error::Escaped { at: at.clone() })
+    }
+}
+
 /// Runs `f` on tensors that record, in place of the tensors of `arguments`. `shapes` may say other shapes for them, by number.
 fn capture<A: Bundle, R: Bundle>(
     f: &dyn Fn(&A) -> Result<R>,
     arguments: &A,
     shapes: Option<&[Vec<usize>]>,
+    driver: Option<Driver>,
     at: &Source,
-) -> Result<Captured<R>> {
+) -> Result<Outcome<R>> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut recording = Recording { id, builder: GraphBuilder::new(), met: Vec::new(), broken: None };
-    recording.builder.set_source(Some(at.clone()));
+    let mut recording = Recording::new(NEXT.fetch_add(1, Ordering::Relaxed), at);
     let (mut number, mut failure) = (0, None);
     let traced = arguments.map_tensors(&mut |tensor| {
         let shape = shapes.and_then(|shapes| shapes.get(number)).map_or(tensor.shape(), Vec::as_slice);
+        let ty = kiln_ir::TensorType::fixed(tensor.dtype(), shape);
         number += 1;
-        let made = recording.input(tensor, shape).and_then(|node| recording.tensor(node, tensor.device(), at));
-        made.unwrap_or_else(|error| {
+        recording.outside(segment::From::Argument(number - 1), ty, tensor.device(), at).unwrap_or_else(|error| {
             failure = Some(error);
             tensor.clone()
         })
@@ -199,57 +307,23 @@ fn capture<A: Bundle, R: Bundle>(
     if let Some(error) = failure {
         return Err(error);
     }
-    RECORDING.set(Some(recording));
+    SESSION.set(Some(Session { recording, driver }));
     ACTIVE.set(true);
     let returned = catch_unwind(AssertUnwindSafe(|| f(&traced)));
     ACTIVE.set(false);
-    let Some(mut recording) = RECORDING.take() else { return Err(Error::Escaped { at: at.clone() }) };
+    let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }) };
     // A function may hide the error of a break or panic because of it.
-    if let Some(broken) = recording.broken.take() {
-        return Ok(Captured::Broken(broken));
+    if let Some(broken) = session.recording.broken.take() {
+        return Ok(Outcome::Broken(broken));
     }
     let output = returned.unwrap_or_else(|panic| resume_unwind(panic))?;
-    let mut nodes: Vec<NodeId> = Vec::new();
-    let mut foreign = false;
+    let mut tensors = Vec::new();
     output.leaves(&mut |leaf| {
-        let Leaf::Tensor(tensor) = leaf else { return };
-        let Some(traced) = tensor.traced() else { return };
-        foreign |= traced.recording != id;
-        if !nodes.contains(&traced.node) {
-            nodes.push(traced.node);
+        if let Leaf::Tensor(tensor) = leaf {
+            tensors.push(tensor);
         }
     });
-    if foreign {
-        return Err(Error::Escaped { at: at.clone() });
-    }
-    for &node in &nodes {
-        recording.builder.output(node);
-    }
-    let met = recording.met.into_iter().map(|(tensor, _)| tensor).collect();
-    Ok(Captured::Whole(Trace { graph: recording.builder.finish(), met, output, nodes }))
-}
-
-impl<R: Bundle> Trace<R> {
-    /// What the function returns, given the graph's outputs.
-    fn fill(&self, outputs: &[Tensor]) -> R {
-        self.output.map_tensors(&mut |tensor| {
-            let place = tensor.traced().and_then(|traced| self.nodes.iter().position(|&node| node == traced.node));
-            place.and_then(|place| outputs.get(place)).unwrap_or(tensor).clone()
-        })
-    }
-
-    /// Whether two captures met the same tensors and return the same but for the tensors' elements.
-    fn returns_like(&self, other: &Trace<R>) -> bool {
-        let node = |tensor: &Tensor| tensor.traced().map(|traced| traced.node);
-        let same = |pair: (&Leaf<'_>, &Leaf<'_>)| match pair {
-            (Leaf::Tensor(a), Leaf::Tensor(b)) if a.is_traced() || b.is_traced() => node(a) == node(b),
-            (Leaf::Tensor(a), Leaf::Tensor(b)) => same_elements(a, b),
-            (a, b) => a.is_value(b),
-        };
-        let (own, others) = (bundle::leaves_of(&self.output), bundle::leaves_of(&other.output));
-        own.len() == others.len()
-            && own.iter().zip(&others).all(same)
-            && self.met.len() == other.met.len()
-            && self.met.iter().zip(&other.met).all(|(a, b)| same_elements(a, b))
-    }
+    let (last, places) = session.recording.finish(&tensors, at)?;
+    let returned = Returned { output, places };
+    Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned })))
 }

@@ -3,7 +3,8 @@
 
 use super::bundle::Leaf;
 use super::guard::{Guard, Size, Strides, repeats};
-use kiln_ir::{Dim, Graph, NodeId, Op, Symbol, TensorType};
+use super::segment::{Draft, From};
+use kiln_ir::{Dim, Graph, Op, Symbol, TensorType};
 use std::cell::RefCell;
 
 /// Sizes of the arguments that become symbols, with their values in both graphs.
@@ -71,7 +72,9 @@ struct Known {
 }
 
 /// The graph that is `a` at the first values of the symbols and `b` at the second, if there is one to be found.
-pub(super) fn unify(a: &Graph, b: &Graph, symbols: &Symbols) -> Option<Graph> {
+pub(super) fn unify(a: &Draft, b: &Draft, symbols: &Symbols) -> Option<Graph> {
+    let from = &a.from;
+    let (a, b) = (&a.graph, &b.graph);
     if a.nodes().len() != b.nodes().len() {
         return None;
     }
@@ -82,12 +85,15 @@ pub(super) fn unify(a: &Graph, b: &Graph, symbols: &Symbols) -> Option<Graph> {
         .map(|(number, &(a, b))| Known { dim: symbol(number), a: a as i64, b: b as i64 })
         .collect();
     let count = known.len();
-    let mut arguments = symbols.types().into_iter();
+    let arguments = symbols.types();
     let mut graph = Graph::new();
     for (one, other) in a.nodes().iter().zip(b.nodes()) {
         let id = match (&one.op, &other.op) {
-            (Op::Input { .. }, Op::Input { .. }) => {
-                let ty = arguments.next().unwrap_or_else(|| one.ty.clone());
+            (Op::Input { index }, Op::Input { .. }) => {
+                let ty = match from.get(*index) {
+                    Some(From::Argument(number)) => arguments.get(*number)?.clone(),
+                    _ => one.ty.clone(),
+                };
                 graph.input(ty, one.source.clone()).ok()?
             }
             (op, like) => {
@@ -98,7 +104,10 @@ pub(super) fn unify(a: &Graph, b: &Graph, symbols: &Symbols) -> Option<Graph> {
         learn(&mut known, &graph.ty(id).shape, &one.ty.shape, &other.ty.shape);
     }
     for output in a.outputs() {
-        graph.output(output.node);
+        match output.updates {
+            Some(input) => graph.update(output.node, input),
+            None => graph.output(output.node),
+        }
     }
     let at = |pick: fn(&(usize, usize)) -> usize| symbols.values.iter().map(pick).collect::<Vec<_>>();
     (is_at(&graph, &at(|v| v.0), a) && is_at(&graph, &at(|v| v.1), b)).then_some(graph)
@@ -111,13 +120,14 @@ pub(super) fn is_at(symbolic: &Graph, values: &[usize], graph: &Graph) -> bool {
         values.get(number).map(|&n| Dim::from(n))
     };
     let Ok(special) = symbolic.specialise(&value) else { return false };
+    let output = |output: &kiln_ir::Output| (output.node, output.updates);
     special.nodes().len() == graph.nodes().len()
         && special
             .nodes()
             .iter()
             .zip(graph.nodes())
             .all(|(a, b)| a.op == b.op && a.operands == b.operands && a.ty == b.ty)
-        && special.outputs().iter().map(|o| o.node).eq(graph.outputs().iter().map(|o| -> NodeId { o.node }))
+        && special.outputs().iter().map(output).eq(graph.outputs().iter().map(output))
 }
 
 /// The op with sizes that fit both.

@@ -1,0 +1,419 @@
+//! A function being captured: the values it made so far, and the segment of its graph that is being recorded.
+//!
+//! A *value* is what a traced tensor stands for. It outlives its segment if the function can still use it when the
+//! segment ends: then it has a *slot*, from which later segments take it.
+
+use super::segment::{Draft, From, Set};
+use super::{Setting, Traced};
+use crate::tensor::Weak;
+use crate::{Device, Error, Result, Tensor, Var};
+use kiln_ir::build::GraphBuilder;
+use kiln_ir::{NodeId, Source, Symbol, TensorType};
+
+/// A function being captured.
+pub(super) struct Recording {
+    pub(super) id: u32,
+    builder: GraphBuilder,
+    /// Where the inputs of this segment come from.
+    from: Vec<From>,
+    values: Vec<Value>,
+    /// Tensors with memory met on the way, and their values.
+    held: Vec<(Tensor, u32)>,
+    /// Variables met in this segment.
+    cells: Vec<Cell>,
+    /// Slots given away by segments that ended.
+    slots: usize,
+    /// Settings read so far, with what was read.
+    pub(super) settings: Vec<(Setting, u64)>,
+    /// The values of the size symbols in this call.
+    pub(super) sizes: Vec<(Symbol, i64)>,
+    pub(super) broken: Option<Break>,
+}
+
+/// What a function did that a graph cannot say.
+#[derive(Debug, Clone)]
+pub(super) struct Break {
+    pub(super) what: &'static str,
+    pub(super) at: Source,
+}
+
+/// What a traced tensor stands for.
+struct Value {
+    /// The tensor; dead when the function can no longer use it.
+    handle: Weak,
+    /// Its node in the segment being recorded, if it is there.
+    node: Option<NodeId>,
+    ty: TensorType,
+    device: Device,
+    home: Home,
+}
+
+/// Where a value is when its node is not in the segment being recorded.
+enum Home {
+    /// It is computed in this segment.
+    Here,
+    /// Any segment can take it from there.
+    From(From),
+    /// Nowhere: nobody could use it when its segment ended.
+    Gone,
+}
+
+/// A variable, or its gradient, as this segment sees it.
+struct Cell {
+    var: Var,
+    is_gradient: bool,
+    /// What it was when the segment began, if that was asked for.
+    input: Option<usize>,
+    /// What it is now; a gradient may be none.
+    now: Option<u32>,
+    is_changed: bool,
+}
+
+/// Where a part of what the function returns is found.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Place {
+    Argument(usize),
+    Slot(usize),
+    /// The tensor itself: it has memory.
+    Itself,
+}
+
+impl Recording {
+    pub(super) fn new(id: u32, at: &Source) -> Recording {
+        let mut builder = GraphBuilder::new();
+        builder.set_source(Some(at.clone()));
+        Recording {
+            id,
+            builder,
+            from: Vec::new(),
+            values: Vec::new(),
+            held: Vec::new(),
+            cells: Vec::new(),
+            slots: 0,
+            settings: Vec::new(),
+            sizes: Vec::new(),
+            broken: None,
+        }
+    }
+
+    /// The segment being recorded.
+    pub(super) fn builder(&mut self) -> &mut GraphBuilder {
+        &mut self.builder
+    }
+
+    /// A traced tensor for a value of this type that segments take from `from`.
+    pub(super) fn outside(&mut self, from: From, ty: TensorType, device: Device, at: &Source) -> Result<Tensor> {
+        self.tensor(None, ty, Home::From(from), device, at)
+    }
+
+    /// A traced tensor for a node of this segment.
+    pub(super) fn inside(&mut self, node: NodeId, device: Device, at: &Source) -> Result<Tensor> {
+        let ty = self.builder.graph().ty(node).clone();
+        self.tensor(Some(node), ty, Home::Here, device, at)
+    }
+
+    fn tensor(
+        &mut self,
+        node: Option<NodeId>,
+        ty: TensorType,
+        home: Home,
+        device: Device,
+        at: &Source,
+    ) -> Result<Tensor> {
+        let size = |dim: &kiln_ir::Dim| {
+            let value = |symbol: Symbol| self.sizes.iter().find(|(s, _)| *s == symbol).map(|(_, n)| *n);
+            dim.eval(&value).and_then(|n| usize::try_from(n).ok())
+        };
+        let shape: Option<Vec<usize>> = ty.shape.iter().map(size).collect();
+        let Some(shape) = shape else { return Err(Error::Escaped { at: at.clone() }) };
+        let value = u32::try_from(self.values.len()).map_err(|_| Error::Escaped { at: at.clone() })?;
+        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, shape, ty.dtype);
+        self.values.push(Value { handle: tensor.downgrade(), node, ty, device, home });
+        Ok(tensor)
+    }
+
+    /// The node of a tensor in this segment; one from elsewhere becomes an input.
+    pub(super) fn node_of(&mut self, tensor: &Tensor, at: &Source) -> Result<NodeId> {
+        let value = self.value_of(tensor, at)?;
+        self.node(value, at)
+    }
+
+    /// The value of a tensor; one with memory gets one.
+    pub(super) fn value_of(&mut self, tensor: &Tensor, at: &Source) -> Result<u32> {
+        match tensor.traced() {
+            Some(traced) if traced.recording == self.id => Ok(traced.value),
+            Some(_) => Err(Error::Escaped { at: at.clone() }),
+            None => {
+                if let Some((_, value)) = self.held.iter().find(|(known, _)| super::same_elements(known, tensor)) {
+                    return Ok(*value);
+                }
+                let from = From::Held(tensor.clone());
+                let traced = self.outside(from, tensor.ty(), tensor.device(), at)?;
+                let value = traced.traced().map_or(0, |traced| traced.value);
+                self.held.push((tensor.clone(), value));
+                Ok(value)
+            }
+        }
+    }
+
+    fn node(&mut self, value: u32, at: &Source) -> Result<NodeId> {
+        let known = &self.values[value as usize];
+        if let Some(node) = known.node {
+            return Ok(node);
+        }
+        let Home::From(from) = &known.home else { return Err(Error::Escaped { at: at.clone() }) };
+        let (from, ty) = (from.clone(), known.ty.clone());
+        let node = self.input(from, ty)?;
+        self.values[value as usize].node = Some(node);
+        Ok(node)
+    }
+
+    fn input(&mut self, from: From, ty: TensorType) -> Result<NodeId> {
+        let node = self.builder.input(ty).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        self.from.push(from);
+        Ok(node)
+    }
+
+    /// Where a value is that no segment under way has to compute.
+    pub(super) fn settled(&self, value: u32) -> Option<&From> {
+        match &self.values[value as usize].home {
+            Home::From(from @ (From::Argument(_) | From::Held(_) | From::Slot(_))) => Some(from),
+            _ => None,
+        }
+    }
+
+    /// What a variable is now.
+    pub(super) fn read_var(&mut self, var: &Var, at: &Source) -> Result<Tensor> {
+        let cell = self.cell(var, false);
+        if let Some(now) = self.cells[cell].now {
+            return self.handle(now, at);
+        }
+        let tensor = self.enter(From::Var(var.clone()), var, at)?;
+        self.cells[cell].input = Some(self.from.len() - 1);
+        self.cells[cell].now = tensor.traced().map(|traced| traced.value);
+        Ok(tensor)
+    }
+
+    /// A variable becomes another tensor.
+    pub(super) fn write_var(&mut self, var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
+        let value = self.value_of(tensor, at)?;
+        let cell = self.cell(var, false);
+        self.cells[cell].now = Some(value);
+        self.cells[cell].is_changed = true;
+        Ok(())
+    }
+
+    /// What the gradient of a variable is now. `is_there` says whether it has one outside.
+    pub(super) fn read_gradient(&mut self, var: &Var, is_there: bool, at: &Source) -> Result<Option<Tensor>> {
+        let cell = self.cell(var, true);
+        if self.cells[cell].is_changed || self.cells[cell].now.is_some() {
+            return self.cells[cell].now.map(|now| self.handle(now, at)).transpose();
+        }
+        if !is_there {
+            return Ok(None);
+        }
+        let tensor = self.enter(From::Gradient(var.clone()), var, at)?;
+        self.cells[cell].input = Some(self.from.len() - 1);
+        self.cells[cell].now = tensor.traced().map(|traced| traced.value);
+        Ok(Some(tensor))
+    }
+
+    /// The gradient of a variable becomes another tensor, or none.
+    pub(super) fn write_gradient(&mut self, var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
+        let value = tensor.map(|tensor| self.value_of(tensor, at)).transpose()?;
+        let cell = self.cell(var, true);
+        self.cells[cell].now = value;
+        self.cells[cell].is_changed = true;
+        Ok(())
+    }
+
+    /// Whether this segment has met the gradient of a variable.
+    pub(super) fn knows_gradient(&self, var: &Var) -> bool {
+        self.cells.iter().any(|cell| cell.is_gradient && cell.var.id() == var.id())
+    }
+
+    /// The variables whose value is a node of this segment, with the node that they were when it was first asked for.
+    pub(super) fn variables(&self) -> Vec<(Var, NodeId)> {
+        let inputs = self.builder.graph().inputs();
+        let cells = self.cells.iter().filter(|cell| !cell.is_gradient);
+        cells.filter_map(|cell| Some((cell.var.clone(), inputs[cell.input?]))).collect()
+    }
+
+    /// An input of this segment that changes from call to call, with a tensor for it.
+    fn enter(&mut self, from: From, var: &Var, at: &Source) -> Result<Tensor> {
+        let ty = TensorType::fixed(var.dtype(), var.shape());
+        let node = self.input(from.clone(), ty.clone())?;
+        self.tensor(Some(node), ty, Home::From(from), var.device(), at)
+    }
+
+    /// A new random key: an input of its own.
+    pub(super) fn key(&mut self, generator: &crate::Generator, device: Device, at: &Source) -> Result<Tensor> {
+        let ty = TensorType::fixed(kiln_ir::DType::I64, &[]);
+        let node = self.input(From::Key(generator.clone(), device), ty.clone())?;
+        self.tensor(Some(node), ty, Home::From(From::Key(generator.clone(), device)), device, at)
+    }
+
+    fn cell(&mut self, var: &Var, is_gradient: bool) -> usize {
+        let known = self.cells.iter().position(|cell| cell.is_gradient == is_gradient && cell.var.id() == var.id());
+        known.unwrap_or_else(|| {
+            let cell = Cell { var: var.clone(), is_gradient, input: None, now: None, is_changed: false };
+            self.cells.push(cell);
+            self.cells.len() - 1
+        })
+    }
+
+    /// A tensor for a value that is known already.
+    fn handle(&mut self, value: u32, at: &Source) -> Result<Tensor> {
+        let known = &self.values[value as usize];
+        if let Some(tensor) = known.handle.upgrade() {
+            return Ok(tensor);
+        }
+        if let Home::From(From::Held(tensor)) = &known.home {
+            return Ok(tensor.clone());
+        }
+        let device = known.device;
+        let node = self.node(value, at)?;
+        self.inside(node, device, at)
+    }
+
+    /// Values that the function can still use.
+    fn live(&self) -> Vec<u32> {
+        let is_live = |value: &Value| !matches!(value.home, Home::Gone) && value.handle.is_alive();
+        (0..).zip(&self.values).filter(|(_, value)| is_live(value)).map(|(number, _)| number).collect()
+    }
+
+    /// Ends the segment. Those of its values that can still be used get slots; the next segment begins.
+    pub(super) fn end_segment(&mut self, at: &Source) -> Result<Draft> {
+        let live = self.live();
+        self.end_with(&live, at)
+    }
+
+    fn end_with(&mut self, wanted: &[u32], at: &Source) -> Result<Draft> {
+        let base = self.slots;
+        let mut outputs: Vec<NodeId> = Vec::new();
+        let mut kept: Vec<usize> = Vec::new();
+        let mut homes: Vec<(u32, Slotted)> = Vec::new();
+        for &number in wanted {
+            let Some(slotted) = self.slotted(number, &mut outputs, &mut kept, at)? else { continue };
+            homes.push((number, slotted));
+        }
+        let mut sets = Vec::new();
+        let mut updates = Vec::new();
+        for mut cell in std::mem::take(&mut self.cells) {
+            if !cell.is_changed {
+                continue;
+            }
+            let Some(now) = cell.now else {
+                sets.push((Set::Gradient(cell.var), None));
+                continue;
+            };
+            let node = self.node(now, at)?;
+            let is_input = self.builder.graph().inputs().contains(&node);
+            if !cell.is_gradient && cell.input.is_none() && !is_input {
+                // Written without having been read: still written in place.
+                let ty = TensorType::fixed(cell.var.dtype(), cell.var.shape());
+                self.input(From::Var(cell.var.clone()), ty)?;
+                cell.input = Some(self.from.len() - 1);
+            }
+            let target = if cell.is_gradient { Set::Gradient(cell.var) } else { Set::Value(cell.var) };
+            match cell.input {
+                Some(input) if self.builder.graph().inputs()[input] == node => {}
+                Some(input) if !is_input => updates.push((target, input, node)),
+                _ => {
+                    let place = self.place(node, &mut outputs, &mut kept);
+                    sets.push((target, Some(place)));
+                }
+            }
+        }
+        let count = outputs.len();
+        for &node in &outputs {
+            self.builder.output(node);
+        }
+        for (_, input, node) in &updates {
+            self.builder.update(*node, *input);
+        }
+        let slot = |slotted: &Slotted| match slotted {
+            Slotted::Output(n) => base + n,
+            Slotted::Kept(n) => base + count + n,
+        };
+        self.slots = base + count + kept.len();
+        for value in &mut self.values {
+            value.node = None;
+            if !matches!(value.home, Home::From(From::Argument(_) | From::Held(_) | From::Slot(_))) {
+                value.home = Home::Gone;
+            }
+        }
+        for (number, slotted) in &homes {
+            self.values[*number as usize].home = Home::From(From::Slot(slot(slotted)));
+        }
+        let sets = sets.into_iter().map(|(set, place)| (set, place.as_ref().map(slot))).collect();
+        let updates = updates.into_iter().map(|(set, input, _)| (set, input)).collect();
+        let mut next = GraphBuilder::new();
+        next.set_source(Some(at.clone()));
+        let graph = std::mem::replace(&mut self.builder, next).finish();
+        Ok(Draft { graph, from: std::mem::take(&mut self.from), base, outputs: count, kept, updates, sets })
+    }
+
+    /// Where a value will be found once the segment has run; nothing where it needs no new slot.
+    fn slotted(
+        &mut self,
+        number: u32,
+        outputs: &mut Vec<NodeId>,
+        kept: &mut Vec<usize>,
+        at: &Source,
+    ) -> Result<Option<Slotted>> {
+        if self.settled(number).is_some() {
+            return Ok(None);
+        }
+        let node = self.node(number, at)?;
+        Ok(Some(self.place(node, outputs, kept)))
+    }
+
+    fn place(&self, node: NodeId, outputs: &mut Vec<NodeId>, kept: &mut Vec<usize>) -> Slotted {
+        fn index<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+            list.iter().position(|known| *known == item).unwrap_or_else(|| {
+                list.push(item);
+                list.len() - 1
+            })
+        }
+        match self.builder.graph().inputs().iter().position(|&input| input == node) {
+            Some(input) => Slotted::Kept(index(kept, input)),
+            None => Slotted::Output(index(outputs, node)),
+        }
+    }
+
+    /// Ends the last segment: the values of `returned` are wanted. Says where each of them is.
+    pub(super) fn finish(&mut self, returned: &[&Tensor], at: &Source) -> Result<(Draft, Vec<Place>)> {
+        let mut wanted = Vec::with_capacity(returned.len());
+        for tensor in returned {
+            match tensor.traced() {
+                Some(traced) if traced.recording != self.id => return Err(Error::Escaped { at: at.clone() }),
+                Some(traced) if !wanted.contains(&traced.value) => wanted.push(traced.value),
+                _ => {}
+            }
+        }
+        let draft = self.end_with(&wanted, at)?;
+        let place = |tensor: &&Tensor| match tensor.traced() {
+            None => Ok(Place::Itself),
+            Some(traced) => match self.settled(traced.value) {
+                Some(From::Argument(number)) => Ok(Place::Argument(*number)),
+                Some(From::Slot(slot)) => Ok(Place::Slot(*slot)),
+                _ => Err(Error::Escaped { at: at.clone() }),
+            },
+        };
+        let places = returned.iter().map(place).collect::<Result<_>>()?;
+        Ok((draft, places))
+    }
+
+    /// Slots for values made outside of any segment.
+    pub(super) fn take_slots(&mut self, count: usize) -> usize {
+        self.slots += count;
+        self.slots - count
+    }
+}
+
+/// A slot of the segment that ends, before the number of its outputs is known.
+enum Slotted {
+    Output(usize),
+    Kept(usize),
+}

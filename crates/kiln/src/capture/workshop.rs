@@ -1,0 +1,163 @@
+//! Makes code for segments: equal graphs share it.
+
+use super::bundle::Leaf;
+use super::compiled::tensors_of;
+use super::options::Options;
+use super::segment::{Code, Draft, From, Segment, is_same_graph};
+use crate::compile::{CompileOptions, CompiledGraph, input_layout};
+use crate::{Device, Result};
+use kiln_ir::{Graph, Ranges, Source, TensorType};
+use kiln_kernels::{InputLayout, ScheduleOptions};
+use kiln_runtime::event::{self, Category, Event};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Makes code for the segments of one compiled function.
+pub(super) struct Workshop {
+    options: Options,
+    made: Mutex<HashMap<u64, Vec<Made>>>,
+}
+
+/// Code that is there already.
+struct Made {
+    graph: Arc<Graph>,
+    layouts: Vec<InputLayout>,
+    code: Code,
+}
+
+/// How the arguments lie in memory.
+#[derive(Clone)]
+pub(super) struct Arguments {
+    pub(super) layouts: Vec<InputLayout>,
+    device: Option<Device>,
+}
+
+impl Arguments {
+    /// As they are now.
+    pub(super) fn of(leaves: &[Leaf<'_>]) -> Arguments {
+        let tensors = tensors_of(leaves);
+        let layouts = tensors.iter().map(|tensor| input_layout(tensor.layout())).collect();
+        Arguments { layouts, device: tensors.first().map(|tensor| tensor.device()) }
+    }
+}
+
+/// Graphs whose code is remembered; beyond that all are forgotten. Programs in use keep theirs.
+const GRAPHS_KEPT: usize = 512;
+
+impl Workshop {
+    pub(super) fn new(options: Options) -> Workshop {
+        Workshop { options, made: Mutex::default() }
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Forgets all code.
+    pub(super) fn clear(&self) {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// A segment of fixed sizes with its code; the arguments lie as said.
+    pub(super) fn build(&self, draft: Draft, arguments: &Arguments, at: &Source) -> Result<Segment> {
+        self.build_for(draft, arguments, &Ranges::default(), at)
+    }
+
+    /// A segment with its code, for sizes in these ranges.
+    pub(super) fn build_for(
+        &self,
+        draft: Draft,
+        arguments: &Arguments,
+        ranges: &Ranges,
+        at: &Source,
+    ) -> Result<Segment> {
+        if !draft.computes() {
+            return Ok(Segment { draft, code: Code::Nothing });
+        }
+        let graph = &draft.graph;
+        let types = graph.inputs().iter().map(|&id| graph.ty(id));
+        let layouts: Vec<InputLayout> =
+            draft.from.iter().zip(types).map(|(from, ty)| layout(from, ty, arguments)).collect();
+        let key = key(graph, &layouts);
+        let known = |made: &Made| made.layouts == layouts && is_same_graph(&made.graph, graph);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made.get(&key).and_then(|made| made.iter().find(|made| known(made))) {
+            let code = made.code.clone();
+            return Ok(Segment { draft, code });
+        }
+        drop(made);
+        let schedule =
+            ScheduleOptions { numerics: self.options.numerics, ranges: ranges.clone(), ..ScheduleOptions::default() };
+        let options = CompileOptions { device: device(&draft, arguments), schedule, ..CompileOptions::default() };
+        let code = if self.options.background {
+            in_background(graph.clone(), layouts.clone(), options, at)
+        } else {
+            Code::Ready(Arc::new(CompiledGraph::new_at(graph.clone(), &layouts, &options, at)?))
+        };
+        made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.len() >= GRAPHS_KEPT {
+            made.clear();
+        }
+        made.entry(key).or_default().push(Made { graph: Arc::new(graph.clone()), layouts, code: code.clone() });
+        drop(made);
+        Ok(Segment { draft, code })
+    }
+}
+
+/// Compiles on another thread.
+fn in_background(graph: Graph, layouts: Vec<InputLayout>, options: CompileOptions, at: &Source) -> Code {
+    let slot = Arc::new(OnceLock::new());
+    let (own, at) = (slot.clone(), at.clone());
+    let spawned = std::thread::Builder::new().name("kiln-compile".into()).spawn(move || {
+        let made = CompiledGraph::new_at(graph, &layouts, &options, &at);
+        let text = match &made {
+            Ok(made) => format!("compiled in the background: {} launches", made.program().steps().len()),
+            Err(error) => format!("compiling in the background failed, eager execution goes on: {error}"),
+        };
+        // Whoever asks from now on gets it.
+        let _ = own.set(made.ok().map(Arc::new));
+        event::emit(Category::Kernels, || Event::Remark { text, at });
+    });
+    if spawned.is_err() {
+        let _ = slot.set(None);
+    }
+    Code::Pending(slot)
+}
+
+/// How an input lies in memory.
+fn layout(from: &From, ty: &TensorType, arguments: &Arguments) -> InputLayout {
+    match from {
+        From::Argument(number) => arguments.layouts[*number].clone(),
+        From::Held(tensor) => input_layout(tensor.layout()),
+        From::Var(_) | From::Gradient(_) | From::Key(..) | From::Slot(_) => InputLayout::contiguous(ty),
+    }
+}
+
+/// Where a segment runs.
+fn device(draft: &Draft, arguments: &Arguments) -> Device {
+    let own = |from: &From| match from {
+        From::Held(tensor) => Some(tensor.device()),
+        From::Var(var) | From::Gradient(var) => Some(var.device()),
+        From::Key(_, device) => Some(*device),
+        From::Argument(_) | From::Slot(_) => None,
+    };
+    arguments.device.or_else(|| draft.from.iter().find_map(own)).unwrap_or_default()
+}
+
+/// A hash of what has to be equal for code to be shared.
+fn key(graph: &Graph, layouts: &[InputLayout]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for node in graph.nodes() {
+        node.op.hash(&mut hasher);
+        node.operands.hash(&mut hasher);
+    }
+    for output in graph.outputs() {
+        (output.node, output.updates).hash(&mut hasher);
+    }
+    for &input in graph.inputs() {
+        graph.ty(input).hash(&mut hasher);
+    }
+    layouts.hash(&mut hasher);
+    hasher.finish()
+}
