@@ -39,6 +39,7 @@ pub mod loss;
 pub mod nn;
 mod operators;
 pub mod opinions;
+pub mod optim;
 mod pointwise;
 pub mod product;
 pub mod promotion;

@@ -34,14 +34,33 @@ impl Case {
         assert!(close, "{}/{key}:\n{got}\nnot\n{wanted}", self.name);
     }
 
-    /// Names and shapes first, then the results.
+    /// Of the sum of the output times a given tensor, by the parameters and by the input.
+    fn check_gradients(&self, module: &impl Module, x: &Tensor, output: &Tensor) {
+        let weighed = output.mul(&self.all["cotangent"]).unwrap().sum(..).unwrap();
+        if self.all.contains_key("grad_input") {
+            let gradients = weighed.gradients(&[x]).unwrap();
+            self.close("grad_input", gradients.get(x).unwrap());
+        }
+        let parameters = module.named_parameters();
+        assert_eq!(parameters.len(), self.part("grad/").len(), "{}", self.name);
+        if !parameters.is_empty() {
+            weighed.backward().unwrap();
+        }
+        for (name, parameter) in parameters {
+            self.close(&format!("grad/{name}"), &parameter.grad().unwrap());
+        }
+    }
+
+    /// Names and shapes first, then the results and gradients.
     fn check(&self, module: &impl Module, run: impl Fn(&Tensor) -> Result<Tensor>) {
         let state = self.part("state/");
         let (own, theirs): (Vec<_>, Vec<_>) = (module.state_dict().into_keys().collect(), state.keys().collect());
         assert_eq!(own.iter().collect::<Vec<_>>(), theirs, "{}", self.name);
         module.load_state_dict(&state, true).unwrap();
-        let output = run(&self.all["input/0"]).unwrap();
+        let x = self.all["input/0"].requires_grad();
+        let output = run(&x).unwrap();
         self.close("output", &output);
+        self.check_gradients(module, &x, &output);
         let after = self.part("after/");
         for (key, value) in module.state_dict() {
             if after.contains_key(&key) {

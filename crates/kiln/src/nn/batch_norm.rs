@@ -64,8 +64,8 @@ impl BatchNorm {
         if let ((Some(running_mean), Some(running_var)), true) = (running, self.mode.is_training()) {
             let share = self.share()?;
             // The running variance is the unbiased one.
-            let unbiased = var.mul(count as f64 / (count - 1) as f64)?;
-            running_mean.set(&running_mean.get().lerp(&mean, &share)?)?;
+            let unbiased = var.detach().mul(count as f64 / (count - 1) as f64)?;
+            running_mean.set(&running_mean.get().lerp(&mean.detach(), &share)?)?;
             running_var.set(&running_var.get().lerp(&unbiased, &share)?)?;
         }
         x.batch_norm(&mean, &var, weight.as_ref(), bias.as_ref(), self.epsilon)

@@ -48,8 +48,5 @@ impl Forward for Linear {
 /// The value of a variable that may not be there.
 #[track_caller]
 pub(super) fn value(var: &Option<Var>) -> Option<Tensor> {
-    match var {
-        Some(var) => Some(var.get()),
-        None => None,
-    }
+    Some(var.as_ref()?.get())
 }

@@ -64,7 +64,7 @@ pub trait Module: Part {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     fn state_dict(&self) -> BTreeMap<String, Tensor> {
-        state::saved(self).into_iter().map(|(name, var)| (name, var.get())).collect()
+        state::saved(self).into_iter().map(|(name, var)| (name, var.get().detach())).collect()
     }
 
     /// Gives the variables the values of a state dict, converted to their dtypes and devices. A tensor of another shape is
@@ -267,13 +267,13 @@ fn convert(module: &mut (impl Part + ?Sized), device: Option<Device>, dtype: Opt
     module.visit_mut(&mut VisitMut::new(&mut |met| {
         let done = match met {
             MetMut::Tensor(tensor) => converted(tensor).map(|new| *tensor = new),
-            MetMut::Var { var, .. } => match known.get(&var.id()) {
-                Some(new) => Ok(*var = new.clone()),
-                None => converted_var(var, &converted).map(|new| {
+            MetMut::Var { var, .. } => {
+                let new = known.get(&var.id()).map_or_else(|| converted_var(var, &converted), |new| Ok(new.clone()));
+                new.map(|new| {
                     known.insert(var.id(), new.clone());
                     *var = new;
-                }),
-            },
+                })
+            }
         };
         if let (Ok(()), Err(error)) = (&outcome, done) {
             outcome = Err(error);
@@ -284,7 +284,7 @@ fn convert(module: &mut (impl Part + ?Sized), device: Option<Device>, dtype: Opt
 
 /// The variable itself, where nothing changes.
 fn converted_var(var: &Var, converted: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Var> {
-    let old = var.get();
+    let old = var.get().detach();
     let value = converted(&old)?;
     if value.dtype() == old.dtype() && value.device() == old.device() {
         return Ok(var.clone());
