@@ -19,6 +19,7 @@ pub mod host;
 pub mod kernel_cache;
 mod packer;
 mod pages;
+pub mod phase;
 pub mod program;
 pub mod reference;
 mod sizing;

@@ -2,7 +2,7 @@
 
 use crate::event::{self, Category, Event};
 use crate::sizing::{InputSpec, Sizing, Sizings};
-use crate::{Backend, Buffer, Device, Error, Executable, LaunchError, RawBuffer, Variant, kernel_cache};
+use crate::{Backend, Buffer, Device, Error, Executable, LaunchError, RawBuffer, Variant, kernel_cache, phase};
 use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{Role, Schedule, Step};
@@ -132,14 +132,14 @@ impl Program {
         options: &ScheduleOptions,
     ) -> Result<Program, Error> {
         let start = Instant::now();
-        let schedule = kiln_kernels::schedule(graph, layouts, options)
+        let schedule = phase::timed("schedule", || kiln_kernels::schedule(graph, layouts, options))
             .map_err(|cause| Error::Schedule { cause: Box::new(cause) })?;
         let scheduled = start.elapsed();
         report_notes(graph, &schedule);
         let mut compiled = 0;
         let mut steps = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
-            let (code, fresh) = kernel_cache::get(&*backend, &step.kernel, &step.label)?;
+            let (code, fresh) = phase::timed("code", || kernel_cache::get(&*backend, &step.kernel, &step.label))?;
             compiled += fresh as usize;
             steps.push(CompiledStep::new(graph, step, code));
         }
@@ -157,7 +157,7 @@ impl Program {
         let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);
         let inputs: Vec<InputSpec> = graph.inputs().iter().zip(layouts).map(input).collect();
         let output_types: Vec<TensorType> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
-        let sizings = Sizings::new(&inputs, &output_types, &schedule)?;
+        let sizings = phase::timed("plan", || Sizings::new(&inputs, &output_types, &schedule))?;
         event::emit(Category::Kernels, || Event::ProgramBuilt {
             nodes: graph.nodes().len(),
             launches: steps.len(),

@@ -6,7 +6,7 @@ use crate::{Device, Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{InputView, Produced, Program};
+use kiln_runtime::{InputView, Produced, Program, phase};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl CompiledGraph {
         at: &Source,
     ) -> Result<CompiledGraph> {
         let start = Instant::now();
-        let optimised = options.optimise(graph.clone(), at, &mut |_, _| {})?;
+        let optimised = phase::timed("passes", || options.optimise(graph.clone(), at, &mut |_, _| {}))?;
         let passes = start.elapsed();
         let failed = |cause| Error::Runtime { op: "compile".into(), cause: Box::new(cause), at: at.clone() };
         let backend = crate::backend(options.device);

@@ -47,7 +47,7 @@ impl Case {
     }
 
     /// For the peer.
-    pub fn to_json(&self) -> Value {
+    pub fn to_json(self) -> Value {
         let Config { layers, hidden, inner, heads, groups, vocabulary, context, .. } = self.config;
         let kind = match self.part {
             Part::Mlp => "mlp",

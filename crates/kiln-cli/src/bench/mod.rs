@@ -3,6 +3,7 @@
 
 mod cases;
 mod clock;
+mod first_call;
 mod forward;
 mod packed;
 mod peer;
@@ -50,6 +51,9 @@ pub struct Arguments {
     /// Do not compile with torch.compile (it takes seconds a case)
     #[arg(long)]
     no_torch_compile: bool,
+    /// Make one first call and print it as JSON; what `first-call` starts its new processes with
+    #[arg(long, hide = true)]
+    cold: Option<String>,
     /// Write one JSON object a case to this file
     #[arg(long)]
     json: Option<PathBuf>,
@@ -63,6 +67,8 @@ enum What {
     Matmul,
     /// Scaled dot-product attention
     Attention,
+    /// The first call of 4- and 32-layer transformers in a new process, and where its time goes
+    FirstCall,
     /// Forward passes: MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
     Forward,
     /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
@@ -83,6 +89,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
         [] => vec![1],
         given => given.to_vec(),
     };
+    if let Some(case) = &arguments.cold {
+        return first_call::cold(case);
+    }
     let python = arguments.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into());
     let script = if matches!(arguments.what, What::Train) { train::PEER } else { peer::SCRIPT };
     let mut peer = match arguments.peer {
@@ -90,6 +99,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         None => None,
     };
     let all = match arguments.what {
+        What::FirstCall => return first_call::run(arguments, &python),
         What::Forward => return forward::run(arguments, &threads, peer),
         What::Train => return train::run(arguments, &threads, peer),
         What::Ops => cases::ops(&threads),

@@ -55,6 +55,8 @@ impl TorchPeer {
         let start = |cause| PeerError::Start { python: python.to_owned(), cause };
         let mut child = Command::new(python)
             .args(["-u", "-c", script])
+            // What another process compiled before must not count.
+            .env("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

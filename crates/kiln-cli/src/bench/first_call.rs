@@ -1,0 +1,117 @@
+//! `kiln bench first-call`: what the first call of a compiled transformer costs in a process that has compiled nothing yet,
+//! and where the time goes. Every sample is a process of its own.
+
+use super::Arguments;
+use super::forward::{Case, Function, Part};
+use super::peer::{SCRIPT, TorchPeer};
+use crate::Outcome;
+use crate::models::{Config, Family};
+use kiln::{Compiled, Tensor};
+use kiln_runtime::phase;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::process::Command;
+use std::time::Instant;
+
+/// The parts of a first call, in order. What is in none of the others is capture.
+const PHASES: [&str; 6] = ["capture", "passes", "schedule", "code", "plan", "run"];
+
+const TOKENS: usize = 16;
+
+fn cases() -> Vec<Case> {
+    let both = [Family::Gpt, Family::Llama].into_iter().flat_map(|family| [(family, 4), (family, 32)]);
+    both.map(|(family, layers)| case(family, layers)).collect()
+}
+
+fn case(family: Family, layers: usize) -> Case {
+    let config = match family {
+        Family::Gpt => Config::gpt(layers, 256, 8, 1000, 256),
+        Family::Llama => Config::llama(layers, 256, 8, 1000, 256),
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    Case { part: Part::Transformer, config, tokens: TOKENS, threads }
+}
+
+/// One sample: the first call in this process, as a line of JSON.
+pub fn cold(text: &str) -> Outcome {
+    let wanted = cases().into_iter().find(|case| case.name() == text).ok_or("no such case")?;
+    let (f, x) = wanted.build()?;
+    let compiled: Compiled<Function, Tensor, Tensor> = kiln::compile(f);
+    let begin = Instant::now();
+    let (outcome, phases) = phase::recorded(|| compiled.call(&x));
+    let total = begin.elapsed().as_secs_f64();
+    outcome?;
+    let begin = Instant::now();
+    compiled.call(&x)?;
+    let run = begin.elapsed().as_secs_f64();
+    let stats = kiln_runtime::kernel_cache::stats();
+    let mut line = json!({"total": total, "run": run, "kernels": stats.misses, "launches": stats.hits + stats.misses});
+    let mut rest = total - run;
+    for name in &PHASES[1..5] {
+        let spent: f64 = phases.iter().filter(|(phase, _)| phase == name).map(|(_, took)| took.as_secs_f64()).sum();
+        rest -= spent;
+        line[*name] = spent.into();
+    }
+    line["capture"] = rest.max(0.0).into();
+    println!("{line}");
+    Ok(())
+}
+
+/// Samples every case in new processes and prints a table.
+pub fn run(arguments: &Arguments, python: &str) -> Outcome {
+    print!("{:<26} {:>8} {:>9}", "first call of", "min", "median");
+    PHASES.iter().for_each(|name| print!(" {name:>8}"));
+    println!(" {:>8} {:>8} {:>13}", "kernels", "launches", "torch.compile");
+    let mut rows = Vec::new();
+    for case in cases().into_iter().filter(|case| case.name().contains(&arguments.filter)) {
+        let mut samples = Vec::new();
+        for _ in 0..(5 * arguments.turns).max(1) {
+            samples.push(sample(&case.name())?);
+        }
+        let total = |sample: &Value| sample["total"].as_f64().unwrap_or(f64::NAN);
+        samples.sort_by(|a, b| total(a).total_cmp(&total(b)));
+        let (fastest, middle) = (&samples[0], &samples[samples.len() / 2]);
+        print!("{:<26} {:>6.1}ms {:>7.1}ms", case.name(), total(fastest) * 1e3, total(middle) * 1e3);
+        PHASES.iter().for_each(|name| print!(" {:>6.2}ms", fastest[name].as_f64().unwrap_or(f64::NAN) * 1e3));
+        print!(" {:>8} {:>8}", fastest["kernels"], fastest["launches"]);
+        // A long run is watched as it goes; a closed pipe is the reader's choice.
+        let _ = std::io::stdout().flush();
+        let torch = match arguments.peer {
+            Some(_) if !arguments.no_torch_compile => {
+                // A process of its own as well, so that nothing is compiled yet.
+                let first = TorchPeer::start(python, SCRIPT)?.setup(case.to_json(), case.threads, &["compile"]);
+                match &first {
+                    Ok(seconds) => print!(" {:>12.1}s", seconds[0]),
+                    Err(error) => print!("  {error}"),
+                }
+                first.ok().map(|seconds| seconds[0])
+            }
+            _ => None,
+        };
+        println!();
+        rows.push(json!({
+            "case": case.to_json(), "name": case.name(), "fastest_s": fastest, "median_s": middle, "samples": samples.len(),
+            "torch_compile_s": torch,
+        }));
+    }
+    if let Some(path) = &arguments.json {
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+        for row in rows {
+            writeln!(file, "{row}")?;
+        }
+        file.flush()?;
+    }
+    Ok(())
+}
+
+/// The first call of a case in a new process without a disk cache.
+fn sample(name: &str) -> Result<Value, Box<dyn std::error::Error>> {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["bench", "first-call", "--cold", name])
+        .env("KILN_CACHE", "off")
+        .output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
