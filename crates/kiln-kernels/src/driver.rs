@@ -6,7 +6,7 @@ use crate::group::{Engine, Group};
 use crate::kernel::Kernel;
 use crate::matmul::matmul_step;
 use crate::prepare::{Prepared, prepare};
-use crate::realise::{Memory, choose, inline_reductions, is_engine, lay_out};
+use crate::realise::{Memory, Work, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
 use crate::schedule::{BufferId, Error, InputLayout, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
@@ -40,8 +40,15 @@ pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOption
         match attempt(inner, layouts, options, &forced) {
             Ok(schedule) => break schedule,
             // What a kernel cannot compute on the way it reads from memory instead.
-            Err(Misfit { node }) if !forced.contains(&node) => forced.push(node),
-            Err(Misfit { node }) => return Err(unsupported(inner, node)),
+            Err(misfits) => {
+                let known = forced.len();
+                for Misfit { node } in misfits {
+                    if forced[..known].contains(&node) {
+                        return Err(unsupported(inner, node));
+                    }
+                    forced.push(node);
+                }
+            }
         }
     };
     if let Some(Prepared { origin, results, .. }) = &prepared {
@@ -92,18 +99,21 @@ fn attempt(
     layouts: &[InputLayout],
     options: &ScheduleOptions,
     forced: &[NodeId],
-) -> Result<Schedule, Misfit> {
+) -> Result<Schedule, Vec<Misfit>> {
     let inline = inline_reductions(graph);
     let realised = choose(graph, &inline, forced, options);
     let memory = lay_out(graph, &realised, layouts);
     let scope =
         Scope { graph, storage: &memory.storage, inline: &inline, numerics: options.numerics, known: &options.ranges };
-    for work in memory.works.iter().filter(|w| !w.copy) {
-        match &graph.node(work.node).op {
-            Op::Dot { .. } => matmul::check_operands(scope, work.node)?,
-            op if is_engine(op) => routine::check_operands(scope, work.node)?,
-            _ => {}
-        }
+    let check = |work: &Work| match &graph.node(work.node).op {
+        Op::Dot { .. } => matmul::check_operands(scope, work.node),
+        op if is_engine(op) => routine::check_operands(scope, work.node),
+        _ => Ok(()),
+    };
+    // All at once: repeated blocks have as many misfits as there are blocks.
+    let misfits: Vec<Misfit> = memory.works.iter().filter(|w| !w.copy).filter_map(|w| check(w).err()).collect();
+    if !misfits.is_empty() {
+        return Err(misfits);
     }
     let mut fusion = Fusion::new(scope, &memory);
     if options.no_fusion {
@@ -114,7 +124,7 @@ fn attempt(
     for group in fusion.groups.iter_mut().flatten() {
         split_choices(scope, &memory, group);
     }
-    let steps = assemble(scope, &memory, &mut fusion)?;
+    let steps = assemble(scope, &memory, &mut fusion).map_err(|misfit| vec![misfit])?;
     let notes = fusion.notes;
     let mut schedule = Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, notes };
     update::write_updates(graph, layouts, &mut schedule);
