@@ -78,9 +78,9 @@ impl Tensor {
     }
 
     /// A value of the function being captured.
-    pub(crate) fn from_traced(traced: capture::Traced, shape: Vec<usize>, dtype: DType) -> Tensor {
+    pub(crate) fn from_traced(traced: capture::Traced, shape: Vec<usize>, dtype: DType, tape: Option<Tape>) -> Tensor {
         let (layout, payload) = (Layout::contiguous(shape), Payload::Traced(traced));
-        Tensor(Arc::new(Inner { dtype, layout, payload, tape: None }))
+        Tensor(Arc::new(Inner { dtype, layout, payload, tape }))
     }
 
     /// How it came about, where gradients are wanted.
@@ -93,7 +93,10 @@ impl Tensor {
     pub(crate) fn with_tape(&self, tape: Option<Tape>) -> Tensor {
         let payload = match &self.0.payload {
             Payload::Memory(buffer) => Payload::Memory(buffer.clone()),
-            Payload::Traced(traced) => Payload::Traced(*traced),
+            Payload::Traced(traced) => match capture::alias(self, tape.clone()) {
+                Some(alias) => return alias,
+                None => Payload::Traced(*traced),
+            },
         };
         Tensor(Arc::new(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape }))
     }

@@ -13,7 +13,7 @@ use kiln_ir::{BinaryOp, NodeId, Op, ScatterKind, Source};
 use kiln_passes::is_differentiable;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A place that holds a tensor and can be given another of the same dtype, shape and device.
 ///
@@ -51,12 +51,22 @@ struct Cell {
 }
 
 /// Where the gradient of a variable is collected.
-#[derive(Default)]
-pub(crate) struct Slot(Mutex<Option<Tensor>>);
+pub(crate) struct Slot {
+    gradient: Mutex<Option<Tensor>>,
+    of: Weak<Cell>,
+}
 
 impl Slot {
     /// Adds a gradient to what is there.
     pub(crate) fn add(&self, gradient: &Tensor, at: &Source) -> Result<()> {
+        if capture::is_active() {
+            let Some(var) = self.of.upgrade().map(Var) else { return Ok(()) };
+            let sum = match capture::read_gradient(&var, at)? {
+                Some(before) => before.binary("add", BinaryOp::Add, gradient.into(), false, at)?,
+                None => gradient.clone(),
+            };
+            return capture::write_gradient(&var, Some(&sum), at);
+        }
         let mut slot = self.lock();
         let sum = match slot.take() {
             Some(before) => before.binary("add", BinaryOp::Add, gradient.into(), false, at)?,
@@ -67,7 +77,7 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gradient.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,18 +113,20 @@ impl Var {
             capture::paused(|| value.contiguous_at(at)).unwrap_or_else(|_| value.clone())
         };
         let value = value.detached();
-        let grad: Arc<Slot> = Arc::default();
-        Var(Arc::new(Cell {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            name,
-            dtype: value.dtype(),
-            shape: value.shape().to_vec(),
-            device: value.device(),
-            value: Mutex::new(value),
-            version: AtomicU64::new(0),
-            trainable: AtomicBool::new(false),
-            leaf: Tape::leaf(grad.clone()),
-            grad,
+        Var(Arc::new_cyclic(|cell| {
+            let grad = Arc::new(Slot { gradient: Mutex::new(None), of: cell.clone() });
+            Cell {
+                id: NEXT.fetch_add(1, Ordering::Relaxed),
+                name,
+                dtype: value.dtype(),
+                shape: value.shape().to_vec(),
+                device: value.device(),
+                value: Mutex::new(value),
+                version: AtomicU64::new(0),
+                trainable: AtomicBool::new(false),
+                leaf: Tape::leaf(grad.clone()),
+                grad,
+            }
         }))
     }
 
@@ -168,7 +180,7 @@ impl Var {
         if capture::is_active()
             && let Ok(traced) = capture::read_var(self, &Source::caller())
         {
-            return traced;
+            return self.tagged(&traced);
         }
         self.snapshot()
     }

@@ -38,6 +38,7 @@ pub use options::{Dynamic, Mode, Options};
 pub use setting::Setting;
 pub use stance::{Stance, StanceGuard, set_stance};
 
+use crate::autograd::Tape;
 use crate::eager::{self, What, Write};
 use crate::{Device, Error, Generator, Result, Tensor, Var};
 use driver::Driver;
@@ -201,37 +202,11 @@ fn read_setting(setting: &Setting, value: u64) -> u64 {
     read.unwrap_or(value)
 }
 
-/// Writes into the graph being recorded; the nodes given are those of the tensors.
+/// Another tensor for the same value of the function being captured, with another tape.
 #[cold]
-#[allow(dead_code, reason = "for gradients")]
-pub(crate) fn write<T>(
-    operands: &[&Tensor],
-    at: &Source,
-    write: impl FnOnce(&mut GraphBuilder, &[NodeId]) -> Result<T>,
-) -> Result<T> {
-    with_session(at, |session| {
-        let recording = &mut session.recording;
-        recording.builder().set_source(Some(at.clone()));
-        let mut nodes = Vec::with_capacity(operands.len());
-        for operand in operands {
-            nodes.push(recording.node_of(operand, at)?);
-        }
-        write(recording.builder(), &nodes)
-    })
-}
-
-/// A tensor for a node of the graph being recorded.
-#[cold]
-#[allow(dead_code, reason = "for gradients")]
-pub(crate) fn tensor_of(node: NodeId, device: Device, at: &Source) -> Result<Tensor> {
-    with_session(at, |session| session.recording.inside(node, device, at))
-}
-
-/// The variables read in the segment being recorded, with their nodes.
-#[cold]
-#[allow(dead_code, reason = "for gradients")]
-pub(crate) fn variables(at: &Source) -> Result<Vec<(Var, NodeId)>> {
-    with_session(at, |session| Ok(session.recording.variables()))
+pub(crate) fn alias(tensor: &Tensor, tape: Option<Tape>) -> Option<Tensor> {
+    let at = Source::default();
+    with_session(&at, |session| session.recording.alias(tensor, tape, &at)).ok()
 }
 
 /// Records an op without operands.

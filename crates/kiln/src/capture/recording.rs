@@ -5,6 +5,7 @@
 
 use super::segment::{Draft, From, Set};
 use super::{Setting, Traced};
+use crate::autograd::Tape;
 use crate::tensor::Weak;
 use crate::{Device, Error, Result, Tensor, Var};
 use kiln_ir::build::GraphBuilder;
@@ -49,6 +50,7 @@ struct Value {
 }
 
 /// Where a value is when its node is not in the segment being recorded.
+#[derive(Clone)]
 enum Home {
     /// It is computed in this segment.
     Here,
@@ -126,10 +128,25 @@ impl Recording {
         };
         let shape: Option<Vec<usize>> = ty.shape.iter().map(size).collect();
         let Some(shape) = shape else { return Err(Error::Escaped { at: at.clone() }) };
-        let value = u32::try_from(self.values.len()).map_err(|_| Error::Escaped { at: at.clone() })?;
-        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, shape, ty.dtype);
+        let value = self.next_value(at)?;
+        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, shape, ty.dtype, None);
         self.values.push(Value { handle: tensor.downgrade(), node, ty, device, home });
         Ok(tensor)
+    }
+
+    /// Another tensor for the value of one, with another tape.
+    pub(super) fn alias(&mut self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor> {
+        let value = self.value_of(tensor, at)?;
+        let Value { node, ty, device, home, .. } = &self.values[value as usize];
+        let (node, ty, home, device) = (*node, ty.clone(), home.clone(), *device);
+        let traced = Traced { recording: self.id, value: self.next_value(at)?, device };
+        let alias = Tensor::from_traced(traced, tensor.shape().to_vec(), ty.dtype, tape);
+        self.values.push(Value { handle: alias.downgrade(), node, ty, device, home });
+        Ok(alias)
+    }
+
+    fn next_value(&self, at: &Source) -> Result<u32> {
+        u32::try_from(self.values.len()).map_err(|_| Error::Escaped { at: at.clone() })
     }
 
     /// The node of a tensor in this segment; one from elsewhere becomes an input.
@@ -230,13 +247,6 @@ impl Recording {
     /// Whether this segment has met the gradient of a variable.
     pub(super) fn knows_gradient(&self, var: &Var) -> bool {
         self.cells.iter().any(|cell| cell.is_gradient && cell.var.id() == var.id())
-    }
-
-    /// The variables whose value is a node of this segment, with the node that they were when it was first asked for.
-    pub(super) fn variables(&self) -> Vec<(Var, NodeId)> {
-        let inputs = self.builder.graph().inputs();
-        let cells = self.cells.iter().filter(|cell| !cell.is_gradient);
-        cells.filter_map(|cell| Some((cell.var.clone(), inputs[cell.input?]))).collect()
     }
 
     /// An input of this segment that changes from call to call, with a tensor for it.

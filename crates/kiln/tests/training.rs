@@ -1,0 +1,164 @@
+//! A whole training step as one program: forward, backward and update, with parameters written in place.
+
+use kiln::{DType, Device, Options, Result, Tensor, Var};
+
+fn whole() -> Options {
+    Options { fullgraph: true, ..Options::default() }
+}
+
+struct Net {
+    first: Var,
+    bias: Var,
+    second: Var,
+    momentum: Var,
+}
+
+impl Net {
+    fn new() -> Net {
+        let fill = |shape: [usize; 2], scale: f64| -> Tensor {
+            let numbers = Tensor::arange(shape[0] * shape[1], DType::F32, Device::Cpu).unwrap();
+            numbers.mul(0.7).unwrap().sin().unwrap().mul(scale).unwrap().reshape(shape).unwrap()
+        };
+        let bias = Tensor::zeros(8, DType::F32, Device::Cpu).unwrap();
+        Net {
+            first: Var::new(&fill([4, 8], 0.5)).requires_grad(true),
+            bias: Var::new(&bias).requires_grad(true),
+            second: Var::new(&fill([8, 1], 0.5)).requires_grad(true),
+            momentum: Var::new(&fill([8, 1], 0.0)),
+        }
+    }
+
+    fn vars(&self) -> [&Var; 3] {
+        [&self.first, &self.bias, &self.second]
+    }
+
+    /// A step of gradient descent; the last matrix has momentum. Gives the loss.
+    fn step(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let hidden = (x.matmul(&self.first.get())? + self.bias.get())?.tanh()?;
+        let loss = (hidden.matmul(&self.second.get())? - y)?.square()?.mean(..)?;
+        loss.backward()?;
+        for var in [&self.first, &self.bias] {
+            var.sub_assign((var.grad().expect("backward gave one") * 0.1)?)?;
+            var.zero_grad();
+        }
+        self.momentum.mul_assign(0.9)?;
+        self.momentum.add_assign(self.second.grad().expect("backward gave one"))?;
+        self.second.sub_assign((self.momentum.get() * 0.1)?)?;
+        self.second.zero_grad();
+        Ok(loss)
+    }
+}
+
+fn batch(step: usize) -> (Tensor, Tensor) {
+    let x = Tensor::arange(24, DType::F32, Device::Cpu).unwrap().add(step as f64).unwrap().mul(1.3).unwrap();
+    let x = x.sin().unwrap().reshape([6, 4]).unwrap();
+    let y = x.sum(-1).unwrap().sin().unwrap().reshape([6, 1]).unwrap();
+    (x, y)
+}
+
+#[test]
+fn a_step_is_one_program_and_writes_in_place() -> Result<()> {
+    let (eager, net) = (Net::new(), std::sync::Arc::new(Net::new()));
+    let inner = net.clone();
+    let compiled = kiln::compile_with(move |(x, y): &(Tensor, Tensor)| inner.step(x, y), whole());
+    compiled.call(&batch(0))?;
+    eager.step(&batch(0).0, &batch(0).1)?;
+    let address = |var: &Var| var.get().buffer().ptr();
+    let before: Vec<_> = net.vars().map(address).into();
+    let mut last = f32::MAX;
+    for step in 1..30 {
+        let (x, y) = batch(step % 5);
+        let wanted = eager.step(&x, &y)?.item::<f32>()?;
+        let got = compiled.call(&(x, y))?;
+        assert!(!got.has_tape());
+        last = got.item()?;
+        assert!((last - wanted).abs() <= 1e-5 * wanted.abs().max(1.0), "step {step}: {last}, eagerly {wanted}");
+    }
+    assert!(last < 0.3, "{last}");
+    assert_eq!(Vec::from(net.vars().map(address)), before, "a parameter moved");
+    assert_eq!((compiled.stats().compiles, compiled.stats().fallbacks), (1, 0));
+    assert_eq!(compiled.programs().len(), 1);
+    assert!(net.vars().iter().all(|var| var.grad().is_none()));
+    for (got, wanted) in net.vars().iter().zip(eager.vars()) {
+        assert!(got.get().allclose(&wanted.get(), 1e-4, 1e-5)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_that_are_kept_are_results() -> Result<()> {
+    let w = Var::new(&Tensor::new([1f32, 2.], Device::Cpu)?).requires_grad(true);
+    let inner = w.clone();
+    let compiled = kiln::compile_with(
+        move |x: &Tensor| {
+            let loss = (inner.get() * x)?.sum(..)?;
+            loss.backward()?;
+            Ok(loss)
+        },
+        whole(),
+    );
+    let x = Tensor::new([3f32, 4.], Device::Cpu)?;
+    assert_eq!(compiled.call(&x)?.item::<f32>()?, 11.0);
+    assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [3., 4.]);
+    compiled.call(&x)?;
+    assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [6., 8.], "gradients add up");
+    w.zero_grad();
+    compiled.call(&x)?;
+    assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [3., 4.]);
+    Ok(())
+}
+
+#[test]
+fn detach_no_grad_and_updates_inside() -> Result<()> {
+    let run = |compile: bool| -> Result<(Vec<f32>, Vec<f32>, f32)> {
+        let w = Var::new(&Tensor::new([1f32, 2.], Device::Cpu)?).requires_grad(true);
+        let inner = w.clone();
+        let f = move |x: &Tensor| {
+            let old = inner.get();
+            inner.mul_assign(2.0)?;
+            let constant = kiln::no_grad(|| old.exp())?;
+            // By the old value x, by the new one the old value without its tape.
+            let loss = ((&old * x)? + (inner.get() * old.detach())? + constant)?.sum(..)?;
+            loss.backward()?;
+            Ok(loss)
+        };
+        let x = Tensor::new([3f32, 4.], Device::Cpu)?;
+        let loss = if compile { kiln::compile_with(f, whole()).call(&x)? } else { f(&x)? };
+        Ok((w.grad().unwrap().to_vec()?, w.get().to_vec()?, loss.item()?))
+    };
+    let (eager, compiled) = (run(false)?, run(true)?);
+    assert_eq!(eager.0, [4., 6.]);
+    assert_eq!((&eager.0, &eager.1), (&compiled.0, &compiled.1));
+    assert!((eager.2 - compiled.2).abs() < 1e-4);
+    Ok(())
+}
+
+#[test]
+fn backward_goes_on_across_a_break() -> Result<()> {
+    let run = |compile: bool| -> Result<Vec<f32>> {
+        let w = Var::new(&Tensor::new([0.5f32, -0.25], Device::Cpu)?).requires_grad(true);
+        let inner = w.clone();
+        let f = move |x: &Tensor| {
+            let hidden = (inner.get() * x)?.tanh()?;
+            let scale = if hidden.sum(..)?.item::<f32>()? > 0.0 { 2.0 } else { 3.0 };
+            let loss = (hidden.square()? * scale)?.sum(..)?;
+            loss.backward()?;
+            Ok(loss)
+        };
+        let compiled = kiln::compile(f.clone());
+        for sign in [1.0f32, -1.0, 1.0] {
+            let x = Tensor::new([sign, 0.5 * sign], Device::Cpu)?;
+            if compile {
+                compiled.call(&x)?
+            } else {
+                f(&x)?
+            };
+        }
+        w.grad().unwrap().to_vec()
+    };
+    let (eager, compiled) = (run(false)?, run(true)?);
+    for (a, b) in eager.iter().zip(&compiled) {
+        assert!((a - b).abs() < 1e-5, "{eager:?} {compiled:?}");
+    }
+    Ok(())
+}
