@@ -26,6 +26,7 @@ pub mod pool;
 pub mod portable;
 pub mod regalloc;
 pub mod routine;
+mod short;
 pub mod vir;
 
 pub use backend::CpuBackend;

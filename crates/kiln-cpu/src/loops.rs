@@ -2,10 +2,12 @@
 
 use crate::emit::emit;
 use crate::features::Isa;
+use crate::gemm::Scratch;
 use crate::lower::{LowerError, Lowered, Options, Split, lower, split, without_row};
 use crate::memory::{Code, CodeArena, MemoryError};
 use crate::pool;
 use crate::portable::Portable;
+use crate::short::Short;
 use crate::vir::{Context, Function, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Kernel, KernelBody, LoopBody};
@@ -164,7 +166,7 @@ impl LoopKernel {
             }
         }
         let scratch = self.eval(&self.scratch, sizes)? as usize;
-        let pointers: Vec<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
+        let pointers: Short<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
         let bad: Mutex<Option<IndexRecord>> = Mutex::new(None);
         let failed: Mutex<Option<usize>> = Mutex::new(None);
         let shared = Shared(&pointers, sizes);
@@ -254,11 +256,12 @@ impl LoopKernel {
         if count < 2 {
             return None;
         }
-        let mut memory: Vec<Vec<u64>> = parts.partials.iter().map(|_| vec![0; (units * count) as usize]).collect();
-        let mut buffers = buffers.to_vec();
-        buffers.extend(memory.iter_mut().map(|m| RawBuffer { ptr: m.as_mut_ptr().cast(), bytes: 8 * m.len() }));
-        let mut sizes = sizes.to_vec();
-        sizes.extend([chunk, count]);
+        let each = (units * count) as usize;
+        let memory = Scratch::take::<u64>(parts.partials.len() * each);
+        let partial = |i: usize| RawBuffer { ptr: memory.ptr::<u64>().wrapping_add(i * each).cast(), bytes: 8 * each };
+        let all = buffers.iter().copied().chain((0..parts.partials.len()).map(partial));
+        let buffers: Short<RawBuffer> = all.collect();
+        let sizes: Short<i64> = sizes.iter().copied().chain([chunk, count]).collect();
         // SAFETY: the caller's promise; the partial results have room for one element a unit and part.
         Some(unsafe { parts.first.launch(&buffers, &sizes).and_then(|()| parts.second.launch(&buffers, &sizes)) })
     }

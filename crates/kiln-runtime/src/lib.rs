@@ -31,6 +31,6 @@ pub use device::Device;
 pub use error::{Error, Result};
 pub use host::HostMemory;
 pub use packer::Packer;
-pub use program::{BuildTimes, CompiledStep, InputView, Inspection, Produced, Program};
+pub use program::{BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program};
 pub use reference::ReferenceBackend;
 pub use variant::{Packing, Variant};

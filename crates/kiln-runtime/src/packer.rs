@@ -103,6 +103,7 @@ impl Program {
         let is_packed = |input: usize| packs.iter().any(|pack| pack.input == input);
         let kept: Vec<usize> = (0..count).filter(|&input| !is_packed(input) || used(input)).collect();
         self.renumber(count, &kept);
+        self.forget_frames();
         self.sizings = Sizings::new(&self.inputs, &self.output_types, &self.schedule)?;
         let packer = Packer { backend: self.backend.clone(), packs, kept };
         Ok((self, packer))

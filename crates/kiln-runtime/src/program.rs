@@ -7,11 +7,13 @@ use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{Role, Schedule, Step};
 use kiln_kernels::{InputLayout, ScheduleOptions};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+mod frame;
 mod inspect;
 
+use frame::{Frame, Outputs};
 pub use inspect::Inspection;
 
 /// A graph compiled for one backend and for inputs of known dtypes, shapes and strides; sizes may be symbolic. Many threads may run it
@@ -111,17 +113,17 @@ pub enum Produced {
     Input(usize),
 }
 
-/// What a run needs besides inputs and outputs; kept from run to run.
-#[derive(Default)]
-struct Frame {
-    arena: Option<Buffer>,
-    /// By buffer of the schedule.
-    buffers: Vec<RawBuffer>,
-    args: Vec<RawBuffer>,
-}
+/// The sizes of a run's outputs, by output.
+#[derive(Clone)]
+pub struct OutputShapes(Arc<Sizing>);
 
-/// Frames kept a program: as many threads run it without allocating.
-const FRAMES_KEPT: usize = 8;
+impl std::ops::Deref for OutputShapes {
+    type Target = [Vec<usize>];
+
+    fn deref(&self) -> &[Vec<usize>] {
+        &self.0.output_shapes
+    }
+}
 
 impl Program {
     /// Schedules a graph and compiles its kernels. The graph has been through the passes.
@@ -225,7 +227,13 @@ impl Program {
         if let Some(&input) = self.updates.first() {
             return Err(Error::UpdatesInput { input });
         }
-        self.execute(inputs, given)
+        self.execute_given(inputs, given)
+    }
+
+    fn execute_given(&self, inputs: &[InputView<'_>], given: &[Option<Buffer>]) -> Result<Vec<Produced>, Error> {
+        let mut produced = Vec::with_capacity(self.schedule.outputs.len());
+        self.execute(inputs, Outputs::Given(given), &mut produced)?;
+        Ok(produced)
     }
 
     /// Runs a program that overwrites inputs.
@@ -238,85 +246,84 @@ impl Program {
         inputs: &[InputView<'_>],
         given: &[Option<Buffer>],
     ) -> Result<Vec<Produced>, Error> {
+        self.check_updates(inputs)?;
+        self.execute_given(inputs, given)
+    }
+
+    /// Runs the program as often as one likes without allocating: the launch list is resolved for the sizes of these inputs
+    /// once, and outputs take the memory of earlier ones that nobody holds any more. `produced` gets the outputs; give the same
+    /// vector each time. A program that updates inputs is refused: see [`Program::replay_updating`].
+    ///
+    /// ```
+    /// use kiln_ir::{DType, Graph};
+    /// use kiln_kernels::{InputLayout, ScheduleOptions};
+    /// use kiln_runtime::{Backend, InputView, Produced, Program, ReferenceBackend};
+    /// use std::sync::Arc;
+    /// let graph = Graph::parse("graph(%0: f32[2]) {
+    ///   %1: f32[2] = neg %0
+    ///   return %1
+    /// }").unwrap();
+    /// let layout = InputLayout::contiguous(graph.ty(graph.inputs()[0]));
+    /// let program = Program::build(&graph, &[layout], Arc::new(ReferenceBackend), &ScheduleOptions::default())?;
+    /// let buffer = ReferenceBackend.allocate(8)?;
+    /// let inputs = [InputView { buffer: &buffer, dtype: DType::F32, shape: &[2], strides: &[1], offset: 0 }];
+    /// let mut produced = Vec::new();
+    /// let mut places = Vec::new();
+    /// for _ in 0..2 {
+    ///     let shapes = program.replay(&inputs, &mut produced)?;
+    ///     assert_eq!(shapes[0], [2]);
+    ///     let Produced::Buffer(output) = &produced[0] else { unreachable!() };
+    ///     places.push(output.ptr());
+    ///     produced.clear();
+    /// }
+    /// assert_eq!(places[0], places[1]);
+    /// # Ok::<(), kiln_runtime::Error>(())
+    /// ```
+    pub fn replay(&self, inputs: &[InputView<'_>], produced: &mut Vec<Produced>) -> Result<OutputShapes, Error> {
+        if let Some(&input) = self.updates.first() {
+            return Err(Error::UpdatesInput { input });
+        }
+        self.execute(inputs, Outputs::Recycled, produced).map(OutputShapes)
+    }
+
+    /// [`Program::replay`] for a program that overwrites inputs.
+    ///
+    /// # Safety
+    /// As [`Program::run_updating`].
+    pub unsafe fn replay_updating(
+        &self,
+        inputs: &[InputView<'_>],
+        produced: &mut Vec<Produced>,
+    ) -> Result<OutputShapes, Error> {
+        self.check_updates(inputs)?;
+        self.execute(inputs, Outputs::Recycled, produced).map(OutputShapes)
+    }
+
+    fn check_updates(&self, inputs: &[InputView<'_>]) -> Result<(), Error> {
         for &input in &self.updates {
             if let Some(view) = inputs.get(input).filter(|view| !view.buffer.is_writable()) {
                 return Err(Error::ReadOnly { bytes: view.buffer.bytes_len() });
             }
         }
-        self.execute(inputs, given)
+        Ok(())
     }
 
-    fn execute(&self, inputs: &[InputView<'_>], given: &[Option<Buffer>]) -> Result<Vec<Produced>, Error> {
+    fn execute(
+        &self,
+        inputs: &[InputView<'_>],
+        outputs: Outputs<'_>,
+        produced: &mut Vec<Produced>,
+    ) -> Result<Arc<Sizing>, Error> {
         let start = event::is_enabled(Category::Run).then(Instant::now);
         let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
-        let mut frame = self.take_frame();
-        let outcome = self.execute_in(&mut frame, &sizing, inputs, given);
+        let mut frame = self.take_frame(&sizing);
+        let outcome = frame.run(self, &sizing, inputs, outputs, produced);
         self.put_frame(frame);
         if let Some(start) = start {
             let launches = self.steps.len();
             event::emit(Category::Run, || Event::ProgramRun { launches, took: start.elapsed() });
         }
-        outcome
-    }
-
-    fn execute_in(
-        &self,
-        frame: &mut Frame,
-        sizing: &Sizing,
-        inputs: &[InputView<'_>],
-        given: &[Option<Buffer>],
-    ) -> Result<Vec<Produced>, Error> {
-        let produced = self.outputs(sizing, given)?;
-        let arena = match &frame.arena {
-            Some(arena) if arena.bytes_len() >= sizing.arena_bytes => arena.clone(),
-            _ => frame.arena.insert(self.backend.allocate(sizing.arena_bytes)?).clone(),
-        };
-        frame.buffers.clear();
-        for (index, decl) in self.schedule.buffers.iter().enumerate() {
-            frame.buffers.push(match &decl.role {
-                Role::Input(input) => sizing.inputs[*input].raw(*input, &inputs[*input], self.device())?,
-                Role::Output(output) => match &produced[*output] {
-                    Produced::Buffer(buffer) => raw(buffer),
-                    Produced::Input(_) => return Err(Error::BrokenSchedule { buffer: index }),
-                },
-                Role::Constant(_) => {
-                    self.constants[index].as_ref().map(raw).ok_or(Error::BrokenSchedule { buffer: index })?
-                }
-                Role::Temp => sizing.temp(index, &arena)?,
-            });
-        }
-        for (step, sizes) in self.steps.iter().zip(&sizing.step_sizes) {
-            frame.args.clear();
-            frame.args.extend(step.args.iter().map(|&buffer| frame.buffers[buffer]));
-            // SAFETY: the inputs were checked to lie in their buffers with the layout the kernels were made for, outputs,
-            // temporaries and constants have the sizes the schedule asked for at these sizes, and the caller of `run_updating`
-            // vouches for the inputs that are written.
-            unsafe { step.code.launch(&frame.args, sizes) }.map_err(|cause| step.error(cause))?;
-        }
-        Ok(produced)
-    }
-
-    /// The outputs' memory.
-    fn outputs(&self, sizing: &Sizing, given: &[Option<Buffer>]) -> Result<Vec<Produced>, Error> {
-        let mut produced: Vec<Produced> = Vec::with_capacity(self.schedule.outputs.len());
-        for (output, id) in self.schedule.outputs.iter().enumerate() {
-            let needed = sizing.buffer_bytes[id.index()];
-            let one = match &self.schedule.buffers[id.index()].role {
-                Role::Input(input) => Produced::Input(*input),
-                Role::Output(first) if *first < output => produced[*first].clone(),
-                Role::Output(_) => match given.get(output) {
-                    Some(Some(buffer)) => Produced::Buffer(self.check_given(output, buffer, needed)?),
-                    _ => Produced::Buffer(self.backend.allocate(needed)?),
-                },
-                Role::Constant(_) => match &self.constants[id.index()] {
-                    Some(buffer) => Produced::Buffer(buffer.clone()),
-                    None => return Err(Error::BrokenSchedule { buffer: id.index() }),
-                },
-                Role::Temp => return Err(Error::BrokenSchedule { buffer: id.index() }),
-            };
-            produced.push(one);
-        }
-        Ok(produced)
+        outcome.map(|()| sizing)
     }
 
     fn check_given(&self, output: usize, buffer: &Buffer, needed: usize) -> Result<Buffer, Error> {
@@ -331,17 +338,6 @@ impl Program {
             return Err(Error::ReadOnly { bytes: buffer.bytes_len() });
         }
         Ok(buffer.clone())
-    }
-
-    fn take_frame(&self) -> Frame {
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    fn put_frame(&self, frame: Frame) {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        if frames.len() < FRAMES_KEPT {
-            frames.push(frame);
-        }
     }
 }
 

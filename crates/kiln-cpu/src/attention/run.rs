@@ -6,7 +6,7 @@ use super::scratch::{self, Scratch, Sizes};
 use super::tile::{self, Element};
 use super::{Code, Scale, portable};
 use crate::features::Isa;
-use crate::gemm::{Matrix, pack_rows};
+use crate::gemm::{self, Matrix, pack_rows};
 use crate::pool;
 use kiln_ir::DType;
 use std::ops::Range;
@@ -79,10 +79,12 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
     let mut job =
         Job { isa, code, scale, g, lanes, padded_values, by_rows, tiles, splits, parts: std::ptr::null_mut() };
     let tasks = groups * tiles * splits;
-    let mut parts = Vec::new();
+    let count = if splits > 1 { tasks * job.part_size() } else { 0 };
+    let parts = gemm::Scratch::take::<f32>(count);
     if splits > 1 {
-        parts.resize(tasks * job.part_size(), 0f32);
-        job.parts = parts.as_mut_ptr();
+        // SAFETY: the scratch has room for this many.
+        unsafe { std::ptr::write_bytes(parts.ptr::<f32>(), 0, count) };
+        job.parts = parts.ptr();
     }
     let work = [g.heads, g.queries, g.keys, g.width + g.value_width].into_iter().fold(g.batch, usize::saturating_mul);
     let threads = if work < SERIAL { 1 } else { pool::threads() };

@@ -12,6 +12,7 @@
 use super::kernel::{self, Format, MicroFn, Shape};
 use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, pack_pairs};
 use super::scratch::Scratch;
+use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
 use super::{Gemm, GemmError, PackedB, part, portable, small};
 use crate::features::{Isa, detect};
@@ -19,7 +20,6 @@ use crate::pool;
 use half::{bf16, f16};
 use kiln_ir::DType;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of packed A that one block of rows may take: a part of the last-level cache.
 const A_BYTES: usize = 8 << 20;
@@ -377,28 +377,24 @@ where
     /// single task would have added to its tile, so that the sums are the same.
     unsafe fn multiply_parts(&self, column_panels: usize, column_tasks: usize, threads: usize) {
         let (nr, rows) = (self.tiling.nr, self.rows.len());
-        let shares: Vec<Share> = (0..column_tasks)
-            .map(|c| {
-                let len = rows * part(column_panels, column_tasks, c).len() * nr;
-                Share { tiles: Scratch::take::<T>(self.k_blocks * len), missing: AtomicUsize::new(self.k_blocks) }
-            })
-            .collect();
+        let apart = rows * part(column_panels, column_tasks, 0).len() * nr;
+        let shares = Shares::<T>::new(column_tasks, self.k_blocks, apart);
         pool::run(column_tasks * self.k_blocks, threads, &|task| {
             let (c, block) = (task / self.k_blocks, task % self.k_blocks);
             let panels = part(column_panels, column_tasks, c);
             let columns = panels.start * nr..self.gemm.n.min(panels.end * nr);
             let stride = panels.len() * nr;
-            let (tiles, len) = (shares[c].tiles.ptr::<T>(), rows * stride);
+            let (tiles, len) = (shares.tiles(c), rows * stride);
             // SAFETY: each block has a tile of its own; whoever is last has all of them to itself.
             unsafe {
-                let out = Out { tile: tiles.add(block * len), stride, reuse: false, finish: false };
+                let out = Out { tile: tiles.add(block * apart), stride, reuse: false, finish: false };
                 self.blocks(panels, 0..self.row_panels, block..block + 1, &out);
-                if shares[c].missing.fetch_sub(1, Ordering::AcqRel) > 1 {
+                if !shares.is_last(c) {
                     return;
                 }
-                let tiles = std::slice::from_raw_parts_mut(tiles, self.k_blocks * len);
-                let (first, others) = tiles.split_at_mut(len);
-                for other in others.chunks_exact(len) {
+                let first = std::slice::from_raw_parts_mut(tiles, len);
+                for block in 1..self.k_blocks {
+                    let other = std::slice::from_raw_parts(tiles.add(block * apart), len);
                     for (sum, other) in first.iter_mut().zip(other) {
                         *sum = sum.sum(*other);
                     }
@@ -520,11 +516,3 @@ struct Out<T> {
     /// Hand finished row panels to the epilogue.
     finish: bool,
 }
-
-/// The tiles of all blocks of K for some columns, and how many are not yet finished.
-struct Share {
-    tiles: Scratch,
-    missing: AtomicUsize,
-}
-// SAFETY: tasks write disjoint tiles, and the last to finish orders its reads after all writes.
-unsafe impl Sync for Share {}

@@ -22,6 +22,7 @@ mod pack;
 mod packed;
 mod portable;
 mod scratch;
+mod shares;
 mod small;
 mod source;
 mod store;
@@ -34,6 +35,7 @@ mod transpose;
 
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
+pub(crate) use scratch::Scratch;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
 

@@ -40,11 +40,11 @@ thread_local! {
 }
 
 /// Memory from [`Scratch::take`]; goes back to the thread that drops it.
-pub(super) struct Scratch(Option<Block>);
+pub(crate) struct Scratch(Option<Block>);
 
 impl Scratch {
     /// Room for `count` elements of `T`, uninitialised, aligned to a cache line.
-    pub(super) fn take<T>(count: usize) -> Scratch {
+    pub(crate) fn take<T>(count: usize) -> Scratch {
         let bytes = (count * size_of::<T>()).max(ALIGN);
         let kept = STORE.try_with(|store| {
             let mut store = store.borrow_mut();
@@ -57,7 +57,7 @@ impl Scratch {
     }
 
     /// The first element.
-    pub(super) fn ptr<T>(&self) -> *mut T {
+    pub(crate) fn ptr<T>(&self) -> *mut T {
         self.0.as_ref().map_or(std::ptr::null_mut(), |block| block.data.as_ptr().cast())
     }
 }

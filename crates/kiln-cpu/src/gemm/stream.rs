@@ -4,6 +4,7 @@ use super::dot::Weight;
 use super::kernel::{self, Format, Shape};
 use super::pack::{Lanes, pack};
 use super::scratch::Scratch;
+use super::shares::Shares;
 use super::small::{self, Shared};
 use super::source::{Epilogue, Matrix, Operand, Tile};
 use super::sweep::{self, DEPTH};
@@ -11,7 +12,6 @@ use super::{Gemm, GemmError, dot, part};
 use crate::pool;
 use kiln_ir::DType;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Columns of one task, the widest first that leaves enough tasks: B is read in runs this long.
 const COLUMNS: [usize; 3] = [128, 64, 32];
@@ -82,12 +82,8 @@ pub(super) unsafe fn run(
     let split = if threads > 1 { parts } else { 1 };
     let chunks = (m * n).div_ceil(TILE).max(column_chunks(n, parts, threads)).min(vectors);
     // Chunks of columns as equal as can be, and next to each other the parts of one.
-    let shares: Vec<Share> = (0..if split > 1 { chunks } else { 0 })
-        .map(|c| {
-            let width = part(vectors, chunks, c).len() * lanes;
-            Share { tiles: Scratch::take::<f32>(parts * m * padded(width)), missing: AtomicUsize::new(parts) }
-        })
-        .collect();
+    let apart = if chunks > 0 { m * (part(vectors, chunks, 0).len() * lanes + PADDING) } else { 0 };
+    let shares = (split > 1).then(|| Shares::<f32>::new(chunks, parts, apart));
     pool::run(chunks * split + usize::from(left > 0), threads, &|task| {
         let Shared { a, b: data } = shared.get();
         let groups = (0..groups).map(|g| {
@@ -142,7 +138,7 @@ pub(super) unsafe fn run(
                 }
             }
         };
-        let Some(share) = shares.get(task / split) else {
+        let Some(shares) = &shares else {
             let tile = Scratch::take::<f32>(len);
             let other = (parts > 1).then(|| Scratch::take::<f32>(len));
             sum(tile.ptr(), 0);
@@ -153,12 +149,12 @@ pub(super) unsafe fn run(
             }
             return finish(tile.ptr(), stride, first, width);
         };
-        let tiles = share.tiles.ptr::<f32>();
+        let tiles = shares.tiles(task / split);
         // SAFETY: each part has a tile of its own; whoever is last has all of them to itself.
         unsafe {
-            sum(tiles.add(task % split * len), task % split);
-            if share.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-                (1..parts).for_each(|p| add(tiles, tiles.add(p * len), len));
+            sum(tiles.add(task % split * apart), task % split);
+            if shares.is_last(task / split) {
+                (1..parts).for_each(|p| add(tiles, tiles.add(p * apart), len));
                 finish(tiles, stride, first, width);
             }
         }
@@ -166,24 +162,19 @@ pub(super) unsafe fn run(
     Ok(())
 }
 
-/// The tiles of all parts of K for some columns, and how many are not yet finished.
-struct Share {
-    tiles: Scratch,
-    missing: AtomicUsize,
-}
-// SAFETY: tasks write disjoint tiles, and the last to finish orders its reads after all writes.
-unsafe impl Sync for Share {}
-
 /// Part `p` of K, in whole sweeps but for the last.
 fn rows_of(k: usize, parts: usize, p: usize) -> Range<usize> {
     let sweeps = part(k.div_ceil(DEPTH), parts, p);
     sweeps.start * DEPTH..k.min(sweeps.end * DEPTH)
 }
 
+/// Accumulators that rows of a tile lie further apart at the most.
+const PADDING: usize = 48;
+
 /// The distance between rows of a tile: rows that lie a multiple of a page apart would compete for the same few lines of
 /// the first level.
 fn padded(width: usize) -> usize {
-    if width.is_multiple_of(256) { width + 48 } else { width }
+    if width.is_multiple_of(256) { width + PADDING } else { width }
 }
 
 /// Adds `len` floats to others.

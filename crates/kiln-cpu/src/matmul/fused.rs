@@ -8,6 +8,7 @@ use crate::features::Isa;
 use crate::gemm::{Epilogue, RowSource, Tile};
 use crate::loops::LoopKernel;
 use crate::lower::Options;
+use crate::short::Short;
 use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{
@@ -154,9 +155,9 @@ fn piece(
 }
 
 /// The coordinates of a linear position in some axes.
-fn coordinates(sizes: &[usize], position: usize) -> Vec<i64> {
+fn coordinates(sizes: &[usize], position: usize) -> Short<i64> {
     let mut rest = position;
-    let mut at = vec![0; sizes.len()];
+    let mut at: Short<i64> = sizes.iter().map(|_| 0).collect();
     for (axis, &size) in sizes.iter().enumerate().rev() {
         at[axis] = if axis == 0 { rest } else { rest % size.max(1) } as i64;
         rest /= size.max(1);
@@ -165,7 +166,7 @@ fn coordinates(sizes: &[usize], position: usize) -> Vec<i64> {
 }
 
 /// Sizes of some axes.
-fn sizes_of(axes: &[Axis], known: &Known<'_>) -> Result<Vec<usize>, LaunchError> {
+fn sizes_of(axes: &[Axis], known: &Known<'_>) -> Result<Short<usize>, LaunchError> {
     axes.iter().map(|axis| known.size(&axis.size)).collect()
 }
 
@@ -204,11 +205,11 @@ impl Failure {
 /// A [`Maker`] with the buffers and sizes of one launch.
 pub(super) struct FusedRows<'a> {
     maker: &'a Maker,
-    pointers: Vec<*mut u8>,
+    pointers: Short<*mut u8>,
     /// Values of the kernel's sizes and of the batch point.
-    values: Vec<i64>,
-    fixed: Vec<usize>,
-    running: Vec<usize>,
+    values: Short<i64>,
+    fixed: Short<usize>,
+    running: Short<usize>,
     failure: Failure,
 }
 
@@ -221,7 +222,7 @@ impl<'a> FusedRows<'a> {
         Ok(FusedRows {
             maker,
             pointers: buffers.iter().map(|b| b.ptr).collect(),
-            values: values.to_vec(),
+            values: values.iter().copied().collect(),
             fixed: sizes_of(&maker.fixed, &known)?,
             running: sizes_of(&maker.running, &known)?,
             failure: Failure::default(),
@@ -240,13 +241,13 @@ impl RowSource for FusedRows<'_> {
         let mut pointers = self.pointers.clone();
         pointers.push(to);
         let mut values = self.values.clone();
-        values.extend(coordinates(&self.fixed, row));
+        values.extend(coordinates(&self.fixed, row).iter().copied());
         let outer = values.len();
         let mut record = IndexRecord::default();
         let mut done = first;
         runs(&self.running, columns, |point, start, length| {
             values.truncate(outer);
-            values.extend_from_slice(point);
+            values.extend(point.iter().copied());
             values.extend([start as i64, length as i64]);
             let last = pointers.len() - 1;
             // SAFETY: inside the row that the caller has room for.
@@ -323,9 +324,9 @@ impl Tiles {
 /// [`Tiles`] with the buffers and sizes of one launch.
 pub(super) struct FusedEpilogue<'a> {
     tiles: &'a Tiles,
-    pointers: Vec<*mut u8>,
-    values: Vec<i64>,
-    columns: Vec<usize>,
+    pointers: Short<*mut u8>,
+    values: Short<i64>,
+    columns: Short<usize>,
     failure: Failure,
 }
 
@@ -338,7 +339,7 @@ impl<'a> FusedEpilogue<'a> {
         Ok(FusedEpilogue {
             tiles,
             pointers: buffers.iter().map(|b| b.ptr).collect(),
-            values: values.to_vec(),
+            values: values.iter().copied().collect(),
             columns: sizes_of(&tiles.columns, &known)?,
             failure: Failure::default(),
         })
@@ -360,7 +361,7 @@ impl Epilogue for FusedEpilogue<'_> {
         let mut done = 0;
         runs(&self.columns, tile.column..tile.column + tile.columns, |point, start, length| {
             values.truncate(outer);
-            values.extend_from_slice(point);
+            values.extend(point.iter().copied());
             values.extend([tile.row as i64, tile.rows as i64, start as i64, length as i64, tile.row_stride as i64]);
             let last = pointers.len() - 1;
             // SAFETY: inside the tile's first row.

@@ -17,6 +17,7 @@ use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store};
 use crate::loops::LoopKernel;
 use crate::lower::Options;
 use crate::pool;
+use crate::short::Short;
 use fused::{Build, FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
@@ -28,6 +29,8 @@ pub struct Matmul {
     isa: Isa,
     acc: DType,
     sizes: Vec<Symbol>,
+    /// The sizes and the variables of the batch.
+    symbols: Vec<Symbol>,
     buffers: usize,
     batch: Vec<Axis>,
     rows: Dim,
@@ -149,6 +152,7 @@ impl Matmul {
             isa,
             acc: body.acc,
             sizes: kernel.sizes.clone(),
+            symbols: kernel.sizes.iter().copied().chain(body.batch.iter().map(|axis| axis.var)).collect(),
             buffers: kernel.buffers.len(),
             batch: body.batch.clone(),
             rows: product(sides.rows),
@@ -199,7 +203,7 @@ impl Matmul {
             return Err(wrong("sizes", self.sizes.len(), sizes.len()));
         }
         let known = Known { symbols: &self.sizes, values: sizes };
-        let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<Vec<_>, _>>()?;
+        let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<Short<_>, _>>()?;
         let products: usize = batch.iter().product();
         let (m, n, k) = (known.size(&self.rows)?, known.size(&self.columns)?, known.size(&self.summed)?);
         if products == 0 || m == 0 || n == 0 {
@@ -211,9 +215,9 @@ impl Matmul {
         let apart = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;
         let gemm = Gemm { isa: self.isa, m, n, k, acc: self.acc, threads: if apart { 1 } else { threads } };
         let run = |product: usize| {
-            let mut point = vec![0i64; batch.len()];
+            let mut point: Short<i64> = batch.iter().map(|_| 0).collect();
             let mut rest = product;
-            for (at, size) in point.iter_mut().zip(&batch).rev() {
+            for (at, size) in point.iter_mut().zip(&*batch).rev() {
                 *at = (rest % size) as i64;
                 rest /= size;
             }
@@ -246,9 +250,8 @@ impl Matmul {
         sizes: &[i64],
         point: &[i64],
     ) -> Result<(), LaunchError> {
-        let symbols: Vec<Symbol> = self.sizes.iter().copied().chain(self.batch.iter().map(|axis| axis.var)).collect();
-        let values: Vec<i64> = sizes.iter().chain(point).copied().collect();
-        let known = Known { symbols: &symbols, values: &values };
+        let values: Short<i64> = sizes.iter().chain(point).copied().collect();
+        let known = Known { symbols: &self.symbols, values: &values };
         let made_left = self.left.made(buffers, &values)?;
         let made_right = self.right.made(buffers, &values)?;
         let matrix = |plain: &PlainLoad| -> Result<Matrix, LaunchError> {

@@ -1,0 +1,197 @@
+//! A launch list with everything resolved that does not change from run to run: the arguments of all launches one after
+//! another, temporaries and constants in place, and where inputs and outputs go.
+//!
+//! ```text
+//!  arguments   | x  w  t0 | t0 c  t1 | t1 y |      launch 0 | launch 1 | launch 2
+//!  inputs        ↑  ↑                        written by each run
+//!  outputs                              ↑
+//! ```
+//!
+//! A run takes a frame that fits its sizes, writes the addresses it brings and launches; then the frame goes back. Nothing is
+//! looked up by name and, with [`Program::replay`], nothing is allocated.
+
+use super::{InputView, Produced, Program, raw};
+use crate::sizing::Sizing;
+use crate::{Buffer, Error, RawBuffer};
+use kiln_kernels::schedule::Role;
+use std::sync::{Arc, PoisonError};
+
+/// Frames kept a program: as many threads run it without allocating.
+const FRAMES_KEPT: usize = 8;
+/// Frames up to which sizes that have none get a new one, instead of one that other sizes have left.
+const SIZES_KEPT: usize = 3;
+/// Memory kept for one output of a frame, for callers that hold on to earlier results for a while.
+const OUTPUTS_KEPT: usize = 4;
+
+/// What a run needs besides inputs and outputs; kept from run to run.
+#[derive(Default)]
+pub(super) struct Frame {
+    /// The sizes it is made for.
+    sizing: Option<Arc<Sizing>>,
+    arena: Option<Buffer>,
+    /// The arguments of all launches.
+    arguments: Vec<RawBuffer>,
+    /// Places in `arguments` and the input that goes there.
+    input_places: Vec<(u32, u32)>,
+    /// Places in `arguments` and the output that goes there.
+    output_places: Vec<(u32, u32)>,
+    inputs: Vec<RawBuffer>,
+    /// Memory of earlier outputs, by output.
+    recycled: Vec<Vec<Buffer>>,
+}
+
+/// Where outputs come from.
+#[derive(Clone, Copy)]
+pub(super) enum Outputs<'a> {
+    /// From the caller where there is one, else new.
+    Given(&'a [Option<Buffer>]),
+    /// From those of earlier runs that nobody holds any more.
+    Recycled,
+}
+
+impl Frame {
+    /// Resolves everything for these sizes.
+    fn bind(&mut self, program: &Program, sizing: &Arc<Sizing>) -> Result<(), Error> {
+        self.sizing = None;
+        let arena = match &self.arena {
+            Some(arena) if arena.bytes_len() >= sizing.arena_bytes => arena.clone(),
+            _ => self.arena.insert(program.backend.allocate(sizing.arena_bytes)?).clone(),
+        };
+        self.arguments.clear();
+        self.input_places.clear();
+        self.output_places.clear();
+        self.recycled.clear();
+        self.recycled.resize_with(program.schedule.outputs.len(), Vec::new);
+        let nothing = RawBuffer { ptr: arena.ptr(), bytes: 0 };
+        self.inputs.clear();
+        self.inputs.resize(program.inputs.len(), nothing);
+        for &buffer in program.steps.iter().flat_map(|step| &step.args) {
+            let place = self.arguments.len() as u32;
+            self.arguments.push(match &program.schedule.buffers[buffer].role {
+                Role::Input(input) => {
+                    self.input_places.push((place, *input as u32));
+                    nothing
+                }
+                Role::Output(output) => {
+                    self.output_places.push((place, *output as u32));
+                    nothing
+                }
+                Role::Constant(_) => {
+                    program.constants[buffer].as_ref().map(raw).ok_or(Error::BrokenSchedule { buffer })?
+                }
+                Role::Temp => sizing.temp(buffer, &arena)?,
+            });
+        }
+        self.sizing = Some(sizing.clone());
+        Ok(())
+    }
+
+    /// Runs the program; `produced` gets the outputs.
+    pub(super) fn run(
+        &mut self,
+        program: &Program,
+        sizing: &Arc<Sizing>,
+        inputs: &[InputView<'_>],
+        outputs: Outputs<'_>,
+        produced: &mut Vec<Produced>,
+    ) -> Result<(), Error> {
+        if !self.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing)) {
+            self.bind(program, sizing)?;
+        }
+        produced.clear();
+        self.outputs(program, sizing, outputs, produced)?;
+        let device = program.device();
+        for (input, (to, view)) in self.inputs.iter_mut().zip(inputs).enumerate() {
+            *to = sizing.inputs[input].raw(input, view, device)?;
+        }
+        for &(place, input) in &self.input_places {
+            self.arguments[place as usize] = self.inputs[input as usize];
+        }
+        for &(place, output) in &self.output_places {
+            self.arguments[place as usize] = match &produced[output as usize] {
+                Produced::Buffer(buffer) => raw(buffer),
+                Produced::Input(_) => return Err(Error::BrokenSchedule { buffer: place as usize }),
+            };
+        }
+        let mut rest = &self.arguments[..];
+        for (step, sizes) in program.steps.iter().zip(&sizing.step_sizes) {
+            let (arguments, others) = rest.split_at(step.args.len());
+            rest = others;
+            // SAFETY: the inputs were checked to lie in their buffers with the layout the kernels were made for, outputs,
+            // temporaries and constants have the sizes the schedule asked for at these sizes, and the caller of `run_updating`
+            // vouches for the inputs that are written.
+            unsafe { step.code.launch(arguments, sizes) }.map_err(|cause| step.error(cause))?;
+        }
+        Ok(())
+    }
+
+    /// The outputs' memory.
+    fn outputs(
+        &mut self,
+        program: &Program,
+        sizing: &Sizing,
+        outputs: Outputs<'_>,
+        produced: &mut Vec<Produced>,
+    ) -> Result<(), Error> {
+        for (output, id) in program.schedule.outputs.iter().enumerate() {
+            let needed = sizing.buffer_bytes[id.index()];
+            let one = match &program.schedule.buffers[id.index()].role {
+                Role::Input(input) => Produced::Input(*input),
+                Role::Output(first) if *first < output => produced[*first].clone(),
+                Role::Output(_) => Produced::Buffer(match outputs {
+                    Outputs::Given(given) => match given.get(output) {
+                        Some(Some(buffer)) => program.check_given(output, buffer, needed)?,
+                        _ => program.backend.allocate(needed)?,
+                    },
+                    Outputs::Recycled => {
+                        let kept = &mut self.recycled[output];
+                        match kept.iter_mut().find_map(|buffer| buffer.is_unique().then(|| buffer.clone())) {
+                            Some(buffer) => buffer,
+                            None => {
+                                let buffer = program.backend.allocate(needed)?;
+                                if kept.len() == OUTPUTS_KEPT {
+                                    kept.remove(0);
+                                }
+                                kept.push(buffer.clone());
+                                buffer
+                            }
+                        }
+                    }
+                }),
+                Role::Constant(_) => match &program.constants[id.index()] {
+                    Some(buffer) => Produced::Buffer(buffer.clone()),
+                    None => return Err(Error::BrokenSchedule { buffer: id.index() }),
+                },
+                Role::Temp => return Err(Error::BrokenSchedule { buffer: id.index() }),
+            };
+            produced.push(one);
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    /// A frame that is bound to these sizes if there is one.
+    pub(super) fn take_frame(&self, sizing: &Arc<Sizing>) -> Frame {
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |frame: &Frame| frame.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing));
+        match frames.iter().rposition(fits) {
+            Some(at) => frames.swap_remove(at),
+            // A few sizes that take turns keep a frame each; of many, each takes over the memory of another.
+            None if frames.len() < SIZES_KEPT => Frame::default(),
+            None => frames.swap_remove(0),
+        }
+    }
+
+    /// Drops all frames, since launches or inputs have changed.
+    pub(crate) fn forget_frames(&mut self) {
+        self.frames.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(super) fn put_frame(&self, frame: Frame) {
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if frames.len() < FRAMES_KEPT {
+            frames.push(frame);
+        }
+    }
+}
