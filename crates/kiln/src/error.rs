@@ -357,6 +357,14 @@ pub enum Error {
         /// The line where it differs.
         at: Source,
     },
+    /// A kernel does not agree with the reference interpreter.
+    #[error("verify: at {at}:\n{report}")]
+    Verify {
+        /// Every kernel, with the first that is wrong.
+        report: String,
+        /// The line of the call.
+        at: Source,
+    },
     /// There is no program for a call, and the stance forbids to make one.
     #[error("compile: there is no program for this call and the stance is fail_on_recompile: {guard}, at {at}")]
     Recompile {

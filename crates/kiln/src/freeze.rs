@@ -275,7 +275,7 @@ impl FrozenGraph {
     }
 
     /// Runs the graph. Updated inputs are the caller's to give away.
-    fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
+    pub(crate) fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(|t| t.is_traced()) {
             return Err(capture::break_at("runs a frozen graph", at));
         }
@@ -307,6 +307,25 @@ impl FrozenGraph {
             },
         };
         Ok(outputs.map(tensor).collect())
+    }
+
+    /// Runs the graph, which updates these inputs. Of each there is a new tensor afterwards where it could not be written in
+    /// place.
+    pub(crate) fn update_in(
+        &self,
+        updates: &[usize],
+        inputs: &mut [Tensor],
+        versions: &[u64],
+        at: &Source,
+    ) -> Result<Vec<Tensor>> {
+        for &updated in updates {
+            if let Some(tensor) = inputs.get_mut(updated)
+                && (!tensor.is_sole_owner() || !tensor.buffer().is_writable())
+            {
+                *tensor = tensor.duplicate(at)?;
+            }
+        }
+        self.run_at(&inputs.iter().collect::<Vec<_>>(), versions, at)
     }
 
     /// What was made of these versions of the weights, made now if need be.

@@ -99,6 +99,7 @@ pub use kiln_runtime as runtime;
 pub use kiln_runtime::Device;
 pub use layout::Layout;
 pub use loss::CrossEntropy;
+pub use nn::{compile_module, compile_module_with};
 pub use pointwise::Argument;
 pub use product::{Conv, Pool};
 pub use random::{Generator, manual_seed};

@@ -69,6 +69,16 @@ impl Generator {
         self.0.draws.store(0, Ordering::Relaxed);
     }
 
+    /// How many keys were drawn.
+    pub(crate) fn draws(&self) -> u64 {
+        self.0.draws.load(Ordering::Relaxed)
+    }
+
+    /// Goes back to an earlier count.
+    pub(crate) fn set_draws(&self, draws: u64) {
+        self.0.draws.store(draws, Ordering::Relaxed);
+    }
+
     /// A new key for one draw.
     fn key(&self, device: Device, at: &Source) -> Result<Tensor> {
         if crate::capture::is_active() {

@@ -135,6 +135,21 @@ pub(crate) fn record(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>
     Ok(results.into_iter().zip(carries).enumerate().map(place).collect())
 }
 
+/// The results of a whole program, on the tape. Its gradient is derived when it is asked for, so every operand is kept.
+#[cold]
+pub(crate) fn record_whole(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>, at: &Source) -> Vec<Tensor> {
+    let edges: Edges = operands.iter().map(|t| edge(t)).collect();
+    let saved = operands.iter().map(|t| Some(t.detached())).collect();
+    let node = Node::new(Kind::Operation { rule, saved, at: at.clone() }, edges);
+    let place = |(result, tensor): (usize, Tensor)| {
+        if !is_differentiable(tensor.dtype()) {
+            return tensor;
+        }
+        tensor.with_tape(Some(Tape { node: node.clone(), result }))
+    };
+    results.into_iter().enumerate().map(place).collect()
+}
+
 /// A view of a tensor, on the tape.
 #[cold]
 pub(crate) fn record_view(op: Op, operand: &Tensor, view: Tensor, at: &Source) -> Tensor {

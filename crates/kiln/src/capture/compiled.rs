@@ -1,7 +1,9 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
 use super::bundle::{Bundle, Leaf, leaves_of};
+use super::code::Kind;
 use super::driver::Driver;
+use super::faster::{Effects, race};
 use super::guard::{self, Guard};
 use super::options::{Dynamic, Options};
 use super::segment::Draft;
@@ -12,6 +14,7 @@ use super::workshop::{Arguments, Workshop};
 use super::{Captured, Outcome, capture, is_active};
 use crate::compile::{CompiledGraph, input_layout};
 use crate::eager::symbolic_layout;
+use crate::freeze::FrozenGraph;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Ranges, Source};
 use kiln_kernels::InputLayout;
@@ -19,7 +22,7 @@ use kiln_runtime::event::{self, Category, Event};
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// What a [`Compiled`] has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,8 +57,10 @@ pub struct SegmentSummary {
     pub graph: Graph,
     /// What each of its inputs is.
     pub inputs: Vec<String>,
-    /// Its code, once it is there.
+    /// Its code, once it is there, and if its weights are not frozen.
     pub code: Option<Arc<CompiledGraph>>,
+    /// Its code with frozen weights, once it is there.
+    pub frozen: Option<Arc<FrozenGraph>>,
 }
 
 impl std::fmt::Debug for SegmentSummary {
@@ -89,6 +94,8 @@ struct Entry<R> {
     /// The capture, if it was of one graph.
     whole: Option<Whole<R>>,
     range: Option<Range>,
+    /// Whether the function itself was measured to be faster.
+    is_slower: OnceLock<bool>,
 }
 
 /// A function captured as one graph.
@@ -218,6 +225,9 @@ where
         let node = match self.find(&leaves) {
             Found::Program(entry) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
+                if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, &at)? {
+                    return self.fall_back(arguments);
+                }
                 entry.root.clone()
             }
             Found::Unchecked(unchecked) => {
@@ -228,7 +238,12 @@ where
                     return Err(Error::Recompile { guard: self.reason(&leaves), at });
                 }
                 match self.make(arguments, &leaves, &at)? {
-                    Made::Entry(entry) => entry.root.clone(),
+                    Made::Entry(entry) => {
+                        if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, &at)? {
+                            return self.fall_back(arguments);
+                        }
+                        entry.root.clone()
+                    }
                     Made::Rest((node, slots, trail)) => {
                         (walk.slots, walk.trail) = (slots, trail);
                         node
@@ -243,6 +258,43 @@ where
     fn fall_back(&self, arguments: &A) -> Result<R> {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
         (self.apply)(&self.f, arguments)
+    }
+
+    /// Whether the function itself is faster than a program: measured once, when the program is there.
+    fn is_slower(&self, entry: &Entry<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<bool> {
+        if let Some(slower) = entry.is_slower.get() {
+            return Ok(*slower);
+        }
+        let mut pending = false;
+        entry.root.visit(&mut |node| {
+            if let Node::Stop { stop: Stop::Segment(segment), .. } = node {
+                pending |= segment.code.is_pending();
+            }
+        });
+        if pending {
+            return Ok(false);
+        }
+        let effects = Effects::of(&entry.root);
+        let compiled = || {
+            let result = self.run(entry.root.clone(), Walk::new(tensors_of(leaves)), arguments, leaves, at);
+            effects.undo(at)?;
+            result.map(drop)
+        };
+        let eager = || {
+            let result = (self.apply)(&self.f, arguments);
+            effects.undo(at)?;
+            result.map(drop)
+        };
+        let (compiled, eager) = race(compiled, eager)?;
+        let slower = *entry.is_slower.get_or_init(|| eager < compiled);
+        event::emit(Category::Perf, || Event::Remark {
+            text: format!(
+                "never_slower: compiled {compiled:.1?}, eager {eager:.1?}; {} is kept",
+                if slower { "eager" } else { "compiled" }
+            ),
+            at: at.clone(),
+        });
+        Ok(slower)
     }
 
     /// Goes down the tree from a node; where it ends, the function is captured on from there.
@@ -546,6 +598,11 @@ impl<F, A, R> Compiled<F, A, R> {
         &self.f
     }
 
+    /// The function itself, to be changed; call [`Compiled::reset`] after a change that is none of a variable.
+    pub fn inner_mut(&mut self) -> &mut F {
+        &mut self.f
+    }
+
     /// The function itself, without its programs.
     pub fn into_inner(self) -> F {
         self.f
@@ -595,7 +652,7 @@ impl<F, A, R> std::ops::Deref for Compiled<F, A, R> {
 
 impl<R> Entry<R> {
     fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, range: Option<Range>) -> Entry<R> {
-        Entry { guards, used: AtomicU64::new(0), root, whole, range }
+        Entry { guards, used: AtomicU64::new(0), root, whole, range, is_slower: OnceLock::new() }
     }
 
     fn symbols(&self) -> usize {
@@ -615,7 +672,14 @@ impl<R> Entry<R> {
                 summary.segments.push(SegmentSummary {
                     graph: segment.draft.graph.clone(),
                     inputs: segment.draft.from.iter().map(|from| from.to_string()).collect(),
-                    code: segment.code.ready().cloned(),
+                    code: match segment.code.ready().map(|code| &code.kind) {
+                        Some(Kind::Compiled(code)) => Some(code.clone()),
+                        _ => None,
+                    },
+                    frozen: match segment.code.ready().map(|code| &code.kind) {
+                        Some(Kind::Frozen(code)) => Some(code.clone()),
+                        _ => None,
+                    },
                 });
             }
             Node::Stop { stop: Stop::Outside { at, .. }, .. } => {

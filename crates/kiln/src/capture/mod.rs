@@ -18,9 +18,11 @@
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
 mod bundle;
+mod code;
 mod compiled;
 mod disable;
 mod driver;
+mod faster;
 mod guard;
 mod options;
 mod recording;

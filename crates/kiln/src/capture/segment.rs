@@ -1,12 +1,14 @@
 //! A segment: a part of a captured function that is one graph, from one break to the next, with where its inputs come from
 //! and what becomes of its results.
 
-use crate::compile::CompiledGraph;
+use super::code::{self, Code, Kind};
+use crate::autograd::{Rule, tape};
 use crate::var::Locked;
 use crate::{Device, Generator, Result, Tensor, Var};
-use kiln_ir::{Graph, Source};
+use kiln_ir::{Dim, Graph, Source, Symbol};
+use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where an input of a segment comes from.
 #[derive(Debug, Clone)]
@@ -130,34 +132,48 @@ pub(super) fn is_same_graph(a: &Graph, b: &Graph) -> bool {
         && a.outputs().iter().zip(b.outputs()).all(output)
 }
 
-/// The code of a segment.
-#[derive(Clone)]
-pub(super) enum Code {
-    /// None is needed.
-    Nothing,
-    Ready(Arc<CompiledGraph>),
-    /// A thread is at it; until then, or if it fails, the graph runs an op at a time.
-    Pending(Arc<OnceLock<Option<Arc<CompiledGraph>>>>),
-}
-
-impl Code {
-    /// The program, once there is one.
-    pub(super) fn ready(&self) -> Option<&Arc<CompiledGraph>> {
-        match self {
-            Code::Ready(code) => Some(code),
-            Code::Pending(slot) => slot.get().and_then(Option::as_ref),
-            Code::Nothing => None,
+/// What the size symbols of a graph are for these inputs.
+fn symbol_sizes(graph: &Graph, inputs: &[&Tensor]) -> Vec<(Symbol, i64)> {
+    let mut sizes: Vec<(Symbol, i64)> = Vec::new();
+    for (&id, tensor) in graph.inputs().iter().zip(inputs) {
+        for (dim, &size) in graph.ty(id).shape.iter().zip(tensor.shape()) {
+            if let Some(symbol) = dim.as_symbol()
+                && !sizes.iter().any(|(known, _)| *known == symbol)
+            {
+                sizes.push((symbol, size as i64));
+            }
         }
     }
+    sizes
 }
+
+/// The graph without symbols, for these inputs.
+pub(super) fn at_sizes<'a>(graph: &'a Graph, inputs: &[&Tensor]) -> Result<Cow<'a, Graph>> {
+    let sizes = symbol_sizes(graph, inputs);
+    if sizes.is_empty() {
+        return Ok(Cow::Borrowed(graph));
+    }
+    let value = |symbol: Symbol| sizes.iter().find(|(known, _)| *known == symbol).map(|(_, size)| Dim::from(*size));
+    let special = graph.specialise(&value).map_err(|cause| crate::Error::Graph { cause: Box::new(cause) })?;
+    Ok(Cow::Owned(special))
+}
+
+/// Sizes whose gradients are remembered.
+const RULES_KEPT: usize = 64;
 
 /// A segment with its code.
 pub(super) struct Segment {
     pub(super) draft: Draft,
     pub(super) code: Code,
+    /// How gradients go through it, by the sizes of its symbols.
+    rules: Mutex<Vec<(Vec<(Symbol, i64)>, Arc<Rule>)>>,
 }
 
 impl Segment {
+    pub(super) fn new(draft: Draft, code: Code) -> Segment {
+        Segment { draft, code, rules: Mutex::default() }
+    }
+
     /// Runs it: takes inputs from the arguments and slots, pushes what it leaves to the slots, and changes variables.
     pub(super) fn run(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
         if self.draft.updates.is_empty() {
@@ -178,6 +194,14 @@ impl Segment {
         Ok(())
     }
 
+    /// The versions of the inputs that are frozen. Read before the inputs: at worst these are newer, and prepared again.
+    fn versions(&self) -> Vec<u64> {
+        match self.code.ready().map(|code| &code.kind) {
+            Some(Kind::Frozen(code)) => code::versions(&self.draft.from, code.frozen()),
+            _ => Vec::new(),
+        }
+    }
+
     /// An input that is not borrowed from arguments, slots or the segment itself.
     fn fresh(from: &From, at: &Source) -> Result<Option<Tensor>> {
         match from {
@@ -189,13 +213,11 @@ impl Segment {
     }
 
     fn run_pure(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
-        let fresh: Vec<Tensor> = {
-            let mut fresh = Vec::new();
-            for from in &self.draft.from {
-                fresh.extend(Self::fresh(from, at)?);
-            }
-            fresh
-        };
+        let versions = self.versions();
+        let mut fresh = Vec::new();
+        for from in &self.draft.from {
+            fresh.extend(Self::fresh(from, at)?);
+        }
         let mut next = fresh.iter();
         let mut inputs: Vec<&Tensor> = Vec::with_capacity(self.draft.from.len());
         for from in &self.draft.from {
@@ -207,22 +229,38 @@ impl Segment {
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
         }
-        let outputs = match self.code.ready() {
-            _ if !self.draft.computes() => Vec::new(),
-            Some(code) => code.run_at("call", &inputs, at)?,
-            None => {
-                let inputs: Vec<Tensor> = inputs.iter().map(|&tensor| tensor.clone()).collect();
-                crate::run_eagerly(&self.draft.graph, &inputs)?
+        let mut outputs = Vec::new();
+        if self.draft.computes() {
+            outputs = self.code.run(&self.draft.graph, &inputs, &versions, at)?;
+            if tape::is_recorded(&inputs) {
+                outputs = tape::record_whole(self.rule(&inputs)?, &inputs, outputs, at);
             }
-        };
+        }
         let kept: Vec<Tensor> = self.draft.kept.iter().map(|&input| inputs[input].clone()).collect();
         slots.extend(outputs);
         slots.extend(kept);
         Ok(())
     }
 
+    /// How gradients go through it, for inputs of these sizes.
+    #[cold]
+    fn rule(&self, inputs: &[&Tensor]) -> Result<Arc<Rule>> {
+        let key = symbol_sizes(&self.draft.graph, inputs);
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, rule)) = rules.iter().find(|(known, _)| *known == key) {
+            return Ok(rule.clone());
+        }
+        let rule = Arc::new(Rule::new(at_sizes(&self.draft.graph, inputs)?.into_owned(), "call"));
+        if rules.len() >= RULES_KEPT {
+            rules.clear();
+        }
+        rules.push((key, rule.clone()));
+        Ok(rule)
+    }
+
     fn run_updating(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
         let draft = &self.draft;
+        let versions = self.versions();
         let updated = |input: usize| draft.updates.iter().position(|(_, number)| *number == input);
         let mut inputs: Vec<Tensor> = Vec::with_capacity(draft.from.len());
         // Variables that are only read first: whoever changes them meanwhile changes a copy.
@@ -254,14 +292,8 @@ impl Segment {
             locks.push((*input, lock));
         }
         let kept: Vec<Tensor> = draft.kept.iter().map(|&input| inputs[input].clone()).collect();
-        let outcome = match self.code.ready() {
-            Some(code) => code.update_in(&mut inputs, at),
-            None => crate::run_eagerly(&draft.graph, &inputs).inspect(|outputs| {
-                for ((_, input), new) in draft.updates.iter().zip(&outputs[draft.outputs..]) {
-                    inputs[*input] = new.clone();
-                }
-            }),
-        };
+        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
+        let outcome = self.code.run_updating(&draft.graph, &updates, &mut inputs, &versions, at);
         for (input, mut lock) in locks {
             lock.put(std::mem::replace(&mut inputs[input], Tensor::nothing()));
         }

@@ -1,10 +1,12 @@
 //! Makes code for segments: equal graphs share it.
 
 use super::bundle::Leaf;
+use super::code::{self, Code, Kind, Ready};
 use super::compiled::tensors_of;
 use super::options::Options;
-use super::segment::{Code, Draft, From, Segment, is_same_graph};
+use super::segment::{Draft, From, Segment, is_same_graph};
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
+use crate::freeze::{FreezeOptions, FrozenGraph};
 use crate::{Device, Result};
 use kiln_ir::{Graph, Ranges, Source, TensorType};
 use kiln_kernels::{InputLayout, ScheduleOptions};
@@ -73,7 +75,7 @@ impl Workshop {
         at: &Source,
     ) -> Result<Segment> {
         if !draft.computes() {
-            return Ok(Segment { draft, code: Code::Nothing });
+            return Ok(Segment::new(draft, Code::Nothing));
         }
         let graph = &draft.graph;
         let types = graph.inputs().iter().map(|&id| graph.ty(id));
@@ -84,16 +86,19 @@ impl Workshop {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = made.get(&key).and_then(|made| made.iter().find(|made| known(made))) {
             let code = made.code.clone();
-            return Ok(Segment { draft, code });
+            return Ok(Segment::new(draft, code));
         }
         drop(made);
         let schedule =
             ScheduleOptions { numerics: self.options.numerics, ranges: ranges.clone(), ..ScheduleOptions::default() };
         let options = CompileOptions { device: device(&draft, arguments), schedule, ..CompileOptions::default() };
+        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
+        let frozen = if self.options.freeze { code::frozen(&draft.from, &updates) } else { Vec::new() };
+        let job = Job { graph: graph.clone(), layouts: layouts.clone(), frozen, compile: options, at: at.clone() };
         let code = if self.options.background {
-            in_background(graph.clone(), layouts.clone(), options, at)
+            in_background(job, self.options.clone())
         } else {
-            Code::Ready(Arc::new(CompiledGraph::new_at(graph.clone(), &layouts, &options, at)?))
+            Code::Ready(Arc::new(job.make(&self.options)?))
         };
         made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= GRAPHS_KEPT {
@@ -101,23 +106,46 @@ impl Workshop {
         }
         made.entry(key).or_default().push(Made { graph: Arc::new(graph.clone()), layouts, code: code.clone() });
         drop(made);
-        Ok(Segment { draft, code })
+        Ok(Segment::new(draft, code))
+    }
+}
+
+/// Code to be made.
+struct Job {
+    graph: Graph,
+    layouts: Vec<InputLayout>,
+    frozen: Vec<bool>,
+    compile: CompileOptions,
+    at: Source,
+}
+
+impl Job {
+    fn make(&self, options: &Options) -> Result<Ready> {
+        let kind = if self.frozen.contains(&true) {
+            let freeze = FreezeOptions { compile: self.compile.clone(), ..FreezeOptions::default() };
+            let frozen = FrozenGraph::new_at(self.graph.clone(), &self.layouts, &self.frozen, &freeze, &self.at)?;
+            Kind::Frozen(Arc::new(frozen))
+        } else {
+            let compiled = CompiledGraph::new_at(self.graph.clone(), &self.layouts, &self.compile, &self.at)?;
+            Kind::Compiled(Arc::new(compiled))
+        };
+        Ok(Ready::new(kind, options))
     }
 }
 
 /// Compiles on another thread.
-fn in_background(graph: Graph, layouts: Vec<InputLayout>, options: CompileOptions, at: &Source) -> Code {
+fn in_background(job: Job, options: Options) -> Code {
     let slot = Arc::new(OnceLock::new());
-    let (own, at) = (slot.clone(), at.clone());
+    let own = slot.clone();
     let spawned = std::thread::Builder::new().name("kiln-compile".into()).spawn(move || {
-        let made = CompiledGraph::new_at(graph, &layouts, &options, &at);
+        let made = job.make(&options);
         let text = match &made {
             Ok(made) => format!("compiled in the background: {} launches", made.program().steps().len()),
             Err(error) => format!("compiling in the background failed, eager execution goes on: {error}"),
         };
         // Whoever asks from now on gets it.
         let _ = own.set(made.ok().map(Arc::new));
-        event::emit(Category::Kernels, || Event::Remark { text, at });
+        event::emit(Category::Kernels, || Event::Remark { text, at: job.at });
     });
     if spawned.is_err() {
         let _ = slot.set(None);

@@ -23,6 +23,7 @@
 mod activation;
 mod attention;
 mod batch_norm;
+mod compiled;
 mod container;
 mod conv;
 mod dropout;
@@ -42,6 +43,7 @@ pub use activation::{
 };
 pub use attention::MultiHeadAttention;
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d};
+pub use compiled::{compile_module, compile_module_with};
 pub use container::{Layer, ModuleList, Sequential};
 pub use conv::{Conv1d, Conv2d};
 pub use dropout::Dropout;

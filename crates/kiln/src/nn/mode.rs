@@ -1,7 +1,6 @@
 //! Whether a module is being trained.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::Setting;
 
 /// A flag of a module that behaves otherwise in training than in use: dropout, batch norm, or one of your own that has such
 /// a field. [`super::Module::train`] and [`super::Module::eval`] set all the flags of a module. Clones are the same flag. It starts
@@ -17,22 +16,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// assert!(!layer.mode.is_training());
 /// ```
 #[derive(Debug, Clone)]
-pub struct Mode(Arc<AtomicBool>);
+pub struct Mode(Setting);
 
 impl Mode {
     /// In training.
     pub fn new() -> Mode {
-        Mode(Arc::new(AtomicBool::new(true)))
+        Mode(Setting::new(1))
     }
 
     /// Whether the module is being trained.
     pub fn is_training(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.get() == 1
     }
 
     /// Sets it.
     pub fn set_training(&self, training: bool) {
-        self.0.store(training, Ordering::Relaxed);
+        self.0.set(training as u64);
     }
 }
 

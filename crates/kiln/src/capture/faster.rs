@@ -1,0 +1,81 @@
+//! Whether a program is faster than the function itself: measured, with everything that either changes put back.
+
+use super::segment::{From, Set};
+use super::tree::{Node, Stop};
+use crate::{Generator, Result, Tensor, Var};
+use kiln_ir::Source;
+use std::time::{Duration, Instant};
+
+/// What running a function changes, as it was before.
+pub(super) struct Effects {
+    values: Vec<(Var, Tensor)>,
+    gradients: Vec<(Var, Option<Tensor>)>,
+    draws: Vec<(Generator, u64)>,
+}
+
+impl Effects {
+    /// Remembers whatever the segments of a tree change.
+    pub(super) fn of<R>(root: &Node<R>) -> Effects {
+        let mut effects = Effects { values: Vec::new(), gradients: Vec::new(), draws: Vec::new() };
+        root.visit(&mut |node| {
+            let Node::Stop { stop: Stop::Segment(segment), .. } = node else { return };
+            let updates = segment.draft.updates.iter().map(|(set, _)| set);
+            for set in updates.chain(segment.draft.sets.iter().map(|(set, _)| set)) {
+                match set {
+                    Set::Value(var) => effects.values.push((var.clone(), var.snapshot())),
+                    Set::Gradient(var) => effects.gradients.push((var.clone(), var.snapshot_grad())),
+                }
+            }
+            for from in &segment.draft.from {
+                if let From::Key(generator, _) = from {
+                    effects.draws.push((generator.clone(), generator.draws()));
+                }
+            }
+        });
+        effects
+    }
+
+    /// Puts everything back.
+    pub(super) fn undo(&self, at: &Source) -> Result<()> {
+        // Of several for one thing the first was there before.
+        for (var, value) in self.values.iter().rev() {
+            var.put(value.clone(), at)?;
+        }
+        for (var, gradient) in self.gradients.iter().rev() {
+            var.put_grad(gradient.clone());
+        }
+        for (generator, draws) in self.draws.iter().rev() {
+            generator.set_draws(*draws);
+        }
+        Ok(())
+    }
+}
+
+/// How long a measurement may take.
+const BUDGET: Duration = Duration::from_millis(300);
+/// Turns at the least and at the most.
+const TURNS: std::ops::Range<usize> = 3..50;
+
+/// The best times of two ways to compute the same, measured in turns; the first turn of each does not count.
+pub(super) fn race(
+    mut one: impl FnMut() -> Result<()>,
+    mut other: impl FnMut() -> Result<()>,
+) -> Result<(Duration, Duration)> {
+    let start = Instant::now();
+    let mut best = (Duration::MAX, Duration::MAX);
+    let timed = |work: &mut dyn FnMut() -> Result<()>| -> Result<Duration> {
+        let start = Instant::now();
+        work()?;
+        Ok(start.elapsed())
+    };
+    for turn in 0..TURNS.end {
+        let times = (timed(&mut one)?, timed(&mut other)?);
+        if turn > 0 {
+            best = (best.0.min(times.0), best.1.min(times.1));
+        }
+        if turn >= TURNS.start && start.elapsed() > BUDGET {
+            break;
+        }
+    }
+    Ok(best)
+}

@@ -1,0 +1,65 @@
+//! Modules that are compiled: they stay the modules they are.
+
+use super::{Forward, Module, Part, Visit, VisitMut};
+use crate::Result;
+use crate::capture::{Bundle, Compiled, Options};
+
+/// Compiles a module: what its [`Forward`] does is captured at the first call. See [`crate::compile()`] for what that means.
+///
+/// The module's fields, parameters and state dict stay reachable under their own names, and it can be a part of another module
+/// as before.
+///
+/// ```
+/// use kiln::nn::{Linear, Module};
+/// use kiln::{DType, Device, Tensor};
+/// let fast = kiln::compile_module(Linear::new(4, 2)?);
+/// let y = fast.call(&Tensor::ones([3, 4], DType::F32, Device::Cpu)?)?;
+/// assert_eq!((y.shape(), fast.weight.shape()), (&[3, 2][..], &[2, 4][..]));
+/// assert_eq!(fast.state_dict().into_keys().collect::<Vec<_>>(), ["bias", "weight"]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn compile_module<M, A>(module: M) -> Compiled<M, A, M::Output>
+where
+    M: Module + Forward<A>,
+    A: Bundle,
+    M::Output: Bundle,
+{
+    compile_module_with(module, Options::default())
+}
+
+/// [`compile_module`] with options.
+pub fn compile_module_with<M, A>(module: M, options: Options) -> Compiled<M, A, M::Output>
+where
+    M: Module + Forward<A>,
+    A: Bundle,
+    M::Output: Bundle,
+{
+    Compiled::new(module, |module, input| module.forward(input), options)
+}
+
+impl<M, A, R> Forward<A> for Compiled<M, A, R>
+where
+    A: Bundle,
+    R: Bundle,
+{
+    type Output = R;
+
+    #[track_caller]
+    fn forward(&self, input: &A) -> Result<R> {
+        self.call(input)
+    }
+}
+
+impl<M: Part, A, R> Part for Compiled<M, A, R> {
+    fn visit(&self, walk: &mut Visit<'_>) {
+        self.inner().visit(walk);
+    }
+
+    fn visit_mut(&mut self, walk: &mut VisitMut<'_>) {
+        // Another device or dtype is another program.
+        self.reset();
+        self.inner_mut().visit_mut(walk);
+    }
+}
+
+impl<M: Module, A, R> Module for Compiled<M, A, R> {}
