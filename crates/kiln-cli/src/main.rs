@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kiln                     the demo: one function, eager and fused, timed and checked
-//! kiln bench ops|matmul|attention|forward|first-call|train [--peer torch]
+//! kiln bench ops|matmul|attention|forward|first-call|calls|train [--peer torch]
 //! kiln fuzz graphs|text
 //! kiln explain FILE        what became of a graph: kernels, bytes, what was not fused and why
 //! kiln doctor              what this machine offers and what Kiln would use

@@ -1,6 +1,7 @@
 //! `kiln bench`: fused kernels, products and attention, measured against a copy of the same bytes, against eager Kiln and,
 //! if asked, against PyTorch eager and torch.compile in the same run, turn by turn.
 
+mod calls;
 mod cases;
 mod clock;
 mod first_call;
@@ -71,6 +72,8 @@ enum What {
     FirstCall,
     /// Forward passes: MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
     Forward,
+    /// What a call of a compiled function costs beyond its kernels
+    Calls,
     /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
     Train,
 }
@@ -93,7 +96,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return first_call::cold(case);
     }
     let python = arguments.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into());
-    let script = if matches!(arguments.what, What::Train) { train::PEER } else { peer::SCRIPT };
+    let script = match arguments.what {
+        What::Train => train::PEER,
+        What::Calls => calls::PEER,
+        _ => peer::SCRIPT,
+    };
     let mut peer = match arguments.peer {
         Some(Peer::Torch) => Some(TorchPeer::start(&python, script)?),
         None => None,
@@ -102,6 +109,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         What::FirstCall => return first_call::run(arguments, &python),
         What::Forward => return forward::run(arguments, &threads, peer),
         What::Train => return train::run(arguments, &threads, peer),
+        What::Calls => return calls::run(arguments, peer),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),
         What::Attention => cases::attention(&threads),

@@ -1,0 +1,229 @@
+//! `kiln bench calls`: what a call of a compiled function costs beyond its kernels. The work is next to nothing, so that the
+//! way there is what is measured.
+
+use super::clock::{best, time};
+use super::peer::{Timing, TorchPeer};
+use super::{Arguments, Outcome};
+use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
+use serde_json::json;
+use std::io::Write;
+
+/// The same functions in PyTorch.
+pub const PEER: &str = include_str!("torch_calls.py");
+
+/// Seconds a call of one case.
+struct Row {
+    name: &'static str,
+    mode: Mode,
+    kernels: usize,
+    /// The kernels launched one after the other, with everything at hand.
+    launches: f64,
+    /// The call.
+    call: Timing,
+    /// The function itself.
+    eager: Timing,
+    torch: Option<(Timing, Timing)>,
+}
+
+fn draw() -> Result<Tensor> {
+    Tensor::randn(8, DType::F32, Device::Cpu)
+}
+
+/// Times a compiled function, the function itself, and the bare launches of its kernels. `arguments` are given in turn.
+fn measure<A: kiln::Bundle, R: kiln::Bundle>(
+    name: &'static str,
+    mode: Mode,
+    f: impl Fn(&A) -> Result<R>,
+    arguments: &[A],
+    peer: Option<&mut TorchPeer>,
+    options: &Arguments,
+) -> std::result::Result<Row, Box<dyn std::error::Error>> {
+    let fast = compile_with(f, Options { mode, ..Options::default() });
+    for argument in arguments.iter().chain(arguments) {
+        fast.call(argument)?;
+        fast.inner()(argument)?;
+    }
+    let mut turn = 0;
+    let mut next = || {
+        turn += 1;
+        &arguments[turn % arguments.len()]
+    };
+    let (mut calls, mut eagers, mut torch) = (Vec::new(), Vec::new(), (Vec::new(), Vec::new()));
+    let mut peer = peer;
+    let modes: &[&str] = if options.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
+    if let Some(peer) = peer.as_deref_mut() {
+        peer.setup(json!({ "name": name }), 1, modes)?;
+    }
+    for _ in 0..options.turns {
+        let mut failed = None;
+        calls.push(time(options.seconds, || failed = fast.call(next()).err().or(failed.take())));
+        eagers.push(time(options.seconds, || failed = fast.inner()(next()).err().or(failed.take())));
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+        if let Some(peer) = peer.as_deref_mut() {
+            torch.0.push(peer.time("eager", options.seconds)?);
+            if modes.len() > 1 {
+                torch.1.push(peer.time("compile", options.seconds)?);
+            }
+        }
+    }
+    let segments: Vec<_> = fast.programs().into_iter().next_back().map(|program| program.segments).unwrap_or_default();
+    let codes: Vec<_> = segments.into_iter().filter_map(|segment| segment.code).collect();
+    let mut launches = 0.0;
+    for code in &codes {
+        launches += launch_time(code, options.seconds)?;
+    }
+    let kernels = codes.iter().map(|code| code.program().steps().len()).sum();
+    let torch = peer.map(|_| (best(&torch.0), best(&torch.1)));
+    Ok(Row { name, mode, kernels, launches, call: best(&calls), eager: best(&eagers), torch })
+}
+
+/// Seconds that the launches of a program take by themselves, on inputs of any elements.
+fn launch_time(code: &kiln::CompiledGraph, seconds: f64) -> std::result::Result<f64, Box<dyn std::error::Error>> {
+    let graph = code.graph();
+    let size = |dim: &kiln_ir::Dim| dim.eval(&|_| Some(8)).and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
+    let tensors = graph
+        .inputs()
+        .iter()
+        .map(|&id| {
+            let ty = graph.ty(id);
+            Tensor::ones(ty.shape.iter().map(size).collect::<Vec<_>>(), ty.dtype, Device::Cpu)?.contiguous()
+        })
+        .collect::<Result<Vec<Tensor>>>()?;
+    let views: Vec<kiln::runtime::InputView<'_>> = tensors
+        .iter()
+        .map(|tensor| kiln::runtime::InputView {
+            buffer: tensor.buffer(),
+            dtype: tensor.dtype(),
+            shape: tensor.shape(),
+            strides: tensor.strides(),
+            offset: 0,
+        })
+        .collect();
+    let mut inspection = code.program().inspect(&views)?;
+    let mut failed = None;
+    let steps = code.program().steps().len();
+    let timing = time(seconds, || {
+        for step in 0..steps {
+            failed = inspection.launch(step).err().or(failed.take());
+        }
+    });
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(timing.min),
+    }
+}
+
+/// Measures and prints every case.
+pub fn run(arguments: &Arguments, mut peer: Option<TorchPeer>) -> Outcome {
+    kiln_cpu::pool::set_threads(1);
+    println!(
+        "a call of a compiled function beyond its kernels; times in µs a call, best of {} turns\n",
+        arguments.turns
+    );
+    println!(
+        "{:<20} {:<16} {:>7} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>7}",
+        "case", "mode", "kernels", "launches", "call", "beyond", "eager", "torch", "torch.c", "ratio"
+    );
+    let mut rows = Vec::new();
+    let all = |name: &str| name.contains(&arguments.filter);
+    for mode in [Mode::Default, Mode::ReduceOverhead] {
+        let mut add = |row: std::result::Result<Row, Box<dyn std::error::Error>>| -> Outcome {
+            let row = row?;
+            print(&row);
+            rows.push(row);
+            Ok(())
+        };
+        if all("one tensor") {
+            let f = |x: &Tensor| x.mul(2.0)?.add(1.0);
+            add(measure("one tensor", mode, f, &[draw()?], peer.as_mut(), arguments))?;
+        }
+        if all("16 tensors") {
+            let list = (0..16).map(|_| draw()).collect::<Result<Vec<Tensor>>>()?;
+            let f = |list: &Vec<Tensor>| list[1..].iter().try_fold(list[0].clone(), |sum, x| sum.add(x));
+            add(measure("16 tensors", mode, f, &[list], peer.as_mut(), arguments))?;
+        }
+        if all("300 tensors held") {
+            let weights = (0..300).map(|_| draw()).collect::<Result<Vec<Tensor>>>()?;
+            let f = |x: &Tensor| weights.iter().try_fold(x.clone(), |sum, w| sum.add(w));
+            add(measure("300 tensors held", mode, f, &[draw()?], peer.as_mut(), arguments))?;
+        }
+        if all("300 variables") {
+            let weights = (0..300).map(|_| Ok(Var::new(&draw()?))).collect::<Result<Vec<Var>>>()?;
+            let f = |x: &Tensor| weights.iter().try_fold(x.clone(), |sum, w| sum.add(&w.get()));
+            add(measure("300 variables", mode, f, &[draw()?], peer.as_mut(), arguments))?;
+        }
+        if all("sizes that change") {
+            let sizes = [8, 9, 10, 11].iter().map(|&n| Tensor::randn(n, DType::F32, Device::Cpu));
+            let sizes = sizes.collect::<Result<Vec<Tensor>>>()?;
+            let f = |x: &Tensor| x.mul(2.0)?.add(1.0);
+            add(measure("sizes that change", mode, f, &sizes, peer.as_mut(), arguments))?;
+        }
+        if all("a branch on data") {
+            let f = |x: &Tensor| {
+                let y = x.mul(2.0)?;
+                if y.sum(..)?.gt(0.0)?.item::<bool>()? { y.add(1.0) } else { y.sub(1.0) }
+            };
+            add(measure("a branch on data", mode, f, &[draw()?.abs()?], peer.as_mut(), arguments))?;
+        }
+        if all("a variable updated") {
+            let state = Var::new(&draw()?);
+            let f = |x: &Tensor| {
+                state.add_assign(x)?;
+                x.mul(2.0)
+            };
+            add(measure("a variable updated", mode, f, &[draw()?], peer.as_mut(), arguments))?;
+        }
+    }
+    println!(
+        "\nlaunches: the kernels alone; beyond: call − launches; ratio: torch.compile's call − launches, to beyond{}",
+        peer.as_ref().map(|peer| format!(" (PyTorch {})", peer.version)).unwrap_or_default()
+    );
+    if let Some(path) = &arguments.json {
+        let mut file = std::fs::File::create(path)?;
+        for row in &rows {
+            writeln!(file, "{}", to_json(row))?;
+        }
+    }
+    Ok(())
+}
+
+impl Row {
+    fn beyond(&self) -> f64 {
+        (self.call.min - self.launches).max(0.0)
+    }
+
+    /// How many times more PyTorch spends beyond the kernels, if these take it as long.
+    fn ratio(&self) -> f64 {
+        self.torch.as_ref().map_or(f64::NAN, |(_, compiled)| (compiled.min - self.launches) / self.beyond())
+    }
+}
+
+fn print(row: &Row) {
+    let micros = |seconds: f64| if seconds.is_finite() { format!("{:.2}", seconds * 1e6) } else { "–".to_owned() };
+    let torch = row.torch.as_ref().map_or((f64::NAN, f64::NAN), |(eager, compiled)| (eager.min, compiled.min));
+    let ratio = if row.ratio().is_finite() { format!("{:.1}×", row.ratio()) } else { "–".to_owned() };
+    println!(
+        "{:<20} {:<16} {:>7} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9} {:>7}",
+        row.name,
+        row.mode.name(),
+        row.kernels,
+        micros(row.launches),
+        micros(row.call.min),
+        micros(row.beyond()),
+        micros(row.eager.min),
+        micros(torch.0),
+        micros(torch.1),
+        ratio
+    );
+}
+
+fn to_json(row: &Row) -> serde_json::Value {
+    let torch = row.torch.as_ref().map(|(eager, compiled)| json!({"eager_s": eager.min, "compile_s": compiled.min}));
+    json!({
+        "what": "calls", "case": row.name, "mode": row.mode.name(), "kernels": row.kernels,
+        "launches_s": row.launches, "call_s": row.call.min, "call_median_s": row.call.median,
+        "beyond_s": row.beyond(), "eager_s": row.eager.min, "torch": torch,
+    })
+}
