@@ -3,40 +3,41 @@
 use crate::gather::spread_index;
 use crate::index::resolve_range;
 use crate::shape::resolve_axis;
-use crate::{DType, Error, Index, Indices, Result, Size, Tensor, eager};
+use crate::views::from_start;
+use crate::{DType, Dim, Error, Index, Indices, Result, Size, Tensor, dim, eager};
 use kiln_ir::build::{self, Emit, GraphBuilder};
-use kiln_ir::{BinaryOp, Dim, NodeId, Op, Scalar, ScatterKind, Source};
+use kiln_ir::{BinaryOp, NodeId, Op, Scalar, ScatterKind, Source};
 
 /// The part of a tensor that indices without tensors name.
 #[derive(Debug, Clone)]
 pub(crate) struct Region {
-    pub(crate) starts: Vec<usize>,
-    pub(crate) sizes: Vec<usize>,
+    pub(crate) starts: Vec<Dim>,
+    pub(crate) sizes: Vec<Dim>,
     pub(crate) steps: Vec<usize>,
     /// The shape that [`Tensor::i`] gives it: without the axes of one place, with the new ones.
-    pub(crate) shape: Vec<usize>,
+    pub(crate) shape: Vec<Dim>,
 }
 
 impl Region {
-    pub(crate) fn of(op: &'static str, shape: &[usize], parts: Vec<Index>, at: &Source) -> Result<Region> {
+    pub(crate) fn of(op: &'static str, shape: &[Dim], parts: Vec<Index>, at: &Source) -> Result<Region> {
         let taken = parts.iter().filter(|p| !matches!(p, Index::Rest | Index::NewAxis)).count();
         let rests = parts.iter().filter(|p| matches!(p, Index::Rest)).count();
         if taken > shape.len() || rests > 1 {
-            return Err(Error::TooManyIndices { count: parts.len(), shape: shape.to_vec(), at: at.clone() });
+            return Err(Error::TooManyIndices { count: parts.len(), shape: dim::hints(shape), at: at.clone() });
         }
         let rank = shape.len();
-        let mut region =
-            Region { starts: vec![0; rank], sizes: shape.to_vec(), steps: vec![1; rank], shape: Vec::new() };
+        let starts = vec![Dim::plain(0); rank];
+        let mut region = Region { starts, sizes: shape.to_vec(), steps: vec![1; rank], shape: Vec::new() };
         let mut axis = 0;
         for part in parts {
             match part {
                 Index::At(index) => {
-                    let size = shape[axis];
-                    let place = if index < 0 { index + size as i64 } else { index };
-                    let Some(place) = usize::try_from(place).ok().filter(|&p| p < size) else {
+                    let place = from_start(index, shape[axis], at);
+                    if !Dim::plain(0).at_most(place, at) || !place.less(shape[axis], at) {
+                        let (index, size) = (index.hint(), dim::hints(&[shape[axis]])[0]);
                         return Err(Error::IndexOutOfRange { op, index, size, at: at.clone() });
-                    };
-                    (region.starts[axis], region.sizes[axis]) = (place, 1);
+                    }
+                    (region.starts[axis], region.sizes[axis]) = (place, Dim::plain(1));
                     axis += 1;
                 }
                 Index::Range(start, end, step) => {
@@ -46,7 +47,7 @@ impl Region {
                         return Err(Error::BadArgument { op, name, value: step.into(), expected, at: at.clone() });
                     }
                     let size = (last - first).div_ceil(step);
-                    let step = if size < 2 { 1 } else { step };
+                    let step = if step > 1 && size.less(Dim::plain(2), at) { 1 } else { step };
                     (region.starts[axis], region.sizes[axis], region.steps[axis]) = (first, size, step);
                     region.shape.push(size);
                     axis += 1;
@@ -56,7 +57,7 @@ impl Region {
                     region.shape.extend_from_slice(&shape[axis..axis + rest]);
                     axis += rest;
                 }
-                Index::NewAxis => region.shape.push(1),
+                Index::NewAxis => region.shape.push(Dim::plain(1)),
                 Index::Places(_) => {
                     let (got, expected) = (DType::I64, "numbers and ranges (`index_copy` takes a tensor)");
                     return Err(Error::WrongDType { op, got, expected, at: at.clone() });
@@ -74,43 +75,45 @@ impl Region {
 
     /// The parameters of an operation on it.
     fn params(&self) -> [eager::Param; 3] {
-        [(&self.starts).into(), (&self.sizes).into(), (&self.steps).into()]
+        [(&dim::hints(&self.starts)).into(), (&dim::hints(&self.sizes)).into(), (&self.steps).into()]
     }
 
     /// Writes `x` with `source` in the region: pieces of `x` around it, which an update in place leaves where they are.
     fn write(&self, b: &mut GraphBuilder, x: NodeId, source: NodeId, axis: usize) -> Result<NodeId, kiln_ir::Error> {
         let shape = b.ty(&x).shape;
         let whole = |axis: &usize| {
-            self.starts[*axis] == 0 && self.steps[*axis] == 1 && shape[*axis] == Dim::from(self.sizes[*axis])
+            let (start, size) = (self.starts[*axis].expression(), self.sizes[*axis].expression());
+            start.is_zero() && self.steps[*axis] == 1 && shape[*axis] == size
         };
         let Some(axis) = (axis..shape.len()).find(|axis| !whole(axis)) else { return Ok(source) };
-        let cut = |b: &mut GraphBuilder, start: Dim, size: Dim, step: usize| {
+        let cut = |b: &mut GraphBuilder, start: kiln_ir::Dim, size: kiln_ir::Dim, step: usize| {
             let (mut starts, mut sizes, mut steps) =
-                (vec![Dim::from(0); shape.len()], shape.clone(), vec![1i64; shape.len()]);
+                (vec![kiln_ir::Dim::from(0); shape.len()], shape.clone(), vec![1i64; shape.len()]);
             (starts[axis], sizes[axis], steps[axis]) = (start, size, step as i64);
             b.emit(Op::Slice { start: starts, size: sizes, step: steps }, &[x])
         };
-        let (start, size, step) = (self.starts[axis], self.sizes[axis], self.steps[axis]);
-        let inside = cut(b, start.into(), size.into(), step)?;
+        let (start, size, step) = (self.starts[axis].expression(), self.sizes[axis].expression(), self.steps[axis]);
+        let inside = cut(b, start.clone(), size.clone(), step)?;
         let inside = self.write(b, inside, source, axis + 1)?;
         if step > 1 {
             let places = b.ty(&inside).shape;
-            let number = |b: &mut GraphBuilder, n: usize| build::full(b, Scalar::int(DType::I64, n as i64), &places);
             let index = build::iota(b, DType::I64, &places, axis)?;
-            let (step, start) = (number(b, step)?, number(b, start)?);
+            let step = build::full(b, Scalar::int(DType::I64, step as i64), &places)?;
+            let start = build::size_value(b, &start, DType::I64)?;
+            let start = build::broadcast_to(b, &start, &places)?;
             let index = b.emit(Op::Binary(BinaryOp::Mul), &[index, step])?;
             let index = b.emit(Op::Binary(BinaryOp::Add), &[index, start])?;
             return b.emit(Op::Scatter { axis, kind: ScatterKind::Set }, &[x, index, inside]);
         }
-        let end = start + size;
+        let end = &start + size;
         let mut parts = Vec::with_capacity(3);
-        if start > 0 {
-            parts.push(cut(b, 0.into(), start.into(), 1)?);
+        if !start.is_zero() {
+            parts.push(cut(b, 0.into(), start, 1)?);
         }
         parts.push(inside);
-        if shape[axis] != Dim::from(end) {
-            let rest = shape[axis].clone() - Dim::from(end);
-            parts.push(cut(b, end.into(), rest, 1)?);
+        if shape[axis] != end {
+            let rest = &shape[axis] - &end;
+            parts.push(cut(b, end, rest, 1)?);
         }
         b.emit(Op::Concat { axis }, &parts)
     }
@@ -130,7 +133,7 @@ impl Tensor {
     #[track_caller]
     pub fn slice_assign(&self, indices: impl Indices, source: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        let region = Region::of("slice_assign", self.shape(), indices.indices(), &at)?;
+        let region = Region::of("slice_assign", &self.sizes(), indices.indices(), &at)?;
         self.region_assign(&region, source, &at)
     }
 
@@ -155,8 +158,8 @@ impl Tensor {
     #[track_caller]
     pub fn index_copy(&self, axis: impl Size, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("index_copy", axis, self.shape(), 0, &at)?;
-        let index = spread_index("index_copy", self.shape(), axis, index, &at)?;
+        let axis = resolve_axis("index_copy", axis, self.hint(), 0, &at)?;
+        let index = spread_index("index_copy", &self.sizes(), axis, index, &at)?;
         self.scattered("index_copy", ScatterKind::Set, axis, &index, source, &at)
     }
 }

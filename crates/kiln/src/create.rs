@@ -1,9 +1,9 @@
 //! Making tensors: from values, of one value, counting, and by joining others.
 
 use crate::eager::{self, Param};
-use crate::shape::{checked_elements, resolve_axis, resolve_shape};
+use crate::shape::{checked_elements, resolve_axis, resolve_numbers, resolve_shape};
 use crate::tensor::runtime_error;
-use crate::{DType, Device, Element, Error, Number, Result, Shape, Size, Tensor, promotion};
+use crate::{DType, Device, Dim, Element, Error, Number, Result, Shape, Size, Tensor, dim, promotion};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Op, Source};
 
@@ -35,7 +35,7 @@ impl Tensor {
         device: Device,
         at: &Source,
     ) -> Result<Tensor> {
-        let shape = resolve_shape(op, shape, at)?;
+        let shape = resolve_numbers(op, shape, at)?;
         let expected = checked_elements(&shape);
         if expected != Some(elements.len()) {
             let (expected, got) = (expected.unwrap_or(usize::MAX), elements.len());
@@ -48,7 +48,7 @@ impl Tensor {
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         let at = Source::caller();
-        let shape = resolve_shape("from_bytes", shape, &at)?;
+        let shape = resolve_numbers("from_bytes", shape, &at)?;
         let expected = checked_elements(&shape);
         if expected.and_then(|n| dtype.bytes_for(n)) != Some(bytes.len()) {
             let (expected, got) = (expected.unwrap_or(usize::MAX), bytes.len() * 8 / dtype.size_in_bits());
@@ -124,25 +124,45 @@ impl Tensor {
     /// Zeros of this tensor's shape, dtype and device.
     #[track_caller]
     pub fn zeros_like(&self) -> Result<Tensor> {
-        Tensor::full_at("zeros_like", self.shape(), Number::Int(0), self.dtype(), self.device(), &Source::caller())
+        Tensor::full_at("zeros_like", self.sizes(), Number::Int(0), self.dtype(), self.device(), &Source::caller())
     }
 
     /// Ones of this tensor's shape, dtype and device.
     #[track_caller]
     pub fn ones_like(&self) -> Result<Tensor> {
-        Tensor::full_at("ones_like", self.shape(), Number::Int(1), self.dtype(), self.device(), &Source::caller())
+        Tensor::full_at("ones_like", self.sizes(), Number::Int(1), self.dtype(), self.device(), &Source::caller())
     }
 
     /// One value in this tensor's shape, dtype and device.
     #[track_caller]
     pub fn full_like(&self, value: impl Into<Number>) -> Result<Tensor> {
-        Tensor::full_at("full_like", self.shape(), value.into(), self.dtype(), self.device(), &Source::caller())
+        Tensor::full_at("full_like", self.sizes(), value.into(), self.dtype(), self.device(), &Source::caller())
     }
 
-    /// 0, 1, 2, … below `end`.
+    /// 0, 1, 2, … below `end`, which is a number or a size.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([3, 2], DType::F32, Device::Cpu)?;
+    /// let places = Tensor::arange(x.size(0)?, DType::I64, Device::Cpu)?;
+    /// assert_eq!(places.to_vec::<i64>()?, [0, 1, 2]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
     #[track_caller]
-    pub fn arange(end: impl Into<Number>, dtype: DType, device: Device) -> Result<Tensor> {
-        Tensor::arange_at(0.0, end.into().as_f64(), 1.0, dtype, device, &Source::caller())
+    pub fn arange(end: impl Into<End>, dtype: DType, device: Device) -> Result<Tensor> {
+        let at = Source::caller();
+        match end.into() {
+            End::Number(end) => Tensor::arange_at(0.0, end.as_f64(), 1.0, dtype, device, &at),
+            End::Size(end) => {
+                let size = resolve_shape("arange", end, &at)?;
+                check_size("arange", &size, dtype, &at)?;
+                let count = end.expression();
+                let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![build::arange(b, dtype, 0.0, 1.0, &count)?]);
+                let key: [Param; 4] = [dtype.into(), 0.0.into(), 1.0.into(), end.hint().into()];
+                let mut made = eager::run(eager::What::Composite("arange", &key), &[], device, &write, &at)?;
+                Ok(made.swap_remove(0))
+            }
+        }
     }
 
     /// `start`, `start + step`, … before `end`.
@@ -180,7 +200,7 @@ impl Tensor {
             return bad("end", end, "that is too far away");
         }
         let count = count as usize;
-        check_size("arange", &[count], dtype, at)?;
+        check_size("arange", &[count.into()], dtype, at)?;
         let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![build::arange(b, dtype, start, step, count)?]);
         let key: [Param; 4] = [dtype.into(), start.into(), step.into(), count.into()];
         let mut made = eager::run(eager::What::Composite("arange", &key), &[], device, &write, at)?;
@@ -198,7 +218,7 @@ impl Tensor {
     #[track_caller]
     pub fn linspace(start: f64, end: f64, count: usize, dtype: DType, device: Device) -> Result<Tensor> {
         let at = Source::caller();
-        check_size("linspace", &[count], DType::F64, &at)?;
+        check_size("linspace", &[count.into()], DType::F64, &at)?;
         let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
         // From the nearer end, so that both ends are exact.
         let place = |i: usize| {
@@ -210,17 +230,19 @@ impl Tensor {
 
     /// Ones on the diagonal, zeros elsewhere.
     #[track_caller]
-    pub fn eye(size: usize, dtype: DType, device: Device) -> Result<Tensor> {
+    pub fn eye(size: impl Size, dtype: DType, device: Device) -> Result<Tensor> {
         let at = Source::caller();
-        check_size("eye", &[size, size], dtype, &at)?;
+        let size = size.to_dim();
+        let square = resolve_shape("eye", [size, size], &at)?;
+        check_size("eye", &square, dtype, &at)?;
+        let shape = dim::expressions(&square);
         let write = |b: &mut GraphBuilder, _: &[NodeId]| {
-            let shape = [size.into(), size.into()];
             let row = build::iota(b, DType::I64, &shape, 0)?;
             let column = build::iota(b, DType::I64, &shape, 1)?;
             let same = b.emit(Op::Compare(CompareOp::Eq), &[row, column])?;
             Ok(vec![build::cast(b, &same, dtype)?])
         };
-        let key = [size.into(), dtype.into()];
+        let key = [size.hint().into(), dtype.into()];
         let mut made = eager::run(eager::What::Composite("eye", &key), &[], device, &write, &at)?;
         Ok(made.swap_remove(0))
     }
@@ -247,12 +269,13 @@ impl Tensor {
 
     fn joined(op: &'static str, tensors: &[Tensor], axis: i64, stack: bool, at: &Source) -> Result<Tensor> {
         let [first, rest @ ..] = tensors else { return Err(Error::NoTensors { op, at: at.clone() }) };
-        let axis = resolve_axis(op, axis, first.shape(), stack as usize, at)?;
+        let axis = resolve_axis(op, axis, first.hint(), stack as usize, at)?;
         for other in rest {
-            let pairs = || first.shape().iter().zip(other.shape()).enumerate();
-            let differs = pairs().find(|&(i, (a, b))| a != b && (stack || i != axis)).map(|(_, (&a, &b))| (a, b));
+            let same = |i: usize| first.extent(i).equals(other.extent(i), at);
+            let differs = (0..first.rank().min(other.rank())).find(|&i| (stack || i != axis) && !same(i));
+            let differs = differs.map(|i| (first.hint()[i], other.hint()[i]));
             if first.rank() != other.rank() || differs.is_some() {
-                let (lhs, rhs) = (first.shape().to_vec(), other.shape().to_vec());
+                let (lhs, rhs) = (first.hint().to_vec(), other.hint().to_vec());
                 return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: differs, at: at.clone() });
             }
         }
@@ -273,14 +296,36 @@ impl Tensor {
 }
 
 /// Refuses what could not be addressed, and what surely does not fit in memory, before anything is compiled for it.
-pub(crate) fn check_size(op: &'static str, shape: &[usize], dtype: DType, at: &Source) -> Result<()> {
-    let bytes = checked_elements(shape).and_then(|n| dtype.bytes_for(n));
+pub(crate) fn check_size(op: &'static str, shape: &[Dim], dtype: DType, at: &Source) -> Result<()> {
+    let shape = dim::hints(shape);
+    let bytes = checked_elements(&shape).and_then(|n| dtype.bytes_for(n));
     match bytes {
-        None => Err(Error::TooLarge { op, dtype, shape: shape.to_vec(), at: at.clone() }),
+        None => Err(Error::TooLarge { op, dtype, shape, at: at.clone() }),
         Some(bytes) if bytes > isize::MAX as usize => {
             Err(runtime_error(op, kiln_runtime::Error::OutOfMemory { bytes, device: Device::Cpu }, at))
         }
         Some(_) => Ok(()),
+    }
+}
+
+/// Where [`Tensor::arange`] ends: a number, or a size.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    /// A number.
+    Number(Number),
+    /// A size.
+    Size(Dim),
+}
+
+impl<T: Into<Number>> From<T> for End {
+    fn from(end: T) -> End {
+        End::Number(end.into())
+    }
+}
+
+impl From<Dim> for End {
+    fn from(end: Dim) -> End {
+        End::Size(end)
     }
 }
 

@@ -76,8 +76,8 @@ impl Shown {
         let mut kept = Vec::new();
         for (axis, &size) in tensor.shape().iter().enumerate() {
             if summarise && size > 2 * EDGE {
-                let head = part.slice_at("display", axis, 0, EDGE, 1, &at)?;
-                let tail = part.slice_at("display", axis, size - EDGE, size, 1, &at)?;
+                let head = part.slice_at("display", axis, 0.into(), EDGE.into(), 1, &at)?;
+                let tail = part.slice_at("display", axis, (size - EDGE).into(), size.into(), 1, &at)?;
                 part = Tensor::cat(&[head, tail], axis)?;
                 kept.push((0..EDGE).map(Some).chain([None]).chain((EDGE..2 * EDGE).map(Some)).collect());
             } else {

@@ -4,9 +4,9 @@
 use crate::eager::{self, Param};
 use crate::promotion::to_float;
 use crate::shape::resolve_axis;
-use crate::{DType, Error, Result, Size, Tensor};
+use crate::{DType, Dim, Error, Result, Size, Tensor};
 use kiln_ir::build::{self, AttentionOptions, GraphBuilder, PadMode, RopeStyle};
-use kiln_ir::{NodeId, Source};
+use kiln_ir::{NodeId, Op, Source};
 
 /// Writes a function of one value.
 type Write = fn(&mut GraphBuilder, &NodeId) -> Result<NodeId, kiln_ir::Error>;
@@ -34,7 +34,7 @@ impl Tensor {
         write: fn(&mut GraphBuilder, &NodeId, usize) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
-        let axis = resolve_axis(name, axis, self.shape(), 0, at)?;
+        let axis = resolve_axis(name, axis, self.hint(), 0, at)?;
         self.activation(name, &[axis.into()], |b, x| write(b, x, axis), at)
     }
 
@@ -204,25 +204,48 @@ impl Tensor {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     #[track_caller]
-    pub fn pad(&self, amounts: &[(i64, i64)], value: f64) -> Result<Tensor> {
+    pub fn pad<S: Size>(&self, amounts: &[(S, S)], value: f64) -> Result<Tensor> {
         let at = Source::caller();
         if amounts.len() > self.rank() {
             let expected = "no more amounts than axes";
-            return Err(Error::WrongRank { op: "pad", shape: self.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op: "pad", shape: self.hint().to_vec(), expected, at });
         }
-        let mut all = vec![(0, 0); self.rank() - amounts.len()];
-        all.extend(amounts.iter().rev());
-        let mut key: Vec<Param> = vec![value.into()];
-        key.extend(all.iter().flat_map(|&(low, high)| [Param::from(low), Param::from(high)]));
-        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::pad_constant(b, &inputs[0], &all, value);
-        eager::composite("pad", &key, &[self], write, &at)
+        let mut all = vec![(Dim::plain(0), Dim::plain(0)); self.rank() - amounts.len()];
+        all.extend(amounts.iter().rev().map(|(low, high)| (low.to_dim(), high.to_dim())));
+        self.pad_at("pad", &all, value, &at)
+    }
+
+    /// Adds a constant around every axis.
+    pub(crate) fn pad_at(&self, op: &'static str, amounts: &[(Dim, Dim)], value: f64, at: &Source) -> Result<Tensor> {
+        if amounts.iter().all(|(low, high)| low.is_plain() && high.is_plain()) {
+            let all: Vec<(i64, i64)> = amounts.iter().map(|(low, high)| (low.hint(), high.hint())).collect();
+            let mut key: Vec<Param> = vec![value.into()];
+            key.extend(all.iter().flat_map(|&(low, high)| [Param::from(low), Param::from(high)]));
+            let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::pad_constant(b, &inputs[0], &all, value);
+            return eager::composite(op, &key, &[self], write, at);
+        }
+        let zero = Dim::plain(0);
+        let mut padded = self.clone();
+        for (axis, &(low, high)) in amounts.iter().enumerate() {
+            // What is negative crops.
+            let (first, last) = (low.less(zero, at), high.less(zero, at));
+            let start = if first { zero - low } else { zero };
+            let end = if last { padded.extent(axis) + high } else { padded.extent(axis) };
+            if first || last {
+                padded = padded.slice_at(op, axis, start, end, 1, at)?;
+            }
+        }
+        let added = |pick: fn(&(Dim, Dim)) -> Dim| amounts.iter().map(|pair| pick(pair).max(0).expression()).collect();
+        let (low, high) = (added(|pair| pair.0), added(|pair| pair.1));
+        let value = kiln_ir::Scalar::float(self.dtype(), value);
+        eager::primitive(&Op::Pad { low, high, value }, &[&padded], at)
     }
 
     /// Extends one axis at both ends by what it holds: mirrored, its edge, or itself from the other end.
     #[track_caller]
     pub fn pad_axis(&self, axis: impl Size, low: usize, high: usize, mode: PadMode) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("pad_axis", axis, self.shape(), 0, &at)?;
+        let axis = resolve_axis("pad_axis", axis, self.hint(), 0, &at)?;
         let key = [axis.into(), low.into(), high.into(), (mode as i64).into()];
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::pad_axis(b, &inputs[0], axis, low, high, mode);
         eager::composite("pad_axis", &key, &[self], write, &at)
@@ -255,30 +278,34 @@ impl Tensor {
 
     /// The whole tensor repeated, `counts[i]` times along axis i; counts align at the end and may add axes.
     #[track_caller]
-    pub fn repeat(&self, counts: &[usize]) -> Result<Tensor> {
+    pub fn repeat<S: Size>(&self, counts: &[S]) -> Result<Tensor> {
         let at = Source::caller();
         if counts.len() < self.rank() {
             let expected = "a count for each axis";
-            return Err(Error::WrongRank { op: "repeat", shape: self.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op: "repeat", shape: self.hint().to_vec(), expected, at });
         }
         let missing = counts.len() - self.rank();
-        let sizes: Vec<usize> = vec![1; missing].into_iter().chain(self.shape().iter().copied()).collect();
-        let split_up = sizes.iter().flat_map(|&n| [1, n]).collect();
-        let repeated: Vec<usize> = sizes.iter().zip(counts).flat_map(|(&n, &c)| [c, n]).collect();
-        let joined: Vec<usize> = sizes.iter().zip(counts).map(|(&n, &c)| n.saturating_mul(c)).collect();
+        let one = Dim::plain(1);
+        let counts: Vec<Dim> = counts.iter().map(|count| count.to_dim()).collect();
+        let counts = crate::shape::resolve_sizes("repeat", counts, &at)?;
+        let sizes: Vec<Dim> = vec![one; missing].into_iter().chain(self.sizes()).collect();
+        let split_up = sizes.iter().flat_map(|&n| [one, n]).collect();
+        let repeated: Vec<Dim> = sizes.iter().zip(&counts).flat_map(|(&n, &c)| [c, n]).collect();
+        let joined: Vec<Dim> = sizes.iter().zip(&counts).map(|(&n, &c)| n * c).collect();
         crate::create::check_size("repeat", &joined, self.dtype(), &at)?;
         self.reshape_to(split_up, &at)?.broadcast_at("repeat", &repeated, &at)?.reshape_to(joined, &at)
     }
 
     /// Each place of an axis repeated `count` times.
     #[track_caller]
-    pub fn repeat_interleave(&self, count: usize, axis: impl Size) -> Result<Tensor> {
+    pub fn repeat_interleave(&self, count: impl Size, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("repeat_interleave", axis, self.shape(), 0, &at)?;
-        let mut repeated = self.shape().to_vec();
-        repeated.insert(axis + 1, count);
-        let mut joined = self.shape().to_vec();
-        joined[axis] = joined[axis].saturating_mul(count);
+        let axis = resolve_axis("repeat_interleave", axis, self.hint(), 0, &at)?;
+        let mut repeated = self.sizes();
+        repeated.insert(axis + 1, count.to_dim());
+        let repeated = crate::shape::resolve_sizes("repeat_interleave", repeated, &at)?;
+        let mut joined = self.sizes();
+        joined[axis] *= count.to_dim();
         crate::create::check_size("repeat_interleave", &joined, self.dtype(), &at)?;
         self.unsqueeze(axis + 1)?.broadcast_at("repeat_interleave", &repeated, &at)?.reshape_to(joined, &at)
     }

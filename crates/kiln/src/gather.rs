@@ -1,7 +1,7 @@
 //! Picking and placing elements by integer tensors. Indices are `i32` or `i64`; one outside its axis is an error at run time.
 
 use crate::shape::resolve_axis;
-use crate::{DType, Error, Result, Size, Tensor, eager};
+use crate::{DType, Dim, Error, Result, Size, Tensor, dim, eager};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Op, ScatterKind, Source};
 
@@ -25,8 +25,8 @@ impl Tensor {
     #[track_caller]
     pub fn index_select(&self, axis: impl Size, index: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("index_select", axis, self.shape(), 0, &at)?;
-        let index = spread_index("index_select", self.shape(), axis, index, &at)?;
+        let axis = resolve_axis("index_select", axis, self.hint(), 0, &at)?;
+        let index = spread_index("index_select", &self.sizes(), axis, index, &at)?;
         self.picked("index_select", axis, &index, &at)
     }
 
@@ -37,11 +37,13 @@ impl Tensor {
 
     /// For [`Tensor::i`]: as `index_select`, negative places counting from the end.
     pub(crate) fn index_places(&self, axis: usize, index: &Tensor, at: &Source) -> Result<Tensor> {
-        let index = spread_index("index", self.shape(), axis, index, at)?;
-        let size = self.shape()[axis] as f64;
+        let index = spread_index("index", &self.sizes(), axis, index, at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let below = build::compare_scalar(b, CompareOp::Lt, &inputs[1], 0.0)?;
-            let from_end = build::add_scalar(b, &inputs[1], size)?;
+            let size = b.ty(&inputs[0]).shape[axis].clone();
+            let dtype = b.ty(&inputs[1]).dtype;
+            let size = build::size_value(b, &size, dtype)?;
+            let from_end = build::add(b, &inputs[1], &size)?;
             let index = b.emit(Op::Select, &[below, from_end, inputs[1]])?;
             b.emit(Op::Gather { axis }, &[inputs[0], index])
         };
@@ -53,7 +55,7 @@ impl Tensor {
     #[track_caller]
     pub fn gather(&self, axis: impl Size, index: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("gather", axis, self.shape(), 0, &at)?;
+        let axis = resolve_axis("gather", axis, self.hint(), 0, &at)?;
         index.expect_index("gather", &at)?;
         let x = self.cut_to("gather", index, Some(axis), &at)?;
         x.picked("gather", axis, index, &at)
@@ -61,16 +63,17 @@ impl Tensor {
 
     /// The corner of this tensor that has another's sizes, but for one axis.
     fn cut_to(&self, op: &'static str, other: &Tensor, but: Option<usize>, at: &Source) -> Result<Tensor> {
-        let mut sizes = other.shape().to_vec();
+        let mut sizes = other.sizes();
         if let (Some(axis), true) = (but, self.rank() == other.rank()) {
-            sizes[axis] = self.shape()[axis];
+            sizes[axis] = self.extent(axis);
         }
-        let larger = sizes.iter().zip(self.shape()).find(|(want, have)| want > have).map(|(&a, &b)| (b, a));
+        let larger = sizes.iter().zip(self.sizes()).find(|(want, have)| !want.at_most(*have, at));
+        let larger = larger.map(|(&want, have)| dim::hints(&[have, want])).map(|pair| (pair[0], pair[1]));
         if self.rank() != other.rank() || larger.is_some() {
-            let (lhs, rhs) = (self.shape().to_vec(), other.shape().to_vec());
+            let (lhs, rhs) = (self.hint().to_vec(), other.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: larger, at: at.clone() });
         }
-        let zeros = vec![0; sizes.len()];
+        let zeros = vec![Dim::plain(0); sizes.len()];
         self.cut(&zeros, &sizes, &vec![1; sizes.len()], at)
     }
 
@@ -83,16 +86,17 @@ impl Tensor {
         updates: &Tensor,
         at: &Source,
     ) -> Result<Tensor> {
-        let axis = resolve_axis(op, axis, self.shape(), 0, at)?;
+        let axis = resolve_axis(op, axis, self.hint(), 0, at)?;
         index.expect_index(op, at)?;
         if updates.dtype() != self.dtype() {
             return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: updates.dtype(), at: at.clone() });
         }
         let updates = updates.cut_to(op, index, None, at)?;
-        let differs = (0..self.rank().min(index.rank())).find(|&i| i != axis && index.shape()[i] != self.shape()[i]);
+        let differs =
+            (0..self.rank().min(index.rank())).find(|&i| i != axis && !index.extent(i).equals(self.extent(i), at));
         if index.rank() != self.rank() || differs.is_some() {
-            let sizes = differs.map(|i| (self.shape()[i], index.shape()[i]));
-            let (lhs, rhs) = (self.shape().to_vec(), index.shape().to_vec());
+            let sizes = differs.map(|i| (self.hint()[i], index.hint()[i]));
+            let (lhs, rhs) = (self.hint().to_vec(), index.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes, at: at.clone() });
         }
         eager::primitive(&Op::Scatter { axis, kind }, &[self, index, &updates], at)
@@ -136,8 +140,8 @@ impl Tensor {
     #[track_caller]
     pub fn index_add(&self, axis: impl Size, index: &Tensor, updates: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("index_add", axis, self.shape(), 0, &at)?;
-        let index = spread_index("index_add", self.shape(), axis, index, &at)?;
+        let axis = resolve_axis("index_add", axis, self.hint(), 0, &at)?;
+        let index = spread_index("index_add", &self.sizes(), axis, index, &at)?;
         self.scattered("index_add", ScatterKind::Add, axis, &index, updates, &at)
     }
 
@@ -168,19 +172,20 @@ impl Tensor {
 
     /// This tensor with `source` in place of `start..start + source's size` on an axis.
     #[track_caller]
-    pub fn slice_scatter(&self, source: &Tensor, axis: impl Size, start: usize) -> Result<Tensor> {
+    pub fn slice_scatter(&self, source: &Tensor, axis: impl Size, start: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("slice_scatter", axis, self.shape(), 0, &at)?;
+        let axis = resolve_axis("slice_scatter", axis, self.hint(), 0, &at)?;
         self.same_dtype("slice_scatter", source, &at)?;
-        let length = source.shape().get(axis).copied().unwrap_or(0);
-        let end = start.saturating_add(length);
+        let length = if axis < source.rank() { source.extent(axis) } else { Dim::plain(0) };
+        let start = start.to_dim();
+        let end = start + length;
         let place = self.slice_at("slice_scatter", axis, start, end, 1, &at)?;
-        if place.shape() != source.shape() {
-            let (lhs, rhs) = (place.shape().to_vec(), source.shape().to_vec());
+        if !place.is_shaped_like(source, &at) {
+            let (lhs, rhs) = (place.hint().to_vec(), source.hint().to_vec());
             return Err(Error::ShapeMismatch { op: "slice_scatter", lhs, rhs, sizes: None, at });
         }
-        let before = self.slice_at("slice_scatter", axis, 0, start, 1, &at)?;
-        let after = self.slice_at("slice_scatter", axis, end, self.shape()[axis], 1, &at)?;
+        let before = self.slice_at("slice_scatter", axis, Dim::plain(0), start, 1, &at)?;
+        let after = self.slice_at("slice_scatter", axis, end, self.extent(axis), 1, &at)?;
         Tensor::cat(&[before, source.clone(), after], axis)
     }
 
@@ -202,29 +207,30 @@ impl Tensor {
         index.expect_index("embedding", &at)?;
         if self.rank() != 2 {
             let expected = "a table of two axes";
-            return Err(Error::WrongRank { op: "embedding", shape: self.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op: "embedding", shape: self.hint().to_vec(), expected, at });
         }
-        let flat = index.reshape_to(vec![index.elements()], &at)?;
-        let spread = spread_index("embedding", self.shape(), 0, &flat, &at)?;
+        let flat = index.reshape_to(vec![dim::product(&index.sizes())], &at)?;
+        let spread = spread_index("embedding", &self.sizes(), 0, &flat, &at)?;
         let rows = self.picked("embedding", 0, &spread, &at)?;
-        let mut shape = index.shape().to_vec();
-        shape.push(self.shape()[1]);
+        let mut shape = index.sizes();
+        shape.push(self.extent(1));
         rows.reshape_to(shape, &at)
     }
 
     /// A new last axis of `classes` with 1 at the place the index names and 0 elsewhere, as i64. An index outside is all 0.
     #[track_caller]
-    pub fn one_hot(&self, classes: usize) -> Result<Tensor> {
+    pub fn one_hot(&self, classes: impl Size) -> Result<Tensor> {
         let at = Source::caller();
         self.expect_index("one_hot", &at)?;
-        let mut shape = self.shape().to_vec();
-        shape.push(classes);
+        let mut shape = self.sizes();
+        shape.push(classes.to_dim());
+        let shape = crate::shape::resolve_sizes("one_hot", shape, &at)?;
         crate::create::check_size("one_hot", &shape, DType::I64, &at)?;
         let index = self.unsqueeze(self.rank())?.broadcast_at("one_hot", &shape, &at)?;
         let dtype = self.dtype();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            let dims: Vec<_> = shape.iter().map(|&n| n.into()).collect();
-            let class = build::iota(b, dtype, &dims, shape.len() - 1)?;
+            let dims = b.ty(&inputs[0]).shape;
+            let class = build::iota(b, dtype, &dims, dims.len() - 1)?;
             let same = b.emit(Op::Compare(CompareOp::Eq), &[inputs[0], class])?;
             build::cast(b, &same, DType::I64)
         };
@@ -256,13 +262,13 @@ impl Tensor {
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
         mask.expect_bool("masked_select", &at)?;
-        let mask = mask.broadcast_at("masked_select", self.shape(), &at)?;
+        let mask = mask.broadcast_at("masked_select", &self.sizes(), &at)?;
         let flags = mask.bytes_at(&at)?;
         let places: Vec<i64> = (0i64..).zip(&flags).filter(|(_, flag)| **flag != 0).map(|(i, _)| i).collect();
         let count = places.len();
         let index =
             Tensor::from_bytes_at(crate::Element::as_bytes(&places), vec![count], DType::I64, self.device(), &at)?;
-        self.reshape_to(vec![self.elements()], &at)?.index_select(0, &index)
+        self.reshape_to(vec![dim::product(&self.sizes())], &at)?.index_select(0, &index)
     }
 
     /// The part of the last two axes on and below a diagonal; zero elsewhere.
@@ -285,7 +291,7 @@ impl Tensor {
 /// An index of one axis, repeated along the other axes of a shape.
 pub(crate) fn spread_index(
     op: &'static str,
-    shape: &[usize],
+    shape: &[Dim],
     axis: usize,
     index: &Tensor,
     at: &Source,
@@ -293,11 +299,12 @@ pub(crate) fn spread_index(
     index.expect_index(op, at)?;
     if index.rank() > 1 {
         let expected = "an index of one axis";
-        return Err(Error::WrongRank { op, shape: index.shape().to_vec(), expected, at: at.clone() });
+        return Err(Error::WrongRank { op, shape: index.hint().to_vec(), expected, at: at.clone() });
     }
-    let mut aligned = vec![1; shape.len()];
-    aligned[axis] = index.elements();
+    let count = dim::product(&index.sizes());
+    let mut aligned = vec![Dim::plain(1); shape.len()];
+    aligned[axis] = count;
     let mut spread = shape.to_vec();
-    spread[axis] = index.elements();
+    spread[axis] = count;
     index.reshape_to(aligned, at)?.broadcast_at(op, &spread, at)
 }

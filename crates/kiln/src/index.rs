@@ -1,6 +1,7 @@
 //! Indexing: `x.i((0, 1..3, .., None))`.
 
-use crate::{Error, Result, Size, Tensor};
+use crate::views::from_start;
+use crate::{Dim, Error, Result, Size, Tensor, dim};
 use kiln_ir::Source;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -8,9 +9,9 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 #[derive(Debug, Clone)]
 pub enum Index {
     /// One place; the axis goes away.
-    At(i64),
+    At(Dim),
     /// Places from the first up to, not including, the second (or the end), every so many.
-    Range(i64, Option<i64>, usize),
+    Range(Dim, Option<Dim>, usize),
     /// As many whole axes as are left over.
     Rest,
     /// A new axis of size 1.
@@ -49,46 +50,46 @@ macro_rules! index_from {
     ($($type:ty)*) => { $(
         impl From<$type> for Index {
             fn from(i: $type) -> Index {
-                Index::At(i.to_i64())
+                Index::At(i.to_dim())
             }
         }
         impl From<Range<$type>> for Index {
             fn from(r: Range<$type>) -> Index {
-                Index::Range(r.start.to_i64(), Some(r.end.to_i64()), 1)
+                Index::Range(r.start.to_dim(), Some(r.end.to_dim()), 1)
             }
         }
         impl From<RangeFrom<$type>> for Index {
             fn from(r: RangeFrom<$type>) -> Index {
-                Index::Range(r.start.to_i64(), None, 1)
+                Index::Range(r.start.to_dim(), None, 1)
             }
         }
         impl From<RangeTo<$type>> for Index {
             fn from(r: RangeTo<$type>) -> Index {
-                Index::Range(0, Some(r.end.to_i64()), 1)
+                Index::Range(Dim::plain(0), Some(r.end.to_dim()), 1)
             }
         }
         impl From<RangeInclusive<$type>> for Index {
             fn from(r: RangeInclusive<$type>) -> Index {
-                Index::Range(r.start().to_i64(), after(r.end().to_i64()), 1)
+                Index::Range(r.start().to_dim(), after(r.end().to_dim()), 1)
             }
         }
         impl From<RangeToInclusive<$type>> for Index {
             fn from(r: RangeToInclusive<$type>) -> Index {
-                Index::Range(0, after(r.end.to_i64()), 1)
+                Index::Range(Dim::plain(0), after(r.end.to_dim()), 1)
             }
         }
     )* };
 }
-index_from! { i32 i64 isize usize }
+index_from! { i32 i64 isize usize Dim }
 
 /// The exclusive end of a range that includes `last`: −1 is the last place, after which the axis ends.
-fn after(last: i64) -> Option<i64> {
-    if last == -1 { None } else { Some(last.saturating_add(1)) }
+fn after(last: Dim) -> Option<Dim> {
+    if last.is_plain() && last.hint() == -1 { None } else { Some(last + 1) }
 }
 
 impl From<RangeFull> for Index {
     fn from(_: RangeFull) -> Index {
-        Index::Range(0, None, 1)
+        Index::Range(Dim::plain(0), None, 1)
     }
 }
 
@@ -157,7 +158,7 @@ impl Tensor {
         let taken = parts.iter().filter(|p| !matches!(p, Index::Rest | Index::NewAxis)).count();
         let rests = parts.iter().filter(|p| matches!(p, Index::Rest)).count();
         if taken > self.rank() || rests > 1 {
-            return Err(Error::TooManyIndices { count: parts.len(), shape: self.shape().to_vec(), at });
+            return Err(Error::TooManyIndices { count: parts.len(), shape: self.hint().to_vec(), at });
         }
         let mut result = self.clone();
         let mut axis = 0;
@@ -182,8 +183,8 @@ impl Tensor {
         Ok(result)
     }
 
-    fn range(&self, axis: usize, start: i64, end: Option<i64>, step: usize, at: &Source) -> Result<Tensor> {
-        let (first, last) = resolve_range("index", self.shape()[axis], start, end, at)?;
+    fn range(&self, axis: usize, start: Dim, end: Option<Dim>, step: usize, at: &Source) -> Result<Tensor> {
+        let (first, last) = resolve_range("index", self.extent(axis), start, end, at)?;
         self.slice_at("index", axis, first, last, step, at)
     }
 }
@@ -191,14 +192,16 @@ impl Tensor {
 /// The places of an axis that a range names, negative ones counting from the end.
 pub(crate) fn resolve_range(
     op: &'static str,
-    size: usize,
-    start: i64,
-    end: Option<i64>,
+    size: Dim,
+    start: Dim,
+    end: Option<Dim>,
     at: &Source,
-) -> Result<(usize, usize)> {
-    let resolve = |i: i64| usize::try_from(if i < 0 { i.saturating_add(size as i64) } else { i }).ok();
-    match (resolve(start), end.map_or(Some(size), resolve)) {
-        (Some(first), Some(last)) if first <= last && last <= size => Ok((first, last)),
-        _ => Err(Error::BadRange { op, start, end: end.unwrap_or(size as i64), size, at: at.clone() }),
+) -> Result<(Dim, Dim)> {
+    let first = from_start(start, size, at);
+    let last = end.map_or(size, |end| from_start(end, size, at));
+    if Dim::plain(0).at_most(first, at) && first.at_most(last, at) && last.at_most(size, at) {
+        return Ok((first, last));
     }
+    let (end, size) = (end.unwrap_or(size).hint(), dim::hints(&[size])[0]);
+    Err(Error::BadRange { op, start: start.hint(), end, size, at: at.clone() })
 }

@@ -26,6 +26,7 @@ pub mod backend;
 pub mod capture;
 pub mod compile;
 pub mod create;
+pub mod dim;
 mod display;
 pub mod eager;
 pub mod element;
@@ -59,7 +60,8 @@ pub use capture::{
     set_stance,
 };
 pub use compile::{CompileOptions, CompiledGraph, compile_graph};
-pub use create::Nested;
+pub use create::{End, Nested};
+pub use dim::Dim;
 pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
 pub use error::{Error, Result, Value};

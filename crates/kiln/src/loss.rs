@@ -92,8 +92,8 @@ impl Tensor {
     /// Shapes have to be equal: a loss that broadcasts is a mistake more often than not.
     fn pair_loss(&self, op: &'static str, target: &Tensor, write: Write, at: &Source) -> Result<Tensor> {
         self.same_dtype(op, target, at)?;
-        if self.shape() != target.shape() {
-            let (lhs, rhs) = (self.shape().to_vec(), target.shape().to_vec());
+        if !self.is_shaped_like(target, at) {
+            let (lhs, rhs) = (self.hint().to_vec(), target.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
         }
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &inputs[1], Reduction::Mean);

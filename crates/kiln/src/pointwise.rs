@@ -58,11 +58,16 @@ impl Argument {
 
 /// Runs `op` on operands cast to `dtype` and broadcast to one shape, in one kernel.
 fn run(name: &'static str, op: Op, operands: &[&Tensor], casts: &[DType], at: &Source) -> Result<Tensor> {
-    let mut common = operands[0].shape().to_vec();
-    for operand in &operands[1..] {
-        common = shape::broadcast(name, &common, operand.shape(), at)?;
-    }
-    let spread: Vec<Tensor> = operands.iter().map(|t| t.broadcast_at(name, &common, at)).collect::<Result<_>>()?;
+    let alike = |t: &&Tensor| !t.is_symbolic() && t.hint() == operands[0].hint();
+    let spread: Vec<Tensor> = if operands.iter().all(alike) {
+        operands.iter().map(|&t| t.clone()).collect()
+    } else {
+        let mut common = operands[0].sizes();
+        for operand in &operands[1..] {
+            common = shape::broadcast(name, &common, &operand.sizes(), at)?;
+        }
+        operands.iter().map(|t| t.broadcast_at(name, &common, at)).collect::<Result<_>>()?
+    };
     let spread: Vec<&Tensor> = spread.iter().collect();
     if operands.iter().zip(casts).all(|(t, &dtype)| t.dtype() == dtype) {
         return eager::primitive(&op, &spread, at);
@@ -238,7 +243,7 @@ impl Tensor {
             Some(result) => Ok(result),
             None => Tensor::scalar_at(Number::Int(1).to_scalar(dtype), self.device(), at)?.broadcast_at(
                 "pow",
-                self.shape(),
+                &self.sizes(),
                 at,
             ),
         }
@@ -274,7 +279,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let dtype = promote(&[self.into(), other.operand()]);
         let other = other.tensor(dtype, self, at)?;
-        shape::broadcast(name, self.shape(), other.shape(), at)?;
+        shape::broadcast(name, &self.sizes(), &other.sizes(), at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let x = build::cast(b, &inputs[0], dtype)?;
             let y = build::cast(b, &inputs[1], dtype)?;

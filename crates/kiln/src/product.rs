@@ -32,16 +32,15 @@ impl Tensor {
                 return Err(Error::WrongRank { op, shape: vec![], expected, at: at.clone() });
             }
         }
-        let columns = self.shape()[self.rank() - 1];
-        let rows = other.shape()[other.rank().saturating_sub(2)];
+        let (left, right) = (self.rank() - 1, other.rank().saturating_sub(2));
         let mismatch = |sizes| {
-            let (lhs, rhs) = (self.shape().to_vec(), other.shape().to_vec());
+            let (lhs, rhs) = (self.hint().to_vec(), other.hint().to_vec());
             Error::ShapeMismatch { op, lhs, rhs, sizes, at: at.clone() }
         };
-        if columns != rows {
-            return Err(mismatch(Some((columns, rows))));
+        if !self.extent(left).equals(other.extent(right), at) {
+            return Err(mismatch(Some((self.hint()[left], other.hint()[right]))));
         }
-        let batch = |t: &Tensor| t.shape()[..t.rank().saturating_sub(2)].to_vec();
+        let batch = |t: &Tensor| t.sizes()[..t.rank().saturating_sub(2)].to_vec();
         match crate::shape::broadcast(op, &batch(self), &batch(other), at) {
             Ok(_) => Ok(()),
             Err(Error::ShapeMismatch { sizes, .. }) => Err(mismatch(sizes)),
@@ -56,13 +55,13 @@ impl Tensor {
         for side in [self, other] {
             if side.rank() != 3 {
                 let expected = "three axes";
-                return Err(Error::WrongRank { op: "bmm", shape: side.shape().to_vec(), expected, at });
+                return Err(Error::WrongRank { op: "bmm", shape: side.hint().to_vec(), expected, at });
             }
         }
         self.check_product("bmm", other, &at)?;
-        if self.shape()[0] != other.shape()[0] {
-            let (lhs, rhs) = (self.shape().to_vec(), other.shape().to_vec());
-            let sizes = Some((self.shape()[0], other.shape()[0]));
+        if !self.extent(0).equals(other.extent(0), &at) {
+            let (lhs, rhs) = (self.hint().to_vec(), other.hint().to_vec());
+            let sizes = Some((self.hint()[0], other.hint()[0]));
             return Err(Error::ShapeMismatch { op: "bmm", lhs, rhs, sizes, at });
         }
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
@@ -77,12 +76,13 @@ impl Tensor {
         if self.rank() == 0 || weight.rank() != 2 {
             let (side, expected) =
                 if self.rank() == 0 { (self, "one axis or more") } else { (weight, "a weight of two axes") };
-            return Err(Error::WrongRank { op: "linear", shape: side.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op: "linear", shape: side.hint().to_vec(), expected, at });
         }
-        let (columns, inner) = (self.shape()[self.rank() - 1], weight.shape()[1]);
-        if columns != inner {
-            let (lhs, rhs) = (self.shape().to_vec(), weight.shape().to_vec());
-            return Err(Error::ShapeMismatch { op: "linear", lhs, rhs, sizes: Some((columns, inner)), at });
+        let last = self.rank() - 1;
+        if !self.extent(last).equals(weight.extent(1), &at) {
+            let (lhs, rhs) = (self.hint().to_vec(), weight.hint().to_vec());
+            let sizes = Some((self.hint()[last], weight.hint()[1]));
+            return Err(Error::ShapeMismatch { op: "linear", lhs, rhs, sizes, at });
         }
         let mut operands = vec![self, weight];
         operands.extend(bias);
@@ -97,7 +97,7 @@ impl Tensor {
         for side in [self, other] {
             if side.rank() != 1 {
                 let expected = "one axis";
-                return Err(Error::WrongRank { op: "dot", shape: side.shape().to_vec(), expected, at });
+                return Err(Error::WrongRank { op: "dot", shape: side.hint().to_vec(), expected, at });
             }
         }
         self.check_product("dot", other, &at)?;
@@ -143,7 +143,7 @@ impl Tensor {
         for side in [self, weight] {
             if side.rank() != spatial + 2 {
                 let expected = if spatial == 1 { "three axes" } else { "four axes" };
-                return Err(Error::WrongRank { op, shape: side.shape().to_vec(), expected, at: at.clone() });
+                return Err(Error::WrongRank { op, shape: side.hint().to_vec(), expected, at: at.clone() });
             }
         }
         let mut operands = vec![self, weight];
@@ -202,7 +202,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         if self.rank() < 2 {
             let expected = "two axes or more";
-            return Err(Error::WrongRank { op, shape: self.shape().to_vec(), expected, at: at.clone() });
+            return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at: at.clone() });
         }
         let built = options.build();
         let lists = [&built.size, &built.stride, &built.padding, &built.dilation];

@@ -101,7 +101,7 @@ impl Generator {
     fn draw(
         &self,
         name: &'static str,
-        shape: &[usize],
+        shape: &[crate::Dim],
         dtype: DType,
         device: Device,
         write: impl Fn(&mut GraphBuilder, &NodeId, &[Dim]) -> Result<NodeId, kiln_ir::Error>,
@@ -109,9 +109,9 @@ impl Generator {
     ) -> Result<Tensor> {
         check_size(name, shape, dtype, at)?;
         let key = self.key(device, at)?;
-        let dims: Vec<Dim> = shape.iter().map(|&n| n.into()).collect();
+        let dims = crate::dim::expressions(shape);
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &dims);
-        eager::composite(name, &[shape.into(), dtype.into()], &[&key], write, at)
+        eager::composite(name, &[(&crate::dim::hints(shape)).into(), dtype.into()], &[&key], write, at)
     }
 
     fn float_draw(
@@ -221,13 +221,13 @@ impl Tensor {
     /// Evenly distributed in 0 ≤ x < 1, in this tensor's shape, dtype and device, from the default generator.
     #[track_caller]
     pub fn rand_like(&self) -> Result<Tensor> {
-        DEFAULT.rand(self.shape(), self.dtype(), self.device())
+        DEFAULT.rand(self.sizes(), self.dtype(), self.device())
     }
 
     /// Normally distributed, in this tensor's shape, dtype and device, from the default generator.
     #[track_caller]
     pub fn randn_like(&self) -> Result<Tensor> {
-        DEFAULT.randn(self.shape(), self.dtype(), self.device())
+        DEFAULT.randn(self.sizes(), self.dtype(), self.device())
     }
 
     /// Integers in `low..high` as i64, from the default generator.

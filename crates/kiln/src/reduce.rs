@@ -6,7 +6,7 @@
 use crate::eager::{self, Param};
 use crate::promotion::to_float;
 use crate::shape::{resolve_axes, resolve_axis};
-use crate::{Axes, DType, Error, Result, Size, Tensor};
+use crate::{Axes, DType, Dim, Error, Result, Size, Tensor, dim};
 use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{NodeId, Op, ReduceKind, Source};
 
@@ -41,7 +41,7 @@ impl Tensor {
         write: Reduce,
         at: &Source,
     ) -> Result<Tensor> {
-        let axes = resolve_axes(name, axes, self.shape(), at)?;
+        let axes = resolve_axes(name, axes, self.hint(), at)?;
         self.reduced(name, (axes, keep), dtype, &[], write, at)
     }
 
@@ -53,9 +53,9 @@ impl Tensor {
         keep: bool,
         at: &Source,
     ) -> Result<Tensor> {
-        let resolved = resolve_axes(name, axes, self.shape(), at)?;
-        if resolved.iter().any(|&axis| self.shape()[axis] == 0) {
-            return Err(Error::EmptyReduction { op: name, shape: self.shape().to_vec(), at: at.clone() });
+        let resolved = resolve_axes(name, axes, self.hint(), at)?;
+        if resolved.iter().any(|&axis| self.extent(axis).equals(Dim::plain(0), at)) {
+            return Err(Error::EmptyReduction { op: name, shape: self.hint().to_vec(), at: at.clone() });
         }
         let write =
             |b: &mut GraphBuilder, x: &NodeId, axes: &[usize], keep: bool| build::reduce(b, kind, x, axes, keep);
@@ -70,21 +70,21 @@ impl Tensor {
         keep: bool,
         at: &Source,
     ) -> Result<Tensor> {
-        let axes = resolve_axes(name, axes, self.shape(), at)?;
+        let axes = resolve_axes(name, axes, self.hint(), at)?;
         let (x, axis) = match axes[..] {
             [axis] => (self.clone(), axis),
-            _ if axes.len() == self.rank() => (self.reshape_to(vec![self.elements()], at)?, 0),
+            _ if axes.len() == self.rank() => (self.reshape_to(vec![dim::product(&self.sizes())], at)?, 0),
             _ => {
                 let expected = "one axis, or all of them";
-                return Err(Error::WrongRank { op: name, shape: self.shape().to_vec(), expected, at: at.clone() });
+                return Err(Error::WrongRank { op: name, shape: self.hint().to_vec(), expected, at: at.clone() });
             }
         };
-        if x.shape()[axis] == 0 {
-            return Err(Error::EmptyReduction { op: name, shape: self.shape().to_vec(), at: at.clone() });
+        if x.extent(axis).equals(Dim::plain(0), at) {
+            return Err(Error::EmptyReduction { op: name, shape: self.hint().to_vec(), at: at.clone() });
         }
         let run = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], axis, keep);
         let index = eager::composite(name, &[axis.into(), keep.into()], &[&x], run, at)?;
-        if keep && axes.len() != 1 { index.reshape_to(vec![1; self.rank()], at) } else { Ok(index) }
+        if keep && axes.len() != 1 { index.reshape_to(vec![Dim::plain(1); self.rank()], at) } else { Ok(index) }
     }
 
     /// The dtype that sums are carried out in.
@@ -98,7 +98,7 @@ impl Tensor {
         let write =
             |b: &mut GraphBuilder, x: &NodeId, axes: &[usize], keep: bool| build::var(b, x, axes, correction, keep);
         let at = Source::caller();
-        let axes = resolve_axes("var", axes, self.shape(), &at)?;
+        let axes = resolve_axes("var", axes, self.hint(), &at)?;
         self.reduced("var", (axes, keepdim), to_float(self.dtype()), &[correction.into()], write, &at)
     }
 
@@ -108,7 +108,7 @@ impl Tensor {
         let write =
             |b: &mut GraphBuilder, x: &NodeId, axes: &[usize], keep: bool| build::std_dev(b, x, axes, correction, keep);
         let at = Source::caller();
-        let axes = resolve_axes("std", axes, self.shape(), &at)?;
+        let axes = resolve_axes("std", axes, self.hint(), &at)?;
         self.reduced("std", (axes, keepdim), to_float(self.dtype()), &[correction.into()], write, &at)
     }
 
@@ -138,7 +138,7 @@ impl Tensor {
 
     fn norm_at(&self, p: f64, axes: impl Axes, keep: bool, at: &Source) -> Result<Tensor> {
         let write = |b: &mut GraphBuilder, x: &NodeId, axes: &[usize], keep: bool| build::norm(b, x, p, axes, keep);
-        let axes = resolve_axes("norm", axes, self.shape(), at)?;
+        let axes = resolve_axes("norm", axes, self.hint(), at)?;
         self.reduced("norm", (axes, keep), to_float(self.dtype()), &[p.into()], write, at)
     }
 
@@ -157,7 +157,7 @@ impl Tensor {
     }
 
     fn scan(&self, name: &'static str, kind: ReduceKind, axis: impl Size, dtype: DType, at: &Source) -> Result<Tensor> {
-        let axis = resolve_axis(name, axis, self.shape(), 0, at)?;
+        let axis = resolve_axis(name, axis, self.hint(), 0, at)?;
         let x = self.to_dtype_at(dtype, at)?;
         eager::primitive(&Op::Scan { kind, axis, reverse: false }, &[&x], at)
     }
@@ -197,8 +197,8 @@ impl Tensor {
     #[track_caller]
     pub fn argsort(&self, axis: impl Size, descending: bool) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("argsort", axis, self.shape(), 0, &at)?;
-        let count = self.shape()[axis].into();
+        let axis = resolve_axis("argsort", axis, self.hint(), 0, &at)?;
+        let count = self.extent(axis).expression();
         eager::primitive(&Op::SortIndices { axis, descending, count }, &[self], &at)
     }
 
@@ -215,18 +215,19 @@ impl Tensor {
     #[track_caller]
     pub fn sort(&self, axis: impl Size, descending: bool) -> Result<(Tensor, Tensor)> {
         let at = Source::caller();
-        let axis = resolve_axis("sort", axis, self.shape(), 0, &at)?;
-        self.sorted("sort", axis, self.shape()[axis], descending, &at)
+        let axis = resolve_axis("sort", axis, self.hint(), 0, &at)?;
+        self.sorted("sort", axis, self.extent(axis), descending, &at)
     }
 
     /// The `count` largest (or smallest) elements of an axis in order, and their indices.
     #[track_caller]
-    pub fn topk(&self, count: usize, axis: impl Size, largest: bool) -> Result<(Tensor, Tensor)> {
+    pub fn topk(&self, count: impl Size, axis: impl Size, largest: bool) -> Result<(Tensor, Tensor)> {
         let at = Source::caller();
-        let axis = resolve_axis("topk", axis, self.shape(), 0, &at)?;
-        if count > self.shape()[axis] {
+        let axis = resolve_axis("topk", axis, self.hint(), 0, &at)?;
+        let count = count.to_dim();
+        if !Dim::plain(0).at_most(count, &at) || !count.at_most(self.extent(axis), &at) {
             let (op, name, expected) = ("topk", "count", "the axis has not as many elements");
-            return Err(Error::BadArgument { op, name, value: count.into(), expected, at });
+            return Err(Error::BadArgument { op, name, value: count.hint().into(), expected, at });
         }
         self.sorted("topk", axis, count, largest, &at)
     }
@@ -235,15 +236,16 @@ impl Tensor {
         &self,
         name: &'static str,
         axis: usize,
-        count: usize,
+        count: Dim,
         descending: bool,
         at: &Source,
     ) -> Result<(Tensor, Tensor)> {
+        let picked = count.expression();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            let (values, indices) = build::topk(b, &inputs[0], count, axis, descending)?;
+            let (values, indices) = build::topk(b, &inputs[0], &picked, axis, descending)?;
             Ok(vec![values, indices])
         };
-        let key = [axis.into(), count.into(), descending.into()];
+        let key = [axis.into(), count.hint().into(), descending.into()];
         let what = eager::What::Composite(name, &key);
         let mut both = eager::run(what, &[self], self.device(), &write, at)?;
         let values = both.swap_remove(0);

@@ -1,13 +1,17 @@
 //! Shapes and axes as arguments: arrays, slices, tuples, plain numbers; negative axes count from the end.
 
-use crate::{Error, Result};
+use crate::{DType, Dim, Error, Result, dim};
 use kiln_ir::Source;
 use std::ops::RangeFull;
 
 /// An integer that may be a size or an axis.
 pub trait Size: Copy {
-    /// As i64; a value beyond saturates, which no shape accepts.
+    /// As i64; a value beyond saturates, which no shape accepts. Of a [`Dim`] this asks for the number.
+    #[track_caller]
     fn to_i64(self) -> i64;
+
+    /// As a size to compute with.
+    fn to_dim(self) -> Dim;
 }
 
 macro_rules! sizes {
@@ -16,64 +20,77 @@ macro_rules! sizes {
             fn to_i64(self) -> i64 {
                 i64::try_from(self).unwrap_or(i64::MAX)
             }
+            fn to_dim(self) -> Dim {
+                self.into()
+            }
         }
     )* };
 }
 sizes! { usize u32 u64 i32 i64 isize }
 
-/// What can be given where a shape is wanted: `[2, 3]`, `(b, 3)`, `&[2, 3]`, a `Vec`, one number, or `()` for no axes.
-/// [`crate::Tensor::reshape`] takes one −1 among the sizes.
+impl Size for Dim {
+    #[track_caller]
+    fn to_i64(self) -> i64 {
+        self.number(&Source::caller())
+    }
+    fn to_dim(self) -> Dim {
+        self
+    }
+}
+
+/// What can be given where a shape is wanted: `[2, 3]`, `(b, 3)`, `&[2, 3]`, a `Vec`, one number, or `()` for no axes. Each
+/// size is a number or a [`Dim`]. [`crate::Tensor::reshape`] takes one −1 among them.
 ///
 /// ```
-/// use kiln::Shape;
-/// let batch: usize = 2;
-/// assert_eq!((batch, -1, 4).sizes(), [2, -1, 4]);
+/// use kiln::{Dim, Shape};
+/// let (batch, rows): (usize, Dim) = (2, Dim::from(6));
+/// assert_eq!((batch, -1, rows / 3).sizes(), [2, -1, 2]);
 /// assert_eq!([2, 3].sizes(), [2, 3]);
 /// assert_eq!(7.sizes(), [7]);
 /// ```
 pub trait Shape {
     /// The sizes, in order.
-    fn sizes(&self) -> Vec<i64>;
+    fn sizes(&self) -> Vec<Dim>;
 }
 
 impl<T: Size> Shape for T {
-    fn sizes(&self) -> Vec<i64> {
-        vec![self.to_i64()]
+    fn sizes(&self) -> Vec<Dim> {
+        vec![self.to_dim()]
     }
 }
 
 impl<T: Size, const N: usize> Shape for [T; N] {
-    fn sizes(&self) -> Vec<i64> {
-        self.iter().map(|n| n.to_i64()).collect()
+    fn sizes(&self) -> Vec<Dim> {
+        self.iter().map(|n| n.to_dim()).collect()
     }
 }
 
 impl<T: Size, const N: usize> Shape for &[T; N] {
-    fn sizes(&self) -> Vec<i64> {
-        self.iter().map(|n| n.to_i64()).collect()
+    fn sizes(&self) -> Vec<Dim> {
+        self.iter().map(|n| n.to_dim()).collect()
     }
 }
 
 impl<T: Size> Shape for &[T] {
-    fn sizes(&self) -> Vec<i64> {
-        self.iter().map(|n| n.to_i64()).collect()
+    fn sizes(&self) -> Vec<Dim> {
+        self.iter().map(|n| n.to_dim()).collect()
     }
 }
 
 impl<T: Size> Shape for Vec<T> {
-    fn sizes(&self) -> Vec<i64> {
-        self.iter().map(|n| n.to_i64()).collect()
+    fn sizes(&self) -> Vec<Dim> {
+        self.iter().map(|n| n.to_dim()).collect()
     }
 }
 
 impl<T: Size> Shape for &Vec<T> {
-    fn sizes(&self) -> Vec<i64> {
-        self.iter().map(|n| n.to_i64()).collect()
+    fn sizes(&self) -> Vec<Dim> {
+        self.iter().map(|n| n.to_dim()).collect()
     }
 }
 
 impl Shape for () {
-    fn sizes(&self) -> Vec<i64> {
+    fn sizes(&self) -> Vec<Dim> {
         vec![]
     }
 }
@@ -81,8 +98,8 @@ impl Shape for () {
 macro_rules! tuples {
     ($(($($t:ident $n:tt)*))*) => { $(
         impl<$($t: Size),*> Shape for ($($t,)*) {
-            fn sizes(&self) -> Vec<i64> {
-                vec![$(self.$n.to_i64()),*]
+            fn sizes(&self) -> Vec<Dim> {
+                vec![$(self.$n.to_dim()),*]
             }
         }
     )* };
@@ -110,25 +127,25 @@ impl<T: Size> Axes for T {
 
 impl<T: Size, const N: usize> Axes for [T; N] {
     fn axes(&self, _rank: usize) -> Vec<i64> {
-        self.sizes()
+        self.iter().map(|n| n.to_i64()).collect()
     }
 }
 
 impl<T: Size> Axes for &[T] {
     fn axes(&self, _rank: usize) -> Vec<i64> {
-        self.sizes()
+        self.iter().map(|n| n.to_i64()).collect()
     }
 }
 
 impl<T: Size> Axes for Vec<T> {
     fn axes(&self, _rank: usize) -> Vec<i64> {
-        self.sizes()
+        self.iter().map(|n| n.to_i64()).collect()
     }
 }
 
 impl<T: Size> Axes for &Vec<T> {
     fn axes(&self, _rank: usize) -> Vec<i64> {
-        self.sizes()
+        self.iter().map(|n| n.to_i64()).collect()
     }
 }
 
@@ -139,12 +156,22 @@ impl Axes for RangeFull {
 }
 
 /// A shape without negative sizes.
-pub(crate) fn resolve_shape(op: &'static str, shape: impl Shape, at: &Source) -> Result<Vec<usize>> {
-    let sizes = shape.sizes();
-    match sizes.iter().map(|&n| usize::try_from(n).ok()).collect() {
-        Some(shape) => Ok(shape),
-        None => Err(Error::BadShape { op, sizes, at: at.clone() }),
+pub(crate) fn resolve_shape(op: &'static str, shape: impl Shape, at: &Source) -> Result<Vec<Dim>> {
+    resolve_sizes(op, shape.sizes(), at)
+}
+
+/// A shape without negative sizes.
+pub(crate) fn resolve_sizes(op: &'static str, sizes: Vec<Dim>, at: &Source) -> Result<Vec<Dim>> {
+    if sizes.iter().all(|size| Dim::plain(0).at_most(*size, at)) {
+        return Ok(sizes);
     }
+    Err(Error::BadShape { op, sizes: sizes.iter().map(|size| size.hint()).collect(), at: at.clone() })
+}
+
+/// A shape of plain numbers, which a [`Dim`] is asked for.
+pub(crate) fn resolve_numbers(op: &'static str, shape: impl Shape, at: &Source) -> Result<Vec<usize>> {
+    let sizes = resolve_shape(op, shape, at)?;
+    Ok(sizes.iter().map(|size| usize::try_from(size.number(at)).unwrap_or(0)).collect())
 }
 
 /// One axis; `extra` is 1 where a place after the last axis is meant too.
@@ -179,22 +206,39 @@ pub(crate) fn resolve_axes(op: &'static str, axes: impl Axes, shape: &[usize], a
 }
 
 /// The shape that both broadcast to, by NumPy's rule: aligned at the end, sizes equal or one of them 1.
-pub(crate) fn broadcast(op: &'static str, lhs: &[usize], rhs: &[usize], at: &Source) -> Result<Vec<usize>> {
+pub(crate) fn broadcast(op: &'static str, lhs: &[Dim], rhs: &[Dim], at: &Source) -> Result<Vec<Dim>> {
     let rank = lhs.len().max(rhs.len());
-    let size = |shape: &[usize], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+    let one = Dim::plain(1);
+    let size = |shape: &[Dim], axis: usize| (axis + shape.len()).checked_sub(rank).map_or(one, |i| shape[i]);
+    let is_one = |size: Dim| size.is_plain() && size.hint() == 1;
     let mut shape = Vec::with_capacity(rank);
     for axis in 0..rank {
-        match (size(lhs, axis), size(rhs, axis)) {
-            (a, b) if a == b => shape.push(a),
-            (1, b) => shape.push(b),
-            (a, 1) => shape.push(a),
-            (a, b) => {
-                let (lhs, rhs) = (lhs.to_vec(), rhs.to_vec());
-                return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: Some((a, b)), at: at.clone() });
-            }
-        }
+        let (a, b) = (size(lhs, axis), size(rhs, axis));
+        // What is surely 1 comes first: it asks nothing of the other.
+        shape.push(if is_one(b) {
+            a
+        } else if is_one(a) {
+            b
+        } else if a.equals(b, at) || b.equals(one, at) {
+            a
+        } else if a.equals(one, at) {
+            b
+        } else {
+            let (lhs, rhs) = (dim::hints(lhs), dim::hints(rhs));
+            let sizes = dim::hints(&[a, b]);
+            return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: Some((sizes[0], sizes[1])), at: at.clone() });
+        });
     }
     Ok(shape)
+}
+
+/// Refuses a shape of more elements than a signed 64-bit position reaches; not known of sizes that are symbolic.
+pub(crate) fn check_elements(op: &'static str, shape: &[Dim], dtype: DType, at: &Source) -> Result<()> {
+    let numbers = dim::hints(shape);
+    match checked_elements(&numbers) {
+        Some(_) => Ok(()),
+        None => Err(Error::TooLarge { op, dtype, shape: numbers, at: at.clone() }),
+    }
 }
 
 /// The product of the sizes; `None` beyond what a signed 64-bit position reaches.

@@ -4,7 +4,7 @@ use crate::autograd::Tape;
 use crate::capture;
 use crate::element::{scalar_bytes, scalar_from_bytes};
 use crate::layout::Layout;
-use crate::{DType, Device, Element, Error, Number, Result, Size, shape};
+use crate::{DType, Device, Dim, Element, Error, Number, Result, Size, dim, shape};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
 use kiln_runtime::Buffer;
 use std::sync::{Arc, LazyLock};
@@ -51,8 +51,9 @@ struct Inner {
 /// Where the elements are.
 enum Payload {
     Memory(Buffer),
-    /// Nowhere yet: this is a value of a function being captured.
-    Traced(capture::Traced),
+    /// Nowhere yet: this is a value of a function being captured. Its sizes, where they are not all numbers; the layout's are
+    /// then those of this call.
+    Traced(capture::Traced, Option<Box<[Dim]>>),
 }
 
 impl Tensor {
@@ -78,9 +79,10 @@ impl Tensor {
     }
 
     /// A value of the function being captured.
-    pub(crate) fn from_traced(traced: capture::Traced, shape: Vec<usize>, dtype: DType, tape: Option<Tape>) -> Tensor {
-        let (layout, payload) = (Layout::contiguous(shape), Payload::Traced(traced));
-        Tensor(Arc::new(Inner { dtype, layout, payload, tape }))
+    pub(crate) fn from_traced(traced: capture::Traced, sizes: Vec<Dim>, dtype: DType, tape: Option<Tape>) -> Tensor {
+        let layout = Layout::contiguous(dim::hints(&sizes));
+        let sizes = (!sizes.iter().all(|size| size.is_plain())).then(|| sizes.into());
+        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Traced(traced, sizes), tape }))
     }
 
     /// How it came about, where gradients are wanted.
@@ -93,9 +95,9 @@ impl Tensor {
     pub(crate) fn with_tape(&self, tape: Option<Tape>) -> Tensor {
         let payload = match &self.0.payload {
             Payload::Memory(buffer) => Payload::Memory(buffer.clone()),
-            Payload::Traced(traced) => match capture::alias(self, tape.clone()) {
+            Payload::Traced(traced, sizes) => match capture::alias(self, tape.clone()) {
                 Some(alias) => return alias,
-                None => Payload::Traced(*traced),
+                None => Payload::Traced(*traced, sizes.clone()),
             },
         };
         Tensor(Arc::new(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape }))
@@ -132,7 +134,43 @@ impl Tensor {
     pub(crate) fn traced(&self) -> Option<capture::Traced> {
         match self.0.payload {
             Payload::Memory(_) => None,
-            Payload::Traced(traced) => Some(traced),
+            Payload::Traced(traced, _) => Some(traced),
+        }
+    }
+
+    /// The sizes, where they are not all numbers.
+    #[inline]
+    fn symbolic(&self) -> Option<&[Dim]> {
+        match &self.0.payload {
+            Payload::Traced(_, Some(sizes)) => Some(sizes),
+            _ => None,
+        }
+    }
+
+    /// Whether sizes are more than numbers.
+    #[inline]
+    pub(crate) fn is_symbolic(&self) -> bool {
+        self.symbolic().is_some()
+    }
+
+    /// The sizes at this call. What is decided by them has to be guarded: by [`Tensor::sizes`], which does so.
+    #[inline]
+    pub(crate) fn hint(&self) -> &[usize] {
+        self.0.layout.shape()
+    }
+
+    /// One size, for computing others.
+    #[inline]
+    pub(crate) fn extent(&self, axis: usize) -> Dim {
+        self.symbolic().map_or_else(|| self.hint()[axis].into(), |sizes| sizes[axis])
+    }
+
+    /// The sizes as numbers, which the function being captured may do with what it wants.
+    #[inline]
+    #[track_caller]
+    fn read_sizes(&self) {
+        if self.is_symbolic() {
+            dim::scope::number_read(Source::caller());
         }
     }
 
@@ -140,7 +178,7 @@ impl Tensor {
     /// shape, but no elements yet.
     #[inline]
     pub fn is_traced(&self) -> bool {
-        matches!(self.0.payload, Payload::Traced(_))
+        matches!(self.0.payload, Payload::Traced(..))
     }
 
     /// A tensor over memory that already holds its elements, for instance another library's or a mapped file's.
@@ -166,16 +204,41 @@ impl Tensor {
         Ok(Tensor::from_parts(buffer, layout, dtype))
     }
 
-    /// Sizes.
+    /// Sizes as plain numbers. In a function being captured for many sizes, [`Tensor::size`] gives sizes to compute with.
+    #[inline]
+    #[track_caller]
     pub fn shape(&self) -> &[usize] {
+        self.read_sizes();
         self.0.layout.shape()
     }
 
-    /// Size of one axis; negative axes count from the end.
+    /// Size of one axis as a plain number; negative axes count from the end. See [`Tensor::size`].
     #[track_caller]
     pub fn dim(&self, axis: impl Size) -> Result<usize> {
-        let axis = shape::resolve_axis("dim", axis, self.shape(), 0, &Source::caller())?;
-        Ok(self.shape()[axis])
+        let axis = shape::resolve_axis("dim", axis, self.hint(), 0, &Source::caller())?;
+        self.read_sizes();
+        Ok(self.hint()[axis])
+    }
+
+    /// Size of one axis, to compute with and to give wherever a size is wanted; negative axes count from the end. A function
+    /// that uses it instead of [`Tensor::dim`] can be captured once for many sizes.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([2, 6], DType::F32, Device::Cpu)?;
+    /// let (rows, columns) = (x.size(0)?, x.size(-1)?);
+    /// assert_eq!(x.reshape((rows * 3, columns / 3))?.shape(), [6, 2]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn size(&self, axis: impl Size) -> Result<Dim> {
+        let axis = shape::resolve_axis("size", axis, self.hint(), 0, &Source::caller())?;
+        Ok(self.extent(axis))
+    }
+
+    /// All sizes, to compute with; see [`Tensor::size`].
+    pub fn sizes(&self) -> Vec<Dim> {
+        self.symbolic().map_or_else(|| dim::plain(self.hint()), <[Dim]>::to_vec)
     }
 
     /// Number of axes.
@@ -184,7 +247,10 @@ impl Tensor {
     }
 
     /// Number of elements.
+    #[inline]
+    #[track_caller]
     pub fn elements(&self) -> usize {
+        self.read_sizes();
         self.0.layout.elements()
     }
 
@@ -197,17 +263,23 @@ impl Tensor {
     pub fn device(&self) -> Device {
         match &self.0.payload {
             Payload::Memory(buffer) => buffer.device(),
-            Payload::Traced(traced) => traced.device,
+            Payload::Traced(traced, _) => traced.device,
         }
     }
 
     /// Sizes, strides and offset in the buffer.
+    #[inline]
+    #[track_caller]
     pub fn layout(&self) -> &Layout {
+        self.read_sizes();
         &self.0.layout
     }
 
     /// Elements that a step along each axis moves.
+    #[inline]
+    #[track_caller]
     pub fn strides(&self) -> &[isize] {
+        self.read_sizes();
         self.0.layout.strides()
     }
 
@@ -216,7 +288,7 @@ impl Tensor {
     pub fn buffer(&self) -> &Buffer {
         match &self.0.payload {
             Payload::Memory(buffer) => buffer,
-            Payload::Traced(_) => capture::no_memory(),
+            Payload::Traced(..) => capture::no_memory(),
         }
     }
 
@@ -232,7 +304,10 @@ impl Tensor {
 
     /// The dtype and shape, as a graph writes them.
     pub fn ty(&self) -> TensorType {
-        TensorType::fixed(self.dtype(), self.shape())
+        match self.symbolic() {
+            None => TensorType::fixed(self.dtype(), self.hint()),
+            Some(sizes) => TensorType::new(self.dtype(), dim::expressions(sizes)),
+        }
     }
 
     /// The same buffer under another layout.
@@ -244,7 +319,7 @@ impl Tensor {
     pub(crate) fn is_sole_owner(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some_and(|inner| match &mut inner.payload {
             Payload::Memory(buffer) => buffer.is_unique(),
-            Payload::Traced(_) => false,
+            Payload::Traced(..) => false,
         })
     }
 
@@ -310,8 +385,8 @@ impl Tensor {
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let at = Source::caller();
-        if self.elements() != 1 {
-            return Err(Error::NotOneElement { shape: self.shape().to_vec(), at });
+        if !dim::product(&self.sizes()).equals(Dim::plain(1), &at) {
+            return Err(Error::NotOneElement { shape: self.hint().to_vec(), at });
         }
         if self.is_traced() {
             return capture::concrete(self, "reads a tensor's element", &at)?.item();

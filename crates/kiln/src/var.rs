@@ -7,7 +7,7 @@ use crate::capture;
 use crate::eager::{self, Param};
 use crate::promotion::{Operand, kind, promote};
 use crate::shape::resolve_axis;
-use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Size, Tensor};
+use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Size, Tensor, dim};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, NodeId, Op, ScatterKind, Source};
 use kiln_passes::is_differentiable;
@@ -285,7 +285,7 @@ impl Var {
             Argument::Tensor(tensor) => tensor.clone(),
             Argument::Number(number) => Tensor::scalar_at(number.to_scalar(common), self.device(), at)?,
         };
-        let other = other.broadcast_at(name, self.shape(), at)?;
+        let other = other.broadcast_at(name, &dim::plain(self.shape()), at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let (old, other) = (build::cast(b, &inputs[0], common)?, build::cast(b, &inputs[1], common)?);
             let new = b.emit(Op::Binary(op), &[old, other])?;
@@ -317,7 +317,7 @@ impl Var {
     pub fn fill(&self, value: impl Into<Number>) -> Result<()> {
         let at = Source::caller();
         let value = Tensor::scalar_at(value.into().to_scalar(self.dtype()), self.device(), &at)?;
-        let value = value.broadcast_at("fill", self.shape(), &at)?;
+        let value = value.broadcast_at("fill", &dim::plain(self.shape()), &at)?;
         self.update("fill", &[], &[&value], |_, inputs| Ok(inputs[1]), &at)
     }
 
@@ -334,7 +334,7 @@ impl Var {
     #[track_caller]
     pub fn slice_assign(&self, indices: impl Indices, source: &Tensor) -> Result<()> {
         let (op, at) = ("slice_assign", Source::caller());
-        let region = Region::of(op, self.shape(), indices.indices(), &at)?;
+        let region = Region::of(op, &dim::plain(self.shape()), indices.indices(), &at)?;
         if source.dtype() != self.dtype() {
             return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: source.dtype(), at });
         }
@@ -342,7 +342,8 @@ impl Var {
             return self.replace(self.get().region_assign(&region, source, &at)?, &at);
         }
         let source = region.source(op, &source.detached(), &at)?;
-        let part = |layout: &Layout| layout.slice(&region.starts, &region.sizes, &region.steps);
+        let part =
+            |layout: &Layout| layout.slice(&dim::hints(&region.starts), &dim::hints(&region.sizes), &region.steps);
         let mut value = self.writable(&at)?;
         // Memory is addressed by bytes: a region that begins inside one is written with what is around it.
         let done = if eager::starts_inside_a_byte(&part(value.layout()), self.dtype()) {
@@ -387,11 +388,11 @@ impl Var {
         at: &Source,
     ) -> Result<()> {
         let axis = resolve_axis(op, axis, self.shape(), 0, at)?;
-        let index = crate::gather::spread_index(op, self.shape(), axis, index, at)?;
+        let index = crate::gather::spread_index(op, &dim::plain(self.shape()), axis, index, at)?;
         if source.dtype() != self.dtype() {
             return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: source.dtype(), at: at.clone() });
         }
-        let source = source.broadcast_at(op, index.shape(), at)?;
+        let source = source.broadcast_at(op, &index.sizes(), at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             b.emit(Op::Scatter { axis, kind }, &[inputs[0], inputs[1], inputs[2]])
         };

@@ -3,8 +3,8 @@
 
 use crate::autograd::tape;
 use crate::layout::Layout;
-use crate::shape::{checked_elements, resolve_axes, resolve_axis, resolve_shape};
-use crate::{Axes, Error, Result, Shape, Size, Tensor, capture, eager};
+use crate::shape::{check_elements, checked_elements, resolve_axes, resolve_axis, resolve_shape, resolve_sizes};
+use crate::{Axes, Dim, Error, Result, Shape, Size, Tensor, capture, dim, eager};
 use kiln_ir::{Op, Source};
 
 impl Tensor {
@@ -22,26 +22,42 @@ impl Tensor {
         self.reshape_at("reshape", shape.sizes(), &Source::caller())
     }
 
-    pub(crate) fn reshape_at(&self, op: &'static str, sizes: Vec<i64>, at: &Source) -> Result<Tensor> {
-        let elements = self.elements();
-        let Some(shape) = find_shape(elements, &sizes) else {
-            return Err(Error::BadReshape { op, from: self.shape().to_vec(), elements, to: sizes, at: at.clone() });
+    pub(crate) fn reshape_at(&self, op: &'static str, sizes: Vec<Dim>, at: &Source) -> Result<Tensor> {
+        let Some(shape) = find_shape(&self.sizes(), &sizes, at) else {
+            let (from, elements) = (self.hint().to_vec(), self.hint().iter().product());
+            let to = sizes.iter().map(|size| size.hint()).collect();
+            return Err(Error::BadReshape { op, from, elements, to, at: at.clone() });
         };
         self.reshape_to(shape, at)
     }
 
     /// Reshapes to as many elements.
-    pub(crate) fn reshape_to(&self, shape: Vec<usize>, at: &Source) -> Result<Tensor> {
-        if shape == self.shape() {
-            return Ok(self.unchanged());
-        }
+    pub(crate) fn reshape_to(&self, shape: Vec<Dim>, at: &Source) -> Result<Tensor> {
         if self.is_captured() {
-            return self.record_reshape(&shape, at);
+            return if self.has_sizes(&shape) { Ok(self.unchanged()) } else { self.record_reshape(&shape, at) };
+        }
+        let shape = dim::hints(&shape);
+        if shape == self.hint() {
+            return Ok(self.unchanged());
         }
         match self.layout().reshape(&shape) {
             Some(layout) => Ok(self.with_layout(layout)),
             None => Ok(eager::copy(self, at)?.with_layout(Layout::contiguous(shape))),
         }
+    }
+
+    /// Whether both have the same sizes, which is asked axis by axis.
+    pub(crate) fn is_shaped_like(&self, other: &Tensor, at: &Source) -> bool {
+        self.rank() == other.rank() && (0..self.rank()).all(|axis| self.extent(axis).equals(other.extent(axis), at))
+    }
+
+    /// Whether these are the sizes, however they are written; asks nothing.
+    pub(crate) fn has_sizes(&self, shape: &[Dim]) -> bool {
+        let same = |(axis, size): (usize, &Dim)| match size.is_plain() && !self.is_symbolic() {
+            true => size.hint() == self.hint()[axis] as i64,
+            false => size.expression() == self.extent(axis).expression(),
+        };
+        shape.len() == self.rank() && shape.iter().enumerate().all(same)
     }
 
     /// Elements in row-major order without gaps: the tensor itself if they are, otherwise a copy.
@@ -68,11 +84,11 @@ impl Tensor {
         let given = order.axes(self.rank());
         if given.len() != self.rank() {
             let (op, expected) = ("permute", "as many axes as it is given");
-            return Err(Error::WrongRank { op, shape: self.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at });
         }
-        resolve_axes("permute", &given, self.shape(), &at)?;
+        resolve_axes("permute", &given, self.hint(), &at)?;
         let order: Vec<usize> =
-            given.iter().map(|&a| resolve_axis("permute", a, self.shape(), 0, &at)).collect::<Result<_>>()?;
+            given.iter().map(|&a| resolve_axis("permute", a, self.hint(), 0, &at)).collect::<Result<_>>()?;
         self.permute_to(order, &at)
     }
 
@@ -80,8 +96,8 @@ impl Tensor {
     #[track_caller]
     pub fn transpose(&self, a: impl Size, b: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let a = resolve_axis("transpose", a, self.shape(), 0, &at)?;
-        let b = resolve_axis("transpose", b, self.shape(), 0, &at)?;
+        let a = resolve_axis("transpose", a, self.hint(), 0, &at)?;
+        let b = resolve_axis("transpose", b, self.hint(), 0, &at)?;
         let mut order: Vec<usize> = (0..self.rank()).collect();
         order.swap(a, b);
         self.permute_to(order, &at)
@@ -107,8 +123,8 @@ impl Tensor {
         eager::emit(&op, &[self], self.device(), at)
     }
 
-    fn record_reshape(&self, shape: &[usize], at: &Source) -> Result<Tensor> {
-        self.record_view(Op::Reshape { shape: dims(shape) }, at)
+    fn record_reshape(&self, shape: &[Dim], at: &Source) -> Result<Tensor> {
+        self.record_view(Op::Reshape { shape: dim::expressions(shape) }, at)
     }
 
     /// The last two axes change places.
@@ -116,7 +132,7 @@ impl Tensor {
     pub fn t(&self) -> Result<Tensor> {
         if self.rank() < 2 {
             let (op, expected, at) = ("t", "two axes or more", Source::caller());
-            return Err(Error::WrongRank { op, shape: self.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at });
         }
         self.transpose(-2, -1)
     }
@@ -136,31 +152,36 @@ impl Tensor {
         self.broadcast_at("broadcast_to", &shape, &at)
     }
 
-    pub(crate) fn broadcast_at(&self, op: &'static str, shape: &[usize], at: &Source) -> Result<Tensor> {
-        if shape == self.shape() {
+    pub(crate) fn broadcast_at(&self, op: &'static str, shape: &[Dim], at: &Source) -> Result<Tensor> {
+        if self.has_sizes(shape) {
             return Ok(self.unchanged());
         }
         let mismatch = |sizes| {
-            let (lhs, rhs) = (self.shape().to_vec(), shape.to_vec());
+            let (lhs, rhs) = (self.hint().to_vec(), dim::hints(shape));
             Error::ShapeMismatch { op, lhs, rhs, sizes, at: at.clone() }
         };
         let Some(missing) = shape.len().checked_sub(self.rank()) else { return Err(mismatch(None)) };
-        if let Some((&a, &b)) = self.shape().iter().zip(&shape[missing..]).find(|&(&a, &b)| a != b && a != 1) {
-            return Err(mismatch(Some((a, b))));
+        for (own, &wanted) in self.sizes().into_iter().zip(&shape[missing..]) {
+            let is_one = own.is_plain() && own.hint() == 1;
+            if !is_one && !own.equals(wanted, at) && !own.equals(Dim::plain(1), at) {
+                let sizes = dim::hints(&[own, wanted]);
+                return Err(mismatch(Some((sizes[0], sizes[1]))));
+            }
         }
-        if checked_elements(shape).is_none() {
-            return Err(Error::TooLarge { op, dtype: self.dtype(), shape: shape.to_vec(), at: at.clone() });
-        }
-        let mut padded = vec![1; missing];
-        padded.extend_from_slice(self.shape());
+        check_elements(op, shape, self.dtype(), at)?;
+        let mut padded = vec![Dim::plain(1); missing];
+        padded.extend(self.sizes());
         if self.is_captured() {
             let aligned = if missing == 0 { self.clone() } else { self.record_reshape(&padded, at)? };
-            return aligned.record_view(Op::Expand { shape: dims(shape) }, at);
+            return match aligned.has_sizes(shape) {
+                true => Ok(aligned),
+                false => aligned.record_view(Op::Expand { shape: dim::expressions(shape) }, at),
+            };
         }
         let mut strides = vec![0; missing];
         strides.extend_from_slice(self.strides());
-        let layout = Layout::new(padded, strides, self.layout().offset());
-        Ok(self.with_layout(layout.expand(shape.to_vec())))
+        let layout = Layout::new(dim::hints(&padded), strides, self.layout().offset());
+        Ok(self.with_layout(layout.expand(dim::hints(shape))))
     }
 
     /// As [`Tensor::broadcast_to`], where −1 keeps an axis as it is.
@@ -169,21 +190,22 @@ impl Tensor {
         let at = Source::caller();
         let mut sizes = shape.sizes();
         let missing = sizes.len().saturating_sub(self.rank());
-        for (size, &own) in sizes[missing..].iter_mut().zip(self.shape()) {
-            if *size == -1 {
-                *size = own as i64;
+        for (size, own) in sizes[missing..].iter_mut().zip(self.sizes()) {
+            if size.is_plain() && size.hint() == -1 {
+                *size = own;
             }
         }
-        let shape = resolve_shape("expand", sizes, &at)?;
+        let shape = resolve_sizes("expand", sizes, &at)?;
         self.broadcast_at("expand", &shape, &at)
     }
 
     /// `length` indices of an axis, from `start` on.
     #[track_caller]
-    pub fn narrow(&self, axis: impl Size, start: usize, length: usize) -> Result<Tensor> {
+    pub fn narrow(&self, axis: impl Size, start: impl Size, length: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("narrow", axis, self.shape(), 0, &at)?;
-        self.slice_at("narrow", axis, start, start.saturating_add(length), 1, &at)
+        let axis = resolve_axis("narrow", axis, self.hint(), 0, &at)?;
+        let start = start.to_dim();
+        self.slice_at("narrow", axis, start, start + length.to_dim(), 1, &at)
     }
 
     /// Every `step`th index of an axis in `start..end`.
@@ -195,44 +217,49 @@ impl Tensor {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     #[track_caller]
-    pub fn slice(&self, axis: impl Size, start: usize, end: usize, step: usize) -> Result<Tensor> {
+    pub fn slice(&self, axis: impl Size, start: impl Size, end: impl Size, step: usize) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("slice", axis, self.shape(), 0, &at)?;
-        self.slice_at("slice", axis, start, end, step, &at)
+        let axis = resolve_axis("slice", axis, self.hint(), 0, &at)?;
+        self.slice_at("slice", axis, start.to_dim(), end.to_dim(), step, &at)
     }
 
     pub(crate) fn slice_at(
         &self,
         op: &'static str,
         axis: usize,
-        start: usize,
-        end: usize,
+        start: Dim,
+        end: Dim,
         step: usize,
         at: &Source,
     ) -> Result<Tensor> {
-        let size = self.shape()[axis];
-        if start > end || end > size {
-            let (start, end) = (start.to_i64(), end.to_i64());
+        let size = self.extent(axis);
+        if !Dim::plain(0).at_most(start, at) || !start.at_most(end, at) || !end.at_most(size, at) {
+            let (start, end, size) = (start.hint(), end.hint(), self.hint()[axis]);
             return Err(Error::BadRange { op, start, end, size, at: at.clone() });
         }
         if step == 0 || isize::try_from(step).is_err() {
             let (name, expected) = ("step", "it has to be 1 or more");
             return Err(Error::BadArgument { op, name, value: step.into(), expected, at: at.clone() });
         }
-        let (mut starts, mut sizes, mut steps) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
+        let (mut starts, mut sizes) = (vec![Dim::plain(0); self.rank()], self.sizes());
+        let mut steps = vec![1; self.rank()];
+        (starts[axis], sizes[axis]) = (start, (end - start).div_ceil(step));
         // A step beyond the axis is as good as its size, and keeps strides small.
-        (starts[axis], sizes[axis], steps[axis]) = (start, (end - start).div_ceil(step), step.min(size.max(1)));
+        steps[axis] = if size.is_plain() { step.min(self.hint()[axis].max(1)) } else { step };
         self.cut(&starts, &sizes, &steps, at)
     }
 
     /// `sizes` elements an axis, from `starts`, every `steps`th; they lie inside the axes.
-    pub(crate) fn cut(&self, starts: &[usize], sizes: &[usize], steps: &[usize], at: &Source) -> Result<Tensor> {
-        let op =
-            || Op::Slice { start: dims(starts), size: dims(sizes), step: steps.iter().map(|&n| n as i64).collect() };
+    pub(crate) fn cut(&self, starts: &[Dim], sizes: &[Dim], steps: &[usize], at: &Source) -> Result<Tensor> {
+        let op = || Op::Slice {
+            start: dim::expressions(starts),
+            size: dim::expressions(sizes),
+            step: steps.iter().map(|&n| n as i64).collect(),
+        };
         if self.is_captured() {
             return self.record_view(op(), at);
         }
-        let layout = self.layout().slice(starts, sizes, steps);
+        let layout = self.layout().slice(&dim::hints(starts), &dim::hints(sizes), steps);
         // Memory is addressed by bytes: what would begin inside one is copied.
         if eager::starts_inside_a_byte(&layout, self.dtype()) {
             return eager::primitive(&op(), &[self], at);
@@ -244,23 +271,25 @@ impl Tensor {
     #[track_caller]
     pub fn select(&self, axis: impl Size, index: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("select", axis, self.shape(), 0, &at)?;
-        self.select_at("select", axis, index.to_i64(), &at)
+        let axis = resolve_axis("select", axis, self.hint(), 0, &at)?;
+        self.select_at("select", axis, index.to_dim(), &at)
     }
 
-    pub(crate) fn select_at(&self, op: &'static str, axis: usize, index: i64, at: &Source) -> Result<Tensor> {
-        let size = self.shape()[axis];
-        let resolved = if index < 0 { index + size as i64 } else { index };
-        if resolved < 0 || resolved >= size as i64 {
+    pub(crate) fn select_at(&self, op: &'static str, axis: usize, index: Dim, at: &Source) -> Result<Tensor> {
+        let size = self.extent(axis);
+        let start = from_start(index, size, at);
+        if !Dim::plain(0).at_most(start, at) || !start.less(size, at) {
+            let (index, size) = (index.hint(), self.hint()[axis]);
             return Err(Error::IndexOutOfRange { op, index, size, at: at.clone() });
         }
-        let start = resolved as usize;
         let one = self.slice_at(op, axis, start, start + 1, 1, at)?;
-        let (mut shape, mut strides) = (one.shape().to_vec(), one.strides().to_vec());
-        shape.remove(axis);
         if one.is_captured() {
+            let mut shape = one.sizes();
+            shape.remove(axis);
             return one.record_reshape(&shape, at);
         }
+        let (mut shape, mut strides) = (one.shape().to_vec(), one.strides().to_vec());
+        shape.remove(axis);
         strides.remove(axis);
         Ok(one.with_layout(Layout::new(shape, strides, one.layout().offset())))
     }
@@ -269,7 +298,7 @@ impl Tensor {
     #[track_caller]
     pub fn flip(&self, axes: impl Axes) -> Result<Tensor> {
         let at = Source::caller();
-        let axes = resolve_axes("flip", axes, self.shape(), &at)?;
+        let axes = resolve_axes("flip", axes, self.hint(), &at)?;
         if self.is_captured() {
             return self.record_view(Op::Flip { axes }, &at);
         }
@@ -280,13 +309,13 @@ impl Tensor {
     #[track_caller]
     pub fn roll(&self, shift: i64, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("roll", axis, self.shape(), 0, &at)?;
-        let size = self.shape()[axis];
-        if size == 0 {
+        let axis = resolve_axis("roll", axis, self.hint(), 0, &at)?;
+        let size = self.extent(axis);
+        if size.equals(Dim::plain(0), &at) {
             return Ok(self.clone());
         }
-        let cut = (-shift).rem_euclid(size as i64) as usize;
-        let head = self.slice_at("roll", axis, 0, cut, 1, &at)?;
+        let cut = Dim::plain(shift.saturating_neg()) % size;
+        let head = self.slice_at("roll", axis, Dim::plain(0), cut, 1, &at)?;
         let tail = self.slice_at("roll", axis, cut, size, 1, &at)?;
         Tensor::cat(&[tail, head], axis)
     }
@@ -303,11 +332,11 @@ impl Tensor {
     #[track_caller]
     pub fn squeeze(&self, axes: impl Axes) -> Result<Tensor> {
         let at = Source::caller();
-        let axes = resolve_axes("squeeze", axes, self.shape(), &at)?;
-        let kept = |axis: &usize| !(axes.contains(axis) && self.shape()[*axis] == 1);
+        let axes = resolve_axes("squeeze", axes, self.hint(), &at)?;
+        let kept = |axis: &usize| !(axes.contains(axis) && self.extent(*axis).equals(Dim::plain(1), &at));
         let kept: Vec<usize> = (0..self.rank()).filter(kept).collect();
         if self.is_captured() {
-            return self.reshape_to(kept.iter().map(|&axis| self.shape()[axis]).collect(), &at);
+            return self.reshape_to(kept.iter().map(|&axis| self.extent(axis)).collect(), &at);
         }
         Ok(self.with_layout(self.layout().permute(&kept)))
     }
@@ -316,12 +345,14 @@ impl Tensor {
     #[track_caller]
     pub fn unsqueeze(&self, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("unsqueeze", axis, self.shape(), 1, &at)?;
-        let (mut shape, mut strides) = (self.shape().to_vec(), self.strides().to_vec());
-        shape.insert(axis, 1);
+        let axis = resolve_axis("unsqueeze", axis, self.hint(), 1, &at)?;
         if self.is_captured() {
+            let mut shape = self.sizes();
+            shape.insert(axis, Dim::plain(1));
             return self.record_reshape(&shape, &at);
         }
+        let (mut shape, mut strides) = (self.shape().to_vec(), self.strides().to_vec());
+        shape.insert(axis, 1);
         strides.insert(axis, 0);
         Ok(self.with_layout(Layout::new(shape, strides, self.layout().offset())))
     }
@@ -331,16 +362,17 @@ impl Tensor {
     pub fn flatten(&self, start: impl Size, end: impl Size) -> Result<Tensor> {
         let at = Source::caller();
         if self.rank() == 0 {
-            return self.reshape_to(vec![1], &at);
+            return self.reshape_to(vec![Dim::plain(1)], &at);
         }
-        let start = resolve_axis("flatten", start, self.shape(), 0, &at)?;
-        let end = resolve_axis("flatten", end, self.shape(), 0, &at)?;
+        let start = resolve_axis("flatten", start, self.hint(), 0, &at)?;
+        let end = resolve_axis("flatten", end, self.hint(), 0, &at)?;
         if start > end {
             let (op, size, start, end) = ("flatten", self.rank(), start as i64, end as i64);
             return Err(Error::BadRange { op, start, end, size, at });
         }
-        let mut shape = self.shape().to_vec();
-        shape.splice(start..=end, [self.shape()[start..=end].iter().product()]);
+        let mut shape = self.sizes();
+        let joined = dim::product(&shape[start..=end]);
+        shape.splice(start..=end, [joined]);
         self.reshape_to(shape, &at)
     }
 
@@ -348,13 +380,13 @@ impl Tensor {
     #[track_caller]
     pub fn unflatten(&self, axis: impl Size, sizes: impl Shape) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("unflatten", axis, self.shape(), 0, &at)?;
+        let axis = resolve_axis("unflatten", axis, self.hint(), 0, &at)?;
         let sizes = sizes.sizes();
-        let Some(found) = find_shape(self.shape()[axis], &sizes) else {
-            let (op, from, elements) = ("unflatten", vec![self.shape()[axis]], self.shape()[axis]);
-            return Err(Error::BadReshape { op, from, elements, to: sizes, at });
+        let Some(found) = find_shape(&[self.extent(axis)], &sizes, &at) else {
+            let (op, from, elements) = ("unflatten", vec![self.hint()[axis]], self.hint()[axis]);
+            return Err(Error::BadReshape { op, from, elements, to: sizes.iter().map(|n| n.hint()).collect(), at });
         };
-        let mut shape = self.shape().to_vec();
+        let mut shape = self.sizes();
         shape.splice(axis..=axis, found);
         self.reshape_to(shape, &at)
     }
@@ -370,83 +402,92 @@ impl Tensor {
     #[track_caller]
     pub fn unfold(&self, axis: impl Size, size: usize, step: usize) -> Result<Tensor> {
         let at = Source::caller();
-        let axis = resolve_axis("unfold", axis, self.shape(), 0, &at)?;
+        let axis = resolve_axis("unfold", axis, self.hint(), 0, &at)?;
         let bad = |name, value: usize, expected| {
             Err(Error::BadArgument { op: "unfold", name, value: value.into(), expected, at: at.clone() })
         };
         if step == 0 || isize::try_from(step).is_err() {
             return bad("step", step, "it has to be 1 or more");
         }
-        if size == 0 || size > self.shape()[axis] {
+        let length = self.extent(axis);
+        if size == 0 || length.less(size.into(), &at) {
             return bad("size", size, "a window has to fit in the axis");
         }
-        let step = step.min(self.shape()[axis]);
+        let step = if length.is_plain() { step.min(self.hint()[axis]) } else { step };
         if self.is_captured() {
             return self.record_view(Op::Unfold { axis, size, stride: step, dilation: 1 }, &at);
         }
         Ok(self.with_layout(self.layout().unfold(axis, size, step, 1)))
     }
 
-    /// Pieces of `size` along an axis; the last may be smaller.
+    /// Pieces of `size` along an axis; the last may be smaller. How many there are is a number, which is then guarded.
     #[track_caller]
-    pub fn split(&self, size: usize, axis: impl Size) -> Result<Vec<Tensor>> {
+    pub fn split(&self, size: impl Size, axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
-        let axis = resolve_axis("split", axis, self.shape(), 0, &at)?;
-        if size == 0 {
-            let (op, name, expected) = ("split", "size", "it has to be 1 or more");
-            return Err(Error::BadArgument { op, name, value: size.into(), expected, at });
+        let axis = resolve_axis("split", axis, self.hint(), 0, &at)?;
+        self.split_at("split", size.to_dim(), axis, &at)
+    }
+
+    fn split_at(&self, op: &'static str, size: Dim, axis: usize, at: &Source) -> Result<Vec<Tensor>> {
+        if !Dim::plain(0).less(size, at) {
+            let (name, value, expected) = ("size", size.hint(), "it has to be 1 or more");
+            return Err(Error::BadArgument { op, name, value: value.into(), expected, at: at.clone() });
         }
-        let total = self.shape()[axis];
-        let pieces = total.div_ceil(size).max(1);
-        (0..pieces)
-            .map(|i| self.slice_at("split", axis, i * size, (i * size).saturating_add(size).min(total), 1, &at))
-            .collect()
+        let total = self.extent(axis);
+        let mut pieces = Vec::new();
+        let mut start = Dim::plain(0);
+        // Each turn asks whether something is left, which fixes the number of pieces and no size.
+        loop {
+            let end = start + size;
+            let is_last = total.at_most(end, at);
+            let end = if is_last { total } else { end };
+            pieces.push(self.slice_at(op, axis, start, end, 1, at)?);
+            if is_last {
+                return Ok(pieces);
+            }
+            start = end;
+        }
     }
 
     /// Pieces of the given sizes along an axis; they have to add up to the axis.
     #[track_caller]
-    pub fn split_sizes(&self, sizes: &[usize], axis: impl Size) -> Result<Vec<Tensor>> {
+    pub fn split_sizes<S: Size>(&self, sizes: &[S], axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
-        let axis = resolve_axis("split_sizes", axis, self.shape(), 0, &at)?;
-        let total = sizes.iter().fold(0usize, |sum, &n| sum.saturating_add(n));
-        if total != self.shape()[axis] {
-            let (lhs, rhs) = (sizes.to_vec(), self.shape().to_vec());
-            return Err(Error::ShapeMismatch {
-                op: "split_sizes",
-                lhs,
-                rhs,
-                sizes: Some((total, self.shape()[axis])),
-                at,
-            });
+        let axis = resolve_axis("split_sizes", axis, self.hint(), 0, &at)?;
+        let sizes: Vec<Dim> = sizes.iter().map(|size| size.to_dim()).collect();
+        let total = sizes.iter().fold(Dim::plain(0), |sum, &size| sum + size);
+        if !total.equals(self.extent(axis), &at) {
+            let (lhs, rhs) = (dim::hints(&sizes), self.hint().to_vec());
+            let sizes = Some((dim::hints(&[total])[0], self.hint()[axis]));
+            return Err(Error::ShapeMismatch { op: "split_sizes", lhs, rhs, sizes, at });
         }
-        let mut start = 0;
-        sizes
-            .iter()
-            .map(|&size| {
-                start += size;
-                self.slice_at("split_sizes", axis, start - size, start, 1, &at)
-            })
-            .collect()
+        let mut start = Dim::plain(0);
+        let mut pieces = Vec::with_capacity(sizes.len());
+        for &size in &sizes {
+            pieces.push(self.slice_at("split_sizes", axis, start, start + size, 1, &at)?);
+            start += size;
+        }
+        Ok(pieces)
     }
 
     /// At most `count` pieces of one size along an axis; the last may be smaller.
     #[track_caller]
     pub fn chunk(&self, count: usize, axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
-        let axis = resolve_axis("chunk", axis, self.shape(), 0, &at)?;
+        let axis = resolve_axis("chunk", axis, self.hint(), 0, &at)?;
         if count == 0 {
             let (op, name, expected) = ("chunk", "count", "it has to be 1 or more");
             return Err(Error::BadArgument { op, name, value: count.into(), expected, at });
         }
-        self.split(self.shape()[axis].div_ceil(count).max(1), axis)
+        self.split_at("chunk", self.extent(axis).div_ceil(count).max(1), axis, &at)
     }
 
     /// The places of an axis, one tensor each.
     #[track_caller]
     pub fn unbind(&self, axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
-        let axis = resolve_axis("unbind", axis, self.shape(), 0, &at)?;
-        (0..self.shape()[axis]).map(|i| self.select_at("unbind", axis, i as i64, &at)).collect()
+        let axis = resolve_axis("unbind", axis, self.hint(), 0, &at)?;
+        (0..self.extent(axis).number(&at)).map(|i| self.select_at("unbind", axis, i.into(), &at)).collect()
     }
 
     /// One axis moved to another place, the others in their order.
@@ -460,8 +501,8 @@ impl Tensor {
     #[track_caller]
     pub fn movedim(&self, from: impl Size, to: impl Size) -> Result<Tensor> {
         let at = Source::caller();
-        let from = resolve_axis("movedim", from, self.shape(), 0, &at)?;
-        let to = resolve_axis("movedim", to, self.shape(), 0, &at)?;
+        let from = resolve_axis("movedim", from, self.hint(), 0, &at)?;
+        let to = resolve_axis("movedim", to, self.hint(), 0, &at)?;
         let mut order: Vec<usize> = (0..self.rank()).filter(|&axis| axis != from).collect();
         order.insert(to, from);
         self.permute_to(order, &at)
@@ -473,25 +514,37 @@ impl Tensor {
         let at = Source::caller();
         if self.rank() < 2 {
             let (op, expected) = ("diagonal", "two axes or more");
-            return Err(Error::WrongRank { op, shape: self.shape().to_vec(), expected, at });
+            return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at });
         }
         let n = self.rank();
-        let (rows, columns) = (self.shape()[n - 2], self.shape()[n - 1]);
-        let below = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
-        let (row, column) = if offset < 0 { (below.min(rows), 0) } else { (0, below.min(columns)) };
+        let (rows, columns) = (self.extent(n - 2), self.extent(n - 1));
+        let below = Dim::from(offset.unsigned_abs());
+        let (row, column) = if offset < 0 { (below.min(rows), 0.into()) } else { (0.into(), below.min(columns)) };
         let length = (rows - row).min(columns - column);
         let corner = self.slice_at("diagonal", n - 2, row, row + length, 1, &at)?;
         let corner = corner.slice_at("diagonal", n - 1, column, column + length, 1, &at)?;
-        let (mut shape, mut strides) = (corner.shape().to_vec(), corner.strides().to_vec());
-        shape.pop();
         if corner.is_captured() {
-            // Every (length + 1)th element of the corner's rows, one after another.
+            // Every (length + 1)th element of the corner's rows, one after another: where the length is no number, the
+            // first of each row of length + 1, once a row is added at the end.
+            let mut shape = corner.sizes();
+            shape.pop();
             let mut rows = shape.clone();
             rows[n - 2] = length * length;
-            let (starts, mut steps) = (vec![0; n - 1], vec![1; n - 1]);
-            steps[n - 2] = length + 1;
-            return corner.record_reshape(&rows, &at)?.cut(&starts, &shape, &steps, &at);
+            let flat = corner.record_reshape(&rows, &at)?;
+            if length.is_plain() {
+                let (starts, mut steps) = (vec![Dim::plain(0); n - 1], vec![1; n - 1]);
+                steps[n - 2] = dim::hints(&[length + 1])[0];
+                return flat.cut(&starts, &shape, &steps, &at);
+            }
+            let mut amounts = vec![(0.into(), 0.into()); n - 1];
+            amounts[n - 2].1 = length;
+            let padded = flat.pad_at("diagonal", &amounts, 0.0, &at)?;
+            let mut square = shape.clone();
+            square.push(length + 1);
+            return padded.record_reshape(&square, &at)?.select_at("diagonal", n - 1, 0.into(), &at);
         }
+        let (mut shape, mut strides) = (corner.shape().to_vec(), corner.strides().to_vec());
+        shape.pop();
         if let Some(last) = strides.pop() {
             strides[n - 2] += last;
         }
@@ -499,19 +552,28 @@ impl Tensor {
     }
 }
 
-fn dims(numbers: &[usize]) -> Vec<kiln_ir::Dim> {
-    numbers.iter().map(|&n| n.into()).collect()
+/// An index that counts from the end when it is negative.
+pub(crate) fn from_start(index: Dim, size: Dim, at: &Source) -> Dim {
+    if index.less(Dim::plain(0), at) { index + size } else { index }
 }
 
-/// The shape of so many elements that `sizes` mean, one of which may be −1.
-fn find_shape(elements: usize, sizes: &[i64]) -> Option<Vec<usize>> {
-    let known: Vec<usize> =
-        sizes.iter().filter(|&&n| n != -1).map(|&n| usize::try_from(n).ok()).collect::<Option<_>>()?;
-    let product = checked_elements(&known)?;
+/// The shape of as many elements as another that `sizes` mean, one of which may be −1.
+fn find_shape(own: &[Dim], sizes: &[Dim], at: &Source) -> Option<Vec<Dim>> {
+    let is_open = |size: &Dim| size.is_plain() && size.hint() == -1;
+    let known: Vec<Dim> = sizes.iter().copied().filter(|size| !is_open(size)).collect();
+    if known.iter().any(|size| size.less(Dim::plain(0), at)) {
+        return None;
+    }
+    checked_elements(&dim::hints(&known))?;
+    let (elements, product) = (dim::product(own), dim::product(&known));
     let missing = match sizes.len() - known.len() {
-        0 => (product == elements).then_some(0)?,
-        1 => (product != 0 && elements.is_multiple_of(product)).then(|| elements / product)?,
+        0 => elements.equals(product, at).then_some(product)?,
+        1 if product.equals(Dim::plain(0), at) => return None,
+        1 => match elements.expression().div_exact(&product.expression()) {
+            Some(_) => elements / product,
+            None => (elements % product).equals(Dim::plain(0), at).then(|| elements / product)?,
+        },
         _ => return None,
     };
-    Some(sizes.iter().map(|&n| if n == -1 { missing } else { n as usize }).collect())
+    Some(sizes.iter().map(|size| if is_open(size) { missing } else { *size }).collect())
 }

@@ -82,7 +82,7 @@ pub(super) fn walk(
                 let Some(Some(cotangent)) = cotangents.first() else { continue };
                 let zero = Tensor::scalar_at(Scalar::float(*dtype, 0.0), device, line)?;
                 // Only its type is looked at.
-                let operand = zero.broadcast_at("backward", shape, line)?;
+                let operand = zero.broadcast_at("backward", &crate::dim::plain(shape), line)?;
                 kiln_passes::gradient(&mut emit, op, &[operand], cotangent, cotangent, &[true])?
             }
             Kind::Operation { rule, saved, at: line } => {

@@ -164,7 +164,7 @@ impl Tensor {
             return Err(Error::NotALoss { op, dtype, shape, at: at.clone() });
         }
         let one = Tensor::scalar_at(kiln_ir::Scalar::float(self.dtype(), 1.0), self.device(), at)?;
-        one.reshape_to(self.shape().to_vec(), at)
+        one.reshape_to(self.sizes(), at)
     }
 
     fn check_seed(&self, op: &'static str, seed: &Tensor, at: &Source) -> Result<()> {

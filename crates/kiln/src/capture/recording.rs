@@ -7,9 +7,9 @@ use super::segment::{Draft, From, Set};
 use super::{Setting, Traced};
 use crate::autograd::Tape;
 use crate::tensor::Weak;
-use crate::{Device, Error, Result, Tensor, Var};
+use crate::{Device, Error, Result, Tensor, Var, dim};
 use kiln_ir::build::GraphBuilder;
-use kiln_ir::{NodeId, Source, Symbol, TensorType};
+use kiln_ir::{NodeId, Source, TensorType};
 
 /// A function being captured.
 pub(super) struct Recording {
@@ -26,8 +26,6 @@ pub(super) struct Recording {
     slots: usize,
     /// Settings read so far, with what was read.
     pub(super) settings: Vec<(Setting, u64)>,
-    /// The values of the size symbols in this call.
-    pub(super) sizes: Vec<(Symbol, i64)>,
     pub(super) broken: Option<Break>,
 }
 
@@ -93,7 +91,6 @@ impl Recording {
             cells: Vec::new(),
             slots: 0,
             settings: Vec::new(),
-            sizes: Vec::new(),
             broken: None,
         }
     }
@@ -122,14 +119,9 @@ impl Recording {
         device: Device,
         at: &Source,
     ) -> Result<Tensor> {
-        let size = |dim: &kiln_ir::Dim| {
-            let value = |symbol: Symbol| self.sizes.iter().find(|(s, _)| *s == symbol).map(|(_, n)| *n);
-            dim.eval(&value).and_then(|n| usize::try_from(n).ok())
-        };
-        let shape: Option<Vec<usize>> = ty.shape.iter().map(size).collect();
-        let Some(shape) = shape else { return Err(Error::Escaped { at: at.clone() }) };
+        let Some(sizes) = dim::scope::sizes(&ty) else { return Err(Error::Escaped { at: at.clone() }) };
         let value = self.next_value(at)?;
-        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, shape, ty.dtype, None);
+        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, sizes, ty.dtype, None);
         self.values.push(Value { handle: tensor.downgrade(), node, ty, device, home });
         Ok(tensor)
     }
@@ -140,7 +132,7 @@ impl Recording {
         let Value { node, ty, device, home, .. } = &self.values[value as usize];
         let (node, ty, home, device) = (*node, ty.clone(), home.clone(), *device);
         let traced = Traced { recording: self.id, value: self.next_value(at)?, device };
-        let alias = Tensor::from_traced(traced, tensor.shape().to_vec(), ty.dtype, tape);
+        let alias = Tensor::from_traced(traced, tensor.sizes(), ty.dtype, tape);
         self.values.push(Value { handle: alias.downgrade(), node, ty, device, home });
         Ok(alias)
     }

@@ -19,7 +19,7 @@ use crate::Layout;
 use crate::autograd::{Rule, tape};
 use crate::capture;
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::{DType, Device, Error, Result, Tensor, dim};
 use cache::Kept;
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
 use kiln_ir::{Graph, NodeId, Op, Source, TensorType, TypeError, infer};
@@ -301,9 +301,11 @@ pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -
         return Err(wrong(TypeError::BadAttribute { what, ty }));
     };
     match (op, operands) {
-        (Op::Full { value, .. }, []) => Tensor::scalar_at(*value, device, at)?.broadcast_at("full", &shape, at),
+        (Op::Full { value, .. }, []) => {
+            Tensor::scalar_at(*value, device, at)?.broadcast_at("full", &dim::plain(&shape), at)
+        }
         (Op::Constant(literal), []) => Tensor::from_bytes_at(&literal.bytes, shape, literal.dtype, device, at),
-        (Op::Reshape { .. }, [x]) => x.reshape_to(shape, at),
+        (Op::Reshape { .. }, [x]) => x.reshape_to(dim::plain(&shape), at),
         (Op::Permute { order }, [x]) => Ok(x.with_layout(x.layout().permute(order))),
         (Op::Expand { .. }, [x]) => Ok(x.with_layout(x.layout().expand(shape))),
         (Op::Slice { start, step, .. }, [x]) => {

@@ -1,0 +1,209 @@
+//! The sizes of the function being captured on this thread: its symbols with their values at this call, the expressions made
+//! of them, and the guards that the function's decisions ask for.
+
+use super::{Dim, Expression, Predicate, Relation, obligations};
+use kiln_ir::{Graph, Ranges, Source, Symbol, TensorType, TypeError};
+use std::cell::RefCell;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A symbol of a scope.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SizeSymbol {
+    pub(crate) symbol: Symbol,
+    /// The size at this call.
+    pub(crate) now: i64,
+    /// The least and, where there is one, the largest size.
+    pub(crate) range: (i64, Option<i64>),
+}
+
+/// Sizes of a function being captured.
+pub(crate) struct Scope {
+    id: NonZeroU32,
+    symbols: Vec<SizeSymbol>,
+    ranges: Ranges,
+    expressions: Vec<kiln_ir::Dim>,
+    guards: Vec<Predicate>,
+    outcome: Option<Outcome>,
+}
+
+/// Why a recording with symbols is not to be used as it is.
+#[derive(Debug, Clone)]
+pub(crate) enum Outcome {
+    /// The graph is one only where this equation holds, so it has to be recorded anew with that built in.
+    Equation(Predicate),
+    /// A size was read as a number at a line.
+    NumberRead(Source),
+    /// An operation cannot be written for symbolic sizes.
+    Refused { op: String, at: Source },
+}
+
+thread_local! {
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+impl Scope {
+    /// A scope of symbols.
+    pub(crate) fn new(symbols: Vec<SizeSymbol>) -> Scope {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let id = NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN);
+        let mut ranges = Ranges::new();
+        for symbol in &symbols {
+            ranges.set(symbol.symbol, symbol.range.0, symbol.range.1);
+        }
+        Scope { id, symbols, ranges, expressions: Vec::new(), guards: Vec::new(), outcome: None }
+    }
+
+    /// Makes this the scope of the thread.
+    pub(crate) fn enter(self) {
+        SCOPE.set(Some(self));
+    }
+
+    /// Ends the scope of the thread.
+    pub(crate) fn leave() -> Option<Scope> {
+        SCOPE.take()
+    }
+
+    /// Why the recording is not to be used, if it is not.
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// What is known about the symbols where all guards hold.
+    pub(crate) fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    /// The guards of what was recorded, given its graph.
+    pub(crate) fn guards(&self, graph: &Graph) -> Vec<Predicate> {
+        let mut guards = self.guards.clone();
+        obligations::of(graph, &self.ranges, &mut guards);
+        guards
+    }
+
+    /// The size of a symbol at this call.
+    pub(crate) fn now(&self, symbol: Symbol) -> Option<i64> {
+        self.symbols.iter().find(|known| known.symbol == symbol).map(|known| known.now)
+    }
+
+    fn dim(&mut self, expression: kiln_ir::Dim) -> Option<Dim> {
+        let value = expression.eval(&|symbol| self.now(symbol))?;
+        if expression.as_const().is_some() {
+            return Some(Dim::plain(value));
+        }
+        let place = self.expressions.iter().position(|known| *known == expression).unwrap_or_else(|| {
+            self.expressions.push(expression);
+            self.expressions.len() - 1
+        });
+        Some(Dim { value, expression: Some(Expression { scope: self.id, place: u32::try_from(place).ok()? }) })
+    }
+
+    /// The expression of a size; one of another scope is its number.
+    fn expression(&self, size: Dim) -> kiln_ir::Dim {
+        let own = |e: Expression| (e.scope == self.id).then(|| self.expressions.get(e.place as usize)).flatten();
+        size.expression.and_then(own).cloned().unwrap_or(kiln_ir::Dim::from(size.value))
+    }
+
+    fn assume(&mut self, predicate: Predicate) {
+        if predicate.is_proved(&self.ranges, &self.guards) {
+            return;
+        }
+        if predicate.relation == Relation::Equal {
+            self.outcome.get_or_insert(Outcome::Equation(predicate.clone()));
+        }
+        predicate.narrow(&mut self.ranges);
+        self.guards.push(predicate);
+    }
+}
+
+/// The expression of a size, if its scope is that of the thread.
+pub(super) fn expression(expression: Expression) -> Option<kiln_ir::Dim> {
+    SCOPE.with_borrow(|scope| {
+        let scope = scope.as_ref().filter(|scope| scope.id == expression.scope)?;
+        scope.expressions.get(expression.place as usize).cloned()
+    })
+}
+
+/// A size computed from two.
+#[cold]
+pub(super) fn derived(a: Dim, b: Dim, value: i64, combine: fn(&kiln_ir::Dim, &kiln_ir::Dim) -> kiln_ir::Dim) -> Dim {
+    SCOPE.with_borrow_mut(|scope| {
+        let made = scope.as_mut().and_then(|scope| {
+            let made = combine(&scope.expression(a), &scope.expression(b));
+            scope.dim(made).filter(|made| made.value == value)
+        });
+        made.unwrap_or_else(|| {
+            // Beyond what expressions can say, which is also beyond what shapes accept.
+            if let Some(scope) = scope {
+                scope.outcome.get_or_insert(Outcome::NumberRead(Source::default()));
+            }
+            Dim::plain(value)
+        })
+    })
+}
+
+/// Whether a statement holds at this call, which becomes a guard where it is not sure to hold always.
+pub(super) fn holds(left: Dim, relation: Relation, right: Dim, at: &Source) -> bool {
+    let holds = relation.holds(left.value, right.value);
+    if !left.is_plain() || !right.is_plain() {
+        guard(left, relation, right, holds, at);
+    }
+    holds
+}
+
+#[cold]
+fn guard(left: Dim, relation: Relation, right: Dim, holds: bool, at: &Source) {
+    SCOPE.with_borrow_mut(|scope| {
+        let Some(scope) = scope else { return };
+        let (left, right) = (scope.expression(left), scope.expression(right));
+        scope.assume(Predicate::decided(left, relation, right, holds, at));
+    });
+}
+
+/// The sizes of a type; `None` where it has symbols that no scope knows.
+pub(crate) fn sizes(ty: &TensorType) -> Option<Vec<Dim>> {
+    let numbers: Option<Vec<Dim>> = ty.shape.iter().map(|size| size.as_const().map(Dim::plain)).collect();
+    if numbers.is_some() {
+        return numbers;
+    }
+    SCOPE.with_borrow_mut(|scope| {
+        let scope = scope.as_mut()?;
+        ty.shape.iter().map(|size| scope.dim(size.clone())).collect()
+    })
+}
+
+/// Notes that sizes were read as numbers, which may be computed with in ways that nobody sees.
+#[cold]
+pub(crate) fn number_read(at: Source) {
+    SCOPE.with_borrow_mut(|scope| {
+        if let Some(scope) = scope {
+            scope.outcome.get_or_insert(Outcome::NumberRead(at));
+        }
+    });
+}
+
+/// Notes why an operation could not be recorded: sizes that are equal now but not known to be so always, or another cause.
+#[cold]
+pub(crate) fn refused(error: &kiln_ir::Error, at: &Source) {
+    SCOPE.with_borrow_mut(|scope| {
+        let Some(scope) = scope else { return };
+        let (op, cause) = match error {
+            kiln_ir::Error::Type { op, cause, .. } => (op.clone(), Some(cause)),
+            kiln_ir::Error::Build(error) => (error.function.to_owned(), Some(&error.cause)),
+            other => (other.to_string(), None),
+        };
+        let pair = match cause.map(|cause| &**cause) {
+            Some(TypeError::ShapesDiffer { sizes: Some(sizes), .. }) => Some((sizes.0.clone(), sizes.1.clone())),
+            Some(TypeError::ElementCounts { from, to }) => Some((from.elements(), to.elements())),
+            Some(TypeError::NotDivisible { size, by, .. }) => Some((size.modulo(by), kiln_ir::Dim::from(0))),
+            _ => None,
+        };
+        if let Some((left, right)) = pair {
+            let predicate = Predicate::decided(left, Relation::Equal, right, true, at);
+            if predicate.is_true(&|symbol| scope.now(symbol)) {
+                scope.assume(predicate);
+            }
+        }
+        scope.outcome.get_or_insert(Outcome::Refused { op, at: at.clone() });
+    });
+}
