@@ -310,7 +310,7 @@ fn first_values_are_spread_as_pytorchs() -> Result<()> {
             "{most} {mean} {bound}"
         );
     };
-    let linear = Linear::new(64, 128)?;
+    let linear = Linear::new(64, 4096)?;
     even(&linear.weight.get(), 0.125);
     even(&linear.bias.unwrap().get(), 0.125);
     let conv = nn::Conv2d::new(8, 64, [3, 3], Conv { groups: 2, ..Conv::default() })?;
@@ -360,5 +360,77 @@ fn a_module_runs_inside_a_compiled_function() -> Result<()> {
     assert!(fast.call(&x)?.allclose(&eager(&x)?, 1e-5, 1e-6)?);
     model.0.weight.add_assign(1.0)?;
     assert!(fast.call(&x)?.allclose(&eager(&x)?, 1e-5, 1e-6)?);
+    Ok(())
+}
+
+/// Running statistics and counts are updated by a compiled batch norm as by an eager one.
+#[test]
+fn a_compiled_batch_norm_keeps_its_statistics() -> Result<()> {
+    let (eager, compiled) = (nn::BatchNorm2d::new(3)?, nn::BatchNorm2d::new(3)?);
+    let inner = compiled.clone();
+    let options = kiln::Options { fullgraph: true, ..kiln::Options::default() };
+    let fast = kiln::compile_with(move |x: &Tensor| inner.forward(x), options);
+    for _ in 0..3 {
+        let x = Tensor::randn([2, 3, 4, 4], DType::F32, Device::Cpu)?.add(1.0)?;
+        assert!(fast.call(&x)?.allclose(&eager.forward(&x)?, 1e-4, 1e-5)?);
+    }
+    for (name, value) in eager.state_dict() {
+        assert!(compiled.state_dict()[&name].allclose(&value, 1e-5, 1e-6)?, "{name}");
+    }
+    assert_eq!(compiled.state_dict()["num_batches_tracked"].item::<i64>()?, 3);
+    Ok(())
+}
+
+/// A mode that changes is noticed without being asked for.
+#[test]
+fn a_compiled_module_sees_its_mode_change() -> Result<()> {
+    let model = std::sync::Arc::new(nn::Sequential::new().then(nn::Dropout::new(0.5)).then(nn::BatchNorm1d::new(4)?));
+    let inner = model.clone();
+    let fast = kiln::compile(move |x: &Tensor| inner.forward(x));
+    let x = Tensor::ones([64, 4], DType::F32, Device::Cpu)?;
+    let noisy = fast.call(&x)?;
+    assert!(!noisy.allclose(&fast.call(&x)?, 0.0, 0.0)?, "every call draws anew");
+    model.eval();
+    let still = fast.call(&x)?;
+    assert!(still.allclose(&model.forward(&x)?, 1e-5, 1e-6)? && still.allclose(&fast.call(&x)?, 0.0, 0.0)?);
+    model.train();
+    assert!(!fast.call(&x)?.allclose(&still, 1e-3, 0.0)?);
+    Ok(())
+}
+
+/// A compiled function updates in place what it may, which a mapped file and a tensor that others hold are not.
+#[test]
+fn a_compiled_update_spares_files_and_snapshots() -> Result<()> {
+    let folder = folder("compiled-update");
+    let path = folder.join("model.safetensors");
+    let (module, other) = (two()?, two()?);
+    module.save(&path)?;
+    let weight = module.0.weight.clone();
+    let fast = kiln::compile(move |by: &Tensor| {
+        weight.add_assign(by)?;
+        weight.get().sum(..)
+    });
+    let by = Tensor::ones([2, 3], DType::F32, Device::Cpu)?;
+    let first = module.0.weight.get().detach();
+    let first_values = first.to_vec::<f32>()?;
+    let raised = |n: f32| first_values.iter().map(|v| v + n).collect::<Vec<f32>>();
+    for round in 0..3 {
+        module.load(&path)?;
+        assert_eq!(module.0.weight.get().to_vec::<f32>()?, first_values, "round {round}");
+        fast.call(&by)?;
+        let snapshot = module.0.weight.get().detach();
+        fast.call(&by)?;
+        assert_eq!(snapshot.to_vec::<f32>()?, raised(1.0));
+        // Two modules that were given the same tensors go their own ways.
+        other.load_state_dict(&module.state_dict(), true)?;
+        fast.call(&by)?;
+        assert_eq!(other.0.weight.get().to_vec::<f32>()?.len(), 6);
+        let close = |a: &Var, n: f32| a.get().allclose(&Tensor::from_vec(raised(n), [2, 3], Device::Cpu)?, 1e-6, 1e-6);
+        assert!(close(&other.0.weight, 2.0)? && close(&module.0.weight, 3.0)?);
+    }
+    assert_eq!(first.to_vec::<f32>()?, first_values);
+    let stored = kiln::safetensors::load(&path, Device::Cpu)?;
+    assert_eq!(stored["0.weight"].to_vec::<f32>()?, first_values);
+    std::fs::remove_dir_all(&folder).unwrap();
     Ok(())
 }

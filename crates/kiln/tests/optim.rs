@@ -174,3 +174,57 @@ fn a_network_learns() -> Result<()> {
     }
     Ok(())
 }
+
+/// A small network, its data and its optimizer.
+struct Training {
+    model: nn::Sequential,
+    optimizer: AdamW,
+}
+
+impl Training {
+    fn new() -> Result<Training> {
+        kiln::manual_seed(5);
+        let model = nn::Sequential::new()
+            .then(Linear::new(3, 8)?)
+            .then(nn::LayerNorm::new(8, 1e-5)?)
+            .then(nn::Gelu::default())
+            .then(Linear::new(8, 2)?);
+        let optimizer = AdamW::new(model.parameters(), 0.05)?;
+        Ok(Training { model, optimizer })
+    }
+
+    fn step(&self, x: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let loss = self.model.forward(x)?.mse_loss(y)?;
+        self.optimizer.zero_grad();
+        loss.backward()?;
+        clip_grad_norm(self.optimizer.parameters(), 0.5)?;
+        self.optimizer.step()?;
+        Ok(loss.detach())
+    }
+}
+
+#[test]
+fn a_compiled_training_step_is_the_eager_one() -> Result<()> {
+    let (eager, compiled) = (Training::new()?, std::sync::Arc::new(Training::new()?));
+    let inner = compiled.clone();
+    let options = kiln::Options { fullgraph: true, ..kiln::Options::default() };
+    let fast = kiln::compile_with(move |(x, y): &(Tensor, Tensor)| inner.step(x, y), options);
+    kiln::manual_seed(6);
+    for step in 0..20 {
+        let x = Tensor::randn([16, 3], DType::F32, Device::Cpu)?;
+        let y = x.narrow(1, 0, 2)?.contiguous()?;
+        let (slow, quick) = (eager.step(&x, &y)?.item::<f32>()?, fast.call(&(x, y))?.item::<f32>()?);
+        assert!((slow - quick).abs() <= 1e-4 * slow.abs() + 1e-6, "step {step}: {slow} and {quick}");
+        // The rate is data: a schedule does not compile again.
+        let rate = 0.05 / (step + 1) as f64;
+        eager.optimizer.set_learning_rate(rate)?;
+        compiled.optimizer.set_learning_rate(rate)?;
+    }
+    assert_eq!(fast.stats().compiles, 1);
+    let moved = compiled.optimizer.state_dict();
+    for (name, value) in eager.optimizer.state_dict() {
+        assert!(value.allclose(&moved[&name], 1e-3, 1e-5)?, "{name}: {value} and {}", moved[&name]);
+    }
+    assert_eq!(moved["step"].to_vec::<f64>()?, [20.0; 6]);
+    Ok(())
+}
