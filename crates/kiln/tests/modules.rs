@@ -434,3 +434,78 @@ fn a_compiled_update_spares_files_and_snapshots() -> Result<()> {
     std::fs::remove_dir_all(&folder).unwrap();
     Ok(())
 }
+
+#[derive(Module)]
+struct Tower {
+    layers: Vec<Linear>,
+    drop: nn::Dropout,
+}
+
+impl Tower {
+    fn new() -> Result<Tower> {
+        let layers = (0..3).map(|_| Linear::new(4, 4)).collect::<Result<_>>()?;
+        Ok(Tower { layers, drop: nn::Dropout::new(0.5) })
+    }
+}
+
+impl Forward for Tower {
+    type Output = Tensor;
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            x = layer.forward(&x)?.relu()?;
+        }
+        self.drop.forward(&x)
+    }
+}
+
+/// With an output of its own beside the tensor's.
+impl Forward<(Tensor, bool)> for Tower {
+    type Output = (Tensor, Vec<Tensor>);
+    fn forward(&self, (x, keep): &(Tensor, bool)) -> Result<(Tensor, Vec<Tensor>)> {
+        let mut kept = vec![x.clone()];
+        for layer in &self.layers {
+            kept.push(layer.forward(&kept[kept.len() - 1])?.relu()?);
+        }
+        let last = kept[kept.len() - 1].clone();
+        Ok((last, if *keep { kept } else { Vec::new() }))
+    }
+}
+
+#[test]
+fn a_compiled_module_stays_the_module_it_is() -> Result<()> {
+    let fast = kiln::compile_module(Tower::new()?);
+    fast.eval();
+    let x = Tensor::randn([2, 4], DType::F32, Device::Cpu)?;
+    assert!(fast.call(&x)?.allclose(&Forward::<Tensor>::forward(&*fast, &x)?, 1e-5, 1e-6)?);
+    assert_eq!(fast.layers[0].weight.shape(), [4, 4]);
+    assert_eq!(names(fast.named_parameters())[..2], ["layers.0.weight", "layers.0.bias"]);
+    assert_eq!(fast.state_dict().keys().next().map(String::as_str), Some("layers.0.bias"));
+    // Another state is seen by the program there is.
+    let other = Tower::new()?;
+    other.eval();
+    fast.load_state_dict(&other.state_dict(), true)?;
+    assert!(fast.call(&x)?.allclose(&Forward::<Tensor>::forward(&other, &x)?, 1e-5, 1e-6)?);
+    assert_eq!(fast.stats().compiles, 1);
+    // A compiled module is a part of another like any.
+    let outer = Pair(fast, Linear::new(4, 1)?);
+    assert_eq!(names(outer.named_parameters())[0], "0.layers.0.weight");
+    assert!(outer.0.forward(&x)?.allclose(&Forward::<Tensor>::forward(&other, &x)?, 1e-5, 1e-6)?);
+    let outer = outer.to_dtype(DType::F64)?;
+    assert_eq!(outer.0.call(&x.to_dtype(DType::F64)?)?.dtype(), DType::F64);
+    Ok(())
+}
+
+#[test]
+fn a_module_is_compiled_for_any_of_its_inputs() -> Result<()> {
+    let model = Tower::new()?;
+    let x = Tensor::randn([2, 4], DType::F32, Device::Cpu)?;
+    let (last, kept): (Tensor, Vec<Tensor>) = model.forward(&(x.clone(), true))?;
+    let fast = kiln::compile_module(model);
+    let (fast_last, fast_kept) = fast.call(&(x.clone(), true))?;
+    assert!(fast_last.allclose(&last, 1e-5, 1e-6)?);
+    assert_eq!((kept.len(), fast_kept.len()), (4, 4));
+    assert!(fast_kept[2].allclose(&kept[2], 1e-5, 1e-6)?);
+    assert!(fast.call(&(x, false))?.1.is_empty());
+    Ok(())
+}
