@@ -1,19 +1,33 @@
-//! `kiln explain FILE`: a graph in text form, what the passes make of it, the kernels it is cut into, and why not fewer.
+//! `kiln explain FILE`: a graph in text form, what the passes make of it, the kernels it is cut into with their measured times,
+//! and why not fewer; as text or as a page.
 
 use crate::Outcome;
-use kiln_ir::Graph;
+use kiln::see::bisect_passes;
+use kiln::{Device, Generator, Tensor};
+use kiln_ir::{Dim, Graph, Symbol, generate};
 use std::io::Read;
 use std::path::PathBuf;
 
 /// Options of `kiln explain`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  kiln explain softmax.kiln\n  kiln explain - --code < softmax.kiln")]
+#[command(
+    after_help = "Example:\n  kiln explain softmax.kiln --size n=4096\n  kiln explain softmax.kiln --html softmax.html\n  kiln explain - --code < softmax.kiln"
+)]
 pub struct Arguments {
     /// A file with a graph in text form; `-` reads standard input
     file: PathBuf,
-    /// Show the kernels' machine code as well
+    /// Write a page for a browser to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show the kernels and their machine code as well
     #[arg(long)]
     code: bool,
+    /// The value of a symbol at which kernels are measured; 256 where none is given
+    #[arg(long = "size", value_name = "NAME=N")]
+    sizes: Vec<String>,
+    /// Hold every kernel and every pass against the interpreter
+    #[arg(long)]
+    verify: bool,
 }
 
 /// Prints the story of one graph.
@@ -26,16 +40,63 @@ pub fn run(arguments: &Arguments) -> Outcome {
         std::fs::read_to_string(&arguments.file).map_err(|e| format!("{}: {e}", arguments.file.display()))?
     };
     let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", arguments.file.display()))?;
-    let optimised = kiln_passes::run(graph.clone())?;
-    println!("# after the passes\n{optimised}");
     let compiled = kiln::compile_graph(&graph, &[])?;
-    println!("{}", compiled.program().schedule().explain(&optimised, &|_| None));
+    let inputs = inputs(&graph, &sizes(&arguments.sizes)?)?;
+    let mut explanation = compiled.explain(&inputs)?;
+    if let Some(name) = arguments.file.file_name().filter(|_| arguments.file.as_os_str() != "-") {
+        explanation.name = name.to_string_lossy().into_owned();
+    }
+    println!("# after the passes\n{}", compiled.optimised()?);
+    print!("{explanation}");
     if arguments.code {
         for (number, step) in compiled.program().steps().iter().enumerate() {
             let code = step.code();
-            println!("# kernel {number}: {} ({} bytes of code)", step.label(), code.code_bytes());
-            println!("{}", code.disassembly().unwrap_or_else(|| "(no machine code)".to_owned()));
+            println!("\n# kernel {number}: {} ({} bytes of code)\n{}", step.label(), code.code_bytes(), step.kernel());
+            println!("{}", code.disassembly().unwrap_or_else(|| "(no machine code of its own)".to_owned()));
+        }
+    }
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, explanation.to_html()).map_err(|e| format!("{}: {e}", file.display()))?;
+        println!("\nwrote {}", file.display());
+    }
+    if arguments.verify {
+        let report = compiled.verify(&inputs)?;
+        println!("\n# verify\n{report}");
+        let passes = bisect_passes(&graph, &inputs)?;
+        println!("# passes\n{passes}");
+        if !report.is_right() || passes.first_wrong().is_some() {
+            return Err("a kernel or a pass is wrong".into());
         }
     }
     Ok(())
+}
+
+/// `name=number`, each.
+fn sizes(words: &[String]) -> Result<Vec<(String, i64)>, String> {
+    let parse = |word: &String| {
+        let (name, number) = word.split_once('=')?;
+        Some((name.trim().to_owned(), number.trim().parse().ok().filter(|n| *n >= 0)?))
+    };
+    words.iter().map(|word| parse(word).ok_or_else(|| format!("--size takes NAME=N, not '{word}'"))).collect()
+}
+
+/// Random inputs at these sizes.
+fn inputs(graph: &Graph, sizes: &[(String, i64)]) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+    const DEFAULT: i64 = 256;
+    let size = |symbol: Symbol| {
+        let given = sizes.iter().find(|(name, _)| *name == symbol.as_str()).map_or(DEFAULT, |(_, n)| *n);
+        Some(Dim::from(given))
+    };
+    let fixed = graph.specialise(&size)?;
+    let generator = Generator::new(1);
+    let mut inputs = Vec::new();
+    for host in generate::inputs(&fixed, 1) {
+        let dtype = host.dtype();
+        inputs.push(if dtype.is_float() && !dtype.is_storage_only() {
+            generator.randn(host.shape().to_vec(), dtype, Device::Cpu)?
+        } else {
+            Tensor::from_bytes(host.bytes(), host.shape().to_vec(), dtype, Device::Cpu)?
+        });
+    }
+    Ok(inputs)
 }

@@ -11,7 +11,7 @@
 //! ```
 
 use crate::compile::CompiledGraph;
-use kiln_ir::{Graph, Source, Symbol};
+use kiln_ir::{Source, Symbol};
 use kiln_kernels::schedule::Role;
 use kiln_runtime::event::{self, Category, Event};
 use std::fmt::Write as _;
@@ -107,10 +107,10 @@ pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
         index.files.push((name.to_owned(), about.to_owned()));
         fs::write(folder.join(name), text)
     };
-    file(&mut index, "00-captured.kiln", "the graph as it was given", annotated(compiled.graph()))?;
+    file(&mut index, "00-captured.kiln", "the graph as it was given", compiled.graph().to_string())?;
     let mut passes: Vec<(String, String)> = Vec::new();
     let optimised = compiled.options().optimise(compiled.graph().clone(), &Source::default(), &mut |pass, graph| {
-        passes.push((pass.to_owned(), annotated(graph)));
+        passes.push((pass.to_owned(), graph.to_string()));
     });
     for (number, (pass, text)) in passes.into_iter().enumerate() {
         file(&mut index, &format!("{:02}-{pass}.kiln", number + 1), "the graph after this pass", text)?;
@@ -200,21 +200,6 @@ fn file_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
     let name: String = text.chars().map(plain).take(60).collect();
     if name.is_empty() { "kernel".to_owned() } else { name }
-}
-
-/// A graph's text with the user's line behind each node.
-fn annotated(graph: &Graph) -> String {
-    let mut text = String::new();
-    for line in graph.to_string().lines() {
-        text += line;
-        let node = line.trim_start().strip_prefix('%').and_then(|rest| rest.split(':').next()?.parse::<usize>().ok());
-        let source = node.and_then(|id| graph.nodes().get(id)).map(|node| &node.source);
-        if let Some(source) = source.filter(|source| !source.is_unknown()) {
-            let _ = write!(text, "  # {source}");
-        }
-        text.push('\n');
-    }
-    text
 }
 
 /// The memory of a program; sizes in bytes where they are known.

@@ -12,8 +12,10 @@
 
 pub mod bisect;
 pub(crate) mod dump;
+pub mod explain;
 pub mod verify;
 
 pub use bisect::{BisectReport, bisect_passes};
 pub use dump::dump;
+pub use explain::Explanation;
 pub use verify::{VerifyReport, verify_program};

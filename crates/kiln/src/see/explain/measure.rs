@@ -1,0 +1,98 @@
+//! Times: of each launch, of a whole run, and of copying memory, which is what most kernels are held against.
+
+use kiln_runtime::{Error, Inspection};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Runs are repeated for about this long.
+const BUDGET: Duration = Duration::from_millis(150);
+/// But not more often, and not less often.
+const MOST: usize = 300;
+const LEAST: usize = 3;
+
+/// What a machine can do, measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Machine {
+    /// Threads that kernels use.
+    pub threads: usize,
+    /// Bytes read and written a second by a copy that no cache holds, in GB/s.
+    pub copy: f64,
+}
+
+/// The machine, measured once a process; takes a tenth of a second or so.
+///
+/// ```
+/// let machine = kiln::see::explain::machine();
+/// assert!(machine.copy > 0.1 && machine.threads >= 1);
+/// ```
+pub fn machine() -> Machine {
+    static MACHINE: OnceLock<Machine> = OnceLock::new();
+    *MACHINE.get_or_init(|| {
+        let threads = kiln_cpu::pool::threads();
+        Machine { threads, copy: copy_bandwidth(threads) }
+    })
+}
+
+/// The best of several copies of memory larger than caches are.
+fn copy_bandwidth(threads: usize) -> f64 {
+    const BYTES: usize = 64 << 20;
+    let from = vec![1u8; BYTES];
+    let mut to = vec![0u8; BYTES];
+    let chunk = BYTES.div_ceil(threads);
+    let mut best = Duration::MAX;
+    for _ in 0..6 {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for (to, from) in to.chunks_mut(chunk).zip(from.chunks(chunk)) {
+                scope.spawn(move || to.copy_from_slice(from));
+            }
+        });
+        best = best.min(start.elapsed());
+    }
+    std::hint::black_box(&to);
+    2.0 * BYTES as f64 / best.as_nanos().max(1) as f64
+}
+
+/// The median time of each launch of a program, all of them run in order again and again.
+pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<Vec<Duration>, Error> {
+    let count = stopped.program().steps().len();
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); count];
+    let start = Instant::now();
+    // The first round warms caches up.
+    for round in 0..=MOST {
+        for (number, times) in times.iter_mut().enumerate() {
+            let took = stopped.launch(number)?;
+            if round > 0 {
+                times.push(took);
+            }
+        }
+        if round >= LEAST && start.elapsed() > BUDGET {
+            break;
+        }
+    }
+    Ok(times.into_iter().map(median).collect())
+}
+
+/// The median time of all launches in a row.
+pub(super) fn whole(stopped: &mut Inspection<'_>) -> Result<Duration, Error> {
+    let count = stopped.program().steps().len();
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    for round in 0..MOST {
+        let start = Instant::now();
+        for number in 0..count {
+            stopped.launch(number)?;
+        }
+        times.push(start.elapsed());
+        if round >= LEAST && begin.elapsed() > BUDGET {
+            break;
+        }
+    }
+    Ok(median(times))
+}
+
+/// The middle one.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}

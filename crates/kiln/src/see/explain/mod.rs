@@ -1,0 +1,325 @@
+//! One account of a compiled function: graphs with the user's lines, kernels with their ops, bytes and measured times, memory,
+//! what was not fused and why, guards, breaks, recompiles and where the first call's time went. As text (`Display`) and as
+//! one HTML page that needs nothing else ([`Explanation::to_html`]).
+
+mod html;
+mod measure;
+mod memory;
+mod source;
+mod text;
+
+pub use measure::{Machine, machine};
+
+use crate::compile::{CompiledGraph, view};
+use crate::{Error, Result, Tensor};
+use kiln_ir::{Graph, NodeId, Source, Symbol};
+use kiln_kernels::kernel::KernelBody;
+use kiln_kernels::schedule::Role;
+use kiln_runtime::InputView;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What there is to know about a compiled function or graph. `Display` is a report for the terminal.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// What it is called.
+    pub name: String,
+    /// The machine it was measured on.
+    pub machine: Machine,
+    /// Its graphs, in the order they ran.
+    pub segments: Vec<Segment>,
+    /// Where the function could not be one graph.
+    pub breaks: Vec<Break>,
+    /// The programs there are, each with what arguments have to be, a line a guard.
+    pub programs: Vec<Vec<String>>,
+    /// Why it was compiled again, in the order it was.
+    pub recompiles: Vec<String>,
+    /// What else was reported meanwhile: fallbacks, slow paths, cache hits and misses.
+    pub remarks: Vec<String>,
+    /// The parts of the first call, in order.
+    pub first_call: Vec<(String, Duration)>,
+    /// How long a call takes once everything is there: the median.
+    pub call: Option<Duration>,
+}
+
+/// A place where a graph ends because of what the function does.
+#[derive(Debug, Clone)]
+pub struct Break {
+    /// What the function does there.
+    pub what: String,
+    /// What the user can do about it.
+    pub fix: String,
+    /// The user's line.
+    pub at: Source,
+}
+
+/// One graph with its program.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    /// Where it runs.
+    pub target: String,
+    /// What each input is, in words.
+    pub inputs: Vec<String>,
+    /// The graph as it was captured.
+    pub captured: Graph,
+    /// The passes that changed it, each with the number of nodes after it.
+    pub passes: Vec<(String, usize)>,
+    /// The graph that was cut into kernels. Nodes below are nodes of this one.
+    pub graph: Graph,
+    /// Its launches, in order.
+    pub kernels: Vec<Kernel>,
+    /// Its memory.
+    pub buffers: Vec<Memory>,
+    /// Bytes of the arena that temporaries share.
+    pub arena_bytes: usize,
+    /// Bytes that temporaries would take without sharing.
+    pub temp_bytes: usize,
+    /// What was not fused and why.
+    pub apart: Vec<Apart>,
+    /// How long a run of the whole program takes: the median.
+    pub run: Duration,
+    /// How long the passes, the schedule and the code took when it was made, and how many kernels had to be compiled.
+    pub made: Made,
+}
+
+/// Where the time went when a program was made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Made {
+    /// Graph to graph.
+    pub passes: Duration,
+    /// Graph to kernels.
+    pub schedule: Duration,
+    /// Kernels to code, or finding it.
+    pub code: Duration,
+    /// Kernels whose code was not there yet.
+    pub compiled: usize,
+}
+
+/// One launch.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// A short name of its ops.
+    pub label: String,
+    /// "pointwise", "reduction", "matmul", "attention" or "routine".
+    pub kind: &'static str,
+    /// The graph's nodes in it.
+    pub nodes: Vec<NodeId>,
+    /// The buffers it uses, by number.
+    pub args: Vec<usize>,
+    /// Bytes read at the least.
+    pub read: u64,
+    /// Bytes written at the least.
+    pub written: u64,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// How long it takes: the median of several runs on the live inputs.
+    pub time: Duration,
+    /// Bytes of machine code of its own.
+    pub code_bytes: usize,
+    /// The kernel's text.
+    pub text: String,
+    /// The backend's form of it.
+    pub intermediate: Option<String>,
+    /// Its machine code.
+    pub assembly: Option<String>,
+    /// An earlier launch of the same kernel.
+    pub same_as: Option<usize>,
+}
+
+/// A buffer of a program.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    /// Its name in the schedule.
+    pub name: String,
+    /// Element type and count.
+    pub ty: String,
+    /// Bytes.
+    pub bytes: usize,
+    /// Its place in the arena, for temporaries.
+    pub offset: Option<usize>,
+    /// The first and last launch that use it.
+    pub life: Option<(usize, usize)>,
+}
+
+/// Two nodes that did not become one kernel.
+#[derive(Debug, Clone)]
+pub struct Apart {
+    /// Whose value goes through memory.
+    pub producer: NodeId,
+    /// Who reads it.
+    pub consumer: NodeId,
+    /// Why.
+    pub reason: String,
+    /// Bytes that go through memory because of it.
+    pub bytes: Option<u64>,
+}
+
+impl Kernel {
+    /// Bytes a second, in GB/s.
+    pub fn bandwidth(&self) -> f64 {
+        per_nanosecond(self.read.saturating_add(self.written), self.time)
+    }
+
+    /// Operations a second, in billions.
+    pub fn throughput(&self) -> f64 {
+        per_nanosecond(self.flops, self.time)
+    }
+}
+
+fn per_nanosecond(amount: u64, time: Duration) -> f64 {
+    let nanos = time.as_nanos();
+    if nanos == 0 { 0.0 } else { amount as f64 / nanos as f64 }
+}
+
+impl Segment {
+    /// The measured time of all kernels.
+    pub fn kernel_time(&self) -> Duration {
+        self.kernels.iter().map(|kernel| kernel.time).sum()
+    }
+
+    /// The user's lines of a kernel, each once, in the order of its nodes.
+    pub fn lines_of(&self, kernel: &Kernel) -> Vec<Source> {
+        let mut lines: Vec<Source> = Vec::new();
+        for &id in &kernel.nodes {
+            let source = &self.graph.node(id).source;
+            if !source.is_unknown() && !lines.contains(source) {
+                lines.push(source.clone());
+            }
+        }
+        lines
+    }
+}
+
+impl CompiledGraph {
+    /// Explains the graph and measures its kernels on these inputs, which are left as they are.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor, ir::Graph};
+    /// let graph = Graph::parse("graph(%0: f32[64, 256]) {
+    ///   %1: f32[64, 256] = exp %0
+    ///   %2: f32[64, 256] = mul %1, %0
+    ///   return %2
+    /// }").unwrap();
+    /// let compiled = kiln::compile_graph(&graph, &[])?;
+    /// let explanation = compiled.explain(&[Tensor::randn([64, 256], DType::F32, Device::Cpu)?])?;
+    /// assert_eq!(explanation.segments[0].kernels.len(), 1);
+    /// assert!(explanation.to_string().contains("exp_mul"));
+    /// assert!(explanation.to_html().starts_with("<!doctype html>"));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn explain(&self, inputs: &[Tensor]) -> Result<Explanation> {
+        let at = Source::caller();
+        let segment = self.segment(inputs, Vec::new(), &at)?;
+        let Made { passes, schedule, code, .. } = segment.made;
+        let first_call =
+            vec![("passes".to_owned(), passes), ("schedule".to_owned(), schedule), ("code".to_owned(), code)];
+        let name = match self.options().name.as_ref() {
+            "" => "graph".to_owned(),
+            name => name.to_owned(),
+        };
+        Ok(Explanation {
+            name,
+            machine: machine(),
+            call: Some(segment.run),
+            segments: vec![segment],
+            breaks: Vec::new(),
+            programs: Vec::new(),
+            recompiles: Vec::new(),
+            remarks: Vec::new(),
+            first_call,
+        })
+    }
+
+    /// Explains the graph as one of several; `names` say what its inputs are.
+    pub(crate) fn segment(&self, inputs: &[Tensor], names: Vec<String>, at: &Source) -> Result<Segment> {
+        let failed = |cause| Error::Runtime { op: "explain".into(), cause: Box::new(cause), at: at.clone() };
+        let mut passes = Vec::new();
+        let graph = self.options().optimise(self.graph().clone(), at, &mut |pass, graph| {
+            passes.push((pass.to_owned(), graph.nodes().len()));
+        })?;
+        let program = self.program();
+        let schedule = program.schedule();
+        let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
+        let mut stopped = program.inspect(&views).map_err(failed)?;
+        let times = measure::kernels(&mut stopped).map_err(failed)?;
+        let run = measure::whole(&mut stopped).map_err(failed)?;
+        let size = |symbol: Symbol| stopped.size(symbol);
+        let mut kernels: Vec<Kernel> = Vec::with_capacity(schedule.steps.len());
+        for (number, (step, planned)) in program.steps().iter().zip(&schedule.steps).enumerate() {
+            let work = schedule.work(planned, &size).unwrap_or_default();
+            let same_as = schedule.steps[..number].iter().position(|s| Arc::ptr_eq(&s.kernel, &planned.kernel));
+            kernels.push(Kernel {
+                label: step.label().to_owned(),
+                kind: kind(&planned.kernel.body),
+                nodes: step.nodes().to_vec(),
+                args: planned.args.iter().map(|arg| arg.index()).collect(),
+                read: work.read,
+                written: work.written,
+                flops: work.flops,
+                time: times[number],
+                code_bytes: step.code().code_bytes(),
+                text: step.kernel().to_string(),
+                intermediate: step.code().intermediate(),
+                assembly: step.code().disassembly(),
+                same_as,
+            });
+        }
+        let plan = kiln_kernels::plan(schedule, &size).unwrap_or_default();
+        let buffers = schedule.buffers.iter().enumerate().map(|(index, decl)| {
+            let uses = |kernel: &Kernel| kernel.args.contains(&index);
+            Memory {
+                name: schedule.buffer_name(index),
+                ty: format!("{}[{}]", decl.dtype, decl.elements),
+                bytes: plan.bytes.get(index).copied().unwrap_or(0),
+                offset: plan.offsets.get(index).copied().flatten().filter(|_| decl.role == Role::Temp),
+                life: kernels.iter().position(uses).zip(kernels.iter().rposition(uses)),
+            }
+        });
+        let buffers = buffers.collect();
+        let bytes = |id: NodeId| {
+            let ty = graph.ty(id);
+            let elements = usize::try_from(ty.elements().eval(&size)?).ok()?;
+            ty.dtype.bytes_for(elements).map(|n| n as u64)
+        };
+        let apart = schedule.notes.iter().map(|note| Apart {
+            producer: note.producer,
+            consumer: note.consumer,
+            reason: note.reason.to_string(),
+            bytes: bytes(note.producer),
+        });
+        let apart = apart.collect();
+        let made = program.times();
+        let names =
+            if names.is_empty() { (0..inputs.len()).map(|number| format!("input {number}")).collect() } else { names };
+        Ok(Segment {
+            target: program.backend().target(),
+            inputs: names,
+            captured: self.graph().clone(),
+            passes,
+            kernels,
+            buffers,
+            arena_bytes: plan.arena_bytes,
+            temp_bytes: plan.temp_bytes,
+            apart,
+            run,
+            made: Made {
+                passes: self.passes_took(),
+                schedule: made.schedule,
+                code: made.code,
+                compiled: made.compiled,
+            },
+            graph,
+        })
+    }
+}
+
+fn kind(body: &KernelBody) -> &'static str {
+    match body {
+        KernelBody::Loop(body) if body.stages.iter().any(|stage| !stage.reductions.is_empty()) => "reduction",
+        KernelBody::Loop(_) => "pointwise",
+        KernelBody::Matmul(_) => "matmul",
+        KernelBody::Attention(_) => "attention",
+        KernelBody::Routine(_) => "routine",
+    }
+}
