@@ -105,6 +105,7 @@ pub use nn::{compile_module, compile_module_with};
 pub use pointwise::Argument;
 pub use product::{Conv, Pool};
 pub use random::{Generator, manual_seed};
+pub use see::explain;
 pub use shape::{Axes, Shape, Size};
 pub use tensor::Tensor;
 pub use var::Var;

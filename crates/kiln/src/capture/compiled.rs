@@ -83,8 +83,13 @@ pub struct Compiled<F, A, R> {
     compiles: AtomicU64,
     fallbacks: AtomicU64,
     branches: AtomicU64,
+    /// Why there is more than one program, the oldest first.
+    recompiles: Mutex<Vec<String>>,
     arguments: PhantomData<fn(&A)>,
 }
+
+/// Reasons for recompiling that are kept.
+const REASONS_KEPT: usize = 64;
 
 /// A program with its guards.
 struct Entry<R> {
@@ -200,6 +205,7 @@ where
             compiles: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
             branches: AtomicU64::new(0),
+            recompiles: Mutex::default(),
             arguments: PhantomData,
         }
     }
@@ -403,7 +409,7 @@ where
             let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
             if path.len() < STOPS_KEPT {
                 let root = Node::join(path.clone(), rest.clone());
-                self.keep(Entry::new(exact_guards(leaves), root, None, None));
+                self.keep(Entry::new(exact_guards(leaves), root, None, None), at);
             }
             return Ok(Made::Rest((rest, slots, path)));
         }
@@ -454,7 +460,7 @@ where
         let mut stops = whole.path.clone();
         stops.extend((!segment.draft.is_empty()).then(|| Stop::Segment(Arc::new(segment))));
         let root = Node::chain(stops, Node::Return(whole.returned.clone()));
-        Ok(self.keep(Entry::new(guards, root, Some(whole), range)))
+        Ok(self.keep(Entry::new(guards, root, Some(whole), range), at))
     }
 
     /// A graph for this capture and that of an earlier program for other sizes.
@@ -521,15 +527,55 @@ where
     /// Says why there is one more program.
     fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
         if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            event::emit(Category::Recompiles, || Event::Recompile {
-                guard: self.reason(leaves),
-                fix: String::new(),
-                at: at.clone(),
-            });
+            let event = Event::Recompile { guard: self.reason(leaves), fix: self.advice(leaves), at: at.clone() };
+            let mut recompiles = self.recompiles.lock().unwrap_or_else(PoisonError::into_inner);
+            if recompiles.len() >= REASONS_KEPT {
+                recompiles.remove(0);
+            }
+            recompiles.push(event.to_string());
+            drop(recompiles);
+            event::emit(Category::Recompiles, || event);
         }
     }
 
-    fn keep(&self, entry: Entry<R>) -> Arc<Entry<R>> {
+    /// What the user can do about a guard that fails.
+    fn advice(&self, leaves: &[Leaf<'_>]) -> String {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let latest = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed));
+        let failed = latest.and_then(|latest| {
+            let failed = guard::check(&latest.guards, leaves, &mut vec![0; latest.symbols()]).err()??;
+            Some((latest.guards.get(failed)?, leaves.get(failed)?))
+        });
+        let is_static = self.options().dynamic == Dynamic::Static;
+        let text = match failed {
+            Some((guard, leaf @ Leaf::Tensor(_))) if guard.is_alike(leaf) && is_static => {
+                "with Dynamic::Automatic a size that changes becomes a symbol"
+            }
+            Some((guard, leaf @ Leaf::Tensor(_))) if !guard.is_alike(leaf) => {
+                "one program is enough if it is made alike before the call (`to_dtype`, `contiguous`)"
+            }
+            Some((_, Leaf::Int(_) | Leaf::Float(_))) => "a number that changes often is better a tensor",
+            _ => "",
+        };
+        text.to_owned()
+    }
+
+    /// Says what a new program is for.
+    fn announce(&self, entry: &Entry<R>, at: &Source) {
+        let guards = || -> Vec<String> { entry.guards.iter().map(Guard::to_string).collect() };
+        event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
+        entry.root.visit(&mut |node| {
+            if let Node::Stop { stop: Stop::Segment(segment), .. } = node
+                && let Some(Kind::Compiled(code)) = segment.code.ready().map(|code| &code.kind)
+                && code.dumped().is_some()
+            {
+                code.add_to_dump("guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
+            }
+        });
+    }
+
+    fn keep(&self, entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
+        self.announce(&entry, at);
         let entry = Arc::new(entry);
         self.touch(&entry);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
@@ -623,6 +669,11 @@ impl<F, A, R> Compiled<F, A, R> {
             fallbacks: read(&self.fallbacks),
             branches: read(&self.branches),
         }
+    }
+
+    /// Why there is more than one program, the oldest reason first.
+    pub fn recompiles(&self) -> Vec<String> {
+        self.recompiles.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The programs there are, in the order they were made.

@@ -11,6 +11,9 @@ use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// The way out of a break.
+pub(super) const BREAK_FIX: &str = "the graph ends there and another begins; `where_` instead of `if` keeps one";
+
 /// The running half of a capture.
 pub(super) struct Driver {
     workshop: Arc<Workshop>,
@@ -128,7 +131,7 @@ impl Driver {
         if let Question::Elements { what, at, .. } = &question {
             event::emit(Category::Breaks, || Event::GraphBreak {
                 what: (*what).to_owned(),
-                fix: "the graph ends there and another begins; `where_` instead of `if` keeps one".to_owned(),
+                fix: BREAK_FIX.to_owned(),
                 at: at.clone(),
             });
         }

@@ -3,6 +3,7 @@
 
 use super::code::{self, Code, Kind};
 use crate::autograd::{Rule, tape};
+use crate::see::witness;
 use crate::var::Locked;
 use crate::{Device, Generator, Result, Tensor, Var};
 use kiln_ir::{Dim, Graph, Source, Symbol};
@@ -212,6 +213,32 @@ impl Segment {
         }
     }
 
+    /// Shows the segment and its inputs to whoever watches the call.
+    #[cold]
+    fn witness<'a>(&self, inputs: impl Iterator<Item = &'a Tensor>) {
+        if !self.draft.updates.is_empty() || !self.draft.sets.is_empty() {
+            witness::see_effect();
+        }
+        if !self.draft.computes() {
+            return;
+        }
+        let inputs: Vec<Tensor> = inputs.map(Tensor::detached).collect();
+        let names = self.draft.from.iter().map(|from| from.to_string()).collect();
+        match self.code.ready().map(|code| &code.kind) {
+            Some(Kind::Compiled(code)) => witness::see_segment(code.clone(), inputs, names),
+            // The packed program takes other inputs; the graph itself is shown as it is.
+            Some(Kind::Frozen(_)) => {
+                let layouts: Vec<_> = inputs.iter().map(Into::into).collect();
+                let fixed = at_sizes(&self.draft.graph, &inputs.iter().collect::<Vec<_>>());
+                if let Ok(code) = fixed.and_then(|graph| crate::compile_graph(&graph, &layouts)) {
+                    witness::see_segment(Arc::new(code), inputs, names);
+                }
+                witness::see_frozen();
+            }
+            None => witness::see_eager(),
+        }
+    }
+
     fn run_pure(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
         let versions = self.versions();
         let mut fresh = Vec::new();
@@ -228,6 +255,9 @@ impl Segment {
                 From::Var(_) | From::Gradient(_) | From::Key(..) => next.next(),
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
+        }
+        if witness::is_watching() {
+            self.witness(inputs.iter().copied());
         }
         let mut outputs = Vec::new();
         if self.draft.computes() {
@@ -292,6 +322,9 @@ impl Segment {
             locks.push((*input, lock));
         }
         let kept: Vec<Tensor> = draft.kept.iter().map(|&input| inputs[input].clone()).collect();
+        if witness::is_watching() {
+            self.witness(inputs.iter());
+        }
         let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
         let outcome = self.code.run_updating(&draft.graph, &updates, &mut inputs, &versions, at);
         for (input, mut lock) in locks {

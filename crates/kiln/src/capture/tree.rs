@@ -13,6 +13,7 @@ use super::bundle::Bundle;
 use super::recording::Place;
 use super::segment::{From, Segment};
 use super::{Setting, same_elements};
+use crate::see::witness;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 use std::any::Any;
@@ -232,6 +233,10 @@ impl<'a> Walk<'a> {
             Stop::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             Stop::Question(..) => Ok(()),
             Stop::Outside { run, from, at } => {
+                if witness::is_watching() {
+                    witness::see_break("calls a part that is disabled", "", at);
+                    witness::see_effect();
+                }
                 let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
                 let produced = run(&inputs)?;
                 self.slots.extend(produced.tensors);
@@ -256,7 +261,12 @@ impl<'a> Walk<'a> {
     /// The answer to a question now.
     pub(super) fn answer(&self, question: &Question, at: &Source) -> Result<Answer> {
         Ok(match question {
-            Question::Elements { of, .. } => self.tensor(of, at)?.bytes_at(at)?.into(),
+            Question::Elements { of, what, at: line } => {
+                if witness::is_watching() {
+                    witness::see_break(what, super::driver::BREAK_FIX, line);
+                }
+                self.tensor(of, at)?.bytes_at(at)?.into()
+            }
             Question::Setting(setting) => setting.peek().to_le_bytes().into(),
             Question::HasGradient(var) => [var.has_grad() as u8].into(),
             Question::Outside => self.outside.as_slice().into(),

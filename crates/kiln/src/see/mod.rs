@@ -14,8 +14,9 @@ pub mod bisect;
 pub(crate) mod dump;
 pub mod explain;
 pub mod verify;
+pub(crate) mod witness;
 
 pub use bisect::{BisectReport, bisect_passes};
 pub use dump::dump;
-pub use explain::Explanation;
+pub use explain::{Explanation, explain};
 pub use verify::{VerifyReport, verify_program};

@@ -47,14 +47,14 @@ impl Explanation {
             out,
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{name} · Kiln</title>\n\
-             <style>\n{}</style>\n</head>\n<body>\n<main>\n",
+             <style>\n{}</style>\n</head>\n<body>\n<main>",
             include_str!("page.css")
         );
         let target = self.segments.first().map_or(String::new(), |segment| format!(" on {}", segment.target));
         let _ = write!(
             out,
             "<header><div><h1>{name}</h1><p class=\"soft\">{}{} · {} · copies at {:.1} GB/s</p></div>\
-             <button id=\"theme\" type=\"button\">light / dark</button></header>\n",
+             <button id=\"theme\" type=\"button\">light / dark</button></header>",
             escape(&self.summary()),
             escape(&target),
             plural(self.machine.threads, "thread"),
@@ -112,7 +112,7 @@ impl Explanation {
             let fix = if broken.fix.is_empty() { String::new() } else { format!("; {}", escape(&broken.fix)) };
             let _ = write!(
                 out,
-                "<div class=\"notice\"><b>Graph break</b> at <code>{}</code>: the function {}{fix}</div>\n",
+                "<div class=\"notice\"><b>Graph break</b> at <code>{}</code>: the function {}{fix}</div>",
                 escape(&broken.at.to_string()),
                 escape(&broken.what)
             );
@@ -196,13 +196,13 @@ impl Explanation {
             );
             let _ = write!(key, "<span><i class=\"hue\" style=\"--h:{hue}\"></i>{what} <b>{}</b></span>", Time(*took));
         }
-        let _ = write!(out, "</div><div class=\"key\">{key}</div>\n");
+        let _ = write!(out, "</div><div class=\"key\">{key}</div>");
     }
 
     fn segment(&self, out: &mut String, number: usize, segment: &Segment) {
         let _ = write!(
             out,
-            "<section class=\"graph\" id=\"g{number}\"><h2>Graph {number}<small>{} captured, {} after the passes, {}, {} a run</small></h2>\n",
+            "<section class=\"graph\" id=\"g{number}\"><h2>Graph {number}<small>{} captured, {} after the passes, {}, {} a run</small></h2>",
             plural(segment.captured.nodes().len(), "node"),
             segment.graph.nodes().len(),
             plural(segment.kernels.len(), "kernel"),
@@ -233,7 +233,7 @@ impl Explanation {
             let _ = write!(
                 out,
                 "<h3>Memory <small>an arena of {} for {} of temporaries; launches to the right, places upwards</small></h3>\
-                 <div class=\"panel pad\">{picture}</div>\n",
+                 <div class=\"panel pad\">{picture}</div>",
                 Bytes(segment.arena_bytes as u64),
                 Bytes(segment.temp_bytes as u64)
             );
@@ -294,7 +294,7 @@ impl Explanation {
             }
             let _ = write!(
                 out,
-                "<td class=\"l soft\" title=\"{}\">{}</td></tr>\n",
+                "<td class=\"l soft\" title=\"{}\">{}</td></tr>",
                 escape(&lines.join(", ")),
                 escape(&shown)
             );
@@ -478,7 +478,7 @@ fn apart(out: &mut String, graph: usize, segment: &Segment) {
         let bytes = apart.bytes.unwrap_or(0);
         let _ = write!(
             out,
-            "<tr{} tabindex=\"0\">{}{}{}<td class=\"l wrap\">{}</td></tr>\n",
+            "<tr{} tabindex=\"0\">{}{}{}<td class=\"l wrap\">{}</td></tr>",
             data(graph, &kernels),
             node(apart.producer),
             node(apart.consumer),
@@ -533,6 +533,6 @@ fn passes(out: &mut String, segment: &Segment) {
     let text = escape(segment.captured.to_string().trim_end());
     let _ = write!(
         out,
-        "</div><details><summary>the graph as it was captured</summary><pre>{text}</pre></details></div>\n"
+        "</div><details><summary>the graph as it was captured</summary><pre>{text}</pre></details></div>"
     );
 }

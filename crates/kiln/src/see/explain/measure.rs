@@ -53,42 +53,29 @@ fn copy_bandwidth(threads: usize) -> f64 {
     2.0 * BYTES as f64 / best.as_nanos().max(1) as f64
 }
 
-/// The median time of each launch of a program, all of them run in order again and again.
-pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<Vec<Duration>, Error> {
+/// The median time of each launch of a program, all of them run in order again and again, and the median of a whole round.
+pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<(Vec<Duration>, Duration), Error> {
     let count = stopped.program().steps().len();
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); count];
+    let mut rounds = Vec::new();
     let start = Instant::now();
     // The first round warms caches up.
     for round in 0..=MOST {
+        let begin = Instant::now();
         for (number, times) in times.iter_mut().enumerate() {
             let took = stopped.launch(number)?;
             if round > 0 {
                 times.push(took);
             }
         }
+        if round > 0 {
+            rounds.push(begin.elapsed());
+        }
         if round >= LEAST && start.elapsed() > BUDGET {
             break;
         }
     }
-    Ok(times.into_iter().map(median).collect())
-}
-
-/// The median time of all launches in a row.
-pub(super) fn whole(stopped: &mut Inspection<'_>) -> Result<Duration, Error> {
-    let count = stopped.program().steps().len();
-    let mut times = Vec::new();
-    let begin = Instant::now();
-    for round in 0..MOST {
-        let start = Instant::now();
-        for number in 0..count {
-            stopped.launch(number)?;
-        }
-        times.push(start.elapsed());
-        if round >= LEAST && begin.elapsed() > BUDGET {
-            break;
-        }
-    }
-    Ok(median(times))
+    Ok((times.into_iter().map(median).collect(), median(rounds)))
 }
 
 /// The middle one.

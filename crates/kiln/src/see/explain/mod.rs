@@ -2,12 +2,14 @@
 //! what was not fused and why, guards, breaks, recompiles and where the first call's time went. As text (`Display`) and as
 //! one HTML page that needs nothing else ([`Explanation::to_html`]).
 
+mod function;
 mod html;
 mod measure;
 mod memory;
 mod source;
 mod text;
 
+pub use function::explain;
 pub use measure::{Machine, machine};
 
 use crate::compile::{CompiledGraph, view};
@@ -242,8 +244,7 @@ impl CompiledGraph {
         let schedule = program.schedule();
         let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
         let mut stopped = program.inspect(&views).map_err(failed)?;
-        let times = measure::kernels(&mut stopped).map_err(failed)?;
-        let run = measure::whole(&mut stopped).map_err(failed)?;
+        let (times, run) = measure::kernels(&mut stopped).map_err(failed)?;
         let size = |symbol: Symbol| stopped.size(symbol);
         let mut kernels: Vec<Kernel> = Vec::with_capacity(schedule.steps.len());
         for (number, (step, planned)) in program.steps().iter().zip(&schedule.steps).enumerate() {

@@ -88,7 +88,9 @@ impl VerifyReport {
 impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.kernels.iter().map(|k| k.label.len()).max().unwrap_or(0).clamp(6, 48);
-        writeln!(f, "{} kernels against the interpreter, in {:.1?}", self.kernels.len(), self.took)?;
+        let count = self.kernels.len();
+        let kernels = if count == 1 { "kernel" } else { "kernels" };
+        writeln!(f, "{count} {kernels} against the interpreter, in {:.1?}", self.took)?;
         writeln!(
             f,
             "{:>4}  {:width$}  {:>10}  {:>8}  {:>8}  {:>8}  verdict",

@@ -1,0 +1,164 @@
+//! Explaining a compiled function: a call is watched, and each graph it ran is explained on the inputs it had.
+
+use super::measure::median;
+use super::{Explanation, Segment, machine};
+use crate::capture::{Bundle, Compiled, compile};
+use crate::see::verify::VerifyReport;
+use crate::see::witness::{self, SeenSegment};
+use crate::{Error, Result};
+use kiln_ir::Source;
+use kiln_runtime::event::{self, Category, Event};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Calls are repeated for about this long, and at most so often.
+const BUDGET: Duration = Duration::from_millis(100);
+const MOST: usize = 200;
+
+/// Compiles a function, calls it and explains what became of it: graphs, kernels with measured times, memory, breaks, guards.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// let softmax = |x: &Tensor| x.mul(0.5)?.softmax(-1);
+/// let explanation = kiln::explain(&softmax, &Tensor::randn([32, 256], DType::F32, Device::Cpu)?)?;
+/// assert_eq!(explanation.segments.len(), 1);
+/// println!("{explanation}");
+/// let page: String = explanation.to_html();
+/// # assert!(page.contains("</html>"));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[track_caller]
+pub fn explain<F, A, R>(f: &F, arguments: &A) -> Result<Explanation>
+where
+    F: Fn(&A) -> Result<R>,
+    A: Bundle,
+    R: Bundle,
+{
+    let at = Source::caller();
+    let compiled = compile(|arguments: &A| f(arguments));
+    compiled.explain_at(name::<F>(), arguments, &at)
+}
+
+/// The name of a function's type, without what does not tell.
+fn name<F>() -> String {
+    let name = std::any::type_name::<F>();
+    let plain = name.split('<').next().unwrap_or(name).trim_end_matches("::{{closure}}");
+    plain.trim_start_matches('&').to_owned()
+}
+
+impl<F, A, R> Compiled<F, A, R>
+where
+    A: Bundle,
+    R: Bundle,
+{
+    /// Calls the function with these arguments and explains what ran: graphs with lines, kernels with measured times, memory,
+    /// breaks, guards, and why it was compiled again so far. A function that changes nothing is called several times, to
+    /// measure a call; one that updates variables once.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let fast = kiln::compile(|x: &Tensor| x.exp()?.sum(-1));
+    /// let explanation = fast.explain(&Tensor::ones([8, 100], DType::F32, Device::Cpu)?)?;
+    /// assert_eq!((explanation.segments.len(), explanation.programs.len()), (1, 1));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn explain(&self, arguments: &A) -> Result<Explanation> {
+        self.explain_at(name::<F>(), arguments, &Source::caller())
+    }
+
+    fn explain_at(&self, name: String, arguments: &A, at: &Source) -> Result<Explanation> {
+        let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let (into, own) = (heard.clone(), std::thread::current().id());
+        let categories = [Category::Recompiles, Category::Perf, Category::Cache];
+        let listening = event::listen(&categories, move |event| {
+            if std::thread::current().id() == own {
+                into.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
+            }
+        });
+        let before = self.stats();
+        let start = Instant::now();
+        let (outcome, seen) = witness::watch(|| self.call(arguments));
+        let first = start.elapsed();
+        drop(listening);
+        outcome?;
+        let after = self.stats();
+        let is_new = after.compiles > before.compiles || after.branches > before.branches;
+        let mut segments = Vec::with_capacity(seen.segments.len());
+        for SeenSegment { code, inputs, names } in &seen.segments {
+            segments.push(code.segment(inputs, names.clone(), at)?);
+        }
+        let call = if seen.effects { None } else { Some(self.time(arguments)?) };
+        let mut remarks: Vec<String> = Vec::new();
+        for event in heard.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let said = event.to_string();
+            if event.category() != Category::Recompiles && !remarks.contains(&said) {
+                remarks.push(said);
+            }
+        }
+        if seen.eager > 0 {
+            remarks.push(format!("{} graphs ran an operation at a time: their code is not there yet", seen.eager));
+        }
+        if seen.frozen > 0 {
+            remarks.push(
+                "with freeze, weights are prepared and packed once; kernels are shown and measured without".to_owned(),
+            );
+        }
+        if seen.segments.is_empty() && seen.eager == 0 {
+            remarks.push("nothing ran that was captured".to_owned());
+        }
+        Ok(Explanation {
+            name,
+            machine: machine(),
+            first_call: first_call(&segments, is_new.then_some(first)),
+            segments,
+            breaks: seen.breaks,
+            programs: self.programs().into_iter().map(|program| program.guards).collect(),
+            recompiles: self.recompiles(),
+            remarks,
+            call,
+        })
+    }
+
+    /// The median time of a call.
+    fn time(&self, arguments: &A) -> Result<Duration> {
+        let (mut times, begin) = (Vec::new(), Instant::now());
+        while times.len() < MOST && (times.len() < 3 || begin.elapsed() < BUDGET) {
+            let start = Instant::now();
+            self.call(arguments)?;
+            times.push(start.elapsed());
+        }
+        Ok(median(times))
+    }
+
+    /// Calls the function with these arguments and holds every kernel that ran against the interpreter, on the inputs it
+    /// had: a report for each graph.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let fast = kiln::compile(|x: &Tensor| x.exp()?.softmax(-1));
+    /// let reports = fast.verify(&Tensor::ones([4, 100], DType::F32, Device::Cpu)?)?;
+    /// assert!(reports.len() == 1 && reports[0].is_right(), "{}", reports[0]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn verify(&self, arguments: &A) -> Result<Vec<VerifyReport>> {
+        let (outcome, seen) = witness::watch(|| self.call(arguments));
+        outcome?;
+        seen.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_, Error>>()
+    }
+}
+
+/// The parts of making the programs of a call; with the time of the whole call, also what is left for capturing.
+fn first_call(segments: &[Segment], whole: Option<Duration>) -> Vec<(String, Duration)> {
+    let sum = |part: fn(&Segment) -> Duration| segments.iter().map(part).sum::<Duration>();
+    let (passes, schedule, code) = (sum(|s| s.made.passes), sum(|s| s.made.schedule), sum(|s| s.made.code));
+    let mut parts = vec![("passes".to_owned(), passes), ("schedule".to_owned(), schedule), ("code".to_owned(), code)];
+    if let Some(whole) = whole {
+        let run = sum(|s| s.run);
+        let rest = whole.saturating_sub(passes + schedule + code + run);
+        parts.insert(0, ("capture".to_owned(), rest));
+        parts.push(("run".to_owned(), run));
+    }
+    parts
+}
