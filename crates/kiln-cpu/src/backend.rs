@@ -3,10 +3,12 @@
 use crate::attention::Attention;
 use crate::features::Isa;
 use crate::half_bytes::HalfBytes;
-use crate::loops::LoopKernel;
+use crate::loops::{Build, LoopKernel};
 use crate::lower::Options;
 use crate::matmul::{Matmul, packing};
 use crate::routine::Routine;
+use crate::saved::Piece;
+use kiln_ir::codec::{from_bytes, to_bytes};
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Packing, RawBuffer, Variant};
 use std::sync::Arc;
@@ -52,6 +54,23 @@ impl CpuBackend {
         self.isa
     }
 
+    /// Code for a kernel, of which some may be ready.
+    fn build(&self, kernel: &Kernel, ready: &[Piece]) -> Result<Arc<dyn Executable>, Error> {
+        if let Some(bytewise) = HalfBytes::bytewise(kernel) {
+            return Ok(Arc::new(HalfBytes::new(kernel, self.build(&bytewise, ready)?)));
+        }
+        let build = Build { isa: self.isa, options: self.options, ready };
+        match &kernel.body {
+            KernelBody::Loop(body) => {
+                let made = build.compile(kernel, body);
+                Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?))
+            }
+            KernelBody::Matmul(body) => Ok(Arc::new(Matmul::new(build, kernel, body, &self.target())?)),
+            KernelBody::Attention(body) => Ok(Arc::new(Attention::new(self.isa, kernel, body, &self.target())?)),
+            KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
+        }
+    }
+
     fn error(&self, reason: String) -> Error {
         Error::Compile { target: self.target(), reason }
     }
@@ -72,20 +91,7 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        if let Some(bytewise) = HalfBytes::bytewise(kernel) {
-            return Ok(Arc::new(HalfBytes::new(kernel, self.compile(&bytewise)?)));
-        }
-        match &kernel.body {
-            KernelBody::Loop(body) => {
-                let made = LoopKernel::compile(kernel, body, self.isa, self.options);
-                Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?))
-            }
-            KernelBody::Matmul(body) => {
-                Ok(Arc::new(Matmul::new(self.isa, self.options, kernel, body, &self.target())?))
-            }
-            KernelBody::Attention(body) => Ok(Arc::new(Attention::new(self.isa, kernel, body, &self.target())?)),
-            KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
-        }
+        self.build(kernel, &[])
     }
 
     fn packing(&self, kernel: &Kernel, buffer: usize) -> Option<Packing> {
@@ -110,11 +116,28 @@ impl Backend for CpuBackend {
         match (&kernel.body, &variant.packed[..]) {
             (_, []) if variant.choices.is_empty() => self.compile(kernel),
             (KernelBody::Matmul(body), [(buffer, _)]) if variant.choices.is_empty() => {
-                Ok(Arc::new(Matmul::packed(self.isa, self.options, kernel, body, *buffer, &self.target())?))
+                let build = Build { isa: self.isa, options: self.options, ready: &[] };
+                Ok(Arc::new(Matmul::packed(build, kernel, body, *buffer, &self.target())?))
             }
             _ => Err(self.error(format!("there is no variant {variant}"))),
         }
     }
+
+    fn fingerprint(&self) -> String {
+        let crates = [kiln_ir::FINGERPRINT, kiln_kernels::FINGERPRINT, kiln_runtime::FINGERPRINT, crate::FINGERPRINT];
+        let (target, features, options) = (self.target(), crate::features::detect(), self.options);
+        format!("{target} {} {features:?} {options:?} {}", std::env::consts::ARCH, crates.join(" "))
+    }
+
+    fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+        // What runs on this machine is asked for by the key; code for another is not even looked at.
+        let ready: Vec<Piece> = from_bytes(saved).ok()?;
+        self.build(kernel, &ready).ok()
+    }
+}
+
+fn saved(pieces: Vec<Piece>) -> Option<Vec<u8>> {
+    (!pieces.is_empty()).then(|| to_bytes(&pieces))
 }
 
 impl Executable for LoopKernel {
@@ -129,6 +152,10 @@ impl Executable for LoopKernel {
 
     fn intermediate(&self) -> Option<String> {
         self.vector_ir()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        saved(self.to_piece().into_iter().collect())
     }
 
     fn code_bytes(&self) -> usize {
@@ -155,6 +182,10 @@ impl Executable for Matmul {
 
     fn intermediate(&self) -> Option<String> {
         self.describe(LoopKernel::vector_ir)
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        saved(self.pieces())
     }
 
     fn code_bytes(&self) -> usize {

@@ -72,6 +72,10 @@ impl Executable for HalfBytes {
         self.inner.intermediate()
     }
 
+    fn save(&self) -> Option<Vec<u8>> {
+        self.inner.save()
+    }
+
     fn code_bytes(&self) -> usize {
         self.inner.code_bytes()
     }

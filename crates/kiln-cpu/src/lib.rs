@@ -26,7 +26,11 @@ pub mod pool;
 pub mod portable;
 pub mod regalloc;
 pub mod routine;
+pub mod saved;
 mod short;
 pub mod vir;
 
 pub use backend::CpuBackend;
+
+/// The version of this crate and a digest of its sources: part of every key of the disk cache.
+pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

@@ -1,14 +1,15 @@
 //! Loop kernels made ready to launch: code (or the portable executor), and the cut of a launch into pieces for the pool.
 
-use crate::emit::emit;
+use crate::emit::{Call, Emitted, emit};
 use crate::features::Isa;
 use crate::gemm::Scratch;
 use crate::lower::{LowerError, Lowered, Options, Split, lower, split, without_row};
 use crate::memory::{Code, CodeArena, MemoryError};
 use crate::pool;
 use crate::portable::Portable;
+use crate::saved::Piece;
 use crate::short::Short;
-use crate::vir::{Context, Function, IndexRecord};
+use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Kernel, KernelBody, LoopBody};
 use kiln_runtime::{LaunchError, RawBuffer};
@@ -37,8 +38,62 @@ const MOST_PARTS: i64 = 64;
 type Entry = unsafe extern "C" fn(*const Context, i64, i64);
 
 enum Engine {
-    Code(Code),
+    Code { code: Code, calls: Vec<Call> },
     Portable(Portable),
+}
+
+/// What code is made for, and what is known to have been made for it before.
+#[derive(Clone, Copy)]
+pub struct Build<'a> {
+    /// The target.
+    pub isa: Isa,
+    /// Choices.
+    pub options: Options,
+    /// Code that need not be made again.
+    pub ready: &'a [Piece],
+}
+
+impl Build<'_> {
+    /// The code of a loop nest: that which is ready, or new code.
+    pub fn compile(&self, kernel: &Kernel, body: &LoopBody) -> Result<LoopKernel, CompileError> {
+        if !self.ready.is_empty() {
+            let content = Piece::content_of(kernel, body, self.isa, self.options);
+            let ready = self.ready.iter().find(|piece| piece.content == content);
+            if let Some((piece, emitted)) = ready.and_then(|piece| Some((piece, piece.emitted()?))) {
+                let engine = Engine::install(&emitted)?;
+                let shape = Shape {
+                    units: piece.units.clone(),
+                    row: piece.row.clone(),
+                    scratch: piece.scratch.clone(),
+                    cost: piece.cost,
+                    unit_is_lane: piece.unit_is_lane,
+                };
+                return Ok(LoopKernel::new(kernel, body, self.isa, self.options, engine, shape));
+            }
+        }
+        LoopKernel::compile(kernel, body, self.isa, self.options)
+    }
+}
+
+impl Engine {
+    fn install(emitted: &Emitted) -> Result<Engine, MemoryError> {
+        let code = if emitted.calls.is_empty() {
+            CodeArena::global().install(&emitted.bytes)?
+        } else {
+            CodeArena::global().install(&emitted.linked())?
+        };
+        Ok(Engine::Code { code, calls: emitted.calls.clone() })
+    }
+}
+
+/// How a launch is cut up.
+struct Shape {
+    units: Dim,
+    row: Dim,
+    scratch: Dim,
+    /// Rough cost of a unit and row point, in units of 1/16 ns.
+    cost: u64,
+    unit_is_lane: bool,
 }
 
 /// A compiled loop kernel.
@@ -48,12 +103,7 @@ pub struct LoopKernel {
     isa: Isa,
     options: Options,
     engine: Engine,
-    units: Dim,
-    row: Dim,
-    scratch: Dim,
-    /// Rough cost of a unit and row point, in units of 1/16 ns.
-    cost: u64,
-    unit_is_lane: bool,
+    shape: Shape,
     /// What runs when the row has no points; made when first needed.
     rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
     /// What runs when few units have long rows; made when first needed, `None` where it cannot be.
@@ -81,28 +131,41 @@ impl LoopKernel {
         let cost = (u64::from(weight.max(1)) * 8).div_ceil(lanes);
         let engine = match isa {
             Isa::Portable => Engine::Portable(Portable::new(function)),
-            _ => Engine::Code(install(&function, isa)?),
+            _ => Engine::install(&emit(&function, isa))?,
         };
-        Ok(LoopKernel {
-            kernel: kernel.clone(),
-            body: body.clone(),
-            isa,
-            options,
-            engine,
-            units,
-            row,
-            scratch,
-            cost,
-            unit_is_lane,
-            rowless: OnceLock::new(),
-            parts: OnceLock::new(),
+        let shape = Shape { units, row, scratch, cost, unit_is_lane };
+        Ok(LoopKernel::new(kernel, body, isa, options, engine, shape))
+    }
+
+    fn new(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options, engine: Engine, shape: Shape) -> LoopKernel {
+        let (kernel, body) = (kernel.clone(), body.clone());
+        LoopKernel { kernel, body, isa, options, engine, shape, rowless: OnceLock::new(), parts: OnceLock::new() }
+    }
+
+    /// The code for another process; `None` without any.
+    pub fn to_piece(&self) -> Option<Piece> {
+        let Engine::Code { calls, .. } = &self.engine else { return None };
+        let mut bytes = self.code().to_vec();
+        for call in calls {
+            bytes[call.at..call.at + 8].fill(0);
+        }
+        let Shape { units, row, scratch, cost, unit_is_lane } = &self.shape;
+        Some(Piece {
+            content: Piece::content_of(&self.kernel, &self.body, self.isa, self.options),
+            bytes: bytes.into(),
+            calls: calls.clone(),
+            units: units.clone(),
+            row: row.clone(),
+            scratch: scratch.clone(),
+            cost: *cost,
+            unit_is_lane: *unit_is_lane,
         })
     }
 
     /// Bytes of machine code; 0 without any.
     pub fn code_bytes(&self) -> usize {
         match &self.engine {
-            Engine::Code(code) => code.len(),
+            Engine::Code { code, .. } => code.len(),
             Engine::Portable(_) => 0,
         }
     }
@@ -111,7 +174,7 @@ impl LoopKernel {
     pub fn code(&self) -> &[u8] {
         match &self.engine {
             // SAFETY: installed code is readable and lives as long as `self`.
-            Engine::Code(code) => unsafe { std::slice::from_raw_parts(code.as_ptr(), code.len()) },
+            Engine::Code { code, .. } => unsafe { std::slice::from_raw_parts(code.as_ptr(), code.len()) },
             Engine::Portable(_) => &[],
         }
     }
@@ -141,7 +204,7 @@ impl LoopKernel {
         if let Some(&value) = sizes.iter().find(|n| **n < 0) {
             return Err(LaunchError::BadSize { value });
         }
-        let (units, row) = (self.eval(&self.units, sizes)?, self.eval(&self.row, sizes)?);
+        let (units, row) = (self.eval(&self.shape.units, sizes)?, self.eval(&self.shape.row, sizes)?);
         if units == 0 {
             return Ok(());
         }
@@ -165,7 +228,7 @@ impl LoopKernel {
                 return done;
             }
         }
-        let scratch = self.eval(&self.scratch, sizes)? as usize;
+        let scratch = self.eval(&self.shape.scratch, sizes)? as usize;
         let pointers: Short<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
         let bad: Mutex<Option<IndexRecord>> = Mutex::new(None);
         let failed: Mutex<Option<usize>> = Mutex::new(None);
@@ -185,7 +248,7 @@ impl LoopKernel {
             piece(0, units);
         } else {
             // Lanes are cut at multiples of 64, so that pieces begin with whole vectors and cache lines.
-            let grain = if self.unit_is_lane { 64 } else { 1 };
+            let grain = if self.shape.unit_is_lane { 64 } else { 1 };
             let blocks = (units + grain - 1) / grain;
             pool::run(pieces as usize, threads, &|n| {
                 let at = |n: i64| ((blocks as i128 * n as i128 / pieces as i128) as i64 * grain).min(units);
@@ -210,7 +273,7 @@ impl LoopKernel {
     /// The context holds what the kernel was compiled for, `sizes` are those it points to, none is 0, and the kernel needs no
     /// more scratch memory than the context has.
     pub unsafe fn call_whole(&self, context: &Context, sizes: &[i64]) {
-        if let Ok(units) = self.eval(&self.units, sizes) {
+        if let Ok(units) = self.eval(&self.shape.units, sizes) {
             // SAFETY: by the caller's promise.
             unsafe { self.call(context, 0, units) }
         }
@@ -222,7 +285,7 @@ impl LoopKernel {
     /// The context holds what the kernel was compiled for, `begin..end` are units, and the row, if any, has points.
     unsafe fn call(&self, context: &Context, begin: i64, end: i64) {
         match &self.engine {
-            Engine::Code(code) => {
+            Engine::Code { code, .. } => {
                 // SAFETY: the code was made for this signature and lives as long as `self`.
                 let entry: Entry = unsafe { std::mem::transmute(code.as_ptr()) };
                 // SAFETY: by the caller's promise.
@@ -286,11 +349,11 @@ impl LoopKernel {
     /// How many pieces a launch is worth: none below some microseconds of work, else a few a thread.
     fn pieces(&self, units: i64, row: i64, threads: usize) -> i64 {
         const WORTH: u64 = 8_000 * 16;
-        let work = (units as u64).saturating_mul(row.max(1) as u64).saturating_mul(self.cost);
+        let work = (units as u64).saturating_mul(row.max(1) as u64).saturating_mul(self.shape.cost);
         if threads < 2 || work < WORTH {
             return 1;
         }
-        let most = if self.unit_is_lane { units / 64 } else { units };
+        let most = if self.shape.unit_is_lane { units / 64 } else { units };
         ((work / (WORTH / 4)) as i64).min(4 * threads as i64).min(most)
     }
 
@@ -335,7 +398,3 @@ struct Shared<'a>(&'a [*mut u8], &'a [i64]);
 
 // SAFETY: the pointers are used under the promise of `launch`, which covers the pool's threads.
 unsafe impl Sync for Shared<'_> {}
-
-fn install(function: &Function, isa: Isa) -> Result<Code, MemoryError> {
-    CodeArena::global().install(&emit(function, isa))
-}

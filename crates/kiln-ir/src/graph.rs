@@ -187,6 +187,14 @@ impl Graph {
         Ok(id)
     }
 
+    /// The same graph with other lines: `line` gives each node's, in order.
+    pub fn map_sources(mut self, line: &mut dyn FnMut(&Source) -> Source) -> Graph {
+        for node in &mut self.nodes {
+            node.source = line(&node.source);
+        }
+        self
+    }
+
     /// The nodes and the results, for passes that rebuild a graph without copying it.
     pub fn into_parts(self) -> (Vec<Node>, Vec<Output>) {
         (self.nodes, self.outputs)

@@ -10,6 +10,7 @@
 //! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer()`] gives.
 
 pub mod build;
+pub mod codec;
 pub mod decompose;
 pub mod dim;
 pub mod dtype;
@@ -44,3 +45,6 @@ pub use op::{
 };
 pub use scalar::Scalar;
 pub use text::{ParseError, ParseErrorKind};
+
+/// The version of this crate and a digest of its sources: part of every key of the disk cache.
+pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

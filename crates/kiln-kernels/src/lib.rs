@@ -15,6 +15,7 @@
 
 mod assemble;
 mod axes;
+mod codec;
 mod cost;
 mod dag;
 mod domain;
@@ -49,3 +50,6 @@ pub use schedule::{
     BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step, Written,
 };
 pub use work::Work;
+
+/// The version of this crate and a digest of its sources: part of every key of the disk cache.
+pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

@@ -160,3 +160,6 @@ pub fn run_options(mut graph: Graph, options: &Options, observe: &mut dyn FnMut(
     }
     Ok(graph)
 }
+
+/// The version of this crate and a digest of its sources: part of every key of the disk cache.
+pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

@@ -47,6 +47,19 @@ pub trait Backend: Send + Sync {
         Err(Error::Compile { target: self.target(), reason: format!("there is no variant {variant}") })
     }
 
+    /// Everything that the code of a kernel depends on besides the kernel: the target, the machine's features that the
+    /// compiler looks at, its options and the build of the compiler itself. Part of every key of the disk cache.
+    fn fingerprint(&self) -> String {
+        format!("{} {}", self.target(), crate::FINGERPRINT)
+    }
+
+    /// The code of `kernel` from what [`Executable::save`] gave to a backend of the same fingerprint, in any process.
+    /// `None` where the bytes do not fit the kernel; it is then compiled.
+    fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+        let _ = (kernel, saved);
+        None
+    }
+
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {
         Ok(())
@@ -70,6 +83,11 @@ pub trait Executable: Send + Sync {
 
     /// The backend's own form of the kernel before it became code, if it has one to show.
     fn intermediate(&self) -> Option<String> {
+        None
+    }
+
+    /// The code in a form that another process can run; `None` where making it from the kernel is as quick.
+    fn save(&self) -> Option<Vec<u8>> {
         None
     }
 

@@ -53,7 +53,18 @@ pub fn stats() -> Stats {
 /// Code for `kernel`, and whether it had to be compiled now. `label` names it in events. A failure is not kept: asking
 /// again tries again.
 pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(Arc<dyn Executable>, bool), Error> {
-    get_variant(backend, kernel, &Variant::default(), label)
+    find(backend, kernel, &Variant::default(), label, None)
+}
+
+/// [`get`], for a kernel whose code may have come from another process: `saved` is what [`Executable::save`] gave there.
+/// Code that was made of it does not count as compiled.
+pub fn get_saved(
+    backend: &dyn Backend,
+    kernel: &Arc<Kernel>,
+    label: &str,
+    saved: Option<&[u8]>,
+) -> Result<(Arc<dyn Executable>, bool), Error> {
+    find(backend, kernel, &Variant::default(), label, saved)
 }
 
 /// [`get`] for one way to run the kernel.
@@ -62,6 +73,16 @@ pub fn get_variant(
     kernel: &Arc<Kernel>,
     variant: &Variant,
     label: &str,
+) -> Result<(Arc<dyn Executable>, bool), Error> {
+    find(backend, kernel, variant, label, None)
+}
+
+fn find(
+    backend: &dyn Backend,
+    kernel: &Arc<Kernel>,
+    variant: &Variant,
+    label: &str,
+    saved: Option<&[u8]>,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
     let mut target = backend.target();
     if !variant.is_default() {
@@ -72,6 +93,11 @@ pub fn get_variant(
     if let Some(code) = &*code {
         HITS.fetch_add(1, Ordering::Relaxed);
         return Ok((code.clone(), false));
+    }
+    if let Some(restored) = saved.and_then(|saved| backend.restore(kernel, saved)) {
+        HITS.fetch_add(1, Ordering::Relaxed);
+        *code = Some(restored.clone());
+        return Ok((restored, false));
     }
     let start = Instant::now();
     let made = backend.compile_variant(kernel, variant)?;

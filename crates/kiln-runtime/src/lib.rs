@@ -31,6 +31,9 @@ pub use device::Device;
 pub use error::{Error, Result};
 pub use host::HostMemory;
 pub use packer::Packer;
-pub use program::{BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program};
+pub use program::{BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program, RestoreError};
 pub use reference::ReferenceBackend;
 pub use variant::{Packing, Variant};
+
+/// The version of this crate and a digest of its sources: part of every key of the disk cache.
+pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

@@ -5,16 +5,18 @@ use crate::sizing::{InputSpec, Sizing, Sizings};
 use crate::{Backend, Buffer, Device, Error, Executable, LaunchError, RawBuffer, Variant, kernel_cache, phase};
 use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
-use kiln_kernels::schedule::{Role, Schedule, Step};
+use kiln_kernels::schedule::{BufferDecl, Role, Schedule, Step};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 mod frame;
 mod inspect;
+mod saved;
 
 use frame::{Frame, Outputs};
 pub use inspect::Inspection;
+pub use saved::RestoreError;
 
 /// A graph compiled for one backend and for inputs of known dtypes, shapes and strides; sizes may be symbolic. Many threads may run it
 /// at once.
@@ -145,17 +147,7 @@ impl Program {
             compiled += fresh as usize;
             steps.push(CompiledStep::new(graph, step, code));
         }
-        let mut constants = Vec::with_capacity(schedule.buffers.len());
-        for decl in &schedule.buffers {
-            constants.push(match &decl.role {
-                Role::Constant(literal) => {
-                    let buffer = backend.allocate(literal.bytes.len())?;
-                    buffer.write_from_host(0, &literal.bytes)?;
-                    Some(buffer)
-                }
-                _ => None,
-            });
-        }
+        let constants = constants(&schedule, &*backend)?;
         let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);
         let inputs: Vec<InputSpec> = graph.inputs().iter().zip(layouts).map(input).collect();
         let output_types: Vec<TensorType> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
@@ -190,6 +182,11 @@ impl Program {
     /// How the graph was cut, with the reasons for what was not fused.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// Reports what was fused and what was not as events, if anybody listens; `graph` is the one after the passes.
+    pub fn report_fusion(&self, graph: &Graph) {
+        report_notes(graph, &self.schedule);
     }
 
     /// How long it took to make it.
@@ -343,10 +340,9 @@ impl Program {
 
 impl CompiledStep {
     fn new(graph: &Graph, step: &Step, code: Arc<dyn Executable>) -> CompiledStep {
-        let nodes = || step.nodes.iter().map(|&id| graph.node(id));
-        let is_indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::Scatter { .. });
-        let indexed = nodes().find(|n| is_indexed(&n.op)).map(|n| (n.op.kind().name(), n.source.clone()));
-        let source = nodes().map(|n| &n.source).find(|s| !s.is_unknown()).cloned().unwrap_or_default();
+        let indexed = indexed_node(graph, step).map(|id| graph.node(id));
+        let indexed = indexed.map(|node| (node.op.kind().name(), node.source.clone()));
+        let source = source_node(graph, step).map(|id| graph.node(id).source.clone()).unwrap_or_default();
         let args = step.args.iter().map(|id| id.index()).collect();
         let (kernel, label, nodes) = (step.kernel.clone(), step.label.clone(), step.nodes.clone());
         let variant = Variant::default();
@@ -361,6 +357,30 @@ impl CompiledStep {
         };
         Error::Launch { op, cause, at }
     }
+}
+
+/// The node whose line a launch has.
+fn source_node(graph: &Graph, step: &Step) -> Option<NodeId> {
+    step.nodes.iter().copied().find(|&id| !graph.node(id).source.is_unknown())
+}
+
+/// The node whose indices a launch checks.
+fn indexed_node(graph: &Graph, step: &Step) -> Option<NodeId> {
+    let is_indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::Scatter { .. });
+    step.nodes.iter().copied().find(|&id| is_indexed(&graph.node(id).op))
+}
+
+/// Memory of a schedule's constants, by buffer.
+fn constants(schedule: &Schedule, backend: &dyn Backend) -> Result<Vec<Option<Buffer>>, Error> {
+    let constant = |decl: &BufferDecl| match &decl.role {
+        Role::Constant(literal) => {
+            let buffer = backend.allocate(literal.bytes.len())?;
+            buffer.write_from_host(0, &literal.bytes)?;
+            Ok(Some(buffer))
+        }
+        _ => Ok(None),
+    };
+    schedule.buffers.iter().map(constant).collect()
 }
 
 pub(crate) fn raw(buffer: &Buffer) -> RawBuffer {

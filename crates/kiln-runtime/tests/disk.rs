@@ -175,3 +175,30 @@ fn many_threads_at_once_see_whole_entries_only() {
     });
     assert_eq!(fs::read_dir(folder.0.join("unfinished")).unwrap().count(), 0);
 }
+
+#[test]
+fn archives_carry_whole_entries_and_nothing_else() {
+    let (here, there) = (Folder::new(), Folder::new());
+    let store = here.store(1 << 20);
+    (0..5).for_each(|n| store.put(Kind::ALL[n % 3], &key(n), &vec![n as u8; 100 * n]));
+    let list = store.list().unwrap();
+    let mut archive = Vec::new();
+    assert_eq!(store.export(&list, &mut archive).unwrap().entries, 5);
+    let target = there.store(1 << 20);
+    for cut in [0, 7, 19, 20, 27, 28, 200, archive.len() - 1] {
+        assert!(target.import_archive(&mut &archive[..cut]).is_err(), "{cut}");
+    }
+    let mut flipped = archive.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let imported = target.import_archive(&mut &flipped[..]).unwrap();
+    assert_eq!((imported.entries, imported.refused), (4, vec![Damage::Digest]));
+    target.clear().unwrap();
+    assert_eq!(target.import_archive(&mut &archive[..]).unwrap().entries, 5);
+    for n in 0..5 {
+        assert_eq!(target.get(Kind::ALL[n % 3], &key(n)), Some(vec![n as u8; 100 * n]));
+    }
+    // A damaged entry is not shipped.
+    fs::write(&list[0].file, b"nonsense").unwrap();
+    let exported = store.export(&list, &mut Vec::new()).unwrap();
+    assert_eq!((exported.entries, exported.left_out), (4, vec![Damage::Foreign]));
+}

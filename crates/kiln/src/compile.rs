@@ -2,14 +2,14 @@
 
 use crate::layout::Layout;
 use crate::see::dump;
-use crate::{Device, Error, Result, Tensor, capture};
+use crate::{Device, Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{InputView, Produced, Program, phase};
+use kiln_runtime::{InputView, Produced, Program};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A graph compiled for one device, with its kernels fused. Calls from many threads are fine.
 pub struct CompiledGraph {
@@ -24,7 +24,7 @@ pub struct CompiledGraph {
 }
 
 /// Choices beyond the defaults for [`CompiledGraph::new`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct CompileOptions {
     /// Where it runs.
     pub device: Device,
@@ -34,6 +34,15 @@ pub struct CompileOptions {
     pub no_passes: bool,
     /// What it is called in dumps and reports.
     pub name: Cow<'static, str>,
+    /// Look for the program in the disk cache, and keep it there.
+    pub disk_cache: bool,
+}
+
+impl Default for CompileOptions {
+    fn default() -> CompileOptions {
+        let (device, schedule, name) = Default::default();
+        CompileOptions { device, schedule, no_passes: false, name, disk_cache: true }
+    }
 }
 
 /// Compiles a graph for inputs that lie in memory as `layouts` say; an empty list means row-major.
@@ -93,12 +102,8 @@ impl CompiledGraph {
         options: &CompileOptions,
         at: &Source,
     ) -> Result<CompiledGraph> {
-        let start = Instant::now();
-        let optimised = phase::timed("passes", || options.optimise(graph.clone(), at, &mut |_, _| {}))?;
-        let passes = start.elapsed();
-        let failed = |cause| Error::Runtime { op: "compile".into(), cause: Box::new(cause), at: at.clone() };
         let backend = crate::backend(options.device);
-        let program = Program::build(&optimised, layouts, backend, &options.schedule).map_err(failed)?;
+        let (program, passes) = program_cache::build(&graph, layouts, backend, options, at)?;
         let mut compiled = CompiledGraph { program, graph, options: options.clone(), passes, dumped: None };
         compiled.dumped = dump::if_asked(&compiled);
         Ok(compiled)

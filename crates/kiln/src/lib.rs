@@ -43,6 +43,7 @@ pub mod opinions;
 pub mod optim;
 mod pointwise;
 pub mod product;
+mod program_cache;
 pub mod promotion;
 pub mod random;
 mod reduce;

@@ -169,6 +169,15 @@ impl Assembler {
         }
     }
 
+    /// `dst = ` an address that is filled in when the code is installed; gives the place of its eight bytes.
+    pub fn mov_address(&mut self, dst: Gpr) -> usize {
+        self.byte(0x48 | dst.0 >> 3);
+        self.byte(0xb8 | dst.0 & 7);
+        let at = self.len();
+        self.bytes(&[0; 8]);
+        at
+    }
+
     /// Loads an integer and extends it with zeros.
     pub fn load(&mut self, dst: Gpr, src: Mem, size: Size) {
         match size {

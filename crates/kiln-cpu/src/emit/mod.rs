@@ -23,8 +23,55 @@ use crate::vir::*;
 /// Scratch areas on the stack, 64 bytes each.
 const WORK_AREAS: i32 = 4;
 
-/// Machine code for a function, position independent.
-pub fn emit(f: &Function, isa: Isa) -> Vec<u8> {
+/// Machine code, position independent but for the addresses of the functions it calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Emitted {
+    /// The code, with zeros where addresses belong.
+    pub bytes: Vec<u8>,
+    /// Where they belong.
+    pub calls: Vec<Call>,
+}
+
+/// A place in code that holds the address of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// The first of eight bytes.
+    pub at: usize,
+    /// Whose address.
+    pub callee: Callee,
+}
+
+/// A function that code calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callee {
+    /// [`ScalarFn::pointer`].
+    Lanes(ScalarFn, Ty),
+    /// [`transpose`] of elements of so many bytes.
+    Transpose(u8),
+}
+
+impl Callee {
+    fn address(self) -> usize {
+        match self {
+            Callee::Lanes(f, ty) => f.pointer(ty) as usize,
+            Callee::Transpose(bytes) => transpose(bytes.into(), true) as usize,
+        }
+    }
+}
+
+impl Emitted {
+    /// The code as it runs in this process.
+    pub fn linked(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for call in &self.calls {
+            bytes[call.at..call.at + 8].copy_from_slice(&(call.callee.address() as u64).to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Machine code for a function.
+pub fn emit(f: &Function, isa: Isa) -> Emitted {
     let avx512 = isa == Isa::Avx512;
     let registers = Registers {
         // rbx, rsi, rdi, r8..r15
@@ -47,10 +94,11 @@ pub fn emit(f: &Function, isa: Isa) -> Vec<u8> {
         later: Vec::new(),
         bf16: avx512 && crate::features::detect().bf16,
         at: 0,
+        calls: Vec::new(),
         alloc,
     };
     e.function();
-    e.asm.finish()
+    Emitted { bytes: e.asm.finish(), calls: e.calls }
 }
 
 /// Bits of each constant, by value.
@@ -124,6 +172,8 @@ struct Emitter<'a> {
     bf16: bool,
     /// The instruction being emitted.
     at: usize,
+    /// Addresses to be filled in.
+    calls: Vec<Call>,
 }
 
 const SAVED: [Gpr; 5] = [Gpr::RBX, Gpr::R12, Gpr::R13, Gpr::R14, Gpr::R15];

@@ -101,9 +101,7 @@ impl Emitter<'_> {
         self.asm.lea(Gpr::RSI, moved(wa));
         self.asm.lea(Gpr::RDX, moved(if b.is_some() { wb } else { wa }));
         self.asm.mov_imm(Gpr::RCX, self.lanes as i64);
-        self.asm.mov_imm(Gpr::RAX, f.pointer(ty) as usize as i64);
-        self.asm.vzeroupper();
-        self.asm.call(Gpr::RAX);
+        self.call_function(Callee::Lanes(f, ty));
         self.restore(&saved, bytes);
         if mask.is_some() {
             self.asm.rm(ops::VMOVUPS, width, self.s0, result);
@@ -168,10 +166,15 @@ impl Emitter<'_> {
             self.asm.load(r, slot, Size::Q);
         }
         self.asm.mov_imm(Gpr::R8, self.lanes as i64);
-        self.asm.mov_imm(Gpr::RAX, transpose(bytes.into(), true) as usize as i64);
+        self.call_function(Callee::Transpose(bytes));
+        self.restore(&saved, pushed);
+    }
+
+    fn call_function(&mut self, callee: Callee) {
+        let at = self.asm.mov_address(Gpr::RAX);
+        self.calls.push(Call { at, callee });
         self.asm.vzeroupper();
         self.asm.call(Gpr::RAX);
-        self.restore(&saved, pushed);
     }
 
     /// One bit a lane of a mask.

@@ -4,10 +4,8 @@
 //! brings. The axis it loops over starts anywhere: its variable becomes `start + i`.
 
 use super::Known;
-use crate::features::Isa;
 use crate::gemm::{Epilogue, RowSource, Tile};
-use crate::loops::LoopKernel;
-use crate::lower::Options;
+use crate::loops::{Build, LoopKernel};
 use crate::short::Short;
 use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
@@ -18,13 +16,6 @@ use kiln_kernels::kernel::{
 use kiln_runtime::{LaunchError, RawBuffer};
 use std::ops::Range;
 use std::sync::Mutex;
-
-/// What code is made for.
-#[derive(Clone, Copy)]
-pub(super) struct Build {
-    pub isa: Isa,
-    pub options: Options,
-}
 
 /// A symbol that no kernel uses: axes are called `i0`, sizes come from users.
 fn private(name: &str) -> Symbol {
@@ -107,7 +98,7 @@ pub(super) struct Maker {
 impl Maker {
     /// `fill(position in fixed, positions in running)` as code.
     pub fn new(
-        build: Build,
+        build: Build<'_>,
         kernel: &Kernel,
         body: &MatmulBody,
         prologue: &Prologue,
@@ -138,7 +129,7 @@ impl Maker {
 
 /// A loop kernel over `grid` with one more buffer than the matmul kernel.
 fn piece(
-    Build { isa, options }: Build,
+    build: Build<'_>,
     kernel: &Kernel,
     dtype: DType,
     access: Access,
@@ -151,7 +142,7 @@ fn piece(
     let stage = Stage { domain: Domain::Point, insts, reductions: vec![] };
     let body = LoopBody { grid, row: vec![], stages: vec![stage], temps: vec![] };
     let kernel = Kernel { buffers, sizes: symbols.to_vec(), body: KernelBody::Loop(body.clone()) };
-    LoopKernel::compile(&kernel, &body, isa, options).map_err(|error| error.to_string())
+    build.compile(&kernel, &body).map_err(|error| error.to_string())
 }
 
 /// The coordinates of a linear position in some axes.
@@ -279,7 +270,7 @@ pub(super) struct Tiles {
 impl Tiles {
     /// The epilogue over `rows × a run of columns`.
     pub fn new(
-        build: Build,
+        build: Build<'_>,
         kernel: &Kernel,
         body: &MatmulBody,
         rows: &[Axis],

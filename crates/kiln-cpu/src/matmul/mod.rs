@@ -14,11 +14,11 @@ mod plain;
 
 use crate::features::Isa;
 use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store};
-use crate::loops::LoopKernel;
-use crate::lower::Options;
+use crate::loops::{Build, LoopKernel};
 use crate::pool;
+use crate::saved::Piece;
 use crate::short::Short;
-use fused::{Build, FusedEpilogue, FusedRows, Maker, Tiles};
+use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
@@ -89,34 +89,31 @@ impl<'a> Sides<'a> {
 
 impl Matmul {
     /// Compiles what is not plain. `target` names the backend in an error.
-    pub fn new(isa: Isa, options: Options, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
-        Matmul::with_right(isa, options, kernel, body, None, target)
+    pub fn new(build: Build<'_>, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
+        Matmul::with_right(build, kernel, body, None, target)
     }
 
     /// The same with the right operand packed as [`packing::packing`] says, in that buffer.
     pub(crate) fn packed(
-        isa: Isa,
-        options: Options,
+        build: Build<'_>,
         kernel: &Kernel,
         body: &MatmulBody,
         buffer: usize,
         target: &str,
     ) -> Result<Matmul, Error> {
         let none = || Error::Compile { target: target.to_owned(), reason: format!("buffer {buffer} has no packing") };
-        let right = packing::RightOperand::of(isa, kernel, body, buffer).ok_or_else(none)?;
-        Matmul::with_right(isa, options, kernel, body, Some(Side::Packed { buffer, panels: right.panels }), target)
+        let right = packing::RightOperand::of(build.isa, kernel, body, buffer).ok_or_else(none)?;
+        Matmul::with_right(build, kernel, body, Some(Side::Packed { buffer, panels: right.panels }), target)
     }
 
     fn with_right(
-        isa: Isa,
-        options: Options,
+        build: Build<'_>,
         kernel: &Kernel,
         body: &MatmulBody,
         packed: Option<Side>,
         target: &str,
     ) -> Result<Matmul, Error> {
         let sides = Sides::of(body);
-        let build = Build { isa, options };
         let failed = |reason: String| Error::Compile { target: target.to_owned(), reason };
         let side = |prologue: &Prologue, rows: &[Axis], columns: &[Axis], by_row: bool| match PlainLoad::of(
             kernel, prologue, rows, columns,
@@ -149,7 +146,7 @@ impl Matmul {
         };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         Ok(Matmul {
-            isa,
+            isa: build.isa,
             acc: body.acc,
             sizes: kernel.sizes.clone(),
             symbols: kernel.sizes.iter().copied().chain(body.batch.iter().map(|axis| axis.var)).collect(),
@@ -167,6 +164,11 @@ impl Matmul {
     /// Bytes of generated code beyond the shared micro-kernels.
     pub fn code_bytes(&self) -> usize {
         self.parts().iter().map(|(_, code)| code.code_bytes()).sum()
+    }
+
+    /// The code that was made for this product alone, for another process.
+    pub fn pieces(&self) -> Vec<Piece> {
+        self.parts().iter().filter_map(|(_, code)| code.to_piece()).collect()
     }
 
     /// What was compiled for this product alone, with what it does.

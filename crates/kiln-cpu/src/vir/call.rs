@@ -124,7 +124,7 @@ impl ScalarFn {
         table!(Exp Exp2 Expm1 Log Log2 Log1p Sin Cos Tan Asin Acos Atan Tanh Erf ErfInv Lgamma Pow Atan2 Rem Div FloorDiv Modulo RoundE4M3 RoundE5M2 EncodeE4M3 EncodeE5M2)
     }
 
-    const ALL: [ScalarFn; 26] = {
+    pub(crate) const ALL: [ScalarFn; 26] = {
         use ScalarFn::*;
         [
             Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Tanh, Erf, ErfInv, Lgamma, Pow, Atan2,

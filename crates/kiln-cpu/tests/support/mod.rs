@@ -2,8 +2,10 @@
 #![allow(dead_code)]
 
 use kiln_cpu::features::Isa;
-use kiln_cpu::loops::LoopKernel;
+use kiln_cpu::loops::{Build, LoopKernel};
 use kiln_cpu::lower::Options;
+use kiln_cpu::saved::Piece;
+use kiln_ir::codec::{from_bytes, to_bytes};
 use kiln_ir::*;
 use kiln_kernels::kernel::*;
 use kiln_kernels::reference::run_kernel;
@@ -229,6 +231,13 @@ pub fn run_on(
 ) -> Result<(), LaunchError> {
     let KernelBody::Loop(body) = &kernel.body else { panic!("a loop kernel") };
     let compiled = LoopKernel::compile(kernel, body, isa, options).unwrap_or_else(|e| panic!("{e}"));
+    // What another process would read from disk is the same code.
+    let ready: Vec<Piece> = compiled.to_piece().into_iter().collect();
+    let ready: Vec<Piece> = from_bytes(&to_bytes(&ready)).unwrap_or_else(|e| panic!("{e}"));
+    let restored = Build { isa, options, ready: &ready }.compile(kernel, body).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(restored.to_piece(), compiled.to_piece());
+    assert_eq!(restored.code(), compiled.code());
+    let compiled = restored;
     let memory: Vec<Guarded> = tensors.iter().map(|t| Guarded::new(t.bytes(), false)).collect();
     let raw: Vec<RawBuffer> =
         memory.iter().zip(tensors.iter()).map(|(m, t)| RawBuffer { ptr: m.at, bytes: t.bytes().len() }).collect();

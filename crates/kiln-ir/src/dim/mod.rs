@@ -15,6 +15,7 @@
 //!   (4096 terms, 32 factors, 64 nested operations) give the [undefined](Dim::undefined) `Dim`, which absorbs everything
 //!   and never evaluates. Nothing here panics or saturates to a wrong number.
 
+mod bytes;
 mod divide;
 mod normal;
 mod parts;

@@ -1,6 +1,7 @@
 //! What an entry is found by: a digest of everything that it depends on, with a readable account of the same.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// The key of an entry: a digest, and in words what went into it. Two keys are equal when their digests are.
 ///
@@ -35,6 +36,12 @@ impl Key {
     /// The digest in hexadecimal: the name of the entry's file.
     pub fn hex(&self) -> String {
         hex(&self.digest)
+    }
+
+    /// The same key with something more for people, that the entry does not depend on.
+    pub fn note(mut self, name: &str, value: &str) -> Key {
+        self.about.push(name, value);
+        self
     }
 
     /// The first letters of [`Key::hex`], for people.
@@ -73,6 +80,14 @@ impl KeyBuilder {
         self
     }
 
+    /// Something that the entry depends on, as it hashes: every field of a type that derives `Hash`, and no address. Of it
+    /// too only a digest is kept as text.
+    pub fn hashed(self, name: &str, value: &impl Hash) -> KeyBuilder {
+        let mut bytes = Bytes(Vec::new());
+        value.hash(&mut bytes);
+        self.content(name, &bytes.0)
+    }
+
     /// Something for people, that the entry does not depend on.
     pub fn note(mut self, name: &str, value: &str) -> KeyBuilder {
         self.about.push(name, value);
@@ -90,6 +105,20 @@ impl KeyBuilder {
             self.hasher.update(&(piece.len() as u64).to_le_bytes());
             self.hasher.update(piece);
         }
+    }
+}
+
+/// Collects what a value feeds to a hash: for values that derive `Hash` no two of a type feed the same.
+struct Bytes(Vec<u8>);
+
+impl Hasher for Bytes {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        // Nobody asks: the bytes are what is wanted.
+        self.0.len() as u64
     }
 }
 

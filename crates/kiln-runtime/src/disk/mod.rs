@@ -12,11 +12,13 @@
 //! an event. The digest tells damage, not malice: who may write to the folder may run code, so it must be trusted.
 
 mod activity;
+mod archive;
 mod entry;
 mod key;
 mod store;
 
 pub use activity::Activity;
+pub use archive::{ArchiveError, Exported, Imported};
 pub use entry::{Damage, Entry};
 pub use key::{About, Key, KeyBuilder};
 pub use store::{DEFAULT_MOST_BYTES, ImportError, Listed, Store};

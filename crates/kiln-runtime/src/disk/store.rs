@@ -77,7 +77,7 @@ impl Store {
     pub fn get(&self, kind: Kind, key: &Key) -> Option<Vec<u8>> {
         let start = Instant::now();
         let file = self.file(kind, &key.hex());
-        match read(&file, self.most_bytes.max(DEFAULT_MOST_BYTES)) {
+        match read(&file, self.most_bytes.max(DEFAULT_MOST_BYTES), true) {
             Ok(entry) if (entry.kind, &entry.key) == (kind, key.digest()) => {
                 STATS.hits.fetch_add(1, Ordering::Relaxed);
                 let bytes = entry.payload.len();
@@ -219,9 +219,9 @@ impl Store {
         Ok(list)
     }
 
-    /// The whole entry of a file in a listing, checked.
+    /// The whole entry of a file in a listing, checked. Does not count as a use.
     pub fn read(&self, listed: &Listed) -> Result<Entry, Damage> {
-        let entry = match read(&listed.file, u64::MAX) {
+        let entry = match read(&listed.file, u64::MAX, false) {
             Ok(entry) => entry,
             Err(Unread::Damaged(damage)) => return Err(damage),
             Err(Unread::Absent) => return Err(Damage::Foreign),
@@ -285,11 +285,11 @@ enum Unread {
     Damaged(Damage),
 }
 
-/// Reads an entry and counts the use.
-fn read(path: &Path, most_bytes: u64) -> Result<Entry, Unread> {
+/// Reads an entry, and counts the use if it is one.
+fn read(path: &Path, most_bytes: u64, is_use: bool) -> Result<Entry, Unread> {
     let damaged = |_: io::Error| Unread::Damaged(Damage::Foreign);
-    let (file, writable) = match open(path, true) {
-        Ok(file) => (file, true),
+    let (file, writable) = match open(path, is_use) {
+        Ok(file) => (file, is_use),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unread::Absent),
         Err(_) => match open(path, false) {
             Ok(file) => (file, false),

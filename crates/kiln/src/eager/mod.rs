@@ -233,7 +233,7 @@ fn compile(
     write: Write<'_>,
     at: &Source,
 ) -> Result<Arc<CompiledGraph>> {
-    let options = CompileOptions { device, name: NAME.into(), ..CompileOptions::default() };
+    let options = CompileOptions { device, name: NAME.into(), disk_cache: false, ..CompileOptions::default() };
     Ok(Arc::new(CompiledGraph::new_at(graph(what, types, write, at)?, &layouts, &options, at)?))
 }
 

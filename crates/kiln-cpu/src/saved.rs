@@ -1,0 +1,71 @@
+//! Generated code outside of the process that generated it. Code is position independent but for the functions it calls, which are
+//! kept by name. Only what is generated for one kernel alone is worth keeping: micro-kernels of products and attention are
+//! shared by all of them, and made in a fraction of a millisecond a process.
+
+use crate::emit::{Call, Callee, Emitted};
+use crate::features::Isa;
+use crate::lower::Options;
+use crate::vir::{ScalarFn, Ty};
+use kiln_ir::codec::{Codec, DecodeError, Reader};
+use kiln_ir::{Dim, codec_enum, codec_struct};
+use kiln_kernels::kernel::{Kernel, LoopBody};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// The code of one loop nest, and how it is launched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// A hash of what it is the code of: a piece is taken for nothing else.
+    pub content: u64,
+    /// The code, with zeros for addresses.
+    pub bytes: Arc<[u8]>,
+    /// Where addresses belong.
+    pub calls: Vec<Call>,
+    /// As [`crate::lower::Lowered`] has them.
+    pub units: Dim,
+    /// Points inside a unit.
+    pub row: Dim,
+    /// Bytes of scratch a thread needs.
+    pub scratch: Dim,
+    /// Rough cost of a unit and row point.
+    pub cost: u64,
+    /// Whether a unit is one lane.
+    pub unit_is_lane: bool,
+}
+
+impl Piece {
+    /// What a piece for this loop nest is told by.
+    pub fn content_of(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (kernel, body, isa, options).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The code; `None` where an address does not lie in it.
+    pub fn emitted(&self) -> Option<Emitted> {
+        let inside = |call: &Call| call.at.checked_add(8).is_some_and(|end| end <= self.bytes.len());
+        let whole = !self.bytes.is_empty() && self.calls.iter().all(inside);
+        whole.then(|| Emitted { bytes: self.bytes.to_vec(), calls: self.calls.clone() })
+    }
+}
+
+codec_struct! {
+    Piece { content, bytes, calls, units, row, scratch, cost, unit_is_lane }
+    Call { at, callee }
+}
+
+codec_enum! {
+    Callee { 0 = Lanes(function, ty), 1 = Transpose(bytes) }
+    Ty { 0 = F32, 1 = F64, 2 = I32, 3 = I64, 4 = Mask, 5 = Int }
+}
+
+impl Codec for ScalarFn {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<ScalarFn, DecodeError> {
+        let number = usize::from(from.byte()?);
+        ScalarFn::ALL.get(number).copied().ok_or_else(|| from.invalid("function"))
+    }
+}

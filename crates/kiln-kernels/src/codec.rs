@@ -1,0 +1,150 @@
+//! Kernels and schedules as bytes, for what is kept between processes; see [`kiln_ir::codec`].
+
+use crate::kernel::{
+    Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Place,
+    Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
+};
+use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Reason, Role, Schedule, Step, Written};
+use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
+use kiln_ir::{codec_enum, codec_struct};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+codec_struct! {
+    Kernel { buffers, sizes, body }
+    BufferArg { dtype, access }
+    Axis { var, size }
+    LoopBody { grid, row, stages, temps }
+    Stage { domain, insts, reductions }
+    Reduction { kind, value, dtype, result }
+    Inst { id, dtype, kind }
+    Place { buffer, offset, indirect }
+    Prologue { insts, value }
+    MatmulBody { batch, m, n, k, lhs, rhs, acc, epilogue }
+    AttentionBody {
+        batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, mask, out, causal, scale,
+    }
+    Strided { buffer, offset, strides }
+    InputLayout { strides, offset }
+    BufferDecl { dtype, elements, role }
+    Written { node, buffer, offset, strides }
+    Note { producer, consumer, reason }
+}
+
+codec_enum! {
+    Access { 0 = Read, 1 = Write, 2 = ReadWrite }
+    KernelBody { 0 = Loop(body), 1 = Matmul(body), 2 = Attention(body), 3 = Routine(body) }
+    Domain { 0 = Point, 1 = Row }
+    ReductionKind { 0 = Reduce(kind), 1 = Arg(kind) }
+    InstKind {
+        0 = Const(value),
+        1 = Index(index),
+        2 = InRange { expr, low, high },
+        3 = Load { place, guard },
+        4 = Store { place, value, guard },
+        5 = LoadTemp(temp),
+        6 = StoreTemp(temp, value),
+        7 = Unary(op, value),
+        8 = Binary(op, x, y),
+        9 = Compare(op, x, y),
+        10 = Select(condition, x, y),
+        11 = Cast(value),
+        12 = Bitcast(value),
+        13 = Round(value, dtype),
+        14 = CheckIndex { value, size },
+        15 = Random { seed, position, stream },
+        16 = Accumulator,
+    }
+    RoutineBody {
+        0 = Scan { shape, axis, kind, reverse, input, output },
+        1 = SortIndices { shape, axis, descending, count, input, output },
+        2 = Scatter { shape, updates_shape, axis, kind, index, updates, output },
+    }
+    Role { 0 = Input(number), 1 = Output(number), 2 = Temp, 3 = Constant(literal) }
+    Reason {
+        0 = OtherElements,
+        1 = OtherSpace,
+        2 = Row,
+        3 = Between,
+        4 = Operand,
+        5 = OneEngine,
+        6 = Parallelism,
+        7 = TooLarge,
+        8 = Off,
+    }
+}
+
+impl Codec for ValueId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<ValueId, DecodeError> {
+        u32::decode(from).map(ValueId)
+    }
+}
+
+impl Codec for BufferId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<BufferId, DecodeError> {
+        u32::decode(from).map(BufferId)
+    }
+}
+
+/// Each kernel once, then the launches with its number: equal layers take little room. What is read refers to nothing that
+/// is not there.
+impl Codec for Schedule {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Schedule { buffers, steps, outputs, notes } = self;
+        let mut numbers: HashMap<&Kernel, usize> = HashMap::new();
+        let mut kernels: Vec<&Kernel> = Vec::new();
+        for step in steps {
+            numbers.entry(&step.kernel).or_insert_with(|| {
+                kernels.push(&step.kernel);
+                kernels.len() - 1
+            });
+        }
+        write_number(kernels.len() as u64, out);
+        kernels.iter().for_each(|kernel| kernel.encode(out));
+        buffers.encode(out);
+        write_number(steps.len() as u64, out);
+        for Step { kernel, args, sizes, nodes, label, writes } in steps {
+            numbers[&**kernel].encode(out);
+            args.encode(out);
+            sizes.encode(out);
+            nodes.encode(out);
+            label.encode(out);
+            writes.encode(out);
+        }
+        outputs.encode(out);
+        notes.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Schedule, DecodeError> {
+        let kernels: Vec<Arc<Kernel>> = Vec::<Kernel>::decode(from)?.into_iter().map(Arc::new).collect();
+        let buffers = Vec::<BufferDecl>::decode(from)?;
+        let is_buffer = |id: &BufferId| id.index() < buffers.len();
+        let mut steps = Vec::new();
+        for _ in 0..from.length()? {
+            let kernel = kernels.get(usize::decode(from)?).ok_or_else(|| from.invalid("kernel"))?.clone();
+            let args = Vec::<BufferId>::decode(from)?;
+            let sizes = Vec::decode(from)?;
+            let nodes = Vec::decode(from)?;
+            let label = String::decode(from)?;
+            let writes = Vec::<Written>::decode(from)?;
+            let fits = args.len() == kernel.buffers.len() && sizes.len() == kernel.sizes.len();
+            if !fits || !args.iter().chain(writes.iter().map(|w| &w.buffer)).all(is_buffer) {
+                return Err(from.invalid("launch"));
+            }
+            steps.push(Step { kernel, args, sizes, nodes, label, writes });
+        }
+        let outputs = Vec::<BufferId>::decode(from)?;
+        if !outputs.iter().all(is_buffer) {
+            return Err(from.invalid("output"));
+        }
+        Ok(Schedule { buffers, steps, outputs, notes: Vec::decode(from)? })
+    }
+}
