@@ -474,7 +474,7 @@ impl Forward<(Tensor, bool)> for Tower {
 
 #[test]
 fn a_compiled_module_stays_the_module_it_is() -> Result<()> {
-    let fast = kiln::compile_module(Tower::new()?);
+    let fast = kiln::compile(Tower::new()?);
     fast.eval();
     let x = Tensor::randn([2, 4], DType::F32, Device::Cpu)?;
     assert!(fast.call(&x)?.allclose(&Forward::<Tensor>::forward(&*fast, &x)?, 1e-5, 1e-6)?);
@@ -501,11 +501,35 @@ fn a_module_is_compiled_for_any_of_its_inputs() -> Result<()> {
     let model = Tower::new()?;
     let x = Tensor::randn([2, 4], DType::F32, Device::Cpu)?;
     let (last, kept): (Tensor, Vec<Tensor>) = model.forward(&(x.clone(), true))?;
-    let fast = kiln::compile_module(model);
+    let fast = kiln::compile(model);
     let (fast_last, fast_kept) = fast.call(&(x.clone(), true))?;
     assert!(fast_last.allclose(&last, 1e-5, 1e-6)?);
     assert_eq!((kept.len(), fast_kept.len()), (4, 4));
     assert!(fast_kept[2].allclose(&kept[2], 1e-5, 1e-6)?);
     assert!(fast.call(&(x, false))?.1.is_empty());
+    Ok(())
+}
+
+fn doubled(x: &Tensor) -> Result<Tensor> {
+    x.add(x)
+}
+
+/// Whatever way a function is written, its types are inferred.
+#[test]
+fn functions_of_all_kinds_are_compiled() -> Result<()> {
+    let x = Tensor::ones(2, DType::F32, Device::Cpu)?;
+    assert_eq!(kiln::compile(doubled).call(&x)?.to_vec::<f32>()?, [2.; 2]);
+    let wrapped = kiln::compile(|x: &Tensor| {
+        let y = doubled(x)?;
+        Ok(y)
+    });
+    assert_eq!(wrapped.call(&x)?.to_vec::<f32>()?, [2.; 2]);
+    let several = kiln::compile(|(x, y, n): &(Tensor, Tensor, f64)| Ok((x.mul(*n)?, y.clone())));
+    assert_eq!(several.call(&(x.clone(), x.clone(), 3.0))?.0.to_vec::<f32>()?, [3.; 2]);
+    let boxed: Box<dyn Fn(&Tensor) -> Result<Tensor>> = Box::new(doubled);
+    assert_eq!(kiln::compile(boxed).call(&x)?.to_vec::<f32>()?, [2.; 2]);
+    let again = kiln::compile(kiln::grad(|x: &Tensor| x.square()?.sum(..)));
+    assert_eq!(again.call(&x)?.to_vec::<f32>()?, [2.; 2]);
+    assert_eq!(kiln::compile(nn::Relu).call(&x)?.to_vec::<f32>()?, [1.; 2]);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
 use super::bundle::{Bundle, Leaf, leaves_of};
+use super::callable::Callable;
 use super::code::Kind;
 use super::driver::Driver;
 use super::faster::{Effects, race};
@@ -159,9 +160,21 @@ type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<Stop>);
 /// assert_eq!((fast.stats().compiles, fast.stats().hits), (1, 1));
 /// # Ok::<(), kiln::Error>(())
 /// ```
-pub fn compile<F, A, R>(f: F) -> Compiled<F, A, R>
+///
+/// A module is compiled by its [`crate::nn::Forward`] and stays the module it is:
+///
+/// ```
+/// use kiln::nn::{Linear, Module};
+/// use kiln::{DType, Device, Tensor};
+/// let fast = kiln::compile(Linear::new(4, 2)?);
+/// assert_eq!(fast.call(&Tensor::ones([3, 4], DType::F32, Device::Cpu)?)?.shape(), [3, 2]);
+/// assert_eq!(fast.weight.shape(), [2, 4]);
+/// assert_eq!(fast.state_dict().into_keys().collect::<Vec<_>>(), ["bias", "weight"]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn compile<F, A, R, Kind>(f: F) -> Compiled<F, A, R>
 where
-    F: Fn(&A) -> Result<R>,
+    F: Callable<A, R, Kind>,
     A: Bundle,
     R: Bundle,
 {
@@ -178,13 +191,13 @@ where
 /// assert!(message.contains("reads a tensor's element"));
 /// # Ok::<(), kiln::Error>(())
 /// ```
-pub fn compile_with<F, A, R>(f: F, options: Options) -> Compiled<F, A, R>
+pub fn compile_with<F, A, R, Kind>(f: F, options: Options) -> Compiled<F, A, R>
 where
-    F: Fn(&A) -> Result<R>,
+    F: Callable<A, R, Kind>,
     A: Bundle,
     R: Bundle,
 {
-    Compiled::new(f, |f, arguments| f(arguments), options)
+    Compiled::new(f, F::apply, options)
 }
 
 impl<F, A, R> Compiled<F, A, R>

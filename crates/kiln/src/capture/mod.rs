@@ -18,6 +18,7 @@
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
 mod bundle;
+mod callable;
 mod code;
 mod compiled;
 mod disable;
@@ -34,6 +35,7 @@ mod tree;
 mod workshop;
 
 pub use bundle::{Bundle, Leaf};
+pub use callable::{Callable, Function, Network};
 pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use disable::{Disabled, disable};
 pub use options::{Dynamic, Mode, Options};

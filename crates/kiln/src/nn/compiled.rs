@@ -4,7 +4,8 @@ use super::{Forward, Module, Part, Visit, VisitMut};
 use crate::Result;
 use crate::capture::{Bundle, Compiled, Options};
 
-/// Compiles a module: what its [`Forward`] does is captured at the first call. See [`crate::compile()`] for what that means.
+/// Compiles a module: what its [`Forward`] does is captured at the first call. [`crate::compile()`] does the same; this one is for
+/// where the type of the input has to be said: `compile_module::<_, Tensor>(module)`.
 ///
 /// The module's fields, parameters and state dict stay reachable under their own names, and it can be a part of another module
 /// as before.
