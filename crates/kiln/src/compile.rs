@@ -174,6 +174,14 @@ impl CompiledGraph {
         self.collect(&views, produced, &inputs).map_err(|e| locate(op, e, at))
     }
 
+    /// As [`CompiledGraph::run_at`], with outputs in the memory of earlier ones that nobody holds any more.
+    pub(crate) fn replay_at(&self, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        let mut produced = Vec::with_capacity(self.program.output_types().len());
+        let shapes = self.program.replay(&views, &mut produced).map_err(|e| locate("call", e, at))?;
+        Ok(tensors(&self.program, produced, &shapes, &|i| inputs[i].clone()))
+    }
+
     /// Runs a graph that only updates its first input.
     ///
     /// # Safety
@@ -185,12 +193,12 @@ impl CompiledGraph {
     }
 
     fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
-        self.update_in(&mut inputs, at)
+        self.update_in(&mut inputs, false, at)
     }
 
     /// Runs a graph that updates inputs. Of each of these there is a new tensor afterwards where it could not be written in
     /// place.
-    pub(crate) fn update_in(&self, inputs: &mut [Tensor], at: &Source) -> Result<Vec<Tensor>> {
+    pub(crate) fn update_in(&self, inputs: &mut [Tensor], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(Tensor::is_traced) {
             return Err(capture::break_at("runs a compiled graph", at));
         }
@@ -208,9 +216,16 @@ impl CompiledGraph {
             }
         }
         let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
-        // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
-        let produced = unsafe { self.program.run_updating(&views, &[]) }.map_err(|e| locate("run", e, at))?;
-        self.collect(&views, produced, &|i| inputs[i].clone()).map_err(|e| locate("run", e, at))
+        let failed = |e| locate("run", e, at);
+        if recycle {
+            let mut produced = Vec::with_capacity(self.program.output_types().len());
+            // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
+            let shapes = unsafe { self.program.replay_updating(&views, &mut produced) }.map_err(failed)?;
+            return Ok(tensors(&self.program, produced, &shapes, &|i| inputs[i].clone()));
+        }
+        // SAFETY: as above.
+        let produced = unsafe { self.program.run_updating(&views, &[]) }.map_err(failed)?;
+        self.collect(&views, produced, &|i| inputs[i].clone()).map_err(failed)
     }
 
     /// Tensors over the outputs.
@@ -221,13 +236,23 @@ impl CompiledGraph {
         input: &dyn Fn(usize) -> Tensor,
     ) -> Result<Vec<Tensor>, kiln_runtime::Error> {
         let shapes = self.program.output_shapes(views)?;
-        let types = self.program.output_types();
-        let tensor = |((produced, shape), ty): ((Produced, Vec<usize>), &kiln_ir::TensorType)| match produced {
-            Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype),
-            Produced::Input(i) => input(i),
-        };
-        Ok(produced.into_iter().zip(shapes).zip(types).map(tensor).collect())
+        Ok(tensors(&self.program, produced, &shapes, input))
     }
+}
+
+/// Tensors over what a program produced.
+fn tensors(
+    program: &Program,
+    produced: Vec<Produced>,
+    shapes: &[Vec<usize>],
+    input: &dyn Fn(usize) -> Tensor,
+) -> Vec<Tensor> {
+    let types = program.output_types();
+    let tensor = |((produced, shape), ty): ((Produced, &Vec<usize>), &kiln_ir::TensorType)| match produced {
+        Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape.clone()), ty.dtype),
+        Produced::Input(i) => input(i),
+    };
+    produced.into_iter().zip(shapes).zip(types).map(tensor).collect()
 }
 
 pub(crate) fn view(tensor: &Tensor) -> InputView<'_> {

@@ -277,7 +277,7 @@ pub enum Error {
     },
     /// The captured function does what a graph cannot: read elements, for instance.
     #[error(
-        "compile: the function {what}, which ends the graph, at {at}; keep to tensors there (`where_` instead of `if`), or compile without `fullgraph`"
+        "compile: the function {what}, which ends the graph, at {at}; keep to tensors there (`where_` or `kiln::cond` instead of `if`), or compile without `fullgraph`"
     )]
     GraphBreak {
         /// What it does.
@@ -355,6 +355,14 @@ pub enum Error {
     )]
     NotAFunction {
         /// The line where it differs.
+        at: Source,
+    },
+    /// The two sides of a `cond` cannot be selected from.
+    #[error("cond: {what}, at {at}")]
+    Cond {
+        /// Why.
+        what: &'static str,
+        /// The user's line.
         at: Source,
     },
     /// A kernel does not agree with the reference interpreter.

@@ -11,7 +11,7 @@ fn every_example_runs() {
         .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     names.sort();
-    assert!(names.len() >= 7, "{names:?}");
+    assert!(names.len() >= 12, "{names:?}");
     // Examples lie next to the folder that this test was built into.
     let built = std::env::current_exe().unwrap();
     let target = built.parent().and_then(Path::parent).unwrap().join("examples");

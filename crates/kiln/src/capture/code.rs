@@ -25,6 +25,8 @@ pub(super) struct Ready {
     /// Done before the first run, with its inputs.
     checked: OnceLock<()>,
     verify: bool,
+    /// Whether launches are resolved once and outputs recycled.
+    replay: bool,
 }
 
 pub(super) enum Kind {
@@ -34,7 +36,7 @@ pub(super) enum Kind {
 
 impl Ready {
     pub(super) fn new(kind: Kind, options: &Options) -> Ready {
-        Ready { kind, checked: OnceLock::new(), verify: options.verify }
+        Ready { kind, checked: OnceLock::new(), verify: options.verify, replay: options.mode.replays() }
     }
 
     /// What runs at every call.
@@ -99,6 +101,7 @@ impl Code {
         };
         ready.prepare(graph, inputs, at)?;
         match &ready.kind {
+            Kind::Compiled(code) if ready.replay => code.replay_at(inputs, at),
             Kind::Compiled(code) => code.run_at("call", inputs, at),
             Kind::Frozen(code) => code.run_at(inputs, versions, at),
         }
@@ -123,7 +126,7 @@ impl Code {
         };
         ready.prepare(graph, &inputs.iter().collect::<Vec<_>>(), at)?;
         match &ready.kind {
-            Kind::Compiled(code) => code.update_in(inputs, at),
+            Kind::Compiled(code) => code.update_in(inputs, ready.replay, at),
             Kind::Frozen(code) => code.update_in(updates, inputs, versions, at),
         }
     }

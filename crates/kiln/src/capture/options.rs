@@ -54,6 +54,11 @@ impl Mode {
     pub fn named(name: &str) -> Option<Mode> {
         Mode::ALL.into_iter().find(|mode| mode.name() == name)
     }
+
+    /// Whether launches are resolved once.
+    pub(super) fn replays(self) -> bool {
+        matches!(self, Mode::MaxAutotune | Mode::ReduceOverhead)
+    }
 }
 
 /// Choices beyond the defaults for [`crate::compile_with`].

@@ -27,6 +27,8 @@ pub(super) struct Recording {
     /// Settings read so far, with what was read.
     pub(super) settings: Vec<(Setting, u64)>,
     pub(super) broken: Option<Break>,
+    /// How often variables were changed.
+    changes: u64,
 }
 
 /// What a function did that a graph cannot say.
@@ -92,6 +94,7 @@ impl Recording {
             slots: 0,
             settings: Vec::new(),
             broken: None,
+            changes: 0,
         }
     }
 
@@ -209,6 +212,7 @@ impl Recording {
         let cell = self.cell(var, false);
         self.cells[cell].now = Some(value);
         self.cells[cell].is_changed = true;
+        self.changes += 1;
         Ok(())
     }
 
@@ -233,7 +237,13 @@ impl Recording {
         let cell = self.cell(var, true);
         self.cells[cell].now = value;
         self.cells[cell].is_changed = true;
+        self.changes += 1;
         Ok(())
+    }
+
+    /// How often variables were changed so far.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether this segment has met the gradient of a variable.
