@@ -23,6 +23,15 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
+/// Escaped text in which what stands between backticks is code.
+fn with_code(text: &str) -> String {
+    let part = |(number, part): (usize, &str)| match number % 2 {
+        0 => escape(part),
+        _ => format!("<code>{}</code>", escape(part)),
+    };
+    text.split('`').enumerate().map(part).collect()
+}
+
 /// The colour of a kernel: neighbours are far apart.
 pub(super) fn hue(kernel: usize) -> u32 {
     ((kernel as f64 * 137.508 + 22.0) % 360.0) as u32
@@ -101,7 +110,7 @@ impl Explanation {
         );
         tile(Bytes(arena as u64).to_string(), format!("arena, {} unshared", Bytes(unshared as u64)));
         if !self.first_call.is_empty() {
-            tile(Time(first).to_string(), "to compile".to_owned());
+            tile(Time(first).to_string(), "the first call".to_owned());
         }
         out.push_str("</div>\n");
     }
@@ -109,7 +118,7 @@ impl Explanation {
     /// Breaks, and what catches the eye in the figures.
     fn notices(&self, out: &mut String) {
         for broken in &self.breaks {
-            let fix = if broken.fix.is_empty() { String::new() } else { format!("; {}", escape(&broken.fix)) };
+            let fix = if broken.fix.is_empty() { String::new() } else { format!("; {}", with_code(&broken.fix)) };
             let _ = write!(
                 out,
                 "<div class=\"notice\"><b>Graph break</b> at <code>{}</code>: the function {}{fix}</div>",
@@ -284,7 +293,12 @@ impl Explanation {
             } else {
                 ""
             };
-            let _ = write!(out, "<td data-v=\"{copy}\"{low}>{:.0}%</td>", 100.0 * copy);
+            if copy > 1.2 {
+                let about = "faster than memory is copied: what it reads or writes is in a cache";
+                let _ = write!(out, "<td data-v=\"{copy}\" class=\"soft\" title=\"{about}\">cache</td>");
+            } else {
+                let _ = write!(out, "<td data-v=\"{copy}\"{low}>{:.0}%</td>", 100.0 * copy);
+            }
             out.push_str(&cell(kernel.throughput(), format!("{:.1}", kernel.throughput())));
             let lines: Vec<String> = segment.lines_of(kernel).iter().map(short).collect();
             let more = lines.len().saturating_sub(3);
@@ -319,7 +333,7 @@ impl Explanation {
 fn items(out: &mut String, texts: &[String]) {
     out.push_str("<div class=\"panel\"><ul class=\"plain\">");
     for text in texts {
-        let _ = write!(out, "<li><code>{}</code></li>", escape(text));
+        let _ = write!(out, "<li>{}</li>", with_code(text));
     }
     out.push_str("</ul></div>\n");
 }
@@ -363,8 +377,7 @@ fn sources(out: &mut String, graph: usize, segment: &Segment) {
             }
             for (line, text) in run {
                 let is = |source: &Source| source.line == *line && source.file == excerpt.file;
-                let kernels =
-                    those(segment, |kernel| kernel.nodes.iter().any(|&id| is(&segment.graph.node(id).source)));
+                let kernels = those(segment, |kernel| segment.lines_of(kernel).iter().any(is));
                 let dim = if all().any(is) { "" } else { " dim" };
                 let _ = write!(
                     out,
@@ -531,8 +544,6 @@ fn passes(out: &mut String, segment: &Segment) {
         let _ = write!(out, "<i>→</i><span>{} {nodes}</span>", escape(pass));
     }
     let text = escape(segment.captured.to_string().trim_end());
-    let _ = write!(
-        out,
-        "</div><details><summary>the graph as it was captured</summary><pre>{text}</pre></details></div>"
-    );
+    let _ =
+        write!(out, "</div><details><summary>the graph as it was captured</summary><pre>{text}</pre></details></div>");
 }

@@ -14,7 +14,7 @@ pub use measure::{Machine, machine};
 
 use crate::compile::{CompiledGraph, view};
 use crate::{Error, Result, Tensor};
-use kiln_ir::{Graph, NodeId, Source, Symbol};
+use kiln_ir::{Graph, NodeId, Op, Source, Symbol};
 use kiln_kernels::kernel::KernelBody;
 use kiln_kernels::schedule::Role;
 use kiln_runtime::InputView;
@@ -179,13 +179,15 @@ impl Segment {
         self.kernels.iter().map(|kernel| kernel.time).sum()
     }
 
-    /// The user's lines of a kernel, each once, in the order of its nodes.
+    /// The user's lines of a kernel, each once, in the order of its nodes. Constants, which equal ones of other lines may stand
+    /// for, have none.
     pub fn lines_of(&self, kernel: &Kernel) -> Vec<Source> {
         let mut lines: Vec<Source> = Vec::new();
         for &id in &kernel.nodes {
-            let source = &self.graph.node(id).source;
-            if !source.is_unknown() && !lines.contains(source) {
-                lines.push(source.clone());
+            let node = self.graph.node(id);
+            let constant = matches!(node.op, Op::Full { .. } | Op::Constant(_));
+            if !constant && !node.source.is_unknown() && !lines.contains(&node.source) {
+                lines.push(node.source.clone());
             }
         }
         lines
