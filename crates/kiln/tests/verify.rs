@@ -1,6 +1,6 @@
 //! `verify` and `bisect`: right programs are found right, and a wrong kernel, a wrong memory plan and a wrong pass are named.
 
-use kiln::ir::{BinaryOp, DType, Graph, Op, Source, TensorType};
+use kiln::ir::{BinaryOp, DType, Graph, Op, Source, TensorType, generate};
 use kiln::runtime::{Backend, Buffer, Device, Executable, InputView, LaunchError, Program, RawBuffer};
 use kiln::see::bisect::{Stage, bisect_passes, bisect_stages};
 use kiln::see::verify::{Blame, Verdict, verify_program};
@@ -134,6 +134,7 @@ fn a_kernel_of_wrong_code_is_named_and_blamed() {
         let bad = report.kernels.iter().filter(|k| k.verdict.is_wrong()).count();
         assert_eq!(bad, 1, "kernels after it had true inputs: {report}");
         let text = report.to_string();
+        println!("{text}");
         let said = format!("kernel {broken} ({}) is the first that is wrong", wrong.label);
         assert!(text.contains(&said) && text.contains("machine code is wrong"), "{text}");
     }
@@ -226,6 +227,23 @@ fn memory_that_is_overwritten_too_early_is_found() {
     assert_eq!((clobbered.writer, clobbered.reader), (0, 2), "{report}");
     assert!(!report.is_right() && report.first_wrong().is_none(), "{report}");
     assert!(report.fault().unwrap().contains("the memory plan is wrong"), "{report}");
+}
+
+#[test]
+fn right_kernels_of_random_graphs_are_found_right() {
+    let options = generate::Options::default();
+    for seed in 7_000_000..7_000_150 {
+        let graph = generate::graph(seed, &options);
+        let host = generate::inputs(&graph, seed);
+        let inputs: Vec<Tensor> = host
+            .iter()
+            .map(|t| Tensor::from_bytes(t.bytes(), t.shape().to_vec(), t.dtype(), Device::Cpu).unwrap())
+            .collect();
+        let compiled = compile_graph(&graph, &[]).unwrap();
+        // Some graphs fail on their inputs: an index out of range.
+        let Ok(report) = compiled.verify(&inputs) else { continue };
+        assert!(report.is_right(), "seed {seed}: {report}\n{graph}");
+    }
 }
 
 #[test]
