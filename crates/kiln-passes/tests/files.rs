@@ -38,7 +38,7 @@ fn parse<'a>(file: &Path, text: &'a str) -> Case<'a> {
 fn differentiated(graph: &Graph) -> Result<Graph, DifferentiateError> {
     let inputs = graph.inputs().iter().enumerate();
     let by: Vec<usize> = inputs.filter(|(_, id)| is_differentiable(graph.ty(**id).dtype)).map(|(i, _)| i).collect();
-    differentiate(graph, &[0], &by, &DifferentiateOptions { seeds: Seeds::Inputs })
+    differentiate(graph, &[0], &by, &DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() })
 }
 
 fn run(file: &Path, case: &Case) -> String {

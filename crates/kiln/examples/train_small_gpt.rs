@@ -5,6 +5,7 @@ use kiln::nn::{Embedding, Forward, LayerNorm, Linear, Module, MultiHeadAttention
 use kiln::optim::{AdamW, Optimizer};
 use kiln::{DType, Device, Result, Tensor};
 
+/// Bytes that the model sees at a time.
 pub const CONTEXT: usize = 32;
 const BATCH: usize = 8;
 const TEXT: &[u8] = include_bytes!("../data/sonnets.txt");
@@ -18,6 +19,7 @@ struct Block {
     down: Linear,
 }
 
+/// A decoder over bytes.
 #[derive(Module)]
 pub struct Gpt {
     bytes: Embedding,
@@ -28,6 +30,7 @@ pub struct Gpt {
 }
 
 impl Gpt {
+    /// One with first values.
     pub fn new(width: usize, layers: usize) -> Result<Gpt> {
         let block = |_| {
             let (up, down) = (Linear::new(width, 4 * width)?, Linear::new(4 * width, width)?);

@@ -127,7 +127,7 @@ impl Tensor {
     /// What an operation that changes nothing gives: this tensor, without its tape where nothing is recorded.
     #[inline]
     pub(crate) fn unchanged(&self) -> Tensor {
-        if self.0.tape.is_some() && !crate::autograd::tape::is_enabled() { self.with_tape(None) } else { self.clone() }
+        if self.0.tape.is_some() && !crate::autograd::tape::is_enabled() { self.detach() } else { self.clone() }
     }
 
     /// The value of a function being captured that this tensor stands for.

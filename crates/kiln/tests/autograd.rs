@@ -84,7 +84,12 @@ impl Case {
 
     /// The gradients by the interpreter on the differentiated graph.
     fn by_graph(&self) -> Vec<HostTensor> {
-        let joint = differentiate(&self.graph, &self.of, &self.by, &DifferentiateOptions { seeds: Seeds::Inputs });
+        let joint = differentiate(
+            &self.graph,
+            &self.of,
+            &self.by,
+            &DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() },
+        );
         let all: Vec<HostTensor> = self.inputs.iter().chain(&self.seeds).cloned().collect();
         interpret::run(&joint.unwrap(), &all).unwrap().split_off(self.graph.outputs().len())
     }

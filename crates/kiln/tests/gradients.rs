@@ -28,7 +28,7 @@ fn differentiated(
     if inputs.iter().any(|x| x.elements() == 0) && graph.nodes().iter().any(|n| window(&n.op)) {
         return None;
     }
-    let joint = differentiate(graph, &of, &by, &DifferentiateOptions { seeds: Seeds::Inputs });
+    let joint = differentiate(graph, &of, &by, &DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() });
     let joint = joint.unwrap_or_else(|e| panic!("{e}\n{graph}"));
     let mut random = Random(seed);
     let mut all = inputs.to_vec();

@@ -194,3 +194,64 @@ fn a_small_gpt_learns_the_same_eagerly_and_compiled() -> Result<()> {
     assert_eq!((step.stats().compiles, step.stats().fallbacks, step.programs().len()), (1, 0, 1));
     Ok(())
 }
+
+/// What gradients a function gives by a variable and its argument, called as it is and compiled, at two sizes.
+fn both_ways(f: impl Fn(&Var, &Var, &Tensor) -> Result<Tensor>) -> Result<()> {
+    let run = |compile: bool| -> Result<Vec<Vec<f32>>> {
+        let w = Var::new(&Tensor::new([0.5f32, -0.25, 1.5], Device::Cpu)?).requires_grad(true);
+        let state = Var::new(&Tensor::new([1f32, 2., 3.], Device::Cpu)?);
+        let compiled = kiln::compile_with(|x: &Tensor| f(&w, &state, x), whole());
+        let mut seen = Vec::new();
+        for rows in [2, 4, 5, 3] {
+            let x = Tensor::arange(rows * 3, DType::F32, Device::Cpu)?.reshape([rows, 3])?.sin()?.requires_grad();
+            let y = if compile { compiled.call(&x)? } else { f(&w, &state, &x)? };
+            let loss = y.square()?.sum(..)?;
+            let by = loss.gradients(&[&x])?.get(&x).map_or_else(|| x.zeros_like(), |g| Ok(g.clone()))?;
+            loss.backward()?;
+            seen.push(by.to_vec()?);
+            seen.push(w.grad().map_or(Ok(Vec::new()), |g| g.to_vec())?);
+            seen.push(state.get().to_vec()?);
+            let quiet = kiln::no_grad(|| if compile { compiled.call(&x) } else { f(&w, &state, &x) })?;
+            assert!(!quiet.has_tape());
+        }
+        Ok(seen)
+    };
+    let (eager, compiled) = (run(false)?, run(true)?);
+    for (eager, compiled) in eager.iter().zip(&compiled) {
+        assert_eq!(eager.len(), compiled.len());
+        let near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
+        assert!(eager.iter().zip(compiled).all(near), "{eager:?}, compiled {compiled:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn backward_through_a_compiled_function() -> Result<()> {
+    both_ways(|w, _, x| (x * w.get())?.softmax(-1)?.matmul(&x.t()?)?.tanh())
+}
+
+#[test]
+fn backward_through_a_compiled_function_that_cuts() -> Result<()> {
+    both_ways(|w, _, x| {
+        let scale = kiln::no_grad(|| w.get().exp())?;
+        let first = ((x * w.get().detach())? + scale)?;
+        // The same value with and without its tape.
+        first.mul(first.detach())?.add(x.detach().mul(w.get())?)
+    })
+}
+
+#[test]
+fn backward_through_a_compiled_function_that_updates() -> Result<()> {
+    both_ways(|w, state, x| {
+        let old = state.get();
+        state.mul_assign(0.9)?;
+        state.add_assign(x.mean(0)?.detach().mul(0.1)?)?;
+        // Both the old value and the new one are on the tape.
+        (x * w.get())?.mul(old)?.tanh()?.add(state.get().mul(x)?)
+    })
+}
+
+#[test]
+fn gradients_inside_of_a_compiled_function_whose_argument_wants_them() -> Result<()> {
+    both_ways(|w, _, x| kiln::grad(|x: &Tensor| (x * w.get())?.exp()?.sum(..))(x))
+}

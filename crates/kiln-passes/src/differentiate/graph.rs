@@ -19,6 +19,8 @@ pub enum Seeds {
 pub struct DifferentiateOptions {
     /// Where the cotangents of the outputs come from.
     pub seeds: Seeds,
+    /// Nodes that gradients do not go past: constants as far as they are concerned.
+    pub stops: Vec<NodeId>,
 }
 
 /// Why a graph cannot be differentiated as asked.
@@ -111,8 +113,12 @@ pub fn differentiate(
 ) -> Result<Graph, DifferentiateError> {
     let targets = check_outputs(graph, of)?;
     let sources = check_inputs(graph, with_respect_to)?;
-    let every = dependents(graph, &sources, &vec![false; graph.nodes().len()]);
-    let depends = dependents(graph, &sources, &shift::find(graph, &targets, &every));
+    let mut left_out = vec![false; graph.nodes().len()];
+    options.stops.iter().for_each(|stop| left_out[stop.index()] = true);
+    let every = dependents(graph, &sources, &left_out);
+    let shifts = shift::find(graph, &targets, &every);
+    left_out.iter_mut().zip(shifts).for_each(|(left_out, shift)| *left_out |= shift);
+    let depends = dependents(graph, &sources, &left_out);
     let mut b = GraphBuilder::extend(graph.clone());
     let mut cotangents: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes().len()];
     for (&output, &node) in of.iter().zip(&targets) {

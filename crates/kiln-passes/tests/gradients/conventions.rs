@@ -11,7 +11,8 @@ fn parse(text: &str) -> Graph {
 fn gradients(text: &str, inputs: &[HostTensor]) -> Vec<Vec<f64>> {
     let graph = parse(text);
     let by: Vec<usize> = (0..graph.inputs().len()).filter(|&i| graph.ty(graph.inputs()[i]).dtype.is_float()).collect();
-    let joint = differentiate(&graph, &[0], &by, &DifferentiateOptions { seeds: Seeds::Inputs }).unwrap();
+    let joint =
+        differentiate(&graph, &[0], &by, &DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() }).unwrap();
     let ty = graph.ty(graph.outputs()[0].node);
     let one = kiln_ir::Scalar::float(ty.dtype, 1.0);
     let ones = HostTensor::full(&ty.fixed_shape().unwrap(), one).unwrap();

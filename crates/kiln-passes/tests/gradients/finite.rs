@@ -31,7 +31,7 @@ pub fn joint(
     seed: u64,
 ) -> Result<(Graph, Vec<HostTensor>), String> {
     let (of, by) = sides(graph);
-    let options = DifferentiateOptions { seeds: Seeds::Inputs };
+    let options = DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() };
     let joint = differentiate(graph, &of, &by, &options).map_err(|e| e.to_string())?;
     joint.verify().map_err(|e| e.to_string())?;
     let mut random = Random(seed);

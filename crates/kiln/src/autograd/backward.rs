@@ -140,10 +140,11 @@ fn order(end: &Tape, targets: &Targets<'_>, at: &Source) -> Result<(Vec<Visit>, 
 }
 
 /// A tensor on the tape whose gradients can be asked for as a leaf's, although it has a tape already.
-pub(super) fn alias(tensor: &Tensor, at: &Source) -> Tensor {
-    let same = Op::Reshape { shape: tensor.shape().iter().map(|&n| n.into()).collect() };
+pub(super) fn alias(tensor: &Tensor, at: &Source) -> Result<Tensor> {
+    let same = || Op::Reshape { shape: tensor.ty().shape };
     match tensor.tape() {
-        Some(_) => tape::record_view(same, tensor, tensor.detached(), at),
-        None => tensor.with_tape(Some(Tape { node: Node::leaf(None), result: 0 })),
+        Some(_) if tensor.is_traced() => eager::primitive(&same(), &[tensor], at),
+        Some(_) => Ok(tape::record_view(same(), tensor, tensor.detached(), at)),
+        None => Ok(tensor.with_tape(Some(Tape::start()))),
     }
 }

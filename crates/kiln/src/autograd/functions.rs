@@ -2,7 +2,7 @@
 
 use super::backward::alias;
 use super::tape;
-use crate::capture::Leaf;
+use crate::capture::{self, Leaf};
 use crate::{Bundle, Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
@@ -49,15 +49,23 @@ pub fn value_and_grad<A: Bundle>(f: impl Fn(&A) -> Result<Tensor>) -> impl Fn(&A
 }
 
 fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: &Source) -> Result<(Tensor, A)> {
-    let mut nested = DEPTH.get() > 0;
+    // A captured function may be called with what is on a tape later.
+    let mut nested = DEPTH.get() > 0 || capture::is_active();
     argument.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
     let nested = nested && tape::is_enabled();
-    let mut starts: Vec<Tensor> = Vec::new();
+    let (mut starts, mut failure): (Vec<Tensor>, Option<Error>) = (Vec::new(), None);
     let traced = argument.map_tensors(&mut |tensor| {
-        let start = if is_differentiable(tensor.dtype()) { alias(tensor, at) } else { tensor.clone() };
+        let start = if is_differentiable(tensor.dtype()) { alias(tensor, at) } else { Ok(tensor.clone()) };
+        let start = start.unwrap_or_else(|error| {
+            failure = Some(error);
+            tensor.clone()
+        });
         starts.push(start.clone());
         start
     });
+    if let Some(error) = failure {
+        return Err(error);
+    }
     let value = deeper(|| tape::with_enabled(true, || f(&traced)))?;
     let by: Vec<&Tensor> = starts.iter().filter(|t| t.has_tape()).collect();
     let seed = value.one("grad", at)?;

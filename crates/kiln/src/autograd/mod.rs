@@ -27,8 +27,9 @@ pub use functions::{grad, value_and_grad};
 pub(crate) use rule::Rule;
 pub(crate) use tape::Tape;
 
+use crate::capture;
 use crate::{Error, Result, Tensor};
-use backward::{Targets, alias, walk};
+use backward::{Targets, walk};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
 
@@ -71,12 +72,11 @@ impl Tensor {
     /// assert_eq!(gradients.get(&x).unwrap().to_vec::<f32>()?, [2., 4., 6.]);
     /// # Ok::<(), kiln::Error>(())
     /// ```
-    #[track_caller]
     pub fn requires_grad(&self) -> Tensor {
         if self.has_tape() || !is_differentiable(self.dtype()) {
             return self.clone();
         }
-        alias(self, &Source::caller())
+        self.with_tape(Some(Tape::start()))
     }
 
     /// Whether it was computed from something that wants gradients, or wants them itself.
@@ -95,7 +95,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn detach(&self) -> Tensor {
-        self.detached()
+        if self.is_traced() { capture::cut(self, &Source::caller()) } else { self.detached() }
     }
 
     /// Adds the gradients of this tensor, which has one element, to those of every variable it was computed from

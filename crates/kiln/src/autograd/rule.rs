@@ -1,9 +1,9 @@
 //! The gradient of an operation: its small graph, differentiated, cut down to what the gradient needs.
 
-use crate::{Error, Result};
+use crate::{Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Graph, NodeId, Op, Source};
-use kiln_passes::{DifferentiateOptions, Seeds, differentiate};
+use kiln_passes::{DifferentiateOptions, Seeds, differentiate, is_differentiable};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// An operation as the tape knows it.
 pub(crate) struct Rule {
     graph: Graph,
+    /// Nodes that gradients do not go past.
+    stops: Vec<NodeId>,
     name: &'static str,
     gradients: Mutex<HashMap<Question, Result<Arc<Gradient>>>>,
 }
@@ -30,7 +32,12 @@ pub(crate) struct Gradient {
 impl Rule {
     /// The rule of what a graph computes.
     pub(crate) fn new(graph: Graph, name: &'static str) -> Rule {
-        Rule { graph, name, gradients: Mutex::default() }
+        Rule::with_stops(graph, Vec::new(), name)
+    }
+
+    /// The rule of what a graph computes, but for what gradients are kept from.
+    pub(crate) fn with_stops(graph: Graph, stops: Vec<NodeId>, name: &'static str) -> Rule {
+        Rule { graph, stops, name, gradients: Mutex::default() }
     }
 
     /// The graph of the gradients of the operands that are wanted, given cotangents of the results that are present.
@@ -40,10 +47,19 @@ impl Rule {
         gradients.entry(question).or_insert_with(|| self.derive(wanted, present)).clone()
     }
 
+    /// For each operand whether a gradient by those on a tape reads it, given cotangents of these results.
+    pub(crate) fn reads(&self, operands: &[&Tensor], results: &[bool]) -> Result<Vec<bool>> {
+        let carries = |output: usize| is_differentiable(self.graph.ty(self.graph.outputs()[output].node).dtype);
+        let wanted: Vec<bool> = operands.iter().map(|t| t.has_tape() && is_differentiable(t.dtype())).collect();
+        let present: Vec<bool> = results.iter().enumerate().map(|(output, &taped)| taped && carries(output)).collect();
+        let gradient = self.gradient(&wanted, &present)?;
+        Ok((0..operands.len()).map(|operand| gradient.reads(operand)).collect())
+    }
+
     fn derive(&self, wanted: &[bool], present: &[bool]) -> Result<Arc<Gradient>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let numbers = |flags: &[bool]| -> Vec<usize> { (0..flags.len()).filter(|&i| flags[i]).collect() };
-        let options = DifferentiateOptions { seeds: Seeds::Inputs };
+        let options = DifferentiateOptions { seeds: Seeds::Inputs, stops: self.stops.clone() };
         let joint = differentiate(&self.graph, &numbers(present), &numbers(wanted), &options);
         let joint = joint.map_err(|cause| {
             let at = self.graph.nodes().last().map_or(Source::default(), |node| node.source.clone());

@@ -24,6 +24,16 @@ impl Tape {
         Tape { node: Node::leaf(Some(slot)), result: 0 }
     }
 
+    /// The start of a tape that no variable is behind.
+    pub(super) fn start() -> Tape {
+        Tape { node: Node::leaf(None), result: 0 }
+    }
+
+    /// Whether gradients were asked for already, which let go of it.
+    pub(crate) fn is_released(&self) -> bool {
+        self.node.edges.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// Whether both are the same result of the same node.
     pub(super) fn same(&self, other: &Tape) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.result == other.result
@@ -97,7 +107,7 @@ pub(crate) fn is_enabled() -> bool {
 }
 
 /// Runs `f` with recording on or off.
-pub(super) fn with_enabled<T>(enabled: bool, f: impl FnOnce() -> T) -> T {
+pub(crate) fn with_enabled<T>(enabled: bool, f: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -137,15 +147,19 @@ pub(crate) fn record(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>
 
 /// The results of a whole program, on the tape. Its gradient is derived when it is asked for, so every operand is kept.
 #[cold]
-pub(crate) fn record_whole(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>, at: &Source) -> Vec<Tensor> {
+pub(crate) fn record_whole(
+    rule: Arc<Rule>,
+    operands: &[&Tensor],
+    results: Vec<Tensor>,
+    taped: &[bool],
+    at: &Source,
+) -> Vec<Tensor> {
     let edges: Edges = operands.iter().map(|t| edge(t)).collect();
     let saved = operands.iter().map(|t| Some(t.detached())).collect();
     let node = Node::new(Kind::Operation { rule, saved, at: at.clone() }, edges);
     let place = |(result, tensor): (usize, Tensor)| {
-        if !is_differentiable(tensor.dtype()) {
-            return tensor;
-        }
-        tensor.with_tape(Some(Tape { node: node.clone(), result }))
+        let carries = taped.get(result) == Some(&true) && is_differentiable(tensor.dtype());
+        if carries { tensor.into_taped(Tape { node: node.clone(), result }) } else { tensor }
     };
     results.into_iter().enumerate().map(place).collect()
 }

@@ -44,7 +44,7 @@ pub use options::{Dynamic, Mode, Options};
 pub use setting::Setting;
 pub use stance::{Stance, StanceGuard, set_stance};
 
-use crate::autograd::Tape;
+use crate::autograd::{Tape, no_grad, tape};
 use crate::eager::{self, What, Write};
 use crate::{Device, Error, Generator, Result, Tensor, Var};
 use driver::Driver;
@@ -240,8 +240,21 @@ pub(crate) fn record(
             nodes.push(recording.node_of(operand, at)?);
         }
         let results = write(recording.builder(), &nodes).map_err(failed)?;
+        if !tape::is_enabled() {
+            recording.stops.extend(&results);
+        }
         results.into_iter().map(|node| recording.inside(node, device, at)).collect()
     })
+}
+
+/// A tensor with the same elements that gradients do not go past.
+#[cold]
+pub(crate) fn cut(tensor: &Tensor, at: &Source) -> Tensor {
+    let same = Op::Reshape { shape: tensor.ty().shape };
+    let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![b.emit(same.clone(), inputs)?]);
+    let made = no_grad(|| record(What::Op(&same), &[tensor], tensor.device(), &write, at));
+    // What cannot be recorded says so when it is used.
+    made.map_or_else(|_| tensor.clone(), |mut made| made.swap_remove(0))
 }
 
 /// Whether two tensors with memory are the same view of the same elements.
@@ -290,7 +303,8 @@ fn capture<A: Bundle, R: Bundle>(
     }
     SESSION.set(Some(Session { recording, driver }));
     ACTIVE.set(true);
-    let returned = catch_unwind(AssertUnwindSafe(|| f(&traced)));
+    // Whether anything outside wants gradients is seen at each call.
+    let returned = catch_unwind(AssertUnwindSafe(|| tape::with_enabled(true, || f(&traced))));
     ACTIVE.set(false);
     let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }) };
     // A function may hide the error of a break or panic because of it.

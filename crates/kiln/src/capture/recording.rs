@@ -29,6 +29,8 @@ pub(super) struct Recording {
     pub(super) broken: Option<Break>,
     /// How often variables were changed.
     changes: u64,
+    /// Nodes of this segment that gradients do not go past.
+    pub(super) stops: Vec<NodeId>,
 }
 
 /// What a function did that a graph cannot say.
@@ -95,6 +97,7 @@ impl Recording {
             settings: Vec::new(),
             broken: None,
             changes: 0,
+            stops: Vec::new(),
         }
     }
 
@@ -358,12 +361,26 @@ impl Recording {
         for (number, slotted) in &homes {
             self.values[*number as usize].home = Home::From(From::Slot(slot(slotted)));
         }
+        let taped = self.taped(&homes, count);
         let sets = sets.into_iter().map(|(set, place)| (set, place.as_ref().map(slot))).collect();
         let updates = updates.into_iter().map(|(set, input, _)| (set, input)).collect();
         let mut next = GraphBuilder::new();
         next.set_source(Some(at.clone()));
         let graph = std::mem::replace(&mut self.builder, next).finish();
-        Ok(Draft { graph, from: std::mem::take(&mut self.from), base, outputs: count, kept, updates, sets })
+        let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
+        Ok(Draft { graph, from, base, outputs: count, kept, updates, sets, stops, taped })
+    }
+
+    /// For each output whether it may go on a tape: not if its gradients were asked for in the function already.
+    fn taped(&self, homes: &[(u32, Slotted)], count: usize) -> Vec<bool> {
+        let mut taped = vec![true; count];
+        for (number, slotted) in homes {
+            let tensor = self.values[*number as usize].handle.upgrade();
+            if let (Slotted::Output(output), Some(tensor)) = (slotted, tensor) {
+                taped[*output] &= !tensor.tape().is_some_and(Tape::is_released);
+            }
+        }
+        taped
     }
 
     /// Where a value will be found once the segment has run; nothing where it needs no new slot.

@@ -6,7 +6,7 @@ use crate::autograd::{Rule, tape};
 use crate::see::witness;
 use crate::var::Locked;
 use crate::{Device, Generator, Result, Tensor, Var};
-use kiln_ir::{Dim, Graph, Source, Symbol};
+use kiln_ir::{Dim, Graph, NodeId, Source, Symbol};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,6 +93,10 @@ pub(super) struct Draft {
     pub(super) updates: Vec<(Set, usize)>,
     /// What becomes the value of a slot, or none.
     pub(super) sets: Vec<(Set, Option<usize>)>,
+    /// Nodes that gradients do not go past.
+    pub(super) stops: Vec<NodeId>,
+    /// For each output that goes to a slot whether it may go on a tape.
+    pub(super) taped: Vec<bool>,
 }
 
 impl Draft {
@@ -110,6 +114,7 @@ impl Draft {
     pub(super) fn is_wired_like(&self, other: &Draft) -> bool {
         let from = |(a, b): (&From, &From)| a.is(b);
         (self.base, self.outputs, &self.kept) == (other.base, other.outputs, &other.kept)
+            && (&self.stops, &self.taped) == (&other.stops, &other.taped)
             && (self.from.len(), self.updates.len(), self.sets.len())
                 == (other.from.len(), other.updates.len(), other.sets.len())
             && self.from.iter().zip(&other.from).all(from)
@@ -262,14 +267,37 @@ impl Segment {
         let mut outputs = Vec::new();
         if self.draft.computes() {
             outputs = self.code.run(&self.draft.graph, &inputs, &versions, at)?;
-            if tape::is_recorded(&inputs) {
-                outputs = tape::record_whole(self.rule(&inputs)?, &inputs, outputs, at);
+            if self.is_recorded(&inputs) {
+                outputs = tape::record_whole(self.rule(&inputs)?, &inputs, outputs, &self.draft.taped, at);
             }
         }
         let kept: Vec<Tensor> = self.draft.kept.iter().map(|&input| inputs[input].clone()).collect();
         slots.extend(outputs);
         slots.extend(kept);
         Ok(())
+    }
+
+    /// Whether its outputs go on a tape. A segment that trains has used its gradients itself.
+    fn is_recorded(&self, inputs: &[&Tensor]) -> bool {
+        let trains = |set: &Set| matches!(set, Set::Value(var) if var.is_trainable());
+        tape::is_recorded(inputs)
+            && self.draft.taped.contains(&true)
+            && !self.draft.updates.iter().any(|(set, _)| trains(set))
+            && !self.draft.sets.iter().any(|(set, _)| trains(set))
+    }
+
+    /// What goes on the tape of a segment that changes some of its inputs: a copy of those only if its gradient reads them.
+    #[cold]
+    fn operands(&self, inputs: &[Tensor]) -> Result<Option<(Arc<Rule>, Vec<Tensor>)>> {
+        let all: Vec<&Tensor> = inputs.iter().collect();
+        if !self.is_recorded(&all) {
+            return Ok(None);
+        }
+        let rule = self.rule(&all)?;
+        let reads = rule.reads(&all, &self.draft.taped)?;
+        let is_kept = |input: usize| reads[input] || !self.draft.updates.iter().any(|(_, updated)| *updated == input);
+        let kept = |(input, tensor): (usize, &Tensor)| if is_kept(input) { tensor.clone() } else { Tensor::nothing() };
+        Ok(Some((rule, inputs.iter().enumerate().map(kept).collect())))
     }
 
     /// How gradients go through it, for inputs of these sizes.
@@ -280,7 +308,8 @@ impl Segment {
         if let Some((_, rule)) = rules.iter().find(|(known, _)| *known == key) {
             return Ok(rule.clone());
         }
-        let rule = Arc::new(Rule::new(at_sizes(&self.draft.graph, inputs)?.into_owned(), "call"));
+        let graph = at_sizes(&self.draft.graph, inputs)?.into_owned();
+        let rule = Arc::new(Rule::with_stops(graph, self.draft.stops.clone(), "call"));
         if rules.len() >= RULES_KEPT {
             rules.clear();
         }
@@ -326,11 +355,19 @@ impl Segment {
             self.witness(inputs.iter());
         }
         let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
+        let taped = self.operands(&inputs);
         let outcome = self.code.run_updating(&draft.graph, &updates, &mut inputs, &versions, at);
         for (input, mut lock) in locks {
             lock.put(std::mem::replace(&mut inputs[input], Tensor::nothing()));
         }
-        slots.extend(outcome?.into_iter().take(draft.outputs));
+        let outputs = outcome?.into_iter().take(draft.outputs).collect();
+        slots.extend(match taped? {
+            Some((rule, operands)) => {
+                let operands: Vec<&Tensor> = operands.iter().collect();
+                tape::record_whole(rule, &operands, outputs, &draft.taped, at)
+            }
+            None => outputs,
+        });
         slots.extend(kept);
         Ok(())
     }
