@@ -150,6 +150,15 @@ pub enum Event {
         /// The line of the call.
         at: Source,
     },
+    /// A program is for fewer sizes than it might be.
+    Specialised {
+        /// To what, and why.
+        what: String,
+        /// What the user can do about it; empty where nothing.
+        fix: String,
+        /// The user's line.
+        at: Source,
+    },
     /// A compiled function met arguments that none of its programs is for.
     Recompile {
         /// The guard that failed.
@@ -210,7 +219,7 @@ impl Event {
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
             Event::Slow { .. } | Event::Frozen { .. } => Category::Perf,
-            Event::Guarded { .. } => Category::Guards,
+            Event::Guarded { .. } | Event::Specialised { .. } => Category::Guards,
             Event::Recompile { .. } => Category::Recompiles,
             Event::GraphBreak { .. } => Category::Breaks,
         }
@@ -223,6 +232,7 @@ impl Event {
             | Event::Slow { at, .. }
             | Event::Remark { at, .. }
             | Event::Guarded { at, .. }
+            | Event::Specialised { at, .. }
             | Event::Recompile { at, .. }
             | Event::GraphBreak { at, .. } => Some(at).filter(|at| !at.is_unknown()),
             _ => None,
@@ -249,6 +259,7 @@ impl fmt::Display for Event {
             Event::Verified { kernels, wrong: Some(wrong), .. } => write!(f, "of {kernels} kernels, {wrong}"),
             Event::Fusion { text, .. } | Event::Slow { text, .. } | Event::Remark { text, .. } => f.write_str(text),
             Event::Guarded { guards, .. } => write!(f, "a program for {}", guards.join("; ")),
+            Event::Specialised { what, .. } => f.write_str(what),
             Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::DiskCache(activity) => activity.fmt(f),
@@ -262,7 +273,11 @@ impl fmt::Display for Event {
             write!(f, ", at {at}")?;
         }
         match self {
-            Event::Recompile { fix, .. } | Event::GraphBreak { fix, .. } if !fix.is_empty() => write!(f, "; {fix}"),
+            Event::Specialised { fix, .. } | Event::Recompile { fix, .. } | Event::GraphBreak { fix, .. }
+                if !fix.is_empty() =>
+            {
+                write!(f, "; {fix}")
+            }
             _ => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::program::{InputView, unbound};
 use crate::{Buffer, Device, Error, RawBuffer};
+use kiln_ir::dim::Factor;
 use kiln_ir::{Dim, Symbol, TensorType};
 use kiln_kernels::InputLayout;
 use kiln_kernels::schedule::{Role, Schedule};
@@ -55,10 +56,37 @@ pub(crate) struct SizedInput {
     bits: usize,
 }
 
+/// A symbol, and where its value is found.
+struct Bound {
+    symbol: Symbol,
+    input: usize,
+    axis: usize,
+    /// The size of that axis is the symbol times this.
+    factor: i64,
+}
+
+impl Bound {
+    /// The symbol that a size is a multiple of.
+    fn of(size: &Dim, input: usize, axis: usize) -> Option<Bound> {
+        let mut terms = Vec::new();
+        size.visit_terms(&mut |factor, factors| {
+            terms.push(match factors {
+                [Factor::Symbol(symbol)] if factor > 0 => Some(Bound { symbol: *symbol, input, axis, factor }),
+                _ => None,
+            });
+        });
+        if terms.len() == 1 { terms.pop().flatten() } else { None }
+    }
+
+    /// The value for these inputs, which are compared with the shapes that follow from it.
+    fn value(&self, views: &[InputView<'_>]) -> Option<i64> {
+        Some(*views.get(self.input)?.shape.get(self.axis)? as i64 / self.factor)
+    }
+}
+
 /// The sizings of one program.
 pub(crate) struct Sizings {
-    /// The symbols, and an input and axis that each is the size of.
-    symbols: Vec<(Symbol, usize, usize)>,
+    symbols: Vec<Bound>,
     /// The only one, when no size is symbolic.
     fixed: Option<Arc<Sizing>>,
     /// Those of recent calls, the last one at the end.
@@ -70,11 +98,12 @@ const SIZINGS_KEPT: usize = 64;
 
 impl Sizings {
     pub(crate) fn new(inputs: &[InputSpec], outputs: &[TensorType], schedule: &Schedule) -> Result<Sizings, Error> {
-        let mut symbols: Vec<(Symbol, usize, usize)> = Vec::new();
+        let mut symbols: Vec<Bound> = Vec::new();
         for (input, spec) in inputs.iter().enumerate() {
             for (axis, size) in spec.ty.shape.iter().enumerate() {
-                if let Some(symbol) = size.as_symbol().filter(|s| !symbols.iter().any(|(known, ..)| known == s)) {
-                    symbols.push((symbol, input, axis));
+                let is_new = |bound: &Bound| !symbols.iter().any(|known| known.symbol == bound.symbol);
+                if let Some(bound) = Bound::of(size, input, axis).filter(is_new) {
+                    symbols.push(bound);
                 }
             }
         }
@@ -108,9 +137,7 @@ impl Sizings {
 
     /// The values of the program's symbols for these inputs.
     pub(crate) fn values(&self, views: &[InputView<'_>]) -> Vec<(Symbol, i64)> {
-        let value = |&(symbol, input, axis): &(Symbol, usize, usize)| {
-            Some((symbol, *views.get(input)?.shape.get(axis)? as i64))
-        };
+        let value = |bound: &Bound| Some((bound.symbol, bound.value(views)?));
         self.symbols.iter().filter_map(value).collect()
     }
 
@@ -121,8 +148,8 @@ impl Sizings {
         schedule: &Schedule,
         views: &[InputView<'_>],
     ) -> Result<Arc<Sizing>, Error> {
-        let value = |&(_, input, axis): &(Symbol, usize, usize)| views[input].shape.get(axis).map(|&n| n as i64);
-        let matches = |sizing: &Arc<Sizing>| self.symbols.iter().zip(&sizing.values).all(|(s, v)| value(s) == Some(*v));
+        let matches =
+            |sizing: &Arc<Sizing>| self.symbols.iter().zip(&sizing.values).all(|(s, v)| s.value(views) == Some(*v));
         {
             let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(found) = recent.iter().rev().find(|s| matches(s)) {
@@ -131,7 +158,8 @@ impl Sizings {
         }
         let mut values = Vec::with_capacity(self.symbols.len());
         for symbol in &self.symbols {
-            values.push(value(symbol).ok_or_else(|| wrong_type(symbol.1, &views[symbol.1], &specs[symbol.1]))?);
+            let wrong = || wrong_type(symbol.input, &views[symbol.input], &specs[symbol.input]);
+            values.push(symbol.value(views).ok_or_else(wrong)?);
         }
         let sizing = Arc::new(Sizing::new(values, &self.symbols, specs, outputs, schedule)?);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,12 +180,12 @@ fn wrong_type(input: usize, view: &InputView<'_>, spec: &InputSpec) -> Error {
 impl Sizing {
     fn new(
         values: Vec<i64>,
-        symbols: &[(Symbol, usize, usize)],
+        symbols: &[Bound],
         inputs: &[InputSpec],
         outputs: &[TensorType],
         schedule: &Schedule,
     ) -> Result<Sizing, Error> {
-        let value = |symbol: Symbol| symbols.iter().position(|s| s.0 == symbol).map(|i| values[i]);
+        let value = |symbol: Symbol| symbols.iter().position(|s| s.symbol == symbol).map(|i| values[i]);
         let eval = |size: &Dim| size.eval(&value).ok_or_else(|| unbound(size));
         let size = |size: &Dim| usize::try_from(eval(size)?).map_err(|_| unbound(size));
         let shape = |ty: &TensorType| ty.shape.iter().map(size).collect::<Result<Vec<usize>, Error>>();

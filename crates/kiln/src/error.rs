@@ -149,6 +149,22 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// An argument whose size is not as [`crate::Dynamic::range`] declares.
+    #[error("{}, at {at}", declared_size(name, *tensor, *axis, *value, expected))]
+    DeclaredSize {
+        /// The name of the size.
+        name: String,
+        /// The tensor among the arguments' tensors.
+        tensor: usize,
+        /// The axis.
+        axis: i64,
+        /// The size, if there is such an axis.
+        value: Option<usize>,
+        /// What it should be.
+        expected: String,
+        /// The line of the call.
+        at: Source,
+    },
     /// A reshape to another number of elements.
     #[error("{op}: {from:?} has {elements} elements and cannot become {to:?}, at {at}")]
     BadReshape {
@@ -449,5 +465,12 @@ impl fmt::Display for Sizes {
             Some((a, b)) => write!(f, " ({a} ≠ {b})"),
             None => Ok(()),
         }
+    }
+}
+
+fn declared_size(name: &str, tensor: usize, axis: i64, value: Option<usize>, expected: &str) -> String {
+    match value {
+        Some(value) => format!("{name} is {value}, but {expected} (axis {axis} of tensor {tensor} of the arguments)"),
+        None => format!("{name} is declared as axis {axis} of tensor {tensor} of the arguments, but {expected}"),
     }
 }

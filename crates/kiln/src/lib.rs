@@ -57,8 +57,8 @@ mod views;
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
 pub use capture::{
-    Bundle, Compiled, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with, cond,
-    disable, set_stance,
+    Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
+    cond, disable, set_stance,
 };
 pub use compile::{CompileOptions, CompiledGraph, compile_graph};
 pub use create::{End, Nested};

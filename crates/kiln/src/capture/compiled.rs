@@ -8,19 +8,16 @@ use super::faster::{Effects, race};
 use super::guard::{self, Guard};
 use super::options::{Dynamic, Options};
 use super::segment::Draft;
+use super::sizes::{Accepted, Sizes};
 use super::stance::{Stance, stance};
-use super::symbolic::{self, Symbols};
 use super::tree::{Answer, Arrived, Node, Question, Returned, STOPS_KEPT, Stop, Walk};
 use super::workshop::{Arguments, Workshop};
 use super::{Captured, Outcome, capture, is_active};
-use crate::compile::{CompiledGraph, input_layout};
-use crate::eager::symbolic_layout;
+use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
 use crate::{Error, Result, Tensor};
-use kiln_ir::{Graph, Ranges, Source};
-use kiln_kernels::InputLayout;
+use kiln_ir::{Graph, Source};
 use kiln_runtime::event::{self, Category, Event};
-use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -73,10 +70,10 @@ impl std::fmt::Debug for SegmentSummary {
 /// A function that is compiled when it is called. See [`compile`]. It stands for the function or module itself: fields and
 /// methods of that are reached through it.
 pub struct Compiled<F, A, R> {
-    f: F,
-    apply: fn(&F, &A) -> Result<R>,
-    workshop: Arc<Workshop>,
-    entries: RwLock<Vec<Arc<Entry<R>>>>,
+    pub(super) f: F,
+    pub(super) apply: fn(&F, &A) -> Result<R>,
+    pub(super) workshop: Arc<Workshop>,
+    pub(super) entries: RwLock<Vec<Arc<Entry<R>>>>,
     /// Held while compiling, so that threads that need the same program wait for one of them; hits do not.
     compiling: Mutex<()>,
     clock: AtomicU64,
@@ -93,37 +90,26 @@ pub struct Compiled<F, A, R> {
 const REASONS_KEPT: usize = 64;
 
 /// A program with its guards.
-struct Entry<R> {
-    guards: Vec<Guard>,
+pub(super) struct Entry<R> {
+    pub(super) guards: Vec<Guard>,
     used: AtomicU64,
     root: Arc<Node<R>>,
     /// The capture, if it was of one graph.
-    whole: Option<Whole<R>>,
-    range: Option<Range>,
+    pub(super) whole: Option<Whole<R>>,
+    pub(super) sizes: Sizes,
     /// Whether the function itself was measured to be faster.
     is_slower: OnceLock<bool>,
 }
 
 /// A function captured as one graph.
-struct Whole<R> {
+pub(super) struct Whole<R> {
     /// What it asked for before; no elements.
-    path: Vec<Stop>,
-    draft: Draft,
-    returned: Arc<Returned<R>>,
+    pub(super) path: Vec<Stop>,
+    pub(super) draft: Draft,
+    pub(super) returned: Arc<Returned<R>>,
     /// The shapes of the arguments' tensors then.
-    shapes: Vec<Vec<usize>>,
+    pub(super) shapes: Vec<Vec<usize>>,
 }
-
-/// The sizes a program with symbols is for.
-struct Range {
-    graph: Graph,
-    symbols: usize,
-    /// Sizes at which the function is known to be this graph.
-    checked: RwLock<HashSet<Vec<usize>>>,
-}
-
-/// Sizes remembered a program; beyond that they are checked anew.
-const SIZES_KEPT: usize = 65536;
 
 /// What there is for some arguments.
 enum Found<R> {
@@ -223,7 +209,7 @@ where
         }
     }
 
-    fn options(&self) -> &Options {
+    pub(super) fn options(&self) -> &Options {
         self.workshop.options()
     }
 
@@ -256,6 +242,7 @@ where
                 if unchecked.is_empty() && stance == Stance::FailOnRecompile {
                     return Err(Error::Recompile { guard: self.reason(&leaves), at });
                 }
+                self.check_declared(&leaves, &at)?;
                 match self.make(arguments, &leaves, &at)? {
                     Made::Entry(entry) => {
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, &at)? {
@@ -389,15 +376,18 @@ where
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let mut unchecked = Vec::new();
         for entry in entries.iter() {
-            let mut sizes = vec![0; entry.symbols()];
+            let mut sizes = vec![guard::UNKNOWN; entry.sizes.count()];
             if guard::check(&entry.guards, leaves, &mut sizes).is_err() {
                 continue;
             }
-            if entry.range.as_ref().is_none_or(|range| range.is_checked(&sizes)) {
-                self.touch(entry);
-                return Found::Program(entry.clone());
+            match entry.sizes.accept(&sizes) {
+                Accepted::Yes => {
+                    self.touch(entry);
+                    return Found::Program(entry.clone());
+                }
+                Accepted::No(_) => {}
+                Accepted::Unchecked => unchecked.push((entry.clone(), sizes)),
             }
-            unchecked.push((entry.clone(), sizes));
         }
         Found::Unchecked(unchecked)
     }
@@ -422,7 +412,7 @@ where
             let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
             if path.len() < STOPS_KEPT {
                 let root = Node::join(path.clone(), rest.clone());
-                self.keep(Entry::new(exact_guards(leaves), root, None, None), at);
+                self.keep(Entry::new(exact_guards(leaves), root, None, Sizes::Fixed), at);
             }
             return Ok(Made::Rest((rest, slots, path)));
         }
@@ -440,100 +430,17 @@ where
         Ok(Made::Entry(self.make_whole(whole, arguments, leaves, at)?))
     }
 
-    /// A program for a function that is one graph.
-    fn make_whole(&self, whole: Whole<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Arc<Entry<R>>> {
-        let symbolic = match self.options().dynamic {
-            Dynamic::Static => None,
-            Dynamic::Automatic => self.like_before(&whole, leaves),
-            Dynamic::Always => {
-                self.like_before(&whole, leaves).or_else(|| self.like_nearby(&whole, arguments, leaves, at))
-            }
-        };
-        let (mut draft, mut guards, mut range) = (whole.draft.clone(), exact_guards(leaves), None);
-        let (mut layouts, mut ranges) = (Arguments::of(leaves), Ranges::default());
-        if let Some((symbols, graph)) = symbolic {
-            for number in 0..symbols.values.len() {
-                if let Some(symbol) = symbolic::symbol(number).as_symbol() {
-                    ranges.set(symbol, 2, None);
-                }
-            }
-            layouts.layouts = symbolic_layouts(&symbols, leaves);
-            let now = symbols.values.iter().map(|v| v.1).collect();
-            draft.graph = graph.clone();
-            guards = symbols.guards;
-            range = Some(Range { graph, symbols: symbols.values.len(), checked: RwLock::new(HashSet::from([now])) });
-        }
-        let mut built = self.workshop.build_for(draft, &layouts, &ranges, at);
-        if built.is_err() && range.is_some() {
-            // What cannot be compiled for all sizes still can for one.
-            (guards, range) = (exact_guards(leaves), None);
-            built = self.workshop.build(whole.draft.clone(), &Arguments::of(leaves), at);
-        }
-        let segment = built?;
-        let mut stops = whole.path.clone();
-        stops.extend((!segment.draft.is_empty()).then(|| Stop::Segment(Arc::new(segment))));
-        let root = Node::chain(stops, Node::Return(whole.returned.clone()));
-        Ok(self.keep(Entry::new(guards, root, Some(whole), range), at))
-    }
-
-    /// A graph for this capture and that of an earlier program for other sizes.
-    fn like_before(&self, whole: &Whole<R>, leaves: &[Leaf<'_>]) -> Option<(Symbols, Graph)> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().rev().find_map(|entry| {
-            let before = entry.whole.as_ref()?;
-            let alike = |(guard, leaf): (&Guard, &Leaf<'_>)| guard.is_alike(leaf);
-            if entry.guards.len() != leaves.len() || !entry.guards.iter().zip(leaves).all(alike) {
-                return None;
-            }
-            if !before.is_like(whole) {
-                return None;
-            }
-            let symbols = Symbols::between(&entry.guards, &before.shapes, leaves)?;
-            let graph = symbolic::unify(&before.draft, &whole.draft, &symbols)?;
-            Some((symbols, graph))
-        })
-    }
-
-    /// A graph for this capture and one of other sizes, in which every size is another that the function accepts another for.
-    fn like_nearby(
-        &self,
-        whole: &Whole<R>,
-        arguments: &A,
-        leaves: &[Leaf<'_>],
-        at: &Source,
-    ) -> Option<(Symbols, Graph)> {
-        let guards = exact_guards(leaves);
-        let shapes = shapes_of(leaves);
-        let mut sizes: Vec<usize> = shapes.iter().flatten().copied().filter(|&n| n >= 2).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let f = |arguments: &A| (self.apply)(&self.f, arguments);
-        let attempt = |changes: &[(usize, usize)]| {
-            let change = |&n: &usize| changes.iter().find(|(from, _)| *from == n).map_or(n, |(_, to)| *to);
-            let nearby: Vec<Vec<usize>> = shapes.iter().map(|shape| shape.iter().map(change).collect()).collect();
-            let Ok(Outcome::Whole(other)) = capture(&f, arguments, Some(&nearby), None, at) else { return None };
-            let symbols = Symbols::between(&guards, &nearby, leaves)?;
-            let graph = symbolic::unify(&other.last, &whole.draft, &symbols)?;
-            (other.returned.is_like(&whole.returned) && other.last.is_wired_like(&whole.draft))
-                .then_some((symbols, graph))
-        };
-        let largest = sizes.last().copied()?;
-        // Each size by itself first, then all that may change, to numbers that are no sizes yet.
-        let free: Vec<usize> = sizes.into_iter().filter(|&n| attempt(&[(n, n + largest)]).is_some()).collect();
-        let changes: Vec<(usize, usize)> =
-            free.into_iter().enumerate().map(|(i, n)| (n, n + largest * (i + 1))).collect();
-        attempt(&changes)
-    }
-
     /// Which guard of the latest program failed.
     fn reason(&self, leaves: &[Leaf<'_>]) -> String {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let Some(latest) = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed)) else {
             return "there is no program yet".to_owned();
         };
-        match guard::check(&latest.guards, leaves, &mut vec![0; latest.symbols()]) {
+        let mut sizes = vec![guard::UNKNOWN; latest.sizes.count()];
+        match guard::check(&latest.guards, leaves, &mut sizes).map(|()| latest.sizes.accept(&sizes)) {
             Err(failed) => guard::explain(&latest.guards, leaves, failed),
-            Ok(()) => "the function is another graph at these sizes".to_owned(),
+            Ok(Accepted::No(check)) => format!("not {check}"),
+            Ok(_) => "the function is another graph at these sizes".to_owned(),
         }
     }
 
@@ -556,7 +463,8 @@ where
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let latest = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed));
         let failed = latest.and_then(|latest| {
-            let failed = guard::check(&latest.guards, leaves, &mut vec![0; latest.symbols()]).err()??;
+            let failed =
+                guard::check(&latest.guards, leaves, &mut vec![guard::UNKNOWN; latest.sizes.count()]).err()??;
             Some((latest.guards.get(failed)?, leaves.get(failed)?))
         });
         let is_static = self.options().dynamic == Dynamic::Static;
@@ -575,7 +483,7 @@ where
 
     /// Says what a new program is for.
     fn announce(&self, entry: &Entry<R>, at: &Source) {
-        let guards = || -> Vec<String> { entry.guards.iter().map(Guard::to_string).collect() };
+        let guards = || entry.words();
         event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
         entry.root.visit(&mut |node| {
             if let Node::Stop { stop: Stop::Segment(segment), .. } = node
@@ -587,7 +495,7 @@ where
         });
     }
 
-    fn keep(&self, entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
+    pub(super) fn keep(&self, entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
         self.announce(&entry, at);
         let entry = Arc::new(entry);
         self.touch(&entry);
@@ -715,21 +623,18 @@ impl<F, A, R> std::ops::Deref for Compiled<F, A, R> {
 }
 
 impl<R> Entry<R> {
-    fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, range: Option<Range>) -> Entry<R> {
-        Entry { guards, used: AtomicU64::new(0), root, whole, range, is_slower: OnceLock::new() }
+    pub(super) fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, sizes: Sizes) -> Entry<R> {
+        Entry { guards, used: AtomicU64::new(0), root, whole, sizes, is_slower: OnceLock::new() }
     }
 
-    fn symbols(&self) -> usize {
-        self.range.as_ref().map_or(0, |range| range.symbols)
+    /// The guards, in words.
+    pub(super) fn words(&self) -> Vec<String> {
+        self.guards.iter().map(Guard::to_string).chain(self.sizes.words()).collect()
     }
 
     fn summary(&self) -> ProgramSummary {
-        let mut summary = ProgramSummary {
-            guards: self.guards.iter().map(Guard::to_string).collect(),
-            kernels: Vec::new(),
-            breaks: Vec::new(),
-            segments: Vec::new(),
-        };
+        let mut summary =
+            ProgramSummary { guards: self.words(), kernels: Vec::new(), breaks: Vec::new(), segments: Vec::new() };
         self.root.visit(&mut |node| match node {
             Node::Stop { stop: Stop::Segment(segment), .. } => {
                 summary.kernels.extend(segment.kernels());
@@ -758,48 +663,7 @@ impl<R> Entry<R> {
     }
 }
 
-impl<R: Bundle> Entry<R> {
-    /// Whether a capture is this program's graph at these sizes; it is then remembered.
-    fn accepts(&self, capture: &Whole<R>, sizes: Vec<usize>) -> bool {
-        let (Some(range), Some(whole)) = (&self.range, &self.whole) else { return false };
-        let same = whole.is_like(capture) && symbolic::is_at(&range.graph, &sizes, &capture.draft.graph);
-        if same {
-            let mut checked = range.checked.write().unwrap_or_else(PoisonError::into_inner);
-            if checked.len() >= SIZES_KEPT {
-                checked.clear();
-            }
-            checked.insert(sizes);
-        }
-        same
-    }
-}
-
-impl<R: Bundle> Whole<R> {
-    /// Whether two captures are the same but for the graph.
-    fn is_like(&self, other: &Whole<R>) -> bool {
-        self.path.len() == other.path.len()
-            && self.path.iter().zip(&other.path).all(|(a, b)| a.is(b))
-            && self.draft.is_wired_like(&other.draft)
-            && self.returned.is_like(&other.returned)
-    }
-}
-
-impl Range {
-    fn is_checked(&self, sizes: &[usize]) -> bool {
-        self.checked.read().unwrap_or_else(PoisonError::into_inner).contains(sizes)
-    }
-}
-
-/// How the arguments lie in memory at sizes that are symbols.
-fn symbolic_layouts(symbols: &Symbols, leaves: &[Leaf<'_>]) -> Vec<InputLayout> {
-    let layout = |(ty, tensor): (&kiln_ir::TensorType, &Tensor)| match ty.fixed_shape() {
-        Some(_) => input_layout(tensor.layout()),
-        None => symbolic_layout(ty, tensor),
-    };
-    symbols.types().iter().zip(tensors_of(leaves)).map(layout).collect()
-}
-
-fn exact_guards(leaves: &[Leaf<'_>]) -> Vec<Guard> {
+pub(super) fn exact_guards(leaves: &[Leaf<'_>]) -> Vec<Guard> {
     leaves.iter().map(Guard::exactly).collect()
 }
 
@@ -811,6 +675,6 @@ pub(super) fn tensors_of<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a Tensor> {
     leaves.iter().filter_map(tensor).collect()
 }
 
-fn shapes_of(leaves: &[Leaf<'_>]) -> Vec<Vec<usize>> {
+pub(super) fn shapes_of(leaves: &[Leaf<'_>]) -> Vec<Vec<usize>> {
     tensors_of(leaves).iter().map(|t| t.shape().to_vec()).collect()
 }

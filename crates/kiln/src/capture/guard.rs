@@ -2,6 +2,7 @@
 
 use super::bundle::Leaf;
 use crate::{DType, Device, Layout, Tensor};
+use kiln_ir::Symbol;
 use std::fmt;
 
 /// What a part of the arguments has to be.
@@ -28,9 +29,17 @@ pub(super) struct TensorGuard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     Is(usize),
-    /// Two or more, and the same wherever the symbol of this number stands.
-    Symbol(usize),
+    /// In a range, and the same wherever the symbol of this number stands.
+    Symbol {
+        number: usize,
+        symbol: Symbol,
+        least: usize,
+        most: Option<usize>,
+    },
 }
+
+/// A size that no guard has seen yet.
+pub(super) const UNKNOWN: usize = usize::MAX;
 
 /// How the elements have to lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +68,7 @@ impl Guard {
         }
     }
 
-    /// Whether a part passes; the sizes of symbols go into `symbols`, 0 where not known yet.
+    /// Whether a part passes; the sizes of symbols go into `symbols`, [`UNKNOWN`] where not known yet.
     fn passes(&self, leaf: &Leaf<'_>, symbols: &mut [usize]) -> bool {
         match (self, leaf) {
             (Guard::Tensor(guard), Leaf::Tensor(tensor)) => {
@@ -99,11 +108,11 @@ impl TensorGuard {
     fn sizes_pass(&self, tensor: &Tensor, symbols: &mut [usize]) -> bool {
         self.sizes.iter().zip(tensor.shape()).all(|(size, &n)| match *size {
             Size::Is(expected) => expected == n,
-            Size::Symbol(number) => {
-                if symbols[number] == 0 {
+            Size::Symbol { number, least, most, .. } => {
+                if symbols[number] == UNKNOWN {
                     symbols[number] = n;
                 }
-                n >= 2 && symbols[number] == n
+                n >= least && most.is_none_or(|most| n <= most) && symbols[number] == n
             }
         })
     }
@@ -124,8 +133,11 @@ impl TensorGuard {
     }
 }
 
-/// Whether elements lie in row-major order without gaps, but for axes that repeat.
+/// Whether elements lie in row-major order without gaps, but for axes that repeat. Without elements they do.
 fn is_dense(tensor: &Tensor, repeats: impl Fn(usize) -> bool) -> bool {
+    if tensor.shape().contains(&0) {
+        return true;
+    }
     let mut expected = 1;
     let axes = tensor.shape().iter().zip(tensor.strides()).enumerate().rev();
     axes.into_iter().filter(|(_, (size, _))| **size != 1).all(|(axis, (&size, &stride))| {
@@ -188,7 +200,7 @@ impl fmt::Display for TensorGuard {
             f.write_str(if i == 0 { "" } else { ", " })?;
             match size {
                 Size::Is(n) => write!(f, "{n}")?,
-                Size::Symbol(number) => write!(f, "s{number}")?,
+                Size::Symbol { symbol, .. } => write!(f, "{symbol}")?,
             }
         }
         f.write_str("]")?;

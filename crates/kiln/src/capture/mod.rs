@@ -19,17 +19,20 @@
 
 mod bundle;
 mod callable;
+mod check;
 mod code;
 mod compiled;
 mod cond;
 mod disable;
 mod driver;
+mod dynamic;
 mod faster;
 mod guard;
 mod options;
 mod recording;
 mod segment;
 mod setting;
+mod sizes;
 mod stance;
 mod symbolic;
 mod tree;
@@ -40,13 +43,13 @@ pub use callable::{Callable, Function, Network};
 pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
-pub use options::{Dynamic, Mode, Options};
+pub use options::{Declared, Dynamic, Mode, Options};
 pub use setting::Setting;
 pub use stance::{Stance, StanceGuard, set_stance};
 
 use crate::autograd::{Tape, no_grad, tape};
 use crate::eager::{self, What, Write};
-use crate::{Device, Error, Generator, Result, Tensor, Var};
+use crate::{Device, Error, Generator, Result, Tensor, Var, dim};
 use driver::Driver;
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source};
@@ -239,7 +242,8 @@ pub(crate) fn record(
         for operand in operands {
             nodes.push(recording.node_of(operand, at)?);
         }
-        let results = write(recording.builder(), &nodes).map_err(failed)?;
+        let results = write(recording.builder(), &nodes).inspect_err(|cause| dim::scope::refused(cause, at));
+        let results = results.map_err(failed)?;
         if !tape::is_enabled() {
             recording.stops.extend(&results);
         }
@@ -278,11 +282,12 @@ impl Session {
     }
 }
 
-/// Runs `f` on tensors that record, in place of the tensors of `arguments`. `shapes` may say other shapes for them, by number.
+/// Runs `f` on tensors that record, in place of the tensors of `arguments`. `types` may say other types for them, by number; those
+/// with symbols are of the thread's [`dim::Scope`].
 fn capture<A: Bundle, R: Bundle>(
     f: &dyn Fn(&A) -> Result<R>,
     arguments: &A,
-    shapes: Option<&[Vec<usize>]>,
+    types: Option<&[kiln_ir::TensorType]>,
     driver: Option<Driver>,
     at: &Source,
 ) -> Result<Outcome<R>> {
@@ -290,8 +295,7 @@ fn capture<A: Bundle, R: Bundle>(
     let mut recording = Recording::new(NEXT.fetch_add(1, Ordering::Relaxed), at);
     let (mut number, mut failure) = (0, None);
     let traced = arguments.map_tensors(&mut |tensor| {
-        let shape = shapes.and_then(|shapes| shapes.get(number)).map_or(tensor.shape(), Vec::as_slice);
-        let ty = kiln_ir::TensorType::fixed(tensor.dtype(), shape);
+        let ty = types.and_then(|types| types.get(number)).cloned().unwrap_or_else(|| tensor.ty());
         number += 1;
         recording.outside(segment::From::Argument(number - 1), ty, tensor.device(), at).unwrap_or_else(|error| {
             failure = Some(error);
@@ -310,6 +314,10 @@ fn capture<A: Bundle, R: Bundle>(
     // A function may hide the error of a break or panic because of it.
     if let Some(broken) = session.recording.broken.take() {
         return Ok(Outcome::Broken(broken));
+    }
+    // So it may where sizes cannot be symbols, which is no fault of it.
+    if let Some(at) = dim::scope::stopped_at() {
+        return Ok(Outcome::Broken(Break { what: "needs to know sizes", at }));
     }
     let output = returned.unwrap_or_else(|panic| resume_unwind(panic))?;
     let mut tensors = Vec::new();

@@ -1,10 +1,12 @@
 //! What can be asked of a compiled function.
 
+use kiln_ir::Symbol;
 use kiln_kernels::Numerics;
+use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
 /// When sizes of the arguments become symbols, so that one program is for many sizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Dynamic {
     /// Never: a program for each shape.
     Static,
@@ -13,6 +15,81 @@ pub enum Dynamic {
     Automatic,
     /// Every size that can, at the first compile.
     Always,
+    /// Those declared, at the first compile; others as with [`Dynamic::Automatic`].
+    Declared(Vec<Declared>),
+}
+
+impl Dynamic {
+    /// A size that has a name and a range, 0 and 1 included: [`Declared::at`] says of what. Arguments beyond the range are
+    /// an error.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Dynamic, Options, Tensor};
+    /// let options = Options { dynamic: Dynamic::range("t", 0..=4096).at(0, 1).into(), ..Options::default() };
+    /// let fast = kiln::compile_with(|x: &Tensor| x.softmax(-1), options);
+    /// for t in [3, 0, 1, 4096] {
+    ///     assert_eq!(fast.call(&Tensor::zeros([2, t], DType::F32, Device::Cpu)?)?.shape(), [2, t]);
+    /// }
+    /// assert_eq!(fast.stats().compiles, 1);
+    /// let message = fast.call(&Tensor::zeros([2, 5000], DType::F32, Device::Cpu)?).unwrap_err().to_string();
+    /// assert!(message.contains("t is 5000, but declared as 0..=4096"), "{message}");
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    pub fn range(name: &str, sizes: impl RangeBounds<usize>) -> Declared {
+        let least = match sizes.start_bound() {
+            Bound::Included(&least) => least,
+            Bound::Excluded(&below) => below.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let most = match sizes.end_bound() {
+            Bound::Included(&most) => Some(most),
+            Bound::Excluded(&above) => Some(above.saturating_sub(1)),
+            Bound::Unbounded => None,
+        };
+        Declared { name: name.to_owned(), symbol: symbol(name), least, most, places: Vec::new() }
+    }
+
+    /// Several sizes, each with its name and range.
+    pub fn declared(sizes: impl IntoIterator<Item = Declared>) -> Dynamic {
+        Dynamic::Declared(sizes.into_iter().collect())
+    }
+}
+
+/// A size with a name and a range; see [`Dynamic::range`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    pub(super) name: String,
+    /// What graphs call it; none where the name is not one for them, which then gets another.
+    pub(super) symbol: Option<Symbol>,
+    pub(super) least: usize,
+    pub(super) most: Option<usize>,
+    /// Tensors and axes.
+    pub(super) places: Vec<(usize, i64)>,
+}
+
+impl Declared {
+    /// It is the size of this axis of the tensor of this number among the arguments' tensors. Of several places the sizes
+    /// have to be equal. Negative axes count from the end.
+    pub fn at(mut self, tensor: usize, axis: i64) -> Declared {
+        self.places.push((tensor, axis));
+        self
+    }
+
+    pub(super) fn is_at(&self, tensor: usize, axis: usize, rank: usize) -> bool {
+        self.places.iter().any(|&(t, a)| t == tensor && kiln_ir::build::axis(rank, a) == Some(axis))
+    }
+}
+
+impl From<Declared> for Dynamic {
+    fn from(declared: Declared) -> Dynamic {
+        Dynamic::Declared(vec![declared])
+    }
+}
+
+/// The symbol of a name, unless kernels (`i0`) or undeclared sizes (`s0`) have such names.
+fn symbol(name: &str) -> Option<Symbol> {
+    let taken = name.strip_prefix(['i', 's']).is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()));
+    Symbol::new(name).filter(|_| !taken)
 }
 
 /// How much is done for speed at the first call. The names are PyTorch's.

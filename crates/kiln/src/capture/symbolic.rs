@@ -33,7 +33,7 @@ impl Symbols {
                         values.push((was, now));
                         values.len() - 1
                     });
-                    *size = Size::Symbol(number);
+                    *size = Size::Symbol { number, symbol: symbol(number).as_symbol()?, least: 2, most: None };
                     varies = true;
                 }
             }
@@ -49,7 +49,7 @@ impl Symbols {
     pub(super) fn types(&self) -> Vec<TensorType> {
         let dim = |size: &Size| match *size {
             Size::Is(n) => Dim::from(n),
-            Size::Symbol(number) => symbol(number),
+            Size::Symbol { number, .. } => symbol(number),
         };
         let ty = |guard: &Guard| match guard {
             Guard::Tensor(guard) => Some(TensorType::new(guard.dtype, guard.sizes.iter().map(dim).collect::<Vec<_>>())),

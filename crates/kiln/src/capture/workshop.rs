@@ -25,6 +25,7 @@ pub(super) struct Workshop {
 struct Made {
     graph: Arc<Graph>,
     layouts: Vec<InputLayout>,
+    ranges: Ranges,
     code: Code,
 }
 
@@ -82,7 +83,8 @@ impl Workshop {
         let layouts: Vec<InputLayout> =
             draft.from.iter().zip(types).map(|(from, ty)| layout(from, ty, arguments)).collect();
         let key = key(graph, &layouts);
-        let known = |made: &Made| made.layouts == layouts && is_same_graph(&made.graph, graph);
+        let known =
+            |made: &Made| made.layouts == layouts && made.ranges == *ranges && is_same_graph(&made.graph, graph);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = made.get(&key).and_then(|made| made.iter().find(|made| known(made))) {
             let code = made.code.clone();
@@ -104,7 +106,12 @@ impl Workshop {
         if made.len() >= GRAPHS_KEPT {
             made.clear();
         }
-        made.entry(key).or_default().push(Made { graph: Arc::new(graph.clone()), layouts, code: code.clone() });
+        made.entry(key).or_default().push(Made {
+            graph: Arc::new(graph.clone()),
+            layouts,
+            ranges: ranges.clone(),
+            code: code.clone(),
+        });
         drop(made);
         Ok(Segment::new(draft, code))
     }

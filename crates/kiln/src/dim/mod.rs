@@ -11,12 +11,11 @@
 
 mod obligations;
 mod operators;
-#[expect(dead_code, reason = "capture records with symbols in the next step")]
 mod predicate;
-#[expect(dead_code, reason = "capture records with symbols in the next step")]
 pub(crate) mod scope;
 
 pub(crate) use predicate::{Predicate, Relation};
+pub(crate) use scope::{Outcome, Scope};
 
 use kiln_ir::Source;
 use std::fmt;

@@ -21,6 +21,9 @@ pub(crate) struct SizeSymbol {
 pub(crate) struct Scope {
     id: NonZeroU32,
     symbols: Vec<SizeSymbol>,
+    /// What is known from the start, by which expressions are simplified: one expression stays one.
+    given: Ranges,
+    /// What is known by now.
     ranges: Ranges,
     expressions: Vec<kiln_ir::Dim>,
     guards: Vec<Predicate>,
@@ -51,7 +54,7 @@ impl Scope {
         for symbol in &symbols {
             ranges.set(symbol.symbol, symbol.range.0, symbol.range.1);
         }
-        Scope { id, symbols, ranges, expressions: Vec::new(), guards: Vec::new(), outcome: None }
+        Scope { id, symbols, given: ranges.clone(), ranges, expressions: Vec::new(), guards: Vec::new(), outcome: None }
     }
 
     /// Makes this the scope of the thread.
@@ -129,7 +132,7 @@ pub(super) fn expression(expression: Expression) -> Option<kiln_ir::Dim> {
 pub(super) fn derived(a: Dim, b: Dim, value: i64, combine: fn(&kiln_ir::Dim, &kiln_ir::Dim) -> kiln_ir::Dim) -> Dim {
     SCOPE.with_borrow_mut(|scope| {
         let made = scope.as_mut().and_then(|scope| {
-            let made = combine(&scope.expression(a), &scope.expression(b));
+            let made = combine(&scope.expression(a), &scope.expression(b)).simplify(&scope.given);
             scope.dim(made).filter(|made| made.value == value)
         });
         made.unwrap_or_else(|| {
@@ -169,6 +172,16 @@ pub(crate) fn sizes(ty: &TensorType) -> Option<Vec<Dim>> {
     SCOPE.with_borrow_mut(|scope| {
         let scope = scope.as_mut()?;
         ty.shape.iter().map(|size| scope.dim(size.clone())).collect()
+    })
+}
+
+/// The line at which the recording of the thread turned out to be of no use, if it did.
+pub(crate) fn stopped_at() -> Option<Source> {
+    SCOPE.with_borrow(|scope| {
+        scope.as_ref()?.outcome.as_ref().map(|outcome| match outcome {
+            Outcome::Equation(equation) => equation.at.clone(),
+            Outcome::NumberRead(at) | Outcome::Refused { at, .. } => at.clone(),
+        })
     })
 }
 
