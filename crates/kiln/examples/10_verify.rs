@@ -33,21 +33,17 @@ fn main() -> Result<()> {
     let x = Tensor::randn([4, 32], DType::F32, Device::Cpu)?;
     fast.call(&x)?;
 
-    // The report of one program, kernel by kernel, on any inputs.
-    let programs = fast.programs();
-    let code = programs[0].segments[0].code.as_ref().expect("the program is there");
-    let inputs: Vec<Tensor> = code
-        .graph()
-        .inputs()
-        .iter()
-        .map(|&id| {
-            let ty = code.graph().ty(id);
-            Tensor::randn(ty.fixed_shape().unwrap_or_default(), ty.dtype, Device::Cpu)
-        })
-        .collect::<Result<_>>()?;
-    println!("{}", code.verify(&inputs)?);
+    // The reports, kernel by kernel, for any arguments.
+    for report in fast.verify(&x)? {
+        println!("{report}");
+    }
 
     // And if a pass were to blame: the interpreter before and after each.
-    println!("{}", bisect_passes(code.graph(), &inputs)?);
+    let graph = fast.programs()[0].segments[0].graph.clone();
+    let inputs = graph.inputs().iter().map(|&id| {
+        let ty = graph.ty(id);
+        Tensor::randn(ty.fixed_shape().unwrap_or_default(), ty.dtype, Device::Cpu)
+    });
+    println!("{}", bisect_passes(&graph, &inputs.collect::<Result<Vec<_>>>()?)?);
     Ok(())
 }
