@@ -1,26 +1,44 @@
-//! What became of a function: graphs with source lines, kernels with measured times, memory, breaks, what was not fused and why.
+//! What became of a function: its graphs with their lines, its kernels with measured times, memory, breaks and guards; as text
+//! and as a page for a browser.
 
 use kiln::{DType, Device, Result, Tensor};
 
-fn attention(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-    let (rows, width) = (x.dim(0)?, x.dim(1)?);
-    let qkv = x.matmul(weight)?.reshape([rows, 3, 4, width / 4])?.permute([1, 2, 0, 3])?;
-    let (q, k, v) = (qkv.i(0)?, qkv.i(1)?, qkv.i(2)?);
-    let scores = q.matmul(&k.t()?)?.mul(1.0 / ((width / 4) as f64).sqrt())?;
-    let mixed = scores.softmax(-1)?.matmul(&v)?;
-    x.add(&mixed.transpose(0, 1)?.reshape([rows, width])?)
+struct Mlp {
+    up: Tensor,
+    down: Tensor,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let weight = Tensor::randn([64, 192], DType::F32, Device::Cpu)?.mul(0.1)?;
-    let x = Tensor::randn([32, 64], DType::F32, Device::Cpu)?;
-    let explanation = kiln::explain(&|x: &Tensor| attention(x, &weight), &x)?;
-    println!("{explanation}");
+impl Mlp {
+    /// Reads an element on its way, so that it becomes two graphs.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let hidden = x.rms_norm(1, None, 1e-6)?.matmul(&self.up)?.gelu()?;
+        let largest = hidden.abs()?.amax(..)?.item::<f32>()?;
+        let hidden = if largest > 1e4 { (hidden / largest)? } else { hidden };
+        x + hidden.matmul(&self.down)?
+    }
+}
 
-    // The same as one page for a browser, with nothing to load from elsewhere.
-    let page = std::env::temp_dir().join(format!("kiln-explain-{}.html", std::process::id()));
-    std::fs::write(&page, explanation.to_html())?;
-    println!("a page of {} bytes: {}", std::fs::metadata(&page)?.len(), page.display());
-    std::fs::remove_file(page)?;
+fn main() -> Result<()> {
+    let mlp = Mlp {
+        up: (Tensor::randn([256, 1024], DType::F32, Device::Cpu)? * 0.05)?,
+        down: (Tensor::randn([1024, 256], DType::F32, Device::Cpu)? * 0.05)?,
+    };
+    let fast = kiln::compile(|x: &Tensor| mlp.forward(x));
+    let explanation = fast.explain(&Tensor::randn([128, 256], DType::F32, Device::Cpu)?)?;
+    print!("{explanation}");
+
+    // Everything is there for a program to look at, too.
+    for (number, segment) in explanation.segments.iter().enumerate() {
+        let slowest = segment.kernels.iter().max_by_key(|kernel| kernel.time);
+        if let Some(kernel) = slowest {
+            println!("slowest of graph {number}: {}, {:.1} GFLOP/s", kernel.label, kernel.throughput());
+        }
+    }
+
+    let page = std::env::temp_dir().join("kiln_explain.html");
+    match std::fs::write(&page, explanation.to_html()) {
+        Ok(()) => println!("open {} in a browser", page.display()),
+        Err(error) => println!("no page: {error}"),
+    }
     Ok(())
 }

@@ -1,49 +1,30 @@
-//! `verify` compares every kernel of a new program with the reference interpreter, on the arguments of its first call.
+//! Is the compiler right? Every kernel against the reference interpreter on live arguments, and every pass.
 
-use kiln::nn::{Forward, LayerNorm, Linear, Module};
-use kiln::runtime::event::{self, Category};
 use kiln::see::bisect_passes;
 use kiln::{DType, Device, Options, Result, Tensor};
 
-#[derive(Module)]
-struct Block {
-    norm: LayerNorm,
-    up: Linear,
-    down: Linear,
-}
-
-impl Forward for Block {
-    type Output = Tensor;
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.add(&self.down.forward(&self.up.forward(&self.norm.forward(x)?)?.silu()?)?)
-    }
+fn attention(x: &Tensor) -> Result<Tensor> {
+    let scores = (x.matmul(&x.transpose(-2, -1)?)? * 0.125)?;
+    scores.softmax(-1)?.matmul(x)
 }
 
 fn main() -> Result<()> {
-    let block = Block { norm: LayerNorm::new(32, 1e-5)?, up: Linear::new(32, 64)?, down: Linear::new(64, 32)? };
-    let _listening = event::listen(&[Category::Kernels], |event| {
-        if matches!(event, event::Event::Verified { .. }) {
-            println!("event: {event}");
-        }
-    });
+    let x = Tensor::randn([4, 32, 64], DType::F32, Device::Cpu)?;
 
-    // A kernel that disagrees would make this an error with a report.
-    let fast = kiln::compile_module_with(block, Options { verify: true, ..Options::default() });
-    let x = Tensor::randn([4, 32], DType::F32, Device::Cpu)?;
-    fast.call(&x)?;
-
-    // The reports, kernel by kernel, for any arguments.
+    // By hand: a report for each graph of the function.
+    let fast = kiln::compile(attention);
     for report in fast.verify(&x)? {
-        println!("{report}");
+        print!("{report}");
+        assert!(report.is_right());
     }
 
-    // And if a pass were to blame: the interpreter before and after each.
-    let graph = fast.programs()[0].segments[0].graph.clone();
-    let inputs = graph.inputs().iter().map(|&id| {
-        let ty = graph.ty(id);
-        Tensor::randn(ty.fixed_shape().unwrap_or_default(), ty.dtype, Device::Cpu)
-    });
-    println!("{}", bisect_passes(&graph, &inputs.collect::<Result<Vec<_>>>()?)?);
+    // The passes over the same graph, one by one.
+    for segment in fast.programs().iter().flat_map(|program| &program.segments) {
+        print!("{}", bisect_passes(&segment.graph, std::slice::from_ref(&x))?);
+    }
+
+    // Always: a program is checked on the arguments of its first call, and a difference is an error with the report.
+    let checked = kiln::compile_with(attention, Options { verify: true, ..Options::default() });
+    println!("checked and computed: {:?}", checked.call(&x)?.shape());
     Ok(())
 }
