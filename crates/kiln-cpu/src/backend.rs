@@ -1,6 +1,7 @@
 //! The CPU as a [`Backend`]: which compiler takes which kind of kernel.
 
 use crate::attention::Attention;
+use crate::choices::Choices;
 use crate::features::Isa;
 use crate::half_bytes::HalfBytes;
 use crate::loops::{Build, LoopKernel};
@@ -8,6 +9,7 @@ use crate::lower::Options;
 use crate::matmul::{Matmul, packing};
 use crate::routine::Routine;
 use crate::saved::Piece;
+use crate::variants;
 use kiln_ir::codec::{from_bytes, to_bytes};
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Packing, RawBuffer, Variant};
@@ -54,20 +56,36 @@ impl CpuBackend {
         self.isa
     }
 
-    /// Code for a kernel, of which some may be ready.
-    fn build(&self, kernel: &Kernel, ready: &[Piece]) -> Result<Arc<dyn Executable>, Error> {
+    /// Code for a kernel, of which some may be ready, with one buffer packed and some choices made.
+    fn build(
+        &self,
+        kernel: &Kernel,
+        ready: &[Piece],
+        packed: Option<usize>,
+        choices: Choices,
+    ) -> Result<Arc<dyn Executable>, Error> {
         if let Some(bytewise) = HalfBytes::bytewise(kernel) {
-            return Ok(Arc::new(HalfBytes::new(kernel, self.build(&bytewise, ready)?)));
+            return Ok(Arc::new(HalfBytes::new(kernel, self.build(&bytewise, ready, None, choices)?)));
         }
         let build = Build { isa: self.isa, options: self.options, ready };
+        let target = self.target();
         match &kernel.body {
             KernelBody::Loop(body) => {
-                let made = build.compile(kernel, body);
-                Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?))
+                let options = Options { copies: choices.copies, ..self.options };
+                let made = Build { options, ..build }.compile(kernel, body);
+                Ok(Arc::new(made.map_err(|e| self.error(e.to_string()))?.choosing(choices)))
             }
-            KernelBody::Matmul(body) => Ok(Arc::new(Matmul::new(build, kernel, body, &self.target())?)),
-            KernelBody::Attention(body) => Ok(Arc::new(Attention::new(self.isa, kernel, body, &self.target())?)),
-            KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &self.target())?)),
+            KernelBody::Matmul(body) => {
+                let made = match packed {
+                    Some(buffer) => Matmul::packed(build, kernel, body, buffer, &target)?,
+                    None => Matmul::new(build, kernel, body, &target)?,
+                };
+                Ok(Arc::new(made.choosing(choices)))
+            }
+            KernelBody::Attention(body) => {
+                Ok(Arc::new(Attention::new(self.isa, kernel, body, &target)?.choosing(choices)))
+            }
+            KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &target)?)),
         }
     }
 
@@ -91,7 +109,7 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        self.build(kernel, &[])
+        self.build(kernel, &[], None, Choices::default())
     }
 
     fn packing(&self, kernel: &Kernel, buffer: usize) -> Option<Packing> {
@@ -112,13 +130,20 @@ impl Backend for CpuBackend {
         }
     }
 
+    fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
+        let Some(choices) = Choices::parse(&now.choices) else { return Vec::new() };
+        let found = variants::variants(self.isa, kernel, choices, !now.packed.is_empty(), sizes);
+        found.into_iter().map(|choices| now.choosing(choices.to_string())).collect()
+    }
+
     fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
-        match (&kernel.body, &variant.packed[..]) {
-            (_, []) if variant.choices.is_empty() => self.compile(kernel),
-            (KernelBody::Matmul(body), [(buffer, _)]) if variant.choices.is_empty() => {
-                let build = Build { isa: self.isa, options: self.options, ready: &[] };
-                Ok(Arc::new(Matmul::packed(build, kernel, body, *buffer, &self.target())?))
-            }
+        let packed = match &variant.packed[..] {
+            [] => Some(None),
+            [(buffer, _)] => Some(Some(*buffer)),
+            _ => None,
+        };
+        match (packed, Choices::parse(&variant.choices)) {
+            (Some(packed), Some(choices)) => self.build(kernel, &[], packed, choices),
             _ => Err(self.error(format!("there is no variant {variant}"))),
         }
     }
@@ -132,7 +157,12 @@ impl Backend for CpuBackend {
     fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
         // What runs on this machine is asked for by the key; code for another is not even looked at.
         let ready: Vec<Piece> = from_bytes(saved).ok()?;
-        self.build(kernel, &ready).ok()
+        self.build(kernel, &ready, None, Choices::default()).ok()
+    }
+
+    fn machine(&self) -> String {
+        let features = crate::features::detect();
+        format!("{} threads, {features:?}, {}", crate::pool::threads(), crate::features::model())
     }
 }
 

@@ -87,6 +87,25 @@ fn probe() -> Features {
     Features { isa, bf16: avx512 && is_x86_feature_detected!("avx512bf16"), l2_bytes: l2_bytes() }
 }
 
+/// The processor's own name for itself.
+#[cfg(all(target_arch = "x86_64", unix))]
+pub fn model() -> String {
+    use std::arch::x86_64::__cpuid;
+    let leaves = 0x8000_0002u32..=0x8000_0004;
+    if __cpuid(0x8000_0000).eax < *leaves.end() {
+        return String::new();
+    }
+    let words = leaves.map(__cpuid).flat_map(|r| [r.eax, r.ebx, r.ecx, r.edx]);
+    let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).filter(|&b| b != 0).collect();
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}
+
+/// The processor's own name for itself.
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+pub fn model() -> String {
+    String::new()
+}
+
 /// The size of the second-level cache, from the leaf that lists caches: 4 on Intel, 0x8000_001D on AMD.
 #[cfg(all(target_arch = "x86_64", unix))]
 fn l2_bytes() -> usize {

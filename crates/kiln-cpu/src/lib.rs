@@ -11,6 +11,7 @@
 pub mod asm;
 pub mod attention;
 pub mod backend;
+pub mod choices;
 pub mod disassembly;
 pub mod element;
 pub mod emit;
@@ -28,6 +29,7 @@ pub mod regalloc;
 pub mod routine;
 pub mod saved;
 mod short;
+mod variants;
 pub mod vir;
 
 pub use backend::CpuBackend;

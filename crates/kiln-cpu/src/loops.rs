@@ -1,5 +1,6 @@
 //! Loop kernels made ready to launch: code (or the portable executor), and the cut of a launch into pieces for the pool.
 
+use crate::choices::Choices;
 use crate::emit::{Call, Emitted, emit};
 use crate::features::Isa;
 use crate::gemm::Scratch;
@@ -30,6 +31,8 @@ pub enum CompileError {
 
 /// A reduction of at most so many units is cut where its rows are long.
 const FEW_UNITS: i64 = 16;
+/// The same, where tuning asks for it.
+const MOST_UNITS: i64 = 256;
 /// Points from which on a row is long.
 const LONG_ROW: i64 = 1 << 14;
 /// Most parts of a row.
@@ -102,6 +105,7 @@ pub struct LoopKernel {
     body: LoopBody,
     isa: Isa,
     options: Options,
+    choices: Choices,
     engine: Engine,
     shape: Shape,
     /// What runs when the row has no points; made when first needed.
@@ -139,7 +143,18 @@ impl LoopKernel {
 
     fn new(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options, engine: Engine, shape: Shape) -> LoopKernel {
         let (kernel, body) = (kernel.clone(), body.clone());
-        LoopKernel { kernel, body, isa, options, engine, shape, rowless: OnceLock::new(), parts: OnceLock::new() }
+        let choices = Choices::default();
+        LoopKernel {
+            kernel,
+            body,
+            isa,
+            options,
+            choices,
+            engine,
+            shape,
+            rowless: OnceLock::new(),
+            parts: OnceLock::new(),
+        }
     }
 
     /// The code for another process; `None` without any.
@@ -160,6 +175,11 @@ impl LoopKernel {
             cost: *cost,
             unit_is_lane: *unit_is_lane,
         })
+    }
+
+    /// The same with some choices made about how launches are cut.
+    pub(crate) fn choosing(self, choices: Choices) -> LoopKernel {
+        LoopKernel { choices, ..self }
     }
 
     /// Bytes of machine code; 0 without any.
@@ -222,7 +242,11 @@ impl LoopKernel {
                 Err(_) => Err(LaunchError::BadSize { value: 0 }),
             };
         }
-        if units <= FEW_UNITS && row >= LONG_ROW && units.saturating_mul(row) >= LONG_ROW * 4 {
+        let in_parts = match self.choices.parts {
+            Some(parts) => parts > 0 && units <= MOST_UNITS,
+            None => units <= FEW_UNITS && row >= LONG_ROW && units.saturating_mul(row) >= LONG_ROW * 4,
+        };
+        if in_parts {
             // SAFETY: the caller's promise.
             if let Some(done) = unsafe { self.launch_parts(buffers, sizes, units, row) } {
                 return done;
@@ -242,7 +266,7 @@ impl LoopKernel {
                 Err(bytes) => *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes),
             }
         };
-        let threads = pool::threads();
+        let threads = self.choices.threads_of(pool::threads());
         let pieces = self.pieces(units, row, threads);
         if pieces <= 1 {
             piece(0, units);
@@ -350,10 +374,13 @@ impl LoopKernel {
     fn pieces(&self, units: i64, row: i64, threads: usize) -> i64 {
         const WORTH: u64 = 8_000 * 16;
         let work = (units as u64).saturating_mul(row.max(1) as u64).saturating_mul(self.shape.cost);
+        let most = if self.shape.unit_is_lane { units / 64 } else { units };
+        if let Some(tasks) = self.choices.tasks.filter(|_| threads > 1) {
+            return (tasks as i64).saturating_mul(threads as i64).min(most);
+        }
         if threads < 2 || work < WORTH {
             return 1;
         }
-        let most = if self.shape.unit_is_lane { units / 64 } else { units };
         ((work / (WORTH / 4)) as i64).min(4 * threads as i64).min(most)
     }
 

@@ -60,6 +60,11 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// What measured times depend on beside the target: the machine in words, threads included.
+    fn machine(&self) -> String {
+        String::new()
+    }
+
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {
         Ok(())

@@ -197,6 +197,32 @@ pub enum Event {
         /// The user's line.
         at: Source,
     },
+    /// A kernel is run in another way, because that measured faster.
+    KernelTuned {
+        /// The ops in the kernel.
+        label: String,
+        /// How it is run now.
+        chosen: String,
+        /// How many times as fast as before.
+        gain: f64,
+        /// Candidates measured.
+        tried: usize,
+        /// The user's line.
+        at: Source,
+    },
+    /// The kernels of a program were tuned.
+    ProgramTuned {
+        /// Different kernels that have a choice.
+        kernels: usize,
+        /// Those that are run in another way now.
+        changed: usize,
+        /// Their launches' time as they were.
+        before: Duration,
+        /// As they are.
+        after: Duration,
+        /// How long it took.
+        took: Duration,
+    },
     /// Work that a different layout or dtype would have saved.
     Slow {
         /// What was done and why.
@@ -218,7 +244,9 @@ impl Event {
             Event::DiskCache(_) => Category::Cache,
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
-            Event::Slow { .. } | Event::Frozen { .. } => Category::Perf,
+            Event::Slow { .. } | Event::Frozen { .. } | Event::KernelTuned { .. } | Event::ProgramTuned { .. } => {
+                Category::Perf
+            }
             Event::Guarded { .. } | Event::Specialised { .. } => Category::Guards,
             Event::Recompile { .. } => Category::Recompiles,
             Event::GraphBreak { .. } => Category::Breaks,
@@ -230,6 +258,7 @@ impl Event {
         match self {
             Event::Fusion { at, .. }
             | Event::Slow { at, .. }
+            | Event::KernelTuned { at, .. }
             | Event::Remark { at, .. }
             | Event::Guarded { at, .. }
             | Event::Specialised { at, .. }
@@ -266,6 +295,13 @@ impl fmt::Display for Event {
             Event::Frozen { inputs, prepared_bytes, packed_bytes, took } => write!(
                 f,
                 "prepared {inputs} frozen inputs: {prepared_bytes} bytes of values, {packed_bytes} bytes packed, in {took:.1?}"
+            ),
+            Event::KernelTuned { label, chosen, gain, tried, .. } => {
+                write!(f, "tuned {label}: {gain:.2}× as fast with {chosen}, of {tried} tried")
+            }
+            Event::ProgramTuned { kernels, changed, before, after, took } => write!(
+                f,
+                "tuned {changed} of {kernels} kernels: {before:.1?} before, {after:.1?} now, measured in {took:.1?}"
             ),
             Event::ProgramRun { launches, took } => write!(f, "ran {launches} launches in {took:.1?}"),
         }?;

@@ -23,6 +23,7 @@ pub mod phase;
 pub mod program;
 pub mod reference;
 mod sizing;
+pub mod tune;
 pub mod variant;
 
 pub use backend::{Backend, Executable, LaunchError};
@@ -33,6 +34,7 @@ pub use host::HostMemory;
 pub use packer::Packer;
 pub use program::{BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program, RestoreError};
 pub use reference::ReferenceBackend;
+pub use tune::{TuneReport, TunedFrom, TunedKernel};
 pub use variant::{Packing, Variant};
 
 /// The version of this crate and a digest of its sources: part of every key of the disk cache.

@@ -6,7 +6,7 @@ use crate::{Device, Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{InputView, Produced, Program};
+use kiln_runtime::{InputView, Produced, Program, TuneReport};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -138,6 +138,18 @@ impl CompiledGraph {
     /// The program: kernels, code and the reasons for what was not fused.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest from
+    /// now on. Outcomes are kept in the disk cache.
+    #[track_caller]
+    pub fn tune(&mut self, inputs: &[&Tensor], budget: Duration) -> Result<TuneReport> {
+        let at = Source::caller();
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(capture::break_at("tunes a compiled graph", &at));
+        }
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        self.program.tune(&views, budget).map_err(|e| locate("tune", e, &at))
     }
 
     /// Runs the graph. Inputs have to lie in memory as the graph was compiled for. Inputs that the graph updates are left

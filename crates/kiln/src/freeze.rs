@@ -15,10 +15,10 @@ use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, SplitOptions, merge_products, split_frozen};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{Buffer, InputView, Packer, Produced, Program};
+use kiln_runtime::{Buffer, InputView, Packer, Produced, Program, TuneReport};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Choices beyond the defaults for [`FrozenGraph::new`].
 #[derive(Debug, Clone)]
@@ -84,6 +84,16 @@ enum Argument {
     Given(usize),
     Prepared(usize),
     Packed(usize),
+}
+
+impl Argument {
+    fn view<'a>(self, inputs: &[&'a Tensor], ready: &'a Ready, packer: &'a Packer) -> InputView<'a> {
+        match self {
+            Argument::Given(input) => view(inputs[input]),
+            Argument::Prepared(value) => view(ready.prepared(value)),
+            Argument::Packed(number) => packer.view(number, &ready.packed[number]),
+        }
+    }
 }
 
 /// What was made of one set of weights.
@@ -276,23 +286,10 @@ impl FrozenGraph {
 
     /// Runs the graph. Updated inputs are the caller's to give away.
     pub(crate) fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
-        if inputs.iter().any(|t| t.is_traced()) {
-            return Err(capture::break_at("runs a frozen graph", at));
-        }
+        self.check(inputs, versions, at)?;
         let wrong = |cause| locate("run", cause, at);
-        if inputs.len() != self.inputs {
-            return Err(wrong(kiln_runtime::Error::InputCount { expected: self.inputs, got: inputs.len() }));
-        }
-        if versions.len() != self.frozen.len() {
-            return Err(wrong(kiln_runtime::Error::VersionCount { expected: self.frozen.len(), got: versions.len() }));
-        }
         let ready = self.ready(inputs, versions).map_err(wrong)?;
-        let argument = |argument: &Argument| match *argument {
-            Argument::Given(input) => view(inputs[input]),
-            Argument::Prepared(value) => view(ready.prepared(value)),
-            Argument::Packed(number) => self.packer.view(number, &ready.packed[number]),
-        };
-        let views: Vec<InputView<'_>> = self.arguments.iter().map(argument).collect();
+        let views: Vec<InputView<'_>> = self.arguments.iter().map(|a| a.view(inputs, &ready, &self.packer)).collect();
         // SAFETY: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen inputs,
         // prepared values and panels are never updated.
         let produced = unsafe { self.main.run_updating(&views, &[]) }.map_err(wrong)?;
@@ -326,6 +323,33 @@ impl FrozenGraph {
             }
         }
         self.run_at(&inputs.iter().collect::<Vec<_>>(), versions, at)
+    }
+
+    /// Measures the ways to run each kernel of the main program on these inputs, for about as long as `budget` says, and takes
+    /// the fastest from now on.
+    #[track_caller]
+    pub fn tune(&mut self, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<TuneReport> {
+        let at = Source::caller();
+        let wrong = |cause| locate("tune", cause, &at);
+        self.check(inputs, versions, &at)?;
+        let ready = self.ready(inputs, versions).map_err(wrong)?;
+        let FrozenGraph { main, arguments, packer, .. } = self;
+        let views: Vec<InputView<'_>> = arguments.iter().map(|a| a.view(inputs, &ready, packer)).collect();
+        main.tune(&views, budget).map_err(wrong)
+    }
+
+    fn check(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(capture::break_at("runs a frozen graph", at));
+        }
+        let wrong = |cause| locate("run", cause, at);
+        if inputs.len() != self.inputs {
+            return Err(wrong(kiln_runtime::Error::InputCount { expected: self.inputs, got: inputs.len() }));
+        }
+        if versions.len() != self.frozen.len() {
+            return Err(wrong(kiln_runtime::Error::VersionCount { expected: self.frozen.len(), got: versions.len() }));
+        }
+        Ok(())
     }
 
     /// What was made of these versions of the weights, made now if need be.

@@ -28,6 +28,7 @@ mod scratch;
 mod softmax;
 mod tile;
 
+use crate::choices::Choices;
 use crate::features::{self, Isa};
 use crate::memory::MemoryError;
 use dot::DotFn;
@@ -48,6 +49,7 @@ pub struct Attention {
     scale: Scale,
     /// None where some operand is f64.
     code: Option<Code>,
+    choices: Choices,
 }
 
 /// The factor on scores, split so that what is left for the softmax is positive.
@@ -150,7 +152,12 @@ impl Attention {
             }
         };
         let (buffers, sizes) = (kernel.buffers.clone(), kernel.sizes.clone());
-        Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, code })
+        Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, code, choices: Choices::default() })
+    }
+
+    /// The same with some choices made about how it is cut.
+    pub(crate) fn choosing(self, choices: Choices) -> Attention {
+        Attention { choices, ..self }
     }
 
     /// Runs it.
@@ -165,7 +172,7 @@ impl Attention {
         // SAFETY: passed on from the caller.
         unsafe {
             match &self.code {
-                Some(code) => run::run(self.isa, code, self.scale, &g),
+                Some(code) => run::run(self.isa, code, self.scale, &g, self.choices),
                 None => double::run(self.body.scale.as_f64(), &g),
             }
         }

@@ -5,6 +5,7 @@ use super::geometry::{Geometry, View};
 use super::scratch::{self, Scratch, Sizes};
 use super::tile::{self, Element};
 use super::{Code, Scale, portable};
+use crate::choices::Choices;
 use crate::features::Isa;
 use crate::gemm::{self, Matrix, pack_rows};
 use crate::pool;
@@ -61,20 +62,22 @@ pub(super) fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
 ///
 /// # Safety
 /// The views reach only inside their buffers; nothing overlaps the result.
-pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
+pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choices: Choices) {
     let lanes = if isa == Isa::Portable { portable::LANES } else { tile::width(isa).lanes(4) };
     let rows = g.group_rows();
     let groups = g.batch * g.kv_heads;
     // Columns pay for whole vectors of queries and, for short floats, for a widened copy of keys and values.
     let widens = !code.pairs && (g.k.size != 4 || g.v.size != 4);
     let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
+    let split_keys = choices.keys.unwrap_or(SPLIT_KEYS).max(1);
     let mut most_rows = MOST_ROWS;
     // Long rows of keys are split instead: a smaller tile would read them more often.
-    while most_rows > lanes && groups * rows.div_ceil(most_rows) * (g.keys / SPLIT_KEYS).max(1) < TASKS / 4 {
+    while most_rows > lanes && groups * rows.div_ceil(most_rows) * (g.keys / split_keys).max(1) < TASKS / 4 {
         most_rows /= 2;
     }
+    let most_rows = choices.rows.map_or(most_rows, |rows| rows.clamp(1, MOST_ROWS));
     let tiles = rows.div_ceil(most_rows);
-    let splits = (TASKS / (groups * tiles)).min(g.keys / SPLIT_KEYS).max(1);
+    let splits = (TASKS / (groups * tiles)).min(g.keys / split_keys).max(1);
     let padded_values = g.value_width.next_multiple_of(lanes);
     let mut job =
         Job { isa, code, scale, g, lanes, padded_values, by_rows, tiles, splits, parts: std::ptr::null_mut() };
@@ -87,13 +90,14 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry) {
         job.parts = parts.ptr();
     }
     let work = [g.heads, g.queries, g.keys, g.width + g.value_width].into_iter().fold(g.batch, usize::saturating_mul);
-    let threads = if work < SERIAL { 1 } else { pool::threads() };
+    let all = choices.threads_of(pool::threads());
+    let threads = if work < SERIAL { 1 } else { all };
     pool::run(tasks, threads, &|task| {
         // SAFETY: passed on from the caller; tasks write disjoint rows or parts.
         unsafe { job.run(task) }
     });
     if splits > 1 {
-        let threads = if groups * rows * padded_values * splits < SERIAL { 1 } else { pool::threads() };
+        let threads = if groups * rows * padded_values * splits < SERIAL { 1 } else { all };
         pool::run(groups * tiles, threads, &|tile| {
             // SAFETY: all parts are written; tiles write disjoint rows.
             unsafe { job.merge(tile) }

@@ -198,7 +198,8 @@ where
         block.kernels = [(tall, tiling.kernels::<T>(format, tall)?), (short, tiling.kernels::<T>(format, short)?)];
         for c in 0..chunks {
             block.chunk = part(units.all, chunks, c);
-            let most_k = (A_PANEL_BYTES / (tall * units.a_words * size_of::<T>())).clamp(256, 2048);
+            let panel_bytes = gemm.tuning.panel_bytes.unwrap_or(A_PANEL_BYTES);
+            let most_k = (panel_bytes / (tall * units.a_words * size_of::<T>())).clamp(256, 2048);
             block.k_blocks = block.chunk.len().div_ceil(most_k).max(1);
             // SAFETY: the operands are the caller's; scratch was sized above.
             unsafe {
@@ -355,7 +356,8 @@ where
         let column_panels = self.gemm.n.div_ceil(nr);
         let longest = self.k_block(0).len().max(1);
         let most = (b_bytes() / (longest * nr * size_of::<T>())).max(1);
-        let wanted = if threads == 1 { 1 } else { threads * TASKS_A_THREAD };
+        let each = self.gemm.tuning.tasks.unwrap_or(TASKS_A_THREAD).max(1);
+        let wanted = if threads == 1 { 1 } else { threads * each };
         // As many panels in each task, since each thread gets as many tasks.
         let column_tasks = column_panels.div_ceil(column_panels.div_ceil(wanted).min(most));
         // Rows or K are split only where columns alone do not occupy the threads.

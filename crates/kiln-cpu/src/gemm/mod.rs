@@ -114,12 +114,25 @@ pub struct Gemm {
     pub acc: DType,
     /// The most threads to use.
     pub threads: usize,
+    /// How it is cut and blocked.
+    pub tuning: Tuning,
+}
+
+/// How a product is cut and blocked; whatever is left open is chosen by its shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Read the right operand as it lies (true) or packed (false), where both are possible.
+    pub stream: Option<bool>,
+    /// Bytes of a packed panel of A.
+    pub panel_bytes: Option<usize>,
+    /// Tasks a thread.
+    pub tasks: Option<usize>,
 }
 
 impl Gemm {
     /// A product on the default target with all threads of the pool.
     pub fn new(m: usize, n: usize, k: usize, acc: DType) -> Gemm {
-        Gemm { isa: Isa::get(), m, n, k, acc, threads: pool::threads() }
+        Gemm { isa: Isa::get(), m, n, k, acc, threads: pool::threads(), tuning: Tuning::default() }
     }
 
     /// Runs the product and hands every finished tile to `epilogue`.

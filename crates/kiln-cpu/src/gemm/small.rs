@@ -21,6 +21,8 @@ const STREAM_ROWS_OF_PAIRS: usize = 8;
 /// rows of W.
 const DOT_ROWS: usize = 64;
 const DOT_BYTES: usize = 1 << 20;
+/// By how much these limits go up where tuning asks for it.
+const MORE_ROWS: usize = 3;
 /// The shortest K for dot products: adding up lanes must not dominate.
 const DOT_K: usize = 64;
 /// Bytes of B, and multiply-adds, that take a core some three microseconds: the least that is worth a task.
@@ -55,13 +57,16 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
         DType::F16 => Weight::F16,
         _ => return None,
     };
-    if gemm.isa == Isa::Portable || gemm.k == 0 {
+    if gemm.isa == Isa::Portable || gemm.k == 0 || gemm.tuning.stream == Some(false) {
         return None;
     }
     let pairs = multiplies_pairs(gemm, a, b.dtype);
-    if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= DOT_ROWS && gemm.m * gemm.k * 4 <= DOT_BYTES {
+    let more = if gemm.tuning.stream == Some(true) { MORE_ROWS } else { 1 };
+    let (dot_rows, dot_bytes) = (DOT_ROWS * more, DOT_BYTES * more);
+    let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } * more;
+    if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= dot_rows && gemm.m * gemm.k * 4 <= dot_bytes {
         Some(Path::Dot(*b, if pairs { Weight::Bf16Dot } else { weight }))
-    } else if b.column_stride == 1 && gemm.m <= if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } {
+    } else if b.column_stride == 1 && gemm.m <= stream_rows {
         let narrow = gemm.n < narrow::COLUMNS && weight != Weight::Bf16;
         Some(if narrow { Path::Narrow(*b, weight) } else { Path::Stream(*b, weight) })
     } else {
@@ -106,7 +111,8 @@ pub(super) fn tasks(gemm: &Gemm, size: usize, threads: usize) -> usize {
     if threads == 1 {
         return 1;
     }
-    let each = (least_tasks(gemm, size) / threads).clamp(1, TASKS_A_THREAD);
+    let most = gemm.tuning.tasks.unwrap_or(TASKS_A_THREAD).max(1);
+    let each = (least_tasks(gemm, size) / threads).clamp(1, most);
     (threads * each).max((gemm.n * gemm.k * size / MOST_BYTES).next_multiple_of(threads))
 }
 

@@ -36,11 +36,13 @@ pub struct Options {
     /// Whether a sum over a row may add products that are not rounded before. Pointwise code never contracts: `x·x − max(x·x)` must not
     /// become the rounding error of `x·x`, and fused code gives bit for bit what op by op gives.
     pub contract: bool,
+    /// How many copies of a body run side by side, where the code is not better at choosing; 8 at the most.
+    pub copies: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { contract: true }
+        Options { contract: true, copies: None }
     }
 }
 
@@ -334,6 +336,11 @@ impl Lowerer<'_> {
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let copies = match weight {
             _ if paired => 2,
+            _ if let Some(copies) = self.options.copies
+                && inner.is_none() =>
+            {
+                copies.clamp(1, COPIES)
+            }
             // Results of an inner axis lie far apart: some vectors side by side at each of its points.
             0..16 if inner.is_some() => COPIES / 2,
             _ if self.body.row.is_empty() => 1,
@@ -375,7 +382,7 @@ impl Lowerer<'_> {
         copies: usize,
         inner: Option<&Axis>,
     ) -> Result<(), LowerError> {
-        let paired = self.body.row.is_empty() && inner.is_none() && copies > 1;
+        let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
         let counter = self.b.counter(from);
         let limit = self.b.add_lanes(to, -(copies as i32));
         self.b.open_loop(counter, limit, true, Step::Vectors(copies as u32));
@@ -474,12 +481,13 @@ impl Lowerer<'_> {
             return Err(LowerError::Malformed("a row stage without a row"));
         };
         let paired = self.pairs_along(axis.var);
+        let row_copies = self.options.copies.map_or(ROW_COPIES, |copies| copies.clamp(1, COPIES));
         let copies = match axis.size.as_const() {
             // The same in all stages: row temporaries keep the order of the pairs.
             _ if paired => ROW_COPIES,
             _ if stage.reductions.is_empty() => 1,
-            Some(n) => (n / 16).clamp(1, ROW_COPIES as i64) as usize,
-            None => ROW_COPIES,
+            Some(n) => (n / 16).clamp(1, row_copies as i64) as usize,
+            None => row_copies,
         };
         let accumulators = self.accumulators(stage, copies)?;
         let mark = self.symbols.len();

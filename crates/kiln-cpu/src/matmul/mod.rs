@@ -12,8 +12,9 @@ mod fused;
 pub(crate) mod packing;
 mod plain;
 
+use crate::choices::Choices;
 use crate::features::Isa;
-use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store};
+use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning};
 use crate::loops::{Build, LoopKernel};
 use crate::pool;
 use crate::saved::Piece;
@@ -39,6 +40,7 @@ pub struct Matmul {
     left: Side,
     right: Side,
     finish: Finish,
+    choices: Choices,
 }
 
 /// Where an operand comes from.
@@ -158,7 +160,13 @@ impl Matmul {
             left,
             right,
             finish,
+            choices: Choices::default(),
         })
+    }
+
+    /// The same with some choices made about how it is cut and blocked.
+    pub(crate) fn choosing(self, choices: Choices) -> Matmul {
+        Matmul { choices, ..self }
     }
 
     /// Bytes of generated code beyond the shared micro-kernels.
@@ -211,11 +219,16 @@ impl Matmul {
         if products == 0 || m == 0 || n == 0 {
             return Ok(());
         }
-        let threads = pool::threads();
+        let threads = self.choices.threads_of(pool::threads());
         // Many small products: one a thread. Few or large ones: all threads on each.
         let work = m.saturating_mul(n).saturating_mul(k.max(1));
         let apart = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;
-        let gemm = Gemm { isa: self.isa, m, n, k, acc: self.acc, threads: if apart { 1 } else { threads } };
+        let tuning = Tuning {
+            stream: self.choices.stream.map(|stream| stream > 0),
+            panel_bytes: self.choices.panel.map(|kib| kib << 10),
+            tasks: self.choices.tasks,
+        };
+        let gemm = Gemm { isa: self.isa, m, n, k, acc: self.acc, threads: if apart { 1 } else { threads }, tuning };
         let run = |product: usize| {
             let mut point: Short<i64> = batch.iter().map(|_| 0).collect();
             let mut rest = product;

@@ -3,7 +3,7 @@
 
 use super::{InputView, Program};
 use crate::sizing::Sizing;
-use crate::{Buffer, Error, RawBuffer};
+use crate::{Buffer, Error, Executable, RawBuffer};
 use kiln_ir::Symbol;
 use kiln_kernels::schedule::Role;
 use std::marker::PhantomData;
@@ -139,6 +139,14 @@ impl Inspection<'_> {
 
     /// Runs one launch on the memory as it is and waits for it; how long it took.
     pub fn launch(&mut self, step: usize) -> Result<Duration, Error> {
+        let Some(code) = self.program.steps.get(step).map(|s| s.code.clone()) else {
+            return Err(Error::BrokenSchedule { buffer: step });
+        };
+        self.launch_as(step, &*code)
+    }
+
+    /// [`Inspection::launch`] with other code for the same kernel.
+    pub(crate) fn launch_as(&mut self, step: usize, code: &dyn Executable) -> Result<Duration, Error> {
         let number = step;
         let Some(step) = self.program.steps.get(number) else { return Err(Error::BrokenSchedule { buffer: number }) };
         self.arguments.clear();
@@ -146,7 +154,7 @@ impl Inspection<'_> {
         let sizes = &self.sizing.step_sizes[number];
         let start = Instant::now();
         // SAFETY: the buffers are those that a run has, with the same sizes; what a launch writes belongs to `self`.
-        unsafe { step.code.launch(&self.arguments, sizes) }.map_err(|cause| step.error(cause))?;
+        unsafe { code.launch(&self.arguments, sizes) }.map_err(|cause| step.error(cause))?;
         self.program.backend.synchronize()?;
         Ok(start.elapsed())
     }

@@ -1,0 +1,81 @@
+//! What tuning may choose: how a launch is cut and blocked. Each choice left open is made by the code that needs it; none of them
+//! changes results beyond the order in which sums are taken.
+
+use std::fmt;
+
+/// Declares the choices with their names in text.
+macro_rules! choices {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Choices for one kernel; text like `threads=1 tasks=2`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Choices {
+            $($(#[$doc])* pub $name: Option<usize>,)*
+        }
+
+        impl Choices {
+            /// Reads the text form; `None` where it is none.
+            pub fn parse(text: &str) -> Option<Choices> {
+                let mut choices = Choices::default();
+                for word in text.split_whitespace() {
+                    let (name, value) = word.split_once('=')?;
+                    let value = Some(value.parse().ok()?);
+                    match name {
+                        $(stringify!($name) => choices.$name = value,)*
+                        _ => return None,
+                    }
+                }
+                Some(choices)
+            }
+        }
+
+        impl fmt::Display for Choices {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let all = [$((stringify!($name), self.$name),)*];
+                let made = all.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={value}")));
+                f.write_str(&made.collect::<Vec<_>>().join(" "))
+            }
+        }
+    };
+}
+
+choices! {
+    /// Most threads.
+    threads,
+    /// Pieces of work a thread.
+    tasks,
+    /// Loops: vectors that one turn works on.
+    copies,
+    /// Loops: 0 never takes a reduction in two kernels, 1 does so wherever rows are long.
+    parts,
+    /// Products: 0 packs the right operand, 1 streams it as it lies for more rows than usual.
+    stream,
+    /// Products: KiB of a packed panel of the left operand.
+    panel,
+    /// Attention: queries of one task.
+    rows,
+    /// Attention: keys that are worth a task of their own.
+    keys,
+}
+
+impl Choices {
+    /// The most threads to use of those there are.
+    pub(crate) fn threads_of(&self, all: usize) -> usize {
+        self.threads.map_or(all, |most| most.clamp(1, all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_reads_back() {
+        let choices = Choices { threads: Some(1), panel: Some(44), ..Default::default() };
+        assert_eq!(choices.to_string(), "threads=1 panel=44");
+        assert_eq!(Choices::parse(&choices.to_string()), Some(choices));
+        assert_eq!(Choices::parse(""), Some(Choices::default()));
+        assert_eq!(Choices::parse("speed=2"), None);
+        assert_eq!(Choices::parse("threads=fast"), None);
+        assert_eq!(Choices::parse("threads"), None);
+    }
+}

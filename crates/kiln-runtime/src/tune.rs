@@ -1,0 +1,450 @@
+//! Measured choice among the ways to run each kernel of a program.
+//!
+//! ```text
+//!  rounds of the whole program: in each, every kernel runs one of its candidates     caches are as in a real run
+//!    1. every candidate a few times            ──▶ the best few
+//!    2. those and what there was, turn by turn ──▶ medians; a change of less than 3 % is none
+//!  outcome ──▶ memory and disk, by target, machine, kernel and sizes
+//! ```
+//!
+//! Whatever is chosen computes the same, up to the order of sums.
+
+use crate::disk::{self, Key, Kind};
+use crate::event::{self, Category, Event};
+use crate::program::Inspection;
+use crate::{Backend, Error, Executable, InputView, Program, Variant, kernel_cache};
+use kiln_kernels::kernel::Kernel;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How much faster a candidate must be than what there was.
+const GAIN: f64 = 0.97;
+/// Rounds of the first measurement; the first of them only warms up.
+const FIRST_ROUNDS: usize = 4;
+/// Candidates that are measured again, beside what there was.
+const FINALISTS: usize = 3;
+/// Rounds of the second measurement at the most, and those without which nothing is decided.
+const LAST_ROUNDS: usize = 21;
+const FEWEST_ROUNDS: usize = 7;
+/// How often better candidates are looked for next to the best one.
+const WAVES: usize = 2;
+
+/// What tuning found.
+#[derive(Debug, Clone, Default)]
+pub struct TuneReport {
+    /// One entry for each different kernel and sizes that has more than one way to run.
+    pub kernels: Vec<TunedKernel>,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether the budget ended before everything was measured.
+    pub out_of_time: bool,
+}
+
+/// What tuning found for one kernel at given sizes.
+#[derive(Debug, Clone)]
+pub struct TunedKernel {
+    /// What it computes, in short.
+    pub label: String,
+    /// The launches of the program that run it.
+    pub steps: Vec<usize>,
+    /// How it is run from now on.
+    pub chosen: Variant,
+    /// Candidates measured, what there was not among them.
+    pub tried: usize,
+    /// Whether that is not how it was run before.
+    pub changed: bool,
+    /// Time of one launch as it was.
+    pub before: Duration,
+    /// Time of one launch as it is now.
+    pub after: Duration,
+    /// Where the choice comes from.
+    pub from: TunedFrom,
+}
+
+impl TunedKernel {
+    /// How many times as fast as before.
+    pub fn gain(&self) -> f64 {
+        self.before.as_secs_f64() / self.after.as_secs_f64().max(1e-12)
+    }
+}
+
+/// Where a choice comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunedFrom {
+    /// It was measured now.
+    Measured,
+    /// It was measured by this process before.
+    Memory,
+    /// It was measured by another process.
+    Disk,
+    /// There was no time to decide.
+    Undecided,
+}
+
+impl TuneReport {
+    /// The sum of all launches as they were.
+    pub fn before(&self) -> Duration {
+        self.kernels.iter().map(|k| k.before * k.steps.len() as u32).sum()
+    }
+
+    /// The sum of all launches as they are now.
+    pub fn after(&self) -> Duration {
+        self.kernels.iter().map(|k| k.after * k.steps.len() as u32).sum()
+    }
+}
+
+/// A kernel being measured.
+struct Subject {
+    steps: Vec<usize>,
+    kernel: Arc<Kernel>,
+    sizes: Vec<i64>,
+    label: String,
+    key: Key,
+    candidates: Vec<Candidate>,
+    /// The candidate that is run in the current round.
+    turn: usize,
+    /// Everything that was or is a candidate.
+    tried: Vec<Variant>,
+    /// Nothing more is to be measured for now.
+    decided: bool,
+    /// What was found so far.
+    found: Option<Kept>,
+}
+
+struct Candidate {
+    variant: Variant,
+    code: Arc<dyn Executable>,
+    /// Nanoseconds of one launch, a sample a round.
+    samples: Vec<f64>,
+}
+
+/// An outcome as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+struct Kept {
+    choices: String,
+    before: f64,
+    after: f64,
+    tried: usize,
+}
+
+impl Kept {
+    fn to_text(&self) -> String {
+        format!("{}\n{}\n{}\n{}", self.choices, self.before, self.after, self.tried)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Kept> {
+        let mut lines = std::str::from_utf8(bytes).ok()?.split('\n');
+        let choices = lines.next()?.to_owned();
+        let mut number = || lines.next()?.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+        let (before, after, tried) = (number()?, number()?, number()? as usize);
+        Some(Kept { choices, before, after, tried })
+    }
+}
+
+static MEMORY: LazyLock<Mutex<HashMap<[u8; 32], Kept>>> = LazyLock::new(Mutex::default);
+
+fn recall(key: &Key) -> Option<(Kept, TunedFrom)> {
+    let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kept) = memory.get(key.digest()) {
+        return Some((kept.clone(), TunedFrom::Memory));
+    }
+    drop(memory);
+    let bytes = disk::get(Kind::Tuning, key)?;
+    let Some(kept) = Kept::parse(&bytes) else {
+        disk::reject(Kind::Tuning, key, "it is not an outcome of tuning");
+        return None;
+    };
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner).insert(*key.digest(), kept.clone());
+    Some((kept, TunedFrom::Disk))
+}
+
+fn keep(key: &Key, kept: &Kept) {
+    disk::put(Kind::Tuning, key, kept.to_text().as_bytes());
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner).insert(*key.digest(), kept.clone());
+}
+
+/// Forgets what this process has measured; what is on the disk stays.
+pub fn forget() {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+impl Program {
+    /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest. What was
+    /// measured before on this machine, by this process or another one, is taken over without measuring. The inputs stay as
+    /// they are.
+    ///
+    /// Outcomes hold for the sizes of these inputs; other sizes run as well, but as chosen for these.
+    pub fn tune(&mut self, inputs: &[InputView<'_>], budget: Duration) -> Result<TuneReport, Error> {
+        let start = Instant::now();
+        let mut report = TuneReport::default();
+        let mut subjects = Vec::new();
+        {
+            let inspection = self.inspect(inputs)?;
+            for subject in self.subjects(&inspection) {
+                match recall(&subject.key).and_then(|(kept, from)| self.recalled(&subject, &kept, from)) {
+                    Some(found) => report.kernels.push(found),
+                    None => subjects.push(subject),
+                }
+            }
+            let mut rounds = Rounds { program: self, inspection, deadline: start + budget };
+            for wave in 0..WAVES {
+                rounds.prepare(&mut subjects, wave)?;
+                if subjects.iter().all(|subject| subject.decided) {
+                    break;
+                }
+                rounds.measure(&mut subjects)?;
+            }
+            report.out_of_time = subjects.iter().any(|subject| !subject.decided);
+        }
+        report.kernels.extend(subjects.iter().map(Subject::measured));
+        for found in &report.kernels {
+            self.choose(found)?;
+        }
+        self.forget_frames();
+        report.took = start.elapsed();
+        event::emit(Category::Perf, || Event::ProgramTuned {
+            kernels: report.kernels.len(),
+            changed: report.kernels.iter().filter(|k| k.changed).count(),
+            before: report.before(),
+            after: report.after(),
+            took: report.took,
+        });
+        Ok(report)
+    }
+
+    /// The different kernels of a program.
+    fn subjects(&self, inspection: &Inspection<'_>) -> Vec<Subject> {
+        let mut subjects: Vec<Subject> = Vec::new();
+        let (target, machine) = (self.backend.target(), self.backend.machine());
+        for (number, step) in self.steps.iter().enumerate() {
+            let sizes = inspection.launch_sizes(number);
+            let same = |s: &&mut Subject| {
+                s.kernel == step.kernel && s.sizes == sizes && s.candidates[0].variant == step.variant
+            };
+            if let Some(subject) = subjects.iter_mut().find(same) {
+                subject.steps.push(number);
+                continue;
+            }
+            let key = Key::build()
+                .part("target", &target)
+                .part("machine", &machine)
+                .content("kernel", step.kernel.to_string().as_bytes())
+                .part("variant", &step.variant.to_string())
+                .part("sizes", &format!("{sizes:?}"))
+                .note("label", &step.label)
+                .finish();
+            let now = Candidate { variant: step.variant.clone(), code: step.code.clone(), samples: Vec::new() };
+            subjects.push(Subject {
+                steps: vec![number],
+                kernel: step.kernel.clone(),
+                sizes: sizes.to_vec(),
+                label: step.label.clone(),
+                key,
+                candidates: vec![now],
+                turn: 0,
+                tried: Vec::new(),
+                decided: false,
+                found: None,
+            });
+        }
+        let has_choice = |s: &Subject| !self.backend.variants(&s.kernel, &s.candidates[0].variant, &s.sizes).is_empty();
+        subjects.retain(has_choice);
+        subjects
+    }
+
+    /// An outcome that is known, if its code can still be made.
+    fn recalled(&self, subject: &Subject, kept: &Kept, from: TunedFrom) -> Option<TunedKernel> {
+        let chosen = subject.candidates[0].variant.choosing(kept.choices.clone());
+        kernel_cache::get_variant(&*self.backend, &subject.kernel, &chosen, &subject.label).ok()?;
+        Some(subject.outcome(kept, from))
+    }
+
+    /// Lets launches run as found.
+    fn choose(&mut self, found: &TunedKernel) -> Result<(), Error> {
+        for &number in &found.steps {
+            let step = &self.steps[number];
+            if step.variant == found.chosen {
+                continue;
+            }
+            let (code, _) = kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, &step.label)?;
+            let step = &mut self.steps[number];
+            (step.code, step.variant) = (code, found.chosen.clone());
+            event::emit(Category::Perf, || Event::KernelTuned {
+                label: found.label.clone(),
+                chosen: found.chosen.to_string(),
+                gain: found.gain(),
+                tried: found.tried,
+                at: step.source().clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Rounds of a whole program.
+struct Rounds<'a> {
+    program: &'a Program,
+    inspection: Inspection<'a>,
+    deadline: Instant,
+}
+
+impl Rounds<'_> {
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Gives every subject its candidates: those next to what there was, or next to the best so far.
+    fn prepare(&self, subjects: &mut [Subject], wave: usize) -> Result<(), Error> {
+        let backend: &dyn Backend = &*self.program.backend;
+        for subject in subjects.iter_mut().filter(|s| wave == 0 || s.decided) {
+            // The best comes last; after a decision only it and what there was are left.
+            let best = subject.candidates.len() - 1;
+            if wave > 0 && best == 0 {
+                continue;
+            }
+            let near = backend.variants(&subject.kernel, &subject.candidates[best].variant, &subject.sizes);
+            let mut fresh = 0;
+            for variant in near {
+                if subject.candidates[0].variant == variant || subject.tried.contains(&variant) {
+                    continue;
+                }
+                // A way that cannot be compiled is no way.
+                let made = kernel_cache::get_variant(backend, &subject.kernel, &variant, &subject.label);
+                if let Ok((code, _)) = made {
+                    subject.candidates.push(Candidate { variant: variant.clone(), code, samples: Vec::new() });
+                    subject.tried.push(variant);
+                    fresh += 1;
+                }
+            }
+            subject.decided = fresh == 0;
+        }
+        Ok(())
+    }
+
+    /// Measures until every subject is decided or time is up.
+    fn measure(&mut self, subjects: &mut [Subject]) -> Result<(), Error> {
+        let most = subjects.iter().filter(|s| !s.decided).map(|s| s.candidates.len()).max().unwrap_or(0);
+        self.rounds(subjects, most * FIRST_ROUNDS, 0)?;
+        for subject in subjects.iter_mut().filter(|s| !s.decided) {
+            subject.drop_slow();
+        }
+        let most = subjects.iter().filter(|s| !s.decided).map(|s| s.candidates.len()).max().unwrap_or(0);
+        self.rounds(subjects, most * LAST_ROUNDS, most * FEWEST_ROUNDS)?;
+        for subject in subjects.iter_mut().filter(|s| !s.decided) {
+            subject.decide();
+        }
+        Ok(())
+    }
+
+    /// Runs the program so many times, every subject with its next candidate in each. Once a round has been
+    /// enough for everybody, `fewest` of them do.
+    fn rounds(&mut self, subjects: &mut [Subject], count: usize, fewest: usize) -> Result<(), Error> {
+        for subject in subjects.iter_mut().filter(|s| !s.decided) {
+            subject.candidates.iter_mut().for_each(|c| c.samples.clear());
+            subject.turn = 0;
+        }
+        let mut owner = vec![None; self.program.steps.len()];
+        for (number, subject) in subjects.iter().enumerate().filter(|(_, s)| !s.decided) {
+            subject.steps.iter().for_each(|&step| owner[step] = Some(number));
+        }
+        let start = Instant::now();
+        for round in 0..count {
+            let enough = fewest > 0 && round >= fewest && start.elapsed() > Duration::from_millis(200);
+            if self.is_late() || enough {
+                break;
+            }
+            let mut spent = vec![Duration::ZERO; subjects.len()];
+            for (step, owner) in owner.iter().enumerate() {
+                match owner {
+                    Some(number) => {
+                        let subject = &subjects[*number];
+                        spent[*number] += self.inspection.launch_as(step, &*subject.candidates[subject.turn].code)?;
+                    }
+                    None => {
+                        self.inspection.launch(step)?;
+                    }
+                }
+            }
+            for (subject, spent) in subjects.iter_mut().zip(spent).filter(|(s, _)| !s.decided) {
+                let nanos = spent.as_nanos() as f64 / subject.steps.len() as f64;
+                subject.candidates[subject.turn].samples.push(nanos);
+                subject.turn = (subject.turn + 1) % subject.candidates.len();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Candidate {
+    fn least(&self) -> f64 {
+        // The first sample is of cold code.
+        self.samples.iter().skip(1).copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn median(&self) -> f64 {
+        let mut samples = self.samples.clone();
+        samples.sort_by(f64::total_cmp);
+        samples.get(samples.len() / 2).copied().unwrap_or(f64::INFINITY)
+    }
+}
+
+impl Subject {
+    /// Keeps what there was and the best few others.
+    fn drop_slow(&mut self) {
+        let now = self.candidates.remove(0);
+        self.candidates.sort_by(|a, b| a.least().total_cmp(&b.least()));
+        self.candidates.truncate(FINALISTS);
+        self.candidates.insert(0, now);
+    }
+
+    /// Chooses, if there are enough samples, and keeps the outcome.
+    fn decide(&mut self) {
+        if self.candidates.iter().any(|c| c.samples.len() < FEWEST_ROUNDS) {
+            return;
+        }
+        let (before, least) = (self.candidates[0].median(), self.candidates[0].least());
+        let others = self.candidates.iter().enumerate().skip(1);
+        let best = others.min_by(|(_, a), (_, b)| a.median().total_cmp(&b.median())).map(|(at, _)| at);
+        let faster = |c: &Candidate| c.median() < before * GAIN && c.least() < least;
+        let best = best.filter(|&at| faster(&self.candidates[at]));
+        let chosen = best.map(|at| self.candidates.swap_remove(at));
+        self.candidates.truncate(1);
+        self.candidates.extend(chosen);
+        self.decided = true;
+        let last = &self.candidates[self.candidates.len() - 1];
+        let kept =
+            Kept { choices: last.variant.choices.clone(), before, after: last.median(), tried: self.tried.len() };
+        keep(&self.key, &kept);
+        self.found = Some(kept);
+    }
+
+    /// What is found, in a user's terms.
+    fn outcome(&self, kept: &Kept, from: TunedFrom) -> TunedKernel {
+        let time = |nanos: f64| Duration::from_secs_f64(if nanos.is_finite() { nanos / 1e9 } else { 0.0 });
+        let was = &self.candidates[0].variant;
+        let chosen = was.choosing(kept.choices.clone());
+        TunedKernel {
+            label: self.label.clone(),
+            steps: self.steps.clone(),
+            changed: chosen != *was,
+            chosen,
+            tried: kept.tried,
+            before: time(kept.before),
+            after: time(kept.after),
+            from,
+        }
+    }
+
+    /// The outcome of a measurement.
+    fn measured(&self) -> TunedKernel {
+        match &self.found {
+            Some(kept) => self.outcome(kept, TunedFrom::Measured),
+            None => {
+                let (now, time) = (&self.candidates[0].variant, self.candidates[0].median());
+                let kept = Kept { choices: now.choices.clone(), before: time, after: time, tried: self.tried.len() };
+                self.outcome(&kept, TunedFrom::Undecided)
+            }
+        }
+    }
+}
