@@ -42,6 +42,16 @@ enum What {
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },
+    /// Mutated entries of the disk cache: nothing may panic, and every program gives the right answer
+    #[command(after_help = "Example:\n  kiln fuzz cache --seconds 600")]
+    Cache {
+        /// How long
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Where the random numbers start
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
 }
 
 /// Runs the fuzzer asked for.
@@ -49,6 +59,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match arguments.what {
         What::Graphs { count, seed, nodes, keep_going } => graphs(count, seed, nodes, keep_going),
         What::Text { seconds, seed } => texts(seconds, seed),
+        What::Cache { seconds, seed } => crate::fuzz_cache::run(seconds, seed),
     }
 }
 

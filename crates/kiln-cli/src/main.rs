@@ -3,16 +3,19 @@
 //! ```text
 //! kiln                     the demo: one function, eager and fused, timed and checked
 //! kiln bench ops|matmul|attention|forward|first-call|calls|train [--peer torch]
-//! kiln fuzz graphs|text
+//! kiln fuzz graphs|text|cache
 //! kiln explain FILE        what became of a graph: kernels, bytes, what was not fused and why
+//! kiln cache ls|why|clear|prune|export|import   what is on disk, and how to ship it
 //! kiln doctor              what this machine offers and what Kiln would use
 //! ```
 
 mod bench;
+mod cache;
 mod demo;
 mod doctor;
 mod explain;
 mod fuzz;
+mod fuzz_cache;
 mod models;
 
 use clap::{Parser, Subcommand};
@@ -34,10 +37,12 @@ enum Command {
     Demo,
     /// Measure kernels, with PyTorch beside them if asked
     Bench(bench::Arguments),
-    /// Look for graphs on which interpreter, eager and compiled disagree, or texts that break the parser
+    /// Look for graphs on which interpreter, eager and compiled disagree, texts that break the parser, or cache entries that break its reader
     Fuzz(fuzz::Arguments),
     /// Show what becomes of a graph given as text
     Explain(explain::Arguments),
+    /// Show, shrink and ship the disk cache
+    Cache(cache::Arguments),
     /// Show what this machine offers and what Kiln would use
     Doctor,
 }
@@ -48,6 +53,7 @@ fn main() -> ExitCode {
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         Some(Command::Fuzz(arguments)) => fuzz::run(&arguments),
         Some(Command::Explain(arguments)) => explain::run(&arguments),
+        Some(Command::Cache(arguments)) => cache::run(&arguments),
         Some(Command::Doctor) => doctor::run(),
     };
     match outcome {

@@ -1,6 +1,7 @@
 //! The process's kernels: a map from (target, kernel) to code. Equal kernels compile once, whoever asks first; a compile
 //! in one thread does not hold up another thread's hit.
 
+use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
 use crate::{Backend, Error, Executable, Variant};
 use kiln_kernels::kernel::Kernel;
@@ -21,6 +22,9 @@ static CODE_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Kernels kept. Beyond that, those that no program holds go.
 const KERNELS_KEPT: usize = 8192;
+/// Instructions from which on a kernel is kept on disk by itself: smaller ones are made as fast as they are read. Those of a
+/// program that is kept are kept with it.
+const WORTH_KEEPING: usize = 64;
 
 /// What the cache did since the process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +98,10 @@ fn find(
         HITS.fetch_add(1, Ordering::Relaxed);
         return Ok((code.clone(), false));
     }
-    if let Some(restored) = saved.and_then(|saved| backend.restore(kernel, saved)) {
+    let key = (variant.is_default() && saved.is_none() && kernel.insts().count() >= WORTH_KEEPING)
+        .then(|| on_disk(backend, kernel, label));
+    let found = key.as_ref().and_then(|key| disk::get(Kind::Kernel, key));
+    if let Some(restored) = found.as_deref().or(saved).and_then(|saved| backend.restore(kernel, saved)) {
         HITS.fetch_add(1, Ordering::Relaxed);
         *code = Some(restored.clone());
         return Ok((restored, false));
@@ -111,8 +118,20 @@ fn find(
         code_bytes: made.code_bytes(),
         took,
     });
+    if let (Some(key), Some(saved)) = (key, made.save()) {
+        disk::put(Kind::Kernel, &key, &saved);
+    }
     *code = Some(made.clone());
     Ok((made, true))
+}
+
+fn on_disk(backend: &dyn Backend, kernel: &Kernel, label: &str) -> Key {
+    Key::build()
+        .part("target", &backend.target())
+        .part("compiler", &backend.fingerprint())
+        .hashed("kernel", kernel)
+        .note("label", label)
+        .finish()
 }
 
 /// Forgets every kernel that no program holds, and frees its code. The next program that needs one compiles it again.

@@ -442,6 +442,29 @@ fn random_graphs_come_back_from_disk_as_they_were() {
 }
 
 #[test]
+fn large_kernels_are_kept_by_themselves() {
+    let folder = Folder::new();
+    let _entered = folder.enter();
+    let mut text = "graph(%0: f32[5, 7]) {\n".to_owned();
+    for n in 0..80 {
+        text += &format!("  %{}: f32[5, 7] = {} %{n}\n", n + 1, ["sin", "neg", "tanh", "floor"][n % 4]);
+    }
+    let graph = Graph::parse(&(text + "  return %80\n}\n")).unwrap();
+    let x = Tensor::from_vec(numbers(35, 9), [5, 7], Device::Cpu).unwrap();
+    let run = || {
+        let options = CompileOptions { disk_cache: false, ..CompileOptions::default() };
+        let compiled = CompiledGraph::new(&graph, &[], &options).unwrap();
+        compiled.run(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap()
+    };
+    let cold = run();
+    assert_eq!((folder.files(Kind::Kernel).len(), folder.files(Kind::Program).len()), (1, 0));
+    kernel_cache::clear();
+    let hits = disk::stats().hits;
+    assert_eq!(run(), cold);
+    assert_eq!(disk::stats().hits, hits + 1);
+}
+
+#[test]
 fn the_least_recently_used_programs_go() {
     let folder = Folder::new();
     let (out, log) = finish(command("many", &folder.0).env("KILN_CACHE_MAX_BYTES", "60000"));

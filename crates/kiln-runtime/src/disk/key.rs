@@ -1,6 +1,5 @@
 //! What an entry is found by: a digest of everything that it depends on, with a readable account of the same.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 
 /// The key of an entry: a digest, and in words what went into it. Two keys are equal when their digests are.
@@ -40,7 +39,7 @@ impl Key {
 
     /// The same key with something more for people, that the entry does not depend on.
     pub fn note(mut self, name: &str, value: &str) -> Key {
-        self.about.push(name, value);
+        self.about.push(name, value, false);
         self
     }
 
@@ -69,14 +68,14 @@ impl KeyBuilder {
     /// Something that the entry depends on, short enough to be kept as text.
     pub fn part(mut self, name: &str, value: &str) -> KeyBuilder {
         self.mix(name, value.as_bytes());
-        self.about.push(name, value);
+        self.about.push(name, value, true);
         self
     }
 
     /// Something that the entry depends on, of any length; of which only a digest is kept as text.
     pub fn content(mut self, name: &str, bytes: &[u8]) -> KeyBuilder {
         self.mix(name, bytes);
-        self.about.push(name, &hex(&blake3::hash(bytes).as_bytes()[..6]));
+        self.about.push(name, &hex(&blake3::hash(bytes).as_bytes()[..6]), true);
         self
     }
 
@@ -90,7 +89,7 @@ impl KeyBuilder {
 
     /// Something for people, that the entry does not depend on.
     pub fn note(mut self, name: &str, value: &str) -> KeyBuilder {
-        self.about.push(name, value);
+        self.about.push(name, value, false);
         self
     }
 
@@ -122,48 +121,69 @@ impl Hasher for Bytes {
     }
 }
 
-/// What is in an entry and what its key was made of, in words: names with values, in order.
+/// What is in an entry and what its key was made of, in words.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct About(Vec<(String, String)>);
+pub struct About(Vec<Fact>);
+
+/// One thing about an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fact {
+    /// What it is.
+    pub name: String,
+    /// Its value, or the beginning of it, or a digest.
+    pub value: String,
+    /// Whether it is part of the key; else it is for people alone.
+    pub in_key: bool,
+}
 
 /// Letters kept of one value: it is for people.
 const VALUE_KEPT: usize = 1000;
 
 impl About {
-    /// The pairs.
-    pub fn pairs(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    /// In the order they were given.
+    pub fn facts(&self) -> &[Fact] {
+        &self.0
     }
 
     /// The value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.pairs().find(|pair| pair.0 == name).map(|pair| pair.1)
+        self.0.iter().find(|fact| fact.name == name).map(|fact| fact.value.as_str())
     }
 
-    fn push(&mut self, name: &str, value: &str) {
+    /// The parts of the key that another has with another value, or only one of them has: name, here, there.
+    pub fn differences<'a>(&'a self, other: &'a About) -> Vec<(&'a str, Option<&'a str>, Option<&'a str>)> {
+        let keyed = |about: &'a About| about.0.iter().filter(|fact| fact.in_key);
+        let here = keyed(self).map(|f| (f.name.as_str(), Some(f.value.as_str()), other.get(&f.name)));
+        let there = keyed(other).filter(|f| self.get(&f.name).is_none());
+        let there = there.map(|f| (f.name.as_str(), None, Some(f.value.as_str())));
+        here.chain(there).filter(|(_, a, b)| a != b).collect()
+    }
+
+    fn push(&mut self, name: &str, value: &str, in_key: bool) {
         let clean = |c: char| if c.is_control() { ' ' } else { c };
         let mut text: String = value.chars().take(VALUE_KEPT).map(clean).collect();
         if value.chars().nth(VALUE_KEPT).is_some() {
             text.push('…');
         }
-        self.0.push((name.chars().map(clean).collect(), text));
+        self.0.push(Fact { name: name.chars().map(clean).collect(), value: text, in_key });
     }
 
-    /// One line a pair.
+    /// One line a fact.
     pub(super) fn to_text(&self) -> String {
-        self.pairs().map(|(name, value)| format!("{name}\t{value}\n")).collect()
+        let line = |fact: &Fact| format!("{}{}\t{}\n", if fact.in_key { '=' } else { ' ' }, fact.name, fact.value);
+        self.0.iter().map(line).collect()
     }
 
     pub(super) fn from_text(text: &str) -> About {
-        let pair = |line: &str| line.split_once('\t').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        About(text.lines().filter_map(pair).collect())
-    }
-}
-
-impl fmt::Display for About {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self.pairs().map(|pair| pair.0.len()).max().unwrap_or(0);
-        self.pairs().try_for_each(|(name, value)| writeln!(f, "{name:width$}  {value}"))
+        let fact = |line: &str| {
+            let (name, value) = line.split_once('\t')?;
+            let (in_key, name) = match name.strip_prefix('=') {
+                Some(name) => (true, name),
+                None => (false, name.strip_prefix(' ')?),
+            };
+            Some(Fact { name: name.to_owned(), value: value.to_owned(), in_key })
+        };
+        About(text.lines().filter_map(fact).collect())
     }
 }
 
@@ -197,5 +217,15 @@ mod tests {
         let key = Key::build().note("two\nlines", "a\tb\nc").note("long", &long).content("graph", b"bytes").finish();
         assert_eq!(&About::from_text(&key.about().to_text()), key.about());
         assert_eq!(key.about().get("two lines"), Some("a b c"));
+        let facts: Vec<bool> = key.about().facts().iter().map(|fact| fact.in_key).collect();
+        assert_eq!(facts, [false, false, true]);
+    }
+
+    #[test]
+    fn differences_are_those_of_the_key() {
+        let a = Key::build().part("target", "avx2").part("shape", "3").note("label", "one").finish();
+        let b = Key::build().part("target", "avx2").part("shape", "4").part("more", "x").note("label", "two").finish();
+        let expected = [("shape", Some("3"), Some("4")), ("more", None, Some("x"))];
+        assert_eq!(a.about().differences(b.about()), expected);
     }
 }

@@ -101,7 +101,8 @@ impl Program {
         for (kernel, saved) in unique.into_iter().zip(&code) {
             let step = schedule.steps.iter().find(|step| Arc::ptr_eq(&step.kernel, kernel));
             let label = step.map_or("", |step| &step.label);
-            let (code, fresh) = kernel_cache::get_saved(&*backend, kernel, label, saved.as_deref())?;
+            let (code, fresh) =
+                phase::timed("code", || kernel_cache::get_saved(&*backend, kernel, label, saved.as_deref()))?;
             compiled += usize::from(fresh);
             ready.insert(Arc::as_ptr(kernel), code);
         }

@@ -1,0 +1,232 @@
+//! `kiln cache`: what is on disk, why it is there, and how to ship it.
+
+use crate::Outcome;
+use kiln_runtime::disk::{self, Listed, Store};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Options of `kiln cache`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  kiln cache export warm.kilncache   # on the build machine\n  kiln cache import warm.kilncache   # where it runs"
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// The folder, instead of the one of the environment
+    #[arg(long, global = true)]
+    dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// List entries, those used last first
+    Ls,
+    /// Show what an entry is, what its key was made of, and how it differs from the nearest other one
+    Why {
+        /// The key, or the beginning of it
+        key: String,
+    },
+    /// Remove every entry
+    Clear,
+    /// Remove what was not used for longest, down to a size
+    Prune {
+        /// Bytes that may stay; the bound of the cache if not given
+        #[arg(long)]
+        max_bytes: Option<u64>,
+    },
+    /// Write all entries to one file
+    Export {
+        /// The file
+        file: PathBuf,
+    },
+    /// Take in the entries of a file, each checked
+    Import {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+/// Does what was asked for.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let folder = arguments.dir.clone().or_else(disk::folder_from_environment);
+    let folder = folder.ok_or("no KILN_CACHE_DIR, XDG_CACHE_HOME or HOME in the environment; give --dir")?;
+    let store = Store::open(&folder, disk::most_bytes_from_environment())
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    let json = arguments.json;
+    match &arguments.what {
+        What::Ls => list(&store, json),
+        What::Why { key } => why(&store, key, json),
+        What::Clear => {
+            let (entries, bytes) = store.clear()?;
+            report(json, json!({"removed": entries, "bytes": bytes}), || {
+                format!("removed {entries} entries, {}", size(bytes))
+            })
+        }
+        What::Prune { max_bytes } => {
+            let most = max_bytes.unwrap_or(store.most_bytes());
+            let (entries, bytes) = store.prune(most)?;
+            report(json, json!({"removed": entries, "bytes": bytes, "max_bytes": most}), || {
+                format!("removed {entries} entries, {}; {} may stay", size(bytes), size(most))
+            })
+        }
+        What::Export { file } => export(&store, file, json),
+        What::Import { file } => import(&store, file, json),
+    }
+}
+
+fn report(json: bool, value: Value, text: impl Fn() -> String) -> Outcome {
+    if json {
+        println!("{value}");
+    } else {
+        println!("{}", text());
+    }
+    Ok(())
+}
+
+fn list(store: &Store, json: bool) -> Outcome {
+    let list = store.list()?;
+    let bytes = list.iter().map(|listed| listed.bytes).sum();
+    let folder = store.folder().display().to_string();
+    if json {
+        let entries: Vec<Value> = list.iter().map(entry).collect();
+        println!("{}", json!({"folder": folder, "bytes": bytes, "max_bytes": store.most_bytes(), "entries": entries}));
+        return Ok(());
+    }
+    let mut out = std::io::stdout().lock();
+    if !list.is_empty() {
+        writeln!(out, "{:<12}  {:<7} {:>9} {:>8} {:>6}  label", "key", "kind", "size", "used", "uses")?;
+    }
+    for listed in &list {
+        let target = listed.about.get("target").map(|target| format!(", {target}")).unwrap_or_default();
+        writeln!(
+            out,
+            "{:<12}  {:<7} {:>9} {:>8} {:>6}  {}{target}",
+            &listed.key[..listed.key.len().min(12)],
+            listed.kind.name(),
+            size(listed.bytes),
+            age(listed.used),
+            listed.uses,
+            label(listed)
+        )?;
+    }
+    writeln!(out, "{} entries, {} of {} in {folder}", list.len(), size(bytes), size(store.most_bytes()))?;
+    Ok(())
+}
+
+fn why(store: &Store, key: &str, json: bool) -> Outcome {
+    let list = store.list()?;
+    let wanted = key.to_ascii_lowercase();
+    let found: Vec<&Listed> = list.iter().filter(|listed| listed.key.starts_with(&wanted)).collect();
+    let listed = match found[..] {
+        [listed] => listed,
+        [] => {
+            let hint = "nothing is known of a key that was never stored; KILN_LOG=cache names the keys of a run";
+            return Err(format!("no entry's key begins with '{key}'; {hint}").into());
+        }
+        _ => return Err(format!("the keys of {} entries begin with '{key}'", found.len()).into()),
+    };
+    let whole = store.read(listed);
+    let others = list.iter().filter(|other| other.kind == listed.kind && other.key != listed.key);
+    let nearest = others.min_by_key(|other| listed.about.differences(&other.about).len());
+    let differences = nearest.map(|other| listed.about.differences(&other.about)).unwrap_or_default();
+    if json {
+        let mut value = entry(listed);
+        value["damage"] = whole.as_ref().err().map(|damage| damage.to_string()).into();
+        value["nearest"] = nearest.map(|other| other.key.clone()).into();
+        let difference = |(name, here, there): &(&str, Option<&str>, Option<&str>)| json!({"part": name, "here": here, "there": there});
+        value["differences"] = differences.iter().map(difference).collect();
+        println!("{value}");
+        return Ok(());
+    }
+    println!("{} {}", listed.kind.name(), listed.key);
+    println!("{}, used {} ago, {} times, {}", size(listed.bytes), age(listed.used), listed.uses, listed.file.display());
+    if let Err(damage) = &whole {
+        println!("damaged: {damage}; the next look-up removes it");
+    }
+    for (title, in_key) in [("\nthe key was made of", true), ("\nfor people", false)] {
+        println!("{title}");
+        for fact in listed.about.facts().iter().filter(|fact| fact.in_key == in_key) {
+            println!("  {:<10} {}", fact.name, fact.value);
+        }
+    }
+    let Some(other) = nearest else {
+        println!("\nthere is no other {} to be nearest", listed.kind.name());
+        return Ok(());
+    };
+    println!(
+        "\nthe nearest other {} is {} ({})",
+        listed.kind.name(),
+        &other.key[..12.min(other.key.len())],
+        label(other)
+    );
+    for (name, here, there) in differences {
+        println!("  {name:<10} here   {}", here.unwrap_or("(none)"));
+        println!("  {:<10} there  {}", "", there.unwrap_or("(none)"));
+    }
+    Ok(())
+}
+
+fn export(store: &Store, file: &Path, json: bool) -> Outcome {
+    let at = |error: std::io::Error| format!("{}: {error}", file.display());
+    let mut out = BufWriter::new(File::create(file).map_err(at)?);
+    let exported = store.export(&store.list()?, &mut out).map_err(at)?;
+    out.flush().map_err(at)?;
+    let left_out: Vec<String> = exported.left_out.iter().map(|damage| damage.to_string()).collect();
+    report(json, json!({"entries": exported.entries, "bytes": exported.bytes, "left_out": left_out}), || {
+        let damaged =
+            if left_out.is_empty() { String::new() } else { format!("; {} damaged left out", left_out.len()) };
+        format!("wrote {} entries, {}, to {}{damaged}", exported.entries, size(exported.bytes), file.display())
+    })
+}
+
+fn import(store: &Store, file: &Path, json: bool) -> Outcome {
+    let opened = File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let imported = store.import_archive(&mut BufReader::new(opened));
+    let imported = imported.map_err(|error| format!("{}: {error}", file.display()))?;
+    let refused: Vec<String> = imported.refused.iter().map(|damage| damage.to_string()).collect();
+    report(json, json!({"entries": imported.entries, "bytes": imported.bytes, "refused": refused}), || {
+        let damaged = if refused.is_empty() { String::new() } else { format!("; {} damaged refused", refused.len()) };
+        let folder = store.folder().display();
+        format!("took in {} entries, {}, to {folder}{damaged}", imported.entries, size(imported.bytes))
+    })
+}
+
+fn entry(listed: &Listed) -> Value {
+    let fact = |fact: &disk::Fact| json!({"name": fact.name, "value": fact.value, "in_key": fact.in_key});
+    let about: Vec<Value> = listed.about.facts().iter().map(fact).collect();
+    let seconds = listed.used.elapsed().map_or(0.0, |age| age.as_secs_f64());
+    json!({
+        "key": listed.key, "kind": listed.kind.name(), "bytes": listed.bytes, "used_seconds_ago": seconds,
+        "uses": listed.uses, "label": label(listed), "about": about,
+    })
+}
+
+fn label(listed: &Listed) -> &str {
+    listed.about.get("label").unwrap_or("(unreadable)")
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn age(at: SystemTime) -> String {
+    let seconds = at.elapsed().map_or(0, |age| age.as_secs());
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
