@@ -7,13 +7,13 @@ use crate::capture;
 use crate::eager::{self, Param};
 use crate::promotion::{Operand, kind, promote};
 use crate::shape::resolve_axis;
-use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Size, Tensor, dim};
+use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Setting, Size, Tensor, dim};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, NodeId, Op, ScatterKind, Source};
 use kiln_passes::is_differentiable;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A place that holds a tensor and can be given another of the same dtype, shape and device.
 ///
@@ -45,10 +45,15 @@ struct Cell {
     value: Mutex<Tensor>,
     version: AtomicU64,
     trainable: AtomicBool,
+    /// Whether a function being captured has read it.
+    met: AtomicBool,
     grad: Arc<Slot>,
     /// Where the tapes of its values start.
     leaf: Tape,
 }
+
+/// Of which variables gradients are wanted, as far as captured functions have read them: changes with any of them, and back.
+static TRAINABLE: LazyLock<Setting> = LazyLock::new(Setting::default);
 
 /// Where the gradient of a variable is collected.
 pub(crate) struct Slot {
@@ -124,6 +129,7 @@ impl Var {
                 value: Mutex::new(value),
                 version: AtomicU64::new(0),
                 trainable: AtomicBool::new(false),
+                met: AtomicBool::new(false),
                 leaf: Tape::leaf(grad.clone()),
                 grad,
             }
@@ -180,6 +186,8 @@ impl Var {
         if capture::is_active()
             && let Ok(traced) = capture::read_var(self, &Source::caller())
         {
+            self.0.met.store(true, Ordering::Release);
+            TRAINABLE.get();
             return self.tagged(&traced);
         }
         self.snapshot()
@@ -409,8 +417,13 @@ impl Var {
     /// ```
     pub fn requires_grad(&self, wanted: bool) -> Var {
         let mut value = self.lock();
-        self.0.trainable.store(wanted && is_differentiable(self.dtype()), Ordering::Release);
-        *value = self.tagged(&value);
+        let wanted = wanted && is_differentiable(self.dtype());
+        if self.0.trainable.swap(wanted, Ordering::AcqRel) != wanted {
+            *value = self.tagged(&value);
+            if self.0.met.load(Ordering::Acquire) {
+                TRAINABLE.toggle(self.id().wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            }
+        }
         self.clone()
     }
 

@@ -421,3 +421,61 @@ fn a_gradient_can_be_compiled() -> Result<()> {
     assert_eq!(compiled.stats().compiles, 1);
     Ok(())
 }
+
+/// The loss of a decoder of two layers, whose gradients PyTorch has computed: `reference.py` of the passes' tests says how.
+fn decoder(p: &Vec<Tensor>) -> Result<Tensor> {
+    let (batch, time, width, heads, groups, vocabulary) = (2, 4, 8, 4, 2, 7);
+    let depth = width / heads;
+    let index = |f: &dyn Fn(usize, usize) -> usize| {
+        let values: Vec<i64> = (0..batch * time).map(|n| (f(n / time, n % time) % vocabulary) as i64).collect();
+        Tensor::from_vec(values, batch * time, Device::Cpu)
+    };
+    let tokens = index(&|n, i| 3 * i + 5 * n)?.reshape([batch, time])?;
+    let targets = index(&|n, i| 2 * i + n + 1)?;
+    let mut x = (p[0].embedding(&tokens)? + &p[1])?;
+    for layer in 0..2 {
+        let [norm, norm_bias, qkv, out, rms, up, up_bias, down] = &p[2 + 8 * layer..][..8] else { unreachable!() };
+        let h = x.layer_norm(1, Some(norm), Some(norm_bias), 1e-5)?.linear(qkv, None)?;
+        let parts = h.split_sizes(&[width, groups * depth, groups * depth], 2)?;
+        let apart = |part: &Tensor, heads: usize| part.reshape([batch, time, heads, depth])?.transpose(1, 2);
+        let (q, k, v) = (apart(&parts[0], heads)?, apart(&parts[1], groups)?, apart(&parts[2], groups)?);
+        let a = q.scaled_dot_product_attention(&k, &v, None, true, None)?;
+        x = (&x + a.transpose(1, 2)?.reshape([batch, time, width])?.linear(out, None)?)?;
+        let h = x.rms_norm(1, Some(rms), 1e-6)?.linear(up, Some(up_bias))?.gelu()?;
+        x = (&x + h.linear(down, None)?)?;
+    }
+    let logits = x.rms_norm(1, Some(&p[18]), 1e-6)?.linear(&p[0], None)?.flatten(0, 1)?;
+    logits.cross_entropy_with(&targets, &kiln::CrossEntropy { label_smoothing: 0.1, ..Default::default() })
+}
+
+#[test]
+fn of_a_decoder_against_pytorch() -> Result<()> {
+    let reference = include_str!("../../kiln-passes/tests/gradients/decoder.txt");
+    let layer: [&[usize]; 8] = [&[8], &[8], &[16, 8], &[8, 8], &[8], &[12, 8], &[12], &[8, 12]];
+    let shapes: Vec<&[usize]> =
+        [&[7, 8][..], &[4, 8]].into_iter().chain(layer).chain(layer).chain([&[8][..]]).collect();
+    let parameter = |(number, shape): (usize, &&[usize])| {
+        let count: usize = shape.iter().product();
+        let value = |i: usize| 0.4 * (0.618 * (i + 1) as f64 * (number as f64 + 1.7)).sin();
+        Tensor::from_vec((0..count).map(value).collect(), *shape, Device::Cpu)
+    };
+    let parameters: Vec<Tensor> = shapes.iter().enumerate().map(parameter).collect::<Result<_>>()?;
+    let want: Vec<Vec<f64>> =
+        reference.lines().map(|line| line.split(' ').map(|v| v.parse().unwrap()).collect()).collect();
+    let whole = kiln::Options { fullgraph: true, ..Default::default() };
+    let compiled = kiln::compile_with(kiln::value_and_grad(decoder), whole);
+    for (way, (loss, gradients)) in
+        [("eager", kiln::value_and_grad(decoder)(&parameters)?), ("compiled", compiled.call(&parameters)?)]
+    {
+        let all: Vec<Tensor> = std::iter::once(loss).chain(gradients).collect();
+        assert_eq!(all.len(), want.len());
+        for (n, (got, want)) in all.iter().zip(&want).enumerate() {
+            let got = got.to_vec::<f64>()?;
+            assert_eq!(got.len(), want.len(), "{way}, result {n}");
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() <= 1e-8 * want.abs() + 1e-10, "{way}, result {n}: {got} instead of {want}");
+            }
+        }
+    }
+    Ok(())
+}

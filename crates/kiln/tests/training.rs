@@ -176,6 +176,8 @@ fn a_small_gpt_learns_the_same_eagerly_and_compiled() -> Result<()> {
     compiled.load_state_dict(&eager.state_dict(), true)?;
     let optimizers = (AdamW::new(eager.parameters(), 3e-3)?, AdamW::new(compiled.parameters(), 3e-3)?);
     let step = kiln::compile_with(|bytes: &Tensor| compiled.step(&optimizers.1, bytes), whole());
+    let addresses = || -> Vec<_> { compiled.parameters().iter().map(|var| var.get().buffer().ptr()).collect() };
+    let before = addresses();
     let (mut first, mut last) = (0.0, 0.0);
     for i in 0..200 {
         let batch = batch(i)?;
@@ -191,6 +193,7 @@ fn a_small_gpt_learns_the_same_eagerly_and_compiled() -> Result<()> {
         }
     }
     assert!(first > 3.5 && last < 2.7, "from {first} to {last}");
+    assert_eq!(addresses(), before, "a parameter moved");
     assert_eq!((step.stats().compiles, step.stats().fallbacks, step.programs().len()), (1, 0, 1));
     Ok(())
 }
@@ -254,4 +257,34 @@ fn backward_through_a_compiled_function_that_updates() -> Result<()> {
 #[test]
 fn gradients_inside_of_a_compiled_function_whose_argument_wants_them() -> Result<()> {
     both_ways(|w, _, x| kiln::grad(|x: &Tensor| (x * w.get())?.exp()?.sum(..))(x))
+}
+
+#[test]
+fn freezing_a_variable_is_noticed() -> Result<()> {
+    let var = |n: f32| -> Result<Var> { Ok(Var::new(&Tensor::new([n], Device::Cpu)?).requires_grad(true)) };
+    let (a, b) = (var(2.0)?, var(3.0)?);
+    let (own, other) = (a.clone(), b.clone());
+    let step = move |x: &Tensor| {
+        let loss = (own.get() * other.get())?.mul(x)?.sum(..)?;
+        loss.backward()?;
+        Ok(loss)
+    };
+    let compiled = kiln::compile_with(step, whole());
+    let x = Tensor::new([1f32], Device::Cpu)?;
+    let gradients = || {
+        let both = [a.grad(), b.grad()].map(|g| g.map(|g| g.item::<f32>().unwrap()));
+        [&a, &b].into_iter().for_each(Var::zero_grad);
+        both
+    };
+    for _ in 0..3 {
+        compiled.call(&x)?;
+        assert_eq!(gradients(), [Some(3.0), Some(2.0)]);
+        a.requires_grad(false);
+        compiled.call(&x)?;
+        assert_eq!(gradients(), [None, Some(2.0)]);
+        a.requires_grad(true);
+    }
+    let captures = compiled.stats().compiles + compiled.stats().branches;
+    assert_eq!(captures, 2, "each way is captured once");
+    Ok(())
 }

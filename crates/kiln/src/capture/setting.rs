@@ -42,6 +42,11 @@ impl Setting {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Turns bits of its value over.
+    pub(crate) fn toggle(&self, bits: u64) {
+        self.0.fetch_xor(bits, Ordering::AcqRel);
+    }
+
     pub(super) fn peek(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
