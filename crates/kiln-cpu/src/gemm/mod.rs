@@ -14,6 +14,7 @@
 //! The order of additions depends on shapes, layouts and the target, never on the number of threads or on timing.
 
 mod blocked;
+mod blocks;
 mod dot;
 mod dots;
 mod kernel;

@@ -17,16 +17,16 @@ use std::ops::Range;
 const STREAM_ROWS: usize = 64;
 /// The same, where packing lets pairs of bf16 be multiplied at twice the rate.
 const STREAM_ROWS_OF_PAIRS: usize = 8;
-/// Rows of A up to which dot products beat packing W, and bytes of A that pass through the second level for every few
-/// rows of W.
-const DOT_ROWS: usize = 64;
-const DOT_BYTES: usize = 1 << 20;
+/// Rows of A up to which dot products beat packing W, of floats and of shorter elements.
+const DOT_ROWS: usize = 128;
+const SHORT_DOT_ROWS: usize = 64;
 /// By how much these limits go up where tuning asks for it.
 const MORE_ROWS: usize = 3;
 /// The shortest K for dot products: adding up lanes must not dominate.
 const DOT_K: usize = 64;
-/// Bytes of B, and multiply-adds, that take a core some three microseconds: the least that is worth a task.
-const TASK_BYTES: usize = 48 << 10;
+/// Bytes of B, and multiply-adds, that take a core some three microseconds: the least that is worth a task. A second
+/// thread costs one or two of them, and its half of the result another when the next kernel reads it.
+const TASK_BYTES: usize = 160 << 10;
 const TASK_WORK: usize = 96 << 10;
 /// Tasks a thread gets at the most, unless they would grow too large.
 const TASKS_A_THREAD: usize = 4;
@@ -62,9 +62,9 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
     }
     let pairs = multiplies_pairs(gemm, a, b.dtype);
     let more = if gemm.tuning.stream == Some(true) { MORE_ROWS } else { 1 };
-    let (dot_rows, dot_bytes) = (DOT_ROWS * more, DOT_BYTES * more);
+    let dot_rows = if weight == Weight::F32 { DOT_ROWS } else { SHORT_DOT_ROWS } * more;
     let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } * more;
-    if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= dot_rows && gemm.m * gemm.k * 4 <= dot_bytes {
+    if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= dot_rows {
         Some(Path::Dot(*b, if pairs { Weight::Bf16Dot } else { weight }))
     } else if b.column_stride == 1 && gemm.m <= stream_rows {
         let narrow = gemm.n < narrow::COLUMNS && weight != Weight::Bf16;

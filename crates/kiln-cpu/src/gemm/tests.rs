@@ -209,6 +209,8 @@ fn larger_shapes() {
         (16, 100, 3000),
         (2, 150, 1999),
         (17, 270, 2001),
+        (97, 150, 2900),
+        (128, 200, 3001),
     ];
     for isa in Isa::available() {
         for (m, n, k) in shapes {
@@ -321,9 +323,15 @@ fn results_are_the_same_for_any_number_of_threads() {
     pool::set_threads(16);
     for isa in Isa::available() {
         // Among them shapes whose K is split: few columns, long K.
-        for (m, n, k) in
-            [(1, 700, 900), (4, 300, 900), (100, 300, 900), (1, 200, 2500), (9, 331, 1203), (33, 150, 1100)]
-        {
+        for (m, n, k) in [
+            (1, 700, 900),
+            (4, 300, 900),
+            (100, 300, 900),
+            (1, 200, 2500),
+            (9, 331, 1203),
+            (33, 150, 1100),
+            (128, 300, 2900),
+        ] {
             let a: Vec<f32> = (0..m * k).map(|i| ((i * 37 % 101) as f32).sin()).collect();
             let b: Vec<f32> = (0..k * n).map(|i| ((i * 53 % 211) as f32).cos()).collect();
             let left = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
