@@ -103,19 +103,25 @@ impl Claims {
     }
 }
 
+/// What a region is opened with.
+struct Front {
+    state: AtomicU64,
+    region: UnsafeCell<Region>,
+}
+
 struct Worker {
     thread: OnceLock<Thread>,
     parked: AtomicBool,
 }
 
 struct Pool {
-    state: Padded<AtomicU64>,
+    /// State and region together: a worker that sees the one has fetched the other.
+    front: Padded<Front>,
     /// One for each range of a region's chunks.
     claims: [Padded<Claims>; MAX_WORKERS + 1],
-    /// Set by a panic: no more chunks are begun.
+    /// Set by a panic: no more chunks are begun. Written by nobody else, so that all may keep a copy.
     cancelled: Padded<AtomicBool>,
     busy: Padded<AtomicBool>,
-    region: UnsafeCell<Region>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// How many threads a region may use, the caller included.
     threads: AtomicUsize,
@@ -131,11 +137,13 @@ struct Pool {
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool {
-    state: Padded(AtomicU64::new(0)),
+    front: Padded(Front {
+        state: AtomicU64::new(0),
+        region: UnsafeCell::new(Region { work: &idle, chunks: 0, ranges: 1, epoch: 0 }),
+    }),
     claims: [const { Padded(Claims(AtomicU64::new(0))) }; MAX_WORKERS + 1],
     cancelled: Padded(AtomicBool::new(false)),
     busy: Padded(AtomicBool::new(false)),
-    region: UnsafeCell::new(Region { work: &idle, chunks: 0, ranges: 1, epoch: 0 }),
     panic: Mutex::new(None),
     threads: AtomicUsize::new(0),
     sleepers: AtomicUsize::new(0),
@@ -214,12 +222,11 @@ impl Pool {
         }
         // SAFETY: only the lifetime changes; nobody uses the reference after this function returns, see `close`.
         let work: &'static Work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Work>(work) };
-        let epoch = State(self.state.0.load(Ordering::Relaxed)).epoch().wrapping_add(1);
+        let epoch = State(self.front.0.state.load(Ordering::Relaxed)).epoch().wrapping_add(1);
         let region = Region { work, chunks, ranges: helpers + 1, epoch };
         // SAFETY: the region is closed and this thread holds `busy`, so nobody reads it now.
-        unsafe { *self.region.get() = region };
-        self.cancelled.0.store(false, Ordering::Relaxed);
-        self.state.0.store(State::open(epoch, helpers as u8).0, Ordering::SeqCst);
+        unsafe { *self.front.0.region.get() = region };
+        self.front.0.state.store(State::open(epoch, helpers as u8).0, Ordering::SeqCst);
         self.wake(FAN_OUT.min(helpers));
 
         let own = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, &region, 0)));
@@ -227,6 +234,10 @@ impl Pool {
             self.cancelled.0.store(true, Ordering::Relaxed);
         }
         self.close();
+        if !self.cancelled.0.load(Ordering::Relaxed) {
+            return own;
+        }
+        self.cancelled.0.store(false, Ordering::Relaxed);
         let theirs = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         own.and(theirs.map_or(Ok(()), Err))
     }
@@ -246,7 +257,7 @@ impl Pool {
 
     /// Lets nobody else in and waits until all have left.
     fn close(&self) {
-        let mut state = State(self.state.0.fetch_and(!1, Ordering::AcqRel));
+        let mut state = State(self.front.0.state.fetch_and(!1, Ordering::AcqRel));
         let mut spins = 0;
         while state.active() > 0 {
             if spins < WAIT_SPINS {
@@ -255,7 +266,7 @@ impl Pool {
             } else {
                 std::thread::yield_now();
             }
-            state = State(self.state.0.load(Ordering::Acquire));
+            state = State(self.front.0.state.load(Ordering::Acquire));
         }
     }
 
@@ -291,7 +302,7 @@ impl Pool {
 
     /// The life of a worker, whose own chunks are those of `range`.
     fn serve(&self, worker: &Worker, range: usize) {
-        let mut served = State(self.state.0.load(Ordering::Acquire)).epoch().wrapping_sub(1);
+        let mut served = State(self.front.0.state.load(Ordering::Acquire)).epoch().wrapping_sub(1);
         loop {
             let state = self.await_region(worker, served);
             served = state.epoch();
@@ -300,12 +311,12 @@ impl Pool {
             }
             self.wake(FAN_OUT.min(usize::from(state.limit() - state.joined()).saturating_sub(1)));
             // SAFETY: this thread joined while the region was open, so the caller waits for it to leave.
-            let (work, region) = unsafe { (&*(*self.region.get()).work, *self.region.get()) };
+            let (work, region) = unsafe { (&*(*self.front.0.region.get()).work, *self.front.0.region.get()) };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, &region, range))) {
                 self.cancelled.0.store(true, Ordering::Relaxed);
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
             }
-            self.state.0.fetch_sub(State::LEAVE, Ordering::Release);
+            self.front.0.state.fetch_sub(State::LEAVE, Ordering::Release);
         }
     }
 
@@ -317,7 +328,7 @@ impl Pool {
                 return false;
             }
             let joined = state.0 + State::JOIN;
-            match self.state.0.compare_exchange_weak(state.0, joined, Ordering::AcqRel, Ordering::Acquire) {
+            match self.front.0.state.compare_exchange_weak(state.0, joined, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(now) => state = State(now),
             }
@@ -328,7 +339,7 @@ impl Pool {
     fn await_region(&self, worker: &Worker, served: u32) -> State {
         loop {
             for _ in 0..SPINS {
-                let state = State(self.state.0.load(Ordering::Acquire));
+                let state = State(self.front.0.state.load(Ordering::Acquire));
                 if state.wants(served) {
                     return state;
                 }
@@ -338,7 +349,9 @@ impl Pool {
             // region. Whichever is second sees the other.
             worker.parked.store(true, Ordering::SeqCst);
             self.sleepers.fetch_add(1, Ordering::SeqCst);
-            while !State(self.state.0.load(Ordering::SeqCst)).wants(served) && worker.parked.load(Ordering::Acquire) {
+            while !State(self.front.0.state.load(Ordering::SeqCst)).wants(served)
+                && worker.parked.load(Ordering::Acquire)
+            {
                 std::thread::park();
             }
             worker.parked.store(false, Ordering::Relaxed);
