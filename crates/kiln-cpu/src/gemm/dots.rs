@@ -105,10 +105,13 @@ pub(super) unsafe fn run(
         0 => nr,
         left => left,
     };
+    // Looking kernels up takes as long as a thousand multiply-adds.
     let both = |mr| -> Result<_, GemmError> {
-        Ok([Kernels::get(gemm, weight, mr, nr, tiles)?, Kernels::get(gemm, weight, mr, left, tiles)?])
+        let whole = Kernels::get(gemm, weight, mr, nr, tiles)?;
+        Ok([whole, if left == nr { whole } else { Kernels::get(gemm, weight, mr, left, tiles)? }])
     };
-    let kernels = [both(tall)?, both(short)?];
+    let taller = both(tall)?;
+    let kernels = [taller, if short == tall { taller } else { both(short)? }];
     let size = weight.size();
     let threads = small::threads(gemm, size);
     // SAFETY: the operands are the caller's.
