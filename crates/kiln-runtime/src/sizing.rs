@@ -1,12 +1,13 @@
 //! Everything of a program that depends on sizes, worked out once for each set of sizes it is called with.
 
 use crate::program::{InputView, unbound};
-use crate::{Buffer, Device, Error, RawBuffer};
+use crate::{Buffer, Device, Error, Executable, RawBuffer, Variant};
 use kiln_ir::dim::Factor;
 use kiln_ir::{Dim, Symbol, TensorType};
 use kiln_kernels::InputLayout;
 use kiln_kernels::schedule::{Role, Schedule};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// An input as the program was built for it.
 #[derive(Clone)]
@@ -43,6 +44,16 @@ pub(crate) struct Sizing {
     pub(crate) arena_bytes: usize,
     /// By buffer of the schedule; only temporaries have one.
     arena_offsets: Vec<usize>,
+    ways: RwLock<Option<Arc<[Way]>>>,
+    /// How often `ways` has changed.
+    generation: AtomicUsize,
+}
+
+/// How a launch is run.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub(crate) variant: Variant,
+    pub(crate) code: Arc<dyn Executable>,
 }
 
 /// An input at given sizes.
@@ -210,7 +221,34 @@ impl Sizing {
         };
         let arena_offsets = (0..schedule.buffers.len()).map(offset).collect();
         let arena_bytes = plan.arena_bytes;
-        Ok(Sizing { values, inputs, output_shapes, buffer_bytes, step_sizes, arena_bytes, arena_offsets })
+        let (ways, generation) = (RwLock::default(), AtomicUsize::new(0));
+        Ok(Sizing {
+            values,
+            inputs,
+            output_shapes,
+            buffer_bytes,
+            step_sizes,
+            arena_bytes,
+            arena_offsets,
+            ways,
+            generation,
+        })
+    }
+
+    /// How each launch is run at these sizes, where that was tuned.
+    pub(crate) fn ways(&self) -> Option<Arc<[Way]>> {
+        self.ways.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes how launches are run at these sizes.
+    pub(crate) fn set_ways(&self, ways: Arc<[Way]>) {
+        *self.ways.write().unwrap_or_else(PoisonError::into_inner) = Some(ways);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often that has changed.
+    pub(crate) fn generation(&self) -> usize {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// A temporary's place in the arena.

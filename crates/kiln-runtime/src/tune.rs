@@ -12,6 +12,7 @@
 use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
 use crate::program::Inspection;
+use crate::sizing::Way;
 use crate::{Backend, Error, Executable, InputView, Program, Variant, kernel_cache};
 use kiln_kernels::kernel::Kernel;
 use std::collections::HashMap;
@@ -174,34 +175,35 @@ impl Program {
     /// measured before on this machine, by this process or another one, is taken over without measuring. The inputs stay as
     /// they are.
     ///
-    /// Outcomes hold for the sizes of these inputs; other sizes run as well, but as chosen for these.
-    pub fn tune(&mut self, inputs: &[InputView<'_>], budget: Duration) -> Result<TuneReport, Error> {
+    /// Outcomes hold for the sizes of these inputs; other sizes are run as before. Calls of other threads go on meanwhile, which
+    /// makes what is measured less certain.
+    pub fn tune(&self, inputs: &[InputView<'_>], budget: Duration) -> Result<TuneReport, Error> {
         let start = Instant::now();
         let mut report = TuneReport::default();
         let mut subjects = Vec::new();
-        {
-            let inspection = self.inspect(inputs)?;
-            for subject in self.subjects(&inspection) {
-                match recall(&subject.key).and_then(|(kept, from)| self.recalled(&subject, &kept, from)) {
-                    Some(found) => report.kernels.push(found),
-                    None => subjects.push(subject),
-                }
+        let inspection = self.inspect(inputs)?;
+        let (sizing, ways) = (inspection.sizing.clone(), inspection.ways.clone());
+        for subject in self.subjects(&inspection) {
+            match recall(&subject.key).and_then(|(kept, from)| self.recalled(&subject, &kept, from)) {
+                Some(found) => report.kernels.push(found),
+                None => subjects.push(subject),
             }
-            let mut rounds = Rounds { program: self, inspection, deadline: start + budget };
-            for wave in 0..WAVES {
-                rounds.prepare(&mut subjects, wave)?;
-                if subjects.iter().all(|subject| subject.decided) {
-                    break;
-                }
-                rounds.measure(&mut subjects)?;
-            }
-            report.out_of_time = subjects.iter().any(|subject| !subject.decided);
         }
+        let mut rounds = Rounds { program: self, inspection, deadline: start + budget };
+        for wave in 0..WAVES {
+            rounds.prepare(&mut subjects, wave)?;
+            if subjects.iter().all(|subject| subject.decided) {
+                break;
+            }
+            rounds.measure(&mut subjects)?;
+        }
+        report.out_of_time = subjects.iter().any(|subject| !subject.decided);
         report.kernels.extend(subjects.iter().map(Subject::measured));
+        let mut ways = ways.to_vec();
         for found in &report.kernels {
-            self.choose(found)?;
+            self.choose(found, &mut ways)?;
         }
-        self.forget_frames();
+        sizing.set_ways(ways.into());
         report.took = start.elapsed();
         event::emit(Category::Perf, || Event::ProgramTuned {
             kernels: report.kernels.len(),
@@ -213,7 +215,7 @@ impl Program {
         Ok(report)
     }
 
-    /// The different kernels of a program.
+    /// The different kernels of a program, each as it is run without tuning.
     fn subjects(&self, inspection: &Inspection<'_>) -> Vec<Subject> {
         let mut subjects: Vec<Subject> = Vec::new();
         let (target, machine) = (self.backend.target(), self.backend.machine());
@@ -261,21 +263,22 @@ impl Program {
     }
 
     /// Lets launches run as found.
-    fn choose(&mut self, found: &TunedKernel) -> Result<(), Error> {
+    fn choose(&self, found: &TunedKernel, ways: &mut [Way]) -> Result<(), Error> {
         for &number in &found.steps {
-            let step = &self.steps[number];
-            if step.variant == found.chosen {
+            if ways[number].variant == found.chosen {
                 continue;
             }
+            let step = &self.steps[number];
             let (code, _) = kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, &step.label)?;
-            let step = &mut self.steps[number];
-            (step.code, step.variant) = (code, found.chosen.clone());
+            ways[number] = Way { variant: found.chosen.clone(), code };
+        }
+        if let Some(&first) = found.steps.first().filter(|_| found.changed) {
             event::emit(Category::Perf, || Event::KernelTuned {
                 label: found.label.clone(),
                 chosen: found.chosen.to_string(),
                 gain: found.gain(),
                 tried: found.tried,
-                at: step.source().clone(),
+                at: self.steps[first].source().clone(),
             });
         }
         Ok(())

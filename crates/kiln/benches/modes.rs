@@ -152,9 +152,9 @@ fn transformers() -> Result<()> {
         let frozen = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions::default())?;
         let unpacked = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions { pack: false, ..Default::default() })?;
         let apart = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions { merge: false, ..Default::default() })?;
-        let mut tuned = CompiledGraph::new(&graph, &[], &Default::default())?;
+        let tuned = CompiledGraph::new(&graph, &[], &Default::default())?;
         let report = tuned.tune(&refs, Duration::from_secs(20))?;
-        let mut both = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions::default())?;
+        let both = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions::default())?;
         both.tune(&refs, &versions, Duration::from_secs(20))?;
         let want = plain.run(&inputs)?.remove(0).to_vec::<f32>()?;
         let got = both.run(&refs, &versions)?.remove(0).to_vec::<f32>()?;
@@ -193,7 +193,7 @@ fn tuning() -> Result<()> {
             let inputs = tensors(&graph, m)?;
             let refs: Vec<&Tensor> = inputs.iter().collect();
             let plain = CompiledGraph::new(&graph, &[], &Default::default())?;
-            let mut tuned = CompiledGraph::new(&graph, &[], &Default::default())?;
+            let tuned = CompiledGraph::new(&graph, &[], &Default::default())?;
             let report = tuned.tune(&refs, Duration::from_secs(5))?;
             let mut sides: [&mut dyn FnMut() -> Result<()>; 2] =
                 [&mut || plain.run(&inputs).map(|_| ()), &mut || tuned.run(&inputs).map(|_| ())];

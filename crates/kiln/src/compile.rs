@@ -143,7 +143,7 @@ impl CompiledGraph {
     /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest from
     /// now on. Outcomes are kept in the disk cache.
     #[track_caller]
-    pub fn tune(&mut self, inputs: &[&Tensor], budget: Duration) -> Result<TuneReport> {
+    pub fn tune(&self, inputs: &[&Tensor], budget: Duration) -> Result<TuneReport> {
         let at = Source::caller();
         if inputs.iter().any(|t| t.is_traced()) {
             return Err(capture::break_at("tunes a compiled graph", &at));

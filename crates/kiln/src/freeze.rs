@@ -328,14 +328,13 @@ impl FrozenGraph {
     /// Measures the ways to run each kernel of the main program on these inputs, for about as long as `budget` says, and takes
     /// the fastest from now on.
     #[track_caller]
-    pub fn tune(&mut self, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<TuneReport> {
+    pub fn tune(&self, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<TuneReport> {
         let at = Source::caller();
         let wrong = |cause| locate("tune", cause, &at);
         self.check(inputs, versions, &at)?;
         let ready = self.ready(inputs, versions).map_err(wrong)?;
-        let FrozenGraph { main, arguments, packer, .. } = self;
-        let views: Vec<InputView<'_>> = arguments.iter().map(|a| a.view(inputs, &ready, packer)).collect();
-        main.tune(&views, budget).map_err(wrong)
+        let views: Vec<InputView<'_>> = self.arguments.iter().map(|a| a.view(inputs, &ready, &self.packer)).collect();
+        self.main.tune(&views, budget).map_err(wrong)
     }
 
     fn check(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {

@@ -261,14 +261,14 @@ fn the_fastest_is_taken_and_remembered() {
     let listening = event::listen(&[Category::Perf], move |event| into.lock().unwrap().push(event.to_string()));
 
     // Measured.
-    let mut program = build(&graph, backend.clone());
+    let program = build(&graph, backend.clone());
     let report = program.tune(&views(&inputs), Duration::from_secs(5)).unwrap();
     let [kernel] = &report.kernels[..] else { panic!("{report:?}") };
     assert_eq!((kernel.chosen.choices.as_str(), kernel.from, kernel.changed), ("50", TunedFrom::Measured, true));
     assert_eq!(kernel.tried, 2, "what cannot be compiled is not tried");
     assert!(kernel.gain() > 2.0 && kernel.gain() < 5.0, "{report:?}");
     assert!(!report.out_of_time && report.before() > report.after());
-    assert_eq!(program.steps()[0].variant().choices, "50");
+    assert_eq!(program.variants(&views(&inputs)).unwrap()[0].choices, "50");
     assert!(close(&run(&program, &inputs), &want, false));
     drop(listening);
     let heard = heard.lock().unwrap();
@@ -281,25 +281,59 @@ fn the_fastest_is_taken_and_remembered() {
     // Known to the process, then to the disk alone.
     let before = launched.load(Ordering::Relaxed);
     for from in [TunedFrom::Memory, TunedFrom::Disk] {
-        let mut program = build(&graph, backend.clone());
+        let program = build(&graph, backend.clone());
         let report = program.tune(&views(&inputs), Duration::from_secs(5)).unwrap();
         assert_eq!((report.kernels[0].from, report.kernels[0].chosen.choices.as_str()), (from, "50"));
-        assert_eq!(program.steps()[0].variant().choices, "50");
+        assert_eq!(program.variants(&views(&inputs)).unwrap()[0].choices, "50");
         tune::forget();
     }
     assert_eq!(launched.load(Ordering::Relaxed), before, "nothing was launched");
 
     // Another machine measures anew; without time nothing is changed, nor kept.
     *backend.machine.lock().unwrap() = "another".to_owned();
-    let mut program = build(&graph, backend.clone());
+    let program = build(&graph, backend.clone());
     let report = program.tune(&views(&inputs), Duration::ZERO).unwrap();
     assert!(report.out_of_time);
     assert_eq!((report.kernels[0].from, report.kernels[0].changed), (TunedFrom::Undecided, false));
-    assert!(program.steps()[0].variant().is_default());
+    assert!(program.variants(&views(&inputs)).unwrap()[0].is_default());
     let report = program.tune(&views(&inputs), Duration::from_secs(5)).unwrap();
     assert_eq!(report.kernels[0].from, TunedFrom::Measured);
     disk::set_store(None);
     let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn each_size_is_tuned_for_itself() {
+    let text = "graph(%0: f32[b, 64], %1: f32[64, 64]) {
+  %2: f32[b, 64] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  return %2
+}";
+    let graph = Graph::parse(text).unwrap();
+    let launched = Arc::new(AtomicUsize::new(0));
+    let backend = Arc::new(Slow { name: "slow by size", launched, machine: Mutex::default() });
+    let program = build(&graph, backend);
+    let sized = |rows: usize| inputs(&graph.specialise(&|_| Some(rows.into())).unwrap());
+    let (few, many) = (sized(3), sized(40));
+    let choices = |inputs: &[Tensor]| program.variants(&views(inputs)).unwrap()[0].choices.clone();
+    std::thread::scope(|scope| {
+        // Another thread runs the program all the while.
+        let running = scope.spawn(|| (0..200).for_each(|_| drop(program.run(&views(&many)).unwrap())));
+        program.tune(&views(&few), Duration::from_secs(5)).unwrap();
+        running.join().unwrap();
+    });
+    assert_eq!((choices(&few).as_str(), choices(&many).as_str()), ("50", ""));
+    program.tune(&views(&many), Duration::from_secs(5)).unwrap();
+    assert_eq!((choices(&few).as_str(), choices(&many).as_str()), ("50", "50"));
+    let time = |inputs: &[Tensor]| {
+        let views = views(inputs);
+        let once = || {
+            let start = std::time::Instant::now();
+            program.run(&views).unwrap();
+            start.elapsed()
+        };
+        (0..20).map(|_| once()).min().unwrap()
+    };
+    assert!(time(&few) < Duration::from_micros(150) && time(&many) < Duration::from_micros(150));
 }
 
 #[test]
@@ -313,7 +347,7 @@ fn whole_programs_are_tuned() {
 }";
     let graph = Graph::parse(text).unwrap();
     let inputs = inputs(&graph);
-    let mut compiled = kiln::compile_graph(&graph, &[]).unwrap();
+    let compiled = kiln::compile_graph(&graph, &[]).unwrap();
     let want = run(compiled.program(), &inputs);
     let tensors: Vec<&Tensor> = inputs.iter().collect();
     let report = compiled.tune(&tensors, Duration::from_secs(10)).unwrap();

@@ -10,9 +10,9 @@
 //! A run takes a frame that fits its sizes, writes the addresses it brings and launches; then the frame goes back. Nothing is
 //! looked up by name and, with [`Program::replay`], nothing is allocated.
 
-use super::{InputView, Produced, Program, raw};
-use crate::sizing::Sizing;
-use crate::{Buffer, Error, RawBuffer};
+use super::{CompiledStep, InputView, Produced, Program, raw};
+use crate::sizing::{Sizing, Way};
+use crate::{Buffer, Error, Executable, RawBuffer, Variant};
 use kiln_kernels::schedule::Role;
 use std::sync::{Arc, PoisonError};
 
@@ -28,6 +28,10 @@ const OUTPUTS_KEPT: usize = 4;
 pub(super) struct Frame {
     /// The sizes it is made for.
     sizing: Option<Arc<Sizing>>,
+    /// What [`Sizing::generation`] was then.
+    generation: usize,
+    /// The code of each launch.
+    codes: Vec<Arc<dyn Executable>>,
     arena: Option<Buffer>,
     /// The arguments of all launches.
     arguments: Vec<RawBuffer>,
@@ -50,9 +54,18 @@ pub(super) enum Outputs<'a> {
 }
 
 impl Frame {
+    /// Whether everything is resolved for these sizes, as they are run now.
+    fn fits(&self, sizing: &Arc<Sizing>) -> bool {
+        let same = self.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing));
+        same && self.generation == sizing.generation()
+    }
+
     /// Resolves everything for these sizes.
     fn bind(&mut self, program: &Program, sizing: &Arc<Sizing>) -> Result<(), Error> {
         self.sizing = None;
+        self.generation = sizing.generation();
+        self.codes.clear();
+        self.codes.extend(program.ways(sizing).iter().map(|way| way.code.clone()));
         let arena = match &self.arena {
             Some(arena) if arena.bytes_len() >= sizing.arena_bytes => arena.clone(),
             _ => self.arena.insert(program.backend.allocate(sizing.arena_bytes)?).clone(),
@@ -95,7 +108,7 @@ impl Frame {
         outputs: Outputs<'_>,
         produced: &mut Vec<Produced>,
     ) -> Result<(), Error> {
-        if !self.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing)) {
+        if !self.fits(sizing) {
             self.bind(program, sizing)?;
         }
         produced.clear();
@@ -114,13 +127,13 @@ impl Frame {
             };
         }
         let mut rest = &self.arguments[..];
-        for (step, sizes) in program.steps.iter().zip(&sizing.step_sizes) {
+        for ((step, sizes), code) in program.steps.iter().zip(&sizing.step_sizes).zip(&self.codes) {
             let (arguments, others) = rest.split_at(step.args.len());
             rest = others;
             // SAFETY: the inputs were checked to lie in their buffers with the layout the kernels were made for, outputs,
             // temporaries and constants have the sizes the schedule asked for at these sizes, and the caller of `run_updating`
             // vouches for the inputs that are written.
-            unsafe { step.code.launch(arguments, sizes) }.map_err(|cause| step.error(cause))?;
+            unsafe { code.launch(arguments, sizes) }.map_err(|cause| step.error(cause))?;
         }
         Ok(())
     }
@@ -171,11 +184,22 @@ impl Frame {
 }
 
 impl Program {
+    /// How each launch is run at these sizes.
+    pub(crate) fn ways(&self, sizing: &Sizing) -> Arc<[Way]> {
+        let own = |step: &CompiledStep| Way { variant: step.variant.clone(), code: step.code.clone() };
+        sizing.ways().unwrap_or_else(|| self.steps.iter().map(own).collect())
+    }
+
+    /// How each launch is run for inputs of these shapes: what is packed, and what was tuned.
+    pub fn variants(&self, inputs: &[InputView<'_>]) -> Result<Vec<Variant>, Error> {
+        let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
+        Ok(self.ways(&sizing).iter().map(|way| way.variant.clone()).collect())
+    }
+
     /// A frame that is bound to these sizes if there is one.
     pub(super) fn take_frame(&self, sizing: &Arc<Sizing>) -> Frame {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |frame: &Frame| frame.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing));
-        match frames.iter().rposition(fits) {
+        match frames.iter().rposition(|frame| frame.fits(sizing)) {
             Some(at) => frames.swap_remove(at),
             // A few sizes that take turns keep a frame each; of many, each takes over the memory of another.
             None if frames.len() < SIZES_KEPT => Frame::default(),

@@ -2,7 +2,7 @@
 //! each of them against what it should have done.
 
 use super::{InputView, Program};
-use crate::sizing::Sizing;
+use crate::sizing::{Sizing, Way};
 use crate::{Buffer, Error, Executable, RawBuffer};
 use kiln_ir::Symbol;
 use kiln_kernels::schedule::Role;
@@ -35,7 +35,9 @@ use std::time::{Duration, Instant};
 /// ```
 pub struct Inspection<'a> {
     program: &'a Program,
-    sizing: Arc<Sizing>,
+    pub(crate) sizing: Arc<Sizing>,
+    /// How each launch is run.
+    pub(crate) ways: Arc<[Way]>,
     sizes: Vec<(Symbol, i64)>,
     /// By buffer of the schedule.
     places: Vec<Place>,
@@ -95,7 +97,8 @@ impl Program {
             });
         }
         let sizes = self.sizings.values(inputs);
-        Ok(Inspection { program: self, sizing, sizes, places, arguments: Vec::new(), inputs: PhantomData })
+        let ways = self.ways(&sizing);
+        Ok(Inspection { program: self, sizing, ways, sizes, places, arguments: Vec::new(), inputs: PhantomData })
     }
 }
 
@@ -139,7 +142,7 @@ impl Inspection<'_> {
 
     /// Runs one launch on the memory as it is and waits for it; how long it took.
     pub fn launch(&mut self, step: usize) -> Result<Duration, Error> {
-        let Some(code) = self.program.steps.get(step).map(|s| s.code.clone()) else {
+        let Some(code) = self.ways.get(step).map(|way| way.code.clone()) else {
             return Err(Error::BrokenSchedule { buffer: step });
         };
         self.launch_as(step, &*code)
