@@ -327,6 +327,8 @@ fn capture<A: Bundle, R: Bundle>(
         }
     });
     let (last, places) = session.recording.finish(&tensors, at)?;
+    // The tapes of the capture have served.
+    let output = output.map_tensors(&mut |tensor| if tensor.is_traced() { tensor.detached() } else { tensor.clone() });
     let returned = Returned { output, places };
     Ok(Outcome::Whole(Box::new(Captured { driver: session.driver, last, returned })))
 }

@@ -5,7 +5,7 @@ use super::{Param, What};
 use crate::autograd::Rule;
 use crate::compile::CompiledGraph;
 use crate::{DType, Device, Tensor};
-use kiln_ir::Op;
+use kiln_ir::{Op, TensorType};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,6 +72,36 @@ const PROGRAMS_KEPT: usize = 4096;
 /// Programs in the cache of eager operations.
 pub fn cached_programs() -> usize {
     PROGRAMS.read().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
+}
+
+/// A rule, with the operation and the operands' types it is for.
+type KeptRule = (OwnedWhat, Vec<TensorType>, Arc<Rule>);
+
+/// The rules of operations that were recorded, by the hash of what they are for.
+static RULES: LazyLock<RwLock<HashMap<u64, Vec<KeptRule>, Hashed>>> = LazyLock::new(RwLock::default);
+/// Rules kept; beyond that all are forgotten, which costs at most their making again.
+const RULES_KEPT: usize = 1024;
+
+fn rule_hash(what: What<'_>, types: &[TensorType]) -> u64 {
+    let mut hasher = Mix::default();
+    (what, types).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The rule of an operation on operands of these types, if it is there.
+pub(super) fn find_rule(what: What<'_>, types: &[TensorType]) -> Option<Arc<Rule>> {
+    let rules = RULES.read().unwrap_or_else(PoisonError::into_inner);
+    let list = rules.get(&rule_hash(what, types))?;
+    list.iter().find(|(own, of, _)| own.is(what) && of == types).map(|(_, _, rule)| rule.clone())
+}
+
+/// Keeps the rule of an operation on operands of these types.
+pub(super) fn keep_rule(what: What<'_>, types: Vec<TensorType>, rule: Arc<Rule>) {
+    let mut rules = RULES.write().unwrap_or_else(PoisonError::into_inner);
+    if rules.len() >= RULES_KEPT {
+        rules.clear();
+    }
+    rules.entry(rule_hash(what, &types)).or_default().push((OwnedWhat::of(what), types, rule));
 }
 
 /// The program for these operands, if it is there.

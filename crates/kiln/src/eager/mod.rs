@@ -128,8 +128,7 @@ pub(crate) fn run(
             return Ok(results);
         }
         // The gradient will be recorded from the same rule; what it computes again of the operation is found to be the same.
-        let graph = graph(what, operands.iter().map(|t| t.ty()).collect(), write, at)?;
-        return tape::record(Arc::new(Rule::new(graph, name)), operands, results, at);
+        return tape::record(recorded_rule(what, operands, &results, write, at)?, operands, results, at);
     }
     let program = program(what, operands, device, write, at)?;
     let results = program.compiled.run_at(name, operands, at).map_err(|error| relocate(what, error, at))?;
@@ -137,6 +136,30 @@ pub(crate) fn run(
         return tape::record(rule(&program, what, operands, write, at)?, operands, results, at);
     }
     Ok(results)
+}
+
+/// The rule for the gradient of an operation that is recorded. Layers that repeat share theirs, but for symbolic sizes, of which
+/// an operation's parameters may know more than its operands' types.
+#[cold]
+fn recorded_rule(
+    what: What<'_>,
+    operands: &[&Tensor],
+    results: &[Tensor],
+    write: Write<'_>,
+    at: &Source,
+) -> Result<Arc<Rule>> {
+    let types: Vec<TensorType> = operands.iter().map(|t| t.ty()).collect();
+    let name = what.name().unwrap_or("operation");
+    let make = |types| Ok(Arc::new(Rule::new(graph(what, types, write, at)?, name)));
+    if operands.iter().any(|t| t.is_symbolic()) || results.iter().any(Tensor::is_symbolic) {
+        return make(types);
+    }
+    if let Some(rule) = cache::find_rule(what, &types) {
+        return Ok(rule);
+    }
+    let rule: Arc<Rule> = make(types.clone())?;
+    cache::keep_rule(what, types, rule.clone());
+    Ok(rule)
 }
 
 /// The rule for the gradient of a program's operation.
