@@ -1,6 +1,6 @@
 //! Explaining a compiled function: a call is watched, and each graph it ran is explained on the inputs it had.
 
-use super::measure::median;
+use super::measure::Measured;
 use super::{Explanation, Segment, machine};
 use crate::capture::{Bundle, Compiled, compile};
 use crate::see::verify::VerifyReport;
@@ -120,15 +120,15 @@ where
         })
     }
 
-    /// The median time of a call.
-    fn time(&self, arguments: &A) -> Result<Duration> {
+    /// How long calls take.
+    fn time(&self, arguments: &A) -> Result<Measured> {
         let (mut times, begin) = (Vec::new(), Instant::now());
         while times.len() < MOST && (times.len() < 3 || begin.elapsed() < BUDGET) {
             let start = Instant::now();
             self.call(arguments)?;
             times.push(start.elapsed());
         }
-        Ok(median(times))
+        Ok(Measured::of(times))
     }
 
     /// Calls the function with these arguments and holds every kernel that ran against the interpreter, on the inputs it
@@ -155,7 +155,7 @@ fn first_call(segments: &[Segment], whole: Option<Duration>) -> Vec<(String, Dur
     let (passes, schedule, code) = (sum(|s| s.made.passes), sum(|s| s.made.schedule), sum(|s| s.made.code));
     let mut parts = vec![("passes".to_owned(), passes), ("schedule".to_owned(), schedule), ("code".to_owned(), code)];
     if let Some(whole) = whole {
-        let run = sum(|s| s.run);
+        let run = sum(|s| s.run.median);
         let rest = whole.saturating_sub(passes + schedule + code + run);
         parts.insert(0, ("capture".to_owned(), rest));
         parts.push(("run".to_owned(), run));

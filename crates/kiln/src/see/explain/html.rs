@@ -97,7 +97,7 @@ impl Explanation {
         let mut tile = |figure: String, about: String| {
             let _ = write!(out, "<div class=\"tile\"><b>{figure}</b><span>{}</span></div>", escape(&about));
         };
-        tile(Time(self.call.unwrap_or(time)).to_string(), "a call".to_owned());
+        tile(Time(self.call.map_or(time, |call| call.median)).to_string(), "a call".to_owned());
         tile(Time(time).to_string(), format!("in {}", plural(kernels().count(), "kernel")));
         let speed = if time.is_zero() { 0.0 } else { bytes as f64 / time.as_nanos() as f64 };
         tile(Bytes(bytes).to_string(), format!("moved, {speed:.1} GB/s"));
@@ -180,8 +180,19 @@ impl Explanation {
                 ));
             }
         }
-        if let Some(call) = self.call.filter(|call| call.as_secs_f64() > 1.25 * all.as_secs_f64() && !all.is_zero()) {
-            looks.push(format!("{} of a call are not spent in kernels.", Time(call.saturating_sub(all))));
+        if let Some(call) = self.call {
+            let fastest: Duration = self.segments.iter().flat_map(|s| &s.kernels).map(|kernel| kernel.fastest).sum();
+            let outside = call.fastest.saturating_sub(fastest);
+            if outside.as_secs_f64() > 0.2 * call.fastest.as_secs_f64() {
+                looks.push(format!("{} of the fastest call are not spent in kernels.", Time(outside)));
+            }
+            if call.median > 2 * call.fastest {
+                looks.push(format!(
+                    "Calls vary: the fastest took {}, half of them more than {}. The machine is busy with something else.",
+                    Time(call.fastest),
+                    Time(call.median)
+                ));
+            }
         }
         looks.truncate(6);
         looks
@@ -215,7 +226,7 @@ impl Explanation {
             plural(segment.captured.nodes().len(), "node"),
             segment.graph.nodes().len(),
             plural(segment.kernels.len(), "kernel"),
-            Time(segment.run)
+            Time(segment.run.median)
         );
         let all = segment.kernel_time();
         if segment.kernels.len() > 1 {

@@ -53,8 +53,8 @@ fn copy_bandwidth(threads: usize) -> f64 {
     2.0 * BYTES as f64 / best.as_nanos().max(1) as f64
 }
 
-/// The median time of each launch of a program, all of them run in order again and again, and the median of a whole round.
-pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<(Vec<Duration>, Duration), Error> {
+/// The times of each launch of a program, all of them run in order again and again, and of a whole round.
+pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<(Vec<Measured>, Measured), Error> {
     let count = stopped.program().steps().len();
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); count];
     let mut rounds = Vec::new();
@@ -75,11 +75,22 @@ pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<(Vec<Duration>, Du
             break;
         }
     }
-    Ok((times.into_iter().map(median).collect(), median(rounds)))
+    Ok((times.into_iter().map(Measured::of).collect(), Measured::of(rounds)))
 }
 
-/// The middle one.
-pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+/// What came of timing something several times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Measured {
+    /// The middle one.
+    pub median: Duration,
+    /// The shortest: what is left on a machine that is busy with something else.
+    pub fastest: Duration,
+}
+
+impl Measured {
+    pub(super) fn of(mut times: Vec<Duration>) -> Measured {
+        times.sort_unstable();
+        let at = |number: usize| times.get(number).copied().unwrap_or_default();
+        Measured { median: at(times.len() / 2), fastest: at(0) }
+    }
 }

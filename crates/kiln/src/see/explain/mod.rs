@@ -10,7 +10,7 @@ mod source;
 mod text;
 
 pub use function::explain;
-pub use measure::{Machine, machine};
+pub use measure::{Machine, Measured, machine};
 
 use crate::compile::{CompiledGraph, view};
 use crate::{Error, Result, Tensor};
@@ -40,8 +40,8 @@ pub struct Explanation {
     pub remarks: Vec<String>,
     /// The parts of the first call, in order.
     pub first_call: Vec<(String, Duration)>,
-    /// How long a call takes once everything is there: the median.
-    pub call: Option<Duration>,
+    /// How long a call takes once everything is there; `None` for a function that changes something, which is called once.
+    pub call: Option<Measured>,
 }
 
 /// A place where a graph ends because of what the function does.
@@ -78,8 +78,8 @@ pub struct Segment {
     pub temp_bytes: usize,
     /// What was not fused and why.
     pub apart: Vec<Apart>,
-    /// How long a run of the whole program takes: the median.
-    pub run: Duration,
+    /// How long a run of the whole program takes.
+    pub run: Measured,
     /// How long the passes, the schedule and the code took when it was made, and how many kernels had to be compiled.
     pub made: Made,
 }
@@ -116,6 +116,8 @@ pub struct Kernel {
     pub flops: u64,
     /// How long it takes: the median of several runs on the live inputs.
     pub time: Duration,
+    /// The fastest of these.
+    pub fastest: Duration,
     /// Bytes of machine code of its own.
     pub code_bytes: usize,
     /// The kernel's text.
@@ -260,7 +262,8 @@ impl CompiledGraph {
                 read: work.read,
                 written: work.written,
                 flops: work.flops,
-                time: times[number],
+                time: times[number].median,
+                fastest: times[number].fastest,
                 code_bytes: step.code().code_bytes(),
                 text: step.kernel().to_string(),
                 intermediate: step.code().intermediate(),

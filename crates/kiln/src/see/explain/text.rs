@@ -61,7 +61,7 @@ impl Explanation {
         let kernels: usize = self.segments.iter().map(|segment| segment.kernels.len()).sum();
         let time: Duration = self.segments.iter().map(Segment::kernel_time).sum();
         let call = match self.call {
-            Some(call) => format!("{} a call, {} of it in kernels", Time(call), Time(time)),
+            Some(call) => format!("{} a call, {} in kernels", Time(call.median), Time(time)),
             None => format!("{} in kernels", Time(time)),
         };
         format!("{}, {}, {call}", plural(self.segments.len(), "graph"), plural(kernels, "kernel"))
