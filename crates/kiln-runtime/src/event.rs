@@ -276,14 +276,16 @@ impl fmt::Display for Event {
                 write!(f, "compiled {label} for {target}: {code_bytes} bytes in {took:.1?}")
             }
             Event::ProgramBuilt { nodes, launches, compiled, took } => {
-                write!(
-                    f,
-                    "built a program of {launches} launches ({compiled} compiled) from {nodes} nodes in {took:.1?}"
-                )
+                let (launches, nodes) = (launches_of(*launches), counted(*nodes, "node", "nodes"));
+                write!(f, "built a program of {launches} ({compiled} compiled) from {nodes} in {took:.1?}")
             }
             Event::Dumped { folder } => write!(f, "wrote graphs, kernels and code to {}", folder.display()),
             Event::Verified { kernels, wrong: None, took } => {
-                write!(f, "all {kernels} kernels agree with the interpreter (checked in {took:.1?})")
+                write!(
+                    f,
+                    "{} right by the interpreter (checked in {took:.1?})",
+                    counted(*kernels, "kernel is", "kernels are")
+                )
             }
             Event::Verified { kernels, wrong: Some(wrong), .. } => write!(f, "of {kernels} kernels, {wrong}"),
             Event::Fusion { text, .. } | Event::Slow { text, .. } | Event::Remark { text, .. } => f.write_str(text),
@@ -303,7 +305,7 @@ impl fmt::Display for Event {
                 f,
                 "tuned {changed} of {kernels} kernels: {before:.1?} before, {after:.1?} now, measured in {took:.1?}"
             ),
-            Event::ProgramRun { launches, took } => write!(f, "ran {launches} launches in {took:.1?}"),
+            Event::ProgramRun { launches, took } => write!(f, "ran {} in {took:.1?}", launches_of(*launches)),
         }?;
         if let Some(at) = self.at() {
             write!(f, ", at {at}")?;
@@ -317,6 +319,15 @@ impl fmt::Display for Event {
             _ => Ok(()),
         }
     }
+}
+
+fn launches_of(count: usize) -> String {
+    counted(count, "launch", "launches")
+}
+
+/// A number of things.
+pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Receives events; called on the thread that caused them.

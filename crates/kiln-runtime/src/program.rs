@@ -393,7 +393,7 @@ fn report_notes(graph: &Graph, schedule: &Schedule) {
     }
     for step in &schedule.steps {
         let at = step.nodes.iter().map(|&id| &graph.node(id).source).find(|s| !s.is_unknown()).cloned();
-        let text = format!("{}: one kernel of {} nodes", step.label, step.nodes.len());
+        let text = format!("{}: one kernel of {}", step.label, event::counted(step.nodes.len(), "node", "nodes"));
         event::emit(Category::Fusion, || Event::Fusion { text, at: at.unwrap_or_default() });
     }
     for note in &schedule.notes {

@@ -81,6 +81,30 @@ fn every_program_gets_a_folder_that_tells_all() {
 }
 
 #[test]
+fn a_program_from_the_disk_cache_is_dumped_as_fully() {
+    let folder = fresh("cached");
+    let cache = folder.join("cache");
+    let runs = ["first", "second"].map(|run| {
+        let within = folder.join(run);
+        let cache = cache.to_str().unwrap();
+        let environment = [("KILN_DEBUG", "1"), ("KILN_LOG", "cache"), ("KILN_CACHE", "on"), ("KILN_CACHE_DIR", cache)];
+        let said = again("softmax_twice", &within, &environment);
+        let programs = names(&within.join("kiln_debug"));
+        let files: Vec<Vec<String>> = programs
+            .iter()
+            .map(|program| {
+                let program = within.join("kiln_debug").join(program);
+                [names(&program), names(&program.join("kernels"))].concat()
+            })
+            .collect();
+        (said, files)
+    });
+    assert_ne!(runs[0].0, runs[1].0, "the second found what the first stored");
+    assert_eq!(runs[0].1, runs[1].1);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn eager_operations_are_dumped_when_all_is_asked_for() {
     let folder = fresh("eager");
     again("softmax_twice", &folder, &[("KILN_DEBUG", "all")]);

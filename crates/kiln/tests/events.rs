@@ -46,7 +46,7 @@ fn each_category_is_heard_when_its_thing_happens() {
     line(of(Category::Recompiles), "to_dtype");
     line(of(Category::Fusion), "one kernel of");
     line(of(Category::Kernels), "built a program of");
-    line(of(Category::Run), "launches in");
+    line(of(Category::Run), "ran ");
 }
 
 #[test]

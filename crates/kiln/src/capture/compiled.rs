@@ -215,7 +215,13 @@ where
 
     /// Calls the function: the program for these arguments runs, and is made first where there is none.
     #[track_caller]
+    #[inline]
     pub fn call(&self, arguments: &A) -> Result<R> {
+        self.call_at(arguments, Source::caller())
+    }
+
+    /// [`Compiled::call`] from this line.
+    pub(crate) fn call_at(&self, arguments: &A, at: Source) -> Result<R> {
         // Inside of another function being captured this one becomes part of it.
         if self.options().disable || is_active() {
             return (self.apply)(&self.f, arguments);
@@ -224,7 +230,6 @@ where
         if stance == Stance::ForceEager {
             return self.fall_back(arguments);
         }
-        let at = Source::caller();
         let leaves = leaves_of(arguments);
         let mut walk = Walk::new(tensors_of(&leaves));
         let node = match self.find(&leaves) {

@@ -78,7 +78,7 @@ where
         });
         let before = self.stats();
         let start = Instant::now();
-        let (outcome, seen) = witness::watch(|| self.call(arguments));
+        let (outcome, seen) = witness::watch(|| self.call_at(arguments, at.clone()));
         let first = start.elapsed();
         drop(listening);
         outcome?;
@@ -88,7 +88,7 @@ where
         for SeenSegment { code, inputs, names } in &seen.segments {
             segments.push(code.segment(inputs, names.clone(), at)?);
         }
-        let call = if seen.effects { None } else { Some(self.time(arguments)?) };
+        let call = if seen.effects { None } else { Some(self.time(arguments, at)?) };
         let mut remarks: Vec<String> = Vec::new();
         for event in heard.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let said = event.to_string();
@@ -121,11 +121,11 @@ where
     }
 
     /// How long calls take.
-    fn time(&self, arguments: &A) -> Result<Measured> {
+    fn time(&self, arguments: &A, at: &Source) -> Result<Measured> {
         let (mut times, begin) = (Vec::new(), Instant::now());
         while times.len() < MOST && (times.len() < 3 || begin.elapsed() < BUDGET) {
             let start = Instant::now();
-            self.call(arguments)?;
+            self.call_at(arguments, at.clone())?;
             times.push(start.elapsed());
         }
         Ok(Measured::of(times))
@@ -143,7 +143,8 @@ where
     /// ```
     #[track_caller]
     pub fn verify(&self, arguments: &A) -> Result<Vec<VerifyReport>> {
-        let (outcome, seen) = witness::watch(|| self.call(arguments));
+        let at = Source::caller();
+        let (outcome, seen) = witness::watch(|| self.call_at(arguments, at));
         outcome?;
         seen.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_, Error>>()
     }
