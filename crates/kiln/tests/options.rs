@@ -230,3 +230,56 @@ fn warm_up_makes_programs_without_running() {
     fast.call(&random(2, &[9])).unwrap();
     assert_eq!((fast.stats().compiles, counter.get().item::<f32>().unwrap()), (compiles, 3.0));
 }
+
+#[test]
+fn eager_numerics_are_eager_bit_for_bit() {
+    let _turn = alone();
+    let f = |x: &Tensor| x.mul(1.7)?.add(0.3)?.exp()?.mul(x)?.sub(0.1)?.tanh();
+    for dtype in [DType::Bf16, DType::F16, DType::F32] {
+        let x = random(5, &[40, 33]).to_dtype(dtype).unwrap();
+        let exact = compile_with(f, Options { numerics: kiln::Numerics::Eager, ..Options::default() });
+        assert_eq!(exact.call(&x).unwrap().to_bytes().unwrap(), f(&x).unwrap().to_bytes().unwrap(), "{dtype}");
+        assert_eq!(exact.programs()[0].kernels.len(), 1);
+        // The default keeps f32 inside of the kernel: closer to the truth, and so not the same bits.
+        let fast = compile(f).call(&x).unwrap().to_bytes().unwrap();
+        assert_eq!(fast == f(&x).unwrap().to_bytes().unwrap(), dtype == DType::F32, "{dtype}");
+    }
+}
+
+#[test]
+fn a_region_is_compiled_by_wrapping_it() {
+    let _turn = alone();
+    let block = compile(|x: &Tensor| x.exp()?.add(1.0)?.log());
+    // In eager code around it the region is a program of its own, compiled once for all layers.
+    let eager_model = |x: &Tensor| (0..6).try_fold(x.clone(), |x, _| block.call(&x));
+    let x = random(1, &[32]);
+    let whole = eager_model(&x).unwrap();
+    assert_eq!((block.stats().compiles, block.stats().hits), (1, 5));
+    // Inside of a compiled function it is part of that.
+    let compiled_model = compile(eager_model);
+    assert_close(&compiled_model.call(&x).unwrap(), &whole);
+    assert_eq!((block.stats().compiles, block.stats().hits), (1, 5));
+}
+
+#[test]
+fn lines_reach_kernels() {
+    let _turn = alone();
+    let line = line!() + 1;
+    let fast = compile(|x: &Tensor| x.exp()?.add(1.0));
+    fast.call(&random(1, &[7])).unwrap();
+    let programs = fast.programs();
+    let code = programs[0].segments[0].code.as_ref().unwrap();
+    let source = code.program().steps()[0].source().to_string();
+    assert!(source.ends_with(&format!("options.rs:{line}")), "{source}");
+    for node in code.graph().nodes().iter().filter(|node| !node.operands.is_empty()) {
+        assert!(node.source.to_string().ends_with(&format!("options.rs:{line}")), "{:?}", node.op);
+    }
+}
+
+#[test]
+fn compiled_functions_may_be_shared() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(&compile(|x: &Tensor| x.exp()));
+    shared(&compile_module::<_, Tensor>(Linear::new(2, 2).unwrap()));
+    shared(&compile(|(x, n): &(Vec<Tensor>, i64)| Ok((x[*n as usize].clone(), x.len()))));
+}
