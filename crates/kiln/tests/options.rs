@@ -7,6 +7,7 @@ use kiln::{
     compile_module_with, compile_with, set_stance,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A stance is the whole process's: tests that set one take turns with those that a stance would disturb.
 fn alone() -> MutexGuard<'static, ()> {
@@ -34,8 +35,12 @@ fn network() -> Sequential {
         .then(Linear::new(48, 16).unwrap())
 }
 
+/// Enough to try a few ways of each kernel.
+const BUDGET: Duration = Duration::from_millis(40);
+
 fn all_options() -> Vec<Options> {
-    let mut all: Vec<Options> = Mode::ALL.into_iter().map(|mode| Options { mode, ..Options::default() }).collect();
+    let mut all: Vec<Options> =
+        Mode::ALL.into_iter().map(|mode| Options { mode, tuning_budget: BUDGET, ..Options::default() }).collect();
     all.push(Options { freeze: true, ..Options::default() });
     all.push(Options { verify: true, ..Options::default() });
     all.push(Options { background: true, ..Options::default() });
@@ -43,6 +48,7 @@ fn all_options() -> Vec<Options> {
     all.push(Options { disable: true, ..Options::default() });
     all.push(Options {
         mode: Mode::MaxAutotune,
+        tuning_budget: BUDGET,
         freeze: true,
         verify: true,
         never_slower: true,
@@ -282,4 +288,25 @@ fn compiled_functions_may_be_shared() {
     shared(&compile(|x: &Tensor| x.exp()));
     shared(&compile_module::<_, Tensor>(Linear::new(2, 2).unwrap()));
     shared(&compile(|(x, n): &(Vec<Tensor>, i64)| Ok((x[*n as usize].clone(), x.len()))));
+}
+
+#[test]
+fn max_autotune_measures_once() {
+    let _turn = alone();
+    let said = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let sink = said.clone();
+    let _listening = event::listen(&[Category::Perf], move |event| {
+        if matches!(event, event::Event::ProgramTuned { .. }) {
+            sink.lock().unwrap().push(event.to_string());
+        }
+    });
+    for freeze in [false, true] {
+        let options = Options { mode: Mode::MaxAutotune, tuning_budget: BUDGET, freeze, ..Options::default() };
+        let fast = compile_module_with(network(), options);
+        for turn in 0..4 {
+            let x = random(turn, &[5, 16]);
+            assert_close(&fast.call(&x).unwrap(), &fast.inner().forward(&x).unwrap());
+        }
+    }
+    assert_eq!(said.lock().unwrap().len(), 2, "{said:?}");
 }

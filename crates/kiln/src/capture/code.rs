@@ -7,7 +7,8 @@ use crate::freeze::FrozenGraph;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::Program;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// The code of a segment; clones share it.
 #[derive(Clone)]
@@ -21,10 +22,15 @@ pub(super) enum Code {
 
 /// Code that is there.
 pub(super) struct Ready {
-    pub(super) kind: Kind,
-    /// Done before the first run, with its inputs.
-    checked: OnceLock<()>,
+    /// What runs, once it is checked and measured.
+    settled: OnceLock<Kind>,
+    /// What is still to be checked or measured, with the inputs of the first run.
+    unsettled: Mutex<Option<Kind>>,
+    /// The inputs that change only with their version.
+    frozen: Vec<usize>,
     verify: bool,
+    /// How long the ways to run its kernels may be measured.
+    tune: Option<Duration>,
     /// Whether launches are resolved once and outputs recycled.
     replay: bool,
 }
@@ -34,48 +40,93 @@ pub(super) enum Kind {
     Frozen(Arc<FrozenGraph>),
 }
 
-impl Ready {
-    pub(super) fn new(kind: Kind, options: &Options) -> Ready {
-        Ready { kind, checked: OnceLock::new(), verify: options.verify, replay: options.mode.replays() }
-    }
-
+impl Kind {
     /// What runs at every call.
     pub(super) fn program(&self) -> &Program {
-        match &self.kind {
+        match self {
             Kind::Compiled(code) => code.program(),
             Kind::Frozen(code) => code.program(),
         }
     }
+}
 
-    /// Checks and measures that belong before the first run.
-    fn prepare(&self, graph: &Graph, inputs: &[&Tensor], at: &Source) -> Result<()> {
-        if self.checked.get().is_some() {
-            return Ok(());
-        }
-        if self.verify {
-            self.check(graph, inputs, at)?;
-        }
-        // Whoever was first; the other did the same.
-        let _ = self.checked.set(());
-        Ok(())
-    }
-
-    /// Compares every kernel with the interpreter.
-    #[cold]
-    fn check(&self, graph: &Graph, inputs: &[&Tensor], at: &Source) -> Result<()> {
-        let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
-        let report = match &self.kind {
-            Kind::Compiled(code) => code.verify(&inputs)?,
-            // The packed program takes other inputs; the graph itself is checked as it is.
-            Kind::Frozen(_) => {
-                crate::compile_graph(graph, &inputs.iter().map(Into::into).collect::<Vec<_>>())?.verify(&inputs)?
-            }
+impl Ready {
+    pub(super) fn new(kind: Kind, options: &Options) -> Ready {
+        let tune = options.mode.tunes().then_some(options.tuning_budget);
+        let (verify, replay) = (options.verify, options.mode.replays());
+        let (settled, unsettled) = (OnceLock::new(), Mutex::new(None));
+        let frozen = match &kind {
+            Kind::Compiled(_) => Vec::new(),
+            Kind::Frozen(code) => code.frozen().to_vec(),
         };
-        if report.is_right() {
-            return Ok(());
+        let ready = Ready { settled, unsettled, frozen, verify, tune, replay };
+        if verify || tune.is_some() {
+            *ready.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);
+        } else {
+            let _ = ready.settled.set(kind);
         }
-        Err(Error::Verify { report: report.to_string(), at: at.clone() })
+        ready
     }
+
+    /// How many launches it has.
+    pub(super) fn launches(&self) -> usize {
+        let unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settled.get().or(unsettled.as_ref()).map_or(0, |kind| kind.program().steps().len())
+    }
+
+    /// The inputs that change only with their version.
+    pub(super) fn frozen(&self) -> &[usize] {
+        &self.frozen
+    }
+
+    /// What runs; checked and measured first, with these inputs, if that is still to be done.
+    fn settle(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<&Kind> {
+        if let Some(kind) = self.settled.get() {
+            return Ok(kind);
+        }
+        let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kind) = unsettled.as_mut() {
+            if self.verify {
+                check(kind, graph, inputs, at)?;
+            }
+            if let Some(budget) = self.tune {
+                tune(kind, inputs, versions, budget)?;
+            }
+        }
+        if let Some(kind) = unsettled.take() {
+            let _ = self.settled.set(kind);
+        }
+        self.settled.get().ok_or_else(|| Error::Escaped { at: at.clone() })
+    }
+}
+
+/// Takes the fastest way to run each kernel on these inputs.
+#[cold]
+fn tune(kind: &mut Kind, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<()> {
+    // Nobody else has seen it yet.
+    match kind {
+        Kind::Compiled(code) => Arc::get_mut(code).map(|code| code.tune(inputs, budget)),
+        Kind::Frozen(code) => Arc::get_mut(code).map(|code| code.tune(inputs, versions, budget)),
+    }
+    .transpose()
+    .map(drop)
+}
+
+/// Compares every kernel with the interpreter.
+#[cold]
+fn check(kind: &Kind, graph: &Graph, inputs: &[&Tensor], at: &Source) -> Result<()> {
+    let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
+    let report = match kind {
+        Kind::Compiled(code) => code.verify(&inputs)?,
+        // The packed program takes other inputs; the graph itself is checked as it is.
+        Kind::Frozen(_) => {
+            crate::compile_graph(graph, &inputs.iter().map(Into::into).collect::<Vec<_>>())?.verify(&inputs)?
+        }
+    };
+    if report.is_right() {
+        return Ok(());
+    }
+    Err(Error::Verify { report: report.to_string(), at: at.clone() })
 }
 
 impl Code {
@@ -86,6 +137,11 @@ impl Code {
             Code::Pending(slot) => slot.get().and_then(|code| code.as_deref()),
             Code::Nothing => None,
         }
+    }
+
+    /// What runs, once it is there.
+    pub(super) fn kind(&self) -> Option<&Kind> {
+        self.ready().and_then(|ready| ready.settled.get())
     }
 
     /// Whether a thread is still at it.
@@ -99,8 +155,7 @@ impl Code {
             let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
             return crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, &inputs);
         };
-        ready.prepare(graph, inputs, at)?;
-        match &ready.kind {
+        match ready.settle(graph, inputs, versions, at)? {
             Kind::Compiled(code) if ready.replay => code.replay_at(inputs, at),
             Kind::Compiled(code) => code.run_at("call", inputs, at),
             Kind::Frozen(code) => code.run_at(inputs, versions, at),
@@ -124,8 +179,7 @@ impl Code {
             }
             return Ok(outputs);
         };
-        ready.prepare(graph, &inputs.iter().collect::<Vec<_>>(), at)?;
-        match &ready.kind {
+        match ready.settle(graph, &inputs.iter().collect::<Vec<_>>(), versions, at)? {
             Kind::Compiled(code) => code.update_in(inputs, ready.replay, at),
             Kind::Frozen(code) => code.update_in(updates, inputs, versions, at),
         }

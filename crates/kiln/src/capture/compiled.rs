@@ -492,7 +492,7 @@ where
         event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
         entry.root.visit(&mut |node| {
             if let Node::Stop { stop: Stop::Segment(segment), .. } = node
-                && let Some(Kind::Compiled(code)) = segment.code.ready().map(|code| &code.kind)
+                && let Some(Kind::Compiled(code)) = segment.code.kind()
                 && code.dumped().is_some()
             {
                 code.add_to_dump("guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
@@ -646,11 +646,11 @@ impl<R> Entry<R> {
                 summary.segments.push(SegmentSummary {
                     graph: segment.draft.graph.clone(),
                     inputs: segment.draft.from.iter().map(|from| from.to_string()).collect(),
-                    code: match segment.code.ready().map(|code| &code.kind) {
+                    code: match segment.code.kind() {
                         Some(Kind::Compiled(code)) => Some(code.clone()),
                         _ => None,
                     },
-                    frozen: match segment.code.ready().map(|code| &code.kind) {
+                    frozen: match segment.code.kind() {
                         Some(Kind::Frozen(code)) => Some(code.clone()),
                         _ => None,
                     },

@@ -132,6 +132,11 @@ impl Mode {
         Mode::ALL.into_iter().find(|mode| mode.name() == name)
     }
 
+    /// Whether kernels are measured.
+    pub(super) fn tunes(self) -> bool {
+        matches!(self, Mode::MaxAutotune | Mode::MaxAutotuneNoCudagraphs)
+    }
+
     /// Whether launches are resolved once.
     pub(super) fn replays(self) -> bool {
         matches!(self, Mode::MaxAutotune | Mode::ReduceOverhead)

@@ -202,10 +202,7 @@ impl Segment {
 
     /// The versions of the inputs that are frozen. Read before the inputs: at worst these are newer, and prepared again.
     fn versions(&self) -> Vec<u64> {
-        match self.code.ready().map(|code| &code.kind) {
-            Some(Kind::Frozen(code)) => code::versions(&self.draft.from, code.frozen()),
-            _ => Vec::new(),
-        }
+        self.code.ready().map(|code| code::versions(&self.draft.from, code.frozen())).unwrap_or_default()
     }
 
     /// An input that is not borrowed from arguments, slots or the segment itself.
@@ -229,18 +226,20 @@ impl Segment {
         }
         let inputs: Vec<Tensor> = inputs.map(Tensor::detached).collect();
         let names = self.draft.from.iter().map(|from| from.to_string()).collect();
-        match self.code.ready().map(|code| &code.kind) {
+        match self.code.kind() {
             Some(Kind::Compiled(code)) => witness::see_segment(code.clone(), inputs, names),
-            // The packed program takes other inputs; the graph itself is shown as it is.
-            Some(Kind::Frozen(_)) => {
+            // The packed program takes other inputs; the graph itself is shown as it is. So is one that is measured first.
+            kind if kind.is_some() || self.code.ready().is_some() => {
                 let layouts: Vec<_> = inputs.iter().map(Into::into).collect();
                 let fixed = at_sizes(&self.draft.graph, &inputs.iter().collect::<Vec<_>>());
                 if let Ok(code) = fixed.and_then(|graph| crate::compile_graph(&graph, &layouts)) {
                     witness::see_segment(Arc::new(code), inputs, names);
                 }
-                witness::see_frozen();
+                if kind.is_some() {
+                    witness::see_frozen();
+                }
             }
-            None => witness::see_eager(),
+            _ => witness::see_eager(),
         }
     }
 
