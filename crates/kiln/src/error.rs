@@ -149,6 +149,14 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// Arguments cannot be padded, or results not be cut, as [`crate::Buckets`] ask for.
+    #[error("buckets: {why}, at {at}")]
+    Buckets {
+        /// What is in the way.
+        why: String,
+        /// The line.
+        at: Source,
+    },
     /// An argument whose size is not as [`crate::Dynamic::range`] declares.
     #[error("{}, at {at}", declared_size(name, *tensor, *axis, *value, expected))]
     DeclaredSize {

@@ -23,6 +23,7 @@ extern crate self as kiln;
 mod assign;
 pub mod autograd;
 pub mod backend;
+pub mod buckets;
 pub mod capture;
 pub mod compile;
 pub mod create;
@@ -56,6 +57,7 @@ mod views;
 
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
+pub use buckets::Buckets;
 pub use capture::{
     Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
     cond, disable, set_stance,

@@ -1,5 +1,6 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
+use super::bucketed::KnownCuts;
 use super::bundle::{Bundle, Leaf, leaves_of};
 use super::callable::Callable;
 use super::code::Kind;
@@ -83,6 +84,8 @@ pub struct Compiled<F, A, R> {
     branches: AtomicU64,
     /// Why there is more than one program, the oldest first.
     recompiles: Mutex<Vec<String>>,
+    /// Which axes of results were padded.
+    pub(super) cuts: Mutex<KnownCuts>,
     arguments: PhantomData<fn(&A)>,
 }
 
@@ -205,6 +208,7 @@ where
             fallbacks: AtomicU64::new(0),
             branches: AtomicU64::new(0),
             recompiles: Mutex::default(),
+            cuts: Mutex::default(),
             arguments: PhantomData,
         }
     }
@@ -230,12 +234,21 @@ where
         if stance == Stance::ForceEager {
             return self.fall_back(arguments);
         }
-        let leaves = leaves_of(arguments);
+        if !self.options().buckets.is_empty() {
+            return self.call_padded(arguments, stance, &at);
+        }
+        self.call_with(arguments, &[], stance, &at)
+    }
+
+    /// Calls the function, with the lengths that [`Options::buckets`] asks for.
+    pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R> {
+        let mut leaves = leaves_of(arguments);
+        leaves.extend(lengths.iter().map(Leaf::Tensor));
         let mut walk = Walk::new(tensors_of(&leaves));
         let node = match self.find(&leaves) {
             Found::Program(entry) => {
                 self.hits.fetch_add(1, Ordering::Relaxed);
-                if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, &at)? {
+                if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                     return self.fall_back(arguments);
                 }
                 entry.root.clone()
@@ -245,12 +258,12 @@ where
                     return self.fall_back(arguments);
                 }
                 if unchecked.is_empty() && stance == Stance::FailOnRecompile {
-                    return Err(Error::Recompile { guard: self.reason(&leaves), at });
+                    return Err(Error::Recompile { guard: self.reason(&leaves), at: at.clone() });
                 }
-                self.check_declared(&leaves, &at)?;
-                match self.make(arguments, &leaves, &at)? {
+                self.check_declared(&leaves, at)?;
+                match self.make(arguments, &leaves, at)? {
                     Made::Entry(entry) => {
-                        if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, &at)? {
+                        if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(arguments);
                         }
                         entry.root.clone()
@@ -262,7 +275,7 @@ where
                 }
             }
         };
-        self.run(node, walk, arguments, &leaves, &at)
+        self.run(node, walk, arguments, &leaves, at)
     }
 
     #[cold]

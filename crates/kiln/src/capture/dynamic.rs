@@ -98,6 +98,11 @@ impl Plan {
         Scope::new(self.free.iter().map(|(symbol, ..)| *symbol).collect())
     }
 
+    /// What the symbol of a number is by now.
+    pub(super) fn dim(&self, number: usize) -> Option<&Dim> {
+        self.dims.get(number)
+    }
+
     /// How many sizes guards look at.
     pub(super) fn count(&self) -> usize {
         self.dims.len()

@@ -17,6 +17,7 @@
 //!
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
+mod bucketed;
 mod bundle;
 mod callable;
 mod check;
@@ -150,6 +151,17 @@ pub(crate) fn concrete(tensor: &Tensor, what: &'static str, at: &Source) -> Resu
         driver.ask(Question::Elements { of: from.clone(), what, at: at.clone() }, at)?;
         driver.tensor(&from, at)
     })
+}
+
+/// The number of the argument that a traced tensor is, if it is one.
+pub(crate) fn argument_number(tensor: &Tensor) -> Option<usize> {
+    let at = Source::default();
+    with_session(&at, |session| Ok(session.recording.argument_number(tensor))).ok().flatten()
+}
+
+/// A number that comes with the arguments, after their tensors.
+pub(crate) fn extra_argument(number: usize, device: Device, at: &Source) -> Result<Tensor> {
+    with_session(at, |session| session.recording.extra_argument(number, device, at))
 }
 
 /// What a variable is at this point of the function being captured.

@@ -1,5 +1,6 @@
 //! What can be asked of a compiled function.
 
+use crate::Buckets;
 use kiln_ir::Symbol;
 use kiln_kernels::Numerics;
 use std::ops::{Bound, RangeBounds};
@@ -150,6 +151,10 @@ pub struct Options {
     pub fullgraph: bool,
     /// When sizes become symbols.
     pub dynamic: Dynamic,
+    /// Sizes that arguments are padded to, so that few programs are made; results are cut to what is valid. See [`Buckets`] for
+    /// what the function has to do about the padding. A size beyond the largest bucket is not padded: its program is made
+    /// as [`Options::dynamic`] says.
+    pub buckets: Vec<Buckets>,
     /// How much is done for speed at the first call.
     pub mode: Mode,
     /// How long [`Mode::MaxAutotune`] may measure for one program.
@@ -177,6 +182,7 @@ impl Default for Options {
         Options {
             fullgraph: false,
             dynamic: Dynamic::default(),
+            buckets: Vec::new(),
             mode: Mode::default(),
             tuning_budget: Duration::from_secs(2),
             numerics: Numerics::default(),

@@ -147,6 +147,20 @@ impl Recording {
         u32::try_from(self.values.len()).map_err(|_| Error::Escaped { at: at.clone() })
     }
 
+    /// The number of the argument that a traced tensor is.
+    pub(super) fn argument_number(&self, tensor: &Tensor) -> Option<usize> {
+        let traced = tensor.traced().filter(|traced| traced.recording == self.id)?;
+        match self.values.get(traced.value as usize)?.home {
+            Home::From(From::Argument(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// A number that comes with the arguments.
+    pub(super) fn extra_argument(&mut self, number: usize, device: Device, at: &Source) -> Result<Tensor> {
+        self.outside(From::Argument(number), TensorType::fixed(kiln_ir::DType::I64, &[]), device, at)
+    }
+
     /// The node of a tensor in this segment; one from elsewhere becomes an input.
     pub(super) fn node_of(&mut self, tensor: &Tensor, at: &Source) -> Result<NodeId> {
         let value = self.value_of(tensor, at)?;

@@ -134,16 +134,21 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
 
     /// A graph for more sizes than these, if that is wanted and there is one.
     fn for_many(&self, whole: &Whole<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Option<Recipe> {
+        let tensors = tensors_of(leaves);
         let plan = match &self.options().dynamic {
             Dynamic::Static => return None,
             Dynamic::Automatic => self.plan_of_changes(leaves, &[]),
-            Dynamic::Always => Plan::new(leaves, &|_, _, now| {
-                (now >= 2).then_some(Wish { key: (now, now), name: None, least: 2, most: None })
+            Dynamic::Always => Plan::new(leaves, &|tensor, axis, now| {
+                let least = self.least_symbol(tensor, axis, tensors[tensor].rank());
+                (now >= least).then_some(Wish { key: (now, now), name: None, least, most: None })
             }),
             Dynamic::Declared(declared) => self.plan_of_changes(leaves, declared),
         };
         if let Some(recipe) = self.record_with(plan?, whole, arguments, leaves, at) {
             return Some(recipe);
+        }
+        if !self.options().buckets.is_empty() {
+            return None;
         }
         let (symbols, graph) = match self.options().dynamic {
             Dynamic::Always => {
@@ -192,13 +197,17 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
             }
             let was = *shapes.get(tensor)?.get(axis)?;
             let is_symbol = matches!(guards.get(tensor)?.sizes.get(axis)?, Size::Symbol { .. });
-            (now >= 2 && (was != now || is_symbol)).then_some(Wish {
-                key: (was, now),
-                name: None,
-                least: 2,
-                most: None,
-            })
+            let least = self.least_symbol(tensor, axis, tensors[tensor].rank());
+            let is_wanted = now >= least && (was != now || is_symbol);
+            is_wanted.then_some(Wish { key: (was, now), name: None, least, most: None })
         })
+    }
+
+    /// The least size that may be a symbol where none is declared: 0 and 1 mean something else, and buckets have programs of
+    /// their own.
+    fn least_symbol(&self, tensor: usize, axis: usize, rank: usize) -> usize {
+        let padded = self.options().buckets.iter().filter(|buckets| buckets.is_at(tensor, axis, rank));
+        padded.filter_map(|buckets| buckets.sizes().last()).max().map_or(2, |&most| most.saturating_add(1).max(2))
     }
 
     /// Records the function with symbols.

@@ -41,6 +41,16 @@ pub(crate) enum Outcome {
     Refused { op: String, at: Source },
 }
 
+impl Outcome {
+    /// The line.
+    pub(crate) fn at(&self) -> &Source {
+        match self {
+            Outcome::Equation(equation) => &equation.at,
+            Outcome::NumberRead(at) | Outcome::Refused { at, .. } => at,
+        }
+    }
+}
+
 thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
@@ -177,12 +187,7 @@ pub(crate) fn sizes(ty: &TensorType) -> Option<Vec<Dim>> {
 
 /// The line at which the recording of the thread turned out to be of no use, if it did.
 pub(crate) fn stopped_at() -> Option<Source> {
-    SCOPE.with_borrow(|scope| {
-        scope.as_ref()?.outcome.as_ref().map(|outcome| match outcome {
-            Outcome::Equation(equation) => equation.at.clone(),
-            Outcome::NumberRead(at) | Outcome::Refused { at, .. } => at.clone(),
-        })
-    })
+    SCOPE.with_borrow(|scope| scope.as_ref()?.outcome.as_ref().map(|outcome| outcome.at().clone()))
 }
 
 /// Notes that sizes were read as numbers, which may be computed with in ways that nobody sees.
