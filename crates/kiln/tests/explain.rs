@@ -1,7 +1,7 @@
 //! `explain`: what is told, as text and as a page; and that the page is whole and loads nothing.
 
 use kiln::see::Explanation;
-use kiln::{DType, Device, Dynamic, Generator, Options, Result, Tensor, Var, compile, compile_with};
+use kiln::{DType, Device, Dynamic, Generator, Mode, Options, Result, Tensor, Var, compile, compile_with};
 
 fn random(shape: &[usize]) -> Tensor {
     let seed = shape.iter().fold(3, |seed, &n| seed * 31 + n as u64);
@@ -194,6 +194,25 @@ fn a_function_that_updates_a_variable_is_called_once() {
     let reports = fast.verify(&ones).unwrap();
     assert!(reports.iter().all(|report| report.is_right()), "{}", reports[0]);
     assert_eq!(total.get().to_vec::<f32>().unwrap(), [2.0; 16]);
+}
+
+#[test]
+fn every_mode_can_be_explained_and_verified() {
+    let layer = Layer::new(64, 2);
+    let x = random(&[16, 64]);
+    for mode in Mode::ALL {
+        for freeze in [false, true] {
+            let tuning_budget = std::time::Duration::from_millis(50);
+            let options = Options { mode, freeze, tuning_budget, ..Options::default() };
+            let fast = compile_with(|x: &Tensor| layer.forward(x), options);
+            for call in 0..2 {
+                let explanation = fast.explain(&x).unwrap();
+                assert_eq!(explanation.segments.len(), 1, "{mode:?}, freeze {freeze}, call {call}: {explanation}");
+            }
+            let reports = fast.verify(&x).unwrap();
+            assert!(reports.len() == 1 && reports[0].is_right(), "{mode:?}, freeze {freeze}: {}", reports[0]);
+        }
+    }
 }
 
 #[test]

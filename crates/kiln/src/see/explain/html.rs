@@ -277,9 +277,12 @@ impl Explanation {
             let part = share(kernel, all);
             let _ =
                 write!(out, "<tr data-k=\"g{graph}-{at}\" tabindex=\"0\"><td class=\"l\" data-v=\"{at}\">{at}</td>");
+            let tuned = kernel.variant.as_ref().map_or(String::new(), |variant| {
+                format!(" <span class=\"soft\" title=\"tuned: {}\">tuned</span>", escape(variant))
+            });
             let _ = write!(
                 out,
-                "<td class=\"l\"><span class=\"chip hue\" style=\"--h:{}\"></span><code>{}</code></td><td class=\"l kind\">{}</td>",
+                "<td class=\"l\"><span class=\"chip hue\" style=\"--h:{}\"></span><code>{}</code>{tuned}</td><td class=\"l kind\">{}</td>",
                 hue(at),
                 escape(&kernel.label),
                 kernel.kind

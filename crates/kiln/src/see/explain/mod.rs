@@ -128,6 +128,8 @@ pub struct Kernel {
     pub assembly: Option<String>,
     /// An earlier launch of the same kernel.
     pub same_as: Option<usize>,
+    /// How it is run, where that is not as the backend does it by itself: what was tuned.
+    pub variant: Option<String>,
 }
 
 /// A buffer of a program.
@@ -250,6 +252,7 @@ impl CompiledGraph {
         let mut stopped = program.inspect(&views).map_err(failed)?;
         let (times, run) = measure::kernels(&mut stopped).map_err(failed)?;
         let size = |symbol: Symbol| stopped.size(symbol);
+        let variants = program.variants(&views).map_err(failed)?;
         let mut kernels: Vec<Kernel> = Vec::with_capacity(schedule.steps.len());
         for (number, (step, planned)) in program.steps().iter().zip(&schedule.steps).enumerate() {
             let work = schedule.work(planned, &size).unwrap_or_default();
@@ -269,6 +272,7 @@ impl CompiledGraph {
                 intermediate: step.code().intermediate(),
                 assembly: step.code().disassembly(),
                 same_as,
+                variant: variants.get(number).filter(|v| !v.is_default()).map(ToString::to_string),
             });
         }
         let plan = kiln_kernels::plan(schedule, &size).unwrap_or_default();

@@ -142,6 +142,9 @@ fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, c
         if !lines.is_empty() {
             writeln!(f, "      at {}", lines.join(", "))?;
         }
+        if let Some(variant) = &kernel.variant {
+            writeln!(f, "      tuned: {variant}")?;
+        }
     }
     let temps = segment.buffers.iter().filter(|buffer| buffer.offset.is_some()).count();
     if temps > 0 {
