@@ -288,3 +288,46 @@ fn freezing_a_variable_is_noticed() -> Result<()> {
     assert_eq!(captures, 2, "each way is captured once");
     Ok(())
 }
+
+/// Trains eagerly and as compiled with these options, on batches of these sizes.
+fn trains_alike(name: &str, options: Options, sizes: &[usize]) -> Result<u64> {
+    let (eager, net) = (Net::new(), Net::new());
+    let compiled = kiln::compile_with(|(x, y): &(Tensor, Tensor)| net.step(x, y), options);
+    for (step, &rows) in sizes.iter().enumerate() {
+        let x =
+            Tensor::arange(rows * 4, DType::F32, Device::Cpu)?.add(step as f64)?.mul(1.3)?.sin()?.reshape([rows, 4])?;
+        let y = x.sum(-1)?.sin()?.reshape([rows, 1])?;
+        let wanted = eager.step(&x, &y)?.item::<f32>()?;
+        let got = compiled.call(&(x, y))?.item::<f32>()?;
+        assert!((got - wanted).abs() <= 1e-5 * wanted.abs().max(1.0), "{name}, step {step}: {got}, eagerly {wanted}");
+    }
+    for (got, wanted) in net.vars().iter().zip(eager.vars()) {
+        assert!(got.get().allclose(&wanted.get(), 1e-4, 1e-5)?, "{name}");
+        assert!(got.grad().is_none(), "{name}");
+    }
+    Ok(compiled.stats().compiles)
+}
+
+#[test]
+fn batches_of_any_size() -> Result<()> {
+    let sizes = [6, 8, 10, 7, 33, 2, 6, 50];
+    let compiles = trains_alike("automatic", whole(), &sizes)?;
+    assert_eq!(compiles, 2, "one for the first size, one for all");
+    trains_alike("static", Options { dynamic: kiln::Dynamic::Static, ..whole() }, &sizes)?;
+    trains_alike("always", Options { dynamic: kiln::Dynamic::Always, ..whole() }, &sizes)?;
+    trains_alike("one row", whole(), &[4, 1, 5])?;
+    Ok(())
+}
+
+#[test]
+fn every_option_trains_alike() -> Result<()> {
+    let sizes = [6; 12];
+    trains_alike("reduce overhead", Options { mode: kiln::Mode::ReduceOverhead, ..whole() }, &sizes)?;
+    trains_alike("autotune", Options { mode: kiln::Mode::MaxAutotune, ..whole() }, &sizes)?;
+    trains_alike("background", Options { background: true, ..Options::default() }, &sizes)?;
+    trains_alike("verify", Options { verify: true, ..whole() }, &sizes)?;
+    trains_alike("never slower", Options { never_slower: true, ..whole() }, &sizes)?;
+    trains_alike("freeze", Options { freeze: true, ..whole() }, &sizes)?;
+    trains_alike("disable", Options { disable: true, ..whole() }, &sizes)?;
+    Ok(())
+}

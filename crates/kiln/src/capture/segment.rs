@@ -114,7 +114,7 @@ impl Draft {
     pub(super) fn is_wired_like(&self, other: &Draft) -> bool {
         let from = |(a, b): (&From, &From)| a.is(b);
         (self.base, self.outputs, &self.kept) == (other.base, other.outputs, &other.kept)
-            && (&self.stops, &self.taped) == (&other.stops, &other.taped)
+            && self.taped == other.taped
             && (self.from.len(), self.updates.len(), self.sets.len())
                 == (other.from.len(), other.updates.len(), other.sets.len())
             && self.from.iter().zip(&other.from).all(from)
@@ -124,7 +124,7 @@ impl Draft {
 
     /// Whether two recordings of a segment are the same.
     pub(super) fn is_same(&self, other: &Draft) -> bool {
-        self.is_wired_like(other) && is_same_graph(&self.graph, &other.graph)
+        self.is_wired_like(other) && self.stops == other.stops && is_same_graph(&self.graph, &other.graph)
     }
 }
 
