@@ -309,4 +309,13 @@ fn max_autotune_measures_once() {
         }
     }
     assert_eq!(said.lock().unwrap().len(), 2, "{said:?}");
+    // One program for many sizes is measured for each of them.
+    let dynamic = kiln::Dynamic::range("t", 1..=64).at(0, 0).into();
+    let options = Options { mode: Mode::MaxAutotune, tuning_budget: BUDGET, dynamic, ..Options::default() };
+    let fast = compile_module_with(network(), options);
+    for rows in [1, 9, 40, 9, 1, 40] {
+        let x = random(1, &[rows, 16]);
+        assert_close(&fast.call(&x).unwrap(), &fast.inner().forward(&x).unwrap());
+    }
+    assert_eq!((fast.stats().compiles, said.lock().unwrap().len()), (1, 5), "{said:?}");
 }

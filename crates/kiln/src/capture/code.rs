@@ -1,13 +1,13 @@
 //! The code of a segment, and what is done with it when it first runs.
 
 use super::options::Options;
-use super::segment::{From, at_sizes};
+use super::segment::{From, at_sizes, symbol_sizes};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
 use crate::{Error, Result, Tensor};
-use kiln_ir::{Graph, Source};
+use kiln_ir::{Graph, Source, Symbol};
 use kiln_runtime::Program;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The code of a segment; clones share it.
@@ -22,94 +22,85 @@ pub(super) enum Code {
 
 /// Code that is there.
 pub(super) struct Ready {
-    /// What runs, once it is checked and measured.
-    settled: OnceLock<Kind>,
-    /// What is still to be checked or measured, with the inputs of the first run.
-    unsettled: Mutex<Option<Kind>>,
-    /// The inputs that change only with their version.
-    frozen: Vec<usize>,
+    kind: Kind,
     verify: bool,
-    /// How long the ways to run its kernels may be measured.
+    /// Set once every kernel agreed with the interpreter.
+    verified: OnceLock<()>,
+    /// How long the ways to run its kernels may be measured, for each of a few sizes.
     tune: Option<Duration>,
+    /// The sizes that they were measured for.
+    tuned: RwLock<Vec<Sizes>>,
     /// Whether launches are resolved once and outputs recycled.
     replay: bool,
 }
+
+/// Values of the size symbols of a graph.
+type Sizes = Vec<(Symbol, i64)>;
+
+/// Sizes that a program is tuned for; others run as the first was made.
+const SIZES_TUNED: usize = 32;
 
 pub(super) enum Kind {
     Compiled(Arc<CompiledGraph>),
     Frozen(Arc<FrozenGraph>),
 }
 
-impl Kind {
-    /// What runs at every call.
-    pub(super) fn program(&self) -> &Program {
-        match self {
-            Kind::Compiled(code) => code.program(),
-            Kind::Frozen(code) => code.program(),
-        }
-    }
-}
-
 impl Ready {
     pub(super) fn new(kind: Kind, options: &Options) -> Ready {
         let tune = options.mode.tunes().then_some(options.tuning_budget);
         let (verify, replay) = (options.verify, options.mode.replays());
-        let (settled, unsettled) = (OnceLock::new(), Mutex::new(None));
-        let frozen = match &kind {
-            Kind::Compiled(_) => Vec::new(),
-            Kind::Frozen(code) => code.frozen().to_vec(),
-        };
-        let ready = Ready { settled, unsettled, frozen, verify, tune, replay };
-        if verify || tune.is_some() {
-            *ready.unsettled.lock().unwrap_or_else(PoisonError::into_inner) = Some(kind);
-        } else {
-            let _ = ready.settled.set(kind);
-        }
-        ready
+        Ready { kind, verify, verified: OnceLock::new(), tune, tuned: RwLock::default(), replay }
     }
 
-    /// How many launches it has.
-    pub(super) fn launches(&self) -> usize {
-        let unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
-        self.settled.get().or(unsettled.as_ref()).map_or(0, |kind| kind.program().steps().len())
+    /// What runs at every call.
+    pub(super) fn program(&self) -> &Program {
+        match &self.kind {
+            Kind::Compiled(code) => code.program(),
+            Kind::Frozen(code) => code.program(),
+        }
     }
 
     /// The inputs that change only with their version.
     pub(super) fn frozen(&self) -> &[usize] {
-        &self.frozen
+        match &self.kind {
+            Kind::Compiled(_) => &[],
+            Kind::Frozen(code) => code.frozen(),
+        }
     }
 
-    /// What runs; checked and measured first, with these inputs, if that is still to be done.
-    fn settle(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<&Kind> {
-        if let Some(kind) = self.settled.get() {
-            return Ok(kind);
+    /// What is to be done before a run with these inputs, once, or once for their sizes.
+    #[inline]
+    fn prepare(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
+        if self.verify && self.verified.get().is_none() {
+            check(&self.kind, graph, inputs, at)?;
+            // Whoever was first; another did the same.
+            let _ = self.verified.set(());
         }
-        let mut unsettled = self.unsettled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kind) = unsettled.as_mut() {
-            if self.verify {
-                check(kind, graph, inputs, at)?;
-            }
-            if let Some(budget) = self.tune {
-                tune(kind, inputs, versions, budget)?;
-            }
+        match self.tune {
+            Some(budget) => self.tune(budget, graph, inputs, versions),
+            None => Ok(()),
         }
-        if let Some(kind) = unsettled.take() {
-            let _ = self.settled.set(kind);
-        }
-        self.settled.get().ok_or_else(|| Error::Escaped { at: at.clone() })
     }
-}
 
-/// Takes the fastest way to run each kernel on these inputs.
-#[cold]
-fn tune(kind: &mut Kind, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<()> {
-    // Nobody else has seen it yet.
-    match kind {
-        Kind::Compiled(code) => Arc::get_mut(code).map(|code| code.tune(inputs, budget)),
-        Kind::Frozen(code) => Arc::get_mut(code).map(|code| code.tune(inputs, versions, budget)),
+    /// Takes the fastest way to run each kernel at these sizes.
+    fn tune(&self, budget: Duration, graph: &Graph, inputs: &[&Tensor], versions: &[u64]) -> Result<()> {
+        let sizes = symbol_sizes(graph, inputs);
+        let is_done = |tuned: &[Sizes]| tuned.len() >= SIZES_TUNED || tuned.contains(&sizes);
+        if is_done(&self.tuned.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(());
+        }
+        // One at a time, or they would measure each other.
+        let mut tuned = self.tuned.write().unwrap_or_else(PoisonError::into_inner);
+        if is_done(&tuned) {
+            return Ok(());
+        }
+        match &self.kind {
+            Kind::Compiled(code) => code.tune(inputs, budget)?,
+            Kind::Frozen(code) => code.tune(inputs, versions, budget)?,
+        };
+        tuned.push(sizes);
+        Ok(())
     }
-    .transpose()
-    .map(drop)
 }
 
 /// Compares every kernel with the interpreter.
@@ -141,7 +132,7 @@ impl Code {
 
     /// What runs, once it is there.
     pub(super) fn kind(&self) -> Option<&Kind> {
-        self.ready().and_then(|ready| ready.settled.get())
+        self.ready().map(|ready| &ready.kind)
     }
 
     /// Whether a thread is still at it.
@@ -155,7 +146,8 @@ impl Code {
             let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
             return crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, &inputs);
         };
-        match ready.settle(graph, inputs, versions, at)? {
+        ready.prepare(graph, inputs, versions, at)?;
+        match &ready.kind {
             Kind::Compiled(code) if ready.replay => code.replay_at(inputs, at),
             Kind::Compiled(code) => code.run_at("call", inputs, at),
             Kind::Frozen(code) => code.run_at(inputs, versions, at),
@@ -179,7 +171,10 @@ impl Code {
             }
             return Ok(outputs);
         };
-        match ready.settle(graph, &inputs.iter().collect::<Vec<_>>(), versions, at)? {
+        if ready.verify || ready.tune.is_some() {
+            ready.prepare(graph, &inputs.iter().collect::<Vec<_>>(), versions, at)?;
+        }
+        match &ready.kind {
             Kind::Compiled(code) => code.update_in(inputs, ready.replay, at),
             Kind::Frozen(code) => code.update_in(updates, inputs, versions, at),
         }

@@ -168,7 +168,7 @@ impl Driver {
 impl Segment {
     /// The kernels of a segment, in words.
     pub(super) fn kernels(&self) -> Vec<String> {
-        let steps = self.code.kind().map(|code| code.program().steps());
+        let steps = self.code.ready().map(|code| code.program().steps());
         steps.unwrap_or_default().iter().map(|step| step.label().to_owned()).collect()
     }
 }

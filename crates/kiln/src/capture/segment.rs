@@ -139,7 +139,7 @@ pub(super) fn is_same_graph(a: &Graph, b: &Graph) -> bool {
 }
 
 /// What the size symbols of a graph are for these inputs.
-fn symbol_sizes(graph: &Graph, inputs: &[&Tensor]) -> Vec<(Symbol, i64)> {
+pub(super) fn symbol_sizes(graph: &Graph, inputs: &[&Tensor]) -> Vec<(Symbol, i64)> {
     let mut sizes: Vec<(Symbol, i64)> = Vec::new();
     for (&id, tensor) in graph.inputs().iter().zip(inputs) {
         for (dim, &size) in graph.ty(id).shape.iter().zip(tensor.shape()) {
@@ -228,18 +228,16 @@ impl Segment {
         let names = self.draft.from.iter().map(|from| from.to_string()).collect();
         match self.code.kind() {
             Some(Kind::Compiled(code)) => witness::see_segment(code.clone(), inputs, names),
-            // The packed program takes other inputs; the graph itself is shown as it is. So is one that is measured first.
-            kind if kind.is_some() || self.code.ready().is_some() => {
+            // The packed program takes other inputs; the graph itself is shown as it is.
+            Some(Kind::Frozen(_)) => {
                 let layouts: Vec<_> = inputs.iter().map(Into::into).collect();
                 let fixed = at_sizes(&self.draft.graph, &inputs.iter().collect::<Vec<_>>());
                 if let Ok(code) = fixed.and_then(|graph| crate::compile_graph(&graph, &layouts)) {
                     witness::see_segment(Arc::new(code), inputs, names);
                 }
-                if kind.is_some() {
-                    witness::see_frozen();
-                }
+                witness::see_frozen();
             }
-            _ => witness::see_eager(),
+            None => witness::see_eager(),
         }
     }
 

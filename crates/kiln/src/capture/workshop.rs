@@ -147,7 +147,7 @@ fn in_background(job: Job, options: Options) -> Code {
     let spawned = std::thread::Builder::new().name("kiln-compile".into()).spawn(move || {
         let made = job.make(&options);
         let text = match &made {
-            Ok(made) => format!("compiled in the background: {} launches", made.launches()),
+            Ok(made) => format!("compiled in the background: {} launches", made.program().steps().len()),
             Err(error) => format!("compiling in the background failed, eager execution goes on: {error}"),
         };
         // Whoever asks from now on gets it.
