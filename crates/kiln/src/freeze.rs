@@ -10,7 +10,7 @@
 
 use crate::compile::{CompileOptions, locate, view};
 use crate::layout::Layout;
-use crate::{Error, Result, Tensor, capture};
+use crate::{Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, SplitOptions, merge_products, split_frozen};
@@ -164,7 +164,7 @@ impl FrozenGraph {
         let split = split_frozen(&graph, frozen, &cut).map_err(broken)?;
         let backend = crate::backend(options.compile.device);
         let build = |graph: &Graph, layouts: &[InputLayout]| {
-            Program::build(graph, layouts, backend.clone(), &options.compile.schedule).map_err(failed)
+            program_cache::build_optimised(graph, layouts, backend.clone(), &options.compile).map_err(failed)
         };
         let layout = |input: usize| layouts.get(input).cloned();
         let prepare = match split.prepare.outputs() {

@@ -12,13 +12,16 @@ use crate::compile::CompileOptions;
 use crate::{Error, Result};
 use kiln_ir::{Graph, NodeId, Source, TensorType};
 use kiln_kernels::InputLayout;
-use kiln_runtime::disk::{self, Key, Kind};
+use kiln_runtime::disk::{self, Key, Kind, Store};
 use kiln_runtime::event::{self, Category};
 use kiln_runtime::{Backend, Program, phase};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// The list of passes is this crate's choice, so what was built by another list is another program.
+const FINGERPRINT: &str = env!("KILN_FINGERPRINT");
 
 /// The program of a graph, and how long the passes took: from disk if it is there, else built and kept there.
 pub(crate) fn build(
@@ -35,17 +38,12 @@ pub(crate) fn build(
         let passes = start.elapsed();
         return Ok((Program::build(&optimised, layouts, backend, &options.schedule).map_err(failed)?, passes));
     };
-    let key = phase::timed("key", || key(graph, layouts, &*backend, options));
-    if let Some(saved) = phase::timed("read", || store.get(Kind::Program, &key)) {
-        match Program::restore(&saved, graph, layouts, backend.clone()) {
-            Ok(program) => {
-                if event::is_enabled(Category::Fusion) {
-                    program.report_fusion(&options.optimise(graph.clone(), at, &mut |_, _| {})?);
-                }
-                return Ok((program, Duration::ZERO));
-            }
-            Err(error) => store.reject(Kind::Program, &key, &error.to_string()),
+    let key = phase::timed("key", || key(graph, "as captured", layouts, &*backend, options));
+    if let Some(program) = find(&store, &key, graph, layouts, &backend) {
+        if event::is_enabled(Category::Fusion) {
+            program.report_fusion(&options.optimise(graph.clone(), at, &mut |_, _| {})?);
         }
+        return Ok((program, Duration::ZERO));
     }
     let start = Instant::now();
     let (optimised, origin) = match phase::timed("passes", || options.optimise(tagged(graph), at, &mut |_, _| {})) {
@@ -61,9 +59,50 @@ pub(crate) fn build(
     Ok((program, passes))
 }
 
+/// The program of a graph that has been through its passes: from disk if it is there, else built and kept there.
+pub(crate) fn build_optimised(
+    graph: &Graph,
+    layouts: &[InputLayout],
+    backend: Arc<dyn Backend>,
+    options: &CompileOptions,
+) -> Result<Program, kiln_runtime::Error> {
+    let Some(store) = disk::store().filter(|_| options.disk_cache) else {
+        return Program::build(graph, layouts, backend, &options.schedule);
+    };
+    let key = phase::timed("key", || key(graph, "after the passes", layouts, &*backend, options));
+    if let Some(program) = find(&store, &key, graph, layouts, &backend) {
+        program.report_fusion(graph);
+        return Ok(program);
+    }
+    let program = Program::build(graph, layouts, backend, &options.schedule)?;
+    let origin: Vec<Option<NodeId>> = graph.iter().map(|(id, _)| Some(id)).collect();
+    phase::timed("store", || {
+        store.put(Kind::Program, &described(key, graph, &program), &program.save(graph, &origin));
+    });
+    Ok(program)
+}
+
+/// The program that is on disk. One that cannot be restored is removed.
+fn find(
+    store: &Store,
+    key: &Key,
+    graph: &Graph,
+    layouts: &[InputLayout],
+    backend: &Arc<dyn Backend>,
+) -> Option<Program> {
+    let saved = phase::timed("read", || store.get(Kind::Program, key))?;
+    match Program::restore(&saved, graph, layouts, backend.clone()) {
+        Ok(program) => Some(program),
+        Err(error) => {
+            store.reject(Kind::Program, key, &error.to_string());
+            None
+        }
+    }
+}
+
 /// The key of a graph's program. Everything that the program depends on is in it; a choice that is added to
 /// [`CompileOptions`] does not compile until somebody has decided whether it belongs here.
-fn key(graph: &Graph, layouts: &[InputLayout], backend: &dyn Backend, options: &CompileOptions) -> Key {
+fn key(graph: &Graph, stage: &str, layouts: &[InputLayout], backend: &dyn Backend, options: &CompileOptions) -> Key {
     let CompileOptions { device, schedule, no_passes, name, disk_cache: _ } = options;
     let types: Vec<String> = graph.inputs().iter().map(|&id| graph.ty(id).to_string()).collect();
     let nodes: Vec<_> = graph.nodes().iter().map(|node| (&node.op, &node.operands, &node.ty)).collect();
@@ -71,9 +110,10 @@ fn key(graph: &Graph, layouts: &[InputLayout], backend: &dyn Backend, options: &
     let label = if name.is_empty() { "graph" } else { name };
     Key::build()
         .part("target", &backend.target())
-        .part("compiler", &format!("{} {}", backend.fingerprint(), kiln_passes::FINGERPRINT))
+        .part("compiler", &format!("{} {} {FINGERPRINT}", backend.fingerprint(), kiln_passes::FINGERPRINT))
         .part("device", &device.to_string())
         .part("options", &format!("{schedule:?} no_passes={no_passes}"))
+        .part("stage", stage)
         .hashed("graph", &(nodes, outputs))
         .part("inputs", &brief(&types))
         .hashed("layouts", &layouts)

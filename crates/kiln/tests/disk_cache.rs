@@ -442,6 +442,26 @@ fn random_graphs_come_back_from_disk_as_they_were() {
 }
 
 #[test]
+fn frozen_programs_are_kept_too() {
+    let folder = Folder::new();
+    let _entered = folder.enter();
+    let case = Case::new(4, 6);
+    let run = || {
+        let frozen = kiln::FrozenGraph::new(&case.graph, &[], &[false, true, true, false], &Default::default());
+        let inputs: Vec<&Tensor> = case.inputs.iter().collect();
+        let outputs = frozen.unwrap().run(&inputs, &[0, 0]).unwrap();
+        outputs.iter().map(|t| t.to_bytes().unwrap()).collect::<Vec<_>>()
+    };
+    let before = disk::stats();
+    let cold = run();
+    kernel_cache::clear();
+    let between = disk::stats();
+    assert_eq!((between.hits, between.stored > before.stored), (before.hits, true));
+    assert_eq!(run(), cold);
+    assert_eq!(disk::stats().hits - between.hits, between.stored - before.stored);
+}
+
+#[test]
 fn large_kernels_are_kept_by_themselves() {
     let folder = Folder::new();
     let _entered = folder.enter();
