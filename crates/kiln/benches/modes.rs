@@ -15,7 +15,7 @@ fn race(sides: &mut [&mut dyn FnMut() -> Result<()>], seconds: f64) -> Result<Ve
         side()?;
         let start = Instant::now();
         side()?;
-        *calls = (2e-3 / start.elapsed().as_secs_f64().max(1e-7)).clamp(1.0, 5000.0) as u32;
+        *calls = (3e-4 / start.elapsed().as_secs_f64().max(1e-7)).clamp(1.0, 5000.0) as u32;
     }
     let start = Instant::now();
     while start.elapsed().as_secs_f64() < seconds {

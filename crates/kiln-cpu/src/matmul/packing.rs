@@ -10,7 +10,7 @@ use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
 
 /// Rows of the left operand from which a packed right operand is faster than one that is streamed as it lies. A number of
 /// rows that is not known before the call counts as many.
-const ROWS: i64 = 4;
+const ROWS: i64 = 2;
 
 /// A right operand that can be packed.
 #[derive(Debug, Clone, Copy)]
