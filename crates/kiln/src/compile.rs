@@ -253,7 +253,7 @@ impl CompiledGraph {
 }
 
 /// Tensors over what a program produced.
-fn tensors(
+pub(crate) fn tensors(
     program: &Program,
     produced: Vec<Produced>,
     shapes: &[Vec<usize>],

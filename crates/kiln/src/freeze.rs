@@ -8,7 +8,7 @@
 //!                                         └──▶ main:     arguments, values, panels ──▶ outputs
 //! ```
 
-use crate::compile::{CompileOptions, locate, view};
+use crate::compile::{CompileOptions, locate, tensors, view};
 use crate::layout::Layout;
 use crate::{Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
@@ -31,12 +31,14 @@ pub struct FreezeOptions {
     pub pack: bool,
     /// How much larger than the weights a value made of them may be; see [`SplitOptions::growth`].
     pub growth: usize,
+    /// Let outputs take the memory of earlier ones that nobody holds any more; see [`Program::replay`].
+    pub recycle: bool,
 }
 
 impl Default for FreezeOptions {
     fn default() -> FreezeOptions {
         let growth = SplitOptions::default().growth;
-        FreezeOptions { compile: CompileOptions::default(), merge: true, pack: true, growth }
+        FreezeOptions { compile: CompileOptions::default(), merge: true, pack: true, growth, recycle: false }
     }
 }
 
@@ -74,6 +76,7 @@ pub struct FrozenGraph {
     arguments: Vec<Argument>,
     ready: RwLock<Option<Arc<Ready>>>,
     making: Mutex<()>,
+    recycle: bool,
     prepares: AtomicU64,
     memory: FrozenMemory,
 }
@@ -224,6 +227,7 @@ impl FrozenGraph {
             arguments,
             ready: RwLock::default(),
             making: Mutex::default(),
+            recycle: options.recycle,
             prepares: AtomicU64::new(0),
             memory,
         })
@@ -290,20 +294,23 @@ impl FrozenGraph {
         let wrong = |cause| locate("run", cause, at);
         let ready = self.ready(inputs, versions).map_err(wrong)?;
         let views: Vec<InputView<'_>> = self.arguments.iter().map(|a| a.view(inputs, &ready, &self.packer)).collect();
-        // SAFETY: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen inputs,
-        // prepared values and panels are never updated.
+        let input = |number: usize| match self.arguments[number] {
+            Argument::Given(input) => inputs[input].clone(),
+            Argument::Prepared(value) => ready.prepared(value).clone(),
+            Argument::Packed(_) => unreachable!("no output of a graph is a packed input"),
+        };
+        // SAFETY, for both: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen
+        // inputs, prepared values and panels are never updated.
+        if self.recycle {
+            let mut produced = Vec::with_capacity(self.main.output_types().len());
+            // SAFETY: as above.
+            let shapes = unsafe { self.main.replay_updating(&views, &mut produced) }.map_err(wrong)?;
+            return Ok(tensors(&self.main, produced, &shapes, &input));
+        }
+        // SAFETY: as above.
         let produced = unsafe { self.main.run_updating(&views, &[]) }.map_err(wrong)?;
         let shapes = self.main.output_shapes(&views).map_err(wrong)?;
-        let outputs = produced.into_iter().zip(shapes).zip(self.main.output_types());
-        let tensor = |((produced, shape), ty): ((Produced, Vec<usize>), &kiln_ir::TensorType)| match produced {
-            Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype),
-            Produced::Input(number) => match self.arguments[number] {
-                Argument::Given(input) => inputs[input].clone(),
-                Argument::Prepared(value) => ready.prepared(value).clone(),
-                Argument::Packed(_) => unreachable!("no output of a graph is a packed input"),
-            },
-        };
-        Ok(outputs.map(tensor).collect())
+        Ok(tensors(&self.main, produced, &shapes, &input))
     }
 
     /// Runs the graph, which updates these inputs. Of each there is a new tensor afterwards where it could not be written in

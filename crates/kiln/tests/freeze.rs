@@ -107,6 +107,22 @@ fn every_part_can_be_left_out() {
 }
 
 #[test]
+fn outputs_are_recycled_when_asked_for() {
+    let graph = block();
+    let options = FreezeOptions { recycle: true, ..Default::default() };
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &options).unwrap();
+    let inputs = tensors(&graph, 9, 1);
+    let first = run(&frozen, &inputs, &[0; 7]);
+    let (place, want) = (first[0].buffer().ptr(), first[0].to_vec::<f32>().unwrap());
+    let second = run(&frozen, &inputs, &[0; 7]);
+    assert_ne!(second[0].buffer().ptr(), place, "the first result is still held");
+    drop(first);
+    let third = run(&frozen, &inputs, &[0; 7]);
+    assert_eq!(third[0].buffer().ptr(), place);
+    assert_eq!((third[0].to_vec::<f32>().unwrap(), second[0].to_vec::<f32>().unwrap()), (want.clone(), want));
+}
+
+#[test]
 fn a_changed_weight_is_packed_again_and_only_then() {
     let graph = block();
     let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();

@@ -129,7 +129,11 @@ struct Job {
 impl Job {
     fn make(&self, options: &Options) -> Result<Ready> {
         let kind = if self.frozen.contains(&true) {
-            let freeze = FreezeOptions { compile: self.compile.clone(), ..FreezeOptions::default() };
+            let freeze = FreezeOptions {
+                compile: self.compile.clone(),
+                recycle: options.mode.replays(),
+                ..FreezeOptions::default()
+            };
             let frozen = FrozenGraph::new_at(self.graph.clone(), &self.layouts, &self.frozen, &freeze, &self.at)?;
             Kind::Frozen(Arc::new(frozen))
         } else {
