@@ -522,7 +522,10 @@ fn code(out: &mut String, graph: usize, segment: &Segment) {
         let about = match kernel.same_as {
             Some(same) => format!("the same kernel as {same}"),
             None if kernel.code_bytes > 0 => format!("{} of machine code", Bytes(kernel.code_bytes as u64)),
-            None => String::new(),
+            None => match kernel.kind {
+                "matmul" | "attention" => "code that all kernels of this kind share".to_owned(),
+                _ => String::new(),
+            },
         };
         let _ = write!(
             out,
