@@ -1,6 +1,6 @@
 //! An explanation as one page that needs nothing else: no script, style, font or picture is loaded from anywhere.
 
-use super::source::excerpts;
+use super::source::{Excerpt, excerpts};
 use super::text::{Bytes, Count, Time, plural, share};
 use super::{Explanation, Kernel, Segment, memory};
 use kiln_ir::{NodeId, Op, Source};
@@ -181,7 +181,7 @@ impl Explanation {
             }
         }
         if let Some(call) = self.call {
-            let fastest: Duration = self.segments.iter().flat_map(|s| &s.kernels).map(|kernel| kernel.fastest).sum();
+            let fastest: Duration = self.segments.iter().map(|segment| segment.run.fastest).sum();
             let outside = call.fastest.saturating_sub(fastest);
             if outside.as_secs_f64() > 0.2 * call.fastest.as_secs_f64() {
                 looks.push(format!("{} of the fastest call are not spent in kernels.", Time(outside)));
@@ -245,8 +245,9 @@ impl Explanation {
             out.push_str("</div>\n");
         }
         self.kernels(out, number, segment);
-        out.push_str("<div class=\"cols\">");
-        sources(out, number, segment);
+        let lines = excerpts(segment.sources());
+        out.push_str(if lines.is_empty() { "<div class=\"cols one\">" } else { "<div class=\"cols\">" });
+        sources(out, number, segment, &lines);
         nodes(out, number, segment);
         out.push_str("</div>\n");
         if let Some(picture) = memory::picture(segment, number) {
@@ -373,16 +374,19 @@ fn data(graph: usize, kernels: &[usize]) -> String {
     if kernels.is_empty() { String::new() } else { format!(" data-k=\"{}\"", id_list(graph, kernels.iter().copied())) }
 }
 
-/// The user's lines, each with the kernels that compute it.
-fn sources(out: &mut String, graph: usize, segment: &Segment) {
-    let all = || {
-        segment.graph.nodes().iter().map(|node| &node.source).chain(segment.captured.nodes().iter().map(|n| &n.source))
-    };
-    out.push_str("<div><h3>Source</h3><div class=\"panel\"><div class=\"listing\">");
-    let excerpts = excerpts(all());
-    if excerpts.is_empty() {
-        out.push_str("<div class=\"gap\">the graph has no lines</div>");
+impl Segment {
+    /// The lines of all nodes.
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.graph.nodes().iter().chain(self.captured.nodes()).map(|node| &node.source)
     }
+}
+
+/// The user's lines, each with the kernels that compute it.
+fn sources(out: &mut String, graph: usize, segment: &Segment, excerpts: &[Excerpt]) {
+    if excerpts.is_empty() {
+        return;
+    }
+    out.push_str("<div><h3>Source</h3><div class=\"panel\"><div class=\"listing\">");
     for excerpt in excerpts {
         let _ = write!(out, "<div class=\"file\">{}</div>", escape(&excerpt.file));
         for (number, run) in excerpt.runs.iter().enumerate() {
@@ -392,7 +396,7 @@ fn sources(out: &mut String, graph: usize, segment: &Segment) {
             for (line, text) in run {
                 let is = |source: &Source| source.line == *line && source.file == excerpt.file;
                 let kernels = those(segment, |kernel| segment.lines_of(kernel).iter().any(is));
-                let dim = if all().any(is) { "" } else { " dim" };
+                let dim = if segment.sources().any(is) { "" } else { " dim" };
                 let _ = write!(
                     out,
                     "<div class=\"row{dim}\"{}><span class=\"n\">{line}</span>{}<span>{}</span></div>",
