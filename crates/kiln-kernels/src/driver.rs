@@ -1,6 +1,7 @@
 //! The scheduler's page: every step from a graph to a schedule, in order.
 
 use crate::assemble::{Needed, loop_step};
+use crate::early::free_early;
 use crate::fuse::Fusion;
 use crate::group::{Engine, Group};
 use crate::kernel::Kernel;
@@ -128,6 +129,7 @@ fn attempt(
     let notes = fusion.notes;
     let mut schedule = Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, notes };
     update::write_updates(graph, layouts, &mut schedule);
+    free_early(&mut schedule, &options.ranges);
     drop_unused(&mut schedule);
     share_kernels(&mut schedule);
     Ok(schedule)

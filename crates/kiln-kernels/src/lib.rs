@@ -20,6 +20,7 @@ mod cost;
 mod dag;
 mod domain;
 mod driver;
+mod early;
 mod explain;
 mod fuse;
 mod group;
