@@ -3,7 +3,7 @@
 
 use super::element::{Element, Wide, scatter_reduction, with_element};
 use super::{View, visit};
-use kiln_ir::{DType, ScatterKind};
+use kiln_ir::{DType, ReduceKind, ScatterKind};
 use kiln_runtime::LaunchError;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
@@ -57,6 +57,11 @@ impl Job<'_> {
         if total == 0 {
             return Ok(());
         }
+        let inner = &self.updates_shape[self.axis + 1..];
+        let tail = self.axis + 1..;
+        let whole_rows = self.index.strides[tail.clone()].iter().zip(inner).all(|(&s, &n)| s == 0 || n == 1)
+            && is_row_major(inner, &self.updates.strides[tail.clone()])
+            && is_row_major(inner, &self.output.strides[tail]);
         let run_job = |job: usize| {
             let (line, cut) = (job / cuts, job % cuts);
             let (inner_begin, inner_end) = (after * cut / cuts, after * (cut + 1) / cuts);
@@ -67,6 +72,22 @@ impl Job<'_> {
             visit(outer_shape, [&i[head], &u[head], &o[head]], line, line + 1, |_, [oi, ou, oo]| {
                 for step in 0..along as isize {
                     let (si, su) = (oi + step * i[self.axis], ou + step * u[self.axis]);
+                    if whole_rows {
+                        // SAFETY: the first of the row, and the row itself, lie inside index, updates and output.
+                        unsafe {
+                            let at = (*self.index.at::<I>(si)).widen();
+                            if at < 0 || at as usize >= self.size {
+                                bad_index.store(at, Ordering::Relaxed);
+                                bad.store(self.size, Ordering::Relaxed);
+                                continue;
+                            }
+                            let (begin, count) = (inner_begin as isize, inner_end - inner_begin);
+                            let from = self.updates.at::<T>(su + begin);
+                            let to = self.output.at::<T>(oo + at as isize * o[self.axis] + begin);
+                            combine_row(reduction, from, to, count);
+                        }
+                        continue;
+                    }
                     let inner = [&i[tail.clone()], &u[tail.clone()], &o[tail.clone()]];
                     visit(inner_shape, inner, inner_begin, inner_end, |_, [ii, iu, io]| {
                         // SAFETY: the coordinates lie inside index and updates.
@@ -98,6 +119,35 @@ impl Job<'_> {
         match bad.into_inner() {
             usize::MAX => Ok(()),
             size => Err(LaunchError::IndexOutOfRange { index: bad_index.into_inner(), size: size as i64 }),
+        }
+    }
+}
+
+/// True if elements of these axes lie one after another.
+fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
+    let mut span = 1;
+    shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+        let next = size == 1 || stride == span;
+        span *= size as isize;
+        next
+    })
+}
+
+/// Combines `count` neighbours with as many others: all of one index.
+///
+/// # Safety
+/// Both runs are readable, `to` is writable and nobody else's.
+unsafe fn combine_row<T: Element>(reduction: Option<ReduceKind>, from: *const T, to: *mut T, count: usize) {
+    for i in 0..count {
+        // SAFETY: inside the runs.
+        unsafe {
+            let (old, update) = (*to.add(i), *from.add(i));
+            *to.add(i) = match reduction {
+                None => update,
+                // Spelled out, so that sums become vector code.
+                Some(ReduceKind::Sum) => T::narrow(T::Wide::combine(ReduceKind::Sum, old.widen(), update.widen())),
+                Some(kind) => T::narrow(T::Wide::combine(kind, old.widen(), update.widen())),
+            };
         }
     }
 }
