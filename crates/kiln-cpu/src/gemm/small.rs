@@ -22,8 +22,13 @@ const DOT_ROWS: usize = 128;
 const SHORT_DOT_ROWS: usize = 64;
 /// By how much these limits go up where tuning asks for it.
 const MORE_ROWS: usize = 3;
-/// The shortest K for dot products: adding up lanes must not dominate.
+/// The shortest K for dot products with few rows, with some and with many: adding up lanes must not dominate, and with
+/// more rows the alternative, packing, costs less a row.
 const DOT_K: usize = 64;
+const DOT_K_SOME: usize = 128;
+const DOT_K_MANY: usize = 192;
+const FEW_ROWS: usize = 4;
+const SOME_ROWS: usize = 32;
 /// Bytes of B, and multiply-adds, that take a core some three microseconds: the least that is worth a task. A second
 /// thread costs one or two of them, and its half of the result another when the next kernel reads it.
 const TASK_BYTES: usize = 160 << 10;
@@ -64,7 +69,12 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
     let more = if gemm.tuning.stream == Some(true) { MORE_ROWS } else { 1 };
     let dot_rows = if weight == Weight::F32 { DOT_ROWS } else { SHORT_DOT_ROWS } * more;
     let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } * more;
-    if b.row_stride == 1 && gemm.k >= DOT_K && gemm.m <= dot_rows {
+    let least_k = match gemm.m {
+        ..=FEW_ROWS => DOT_K,
+        ..=SOME_ROWS => DOT_K_SOME,
+        _ => DOT_K_MANY,
+    };
+    if b.row_stride == 1 && gemm.k >= least_k && gemm.m <= dot_rows {
         Some(Path::Dot(*b, if pairs { Weight::Bf16Dot } else { weight }))
     } else if b.column_stride == 1 && gemm.m <= stream_rows {
         let narrow = gemm.n < narrow::COLUMNS && weight != Weight::Bf16;

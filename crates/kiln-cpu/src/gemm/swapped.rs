@@ -8,6 +8,9 @@ use super::source::{Epilogue, Matrix, Operand, Tile};
 use super::{Gemm, GemmError, pack};
 use crate::features::Isa;
 
+/// Columns up to which the columns of a product are dot products.
+const DOT_COLUMNS: usize = 16;
+
 /// The transposed product, if it has a path for few rows.
 pub(super) struct Swapped<'a> {
     gemm: Gemm,
@@ -16,9 +19,9 @@ pub(super) struct Swapped<'a> {
 }
 
 impl<'a> Swapped<'a> {
-    /// Exchanges the operands of a product in f32 with fewer columns than rows.
+    /// Exchanges the operands of a product in f32 with few columns.
     pub(super) fn choose(gemm: &Gemm, a: &Operand<'a>, b: &Operand<'a>) -> Option<Swapped<'a>> {
-        if gemm.n >= gemm.m {
+        if gemm.n * 2 > gemm.m {
             return None;
         }
         let turned = |m: &Matrix| Matrix { row_stride: m.column_stride, column_stride: m.row_stride, ..*m };
@@ -30,6 +33,10 @@ impl<'a> Swapped<'a> {
         let Operand::Strided(a) = a else { return None };
         let gemm = Gemm { m: gemm.n, n: gemm.m, ..*gemm };
         let path = small::choose(&gemm, &left, &Operand::Strided(turned(a)))?;
+        // Turning tiles back costs what dot products gain where there are many of them.
+        if matches!(path, Path::Dot(..)) && gemm.m > DOT_COLUMNS {
+            return None;
+        }
         Some(Swapped { gemm, left, path })
     }
 
