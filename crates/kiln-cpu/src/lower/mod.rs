@@ -323,6 +323,14 @@ impl Lowerer<'_> {
             .sum()
     }
 
+    /// The weight of the heaviest row stage.
+    fn row_weight(&self) -> u32 {
+        let rows = self.body.stages.iter().filter(|stage| stage.domain == Domain::Row);
+        let weights =
+            rows.map(|s| s.insts.iter().map(|i| ops::weight(&i.kind)).sum::<u32>() + s.reductions.len() as u32);
+        weights.max().unwrap_or(0)
+    }
+
     /// Vectors along the last grid axis.
     fn grid_nest(&mut self, inner: Option<&Axis>) -> Result<(Dim, u32), LowerError> {
         let (begin, end) = (self.b.arg(1), self.b.arg(2));
@@ -334,6 +342,8 @@ impl Lowerer<'_> {
             return Ok((self.temp_bytes(1), weight));
         };
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
+        // With a row, its stages run most often: what follows them once counts little.
+        let inside = self.row_weight();
         let copies = match weight {
             _ if paired => 2,
             _ if let Some(copies) = self.options.copies
@@ -345,7 +355,7 @@ impl Lowerer<'_> {
             0..16 if inner.is_some() => COPIES / 2,
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
-            8..16 => COPIES / 2,
+            _ if inside < 16 => COPIES / 2,
             _ => 1,
         };
         if outer.is_empty() {
