@@ -1,8 +1,7 @@
 //! `kiln bench train`: whole training steps (forward, backward, AdamW) of a small GPT and a small ViT as one program each,
-//! against PyTorch eager and torch.compile.
+//! against eager Kiln, PyTorch eager and torch.compile.
 
 pub mod models;
-pub mod step;
 #[cfg(test)]
 mod tests;
 
@@ -10,12 +9,15 @@ use super::clock::{best, time};
 use super::peer::{Timing, TorchPeer};
 use super::{Arguments, report};
 use crate::Outcome;
-use kiln::{CompiledGraph, DType, Device, Tensor};
-use models::{Model, Start};
+use crate::models::Weights;
+use kiln::nn::Module;
+use kiln::optim::{AdamW, Optimizer};
+use kiln::{Compiled, Options, Result, Tensor};
+use models::{Model, Network};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Instant;
-use step::{AdamW, step_graph};
 
 /// The script that trains the same models in PyTorch.
 pub const PEER: &str = include_str!("torch_train.py");
@@ -26,78 +28,46 @@ const MODELS: [Model; 2] = [
     Model::Vit { layers: 4, hidden: 192, heads: 3, image: 32, patch: 4, batch: 32, classes: 10 },
 ];
 
-/// A model being trained: its program and what it works on.
-pub struct Training {
-    compiled: CompiledGraph,
-    batch: [Tensor; 2],
-    /// Parameters, the step count and both moments, as the step graph takes them.
-    state: Vec<Tensor>,
+/// What goes in and what should come out.
+type Batch = (Tensor, Tensor);
+/// One training step; gives the loss before it.
+type Step = Box<dyn Fn(&Batch) -> Result<Tensor> + Send + Sync>;
+
+/// The training step of a network: loss, gradients, AdamW.
+fn training(network: Arc<Network>) -> Result<Step> {
+    let optimizer = AdamW::new(network.parameters(), 1e-3)?;
+    Ok(Box::new(move |(x, y): &Batch| {
+        let loss = network.loss(x, y)?;
+        loss.backward()?;
+        optimizer.step()?;
+        optimizer.zero_grad();
+        Ok(loss.detach())
+    }))
 }
 
-impl Training {
-    /// Compiles the step of a model and makes its parameters.
-    pub fn new(
-        model: &Model,
-        batch: [Tensor; 2],
-        parameters: Vec<Tensor>,
-    ) -> Result<Training, Box<dyn std::error::Error>> {
-        let graph = step_graph(model, &AdamW::default())?;
-        let compiled = CompiledGraph::new(&graph, &[], &Default::default())?;
-        let zeros = |p: &Tensor| Tensor::from_vec(vec![0f32; p.elements()], p.shape(), Device::Cpu);
-        let mut state = Vec::with_capacity(3 * parameters.len() + 1);
-        let moments: Vec<Tensor> =
-            parameters.iter().chain(&parameters).map(zeros).collect::<Result<_, kiln::Error>>()?;
-        state.extend(parameters);
-        state.push(Tensor::from_slice(&[0f32], [0usize; 0], Device::Cpu)?);
-        state.extend(moments);
-        Ok(Training { compiled, batch, state })
-    }
-
-    /// One step; gives the loss before it.
-    pub fn step(&mut self) -> Result<Tensor, kiln::Error> {
-        let mut inputs = Vec::with_capacity(self.state.len() + 2);
-        inputs.extend(self.batch.iter().cloned());
-        inputs.append(&mut self.state);
-        let mut outputs = self.compiled.run_owned(inputs)?;
-        self.state = outputs.split_off(1);
-        Ok(outputs.remove(0))
-    }
-
-    /// The current parameters.
-    #[cfg(test)]
-    pub fn parameters(&self) -> &[Tensor] {
-        &self.state[..self.state.len() / 3]
-    }
-}
-
-/// Numbers from a seed: a batch and first parameters.
-pub fn beginning(model: &Model) -> Result<([Tensor; 2], Vec<Tensor>), kiln::Error> {
-    let random = crate::models::Weights::new(3);
-    let (_, _, outputs) = model.sizes();
-    let [x, y] = model.batch().map(|ty| {
-        let shape = ty.fixed_shape().expect("a model's sizes are numbers");
-        match ty.dtype {
-            DType::I64 => random.tokens(1, shape.iter().product(), outputs)?.reshape(shape),
-            _ => random.normal(&shape, 1.0),
+/// A batch of random numbers.
+fn batch(model: &Model) -> Result<Batch> {
+    let random = Weights::new(3);
+    match *model {
+        Model::Gpt { context, batch, vocabulary, .. } => {
+            Ok((random.tokens(batch, context, vocabulary)?, random.tokens(batch, context, vocabulary)?))
         }
-    });
-    let parameter = |p: &models::Parameter| match p.start {
-        Start::Normal(deviation) => random.normal(&p.shape, deviation),
-        Start::Number(number) => {
-            Tensor::from_vec(vec![number as f32; p.shape.iter().product()], p.shape.clone(), Device::Cpu)
+        Model::Vit { image, batch, classes, .. } => {
+            Ok((random.normal(&[batch, 3, image, image], 1.0)?, random.tokens(1, batch, classes)?.reshape([batch])?))
         }
-    };
-    Ok(([x?, y?], model.parameters().iter().map(parameter).collect::<Result<_, _>>()?))
+    }
 }
 
 /// One measured case.
 struct Row {
     model: Model,
     threads: usize,
-    compile: f64,
+    /// Seconds of the first call: capture, passes, kernels, code, one step.
+    first: f64,
     kernels: usize,
     arena: usize,
     kiln: Timing,
+    eager: Timing,
     torch: [Option<Timing>; 3],
     torch_first: f64,
     peer_error: Option<String>,
@@ -106,8 +76,8 @@ struct Row {
 /// Measures both models and prints a table.
 pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
     println!(
-        "{:<24} {:>2} {:>8} {:>4} {:>8} {:>9} {:>9} {:>7} {:>7}  (how many times slower the other side is)",
-        "case", "T", "compile", "ker", "arena", "min", "median", "torch", "t.comp"
+        "{:<22} {:>2} {:>8} {:>4} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7}  (how many times slower the other side is)",
+        "case", "T", "1st call", "ker", "arena", "min", "median", "eager", "torch", "t.comp"
     );
     let mut rows = Vec::new();
     for &threads in threads {
@@ -119,6 +89,7 @@ pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>
     }
     println!();
     let against = |pick: &dyn Fn(&Row) -> Option<f64>| rows.iter().filter_map(pick).collect::<Vec<f64>>();
+    report::tell("against eager Kiln", against(&|r| ratio(r, Some(r.eager))));
     if let Some(peer) = &peer {
         report::tell(&format!("against torch {} eager", peer.version), against(&|r| ratio(r, r.torch[0])));
         report::tell("against torch.compile", against(&|r| ratio(r, compiled_peer(r))));
@@ -157,14 +128,17 @@ fn measure(
     threads: usize,
     mut peer: Option<&mut TorchPeer>,
     arguments: &Arguments,
-) -> Result<Row, Box<dyn std::error::Error>> {
+) -> std::result::Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(threads);
-    let (batch, parameters) = beginning(model)?;
+    let batch = batch(model)?;
+    let eager = training(Arc::new(model.network()?))?;
+    eager(&batch)?;
+    let options = Options { fullgraph: true, ..Options::default() };
+    let compiled: Compiled<Step, Batch, Tensor> = kiln::compile_with(training(Arc::new(model.network()?))?, options);
     kiln_runtime::kernel_cache::clear();
     let begin = Instant::now();
-    let mut training = Training::new(model, batch, parameters)?;
-    let compile = begin.elapsed().as_secs_f64();
-    training.step()?;
+    compiled.call(&batch)?;
+    let first = begin.elapsed().as_secs_f64();
     let modes = if arguments.no_torch_compile { &MODES[..1] } else { &MODES[..] };
     let mut torch_first = f64::NAN;
     let mut peer_error = None;
@@ -174,29 +148,37 @@ fn measure(
             Err(error) => peer_error = Some(error.to_string()),
         }
     }
-    let mut sides: [Vec<Timing>; 4] = Default::default();
+    let run = |step: &dyn Fn(&Batch) -> Result<Tensor>| {
+        if let Err(error) = step(&batch) {
+            eprintln!("{error}");
+        }
+    };
+    let mut sides: [Vec<Timing>; 5] = Default::default();
     for _ in 0..arguments.turns {
-        sides[0].push(time(arguments.seconds, || {
-            if let Err(error) = training.step() {
-                eprintln!("{error}");
-            }
-        }));
+        sides[0].push(time(arguments.seconds, || run(&|batch| compiled.call(batch))));
+        sides[1].push(time(arguments.seconds / 2.0, || run(&*eager)));
         if let (Some(peer), None) = (peer.as_deref_mut(), &peer_error) {
             for (side, mode) in modes.iter().enumerate() {
-                sides[1 + side].push(peer.time(mode, arguments.seconds)?);
+                sides[2 + side].push(peer.time(mode, arguments.seconds)?);
             }
         }
     }
     let side = |n: usize| (!sides[n].is_empty()).then(|| best(&sides[n]));
-    let program = training.compiled.program();
+    let programs = compiled.programs();
+    let codes = || programs.iter().flat_map(|p| &p.segments).filter_map(|segment| segment.code.as_deref());
+    let mut arena = 0;
+    for code in codes() {
+        arena += kiln_kernels::plan(code.program().schedule(), &|_| None)?.arena_bytes;
+    }
     Ok(Row {
         model: *model,
         threads,
-        compile,
-        kernels: program.steps().len(),
-        arena: kiln_kernels::plan(program.schedule(), &|_| None)?.arena_bytes,
+        first,
+        kernels: codes().map(|code| code.program().steps().len()).sum(),
+        arena,
         kiln: best(&sides[0]),
-        torch: [side(1), side(2), side(3)],
+        eager: best(&sides[1]),
+        torch: [side(2), side(3), side(4)],
         torch_first,
         peer_error,
     })
@@ -214,14 +196,15 @@ fn compiled_peer(row: &Row) -> Option<Timing> {
 fn line(row: &Row) {
     let ratio = |other: Option<Timing>| ratio(row, other).map_or("–".to_owned(), |r| format!("{r:.2}"));
     println!(
-        "{:<24} {:>2} {:>6.1}ms {:>4} {:>6.1}MB {:>7.2}ms {:>7.2}ms {:>7} {:>7}{}",
+        "{:<22} {:>2} {:>6.1}ms {:>4} {:>6.1}MB {:>7.2}ms {:>7.2}ms {:>7} {:>7} {:>7}{}",
         name(&row.model),
         row.threads,
-        row.compile * 1e3,
+        row.first * 1e3,
         row.kernels,
         row.arena as f64 / 1e6,
         row.kiln.min * 1e3,
         row.kiln.median * 1e3,
+        ratio(Some(row.eager)),
         ratio(row.torch[0]),
         ratio(compiled_peer(row)),
         row.peer_error.as_ref().map_or(String::new(), |e| format!("  {e}")),
@@ -236,9 +219,9 @@ fn write_json(path: &std::path::Path, rows: &[Row]) -> std::io::Result<()> {
     for row in rows {
         let object = json!({
             "case": to_json(&row.model), "name": name(&row.model), "threads": row.threads, "kernels": row.kernels,
-            "compile_s": row.compile, "arena_bytes": row.arena, "kiln": seconds(Some(row.kiln)),
-            "torch_eager": seconds(row.torch[0]), "torch_compile": seconds(row.torch[1]),
-            "torch_compile_all": seconds(row.torch[2]),
+            "first_call_s": row.first, "arena_bytes": row.arena, "kiln": seconds(Some(row.kiln)),
+            "kiln_eager": seconds(Some(row.eager)), "torch_eager": seconds(row.torch[0]),
+            "torch_compile": seconds(row.torch[1]), "torch_compile_all": seconds(row.torch[2]),
             "torch_first_s": row.torch_first.is_finite().then_some(row.torch_first),
         });
         writeln!(file, "{object}")?;

@@ -1,9 +1,8 @@
-//! Whole models: losses, every gradient and AdamW against PyTorch's own results and against the reference interpreter.
+//! Whole models: losses, every gradient and AdamW against PyTorch's own results, eager and compiled, with every kernel
+//! held against the reference interpreter.
 
-use super::step::{gradient_graph, step_graph};
 use super::*;
-use kiln::safetensors;
-use kiln_ir::{HostTensor, interpret};
+use kiln::{Device, safetensors};
 use std::collections::BTreeMap;
 
 /// The models of `tests/train/make_reference.py`.
@@ -14,16 +13,25 @@ struct Reference(BTreeMap<String, Tensor>);
 
 impl Reference {
     fn load(model: &Model) -> Reference {
-        let path = format!("{}/tests/train/{}.safetensors", env!("CARGO_MANIFEST_DIR"), model.name());
+        let name = if matches!(model, Model::Gpt { .. }) { "gpt" } else { "vit" };
+        let path = format!("{}/tests/train/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
         Reference(safetensors::load(path, Device::Cpu).unwrap())
     }
 
-    fn batch(&self) -> [Tensor; 2] {
-        ["x", "y"].map(|name| self.0[name].clone())
+    fn batch(&self) -> Batch {
+        (self.0["x"].clone(), self.0["y"].clone())
     }
 
-    fn all(&self, kind: &str, model: &Model) -> Vec<Tensor> {
-        model.parameters().iter().map(|p| self.0[&format!("{kind}.{}", p.name)].clone()).collect()
+    /// The tensors under a prefix, by the parameters' names.
+    fn all(&self, prefix: &str) -> BTreeMap<String, Tensor> {
+        let named = self.0.iter().filter_map(|(name, t)| Some((name.strip_prefix(prefix)?.to_owned(), t.clone())));
+        named.collect()
+    }
+
+    fn network(&self, model: &Model) -> Network {
+        let network = model.network().unwrap();
+        network.load_state_dict(&self.all("parameter."), true).unwrap();
+        network
     }
 }
 
@@ -40,20 +48,41 @@ fn assert_close(name: &str, got: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
+fn checked() -> Options {
+    Options { fullgraph: true, verify: true, ..Options::default() }
+}
+
 #[test]
 fn loss_and_gradients_are_pytorchs() {
     for model in [GPT, VIT] {
         let reference = Reference::load(&model);
-        let graph = gradient_graph(&model).unwrap();
-        let compiled = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
-        let inputs = [reference.batch().to_vec(), reference.all("parameter", &model)].concat();
-        let outputs = compiled.run(&inputs).unwrap();
-        assert_close("loss", &numbers(&outputs[0]), &numbers(&reference.0["losses"])[..1], 1e-5);
-        let gradients = reference.all("gradient", &model);
-        assert_eq!(outputs.len(), gradients.len() + 1);
-        for ((p, got), expected) in model.parameters().iter().zip(&outputs[1..]).zip(&gradients) {
-            assert_eq!(got.shape(), expected.shape());
-            assert_close(&format!("{}: {}", model.name(), p.name), &numbers(got), &numbers(expected), 2e-5);
+        let gradients = reference.all("gradient.");
+        for compile in [false, true] {
+            let network = Arc::new(reference.network(&model));
+            let inner = network.clone();
+            let f = move |(x, y): &Batch| {
+                let loss = inner.loss(x, y)?;
+                loss.backward()?;
+                Ok(loss.detach())
+            };
+            let loss = if compile {
+                kiln::compile_with(f, checked()).call(&reference.batch()).unwrap()
+            } else {
+                f(&reference.batch()).unwrap()
+            };
+            assert_close("loss", &numbers(&loss), &numbers(&reference.0["losses"])[..1], 1e-5);
+            let parameters = network.named_parameters();
+            assert_eq!(parameters.len(), gradients.len());
+            for (name, var) in parameters {
+                let (got, expected) = (var.grad().expect("every parameter has a gradient"), &gradients[&name]);
+                assert_eq!(got.shape(), expected.shape());
+                assert_close(
+                    &format!("{model:?}, compiled: {compile}: {name}"),
+                    &numbers(&got),
+                    &numbers(expected),
+                    2e-5,
+                );
+            }
         }
     }
 }
@@ -62,52 +91,39 @@ fn loss_and_gradients_are_pytorchs() {
 fn training_steps_are_pytorchs() {
     for model in [GPT, VIT] {
         let reference = Reference::load(&model);
-        let mut training = Training::new(&model, reference.batch(), reference.all("parameter", &model)).unwrap();
+        let network = Arc::new(reference.network(&model));
+        let step = kiln::compile_with(training(network.clone()).unwrap(), checked());
         for &expected in &numbers(&reference.0["losses"]) {
-            let loss = numbers(&training.step().unwrap());
-            assert_close("loss", &loss, &[expected], 2e-5);
+            let loss = step.call(&reference.batch()).unwrap();
+            assert_close("loss", &numbers(&loss), &[expected], 2e-5);
         }
-        let (trained, gradients) = (reference.all("trained", &model), reference.all("gradient", &model));
-        for (i, p) in model.parameters().iter().enumerate() {
-            let (got, expected) = (numbers(&training.parameters()[i]), numbers(&trained[i]));
-            for ((got, expected), gradient) in got.iter().zip(&expected).zip(numbers(&gradients[i])) {
+        assert_eq!(step.stats().compiles, 1);
+        let (trained, gradients) = (reference.all("trained."), reference.all("gradient."));
+        for (name, var) in network.named_parameters() {
+            let (got, expected, gradient) = (numbers(&var.get()), numbers(&trained[&name]), numbers(&gradients[&name]));
+            for ((got, expected), gradient) in got.iter().zip(&expected).zip(gradient) {
                 // A gradient that is 0 but for rounding, such as that of the keys' bias, moves a parameter either way.
                 let far = (got - expected).abs() > 2e-5 && gradient.abs() > 1e-6;
-                assert!(!far, "{}: {}: {got}, PyTorch has {expected}", model.name(), p.name);
+                assert!(!far, "{model:?}: {name}: {got}, PyTorch has {expected}");
             }
         }
     }
 }
 
-/// The whole step, fused, is what the interpreter computes op by op in f64 sums.
-#[test]
-fn a_step_is_what_the_interpreter_computes() {
-    let gpt = Model::Gpt { layers: 1, hidden: 16, heads: 2, context: 5, batch: 2, vocabulary: 9 };
-    let vit = Model::Vit { layers: 1, hidden: 16, heads: 2, image: 8, patch: 4, batch: 2, classes: 3 };
-    for model in [gpt, vit] {
-        let graph = step_graph(&model, &AdamW::default()).unwrap();
-        let (batch, parameters) = beginning(&model).unwrap();
-        let mut inputs = [batch.to_vec(), parameters.clone()].concat();
-        inputs.push(Tensor::from_slice(&[4f32], [0usize; 0], Device::Cpu).unwrap());
-        inputs.extend(parameters.iter().map(|p| (p * 0.1).unwrap()));
-        inputs.extend(parameters.iter().map(|p| ((p * p).unwrap() + 1e-3).unwrap()));
-        let hosts: Vec<HostTensor> = inputs.iter().map(|t| t.to_host().unwrap()).collect();
-        let expected = interpret::run(&graph, &hosts).unwrap();
-        let outputs = kiln::compile_graph(&graph, &[]).unwrap().run(&inputs).unwrap();
-        for (i, (got, expected)) in outputs.iter().zip(&expected).enumerate() {
-            let expected: Vec<f32> = expected.to_f64().iter().map(|&v| v as f32).collect();
-            assert_close(&format!("{} output {i}", model.name()), &numbers(got), &expected, 1e-5);
-        }
-    }
-}
-
-/// Learning works: the loss of one batch falls.
+/// Learning works: the loss of one batch falls, the same eager and compiled.
 #[test]
 fn the_loss_falls() {
     for model in [GPT, VIT] {
-        let (batch, parameters) = beginning(&model).unwrap();
-        let mut training = Training::new(&model, batch, parameters).unwrap();
-        let losses: Vec<f32> = (0..60).map(|_| numbers(&training.step().unwrap())[0]).collect();
-        assert!(losses[59] < 0.8 * losses[0], "{losses:?}");
+        let reference = Reference::load(&model);
+        let batch = reference.batch();
+        let eager = training(Arc::new(reference.network(&model))).unwrap();
+        let compiled = kiln::compile_with(training(Arc::new(reference.network(&model))).unwrap(), checked());
+        let mut losses = Vec::new();
+        for _ in 0..20 {
+            let (e, c) = (numbers(&eager(&batch).unwrap())[0], numbers(&compiled.call(&batch).unwrap())[0]);
+            assert!((e - c).abs() <= 1e-3 * e, "{e} eager, {c} compiled");
+            losses.push(c);
+        }
+        assert!(losses[19] < 0.9 * losses[0], "{losses:?}");
     }
 }
