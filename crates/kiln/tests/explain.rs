@@ -108,7 +108,10 @@ fn a_softmax_is_one_graph_of_one_kernel() {
     assert!(segment.lines_of(kernel).iter().all(|line| line.file.ends_with("explain.rs")));
     assert!(explanation.call.is_some() && explanation.breaks.is_empty());
     let parts: Vec<&str> = explanation.first_call.iter().map(|(what, _)| what.as_str()).collect();
-    assert_eq!(parts, ["capture", "passes", "schedule", "code", "run"]);
+    assert_eq!((parts.first(), parts.last()), (Some(&"capture"), Some(&"run")), "{parts:?}");
+    for part in ["passes", "schedule", "code"] {
+        assert!(parts.contains(&part), "{part} in {parts:?}");
+    }
     let text = explanation.to_string();
     for wanted in [
         "1 graph, 1 kernel",

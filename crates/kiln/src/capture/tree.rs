@@ -16,6 +16,7 @@ use super::{Setting, same_elements};
 use crate::see::witness;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
+use kiln_runtime::phase;
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -230,6 +231,9 @@ impl<'a> Walk<'a> {
     /// Does what a stop says.
     pub(super) fn pass(&mut self, stop: &Stop, at: &Source) -> Result<()> {
         match stop {
+            Stop::Segment(segment) if witness::is_watching() => {
+                phase::timed("run", || segment.run(&self.arguments, &mut self.slots, at))
+            }
             Stop::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             Stop::Question(..) => Ok(()),
             Stop::Outside { run, from, at } => {

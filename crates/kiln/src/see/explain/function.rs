@@ -8,6 +8,7 @@ use crate::see::witness::{self, SeenSegment};
 use crate::{Error, Result};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::phase::{self, Phases};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,7 +79,7 @@ where
         });
         let before = self.stats();
         let start = Instant::now();
-        let (outcome, seen) = witness::watch(|| self.call_at(arguments, at.clone()));
+        let ((outcome, seen), phases) = phase::recorded(|| witness::watch(|| self.call_at(arguments, at.clone())));
         let first = start.elapsed();
         drop(listening);
         outcome?;
@@ -110,7 +111,7 @@ where
         Ok(Explanation {
             name,
             machine: machine(),
-            first_call: first_call(&segments, is_new.then_some(first)),
+            first_call: if is_new { phases_of(phases, first) } else { making_of(&segments) },
             segments,
             breaks: seen.breaks,
             programs: self.programs().into_iter().map(|program| program.guards).collect(),
@@ -150,16 +151,28 @@ where
     }
 }
 
-/// The parts of making the programs of a call; with the time of the whole call, also what is left for capturing.
-fn first_call(segments: &[Segment], whole: Option<Duration>) -> Vec<(String, Duration)> {
-    let sum = |part: fn(&Segment) -> Duration| segments.iter().map(part).sum::<Duration>();
-    let (passes, schedule, code) = (sum(|s| s.made.passes), sum(|s| s.made.schedule), sum(|s| s.made.code));
-    let mut parts = vec![("passes".to_owned(), passes), ("schedule".to_owned(), schedule), ("code".to_owned(), code)];
-    if let Some(whole) = whole {
-        let run = sum(|s| s.run.median);
-        let rest = whole.saturating_sub(passes + schedule + code + run);
-        parts.insert(0, ("capture".to_owned(), rest));
-        parts.push(("run".to_owned(), run));
+/// The parts of a call that made programs, each phase once, and what is left for capturing.
+fn phases_of(phases: Phases, whole: Duration) -> Vec<(String, Duration)> {
+    let mut parts: Vec<(String, Duration)> = vec![("capture".to_owned(), Duration::ZERO)];
+    for (name, took) in phases {
+        match parts.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += took,
+            None => parts.push((name.to_owned(), took)),
+        }
     }
+    // What ran comes last, whatever was compiled after it.
+    if let Some(run) = parts.iter().position(|(name, _)| name == "run") {
+        let run = parts.remove(run);
+        parts.push(run);
+    }
+    parts[0].1 = whole.saturating_sub(parts.iter().map(|(_, took)| *took).sum());
     parts
+}
+
+/// The parts of making programs that were there already, as they were then.
+fn making_of(segments: &[Segment]) -> Vec<(String, Duration)> {
+    let sum = |part: fn(&Segment) -> Duration| segments.iter().map(part).sum::<Duration>();
+    let parts =
+        [("passes", sum(|s| s.made.passes)), ("schedule", sum(|s| s.made.schedule)), ("code", sum(|s| s.made.code))];
+    parts.into_iter().map(|(name, took)| (name.to_owned(), took)).collect()
 }
