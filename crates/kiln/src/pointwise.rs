@@ -3,7 +3,7 @@
 
 use crate::eager::{self, Param};
 use crate::promotion::{Operand, promote, to_float};
-use crate::{DType, Error, Number, Result, Tensor, shape};
+use crate::{DType, Dim, Error, Number, Result, Tensor, shape};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, CompareOp, NodeId, Op, Source, UnaryOp};
 
@@ -14,6 +14,14 @@ pub enum Argument {
     Tensor(Tensor),
     /// A number.
     Number(Number),
+    /// A size, as the integer it is.
+    Size(Dim),
+}
+
+impl From<Dim> for Argument {
+    fn from(size: Dim) -> Argument {
+        Argument::Size(size)
+    }
 }
 
 impl From<Tensor> for Argument {
@@ -44,6 +52,7 @@ impl Argument {
         match self {
             Argument::Tensor(t) => t.into(),
             Argument::Number(n) => Operand::Number(*n),
+            Argument::Size(size) => Operand::Number(Number::Int(size.hint())),
         }
     }
 
@@ -52,6 +61,7 @@ impl Argument {
         match self {
             Argument::Tensor(t) => Ok(t.clone()),
             Argument::Number(n) => Tensor::scalar_at(n.to_scalar(dtype), like.device(), at),
+            Argument::Size(size) => size.tensor(dtype, like.device(), at),
         }
     }
 }
@@ -212,6 +222,7 @@ impl Tensor {
         match exponent {
             Argument::Number(Number::Float(_)) => self.binary("pow", BinaryOp::Pow, exponent, true, &at),
             Argument::Number(number) => self.integer_power(number.as_f64() as i64, dtype, &at),
+            Argument::Size(size) => self.integer_power(size.number(&at), dtype, &at),
             Argument::Tensor(exponent) => {
                 let wide = self.to_dtype_at(DType::F64, &at)?;
                 wide.binary("pow", BinaryOp::Pow, exponent.into(), true, &at)?.to_dtype_at(dtype, &at)

@@ -149,6 +149,18 @@ fn what_cannot_be_cut_is_an_error_that_says_so() {
 }
 
 #[test]
+fn warming_up_makes_the_buckets_programs() {
+    let fast = kiln::compile_with(|x: &Tensor| x.exp(), bucketed(Buckets::of([4, 8]).at(0, 0)));
+    let examples = [random(&[2, 8], 1), random(&[7, 8], 1)];
+    fast.warm_up(&examples).unwrap();
+    assert_eq!(fast.stats().compiles, 2);
+    for t in [1, 4, 5, 8] {
+        fast.call(&random(&[t, 8], 1)).unwrap();
+    }
+    assert_eq!((fast.stats().compiles, fast.stats().hits), (2, 4));
+}
+
+#[test]
 fn eagerly_nothing_is_padded_and_masks_are_all_true() {
     let f = |x: &Tensor| x.valid_mask(0)?.to_dtype(DType::I64)?.add(&x.valid_length(0)?);
     let x = random(&[3, 8], 1);

@@ -35,14 +35,8 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
     /// Calls the function with padded arguments.
     pub(super) fn call_padded(&self, arguments: &A, stance: Stance, at: &Source) -> Result<R> {
         let padded = self.pad(arguments, at)?;
-        let leaves = leaves_of(&padded.arguments);
-        let context = Context {
-            arguments: tensors_of(&leaves).into_iter().cloned().collect(),
-            buckets: self.options().buckets.clone(),
-            lengths: padded.lengths.clone(),
-        };
-        let _inside = context.enter();
-        let cuts = self.cuts(&padded.arguments, &leaves, at)?;
+        let _inside = self.context(&padded).enter();
+        let cuts = self.cuts(&padded.arguments, &leaves_of(&padded.arguments), at)?;
         let result = self.call_with(&padded.arguments, &padded.lengths, stance, at)?;
         let (mut number, mut failure) = (0, None);
         let cut = result.map_tensors(&mut |tensor| {
@@ -57,6 +51,22 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
             tensor
         });
         failure.map_or(Ok(cut), Err)
+    }
+
+    /// Makes the program for padded arguments without running it.
+    pub(super) fn prepare_padded(&self, arguments: &A, at: &Source) -> Result<()> {
+        let padded = self.pad(arguments, at)?;
+        let _inside = self.context(&padded).enter();
+        self.cuts(&padded.arguments, &leaves_of(&padded.arguments), at)?;
+        self.prepare(&padded.arguments, &padded.lengths, at)
+    }
+
+    fn context(&self, padded: &Padded<A>) -> Context {
+        Context {
+            arguments: tensors_of(&leaves_of(&padded.arguments)).into_iter().cloned().collect(),
+            buckets: self.options().buckets.clone(),
+            lengths: padded.lengths.clone(),
+        }
     }
 
     fn pad(&self, arguments: &A, at: &Source) -> Result<Padded<A>> {

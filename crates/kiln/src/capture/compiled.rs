@@ -548,30 +548,41 @@ where
     {
         let at = Source::caller();
         for arguments in examples {
-            let leaves = leaves_of(arguments);
-            let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(self.find(&leaves), Found::Program(_)) {
-                continue;
+            if self.options().buckets.is_empty() {
+                self.prepare(arguments, &[], &at)?;
+            } else {
+                self.prepare_padded(arguments, &at)?;
             }
-            let f = |arguments: &A| (self.apply)(&self.f, arguments);
-            let driver = Driver::asking_only(self.workshop.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
-            match capture(&f, arguments, None, Some(driver), &at)? {
-                Outcome::Whole(captured) => {
-                    let Captured { driver, last: draft, returned } = *captured;
-                    let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-                    let whole = Whole { path, draft, returned: Arc::new(returned), shapes: shapes_of(&leaves) };
-                    self.compiles.fetch_add(1, Ordering::Relaxed);
-                    self.make_whole(whole, arguments, &leaves, &at)?;
-                }
-                Outcome::Broken(broken) if self.options().fullgraph => {
-                    return Err(Error::GraphBreak { what: broken.what, at: broken.at });
-                }
-                Outcome::Broken(broken) => event::emit(Category::Breaks, || Event::GraphBreak {
-                    what: broken.what.to_owned(),
-                    fix: String::new(),
-                    at: broken.at.clone(),
-                }),
+        }
+        Ok(())
+    }
+
+    /// Makes a program without running it, with the lengths that [`Options::buckets`] asks for.
+    pub(super) fn prepare(&self, arguments: &A, lengths: &[Tensor], at: &Source) -> Result<()> {
+        let mut leaves = leaves_of(arguments);
+        leaves.extend(lengths.iter().map(Leaf::Tensor));
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(self.find(&leaves), Found::Program(_)) {
+            return Ok(());
+        }
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        let driver = Driver::asking_only(self.workshop.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
+        match capture(&f, arguments, None, Some(driver), at)? {
+            Outcome::Whole(captured) => {
+                let Captured { driver, last: draft, returned } = *captured;
+                let path = driver.map(Driver::into_parts).unwrap_or_default().0;
+                let whole = Whole { path, draft, returned: Arc::new(returned), shapes: shapes_of(&leaves) };
+                self.compiles.fetch_add(1, Ordering::Relaxed);
+                self.make_whole(whole, arguments, &leaves, at)?;
             }
+            Outcome::Broken(broken) if self.options().fullgraph => {
+                return Err(Error::GraphBreak { what: broken.what, at: broken.at });
+            }
+            Outcome::Broken(broken) => event::emit(Category::Breaks, || Event::GraphBreak {
+                what: broken.what.to_owned(),
+                fix: String::new(),
+                at: broken.at.clone(),
+            }),
         }
         Ok(())
     }

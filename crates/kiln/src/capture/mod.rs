@@ -11,9 +11,9 @@
 //! updates outputs that are written in place. Where the function reads elements the graph ends: this segment runs, the
 //! function gets what it asked for, and the next segment begins (`tree`).
 //!
-//! Sizes are plain numbers in user code, so a graph is always of one set of sizes; `symbolic` makes one for all sizes
-//! out of two of them, and a size that is met for the first time is checked by recording the function again, which
-//! costs no compile.
+//! Where sizes may be symbols, the function is recorded with them (`dynamic`): what it decides by a size becomes a guard. A function
+//! that reads sizes as numbers is recorded at two sets of sizes, `symbolic` makes one graph of both, and sizes that are met
+//! for the first time are checked by recording it again, which costs no compile.
 //!
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 

@@ -17,7 +17,10 @@ pub(crate) mod scope;
 pub(crate) use predicate::{Predicate, Relation};
 pub(crate) use scope::{Outcome, Scope};
 
-use kiln_ir::Source;
+use crate::eager::{self, Param};
+use crate::{DType, Device, Number, Result, Tensor};
+use kiln_ir::build::{self, GraphBuilder};
+use kiln_ir::{NodeId, Source};
 use std::fmt;
 use std::num::NonZeroU32;
 
@@ -87,6 +90,18 @@ impl Dim {
             None => kiln_ir::Dim::from(self.value),
             Some(expression) => scope::expression(expression).unwrap_or(kiln_ir::Dim::from(self.value)),
         }
+    }
+
+    /// The size as data: a tensor of no axes, without a guard.
+    pub(crate) fn tensor(self, dtype: DType, device: Device, at: &Source) -> Result<Tensor> {
+        if self.is_plain() {
+            return Tensor::scalar_at(Number::Int(self.value).to_scalar(dtype), device, at);
+        }
+        let size = self.expression();
+        let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![build::size_value(b, &size, dtype)?]);
+        let key = [Param::from(self.value), dtype.into()];
+        let mut made = eager::run(eager::What::Composite("size", &key), &[], device, &write, at)?;
+        Ok(made.swap_remove(0))
     }
 
     /// Whether both are equal. As `==`, but the guard names the line.
