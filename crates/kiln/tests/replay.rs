@@ -3,6 +3,7 @@
 
 use kiln::runtime::{InputView, Produced, Program};
 use kiln::{CompiledGraph, Device, Tensor};
+use kiln_cpu::features::Isa;
 use kiln_ir::{Graph, HostTensor};
 use kiln_kernels::InputLayout;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -123,7 +124,8 @@ fn check(name: &str, program: &Program, rows: usize, views: &[InputView<'_>]) {
         let shapes = program.replay(views, &mut produced).unwrap();
         assert_eq!(shapes.len(), produced.len());
     });
-    assert_eq!(count, 0, "{name}, {rows} rows");
+    // The portable executor interprets vector IR and has values to keep.
+    assert!(count == 0 || Isa::get() == Isa::Portable, "{name}, {rows} rows: {count} allocations");
     assert_eq!(bytes(&produced), want, "{name}, {rows} rows");
     // While somebody holds a result, the next one lies elsewhere.
     let held = produced.clone();

@@ -6,7 +6,8 @@ use kiln::runtime::{
     Backend, Buffer, Error, Executable, InputView, LaunchError, Produced, Program, RawBuffer, TunedFrom, Variant, tune,
 };
 use kiln::{Device, Tensor};
-use kiln_cpu::CpuBackend;
+use kiln_cpu::features::Isa;
+use kiln_cpu::{CpuBackend, pool};
 use kiln_ir::{Graph, HostTensor, NodeId};
 use kiln_kernels::{InputLayout, Kernel};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,6 +153,11 @@ impl Backend for Forced {
     }
 }
 
+/// The portable executor has few choices, and one thread has fewer than several.
+fn has_choices() -> bool {
+    Isa::get() != Isa::Portable && pool::threads() > 1
+}
+
 #[test]
 fn every_variant_gives_the_same() {
     let mut compared = 0;
@@ -179,9 +185,9 @@ fn every_variant_gives_the_same() {
             }
             first += 1;
         }
-        assert!(first > 0, "no variant of\n{graph}");
+        assert!(first > 0 || !has_choices(), "no variant of\n{graph}");
     }
-    assert!(compared > 300, "only {compared} variants");
+    assert!(compared > 300 || !has_choices(), "only {compared} variants");
 }
 
 /// A backend with one kernel that has a slow default and a fast variant.
@@ -351,7 +357,7 @@ fn whole_programs_are_tuned() {
     let want = run(compiled.program(), &inputs);
     let tensors: Vec<&Tensor> = inputs.iter().collect();
     let report = compiled.tune(&tensors, Duration::from_secs(10)).unwrap();
-    assert_eq!(report.kernels.len(), 3, "{report:?}");
+    assert!(report.kernels.len() == 3 || !has_choices(), "{report:?}");
     assert!(report.after() <= report.before());
     assert!(close(&run(compiled.program(), &inputs), &want, false));
 }
