@@ -1,0 +1,114 @@
+//! A JSON object whose members are asked for by name and kind.
+
+use crate::{Error, Result};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// An object of a file; what is `null` counts as missing.
+#[derive(Debug, Clone)]
+pub struct Fields {
+    path: PathBuf,
+    value: Value,
+}
+
+impl Fields {
+    /// Reads a file that holds one object.
+    pub fn read(path: impl AsRef<Path>) -> Result<Fields> {
+        let path = path.as_ref();
+        let text = std::fs::read(path).map_err(|e| Error::io(path, &e))?;
+        Fields::parse(&text, path)
+    }
+
+    /// Parses a text that holds one object; `path` is for messages.
+    ///
+    /// ```
+    /// use kiln_llm::config::Fields;
+    /// let fields = Fields::parse(br#"{"heads": 8, "bias": "no"}"#, "config.json")?;
+    /// assert_eq!(fields.size("heads", 1)?, 8);
+    /// assert_eq!(fields.flag("bias", true).unwrap_err().to_string(), r#"config.json: bias: "no" is no flag"#);
+    /// # Ok::<(), kiln_llm::Error>(())
+    /// ```
+    pub fn parse(text: &[u8], path: impl Into<PathBuf>) -> Result<Fields> {
+        let path = path.into();
+        let json = |message: String| Error::Json { path: path.clone(), message };
+        let value: Value = serde_json::from_slice(text).map_err(|e| json(e.to_string()))?;
+        if !value.is_object() {
+            return Err(json("the whole is no object".into()));
+        }
+        Ok(Fields { path, value })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A member, of whatever kind.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.value.get(name).filter(|value| !value.is_null())
+    }
+
+    /// An error about a member.
+    pub fn bad(&self, name: &str, problem: impl Into<String>) -> Error {
+        Error::Config { path: self.path.clone(), field: name.into(), problem: problem.into() }
+    }
+
+    fn typed<'a, T>(&'a self, name: &str, kind: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| self.bad(name, format!("{value} is no {kind}")))
+    }
+
+    /// A size, if it is there: a whole number below 2³¹, so that products of a few sizes stay within 64 bits.
+    pub fn size_if(&self, name: &str) -> Result<Option<usize>> {
+        self.typed(name, "size", |v| v.as_u64().filter(|&n| n < 1 << 31).map(|n| n as usize))
+    }
+
+    /// A size, or its default.
+    pub fn size(&self, name: &str, default: usize) -> Result<usize> {
+        Ok(self.size_if(name)?.unwrap_or(default))
+    }
+
+    /// A size that must not be 0, or its default.
+    pub fn positive(&self, name: &str, default: usize) -> Result<usize> {
+        match self.size(name, default)? {
+            0 => Err(self.bad(name, "must not be 0")),
+            size => Ok(size),
+        }
+    }
+
+    /// A finite number, if it is there.
+    pub fn number_if(&self, name: &str) -> Result<Option<f64>> {
+        self.typed(name, "number", |v| v.as_f64().filter(|x| x.is_finite()))
+    }
+
+    /// A finite number, or its default.
+    pub fn number(&self, name: &str, default: f64) -> Result<f64> {
+        Ok(self.number_if(name)?.unwrap_or(default))
+    }
+
+    /// A flag, or its default.
+    pub fn flag(&self, name: &str, default: bool) -> Result<bool> {
+        Ok(self.typed(name, "flag", Value::as_bool)?.unwrap_or(default))
+    }
+
+    /// A text, if it is there.
+    pub fn text(&self, name: &str) -> Result<Option<&str>> {
+        self.typed(name, "text", Value::as_str)
+    }
+
+    /// An object, if it is there.
+    pub fn object(&self, name: &str) -> Result<Option<Fields>> {
+        let object = self.typed(name, "object", |v| v.is_object().then(|| v.clone()))?;
+        Ok(object.map(|value| Fields { path: self.path.clone(), value }))
+    }
+
+    /// Token ids, given as one or as a list; empty if missing.
+    pub fn tokens(&self, name: &str) -> Result<Vec<u32>> {
+        let token = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+        let tokens = self.typed(name, "token or list of tokens", |v| match v {
+            Value::Array(items) => items.iter().map(token).collect(),
+            one => token(one).map(|t| vec![t]),
+        })?;
+        Ok(tokens.unwrap_or_default())
+    }
+}

@@ -1,0 +1,9 @@
+//! Settings of models: `config.json` and `generation_config.json`, typed, with the defaults that transformers has.
+
+mod fields;
+mod generation;
+mod llama;
+
+pub use fields::Fields;
+pub use generation::GenerationConfig;
+pub use llama::{LlamaConfig, RopeScaling};

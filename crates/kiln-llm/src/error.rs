@@ -1,0 +1,145 @@
+//! Errors of models and their files: the facts in fields.
+
+use std::path::{Path, PathBuf};
+
+/// What this crate's functions give.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a model could not be read or run.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A tensor operation was refused.
+    #[error(transparent)]
+    Kiln(Box<kiln::Error>),
+    /// The file system said no.
+    #[error("{}: {message}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        message: String,
+    },
+    /// A file that should be JSON is not.
+    #[error("{}: not JSON: {message}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// A setting of a model is missing, of the wrong kind, or makes no sense.
+    #[error("{}: {field}: {problem}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The setting.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A kind of model that there is no code for.
+    #[error("{}: models of type '{found}' are not supported", path.display())]
+    UnknownArchitecture {
+        /// The file.
+        path: PathBuf,
+        /// The `model_type`.
+        found: String,
+    },
+    /// A folder without weights.
+    #[error("{}: neither model.safetensors nor model.safetensors.index.json is there", path.display())]
+    NoWeights {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The index of a sharded checkpoint does not agree with its shards.
+    #[error("{}: tensor '{name}' in '{shard}': {problem}", path.display())]
+    BadShard {
+        /// The index.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The shard that the index names.
+        shard: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A file that is no GGUF file, or cannot be used.
+    #[error("{}: {cause}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: Box<crate::gguf::GgufError>,
+    },
+    /// A tensor that the model needs is not in its checkpoint.
+    #[error("the checkpoint has no tensor '{name}'")]
+    MissingTensor {
+        /// Its name.
+        name: String,
+    },
+    /// A tensor of the checkpoint has not the shape that the configuration asks for.
+    #[error("tensor '{name}' is {got:?}, the configuration asks for {expected:?}")]
+    WrongShape {
+        /// Its name.
+        name: String,
+        /// By the configuration.
+        expected: Vec<usize>,
+        /// In the file.
+        got: Vec<usize>,
+    },
+    /// A tokenizer that could not be read or used.
+    #[error("tokenizer: {0}")]
+    Tokenizer(#[from] crate::TokenizerError),
+    /// A chat template that cannot be read, or refuses a conversation.
+    #[error("chat template: {message}")]
+    Template {
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// A prompt that leaves no room for an answer.
+    #[error("a prompt of {tokens} tokens does not fit a context of {context}")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// A token that the model has no embedding of.
+    #[error("token {token} is outside the vocabulary of {vocabulary}")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// How many there are.
+        vocabulary: usize,
+    },
+    /// A choice of sampling outside of its range.
+    #[error("sampling: {name} is {value}, and has to be {expected}")]
+    BadSampling {
+        /// Which.
+        name: &'static str,
+        /// As given.
+        value: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+impl From<kiln::Error> for Error {
+    fn from(error: kiln::Error) -> Error {
+        Error::Kiln(Box::new(error))
+    }
+}
+
+impl Error {
+    pub(crate) fn template(error: minijinja::Error) -> Error {
+        Error::Template { message: error.to_string() }
+    }
+
+    pub(crate) fn io(path: &Path, error: &std::io::Error) -> Error {
+        Error::Io { path: path.to_owned(), message: error.to_string() }
+    }
+}

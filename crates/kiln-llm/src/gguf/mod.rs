@@ -1,0 +1,140 @@
+//! GGUF files: one file with the settings, the tokenizer and the (quantised) weights of a model.
+//!
+//! ```text
+//!  "GGUF" version tensors keys │ keys and values │ tensors: name, sizes, type, offset │ padding │ elements
+//! ```
+//!
+//! Files are foreign input: every count, length, size and offset is checked against the file before it is used. The file is
+//! mapped; quantised tensors are dequantised when a checkpoint is made of them.
+
+mod blocks;
+mod llama;
+mod read;
+
+pub use blocks::BlockType;
+pub use read::{GgufError, Metadata, TensorInfo};
+
+use crate::{Error, Result};
+use read::Contents;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A GGUF file, mapped. It has to stay as it is while this or a tensor of it lives.
+#[derive(Debug, Clone)]
+pub struct Gguf {
+    bytes: Arc<Source>,
+    contents: Contents,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Source {
+    Mapped(memmap2::Mmap),
+    Memory(Vec<u8>),
+}
+
+impl std::ops::Deref for Source {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Source::Mapped(map) => map,
+            Source::Memory(bytes) => bytes,
+        }
+    }
+}
+
+impl Gguf {
+    /// Maps a file and reads all but its elements.
+    pub fn open(path: impl AsRef<Path>) -> Result<Gguf> {
+        let path = path.as_ref();
+        let file = File::open(path).map_err(|e| Error::io(path, &e))?;
+        // SAFETY: the mapping is only read. The documentation asks the caller to leave the file alone; what a concurrent
+        // write does to elements is no worse than to any reader of the file.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::io(path, &e))?;
+        Gguf::parse(Source::Mapped(map), path)
+    }
+
+    /// Reads a file that is in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Gguf> {
+        Gguf::parse(Source::Memory(bytes), Path::new("bytes"))
+    }
+
+    fn parse(source: Source, path: &Path) -> Result<Gguf> {
+        let contents =
+            Contents::parse(&source).map_err(|cause| Error::Gguf { path: path.to_owned(), cause: Box::new(cause) })?;
+        Ok(Gguf { bytes: Arc::new(source), contents })
+    }
+
+    /// A value by its key.
+    pub fn get(&self, key: &str) -> Option<&Metadata> {
+        self.contents.metadata.get(key)
+    }
+
+    /// Every value by its key.
+    pub fn metadata(&self) -> &BTreeMap<String, Metadata> {
+        &self.contents.metadata
+    }
+
+    /// The tensors by their names.
+    pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.contents.tensors
+    }
+
+    /// The bytes of a tensor.
+    pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
+        // A `TensorInfo` may be another file's.
+        self.bytes.get(tensor.range.clone()).unwrap_or_default()
+    }
+
+    /// The elements of a tensor in f32.
+    ///
+    /// ```no_run
+    /// # fn main() -> kiln_llm::Result<()> {
+    /// let file = kiln_llm::Gguf::open("model.gguf")?;
+    /// for (name, tensor) in file.tensors() {
+    ///     println!("{name}: {:?} {:?}, first {}", tensor.block, tensor.shape, file.elements(tensor)[0]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn elements(&self, tensor: &TensorInfo) -> Vec<f32> {
+        let mut out = Vec::with_capacity(tensor.elements());
+        tensor.block.dequantise(self.bytes(tensor), &mut out);
+        out
+    }
+
+    /// A text by its key.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Metadata::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A flag by its key.
+    pub(crate) fn flag(&self, key: &str, default: bool) -> bool {
+        match self.get(key) {
+            Some(Metadata::Bool(flag)) => *flag,
+            _ => default,
+        }
+    }
+
+    /// A token by its key.
+    pub(crate) fn token(&self, key: &str) -> Option<u32> {
+        self.get(key)?.as_u64().and_then(|id| u32::try_from(id).ok())
+    }
+
+    /// Texts by their key.
+    pub(crate) fn texts(&self, key: &str) -> Option<Vec<String>> {
+        let Metadata::List(items) = self.get(key)? else { return None };
+        let text = |item: &Metadata| if let Metadata::Text(text) = item { Some(text.clone()) } else { None };
+        items.iter().map(text).collect()
+    }
+
+    pub(crate) fn bad(&self, key: &str, problem: &'static str) -> Error {
+        let cause = GgufError::BadKey { key: key.into(), problem };
+        Error::Gguf { path: self.text("general.name").unwrap_or("GGUF").into(), cause: Box::new(cause) }
+    }
+}

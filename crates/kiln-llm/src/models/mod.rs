@@ -1,0 +1,5 @@
+//! Architectures, each a file.
+
+pub mod llama;
+
+pub use llama::Llama;

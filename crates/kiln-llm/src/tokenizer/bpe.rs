@@ -1,0 +1,228 @@
+//! Byte-pair encoding: neighbours are merged, best pair first, until no pair is known.
+
+use super::TokenizerError;
+use super::json::{flag, id};
+use serde_json::Value;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+const PART: &str = "model";
+
+/// A vocabulary with its merges.
+#[derive(Debug, Clone)]
+pub(super) struct Bpe {
+    vocabulary: HashMap<String, u32>,
+    merges: Merges,
+    unknown: Option<u32>,
+    fuse_unknown: bool,
+    /// The tokens `<0x00>` to `<0xFF>`, where there are all of them.
+    bytes: Option<Box<[u32; 256]>>,
+    /// A word that is a token is that token, whatever the merges say.
+    whole_words: bool,
+}
+
+/// Which pairs merge, and which first.
+#[derive(Debug, Clone)]
+enum Merges {
+    /// Rank and token of a pair.
+    Listed(HashMap<(u32, u32), (u32, u32)>),
+    /// Every pair that makes a token merges; the rank of each token, by its score. The texts are those of the tokens.
+    Scored { ranks: Vec<u32>, texts: Vec<String> },
+}
+
+/// A token in the making, in a list with neighbours; merged ones have no length.
+#[derive(Clone, Copy)]
+struct Symbol {
+    token: u32,
+    previous: Option<usize>,
+    next: Option<usize>,
+    alive: bool,
+}
+
+impl Bpe {
+    pub(super) fn parse(model: &Value) -> Result<Bpe, TokenizerError> {
+        let malformed = |field| TokenizerError::Malformed { part: PART, field };
+        for field in ["continuing_subword_prefix", "end_of_word_suffix"] {
+            if model.get(field).and_then(Value::as_str).is_some_and(|affix| !affix.is_empty()) {
+                return Err(TokenizerError::Unsupported { part: PART, kind: format!("BPE with {field}") });
+            }
+        }
+        let vocabulary = vocabulary(model)?;
+        let listed = model.get("merges").and_then(Value::as_array).ok_or(malformed("merges"))?;
+        let pair = |merge: &'_ Value| match merge {
+            Value::String(pair) => pair.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
+            Value::Array(pair) => match &pair[..] {
+                [Value::String(left), Value::String(right)] => Some((left.clone(), right.clone())),
+                _ => None,
+            },
+            _ => None,
+        };
+        let merges = ranked(&vocabulary, listed.iter().map(pair))?;
+        let unknown = match model.get("unk_token").and_then(Value::as_str) {
+            Some(token) => Some(*vocabulary.get(token).ok_or(malformed("unk_token"))?),
+            None => None,
+        };
+        let fallback = flag(model, PART, "byte_fallback", false)?;
+        Ok(Bpe {
+            merges,
+            unknown,
+            fuse_unknown: flag(model, PART, "fuse_unk", false)?,
+            bytes: if fallback { byte_tokens(&vocabulary) } else { None },
+            whole_words: flag(model, PART, "ignore_merges", false)?,
+            vocabulary,
+        })
+    }
+
+    /// As SentencePiece does it: tokens have scores, and the pair that makes the best one merges first.
+    pub(super) fn scored(tokens: &[String], scores: &[f32], unknown: Option<u32>) -> Bpe {
+        let mut order: Vec<usize> = (0..tokens.len()).collect();
+        let score = |token: usize| scores.get(token).copied().unwrap_or(0.0);
+        order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+        let mut ranks = vec![0; tokens.len()];
+        // Equals have one rank, so that the leftmost of them is first.
+        let mut rank = 0;
+        for (i, &token) in order.iter().enumerate() {
+            if i > 0 && score(order[i - 1]) != score(token) {
+                rank = i as u32;
+            }
+            ranks[token] = rank;
+        }
+        let vocabulary = index(tokens);
+        Bpe {
+            bytes: byte_tokens(&vocabulary),
+            merges: Merges::Scored { ranks, texts: tokens.to_vec() },
+            unknown,
+            fuse_unknown: true,
+            whole_words: false,
+            vocabulary,
+        }
+    }
+
+    /// From a list of tokens and of merges, `left right` each.
+    pub(super) fn listed(tokens: &[String], merges: &[String], whole_words: bool) -> Result<Bpe, TokenizerError> {
+        let vocabulary = index(tokens);
+        let pair = |merge: &String| merge.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned()));
+        let merges = ranked(&vocabulary, merges.iter().map(pair))?;
+        Ok(Bpe { vocabulary, merges, unknown: None, fuse_unknown: false, bytes: None, whole_words })
+    }
+
+    pub(super) fn vocabulary(&self) -> &HashMap<String, u32> {
+        &self.vocabulary
+    }
+
+    /// Rank and token of a pair.
+    fn merge(&self, left: u32, right: u32) -> Option<(u32, u32)> {
+        match &self.merges {
+            Merges::Listed(merges) => merges.get(&(left, right)).copied(),
+            Merges::Scored { ranks, texts } => {
+                let text = format!("{}{}", texts.get(left as usize)?, texts.get(right as usize)?);
+                let token = *self.vocabulary.get(&text)?;
+                Some((*ranks.get(token as usize)?, token))
+            }
+        }
+    }
+
+    pub(super) fn encode(&self, word: &str, out: &mut Vec<u32>) {
+        if self.whole_words
+            && let Some(&token) = self.vocabulary.get(word)
+        {
+            out.push(token);
+            return;
+        }
+        let mut symbols = self.symbols(word);
+        let mut queue = BinaryHeap::new();
+        let offer = |queue: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize| {
+            let right = symbols[left].next?;
+            let (rank, token) = self.merge(symbols[left].token, symbols[right].token)?;
+            queue.push(Reverse((rank, left, right, token, symbols[left].token, symbols[right].token)));
+            Some(())
+        };
+        for left in 0..symbols.len() {
+            offer(&mut queue, &symbols, left);
+        }
+        while let Some(Reverse((_, left, right, token, left_token, right_token))) = queue.pop() {
+            // Offers are not withdrawn when one of the two merges with another.
+            let stands = symbols[left].alive
+                && symbols[right].alive
+                && symbols[left].next == Some(right)
+                && (symbols[left].token, symbols[right].token) == (left_token, right_token);
+            if !stands {
+                continue;
+            }
+            let next = symbols[right].next;
+            symbols[right].alive = false;
+            (symbols[left].token, symbols[left].next) = (token, next);
+            if let Some(next) = next {
+                symbols[next].previous = Some(left);
+            }
+            offer(&mut queue, &symbols, left);
+            if let Some(previous) = symbols[left].previous {
+                offer(&mut queue, &symbols, previous);
+            }
+        }
+        out.extend(symbols.iter().filter(|symbol| symbol.alive).map(|symbol| symbol.token));
+    }
+
+    /// A symbol a character; its bytes or the unknown token for one that is no token.
+    fn symbols(&self, word: &str) -> Vec<Symbol> {
+        let mut tokens: Vec<u32> = Vec::with_capacity(word.len());
+        let mut after_unknown = false;
+        for c in word.chars() {
+            let mut buffer = [0; 4];
+            let text = &*c.encode_utf8(&mut buffer);
+            let mut unknown = false;
+            if let Some(&token) = self.vocabulary.get(text) {
+                tokens.push(token);
+            } else if let Some(bytes) = &self.bytes {
+                tokens.extend(text.bytes().map(|byte| bytes[byte as usize]));
+            } else if let Some(token) = self.unknown {
+                if !(after_unknown && self.fuse_unknown) {
+                    tokens.push(token);
+                }
+                unknown = true;
+            }
+            after_unknown = unknown;
+        }
+        let last = tokens.len().wrapping_sub(1);
+        let symbol = |(i, token): (usize, u32)| Symbol {
+            token,
+            previous: i.checked_sub(1),
+            next: (i != last).then_some(i + 1),
+            alive: true,
+        };
+        tokens.into_iter().enumerate().map(symbol).collect()
+    }
+}
+
+/// The tokens of a vocabulary by their texts.
+pub(super) fn vocabulary(model: &Value) -> Result<HashMap<String, u32>, TokenizerError> {
+    let entries = model.get("vocab").and_then(Value::as_object);
+    let entries = entries.ok_or(TokenizerError::Malformed { part: PART, field: "vocab" })?;
+    entries.iter().map(|(text, token)| Ok((text.clone(), id(token, PART, "vocab")?))).collect()
+}
+
+/// Pairs of texts in the order they merge; `None` is one that could not be read.
+fn ranked(
+    vocabulary: &HashMap<String, u32>,
+    pairs: impl ExactSizeIterator<Item = Option<(String, String)>>,
+) -> Result<Merges, TokenizerError> {
+    let mut merges = HashMap::with_capacity(pairs.len());
+    for (rank, pair) in pairs.enumerate() {
+        let (left, right) = pair.ok_or(TokenizerError::Malformed { part: PART, field: "merges" })?;
+        let tokens = (vocabulary.get(&left), vocabulary.get(&right), vocabulary.get(&format!("{left}{right}")));
+        let (Some(&first), Some(&second), Some(&merged)) = tokens else {
+            return Err(TokenizerError::BadMerge { left, right });
+        };
+        merges.entry((first, second)).or_insert((rank as u32, merged));
+    }
+    Ok(Merges::Listed(merges))
+}
+
+fn index(tokens: &[String]) -> HashMap<String, u32> {
+    tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect()
+}
+
+fn byte_tokens(vocabulary: &HashMap<String, u32>) -> Option<Box<[u32; 256]>> {
+    let tokens: Option<Vec<u32>> = (0..256).map(|byte| vocabulary.get(&format!("<0x{byte:02X}>")).copied()).collect();
+    tokens?.try_into().ok().map(Box::new)
+}

@@ -1,0 +1,279 @@
+//! Tokenizers as `tokenizer.json` describes them.
+//!
+//! ```text
+//!  text ─▶ added tokens cut out ─▶ normalizers ─▶ splitters ─▶ BPE or WordPiece ─▶ special tokens around ─▶ ids
+//!  ids ─▶ texts of the tokens ─▶ decoders ─▶ text
+//! ```
+//!
+//! The parts are those of Hugging Face's library, under its names; a part that is not known is an error when the file is
+//! read, never a wrong token later.
+
+mod added;
+mod bpe;
+mod bytes;
+mod decode;
+mod gguf;
+mod json;
+mod normalize;
+mod pattern;
+mod post;
+mod split;
+mod wordpiece;
+
+pub use decode::DecodeStream;
+
+use crate::{Error, Result};
+use added::{Added, Finder, Piece};
+use bpe::Bpe;
+use decode::Decoder;
+use normalize::Normalizer;
+use pattern::{Class, Pattern};
+use post::Frame;
+use serde_json::Value;
+use split::Splitter;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use wordpiece::WordPiece;
+
+/// Why a tokenizer could not be read or used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// A member is missing or of the wrong kind.
+    #[error("{part}: '{field}' is missing or of the wrong kind")]
+    Malformed {
+        /// The part of the file.
+        part: &'static str,
+        /// The member.
+        field: &'static str,
+    },
+    /// A part that there is no code for.
+    #[error("{part}: '{kind}' is not supported")]
+    Unsupported {
+        /// The part of the file.
+        part: &'static str,
+        /// Its kind.
+        kind: String,
+    },
+    /// A merge of or to what is no token.
+    #[error("model: the merge of '{left}' and '{right}' is not in the vocabulary")]
+    BadMerge {
+        /// The left one.
+        left: String,
+        /// The right one.
+        right: String,
+    },
+    /// A regular expression that cannot be read, or gave up on a text.
+    #[error("the pattern '{pattern}': {message}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// An id without a token.
+    #[error("there is no token {id}")]
+    NoToken {
+        /// The id.
+        id: u32,
+    },
+}
+
+#[derive(Debug, Clone)]
+enum Model {
+    Bpe(Bpe),
+    WordPiece(WordPiece),
+}
+
+impl Model {
+    fn encode(&self, word: &str, out: &mut Vec<u32>) {
+        match self {
+            Model::Bpe(bpe) => bpe.encode(word, out),
+            Model::WordPiece(pieces) => pieces.encode(word, out),
+        }
+    }
+
+    fn vocabulary(&self) -> &HashMap<String, u32> {
+        match self {
+            Model::Bpe(bpe) => bpe.vocabulary(),
+            Model::WordPiece(pieces) => pieces.vocabulary(),
+        }
+    }
+}
+
+/// Text to tokens and back.
+///
+/// ```
+/// use kiln_llm::Tokenizer;
+/// let tokenizer = Tokenizer::read(concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories260K"))?;
+/// let ids = tokenizer.encode("Once upon a time", true)?;
+/// assert_eq!(ids, [1, 403, 407, 261, 378]);
+/// assert_eq!(tokenizer.decode(&ids, true)?, "Once upon a time");
+/// # Ok::<(), kiln_llm::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    normalizers: Vec<Normalizer>,
+    splitters: Vec<Splitter>,
+    model: Model,
+    frame: Frame,
+    decoders: Vec<Decoder>,
+    /// Those found in the text as it is.
+    raw: Finder,
+    /// Those found in normalized text.
+    normalized: Finder,
+    texts: HashMap<u32, String>,
+    ids: HashMap<String, u32>,
+    special: HashSet<u32>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of a folder.
+    pub fn read(folder: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = folder.as_ref().join("tokenizer.json");
+        let text = std::fs::read(&path).map_err(|e| Error::io(&path, &e))?;
+        Tokenizer::parse(&text).map_err(|error| match error {
+            Error::Json { message, .. } => Error::Json { path: path.clone(), message },
+            other => other,
+        })
+    }
+
+    /// Parses the text of a `tokenizer.json`.
+    pub fn parse(text: &[u8]) -> Result<Tokenizer> {
+        let json = |e: serde_json::Error| Error::Json { path: "tokenizer.json".into(), message: e.to_string() };
+        let file: Value = serde_json::from_slice(text).map_err(json)?;
+        let model = file.get("model").unwrap_or(&Value::Null);
+        // Older files do not name the model's type.
+        let kind = model.get("type").and_then(Value::as_str);
+        let model = match kind.unwrap_or(if model.get("merges").is_some() { "BPE" } else { "WordPiece" }) {
+            "BPE" => Model::Bpe(Bpe::parse(model)?),
+            "WordPiece" => Model::WordPiece(WordPiece::parse(model)?),
+            other => return Err(TokenizerError::Unsupported { part: "model", kind: other.into() }.into()),
+        };
+        let tokenizer = Tokenizer::assemble(
+            model,
+            Normalizer::parse(file.get("normalizer"))?,
+            Splitter::parse(file.get("pre_tokenizer"))?,
+            Frame::parse(file.get("post_processor"))?,
+            Decoder::parse(file.get("decoder"))?,
+            Added::parse(file.get("added_tokens"))?,
+        );
+        Ok(tokenizer?)
+    }
+
+    fn assemble(
+        model: Model,
+        normalizers: Vec<Normalizer>,
+        splitters: Vec<Splitter>,
+        frame: Frame,
+        decoders: Vec<Decoder>,
+        added: Vec<Added>,
+    ) -> Result<Tokenizer, TokenizerError> {
+        let mut ids = model.vocabulary().clone();
+        let mut texts: HashMap<u32, String> = ids.iter().map(|(text, &id)| (id, text.clone())).collect();
+        let mut special = HashSet::new();
+        let (mut raw, mut normalized) = (Vec::new(), Vec::new());
+        for token in added {
+            ids.insert(token.content.clone(), token.id);
+            texts.insert(token.id, token.content.clone());
+            if token.special {
+                special.insert(token.id);
+            }
+            if token.normalized {
+                normalized.push((normalize(&normalizers, &token.content)?, token));
+            } else {
+                raw.push((token.content.clone(), token));
+            }
+        }
+        let (raw, normalized) = (Finder::new(raw), Finder::new(normalized));
+        Ok(Tokenizer { normalizers, splitters, model, frame, decoders, raw, normalized, texts, ids, special })
+    }
+
+    /// The tokens of a text; with `special`, those that begin and end a text around them.
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let mut out = if special { self.frame.before.clone() } else { Vec::new() };
+        let mut first = true;
+        for piece in self.raw.split(text) {
+            match piece {
+                Piece::Token(id) => out.push(id),
+                Piece::Text(text) => {
+                    let text = normalize(&self.normalizers, text)?;
+                    for piece in self.normalized.split(&text) {
+                        match piece {
+                            Piece::Token(id) => out.push(id),
+                            Piece::Text(text) => self.encode_words(text, first, &mut out)?,
+                        }
+                        first = false;
+                    }
+                }
+            }
+            first = false;
+        }
+        if special {
+            out.extend(&self.frame.after);
+        }
+        Ok(out)
+    }
+
+    fn encode_words(&self, text: &str, first: bool, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+        let mut words = vec![text.to_owned()];
+        for splitter in &self.splitters {
+            let mut split = Vec::with_capacity(words.len());
+            for (i, word) in words.iter().enumerate() {
+                splitter.apply(word, first && i == 0, &mut split)?;
+            }
+            words = split;
+        }
+        words.iter().for_each(|word| self.model.encode(word, out));
+        Ok(())
+    }
+
+    /// The text of tokens; without those that are no text if `skip_special`.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        let mut tokens = Vec::with_capacity(ids.len());
+        for id in ids.iter().filter(|id| !(skip_special && self.special.contains(id))) {
+            tokens.push(self.texts.get(id).ok_or(TokenizerError::NoToken { id: *id })?.clone());
+        }
+        if self.decoders.is_empty() {
+            return Ok(tokens.join(" "));
+        }
+        for decoder in &self.decoders {
+            tokens = decoder.apply(tokens)?;
+        }
+        Ok(tokens.concat())
+    }
+
+    /// Text of tokens that come one by one.
+    pub fn stream(&self, skip_special: bool) -> DecodeStream<'_> {
+        DecodeStream::new(self, skip_special)
+    }
+
+    /// The id of a token.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.ids.get(token).copied()
+    }
+
+    /// The token of an id, as the vocabulary writes it.
+    pub fn token(&self, id: u32) -> Option<&str> {
+        self.texts.get(&id).map(String::as_str)
+    }
+
+    /// Whether a token is no text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special.contains(&id)
+    }
+
+    /// How many tokens there are.
+    pub fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+}
+
+fn normalize(normalizers: &[Normalizer], text: &str) -> Result<String, TokenizerError> {
+    normalizers.iter().try_fold(text.to_owned(), |text, normalizer| normalizer.apply(&text))
+}

@@ -1,0 +1,292 @@
+//! GGUF files written here are read back; files that lie are errors.
+
+use kiln::{DType, Device};
+use kiln_llm::gguf::{BlockType, Metadata};
+use kiln_llm::{
+    ChatTemplate, Checkpoint, Generator, GeneratorOptions, Gguf, Llama, LlamaConfig, Message, Request, Tokenizer,
+};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const STORIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories260K");
+
+/// Writes a file.
+#[derive(Default)]
+struct Writer {
+    keys: Vec<u8>,
+    key_count: u64,
+    tensors: Vec<u8>,
+    tensor_count: u64,
+    elements: Vec<u8>,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+impl Writer {
+    fn key(&mut self, key: &str, kind: u32, value: &[u8]) {
+        self.keys.extend(text(key));
+        self.keys.extend(kind.to_le_bytes());
+        self.keys.extend(value);
+        self.key_count += 1;
+    }
+
+    fn number(&mut self, key: &str, value: u32) {
+        self.key(key, 4, &value.to_le_bytes());
+    }
+
+    fn list<'a>(&mut self, key: &str, kind: u32, items: impl ExactSizeIterator<Item = Vec<u8>> + 'a) {
+        let mut value = kind.to_le_bytes().to_vec();
+        value.extend((items.len() as u64).to_le_bytes());
+        items.for_each(|item| value.extend(item));
+        self.key(key, 9, &value);
+    }
+
+    /// `shape` has the innermost axis first.
+    fn tensor(&mut self, name: &str, shape: &[u64], block: BlockType, bytes: &[u8]) {
+        self.tensors.extend(text(name));
+        self.tensors.extend((shape.len() as u32).to_le_bytes());
+        shape.iter().for_each(|size| self.tensors.extend(size.to_le_bytes()));
+        self.tensors.extend(block.code().to_le_bytes());
+        self.tensors.extend((self.elements.len() as u64).to_le_bytes());
+        self.elements.extend(bytes);
+        self.elements.resize(self.elements.len().next_multiple_of(32), 0);
+        self.tensor_count += 1;
+    }
+
+    fn finish(&self) -> Vec<u8> {
+        let mut file = b"GGUF".to_vec();
+        file.extend(3u32.to_le_bytes());
+        file.extend(self.tensor_count.to_le_bytes());
+        file.extend(self.key_count.to_le_bytes());
+        file.extend(&self.keys);
+        file.extend(&self.tensors);
+        file.resize(file.len().next_multiple_of(32), 0);
+        file.extend(&self.elements);
+        file
+    }
+}
+
+/// stories260K as llama.cpp would convert it, its elements in f32.
+fn stories() -> Vec<u8> {
+    let config = LlamaConfig::read(STORIES).unwrap();
+    let checkpoint = Checkpoint::open(STORIES, Device::Cpu).unwrap();
+    let mut file = Writer::default();
+    file.key("general.architecture", 8, &text("llama"));
+    for (name, value) in [
+        ("embedding_length", config.hidden_size),
+        ("block_count", config.num_hidden_layers),
+        ("feed_forward_length", config.intermediate_size),
+        ("attention.head_count", config.num_attention_heads),
+        ("attention.head_count_kv", config.num_key_value_heads),
+        ("context_length", config.max_position_embeddings),
+    ] {
+        file.number(&format!("llama.{name}"), value as u32);
+    }
+    file.key("llama.attention.layer_norm_rms_epsilon", 6, &1e-5f32.to_le_bytes());
+    file.key("tokenizer.ggml.model", 8, &text("llama"));
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(Path::new(STORIES).join("tokenizer.json")).unwrap()).unwrap();
+    let mut tokens = vec![String::new(); config.vocab_size];
+    for (token, id) in json["model"]["vocab"].as_object().unwrap() {
+        tokens[id.as_u64().unwrap() as usize] = token.clone();
+    }
+    file.list("tokenizer.ggml.tokens", 8, tokens.iter().map(|token| text(token)));
+    // SentencePiece numbers its tokens by score.
+    file.list("tokenizer.ggml.scores", 6, (0..tokens.len()).map(|id| (-(id as f32)).to_le_bytes().to_vec()));
+    file.list(
+        "tokenizer.ggml.token_type",
+        5,
+        (0..tokens.len()).map(|id| {
+            let kind: i32 = match id {
+                0 => 2,
+                1 | 2 => 3,
+                3..259 => 6,
+                _ => 1,
+            };
+            kind.to_le_bytes().to_vec()
+        }),
+    );
+    for (name, id) in [("bos", 1), ("eos", 2), ("unknown", 0)] {
+        file.number(&format!("tokenizer.ggml.{name}_token_id"), id);
+    }
+    for (name, tensor) in &checkpoint.tensors {
+        let heads = if name.contains("q_proj") {
+            config.num_attention_heads
+        } else if name.contains("k_proj") {
+            config.num_key_value_heads
+        } else {
+            0
+        };
+        let shape = tensor.shape().to_vec();
+        let stored = match heads {
+            0 => tensor.clone(),
+            heads => tensor.reshape([heads, 2, config.head_dim / 2, shape[1]]).unwrap().transpose(1, 2).unwrap(),
+        };
+        let bytes: Vec<u8> = stored.to_vec::<f32>().unwrap().iter().flat_map(|x| x.to_le_bytes()).collect();
+        let sizes: Vec<u64> = shape.iter().rev().map(|&n| n as u64).collect();
+        file.tensor(&stored_name(name), &sizes, BlockType::F32, &bytes);
+    }
+    file.finish()
+}
+
+fn stored_name(name: &str) -> String {
+    let pairs = [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("model.layers", "blk"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ];
+    pairs.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
+}
+
+#[test]
+fn a_llama_of_a_file_is_the_llama_of_the_folder() {
+    let file = Gguf::from_bytes(stories()).unwrap();
+    let config = file.llama_config().unwrap();
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let prompt = tokenizer.encode("Once upon a time", true).unwrap();
+    assert_eq!(prompt, [1, 403, 407, 261, 378]);
+    let checkpoint = file.llama_checkpoint(&config, DType::F32, Device::Cpu).unwrap();
+    let model = Llama::load(&config, &checkpoint, DType::F32).unwrap();
+    let options = GeneratorOptions { context: 32, ..GeneratorOptions::default() };
+    let mut generator = Generator::new(model, options).unwrap();
+    let ids = generator.generate(&prompt, &Request { max_tokens: 12, ..Request::default() }).unwrap().ids;
+    let expected = std::fs::read(Path::new(STORIES).join("expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
+    assert_eq!(ids, serde_json::from_value::<Vec<u32>>(expected[0]["greedy_ids"].clone()).unwrap()[5..17]);
+}
+
+/// Blocks and elements that gguf's own Python package gives for them.
+#[test]
+fn blocks_are_dequantised_as_the_reference_does() {
+    let reference: Value = serde_json::from_str(include_str!("reference/blocks.json")).unwrap();
+    let mut seen = 0;
+    for case in reference.as_array().unwrap() {
+        let code = case["type"].as_u64().unwrap() as u32;
+        let block = BlockType::from_code(code).unwrap();
+        let hex = case["bytes"].as_str().unwrap();
+        let bytes: Vec<u8> =
+            (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
+        let mut elements = Vec::new();
+        block.dequantise(&bytes, &mut elements);
+        let expected: Vec<f32> =
+            case["elements"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
+        assert_eq!(elements, expected, "{block:?}");
+        seen += 1;
+    }
+    assert_eq!(seen, 6);
+}
+
+#[test]
+fn files_that_lie_are_errors() {
+    let message = |file: Vec<u8>| Gguf::from_bytes(file).unwrap_err().to_string();
+    assert_eq!(message(b"GGML".to_vec()), "bytes: it does not begin with 'GGUF'");
+    assert_eq!(message(b"GG".to_vec()), "bytes: the magic at byte 0 goes beyond the end of the file");
+    let mut huge = Writer::default().finish();
+    huge[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert_eq!(message(huge), "bytes: the tensors at byte 8 goes beyond the end of the file");
+    let with = |shape: &[u64], block, bytes: usize| {
+        let mut file = Writer::default();
+        file.tensor("x", shape, block, &vec![0; bytes]);
+        file.finish()
+    };
+    let short = message(with(&[1 << 20], BlockType::F32, 64));
+    assert_eq!(short, "bytes: tensor 'x': its elements go beyond the end of the file");
+    assert_eq!(message(with(&[1 << 40, 1 << 40], BlockType::F32, 64)), "bytes: tensor 'x': it is too large");
+    let ragged = message(with(&[33], BlockType::Q8_0, 64));
+    assert_eq!(ragged, "bytes: tensor 'x': its rows are not made of whole blocks");
+    let mut twice = Writer::default();
+    twice.number("a", 1);
+    twice.number("a", 2);
+    assert_eq!(message(twice.finish()), "bytes: 'a' is there twice");
+    let mut odd = Writer::default();
+    odd.number("general.alignment", 24);
+    assert_eq!(message(odd.finish()), "bytes: general.alignment: no power of two up to 2²⁰");
+}
+
+/// Whatever is done to a file, it is read or refused, and what is read lies within it.
+#[test]
+fn mutations_are_read_or_refused() {
+    let mut file = Writer::default();
+    file.key("general.architecture", 8, &text("llama"));
+    file.number("llama.block_count", 2);
+    file.list("tokenizer.ggml.tokens", 8, ["a", "b", "ab"].into_iter().map(text));
+    file.key("tokenizer.ggml.model", 8, &text("llama"));
+    file.list("tokenizer.ggml.scores", 6, [0f32, -1.0, -2.0].into_iter().map(|x| x.to_le_bytes().to_vec()));
+    file.tensor("token_embd.weight", &[32, 3], BlockType::Q8_0, &[1; 34 * 3]);
+    file.tensor("x", &[4, 2], BlockType::F16, &[2; 16]);
+    let file = file.finish();
+    assert_eq!(Gguf::from_bytes(file.clone()).unwrap().get("llama.block_count"), Some(&Metadata::Unsigned(2)));
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let mut mutant = file.clone();
+        for _ in 0..=random(3) {
+            let at = random(mutant.len());
+            match random(4) {
+                0 => mutant[at] = random(256) as u8,
+                1 => mutant[at] ^= 1 << random(8),
+                2 => mutant.truncate(at.max(1)),
+                _ => {
+                    let wide = [0, 1, u64::MAX, 1 << 63, 1 << 32, mutant.len() as u64][random(6)].to_le_bytes();
+                    let end = (at + 8).min(mutant.len());
+                    mutant[at..end].copy_from_slice(&wide[..end - at]);
+                }
+            }
+        }
+        let length = mutant.len();
+        match Gguf::from_bytes(mutant) {
+            Ok(file) => {
+                read += 1;
+                for tensor in file.tensors().values() {
+                    assert!(tensor.range.end <= length);
+                    assert_eq!(file.elements(tensor).len(), tensor.elements());
+                }
+                // These may be refused too, but not with a panic.
+                let _ = Tokenizer::from_gguf(&file).map(|tokenizer| tokenizer.encode("ab ba", true));
+                if let Ok(config) = file.llama_config() {
+                    let _ = file.llama_checkpoint(&config, DType::F32, Device::Cpu);
+                }
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(read > 100 && refused > 1000, "{read} read, {refused} refused");
+}
+
+/// `KILN_SMOLLM2` names the GGUF file of SmolLM2-135M-Instruct.
+#[test]
+#[ignore = "needs the GGUF file of SmolLM2-135M-Instruct, named by KILN_SMOLLM2"]
+fn smollm2_knows_the_capital_of_france() {
+    let path = PathBuf::from(std::env::var_os("KILN_SMOLLM2").expect("KILN_SMOLLM2 names a file"));
+    let file = Gguf::open(path).unwrap();
+    let config = file.llama_config().unwrap();
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let template = ChatTemplate::from_gguf(&file).unwrap().unwrap();
+    let question = [Message::new("user", "What is the capital of France?")];
+    let prompt = tokenizer.encode(&template.render(&question, true).unwrap(), false).unwrap();
+    let checkpoint = file.llama_checkpoint(&config, DType::F32, Device::Cpu).unwrap();
+    let model = Llama::load(&config, &checkpoint, DType::F32).unwrap();
+    let options = GeneratorOptions { context: 128, ..GeneratorOptions::default() };
+    let mut generator = Generator::new(model, options).unwrap();
+    let request = Request { max_tokens: 24, stop_tokens: config.eos_token_ids.clone(), ..Request::default() };
+    let answer = generator.generate(&prompt, &request).unwrap();
+    let text = tokenizer.decode(&answer.ids, true).unwrap();
+    assert!(text.contains("Paris"), "{text}");
+}
