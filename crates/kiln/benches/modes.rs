@@ -267,7 +267,8 @@ fn main() -> Result<()> {
     disk::set_store(None);
     let asked: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let wanted = |name: &str| asked.is_empty() || asked.iter().any(|a| a == name);
-    let all: [(&str, fn() -> Result<()>); 4] =
+    type Bench = fn() -> Result<()>;
+    let all: [(&str, Bench); 4] =
         [("products", products), ("transformer", transformers), ("tune", tuning), ("replay", replays)];
     all.iter().filter(|(name, _)| wanted(name)).try_for_each(|(_, bench)| bench())
 }

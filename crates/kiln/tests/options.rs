@@ -225,7 +225,7 @@ fn warm_up_makes_programs_without_running() {
     let inner = counter.clone();
     let fast = compile(move |x: &Tensor| {
         inner.add_assign(1.0)?;
-        x.mul(&inner.get())
+        x.mul(inner.get())
     });
     fast.warm_up(&[random(1, &[2]), random(1, &[5]), random(1, &[9])]).unwrap();
     assert_eq!(counter.get().item::<f32>().unwrap(), 0.0, "nothing ran");

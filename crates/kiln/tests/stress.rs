@@ -10,7 +10,7 @@ fn random(seed: u64, shape: [usize; 2]) -> Tensor {
 
 /// Products, a branch on data, a setting and a held weight: everything that guards and trees are for.
 fn function(weight: &Tensor, bias: &Var, flip: &Setting, x: &Tensor) -> Result<Tensor> {
-    let y = x.matmul(weight)?.add(&bias.get())?.tanh()?;
+    let y = x.matmul(weight)?.add(bias.get())?.tanh()?;
     let y = if y.sum(..)?.gt(0.0)?.item::<bool>()? { y.mul(2.0)? } else { y.sub(1.0)?.exp()? };
     let y = if flip.get() == 1 { y.neg()? } else { y };
     y.softmax(-1)
@@ -95,13 +95,13 @@ fn variables_are_never_half_updated() {
             scope.spawn(|| {
                 while Instant::now() < end {
                     // A snapshot is one state: every element has moved by the same whole number.
-                    let moved = a.get().sub(&b.get()).unwrap();
-                    let spread = moved.amax(..).unwrap().sub(&moved.amin(..).unwrap()).unwrap();
+                    let moved = a.get().sub(b.get()).unwrap();
+                    let spread = moved.amax(..).unwrap().sub(moved.amin(..).unwrap()).unwrap();
                     assert!(spread.item::<f32>().unwrap() < 1e-2);
                 }
             });
         }
     });
-    let moved = a.get().sub(&b.get()).unwrap().mean(..).unwrap().item::<f32>().unwrap();
+    let moved = a.get().sub(b.get()).unwrap().mean(..).unwrap().item::<f32>().unwrap();
     assert!((moved - turns.load(Ordering::Relaxed) as f32).abs() < 0.5, "an update was lost");
 }

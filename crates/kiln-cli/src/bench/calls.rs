@@ -151,7 +151,7 @@ pub fn run(arguments: &Arguments, mut peer: Option<TorchPeer>) -> Outcome {
         }
         if all("300 variables") {
             let weights = (0..300).map(|_| Ok(Var::new(&draw()?))).collect::<Result<Vec<Var>>>()?;
-            let f = |x: &Tensor| weights.iter().try_fold(x.clone(), |sum, w| sum.add(&w.get()));
+            let f = |x: &Tensor| weights.iter().try_fold(x.clone(), |sum, w| sum.add(w.get()));
             add(measure("300 variables", mode, f, &[draw()?], peer.as_mut(), arguments))?;
         }
         if all("sizes that change") {

@@ -70,8 +70,8 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
     let dot_rows = if weight == Weight::F32 { DOT_ROWS } else { SHORT_DOT_ROWS } * more;
     let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } * more;
     let least_k = match gemm.m {
-        ..=FEW_ROWS => DOT_K,
-        ..=SOME_ROWS => DOT_K_SOME,
+        m if m <= FEW_ROWS => DOT_K,
+        m if m <= SOME_ROWS => DOT_K_SOME,
         _ => DOT_K_MANY,
     };
     if b.row_stride == 1 && gemm.k >= least_k && gemm.m <= dot_rows {

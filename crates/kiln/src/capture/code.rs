@@ -1,11 +1,11 @@
 //! The code of a segment, and what is done with it when it first runs.
 
 use super::options::Options;
-use super::segment::{From, at_sizes, symbol_sizes};
+use super::segment::{From, Sizes, at_sizes, symbol_sizes};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
 use crate::{Error, Result, Tensor};
-use kiln_ir::{Graph, Source, Symbol};
+use kiln_ir::{Graph, Source};
 use kiln_runtime::Program;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -33,9 +33,6 @@ pub(super) struct Ready {
     /// Whether launches are resolved once and outputs recycled.
     replay: bool,
 }
-
-/// Values of the size symbols of a graph.
-type Sizes = Vec<(Symbol, i64)>;
 
 /// Sizes that a program is tuned for; others run as the first was made.
 const SIZES_TUNED: usize = 32;

@@ -138,9 +138,12 @@ pub(super) fn is_same_graph(a: &Graph, b: &Graph) -> bool {
         && a.outputs().iter().zip(b.outputs()).all(output)
 }
 
+/// Values of the size symbols of a graph.
+pub(super) type Sizes = Vec<(Symbol, i64)>;
+
 /// What the size symbols of a graph are for these inputs.
-pub(super) fn symbol_sizes(graph: &Graph, inputs: &[&Tensor]) -> Vec<(Symbol, i64)> {
-    let mut sizes: Vec<(Symbol, i64)> = Vec::new();
+pub(super) fn symbol_sizes(graph: &Graph, inputs: &[&Tensor]) -> Sizes {
+    let mut sizes: Sizes = Vec::new();
     for (&id, tensor) in graph.inputs().iter().zip(inputs) {
         for (dim, &size) in graph.ty(id).shape.iter().zip(tensor.shape()) {
             if let Some(symbol) = dim.as_symbol()
@@ -172,7 +175,7 @@ pub(super) struct Segment {
     pub(super) draft: Draft,
     pub(super) code: Code,
     /// How gradients go through it, by the sizes of its symbols.
-    rules: Mutex<Vec<(Vec<(Symbol, i64)>, Arc<Rule>)>>,
+    rules: Mutex<Vec<(Sizes, Arc<Rule>)>>,
 }
 
 impl Segment {
