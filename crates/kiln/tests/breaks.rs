@@ -173,7 +173,7 @@ fn variables_and_breaks() {
         if state.get().sum(..)?.gt(5.0)?.item::<bool>()? {
             state.fill(0.0)?;
         }
-        before.add(&state.get())
+        before.add(state.get())
     }
     let (a, b) = (Var::new(&t(&[0., 0.])), Var::new(&t(&[0., 0.])));
     let inner = a.clone();

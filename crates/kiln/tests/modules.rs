@@ -526,7 +526,8 @@ fn functions_of_all_kinds_are_compiled() -> Result<()> {
     assert_eq!(wrapped.call(&x)?.to_vec::<f32>()?, [2.; 2]);
     let several = kiln::compile(|(x, y, n): &(Tensor, Tensor, f64)| Ok((x.mul(*n)?, y.clone())));
     assert_eq!(several.call(&(x.clone(), x.clone(), 3.0))?.0.to_vec::<f32>()?, [3.; 2]);
-    let boxed: Box<dyn Fn(&Tensor) -> Result<Tensor>> = Box::new(doubled);
+    type Boxed = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
+    let boxed: Boxed = Box::new(doubled);
     assert_eq!(kiln::compile(boxed).call(&x)?.to_vec::<f32>()?, [2.; 2]);
     let again = kiln::compile(kiln::grad(|x: &Tensor| x.square()?.sum(..)));
     assert_eq!(again.call(&x)?.to_vec::<f32>()?, [2.; 2]);
