@@ -410,6 +410,16 @@ fn input(ty: &kiln::ir::TensorType, seed: u64, value: &dyn Fn(&kiln::ir::Dim) ->
     Tensor::from_bytes(&literal.bytes, shape, ty.dtype, Device::Cpu).ok()
 }
 
+/// The bytes of a tensor, without the half byte behind an odd number of halves, which nobody writes.
+fn bits(tensor: &Tensor) -> kiln::Result<Vec<u8>> {
+    let mut bytes = tensor.to_bytes()?;
+    let odd = tensor.dtype() == DType::I4 && tensor.shape().iter().product::<usize>() % 2 == 1;
+    if let Some(last) = bytes.last_mut().filter(|_| odd) {
+        *last &= 15;
+    }
+    Ok(bytes)
+}
+
 #[test]
 fn random_graphs_come_back_from_disk_as_they_were() {
     let folder = Folder::new();
@@ -426,7 +436,7 @@ fn random_graphs_come_back_from_disk_as_they_were() {
         let run = || {
             let compiled = CompiledGraph::new(&graph, &[], &CompileOptions::default())?;
             let outputs = compiled.run(&inputs)?;
-            outputs.iter().map(|t| t.to_bytes()).collect::<kiln::Result<Vec<Vec<u8>>>>()
+            outputs.iter().map(bits).collect::<kiln::Result<Vec<Vec<u8>>>>()
         };
         let before = disk::stats();
         let cold = run().map_err(|e| e.to_string());
