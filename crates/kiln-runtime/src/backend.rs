@@ -19,7 +19,7 @@ pub trait Backend: Send + Sync {
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error>;
 
     /// A layout in which `kernel` reads `buffer` faster than as it lies, for buffers that many launches read and that seldom
-    /// change; `None` where there is none or it would not pay.
+    /// change; `None` where there is none.
     fn packing(&self, kernel: &Kernel, buffer: usize) -> Option<Packing> {
         let _ = (kernel, buffer);
         None

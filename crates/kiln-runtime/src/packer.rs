@@ -81,9 +81,9 @@ impl Packer {
 }
 
 impl Program {
-    /// Lets every launch that can read a frozen input packed. The program that comes out has [`Packer::kept`] of the inputs
+    /// Lets every launch read frozen inputs packed where that pays, or, with `always`, wherever it can. The program that comes out has [`Packer::kept`] of the inputs
     /// that it had, and then the packed ones. An input that the program updates or whose sizes are symbolic is left as it is.
-    pub fn pack(mut self, frozen: &[bool]) -> Result<(Program, Packer), Error> {
+    pub fn pack(mut self, frozen: &[bool], always: bool) -> Result<(Program, Packer), Error> {
         let count = self.inputs.len();
         let can = |input: usize| {
             let fixed = self.inputs[input].ty().fixed_shape().is_some() && self.inputs[input].layout_is_fixed();
@@ -93,7 +93,7 @@ impl Program {
         let mut packs: Vec<Pack> = Vec::new();
         let mut codes: HashMap<String, Arc<dyn Executable>> = HashMap::new();
         for at in 0..self.steps.len() {
-            self.pack_step(at, &can, &mut packs, &mut codes)?;
+            self.pack_step(at, (&can, always), &mut packs, &mut codes)?;
         }
         let used = |input: usize| {
             let buffer = self.schedule.buffers.iter().position(|decl| decl.role == Role::Input(input));
@@ -113,7 +113,7 @@ impl Program {
     fn pack_step(
         &mut self,
         at: usize,
-        can: &[bool],
+        (can, always): (&[bool], bool),
         packs: &mut Vec<Pack>,
         codes: &mut HashMap<String, Arc<dyn Executable>>,
     ) -> Result<(), Error> {
@@ -127,7 +127,7 @@ impl Program {
             if !can.get(input).copied().unwrap_or(false) || argument.access != Access::Read || !once {
                 continue;
             }
-            let Some(packing) = self.backend.packing(&kernel, number) else { continue };
+            let Some(packing) = self.backend.packing(&kernel, number).filter(|p| p.pays || always) else { continue };
             let same = |pack: &Pack| pack.input == input && pack.packing.key == packing.key;
             let pack = match packs.iter().position(same) {
                 Some(pack) => pack,

@@ -53,4 +53,6 @@ pub struct Packing {
     pub key: String,
     /// Size of the packed memory.
     pub bytes: usize,
+    /// Whether the backend expects it to be faster by more than the memory is worth.
+    pub pays: bool,
 }

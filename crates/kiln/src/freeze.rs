@@ -27,18 +27,36 @@ pub struct FreezeOptions {
     pub compile: CompileOptions,
     /// Make one product of those that share their left operand.
     pub merge: bool,
-    /// Let the backend pack weights.
-    pub pack: bool,
+    /// Which weights the backend packs.
+    pub pack: PackWeights,
     /// How much larger than the weights a value made of them may be; see [`SplitOptions::growth`].
     pub growth: usize,
     /// Let outputs take the memory of earlier ones that nobody holds any more; see [`Program::replay`].
     pub recycle: bool,
 }
 
+/// Which weights a backend packs into a layout of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PackWeights {
+    /// None.
+    Never,
+    /// Those whose products it expects to be faster by more than the memory is worth.
+    #[default]
+    WherePays,
+    /// All it has a layout for.
+    Always,
+}
+
 impl Default for FreezeOptions {
     fn default() -> FreezeOptions {
         let growth = SplitOptions::default().growth;
-        FreezeOptions { compile: CompileOptions::default(), merge: true, pack: true, growth, recycle: false }
+        FreezeOptions {
+            compile: CompileOptions::default(),
+            merge: true,
+            pack: PackWeights::default(),
+            growth,
+            recycle: false,
+        }
     }
 }
 
@@ -189,8 +207,9 @@ impl FrozenGraph {
             MainInput::Given(input) => frozen.get(input) == Some(&true),
             MainInput::Prepared(_) => true,
         };
-        let can_pack: Vec<bool> = split.main_inputs.iter().map(|from| options.pack && is_frozen(from)).collect();
-        let (main, packer) = main.pack(&can_pack).map_err(failed)?;
+        let can_pack: Vec<bool> =
+            split.main_inputs.iter().map(|from| options.pack != PackWeights::Never && is_frozen(from)).collect();
+        let (main, packer) = main.pack(&can_pack, options.pack == PackWeights::Always).map_err(failed)?;
         let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
             MainInput::Given(input) => Argument::Given(input),
             MainInput::Prepared(value) => Argument::Prepared(value),

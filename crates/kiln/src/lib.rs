@@ -68,7 +68,7 @@ pub use dim::Dim;
 pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
 pub use error::{Error, Result, Value};
-pub use freeze::{FreezeOptions, FrozenGraph, FrozenMemory};
+pub use freeze::{FreezeOptions, FrozenGraph, FrozenMemory, PackWeights};
 pub use index::{Ellipsis, Index, Indices, step};
 /// Makes a struct or an enum of bundles a [`trait@Bundle`].
 ///

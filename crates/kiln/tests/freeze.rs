@@ -3,7 +3,7 @@
 use kiln::opinions::{self, LayoutChoice, Question};
 use kiln::runtime::Program;
 use kiln::runtime::event::{self, Category};
-use kiln::{CompiledGraph, DType, Device, FreezeOptions, FrozenGraph, Tensor};
+use kiln::{CompiledGraph, DType, Device, FreezeOptions, FrozenGraph, PackWeights, Tensor};
 use kiln_ir::{Graph, HostTensor, generate, shrink};
 use kiln_kernels::kernel::KernelBody;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +30,11 @@ const BLOCK: &str = "graph(%0: f32[b, 64], %1: f32[96, 64], %2: f32[40, 64], %3:
 }";
 
 const FROZEN: [bool; 8] = [false, true, true, true, true, true, true, true];
+
+/// Packing everything, whether it pays on this machine or not.
+fn packed() -> FreezeOptions {
+    FreezeOptions { pack: PackWeights::Always, ..Default::default() }
+}
 
 fn block() -> Graph {
     Graph::parse(BLOCK).unwrap()
@@ -75,7 +80,7 @@ fn run(frozen: &FrozenGraph, inputs: &[Tensor], versions: &[u64]) -> Vec<Tensor>
 fn a_block_gives_what_it_gives_unfrozen() {
     let graph = block();
     let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
-    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &packed()).unwrap();
     let memory = frozen.memory();
     assert_eq!(memory.merged, 1, "q and k are one product");
     assert!(memory.packed_bytes >= (136 * 64 + 48 * 64) * 4 + 136 * 64 * 2, "{memory:?}");
@@ -95,21 +100,23 @@ fn every_part_can_be_left_out() {
     let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
     let inputs = tensors(&graph, 20, 3);
     let want = plain.run(&inputs).unwrap();
-    for (merge, pack, growth) in [(false, true, 4), (true, false, 4), (true, true, 1), (false, false, 1)] {
+    use PackWeights::{Always, Never, WherePays};
+    for (merge, pack, growth) in [(false, Always, 4), (true, Never, 4), (true, Always, 1), (false, WherePays, 1)] {
         let options = FreezeOptions { merge, pack, growth, ..Default::default() };
         let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &options).unwrap();
         assert!(close(&run(&frozen, &inputs, &[0; 7]), &want), "{options:?}");
         let memory = frozen.memory();
-        assert_eq!((memory.merged > 0, memory.packed_bytes > 0), (merge, pack), "{memory:?}");
+        assert_eq!(memory.merged > 0, merge, "{memory:?}");
         let packed = frozen.program().steps().iter().any(|step| !step.variant().is_default());
-        assert_eq!(packed, pack);
+        assert_eq!(packed, memory.packed_bytes > 0);
+        assert!(pack == WherePays || packed == (pack == Always), "{memory:?}");
     }
 }
 
 #[test]
 fn outputs_are_recycled_when_asked_for() {
     let graph = block();
-    let options = FreezeOptions { recycle: true, ..Default::default() };
+    let options = FreezeOptions { recycle: true, ..packed() };
     let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &options).unwrap();
     let inputs = tensors(&graph, 9, 1);
     let first = run(&frozen, &inputs, &[0; 7]);
@@ -126,7 +133,7 @@ fn outputs_are_recycled_when_asked_for() {
 fn a_changed_weight_is_packed_again_and_only_then() {
     let graph = block();
     let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
-    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &packed()).unwrap();
     let mut inputs = tensors(&graph, 9, 1);
     let mut versions = [0u64; 7];
     let before = run(&frozen, &inputs, &versions);
@@ -152,7 +159,7 @@ fn a_changed_weight_is_packed_again_and_only_then() {
 fn many_threads_pack_once_and_get_what_their_weights_give() {
     let graph = block();
     let plain = CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
-    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &packed()).unwrap();
     let sets: Vec<Vec<Tensor>> = (0..2).map(|seed| tensors(&graph, 7, seed)).collect();
     let want: Vec<Vec<Tensor>> = sets.iter().map(|inputs| plain.run(inputs).unwrap()).collect();
     let barrier = Barrier::new(8);
@@ -187,7 +194,7 @@ fn caches_are_updated_in_place_beside_frozen_weights() {
     let graph = Graph::parse(text).unwrap();
     let inputs = tensors(&graph, 4, 5);
     let want = kiln::run_eagerly(&graph, &inputs).unwrap();
-    let frozen = FrozenGraph::new(&graph, &[], &[false, true, true], &FreezeOptions::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &[false, true, true], &packed()).unwrap();
     assert_eq!(frozen.frozen(), [1, 2]);
     let cache = inputs[2].to_vec::<f32>().unwrap();
     assert!(close(&run(&frozen, &inputs, &[0, 0]), &want));
@@ -202,7 +209,7 @@ fn caches_are_updated_in_place_beside_frozen_weights() {
 #[test]
 fn wrong_calls_are_errors() {
     let graph = block();
-    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &packed()).unwrap();
     let inputs = tensors(&graph, 3, 0);
     let refs: Vec<&Tensor> = inputs.iter().collect();
     let text = frozen.run(&refs, &[0; 3]).unwrap_err().to_string();
@@ -228,7 +235,7 @@ fn packing_is_told() {
             into.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &FreezeOptions::default()).unwrap();
+    let frozen = FrozenGraph::new(&graph, &[], &FROZEN, &packed()).unwrap();
     let inputs = tensors(&graph, 3, 0);
     run(&frozen, &inputs, &[0; 7]);
     drop(listening);

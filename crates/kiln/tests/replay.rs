@@ -157,7 +157,7 @@ fn nothing_is_allocated() {
     let graph = Graph::parse(MLP).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
     let program = Program::build(&graph, &layouts, kiln::backend(Device::Cpu), &Default::default()).unwrap();
-    let (program, packer) = program.pack(&[false, true, true, true]).unwrap();
+    let (program, packer) = program.pack(&[false, true, true, true], true).unwrap();
     assert_eq!(packer.kept(), [0, 2], "both weights are packed, the bias is not");
     for rows in [1, 64] {
         let inputs = inputs(&graph, rows);

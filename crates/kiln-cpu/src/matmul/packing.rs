@@ -4,13 +4,16 @@ use super::Sides;
 use super::plain::PlainLoad;
 use crate::features::Isa;
 use crate::gemm::{Matrix, Panels};
+use crate::pool;
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, MatmulBody};
 use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
 
-/// Rows of the left operand from which a packed right operand is faster than one that is streamed as it lies. A number of
-/// rows that is not known before the call counts as many.
-const ROWS: i64 = 2;
+/// Rows of the left operand from which the right one is packed by every product, so that packing it beforehand pays. With fewer rows it
+/// is read as it lies, by all threads at once, which nothing beats but one thread on panels.
+const ROWS: i64 = 129;
+/// The same for one thread.
+const ROWS_OF_ONE: i64 = 2;
 
 /// A right operand that can be packed.
 #[derive(Debug, Clone, Copy)]
@@ -60,17 +63,21 @@ fn is_read_by_right_alone(body: &MatmulBody, buffer: usize) -> bool {
     !body.lhs.insts.iter().chain(&body.epilogue).any(|inst| touches(&inst.kind))
 }
 
-/// The packing of a kernel's buffer, if it is the right operand of a product of enough rows and columns.
+/// The packing of a kernel's buffer, if it is the right operand of a product with columns enough for a panel.
 pub(crate) fn packing(isa: Isa, kernel: &Kernel, buffer: usize) -> Option<Packing> {
     let KernelBody::Matmul(body) = &kernel.body else { return None };
     let right = RightOperand::of(isa, kernel, body, buffer)?;
     let rows: Dim = body.m.iter().map(|axis| &axis.size).product();
     let columns: Dim = body.n.iter().map(|axis| &axis.size).product();
     let wide = columns.as_const().is_some_and(|n| n >= right.panels.width() as i64);
-    if !wide || rows.as_const().is_some_and(|m| m < ROWS) || right.panels.bytes() == 0 {
+    if !wide || right.panels.bytes() == 0 {
         return None;
     }
-    Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes() })
+    let pays = match pool::threads() {
+        1 => rows.as_const().is_none_or(|m| m >= ROWS_OF_ONE),
+        _ => rows.as_const().is_some_and(|m| m >= ROWS),
+    };
+    Some(Packing { buffer, key: right.key(), bytes: right.panels.bytes(), pays })
 }
 
 impl Executable for RightOperand {

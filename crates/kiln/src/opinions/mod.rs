@@ -12,7 +12,7 @@ pub use layouts::LayoutChoice;
 
 use crate::Tensor;
 use crate::compile::{CompileOptions, CompiledGraph};
-use crate::freeze::{FreezeOptions, FrozenGraph};
+use crate::freeze::{FreezeOptions, FrozenGraph, PackWeights};
 use envelope::{Envelope, RangeWatch};
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
 use kiln_kernels::{InputLayout, Numerics};
@@ -147,7 +147,11 @@ pub fn ask(
             let symbolic = graph.inputs().iter().any(|&id| graph.ty(id).fixed_shape().is_none());
             let layouts = if symbolic { vec![] } else { layouts };
             if question.frozen.contains(&true) {
-                let options = FreezeOptions { compile: question.options.clone(), ..Default::default() };
+                let options = FreezeOptions {
+                    compile: question.options.clone(),
+                    pack: PackWeights::Always,
+                    ..Default::default()
+                };
                 let frozen =
                     FrozenGraph::new(graph, &layouts, &question.frozen, &options).map_err(|e| e.to_string())?;
                 let inputs: Vec<&Tensor> = tensors.iter().collect();
