@@ -2,7 +2,6 @@
 
 use crate::program::{InputView, unbound};
 use crate::{Buffer, Device, Error, Executable, RawBuffer, Variant};
-use kiln_ir::dim::Factor;
 use kiln_ir::{Dim, Symbol, TensorType};
 use kiln_kernels::InputLayout;
 use kiln_kernels::schedule::{Role, Schedule};
@@ -79,14 +78,7 @@ struct Bound {
 impl Bound {
     /// The symbol that a size is a multiple of.
     fn of(size: &Dim, input: usize, axis: usize) -> Option<Bound> {
-        let mut terms = Vec::new();
-        size.visit_terms(&mut |factor, factors| {
-            terms.push(match factors {
-                [Factor::Symbol(symbol)] if factor > 0 => Some(Bound { symbol: *symbol, input, axis, factor }),
-                _ => None,
-            });
-        });
-        if terms.len() == 1 { terms.pop().flatten() } else { None }
+        size.as_multiple().map(|(symbol, factor)| Bound { symbol, input, axis, factor })
     }
 
     /// The value for these inputs, which are compared with the shapes that follow from it.

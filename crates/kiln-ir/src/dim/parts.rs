@@ -19,6 +19,25 @@ pub enum Factor<'a> {
 }
 
 impl Dim {
+    /// The symbol that this is a positive multiple of, and the multiple: what a size that is known tells of it.
+    ///
+    /// ```
+    /// use kiln_ir::{Dim, Symbol};
+    /// let of = |text: &str| Dim::parse(text).unwrap().as_multiple();
+    /// assert_eq!(of("6*t"), Some((Symbol::new("t").unwrap(), 6)));
+    /// assert!(of("t + 1").is_none() && of("b*t").is_none() && of("-2*t").is_none() && of("8").is_none());
+    /// ```
+    pub fn as_multiple(&self) -> Option<(Symbol, i64)> {
+        let (mut found, mut terms) = (None, 0);
+        self.visit_terms(&mut |factor, factors| {
+            terms += 1;
+            if let ([Factor::Symbol(symbol)], 1..) = (factors, factor) {
+                found = Some((*symbol, factor));
+            }
+        });
+        found.filter(|_| terms == 1)
+    }
+
     /// Calls `visit` with the coefficient and the factors of each term; their sum of products is the value. A constant term
     /// has no factors. Calls nothing for zero and for the undefined.
     ///

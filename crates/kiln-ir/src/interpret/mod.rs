@@ -44,7 +44,7 @@ impl Sizes {
 
 /// Runs a graph on inputs and gives its outputs, updates included, in order.
 ///
-/// Symbols take their values from input axes that are a bare symbol; every other size is evaluated and checked.
+/// Symbols take their values from input axes that are a symbol or a multiple of one; every size is evaluated and checked.
 ///
 /// ```
 /// use kiln_ir::{BinaryOp, DType, Graph, HostTensor, Op, Source, TensorType, interpret};
@@ -156,10 +156,10 @@ fn bind(graph: &Graph, inputs: &[HostTensor], given: &[(Symbol, i64)]) -> Result
             });
         }
         for (dim, &got) in ty.shape.iter().zip(tensor.shape()) {
-            if let Some(symbol) = dim.as_symbol()
+            if let Some((symbol, factor)) = dim.as_multiple()
                 && sizes.get(symbol).is_none()
             {
-                sizes.0.push((symbol, got as i64));
+                sizes.0.push((symbol, got as i64 / factor));
             }
         }
     }

@@ -146,10 +146,10 @@ pub(super) fn symbol_sizes(graph: &Graph, inputs: &[&Tensor]) -> Sizes {
     let mut sizes: Sizes = Vec::new();
     for (&id, tensor) in graph.inputs().iter().zip(inputs) {
         for (dim, &size) in graph.ty(id).shape.iter().zip(tensor.shape()) {
-            if let Some(symbol) = dim.as_symbol()
+            if let Some((symbol, factor)) = dim.as_multiple()
                 && !sizes.iter().any(|(known, _)| *known == symbol)
             {
-                sizes.push((symbol, size as i64));
+                sizes.push((symbol, size as i64 / factor));
             }
         }
     }

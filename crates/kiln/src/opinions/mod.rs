@@ -180,10 +180,10 @@ fn sizes(graph: &Graph, inputs: &[Tensor]) -> Vec<(Symbol, usize)> {
     let mut sizes = Vec::new();
     for (&id, tensor) in graph.inputs().iter().zip(inputs) {
         for (dim, &size) in graph.ty(id).shape.iter().zip(tensor.shape()) {
-            if let Some(symbol) = dim.as_symbol()
+            if let Some((symbol, factor)) = dim.as_multiple()
                 && sizes.iter().all(|(s, _)| *s != symbol)
             {
-                sizes.push((symbol, size));
+                sizes.push((symbol, size / factor as usize));
             }
         }
     }
