@@ -160,6 +160,10 @@ impl Backend for CpuBackend {
         self.build(kernel, &ready, None, Choices::default()).ok()
     }
 
+    fn threads(&self) -> usize {
+        crate::pool::threads()
+    }
+
     fn machine(&self) -> String {
         let features = crate::features::detect();
         format!("{} threads, {features:?}, {}", crate::pool::threads(), crate::features::model())

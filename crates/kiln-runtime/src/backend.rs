@@ -65,6 +65,11 @@ pub trait Backend: Send + Sync {
         String::new()
     }
 
+    /// Threads of the host that one launch may keep busy.
+    fn threads(&self) -> usize {
+        1
+    }
+
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {
         Ok(())

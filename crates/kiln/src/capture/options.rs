@@ -99,7 +99,8 @@ pub enum Mode {
     /// Fused kernels.
     #[default]
     Default,
-    /// And launches that are resolved once: a call looks nothing up and allocates nothing but its results.
+    /// And launches that are resolved once: their arguments are at hand, and results go to memory of earlier results that nobody
+    /// holds any more. What a call still allocates are short lists of its arguments and the handles of its results.
     ReduceOverhead,
     /// And for each kernel the fastest of several variants, measured on the arguments of the first call; the choice is kept on
     /// disk.

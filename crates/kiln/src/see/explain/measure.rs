@@ -28,7 +28,7 @@ pub struct Machine {
 pub fn machine() -> Machine {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
     *MACHINE.get_or_init(|| {
-        let threads = kiln_cpu::pool::threads();
+        let threads = crate::backend(crate::Device::default()).threads().max(1);
         Machine { threads, copy: copy_bandwidth(threads) }
     })
 }
