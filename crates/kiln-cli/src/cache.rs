@@ -1,6 +1,7 @@
 //! `kiln cache`: what is on disk, why it is there, and how to ship it.
 
-use crate::Outcome;
+use crate::failure::Outcome;
+use crate::terminal::format::bytes as size;
 use kiln_runtime::disk::{self, Listed, Store};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -11,7 +12,7 @@ use std::time::SystemTime;
 /// Options of `kiln cache`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  kiln cache export warm.kilncache   # on the build machine\n  kiln cache import warm.kilncache   # where it runs"
+    after_help = "Examples:\n  kiln cache ls\n  kiln cache export warm.kilncache   # on the build machine\n  kiln cache import warm.kilncache   # where it runs"
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -27,26 +28,32 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 enum What {
     /// List entries, those used last first
+    #[command(after_help = "Examples:\n  kiln cache ls\n  kiln cache ls --json --dir /var/cache/kiln")]
     Ls,
     /// Show what an entry is, what its key was made of, and how it differs from the nearest other one
+    #[command(after_help = "Examples:\n  kiln cache why 3fa9    # the beginning of a key of `kiln cache ls`")]
     Why {
         /// The key, or the beginning of it
         key: String,
     },
     /// Remove every entry
+    #[command(after_help = "Examples:\n  kiln cache clear")]
     Clear,
     /// Remove what was not used for longest, down to a size
+    #[command(after_help = "Examples:\n  kiln cache prune\n  kiln cache prune --max-bytes 100000000")]
     Prune {
         /// Bytes that may stay; the bound of the cache if not given
         #[arg(long)]
         max_bytes: Option<u64>,
     },
     /// Write all entries to one file
+    #[command(after_help = "Examples:\n  kiln cache export warm.kilncache")]
     Export {
         /// The file
         file: PathBuf,
     },
     /// Take in the entries of a file, each checked
+    #[command(after_help = "Examples:\n  kiln cache import warm.kilncache")]
     Import {
         /// The file
         file: PathBuf,
@@ -210,15 +217,6 @@ fn entry(listed: &Listed) -> Value {
 
 fn label(listed: &Listed) -> &str {
     listed.about.get("label").unwrap_or("(unreadable)")
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }
 
 fn age(at: SystemTime) -> String {

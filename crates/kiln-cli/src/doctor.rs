@@ -1,11 +1,16 @@
 //! `kiln doctor`: what this machine offers and what Kiln would use.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use kiln_cpu::features::{Isa, detect};
 use kiln_cpu::pool;
 
+/// Options of `kiln doctor`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  kiln doctor\n  KILN_THREADS=1 kiln doctor")]
+pub struct Arguments {}
+
 /// Prints the facts.
-pub fn run() -> Outcome {
+pub fn run(_: &Arguments) -> Outcome {
     let features = detect();
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     println!("kiln {}", env!("CARGO_PKG_VERSION"));

@@ -1,7 +1,7 @@
 //! `kiln explain FILE`: a graph in text form, what the passes make of it, the kernels it is cut into with their measured times,
 //! and why not fewer; as text or as a page.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use kiln::see::bisect_passes;
 use kiln::{Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, Symbol, generate};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Options of `kiln explain`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  kiln explain softmax.kiln --size n=4096\n  kiln explain softmax.kiln --html softmax.html\n  kiln explain - --code < softmax.kiln"
+    after_help = "Examples:\n  kiln explain docs/softmax.kiln --size n=4096\n  kiln explain docs/softmax.kiln --html softmax.html\n  kiln explain - --code < docs/softmax.kiln"
 )]
 pub struct Arguments {
     /// A file with a graph in text form; `-` reads standard input

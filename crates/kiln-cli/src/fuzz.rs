@@ -1,6 +1,6 @@
 //! `kiln fuzz`: random graphs through all three opinions, and random texts through the parser and the verifier.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use kiln::opinions::{self, LayoutChoice, Question};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Options of `kiln fuzz`.
 #[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz text --seconds 600\n  kiln fuzz cache --seconds 600"
+)]
 pub struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -17,7 +20,7 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 enum What {
     /// Random graphs: interpreter, eager and compiled must agree; a failure is shrunk and printed as text
-    #[command(after_help = "Example:\n  kiln fuzz graphs --count 10000 --seed 7")]
+    #[command(after_help = "Examples:\n  kiln fuzz graphs --count 10000 --seed 7")]
     Graphs {
         /// How many graphs
         #[arg(long, default_value_t = 10_000)]
@@ -33,7 +36,7 @@ enum What {
         keep_going: bool,
     },
     /// Mutated texts: nothing may panic, and what parses must verify and print back
-    #[command(after_help = "Example:\n  kiln fuzz text --seconds 600")]
+    #[command(after_help = "Examples:\n  kiln fuzz text --seconds 600")]
     Text {
         /// How long
         #[arg(long, default_value_t = 60)]
@@ -43,7 +46,7 @@ enum What {
         seed: u64,
     },
     /// Mutated entries of the disk cache: nothing may panic, and every program gives the right answer
-    #[command(after_help = "Example:\n  kiln fuzz cache --seconds 600")]
+    #[command(after_help = "Examples:\n  kiln fuzz cache --seconds 600")]
     Cache {
         /// How long
         #[arg(long, default_value_t = 60)]

@@ -1,7 +1,7 @@
 //! `kiln fuzz cache`: files of the disk cache with bytes changed, cut, doubled and exchanged. Whatever is in the folder, a program
 //! compiles and gives the bits that it gives without a cache; and a payload that is not what was written does not panic.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Tensor};
 use kiln_ir::examples::Random;
 use kiln_ir::{Graph, generate};

@@ -1,0 +1,109 @@
+//! How a command fails: what went wrong, why, what to try, and the exit code that says which kind of failure it was.
+
+use crate::terminal::Paint;
+use std::error::Error;
+use std::fmt;
+
+/// What a command returns. Any error is printed and becomes exit code 1; a [`Failure`] chooses its own.
+pub type Outcome = Result<(), Box<dyn Error>>;
+
+/// The work itself failed: tokens that differ, a benchmark that could not run, a file that is damaged.
+pub const FAILED: u8 = 1;
+/// The work could not begin: a wrong option, a file or a device that is not there.
+pub const UNUSABLE: u8 = 2;
+
+/// An error with the advice that goes with it.
+#[derive(Debug)]
+pub struct Failure {
+    message: String,
+    cause: Option<Box<dyn Error>>,
+    advice: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// The work failed: exit code 1.
+    pub fn new(message: impl Into<String>) -> Failure {
+        Failure { message: message.into(), cause: None, advice: None, code: FAILED }
+    }
+
+    /// The work could not begin, because of what was asked for or what this machine has: exit code 2.
+    pub fn unusable(message: impl Into<String>) -> Failure {
+        Failure { code: UNUSABLE, ..Failure::new(message) }
+    }
+
+    /// Why.
+    pub fn caused_by(self, cause: impl Into<Box<dyn Error>>) -> Failure {
+        Failure { cause: Some(cause.into()), ..self }
+    }
+
+    /// What to try instead; usually a command.
+    pub fn advise(self, advice: impl Into<String>) -> Failure {
+        Failure { advice: Some(advice.into()), ..self }
+    }
+
+    /// The exit code of any error.
+    pub fn code_of(error: &(dyn Error + 'static)) -> u8 {
+        error.downcast_ref::<Failure>().map_or(FAILED, |failure| failure.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_deref()
+    }
+}
+
+/// The lines that people see of an error.
+///
+/// ```text
+/// error: no model 'stories15'
+///   caused by: there is no such file or folder
+///   try: kiln run --list
+/// ```
+pub fn render(error: &(dyn Error + 'static), paint: Paint) -> String {
+    let mut text = format!("{} {error}\n", paint.bold_red("error:"));
+    let mut said = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // An error that shows its cause as its own text says it once.
+        let words = cause.to_string();
+        if !said.contains(&words) {
+            text.push_str(&format!("  {} {words}\n", paint.dim("caused by:")));
+        }
+        said = words;
+        source = cause.source();
+    }
+    if let Some(advice) = error.downcast_ref::<Failure>().and_then(|failure| failure.advice.as_ref()) {
+        text.push_str(&format!("  {} {advice}\n", paint.green("try:")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_shows_its_causes_and_advice_once() {
+        let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
+        let failure = Failure::unusable("no model 'x'").caused_by(io).advise("kiln run --list");
+        let error: Box<dyn Error> = failure.into();
+        assert_eq!(
+            render(error.as_ref(), Paint::off()),
+            "error: no model 'x'\n  caused by: no such file\n  try: kiln run --list\n"
+        );
+        assert_eq!(Failure::code_of(error.as_ref()), UNUSABLE);
+        let plain: Box<dyn Error> = "tokens differ".into();
+        assert_eq!(
+            (render(plain.as_ref(), Paint::off()), Failure::code_of(plain.as_ref())),
+            ("error: tokens differ\n".into(), FAILED)
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! How the command looks: colours where a person reads, plain text where a program does.
+//!
+//! Colours are on when the stream is a terminal, unless `NO_COLOR` is set, `TERM` is `dumb` or `--color never` is given;
+//! `--color always` and `CLICOLOR_FORCE` turn them on everywhere. With `--json` a command's last line on standard output is
+//! one object, and everything for people goes to standard error.
+
+pub mod format;
+mod progress;
+mod table;
+
+pub use progress::Progress;
+pub use table::{Align, Table};
+
+use serde_json::Value;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::sync::OnceLock;
+
+/// When there are colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Color {
+    /// On a terminal, as the environment wishes
+    #[default]
+    Auto,
+    /// Even into a pipe
+    Always,
+    /// Not even on a terminal
+    Never,
+}
+
+static COLOR: OnceLock<Color> = OnceLock::new();
+
+/// Decides on colours for the process; the first decision stands.
+pub fn set_color(color: Color) {
+    let _ = COLOR.set(color);
+}
+
+/// What the environment says of colours.
+fn colored(is_terminal: bool) -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+    match COLOR.get().copied().unwrap_or_default() {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) => false,
+        Color::Auto if set("CLICOLOR_FORCE") => true,
+        Color::Auto => is_terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
+    }
+}
+
+/// Columns of the terminal, of `COLUMNS` where there is none, or 100.
+pub fn width() -> usize {
+    let stated = || std::env::var("COLUMNS").ok()?.parse().ok();
+    terminal_size::terminal_size().map(|(columns, _)| columns.0.into()).or_else(stated).unwrap_or(100).max(20)
+}
+
+/// Puts colours on words, or leaves them as they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Paint {
+    on: bool,
+}
+
+macro_rules! styles {
+    ($($name:ident = $code:literal, $doc:literal;)*) => {
+        impl Paint {
+            $(#[doc = $doc]
+            pub fn $name(self, text: impl Display) -> String {
+                self.wrap($code, text)
+            })*
+        }
+    };
+}
+
+styles! {
+    bold = "1", "Important words.";
+    dim = "2", "Words in the background.";
+    red = "31", "What is wrong.";
+    green = "32", "What is right.";
+    yellow = "33", "What needs a look.";
+    cyan = "36", "Names and figures.";
+    bold_red = "1;31", "The word `error`.";
+    bold_green = "1;32", "The figure that matters.";
+    ember = "1;38;5;208", "Kiln's own colour.";
+}
+
+impl Paint {
+    /// For standard output.
+    pub fn stdout() -> Paint {
+        Paint { on: colored(stdout().is_terminal()) }
+    }
+
+    /// For standard error.
+    pub fn stderr() -> Paint {
+        Paint { on: colored(stderr().is_terminal()) }
+    }
+
+    /// No colours.
+    pub fn off() -> Paint {
+        Paint { on: false }
+    }
+
+    fn wrap(self, code: &str, text: impl Display) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+}
+
+/// How many columns a text takes: colours take none.
+pub fn visible_width(text: &str) -> usize {
+    let mut width = 0;
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if character == '\x1b' {
+            // A colour ends at its first letter.
+            let _ = characters.by_ref().find(char::is_ascii_alphabetic);
+        } else {
+            width += 1;
+        }
+    }
+    width
+}
+
+/// Where a command talks: to people on standard output, or on standard error when standard output is for a program.
+#[derive(Debug, Clone, Copy)]
+pub struct Console {
+    json: bool,
+    /// The colours of the stream for people.
+    pub paint: Paint,
+}
+
+impl Console {
+    /// For a command; `json` if its result is an object on standard output.
+    pub fn new(json: bool) -> Console {
+        Console { json, paint: if json { Paint::stderr() } else { Paint::stdout() } }
+    }
+
+    /// Says a line to people.
+    pub fn say(&self, line: impl Display) {
+        if self.json { eprintln!("{line}") } else { println!("{line}") }
+    }
+
+    /// Says a part of a line to people, at once.
+    pub fn stream(&self, part: impl Display) {
+        // A reader that has gone away is seen by the next line.
+        if self.json {
+            eprint!("{part}");
+            let _ = stderr().flush();
+        } else {
+            print!("{part}");
+            let _ = stdout().flush();
+        }
+    }
+
+    /// Ends with the result as one line of JSON, if that was asked for.
+    pub fn result(&self, value: impl FnOnce() -> Value) {
+        if self.json {
+            println!("{}", value());
+        }
+    }
+}
+
+/// Ends the process quietly when standard output is closed, as `kiln … | head` does.
+pub fn quiet_on_closed_pipe() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let words = panic.payload().downcast_ref::<String>();
+        if words.is_some_and(|words| words.starts_with("failed printing to std")) {
+            std::process::exit(0);
+        }
+        usual(panic);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_take_no_columns() {
+        let paint = Paint { on: true };
+        assert_eq!(paint.bold("née"), "\x1b[1mnée\x1b[0m");
+        assert_eq!(visible_width(&paint.ember("née")), 3);
+        assert_eq!(Paint::off().green("ok"), "ok");
+    }
+}
