@@ -6,6 +6,7 @@ use kiln::{DType, Device, Mode, Options};
 use kiln_llm::{Checkpoint, Generator, GeneratorOptions, Llama, LlamaConfig, Request, Tokenizer};
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("reduce-overhead, frozen", compiled(Mode::ReduceOverhead, true)),
     ] {
         let model = Llama::load(&config, &checkpoint, DType::F32)?;
-        let mut generator = Generator::new(model, GeneratorOptions { context: 256, compile })?;
+        let mut generator = Generator::new(Arc::new(model), GeneratorOptions { context: 256, compile })?;
         // The first text makes the programs.
         let started = Instant::now();
         let mut text = tokenizer.stream(true);

@@ -1,9 +1,8 @@
-//! The weights of a folder in Hugging Face's layout, and how modules take theirs from them.
+//! The weights of a folder in Hugging Face's layout.
 
 use crate::config::Fields;
 use crate::{Error, Result};
-use kiln::nn::{Embedding, Linear, RmsNorm};
-use kiln::{DType, Device, Tensor, Var, safetensors};
+use kiln::{DType, Device, Tensor, safetensors};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
@@ -33,6 +32,19 @@ impl Checkpoint {
         Ok(Checkpoint { tensors: safetensors::from_bytes(bytes, device)?.tensors })
     }
 
+    /// The dtype of most of the bytes.
+    pub fn dtype(&self) -> Option<DType> {
+        let mut bytes: Vec<(DType, usize)> = Vec::new();
+        for tensor in self.tensors.values() {
+            let (dtype, size) = (tensor.dtype(), tensor.dtype().bytes_for(tensor.elements()).unwrap_or(0));
+            match bytes.iter_mut().find(|(known, _)| *known == dtype) {
+                Some((_, sum)) => *sum += size,
+                None => bytes.push((dtype, size)),
+            }
+        }
+        bytes.into_iter().max_by_key(|&(_, sum)| sum).map(|(dtype, _)| dtype)
+    }
+
     fn sharded(folder: &Path, index: &Fields, device: Device) -> Result<Checkpoint> {
         let map = index.get("weight_map").and_then(|map| map.as_object());
         let map = map.ok_or_else(|| index.bad("weight_map", "it is missing or no object"))?;
@@ -60,52 +72,5 @@ impl Checkpoint {
             tensors.insert(name.clone(), tensor.ok_or_else(|| bad("the file does not have it"))?);
         }
         Ok(Checkpoint { tensors })
-    }
-}
-
-/// The part of a checkpoint under a prefix, as modules take it: in one dtype, in shapes that are checked.
-#[derive(Debug, Clone)]
-pub struct Weights<'a> {
-    tensors: &'a BTreeMap<String, Tensor>,
-    prefix: String,
-    dtype: DType,
-}
-
-impl<'a> Weights<'a> {
-    /// All of a checkpoint. Tensors of another float dtype are converted, the others stay mapped.
-    pub fn new(checkpoint: &'a Checkpoint, dtype: DType) -> Weights<'a> {
-        Weights { tensors: &checkpoint.tensors, prefix: String::new(), dtype }
-    }
-
-    /// The part whose names begin with `name` and a dot.
-    pub fn under(&self, name: impl std::fmt::Display) -> Weights<'a> {
-        Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
-    }
-
-    /// One tensor as a variable.
-    pub fn var(&self, name: &str, shape: &[usize]) -> Result<Var> {
-        let name = format!("{}{name}", self.prefix);
-        let Some(tensor) = self.tensors.get(&name) else { return Err(Error::MissingTensor { name }) };
-        if tensor.shape() != shape {
-            return Err(Error::WrongShape { name, expected: shape.to_vec(), got: tensor.shape().to_vec() });
-        }
-        Ok(Var::named(&name, &tensor.to_dtype(self.dtype)?))
-    }
-
-    /// A linear layer.
-    pub fn linear(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Linear> {
-        let weights = self.under(name);
-        let bias = if bias { Some(weights.var("bias", &[output])?) } else { None };
-        Ok(Linear { weight: weights.var("weight", &[output, input])?, bias })
-    }
-
-    /// A table of vectors.
-    pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Embedding> {
-        Ok(Embedding { weight: self.under(name).var("weight", &[rows, width])? })
-    }
-
-    /// A root-mean-square norm.
-    pub fn rms_norm(&self, name: &str, width: usize, epsilon: f64) -> Result<RmsNorm> {
-        Ok(RmsNorm { weight: self.under(name).var("weight", &[width])?, epsilon })
     }
 }

@@ -116,6 +116,36 @@ pub enum Error {
         /// How many there are.
         vocabulary: usize,
     },
+    /// A name that is no folder, no GGUF file and no preset.
+    #[error("'{name}' is no folder with a config.json, no GGUF file and no preset (there are {})", presets.join(", "))]
+    UnknownModel {
+        /// As given.
+        name: String,
+        /// The presets.
+        presets: Vec<&'static str>,
+    },
+    /// A cache without room.
+    #[error("a cache of {pages} pages of {page} tokens for texts of {context} has no room")]
+    EmptyCache {
+        /// Pages.
+        pages: usize,
+        /// Tokens of a page.
+        page: usize,
+        /// Tokens of a text.
+        context: usize,
+    },
+    /// A model that came without a tokenizer was asked for text.
+    #[error("'{name}' has no tokenizer")]
+    NoTokenizer {
+        /// The model.
+        name: String,
+    },
+    /// A model that came without a chat template was asked to chat.
+    #[error("'{name}' has no chat template")]
+    NoChatTemplate {
+        /// The model.
+        name: String,
+    },
     /// A choice of sampling outside of its range.
     #[error("sampling: {name} is {value}, and has to be {expected}")]
     BadSampling {

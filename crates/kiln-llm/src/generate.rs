@@ -6,7 +6,7 @@
 //!                                     └──────▶ decode ─▶ next token ─▶ decode ─▶ …
 //! ```
 
-use crate::models::Llama;
+use crate::models::CausalLm;
 use crate::sample::Rule;
 use crate::{Error, KvCache, Result, Sampler, Sampling};
 use kiln::{Bundle, Compiled, DType, Dynamic, Options, Tensor, Var};
@@ -95,12 +95,12 @@ struct Prompt {
 
 /// What the two programs share.
 struct State {
-    model: Llama,
+    model: Arc<dyn CausalLm>,
     cache: KvCache,
     sampler: Sampler,
     /// The newest token, `[1, 1]`.
     token: Var,
-    /// Its position, `[1]`.
+    /// Its position, `[1, 1]`.
     position: Var,
 }
 
@@ -115,7 +115,7 @@ pub struct Generator {
 
 impl std::fmt::Debug for Generator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Generator").field("config", &self.state.model.config).finish_non_exhaustive()
+        f.debug_struct("Generator").field("sizes", self.state.model.sizes()).finish_non_exhaustive()
     }
 }
 
@@ -124,14 +124,14 @@ const SMALLEST_BUCKET: usize = 16;
 
 impl Generator {
     /// For a model. Nothing is compiled before the first text.
-    pub fn new(model: Llama, options: GeneratorOptions) -> Result<Generator> {
-        let context = options.context.min(model.config.max_position_embeddings).max(1);
+    pub fn new(model: Arc<dyn CausalLm>, options: GeneratorOptions) -> Result<Generator> {
+        let context = options.context.min(model.sizes().context).max(1);
         let device = model.device();
         let state = Arc::new(State {
-            cache: model.cache(1, context)?,
-            sampler: Sampler::new(model.config.vocab_size, device)?,
+            cache: KvCache::fixed(&*model, 1, context)?,
+            sampler: Sampler::new(model.sizes().vocab, device)?,
             token: Var::named("token", &Tensor::zeros([1, 1], DType::I64, device)?),
-            position: Var::named("position", &Tensor::zeros(1, DType::I64, device)?),
+            position: Var::named("position", &Tensor::zeros([1, 1], DType::I64, device)?),
             model,
         });
         // A bucket is a program of its own; nothing is gained by symbols.
@@ -150,13 +150,13 @@ impl Generator {
     }
 
     /// The model.
-    pub fn model(&self) -> &Llama {
+    pub fn model(&self) -> &Arc<dyn CausalLm> {
         &self.state.model
     }
 
     /// Tokens of the context.
     pub fn context(&self) -> usize {
-        self.state.cache.length()
+        self.state.cache.context()
     }
 
     /// Programs made so far for prompts and for further tokens.
@@ -182,7 +182,7 @@ impl Generator {
         mut each: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated> {
         let started = Instant::now();
-        let (context, vocabulary) = (self.context(), self.model().config.vocab_size);
+        let (context, vocabulary) = (self.context(), self.model().sizes().vocab);
         self.check(prompt)?;
         let mut text = Generated {
             ids: Vec::with_capacity(request.max_tokens.min(context)),
@@ -232,7 +232,7 @@ impl Generator {
     }
 
     fn check(&self, prompt: &[u32]) -> Result<()> {
-        let (context, vocabulary) = (self.context(), self.model().config.vocab_size);
+        let (context, vocabulary) = (self.context(), self.model().sizes().vocab);
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -252,16 +252,17 @@ impl State {
     #[track_caller]
     fn prefill(&self, prompt: &Prompt) -> kiln::Result<Tensor> {
         let offsets = Tensor::arange(prompt.tokens.size(1)?, DType::I64, prompt.tokens.device())?;
-        let hidden = self.model.hidden(&prompt.tokens, &(offsets + &prompt.start)?, &self.cache)?;
+        let step = self.cache.step(&(offsets + &prompt.start)?.unsqueeze(0)?)?;
+        let hidden = self.model.hidden(&prompt.tokens, &step)?;
         let last = hidden.index_select(1, &prompt.last)?.squeeze(1)?;
-        self.advance(&last, &(&prompt.start + &prompt.last)?, prompt.rule)
+        self.advance(&last, &(&prompt.start + &prompt.last)?.unsqueeze(0)?, prompt.rule)
     }
 
     /// The token after the newest one.
     #[track_caller]
     fn decode(&self, rule: Rule) -> kiln::Result<Tensor> {
         let position = self.position.get();
-        let hidden = self.model.hidden(&self.token.get(), &position, &self.cache)?.squeeze(1)?;
+        let hidden = self.model.hidden(&self.token.get(), &self.cache.step(&position)?)?.squeeze(1)?;
         self.advance(&hidden, &position, rule)
     }
 

@@ -7,6 +7,7 @@ use kiln_llm::{
 };
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const STORIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories260K");
 
@@ -159,7 +160,7 @@ fn a_llama_of_a_file_is_the_llama_of_the_folder() {
     let checkpoint = file.llama_checkpoint(&config, DType::F32, Device::Cpu).unwrap();
     let model = Llama::load(&config, &checkpoint, DType::F32).unwrap();
     let options = GeneratorOptions { context: 32, ..GeneratorOptions::default() };
-    let mut generator = Generator::new(model, options).unwrap();
+    let mut generator = Generator::new(Arc::new(model), options).unwrap();
     let ids = generator.generate(&prompt, &Request { max_tokens: 12, ..Request::default() }).unwrap().ids;
     let expected = std::fs::read(Path::new(STORIES).join("expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&expected).unwrap();
@@ -284,7 +285,7 @@ fn smollm2_knows_the_capital_of_france() {
     let checkpoint = file.llama_checkpoint(&config, DType::F32, Device::Cpu).unwrap();
     let model = Llama::load(&config, &checkpoint, DType::F32).unwrap();
     let options = GeneratorOptions { context: 128, ..GeneratorOptions::default() };
-    let mut generator = Generator::new(model, options).unwrap();
+    let mut generator = Generator::new(Arc::new(model), options).unwrap();
     let request = Request { max_tokens: 24, stop_tokens: config.eos_token_ids.clone(), ..Request::default() };
     let answer = generator.generate(&prompt, &request).unwrap();
     let text = tokenizer.decode(&answer.ids, true).unwrap();

@@ -4,6 +4,7 @@ use kiln::{DType, Device, Mode, Options};
 use kiln_llm::{Checkpoint, Generator, GeneratorOptions, Llama, LlamaConfig, Request, Sampling, Stop};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories260K")
@@ -12,7 +13,7 @@ fn shipped() -> PathBuf {
 fn generator(folder: &Path, context: usize, compile: Option<Options>) -> Generator {
     let config = LlamaConfig::read(folder).unwrap();
     let model = Llama::load(&config, &Checkpoint::open(folder, Device::Cpu).unwrap(), DType::F32).unwrap();
-    Generator::new(model, GeneratorOptions { context, compile }).unwrap()
+    Generator::new(Arc::new(model), GeneratorOptions { context, compile }).unwrap()
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -110,4 +111,12 @@ fn texts_end_where_they_should() {
     assert_eq!(long, "a prompt of 21 tokens does not fit a context of 20");
     let unknown = generator.generate(&[1, 512], &Request::default()).unwrap_err().to_string();
     assert_eq!(unknown, "token 512 is outside the vocabulary of 512");
+}
+
+/// A pass over the static cache takes no more kernels than one that has no per-row places would.
+#[test]
+fn a_token_takes_few_kernels() {
+    let mut generator = generator(&shipped(), 64, Some(Options::default()));
+    generator.generate(&[1, 403], &Request { max_tokens: 3, ..Request::default() }).unwrap();
+    assert!(generator.kernels_per_token().unwrap() <= 78, "{:?}", generator.kernels_per_token());
 }

@@ -1,0 +1,151 @@
+//! What the layers of one pass share: where its tokens are, what each sees, how it is turned.
+
+use super::{Inner, KvCache};
+use kiln::{RopeStyle, Tensor};
+
+/// One pass of tokens through a model, over a cache.
+#[derive(Debug, Clone)]
+pub struct Step {
+    cache: KvCache,
+    positions: Tensor,
+    /// Where keys and values go, `[batch · tokens · kv_heads]`.
+    rows: Tensor,
+    /// Cosines and sines of each rotation, `[batch, 1, tokens, pairs]`.
+    turns: Vec<(Tensor, Tensor)>,
+    table: Option<Tensor>,
+}
+
+/// How far back a token sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// To the beginning of its text.
+    All,
+    /// So many tokens, itself included.
+    Last(usize),
+}
+
+/// Which places of the cache each token sees; see [`Step::mask`].
+#[derive(Debug, Clone)]
+pub struct Mask(Tensor);
+
+impl Mask {
+    /// `[batch, 1, tokens, places]`, true where the token sees the place.
+    pub fn tensor(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+impl Step {
+    #[track_caller]
+    pub(super) fn new(cache: &KvCache, positions: &Tensor, table: Option<&Tensor>) -> kiln::Result<Step> {
+        let inner = &cache.0;
+        let rows = inner.rows(positions, table)?;
+        let turns: kiln::Result<Vec<(Tensor, Tensor)>> = inner
+            .angles
+            .iter()
+            .map(|angles| {
+                let turn = |table: &Tensor| table.embedding(positions)?.unsqueeze(1);
+                Ok((turn(&angles.cos)?, turn(&angles.sin)?))
+            })
+            .collect();
+        Ok(Step { cache: cache.clone(), positions: positions.clone(), rows, turns: turns?, table: table.cloned() })
+    }
+
+    /// The place of each token in its own text, `[batch, tokens]` (i64).
+    pub fn positions(&self) -> &Tensor {
+        &self.positions
+    }
+
+    /// Heads, `[batch, heads, tokens, depth]`, turned by rotation `which` of the model. A rotation with fewer than depth / 2
+    /// frequencies turns the first elements of a head and leaves the rest.
+    #[track_caller]
+    pub fn rotate(&self, which: usize, heads: &Tensor) -> kiln::Result<Tensor> {
+        let (rotation, (cos, sin)) = (&self.cache.0.angles[which].rotation, &self.turns[which]);
+        let (turned, depth) = (2 * rotation.frequencies.len(), heads.size(-1)?);
+        let style: RopeStyle = rotation.style;
+        if turned == self.cache.0.shape.head_dim {
+            return heads.rope(cos, sin, style);
+        }
+        let first = heads.narrow(-1, 0, turned)?.rope(cos, sin, style)?;
+        let rest = heads.narrow(-1, turned, depth - turned)?;
+        Tensor::cat(&[first, rest], -1)
+    }
+
+    /// What each token sees: the tokens of its own text up to itself. Ask once a pass; layers share it.
+    #[track_caller]
+    pub fn mask(&self, window: Window) -> kiln::Result<Mask> {
+        let own = self.positions.unsqueeze(1)?.unsqueeze(-1)?;
+        let places = self.places()?;
+        let seen = places.le(&own)?;
+        Ok(Mask(match window {
+            Window::All => seen,
+            Window::Last(count) => seen.logical_and(&places.gt(&(own - count as i64)?)?)?,
+        }))
+    }
+
+    /// Places of the cache that attention reads.
+    #[track_caller]
+    fn places(&self) -> kiln::Result<Tensor> {
+        let (columns, page) = (&self.cache.0.columns, self.cache.0.shape.page);
+        match &self.table {
+            None => Ok(columns.clone()),
+            Some(table) => columns.narrow(0, 0, table.size(1)? * page),
+        }
+    }
+
+    /// Writes keys and values, `[batch, kv_heads, tokens, depth]`, of a layer to the tokens' places; then what queries,
+    /// `[batch, heads, tokens, depth]`, find there. Without a scale that is 1 / √depth.
+    #[track_caller]
+    pub fn attend(
+        &self,
+        layer: usize,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: &Mask,
+        scale: Option<f64>,
+    ) -> kiln::Result<Tensor> {
+        let inner = &self.cache.0;
+        let (keys, values) = &inner.layers[layer];
+        // In the order in which projections make them, so that there is nothing to move.
+        let flat = |heads: &Tensor| heads.transpose(1, 2)?.flatten(0, 2);
+        keys.index_copy(0, &self.rows, &flat(k)?)?;
+        values.index_copy(0, &self.rows, &flat(v)?)?;
+        let (keys, values) = (self.read(&keys.get())?, self.read(&values.get())?);
+        q.scaled_dot_product_attention(&keys, &values, Some(&mask.0), false, scale)
+    }
+
+    /// Keys or values of each row's text, `[batch, kv_heads, places, depth]`.
+    #[track_caller]
+    fn read(&self, memory: &Tensor) -> kiln::Result<Tensor> {
+        let shape = self.cache.0.shape;
+        let pages = memory.reshape([shape.pages, shape.kv_heads, shape.page, shape.head_dim])?;
+        match &self.table {
+            None => pages.narrow(0, 0, self.positions.size(0)?),
+            Some(table) => {
+                let (batch, count) = (table.size(0)?, table.size(1)?);
+                let own = pages.index_select(0, &table.flatten(0, 1)?)?;
+                let own = own.unflatten(0, [batch, count])?;
+                own.transpose(1, 2)?.flatten(2, 3)
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Where keys and values of tokens go.
+    #[track_caller]
+    fn rows(&self, positions: &Tensor, table: Option<&Tensor>) -> kiln::Result<Tensor> {
+        let first_rows = &self.first_rows;
+        let rows = match table {
+            Some(table) => {
+                let page = self.shape.page as i64;
+                let number = table.gather(1, &positions.div_floor(page)?)?;
+                let first = (number * (page * self.shape.kv_heads as i64))?;
+                ((first + positions.remainder(page)?)?.unsqueeze(-1)? + first_rows.narrow(0, 0, 1)?)?
+            }
+            None => (positions.unsqueeze(-1)? + first_rows.narrow(0, 0, positions.size(0)?)?)?,
+        };
+        rows.flatten(0, 2)
+    }
+}

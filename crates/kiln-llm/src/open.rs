@@ -1,0 +1,180 @@
+//! A model by its name: a folder, a GGUF file, or a preset, with all that comes with it.
+
+use crate::config::Fields;
+use crate::models::{self, CausalLm};
+use crate::presets::{PRESETS, Preset};
+use crate::{ChatTemplate, Checkpoint, Error, GenerationConfig, Gguf, Message, OnProgress, Result, Tokenizer, Weights};
+use kiln::{DType, Device};
+use std::fmt::{Debug, Formatter};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a model is opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Where it runs.
+    pub device: Device,
+    /// Dtype of weights and activations. Without it f32, but bf16 for what is stored in bf16.
+    pub dtype: Option<DType>,
+    /// Only so many of the first layers.
+    pub layers: Option<usize>,
+    /// Seed of a preset's weights.
+    pub seed: u64,
+    /// Told while weights come in.
+    pub progress: Option<OnProgress>,
+}
+
+impl Default for OpenOptions {
+    /// The whole model on the CPU, in the dtype that suits it.
+    fn default() -> OpenOptions {
+        OpenOptions { device: Device::Cpu, dtype: None, layers: None, seed: 0, progress: None }
+    }
+}
+
+impl Debug for OpenOptions {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenOptions")
+            .field("device", &self.device)
+            .field("dtype", &self.dtype)
+            .field("layers", &self.layers)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A model with all that came with it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The folder's or the file's name without its path and ending, or the preset's.
+    pub name: String,
+    /// The model.
+    pub model: Arc<dyn CausalLm>,
+    /// From text to tokens and back; presets have none.
+    pub tokenizer: Option<Tokenizer>,
+    /// From conversations to text.
+    pub chat: Option<ChatTemplate>,
+    /// How its makers mean it to be used.
+    pub generation: GenerationConfig,
+    /// Any of these ends a text.
+    pub stop_tokens: Vec<u32>,
+    /// Dtype of weights and activations.
+    pub dtype: DType,
+}
+
+/// Opens a folder in Hugging Face's layout, a GGUF file, or a preset with random weights.
+pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
+    let path = Path::new(model);
+    if path.is_dir() {
+        open_folder(path, options)
+    } else if path.is_file() {
+        open_gguf(path, options)
+    } else if let Some(preset) = Preset::named(model) {
+        open_preset(preset, options)
+    } else {
+        Err(Error::UnknownModel { name: model.into(), presets: PRESETS.iter().map(|preset| preset.name).collect() })
+    }
+}
+
+/// stories260K, which is part of the program: it tells short stories for children.
+///
+/// ```
+/// let opened = kiln_llm::embedded()?;
+/// assert_eq!(opened.model.sizes().layers, 5);
+/// # Ok::<(), kiln_llm::Error>(())
+/// ```
+pub fn embedded() -> Result<Opened> {
+    let config = Fields::parse(include_bytes!("../models/stories260K/config.json"), "config.json")?;
+    let checkpoint = Checkpoint::from_bytes(include_bytes!("../models/stories260K/model.safetensors"), Device::Cpu)?;
+    let tokenizer = Tokenizer::parse(include_bytes!("../models/stories260K/tokenizer.json"))?;
+    Ok(Opened {
+        name: "stories260K".into(),
+        model: models::load(&config, &Weights::new(&checkpoint, DType::F32), None)?,
+        tokenizer: Some(tokenizer),
+        chat: None,
+        generation: GenerationConfig::default(),
+        stop_tokens: config.tokens("eos_token_id")?,
+        dtype: DType::F32,
+    })
+}
+
+fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
+    let config = Fields::read(folder.join("config.json"))?;
+    let checkpoint = Checkpoint::open(folder, options.device)?;
+    let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
+    let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
+    let model = models::load(&config, &weights, options.layers)?;
+    let tokenizer = if folder.join("tokenizer.json").exists() { Some(Tokenizer::read(folder)?) } else { None };
+    let generation = GenerationConfig::read(folder)?;
+    let mut stop_tokens = generation.eos_token_ids.clone();
+    if stop_tokens.is_empty() {
+        stop_tokens = config.tokens("eos_token_id")?;
+    }
+    Ok(Opened {
+        name: name_of(folder),
+        model,
+        tokenizer,
+        chat: ChatTemplate::read(folder)?,
+        generation,
+        stop_tokens,
+        dtype,
+    })
+}
+
+fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
+    let file = Gguf::open(path)?;
+    let dtype = options.dtype.unwrap_or(DType::F32);
+    let mut config = file.llama_config()?;
+    config.num_hidden_layers = options.layers.unwrap_or(usize::MAX).clamp(1, config.num_hidden_layers);
+    let checkpoint = file.llama_checkpoint(&config, dtype, options.device)?;
+    let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
+    Ok(Opened {
+        name: name_of(path),
+        model: Arc::new(models::Llama::new(&config, &weights)?),
+        tokenizer: Some(Tokenizer::from_gguf(&file)?),
+        chat: ChatTemplate::from_gguf(&file)?,
+        generation: GenerationConfig { bos_token_id: config.bos_token_id, ..GenerationConfig::default() },
+        stop_tokens: config.eos_token_ids.clone(),
+        dtype,
+    })
+}
+
+fn open_preset(preset: &Preset, options: &OpenOptions) -> Result<Opened> {
+    let dtype = options.dtype.unwrap_or(DType::F32);
+    let weights = Weights::random(options.seed, dtype, options.device).with_progress(options.progress.clone());
+    Ok(Opened {
+        name: preset.name.into(),
+        model: models::load(&preset.fields()?, &weights, options.layers)?,
+        tokenizer: None,
+        chat: None,
+        generation: GenerationConfig::default(),
+        stop_tokens: Vec::new(),
+        dtype,
+    })
+}
+
+/// f32, but for what is stored in bf16.
+fn suiting(stored: Option<DType>) -> DType {
+    match stored {
+        Some(DType::Bf16) => DType::Bf16,
+        _ => DType::F32,
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = if whole.is_dir() { whole.file_name() } else { whole.file_stem() };
+    name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+impl Opened {
+    /// The tokenizer, or an error that says there is none.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().ok_or_else(|| Error::NoTokenizer { name: self.name.clone() })
+    }
+
+    /// The tokens of a conversation, up to where the answer begins.
+    pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        let chat = self.chat.as_ref().ok_or_else(|| Error::NoChatTemplate { name: self.name.clone() })?;
+        self.tokenizer()?.encode(&chat.render(messages, true)?, false)
+    }
+}

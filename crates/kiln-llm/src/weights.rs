@@ -1,0 +1,181 @@
+//! How the modules of a model get their weights: from a checkpoint, or as random numbers.
+
+use crate::layers::{Projection, TokenEmbedding};
+use crate::{Checkpoint, Error, Result};
+use kiln::nn::{Embedding, LayerNorm, Linear, RmsNorm};
+use kiln::{DType, Device, Generator, Tensor, Var};
+use std::cell::Cell;
+use std::fmt::{Debug, Display, Formatter};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How far the loading of a model is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Tensors that are there.
+    pub tensors: usize,
+    /// Of so many; unknown where weights are random.
+    pub of: Option<usize>,
+    /// Bytes of those that are there.
+    pub bytes: usize,
+}
+
+/// Told after each tensor.
+pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// Weights under a prefix, as modules take them: in one dtype, in shapes that are checked.
+#[derive(Clone)]
+pub struct Weights<'a> {
+    source: Source<'a>,
+    prefix: String,
+    dtype: DType,
+    device: Device,
+    progress: Option<OnProgress>,
+    loaded: Rc<Cell<(usize, usize)>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Source<'a> {
+    Checkpoint(&'a Checkpoint),
+    Random { seed: u64 },
+}
+
+/// What random weights are like.
+#[derive(Clone, Copy)]
+enum Like {
+    Normal,
+    Ones,
+    Zeros,
+}
+
+/// The deviation that transformers gives new weights.
+const DEVIATION: f64 = 0.02;
+
+impl Debug for Weights<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Weights").field("prefix", &self.prefix).field("dtype", &self.dtype).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Weights<'a> {
+    /// Those of a checkpoint. Tensors of another float dtype are converted, the others stay mapped.
+    pub fn new(checkpoint: &'a Checkpoint, dtype: DType) -> Weights<'a> {
+        let device = checkpoint.tensors.values().next().map_or(Device::Cpu, Tensor::device);
+        Weights::from_source(Source::Checkpoint(checkpoint), dtype, device)
+    }
+
+    /// Random ones: projections and embeddings normally distributed, norms 1, biases 0. A tensor's numbers depend on the seed
+    /// and its name only.
+    pub fn random(seed: u64, dtype: DType, device: Device) -> Weights<'static> {
+        Weights::from_source(Source::Random { seed }, dtype, device)
+    }
+
+    fn from_source(source: Source<'_>, dtype: DType, device: Device) -> Weights<'_> {
+        Weights { source, prefix: String::new(), dtype, device, progress: None, loaded: Rc::default() }
+    }
+
+    /// The same, telling how far it is.
+    pub fn with_progress(self, progress: Option<OnProgress>) -> Weights<'a> {
+        Weights { progress, ..self }
+    }
+
+    /// The part whose names begin with `name` and a dot.
+    pub fn under(&self, name: impl Display) -> Weights<'a> {
+        Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
+    }
+
+    /// Dtype of what is taken.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Whether a checkpoint has a tensor; random weights have all.
+    pub fn has(&self, name: &str) -> bool {
+        match self.source {
+            Source::Checkpoint(checkpoint) => checkpoint.tensors.contains_key(&format!("{}{name}", self.prefix)),
+            Source::Random { .. } => true,
+        }
+    }
+
+    /// One tensor as a variable.
+    pub fn var(&self, name: &str, shape: &[usize]) -> Result<Var> {
+        self.take(name, shape, Like::Normal)
+    }
+
+    fn take(&self, name: &str, shape: &[usize], like: Like) -> Result<Var> {
+        let name = format!("{}{name}", self.prefix);
+        let value = match self.source {
+            Source::Checkpoint(checkpoint) => {
+                let Some(tensor) = checkpoint.tensors.get(&name) else { return Err(Error::MissingTensor { name }) };
+                if tensor.shape() != shape {
+                    return Err(Error::WrongShape { name, expected: shape.to_vec(), got: tensor.shape().to_vec() });
+                }
+                tensor.to_dtype(self.dtype)?
+            }
+            Source::Random { seed } => match like {
+                Like::Ones => Tensor::ones(shape, self.dtype, self.device)?,
+                Like::Zeros => Tensor::zeros(shape, self.dtype, self.device)?,
+                Like::Normal => {
+                    // FNV-1a: the same on every machine and in every version.
+                    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+                    let own = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, hash);
+                    (Generator::new(own).randn(shape, self.dtype, self.device)? * DEVIATION)?
+                }
+            },
+        };
+        self.tell(&value);
+        Ok(Var::named(&name, &value))
+    }
+
+    fn tell(&self, tensor: &Tensor) {
+        let Some(progress) = &self.progress else { return };
+        let (tensors, bytes) = self.loaded.get();
+        let bytes = bytes + tensor.dtype().bytes_for(tensor.elements()).unwrap_or(0);
+        self.loaded.set((tensors + 1, bytes));
+        let of = match self.source {
+            Source::Checkpoint(checkpoint) => Some(checkpoint.tensors.len()),
+            Source::Random { .. } => None,
+        };
+        progress(Progress { tensors: tensors + 1, of, bytes });
+    }
+
+    /// A linear layer of plain numbers.
+    pub fn linear(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Linear> {
+        let weights = self.under(name);
+        let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
+        Ok(Linear { weight: weights.var("weight", &[output, input])?, bias })
+    }
+
+    /// A linear layer, in whatever form its weights are.
+    pub fn projection(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Projection> {
+        Ok(Projection::Dense(self.linear(name, input, output, bias)?))
+    }
+
+    /// A table of vectors of plain numbers.
+    pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Embedding> {
+        Ok(Embedding { weight: self.under(name).var("weight", &[rows, width])? })
+    }
+
+    /// The vectors of tokens, in whatever form they are.
+    pub fn token_embedding(&self, name: &str, rows: usize, width: usize) -> Result<TokenEmbedding> {
+        Ok(TokenEmbedding::Dense(self.embedding(name, rows, width)?))
+    }
+
+    /// A root-mean-square norm.
+    pub fn rms_norm(&self, name: &str, width: usize, epsilon: f64) -> Result<RmsNorm> {
+        Ok(RmsNorm { weight: self.under(name).take("weight", &[width], Like::Ones)?, epsilon })
+    }
+
+    /// A layer norm with a weight and a bias.
+    pub fn layer_norm(&self, name: &str, width: usize, epsilon: f64) -> Result<LayerNorm> {
+        let weights = self.under(name);
+        let (weight, bias) =
+            (weights.take("weight", &[width], Like::Ones)?, weights.take("bias", &[width], Like::Zeros)?);
+        Ok(LayerNorm { weight: Some(weight), bias: Some(bias), axes: 1, epsilon })
+    }
+}
