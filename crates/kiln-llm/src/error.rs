@@ -108,6 +108,14 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
+    /// Texts are to be cut to fewer tokens than any has.
+    #[error("texts cannot be cut to {longest} tokens: with the special ones each has {least} at least")]
+    TooShort {
+        /// As asked.
+        longest: usize,
+        /// The shortest text.
+        least: usize,
+    },
     /// A token that the model has no embedding of.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     UnknownToken {

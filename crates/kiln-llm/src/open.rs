@@ -153,7 +153,7 @@ fn open_preset(preset: &Preset, options: &OpenOptions) -> Result<Opened> {
 }
 
 /// f32, but for what is stored in bf16.
-fn suiting(stored: Option<DType>) -> DType {
+pub(crate) fn suiting(stored: Option<DType>) -> DType {
     match stored {
         Some(DType::Bf16) => DType::Bf16,
         _ => DType::F32,

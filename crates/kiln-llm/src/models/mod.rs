@@ -1,7 +1,9 @@
 //! Architectures, each a file, and what generation needs of them.
 
+pub mod bert;
 pub mod llama;
 
+pub use bert::Bert;
 pub use llama::Llama;
 
 use crate::config::Fields;

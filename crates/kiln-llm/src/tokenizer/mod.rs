@@ -215,6 +215,11 @@ impl Tokenizer {
         Ok(out)
     }
 
+    /// The special tokens that begin and end a text.
+    pub fn frame(&self) -> (&[u32], &[u32]) {
+        (&self.frame.before, &self.frame.after)
+    }
+
     fn encode_words(&self, text: &str, first: bool, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let mut words = vec![text.to_owned()];
         for splitter in &self.splitters {

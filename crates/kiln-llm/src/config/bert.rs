@@ -1,0 +1,118 @@
+//! Settings of BERT and what has its shape (MiniLM, BGE, E5, GTE).
+
+use super::Fields;
+use crate::{Error, Result};
+use std::path::Path;
+
+/// The activations that `hidden_act` may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// x · Φ(x), by the error function.
+    Gelu,
+    /// The same, approximately, by tanh.
+    GeluTanh,
+    /// max(x, 0).
+    Relu,
+    /// x · sigmoid(x).
+    Silu,
+}
+
+impl Activation {
+    /// The one that a member names, GELU where nothing is said.
+    pub fn from_fields(fields: &Fields, name: &str) -> Result<Activation> {
+        Ok(match fields.text(name)?.unwrap_or("gelu") {
+            "gelu" => Activation::Gelu,
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+            "relu" => Activation::Relu,
+            "silu" | "swish" => Activation::Silu,
+            other => return Err(fields.bad(name, format!("the activation '{other}' is not supported"))),
+        })
+    }
+
+    /// Of each element.
+    #[track_caller]
+    pub fn apply(self, x: &kiln::Tensor) -> kiln::Result<kiln::Tensor> {
+        match self {
+            Activation::Gelu => x.gelu(),
+            Activation::GeluTanh => x.gelu_tanh(),
+            Activation::Relu => x.relu(),
+            Activation::Silu => x.silu(),
+        }
+    }
+}
+
+/// What `config.json` says about a BERT.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BertConfig {
+    /// Tokens with an embedding.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width inside of the feed-forward part.
+    pub intermediate_size: usize,
+    /// Blocks.
+    pub num_hidden_layers: usize,
+    /// Heads of attention.
+    pub num_attention_heads: usize,
+    /// Positions with an embedding.
+    pub max_position_embeddings: usize,
+    /// Kinds of tokens with an embedding.
+    pub type_vocab_size: usize,
+    /// Keeps the norms' divisors from 0.
+    pub layer_norm_eps: f64,
+    /// Inside of the feed-forward part.
+    pub hidden_act: Activation,
+    /// Fills up shorter texts of a batch.
+    pub pad_token_id: u32,
+}
+
+impl BertConfig {
+    /// Reads `config.json` of a folder.
+    pub fn read(folder: impl AsRef<Path>) -> Result<BertConfig> {
+        BertConfig::from_fields(&Fields::read(folder.as_ref().join("config.json"))?)
+    }
+
+    /// From the members of a `config.json`.
+    ///
+    /// ```
+    /// use kiln_llm::config::{BertConfig, Fields};
+    /// let json = br#"{"model_type": "bert", "hidden_size": 384, "num_attention_heads": 12, "num_hidden_layers": 6}"#;
+    /// let config = BertConfig::from_fields(&Fields::parse(json, "config.json")?)?;
+    /// assert_eq!((config.num_hidden_layers, config.max_position_embeddings), (6, 512));
+    /// # Ok::<(), kiln_llm::Error>(())
+    /// ```
+    pub fn from_fields(fields: &Fields) -> Result<BertConfig> {
+        let model_type = fields.text("model_type")?.unwrap_or("bert");
+        if model_type != "bert" {
+            return Err(Error::UnknownArchitecture { path: fields.path().to_owned(), found: model_type.into() });
+        }
+        let positions = fields.text("position_embedding_type")?.unwrap_or("absolute");
+        if positions != "absolute" {
+            return Err(fields.bad("position_embedding_type", format!("'{positions}' is not supported")));
+        }
+        if fields.flag("is_decoder", false)? {
+            return Err(fields.bad("is_decoder", "a BERT that generates is not supported"));
+        }
+        let config = BertConfig {
+            vocab_size: fields.positive("vocab_size", 30522)?,
+            hidden_size: fields.positive("hidden_size", 768)?,
+            intermediate_size: fields.positive("intermediate_size", 3072)?,
+            num_hidden_layers: fields.size("num_hidden_layers", 12)?,
+            num_attention_heads: fields.positive("num_attention_heads", 12)?,
+            max_position_embeddings: fields.positive("max_position_embeddings", 512)?,
+            type_vocab_size: fields.positive("type_vocab_size", 2)?,
+            layer_norm_eps: fields.number("layer_norm_eps", 1e-12)?,
+            hidden_act: Activation::from_fields(fields, "hidden_act")?,
+            pad_token_id: fields.tokens("pad_token_id")?.first().copied().unwrap_or(0),
+        };
+        if !config.hidden_size.is_multiple_of(config.num_attention_heads) {
+            let problem =
+                format!("{} heads do not divide a width of {}", config.num_attention_heads, config.hidden_size);
+            return Err(fields.bad("num_attention_heads", problem));
+        }
+        if config.pad_token_id as usize >= config.vocab_size {
+            return Err(fields.bad("pad_token_id", format!("{} is outside the vocabulary", config.pad_token_id)));
+        }
+        Ok(config)
+    }
+}
