@@ -5,6 +5,7 @@ use super::geometry::View;
 use super::mask;
 use super::run::{Job, MOST_ROWS, Task, part};
 use super::scratch::{Scratch, Sizes};
+use super::sight;
 use super::softmax::SoftmaxArgs;
 use super::tile::{Element, TileArgs};
 use crate::features::Isa;
@@ -73,19 +74,33 @@ impl Job<'_> {
         unsafe {
             self.pack_queries(task, vectors, scratch);
             let tiles = task.keys.len().div_ceil(MOST_KEYS);
+            let causal = visible.0;
+            let mut first = true;
             for tile in 0..tiles {
                 let keys = part(task.keys.len(), tiles, tile);
-                let keys = task.keys.start + keys.start..task.keys.start + keys.end;
+                let mut keys = task.keys.start + keys.start..task.keys.start + keys.end;
+                let mut shown = None;
+                if let Some(view) = &self.g.mask {
+                    let place = [task.batch, task.kv_head];
+                    let sight = sight::of_rows(self.g, view, place, task.rows.clone(), &keys, |row, end| {
+                        visible.0[row] = causal[row].min(end as i32);
+                    });
+                    if sight.keys.is_empty() {
+                        continue;
+                    }
+                    keys = sight.keys;
+                    shown = (!sight.plain).then_some(view);
+                }
                 let k = self.keys(task, &keys, scratch);
                 self.scores(k, &keys, vectors, &visible, scratch);
                 let mut factor = self.scale.on_scores;
-                if let Some(view) = &self.g.mask {
+                if let Some(view) = shown {
                     self.add_mask(view, task, &keys, vectors, scratch);
                     factor = 1.0;
                 }
                 if self.g.causal {
                     let stride = self.score_stride(vectors);
-                    mask::causal_columns(self.isa, scratch.scores, &visible.0[..stride], &keys);
+                    mask::causal_columns(self.isa, scratch.scores, &causal[..stride], &keys);
                 }
                 (self.code.softmax_columns)(&SoftmaxArgs {
                     scores: scratch.scores,
@@ -98,7 +113,8 @@ impl Job<'_> {
                     scale: factor,
                 });
                 let v = self.values(task, &keys, scratch);
-                self.results(v, &keys, rows, vectors, &visible, tile == 0, scratch);
+                self.results(v, &keys, rows, vectors, &visible, first, scratch);
+                first = false;
             }
         }
     }
@@ -203,8 +219,7 @@ impl Job<'_> {
             for j in 0..vector_parts {
                 let across = part(vectors, vector_parts, j);
                 let lanes = across.start * self.lanes..across.end * self.lanes;
-                if self.g.causal && visible.0[lanes.clone()].iter().all(|&end| end as usize <= keys.start + block.start)
-                {
+                if visible.0[lanes.clone()].iter().all(|&end| end as usize <= keys.start + block.start) {
                     // Masked as a whole, later.
                     continue;
                 }

@@ -35,21 +35,21 @@ unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], r
     unsafe {
         let q = g.q.row(at);
         for (key, score) in scores.iter_mut().enumerate() {
+            let added = g.mask.as_ref().map_or(0.0, |mask| element(mask, mask.row(at), key));
+            if added == f64::NEG_INFINITY {
+                *score = added;
+                continue;
+            }
             let k = g.k.row([batch, kv_head, key]);
             let product: f64 = (0..g.width).map(|i| element(&g.q, q, i) * element(&g.k, k, i)).sum();
-            *score = product * scale;
-            if let Some(mask) = &g.mask {
-                match element(mask, mask.row(at), key) {
-                    f64::NEG_INFINITY => *score = f64::NEG_INFINITY,
-                    added => *score += added,
-                }
-            }
+            *score = product * scale + added;
         }
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, |a, b| if a > b || a.is_nan() { a } else { b });
         result.fill(0.0);
         if top != f64::NEG_INFINITY {
             let mut sum = 0.0;
-            for (key, score) in scores.iter().enumerate() {
+            // What is hidden is not read.
+            for (key, score) in scores.iter().enumerate().filter(|(_, score)| **score != f64::NEG_INFINITY) {
                 let weight = (score - top).exp();
                 sum += weight;
                 let v = g.v.row([batch, kv_head, key]);

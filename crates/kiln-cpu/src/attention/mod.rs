@@ -5,13 +5,15 @@
 //!     │ few   ──▶ Rows      scores [query][key]: keys pass by unpacked, once for all heads of the group      (`dot`)
 //!     │ many  ──▶ Columns   scores [key][query]: a lane is a query, so that nothing is transposed but q      (`tile`)
 //!     ▼
-//!  for each tile of keys: scores ─▶ mask ─▶ softmax, with what earlier tiles left ─▶ results = factor · results + weights · v
+//!  for each tile of keys of which the mask shows something (`sight`), cut down to what it shows:
+//!     scores ─▶ mask ─▶ softmax, with what earlier tiles left ─▶ results = factor · results + weights · v
 //!     ▼
 //!  results / sums ─▶ out; where keys were split between tasks, parts are merged first                          (`merge`)
 //! ```
 //!
-//! Invariants: a row that sees no key gives 0; masked keys have weight exactly 0; the order of additions depends on shapes,
-//! layouts and the target, never on the number of threads or on timing.
+//! Invariants: a row that sees no key gives 0; masked keys have weight exactly 0, and those before the first (to 16 keys) or
+//! after the last that is seen of a tile are not read; that changes no bit of the result. The order of additions depends on
+//! shapes, layouts and the target, never on the number of threads or on timing.
 
 mod columns;
 mod convert;
@@ -21,10 +23,12 @@ mod exponential;
 mod geometry;
 mod kernels;
 mod mask;
+mod plan;
 mod portable;
 mod rows;
 mod run;
 mod scratch;
+mod sight;
 mod softmax;
 mod tile;
 

@@ -3,16 +3,99 @@
 use super::convert::{copy_halves, scale, widen_row};
 use super::dot::{self, DotArgs};
 use super::mask;
-use super::run::{Job, Task, part};
-use super::scratch::{Scratch, Sizes};
+use super::plan::Plan;
+use super::run::{Job, SERIAL, Task, add_up, part};
+use super::scratch::{self, Scratch, Sizes};
 use super::softmax::SoftmaxArgs;
 use super::tile::{Element, TileArgs};
+use crate::choices::Choices;
 use crate::features::Isa;
+use crate::{gemm, pool};
 use kiln_ir::DType;
 use std::ops::Range;
 
 /// The most keys of a tile, a multiple of every vector's lanes.
 const MOST_KEYS: usize = 512;
+/// The fewest, of which tiles are multiples.
+const LEAST_KEYS: usize = 128;
+/// Bytes of the keys of a tile.
+const TILE_BYTES: usize = 32 << 10;
+/// The most pieces that the units of a launch are handed out in.
+const CHUNKS: usize = 64;
+/// Elements of a cache line.
+const LINE: usize = 16;
+
+/// The units of one launch, with memory for their results.
+struct Units<'a> {
+    job: &'a Job<'a>,
+    plan: &'a Plan,
+    /// Results, maxima and sums of each unit; nothing where every group has one unit.
+    parts: *mut f32,
+}
+
+// SAFETY: units write disjoint parts, and a group's rows are written by whoever comes last of its units.
+unsafe impl Sync for Units<'_> {}
+
+impl Units<'_> {
+    /// Runs some units, and finishes the groups whose last one is among them.
+    ///
+    /// # Safety
+    /// The scratch is as [`Job::rows_sizes`] says; the operands are readable; no unit runs twice.
+    unsafe fn run(&self, units: Range<usize>, scratch: &Scratch) {
+        let job = self.job;
+        let mut packed = None;
+        for at in units {
+            let unit = &self.plan.units[at];
+            let group = &self.plan.groups[unit.group];
+            let (batch, kv_head) = (unit.group / job.g.kv_heads, unit.group % job.g.kv_heads);
+            let mut task = Task { batch, kv_head, rows: 0..job.g.group_rows(), keys: unit.sight.keys.clone() };
+            // SAFETY: the caller's promise; the last of a group sees what the others wrote.
+            unsafe {
+                let q_stride = match packed {
+                    Some((of, stride)) if of == unit.group => stride,
+                    _ => job.row_queries(&task, scratch),
+                };
+                packed = Some((unit.group, q_stride));
+                job.rows(&task, unit.sight.plain, q_stride, scratch);
+                if group.count == 1 {
+                    for row in task.rows.clone() {
+                        let result = scratch.results.add(row * job.padded_values);
+                        job.finish(&task, row, result, *scratch.sums.add(row));
+                    }
+                    continue;
+                }
+                let (rows, width) = (task.rows.len(), job.padded_values);
+                let part = self.parts.add(at * job.rows_part());
+                std::ptr::copy_nonoverlapping(scratch.results, part, rows * width);
+                std::ptr::copy_nonoverlapping(scratch.tops, part.add(rows * width), rows);
+                std::ptr::copy_nonoverlapping(scratch.sums, part.add(rows * (width + 1)), rows);
+                if group.is_last() {
+                    task.keys = 0..0;
+                    self.merge(&task, group.first..group.first + group.count, scratch);
+                }
+            }
+        }
+    }
+
+    /// Adds up the parts of a group and writes its rows.
+    unsafe fn merge(&self, task: &Task, units: Range<usize>, scratch: &Scratch) {
+        let (job, rows, width) = (self.job, task.rows.len(), self.job.padded_values);
+        // SAFETY: all parts of the group are written, and nobody writes them any more.
+        unsafe {
+            let total = std::slice::from_raw_parts_mut(scratch.results, width);
+            for row in 0..rows {
+                let parts = units.clone().map(|unit| {
+                    let part = self.parts.add(unit * job.rows_part());
+                    let result = std::slice::from_raw_parts(part.add(row * width), width);
+                    let tops = part.add(rows * width);
+                    (result, *tops.add(row), *tops.add(rows + row))
+                });
+                let sum = add_up(parts, total);
+                job.finish(task, row, total.as_mut_ptr(), sum);
+            }
+        }
+    }
+}
 
 impl Job<'_> {
     /// Memory of a task.
@@ -77,47 +160,81 @@ impl Job<'_> {
         padded
     }
 
-    /// Results, maxima and sums of one task.
+    /// Keys of a tile: as many as fill a good part of a core's own cache, so that tiles are worth a task and even out.
+    fn tile_keys(&self, choices: Choices) -> usize {
+        let bytes = (self.g.width * self.g.k.size as usize).max(1);
+        let keys = choices.keys.unwrap_or((TILE_BYTES / bytes).next_power_of_two());
+        keys.clamp(LEAST_KEYS, MOST_KEYS).next_multiple_of(LEAST_KEYS)
+    }
+
+    /// Runs a launch.
+    ///
+    /// # Safety
+    /// The views reach only inside their buffers; nothing overlaps the result.
+    pub(super) unsafe fn run_rows(&self, choices: Choices) {
+        let rows = self.g.group_rows();
+        // SAFETY: the mask is readable.
+        let plan = unsafe { Plan::new(self, self.tile_keys(choices)) };
+        let units = plan.units.len();
+        // One more than groups: some group has several.
+        let count = if units > plan.groups.len() { units * self.rows_part() } else { 0 };
+        let parts = gemm::Scratch::take::<f32>(count);
+        let all = Units { job: self, plan: &plan, parts: parts.ptr() };
+        let work = (rows * (self.g.width + self.g.value_width)).saturating_mul(plan.keys);
+        let threads = if work < SERIAL { 1 } else { choices.threads_of(pool::threads()) };
+        let chunks = if threads == 1 { 1 } else { units.min(CHUNKS) };
+        pool::run(chunks, threads, &|chunk| {
+            // SAFETY: passed on from the caller; units write parts of their own, groups rows of their own.
+            scratch::with(self.rows_sizes(), |scratch| unsafe { all.run(part(units, chunks, chunk), &scratch) });
+        });
+        plan.keep();
+    }
+
+    /// Elements of a unit's results, maxima and sums.
+    fn rows_part(&self) -> usize {
+        (self.g.group_rows() * (self.padded_values + 2)).next_multiple_of(LINE)
+    }
+
+    /// Results, maxima and sums of one tile of keys, whose queries are packed.
     ///
     /// # Safety
     /// The scratch is as [`Job::rows_sizes`] says; the operands are readable.
-    pub(super) unsafe fn rows(&self, task: &Task, scratch: &Scratch) {
+    unsafe fn rows(&self, task: &Task, plain: bool, q_stride: usize, scratch: &Scratch) {
         let rows = task.rows.len();
-        let query = |row: usize| self.g.place(task.kv_head, task.rows.start + row);
+        let keys = &task.keys;
         // SAFETY: the caller's promise, for this and all that follows.
         unsafe {
-            let q_stride = self.row_queries(task, scratch);
-            let tiles = task.keys.len().div_ceil(MOST_KEYS);
-            for tile in 0..tiles {
-                let keys = part(task.keys.len(), tiles, tile);
-                let keys = task.keys.start + keys.start..task.keys.start + keys.end;
-                self.row_scores(task, &keys, q_stride, scratch);
-                let mut factor = self.scale.on_scores;
-                let filled = keys.len().next_multiple_of(self.lanes);
-                for row in 0..rows {
-                    let scores = scratch.scores.add(row * MOST_KEYS);
-                    let (head, query) = query(row);
-                    if let Some(view) = &self.g.mask {
-                        let from = view.row([task.batch, head, query]);
-                        mask::copy(self.isa, view, from, &keys, scratch.mask);
-                        mask::add(self.isa, scores, self.scale.on_scores, scratch.mask, keys.len());
-                        factor = 1.0;
-                    }
-                    let end = self.g.visible(query).clamp(keys.start, keys.end) - keys.start;
-                    std::slice::from_raw_parts_mut(scores.add(end), filled - end).fill(f32::NEG_INFINITY);
-                    (self.code.softmax_row)(&SoftmaxArgs {
-                        scores,
-                        stride: 0,
-                        keys: filled / self.lanes,
-                        vectors: 1,
-                        tops: scratch.tops.add(row),
-                        sums: scratch.sums.add(row),
-                        factors: scratch.factors.add(row),
-                        scale: factor,
-                    });
-                }
-                self.row_results(task, &keys, rows, tile == 0, scratch);
+            std::slice::from_raw_parts_mut(scratch.tops, rows).fill(f32::NEG_INFINITY);
+            std::slice::from_raw_parts_mut(scratch.sums, rows).fill(0.0);
+            if keys.is_empty() {
+                return;
             }
+            self.row_scores(task, keys, q_stride, scratch);
+            let mut factor = self.scale.on_scores;
+            let filled = keys.len().next_multiple_of(self.lanes);
+            for row in 0..rows {
+                let scores = scratch.scores.add(row * MOST_KEYS);
+                let (head, query) = self.g.place(task.kv_head, task.rows.start + row);
+                if let Some(view) = self.g.mask.as_ref().filter(|_| !plain) {
+                    let from = view.row([task.batch, head, query]);
+                    mask::copy(self.isa, view, from, keys, scratch.mask);
+                    mask::add(self.isa, scores, self.scale.on_scores, scratch.mask, keys.len());
+                    factor = 1.0;
+                }
+                let end = self.g.visible(query).clamp(keys.start, keys.end) - keys.start;
+                std::slice::from_raw_parts_mut(scores.add(end), filled - end).fill(f32::NEG_INFINITY);
+                (self.code.softmax_row)(&SoftmaxArgs {
+                    scores,
+                    stride: 0,
+                    keys: filled / self.lanes,
+                    vectors: 1,
+                    tops: scratch.tops.add(row),
+                    sums: scratch.sums.add(row),
+                    factors: scratch.factors.add(row),
+                    scale: factor,
+                });
+            }
+            self.row_results(task, keys, rows, scratch);
         }
     }
 
@@ -150,8 +267,8 @@ impl Job<'_> {
         }
     }
 
-    /// results = factors · results + weights · v
-    unsafe fn row_results(&self, task: &Task, keys: &Range<usize>, rows: usize, first: bool, scratch: &Scratch) {
+    /// results = weights · v
+    unsafe fn row_results(&self, task: &Task, keys: &Range<usize>, rows: usize, scratch: &Scratch) {
         let view = &self.g.v;
         // SAFETY: the tiles lie inside weights, values and results.
         unsafe {
@@ -177,7 +294,7 @@ impl Job<'_> {
                         c: scratch.results.add(block.start * self.padded_values + columns.start * self.lanes),
                         c_stride: (self.padded_values * 4) as isize,
                         k: keys.len(),
-                        factors: if first { std::ptr::null() } else { scratch.factors.add(block.start) },
+                        factors: std::ptr::null(),
                     });
                 }
             }

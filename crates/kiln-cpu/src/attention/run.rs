@@ -19,7 +19,7 @@ const TASKS: usize = 32;
 /// Keys that are worth a task of their own.
 const SPLIT_KEYS: usize = 256;
 /// Multiplications below which one thread is as fast as several.
-const SERIAL: usize = 128 << 10;
+pub(super) const SERIAL: usize = 128 << 10;
 
 /// What all tasks of a launch share.
 pub(super) struct Job<'a> {
@@ -31,8 +31,6 @@ pub(super) struct Job<'a> {
     pub lanes: usize,
     /// Value width, filled up to whole vectors.
     pub padded_values: usize,
-    /// Whether scores are [query][key].
-    by_rows: bool,
     /// Tiles of query rows of a group.
     tiles: usize,
     /// Ranges of keys of a tile that are tasks of their own.
@@ -69,6 +67,13 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     // Columns pay for whole vectors of queries and, for short floats, for a widened copy of keys and values.
     let widens = !code.pairs && (g.k.size != 4 || g.v.size != 4);
     let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
+    let padded_values = g.value_width.next_multiple_of(lanes);
+    let parts = std::ptr::null_mut();
+    let mut job = Job { isa, code, scale, g, lanes, padded_values, tiles: 1, splits: 1, parts };
+    if by_rows {
+        // SAFETY: passed on from the caller.
+        return unsafe { job.run_rows(choices) };
+    }
     let split_keys = choices.keys.unwrap_or(SPLIT_KEYS).max(1);
     let mut most_rows = MOST_ROWS;
     // Long rows of keys are split instead: a smaller tile would read them more often.
@@ -78,9 +83,7 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     let most_rows = choices.rows.map_or(most_rows, |rows| rows.clamp(1, MOST_ROWS));
     let tiles = rows.div_ceil(most_rows);
     let splits = (TASKS / (groups * tiles)).min(g.keys / split_keys).max(1);
-    let padded_values = g.value_width.next_multiple_of(lanes);
-    let mut job =
-        Job { isa, code, scale, g, lanes, padded_values, by_rows, tiles, splits, parts: std::ptr::null_mut() };
+    (job.tiles, job.splits) = (tiles, splits);
     let tasks = groups * tiles * splits;
     let count = if splits > 1 { tasks * job.part_size() } else { 0 };
     let parts = gemm::Scratch::take::<f32>(count);
@@ -105,6 +108,23 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     }
 }
 
+/// Adds up the results of parts, each with its maximum and its sum, and gives the sum of all.
+pub(super) fn add_up<'a>(parts: impl Iterator<Item = (&'a [f32], f32, f32)> + Clone, total: &mut [f32]) -> f32 {
+    // Parts that saw nothing hold no results; a NaN sum counts as having seen.
+    let parts = parts.filter(|&(_, _, sum)| sum != 0.0);
+    let top = parts.clone().map(|(_, top, _)| top).fold(f32::NEG_INFINITY, f32::max);
+    let mut all = 0.0;
+    total.fill(0.0);
+    for (result, own, sum) in parts {
+        let factor = (own - top).exp();
+        all += sum * factor;
+        for (total, result) in total.iter_mut().zip(result) {
+            *total += result * factor;
+        }
+    }
+    all
+}
+
 impl Job<'_> {
     /// Rows of the largest tile, filled up to whole vectors.
     fn most_rows(&self) -> usize {
@@ -126,18 +146,14 @@ impl Job<'_> {
         let (batch, kv_head, rows) = self.tile(index / self.splits);
         let visible = rows.clone().map(|row| self.g.visible(self.g.place(kv_head, row).1)).max().unwrap_or(0);
         let task = Task { batch, kv_head, rows, keys: part(visible, self.splits, index % self.splits) };
-        let sizes = if self.by_rows { self.rows_sizes() } else { self.columns_sizes(self.most_rows()) };
-        scratch::with(sizes, |scratch| {
+        scratch::with(self.columns_sizes(self.most_rows()), |scratch| {
             let count = self.most_rows();
             // SAFETY: the scratch has room for this many rows; the rest is passed on from the caller.
             unsafe {
                 std::slice::from_raw_parts_mut(scratch.tops, count).fill(f32::NEG_INFINITY);
                 std::slice::from_raw_parts_mut(scratch.sums, count).fill(0.0);
-                if task.keys.is_empty() {
-                    // Nothing is seen: the sums stay 0.
-                } else if self.by_rows {
-                    self.rows(&task, &scratch);
-                } else {
+                // Where nothing is seen the sums stay 0.
+                if !task.keys.is_empty() {
                     self.columns(&task, &scratch);
                 }
                 if self.splits == 1 {
@@ -153,7 +169,7 @@ impl Job<'_> {
     }
 
     /// Writes a row of the result.
-    unsafe fn finish(&self, task: &Task, row: usize, result: *mut f32, sum: f32) {
+    pub(super) unsafe fn finish(&self, task: &Task, row: usize, result: *mut f32, sum: f32) {
         let (head, query) = self.g.place(task.kv_head, task.rows.start + row);
         let to = self.g.out.row([task.batch, head, query]);
         // SAFETY: the row is this task's; `result` holds a row of values.
@@ -196,19 +212,8 @@ impl Job<'_> {
                         let result = std::slice::from_raw_parts(part.add(row * self.padded_values), self.padded_values);
                         (result, *tops.add(row), *tops.add(self.most_rows() + row))
                     });
-                    // Parts that saw nothing hold no results; a NaN sum counts as having seen.
-                    let parts = parts.filter(|&(_, _, sum)| sum != 0.0);
-                    let top = parts.clone().map(|(_, top, _)| top).fold(f32::NEG_INFINITY, f32::max);
-                    let mut all = 0.0;
-                    total.fill(0.0);
-                    for (result, own, sum) in parts {
-                        let factor = (own - top).exp();
-                        all += sum * factor;
-                        for (total, result) in total.iter_mut().zip(result) {
-                            *total += result * factor;
-                        }
-                    }
-                    self.finish(&task, row, total.as_mut_ptr(), all);
+                    let sum = add_up(parts, total);
+                    self.finish(&task, row, total.as_mut_ptr(), sum);
                 }
             }
         });

@@ -187,15 +187,24 @@ impl Generator<'_> {
         self.asm.bind(tail);
         self.asm.alu_imm(Alu::And, K, UNROLL as i32 - 1);
         self.asm.jcc(Cond::Equal, done);
-        self.asm.bind(tail_loop);
-        self.step(0, 0);
-        match self.shape.along {
-            Along::Rows => self.asm.alu_imm(Alu::Add, A, 4),
-            Along::Panel => self.asm.alu(Alu::Add, A, A_STRIDE),
+        // Each k belongs to one set, whether it is among the last or not: steps of zeros after it change nothing.
+        for u in 0..if self.sets == 1 { 1 } else { UNROLL - 1 } {
+            if u == 0 {
+                self.asm.bind(tail_loop);
+            }
+            self.step(0, u % self.sets);
+            match self.shape.along {
+                Along::Rows => self.asm.alu_imm(Alu::Add, A, 4),
+                Along::Panel => self.asm.alu(Alu::Add, A, A_STRIDE),
+            }
+            self.asm.alu(Alu::Add, B, B_STRIDE);
+            self.asm.dec(K);
+            if self.sets == 1 {
+                self.asm.jcc(Cond::NotEqual, tail_loop);
+            } else {
+                self.asm.jcc(Cond::Equal, done);
+            }
         }
-        self.asm.alu(Alu::Add, B, B_STRIDE);
-        self.asm.dec(K);
-        self.asm.jcc(Cond::NotEqual, tail_loop);
         self.asm.bind(done);
     }
 

@@ -1,0 +1,179 @@
+//! What a mask shows of a range of keys, found from the mask alone: keys and values that nobody sees are never touched.
+
+use super::geometry::{Geometry, View};
+use half::{bf16, f16};
+use kiln_ir::DType;
+use std::ops::Range;
+
+/// Steps at which a range of keys may begin: sums that take keys in turn meet the same ones as if all had been taken.
+const STEP: usize = 16;
+
+/// The part of a range of keys that is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sight {
+    /// From the first to the last that some row sees; empty where none sees any.
+    pub keys: Range<usize>,
+    /// All rows see all of these, and the mask adds nothing to their scores.
+    pub plain: bool,
+}
+
+impl Sight {
+    /// Everything is seen.
+    pub(super) fn all(keys: Range<usize>) -> Sight {
+        Sight { keys, plain: true }
+    }
+
+    fn nothing(at: usize) -> Sight {
+        Sight { keys: at..at, plain: true }
+    }
+
+    /// What is seen by this or the other.
+    fn or(self, other: Sight) -> Sight {
+        if self.keys.is_empty() {
+            return Sight { plain: other.keys.is_empty(), ..other };
+        }
+        if other.keys.is_empty() {
+            return Sight { plain: false, ..self };
+        }
+        let plain = self.plain && other.plain && self.keys == other.keys;
+        Sight { keys: self.keys.start.min(other.keys.start)..self.keys.end.max(other.keys.end), plain }
+    }
+
+    /// With a beginning that is a whole number of steps from that of the range it is a part of.
+    fn aligned(self, whole: &Range<usize>) -> Sight {
+        let start = self.keys.start - (self.keys.start - whole.start) % STEP;
+        Sight { plain: self.plain && start == self.keys.start, keys: start..self.keys.end }
+    }
+}
+
+/// What rows of a group see of `keys`, by the mask alone; `each` is told where every row's sight ends.
+///
+/// # Safety
+/// The mask is readable.
+pub(super) unsafe fn of_rows(
+    g: &Geometry,
+    mask: &View,
+    [batch, kv_head]: [usize; 2],
+    rows: Range<usize>,
+    keys: &Range<usize>,
+    mut each: impl FnMut(usize, usize),
+) -> Sight {
+    let mut all: Option<Sight> = None;
+    let mut last: Option<(*const u8, Sight)> = None;
+    for (i, row) in rows.enumerate() {
+        let (head, query) = g.place(kv_head, row);
+        let from = mask.row([batch, head, query]).cast_const();
+        let sight = match &last {
+            Some((same, sight)) if *same == from => sight.clone(),
+            _ => {
+                // SAFETY: the caller's promise.
+                let sight = unsafe { of_row(mask, from, keys) };
+                all = Some(match all {
+                    Some(all) => all.or(sight.clone()),
+                    None => sight.clone(),
+                });
+                last = Some((from, sight.clone()));
+                sight
+            }
+        };
+        each(i, sight.keys.end);
+    }
+    all.unwrap_or_else(|| Sight::nothing(keys.start)).aligned(keys)
+}
+
+/// What one row sees.
+unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> Sight {
+    let from = row.wrapping_offset(keys.start as isize * mask.step() * mask.size);
+    let count = keys.len();
+    // SAFETY: the row holds the keys.
+    let (range, plain) = unsafe {
+        match mask.dtype {
+            _ if count == 0 => (0..0, true),
+            _ if mask.step() != 1 && count > 1 => {
+                let at =
+                    |i: usize| super::convert::element(mask.dtype, from.offset(i as isize * mask.step() * mask.size));
+                let seen = |i: &usize| at(*i) != f32::NEG_INFINITY;
+                match (0..count).find(seen) {
+                    Some(first) => {
+                        let end = (first..count).rfind(seen).map_or(first, |last| last + 1);
+                        (first..end, (first..end).all(|i| at(i) == 0.0))
+                    }
+                    None => (0..0, true),
+                }
+            }
+            DType::Bool => scan(std::slice::from_raw_parts(from, count), |&keep| keep != 0, |&keep| keep != 0),
+            DType::F32 => {
+                let row = std::slice::from_raw_parts(from.cast::<f32>(), count);
+                scan(row, |&x| x != f32::NEG_INFINITY, |&x| x == 0.0)
+            }
+            DType::Bf16 => {
+                let (row, low) = (std::slice::from_raw_parts(from.cast::<u16>(), count), bf16::NEG_INFINITY.to_bits());
+                scan(row, |&x| x != low, |&x| x << 1 == 0)
+            }
+            DType::F16 => {
+                let (row, low) = (std::slice::from_raw_parts(from.cast::<u16>(), count), f16::NEG_INFINITY.to_bits());
+                scan(row, |&x| x != low, |&x| x << 1 == 0)
+            }
+            _ => (0..count, false),
+        }
+    };
+    Sight { keys: keys.start + range.start..keys.start + range.end, plain }
+}
+
+/// From the first to the last element that is seen, and whether all of these are plain; a cache line at a time.
+#[inline(always)]
+fn scan<T>(row: &[T], seen: impl Fn(&T) -> bool, plain: impl Fn(&T) -> bool) -> (Range<usize>, bool) {
+    const LINE: usize = 64;
+    // Without branches inside a line, so that it becomes vector code.
+    let any = |line: &[T]| line.iter().fold(false, |any, x| any | seen(x));
+    let Some(line) = row.chunks(LINE).position(any) else { return (0..0, true) };
+    let first = line * LINE + row[line * LINE..].iter().position(&seen).unwrap_or(0);
+    let mut end = row.len();
+    while end > first && !any(&row[first.max(end.saturating_sub(LINE))..end]) {
+        end = first.max(end.saturating_sub(LINE));
+    }
+    while end > first + 1 && !seen(&row[end - 1]) {
+        end -= 1;
+    }
+    let all = row[first..end].chunks(LINE).all(|line| line.iter().fold(true, |all, x| all & plain(x)));
+    (first..end, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sight, scan};
+
+    #[test]
+    fn scans_find_the_ends() {
+        let bools = |row: &[u8]| scan(row, |&x| x != 0, |&x| x != 0);
+        for length in [1, 3, 63, 64, 65, 200] {
+            assert_eq!(bools(&vec![0; length]), (0..0, true));
+            assert_eq!(bools(&vec![1; length]), (0..length, true));
+            for first in 0..length {
+                for end in [first + 1, (first + length).div_ceil(2), length] {
+                    let end = end.max(first + 1);
+                    let mut row = vec![0u8; length];
+                    row[first..end].fill(1);
+                    assert_eq!(bools(&row), (first..end, true), "{first}..{end} of {length}");
+                    if end > first + 2 {
+                        row[first + 1] = 0;
+                        assert_eq!(bools(&row), (first..end, false), "{first}..{end} of {length}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_see_different_keys_are_not_plain() {
+        let sight = |keys| Sight { keys, plain: true };
+        assert_eq!(sight(2..5).or(sight(2..5)), sight(2..5));
+        assert_eq!(sight(2..5).or(sight(3..9)), Sight { keys: 2..9, plain: false });
+        assert_eq!(sight(2..2).or(sight(3..9)), Sight { keys: 3..9, plain: false });
+        assert_eq!(sight(3..9).or(sight(2..2)), Sight { keys: 3..9, plain: false });
+        assert_eq!(sight(1..1).or(sight(2..2)), sight(2..2));
+        assert_eq!(sight(37..50).aligned(&(4..60)), Sight { keys: 36..50, plain: false });
+        assert_eq!(sight(36..50).aligned(&(4..60)), sight(36..50));
+        assert_eq!(Sight::all(4..6).aligned(&(4..60)), sight(4..6));
+    }
+}
