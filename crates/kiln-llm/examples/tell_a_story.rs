@@ -24,7 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("reduce-overhead, frozen", compiled(Mode::ReduceOverhead, true)),
     ] {
         let model = Llama::load(&config, &checkpoint, DType::F32)?;
-        let mut generator = Generator::new(Arc::new(model), GeneratorOptions { context: 256, compile })?;
+        let mut generator =
+            Generator::new(Arc::new(model), GeneratorOptions { context: 256, compile, ..GeneratorOptions::default() })?;
         // The first text makes the programs.
         let started = Instant::now();
         let mut text = tokenizer.stream(true);

@@ -148,6 +148,9 @@ pub enum Error {
         /// The model.
         name: String,
     },
+    /// Text or stop strings were asked of a generator that was made without a tokenizer.
+    #[error("text and stop strings need a tokenizer (see Generator::with_tokenizer)")]
+    TextWithoutTokenizer,
     /// A model that came without a chat template was asked to chat.
     #[error("'{name}' has no chat template")]
     NoChatTemplate {

@@ -3,7 +3,10 @@
 use crate::config::Fields;
 use crate::models::{self, CausalLm};
 use crate::presets::{PRESETS, Preset};
-use crate::{ChatTemplate, Checkpoint, Error, GenerationConfig, Gguf, Message, OnProgress, Result, Tokenizer, Weights};
+use crate::{
+    ChatTemplate, Checkpoint, Error, GenerationConfig, Generator, GeneratorOptions, Gguf, Message, OnProgress, Request,
+    Result, Tokenizer, Weights,
+};
 use kiln::{DType, Device};
 use std::fmt::{Debug, Formatter};
 use std::path::Path;
@@ -50,7 +53,7 @@ pub struct Opened {
     /// The model.
     pub model: Arc<dyn CausalLm>,
     /// From text to tokens and back; presets have none.
-    pub tokenizer: Option<Tokenizer>,
+    pub tokenizer: Option<Arc<Tokenizer>>,
     /// From conversations to text.
     pub chat: Option<ChatTemplate>,
     /// How its makers mean it to be used.
@@ -89,7 +92,7 @@ pub fn embedded() -> Result<Opened> {
     Ok(Opened {
         name: "stories260K".into(),
         model: models::load(&config, &Weights::new(&checkpoint, DType::F32), None)?,
-        tokenizer: Some(tokenizer),
+        tokenizer: Some(Arc::new(tokenizer)),
         chat: None,
         generation: GenerationConfig::default(),
         stop_tokens: config.tokens("eos_token_id")?,
@@ -103,7 +106,8 @@ fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
     let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
     let model = models::load(&config, &weights, options.layers)?;
-    let tokenizer = if folder.join("tokenizer.json").exists() { Some(Tokenizer::read(folder)?) } else { None };
+    let tokenizer =
+        if folder.join("tokenizer.json").exists() { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
     let generation = GenerationConfig::read(folder)?;
     let mut stop_tokens = generation.eos_token_ids.clone();
     if stop_tokens.is_empty() {
@@ -130,7 +134,7 @@ fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
     Ok(Opened {
         name: name_of(path),
         model: Arc::new(models::Llama::new(&config, &weights)?),
-        tokenizer: Some(Tokenizer::from_gguf(&file)?),
+        tokenizer: Some(Arc::new(Tokenizer::from_gguf(&file)?)),
         chat: ChatTemplate::from_gguf(&file)?,
         generation: GenerationConfig { bos_token_id: config.bos_token_id, ..GenerationConfig::default() },
         stop_tokens: config.eos_token_ids.clone(),
@@ -169,7 +173,7 @@ fn name_of(path: &Path) -> String {
 impl Opened {
     /// The tokenizer, or an error that says there is none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().ok_or_else(|| Error::NoTokenizer { name: self.name.clone() })
+        self.tokenizer.as_deref().ok_or_else(|| Error::NoTokenizer { name: self.name.clone() })
     }
 
     /// The tokens of a conversation, up to where the answer begins.
@@ -177,4 +181,36 @@ impl Opened {
         let chat = self.chat.as_ref().ok_or_else(|| Error::NoChatTemplate { name: self.name.clone() })?;
         self.tokenizer()?.encode(&chat.render(messages, true)?, false)
     }
+
+    /// What its makers mean to be asked for, with the tokens that end its texts.
+    pub fn request(&self) -> Request {
+        Request { stop_tokens: self.stop_tokens.clone(), ..Request::from(&self.generation) }
+    }
+
+    /// A generator with the model and its tokenizer. Several may be made; they share the weights.
+    pub fn generator(&self, options: GeneratorOptions) -> Result<Generator> {
+        let generator = Generator::new(self.model.clone(), options)?;
+        Ok(match &self.tokenizer {
+            Some(tokenizer) => generator.with_tokenizer(tokenizer.clone()),
+            None => generator,
+        })
+    }
+}
+
+/// The text after a prompt, from a model by its name: [`open`], [`Opened::generator`] and
+/// [`Generator::generate_text`] in one. Tokens that end the model's texts end this one as well.
+///
+/// ```
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories260K");
+/// let request = kiln_llm::Request { max_tokens: 10, ..Default::default() };
+/// let story = kiln_llm::generate(folder, "Once upon a time", &request)?;
+/// assert_eq!(story, ", there was a little girl named Lily");
+/// # Ok::<(), kiln_llm::Error>(())
+/// ```
+pub fn generate(model: &str, prompt: &str, request: &Request) -> Result<String> {
+    let opened = open(model, &OpenOptions::default())?;
+    let mut request = request.clone();
+    request.stop_tokens.extend(&opened.stop_tokens);
+    let mut generator = opened.generator(GeneratorOptions::default())?;
+    Ok(generator.generate_text(prompt, &request, |_| std::ops::ControlFlow::Continue(()))?.text)
 }

@@ -13,7 +13,7 @@ fn shipped() -> PathBuf {
 fn generator(folder: &Path, context: usize, compile: Option<Options>) -> Generator {
     let config = LlamaConfig::read(folder).unwrap();
     let model = Llama::load(&config, &Checkpoint::open(folder, Device::Cpu).unwrap(), DType::F32).unwrap();
-    Generator::new(Arc::new(model), GeneratorOptions { context, compile }).unwrap()
+    Generator::new(Arc::new(model), GeneratorOptions { context, compile, ..GeneratorOptions::default() }).unwrap()
 }
 
 fn ids(value: &Value) -> Vec<u32> {

@@ -187,6 +187,11 @@ impl<'a> DecodeStream<'a> {
 
     /// What was held back.
     pub fn finish(mut self) -> crate::Result<String> {
+        self.rest()
+    }
+
+    /// What was held back; tokens may still come.
+    pub(crate) fn rest(&mut self) -> crate::Result<String> {
         self.next_text(false)
     }
 

@@ -1,0 +1,319 @@
+//! Generation: a prompt goes through one program for its bucket, each further token through one and the same program.
+//!
+//! ```text
+//!  prompts, cut and filled up to buckets ─▶ fill … ─▶ prefill ─▶ first tokens ─┐
+//!                                              │ cache, tokens, positions (variables)
+//!                                              └──────▶ decode ─▶ next tokens ─▶ decode ─▶ …
+//! ```
+
+mod programs;
+mod request;
+mod row;
+
+pub use request::{Generated, Request, Stop};
+
+use crate::models::CausalLm;
+use crate::sample::Rule;
+use crate::{Error, Result, Tokenizer};
+use kiln::{Device, Options, Tensor};
+use programs::{Programs, Prompt};
+use row::Row;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How a [`Generator`] is made.
+#[derive(Debug, Clone)]
+pub struct GeneratorOptions {
+    /// Tokens of a text, prompt included; at most those the model was made for.
+    pub context: usize,
+    /// How it is compiled; `None` runs it eagerly.
+    pub compile: Option<Options>,
+    /// The largest bucket: longer prompts go in parts. It bounds the memory that a prompt takes beside the cache.
+    pub prefill: usize,
+    /// Where shorter prompts of a batch are filled up; the texts are the same.
+    pub padding: Padding,
+}
+
+impl Default for GeneratorOptions {
+    /// Compiled, for 2048 tokens, prompts in parts of 512.
+    fn default() -> GeneratorOptions {
+        GeneratorOptions { context: 2048, compile: Some(Options::default()), prefill: 512, padding: Padding::Right }
+    }
+}
+
+/// Where the shorter prompts of a batch are filled up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Padding {
+    /// Behind: all prompts begin in one column. Prompts that go in parts are filled up before all the same.
+    #[default]
+    Right,
+    /// Before: all prompts end in one column.
+    Left,
+}
+
+/// A model that continues texts: one, or a batch of them at a time.
+pub struct Generator {
+    model: Arc<dyn CausalLm>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    options: GeneratorOptions,
+    one: Programs,
+    /// For the size that was asked for last.
+    batch: Option<Programs>,
+}
+
+impl std::fmt::Debug for Generator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (sizes, options) = (self.model.sizes(), &self.options);
+        f.debug_struct("Generator").field("sizes", sizes).field("options", options).finish_non_exhaustive()
+    }
+}
+
+/// The smallest prefill.
+const SMALLEST_BUCKET: usize = 16;
+
+impl Generator {
+    /// For a model. Nothing is compiled before the first text.
+    pub fn new(model: Arc<dyn CausalLm>, options: GeneratorOptions) -> Result<Generator> {
+        let context = options.context.min(model.sizes().context).max(1);
+        let options = GeneratorOptions { context, prefill: options.prefill.max(1), ..options };
+        let one = Programs::new(&model, 1, context, options.compile.as_ref())?;
+        Ok(Generator { model, tokenizer: None, options, one, batch: None })
+    }
+
+    /// The same with a tokenizer, which prompts that are text and stop strings need.
+    pub fn with_tokenizer(self, tokenizer: Arc<Tokenizer>) -> Generator {
+        Generator { tokenizer: Some(tokenizer), ..self }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<dyn CausalLm> {
+        &self.model
+    }
+
+    /// Tokens of the context.
+    pub fn context(&self) -> usize {
+        self.options.context
+    }
+
+    /// Memory of the caches of keys and values.
+    pub fn cache_bytes(&self) -> usize {
+        self.all().map(|programs| programs.cache().bytes()).sum()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Programs> {
+        std::iter::once(&self.one).chain(&self.batch)
+    }
+
+    /// Programs made so far for prompts and for further tokens.
+    pub fn compiles(&self) -> (u64, u64) {
+        let prompts = |p: &Programs| p.prefill.stats().compiles + p.fill.stats().compiles;
+        (self.all().map(prompts).sum(), self.all().map(|p| p.decode.stats().compiles).sum())
+    }
+
+    /// Kernels that run for one further token of one text; `None` before the first one, and in eager mode.
+    pub fn kernels_per_token(&self) -> Option<usize> {
+        self.one.decode.programs().first().map(|program| program.kernels.len())
+    }
+
+    /// Continues a text.
+    pub fn generate(&mut self, prompt: &[u32], request: &Request) -> Result<Generated> {
+        self.generate_with(prompt, request, |_| ControlFlow::Continue(()))
+    }
+
+    /// [`Generator::generate`], with each new token shown as it comes.
+    pub fn generate_with(
+        &mut self,
+        prompt: &[u32],
+        request: &Request,
+        mut each: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Generated> {
+        let shown = |_, token: Option<u32>, _: &str| token.map_or(ControlFlow::Continue(()), &mut each);
+        one(self.run(&[(prompt, request)], false, shown)?)
+    }
+
+    /// Continues a text that is no tokens yet, with each piece of new text shown as it comes; no part of a stop string is.
+    ///
+    /// ```
+    /// use kiln_llm::{GeneratorOptions, Request};
+    /// use std::ops::ControlFlow;
+    /// let opened = kiln_llm::embedded()?;
+    /// let mut generator = opened.generator(GeneratorOptions { context: 64, ..GeneratorOptions::default() })?;
+    /// let request = Request { stop: vec![".".into()], ..Request::default() };
+    /// let story = generator.generate_text("Once upon a time", &request, |piece| {
+    ///     print!("{piece}");
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(story.text, ", there was a little girl named Lily");
+    /// # Ok::<(), kiln_llm::Error>(())
+    /// ```
+    pub fn generate_text(
+        &mut self,
+        prompt: &str,
+        request: &Request,
+        mut each: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Generated> {
+        let tokenizer = self.tokenizer.as_ref().ok_or(Error::TextWithoutTokenizer)?;
+        let prompt = tokenizer.encode(prompt, true)?;
+        let shown = |_, _, text: &str| if text.is_empty() { ControlFlow::Continue(()) } else { each(text) };
+        one(self.run(&[(&prompt, request)], true, shown)?)
+    }
+
+    /// Continues texts of any lengths together; each becomes what it would become alone.
+    pub fn generate_batch(&mut self, prompts: &[Vec<u32>], request: &Request) -> Result<Vec<Generated>> {
+        let texts: Vec<(&[u32], &Request)> = prompts.iter().map(|prompt| (&prompt[..], request)).collect();
+        self.generate_each(&texts, |_, _, _| ControlFlow::Continue(()))
+    }
+
+    /// Continues texts together, each as its own request says. Each new token is shown with the number of its text, and with
+    /// the piece of text that it completes where the request has stop strings.
+    pub fn generate_each(
+        &mut self,
+        texts: &[(&[u32], &Request)],
+        mut each: impl FnMut(usize, u32, &str) -> ControlFlow<()>,
+    ) -> Result<Vec<Generated>> {
+        let shown = |row, token: Option<u32>, text: &str| match token {
+            Some(token) => each(row, token, text),
+            None => ControlFlow::Continue(()),
+        };
+        self.run(texts, false, shown)
+    }
+
+    /// Continues texts; `each` is shown tokens with the text they complete, and at a text's end what was held back.
+    fn run(
+        &mut self,
+        texts: &[(&[u32], &Request)],
+        wants_text: bool,
+        mut each: impl FnMut(usize, Option<u32>, &str) -> ControlFlow<()>,
+    ) -> Result<Vec<Generated>> {
+        let started = Instant::now();
+        let (context, vocabulary) = (self.options.context, self.model.sizes().vocab);
+        for (prompt, _) in texts {
+            check(prompt, context, vocabulary)?;
+        }
+        let tokenizer = self.tokenizer.clone();
+        let rows: Result<Vec<Row<'_>>> = texts
+            .iter()
+            .map(|(prompt, request)| Row::new(prompt.len(), request, wants_text, context, tokenizer.as_deref()))
+            .collect();
+        let mut rows = rows?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (options, device) = (self.options.clone(), self.model.device());
+        let programs = self.programs(rows.len())?;
+        let samplings: Vec<_> = texts.iter().map(|(prompt, request)| (&request.sampling, *prompt)).collect();
+        let rule = programs.sampler().start(&samplings)?;
+        let mut parts = prompts(programs.rows(), texts, rule, &options, device)?;
+        let last = parts.pop();
+        let mut tokens = vec![0i64; programs.rows()];
+        let mut begun = false;
+        while rows.iter_mut().any(|row| !row.is_done()) {
+            let next = match &last {
+                Some(last) if !begun => {
+                    for part in &parts {
+                        programs.fill.call(part)?;
+                    }
+                    programs.prefill.call(last)?
+                }
+                _ => programs.decode.call(&rule)?,
+            };
+            begun = true;
+            match &mut tokens[..] {
+                [token] => *token = next.item::<i64>()?,
+                tokens => tokens.copy_from_slice(&next.to_vec::<i64>()?),
+            }
+            for (index, (row, &next)) in rows.iter_mut().zip(&tokens).enumerate() {
+                if row.is_done() {
+                    continue;
+                }
+                let token = u32::try_from(next).ok().filter(|&token| (token as usize) < vocabulary);
+                let token = token.ok_or(Error::UnknownToken { token: next as u32, vocabulary })?;
+                row.push(token, started, |token, text| each(index, Some(token), text))?;
+            }
+        }
+        let finish = |(index, row): (usize, Row<'_>)| row.finish(started, |text| each(index, None, text));
+        rows.into_iter().enumerate().map(finish).collect()
+    }
+
+    /// The programs for so many texts; those for a batch are made for a power of two.
+    fn programs(&mut self, texts: usize) -> Result<&Programs> {
+        if texts == 1 {
+            return Ok(&self.one);
+        }
+        let rows = texts.next_power_of_two();
+        match self.batch.take() {
+            Some(batch) if batch.rows() == rows => Ok(self.batch.insert(batch)),
+            _ => {
+                let options = &self.options;
+                let made = Programs::new(&self.model, rows, options.context, options.compile.as_ref())?;
+                Ok(self.batch.insert(made))
+            }
+        }
+    }
+}
+
+fn one(texts: Vec<Generated>) -> Result<Generated> {
+    // As many texts come back as went in.
+    texts.into_iter().next().ok_or(Error::EmptyPrompt)
+}
+
+/// An error if a prompt cannot be continued.
+pub(crate) fn check(prompt: &[u32], context: usize, vocabulary: usize) -> Result<()> {
+    if prompt.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    if prompt.len() > context {
+        return Err(Error::PromptTooLong { tokens: prompt.len(), context });
+    }
+    match prompt.iter().find(|&&token| token as usize >= vocabulary) {
+        Some(&token) => Err(Error::UnknownToken { token, vocabulary }),
+        None => Ok(()),
+    }
+}
+
+/// The parts that so many tokens go in, as (start, bucket): whole ones, and a power of two for the rest.
+pub(crate) fn parts(tokens: usize, largest: usize, context: usize) -> Vec<(usize, usize)> {
+    let whole = tokens.saturating_sub(1) / largest;
+    let mut parts: Vec<(usize, usize)> = (0..whole).map(|part| (part * largest, largest)).collect();
+    let (start, rest) = (whole * largest, tokens - whole * largest);
+    let bucket = rest.next_power_of_two().max(SMALLEST_BUCKET).min(largest.max(rest)).min(context - start);
+    parts.push((start, bucket));
+    parts
+}
+
+/// The prompts of a batch, cut into parts and filled up.
+fn prompts(
+    rows: usize,
+    texts: &[(&[u32], &Request)],
+    rule: Rule,
+    options: &GeneratorOptions,
+    device: Device,
+) -> Result<Vec<Prompt>> {
+    let longest = texts.iter().map(|(prompt, _)| prompt.len()).max().unwrap_or(0);
+    let parts = parts(longest, options.prefill, options.context);
+    let end = parts.last().map_or(0, |(start, bucket)| start + bucket);
+    // The last part has to hold the ends of all of them.
+    let left = rows > 1 && (options.padding == Padding::Left || parts.len() > 1);
+    let length = |row: usize| texts.get(row).map_or(1, |(prompt, _)| prompt.len());
+    let pad = |row: usize| if left { end - length(row) } else { 0 };
+    let pads: Vec<i64> = (0..rows).map(|row| pad(row) as i64).collect();
+    let part = |(start, bucket): (usize, usize)| {
+        let mut tokens = vec![0i64; rows * bucket];
+        for (row, ((prompt, _), tokens)) in texts.iter().zip(tokens.chunks_mut(bucket)).enumerate() {
+            for (column, token) in tokens.iter_mut().enumerate() {
+                let at = (start + column).checked_sub(pad(row));
+                *token = at.and_then(|at| prompt.get(at)).map_or(0, |&token| token.into());
+            }
+        }
+        let last = |row: usize| (row * bucket + (pad(row) + length(row) - 1).saturating_sub(start)) as i64;
+        Ok(Prompt {
+            tokens: Tensor::from_vec(tokens, [rows, bucket], device)?,
+            start: Tensor::from_vec(vec![start as i64], 1, device)?,
+            pads: Tensor::from_vec(pads.clone(), [rows, 1], device)?,
+            last: Tensor::from_vec((0..rows).map(last).collect::<Vec<i64>>(), rows, device)?,
+            rule,
+        })
+    };
+    parts.into_iter().map(part).collect()
+}
