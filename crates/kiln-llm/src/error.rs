@@ -78,6 +78,12 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// A tensor of the checkpoint is for a part that there is no code for.
+    #[error("the checkpoint has a tensor '{name}', for which there is no code")]
+    UnknownTensor {
+        /// Its name.
+        name: String,
+    },
     /// A tensor of the checkpoint has not the shape that the configuration asks for.
     #[error("tensor '{name}' is {got:?}, the configuration asks for {expected:?}")]
     WrongShape {
@@ -87,6 +93,24 @@ pub enum Error {
         expected: Vec<usize>,
         /// In the file.
         got: Vec<usize>,
+    },
+    /// A picture that could not be read or used.
+    #[error("{}{cause}", path.as_ref().map_or(String::new(), |path| format!("{}: ", path.display())))]
+    Image {
+        /// The file, where there is one.
+        path: Option<PathBuf>,
+        /// What is wrong with it.
+        cause: crate::vision::ImageError,
+    },
+    /// Pictures that are not of the model's size when they come to it.
+    #[error("the model sees pictures of {side} × {side} pixels, and would get {width} × {height}")]
+    WrongPictures {
+        /// Pixels of a row.
+        width: usize,
+        /// Rows.
+        height: usize,
+        /// The model's.
+        side: usize,
     },
     /// A tokenizer that could not be read or used.
     #[error("tokenizer: {0}")]
@@ -172,6 +196,12 @@ pub enum Error {
 impl From<kiln::Error> for Error {
     fn from(error: kiln::Error) -> Error {
         Error::Kiln(Box::new(error))
+    }
+}
+
+impl From<crate::vision::ImageError> for Error {
+    fn from(cause: crate::vision::ImageError) -> Error {
+        Error::Image { path: None, cause }
     }
 }
 

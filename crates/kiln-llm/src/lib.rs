@@ -37,6 +37,7 @@ mod presets;
 mod sample;
 mod text;
 mod tokenizer;
+pub mod vision;
 mod weights;
 
 pub use cache::{KvCache, Mask, Step, Window};
@@ -53,4 +54,5 @@ pub use presets::{PRESETS, Preset};
 pub use sample::{Numbers, Rule, Sampler, Sampling};
 pub use text::TextStream;
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
+pub use vision::{Class, Classifier, ClassifierOptions, Image};
 pub use weights::{OnProgress, Progress, Weights};

@@ -36,7 +36,7 @@ pub(super) fn batches(lengths: &[usize], most: usize, longest: usize) -> Vec<Bat
 }
 
 /// Rows of the next batch where so many texts are left: a power of two, with at most a quarter of it filling.
-fn rows(left: usize, most: usize) -> usize {
+pub(crate) fn rows(left: usize, most: usize) -> usize {
     let above = left.next_power_of_two();
     match () {
         () if left >= most => most,

@@ -14,6 +14,7 @@ use crate::models::Bert;
 use crate::models::bert::valid;
 use crate::open::suiting;
 use crate::{Checkpoint, Error, Result, Tokenizer, Weights};
+pub(crate) use buckets::rows;
 use buckets::{Batch, LENGTHS};
 use kiln::{Bundle, Compiled, DType, Device, Dynamic, Options, Tensor};
 use std::path::Path;

@@ -2,9 +2,11 @@
 
 pub mod bert;
 pub mod llama;
+pub mod vit;
 
 pub use bert::Bert;
 pub use llama::Llama;
+pub use vit::Vit;
 
 use crate::config::Fields;
 use crate::{Error, Result, Step, Weights};
