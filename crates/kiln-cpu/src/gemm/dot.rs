@@ -265,30 +265,32 @@ impl Generator {
 
     /// Adds up the lanes of four neighbouring accumulators at once and stores the four sums.
     fn reduce(&mut self, row: usize, first: usize) {
-        let width = self.width;
         // Beyond the last column any register will do: its sum lands in the padding.
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| self.acc(0, row, (first + i).min(self.shape.nr - 1)));
-        let asm = &mut self.asm;
-        let (t, u) = (self.w, VReg(self.a));
-        asm.rvm(ops::VUNPCKLPS, width, t, a, b);
-        asm.rvm(ops::VUNPCKHPS, width, u, a, b);
-        asm.rvm(ops::VADDPS, width, a, t, u);
-        asm.rvm(ops::VUNPCKLPS, width, t, c, d);
-        asm.rvm(ops::VUNPCKHPS, width, u, c, d);
-        asm.rvm(ops::VADDPS, width, t, t, u);
-        asm.rvmi(ops::VSHUFPS, width, u, a, t, 0x44);
-        asm.rvmi(ops::VSHUFPS, width, a, a, t, 0xee);
-        asm.rvm(ops::VADDPS, width, a, a, u);
-        if width == Width::V512 {
-            asm.vector(ops::VEXTRACTF64X4, width, crate::asm::Args::mr(t, a).imm(1));
-            asm.rvm(ops::VADDPS, Width::V256, a, a, t);
-        }
-        asm.vector(ops::VEXTRACTF128, Width::V256, crate::asm::Args::mr(t, a).imm(1));
-        asm.rvm(ops::VADDPS, Width::V128, a, a, t);
+        let four = [0, 1, 2, 3].map(|i| self.acc(0, row, (first + i).min(self.shape.nr - 1)));
+        sum_lanes(&mut self.asm, self.width, four, self.w, VReg(self.a));
         let at = Mem::base(C).offset((first * 4) as i32);
         if self.shape.accumulate {
-            asm.rvm(ops::VADDPS, Width::V128, a, a, at);
+            self.asm.rvm(ops::VADDPS, Width::V128, four[0], four[0], at);
         }
-        asm.mr(ops::VMOVUPS_ST, Width::V128, at, a);
+        self.asm.mr(ops::VMOVUPS_ST, Width::V128, at, four[0]);
     }
+}
+
+/// Adds up the lanes of four registers: the sums are the four lanes of the first one afterwards. `t` and `u` are free.
+pub(super) fn sum_lanes(asm: &mut Assembler, width: Width, [a, b, c, d]: [VReg; 4], t: VReg, u: VReg) {
+    asm.rvm(ops::VUNPCKLPS, width, t, a, b);
+    asm.rvm(ops::VUNPCKHPS, width, u, a, b);
+    asm.rvm(ops::VADDPS, width, a, t, u);
+    asm.rvm(ops::VUNPCKLPS, width, t, c, d);
+    asm.rvm(ops::VUNPCKHPS, width, u, c, d);
+    asm.rvm(ops::VADDPS, width, t, t, u);
+    asm.rvmi(ops::VSHUFPS, width, u, a, t, 0x44);
+    asm.rvmi(ops::VSHUFPS, width, a, a, t, 0xee);
+    asm.rvm(ops::VADDPS, width, a, a, u);
+    if width == Width::V512 {
+        asm.vector(ops::VEXTRACTF64X4, width, crate::asm::Args::mr(t, a).imm(1));
+        asm.rvm(ops::VADDPS, Width::V256, a, a, t);
+    }
+    asm.vector(ops::VEXTRACTF128, Width::V256, crate::asm::Args::mr(t, a).imm(1));
+    asm.rvm(ops::VADDPS, Width::V128, a, a, t);
 }

@@ -4,6 +4,7 @@
 //!  Operand (strided memory, fused rows, PackedB)
 //!     │  M small, B's rows contiguous    ──▶ stream   rows of B pass by once, unpacked       (`stream`, `sweep`)
 //!     │  M small, B's columns contiguous ──▶ dots     rows of W[N, K] pass by once, unpacked  (`dots`, `dot`)
+//!     │  one row, W[N, K] in a cache     ──▶ row      all in one call, prepared with the kernel  (`row`)
 //!     │  N small                         ──▶ the same, of the transposed product              (`swapped`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
 //!     ▼
@@ -22,6 +23,7 @@ mod narrow;
 mod pack;
 mod packed;
 mod portable;
+pub(crate) mod row;
 mod scratch;
 mod shares;
 mod small;
@@ -98,6 +100,11 @@ pub enum GemmError {
     /// No memory for generated code.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+}
+
+/// Whether one row times an `n` by `k` weight is not worth a second thread.
+pub(crate) fn is_one_task(n: usize, k: usize, weight: DType) -> bool {
+    small::is_one_task(n, k, weight.size_in_bits() / 8)
 }
 
 /// The sizes of one product and how to run it.

@@ -105,6 +105,12 @@ pub(super) unsafe fn run(gemm: &Gemm, path: Path, a: &Operand<'_>, epilogue: &dy
     }
 }
 
+/// Whether one row times a weight makes one task, whatever the threads.
+pub(super) fn is_one_task(n: usize, k: usize, size: usize) -> bool {
+    let elements = n.saturating_mul(k);
+    elements.saturating_mul(size) / TASK_BYTES <= 1 && elements / TASK_WORK <= 1
+}
+
 /// How many tasks of the least size a product makes, with `size` bytes in an element of B.
 fn least_tasks(gemm: &Gemm, size: usize) -> usize {
     let elements = gemm.n * gemm.k;

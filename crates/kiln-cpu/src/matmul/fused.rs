@@ -312,6 +312,50 @@ impl Tiles {
     }
 }
 
+impl Tiles {
+    /// What a call for a whole row of a product brings, where there is nothing else to bring: no sizes, no batch, and at
+    /// most one axis of columns.
+    pub fn whole_row(&self, columns: usize) -> Option<[i64; 5]> {
+        (self.symbols.len() == 5).then_some([0, 1, 0, columns as i64, columns as i64])
+    }
+
+    /// Finishes a row of sums.
+    ///
+    /// # Safety
+    /// The buffers are those of a launch, `row` is from [`Tiles::whole_row`], and there are as many sums as it has columns.
+    pub unsafe fn finish_row(&self, buffers: &[RawBuffer], row: &[i64; 5], sums: *mut u8) -> Result<(), LaunchError> {
+        let mut pointers = [std::ptr::null_mut(); BUFFERS];
+        let mut many = Vec::new();
+        let last = buffers.len();
+        let pointers = if last < BUFFERS {
+            &mut pointers[..]
+        } else {
+            many.resize(last + 1, std::ptr::null_mut());
+            &mut many
+        };
+        for (pointer, buffer) in pointers.iter_mut().zip(buffers) {
+            *pointer = buffer.ptr;
+        }
+        pointers[last] = sums;
+        let mut record = IndexRecord::default();
+        let context = Context {
+            buffers: pointers.as_ptr(),
+            sizes: row.as_ptr(),
+            scratch: std::ptr::null_mut(),
+            error: &mut record,
+        };
+        // SAFETY: by the caller's promise.
+        unsafe { self.code.call_whole(&context, row) };
+        match record.set {
+            0 => Ok(()),
+            _ => Err(LaunchError::IndexOutOfRange { index: record.index, size: record.size }),
+        }
+    }
+}
+
+/// Buffers of a kernel, nearly always.
+const BUFFERS: usize = 12;
+
 /// [`Tiles`] with the buffers and sizes of one launch.
 pub(super) struct FusedEpilogue<'a> {
     tiles: &'a Tiles,

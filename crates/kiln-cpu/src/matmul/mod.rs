@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  lhs, rhs   plain strided loads  ──▶ gemm reads memory                 else ──▶ fused code makes rows on demand
+//!  one row of known sizes, all plain   ──▶ one call of generated code (`row`)
 //!  epilogue   one plain store      ──▶ gemm writes memory                else ──▶ fused code on tiles still in cache
 //! ```
 //!
@@ -11,11 +12,13 @@
 mod fused;
 pub(crate) mod packing;
 mod plain;
+mod row;
 
 use crate::choices::Choices;
 use crate::features::Isa;
 use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning};
 use crate::loops::{Build, LoopKernel};
+use crate::memory::MemoryError;
 use crate::pool;
 use crate::saved::Piece;
 use crate::short::Short;
@@ -24,6 +27,7 @@ use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
 use plain::{PlainLoad, PlainStore};
+use row::Row;
 
 /// A matmul kernel ready to launch.
 pub struct Matmul {
@@ -41,6 +45,8 @@ pub struct Matmul {
     right: Side,
     finish: Finish,
     choices: Choices,
+    /// Where it is that product.
+    row: Option<Row>,
 }
 
 /// Where an operand comes from.
@@ -147,7 +153,7 @@ impl Matmul {
             }
         };
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
-        Ok(Matmul {
+        let matmul = Matmul {
             isa: build.isa,
             acc: body.acc,
             sizes: kernel.sizes.clone(),
@@ -161,12 +167,20 @@ impl Matmul {
             right,
             finish,
             choices: Choices::default(),
-        })
+            row: None,
+        };
+        matmul.prepared().map_err(|error| failed(error.to_string()))
+    }
+
+    /// With what can be decided before a launch.
+    fn prepared(self) -> Result<Matmul, MemoryError> {
+        Ok(Matmul { row: Row::of(&self)?, ..self })
     }
 
     /// The same with some choices made about how it is cut and blocked.
     pub(crate) fn choosing(self, choices: Choices) -> Matmul {
-        Matmul { choices, ..self }
+        let row = if choices.stream == Some(0) { None } else { self.row };
+        Matmul { choices, row, ..self }
     }
 
     /// Bytes of generated code beyond the shared micro-kernels.
@@ -211,6 +225,10 @@ impl Matmul {
         }
         if sizes.len() != self.sizes.len() {
             return Err(wrong("sizes", self.sizes.len(), sizes.len()));
+        }
+        if let Some(row) = &self.row {
+            // SAFETY: passed on from the caller.
+            return unsafe { row.launch(&self.finish, buffers) };
         }
         let known = Known { symbols: &self.sizes, values: sizes };
         let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<Short<_>, _>>()?;

@@ -1,0 +1,245 @@
+//! One row times a small W[N, K] whose K is known when code is made: one call multiplies them all.
+//!
+//! ```text
+//!  a (in registers where it fits) · 8 rows of W ─▶ 8 sums of lanes ─▶ c; then the next 8 rows
+//! ```
+//!
+//! [`dots`](super::dots) does the same for any number of rows and for weights that do not fit a cache; what it prepares for
+//! each product costs more than a product of this size.
+
+use super::dot::{Weight, lanes, sum_lanes};
+use super::kernel::{Key, cached};
+use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, MaskSize, Mem, VReg, Width, ops};
+use crate::features::Isa;
+use crate::memory::MemoryError;
+
+/// Rows of W in a turn; a product has at least as many.
+pub(crate) const ROWS: usize = 8;
+/// The longest K: beyond it, what `dots` prepares does not count.
+const MOST_K: usize = 4096;
+
+/// `(a, w, c, turns, w_stride)`; the stride in bytes.
+pub(crate) type RowFn = unsafe extern "C" fn(*const u8, *const u8, *mut u8, usize, usize);
+
+/// Everything the code depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Shape {
+    isa: Isa,
+    weight: Weight,
+    k: usize,
+}
+
+/// The code for a K and a type of weights; `None` where there is none.
+pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, k: usize) -> Result<Option<RowFn>, MemoryError> {
+    let weight = match weight {
+        kiln_ir::DType::F32 => Weight::F32,
+        kiln_ir::DType::Bf16 => Weight::Bf16,
+        kiln_ir::DType::F16 => Weight::F16,
+        _ => return Ok(None),
+    };
+    let whole = k.is_multiple_of(lanes(isa));
+    if isa == Isa::Portable || k == 0 || k > MOST_K || (weight != Weight::F32 && !whole) {
+        return Ok(None);
+    }
+    let shape = Shape { isa, weight, k };
+    let entry = cached(Key::Row(shape), || generate(&shape))?;
+    // SAFETY: the code follows the C convention with these arguments and is never freed.
+    Ok(Some(unsafe { std::mem::transmute::<*const u8, RowFn>(entry as *const u8) }))
+}
+
+const A: Gpr = Gpr::RDI;
+const W: Gpr = Gpr::RSI;
+const C: Gpr = Gpr::RDX;
+const TURNS: Gpr = Gpr::RCX;
+const W_STRIDE: Gpr = Gpr::R8;
+const W_STRIDE_3: Gpr = Gpr::R10;
+/// The fifth row of a turn.
+const W_4: Gpr = Gpr::R11;
+const STEPS: Gpr = Gpr::RAX;
+const A_AT: Gpr = Gpr::R9;
+const TAIL: KReg = KReg(1);
+/// Steps in one turn of the loop over a long K.
+const UNROLL: usize = 4;
+
+struct Generator {
+    shape: Shape,
+    asm: Assembler,
+    width: Width,
+    /// Whole vectors of K, and elements after them.
+    steps: usize,
+    left: usize,
+    /// The first register of `a`, where all of it is kept; else the one that holds a part.
+    a: u8,
+    kept: bool,
+    temp: VReg,
+    /// What masks the end of K without mask registers.
+    mask: VReg,
+}
+
+fn generate(shape: &Shape) -> Vec<u8> {
+    let (width, registers) = if shape.isa == Isa::Avx512 { (Width::V512, 32) } else { (Width::V256, 16) };
+    let (steps, left) = (shape.k / lanes(shape.isa), shape.k % lanes(shape.isa));
+    let a = ROWS as u8;
+    // Sums, a temporary and a mask beside it.
+    let kept = ROWS + steps + usize::from(left > 0) + 2 <= registers;
+    let temp = VReg(registers as u8 - 1);
+    let asm = Assembler::new();
+    let mut g = Generator { shape: *shape, asm, width, steps, left, a, kept, temp, mask: VReg(registers as u8 - 2) };
+    g.emit();
+    g.asm.finish()
+}
+
+impl Generator {
+    fn emit(&mut self) {
+        let vector = self.width.bytes();
+        self.asm.lea(W_STRIDE_3, Mem::indexed(W_STRIDE, W_STRIDE, 2));
+        if self.left > 0 {
+            if self.width == Width::V512 {
+                self.asm.mov_imm(STEPS, (1 << self.left) - 1);
+                self.asm.kmov_from(MaskSize::D, TAIL, STEPS);
+            } else {
+                let lanes = (0..8).flat_map(|i| (if i < self.left { u32::MAX } else { 0 }).to_le_bytes());
+                let mask = self.asm.constant(&lanes.collect::<Vec<u8>>());
+                self.asm.rm(ops::VMOVUPS, self.width, self.mask, mask);
+            }
+        }
+        if self.kept {
+            for step in 0..self.steps {
+                let at = Mem::base(A).offset((step * vector) as i32);
+                self.asm.rm(ops::VMOVUPS, self.width, VReg(self.a + step as u8), at);
+            }
+            if self.left > 0 {
+                self.load_end(VReg(self.a + self.steps as u8), Mem::base(A).offset((self.steps * vector) as i32));
+            }
+        }
+        let next = self.asm.label();
+        self.asm.align(32);
+        self.asm.bind(next);
+        self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
+        for row in 0..ROWS as u8 {
+            self.asm.rvm(ops::VPXOR, Width::V128, VReg(row), VReg(row), VReg(row));
+        }
+        let moved = if self.kept { self.multiply_kept() } else { self.multiply_long() };
+        let (t, u) = (self.temp, VReg(self.a));
+        // The register of a long K's part is free by now; a kept `a` is not.
+        let spare = if self.kept { self.mask } else { u };
+        for first in [0, 4] {
+            let rows = [0, 1, 2, 3].map(|i| VReg(first + i));
+            sum_lanes(&mut self.asm, self.width, rows, t, spare);
+            self.asm.mr(ops::VMOVUPS_ST, Width::V128, Mem::base(C).offset(4 * i32::from(first)), rows[0]);
+        }
+        if self.kept && self.left > 0 && self.width == Width::V256 {
+            let lanes = (0..8).flat_map(|i| (if i < self.left { u32::MAX } else { 0 }).to_le_bytes());
+            let mask = self.asm.constant(&lanes.collect::<Vec<u8>>());
+            self.asm.rm(ops::VMOVUPS, self.width, self.mask, mask);
+        }
+        self.asm.alu_imm(Alu::Add, C, 4 * ROWS as i32);
+        self.asm.lea(W, Mem::indexed(W, W_STRIDE, 8));
+        if moved > 0 {
+            self.asm.alu_imm(Alu::Sub, W, moved as i32);
+        }
+        self.asm.dec(TURNS);
+        self.asm.jcc(Cond::NotEqual, next);
+        self.asm.vzeroupper();
+        self.asm.ret();
+    }
+
+    /// All of K, `a` in registers.
+    fn multiply_kept(&mut self) -> usize {
+        for step in 0..self.steps {
+            self.step(VReg(self.a + step as u8), step * self.vector_bytes());
+        }
+        if self.left > 0 {
+            self.end(VReg(self.a + self.steps as u8), self.steps * self.vector_bytes());
+        }
+        0
+    }
+
+    /// All of K in a loop; gives the bytes by which W has moved.
+    fn multiply_long(&mut self) -> usize {
+        let (a, bytes, vector) = (VReg(self.a), self.vector_bytes(), self.width.bytes());
+        self.asm.mov(A_AT, A);
+        let turns = self.steps / UNROLL;
+        if turns > 0 {
+            self.asm.mov_imm(STEPS, turns as i64);
+            let again = self.asm.label();
+            self.asm.bind(again);
+            for u in 0..UNROLL {
+                self.asm.rm(ops::VMOVUPS, self.width, a, Mem::base(A_AT).offset((u * vector) as i32));
+                self.step(a, u * bytes);
+            }
+            self.asm.alu_imm(Alu::Add, A_AT, (UNROLL * vector) as i32);
+            for w in [W, W_4] {
+                self.asm.alu_imm(Alu::Add, w, (UNROLL * bytes) as i32);
+            }
+            self.asm.dec(STEPS);
+            self.asm.jcc(Cond::NotEqual, again);
+        }
+        let rest = self.steps % UNROLL;
+        for u in 0..rest {
+            self.asm.rm(ops::VMOVUPS, self.width, a, Mem::base(A_AT).offset((u * vector) as i32));
+            self.step(a, u * bytes);
+        }
+        if self.left > 0 {
+            self.load_end(a, Mem::base(A_AT).offset((rest * vector) as i32));
+            self.end(a, rest * bytes);
+        }
+        turns * UNROLL * bytes
+    }
+
+    /// Bytes of W that a vector's worth of K takes.
+    fn vector_bytes(&self) -> usize {
+        lanes(self.shape.isa) * self.shape.weight.size()
+    }
+
+    fn row(&self, row: usize, offset: usize) -> Mem {
+        let base = if row < 4 { W } else { W_4 };
+        let at = match row % 4 {
+            0 => Mem::base(base),
+            1 => Mem::indexed(base, W_STRIDE, 1),
+            2 => Mem::indexed(base, W_STRIDE, 2),
+            _ => Mem::indexed(base, W_STRIDE_3, 1),
+        };
+        at.offset(offset as i32)
+    }
+
+    /// Adds the products of one vector of K for each row.
+    fn step(&mut self, a: VReg, offset: usize) {
+        for row in 0..ROWS {
+            let (at, sum) = (self.row(row, offset), VReg(row as u8));
+            match self.shape.weight {
+                Weight::F32 => self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, at),
+                Weight::F16 => {
+                    self.asm.rm(ops::VCVTPH2PS, self.width, self.temp, at);
+                    self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
+                }
+                Weight::Bf16 | Weight::Bf16Dot => {
+                    self.asm.rm(ops::VPMOVZXWD, self.width, self.temp, at);
+                    self.asm.rmi(ops::VPSLLD_I, self.width, self.temp, self.temp, 16);
+                    self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
+                }
+            }
+        }
+    }
+
+    /// The same with what is left of K.
+    fn end(&mut self, a: VReg, offset: usize) {
+        for row in 0..ROWS {
+            let (at, sum) = (self.row(row, offset), VReg(row as u8));
+            if self.width == Width::V512 {
+                self.asm.vector(ops::VFMADD231PS, self.width, Args::rvm(sum, a, at).mask(TAIL));
+            } else {
+                self.asm.rvm(ops::VMASKMOVPS, self.width, self.temp, self.mask, at);
+                self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
+            }
+        }
+    }
+
+    fn load_end(&mut self, to: VReg, at: Mem) {
+        if self.width == Width::V512 {
+            self.asm.vector(ops::VMOVUPS, self.width, Args::rm(to, at).mask(TAIL).zero());
+        } else {
+            self.asm.rvm(ops::VMASKMOVPS, self.width, to, self.mask, at);
+        }
+    }
+}
