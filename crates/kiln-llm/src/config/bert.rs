@@ -1,45 +1,8 @@
 //! Settings of BERT and what has its shape (MiniLM, BGE, E5, GTE).
 
-use super::Fields;
+use super::{Activation, Fields};
 use crate::{Error, Result};
 use std::path::Path;
-
-/// The activations that `hidden_act` may name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// x · Φ(x), by the error function.
-    Gelu,
-    /// The same, approximately, by tanh.
-    GeluTanh,
-    /// max(x, 0).
-    Relu,
-    /// x · sigmoid(x).
-    Silu,
-}
-
-impl Activation {
-    /// The one that a member names, GELU where nothing is said.
-    pub fn from_fields(fields: &Fields, name: &str) -> Result<Activation> {
-        Ok(match fields.text(name)?.unwrap_or("gelu") {
-            "gelu" => Activation::Gelu,
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
-            "relu" => Activation::Relu,
-            "silu" | "swish" => Activation::Silu,
-            other => return Err(fields.bad(name, format!("the activation '{other}' is not supported"))),
-        })
-    }
-
-    /// Of each element.
-    #[track_caller]
-    pub fn apply(self, x: &kiln::Tensor) -> kiln::Result<kiln::Tensor> {
-        match self {
-            Activation::Gelu => x.gelu(),
-            Activation::GeluTanh => x.gelu_tanh(),
-            Activation::Relu => x.relu(),
-            Activation::Silu => x.silu(),
-        }
-    }
-}
 
 /// What `config.json` says about a BERT.
 #[derive(Debug, Clone, PartialEq)]

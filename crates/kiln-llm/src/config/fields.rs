@@ -1,5 +1,6 @@
 //! A JSON object whose members are asked for by name and kind.
 
+use super::Activation;
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,25 @@ impl Fields {
     /// A member, of whatever kind.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.value.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Whether a member is there at all, be it `null`.
+    pub fn says(&self, name: &str) -> bool {
+        self.value.get(name).is_some()
+    }
+
+    /// Sets a member.
+    pub fn set(&mut self, name: &str, value: Value) {
+        if let Some(members) = self.value.as_object_mut() {
+            members.insert(name.into(), value);
+        }
+    }
+
+    /// Takes a member of another object where this one says nothing.
+    pub fn inherit(&mut self, other: &Fields, name: &str) {
+        if let (None, Some(value)) = (self.get(name), other.get(name)) {
+            self.set(name, value.clone());
+        }
     }
 
     /// An error about a member.
@@ -100,6 +120,70 @@ impl Fields {
     pub fn object(&self, name: &str) -> Result<Option<Fields>> {
         let object = self.typed(name, "object", |v| v.is_object().then(|| v.clone()))?;
         Ok(object.map(|value| Fields { path: self.path.clone(), value }))
+    }
+
+    /// Checks that `model_type` is one of these; without one it is `default`.
+    pub fn model_type(&self, known: &[&str], default: &str) -> Result<()> {
+        let found = self.text("model_type")?.unwrap_or(default);
+        if known.contains(&found) {
+            return Ok(());
+        }
+        Err(Error::UnknownArchitecture { path: self.path.clone(), found: found.into() })
+    }
+
+    /// The small number that keeps a norm's divisor from 0, or its default.
+    pub fn epsilon(&self, name: &str, default: f64) -> Result<f64> {
+        match self.number(name, default)? {
+            eps if eps < 0.0 => Err(self.bad(name, format!("{eps} is negative"))),
+            eps => Ok(eps),
+        }
+    }
+
+    /// An activation by its name, or the default.
+    pub fn activation(&self, name: &str, default: Activation) -> Result<Activation> {
+        let Some(text) = self.text(name)? else { return Ok(default) };
+        Activation::named(text).ok_or_else(|| self.bad(name, format!("'{text}' is not supported")))
+    }
+
+    /// Refuses settings that no architecture here honours, rather than to run without them.
+    pub fn supported(&self) -> Result<()> {
+        if let Some(quantization) = self.object("quantization_config")? {
+            let method = quantization.text("quant_method")?.unwrap_or("unknown");
+            return Err(self.bad("quantization_config", format!("weights quantised by '{method}' are not supported")));
+        }
+        if self.number_if("attn_logit_softcapping")?.is_some() {
+            return Err(self.bad("attn_logit_softcapping", "scores of attention with a soft limit are not supported"));
+        }
+        for name in ["is_encoder_decoder", "add_cross_attention", "use_bidirectional_attention"] {
+            if self.flag(name, false)? {
+                return Err(self.bad(name, "only causal decoders are supported"));
+            }
+        }
+        Ok(())
+    }
+
+    /// For each layer, how many of the last tokens it sees; `None` for all of them. `layer_types` says which layers have
+    /// the window; without it, `otherwise` does.
+    pub fn windows(
+        &self,
+        layers: usize,
+        window: Option<usize>,
+        otherwise: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Option<usize>>> {
+        let name = "layer_types";
+        let Some(value) = self.get(name) else {
+            return Ok((0..layers).map(|layer| window.filter(|_| otherwise(layer))).collect());
+        };
+        let list = value.as_array().filter(|list| list.len() >= layers);
+        let list = list.ok_or_else(|| self.bad(name, format!("no list of the types of {layers} layers")))?;
+        let window = |kind: &Value| match kind.as_str() {
+            Some("full_attention") => Ok(None),
+            Some("sliding_attention") => {
+                window.map(Some).ok_or_else(|| self.bad(name, "layers with a window, but no sliding_window"))
+            }
+            _ => Err(self.bad(name, format!("{kind} is not supported"))),
+        };
+        list.iter().take(layers).map(window).collect()
     }
 
     /// Token ids, given as one or as a list; empty if missing.
