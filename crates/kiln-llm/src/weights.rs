@@ -107,6 +107,11 @@ impl<'a> Weights<'a> {
         self.take(name, shape, Like::Normal)
     }
 
+    /// One tensor as a variable, which is 0 where weights are random: a bias, or what is added to 1.
+    pub fn zeros(&self, name: &str, shape: &[usize]) -> Result<Var> {
+        self.take(name, shape, Like::Zeros)
+    }
+
     fn take(&self, name: &str, shape: &[usize], like: Like) -> Result<Var> {
         let name = format!("{}{name}", self.prefix);
         let value = match self.source {

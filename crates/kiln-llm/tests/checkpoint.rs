@@ -123,10 +123,7 @@ fn settings_that_make_no_sense_are_errors() {
         "config.json: num_key_value_heads: 5 does not divide 32 heads"
     );
     assert_eq!(message(r#"{"hidden_size": 4}"#), "config.json: head_dim: must not be 0");
-    assert_eq!(
-        message(r#"{"rope_scaling": {"rope_type": "yarn"}}"#),
-        "config.json: rope_scaling: rope type 'yarn' is not supported"
-    );
+    assert_eq!(message(r#"{"rope_scaling": {"rope_type": "yarn"}}"#), "config.json: rope_scaling: factor is missing");
 }
 
 /// Llama 3.1's frequencies, from transformers.

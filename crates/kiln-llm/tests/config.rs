@@ -25,7 +25,7 @@ fn what_is_not_supported_is_named() {
         (json!({"num_hidden_layers": -1}), "num_hidden_layers: -1 is no size"),
         (json!({"vocab_size": 1e30}), "vocab_size: 1e+30 is no size"),
         (json!({"head_dim": 3}), "head_dim: 3 is odd"),
-        (json!({"rms_norm_eps": -1e-6}), "rms_norm_eps: -1e-6 is negative"),
+        (json!({"rms_norm_eps": -1e-6}), "rms_norm_eps: -0.000001 is negative"),
         (json!({"rope_theta": 0}), "rope_theta: 0 is no base above 1"),
         (json!({"rope_scaling": {"rope_type": "mrope"}}), "rope_scaling: rope type 'mrope' is not supported"),
         (

@@ -121,7 +121,11 @@ impl KvCache {
 }
 
 impl Angles {
-    fn new(rotation: Rotation, context: usize, dtype: DType, device: Device) -> Result<Angles> {
+    fn new(mut rotation: Rotation, context: usize, dtype: DType, device: Device) -> Result<Angles> {
+        // What a key was turned by cannot be changed once it is written, so that it is settled here.
+        if let Some((_, frequencies)) = rotation.beyond.take_if(|(original, _)| context > *original) {
+            rotation.frequencies = frequencies;
+        }
         // In f64 here, so that far positions are as exact as near ones.
         let table = |turn: fn(f64) -> f64| {
             let (frequencies, factor) = (&rotation.frequencies, rotation.factor);

@@ -79,6 +79,7 @@ impl Step {
         let seen = places.le(&own)?;
         Ok(Mask(match window {
             Window::All => seen,
+            Window::Last(count) if count >= self.cache.context() => seen,
             Window::Last(count) => seen.logical_and(&places.gt(&(own - count as i64)?)?)?,
         }))
     }

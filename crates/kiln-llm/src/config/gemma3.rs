@@ -1,8 +1,9 @@
 //! Settings of Gemma 3's texts: of a text model, or of the text part of one that also sees images.
 
 use super::llama::Defaults;
+use super::rope::Known;
 use super::{Activation, Fields, LlamaConfig, Rope, RopeScaling};
-use crate::{Error, Result};
+use crate::Result;
 
 /// What `config.json` says about a Gemma 3.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +67,7 @@ impl Gemma3Config {
         let window = fields.positive("sliding_window", 4096)?;
         let pattern = fields.positive("sliding_window_pattern", 6)?;
         let local = |layer: usize| !(layer + 1).is_multiple_of(pattern);
-        let (local_rope, global_rope) = ropes(fields, llama.head_dim)?;
+        let (local_rope, global_rope) = ropes(fields, Known::new(llama.head_dim, llama.max_position_embeddings))?;
         let scalar = fields.number("query_pre_attn_scalar", 256.0)?;
         if scalar <= 0.0 {
             return Err(fields.bad("query_pre_attn_scalar", format!("{scalar} is not positive")));
@@ -88,20 +89,19 @@ impl Gemma3Config {
 }
 
 /// Newer files have an object for each kind of layers; older ones a second base for layers with a window.
-fn ropes(fields: &Fields, head_dim: usize) -> Result<(Rope, Rope)> {
-    let (local, global) = (10_000.0, 1_000_000.0);
-    let nested = |layers: &str, theta: f64| Rope::of_layers(fields, layers, head_dim, theta);
-    let local = match nested("sliding_attention", local)? {
+fn ropes(fields: &Fields, known: Known) -> Result<(Rope, Rope)> {
+    let (local, global) = (known, Known { theta: 1_000_000.0, ..known });
+    let local = match Rope::of_layers(fields, "sliding_attention", local)? {
         Some(rope) => rope,
-        None => Rope::plain(fields, "rope_local_base_freq", head_dim, local)?,
+        None => Rope::plain(fields, "rope_local_base_freq", local)?,
     };
-    let global = match nested("full_attention", global)? {
+    let global = match Rope::of_layers(fields, "full_attention", global)? {
         Some(rope) => rope,
-        None => Rope::from_fields(fields, head_dim, global, 1.0)?,
+        None => Rope::from_fields(fields, global)?,
     };
     for rope in [&local, &global] {
-        if rope.width != head_dim || matches!(rope.scaling, RopeScaling::LongRope { .. }) {
-            return Err::<_, Error>(fields.bad("rope_parameters", "not supported for this model type"));
+        if rope.width != known.head_dim || matches!(rope.scaling, RopeScaling::LongRope { .. }) {
+            return Err(fields.bad("rope_parameters", "not supported for this model type"));
         }
     }
     Ok((local, global))

@@ -1,5 +1,6 @@
 //! Settings of GPT-NeoX and Pythia.
 
+use super::rope::Known;
 use super::{Activation, Fields, Rope};
 use crate::Result;
 
@@ -55,14 +56,17 @@ impl GptNeoxConfig {
             let problem = format!("{heads} heads do not divide a width of {hidden_size}");
             return Err(fields.bad("num_attention_heads", problem));
         }
+        let head_dim = hidden_size / heads;
+        let max_position_embeddings = fields.positive("max_position_embeddings", 2048)?;
+        let known = Known { part: 0.25, ..Known::new(head_dim, max_position_embeddings) };
         Ok(GptNeoxConfig {
             vocab_size: fields.positive("vocab_size", 50432)?,
             hidden_size,
             intermediate_size: fields.positive("intermediate_size", 24576)?,
             num_hidden_layers: fields.positive("num_hidden_layers", 44)?,
             num_attention_heads: heads,
-            max_position_embeddings: fields.positive("max_position_embeddings", 2048)?,
-            rope: Rope::from_fields(fields, hidden_size / heads, 10000.0, 0.25)?,
+            max_position_embeddings,
+            rope: Rope::from_fields(fields, known)?,
             activation: fields.activation("hidden_act", Activation::Gelu)?,
             layer_norm_eps: fields.epsilon("layer_norm_eps", 1e-5)?,
             use_parallel_residual: fields.flag("use_parallel_residual", true)?,

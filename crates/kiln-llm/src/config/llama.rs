@@ -1,5 +1,6 @@
 //! Settings of the Llama family, and what the architectures that came from it share with them.
 
+use super::rope::Known;
 use super::{Activation, Fields, Rope, RopeScaling};
 use crate::Result;
 use std::path::Path;
@@ -81,7 +82,7 @@ impl LlamaConfig {
         fields.model_type(&["llama"], "llama")?;
         fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
         let config = LlamaConfig::shared(fields, &DEFAULTS)?;
-        let rope = Rope::from_fields(fields, config.head_dim, 10000.0, 1.0)?;
+        let rope = Rope::from_fields(fields, Known::new(config.head_dim, config.max_position_embeddings))?;
         Ok(LlamaConfig {
             attention_bias: fields.flag("attention_bias", false)?,
             mlp_bias: fields.flag("mlp_bias", false)?,

@@ -1,6 +1,7 @@
 //! Settings of Mistral.
 
 use super::llama::Defaults;
+use super::rope::Known;
 use super::{Activation, Fields, LlamaConfig, Rope};
 use crate::Result;
 
@@ -39,7 +40,7 @@ impl MistralConfig {
         fields.model_type(&["mistral"], "mistral")?;
         fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
         let llama = LlamaConfig::shared(fields, &DEFAULTS)?;
-        let rope = Rope::from_fields(fields, llama.head_dim, 10000.0, 1.0)?;
+        let rope = Rope::from_fields(fields, Known::new(llama.head_dim, llama.max_position_embeddings))?;
         let llama = llama.with_rope(fields, rope)?;
         // The first models had a window where nothing is said; a `null` says that there is none.
         let sliding_window = match fields.says("sliding_window") {

@@ -1,6 +1,7 @@
 //! Settings of Phi-3, 3.5 and 4.
 
 use super::llama::Defaults;
+use super::rope::Known;
 use super::{Activation, Fields, LlamaConfig, Rope};
 use crate::Result;
 
@@ -34,7 +35,7 @@ impl Phi3Config {
         fields.model_type(&["phi3"], "phi3")?;
         fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
         let llama = LlamaConfig::shared(fields, &DEFAULTS)?;
-        let rope = Rope::from_fields(fields, llama.head_dim, 10000.0, 1.0)?;
+        let rope = Rope::from_fields(fields, Known::new(llama.head_dim, llama.max_position_embeddings))?;
         let sliding_window = fields.size_if("sliding_window")?;
         if sliding_window == Some(0) {
             return Err(fields.bad("sliding_window", "must not be 0"));

@@ -1,6 +1,7 @@
 //! Settings of Qwen 2 and 3.
 
 use super::llama::Defaults;
+use super::rope::Known;
 use super::{Activation, Fields, LlamaConfig, Rope};
 use crate::Result;
 
@@ -57,7 +58,7 @@ impl Qwen3Config {
 fn shared(fields: &Fields, defaults: &Defaults) -> Result<(LlamaConfig, Vec<Option<usize>>)> {
     fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
     let llama = LlamaConfig::shared(fields, defaults)?;
-    let rope = Rope::from_fields(fields, llama.head_dim, 10000.0, 1.0)?;
+    let rope = Rope::from_fields(fields, Known::new(llama.head_dim, llama.max_position_embeddings))?;
     let llama = llama.with_rope(fields, rope)?;
     let window = match fields.flag("use_sliding_window", false)? {
         true => Some(fields.positive("sliding_window", 4096)?),

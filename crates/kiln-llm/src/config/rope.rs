@@ -147,29 +147,46 @@ impl Rope {
         }
     }
 
-    /// From the members of a `config.json`, for heads of a width; the base and the part of a head that turns are those
-    /// given where the file says nothing.
-    pub(super) fn from_fields(fields: &Fields, head_dim: usize, theta: f64, part: f64) -> Result<Rope> {
-        let (name, scaling) = match fields.object("rope_scaling")? {
+    /// From the members of a `config.json`.
+    pub(super) fn from_fields(fields: &Fields, known: Known) -> Result<Rope> {
+        let (name, inner) = match fields.object("rope_scaling")? {
             Some(scaling) => ("rope_scaling", Some(scaling)),
             None => ("rope_parameters", fields.object("rope_parameters")?),
         };
-        let scaling = Scaling { name, fields, inner: scaling, head_dim };
-        scaling.rope(theta, part)
+        Scaling { name, fields, inner, known }.rope()
     }
 
     /// The one of `rope_parameters` for a kind of layers, as Gemma has it; `None` where the file has no such object.
-    pub(super) fn of_layers(fields: &Fields, layers: &str, head_dim: usize, theta: f64) -> Result<Option<Rope>> {
-        let Some(inner) = fields.object("rope_parameters")?.map(|all| all.object(layers)).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        Scaling { name: "rope_parameters", fields, inner: Some(inner), head_dim }.rope(theta, 1.0).map(Some)
+    pub(super) fn of_layers(fields: &Fields, layers: &str, known: Known) -> Result<Option<Rope>> {
+        let all = fields.object("rope_parameters")?;
+        let Some(inner) = all.map(|all| all.object(layers)).transpose()?.flatten() else { return Ok(None) };
+        Scaling { name: "rope_parameters", fields, inner: Some(inner), known }.rope().map(Some)
     }
 
-    /// A plain one, with the base under a name.
-    pub(super) fn plain(fields: &Fields, name: &str, head_dim: usize, theta: f64) -> Result<Rope> {
-        let theta = checked_base(fields, name, fields.number(name, theta)?)?;
-        Ok(Rope { theta, scaling: RopeScaling::None, width: head_dim })
+    /// One that is not scaled, with its base under a name of its own.
+    pub(super) fn plain(fields: &Fields, name: &str, known: Known) -> Result<Rope> {
+        let theta = checked_base(fields, name, fields.number(name, known.theta)?)?;
+        Ok(Rope { theta, scaling: RopeScaling::None, width: known.head_dim })
+    }
+}
+
+/// What is known before the file says anything about positions.
+#[derive(Clone, Copy)]
+pub(super) struct Known {
+    /// Width of a head.
+    pub head_dim: usize,
+    /// The longest context.
+    pub context: usize,
+    /// The base of an architecture where its file names none.
+    pub theta: f64,
+    /// The part of a head that turns where the file names none.
+    pub part: f64,
+}
+
+impl Known {
+    /// Of heads that turn wholly, by the usual base.
+    pub fn new(head_dim: usize, context: usize) -> Known {
+        Known { head_dim, context, theta: 10000.0, part: 1.0 }
     }
 }
 
@@ -183,7 +200,7 @@ struct Scaling<'a> {
     name: &'static str,
     fields: &'a Fields,
     inner: Option<Fields>,
-    head_dim: usize,
+    known: Known,
 }
 
 impl Scaling<'_> {
@@ -191,17 +208,18 @@ impl Scaling<'_> {
         self.fields.bad(self.name, problem)
     }
 
-    fn rope(&self, theta: f64, part: f64) -> Result<Rope> {
+    fn rope(&self) -> Result<Rope> {
         let fields = self.fields;
         let outer = |name: &str| fields.number_if(name);
         let inner = |name: &str| self.inner.as_ref().map_or(Ok(None), |inner| inner.number_if(name));
-        let theta = inner("rope_theta")?.or(outer("rope_theta")?).or(outer("rotary_emb_base")?).unwrap_or(theta);
+        let theta =
+            inner("rope_theta")?.or(outer("rope_theta")?).or(outer("rotary_emb_base")?).unwrap_or(self.known.theta);
         let theta = checked_base(fields, "rope_theta", theta)?;
         let written = inner("partial_rotary_factor")?.or(outer("partial_rotary_factor")?).or(outer("rotary_pct")?);
-        let part = written.unwrap_or(part);
-        let width = (self.head_dim as f64 * part) as usize;
+        let part = written.unwrap_or(self.known.part);
+        let width = (self.known.head_dim as f64 * part) as usize;
         if !(part > 0.0 && part <= 1.0) || width == 0 || !width.is_multiple_of(2) {
-            let problem = format!("{part} of a head of {} elements is no even part of it", self.head_dim);
+            let problem = format!("{part} of a head of {} elements is no even part of it", self.known.head_dim);
             return Err(fields.bad("partial_rotary_factor", problem));
         }
         let scaling = match &self.inner {
@@ -221,17 +239,16 @@ impl Scaling<'_> {
     fn scaling(&self, inner: &Fields, pairs: usize) -> Result<RopeScaling> {
         let needed =
             |member: &str| self.positive(inner, member)?.ok_or_else(|| self.bad(format!("{member} is missing")));
-        let longest = || self.fields.positive("max_position_embeddings", 2048);
         let original = || -> Result<usize> {
             let member = "original_max_position_embeddings";
             Ok(match inner.size_if(member)?.or(self.fields.size_if(member)?) {
                 Some(original) => original.max(1),
-                None => longest()?,
+                None => self.known.context,
             })
         };
         match inner.text("rope_type")?.or(inner.text("type")?).unwrap_or("default") {
             // The first files of Phi-3 call theirs so.
-            "yarn" if inner.get("short_factor").is_some() => self.long_rope(inner, pairs, original()?, longest()?),
+            "yarn" if inner.get("short_factor").is_some() => self.long_rope(inner, pairs, original()?),
             "default" => Ok(RopeScaling::None),
             // Its frequencies change beyond the longest context of the configuration, which no text here gets to.
             "dynamic" => needed("factor").map(|_| RopeScaling::None),
@@ -248,14 +265,19 @@ impl Scaling<'_> {
                     original_max_position_embeddings: original()? as f64,
                 })
             }
-            "yarn" => self.yarn(inner, original()?, longest()?),
-            "longrope" | "su" => self.long_rope(inner, pairs, original()?, longest()?),
+            "yarn" => {
+                if inner.get("factor").is_none() && inner.get("original_max_position_embeddings").is_none() {
+                    return Err(self.bad("factor is missing".into()));
+                }
+                self.yarn(inner, original()?)
+            }
+            "longrope" | "su" => self.long_rope(inner, pairs, original()?),
             other => Err(self.bad(format!("rope type '{other}' is not supported"))),
         }
     }
 
-    fn yarn(&self, inner: &Fields, original: usize, longest: usize) -> Result<RopeScaling> {
-        let factor = self.positive(inner, "factor")?.unwrap_or(longest as f64 / original as f64);
+    fn yarn(&self, inner: &Fields, original: usize) -> Result<RopeScaling> {
+        let factor = self.positive(inner, "factor")?.unwrap_or(self.known.context as f64 / original as f64);
         let magnitude = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
         let scales = (self.positive(inner, "mscale")?, self.positive(inner, "mscale_all_dim")?);
         let attention_factor = match (self.positive(inner, "attention_factor")?, scales) {
@@ -273,8 +295,8 @@ impl Scaling<'_> {
         })
     }
 
-    fn long_rope(&self, inner: &Fields, pairs: usize, original: usize, longest: usize) -> Result<RopeScaling> {
-        let factor = self.positive(inner, "factor")?.unwrap_or(longest as f64 / original as f64);
+    fn long_rope(&self, inner: &Fields, pairs: usize, original: usize) -> Result<RopeScaling> {
+        let factor = self.positive(inner, "factor")?.unwrap_or(self.known.context as f64 / original as f64);
         let suggested = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
         let attention_factor = self.positive(inner, "attention_factor")?.unwrap_or(suggested);
         if !attention_factor.is_finite() {

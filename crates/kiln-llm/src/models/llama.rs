@@ -1,12 +1,12 @@
-//! Llama 2 and 3, and what has their shape (SmolLM2, TinyStories' models).
+//! Llama 2 and 3, and what has their shape: SmolLM2, TinyStories' models; with a [`Variant`] Mistral, Qwen2 and Qwen3.
 //!
 //! ```text
 //!  tokens ─▶ embedding ─▶ N × [ x + attention(norm(x)) ; x + mlp(norm(x)) ] ─▶ norm ─▶ logits
 //! ```
 
-use super::{CausalLm, Rotation, Sizes};
-use crate::cache::{Mask, Step, Window};
-use crate::config::Fields;
+use super::{CausalLm, Rotation, Sizes, cut, heads, joined, masks, trunk};
+use crate::cache::{Mask, Step};
+use crate::config::{Activation, Fields};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Checkpoint, LlamaConfig, Result, Weights};
 use kiln::nn::{Forward, Module, RmsNorm};
@@ -24,9 +24,22 @@ pub struct Llama {
     #[module(skip)]
     pub config: LlamaConfig,
     #[module(skip)]
+    windows: Vec<Option<usize>>,
+    #[module(skip)]
     sizes: Sizes,
     #[module(skip)]
     place: (DType, Device),
+}
+
+/// What sets the models apart that are else as Llama.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// Queries, keys and values have biases, and the projection behind them has none.
+    pub qkv_bias: bool,
+    /// Queries and keys are normed, each head by itself, before they are turned.
+    pub head_norms: bool,
+    /// For each layer, how many of the last tokens it sees; `None` and layers beyond the list: all.
+    pub windows: Vec<Option<usize>>,
 }
 
 /// The embedding, the blocks and the last norm.
@@ -64,11 +77,15 @@ pub struct Attention {
     pub v_proj: Projection,
     /// From the heads back.
     pub o_proj: Projection,
+    /// Of each head of the queries.
+    pub q_norm: Option<RmsNorm>,
+    /// Of each head of the keys.
+    pub k_norm: Option<RmsNorm>,
     /// Width of a head.
     pub head_dim: usize,
 }
 
-/// down(silu(gate(x)) · up(x)).
+/// down(activation(gate(x)) · up(x)).
 #[derive(Debug, Module)]
 pub struct Mlp {
     /// What is let through.
@@ -77,12 +94,15 @@ pub struct Mlp {
     pub up_proj: Projection,
     /// Back to the width.
     pub down_proj: Projection,
+    /// Of the gate.
+    #[module(skip)]
+    pub activation: Activation,
 }
 
 /// Makes one of its `config.json`.
 pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
     let mut config = LlamaConfig::from_fields(config)?;
-    config.num_hidden_layers = layers.unwrap_or(usize::MAX).clamp(1, config.num_hidden_layers);
+    config.num_hidden_layers = cut(layers, config.num_hidden_layers);
     Ok(Arc::new(Llama::new(&config, weights)?))
 }
 
@@ -94,11 +114,17 @@ impl Llama {
 
     /// With these weights.
     pub fn new(config: &LlamaConfig, weights: &Weights<'_>) -> Result<Llama> {
+        Llama::variant(config, &Variant::default(), weights)
+    }
+
+    /// One that is not quite a Llama, with these weights.
+    pub fn variant(config: &LlamaConfig, variant: &Variant, weights: &Weights<'_>) -> Result<Llama> {
         let (width, vocabulary) = (config.hidden_size, config.vocab_size);
-        let model = weights.under("model");
+        let model = trunk(weights, &["model", ""], "embed_tokens.weight");
         let layers = model.under("layers");
         let layers: Result<Vec<Block>> =
-            (0..config.num_hidden_layers).map(|layer| Block::load(config, &layers.under(layer))).collect();
+            (0..config.num_hidden_layers).map(|layer| Block::load(config, variant, &layers.under(layer))).collect();
+        let window = |layer: usize| variant.windows.get(layer).copied().flatten();
         let tied = config.tie_word_embeddings;
         Ok(Llama {
             model: Decoder {
@@ -107,6 +133,7 @@ impl Llama {
                 norm: model.rms_norm("norm", width, config.rms_norm_eps)?,
             },
             lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
+            windows: (0..config.num_hidden_layers).map(window).collect(),
             sizes: Sizes {
                 vocab: vocabulary,
                 layers: config.num_hidden_layers,
@@ -126,7 +153,7 @@ impl CausalLm for Llama {
     }
 
     fn rotations(&self) -> Vec<Rotation> {
-        vec![Rotation::new(self.config.frequencies())]
+        vec![Rotation::from(&self.config.rope())]
     }
 
     fn dtype(&self) -> DType {
@@ -139,10 +166,10 @@ impl CausalLm for Llama {
 
     #[track_caller]
     fn hidden(&self, tokens: &Tensor, step: &Step) -> kiln::Result<Tensor> {
-        let mask = step.mask(Window::All)?;
+        let masks = masks(step, &self.windows)?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
-        for (index, block) in self.model.layers.iter().enumerate() {
-            x = block.forward(&x, index, step, &mask)?;
+        for (index, (block, mask)) in self.model.layers.iter().zip(&masks).enumerate() {
+            x = block.forward(&x, index, step, mask)?;
         }
         self.model.norm.forward(&x)
     }
@@ -161,27 +188,13 @@ impl CausalLm for Llama {
 }
 
 impl Block {
-    fn load(config: &LlamaConfig, weights: &Weights<'_>) -> Result<Block> {
-        let (width, inner, eps) = (config.hidden_size, config.intermediate_size, config.rms_norm_eps);
-        let queries = config.num_attention_heads * config.head_dim;
-        let shared = config.num_key_value_heads * config.head_dim;
-        let (attention, mlp) = (weights.under("self_attn"), weights.under("mlp"));
-        let (biased, mlp_biased) = (config.attention_bias, config.mlp_bias);
+    fn load(config: &LlamaConfig, variant: &Variant, weights: &Weights<'_>) -> Result<Block> {
+        let (width, eps) = (config.hidden_size, config.rms_norm_eps);
         Ok(Block {
             input_layernorm: weights.rms_norm("input_layernorm", width, eps)?,
-            self_attn: Attention {
-                q_proj: attention.projection("q_proj", width, queries, biased)?,
-                k_proj: attention.projection("k_proj", width, shared, biased)?,
-                v_proj: attention.projection("v_proj", width, shared, biased)?,
-                o_proj: attention.projection("o_proj", queries, width, biased)?,
-                head_dim: config.head_dim,
-            },
+            self_attn: Attention::load(config, variant, &weights.under("self_attn"))?,
             post_attention_layernorm: weights.rms_norm("post_attention_layernorm", width, eps)?,
-            mlp: Mlp {
-                gate_proj: mlp.projection("gate_proj", width, inner, mlp_biased)?,
-                up_proj: mlp.projection("up_proj", width, inner, mlp_biased)?,
-                down_proj: mlp.projection("down_proj", inner, width, mlp_biased)?,
-            },
+            mlp: Mlp::load(config, Activation::Silu, &weights.under("mlp"))?,
         })
     }
 
@@ -193,14 +206,48 @@ impl Block {
 }
 
 impl Attention {
+    fn load(config: &LlamaConfig, variant: &Variant, weights: &Weights<'_>) -> Result<Attention> {
+        let (width, depth) = (config.hidden_size, config.head_dim);
+        let (queries, shared) = (config.num_attention_heads * depth, config.num_key_value_heads * depth);
+        let (biased, out_biased) = (config.attention_bias || variant.qkv_bias, config.attention_bias);
+        let norm = |name: &str| {
+            let norm = || weights.rms_norm(name, depth, config.rms_norm_eps);
+            variant.head_norms.then(norm).transpose()
+        };
+        Ok(Attention {
+            q_proj: weights.projection("q_proj", width, queries, biased)?,
+            k_proj: weights.projection("k_proj", width, shared, biased)?,
+            v_proj: weights.projection("v_proj", width, shared, biased)?,
+            o_proj: weights.projection("o_proj", queries, width, out_biased)?,
+            q_norm: norm("q_norm")?,
+            k_norm: norm("k_norm")?,
+            head_dim: depth,
+        })
+    }
+
     #[track_caller]
     fn forward(&self, x: &Tensor, layer: usize, step: &Step, mask: &Mask) -> kiln::Result<Tensor> {
-        let heads = |projected: Tensor| projected.unflatten(-1, [-1, self.head_dim as i64])?.transpose(1, 2);
-        let q = step.rotate(0, &heads(self.q_proj.forward(x)?)?)?;
-        let k = step.rotate(0, &heads(self.k_proj.forward(x)?)?)?;
-        let v = heads(self.v_proj.forward(x)?)?;
-        let mixed = step.attend(layer, &q, &k, &v, mask, None)?;
-        self.o_proj.forward(&mixed.transpose(1, 2)?.flatten(-2, -1)?)
+        let mut q = heads(&self.q_proj.forward(x)?, self.head_dim)?;
+        let mut k = heads(&self.k_proj.forward(x)?, self.head_dim)?;
+        let v = heads(&self.v_proj.forward(x)?, self.head_dim)?;
+        if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
+            (q, k) = (q_norm.forward(&q)?, k_norm.forward(&k)?);
+        }
+        let mixed = step.attend(layer, &step.rotate(0, &q)?, &step.rotate(0, &k)?, &v, mask, None)?;
+        self.o_proj.forward(&joined(&mixed)?)
+    }
+}
+
+impl Mlp {
+    /// With the sizes and biases of a configuration.
+    pub(super) fn load(config: &LlamaConfig, activation: Activation, weights: &Weights<'_>) -> Result<Mlp> {
+        let (width, inner, biased) = (config.hidden_size, config.intermediate_size, config.mlp_bias);
+        Ok(Mlp {
+            gate_proj: weights.projection("gate_proj", width, inner, biased)?,
+            up_proj: weights.projection("up_proj", width, inner, biased)?,
+            down_proj: weights.projection("down_proj", inner, width, biased)?,
+            activation,
+        })
     }
 }
 
@@ -208,6 +255,7 @@ impl Forward for Mlp {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
-        self.down_proj.forward(&(self.gate_proj.forward(x)?.silu()? * self.up_proj.forward(x)?)?)
+        let gate = self.activation.apply(&self.gate_proj.forward(x)?)?;
+        self.down_proj.forward(&(gate * self.up_proj.forward(x)?)?)
     }
 }

@@ -1,14 +1,26 @@
 //! Architectures, each a file, and what generation needs of them.
 
 pub mod bert;
+pub mod gemma3;
+pub mod gpt2;
+pub mod gpt_neox;
 pub mod llama;
+pub mod mistral;
+pub mod phi3;
+pub mod qwen2;
+pub mod qwen3;
 pub mod vit;
 
 pub use bert::Bert;
+pub use gemma3::Gemma3;
+pub use gpt_neox::GptNeox;
+pub use gpt2::Gpt2;
 pub use llama::Llama;
+pub use phi3::Phi3;
 pub use vit::Vit;
 
-use crate::config::Fields;
+use crate::cache::{Mask, Window};
+use crate::config::{Fields, Rope};
 use crate::{Error, Result, Step, Weights};
 use kiln::nn::Module;
 use kiln::{DType, Device, RopeStyle, Tensor};
@@ -64,12 +76,21 @@ pub struct Rotation {
     pub factor: f64,
     /// Which elements are a pair.
     pub style: RopeStyle,
+    /// A context, and the frequencies that caches for longer ones have from their first token on.
+    pub beyond: Option<(usize, Vec<f64>)>,
 }
 
 impl Rotation {
     /// Pairs half a head apart, not scaled.
     pub fn new(frequencies: Vec<f64>) -> Rotation {
-        Rotation { frequencies, factor: 1.0, style: RopeStyle::Half }
+        Rotation { frequencies, factor: 1.0, style: RopeStyle::Half, beyond: None }
+    }
+}
+
+impl From<&Rope> for Rotation {
+    fn from(rope: &Rope) -> Rotation {
+        let beyond = rope.original_context().map(|context| (context, rope.frequencies(true)));
+        Rotation { factor: rope.attention_factor(), beyond, ..Rotation::new(rope.frequencies(false)) }
     }
 }
 
@@ -77,7 +98,17 @@ impl Rotation {
 pub type Load = fn(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>>;
 
 /// The models there is code for, by `model_type`.
-pub const ARCHITECTURES: &[(&str, Load)] = &[("llama", llama::load)];
+pub const ARCHITECTURES: &[(&str, Load)] = &[
+    ("llama", llama::load),
+    ("mistral", mistral::load),
+    ("qwen2", qwen2::load),
+    ("qwen3", qwen3::load),
+    ("gemma3_text", gemma3::load),
+    ("gemma3", gemma3::load),
+    ("phi3", phi3::load),
+    ("gpt2", gpt2::load),
+    ("gpt_neox", gpt_neox::load),
+];
 
 /// Makes a model of its `config.json` and its weights.
 pub fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
@@ -86,6 +117,50 @@ pub fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Re
         Some((_, load)) => load(config, weights, layers),
         None => Err(Error::UnknownArchitecture { path: config.path().to_owned(), found: found.into() }),
     }
+}
+
+/// How many of the layers are made.
+fn cut(layers: Option<usize>, all: usize) -> usize {
+    layers.unwrap_or(all).clamp(1, all)
+}
+
+/// The part of the weights below the first of some prefixes under which a tensor is; an empty one stands for the whole.
+/// Models that were saved without their head lack a prefix, and newer versions of transformers write others than older ones.
+fn trunk<'a>(weights: &Weights<'a>, prefixes: &[&str], tensor: &str) -> Weights<'a> {
+    let under = |prefix: &str| if prefix.is_empty() { weights.clone() } else { weights.under(prefix) };
+    let found = prefixes.iter().map(|prefix| under(prefix)).find(|weights| weights.has(tensor));
+    found.unwrap_or_else(|| under(prefixes.first().copied().unwrap_or_default()))
+}
+
+/// The mask of each layer, those of equal windows shared.
+#[track_caller]
+fn masks(step: &Step, windows: &[Option<usize>]) -> kiln::Result<Vec<Mask>> {
+    let mut known: Vec<(Option<usize>, Mask)> = Vec::new();
+    let mut masks = Vec::with_capacity(windows.len());
+    for &window in windows {
+        let mask = match known.iter().find(|(other, _)| *other == window) {
+            Some((_, mask)) => mask.clone(),
+            None => {
+                let mask = step.mask(window.map_or(Window::All, Window::Last))?;
+                known.push((window, mask.clone()));
+                mask
+            }
+        };
+        masks.push(mask);
+    }
+    Ok(masks)
+}
+
+/// Heads of a width, `[batch, heads, tokens, depth]`, of what a projection gave, `[batch, tokens, heads · depth]`.
+#[track_caller]
+fn heads(projected: &Tensor, depth: usize) -> kiln::Result<Tensor> {
+    projected.unflatten(-1, [-1, depth as i64])?.transpose(1, 2)
+}
+
+/// The way back.
+#[track_caller]
+fn joined(heads: &Tensor) -> kiln::Result<Tensor> {
+    heads.transpose(1, 2)?.flatten(-2, -1)
 }
 
 /// Memory of the variables of a module; those of several places count once.

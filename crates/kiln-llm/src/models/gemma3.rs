@@ -1,0 +1,247 @@
+//! Gemma 3's texts: norms before and behind each part, of each head too; most layers see only so far back and have positions
+//! of their own.
+//!
+//! ```text
+//!  tokens ─▶ embedding · √width ─▶ N × [ x + norm(attention(norm(x))) ; x + norm(mlp(norm(x))) ] ─▶ norm ─▶ logits
+//! ```
+
+use super::llama::Mlp;
+use super::{CausalLm, Rotation, Sizes, cut, heads, joined, masks, trunk};
+use crate::cache::{Mask, Step};
+use crate::config::{Fields, Gemma3Config};
+use crate::layers::{Projection, TokenEmbedding};
+use crate::{Result, Weights};
+use kiln::nn::{Forward, Module};
+use kiln::{DType, Device, Tensor, Var};
+use std::sync::Arc;
+
+/// A Gemma 3 with its weights, under the names that its checkpoints have.
+#[derive(Debug, Module)]
+pub struct Gemma3 {
+    /// All but the logits.
+    pub model: Decoder,
+    /// The logits; without it the embedding makes them.
+    pub lm_head: Option<Projection>,
+    /// Settings.
+    #[module(skip)]
+    pub config: Gemma3Config,
+    #[module(skip)]
+    sizes: Sizes,
+    #[module(skip)]
+    place: (DType, Device),
+}
+
+/// The embedding, the blocks and the last norm.
+#[derive(Debug, Module)]
+pub struct Decoder {
+    /// A row a token.
+    pub embed_tokens: TokenEmbedding,
+    /// In order.
+    pub layers: Vec<Block>,
+    /// Before the logits.
+    pub norm: OffsetNorm,
+}
+
+/// One layer.
+#[derive(Debug, Module)]
+pub struct Block {
+    /// Before attention.
+    pub input_layernorm: OffsetNorm,
+    /// Mixes tokens.
+    pub self_attn: Attention,
+    /// Behind attention.
+    pub post_attention_layernorm: OffsetNorm,
+    /// Before the feed-forward part.
+    pub pre_feedforward_layernorm: OffsetNorm,
+    /// Mixes what a token holds.
+    pub mlp: Mlp,
+    /// Behind the feed-forward part.
+    pub post_feedforward_layernorm: OffsetNorm,
+}
+
+/// Attention with rotary positions and normed heads.
+#[derive(Debug, Module)]
+pub struct Attention {
+    /// To queries.
+    pub q_proj: Projection,
+    /// To keys.
+    pub k_proj: Projection,
+    /// To values.
+    pub v_proj: Projection,
+    /// From the heads back.
+    pub o_proj: Projection,
+    /// Of each head of the queries.
+    pub q_norm: OffsetNorm,
+    /// Of each head of the keys.
+    pub k_norm: OffsetNorm,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Which of the model's rotations: 0 in layers with a window, 1 in the others.
+    pub rotation: usize,
+    /// Of the scores.
+    pub scale: f64,
+}
+
+/// A root-mean-square norm whose weight is stored less 1, computed in f32 whatever the model's dtype.
+#[derive(Debug, Module)]
+pub struct OffsetNorm {
+    /// What is added to 1.
+    pub weight: Var,
+    /// Keeps the divisor from 0.
+    pub epsilon: f64,
+}
+
+/// Makes one of its `config.json`.
+pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
+    let mut config = Gemma3Config::from_fields(config)?;
+    config.llama.num_hidden_layers = cut(layers, config.llama.num_hidden_layers);
+    config.windows.truncate(config.llama.num_hidden_layers);
+    Ok(Arc::new(Gemma3::new(&config, weights)?))
+}
+
+/// Where the text part is: of a text model, of one with images by newer and older versions of transformers, or alone.
+const TRUNKS: &[&str] = &["model", "model.language_model", "language_model.model", ""];
+
+impl Gemma3 {
+    /// With these weights.
+    pub fn new(config: &Gemma3Config, weights: &Weights<'_>) -> Result<Gemma3> {
+        let llama = &config.llama;
+        let (width, vocabulary) = (llama.hidden_size, llama.vocab_size);
+        let model = trunk(weights, TRUNKS, "embed_tokens.weight");
+        let head = trunk(weights, &["", "language_model"], "lm_head.weight");
+        let layers = model.under("layers");
+        let layers: Result<Vec<Block>> =
+            (0..llama.num_hidden_layers).map(|layer| Block::load(config, layer, &layers.under(layer))).collect();
+        let tied = llama.tie_word_embeddings;
+        Ok(Gemma3 {
+            model: Decoder {
+                embed_tokens: model.token_embedding("embed_tokens", vocabulary, width)?,
+                layers: layers?,
+                norm: OffsetNorm::load("norm", width, llama.rms_norm_eps, &model)?,
+            },
+            lm_head: if tied { None } else { Some(head.projection("lm_head", width, vocabulary, false)?) },
+            sizes: Sizes {
+                vocab: vocabulary,
+                layers: llama.num_hidden_layers,
+                kv_heads: llama.num_key_value_heads,
+                head_dim: llama.head_dim,
+                context: llama.max_position_embeddings,
+            },
+            place: (weights.dtype(), weights.device()),
+            config: config.clone(),
+        })
+    }
+}
+
+impl CausalLm for Gemma3 {
+    fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    fn rotations(&self) -> Vec<Rotation> {
+        vec![Rotation::from(&self.config.local_rope), Rotation::from(&self.config.global_rope)]
+    }
+
+    fn dtype(&self) -> DType {
+        self.place.0
+    }
+
+    fn device(&self) -> Device {
+        self.place.1
+    }
+
+    #[track_caller]
+    fn hidden(&self, tokens: &Tensor, step: &Step) -> kiln::Result<Tensor> {
+        let masks = masks(step, &self.config.windows)?;
+        // Rounded to the dtype, as the model was trained.
+        let root = (self.config.llama.hidden_size as f64).sqrt();
+        let scale = Tensor::full(1, root, self.dtype(), self.device())?;
+        let mut x = (self.model.embed_tokens.forward(tokens)? * scale)?;
+        for (index, (block, mask)) in self.model.layers.iter().zip(&masks).enumerate() {
+            x = block.forward(&x, index, step, mask)?;
+        }
+        self.model.norm.forward(&x)
+    }
+
+    #[track_caller]
+    fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
+        let logits = match &self.lm_head {
+            Some(head) => head.forward(hidden)?,
+            None => self.model.embed_tokens.logits(hidden)?,
+        };
+        match self.config.final_logit_softcapping {
+            Some(cap) => (logits / cap)?.tanh()? * cap,
+            None => Ok(logits),
+        }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        super::bytes_of(self)
+    }
+}
+
+impl Block {
+    fn load(config: &Gemma3Config, layer: usize, weights: &Weights<'_>) -> Result<Block> {
+        let llama = &config.llama;
+        let norm = |name: &str| OffsetNorm::load(name, llama.hidden_size, llama.rms_norm_eps, weights);
+        Ok(Block {
+            input_layernorm: norm("input_layernorm")?,
+            self_attn: Attention::load(config, layer, &weights.under("self_attn"))?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
+            mlp: Mlp::load(llama, config.activation, &weights.under("mlp"))?,
+            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
+        })
+    }
+
+    #[track_caller]
+    fn forward(&self, x: &Tensor, layer: usize, step: &Step, mask: &Mask) -> kiln::Result<Tensor> {
+        let mixed = self.self_attn.forward(&self.input_layernorm.forward(x)?, layer, step, mask)?;
+        let x = (x + self.post_attention_layernorm.forward(&mixed)?)?;
+        let made = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&x)?)?;
+        &x + self.post_feedforward_layernorm.forward(&made)?
+    }
+}
+
+impl Attention {
+    fn load(config: &Gemma3Config, layer: usize, weights: &Weights<'_>) -> Result<Attention> {
+        let llama = &config.llama;
+        let (width, depth, biased) = (llama.hidden_size, llama.head_dim, llama.attention_bias);
+        let (queries, shared) = (llama.num_attention_heads * depth, llama.num_key_value_heads * depth);
+        Ok(Attention {
+            q_proj: weights.projection("q_proj", width, queries, biased)?,
+            k_proj: weights.projection("k_proj", width, shared, biased)?,
+            v_proj: weights.projection("v_proj", width, shared, biased)?,
+            o_proj: weights.projection("o_proj", queries, width, biased)?,
+            q_norm: OffsetNorm::load("q_norm", depth, llama.rms_norm_eps, weights)?,
+            k_norm: OffsetNorm::load("k_norm", depth, llama.rms_norm_eps, weights)?,
+            head_dim: depth,
+            rotation: usize::from(config.windows[layer].is_none()),
+            scale: config.query_pre_attn_scalar.powf(-0.5),
+        })
+    }
+
+    #[track_caller]
+    fn forward(&self, x: &Tensor, layer: usize, step: &Step, mask: &Mask) -> kiln::Result<Tensor> {
+        let project = |projection: &Projection| heads(&projection.forward(x)?, self.head_dim);
+        let q = step.rotate(self.rotation, &self.q_norm.forward(&project(&self.q_proj)?)?)?;
+        let k = step.rotate(self.rotation, &self.k_norm.forward(&project(&self.k_proj)?)?)?;
+        let mixed = step.attend(layer, &q, &k, &project(&self.v_proj)?, mask, Some(self.scale))?;
+        self.o_proj.forward(&joined(&mixed)?)
+    }
+}
+
+impl OffsetNorm {
+    fn load(name: &str, width: usize, epsilon: f64, weights: &Weights<'_>) -> Result<OffsetNorm> {
+        Ok(OffsetNorm { weight: weights.under(name).zeros("weight", &[width])?, epsilon })
+    }
+}
+
+impl Forward for OffsetNorm {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
+        let weight = (self.weight.get().to_dtype(DType::F32)? + 1)?;
+        x.to_dtype(DType::F32)?.rms_norm(1, Some(&weight), self.epsilon)?.to_dtype(x.dtype())
+    }
+}
