@@ -1,8 +1,8 @@
 //! Kernels and schedules as bytes, for what is kept between processes; see [`kiln_ir::codec`].
 
 use crate::kernel::{
-    Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Place,
-    Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
+    Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages,
+    Place, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
@@ -22,8 +22,10 @@ codec_struct! {
     Prologue { insts, value }
     MatmulBody { batch, m, n, k, lhs, rhs, acc, epilogue }
     AttentionBody {
-        batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, mask, out, causal, scale,
+        batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, k_pages, v_pages, mask, out, causal,
+        scale,
     }
+    Pages { table, length, stride, count }
     Strided { buffer, offset, strides }
     InputLayout { strides, offset }
     BufferDecl { dtype, elements, role }

@@ -278,6 +278,10 @@ pub struct AttentionBody {
     pub k: Strided,
     /// [b, g, s, e].
     pub v: Strided,
+    /// Where `k` lies in pages: its strides are then those inside a page, and that of the batch is not used.
+    pub k_pages: Option<Pages>,
+    /// Likewise for `v`.
+    pub v_pages: Option<Pages>,
     /// [b, h, t, s]; bool keeps, float adds.
     pub mask: Option<Strided>,
     /// [b, h, t, e].
@@ -286,6 +290,20 @@ pub struct AttentionBody {
     pub causal: bool,
     /// Factor on q·kᵀ (an F64 scalar).
     pub scale: Scalar,
+}
+
+/// Keys or values in pages: key `s` of a batch is row `s % length` of the page that entry `s / length` of its table names.
+/// Entries are checked as [`InstKind::CheckIndex`] checks an index, those of pages that nobody sees too.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pages {
+    /// [b, n], I32 or I64.
+    pub table: Strided,
+    /// Keys of a page.
+    pub length: Dim,
+    /// Elements from page to page.
+    pub stride: Dim,
+    /// How many pages there are.
+    pub count: Dim,
 }
 
 /// A strided view of a buffer.

@@ -28,6 +28,7 @@ mod hash;
 mod index;
 pub mod kernel;
 mod matmul;
+mod pages;
 mod plan;
 mod pointwise;
 mod prepare;

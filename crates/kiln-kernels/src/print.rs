@@ -1,7 +1,7 @@
 //! The text of a kernel. It names everything the kernel is and nothing else, so that equal text means equal kernel.
 
 use crate::kernel::{
-    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Place, Prologue,
+    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Prologue,
     Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
 use kiln_ir::Dim;
@@ -66,8 +66,11 @@ impl Display for Kernel {
                 write!(f, "  batch {} heads {}/{} ", a.batch, a.heads, a.kv_heads)?;
                 writeln!(f, "rows {} x {} width {}/{}", a.queries, a.keys, a.width, a.value_width)?;
                 writeln!(f, "  scale {}{}", a.scale, if a.causal { " causal" } else { "" })?;
-                for (name, view) in [("q", &a.q), ("k", &a.k), ("v", &a.v)] {
-                    writeln!(f, "  {name} = {view}")?;
+                for (name, view, pages) in [("q", &a.q, &None), ("k", &a.k, &a.k_pages), ("v", &a.v, &a.v_pages)] {
+                    match pages {
+                        None => writeln!(f, "  {name} = {view}")?,
+                        Some(pages) => writeln!(f, "  {name} = {view} {pages}")?,
+                    }
                 }
                 if let Some(mask) = &a.mask {
                     writeln!(f, "  mask = {mask}")?;
@@ -77,6 +80,12 @@ impl Display for Kernel {
             }
             KernelBody::Routine(body) => write!(f, "{body}"),
         }
+    }
+}
+
+impl Display for Pages {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "pages {} of {} at {} < {}", self.length, self.stride, self.table, self.count)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::cost;
 use crate::index::contiguous_strides;
+use crate::pages::gather_below;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions};
 use crate::trace::{Storage, literal_scalar};
 use kiln_ir::{Dim, Graph, Node, NodeId, Op};
@@ -184,15 +185,21 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], realised: &mut [bool]) {
         if !is_engine(&node.op) {
             continue;
         }
-        for &operand in &node.operands {
+        for (number, &operand) in node.operands.iter().enumerate() {
             let casts = matches!(node.op, Op::Dot { .. });
             let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
             let bits = graph.ty(operand).dtype.size_in_bits();
             if casts && is_short_chain(graph, operand, realised, &mut chain) && chain.narrowest < bits {
                 continue;
             }
-            if let Some(base) = base_of_operand(graph, operand, inline_counts, realised, casts) {
-                realised[base.index()] = true;
+            // Pages of keys and values are read through their table.
+            let paged = matches!(node.op, Op::Attention { .. }) && matches!(number, 1 | 2);
+            let gather = gather_below(graph, operand).filter(|gather| paged && !realised[gather.index()]);
+            let below = gather.map_or(vec![operand], |gather| graph.node(gather).operands.to_vec());
+            for operand in below {
+                if let Some(base) = base_of_operand(graph, operand, inline_counts, realised, casts) {
+                    realised[base.index()] = true;
+                }
             }
         }
     }

@@ -3,7 +3,8 @@
 use crate::assemble::{argument, step};
 use crate::dag::Def;
 use crate::domain::Domain;
-use crate::kernel::{Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, RoutineBody, Strided};
+use crate::kernel::{Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, Pages, RoutineBody, Strided};
+use crate::pages::{gather_below, paged};
 use crate::realise::Memory;
 use crate::schedule::{BufferId, Step};
 use crate::trace::{Misfit, Scope, Storage, Tracer};
@@ -40,12 +41,35 @@ fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) ->
     Ok(Strided { buffer: argument(args, buffer, dtype), offset: rest, strides })
 }
 
+/// The view that keys or values are, with the pages that they lie in where they do.
+fn rows_of_keys(
+    scope: Scope<'_>,
+    node: NodeId,
+    args: &mut Vec<(BufferId, DType)>,
+) -> Result<(Strided, Option<Pages>), Misfit> {
+    let gathered = gather_below(scope.graph, node).filter(|gather| scope.storage[gather.index()].is_none());
+    match gathered {
+        None => strided(scope, node, args).map(|view| (view, None)),
+        // Whatever lies between may be in memory, and is a view then.
+        Some(_) => match strided(scope, node, args) {
+            Ok(view) => Ok((view, None)),
+            Err(_) => paged(scope, node, args).map(|(view, pages)| (view, Some(pages))),
+        },
+    }
+}
+
 /// Checks that an engine's operands can be read where they are; the error names the operand that cannot.
 pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), Misfit> {
     let node = scope.graph.node(id);
     let skip = usize::from(matches!(node.op, Op::Scatter { .. }));
     let mut args = Vec::new();
-    node.operands[skip..].iter().try_for_each(|&operand| strided(scope, operand, &mut args).map(|_| ()))
+    for (number, &operand) in node.operands.iter().enumerate().skip(skip) {
+        match node.op {
+            Op::Attention { .. } if matches!(number, 1 | 2) => rows_of_keys(scope, operand, &mut args).map(|_| ())?,
+            _ => strided(scope, operand, &mut args).map(|_| ())?,
+        }
+    }
+    Ok(())
 }
 
 /// The launch of one engine node that writes `into`.
@@ -66,8 +90,10 @@ pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: 
     };
     let body = match &node.op {
         Op::Attention { causal, scale, mask } => {
-            let (q, k, v) = (view(0)?, view(1)?, view(2)?);
-            let mask = if *mask { Some(view(3)?) } else { None };
+            let q = view(0)?;
+            let (k, k_pages) = rows_of_keys(scope, node.operands[1], &mut args)?;
+            let (v, v_pages) = rows_of_keys(scope, node.operands[2], &mut args)?;
+            let mask = if *mask { Some(strided(scope, node.operands[3], &mut args)?) } else { None };
             let (query, keys, values) = (shape_of(0), shape_of(1), shape_of(2));
             KernelBody::Attention(AttentionBody {
                 batch: query[0].clone(),
@@ -80,6 +106,8 @@ pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: 
                 q,
                 k,
                 v,
+                k_pages,
+                v_pages,
                 mask,
                 out: out(&mut args),
                 causal: *causal,
@@ -114,7 +142,14 @@ pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: 
     symbols.sort_unstable();
     symbols.dedup();
     let kernel = Kernel { buffers: buffers.collect(), sizes: symbols, body };
-    Ok(step(scope, kernel, args.into_iter().map(|(buffer, _)| buffer).collect(), vec![id]))
+    // Whoever reads through a table is told of as the gather that it stands for.
+    let mut nodes = vec![id];
+    if let KernelBody::Attention(body) = &kernel.body {
+        let paged = [(1, &body.k_pages), (2, &body.v_pages)].into_iter().filter(|(_, pages)| pages.is_some());
+        nodes.splice(0..0, paged.filter_map(|(at, _)| gather_below(scope.graph, node.operands[at])));
+        nodes.sort_unstable();
+    }
+    Ok(step(scope, kernel, args.into_iter().map(|(buffer, _)| buffer).collect(), nodes))
 }
 
 /// Calls `visit` with every size, offset and stride of an attention or routine body.
@@ -130,6 +165,10 @@ fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
             }
             for strided in [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask) {
                 view(strided, visit);
+            }
+            for pages in [&a.k_pages, &a.v_pages].into_iter().flatten() {
+                view(&pages.table, visit);
+                [&pages.length, &pages.stride, &pages.count].into_iter().for_each(&mut *visit);
             }
         }
         KernelBody::Routine(RoutineBody::Scan { shape, input, output, .. }) => {

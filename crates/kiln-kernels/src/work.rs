@@ -76,6 +76,10 @@ impl Schedule {
                 tally.read(body.q.buffer, count(&[b, h, t, &body.width])?);
                 tally.read(body.k.buffer, count(&[b, g, s, &body.width])?);
                 tally.read(body.v.buffer, count(&[b, g, s, &body.value_width])?);
+                for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
+                    let count = count(&[b, s])?.div_ceil(tally.value(&pages.length)?.max(1));
+                    tally.read(pages.table.buffer, count);
+                }
                 if let Some(mask) = &body.mask {
                     let sizes = [b, h, t, s];
                     let moving: Vec<&Dim> =

@@ -1,7 +1,7 @@
 //! Many queries: scores [key][query], a lane is a query.
 
 use super::convert::{copy_halves, pair_rows, scale, single_rows, widen_row};
-use super::geometry::View;
+use super::geometry::{Segment, View};
 use super::mask;
 use super::run::{Job, MOST_ROWS, Task, part};
 use super::scratch::{Scratch, Sizes};
@@ -45,6 +45,7 @@ impl Job<'_> {
             results: rows * self.padded_values,
             mask: if self.g.mask.is_some() { 2 * keys * stride } else { 0 },
             rows,
+            segments: 0,
         }
     }
 
@@ -167,13 +168,21 @@ impl Job<'_> {
         }
     }
 
+    /// Rows where they lie, if they do at even distances.
+    fn rows_in_place(&self, view: &View, task: &Task, keys: &Range<usize>) -> Option<Rows> {
+        let Segment { data, rows } = view.segments([task.batch, task.kv_head], keys.clone()).next()?;
+        (rows == keys.len()).then_some(Rows { data, stride: view.row_bytes() })
+    }
+
     /// Rows of keys, where they lie or packed.
     unsafe fn keys(&self, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> Rows {
         let (view, width, depth) = (&self.g.k, self.g.width, self.depth());
         let (element, multiple) = if self.code.pairs { (Element::Pairs, 2) } else { (Element::F32, 1) };
         let row = |key: usize| view.row([task.batch, task.kv_head, key]);
-        if self.in_place(view, element, multiple, width) {
-            return Rows { data: row(keys.start), stride: view.row_bytes() };
+        if let Some(rows) =
+            self.rows_in_place(view, task, keys).filter(|_| self.in_place(view, element, multiple, width))
+        {
+            return rows;
         }
         // SAFETY: the scratch holds a tile of keys.
         unsafe {
@@ -192,8 +201,9 @@ impl Job<'_> {
     unsafe fn values(&self, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> Rows {
         let (view, width, padded) = (&self.g.v, self.g.value_width, self.padded_values);
         let row = |key: usize| view.row([task.batch, task.kv_head, key]);
-        if !self.code.pairs && self.in_place(view, Element::F32, self.lanes, width) {
-            return Rows { data: row(keys.start), stride: view.row_bytes() };
+        let in_place = !self.code.pairs && self.in_place(view, Element::F32, self.lanes, width);
+        if let Some(rows) = self.rows_in_place(view, task, keys).filter(|_| in_place) {
+            return rows;
         }
         let to = scratch.values;
         // SAFETY: the scratch holds a tile of values.
@@ -223,7 +233,7 @@ impl Job<'_> {
                     // Masked as a whole, later.
                     continue;
                 }
-                let args = TileArgs {
+                let mut args = TileArgs {
                     a: k.data.wrapping_offset(block.start as isize * k.stride),
                     a_stride: k.stride,
                     b: scratch.queries.wrapping_add(lanes.start).cast(),
@@ -232,9 +242,11 @@ impl Job<'_> {
                     c_stride: (stride * 4) as isize,
                     k: self.depth(),
                     factors: std::ptr::null(),
+                    more: std::ptr::null(),
+                    segments: 0,
                 };
                 // SAFETY: the tile lies inside keys, packed queries and scores.
-                unsafe { tiles.get(block.len(), across.len())(&args) };
+                unsafe { tiles.get(block.len(), across.len())(&mut args) };
             }
         }
     }
@@ -268,7 +280,7 @@ impl Job<'_> {
                 // Later keys have weight 0 in all of these rows.
                 let end = visible.0[block.clone()].iter().max().map_or(0, |&end| end as usize);
                 let count = keys.len().min(end.saturating_sub(keys.start));
-                let args = TileArgs {
+                let mut args = TileArgs {
                     a: scratch.scores.wrapping_add(block.start).cast(),
                     a_stride: (stride * 4) as isize,
                     b: v.data.wrapping_add(columns.start * self.lanes * 4),
@@ -277,9 +289,11 @@ impl Job<'_> {
                     c_stride: (self.padded_values * 4) as isize,
                     k: if self.code.pairs { count.div_ceil(2) } else { count },
                     factors: if first { std::ptr::null() } else { scratch.factors.wrapping_add(block.start) },
+                    more: std::ptr::null(),
+                    segments: 0,
                 };
                 // SAFETY: the tile lies inside weights, values and results.
-                unsafe { tiles.get(block.len(), columns.len())(&args) };
+                unsafe { tiles.get(block.len(), columns.len())(&mut args) };
             }
         }
     }

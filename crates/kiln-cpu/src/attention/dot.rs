@@ -9,6 +9,7 @@
 //!  Pairs      bf16, as they are
 //! ```
 
+use super::geometry::Segment;
 use super::tile::{Element, load_as_f32, width};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Index, Label, Mem, Size, VReg, Width, ops};
 use crate::features::Isa;
@@ -22,20 +23,24 @@ pub(super) struct DotArgs {
     pub q_stride: usize,
     /// Row 0 of the keys.
     pub k: *const u8,
-    /// From key to key.
+    /// From key to key, in each segment.
     pub k_stride: isize,
     /// Steps along a row, [`step`] elements each.
     pub steps: usize,
-    /// How many keys.
+    /// How many keys: rows of the first segment.
     pub keys: usize,
     /// Score (0, 0).
     pub scores: *mut f32,
     /// From query to query of the scores.
     pub score_stride: usize,
+    /// Further segments of keys.
+    pub more: *const Segment,
+    /// How many; counted down.
+    pub segments: usize,
 }
 
 /// A dot-product kernel.
-pub(super) type DotFn = unsafe extern "C" fn(*const DotArgs);
+pub(super) type DotFn = unsafe extern "C" fn(*mut DotArgs);
 
 /// Elements of a row that a step takes, for vectors of `lanes`: rows are whole steps.
 pub(super) const fn step(element: Element, lanes: usize) -> usize {
@@ -99,6 +104,7 @@ pub(super) fn generate(asm: &mut Assembler, isa: Isa, element: Element, queries:
     g.asm.lea(K_STRIDE_3, Mem::indexed(K_STRIDE, K_STRIDE, 2));
     g.asm.lea(Q_STRIDE_3, Mem::indexed(Q_STRIDE, Q_STRIDE, 2));
     let (blocks, ones, one, done) = (g.asm.label(), g.asm.label(), g.asm.label(), g.asm.label());
+    let segment = g.asm.here();
     g.asm.alu_imm(Alu::Sub, KEYS, block as i32);
     g.asm.jcc(Cond::Below, ones);
     g.asm.bind(blocks);
@@ -113,6 +119,18 @@ pub(super) fn generate(asm: &mut Assembler, isa: Isa, element: Element, queries:
     g.asm.dec(KEYS);
     g.asm.jcc(Cond::NotEqual, one);
     g.asm.bind(done);
+    let (more, segments, all) = (Mem::base(ARGS).offset(64), Mem::base(ARGS).offset(72), g.asm.label());
+    g.asm.load(LEFT, segments, Size::Q);
+    g.asm.alu_imm(Alu::Sub, LEFT, 1);
+    g.asm.jcc(Cond::Below, all);
+    g.asm.store(segments, LEFT, Size::Q);
+    g.asm.load(LEFT, more, Size::Q);
+    g.asm.load(K, Mem::base(LEFT), Size::Q);
+    g.asm.load(KEYS, Mem::base(LEFT).offset(8), Size::Q);
+    g.asm.alu_imm(Alu::Add, LEFT, size_of::<Segment>() as i32);
+    g.asm.store(more, LEFT, Size::Q);
+    g.asm.jmp(segment);
+    g.asm.bind(all);
     SAVED.iter().rev().for_each(|&r| g.asm.pop(r));
     g.asm.vzeroupper();
     g.asm.ret();

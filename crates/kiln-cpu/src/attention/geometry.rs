@@ -1,8 +1,9 @@
 //! One launch in numbers: sizes, views with their strides filled in, and what each row of queries may see.
 
 use kiln_ir::{DType, Dim, Symbol};
-use kiln_kernels::kernel::{AttentionBody, BufferArg, Strided};
+use kiln_kernels::kernel::{AttentionBody, BufferArg, Pages, Strided};
 use kiln_runtime::{LaunchError, RawBuffer};
+use std::ops::Range;
 
 /// A strided view of four axes with its numbers filled in.
 #[derive(Clone, Copy)]
@@ -13,6 +14,46 @@ pub(super) struct View {
     pub size: isize,
     /// In elements.
     pub strides: [isize; 4],
+    /// Where rows lie in pages, the table of these; strides are then those inside a page.
+    pages: Option<PageTable>,
+}
+
+/// Pages of rows along the third axis, found through a table. All its entries were checked.
+#[derive(Clone, Copy)]
+struct PageTable {
+    entries: *const u8,
+    is_wide: bool,
+    /// Of batch and page, in elements.
+    strides: [isize; 2],
+    /// Rows of a page.
+    length: usize,
+    /// Elements from page to page.
+    stride: isize,
+}
+
+impl PageTable {
+    /// The page of a batch that holds a row.
+    fn page(&self, batch: usize, number: usize) -> i64 {
+        let at = batch as isize * self.strides[0] + number as isize * self.strides[1];
+        // SAFETY: the caller of the launch says that the table holds an entry for every page.
+        unsafe {
+            if self.is_wide {
+                self.entries.cast::<i64>().offset(at).read()
+            } else {
+                i64::from(self.entries.cast::<i32>().offset(at).read())
+            }
+        }
+    }
+}
+
+/// Rows that lie at even distances, one after another.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Segment {
+    /// The first.
+    pub data: *const u8,
+    /// How many.
+    pub rows: usize,
 }
 
 // SAFETY: a view is an address and numbers; who dereferences it answers for the access.
@@ -20,9 +61,33 @@ unsafe impl Sync for View {}
 
 impl View {
     /// The first element of a row: the last axis at 0.
-    pub(super) fn row(&self, index: [usize; 3]) -> *mut u8 {
-        let offset: isize = index.iter().zip(&self.strides).map(|(&i, &s)| i as isize * s).sum();
+    pub(super) fn row(&self, mut index: [usize; 3]) -> *mut u8 {
+        let mut offset = 0;
+        if let Some(pages) = &self.pages {
+            offset = pages.page(index[0], index[2] / pages.length) as isize * pages.stride;
+            (index[0], index[2]) = (0, index[2] % pages.length);
+        }
+        offset += index.iter().zip(&self.strides).map(|(&i, &s)| i as isize * s).sum::<isize>();
         self.base.wrapping_offset(offset * self.size)
+    }
+
+    /// The rows of a range along the third axis, in as few segments as they lie in.
+    pub(super) fn segments(&self, [batch, head]: [usize; 2], rows: Range<usize>) -> impl Iterator<Item = Segment> {
+        let mut at = rows.start;
+        std::iter::from_fn(move || {
+            if at == rows.end {
+                return None;
+            }
+            let most = self.pages.as_ref().map_or(usize::MAX, |pages| pages.length - at % pages.length);
+            let segment = Segment { data: self.row([batch, head, at]), rows: (rows.end - at).min(most) };
+            at += segment.rows;
+            Some(segment)
+        })
+    }
+
+    /// The most segments of so many rows.
+    pub(super) fn most_segments(&self, rows: usize) -> usize {
+        self.pages.as_ref().map_or(1, |pages| rows / pages.length + 2)
     }
 
     /// Elements from one to the next of a row.
@@ -86,19 +151,44 @@ impl Geometry {
                 *to = number(stride)? as isize;
             }
             let base = buffers[strided.buffer].ptr.wrapping_offset(number(&strided.offset)? as isize * bytes);
-            Ok(View { base, dtype, size: bytes, strides })
+            Ok(View { base, dtype, size: bytes, strides, pages: None })
+        };
+        let (batch, keys) = (size(&body.batch)?, size(&body.keys)?);
+        let rows = |strided: &Strided, pages: &Option<Pages>| -> Result<View, LaunchError> {
+            let view = view(strided)?;
+            let Some(pages) = pages else { return Ok(view) };
+            let is_wide = args[pages.table.buffer].dtype == DType::I64;
+            let [offset, first, second] = [&pages.table.offset, &pages.table.strides[0], &pages.table.strides[1]];
+            let offset = number(offset)? as isize * if is_wide { 8 } else { 4 };
+            let table = PageTable {
+                entries: buffers[pages.table.buffer].ptr.wrapping_offset(offset),
+                is_wide,
+                strides: [number(first)? as isize, number(second)? as isize],
+                length: size(&pages.length)?.max(1),
+                stride: number(&pages.stride)? as isize,
+            };
+            let count = number(&pages.count)?;
+            for batch in 0..batch {
+                for number in 0..keys.div_ceil(table.length) {
+                    let index = table.page(batch, number);
+                    if !(0..count).contains(&index) {
+                        return Err(LaunchError::IndexOutOfRange { index, size: count });
+                    }
+                }
+            }
+            Ok(View { pages: Some(table), ..view })
         };
         let g = Geometry {
-            batch: size(&body.batch)?,
+            batch,
             heads: size(&body.heads)?,
             kv_heads: size(&body.kv_heads)?,
             queries: size(&body.queries)?,
-            keys: size(&body.keys)?,
+            keys,
             width: size(&body.width)?,
             value_width: size(&body.value_width)?,
             q: view(&body.q)?,
-            k: view(&body.k)?,
-            v: view(&body.v)?,
+            k: rows(&body.k, &body.k_pages)?,
+            v: rows(&body.v, &body.v_pages)?,
             mask: body.mask.as_ref().map(view).transpose()?,
             out: view(&body.out)?,
             causal: body.causal,

@@ -11,6 +11,8 @@
 //!  results / sums ─▶ out; where keys were split between tasks, parts are merged first                          (`merge`)
 //! ```
 //!
+//! Keys and values may lie in pages that a table names: rows read them there, a segment a page; columns copy them together.
+//!
 //! Invariants: a row that sees no key gives 0; masked keys have weight exactly 0, and those before the first (to 16 keys) or
 //! after the last that is seen of a tile are not read; that changes no bit of the result. The order of additions depends on
 //! shapes, layouts and the target, never on the number of threads or on timing.
@@ -39,7 +41,7 @@ use dot::DotFn;
 use geometry::Geometry;
 use kernels::Tiles;
 use kiln_ir::{DType, Symbol};
-use kiln_kernels::kernel::{AttentionBody, BufferArg, Kernel};
+use kiln_kernels::kernel::{AttentionBody, BufferArg, Kernel, Strided};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
 use softmax::SoftmaxFn;
 use tile::{Along, Element};
@@ -135,7 +137,7 @@ impl Attention {
                 ));
             }
         }
-        let dtype = |view: &kiln_kernels::kernel::Strided| kernel.buffers[view.buffer].dtype;
+        let dtype = |view: &Strided| kernel.buffers[view.buffer].dtype;
         let mut f64_path = false;
         for view in views {
             let is_mask = body.mask.as_ref().is_some_and(|mask| std::ptr::eq(mask, view));
@@ -144,6 +146,13 @@ impl Attention {
                 DType::F64 => f64_path = true,
                 DType::Bool if is_mask => {}
                 other => return refuse(format!("attention does not work on {other}: cast first")),
+            }
+        }
+        for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
+            let Strided { buffer, strides, .. } = &pages.table;
+            let whole = kernel.buffers.get(*buffer).is_some_and(|b| matches!(b.dtype, DType::I32 | DType::I64));
+            if !whole || strides.len() != 2 {
+                return refuse(format!("a table of pages of {} axes in buffer {buffer}", strides.len()));
             }
         }
         let scale = Scale::new(body.scale.as_f64());

@@ -3,6 +3,7 @@
 
 use super::dot::{DotArgs, DotFn};
 use super::exponential::exponential;
+use super::geometry::Segment;
 use super::softmax::SoftmaxArgs;
 use super::tile::{Along, TileArgs, TileFn};
 
@@ -26,22 +27,33 @@ pub(super) fn tile_kernel(along: Along, rows: usize, vectors: usize) -> TileFn {
     pick!(1 2 3 4)
 }
 
-unsafe extern "C" fn tile<const ROWS: usize, const VECTORS: usize, const PANEL: bool>(args: *const TileArgs) {
+/// The first segment of some rows, then the others.
+unsafe fn segments(data: *const u8, rows: usize, more: *const Segment, count: usize) -> impl Iterator<Item = Segment> {
+    // SAFETY: the caller hands as many as it says.
+    let rest = (0..count).map(move |i| unsafe { *more.add(i) });
+    std::iter::once(Segment { data, rows }).chain(rest)
+}
+
+unsafe extern "C" fn tile<const ROWS: usize, const VECTORS: usize, const PANEL: bool>(args: *mut TileArgs) {
     // SAFETY: the caller hands valid arguments whose operands hold the whole tile.
     unsafe {
         let args = &*args;
         let mut acc = [[[0f32; LANES]; VECTORS]; ROWS];
         let (row_step, k_step) = if PANEL { (4, args.a_stride) } else { (args.a_stride, 4) };
-        for k in 0..args.k as isize {
-            let b = &*args.b.offset(k * args.b_stride).cast::<[Lanes; VECTORS]>();
-            for (row, acc) in acc.iter_mut().enumerate() {
-                let a = args.a.offset(row as isize * row_step + k * k_step).cast::<f32>().read();
-                for (acc, b) in acc.iter_mut().zip(b) {
+        let mut before = 0;
+        for Segment { data, rows } in segments(args.b, args.k, args.more, args.segments) {
+            for k in 0..rows as isize {
+                let b = &*data.offset(k * args.b_stride).cast::<[Lanes; VECTORS]>();
+                for (row, acc) in acc.iter_mut().enumerate() {
+                    let a = args.a.offset(row as isize * row_step + (before + k) * k_step).cast::<f32>().read();
                     for (acc, b) in acc.iter_mut().zip(b) {
-                        *acc += a * b;
+                        for (acc, b) in acc.iter_mut().zip(b) {
+                            *acc += a * b;
+                        }
                     }
                 }
             }
+            before += rows as isize;
         }
         for (row, acc) in acc.iter().enumerate() {
             let c = &mut *args.c.byte_offset(row as isize * args.c_stride).cast::<[Lanes; VECTORS]>();
@@ -67,12 +79,14 @@ pub(super) fn dot_kernel(queries: usize) -> DotFn {
     }
 }
 
-unsafe extern "C" fn dot<const QUERIES: usize>(args: *const DotArgs) {
+unsafe extern "C" fn dot<const QUERIES: usize>(args: *mut DotArgs) {
     // SAFETY: the caller hands valid arguments whose operands hold all rows.
     unsafe {
         let args = &*args;
-        for key in 0..args.keys {
-            let k = args.k.offset(key as isize * args.k_stride).cast::<Lanes>();
+        let rows = segments(args.k, args.keys, args.more, args.segments)
+            .flat_map(|s| (0..s.rows as isize).map(move |row| s.data.offset(row * args.k_stride)));
+        for (key, row) in rows.enumerate() {
+            let k = row.cast::<Lanes>();
             let mut acc = [[0f32; LANES]; QUERIES];
             for v in 0..args.steps {
                 for (query, acc) in acc.iter_mut().enumerate() {

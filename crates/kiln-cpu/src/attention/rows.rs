@@ -2,6 +2,7 @@
 
 use super::convert::{copy_halves, scale, widen_row};
 use super::dot::{self, DotArgs};
+use super::geometry::{Segment, View};
 use super::mask;
 use super::plan::Plan;
 use super::run::{Job, SERIAL, Task, add_up, part};
@@ -111,6 +112,7 @@ impl Job<'_> {
             results: rows * self.padded_values,
             mask: MOST_KEYS.max(width),
             rows: rows.next_multiple_of(self.lanes),
+            segments: self.g.k.most_segments(MOST_KEYS).max(self.g.v.most_segments(MOST_KEYS)),
         }
     }
 
@@ -243,25 +245,28 @@ impl Job<'_> {
         let (view, rows, padded) = (&self.g.k, task.rows.len(), self.g.width.next_multiple_of(self.lanes));
         // SAFETY: the kernels read rows of queries and keys and write scores.
         unsafe {
-            let (k, k_stride, dots, element) = if self.has_unpacked_keys() {
-                let data = view.row([task.batch, task.kv_head, keys.start]);
-                (data, view.row_bytes(), &self.code.dots, self.code.dot_element)
+            let (k, segments, k_stride, dots, element) = if self.has_unpacked_keys() {
+                let (first, more) = segments(view, task, keys, scratch);
+                (first, more, view.row_bytes(), &self.code.dots, self.code.dot_element)
             } else {
                 self.widen(view, task, keys, self.g.width, scratch.keys, padded);
-                (scratch.keys.cast(), (padded * 4) as isize, &self.code.dots_f32, Element::F32)
+                let first = Segment { data: scratch.keys.cast(), rows: keys.len() };
+                (first, 0, (padded * 4) as isize, &self.code.dots_f32, Element::F32)
             };
             let parts = rows.div_ceil(dots.len());
             for i in 0..parts {
                 let block = part(rows, parts, i);
-                dots[block.len() - 1](&DotArgs {
+                dots[block.len() - 1](&mut DotArgs {
                     q: scratch.queries.add(block.start * q_stride),
                     q_stride: q_stride * 4,
-                    k,
+                    k: k.data,
                     k_stride,
                     steps: padded / dot::step(element, self.lanes),
-                    keys: keys.len(),
+                    keys: k.rows,
                     scores: scratch.scores.add(block.start * MOST_KEYS),
                     score_stride: MOST_KEYS * 4,
+                    more: scratch.segments,
+                    segments,
                 });
             }
         }
@@ -272,32 +277,55 @@ impl Job<'_> {
         let view = &self.g.v;
         // SAFETY: the tiles lie inside weights, values and results.
         unsafe {
-            let (v, stride, tiles, size) = if self.has_unpacked_values() {
-                let data = view.row([task.batch, task.kv_head, keys.start]);
-                (data, view.row_bytes(), &self.code.rows, view.size as usize)
+            let (v, segments, stride, tiles, size) = if self.has_unpacked_values() {
+                let (first, more) = segments(view, task, keys, scratch);
+                (first, more, view.row_bytes(), &self.code.rows, view.size as usize)
             } else {
                 self.widen(view, task, keys, self.g.value_width, scratch.values, self.padded_values);
-                (scratch.values.cast(), (self.padded_values * 4) as isize, &self.code.rows_f32, 4)
+                let first = Segment { data: scratch.values.cast(), rows: keys.len() };
+                (first, 0, (self.padded_values * 4) as isize, &self.code.rows_f32, 4)
             };
             let across = self.padded_values / self.lanes;
             let vector_parts = across.div_ceil(tiles.max_vectors(rows));
             for j in 0..vector_parts {
                 let columns = part(across, vector_parts, j);
+                if j > 0 {
+                    // The kernel takes the segments where its columns are.
+                    let step = (columns.start - part(across, vector_parts, j - 1).start) * self.lanes * size;
+                    for segment in std::slice::from_raw_parts_mut(scratch.segments, segments) {
+                        segment.data = segment.data.add(step);
+                    }
+                }
                 let row_parts = rows.div_ceil(tiles.max_rows(columns.len()));
                 for i in 0..row_parts {
                     let block = part(rows, row_parts, i);
-                    tiles.get(block.len(), columns.len())(&TileArgs {
+                    tiles.get(block.len(), columns.len())(&mut TileArgs {
                         a: scratch.scores.add(block.start * MOST_KEYS).cast(),
                         a_stride: (MOST_KEYS * 4) as isize,
-                        b: v.add(columns.start * self.lanes * size),
+                        b: v.data.add(columns.start * self.lanes * size),
                         b_stride: stride,
                         c: scratch.results.add(block.start * self.padded_values + columns.start * self.lanes),
                         c_stride: (self.padded_values * 4) as isize,
-                        k: keys.len(),
+                        k: v.rows,
                         factors: std::ptr::null(),
+                        more: scratch.segments,
+                        segments,
                     });
                 }
             }
         }
     }
+}
+
+/// The first segment of some rows; further ones go to the scratch, and their number comes with it.
+unsafe fn segments(view: &View, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> (Segment, usize) {
+    let mut all = view.segments([task.batch, task.kv_head], keys.clone());
+    let first = all.next().unwrap_or(Segment { data: std::ptr::null(), rows: 0 });
+    let mut more = 0;
+    for segment in all {
+        // SAFETY: the scratch has room for the segments of a tile.
+        unsafe { scratch.segments.add(more).write(segment) };
+        more += 1;
+    }
+    (first, more)
 }

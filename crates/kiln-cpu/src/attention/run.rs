@@ -1,7 +1,7 @@
 //! One launch: cut into tasks, run on the pool, merged where keys were split.
 
 use super::convert::{narrow_row, widen_row};
-use super::geometry::{Geometry, View};
+use super::geometry::{Geometry, Segment, View};
 use super::scratch::{self, Scratch, Sizes};
 use super::tile::{self, Element};
 use super::{Code, Scale, portable};
@@ -238,18 +238,22 @@ impl Job<'_> {
         to: *mut f32,
         padded: usize,
     ) {
-        // Seen from the side, a row of the operand is a column: contiguous elements stay contiguous.
-        let data = view.row([task.batch, task.kv_head, keys.start]);
-        let from = Matrix { data, dtype: view.dtype, row_stride: view.step(), column_stride: view.strides[2] };
-        // SAFETY: the caller's promise.
-        unsafe {
-            if view.dtype == DType::Bf16 && view.step() == 1 {
-                for i in 0..keys.len() {
-                    let row = data.offset(i as isize * view.row_bytes());
-                    widen_row(self.isa, view.dtype, row, 1, width, to.add(i * padded), padded);
+        let mut to = to;
+        for Segment { data, rows } in view.segments([task.batch, task.kv_head], keys.clone()) {
+            // Seen from the side, a row of the operand is a column: contiguous elements stay contiguous.
+            let data = data.cast_mut();
+            let from = Matrix { data, dtype: view.dtype, row_stride: view.step(), column_stride: view.strides[2] };
+            // SAFETY: the caller's promise.
+            unsafe {
+                if view.dtype == DType::Bf16 && view.step() == 1 {
+                    for i in 0..rows {
+                        let row = data.offset(i as isize * view.row_bytes());
+                        widen_row(self.isa, view.dtype, row, 1, width, to.add(i * padded), padded);
+                    }
+                } else {
+                    pack_rows(self.isa, &from, width, rows, padded, to);
                 }
-            } else {
-                pack_rows(self.isa, &from, width, keys.len(), padded, to);
+                to = to.add(rows * padded);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Memory for one task, kept by each thread between launches so that a warm launch allocates next to nothing.
 
+use super::geometry::Segment;
 use std::cell::RefCell;
 
 /// A cache line, so that every part is aligned.
@@ -28,6 +29,8 @@ pub(super) struct Sizes {
     pub mask: usize,
     /// Running maxima, sums and factors: one each a row.
     pub rows: usize,
+    /// Segments of keys or values.
+    pub segments: usize,
 }
 
 /// The parts of a task's memory.
@@ -42,14 +45,16 @@ pub(super) struct Scratch {
     pub tops: *mut f32,
     pub sums: *mut f32,
     pub factors: *mut f32,
+    pub segments: *mut Segment,
 }
 
 /// Calls `f` with this thread's memory, whose contents are whatever was left there.
 pub(super) fn with<R>(sizes: Sizes, f: impl FnOnce(Scratch) -> R) -> R {
-    let Sizes { queries, scores, keys, values, results, mask, rows } = sizes;
+    let Sizes { queries, scores, keys, values, results, mask, rows, segments } = sizes;
+    let segments = segments * size_of::<Segment>() / 4;
     // A line between parts keeps them off each other's cache sets.
     let lines = |count: usize| count.div_ceil(16) + 1;
-    let parts = [queries, scores, keys, values, results, mask, rows, rows, rows].map(lines);
+    let parts = [queries, scores, keys, values, results, mask, rows, rows, rows, segments].map(lines);
     let total = parts.iter().sum();
     let run = |memory: &mut Vec<Line>| {
         if memory.len() < total {
@@ -72,6 +77,7 @@ pub(super) fn with<R>(sizes: Sizes, f: impl FnOnce(Scratch) -> R) -> R {
             tops: part(),
             sums: part(),
             factors: part(),
+            segments: part().cast(),
         })
     };
     let mut f = Some(run);

@@ -8,6 +8,7 @@
 //!
 //! With [`Element::Pairs`] a 4-byte element is two bf16 that are neighbours in k, and one instruction adds both products.
 
+use super::geometry::Segment;
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Index, Label, Mem, Shift, Size, VReg, Width, ops};
 use crate::features::Isa;
 
@@ -20,20 +21,24 @@ pub(super) struct TileArgs {
     pub a_stride: isize,
     /// Row 0 of B.
     pub b: *const u8,
-    /// From row to row of B.
+    /// From row to row of B, in each segment.
     pub b_stride: isize,
     /// Row 0 of C.
     pub c: *mut f32,
     /// From row to row of C.
     pub c_stride: isize,
-    /// Steps of the sum.
+    /// Steps of the sum: rows of the first segment of B.
     pub k: usize,
     /// What each row of C is multiplied by first; null to overwrite C.
     pub factors: *const f32,
+    /// Further segments of B, whose steps follow in A.
+    pub more: *const Segment,
+    /// How many; counted down.
+    pub segments: usize,
 }
 
 /// A micro-kernel.
-pub(super) type TileFn = unsafe extern "C" fn(*const TileArgs);
+pub(super) type TileFn = unsafe extern "C" fn(*mut TileArgs);
 
 /// What lies contiguous in A.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -169,6 +174,7 @@ impl Generator<'_> {
     /// The loop over k.
     fn sum(&mut self) {
         let (main, tail, tail_loop, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
+        let segment = self.asm.here();
         self.asm.mov(K_LEFT, K);
         self.asm.shift_imm(Shift::Shr, K_LEFT, UNROLL.trailing_zeros() as u8);
         self.asm.jcc(Cond::Equal, tail);
@@ -206,6 +212,24 @@ impl Generator<'_> {
             }
         }
         self.asm.bind(done);
+        self.next_segment(segment);
+    }
+
+    /// Goes on with the next segment of B, if there is one.
+    fn next_segment(&mut self, begin: Label) {
+        let (more, segments) = (Mem::base(ARGS).offset(64), Mem::base(ARGS).offset(72));
+        let all = self.asm.label();
+        self.asm.load(K_LEFT, segments, Size::Q);
+        self.asm.alu_imm(Alu::Sub, K_LEFT, 1);
+        self.asm.jcc(Cond::Below, all);
+        self.asm.store(segments, K_LEFT, Size::Q);
+        self.asm.load(K_LEFT, more, Size::Q);
+        self.asm.load(B, Mem::base(K_LEFT), Size::Q);
+        self.asm.load(K, Mem::base(K_LEFT).offset(8), Size::Q);
+        self.asm.alu_imm(Alu::Add, K_LEFT, size_of::<Segment>() as i32);
+        self.asm.store(more, K_LEFT, Size::Q);
+        self.asm.jmp(begin);
+        self.asm.bind(all);
     }
 
     /// Element (row, k + u) of A.

@@ -7,10 +7,11 @@ use kiln_ir::DType;
 use std::ops::Range;
 
 /// What a query of a batch sees.
-type Rule = fn(batch: usize, query: usize, queries: usize) -> Range<usize>;
+pub type Rule = fn(batch: usize, query: usize, queries: usize) -> Range<usize>;
 
 /// A position in a cache, one for each row of the batch; the second row has seen nothing yet.
-const POSITIONS: Rule = |batch, query, _| 0..[130, 0, 7, 611][batch % 4] + if batch % 4 == 1 { 0 } else { query + 1 };
+pub const POSITIONS: Rule =
+    |batch, query, _| 0..[130, 0, 7, 611][batch % 4] + if batch % 4 == 1 { 0 } else { query + 1 };
 /// The last few before a position.
 const WINDOW: Rule = |batch, query, _| 300 + 7 * batch + query..371 + 90 * batch + query;
 /// Everything.
@@ -26,7 +27,7 @@ const SHAPES: [Sizes; 6] = [
 ];
 
 /// The case under a mask; the mask's heads are one where `broadcast`.
-fn masked(sizes: Sizes, dtype: DType, mask: DType, rule: Rule, low: f64, broadcast: bool) -> Case {
+pub fn masked(sizes: Sizes, dtype: DType, mask: DType, rule: Rule, low: f64, broadcast: bool) -> Case {
     let [b, h, _, t, s, ..] = sizes;
     let mut case = case(sizes, dtype, Layout::Packed);
     let heads = if broadcast { 1 } else { h };

@@ -1,6 +1,7 @@
 //! Attention against plain loops in f64: dtypes, shapes, strides, masks, groups, threads, targets and special values.
 
 mod hidden;
+mod paged;
 mod tensor;
 
 use kiln_cpu::attention::Attention;
@@ -55,6 +56,8 @@ impl Case {
             q: self.q.strided(0),
             k: self.k.strided(1),
             v: self.v.strided(2),
+            k_pages: None,
+            v_pages: None,
             mask: self.mask.as_ref().map(|m| m.strided(4)),
             out: self.out.strided(3),
             causal: self.causal,

@@ -2,7 +2,7 @@
 
 use super::body::Body;
 use super::{Env, Fault, malformed, scalar};
-use crate::kernel::{AttentionBody, BufferArg, MatmulBody, Prologue, RoutineBody, Strided};
+use crate::kernel::{AttentionBody, BufferArg, MatmulBody, Pages, Prologue, RoutineBody, Strided};
 use kiln_ir::{DType, Dim, Graph, HostTensor, Op, ReduceKind, Scalar, Source, TensorType, interpret};
 
 /// The value of an operand at the current point.
@@ -81,6 +81,37 @@ fn gathered(env: &Env, buffers: &[HostTensor], view: &Strided, shape: &[usize]) 
     Ok(to)
 }
 
+/// Keys or values: a plain view, or rows found through a table of pages.
+fn gathered_keys(
+    env: &Env,
+    buffers: &[HostTensor],
+    view: &Strided,
+    pages: Option<&Pages>,
+    shape: &[usize],
+) -> Result<HostTensor, Fault> {
+    let Some(pages) = pages else { return gathered(env, buffers, view, shape) };
+    let &[batch, heads, keys, width] = shape else { return Err(malformed("keys do not have four axes")) };
+    let length = sizes(env, std::slice::from_ref(&pages.length))?[0].max(1);
+    let (stride, count) = (env.eval(&pages.stride)?, env.eval(&pages.count)?);
+    let table = gathered(env, buffers, &pages.table, &[batch, keys.div_ceil(length)])?.to_i64();
+    if let Some(&index) = table.iter().find(|page| !(0..count).contains(*page)) {
+        return Err(Fault::IndexOutOfRange { index, size: count });
+    }
+    let from = &buffers[view.buffer];
+    let mut to = HostTensor::zeros(from.dtype(), shape).map_err(|e| malformed(e.to_string()))?;
+    for (number, page) in table.iter().enumerate() {
+        let (b, first) = (number / keys.div_ceil(length), number % keys.div_ceil(length) * length);
+        let part = [1, heads, length.min(keys - first), width];
+        let offset = &view.offset + Dim::from(page * stride);
+        let page = Strided { buffer: view.buffer, offset, strides: view.strides.clone() };
+        each_element(env, &page, &part, from.elements(), &mut |at, from_at| {
+            let (head, row, column) = (at / (part[2] * width), at / width % part[2], at % width);
+            to.set(((b * heads + head) * keys + first + row) * width + column, from.get(from_at));
+        })?;
+    }
+    Ok(to)
+}
+
 /// Runs one op on tensors.
 fn one_op(op: Op, operands: &[HostTensor]) -> Result<HostTensor, Fault> {
     let mut graph = Graph::new();
@@ -107,8 +138,8 @@ pub(super) fn attention(env: &Env, buffers: &mut [HostTensor], body: &AttentionB
     let shape = |list: [&Dim; 4]| sizes(env, &list.map(Dim::clone));
     let mut operands = vec![
         gathered(env, buffers, &body.q, &shape([b, h, t, &body.width])?)?,
-        gathered(env, buffers, &body.k, &shape([b, g, s, &body.width])?)?,
-        gathered(env, buffers, &body.v, &shape([b, g, s, &body.value_width])?)?,
+        gathered_keys(env, buffers, &body.k, body.k_pages.as_ref(), &shape([b, g, s, &body.width])?)?,
+        gathered_keys(env, buffers, &body.v, body.v_pages.as_ref(), &shape([b, g, s, &body.value_width])?)?,
     ];
     if let Some(mask) = &body.mask {
         operands.push(gathered(env, buffers, mask, &shape([b, h, t, s])?)?);
