@@ -4,8 +4,8 @@ use crate::config::Fields;
 use crate::models::{self, CausalLm};
 use crate::presets::{PRESETS, Preset};
 use crate::{
-    ChatTemplate, Checkpoint, Error, GenerationConfig, Generator, GeneratorOptions, Gguf, Message, OnProgress, Request,
-    Result, Tokenizer, Weights,
+    ChatTemplate, Checkpoint, Engine, EngineOptions, Error, GenerationConfig, Generator, GeneratorOptions, Gguf,
+    Message, OnProgress, Request, Result, Tokenizer, Weights,
 };
 use kiln::{DType, Device};
 use std::fmt::{Debug, Formatter};
@@ -193,6 +193,15 @@ impl Opened {
         Ok(match &self.tokenizer {
             Some(tokenizer) => generator.with_tokenizer(tokenizer.clone()),
             None => generator,
+        })
+    }
+
+    /// An engine with the model and its tokenizer.
+    pub fn engine(&self, options: EngineOptions) -> Result<Engine> {
+        let engine = Engine::new(self.model.clone(), options)?;
+        Ok(match &self.tokenizer {
+            Some(tokenizer) => engine.with_tokenizer(tokenizer.clone()),
+            None => engine,
         })
     }
 }

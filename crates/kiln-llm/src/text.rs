@@ -1,14 +1,16 @@
 //! Text of tokens that come one by one, up to a stop string.
 
-use crate::{DecodeStream, Result, Tokenizer};
+use crate::tokenizer::Decoding;
+use crate::{Result, Tokenizer};
+use std::sync::Arc;
 
 /// Text of tokens that come one by one. What may become a stop string is held back until it is clear that it does not, so
 /// that no part of a stop string is ever given.
 ///
 /// ```
 /// # let opened = kiln_llm::embedded()?;
-/// let tokenizer = opened.tokenizer()?;
-/// let mut stream = kiln_llm::TextStream::new(tokenizer, &["there was".into()]);
+/// # let tokenizer = opened.tokenizer.unwrap();
+/// let mut stream = kiln_llm::TextStream::new(tokenizer.clone(), &["there was".into()]);
 /// let mut shown = String::new();
 /// for id in tokenizer.encode("Once upon a time, there was a girl", false)? {
 ///     shown += &stream.push(id)?;
@@ -20,18 +22,20 @@ use crate::{DecodeStream, Result, Tokenizer};
 /// # Ok::<(), kiln_llm::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct TextStream<'a> {
-    stream: DecodeStream<'a>,
+pub struct TextStream {
+    tokenizer: Arc<Tokenizer>,
+    decoding: Decoding,
     stops: Vec<String>,
     /// Decoded but not given.
     held: String,
     stopped: Option<usize>,
 }
 
-impl<'a> TextStream<'a> {
+impl TextStream {
     /// With these stop strings; empty ones are none.
-    pub fn new(tokenizer: &'a Tokenizer, stops: &[String]) -> TextStream<'a> {
-        TextStream { stream: tokenizer.stream(true), stops: stops.to_vec(), held: String::new(), stopped: None }
+    pub fn new(tokenizer: Arc<Tokenizer>, stops: &[String]) -> TextStream {
+        let (decoding, stops) = (Decoding::new(true), stops.to_vec());
+        TextStream { tokenizer, decoding, stops, held: String::new(), stopped: None }
     }
 
     /// The text that is certain with a further token; after a stop string there is none.
@@ -39,7 +43,7 @@ impl<'a> TextStream<'a> {
         if self.stopped.is_some() {
             return Ok(String::new());
         }
-        self.held += &self.stream.push(id)?;
+        self.held += &self.decoding.push(&self.tokenizer, id)?;
         Ok(self.certain())
     }
 
@@ -53,7 +57,7 @@ impl<'a> TextStream<'a> {
         if self.stopped.is_some() {
             return Ok(String::new());
         }
-        self.held += &self.stream.rest()?;
+        self.held += &self.decoding.rest(&self.tokenizer)?;
         let certain = self.certain();
         Ok(certain + &self.held)
     }
@@ -82,7 +86,7 @@ mod tests {
     #[test]
     fn what_is_shown_ends_before_the_first_stop_string() {
         let opened = crate::embedded().unwrap();
-        let tokenizer = opened.tokenizer().unwrap();
+        let tokenizer = opened.tokenizer.unwrap();
         let text = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park €5.";
         let ids = tokenizer.encode(text, false).unwrap();
         let text = tokenizer.decode(&ids, true).unwrap();
@@ -91,7 +95,7 @@ mod tests {
             for length in [1, 2, 5, 11] {
                 let Some(&end) = chars.get(begin + length) else { continue };
                 let stops = [text[chars[begin]..end].to_owned(), "never there".into(), String::new()];
-                let mut stream = TextStream::new(tokenizer, &stops);
+                let mut stream = TextStream::new(tokenizer.clone(), &stops);
                 let mut shown = String::new();
                 for &id in &ids {
                     shown += &stream.push(id).unwrap();

@@ -9,8 +9,10 @@
 //! A write is one `index_copy` of rows, in place. Where a token goes and what it sees comes from its position and the table,
 //! which are tensors: one program serves every position and every table.
 
+mod pages;
 mod step;
 
+pub use pages::{Pages, Table};
 pub use step::{Mask, Step, Window};
 
 use crate::models::{CausalLm, Rotation};
@@ -64,7 +66,7 @@ impl KvCache {
     }
 
     /// A pool of pages of `page` tokens each, for texts of up to `context` tokens; which pages a text has is said with each
-    /// [`Step`].
+    /// [`Step`], and [`Pages`] keeps account of them.
     pub fn paged(model: &dyn CausalLm, pages: usize, page: usize, context: usize) -> Result<KvCache> {
         let (sizes, dtype, device) = (model.sizes(), model.dtype(), model.device());
         let shape = CacheShape { pages, page, kv_heads: sizes.kv_heads, head_dim: sizes.head_dim, context };

@@ -10,14 +10,15 @@ mod programs;
 mod request;
 mod row;
 
+pub(crate) use programs::{Program, program};
 pub use request::{Generated, Request, Stop};
+pub(crate) use row::Row;
 
 use crate::models::CausalLm;
 use crate::sample::Rule;
 use crate::{Error, Result, Tokenizer};
 use kiln::{Device, Options, Tensor};
 use programs::{Programs, Prompt};
-use row::Row;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -191,10 +192,11 @@ impl Generator {
         for (prompt, _) in texts {
             check(prompt, context, vocabulary)?;
         }
-        let tokenizer = self.tokenizer.clone();
-        let rows: Result<Vec<Row<'_>>> = texts
+        let rows: Result<Vec<Row>> = texts
             .iter()
-            .map(|(prompt, request)| Row::new(prompt.len(), request, wants_text, context, tokenizer.as_deref()))
+            .map(|(prompt, request)| {
+                Row::new(prompt.len(), (*request).clone(), wants_text, context, self.tokenizer.as_ref())
+            })
             .collect();
         let mut rows = rows?;
         if rows.is_empty() {
@@ -208,7 +210,7 @@ impl Generator {
         let last = parts.pop();
         let mut tokens = vec![0i64; programs.rows()];
         let mut begun = false;
-        while rows.iter_mut().any(|row| !row.is_done()) {
+        while rows.iter().any(|row| !row.is_done()) {
             let next = match &last {
                 Some(last) if !begun => {
                     for part in &parts {
@@ -232,7 +234,7 @@ impl Generator {
                 row.push(token, started, |token, text| each(index, Some(token), text))?;
             }
         }
-        let finish = |(index, row): (usize, Row<'_>)| row.finish(started, |text| each(index, None, text));
+        let finish = |(index, row): (usize, Row)| row.finish(started, |text| each(index, None, text));
         rows.into_iter().enumerate().map(finish).collect()
     }
 

@@ -33,7 +33,10 @@ struct State {
     rows: usize,
 }
 
-type Program<A> = Compiled<Box<dyn Fn(&A) -> kiln::Result<Tensor> + Send + Sync>, A, Tensor>;
+type Function<A> = Box<dyn Fn(&A) -> kiln::Result<Tensor> + Send + Sync>;
+
+/// A function of data that is compiled once for each of its shapes.
+pub(crate) type Program<A> = Compiled<Function<A>, A, Tensor>;
 
 /// A batch of texts with its cache and its programs. Nothing is compiled before it is called.
 pub(super) struct Programs {
@@ -58,12 +61,11 @@ impl Programs {
             rows,
         });
         let (first, second, third) = (state.clone(), state.clone(), state.clone());
-        let how = how(compile);
         Ok(Programs {
             state,
-            fill: program(&how, move |prompt| first.fill(prompt)),
-            prefill: program(&how, move |prompt| second.prefill(prompt)),
-            decode: program(&how, move |rule: &Rule| third.decode(*rule)),
+            fill: program(compile, move |prompt| first.fill(prompt)),
+            prefill: program(compile, move |prompt| second.prefill(prompt)),
+            decode: program(compile, move |rule: &Rule| third.decode(*rule)),
         })
     }
 
@@ -80,20 +82,18 @@ impl Programs {
     }
 }
 
-/// A bucket is a program of its own; nothing is gained by symbols.
-fn how(compile: Option<&Options>) -> Options {
-    match compile {
-        Some(how) => Options { fullgraph: true, dynamic: Dynamic::Static, ..how.clone() },
-        None => Options { disable: true, ..Options::default() },
-    }
-}
-
-fn program<A: Bundle + 'static>(
-    how: &Options,
+/// A function, compiled; without options it runs eagerly.
+pub(crate) fn program<A: Bundle + 'static>(
+    compile: Option<&Options>,
     f: impl Fn(&A) -> kiln::Result<Tensor> + Send + Sync + 'static,
 ) -> Program<A> {
-    let f: Box<dyn Fn(&A) -> kiln::Result<Tensor> + Send + Sync> = Box::new(f);
-    kiln::compile_with(f, how.clone())
+    // A bucket is a program of its own; nothing is gained by symbols.
+    let how = match compile {
+        Some(how) => Options { fullgraph: true, dynamic: Dynamic::Static, ..how.clone() },
+        None => Options { disable: true, ..Options::default() },
+    };
+    let f: Function<A> = Box::new(f);
+    kiln::compile_with(f, how)
 }
 
 impl State {

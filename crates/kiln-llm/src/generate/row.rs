@@ -3,14 +3,16 @@
 use super::{Generated, Request, Stop};
 use crate::{Error, Result, TextStream, Tokenizer};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A text, what of it is there, and when it ends.
-pub(crate) struct Row<'a> {
-    request: &'a Request,
+#[derive(Debug)]
+pub(crate) struct Row {
+    request: Request,
     /// Tokens that fit the context.
     room: usize,
-    stream: Option<TextStream<'a>>,
+    stream: Option<TextStream>,
     /// Stop strings that are special tokens, which have no text.
     special: Vec<(u32, usize)>,
     text: String,
@@ -20,15 +22,15 @@ pub(crate) struct Row<'a> {
     last: Duration,
 }
 
-impl<'a> Row<'a> {
+impl Row {
     /// After a prompt of so many tokens.
     pub fn new(
         prompt: usize,
-        request: &'a Request,
+        request: Request,
         wants_text: bool,
         context: usize,
-        tokenizer: Option<&'a Tokenizer>,
-    ) -> Result<Row<'a>> {
+        tokenizer: Option<&Arc<Tokenizer>>,
+    ) -> Result<Row> {
         let wanted = wants_text || request.stop.iter().any(|stop| !stop.is_empty());
         let tokenizer = if wanted { Some(tokenizer.ok_or(Error::TextWithoutTokenizer)?) } else { None };
         let special = tokenizer.map_or_else(Vec::new, |tokenizer| {
@@ -38,26 +40,38 @@ impl<'a> Row<'a> {
         // The newest token needs a place in the cache before it can have a successor.
         let room = context + 1 - prompt.min(context);
         Ok(Row {
-            request,
             room,
-            stream: tokenizer.map(|tokenizer| TextStream::new(tokenizer, &request.stop)),
+            stream: tokenizer.map(|tokenizer| TextStream::new(tokenizer.clone(), &request.stop)),
             special,
             text: String::new(),
             ids: Vec::with_capacity(request.max_tokens.min(room)),
+            request,
             stop: None,
             first: Duration::ZERO,
             last: Duration::ZERO,
         })
     }
 
+    /// What was asked for.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Ends the text, unless it has ended.
+    pub fn end(&mut self, stop: Stop) {
+        self.stop.get_or_insert(stop);
+    }
+
+    /// Why no more tokens are wanted.
+    fn stop(&self) -> Option<Stop> {
+        let length = self.ids.len() >= self.request.max_tokens;
+        let full = self.ids.len() >= self.room;
+        self.stop.or(length.then_some(Stop::Length)).or(full.then_some(Stop::Context))
+    }
+
     /// Whether no more tokens are wanted.
-    pub fn is_done(&mut self) -> bool {
-        if self.stop.is_none() && self.ids.len() >= self.request.max_tokens {
-            self.stop = Some(Stop::Length);
-        } else if self.stop.is_none() && self.ids.len() >= self.room {
-            self.stop = Some(Stop::Context);
-        }
-        self.stop.is_some()
+    pub fn is_done(&self) -> bool {
+        self.stop().is_some()
     }
 
     /// A further token, which is shown with the text it completes unless it ends the text.
@@ -110,9 +124,9 @@ impl<'a> Row<'a> {
             self.last = started.elapsed();
         }
         Ok(Generated {
+            stop: self.stop().unwrap_or(Stop::Length),
             ids: self.ids,
             text: self.text,
-            stop: self.stop.unwrap_or(Stop::Length),
             first_token: self.first,
             decoding: self.last.saturating_sub(self.first),
         })

@@ -163,6 +163,28 @@ fn tidy(text: &str) -> String {
 #[derive(Debug)]
 pub struct DecodeStream<'a> {
     tokenizer: &'a Tokenizer,
+    decoding: Decoding,
+}
+
+impl<'a> DecodeStream<'a> {
+    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool) -> DecodeStream<'a> {
+        DecodeStream { tokenizer, decoding: Decoding::new(skip_special) }
+    }
+
+    /// The text that a further token completes; empty if it completes none.
+    pub fn push(&mut self, id: u32) -> crate::Result<String> {
+        self.decoding.push(self.tokenizer, id)
+    }
+
+    /// What was held back.
+    pub fn finish(mut self) -> crate::Result<String> {
+        self.decoding.rest(self.tokenizer)
+    }
+}
+
+/// How far a stream of tokens is decoded; all calls take the same tokenizer.
+#[derive(Debug)]
+pub(crate) struct Decoding {
     skip_special: bool,
     ids: Vec<u32>,
     /// How many of `ids` are before those whose text was given last.
@@ -174,31 +196,27 @@ pub struct DecodeStream<'a> {
 /// A character has no more bytes than this; what is still none after as many tokens is none.
 const LONGEST_CHARACTER: usize = 4;
 
-impl<'a> DecodeStream<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, skip_special: bool) -> DecodeStream<'a> {
-        DecodeStream { tokenizer, skip_special, ids: Vec::new(), given: 0, held: 0 }
+impl Decoding {
+    /// Before the first token.
+    pub fn new(skip_special: bool) -> Decoding {
+        Decoding { skip_special, ids: Vec::new(), given: 0, held: 0 }
     }
 
-    /// The text that a further token completes; empty if it completes none.
-    pub fn push(&mut self, id: u32) -> crate::Result<String> {
+    /// The text that a further token completes.
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> crate::Result<String> {
         self.ids.push(id);
-        self.next_text(self.held + 1 < LONGEST_CHARACTER)
+        self.next_text(tokenizer, self.held + 1 < LONGEST_CHARACTER)
     }
 
     /// What was held back.
-    pub fn finish(mut self) -> crate::Result<String> {
-        self.rest()
+    pub fn rest(&mut self, tokenizer: &Tokenizer) -> crate::Result<String> {
+        self.next_text(tokenizer, false)
     }
 
-    /// What was held back; tokens may still come.
-    pub(crate) fn rest(&mut self) -> crate::Result<String> {
-        self.next_text(false)
-    }
-
-    fn next_text(&mut self, hold: bool) -> crate::Result<String> {
+    fn next_text(&mut self, tokenizer: &Tokenizer, hold: bool) -> crate::Result<String> {
         // Decoders look at the beginning of a text: the tokens given last stand before the new ones.
-        let before = self.tokenizer.decode(&self.ids[..self.given], self.skip_special)?;
-        let all = self.tokenizer.decode(&self.ids, self.skip_special)?;
+        let before = tokenizer.decode(&self.ids[..self.given], self.skip_special)?;
+        let all = tokenizer.decode(&self.ids, self.skip_special)?;
         if hold && all.ends_with(char::REPLACEMENT_CHARACTER) {
             self.held += 1;
             return Ok(String::new());

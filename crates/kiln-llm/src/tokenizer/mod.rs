@@ -21,6 +21,7 @@ mod split;
 mod wordpiece;
 
 pub use decode::DecodeStream;
+pub(crate) use decode::Decoding;
 
 use crate::{Error, Result};
 use added::{Added, Finder, Piece};
