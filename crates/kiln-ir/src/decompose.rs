@@ -1,18 +1,19 @@
-//! Rewrites the three large ops — convolution, windows, attention — into the small ones, for floors that do not have them.
+//! Rewrites the four large ops — convolution, windows, attention, quantised blocks — into the small ones, for floors that do not have them.
 //!
 //! ```text
 //!  conv           pad → unfold each spatial axis → dot
 //!  reduce_window  pad with the identity → unfold each axis → reduce
+//!  dequantize     shifts and masks of the bytes, times the scales
 //!  attention      dot → scale, mask → exp(x − max) → dot → divide by the sum
 //! ```
 
 use crate::build::{
-    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, compare, compare_scalar, div, exp, flip, full,
+    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, compare, compare_scalar, dequantize_by_parts, div, exp, flip, full,
     iota, masked_fill, max_over, mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub, sum,
 };
 use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, ReduceKind, Scalar, WindowDims};
 
-/// The graph with every convolution, window and attention rewritten, but for those that `keep` says yes to. Inputs, outputs,
+/// The graph with every convolution, window, attention and block rewritten, but for those that `keep` says yes to. Inputs, outputs,
 /// updates and source lines stay; a graph without such ops comes back as it is.
 ///
 /// ```
@@ -28,7 +29,7 @@ use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, 
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
 /// ```
 pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
-    let is_large = |op: &Op| matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. });
+    let is_large = |op: &Op| matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. });
     if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
         return Ok(graph.clone());
     }
@@ -46,6 +47,7 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
             (Op::Attention { causal, scale, .. }, &[q, k, v, m]) => {
                 attention(&mut b, *causal, *scale, q, k, v, Some(m))?
             }
+            (Op::Dequantize { format }, &[x]) => dequantize_by_parts(&mut b, &x, *format)?,
             (op, _) => b.emit(op.clone(), &operands)?,
         };
         renamed.push(id);

@@ -9,6 +9,7 @@
 //!
 //! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer()`] gives.
 
+pub mod blocks;
 pub mod build;
 pub mod codec;
 pub mod decompose;
@@ -33,6 +34,7 @@ mod specialise;
 pub mod text;
 pub mod verify;
 
+pub use blocks::BlockFormat;
 pub use dim::{Dim, Ranges, Symbol};
 pub use dtype::DType;
 pub use error::{Error, TypeError};

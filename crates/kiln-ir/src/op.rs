@@ -4,7 +4,7 @@
 //! An op is defined once: its attributes live here, its shape rule in `infer`, its reference semantics in `interpret`,
 //! its text in `text`. A test walks over [`OpKind::all`] and fails for the op that lacks a part.
 
-use crate::{DType, Dim, Scalar};
+use crate::{BlockFormat, DType, Dim, Scalar};
 use std::sync::Arc;
 
 /// Declares an enum of plain op names with `ALL`, `name` and `from_name`.
@@ -394,6 +394,11 @@ pub enum Op {
         /// The result's dtype: the operands' own, or `F32` for short floats, or `I32` for `I8`/`U8`.
         out: DType,
     },
+    /// `(x: u8[…, blocks·bytes])` → `f32[…, blocks·elements]`: the elements that quantised blocks stand for, along the last axis.
+    Dequantize {
+        /// How a block lies in bytes.
+        format: BlockFormat,
+    },
     /// `(x: [n, c, spatial…], w: [o, c/groups, kernel…])`: cross-correlation; accumulated as [`Op::Dot`].
     Conv(ConvDims),
     /// `(x)`: combine over windows (pooling).
@@ -447,6 +452,7 @@ pub enum OpKind {
     Gather,
     Scatter(ScatterKind),
     Dot,
+    Dequantize,
     Conv,
     ReduceWindow(ReduceKind),
     Attention,
@@ -466,7 +472,7 @@ impl OpKind {
         all.extend(ReduceKind::ALL.iter().map(|&o| Scan(o)));
         all.extend([SortIndices, Reshape, Permute, Expand, Slice, Pad, Flip, Unfold, Concat, Gather]);
         all.extend(ScatterKind::ALL.iter().map(|&o| Scatter(o)));
-        all.extend([Dot, Conv]);
+        all.extend([Dot, Dequantize, Conv]);
         all.extend(ReduceKind::ALL.iter().map(|&o| ReduceWindow(o)));
         all.push(Attention);
         all
@@ -502,6 +508,7 @@ impl OpKind {
             OpKind::Concat => "concat".into(),
             OpKind::Gather => "gather".into(),
             OpKind::Dot => "dot".into(),
+            OpKind::Dequantize => "dequantize".into(),
             OpKind::Conv => "conv".into(),
             OpKind::Attention => "attention".into(),
         }
@@ -538,6 +545,7 @@ impl Op {
             Op::Gather { .. } => OpKind::Gather,
             Op::Scatter { kind, .. } => OpKind::Scatter(*kind),
             Op::Dot { .. } => OpKind::Dot,
+            Op::Dequantize { .. } => OpKind::Dequantize,
             Op::Conv(_) => OpKind::Conv,
             Op::ReduceWindow { kind, .. } => OpKind::ReduceWindow(*kind),
             Op::Attention { .. } => OpKind::Attention,

@@ -3,7 +3,7 @@
 use kiln_ir::decompose::decompose;
 use kiln_ir::examples::examples;
 use kiln_ir::{
-    ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, Scalar, Source, TensorType,
+    BlockFormat, ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, Scalar, Source, TensorType,
     Tolerance, TypeError, WindowDims, interpret,
 };
 
@@ -33,12 +33,34 @@ impl Random {
     }
 }
 
+fn is_large(op: &Op) -> bool {
+    matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. })
+}
+
+/// Blocks of random bytes are the same elements to the bit, whatever their scales are.
+#[test]
+fn blocks_come_apart_exactly() {
+    let mut random = Random(11);
+    for format in BlockFormat::ALL {
+        for shape in [vec![3 * format.bytes()], vec![2, 3, format.bytes()], vec![0, format.bytes()]] {
+            let bytes: Vec<u8> = (0..shape.iter().product()).map(|_| random.below(256) as u8).collect();
+            let inputs = [HostTensor::from_slice(&shape, &bytes).unwrap()];
+            let graph = graph_of(&Op::Dequantize { format }, &inputs).unwrap();
+            let small = decompose(&graph, &|_| false).unwrap();
+            assert!(!small.nodes().iter().any(|n| is_large(&n.op)));
+            let (want, got) = (interpret::run(&graph, &inputs).unwrap(), interpret::run(&small, &inputs).unwrap());
+            let bits = |x: &HostTensor| -> Vec<u64> { x.to_f64().iter().map(|v| if v.is_nan() { 0 } else { v.to_bits() }).collect() };
+            assert_eq!(bits(&got[0]), bits(&want[0]), "{}", format.name());
+        }
+    }
+}
+
 /// Runs a graph and its decomposition and compares.
 fn check(graph: &Graph, inputs: &[HostTensor], context: &dyn std::fmt::Debug) {
     let small = decompose(graph, &|_| false).unwrap();
     small.verify().unwrap();
     assert!(
-        !small.nodes().iter().any(|n| matches!(n.op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. })),
+        !small.nodes().iter().any(|n| is_large(&n.op)),
         "{small:?}"
     );
     assert_eq!(small.ty(small.outputs()[0].node), graph.ty(graph.outputs()[0].node));

@@ -12,6 +12,7 @@
 mod activation;
 mod attention;
 mod attention_backward;
+mod blocks;
 mod complex;
 mod conv;
 mod fold;
@@ -36,6 +37,7 @@ mod shape;
 pub use activation::*;
 pub use attention::*;
 pub use attention_backward::*;
+pub use blocks::*;
 pub use complex::*;
 pub use conv::*;
 pub use fold::*;

@@ -2,7 +2,7 @@
 
 use super::{Codec, DecodeError, Reader, write_number};
 use crate::{
-    ArgKind, BinaryOp, CompareOp, DType, Literal, NodeId, ReduceKind, Scalar, ScatterKind, Symbol, TensorType, UnaryOp,
+    ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Literal, NodeId, ReduceKind, Scalar, ScatterKind, Symbol, TensorType, UnaryOp,
     codec_struct,
 };
 
@@ -25,7 +25,7 @@ macro_rules! codec_names {
         }
     )* };
 }
-codec_names!(DType, UnaryOp, BinaryOp, CompareOp, ReduceKind, ArgKind, ScatterKind);
+codec_names!(BlockFormat, DType, UnaryOp, BinaryOp, CompareOp, ReduceKind, ArgKind, ScatterKind);
 
 impl Codec for NodeId {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -84,6 +84,7 @@ mod tests {
     #[test]
     fn values_come_back() {
         DType::ALL.into_iter().for_each(round_trip);
+        BlockFormat::ALL.into_iter().for_each(round_trip);
         UnaryOp::ALL.iter().copied().for_each(round_trip);
         BinaryOp::ALL.iter().copied().for_each(round_trip);
         ReduceKind::ALL.iter().copied().for_each(round_trip);

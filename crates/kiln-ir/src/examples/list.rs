@@ -2,7 +2,7 @@
 
 use super::Example;
 use crate::{
-    ArgKind, BinaryOp, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind, ReduceKind, Scalar, ScatterKind,
+    ArgKind, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind, ReduceKind, Scalar, ScatterKind,
     UnaryOp, WindowDims,
 };
 
@@ -38,6 +38,7 @@ pub fn examples() -> Vec<Example> {
             OpKind::Gather => gather(&mut all),
             OpKind::Scatter(kind) => scatter(kind, &mut all),
             OpKind::Dot => dot(&mut all),
+            OpKind::Dequantize => dequantize(&mut all),
             OpKind::Conv => conv(&mut all),
             OpKind::ReduceWindow(kind) => reduce_window(kind, &mut all),
             OpKind::Attention => attention(&mut all),
@@ -341,6 +342,17 @@ fn dot(all: &mut List) {
     all.push(Example::new(dot(&[], &[], &[1], &[0], DType::F32), &["f32[2, 0]", "f32[0, 3]"]));
     all.push(Example::new(dot(&[], &[], &[1], &[1], DType::F32), &["f32[b, 8]", "f32[6, 8]"]));
     all.push(Example::new(dot(&[0], &[0], &[1], &[2], DType::F32), &["f32[b, t, 4]", "f32[b, 3, t]"]));
+}
+
+fn dequantize(all: &mut List) {
+    for format in BlockFormat::ALL {
+        let op = Op::Dequantize { format };
+        for (leading, blocks) in [("", 1), ("", 3), ("2, ", 2), ("3, 2, ", 1), ("0, ", 1), ("2, ", 0), ("b, ", 2)] {
+            let ty = format!("u8[{leading}{}]", blocks * format.bytes());
+            // Scales are halves: bytes up to 63 make numbers below 2 of them, as both their ends.
+            all.push(Example::new(op.clone(), &[&ty]).between(0, 0.0, 63.0));
+        }
+    }
 }
 
 fn conv(all: &mut List) {

@@ -364,6 +364,7 @@ impl<'o> Maker<'o> {
             OpKind::Gather => self.gather(),
             OpKind::Scatter(kind) => self.scatter(kind),
             OpKind::Dot => self.dot(),
+            OpKind::Dequantize => self.dequantize(),
             OpKind::Conv => self.conv(),
             OpKind::ReduceWindow(kind) => self.reduce_window(kind),
             OpKind::Attention => self.attention(),

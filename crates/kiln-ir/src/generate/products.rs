@@ -1,7 +1,7 @@
 //! Products: dot, convolution, attention.
 
 use super::{Class, Maker};
-use crate::{ConvDims, DType, Dim, DotDims, NodeId, Op, Scalar};
+use crate::{BlockFormat, ConvDims, DType, Dim, DotDims, NodeId, Op, Scalar};
 
 /// Multiplications that one product may take.
 const MAX_WORK: usize = 1 << 18;
@@ -54,6 +54,32 @@ impl Maker<'_> {
         };
         let out = if self.rng.chance(0.5) { wider } else { ty.dtype };
         self.add(Op::Dot { dims, out }, &[lhs, rhs])
+    }
+
+    /// Blocks, and often the product of something with their elements, as in a linear layer.
+    pub(super) fn dequantize(&mut self) -> Option<NodeId> {
+        let format = *self.rng.choose(&BlockFormat::ALL);
+        let most = if format.elements() > 32 { 2 } else { 4 };
+        let blocks = 1 + self.rng.below(most);
+        let mut shape = vec![Dim::from(*self.rng.choose(&[1, 2, 3, 5]))];
+        if self.rng.chance(0.2) {
+            shape.insert(0, self.draw_size());
+        }
+        shape.push(Dim::from(blocks * format.bytes()));
+        let bytes = self.like(DType::U8, &shape)?;
+        let weight = self.add(Op::Dequantize { format }, &[bytes])?;
+        let k = blocks * format.elements();
+        if self.rng.chance(0.4) {
+            return Some(weight);
+        }
+        let rows = self.draw_size();
+        if self.number(&rows) * self.elements(&self.ty(weight).shape) > MAX_WORK {
+            return Some(weight);
+        }
+        let x = self.like(DType::F32, &[rows, Dim::from(k)])?;
+        let last = self.ty(weight).rank() - 1;
+        let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![last], ..DotDims::default() };
+        self.add(Op::Dot { dims, out: DType::F32 }, &[x, weight])
     }
 
     pub(super) fn conv(&mut self) -> Option<NodeId> {

@@ -75,6 +75,7 @@ pub fn infer(op: &Op, operands: &[&TensorType]) -> Result<TensorType, TypeError>
         Op::Gather { axis } => index::gather(*axis, operands)?,
         Op::Scatter { axis, kind } => index::scatter(*axis, *kind, operands)?,
         Op::Dot { dims, out } => product::dot(dims, *out, operands)?,
+        Op::Dequantize { format } => product::dequantize(*format, operands)?,
         Op::Conv(dims) => window::conv(dims, operands)?,
         Op::ReduceWindow { kind, dims } => window::reduce_window(*kind, dims, operands)?,
         Op::Attention { scale, mask, .. } => product::attention(*scale, *mask, operands)?,

@@ -4,7 +4,7 @@ use super::{
     check_distinct, check_length, expect_computable, expect_dtype, expect_float, expect_number, expect_rank,
     expect_same_dtype, expect_same_size, take,
 };
-use crate::{DType, Dim, DotDims, Scalar, TensorType, TypeError};
+use crate::{BlockFormat, DType, Dim, DotDims, Scalar, TensorType, TypeError};
 
 pub(super) fn dot(dims: &DotDims, out: DType, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
     let [lhs, rhs] = take(operands)?;
@@ -35,6 +35,27 @@ pub(super) fn dot(dims: &DotDims, out: DType, operands: &[&TensorType]) -> Resul
     shape.extend(free(lhs, &dims.lhs_batch, &dims.lhs_contract));
     shape.extend(free(rhs, &dims.rhs_batch, &dims.rhs_contract));
     Ok(TensorType::new(out, shape))
+}
+
+pub(super) fn dequantize(format: BlockFormat, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
+    let [x] = take(operands)?;
+    expect_dtype(0, x, x.dtype == DType::U8, "u8")?;
+    let Some(last) = x.shape.last() else {
+        return Err(TypeError::WrongRank { operand: 0, ty: x.clone(), expected: "1 or more".into() });
+    };
+    let block = format.bytes() as i64;
+    let Some(blocks) = last.as_const().filter(|bytes| bytes % block == 0).map(|bytes| bytes / block) else {
+        let what = "the last axis must hold whole blocks";
+        return Err(TypeError::NotDivisible { what, size: last.clone(), by: Dim::from(block) });
+    };
+    let mut shape = x.shape.clone();
+    shape.pop();
+    // A tensor of bytes fits into memory; what it stands for need not.
+    match blocks.checked_mul(format.elements() as i64) {
+        Some(elements) => shape.push(Dim::from(elements)),
+        None => return Err(TypeError::TooLarge { ty: x.clone() }),
+    }
+    Ok(TensorType::new(DType::F32, shape))
 }
 
 /// The sizes of the axes that are neither batch nor contracted, in order.

@@ -190,11 +190,19 @@ fn view_cases() -> Vec<Case> {
     ]
 }
 
+fn blocks() -> Op {
+    Op::Dequantize { format: crate::BlockFormat::Q4_0 }
+}
+
 fn axis_cases() -> Vec<Case> {
     let unfold = |axis, size, stride, dilation| Op::Unfold { axis, size, stride, dilation };
     let scatter = |kind| Op::Scatter { axis: 0, kind };
     vec![
         (sum(&[2]), &["f32[2, 3]"], "axis 2 is out of range for f32[2, 3]"),
+        (blocks(), &["i8[18]"], "operand 0 is i8, expected u8"),
+        (blocks(), &["u8[]"], "operand 0 is u8[], expected rank 1 or more"),
+        (blocks(), &["u8[2, 19]"], "the last axis must hold whole blocks: 19 is not a multiple of 18"),
+        (blocks(), &["u8[2, t*18]"], "the last axis must hold whole blocks: t*18 is not a multiple of 18"),
         (sum(&[0, 0]), &["f32[2, 3]"], "axis 0 of f32[2, 3] is named twice"),
         (sum(&[1, 0]), &["f32[2, 3]"], "axes [1, 0] are not ascending"),
         (sum(&[0]), &["bool[2]"], "operand 0 is bool, expected a number"),

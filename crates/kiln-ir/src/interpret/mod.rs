@@ -213,6 +213,7 @@ fn compute(node: &Node, operands: &[&HostTensor], inputs: &[HostTensor], sizes: 
         (Op::Gather { axis }, &[x, index]) => views::gather(x, index, *axis),
         (Op::Scatter { axis, kind }, &[x, index, updates]) => views::scatter(x, index, updates, *axis, *kind),
         (Op::Dot { dims, out }, &[x, y]) => products::dot(dims, *out, x, y),
+        (Op::Dequantize { format }, &[x]) => products::dequantize(*format, &shape, x),
         (Op::Conv(dims), &[x, w]) => products::conv(dims, &shape, x, w),
         (Op::Attention { causal, scale, .. }, &[q, k, v]) => {
             products::attention(*causal, scale.as_f64(), q, k, v, None)

@@ -4,7 +4,14 @@ use super::pointwise::max;
 use super::views::{filled, permute};
 use super::{Fault, strides};
 use crate::host::element_count;
-use crate::{ConvDims, DType, DotDims, HostTensor};
+use crate::{BlockFormat, ConvDims, DType, DotDims, HostTensor};
+
+/// The elements of quantised blocks.
+pub(super) fn dequantize(format: BlockFormat, shape: &[usize], x: &HostTensor) -> Result<HostTensor, Fault> {
+    let mut elements = Vec::new();
+    format.dequantise(x.bytes(), &mut elements);
+    Ok(HostTensor::from_slice(shape, &elements)?)
+}
 
 /// What products are accumulated in: f64 for floats, wrapping i64 for integers.
 trait Number: Copy {

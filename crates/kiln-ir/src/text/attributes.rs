@@ -146,6 +146,7 @@ pub(super) fn build(
             },
             out: declared.dtype,
         },
+        OpKind::Dequantize => Op::Dequantize { format: attributes.take("format", Cursor::format)? },
         OpKind::Conv => Op::Conv(ConvDims {
             stride: attributes.naturals("stride")?,
             padding: attributes.take("padding", |v| v.list(Cursor::pair))?,

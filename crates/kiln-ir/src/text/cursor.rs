@@ -2,7 +2,7 @@
 
 use super::{Found, ParseError, ParseErrorKind};
 use crate::infer::check_type;
-use crate::{DType, Dim, Scalar, Source, TensorType};
+use crate::{BlockFormat, DType, Dim, Scalar, Source, TensorType};
 use std::borrow::Cow;
 use std::str::FromStr;
 
@@ -205,6 +205,13 @@ impl<'a> Cursor<'a> {
         };
         let scalar = value.map(|value| Scalar::float(dtype, value)).map_err(|_| self.expected("a number"))?;
         if scalar.as_f64().is_finite() { Ok(scalar) } else { Err(self.out_of_range(text)) }
+    }
+
+    /// The name of a block format.
+    pub(super) fn format(&mut self) -> Result<BlockFormat, ParseError> {
+        self.skip_space();
+        let start = *self;
+        BlockFormat::from_name(self.word()).ok_or_else(|| start.expected("a block format"))
     }
 
     /// `0x` and pairs of hexadecimal digits.

@@ -119,6 +119,7 @@ fn attributes(op: &Op) -> Result<String, fmt::Error> {
             "lhs_batch={:?}, rhs_batch={:?}, lhs_contract={:?}, rhs_contract={:?}",
             dims.lhs_batch, dims.rhs_batch, dims.lhs_contract, dims.rhs_contract
         )?,
+        Op::Dequantize { format } => write!(out, "format={}", format.name())?,
         Op::Conv(dims) => write!(
             out,
             "stride={:?}, padding={:?}, dilation={:?}, input_dilation={:?}, groups={}",

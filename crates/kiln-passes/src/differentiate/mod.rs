@@ -44,7 +44,7 @@ pub enum Derivative {
     Rule,
     /// 0 wherever it exists: the result is piecewise constant.
     Zero,
-    /// None: the op takes nothing, or its results are integers, bools or bits.
+    /// None: the op takes nothing, or its operands or results are integers, bools or bits.
     None,
 }
 
@@ -54,6 +54,7 @@ pub fn derivative(kind: OpKind) -> Derivative {
     match kind {
         OpKind::Input | OpKind::Full | OpKind::Constant | OpKind::Iota | OpKind::RandomBits => Derivative::None,
         OpKind::Compare(_) | OpKind::Bitcast | OpKind::ArgReduce(_) | OpKind::SortIndices => Derivative::None,
+        OpKind::Dequantize => Derivative::None,
         OpKind::Unary(op) => match op {
             Sign | Floor | Ceil | Round | Trunc => Derivative::Zero,
             Not | IsNan => Derivative::None,
