@@ -131,7 +131,7 @@ pub(crate) fn arguments<'a>(
     let (mut buffers, mut ids): (Vec<BufferArg>, Vec<BufferId>) = (Vec::new(), Vec::new());
     for inst in insts {
         let (buffer, access) = match &inst.kind {
-            InstKind::Load { place, .. } => (place.buffer, Access::Read),
+            InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } => (place.buffer, Access::Read),
             InstKind::Store { place, .. } => (place.buffer, Access::Write),
             _ => continue,
         };
@@ -150,7 +150,7 @@ pub(crate) fn arguments<'a>(
 /// Renumbers the buffers of instructions.
 pub(crate) fn renumber(insts: &mut [Inst], map: &[usize]) {
     for inst in insts {
-        if let InstKind::Load { place, .. } | InstKind::Store { place, .. } = &mut inst.kind {
+        if let Some(place) = inst.kind.place_mut() {
             place.buffer = map[place.buffer];
         }
     }

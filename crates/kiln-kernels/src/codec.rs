@@ -56,6 +56,7 @@ codec_enum! {
         14 = CheckIndex { value, size },
         15 = Random { seed, position, stream },
         16 = Accumulator,
+        17 = LoadBlock { place, element, format },
     }
     RoutineBody {
         0 = Scan { shape, axis, kind, reverse, input, output },

@@ -162,6 +162,7 @@ pub(crate) fn visit_operands(kind: &InstKind, visit: &mut dyn FnMut(ValueId)) {
     match kind {
         InstKind::Const(_) | InstKind::Index(_) | InstKind::InRange { .. } | InstKind::LoadTemp(_) => {}
         InstKind::Accumulator => {}
+        InstKind::LoadBlock { place, .. } => visit_place(place, visit),
         InstKind::Load { place, guard } => {
             visit_place(place, visit);
             guard.iter().copied().for_each(visit);
@@ -199,6 +200,7 @@ pub(crate) fn map_operands(kind: &mut InstKind, map: &dyn Fn(ValueId) -> ValueId
     match kind {
         InstKind::Const(_) | InstKind::Index(_) | InstKind::InRange { .. } | InstKind::LoadTemp(_) => {}
         InstKind::Accumulator => {}
+        InstKind::LoadBlock { place, .. } => place.indirect.iter_mut().for_each(|(id, _)| *id = map(*id)),
         InstKind::Load { place, guard } => {
             place.indirect.iter_mut().for_each(|(id, _)| *id = map(*id));
             guard.iter_mut().for_each(|g| *g = map(*g));
@@ -230,6 +232,11 @@ pub(crate) fn visit_dims<'a>(kind: &'a InstKind, visit: &mut dyn FnMut(&'a Dim))
             visit(&place.offset);
             place.indirect.iter().for_each(|(_, stride)| visit(stride));
         }
+        InstKind::LoadBlock { place, element, .. } => {
+            visit(&place.offset);
+            place.indirect.iter().for_each(|(_, stride)| visit(stride));
+            visit(element);
+        }
         _ => {}
     }
 }
@@ -243,6 +250,11 @@ pub(crate) fn map_dims(kind: &mut InstKind, map: &dyn Fn(&Dim) -> Dim) {
         InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
             place.offset = map(&place.offset);
             place.indirect.iter_mut().for_each(|(_, stride)| *stride = map(stride));
+        }
+        InstKind::LoadBlock { place, element, .. } => {
+            place.offset = map(&place.offset);
+            place.indirect.iter_mut().for_each(|(_, stride)| *stride = map(stride));
+            *element = map(element);
         }
         _ => {}
     }

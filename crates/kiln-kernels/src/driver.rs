@@ -34,21 +34,16 @@ use std::sync::Arc;
 /// ```
 pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOptions) -> Result<Schedule, Error> {
     check_inputs(graph, layouts)?;
-    let prepared = prepare(graph)?;
-    let inner = prepared.as_ref().map_or(graph, |prepared| &prepared.graph);
-    let mut forced: Vec<NodeId> = Vec::new();
-    let mut schedule = loop {
-        match attempt(inner, layouts, options, &forced) {
-            Ok(schedule) => break schedule,
-            // What a kernel cannot compute on the way it reads from memory instead.
-            Err(misfits) => {
-                let known = forced.len();
-                for Misfit { node } in misfits {
-                    if forced[..known].contains(&node) {
-                        return Err(unsupported(inner, node));
-                    }
-                    forced.push(node);
-                }
+    // Quantised blocks that no product can read as they lie.
+    let mut apart: Vec<NodeId> = Vec::new();
+    let (prepared, mut schedule) = loop {
+        let prepared = prepare(graph, layouts, &apart)?;
+        let inner = prepared.as_ref().map_or(graph, |prepared| &prepared.graph);
+        match settle(inner, layouts, options)? {
+            Ok(schedule) => break (prepared, schedule),
+            Err(blocks) => {
+                let original = |node: NodeId| prepared.as_ref().map_or(node, |p| p.origin[node.index()]);
+                apart.extend(blocks.into_iter().map(original));
             }
         }
     };
@@ -67,6 +62,34 @@ pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOption
         schedule.notes.retain(|note| note.producer != note.consumer);
     }
     Ok(schedule)
+}
+
+/// A schedule in which every kernel finds its operands; or the blocks that some product turned out not to be able to read.
+fn settle(
+    graph: &Graph,
+    layouts: &[InputLayout],
+    options: &ScheduleOptions,
+) -> Result<Result<Schedule, Vec<NodeId>>, Error> {
+    let mut forced: Vec<NodeId> = Vec::new();
+    loop {
+        let misfits = match attempt(graph, layouts, options, &forced) {
+            Ok(schedule) => return Ok(Ok(schedule)),
+            Err(misfits) => misfits,
+        };
+        let is_block = |misfit: &&Misfit| matches!(graph.node(misfit.node).op, Op::Dequantize { .. });
+        let blocks: Vec<NodeId> = misfits.iter().filter(is_block).map(|misfit| misfit.node).collect();
+        if !blocks.is_empty() {
+            return Ok(Err(blocks));
+        }
+        // What a kernel cannot compute on the way it reads from memory instead.
+        let known = forced.len();
+        for Misfit { node } in misfits {
+            if forced[..known].contains(&node) {
+                return Err(unsupported(graph, node));
+            }
+            forced.push(node);
+        }
+    }
 }
 
 fn unsupported(graph: &Graph, node: NodeId) -> Error {

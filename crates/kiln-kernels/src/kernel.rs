@@ -16,7 +16,7 @@
 //! neighbouring axes are merged wherever every position allows it; each prologue and the epilogue of a product number their
 //! values from zero. A `Row` stage need not have a reduction, and a row need not be the innermost axis of memory.
 
-use kiln_ir::{ArgKind, BinaryOp, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp};
+use kiln_ir::{ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp};
 
 /// A kernel: one launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -175,6 +175,16 @@ pub enum InstKind {
         place: Place,
         /// Bool value.
         guard: Option<ValueId>,
+    },
+    /// Element number `element` of the quantised blocks that begin at a place (in bytes), as F32. Only ever the whole of a
+    /// product's right prologue, with the summed axis as `element`.
+    LoadBlock {
+        /// Where the first block is.
+        place: Place,
+        /// Which element.
+        element: Dim,
+        /// How blocks lie in bytes.
+        format: BlockFormat,
     },
     /// Writes a value, narrowed to the buffer's dtype (short floats round to nearest even, short integers wrap). With a
     /// guard: only where it is true. Stores to one buffer never hit one place twice, except through `guard`-exclusive stores.
@@ -368,6 +378,16 @@ pub enum RoutineBody {
         /// Read and written.
         output: Strided,
     },
+}
+
+impl InstKind {
+    /// The place that the instruction reads or writes.
+    pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {
+        match self {
+            InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => Some(place),
+            _ => None,
+        }
+    }
 }
 
 impl Kernel {

@@ -105,7 +105,8 @@ fn prologue(
     let mut tracer = Tracer::new(scope, &space.domain);
     let value = tracer.value_at(operand, index.to_vec())?;
     let trace = tracer.finish();
-    if !is_cheap(&trace.dag, value, space.domain.shape.len()) {
+    let is_block = matches!(&trace.dag.value(value).def, Def::Inst(kind) if is_block_of_row(kind, space));
+    if !is_block && !is_cheap(&trace.dag, value, space.domain.shape.len()) {
         return Err(Misfit { node: operand });
     }
     let (mut insts, value) = straight(&trace.dag, &[], Some(value));
@@ -113,6 +114,15 @@ fn prologue(
     renumber(&mut insts, &map);
     let value = value.ok_or(Misfit { node: operand })?;
     Ok(Prologue { insts, value })
+}
+
+/// True for an element of quantised blocks that the summed axis counts, in rows that are linear in every other axis.
+fn is_block_of_row(kind: &InstKind, space: &Space) -> bool {
+    let InstKind::LoadBlock { place, element, .. } = kind else { return false };
+    let [k] = space.lists[3][..] else { return false };
+    let rank = space.domain.shape.len();
+    let linear = |d| place.offset.linear_in(Symbol::axis(d)).is_some_and(|(coef, _)| is_fixed(&coef, rank));
+    *element == Dim::axis(k) && place.indirect.is_empty() && (0..rank).all(linear)
 }
 
 /// True for loads at places that are linear in every axis, and a few cheap ops on them.

@@ -1,8 +1,10 @@
 //! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with what is around them,
-//! and long reductions to a few elements become two steps, the first of which keeps every core busy.
+//! quantised blocks become shifts and masks of their bytes wherever no product reads them as they lie, and long reductions to a few elements become two steps, the first of which keeps every core busy.
 
 use crate::matmul::{accumulator, free_axes};
-use kiln_ir::{BinaryOp, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Source};
+use crate::schedule::InputLayout;
+use kiln_ir::build::{GraphBuilder, dequantize_by_parts};
+use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Source};
 
 /// A rewritten graph, and the original node that each of its nodes belongs to.
 pub(crate) struct Prepared {
@@ -29,21 +31,33 @@ enum Rewrite {
     Parts { axis: usize, parts: i64 },
 }
 
-/// The rewritten graph; `None` if it stays as it is.
-pub(crate) fn prepare(graph: &Graph) -> Result<Option<Prepared>, Error> {
-    if !graph.iter().any(|(_, node)| rewrite_of(graph, node).is_some()) {
+/// The rewritten graph; `None` if it stays as it is. `apart` are quantised blocks that no product can read.
+pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) -> Result<Option<Prepared>, Error> {
+    let blocks = Blocks::of(graph, layouts, apart);
+    if !blocks.apart.contains(&true) && !graph.iter().any(|(_, node)| rewrite_of(graph, node).is_some()) {
         return Ok(None);
     }
     let mut made = Prepared { graph: Graph::new(), origin: Vec::new(), results: Vec::new() };
     let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
+    // The blocks that products read, where `new` has their elements for everybody else.
+    let mut whole: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
     for (id, node) in graph.iter() {
-        let operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
+        let mut operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
+        if let Some(right) = blocks.read_by(graph, node) {
+            operands[1] = whole[right.index()].unwrap_or(operands[1]);
+        }
         let mut builder = Builder { made: &mut made.graph, source: node.source.clone() };
         let to = match (&node.op, rewrite_of(graph, node)) {
             (Op::Input { .. }, _) => builder.made.input(node.ty.clone(), node.source.clone())?,
             (Op::Dot { dims, out }, Some(Rewrite::Sum)) => builder.sum_of_products(dims, *out, &operands)?,
             (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
                 builder.reduce_in_parts(*kind, axes, operands[0], axis, parts)?
+            }
+            (Op::Dequantize { format }, _) if blocks.apart[id.index()] => {
+                if blocks.whole[id.index()] {
+                    whole[id.index()] = Some(builder.add(node.op.clone(), &operands)?);
+                }
+                builder.elements_of_blocks(operands[0], *format)?
             }
             (op, _) => builder.add(op.clone(), &operands)?,
         };
@@ -58,6 +72,55 @@ pub(crate) fn prepare(graph: &Graph) -> Result<Option<Prepared>, Error> {
     }
     made.results = new;
     Ok(Some(made))
+}
+
+/// Who reads quantised blocks, for each node that is some.
+struct Blocks {
+    /// Some product reads them as they lie.
+    whole: Vec<bool>,
+    /// Somebody else needs their elements.
+    apart: Vec<bool>,
+    /// They lie in memory one after another.
+    readable: Vec<bool>,
+}
+
+impl Blocks {
+    fn of(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) -> Blocks {
+        let none = vec![false; graph.nodes().len()];
+        let mut blocks = Blocks { whole: none.clone(), apart: none.clone(), readable: none };
+        for (id, node) in graph.iter().filter(|(_, node)| matches!(node.op, Op::Dequantize { .. })) {
+            let adjoining = match &graph.node(node.operands[0]).op {
+                Op::Input { index } => layouts[*index].strides.last().is_some_and(Dim::is_one),
+                op => !op.is_view(),
+            };
+            blocks.readable[id.index()] = adjoining && !apart.contains(&id);
+        }
+        for (_, node) in graph.iter() {
+            let right = blocks.read_by(graph, node);
+            for (at, operand) in node.operands.iter().enumerate() {
+                match right {
+                    Some(right) if at == 1 => blocks.whole[right.index()] = true,
+                    _ => blocks.apart[operand.index()] = matches!(graph.node(*operand).op, Op::Dequantize { .. }),
+                }
+            }
+        }
+        for output in graph.outputs() {
+            blocks.apart[output.node.index()] |= matches!(graph.node(output.node).op, Op::Dequantize { .. });
+        }
+        blocks
+    }
+
+    /// The blocks that a product reads as they lie: its right operand is a matrix of them, summed along their rows.
+    fn read_by(&self, graph: &Graph, node: &Node) -> Option<NodeId> {
+        let Op::Dot { dims, out: DType::F32 } = &node.op else { return None };
+        let right = node.operands[1];
+        if !self.readable[right.index()] || rewrite_of(graph, node).is_some() {
+            return None;
+        }
+        let rank = graph.ty(right).rank();
+        let matrix = free_axes(rank, &dims.rhs_batch, &dims.rhs_contract).len() <= 1;
+        (matrix && dims.rhs_contract == [rank - 1]).then_some(right)
+    }
 }
 
 fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
@@ -106,6 +169,14 @@ impl Builder<'_> {
 
     fn cast(&mut self, x: NodeId, dtype: DType) -> Result<NodeId, Error> {
         if self.made.ty(x).dtype == dtype { Ok(x) } else { self.add(Op::Cast(dtype), &[x]) }
+    }
+
+    fn elements_of_blocks(&mut self, bytes: NodeId, format: BlockFormat) -> Result<NodeId, Error> {
+        let mut builder = GraphBuilder::extend(std::mem::take(self.made));
+        builder.set_source(Some(self.source.clone()));
+        let elements = dequantize_by_parts(&mut builder, &bytes, format);
+        *self.made = builder.finish();
+        elements
     }
 
     /// Both operands over (batch, m, n, k), multiplied and summed.

@@ -151,6 +151,7 @@ impl Display for Computed<'_> {
                 write!(f, "load {place}")?;
                 guard.iter().try_for_each(|g| write!(f, " if {g}"))
             }
+            InstKind::LoadBlock { place, element, format } => write!(f, "{} {place} at {element}", format.name()),
             InstKind::LoadTemp(temp) => write!(f, "load t{temp}"),
             InstKind::Unary(op, x) => write!(f, "{} {x}", op.name()),
             InstKind::Binary(op, x, y) => write!(f, "{} {x}, {y}", op.name()),

@@ -149,7 +149,9 @@ pub(crate) fn choose(graph: &Graph, inline_counts: &[u32], forced: &[NodeId], op
         // Views are index arithmetic in whoever reads them, but for a chain of them without end.
         let moves = node.op.is_view() && own.nodes <= 4 * cost::MAX_INLINE;
         let worth_it = (shared && dear) || stored_instead || large;
-        realised[at] |= in_memory || (worth_it && !moves) || wide_concat || separate;
+        // What is not part of a product has been taken apart before.
+        let unpacked = matches!(node.op, Op::Dequantize { .. });
+        realised[at] |= in_memory || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
         inline.push(if realised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
     realised
@@ -186,6 +188,11 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], realised: &mut [bool]) {
             continue;
         }
         for (number, &operand) in node.operands.iter().enumerate() {
+            // Quantised blocks are unpacked by the product; their bytes lie in memory.
+            if let Op::Dequantize { .. } = graph.node(operand).op {
+                realised[graph.node(operand).operands[0].index()] = true;
+                continue;
+            }
             let casts = matches!(node.op, Op::Dot { .. });
             let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
             let bits = graph.ty(operand).dtype.size_in_bits();

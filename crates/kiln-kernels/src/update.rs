@@ -138,7 +138,8 @@ fn stored(inst: &Inst, buffer: usize) -> Option<&Place> {
 }
 
 fn loaded(inst: &Inst, buffer: usize) -> bool {
-    matches!(&inst.kind, InstKind::Load { place, .. } if place.buffer == buffer)
+    let (InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. }) = &inst.kind else { return false };
+    place.buffer == buffer
 }
 
 /// Replaces a buffer of a launch; an argument that is then listed twice becomes one.
@@ -160,7 +161,7 @@ fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
     kernel.buffers.remove(old);
     step.args.remove(old);
     kernel.each_inst_mut(&mut |inst| {
-        if let InstKind::Load { place, .. } | InstKind::Store { place, .. } = &mut inst.kind {
+        if let Some(place) = inst.kind.place_mut() {
             place.buffer = map[place.buffer];
         }
     });

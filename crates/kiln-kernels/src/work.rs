@@ -164,6 +164,12 @@ impl Tally<'_> {
         for inst in insts {
             match &inst.kind {
                 InstKind::Load { place, .. } => self.read(place.buffer, self.reach(place, axes)?),
+                InstKind::LoadBlock { place, element, format } => {
+                    let moves = |axis: &&&Axis| place.offset.contains(axis.var) || element.contains(axis.var);
+                    let points: Vec<&Dim> = axes.iter().filter(moves).map(|axis| &axis.size).collect();
+                    let elements = tally_product(&points, self.size)?;
+                    self.read(place.buffer, elements / format.elements() as u64 * format.bytes() as u64);
+                }
                 InstKind::Store { place, .. } => self.write(place.buffer, self.reach(place, axes)?),
                 InstKind::Unary(..)
                 | InstKind::Binary(..)

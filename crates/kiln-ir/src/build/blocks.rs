@@ -110,11 +110,20 @@ impl<E: Emit> Parts<'_, E> {
     fn half(&mut self, at: i64, rank: usize) -> Built<E> {
         let ones = vec![1; rank];
         let (low, high) = (self.field(at, &ones)?, self.field(at + 1, &ones)?);
-        let high = mul_scalar(self.e, &high, 256.0)?;
+        let high = self.moved(BinaryOp::Shl, &high, 8)?;
         let bits = binary(self.e, BinaryOp::Or, &low, &high)?;
-        let bits = cast(self.e, &bits, DType::I16)?;
-        let half = self.e.emit(Op::Bitcast(DType::F16), &[bits])?;
-        cast(self.e, &half, DType::F32)
+        // The exponent's and the fraction's bits where f32 has them: a number too small by 2¹¹², subnormal ones included.
+        let magnitude = self.masked(&bits, 0x7fff)?;
+        let sign = self.masked(&bits, 0x8000)?;
+        let sign = self.moved(BinaryOp::Shl, &sign, 16)?;
+        let wide = self.moved(BinaryOp::Shl, &magnitude, 13)?;
+        let wide = binary(self.e, BinaryOp::Or, &wide, &sign)?;
+        let finite = self.e.emit(Op::Bitcast(DType::F32), std::slice::from_ref(&wide))?;
+        let finite = mul_scalar(self.e, &finite, 2f64.powi(112))?;
+        let other = binary_scalar(self.e, BinaryOp::Or, &wide, f64::from(0x7f80_0000))?;
+        let other = self.e.emit(Op::Bitcast(DType::F32), &[other])?;
+        let is_finite = compare_scalar(self.e, CompareOp::Lt, &magnitude, f64::from(0x7c00))?;
+        select(self.e, &is_finite, &finite, &other)
     }
 
     /// The low and the high nibbles of `outer` groups of `count` bytes from `at` on: `[…, outer…, 2, count]`.

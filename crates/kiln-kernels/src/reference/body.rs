@@ -111,6 +111,16 @@ impl<'a> Body<'a> {
                 let at = self.element(env, place)?;
                 scalar::widen(self.buffers[place.buffer].get(at))
             }
+            InstKind::LoadBlock { place, element, format } => {
+                let (first, number) = (self.position(env, place)?, env.eval(element)?);
+                let block = first + number / format.elements() as i64 * format.bytes() as i64;
+                let bytes = self.buffers[place.buffer].bytes();
+                let range = usize::try_from(block).ok().and_then(|at| bytes.get(at..at + format.bytes()));
+                let outside = || Fault::OutOfBounds { buffer: place.buffer, at: block, elements: bytes.len() };
+                let mut elements = Vec::new();
+                format.dequantise(range.ok_or_else(outside)?, &mut elements);
+                Scalar::float(DType::F32, elements[number as usize % format.elements()].into())
+            }
             InstKind::Store { place, value, guard } => {
                 if self.allowed(guard)? {
                     let at = self.element(env, place)?;

@@ -11,7 +11,7 @@ use crate::kernel::{InstKind, Place, ReductionKind, ValueId};
 use crate::pointwise::bitcast_on_values;
 use crate::realise::is_engine;
 use crate::schedule::{BufferId, Numerics};
-use kiln_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
+use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
 
 /// Where a node's elements lie.
@@ -345,9 +345,34 @@ impl<'a> Tracer<'a> {
             Op::Reduce { kind, axes } => self.reduce_inline(id, *kind, axes, index, guard),
             Op::Pad { low, value, .. } => self.pad(node.operands[0], low, *value, index, guard),
             Op::Concat { axis } => self.concat(&node.operands, *axis, index, guard),
+            Op::Dequantize { format } => self.block(id, *format, index, guard),
             Op::Gather { axis } => self.gather(node.operands[0], node.operands[1], *axis, index, guard),
             _ => Err(misfit),
         }
+    }
+
+    /// An element of quantised blocks, whose bytes lie in memory one after another.
+    fn block(
+        &mut self,
+        id: NodeId,
+        format: BlockFormat,
+        index: IndexId,
+        guard: Option<ValueId>,
+    ) -> Result<ValueId, Misfit> {
+        let misfit = Misfit { node: id };
+        let bytes = self.scope.graph.node(id).operands[0];
+        let storage = self.scope.storage[bytes.index()].as_ref().ok_or(misfit)?;
+        let adjoining = storage.strides.last().is_some_and(Dim::is_one);
+        if !adjoining || guard.is_some() || self.inside.contains_key(&bytes) {
+            return Err(misfit);
+        }
+        let mut index = self.indexes.get(index).to_vec();
+        let element = index.last_mut().map(std::mem::take).ok_or(misfit)?;
+        let position = storage.position(&index).simplify(&self.ranges);
+        let (offset, indirect) = self.split_indirect(position).ok_or(misfit)?;
+        let buffer = self.argument(storage.buffer, DType::U8);
+        let place = Place { buffer, offset, indirect };
+        Ok(self.trace.dag.inst(InstKind::LoadBlock { place, element, format }, DType::F32))
     }
 
     fn pointwise(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
