@@ -8,8 +8,9 @@
 //! ```
 
 use crate::build::{
-    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, compare, compare_scalar, dequantize_by_parts, div, exp, flip, full,
-    iota, masked_fill, max_over, mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub, sum,
+    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, compare, compare_scalar, dequantize_by_parts, div,
+    exp, flip, full, iota, masked_fill, max_over, mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub,
+    sum,
 };
 use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, ReduceKind, Scalar, WindowDims};
 
@@ -29,7 +30,8 @@ use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, 
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
 /// ```
 pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
-    let is_large = |op: &Op| matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. });
+    let is_large =
+        |op: &Op| matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. });
     if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
         return Ok(graph.clone());
     }

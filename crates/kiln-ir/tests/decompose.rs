@@ -3,8 +3,8 @@
 use kiln_ir::decompose::decompose;
 use kiln_ir::examples::examples;
 use kiln_ir::{
-    BlockFormat, ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, Scalar, Source, TensorType,
-    Tolerance, TypeError, WindowDims, interpret,
+    BlockFormat, ConvDims, DType, Dim, Error, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, Scalar, Source,
+    TensorType, Tolerance, TypeError, WindowDims, interpret,
 };
 
 /// A small deterministic generator of test data.
@@ -49,7 +49,9 @@ fn blocks_come_apart_exactly() {
             let small = decompose(&graph, &|_| false).unwrap();
             assert!(!small.nodes().iter().any(|n| is_large(&n.op)));
             let (want, got) = (interpret::run(&graph, &inputs).unwrap(), interpret::run(&small, &inputs).unwrap());
-            let bits = |x: &HostTensor| -> Vec<u64> { x.to_f64().iter().map(|v| if v.is_nan() { 0 } else { v.to_bits() }).collect() };
+            let bits = |x: &HostTensor| -> Vec<u64> {
+                x.to_f64().iter().map(|v| if v.is_nan() { 0 } else { v.to_bits() }).collect()
+            };
             assert_eq!(bits(&got[0]), bits(&want[0]), "{}", format.name());
         }
     }
@@ -59,10 +61,7 @@ fn blocks_come_apart_exactly() {
 fn check(graph: &Graph, inputs: &[HostTensor], context: &dyn std::fmt::Debug) {
     let small = decompose(graph, &|_| false).unwrap();
     small.verify().unwrap();
-    assert!(
-        !small.nodes().iter().any(|n| is_large(&n.op)),
-        "{small:?}"
-    );
+    assert!(!small.nodes().iter().any(|n| is_large(&n.op)), "{small:?}");
     assert_eq!(small.ty(small.outputs()[0].node), graph.ty(graph.outputs()[0].node));
     let want = interpret::run(graph, inputs).unwrap();
     let got = interpret::run(&small, inputs).unwrap();

@@ -16,7 +16,9 @@
 //! neighbouring axes are merged wherever every position allows it; each prologue and the epilogue of a product number their
 //! values from zero. A `Row` stage need not have a reduction, and a row need not be the innermost axis of memory.
 
-use kiln_ir::{ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp};
+use kiln_ir::{
+    ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
+};
 
 /// A kernel: one launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -384,7 +386,9 @@ impl InstKind {
     /// The place that the instruction reads or writes.
     pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {
         match self {
-            InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => Some(place),
+            InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => {
+                Some(place)
+            }
             _ => None,
         }
     }

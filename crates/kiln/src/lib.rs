@@ -23,6 +23,7 @@ extern crate self as kiln;
 mod assign;
 pub mod autograd;
 pub mod backend;
+pub mod blocks;
 pub mod buckets;
 pub mod capture;
 pub mod compile;
@@ -97,6 +98,7 @@ pub use index::{Ellipsis, Index, Indices, step};
 /// ```
 pub use kiln_derive::Bundle;
 pub use kiln_ir as ir;
+pub use kiln_ir::BlockFormat;
 pub use kiln_ir::DType;
 pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
 pub use kiln_kernels::Numerics;

@@ -286,7 +286,9 @@ where
                             Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride: ks.len() as isize, k_stride: 1 };
                         pack::<T>(self.gemm.isa, &from, 0..rows.len(), rows.len(), 0..ks.len(), to);
                     }
-                    Operand::Columns(_) | Operand::Packed(_) => unreachable!("turned down by `Gemm::check`"),
+                    Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_) => {
+                        unreachable!("turned down by `Gemm::check`")
+                    }
                 }
                 // The partner of a last k without one.
                 for i in rows.len() * ks.len()..rows.len() * units.len() * self.units.a_words {
@@ -325,7 +327,7 @@ where
                     let lane_stride = ks.len() as isize;
                     (Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride, k_stride: 1 }, 0, 0..ks.len())
                 }
-                Operand::Packed(_) => unreachable!("a packed B is not packed again"),
+                Operand::Packed(_) | Operand::Blocks(_) => unreachable!("neither is packed as it is"),
             }
         };
         // Contiguous columns are read in runs over all panels, a few rows at a time; contiguous k panel by panel.

@@ -188,7 +188,9 @@ impl<'a> Blocks<'a> {
                     pack::<f32>(gemm.isa, &from, 0..gemm.k, gemm.k, r..r + 1, padded.as_mut_ptr());
                 }
                 Operand::Rows(source) => source.fill(r, 0..gemm.k, padded.as_mut_ptr().cast()),
-                Operand::Columns(_) | Operand::Packed(_) => unreachable!("turned down by `Gemm::check`"),
+                Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_) => {
+                    unreachable!("turned down by `Gemm::check`")
+                }
             }
             for (s, block) in padded.chunks_exact(step).enumerate() {
                 let to = std::slice::from_raw_parts_mut(to.add((s * count + i) * step), step);

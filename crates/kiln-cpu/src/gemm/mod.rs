@@ -6,6 +6,7 @@
 //!     │  M small, B's columns contiguous ──▶ dots     rows of W[N, K] pass by once, unpacked  (`dots`, `dot`)
 //!     │  one row, W[N, K] in a cache     ──▶ row      all in one call, prepared with the kernel  (`row`)
 //!     │  N small                         ──▶ the same, of the transposed product              (`swapped`)
+//!     │  B of quantised blocks           ──▶ the same two ways, unpacked in registers or panels  (`quantised`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
 //!     ▼
 //!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)
@@ -23,6 +24,7 @@ mod narrow;
 mod pack;
 mod packed;
 mod portable;
+mod quantised;
 pub(crate) mod row;
 mod scratch;
 mod shares;
@@ -38,6 +40,7 @@ mod transpose;
 
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
+pub use quantised::BlockMatrix;
 pub(crate) use scratch::Scratch;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
@@ -45,7 +48,7 @@ pub use store::Store;
 use crate::features::{Isa, detect};
 use crate::memory::MemoryError;
 use crate::pool;
-use kiln_ir::DType;
+use kiln_ir::{BlockFormat, DType};
 use swapped::Swapped;
 
 /// Why a product could not be run.
@@ -94,7 +97,15 @@ pub enum GemmError {
         /// The best target of the machine.
         best: Isa,
     },
-    /// `Operand::Columns` and `Operand::Packed` describe B alone.
+    /// Rows of quantised blocks hold whole blocks.
+    #[error("K = {k} is no multiple of a {} block's {} elements", .format.name(), .format.elements())]
+    BrokenBlock {
+        /// K of the product.
+        k: usize,
+        /// The format of the blocks.
+        format: BlockFormat,
+    },
+    /// `Operand::Columns`, `Operand::Packed` and `Operand::Blocks` describe B alone.
     #[error("the left operand of a product is strided or made of rows")]
     LeftOperand,
     /// No memory for generated code.
@@ -167,6 +178,10 @@ impl Gemm {
         if self.m == 0 || self.n == 0 {
             return Ok(());
         }
+        if let Operand::Blocks(blocks) = &b {
+            // SAFETY: the caller's promise, and the checks above.
+            return unsafe { self.run_blocks(&a, blocks, epilogue) };
+        }
         // SAFETY: the caller's promise, and the checks above.
         unsafe {
             match self.acc {
@@ -187,6 +202,24 @@ impl Gemm {
         }
     }
 
+    /// A product with quantised blocks.
+    unsafe fn run_blocks(
+        &self,
+        a: &Operand<'_>,
+        blocks: &BlockMatrix,
+        epilogue: &dyn Epilogue,
+    ) -> Result<(), GemmError> {
+        let few = self.m <= quantised::FEW_ROWS && self.isa != Isa::Portable && self.tuning.stream != Some(false);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if few {
+                return quantised::run(self, a, blocks, epilogue);
+            }
+            let columns = quantised::Columns { isa: self.isa, blocks: *blocks };
+            blocked::run::<f32>(self, a, &Operand::Columns(&columns), epilogue)
+        }
+    }
+
     fn check(&self, a: &Operand<'_>, b: &Operand<'_>) -> Result<(), GemmError> {
         check_target(self.isa)?;
         if !matches!(self.acc, DType::F32 | DType::F64 | DType::I32 | DType::I64) {
@@ -199,7 +232,15 @@ impl Gemm {
                 return Err(GemmError::Unreadable { dtype: matrix.dtype });
             }
         }
-        if matches!(a, Operand::Columns(_) | Operand::Packed(_)) {
+        if let Operand::Blocks(blocks) = b {
+            if self.acc != DType::F32 {
+                return Err(GemmError::Accumulator { acc: self.acc });
+            }
+            if !self.k.is_multiple_of(blocks.format.elements()) {
+                return Err(GemmError::BrokenBlock { k: self.k, format: blocks.format });
+            }
+        }
+        if matches!(a, Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_)) {
             return Err(GemmError::LeftOperand);
         }
         if let Operand::Packed(packed) = b {

@@ -246,6 +246,18 @@ pub(super) unsafe fn fill_rows<T>(source: &dyn RowSource, rows: Range<usize>, co
     }
 }
 
+/// Rows of a matrix as floats, one row after another.
+///
+/// # Safety
+/// The matrix holds `rows` × `columns` readable elements of a type that products read, `to` has room for them.
+pub(super) unsafe fn copy_rows(isa: Isa, from: &Matrix, rows: usize, columns: usize, to: *mut f32) {
+    let Matrix { data, dtype, row_stride, column_stride } = *from;
+    // Seen the other way round, a row is a panel of its columns.
+    let from = Lanes { data, dtype, lane_stride: column_stride, k_stride: row_stride };
+    // SAFETY: the caller's promise.
+    unsafe { pack::<f32>(isa, &from, 0..columns, columns, 0..rows, to) };
+}
+
 /// Rows of a matrix as one panel of f32, `panel[column][row]`, zero from `rows` to `width`. Bits of f32 elements stay as
 /// they are, whatever they mean.
 ///

@@ -111,25 +111,34 @@ pub(super) fn is_one_task(n: usize, k: usize, size: usize) -> bool {
     elements.saturating_mul(size) / TASK_BYTES <= 1 && elements / TASK_WORK <= 1
 }
 
-/// How many tasks of the least size a product makes, with `size` bytes in an element of B.
-fn least_tasks(gemm: &Gemm, size: usize) -> usize {
-    let elements = gemm.n * gemm.k;
-    (elements * size / TASK_BYTES).max(elements * gemm.m / TASK_WORK)
+/// How many tasks of the least size a product makes, with a B of so many bytes.
+fn least_tasks(gemm: &Gemm, bytes: usize) -> usize {
+    (bytes / TASK_BYTES).max(gemm.n * gemm.k * gemm.m / TASK_WORK)
 }
 
-/// The threads that a product is worth.
+/// The threads that a product is worth, with `size` bytes in an element of B.
 pub(super) fn threads(gemm: &Gemm, size: usize) -> usize {
-    gemm.threads.clamp(1, pool::threads()).min(least_tasks(gemm, size)).max(1)
+    threads_for(gemm, gemm.n * gemm.k * size)
+}
+
+/// The threads that a product with a B of so many bytes is worth.
+pub(super) fn threads_for(gemm: &Gemm, bytes: usize) -> usize {
+    gemm.threads.clamp(1, pool::threads()).min(least_tasks(gemm, bytes)).max(1)
 }
 
 /// Into how many tasks to cut a product: as many for each thread, a few where it is large.
 pub(super) fn tasks(gemm: &Gemm, size: usize, threads: usize) -> usize {
+    tasks_for(gemm, gemm.n * gemm.k * size, threads)
+}
+
+/// [`tasks`] for a B of so many bytes.
+pub(super) fn tasks_for(gemm: &Gemm, bytes: usize, threads: usize) -> usize {
     if threads == 1 {
         return 1;
     }
     let most = gemm.tuning.tasks.unwrap_or(TASKS_A_THREAD).max(1);
-    let each = (least_tasks(gemm, size) / threads).clamp(1, most);
-    (threads * each).max((gemm.n * gemm.k * size / MOST_BYTES).next_multiple_of(threads))
+    let each = (least_tasks(gemm, bytes) / threads).clamp(1, most);
+    (threads * each).max((bytes / MOST_BYTES).next_multiple_of(threads))
 }
 
 /// Packs all of A as one panel `[k][width]` for each of some groups of rows, one group after another.
@@ -168,7 +177,9 @@ unsafe fn panel_of(gemm: &Gemm, a: &Operand<'_>, rows: Range<usize>, ks: Range<u
                 let from = Lanes { data: scratch.ptr(), dtype: DType::F32, lane_stride: k as isize, k_stride: 1 };
                 pack::<f32>(gemm.isa, &from, 0..width, width, 0..k, to);
             }
-            Operand::Columns(_) | Operand::Packed(_) => unreachable!("turned down by `Gemm::check`"),
+            Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_) => {
+                unreachable!("turned down by `Gemm::check`")
+            }
         }
     }
 }

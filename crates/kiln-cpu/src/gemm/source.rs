@@ -41,6 +41,8 @@ pub enum Operand<'a> {
     Columns(&'a dyn RowSource),
     /// Packed beforehand. Only for B.
     Packed(&'a super::PackedB),
+    /// Rows of quantised blocks, each a column. Only for B, in f32.
+    Blocks(super::BlockMatrix),
 }
 
 /// An operand that packing threads share.

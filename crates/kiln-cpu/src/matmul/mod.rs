@@ -16,7 +16,7 @@ mod row;
 
 use crate::choices::Choices;
 use crate::features::Isa;
-use crate::gemm::{Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning};
+use crate::gemm::{BlockMatrix, Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning};
 use crate::loops::{Build, LoopKernel};
 use crate::memory::MemoryError;
 use crate::pool;
@@ -26,7 +26,7 @@ use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
-use plain::{PlainLoad, PlainStore};
+use plain::{PlainBlocks, PlainLoad, PlainStore};
 use row::Row;
 
 /// A matmul kernel ready to launch.
@@ -55,6 +55,8 @@ enum Side {
     Plain(PlainLoad),
     /// Code that makes a row of the left operand, or a row of the right one (`by_row`), or a column of it.
     Made { maker: Box<Maker>, by_row: bool },
+    /// Quantised blocks; only the right operand.
+    Blocks(PlainBlocks),
     /// Panels packed beforehand; only the right operand.
     Packed { buffer: usize, panels: Panels },
 }
@@ -63,7 +65,7 @@ impl Side {
     /// The code that makes this side, with the buffers and sizes of one product; `None` for plain memory.
     fn made(&self, buffers: &[RawBuffer], values: &[i64]) -> Result<Option<(FusedRows<'_>, bool)>, LaunchError> {
         match self {
-            Side::Plain(_) | Side::Packed { .. } => Ok(None),
+            Side::Plain(_) | Side::Blocks(_) | Side::Packed { .. } => Ok(None),
             Side::Made { maker, by_row } => Ok(Some((FusedRows::new(maker, buffers, values)?, *by_row))),
         }
     }
@@ -87,7 +89,9 @@ struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     fn of(body: &'a MatmulBody) -> Sides<'a> {
-        if plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n) {
+        let turned = plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n);
+        // Quantised blocks stay on the right.
+        if turned && !plain::is_blocks(&body.rhs) {
             Sides { rows: &body.n, columns: &body.m, left: &body.rhs, right: &body.lhs }
         } else {
             Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: &body.rhs }
@@ -133,7 +137,15 @@ impl Matmul {
         let left = side(sides.left, sides.rows, &body.k, true).map_err(failed)?;
         // The right operand is made along whichever of its directions its loads are contiguous in.
         let by_row = plain::steps_by_one(sides.right, sides.columns) || !plain::steps_by_one(sides.right, &body.k);
-        let right = match (packed, by_row, PlainLoad::of(kernel, sides.right, &body.k, sides.columns)) {
+        let blocks = PlainBlocks::of(sides.right, &body.k, sides.columns);
+        if blocks.is_none() && plain::is_blocks(sides.right) {
+            return Err(failed("quantised blocks that are not rows of the right operand".into()));
+        }
+        let right = match (
+            packed.or(blocks.map(Side::Blocks)),
+            by_row,
+            PlainLoad::of(kernel, sides.right, &body.k, sides.columns),
+        ) {
             (Some(packed), ..) => packed,
             (None, _, Some(plain)) => Side::Plain(plain),
             (None, true, None) => {
@@ -311,6 +323,11 @@ impl Matmul {
             (Side::Plain(plain), _) => Operand::Strided(matrix(plain)?),
             (_, Some((rows, true))) => Operand::Rows(rows),
             (_, Some((rows, false))) => Operand::Columns(rows),
+            (Side::Blocks(plain), _) => Operand::Blocks(BlockMatrix {
+                data: buffers[plain.buffer].ptr.wrapping_offset(known.number(&plain.offset)? as isize),
+                format: plain.format,
+                stride: known.number(&plain.column)? as isize,
+            }),
             (_, None) => match &packed {
                 Some(packed) => Operand::Packed(packed),
                 None => unreachable!("a side that is neither plain nor packed is made"),

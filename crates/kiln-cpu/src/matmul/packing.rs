@@ -57,7 +57,9 @@ impl RightOperand {
 
 fn is_read_by_right_alone(body: &MatmulBody, buffer: usize) -> bool {
     let touches = |kind: &InstKind| match kind {
-        InstKind::Load { place, .. } | InstKind::Store { place, .. } => place.buffer == buffer,
+        InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => {
+            place.buffer == buffer
+        }
         _ => false,
     };
     !body.lhs.insts.iter().chain(&body.epilogue).any(|inst| touches(&inst.kind))

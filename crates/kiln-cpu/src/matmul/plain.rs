@@ -1,6 +1,6 @@
 //! Operands and results that are nothing but strided memory.
 
-use kiln_ir::{DType, Dim, Symbol};
+use kiln_ir::{BlockFormat, DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
 
 /// An operand that gemm can read by itself: `offset` over batch variables and sizes, then one stride a direction.
@@ -9,6 +9,14 @@ pub(super) struct PlainLoad {
     pub dtype: DType,
     pub offset: Dim,
     pub row: Dim,
+    pub column: Dim,
+}
+
+/// A right operand of quantised blocks: `offset` in bytes over batch variables and sizes, then a stride from column to column.
+pub(super) struct PlainBlocks {
+    pub buffer: usize,
+    pub format: BlockFormat,
+    pub offset: Dim,
     pub column: Dim,
 }
 
@@ -32,6 +40,20 @@ impl PlainLoad {
         }
         let (row, column, offset) = directions(place, rows, columns)?;
         Some(PlainLoad { buffer: place.buffer, dtype, offset, row, column })
+    }
+}
+
+impl PlainBlocks {
+    /// `None` unless the prologue is an element of blocks, counted by the summed axis, in rows at equal distances.
+    pub fn of(prologue: &Prologue, summed: &[Axis], columns: &[Axis]) -> Option<PlainBlocks> {
+        let [inst] = &prologue.insts[..] else { return None };
+        let InstKind::LoadBlock { place, element, format } = &inst.kind else { return None };
+        let [k] = summed else { return None };
+        if *element != Dim::from(k.var) {
+            return None;
+        }
+        let (row, column, offset) = directions(place, summed, columns)?;
+        row.is_zero().then_some(PlainBlocks { buffer: place.buffer, format: *format, offset, column })
     }
 }
 
@@ -86,6 +108,11 @@ fn direction(offset: &Dim, axes: &[Axis]) -> Option<(Dim, Dim)> {
 
 fn has_any(dim: &Dim, axes: &[Axis]) -> bool {
     axes.iter().any(|axis| dim.contains(axis.var))
+}
+
+/// True for a prologue of quantised blocks.
+pub(super) fn is_blocks(prologue: &Prologue) -> bool {
+    prologue.insts.iter().any(|inst| matches!(inst.kind, InstKind::LoadBlock { .. }))
 }
 
 /// True if every load of a prologue moves by one element along the last of some axes.

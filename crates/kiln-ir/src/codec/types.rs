@@ -2,8 +2,8 @@
 
 use super::{Codec, DecodeError, Reader, write_number};
 use crate::{
-    ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Literal, NodeId, ReduceKind, Scalar, ScatterKind, Symbol, TensorType, UnaryOp,
-    codec_struct,
+    ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Literal, NodeId, ReduceKind, Scalar, ScatterKind, Symbol,
+    TensorType, UnaryOp, codec_struct,
 };
 
 codec_struct! {

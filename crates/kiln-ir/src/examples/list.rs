@@ -2,8 +2,8 @@
 
 use super::Example;
 use crate::{
-    ArgKind, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind, ReduceKind, Scalar, ScatterKind,
-    UnaryOp, WindowDims,
+    ArgKind, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind, ReduceKind, Scalar,
+    ScatterKind, UnaryOp, WindowDims,
 };
 
 /// One or more graphs of every [`OpKind`]: every dtype that the pointwise ops and reductions accept, fixed and symbolic

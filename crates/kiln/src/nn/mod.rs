@@ -35,6 +35,7 @@ mod module;
 mod norm;
 mod part;
 mod pool;
+mod quantized;
 mod state;
 
 pub use activation::{
@@ -54,6 +55,7 @@ pub use module::{Forward, Module};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use part::{Met, MetMut, Part, Role, Visit, VisitMut};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
+pub use quantized::{QuantizedEmbedding, QuantizedLinear};
 pub use state::{Loaded, Misfit, StateDictError};
 
 /// Makes a struct or an enum of [`Part`]s a [`trait@Module`]. A field's name is its part of the names in the state dict; a lone

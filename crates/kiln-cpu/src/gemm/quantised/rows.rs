@@ -1,0 +1,136 @@
+//! Few rows of A times rows of quantised blocks: the blocks pass by once, in their own order.
+
+use super::BlockMatrix;
+#[cfg(target_arch = "x86_64")]
+use super::x86::{self, Call};
+use crate::features::Isa;
+use crate::gemm::pack::fill_rows;
+use crate::gemm::scratch::Scratch;
+use crate::gemm::source::{Epilogue, Operand, Tile};
+use crate::gemm::{Gemm, GemmError, part, small};
+use crate::pool;
+use kiln_ir::DType;
+
+/// Rows of A up to which blocks are unpacked for each few of them again rather than into panels.
+pub(in crate::gemm) const FEW_ROWS: usize = 16;
+/// Columns of one tile for the epilogue.
+const TILE: usize = 64;
+const LONG_TILE: usize = 512;
+const ONE_ROW: usize = 2;
+
+/// Rows of A as they are read: floats side by side.
+struct Rows {
+    data: *const f32,
+    stride: isize,
+    _own: Option<Scratch>,
+}
+
+// SAFETY: only read.
+unsafe impl Sync for Rows {}
+
+impl Rows {
+    unsafe fn of(gemm: &Gemm, a: &Operand<'_>) -> Rows {
+        let (m, k) = (gemm.m, gemm.k);
+        if let Operand::Strided(a) = a
+            && a.dtype == DType::F32
+            && a.column_stride == 1
+        {
+            return Rows { data: a.data.cast(), stride: a.row_stride, _own: None };
+        }
+        let own = Scratch::take::<f32>(m * k);
+        let to = own.ptr::<f32>();
+        // SAFETY: the scratch holds all rows; the operand is the caller's.
+        unsafe {
+            match a {
+                Operand::Rows(source) => fill_rows::<f32>(*source, 0..m, 0..k, to),
+                Operand::Strided(a) => crate::gemm::pack::copy_rows(gemm.isa, a, m, k, to),
+                _ => unreachable!("turned down by `Gemm::check`"),
+            }
+        }
+        Rows { data: to, stride: k as isize, _own: Some(own) }
+    }
+}
+
+/// Runs a product with few rows of A, on a target with code for it.
+///
+/// # Safety
+/// As for [`Gemm::run`].
+#[cfg(target_arch = "x86_64")]
+pub(in crate::gemm) unsafe fn run(
+    gemm: &Gemm,
+    a: &Operand<'_>,
+    b: &BlockMatrix,
+    epilogue: &dyn Epilogue,
+) -> Result<(), GemmError> {
+    let (m, n, k) = (gemm.m, gemm.n, gemm.k);
+    debug_assert!(gemm.isa != Isa::Portable && k.is_multiple_of(b.format.elements()));
+    let blocks = k / b.format.elements();
+    let bytes = n * blocks * b.format.bytes();
+    let threads = small::threads_for(gemm, bytes);
+    // SAFETY: the operands are the caller's.
+    let rows = unsafe { Rows::of(gemm, a) };
+    let tiles = m.div_ceil(x86::ROWS);
+    let (tall, short) = (m.div_ceil(tiles), m / tiles);
+    let kernels = [x86::kernels(gemm.isa, b.format, tall), x86::kernels(gemm.isa, b.format, short)];
+    let (width, stride) = (kernels[0].0, if m <= ONE_ROW { LONG_TILE } else { TILE });
+    let groups = n.div_ceil(width);
+    let tasks = small::tasks_for(gemm, bytes, threads).clamp(1, groups);
+    pool::run(tasks, threads, &|task| {
+        let (rows, b) = (&rows, b);
+        let tile = Scratch::take::<f32>(m * stride);
+        let groups = part(groups, tasks, task);
+        let all = groups.start * width..n.min(groups.end * width);
+        for first in all.clone().step_by(stride) {
+            let columns = first..all.end.min(first + stride);
+            let mut at = columns.start;
+            while at < columns.end {
+                let count = if columns.end - at >= width { width } else { 1 };
+                for t in 0..tiles {
+                    let part = part(m, tiles, t);
+                    let (_, whole, one) = kernels[usize::from(part.len() != tall)];
+                    // SAFETY: rows of blocks and of A that exist, and their sums in this task's tile.
+                    unsafe {
+                        let call = Call {
+                            w: b.data.wrapping_offset(at as isize * b.stride),
+                            w_stride: b.stride,
+                            blocks,
+                            a: rows.data.wrapping_offset(part.start as isize * rows.stride),
+                            a_stride: rows.stride,
+                            c: tile.ptr::<f32>().add(part.start * stride + at - columns.start),
+                            c_stride: stride,
+                        };
+                        if count == 1 { one(call) } else { whole(call) }
+                    }
+                }
+                at += count;
+            }
+            // SAFETY: the tile is this task's alone, and finished.
+            unsafe {
+                epilogue.apply(Tile {
+                    data: tile.ptr(),
+                    dtype: DType::F32,
+                    row_stride: stride,
+                    row: 0,
+                    rows: m,
+                    column: columns.start,
+                    columns: columns.len(),
+                });
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Runs a product with few rows of A, on a target with code for it: there is none here.
+///
+/// # Safety
+/// As for [`Gemm::run`].
+#[cfg(not(target_arch = "x86_64"))]
+pub(in crate::gemm) unsafe fn run(
+    _gemm: &Gemm,
+    _a: &Operand<'_>,
+    _b: &BlockMatrix,
+    _epilogue: &dyn Epilogue,
+) -> Result<(), GemmError> {
+    unreachable!("only targets of x86-64 have few rows")
+}

@@ -1,0 +1,136 @@
+//! Products with quantised blocks against sums in f64 of what the blocks stand for.
+
+use super::*;
+use crate::gemm::{Gemm, Matrix, Operand, Store, Tuning};
+use half::{bf16, f16};
+use kiln_ir::DType;
+use kiln_ir::examples::Random;
+
+/// Rows of blocks with ordinary scales, a few bytes apart.
+fn blocks(random: &mut Random, format: BlockFormat, rows: usize, k: usize) -> (Vec<u8>, usize, Vec<f32>) {
+    let row = format.row_bytes(k).unwrap();
+    let stride = row + 7;
+    let mut bytes: Vec<u8> = (0..rows * stride).map(|_| random.bits() as u8).collect();
+    let mut elements = Vec::new();
+    for n in 0..rows {
+        let of_row = &mut bytes[n * stride..][..row];
+        for block in of_row.chunks_exact_mut(format.bytes()) {
+            let halves: &[usize] = match format {
+                BlockFormat::Q4_0 | BlockFormat::Q8_0 => &[0],
+                BlockFormat::Q4_1 | BlockFormat::Q4_K => &[0, 2],
+                BlockFormat::Q6_K => &[208],
+            };
+            for &at in halves {
+                let scale = f16::from_f64(random.unit() - 0.5);
+                block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+        format.dequantise(of_row, &mut elements);
+    }
+    (bytes, stride, elements)
+}
+
+struct Source<'a>(&'a [f32], usize);
+
+impl RowSource for Source<'_> {
+    unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8) {
+        let from = &self.0[row * self.1..][columns];
+        // SAFETY: the caller has room for the columns.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.cast(), from.len()) };
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Left {
+    Rows,
+    Columns,
+    Bf16,
+    Made,
+}
+
+fn check(isa: Isa, format: BlockFormat, [m, n, k]: [usize; 3], left: Left, threads: usize) {
+    let mut random = Random((m * 31 + n * 7 + k) as u64);
+    let (bytes, stride, w) = blocks(&mut random, format, n, k);
+    let mut a: Vec<f32> = (0..m * k).map(|_| (random.unit() * 4.0 - 2.0) as f32).collect();
+    let short: Vec<bf16> = a.iter().map(|&x| bf16::from_f32(x)).collect();
+    let turned: Vec<f32> = (0..m * k).map(|i| a[i % m * k + i / m]).collect();
+    let kept = a.clone();
+    let source = Source(&kept, k);
+    let strided = |data: *const u8, dtype, row_stride, column_stride| {
+        Operand::Strided(Matrix { data, dtype, row_stride, column_stride })
+    };
+    let operand = match left {
+        Left::Rows => strided(kept.as_ptr().cast(), DType::F32, k as isize, 1),
+        Left::Columns => strided(turned.as_ptr().cast(), DType::F32, 1, m as isize),
+        Left::Bf16 => {
+            a.iter_mut().zip(&short).for_each(|(a, short)| *a = short.to_f32());
+            strided(short.as_ptr().cast(), DType::Bf16, k as isize, 1)
+        }
+        Left::Made => Operand::Rows(&source),
+    };
+    let mut c = vec![f32::NAN; m * n];
+    let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
+    let gemm = Gemm { isa, m, n, k, acc: DType::F32, threads, tuning: Tuning::default() };
+    let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
+    // SAFETY: the operands have these sizes.
+    unsafe { gemm.run(operand, Operand::Blocks(matrix), &store) }.unwrap();
+    for i in 0..m {
+        for j in 0..n {
+            let terms = (0..k).map(|p| f64::from(a[i * k + p]) * f64::from(w[j * k + p]));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+            let off = (f64::from(c[i * n + j]) - sum).abs();
+            assert!(
+                off <= size * 1e-6,
+                "{isa:?} {format:?} {m}×{n}×{k} {left:?}: [{i}, {j}] is off by {off} of {size}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_format_and_height() {
+    for isa in Isa::available() {
+        for format in BlockFormat::ALL {
+            for m in [1, 2, 3, 8, 17, 64] {
+                for (n, blocks) in [(1, 1), (7, 3), (33, 2)] {
+                    check(isa, format, [m, n, blocks * format.elements()], Left::Rows, 2);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_left_operand() {
+    for isa in Isa::available() {
+        for left in [Left::Columns, Left::Bf16, Left::Made] {
+            for m in [1, 5, 40] {
+                check(isa, BlockFormat::Q4_1, [m, 19, 96], left, 1);
+                check(isa, BlockFormat::Q6_K, [m, 9, 512], left, 2);
+            }
+        }
+    }
+}
+
+/// Long enough for several tasks, several blocks of K, and blocks cut in the middle.
+#[test]
+fn large_products() {
+    for isa in Isa::available().skip(1) {
+        check(isa, BlockFormat::Q4_0, [1, 517, 1632], Left::Rows, 2);
+        check(isa, BlockFormat::Q4_K, [6, 130, 2304], Left::Rows, 2);
+        check(isa, BlockFormat::Q8_0, [33, 70, 9216 + 32], Left::Rows, 2);
+    }
+}
+
+#[test]
+fn broken_blocks_are_an_error() {
+    let x = [0f32; 33];
+    let operand = Matrix { data: x.as_ptr().cast(), dtype: DType::F32, row_stride: 33, column_stride: 1 };
+    let blocks = BlockMatrix { data: x.as_ptr().cast(), format: BlockFormat::Q4_0, stride: 18 };
+    let mut c = [0f32];
+    let store = Store::new(c.as_mut_ptr().cast(), DType::F32, 1, 1).unwrap();
+    let gemm = Gemm::new(1, 1, 33, DType::F32);
+    // SAFETY: nothing is read before the error.
+    let outcome = unsafe { gemm.run(Operand::Strided(operand), Operand::Blocks(blocks), &store) };
+    assert_eq!(outcome.unwrap_err().to_string(), "K = 33 is no multiple of a q4_0 block's 32 elements");
+}

@@ -1,0 +1,74 @@
+//! Layers over quantised blocks, which stay as they lie in a file: bytes, unpacked in registers.
+
+use super::linear::value;
+use super::{Forward, Module};
+use crate::{BlockFormat, DType, Result, Tensor, Var};
+
+/// x·weightᵀ + bias over the last axis, the weight as rows of quantised blocks.
+///
+/// ```
+/// use kiln::nn::{Forward, QuantizedLinear};
+/// use kiln::{BlockFormat, DType, Device, Tensor, Var};
+/// let blocks = Var::new(&Tensor::zeros([2, 34], DType::U8, Device::Cpu)?);
+/// let layer = QuantizedLinear { blocks, format: BlockFormat::Q8_0, bias: None };
+/// assert_eq!(layer.forward(&Tensor::ones([4, 32], DType::F32, Device::Cpu)?)?.shape(), [4, 2]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Debug, Clone, Module)]
+pub struct QuantizedLinear {
+    /// `[out, bytes]`.
+    #[module(buffer)]
+    pub blocks: Var,
+    /// How blocks lie in bytes.
+    #[module(skip)]
+    pub format: BlockFormat,
+    /// `[out]`.
+    pub bias: Option<Var>,
+}
+
+impl Forward for QuantizedLinear {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        x.linear_blocks(&self.blocks.get(), self.format, value(&self.bias).as_ref())
+    }
+}
+
+/// The rows of a table of quantised blocks that indices name; only these are unpacked.
+///
+/// ```
+/// use kiln::nn::{Forward, QuantizedEmbedding};
+/// use kiln::{BlockFormat, DType, Device, Tensor, Var};
+/// let blocks = Var::new(&Tensor::zeros([100, 40], DType::U8, Device::Cpu)?);
+/// let table = QuantizedEmbedding { blocks, format: BlockFormat::Q4_1, dtype: DType::F32 };
+/// assert_eq!(table.forward(&Tensor::new([1i64, 2, 3], Device::Cpu)?)?.shape(), [3, 64]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Debug, Clone, Module)]
+pub struct QuantizedEmbedding {
+    /// `[rows, bytes]`.
+    #[module(buffer)]
+    pub blocks: Var,
+    /// How blocks lie in bytes.
+    #[module(skip)]
+    pub format: BlockFormat,
+    /// What the vectors come out as.
+    #[module(skip)]
+    pub dtype: DType,
+}
+
+impl QuantizedEmbedding {
+    /// Products with every row of the table: logits of models that have no head of their own.
+    #[track_caller]
+    pub fn products(&self, hidden: &Tensor) -> Result<Tensor> {
+        hidden.linear_blocks(&self.blocks.get(), self.format, None)
+    }
+}
+
+impl Forward for QuantizedEmbedding {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        self.blocks.get().embedding_blocks(indices, self.format)?.to_dtype(self.dtype)
+    }
+}

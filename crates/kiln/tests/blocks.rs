@@ -1,0 +1,90 @@
+//! Layers over quantised blocks: eager, compiled, and the elements taken apart first agree.
+
+use kiln::nn::{Forward, QuantizedEmbedding, QuantizedLinear};
+use kiln::{BlockFormat, DType, Device, Tensor, Var, compile};
+
+/// Blocks whose bytes are ordinary numbers wherever they are scales.
+fn blocks(format: BlockFormat, rows: usize, k: usize) -> Tensor {
+    let bytes = format.row_bytes(k).unwrap();
+    let elements = (0..rows * bytes).map(|i| (i * 7919 % 61) as u8).collect();
+    Tensor::from_vec(elements, [rows, bytes], Device::Cpu).unwrap()
+}
+
+fn numbers(rows: usize, columns: usize) -> Tensor {
+    let elements: Vec<f32> = (0..rows * columns).map(|i| (i * 31 % 17) as f32 / 8.0 - 1.0).collect();
+    Tensor::from_vec(elements, [rows, columns], Device::Cpu).unwrap()
+}
+
+fn assert_close(got: &Tensor, want: &Tensor) {
+    let (got, want) = (got.to_vec::<f32>().unwrap(), want.to_vec::<f32>().unwrap());
+    assert_eq!(got.len(), want.len());
+    let most = want.iter().fold(0f32, |most, x| most.max(x.abs()));
+    for (got, want) in got.iter().zip(&want) {
+        assert!((got - want).abs() <= 1e-5 * most, "{got} instead of {want}");
+    }
+}
+
+#[test]
+fn layers_of_every_format() {
+    for format in BlockFormat::ALL {
+        let (k, n) = (512, 24);
+        let (weight, bias) = (blocks(format, n, k), numbers(1, n).reshape(n).unwrap());
+        let layer = QuantizedLinear { blocks: Var::new(&weight), format, bias: Some(Var::new(&bias)) };
+        let dense = weight.dequantize(format).unwrap();
+        assert_eq!(dense.shape(), [n, k]);
+        for m in [1, 3, 40] {
+            let (x, residual) = (numbers(m, k), numbers(m, n));
+            let want = x.linear(&dense, Some(&bias)).unwrap().silu().unwrap().add(&residual).unwrap();
+            let run = |x: &Tensor, residual: &Tensor| layer.forward(x)?.silu()?.add(residual);
+            assert_close(&run(&x, &residual).unwrap(), &want);
+            let fast = compile(|(x, residual): &(Tensor, Tensor)| run(x, residual));
+            assert_close(&fast.call(&(x, residual)).unwrap(), &want);
+        }
+    }
+}
+
+#[test]
+fn short_activations_come_back_short() {
+    let (format, x) = (BlockFormat::Q4_0, numbers(2, 64));
+    let weight = blocks(format, 16, 64);
+    let wide = x.linear_blocks(&weight, format, None).unwrap();
+    let short = x.to_dtype(DType::Bf16).unwrap().linear_blocks(&weight, format, None).unwrap();
+    assert_eq!(short.dtype(), DType::Bf16);
+    assert_close(
+        &short.to_dtype(DType::F32).unwrap(),
+        &wide.to_dtype(DType::Bf16).unwrap().to_dtype(DType::F32).unwrap(),
+    );
+}
+
+#[test]
+fn rows_of_a_table() {
+    let format = BlockFormat::Q8_0;
+    let table = QuantizedEmbedding { blocks: Var::new(&blocks(format, 50, 96)), format, dtype: DType::F32 };
+    let words = Tensor::new([[3i64, 49], [0, 3]], Device::Cpu).unwrap();
+    let want = table.blocks.get().dequantize(format).unwrap().embedding(&words).unwrap();
+    assert_eq!(table.forward(&words).unwrap().to_vec::<f32>().unwrap(), want.to_vec::<f32>().unwrap());
+    let hidden = numbers(3, 96);
+    let want = hidden.linear(&table.blocks.get().dequantize(format).unwrap(), None).unwrap();
+    assert_close(&table.products(&hidden).unwrap(), &want);
+}
+
+#[test]
+fn gradients_reach_the_input() {
+    let (format, x) = (BlockFormat::Q4_1, Var::new(&numbers(2, 64)).requires_grad(true));
+    let weight = blocks(format, 16, 64);
+    x.get().linear_blocks(&weight, format, None).unwrap().sum(..).unwrap().backward().unwrap();
+    let want = weight.dequantize(format).unwrap().sum_keepdim(0).unwrap().broadcast_to([2, 64]).unwrap();
+    assert_close(&x.grad().unwrap(), &want);
+}
+
+#[test]
+fn what_is_no_weight_is_refused() {
+    let x = numbers(2, 64);
+    let message = |weight: &Tensor, format| x.linear_blocks(weight, format, None).unwrap_err().to_string();
+    let floats = message(&numbers(2, 36), BlockFormat::Q4_0);
+    assert!(floats.starts_with("linear_blocks: takes bytes (u8), not f32, at "), "{floats}");
+    let other = message(&blocks(BlockFormat::Q4_0, 4, 96), BlockFormat::Q4_0);
+    assert!(other.starts_with("linear_blocks: [2, 64] and [4, 96] do not agree (64 ≠ 96), at "), "{other}");
+    let broken = message(&blocks(BlockFormat::Q4_0, 4, 64), BlockFormat::Q4_1);
+    assert!(broken.contains("bytes of a row = 36"), "{broken}");
+}
