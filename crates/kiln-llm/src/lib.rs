@@ -36,6 +36,7 @@ pub mod models;
 pub mod open;
 mod presets;
 mod sample;
+mod save;
 mod text;
 mod tokenizer;
 pub mod vision;

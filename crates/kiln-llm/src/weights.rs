@@ -4,7 +4,8 @@ use crate::layers::{Projection, TokenEmbedding};
 use crate::{Checkpoint, Error, Result};
 use kiln::nn::{Embedding, LayerNorm, Linear, RmsNorm};
 use kiln::{DType, Device, Generator, Tensor, Var};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt::{Debug, Display, Formatter};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -32,7 +33,11 @@ pub struct Weights<'a> {
     device: Device,
     progress: Option<OnProgress>,
     loaded: Rc<Cell<(usize, usize)>>,
+    kept: Option<Kept>,
 }
+
+/// Every tensor that was taken, by its name.
+pub(crate) type Kept = Rc<RefCell<BTreeMap<String, Tensor>>>;
 
 #[derive(Debug, Clone, Copy)]
 enum Source<'a> {
@@ -71,12 +76,17 @@ impl<'a> Weights<'a> {
     }
 
     fn from_source(source: Source<'_>, dtype: DType, device: Device) -> Weights<'_> {
-        Weights { source, prefix: String::new(), dtype, device, progress: None, loaded: Rc::default() }
+        Weights { source, prefix: String::new(), dtype, device, progress: None, loaded: Rc::default(), kept: None }
     }
 
     /// The same, telling how far it is.
     pub fn with_progress(self, progress: Option<OnProgress>) -> Weights<'a> {
         Weights { progress, ..self }
+    }
+
+    /// The same, keeping all that is taken.
+    pub(crate) fn keeping(self, kept: Kept) -> Weights<'a> {
+        Weights { kept: Some(kept), ..self }
     }
 
     /// The part whose names begin with `name` and a dot.
@@ -134,6 +144,9 @@ impl<'a> Weights<'a> {
             },
         };
         self.tell(&value);
+        if let Some(kept) = &self.kept {
+            kept.borrow_mut().insert(name.clone(), value.clone());
+        }
         Ok(Var::named(&name, &value))
     }
 

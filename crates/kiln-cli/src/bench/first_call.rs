@@ -85,8 +85,8 @@ pub fn run(arguments: &Arguments, python: &str) -> Outcome {
         print!(" {:>6.1}ms", total(&warm) * 1e3);
         // A long run is watched as it goes; a closed pipe is the reader's choice.
         let _ = std::io::stdout().flush();
-        let torch = match arguments.peer {
-            Some(_) if !arguments.no_torch_compile => {
+        let torch = match arguments.peer.contains(&super::Peer::Torch) {
+            true if !arguments.no_torch_compile => {
                 // A process of its own as well, so that nothing is compiled yet.
                 let first = TorchPeer::start(python, SCRIPT)?.setup(case.to_json(), case.threads, &["compile"]);
                 match &first {

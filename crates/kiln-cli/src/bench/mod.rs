@@ -6,9 +6,17 @@ mod cases;
 mod clock;
 mod first_call;
 mod forward;
+mod html;
+mod language;
+mod llm;
+mod machine;
 mod packed;
 mod peer;
+mod record;
 mod report;
+mod side;
+mod stats;
+mod table;
 mod train;
 
 use crate::Outcome;
@@ -22,46 +30,100 @@ use report::Row;
 use std::path::PathBuf;
 use std::time::Instant;
 
+const EXAMPLES: &str = "\
+Examples:
+  kiln bench decode                                                # the embedded model, every mode
+  kiln bench decode --model stories15M --peer torch --html out.html  # a folder, PyTorch beside it
+  kiln bench decode --model smollm2.gguf --peer llama.cpp --threads 2
+  kiln bench decode --model llama-3.2-1b --layers 1 --modes eager,default --tokens 64
+  kiln bench forward --model smollm2-135m --prompt 16,128,512 --peer torch --json out.jsonl
+  kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
+  kiln bench train --threads 2
+  kiln bench ops --filter softmax --threads 1
+  kiln bench matmul --peer torch --python ~/torch/bin/python
+  kiln bench calls
+
+Every mode of every side is a process of its own; they take turns. Above 5 % variation there is a warning.";
+
 /// Options of `kiln bench`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  kiln bench ops\n  kiln bench matmul --peer torch --python ~/torch/bin/python --json out.json\n  kiln bench ops --filter softmax --threads 1"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// What to measure
     #[arg(value_enum)]
     what: What,
-    /// Measure PyTorch beside Kiln
-    #[arg(long, value_enum)]
-    peer: Option<Peer>,
-    /// The Python that has torch (default: $KILN_PYTHON, then python3)
+    /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K)
+    #[arg(long)]
+    model: Option<String>,
+    /// Where
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Of weights and activations of a model
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
+    dtype: String,
+    /// Texts at a time
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Tokens of the prompt, or of a forward pass, one table each
+    #[arg(long, value_delimiter = ',', default_value = "16")]
+    prompt: Vec<usize>,
+    /// Tokens of a text after the first (decode)
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand
+    #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
+    modes: Vec<String>,
+    /// Use only so many of the model's layers
+    #[arg(long)]
+    layers: Option<usize>,
+    /// Measure a peer beside Kiln
+    #[arg(long, value_enum, value_delimiter = ',')]
+    peer: Vec<Peer>,
+    /// Modes of the peers, for instance torch:eager,torch-lean:default (default: all that make sense)
+    #[arg(long, value_delimiter = ',')]
+    peer_modes: Vec<String>,
+    /// The Python that has the peer (default: $KILN_PYTHON, then python3)
     #[arg(long)]
     python: Option<String>,
-    /// Threads, one table row each (default: 1 and all cores)
+    /// Threads, one table or row each (default: all cores; 1 and all cores where there is no model)
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
+    /// Samples a mode of a model
+    #[arg(long, default_value_t = 100)]
+    repeats: usize,
+    /// Seconds a mode of a model may take for its samples; a mode with fewer samples than asked for says so
+    #[arg(long, default_value_t = 60.0)]
+    limit: f64,
     /// Only cases whose name contains this
     #[arg(long, default_value = "")]
     filter: String,
-    /// Seconds a side and turn
+    /// Seconds a side and turn, where there is no model
     #[arg(long, default_value_t = 0.08)]
     seconds: f64,
     /// Turns: every side is measured once a turn
     #[arg(long, default_value_t = 3)]
     turns: usize,
-    /// Do not compile with torch.compile (it takes seconds a case)
+    /// Do not compile with torch.compile (it takes seconds to minutes a case)
     #[arg(long)]
     no_torch_compile: bool,
     /// Make one first call and print it as JSON; what `first-call` starts its new processes with
     #[arg(long, hide = true)]
     cold: Option<String>,
-    /// Write one JSON object a case to this file
+    /// Be one side of a comparison: answer requests from standard input
+    #[arg(long, hide = true)]
+    side: bool,
+    /// Write one JSON object a mode to this file
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write a page with plots to this file
+    #[arg(long)]
+    html: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
+    /// Tokens a second of a language model: a prompt, then one token after the other
+    Decode,
     /// gelu·w+b, norms, softmax, RoPE, SwiGLU
     Ops,
     /// Products with plain weights, W[N, K] (linear) and W[K, N] (matmul), and with weights packed beforehand
@@ -70,7 +132,7 @@ enum What {
     Attention,
     /// The first call of 4- and 32-layer transformers in a new process, and where its time goes
     FirstCall,
-    /// Forward passes: MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
+    /// Forward passes: of a language model with --model; otherwise MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
     Forward,
     /// What a call of a compiled function costs beyond its kernels
     Calls,
@@ -78,14 +140,32 @@ enum What {
     Train,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Peer {
     /// PyTorch eager and torch.compile
     Torch,
+    /// llama.cpp, for GGUF files
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+impl Arguments {
+    /// The Python that has the peers.
+    fn python(&self) -> String {
+        self.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into())
+    }
 }
 
 /// Measures what was asked for and prints a table.
 pub fn run(arguments: &Arguments) -> Outcome {
+    if arguments.side {
+        return llm::serve();
+    }
+    match arguments.what {
+        What::Decode => return language::run(arguments, "decode"),
+        What::Forward if arguments.model.is_some() => return language::run(arguments, "forward"),
+        _ => {}
+    }
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = match &arguments.threads[..] {
         [] if cores > 1 => vec![1, cores],
@@ -95,21 +175,22 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(case) = &arguments.cold {
         return first_call::cold(case);
     }
-    let python = arguments.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into());
+    let python = arguments.python();
     let script = match arguments.what {
         What::Train => train::PEER,
         What::Calls => calls::PEER,
         _ => peer::SCRIPT,
     };
-    let mut peer = match arguments.peer {
-        Some(Peer::Torch) => Some(TorchPeer::start(&python, script)?),
-        None => None,
+    let mut peer = match arguments.peer.contains(&Peer::Torch) {
+        true => Some(TorchPeer::start(&python, script)?),
+        false => None,
     };
     let all = match arguments.what {
         What::FirstCall => return first_call::run(arguments, &python),
         What::Forward => return forward::run(arguments, &threads, peer),
         What::Train => return train::run(arguments, &threads, peer),
         What::Calls => return calls::run(arguments, peer),
+        What::Decode => return Err("these have a model".into()),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),
         What::Attention => cases::attention(&threads),

@@ -1,0 +1,128 @@
+//! `kiln bench decode` and `kiln bench forward --model`: what the options ask for, and what is made of the records.
+
+use super::llm::Plan;
+use super::llm::models::{self, Source};
+use super::llm::sides::Role;
+use super::record::{self, Record};
+use super::{Arguments, Peer, html, machine, table};
+use crate::failure::{Failure, Outcome};
+use kiln::DType;
+use std::time::Duration;
+
+/// How long a side may take until its first calls are over; torch.compile's autotuning has the most to do.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Measures a model at every prompt length and number of threads asked for.
+pub fn run(arguments: &Arguments, what: &'static str) -> Outcome {
+    let model = arguments.model.as_deref().unwrap_or("stories260K");
+    let source = models::prepare(model, dtype(arguments), arguments.layers)
+        .map_err(|error| Failure::unusable(error.to_string()).advise("kiln bench decode --model stories260K"))?;
+    let roles = roles(arguments, &source)?;
+    let mut records = Vec::new();
+    let threads = if arguments.threads.is_empty() { vec![machine::cores()] } else { arguments.threads.clone() };
+    for &threads in &threads {
+        for &prompt in &arguments.prompt {
+            let plan = plan(arguments, what, &source, threads, prompt, roles.clone())?;
+            let found = plan.run()?;
+            table::print(&found);
+            records.extend(found);
+        }
+    }
+    write(arguments, &records)?;
+    failed(&records)
+}
+
+fn dtype(arguments: &Arguments) -> DType {
+    match arguments.dtype.as_str() {
+        "bf16" => DType::Bf16,
+        "f16" => DType::F16,
+        _ => DType::F32,
+    }
+}
+
+/// Kiln's modes, then those of the peers that can read the model.
+fn roles(arguments: &Arguments, source: &Source) -> Result<Vec<Role>, Failure> {
+    let unusable = |text: String| Failure::unusable(text).advise("kiln bench --help");
+    let mut roles =
+        arguments.modes.iter().map(|mode| Role::kiln(mode)).collect::<Result<Vec<Role>, String>>().map_err(unusable)?;
+    if !arguments.peer_modes.is_empty() {
+        for text in &arguments.peer_modes {
+            roles.push(Role::peer(text).map_err(unusable)?);
+        }
+        return Ok(roles);
+    }
+    for peer in &arguments.peer {
+        match peer {
+            Peer::Torch if source.is_gguf() => {
+                return Err(unusable("PyTorch does not multiply GGUF blocks; its peer is llama.cpp".into()));
+            }
+            Peer::Torch => roles.extend(Role::torch(&arguments.device, !arguments.no_torch_compile)),
+            Peer::LlamaCpp if !source.is_gguf() => {
+                return Err(unusable("llama.cpp reads GGUF files only".into()));
+            }
+            Peer::LlamaCpp => roles.push(Role::peer("llama.cpp:default").map_err(unusable)?),
+        }
+    }
+    Ok(roles)
+}
+
+fn plan(
+    arguments: &Arguments,
+    what: &'static str,
+    source: &Source,
+    threads: usize,
+    prompt: usize,
+    roles: Vec<Role>,
+) -> Result<Plan, Failure> {
+    let room = source.longest.saturating_sub(if what == "decode" { 2 } else { 0 });
+    if prompt == 0 || prompt > room {
+        return Err(Failure::unusable(format!("a prompt of {prompt} tokens, where the model takes 1 to {room}")));
+    }
+    let tokens = arguments.tokens.clamp(2, 1.max(source.longest - prompt));
+    let turns = match what {
+        // A turn is one text, of which the first tokens warm up.
+        "decode" => arguments.turns.max(arguments.repeats.div_ceil(tokens.saturating_sub(2).max(1))),
+        _ => arguments.turns,
+    };
+    Ok(Plan {
+        what,
+        source: source.clone(),
+        dtype: arguments.dtype.clone(),
+        device: arguments.device.clone(),
+        threads: threads.max(1),
+        batch: arguments.batch.max(1),
+        prompt,
+        tokens,
+        repeats: arguments.repeats.max(1),
+        turns: turns.max(1),
+        seconds: arguments.limit,
+        roles,
+        python: arguments.python(),
+        patience: PATIENCE,
+    })
+}
+
+/// The files that were asked for.
+fn write(arguments: &Arguments, records: &[Record]) -> Outcome {
+    if let Some(path) = &arguments.json {
+        record::write_json(path, records)?;
+    }
+    if let Some(path) = &arguments.html {
+        let command = std::env::args().skip(1).fold("kiln".to_owned(), |line, word| line + " " + &word);
+        std::fs::write(path, html::page(records, &command))?;
+    }
+    Ok(())
+}
+
+/// A mode of Kiln that gives other results than eager, or none, fails the command.
+fn failed(records: &[Record]) -> Outcome {
+    let bad = |record: &&Record| record.is_kiln() && (record.error.is_some() || record.matches_eager == Some(false));
+    match records.iter().find(bad) {
+        Some(record) => {
+            let why =
+                record.error.clone().unwrap_or_else(|| format!("it differs from eager: {}", table::agreement(record)));
+            Err(Failure::new(format!("{} of {}: {why}", record.label(), record.subject.model)).into())
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,270 @@
+//! One measured mode of one side: a line of JSON, a row of the table, a series of the plots.
+
+use super::machine;
+use super::stats::{Samples, Statistics};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+
+/// What was measured: the same for every side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subject {
+    /// `decode`, `forward`, `train`, `ops`, `calls`.
+    pub what: String,
+    /// Name of the model or case.
+    pub model: String,
+    /// Where it ran.
+    pub device: String,
+    /// Of weights and activations.
+    pub dtype: String,
+    /// Texts at a time.
+    pub batch: usize,
+    /// Tokens of the prompt, or of the pass.
+    pub prompt: usize,
+    /// Threads of all sides.
+    pub threads: usize,
+    /// Tokens a call gives or takes, for the rate; 0 where there is no such thing.
+    pub tokens_a_call: usize,
+}
+
+/// Memory of one side, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct MemoryUse {
+    /// How much the process grew at the most, from before the model was loaded.
+    pub peak: u64,
+    /// The weights.
+    pub weights: u64,
+    /// Keys and values.
+    pub kv: u64,
+    /// What a pass over the largest bucket needs beside them.
+    pub activations: u64,
+}
+
+/// What a process takes that has a compiler in it: code, stacks of the threads, tables. Allowed beside the weights.
+pub const PROCESS: u64 = 16 << 20;
+
+impl MemoryUse {
+    /// Weights and keys and values with a tenth on top, the activations of the bucket, and the process itself.
+    pub fn limit(&self) -> u64 {
+        (self.weights + self.kv) / 10 * 11 + self.activations + PROCESS
+    }
+
+    /// Whether the peak keeps to [`MemoryUse::limit`]; `None` where the peak is unknown.
+    pub fn within(&self) -> Option<bool> {
+        (self.peak > 0).then(|| self.peak <= self.limit())
+    }
+}
+
+/// One side in one mode.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// What was measured.
+    pub subject: Subject,
+    /// `kiln`, `torch`, `torch-lean`, `llama.cpp`.
+    pub side: String,
+    /// `eager`, `default`, …
+    pub mode: String,
+    /// Name and version of the peer.
+    pub peer: Option<String>,
+    /// Seconds of the first call: capture, compile, run.
+    pub first_call_s: Option<f64>,
+    /// Milliseconds from the prompt to the first token, once compiled.
+    pub prefill_ms: Option<f64>,
+    /// Calls, warm-up not counted.
+    pub samples: Samples,
+    /// Kernels that were compiled.
+    pub kernels: Option<u64>,
+    /// Kernels that run in one call.
+    pub launches: Option<u64>,
+    /// Memory.
+    pub memory: Option<MemoryUse>,
+    /// Whether the results are those of Kiln's eager mode.
+    pub matches_eager: Option<bool>,
+    /// Largest difference of the logits from those of Kiln's eager mode.
+    pub max_abs_err: Option<f64>,
+    /// How many leading tokens are those of Kiln's eager mode, of how many.
+    pub same_ids: Option<(usize, usize)>,
+    /// Fewer samples than asked for: the time was up.
+    pub cut: bool,
+    /// Why there are no figures.
+    pub error: Option<String>,
+}
+
+impl Record {
+    /// Nothing is known yet.
+    pub fn new(subject: &Subject, side: &str, mode: &str) -> Record {
+        Record {
+            subject: subject.clone(),
+            side: side.to_owned(),
+            mode: mode.to_owned(),
+            peer: None,
+            first_call_s: None,
+            prefill_ms: None,
+            samples: Samples::default(),
+            kernels: None,
+            launches: None,
+            memory: None,
+            matches_eager: None,
+            max_abs_err: None,
+            same_ids: None,
+            cut: false,
+            error: None,
+        }
+    }
+
+    /// `default` of Kiln, `torch:default` of a peer.
+    pub fn label(&self) -> String {
+        if self.is_kiln() { self.mode.clone() } else { format!("{}:{}", self.side, self.mode) }
+    }
+
+    /// Whether this is Kiln.
+    pub fn is_kiln(&self) -> bool {
+        self.side == "kiln"
+    }
+
+    /// Whether this is a compiler's work rather than one op after the other.
+    pub fn is_compiled(&self) -> bool {
+        self.mode != "eager"
+    }
+
+    /// The figures; `None` of a side that failed.
+    pub fn statistics(&self) -> Option<Statistics> {
+        self.samples.statistics()
+    }
+
+    /// Tokens a second over all samples, slow ones included.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        let tokens = self.subject.batch * self.subject.tokens_a_call;
+        self.statistics().filter(|s| tokens > 0 && s.mean > 0.0).map(|s| tokens as f64 * 1e3 / s.mean)
+    }
+
+    /// How many times as long another record's calls take, by medians.
+    pub fn ratio(&self, other: &Record) -> Option<f64> {
+        Some(other.statistics()?.median / self.statistics()?.median)
+    }
+
+    /// The line of JSON.
+    pub fn to_json(&self) -> Value {
+        let s = &self.subject;
+        let mut line = json!({
+            "what": s.what, "model": s.model, "device": s.device, "dtype": s.dtype, "batch": s.batch, "prompt": s.prompt,
+            "mode": self.label(), "side": self.side, "threads": s.threads, "first_call_s": self.first_call_s,
+            "median_ms": null, "mean_ms": null, "std_ms": null, "p90_ms": null, "p99_ms": null, "min_ms": null,
+            "max_ms": null, "repeats": 0, "tokens_per_s": self.tokens_per_s(), "prefill_ms": self.prefill_ms,
+            "kernels": self.kernels, "launches": self.launches, "peak_bytes": null, "matches_eager": self.matches_eager,
+            "max_abs_err": self.max_abs_err, "peer": self.peer, "cut_by_time": self.cut,
+        });
+        if let Some(statistics) = self.statistics() {
+            statistics.write(&mut line);
+        }
+        if let Some(memory) = &self.memory {
+            line["peak_bytes"] = json!(memory.peak);
+            line["weights_bytes"] = json!(memory.weights);
+            line["kv_bytes"] = json!(memory.kv);
+            line["activation_bytes"] = json!(memory.activations);
+            line["within_memory"] = json!(memory.within());
+        }
+        if let Some((same, all)) = self.same_ids {
+            line["same_ids"] = json!(same);
+            line["ids"] = json!(all);
+        }
+        if let Some(error) = &self.error {
+            line["error"] = json!(error);
+        }
+        if let (Some(line), Some(machine)) = (line.as_object_mut(), machine::describe().as_object()) {
+            line.extend(machine.clone());
+        }
+        line
+    }
+}
+
+/// Writes one line a record.
+pub fn write_json(path: &Path, records: &[Record]) -> std::io::Result<()> {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    for record in records {
+        writeln!(file, "{}", record.to_json())?;
+    }
+    file.flush()
+}
+
+/// The record to beat: the peer's fastest, by median, of those that have figures.
+pub fn best_peer<'a>(records: impl IntoIterator<Item = &'a Record>) -> Option<&'a Record> {
+    let peers = records.into_iter().filter(|record| !record.is_kiln());
+    let timed = peers.filter_map(|record| Some((record.statistics()?.median, record)));
+    timed.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, record)| record)
+}
+
+/// Kiln's fastest mode.
+pub fn best_kiln<'a>(records: impl IntoIterator<Item = &'a Record>) -> Option<&'a Record> {
+    let kiln = records.into_iter().filter(|record| record.is_kiln());
+    let timed = kiln.filter_map(|record| Some((record.statistics()?.median, record)));
+    timed.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, record)| record)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    pub fn subject() -> Subject {
+        Subject {
+            what: "decode".into(),
+            model: "tiny".into(),
+            device: "cpu".into(),
+            dtype: "f32".into(),
+            batch: 2,
+            prompt: 16,
+            threads: 1,
+            tokens_a_call: 1,
+        }
+    }
+
+    pub fn record(side: &str, mode: &str, ms: &[f64]) -> Record {
+        let mut record = Record::new(&subject(), side, mode);
+        record.samples.extend(ms.iter().copied());
+        record
+    }
+
+    #[test]
+    fn a_line_has_the_fields_that_were_promised() {
+        let line = record("kiln", "default", &[1.0, 3.0]).to_json();
+        let promised = "what model device dtype batch prompt mode first_call_s median_ms mean_ms std_ms p90_ms p99_ms \
+                        tokens_per_s kernels launches peak_bytes matches_eager max_abs_err peer threads cpu date kiln";
+        for field in promised.split_whitespace() {
+            assert!(line.get(field).is_some(), "no {field} in {line}");
+        }
+        assert_eq!(line["mean_ms"], 2.0);
+        // Two texts, one token each a call of 2 ms.
+        assert_eq!(line["tokens_per_s"], 1000.0);
+        assert_eq!(line["std_ms"], 1.0);
+    }
+
+    #[test]
+    fn a_peer_names_itself_in_its_mode() {
+        assert_eq!(record("kiln", "default", &[]).label(), "default");
+        assert_eq!(record("torch-lean", "default", &[]).label(), "torch-lean:default");
+    }
+
+    #[test]
+    fn the_peer_to_beat_is_the_fastest_one() {
+        let all = [
+            record("kiln", "default", &[1.0]),
+            record("torch", "eager", &[9.0]),
+            record("torch-lean", "default", &[4.0, 4.0, 400.0]),
+            record("torch", "default", &[]),
+        ];
+        let best = best_peer(&all).expect("a peer");
+        assert_eq!(best.label(), "torch-lean:default");
+        assert_eq!(all[0].ratio(best), Some(4.0));
+        assert_eq!(best_kiln(&all).map(Record::label).as_deref(), Some("default"));
+    }
+
+    #[test]
+    fn memory_has_a_tenth_to_spare() {
+        let mut memory = MemoryUse { peak: 0, weights: 1 << 30, kv: 0, activations: 0 };
+        assert_eq!(memory.within(), None);
+        memory.peak = (1 << 30) + (100 << 20);
+        assert_eq!(memory.within(), Some(true));
+        memory.peak = (1 << 30) + (200 << 20);
+        assert_eq!(memory.within(), Some(false));
+    }
+}

@@ -1,0 +1,182 @@
+//! The table in the terminal, with how many times slower every other side is.
+
+use super::record::{MemoryUse, PROCESS, Record, best_kiln, best_peer};
+use crate::terminal::format::{bytes, ratio, seconds};
+use crate::terminal::{Align, Paint, Table, format};
+use std::io::Write;
+
+/// A time in milliseconds.
+pub fn duration(ms: f64) -> String {
+    seconds(ms / 1e3)
+}
+
+fn maybe<T>(value: Option<T>, tell: impl Fn(T) -> String) -> String {
+    value.map_or("–".into(), tell)
+}
+
+/// What was measured, in a line.
+pub fn title(record: &Record) -> String {
+    let s = &record.subject;
+    let tokens = match s.what.as_str() {
+        "decode" => format!(", after {}", format::plural(s.prompt, "token", "tokens")),
+        "forward" => format!(", {}", format::plural(s.prompt, "token", "tokens")),
+        _ => String::new(),
+    };
+    let threads = format::plural(s.threads, "thread", "threads");
+    format!("{} {}: {} on {}, batch {}{tokens}, {threads}", s.what, s.model, s.dtype, s.device, s.batch)
+}
+
+/// Prints the records of one subject.
+pub fn print(records: &[Record]) {
+    let Some(first) = records.first() else { return };
+    let paint = Paint::stdout();
+    println!("\n{}", paint.bold(title(first)));
+    let eager = records.iter().find(|r| r.is_kiln() && !r.is_compiled());
+    let peer = best_peer(records);
+    let mut columns = vec![("mode", Align::Left)];
+    let figures = [
+        "first call",
+        "median",
+        "mean",
+        "± std",
+        "p90",
+        "p99",
+        "min",
+        "tokens/s",
+        "launches",
+        "peak",
+        "× eager",
+        "× best peer",
+    ];
+    columns.extend(figures.map(|title| (title, Align::Right)));
+    columns.push(("as Kiln eager", Align::Left));
+    let mut table = Table::new(&columns);
+    for record in records {
+        table.row(cells(record, eager, peer, paint));
+    }
+    print!("{}", table.render(paint));
+    for note in notes(records) {
+        println!("  {}", if note.starts_with('!') { paint.yellow(note) } else { paint.dim(note) });
+    }
+    if let Some(line) = headline(records) {
+        println!("  {}", paint.bold_green(line));
+    }
+    // A long run is watched as it goes; a closed pipe is the reader's choice.
+    let _ = std::io::stdout().flush();
+}
+
+/// How Kiln's fastest mode stands against the fastest of the others.
+pub fn headline(records: &[Record]) -> Option<String> {
+    let (kiln, peer) = (best_kiln(records)?, best_peer(records)?);
+    let first = match (kiln.first_call_s, first_call_of_peers(records)) {
+        (Some(kiln), Some(peer)) if kiln > 0.0 => format!("; first call {} sooner", ratio(peer / kiln)),
+        _ => String::new(),
+    };
+    let times = ratio(kiln.ratio(peer)?);
+    Some(format!("Kiln {} is {times} as fast as {}, the fastest of the others{first}", kiln.label(), peer.label()))
+}
+
+/// Seconds of the quickest first call of a compiled peer.
+pub fn first_call_of_peers<'a>(records: impl IntoIterator<Item = &'a Record>) -> Option<f64> {
+    let compiled = records.into_iter().filter(|r| !r.is_kiln() && r.is_compiled() && r.side != "llama.cpp");
+    compiled.filter_map(|r| r.first_call_s).min_by(f64::total_cmp)
+}
+
+fn cells(record: &Record, eager: Option<&Record>, peer: Option<&Record>, paint: Paint) -> Vec<String> {
+    let label = if record.is_kiln() { paint.ember(record.label()) } else { record.label() };
+    let Some(s) = record.statistics() else {
+        let mut cells = vec![label];
+        cells.resize(13, String::new());
+        cells.push(paint.red(record.error.as_deref().unwrap_or("no samples")));
+        return cells;
+    };
+    let against = |other: Option<&Record>| maybe(other.and_then(|other| record.ratio(other)), ratio);
+    let memory = record.memory.filter(|m| m.peak > 0);
+    vec![
+        label,
+        maybe(record.first_call_s, seconds),
+        paint.bold(duration(s.median)),
+        duration(s.mean),
+        duration(s.std),
+        duration(s.p90),
+        duration(s.p99),
+        duration(s.min),
+        maybe(record.tokens_per_s(), format::rate),
+        maybe(record.launches, |n| n.to_string()),
+        maybe(memory, |m| bytes(m.peak)),
+        against(eager),
+        against(peer),
+        agreement(record),
+    ]
+}
+
+/// How the results compare with Kiln's eager mode.
+pub fn agreement(record: &Record) -> String {
+    let ids = record.same_ids.map(|(same, all)| {
+        if same == all { format!("{all} tokens") } else { format!("{same} of {all} tokens, then another") }
+    });
+    let error = record.max_abs_err.map(|error| format!("logits ± {error:.1e}"));
+    match (ids, error) {
+        (Some(ids), Some(error)) => format!("{ids}, {error}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => maybe(record.matches_eager, |same| if same { "yes".into() } else { "NO".into() }),
+    }
+}
+
+/// What a reader has to know before quoting: variation, cut runs, disagreement, memory beyond its limit.
+pub fn notes(records: &[Record]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for record in records {
+        let label = record.label();
+        if let Some(statistics) = record.statistics() {
+            if let Some(warning) = statistics.warning() {
+                notes.push(format!("! {label} {warning}: is the machine quiet?"));
+            }
+            if record.cut {
+                notes.push(format!("! {label} has {} samples: its time was up", statistics.count));
+            }
+        }
+        if record.matches_eager == Some(false) {
+            notes.push(format!("! {label} differs from Kiln eager ({})", agreement(record)));
+        }
+        if let Some(memory) = record.memory.filter(|memory| record.is_kiln() && memory.within() == Some(false)) {
+            notes.push(format!("! {label} exceeds its memory: {}", allowed(&memory)));
+        }
+    }
+    let within = records.iter().filter(|record| record.is_kiln()).filter_map(|record| record.memory);
+    if let Some(most) = within.filter(|memory| memory.within() == Some(true)).max_by_key(|memory| memory.peak) {
+        notes.push(format!("memory ok: {}", allowed(&most)));
+    }
+    notes
+}
+
+/// The peak beside what is allowed.
+fn allowed(memory: &MemoryUse) -> String {
+    format!(
+        "peak {} of {} (weights {}, keys and values {}, 10 % of both, activations {}, process {})",
+        bytes(memory.peak),
+        bytes(memory.limit()),
+        bytes(memory.weights),
+        bytes(memory.kv),
+        bytes(memory.activations),
+        bytes(PROCESS)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::record;
+    use super::*;
+
+    #[test]
+    fn notes_say_what_keeps_a_figure_from_being_quoted() {
+        let mut noisy = record("kiln", "default", &[1.0, 2.0]);
+        noisy.cut = true;
+        noisy.matches_eager = Some(false);
+        noisy.same_ids = Some((3, 9));
+        let notes = notes(&[noisy]).join("\n");
+        assert!(notes.contains("varies by 33 %"), "{notes}");
+        assert!(notes.contains("2 samples"), "{notes}");
+        assert!(notes.contains("3 of 9 tokens, then another"), "{notes}");
+    }
+}
