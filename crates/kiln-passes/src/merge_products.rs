@@ -163,7 +163,7 @@ impl Group {
         }
         let rank = new.ty(rights[0]).rank();
         let axis = (0..rank).find(|axis| !dims.rhs_contract.contains(axis)).unwrap_or(0);
-        let mut right = new.add(Op::Concat { axis }, &rights, at.clone())?;
+        let mut right = side_by_side(new, &rights, axis, at)?;
         let read = graph.ty(first.operands[1]).dtype;
         if read != new.ty(right).dtype {
             right = new.add(Op::Cast(read), &[right], at.clone())?;
@@ -193,6 +193,19 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// Weights one after another along an axis. Where all of them are permuted alike, what lies in memory is put together, and the
+/// whole is permuted: rows that were contiguous along the sum stay so.
+fn side_by_side(graph: &mut Graph, weights: &[NodeId], axis: usize, at: &Source) -> Result<NodeId, Error> {
+    if let Op::Permute { order } = graph.node(weights[0]).op.clone()
+        && weights.iter().all(|&id| graph.node(id).op == Op::Permute { order: order.clone() })
+    {
+        let stored: Vec<NodeId> = weights.iter().map(|&id| graph.node(id).operands[0]).collect();
+        let whole = graph.add(Op::Concat { axis: order[axis] }, &stored, at.clone())?;
+        return graph.add(Op::Permute { order }, &[whole], at.clone());
+    }
+    graph.add(Op::Concat { axis }, weights, at.clone())
 }
 
 /// A range of the last axis.
