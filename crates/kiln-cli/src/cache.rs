@@ -1,6 +1,6 @@
 //! `kiln cache`: what is on disk, why it is there, and how to ship it.
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::terminal::format::bytes as size;
 use kiln_runtime::disk::{self, Listed, Store};
 use serde_json::{Value, json};
@@ -63,7 +63,9 @@ enum What {
 /// Does what was asked for.
 pub fn run(arguments: &Arguments) -> Outcome {
     let folder = arguments.dir.clone().or_else(disk::folder_from_environment);
-    let folder = folder.ok_or("no KILN_CACHE_DIR, XDG_CACHE_HOME or HOME in the environment; give --dir")?;
+    let folder = folder.ok_or_else(|| {
+        Failure::unusable("no KILN_CACHE_DIR, XDG_CACHE_HOME or HOME in the environment").advise("--dir FOLDER")
+    })?;
     let store = Store::open(&folder, disk::most_bytes_from_environment())
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     let json = arguments.json;
@@ -181,7 +183,7 @@ fn why(store: &Store, key: &str, json: bool) -> Outcome {
 }
 
 fn export(store: &Store, file: &Path, json: bool) -> Outcome {
-    let at = |error: std::io::Error| format!("{}: {error}", file.display());
+    let at = |error: std::io::Error| Failure::file(file, error);
     let mut out = BufWriter::new(File::create(file).map_err(at)?);
     let exported = store.export(&store.list()?, &mut out).map_err(at)?;
     out.flush().map_err(at)?;
@@ -194,7 +196,7 @@ fn export(store: &Store, file: &Path, json: bool) -> Outcome {
 }
 
 fn import(store: &Store, file: &Path, json: bool) -> Outcome {
-    let opened = File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let opened = File::open(file).map_err(|error| Failure::file(file, error))?;
     let imported = store.import_archive(&mut BufReader::new(opened));
     let imported = imported.map_err(|error| format!("{}: {error}", file.display()))?;
     let refused: Vec<String> = imported.refused.iter().map(|damage| damage.to_string()).collect();

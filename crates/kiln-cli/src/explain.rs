@@ -1,7 +1,7 @@
 //! `kiln explain FILE`: a graph in text form, what the passes make of it, the kernels it is cut into with their measured times,
 //! and why not fewer; as text or as a page.
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use kiln::see::bisect_passes;
 use kiln::{Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, Symbol, generate};
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         std::io::stdin().read_to_string(&mut text)?;
         text
     } else {
-        std::fs::read_to_string(&arguments.file).map_err(|e| format!("{}: {e}", arguments.file.display()))?
+        std::fs::read_to_string(&arguments.file).map_err(|error| Failure::file(&arguments.file, error))?
     };
     let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", arguments.file.display()))?;
     let compiled = kiln::compile_graph(&graph, &[])?;
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     if let Some(file) = &arguments.html {
-        std::fs::write(file, explanation.to_html()).map_err(|e| format!("{}: {e}", file.display()))?;
+        std::fs::write(file, explanation.to_html()).map_err(|error| Failure::file(file, error))?;
         println!("\nwrote {}", file.display());
     }
     if arguments.verify {

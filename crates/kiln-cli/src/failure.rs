@@ -3,6 +3,7 @@
 use crate::terminal::Paint;
 use std::error::Error;
 use std::fmt;
+use std::path::Path;
 
 /// What a command returns. Any error is printed and becomes exit code 1; a [`Failure`] chooses its own.
 pub type Outcome = Result<(), Box<dyn Error>>;
@@ -30,6 +31,11 @@ impl Failure {
     /// The work could not begin, because of what was asked for or what this machine has: exit code 2.
     pub fn unusable(message: impl Into<String>) -> Failure {
         Failure { code: UNUSABLE, ..Failure::new(message) }
+    }
+
+    /// A file that cannot be read or written: exit code 2.
+    pub fn file(path: &Path, error: std::io::Error) -> Failure {
+        Failure::unusable(path.display().to_string()).caused_by(error)
     }
 
     /// Why.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kiln                     the demo: a model tells a story, eager and compiled, timed and checked
+//! kiln run MODEL           a model continues a text, or talks
 //! kiln bench …             measure, with PyTorch beside if asked
 //! kiln explain FILE        what became of a graph: kernels, bytes, what was not fused and why
 //! kiln cache …             what is on disk, and how to ship it
@@ -20,7 +21,10 @@ mod explain;
 mod failure;
 mod fuzz;
 mod fuzz_cache;
+mod mode;
 mod models;
+mod run;
+mod tell;
 mod terminal;
 
 use clap::builder::styling::{AnsiColor, Style, Styles};
@@ -32,6 +36,8 @@ use terminal::{Color, Paint};
 const EXAMPLES: &str = "\
 Examples:
   kiln                                     # the demo
+  kiln run stories260K --prompt 'Lily saw'
+  kiln run ~/models/SmolLM2 --chat
   kiln doctor                              # what is here
   kiln explain docs/softmax.kiln --code    # a graph, its kernels, their machine code
 
@@ -60,8 +66,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A function from graph to machine code, timed eager and fused, checked (also what `kiln` alone does)
+    /// A model tells a story, eager and compiled: timed, compared (also what `kiln` alone does)
     Demo(demo::Arguments),
+    /// Continue a text or talk with a model: a folder, a GGUF file or a preset
+    Run(run::Arguments),
     /// Measure, with PyTorch beside Kiln if asked
     Bench(bench::Arguments),
     /// Show what becomes of a graph given as text
@@ -84,6 +92,7 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         None => demo::run(&demo::Arguments::default()),
         Some(Command::Demo(arguments)) => demo::run(arguments),
+        Some(Command::Run(arguments)) => run::run(arguments),
         Some(Command::Bench(arguments)) => bench::run(arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Cache(arguments)) => cache::run(arguments),

@@ -6,15 +6,18 @@
 
 pub mod format;
 mod progress;
+pub mod svg;
 mod table;
+mod wrap;
 
 pub use progress::Progress;
 pub use table::{Align, Table};
+pub use wrap::Column;
 
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// When there are colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -73,7 +76,6 @@ macro_rules! styles {
 styles! {
     bold = "1", "Important words.";
     dim = "2", "Words in the background.";
-    red = "31", "What is wrong.";
     green = "32", "What is right.";
     yellow = "33", "What needs a look.";
     cyan = "36", "Names and figures.";
@@ -94,6 +96,7 @@ impl Paint {
     }
 
     /// No colours.
+    #[cfg(test)]
     pub fn off() -> Paint {
         Paint { on: false }
     }
@@ -119,32 +122,47 @@ pub fn visible_width(text: &str) -> usize {
 }
 
 /// Where a command talks: to people on standard output, or on standard error when standard output is for a program.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Console {
     json: bool,
     /// The colours of the stream for people.
     pub paint: Paint,
+    /// What was said so far, if somebody wants to have it.
+    tape: Option<Arc<Mutex<String>>>,
 }
 
 impl Console {
     /// For a command; `json` if its result is an object on standard output.
     pub fn new(json: bool) -> Console {
-        Console { json, paint: if json { Paint::stderr() } else { Paint::stdout() } }
+        Console { json, paint: if json { Paint::stderr() } else { Paint::stdout() }, tape: None }
+    }
+
+    /// Keeps what is said, in colours.
+    pub fn recorded(self) -> Console {
+        Console { paint: Paint { on: true }, tape: Some(Arc::default()), ..self }
+    }
+
+    /// What was said since [`Console::recorded`].
+    pub fn recording(&self) -> String {
+        let tape = self.tape.as_ref().map(|tape| tape.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        tape.unwrap_or_default()
     }
 
     /// Says a line to people.
     pub fn say(&self, line: impl Display) {
-        if self.json { eprintln!("{line}") } else { println!("{line}") }
+        self.stream(format_args!("{line}\n"));
     }
 
     /// Says a part of a line to people, at once.
     pub fn stream(&self, part: impl Display) {
-        // A reader that has gone away is seen by the next line.
+        if let Some(tape) = &self.tape {
+            tape.lock().unwrap_or_else(PoisonError::into_inner).push_str(&part.to_string());
+        }
         if self.json {
             eprint!("{part}");
-            let _ = stderr().flush();
         } else {
             print!("{part}");
+            // A reader that has gone away is seen by the next part.
             let _ = stdout().flush();
         }
     }

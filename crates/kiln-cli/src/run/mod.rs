@@ -1,0 +1,294 @@
+//! `kiln run MODEL`: a model of a folder, a GGUF file or a preset continues a text, or talks.
+
+mod chat;
+mod model;
+
+use crate::failure::{Failure, Outcome};
+use crate::mode::Mode;
+use crate::tell::{Told, tell};
+use crate::terminal::{Console, Paint, Progress, format};
+use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, Stop, TextStream};
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Read, stdin, stdout};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const EXAMPLES: &str = "\
+Examples:
+  kiln run stories260K --prompt 'Once upon a time'      # the model inside this program
+  kiln run ~/models/SmolLM2 --chat --system 'Be brief.'
+  kiln run SmolLM2-135M-Instruct.Q4_1.gguf --chat --prompt 'What is the capital of France?'
+  echo 'The sky is' | kiln run ~/models/gpt2 --temperature 0.8 --seed 7 --max-tokens 40
+  kiln run llama-3.2-1b --layers 1 --prompt-ids 1,2,3 --mode max-autotune --freeze --verbose
+  kiln run stories260K --prompt 'Lily saw' --mode eager --json
+  kiln run --list";
+
+/// Options of `kiln run`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// A folder in Hugging Face's layout, a GGUF file, stories260K, or a preset (see --list)
+    #[arg(required_unless_present = "list")]
+    model: Option<String>,
+    /// Show the models that need no file
+    #[arg(long)]
+    list: bool,
+    /// The text to continue, or with --chat the question; without it, standard input
+    #[arg(long, short, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The tokens to continue
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', conflicts_with_all = ["prompt", "chat"])]
+    prompt_ids: Vec<u32>,
+    /// Talk, through the model's chat template; each line of standard input is a turn
+    #[arg(long, short)]
+    chat: bool,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+
+    /// New tokens at the most [default: the model's own, or 256]
+    #[arg(long, short = 'n', value_name = "N", help_heading = "Text")]
+    max_tokens: Option<usize>,
+    /// End at this text; may be given several times
+    #[arg(long, value_name = "TEXT", help_heading = "Text")]
+    stop: Vec<String>,
+    /// Go on past the tokens with which the model ends a text
+    #[arg(long, help_heading = "Text")]
+    ignore_eos: bool,
+    /// Show the text when it is whole, not as it comes
+    #[arg(long, help_heading = "Text")]
+    no_stream: bool,
+
+    #[command(flatten, next_help_heading = "Sampling")]
+    sampling: SamplingArguments,
+
+    /// How it is run
+    #[arg(long, short, value_enum, default_value_t = Mode::Default, hide_possible_values = true, help_heading = "Program",
+        long_help = "How it is run: eager, default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs")]
+    mode: Mode,
+    /// Pack weights for the products that use them
+    #[arg(long, help_heading = "Program")]
+    freeze: bool,
+    /// Where it runs: cpu
+    #[arg(long, default_value = "cpu", value_name = "D", help_heading = "Program")]
+    device: String,
+    /// Of weights and activations: f32, bf16 or f16 [default: what suits the file]
+    #[arg(long, value_name = "T", help_heading = "Program")]
+    dtype: Option<String>,
+    /// Tokens of prompt and text together [default: as many as needed; 4096 with --chat]
+    #[arg(long, value_name = "N", help_heading = "Program")]
+    context: Option<usize>,
+    /// Only so many of the first layers
+    #[arg(long, value_name = "N", help_heading = "Program")]
+    layers: Option<usize>,
+
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// Say what was loaded and compiled
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+#[derive(clap::Args)]
+struct SamplingArguments {
+    /// Logits are divided by it; 0 takes the likeliest token [default: the model's own, or 0]
+    #[arg(long, short, value_name = "T")]
+    temperature: Option<f64>,
+    /// Only so many of the likeliest tokens; 0 means all
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Only the likeliest tokens that together are as likely as this
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Only tokens at least as likely as this share of the likeliest one
+    #[arg(long, value_name = "P")]
+    min_p: Option<f64>,
+    /// How much less likely tokens are that were there before
+    #[arg(long, value_name = "R")]
+    repetition_penalty: Option<f64>,
+    /// The same seed draws the same tokens
+    #[arg(long, default_value_t = 0, value_name = "S")]
+    seed: u64,
+}
+
+/// A model ready to speak.
+struct Speaker<'a> {
+    arguments: &'a Arguments,
+    console: Console,
+    opened: Opened,
+    request: Request,
+    /// Made for the first prompt, whose length says how large the context is.
+    generator: Option<Generator>,
+}
+
+/// Continues a text, or talks.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let console = Console::new(arguments.json);
+    let Some(name) = arguments.model.as_ref().filter(|_| !arguments.list) else {
+        return model::list(&console);
+    };
+    let opened = model::open(name, arguments)?;
+    if arguments.verbose {
+        model::introduce(&opened);
+    }
+    let request = request(arguments, &opened);
+    let mut speaker = Speaker { arguments, console, opened, request, generator: None };
+    if arguments.chat {
+        return chat::run(&mut speaker);
+    }
+    let (prompt, ids) = speaker.prompt()?;
+    if let Some(prompt) = prompt.filter(|_| !arguments.json && stdout().is_terminal()) {
+        speaker.console.stream(speaker.console.paint.dim(prompt));
+    }
+    let (told, text) = speaker.answer(&ids, None)?;
+    speaker.console.result(|| speaker.figures(&ids, &told, &text));
+    Ok(())
+}
+
+/// What is asked for: the model's own wishes, unless the command line has others.
+fn request(arguments: &Arguments, opened: &Opened) -> Request {
+    let (wish, own) = (&arguments.sampling, &opened.generation);
+    let drawn = own.do_sample;
+    let sampling = Sampling {
+        temperature: wish.temperature.unwrap_or(if drawn { own.temperature.unwrap_or(1.0) } else { 0.0 }),
+        top_k: wish.top_k.or(own.top_k.filter(|_| drawn)).unwrap_or(0),
+        top_p: wish.top_p.or(own.top_p.filter(|_| drawn)).unwrap_or(1.0),
+        min_p: wish.min_p.or(own.min_p.filter(|_| drawn)).unwrap_or(0.0),
+        repetition_penalty: wish.repetition_penalty.or(own.repetition_penalty).unwrap_or(1.0),
+        seed: wish.seed,
+    };
+    Request {
+        max_tokens: arguments.max_tokens.or(own.max_new_tokens).unwrap_or(256),
+        sampling,
+        stop_tokens: if arguments.ignore_eos { Vec::new() } else { opened.stop_tokens.clone() },
+        ..Request::default()
+    }
+}
+
+impl Speaker<'_> {
+    /// The text to continue, if it is one, and its tokens.
+    fn prompt(&self) -> Result<(Option<String>, Vec<u32>), Box<dyn std::error::Error>> {
+        if !self.arguments.prompt_ids.is_empty() {
+            return Ok((None, self.arguments.prompt_ids.clone()));
+        }
+        let text = match &self.arguments.prompt {
+            Some(text) => text.clone(),
+            None if stdin().is_terminal() => {
+                let name = self.arguments.model.as_deref().unwrap_or("MODEL");
+                let how = if self.opened.chat.is_some() { "--chat" } else { "--prompt 'Once upon a time'" };
+                return Err(Failure::unusable("no prompt").advise(format!("kiln run {name} {how}")).into());
+            }
+            None => {
+                let mut text = String::new();
+                stdin().read_to_string(&mut text)?;
+                text.trim_end_matches('\n').to_owned()
+            }
+        };
+        let tokenizer = self.opened.tokenizer.as_ref().ok_or_else(|| {
+            let message = format!("'{}' is a shape with random weights, without a tokenizer", self.opened.name);
+            Failure::unusable(message).advise("--prompt-ids 1,2,3")
+        })?;
+        let ids = tokenizer.encode(&text, true)?;
+        Ok((Some(text), ids))
+    }
+
+    /// What follows on tokens, shown as it comes; `stopped` ends it.
+    fn answer(
+        &mut self,
+        ids: &[u32],
+        stopped: Option<&AtomicBool>,
+    ) -> Result<(Told, String), Box<dyn std::error::Error>> {
+        let arguments = self.arguments;
+        let longest = self.opened.model.sizes().context;
+        let context = arguments.context.unwrap_or_else(|| match arguments.chat {
+            true => 4096,
+            // Few sizes, so that few programs are made.
+            false => (ids.len() + self.request.max_tokens).next_power_of_two().max(256),
+        });
+        let generator = match &mut self.generator {
+            Some(generator) => generator,
+            none => {
+                let compile = arguments.mode.options(arguments.freeze);
+                let options = GeneratorOptions { context: context.min(longest), compile, ..GeneratorOptions::default() };
+                none.insert(Generator::new(self.opened.model.clone(), options).map_err(model::failure)?)
+            }
+        };
+        let mut stream = self.opened.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, &arguments.stop));
+        let mut text = String::new();
+        let (console, shown) = (&self.console, !arguments.no_stream);
+        let mut show = |part: &str| {
+            text.push_str(part);
+            if shown {
+                console.stream(part);
+            }
+        };
+        let progress = Progress::start(if arguments.mode == Mode::Eager { "first token" } else { "compiling" });
+        let told = tell(generator, ids, &self.request, arguments.mode == Mode::Eager, Some(progress), |id| {
+            let mut ended = stopped.is_some_and(|stopped| stopped.load(Ordering::Relaxed));
+            match &mut stream {
+                Some(stream) => {
+                    show(&stream.push(id).unwrap_or_default());
+                    ended |= stream.stopped().is_some();
+                }
+                None => show(&format!("{id} ")),
+            }
+            match ended {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        let mut told = told.map_err(model::failure)?;
+        if let Some(stream) = stream {
+            if let Some(which) = stream.stopped() {
+                told.stop = Stop::Text(which);
+            }
+            show(&stream.finish()?);
+        }
+        console.say(if shown { "" } else { &text });
+        eprintln!("{}", self.statistics(&told));
+        Ok((told, text))
+    }
+
+    /// The line behind a text.
+    fn statistics(&self, told: &Told) -> String {
+        let paint = Paint::stderr();
+        let mut facts = vec![format::plural(told.ids.len(), "token", "tokens")];
+        if let Some(rate) = told.tokens_per_second() {
+            facts.push(format!("{} tokens/s", format::rate(rate)));
+        }
+        facts.push(format!("first token {}", format::seconds(told.first_token.as_secs_f64())));
+        if !told.compile.is_zero() {
+            facts.push(format!("compiled in {}", format::seconds(told.compile.as_secs_f64())));
+        }
+        if let Some(kernels) = self.generator.as_ref().and_then(Generator::kernels_per_token) {
+            facts.push(format!("{} a token", format::plural(kernels, "kernel", "kernels")));
+        }
+        facts.push(format!("{}{}", self.arguments.mode.name(), if self.arguments.freeze { ", frozen" } else { "" }));
+        paint.dim(facts.join(" · "))
+    }
+
+    /// The object of `--json`.
+    fn figures(&self, prompt: &[u32], told: &Told, text: &str) -> Value {
+        json!({
+            "model": self.opened.name, "device": "cpu", "dtype": self.opened.dtype.name(),
+            "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze,
+            "prompt_ids": prompt, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
+            "tokens_per_s": told.tokens_per_second(), "first_token_ms": told.first_token.as_secs_f64() * 1e3,
+            "compile_s": told.compile.as_secs_f64(),
+            "kernels_per_token": self.generator.as_ref().and_then(Generator::kernels_per_token),
+            "context": self.generator.as_ref().map(Generator::context),
+        })
+    }
+}
+
+/// Why a text ended, in a word.
+fn stop(stop: Stop) -> &'static str {
+    match stop {
+        Stop::Length => "length",
+        Stop::Context => "context",
+        Stop::Token(_) => "token",
+        Stop::Text(_) => "text",
+        Stop::Asked => "interrupted",
+    }
+}

@@ -1,0 +1,129 @@
+//! Opening what `MODEL` names, with a bar while weights come in and advice where it fails.
+
+use super::Arguments;
+use crate::failure::{Failure, Outcome};
+use crate::terminal::{Align, Console, Paint, Progress, Table, format};
+use kiln::{DType, Device};
+use kiln_llm::{Error, OpenOptions, Opened, PRESETS};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The model that is part of the program.
+const EMBEDDED: &str = "stories260K";
+
+/// Opens the model of this name.
+pub fn open(name: &str, arguments: &Arguments) -> Result<Opened, Failure> {
+    let device = device(&arguments.device)?;
+    let dtype = arguments.dtype.as_deref().map(dtype).transpose()?;
+    if arguments.layers == Some(0) {
+        return Err(Failure::unusable("--layers has to be at least 1"));
+    }
+    let progress = Arc::new(Progress::start(format!("loading {name}")));
+    let shown = progress.clone();
+    let told = move |at: kiln_llm::Progress| {
+        shown.set(at.tensors as u64, at.of.unwrap_or(0) as u64);
+        shown.note(format::bytes(at.bytes as u64));
+    };
+    let whole = dtype.is_none_or(|dtype| dtype == DType::F32) && arguments.layers.is_none();
+    if name == EMBEDDED && whole && !Path::new(name).exists() {
+        return kiln_llm::embedded().map_err(failure);
+    }
+    let options = OpenOptions {
+        device,
+        dtype,
+        layers: arguments.layers,
+        seed: arguments.sampling.seed,
+        progress: Some(Arc::new(told)),
+    };
+    kiln_llm::open(name, &options).map_err(failure)
+}
+
+fn device(name: &str) -> Result<Device, Failure> {
+    match name.split(':').next() {
+        Some("cpu") if name == "cpu" => Ok(Device::Cpu),
+        Some("cuda") => Err(Failure::unusable("the CUDA backend is not part of this build").advise("--device cpu")),
+        _ => Err(Failure::unusable(format!("there is no device '{name}'")).advise("--device cpu")),
+    }
+}
+
+fn dtype(name: &str) -> Result<DType, Failure> {
+    match name {
+        "f32" | "float32" => Ok(DType::F32),
+        "bf16" | "bfloat16" => Ok(DType::Bf16),
+        "f16" | "float16" => Ok(DType::F16),
+        _ => Err(Failure::unusable(format!("models do not run in '{name}'")).advise("--dtype f32, bf16 or f16")),
+    }
+}
+
+/// An error of a model with the exit code and the advice that suit it.
+pub fn failure(error: Error) -> Failure {
+    match &error {
+        Error::UnknownModel { name, .. } => {
+            Failure::unusable(format!("'{name}' is no folder, no GGUF file and no preset")).advise("kiln run --list")
+        }
+        Error::NoChatTemplate { name } => {
+            Failure::unusable(format!("'{name}' has no chat template: it continues texts, and does not talk"))
+                .advise("--prompt without --chat")
+        }
+        Error::PromptTooLong { .. } => {
+            Failure::unusable(error.to_string()).advise("a shorter prompt, or more --context")
+        }
+        Error::EmptyPrompt | Error::BadSampling { .. } | Error::UnknownToken { .. } | Error::NoTokenizer { .. } => {
+            Failure::unusable(error.to_string())
+        }
+        Error::Io { .. } | Error::NoWeights { .. } | Error::UnknownArchitecture { .. } => {
+            Failure::unusable(error.to_string())
+        }
+        _ => Failure::new(error.to_string()),
+    }
+}
+
+/// Says what was opened.
+pub fn introduce(opened: &Opened) {
+    let (sizes, paint) = (opened.model.sizes(), Paint::stderr());
+    let facts = [
+        format!("{} of weights in {}", format::bytes(opened.model.weight_bytes() as u64), opened.dtype.name()),
+        format::plural(sizes.layers, "layer", "layers"),
+        format!("vocabulary {}", format::count(sizes.vocab as u64)),
+        format!("context up to {}", format::count(sizes.context as u64)),
+        if opened.chat.is_some() { "a chat template".into() } else { "no chat template".to_owned() },
+    ];
+    eprintln!("{}  {}", paint.ember(&opened.name), paint.dim(facts.join(" · ")));
+}
+
+/// Shows the models that need no file.
+pub fn list(console: &Console) -> Outcome {
+    let mut table = Table::new(&[
+        ("model", Align::Left),
+        ("kind", Align::Left),
+        ("layers", Align::Right),
+        ("width", Align::Right),
+        ("vocabulary", Align::Right),
+        ("weights", Align::Left),
+    ]);
+    let mut rows = vec![
+        json!({"model": EMBEDDED, "kind": "llama", "layers": 5, "width": 64, "vocabulary": 512, "weights": "trained"}),
+    ];
+    for preset in PRESETS {
+        let config: Value = serde_json::from_str(preset.config)?;
+        let size = |names: &[&str]| names.iter().find_map(|name| config.get(name)).cloned();
+        rows.push(json!({
+            "model": preset.name, "kind": config["model_type"], "weights": "random",
+            "layers": size(&["num_hidden_layers", "n_layer"]), "width": size(&["hidden_size", "n_embd"]),
+            "vocabulary": size(&["vocab_size"]),
+        }));
+    }
+    for row in &rows {
+        let word = |name: &str| match &row[name] {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.as_u64().map_or("–".into(), format::count),
+            _ => "–".into(),
+        };
+        let name = console.paint.bold(word("model"));
+        table.row([name, word("kind"), word("layers"), word("width"), word("vocabulary"), word("weights")]);
+    }
+    console.stream(table.render(console.paint));
+    console.result(|| json!({ "models": rows }));
+    Ok(())
+}

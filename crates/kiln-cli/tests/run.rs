@@ -1,0 +1,151 @@
+//! `kiln run` and `kiln demo` on the model that ships with the repository.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const MODES: [&str; 5] = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"];
+
+fn folder() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kiln-llm/models/stories260K");
+    folder.canonicalize().unwrap().display().to_string()
+}
+
+fn kiln(arguments: &[&str], input: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+    command.args(arguments).env("KILN_CACHE", "off").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+    let mut child = command.spawn().unwrap();
+    if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
+        stdin.write_all(input.as_bytes()).unwrap();
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The object on the last line, of a command that succeeds.
+fn json(arguments: &[&str], input: Option<&str>) -> Value {
+    let output = kiln(arguments, input);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {err}");
+    serde_json::from_str(out.lines().last().unwrap_or_default()).unwrap_or_else(|e| panic!("{e}: {out}"))
+}
+
+fn expected() -> Value {
+    let file = Path::new(&folder()).join("expected.json");
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+#[test]
+fn greedy_tokens_are_pytorchs_in_every_mode() {
+    let expected = expected();
+    let first = &expected[0];
+    let prompt = first["prompt_ids"].as_array().unwrap();
+    let new = &first["greedy_ids"].as_array().unwrap()[prompt.len()..];
+    let count = new.len().to_string();
+    let folder = folder();
+    for mode in MODES {
+        let words = [
+            "run",
+            &folder,
+            "--prompt",
+            first["prompt"].as_str().unwrap(),
+            "--max-tokens",
+            &count,
+            "--json",
+            "--mode",
+            mode,
+        ];
+        let told = json(&words, None);
+        assert_eq!(told["prompt_ids"].as_array().unwrap(), prompt, "{mode}");
+        assert_eq!(told["token_ids"].as_array().unwrap(), new, "{mode}");
+        assert_eq!((&told["mode"], &told["device"], &told["dtype"]), (&mode.into(), &"cpu".into(), &"f32".into()));
+        for figure in ["tokens_per_s", "first_token_ms", "compile_s"] {
+            assert!(told[figure].as_f64().unwrap() > 0.0, "{mode}: {figure} in {told}");
+        }
+        assert!(told["text"].as_str().unwrap().starts_with(", there was a little girl named Lily"), "{told}");
+        assert_eq!(told["stop"], "length");
+    }
+    let told = json(&["run", &folder, "--prompt", "Once upon a time", "-n", &count, "--json", "--freeze"], None);
+    assert_eq!((told["token_ids"].as_array().unwrap(), &told["freeze"]), (&new.to_vec(), &true.into()));
+}
+
+#[test]
+fn a_text_comes_from_standard_input_and_goes_to_standard_output() {
+    let output = kiln(&["run", "stories260K", "-n", "8"], Some("Once upon a time\n"));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(out, ", there was a little girl\n", "{err}");
+    assert!(output.status.success() && err.contains("tokens/s") && err.contains("compiled in"), "{err}");
+    let whole = kiln(&["run", "stories260K", "-n", "8", "--no-stream", "--prompt", "Once upon a time"], None);
+    assert_eq!(text(&whole.stdout), out);
+    let told = json(&["run", "stories260K", "-p", "Once upon a time", "--stop", "girl n", "--stop", "cat", "--json"], None);
+    assert_eq!((&told["text"], &told["stop"]), (&", there was a little ".into(), &"text".into()));
+}
+
+#[test]
+fn draws_depend_on_the_seed_alone() {
+    let draw = |mode: &str, seed: &str| {
+        let words = [
+            "run",
+            "stories260K",
+            "-p",
+            "Tim",
+            "-n",
+            "20",
+            "-t",
+            "0.9",
+            "--top-k",
+            "50",
+            "--seed",
+            seed,
+            "--mode",
+            mode,
+            "--json",
+        ];
+        json(&words, None)["token_ids"].clone()
+    };
+    assert_eq!(draw("eager", "7"), draw("reduce-overhead", "7"));
+    assert_ne!(draw("default", "7"), draw("default", "8"));
+}
+
+#[test]
+fn a_preset_runs_without_files() {
+    let words = ["run", "smollm2-135m", "--layers", "1", "--prompt-ids", "1,2,3", "-n", "3", "--json"];
+    let told = json(&words, None);
+    assert_eq!((told["token_ids"].as_array().unwrap().len(), &told["model"]), (3, &"smollm2-135m".into()));
+    let output = kiln(&["run", "smollm2-135m", "--layers", "1", "--prompt", "x"], None);
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("--prompt-ids"), "{output:?}");
+    assert!(text(&kiln(&["run", "--list"], None).stdout).contains("smollm2-135m"));
+}
+
+#[test]
+fn the_demo_shows_equal_tokens_in_every_mode() {
+    let shown = json(&["demo", "--json", "--tokens", "24"], None);
+    let expected = expected();
+    let skip = expected[0]["prompt_ids"].as_array().unwrap().len();
+    assert_eq!(
+        shown["token_ids"].as_array().unwrap()[..],
+        expected[0]["greedy_ids"].as_array().unwrap()[skip..skip + 24]
+    );
+    assert_eq!(shown["tokens_equal"], true);
+    let modes = shown["modes"].as_array().unwrap();
+    assert_eq!(modes[0]["mode"], "eager");
+    assert!(modes.len() >= 4);
+    let kernels = |place: usize| modes[place]["kernels_per_token"].as_u64().unwrap();
+    for (place, mode) in modes.iter().enumerate() {
+        assert_eq!((&mode["tokens_equal"], &mode["token_ids"]), (&true.into(), &shown["token_ids"]));
+        assert!(mode["compile_s"].as_f64().unwrap() > 0.0 && mode["tokens_per_s"].as_f64().unwrap() > 0.0, "{mode}");
+        assert!(place == 0 || kernels(place) < kernels(0), "{shown}");
+    }
+    let picture = std::env::temp_dir().join(format!("kiln-demo-{}.svg", std::process::id()));
+    let output = kiln(&["demo", "--tokens", "8", "--svg", picture.to_str().unwrap()], None);
+    let out = text(&output.stdout);
+    assert!(out.contains("Once upon a time") && out.contains("tokens equal in every mode"), "{out}");
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    std::fs::remove_file(&picture).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("reduce-overhead") && svg.contains("#ff8c1a"), "{svg}");
+}
