@@ -2,9 +2,11 @@
 //! and why not fewer; as text or as a page.
 
 use crate::failure::{Failure, Outcome};
-use kiln::see::bisect_passes;
+use crate::terminal::Console;
+use kiln::see::{Explanation, bisect_passes};
 use kiln::{Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, Symbol, generate};
+use serde_json::{Value, json};
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -28,6 +30,9 @@ pub struct Arguments {
     /// Hold every kernel and every pass against the interpreter
     #[arg(long)]
     verify: bool,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    json: bool,
 }
 
 /// Prints the story of one graph.
@@ -46,29 +51,52 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(name) = arguments.file.file_name().filter(|_| arguments.file.as_os_str() != "-") {
         explanation.name = name.to_string_lossy().into_owned();
     }
-    println!("# after the passes\n{}", compiled.optimised()?);
-    print!("{explanation}");
+    let console = Console::new(arguments.json);
+    console.say(format!("# after the passes\n{}", compiled.optimised()?));
+    console.stream(&explanation);
     if arguments.code {
         for (number, step) in compiled.program().steps().iter().enumerate() {
             let code = step.code();
-            println!("\n# kernel {number}: {} ({} bytes of code)\n{}", step.label(), code.code_bytes(), step.kernel());
-            println!("{}", code.disassembly().unwrap_or_else(|| "(no machine code of its own)".to_owned()));
+            let (label, bytes) = (step.label(), code.code_bytes());
+            console.say(format!("\n# kernel {number}: {label} ({bytes} bytes of code)\n{}", step.kernel()));
+            console.say(code.disassembly().unwrap_or_else(|| "(no machine code of its own)".to_owned()));
         }
     }
     if let Some(file) = &arguments.html {
         std::fs::write(file, explanation.to_html()).map_err(|error| Failure::file(file, error))?;
-        println!("\nwrote {}", file.display());
+        console.say(format!("\nwrote {}", file.display()));
     }
+    let mut right = None;
     if arguments.verify {
         let report = compiled.verify(&inputs)?;
-        println!("\n# verify\n{report}");
+        console.say(format!("\n# verify\n{report}"));
         let passes = bisect_passes(&graph, &inputs)?;
-        println!("# passes\n{passes}");
-        if !report.is_right() || passes.first_wrong().is_some() {
-            return Err("a kernel or a pass is wrong".into());
-        }
+        console.say(format!("# passes\n{passes}"));
+        right = Some(report.is_right() && passes.first_wrong().is_none());
     }
-    Ok(())
+    console.result(|| figures(&explanation, right));
+    if right == Some(false) { Err("a kernel or a pass is wrong".into()) } else { Ok(()) }
+}
+
+/// What a program wants to know of a graph.
+fn figures(explanation: &Explanation, right: Option<bool>) -> Value {
+    let segments = explanation.segments.iter().map(|segment| {
+        let kernels = segment.kernels.iter().map(|kernel| {
+            json!({
+                "label": kernel.label, "kind": kernel.kind, "read_bytes": kernel.read, "written_bytes": kernel.written,
+                "flops": kernel.flops, "median_s": kernel.time.as_secs_f64(), "min_s": kernel.fastest.as_secs_f64(),
+                "code_bytes": kernel.code_bytes,
+            })
+        });
+        let made = &segment.made;
+        json!({
+            "target": segment.target, "nodes": segment.graph.nodes().len(), "arena_bytes": segment.arena_bytes,
+            "kernels": kernels.collect::<Vec<Value>>(),
+            "compile_s": (made.passes + made.schedule + made.code).as_secs_f64(),
+        })
+    });
+    let segments: Vec<Value> = segments.collect();
+    json!({"name": explanation.name, "segments": segments, "right": right})
 }
 
 /// `name=number`, each.

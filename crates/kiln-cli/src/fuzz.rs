@@ -1,10 +1,12 @@
 //! `kiln fuzz`: random graphs through all three opinions, and random texts through the parser and the verifier.
 
 use crate::failure::Outcome;
+use crate::terminal::Console;
 use kiln::opinions::{self, LayoutChoice, Question};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Options of `kiln fuzz`.
@@ -15,6 +17,9 @@ use std::time::{Duration, Instant};
 pub struct Arguments {
     #[command(subcommand)]
     what: What,
+    /// End with one JSON object on standard output
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 #[derive(clap::Subcommand)]
@@ -59,10 +64,11 @@ enum What {
 
 /// Runs the fuzzer asked for.
 pub fn run(arguments: &Arguments) -> Outcome {
+    let console = Console::new(arguments.json);
     match arguments.what {
-        What::Graphs { count, seed, nodes, keep_going } => graphs(count, seed, nodes, keep_going),
-        What::Text { seconds, seed } => texts(seconds, seed),
-        What::Cache { seconds, seed } => crate::fuzz_cache::run(seconds, seed),
+        What::Graphs { count, seed, nodes, keep_going } => graphs(&console, count, seed, nodes, keep_going),
+        What::Text { seconds, seed } => texts(&console, seconds, seed),
+        What::Cache { seconds, seed } => crate::fuzz_cache::run(&console, seconds, seed),
     }
 }
 
@@ -78,7 +84,7 @@ fn question(seed: u64, nodes: usize) -> (Graph, Question) {
     (graph, question)
 }
 
-fn graphs(count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
+fn graphs(console: &Console, count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
     let begin = Instant::now();
     let mut failures = 0u64;
     let mut reported = Instant::now();
@@ -90,7 +96,7 @@ fn graphs(count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
             failures += 1;
             let small = shrink::shrink(graph, &mut |candidate| disagree(candidate).is_some());
             let last = disagree(&small).unwrap_or(disagreement);
-            println!("seed {seed}: {last}\n{question:?}\n{small}");
+            console.say(format!("seed {seed}: {last}\n{question:?}\n{small}"));
             if !keep_going {
                 return Err(format!("the opinions differ for seed {seed} (graph {} of {count})", number + 1).into());
             }
@@ -102,11 +108,12 @@ fn graphs(count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
         }
     }
     let seconds = begin.elapsed().as_secs_f64();
-    println!("{count} graphs in {seconds:.1} s ({:.0}/s): {failures} failures", count as f64 / seconds);
+    console.say(format!("{count} graphs in {seconds:.1} s ({:.0}/s): {failures} failures", count as f64 / seconds));
+    console.result(|| json!({"what": "graphs", "count": count, "seconds": seconds, "failures": failures}));
     if failures > 0 { Err(format!("the opinions differ for {failures} of {count} graphs").into()) } else { Ok(()) }
 }
 
-fn texts(seconds: u64, seed: u64) -> Outcome {
+fn texts(console: &Console, seconds: u64, seed: u64) -> Outcome {
     let begin = Instant::now();
     let mut random = Random(seed);
     let seeds: Vec<String> = examples().iter().map(|example| example.graph.to_string()).collect();
@@ -119,6 +126,8 @@ fn texts(seconds: u64, seed: u64) -> Outcome {
             rounds += 1;
         }
     }
-    println!("{rounds} texts in {:.1} s: no panic, every graph that parsed was valid", begin.elapsed().as_secs_f64());
+    let took = begin.elapsed().as_secs_f64();
+    console.say(format!("{rounds} texts in {took:.1} s: no panic, every graph that parsed was valid"));
+    console.result(|| json!({"what": "text", "count": rounds, "seconds": took, "failures": 0}));
     Ok(())
 }

@@ -2,11 +2,13 @@
 //! compiles and gives the bits that it gives without a cache; and a payload that is not what was written does not panic.
 
 use crate::failure::Outcome;
+use crate::terminal::Console;
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Tensor};
 use kiln_ir::examples::Random;
 use kiln_ir::{Graph, generate};
 use kiln_runtime::disk::{self, Kind, Store};
 use kiln_runtime::{Program, kernel_cache};
+use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,15 +23,15 @@ struct Case {
 }
 
 /// Mutates entries for so many seconds.
-pub fn run(seconds: u64, seed: u64) -> Outcome {
+pub fn run(console: &Console, seconds: u64, seed: u64) -> Outcome {
     let folder = std::env::temp_dir().join(format!("kiln-fuzz-cache-{}", std::process::id()));
-    let outcome = in_folder(&folder, seconds, seed);
+    let outcome = in_folder(console, &folder, seconds, seed);
     disk::set_store(None);
     std::fs::remove_dir_all(&folder)?;
     outcome
 }
 
-fn in_folder(folder: &PathBuf, seconds: u64, seed: u64) -> Outcome {
+fn in_folder(console: &Console, folder: &PathBuf, seconds: u64, seed: u64) -> Outcome {
     disk::set_store(Some(Store::open(folder, disk::DEFAULT_MOST_BYTES)?));
     let mut random = Random(seed);
     let cases = cases(seed, 40)?;
@@ -60,12 +62,12 @@ fn in_folder(folder: &PathBuf, seconds: u64, seed: u64) -> Outcome {
         rounds += 1;
     }
     let stats = disk::stats();
-    println!(
-        "{rounds} entries in {:.1} s: every answer right; {} files refused, {} read; {decoded} changed payloads decoded",
-        begin.elapsed().as_secs_f64(),
-        stats.damaged,
-        stats.hits
-    );
+    let took = begin.elapsed().as_secs_f64();
+    console.say(format!(
+        "{rounds} entries in {took:.1} s: every answer right; {} files refused, {} read; {decoded} changed payloads decoded",
+        stats.damaged, stats.hits
+    ));
+    console.result(|| json!({"what": "cache", "count": rounds, "seconds": took, "failures": 0}));
     Ok(())
 }
 

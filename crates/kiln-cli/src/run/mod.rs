@@ -93,7 +93,7 @@ pub struct Arguments {
 #[derive(clap::Args)]
 struct SamplingArguments {
     /// Logits are divided by it; 0 takes the likeliest token [default: the model's own, or 0]
-    #[arg(long, short, value_name = "T")]
+    #[arg(long, short, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f64>,
     /// Only so many of the likeliest tokens; 0 means all
     #[arg(long, value_name = "K")]
