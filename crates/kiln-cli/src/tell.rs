@@ -113,34 +113,33 @@ pub fn tell(
 ) -> kiln_llm::Result<Told> {
     let watch = Watch::start(progress);
     let began = Instant::now();
-    // When the first and the second token came, when the listener was done with the first, and how long it took in all.
-    let (mut first, mut resumed, mut second) = (None, began, None);
-    let (mut listener, mut took_before) = (Duration::ZERO, Duration::ZERO);
+    // When the first token came, what was compiled before it, and when and what after it up to the second.
+    let mut first: Option<(Instant, Duration)> = None;
+    let mut second: Option<Duration> = None;
+    let (mut resumed, mut listener) = (began, Duration::ZERO);
+    let compiled = |from: Instant, to: Instant, took: Duration| match eager {
+        true => watch.took().saturating_sub(took),
+        false => watch.between(from, to),
+    };
+    let mut took = Duration::ZERO;
     let Generated { ids, stop, .. } = generator.generate_with(prompt, request, |id| {
         let now = Instant::now();
-        match (first, second) {
-            (None, _) => {
-                first = Some(now);
-                took_before = watch.took();
-                watch.clear_progress();
-            }
-            (_, None) => second = Some(now),
-            _ => {}
+        if first.is_none() {
+            first = Some((now, compiled(began, now, took)));
+            took = watch.took();
+            watch.clear_progress();
+        } else if second.is_none() {
+            second = Some(compiled(resumed, now, took));
         }
         let go_on = each(id);
-        let done = Instant::now();
-        listener += done - now;
-        if second.is_none() {
-            resumed = done;
-        }
+        resumed = Instant::now();
+        listener += resumed - now;
         go_on
     })?;
     let ended = Instant::now();
-    let first = first.unwrap_or(ended);
-    let (before, after) = if eager {
-        (took_before, watch.took().saturating_sub(took_before))
-    } else {
-        (watch.between(began, first), watch.between(resumed, second.unwrap_or(ended)))
+    let (first, before, after) = match first {
+        Some((first, before)) => (first, before, second.unwrap_or_else(|| compiled(resumed, ended, took))),
+        None => (ended, compiled(began, ended, took), Duration::ZERO),
     };
     Ok(Told {
         ids,

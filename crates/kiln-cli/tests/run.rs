@@ -82,7 +82,8 @@ fn a_text_comes_from_standard_input_and_goes_to_standard_output() {
     assert!(output.status.success() && err.contains("tokens/s") && err.contains("compiled in"), "{err}");
     let whole = kiln(&["run", "stories260K", "-n", "8", "--no-stream", "--prompt", "Once upon a time"], None);
     assert_eq!(text(&whole.stdout), out);
-    let told = json(&["run", "stories260K", "-p", "Once upon a time", "--stop", "girl n", "--stop", "cat", "--json"], None);
+    let told =
+        json(&["run", "stories260K", "-p", "Once upon a time", "--stop", "girl n", "--stop", "cat", "--json"], None);
     assert_eq!((&told["text"], &told["stop"]), (&", there was a little ".into(), &"text".into()));
 }
 

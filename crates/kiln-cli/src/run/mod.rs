@@ -210,7 +210,8 @@ impl Speaker<'_> {
             Some(generator) => generator,
             none => {
                 let compile = arguments.mode.options(arguments.freeze);
-                let options = GeneratorOptions { context: context.min(longest), compile, ..GeneratorOptions::default() };
+                let options =
+                    GeneratorOptions { context: context.min(longest), compile, ..GeneratorOptions::default() };
                 none.insert(Generator::new(self.opened.model.clone(), options).map_err(model::failure)?)
             }
         };
