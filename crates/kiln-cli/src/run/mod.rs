@@ -215,7 +215,8 @@ impl Speaker<'_> {
                 none.insert(Generator::new(self.opened.model.clone(), options).map_err(model::failure)?)
             }
         };
-        let mut stream = self.opened.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, &arguments.stop));
+        let mut stream =
+            self.opened.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer.clone(), &arguments.stop));
         let mut text = String::new();
         let (console, shown) = (&self.console, !arguments.no_stream);
         let mut show = |part: &str| {

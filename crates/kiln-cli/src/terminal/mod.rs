@@ -76,6 +76,7 @@ macro_rules! styles {
 styles! {
     bold = "1", "Important words.";
     dim = "2", "Words in the background.";
+    red = "31", "What is wrong.";
     green = "32", "What is right.";
     yellow = "33", "What needs a look.";
     cyan = "36", "Names and figures.";
