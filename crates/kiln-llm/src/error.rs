@@ -149,12 +149,24 @@ pub enum Error {
         vocabulary: usize,
     },
     /// A name that is no folder, no GGUF file and no preset.
-    #[error("'{name}' is no folder with a config.json, no GGUF file and no preset (there are {})", presets.join(", "))]
+    #[error(
+        "'{name}' is no folder with a config.json, no GGUF file and no preset{} (there are {})",
+        nearest.map(|nearest| format!("; is '{nearest}' meant?")).unwrap_or_default(),
+        presets.join(", ")
+    )]
     UnknownModel {
         /// As given.
         name: String,
+        /// The preset whose name is nearest, if one is near.
+        nearest: Option<&'static str>,
         /// The presets.
         presets: Vec<&'static str>,
+    },
+    /// There is no memory for weights.
+    #[error("weights: {cause}")]
+    Memory {
+        /// What happened.
+        cause: Box<kiln::runtime::Error>,
     },
     /// A cache without room.
     #[error("a cache of {pages} pages of {page} tokens for texts of {context} has no room")]

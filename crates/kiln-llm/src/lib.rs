@@ -35,6 +35,7 @@ pub mod layers;
 pub mod models;
 pub mod open;
 mod presets;
+mod random;
 mod sample;
 mod save;
 mod text;
@@ -53,7 +54,7 @@ pub use generate::{Generated, Generator, GeneratorOptions, Padding, Request, Sto
 pub use gguf::Gguf;
 pub use models::{CausalLm, Llama, Rotation, Sizes};
 pub use open::{OpenOptions, Opened, embedded, generate, open};
-pub use presets::{PRESETS, Preset};
+pub use presets::{PRESETS, Preset, presets};
 pub use sample::{Numbers, Rule, Sampler, Sampling};
 pub use text::TextStream;
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};

@@ -74,7 +74,8 @@ pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
     } else if let Some(preset) = Preset::named(model) {
         open_preset(preset, options)
     } else {
-        Err(Error::UnknownModel { name: model.into(), presets: PRESETS.iter().map(|preset| preset.name).collect() })
+        let presets = PRESETS.iter().map(|preset| preset.name).collect();
+        Err(Error::UnknownModel { name: model.into(), nearest: Preset::nearest(model), presets })
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Checkpoint, Error, Result};
 use kiln::nn::{Embedding, LayerNorm, Linear, RmsNorm};
-use kiln::{DType, Device, Generator, Tensor, Var};
+use kiln::{DType, Device, Tensor, Var};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display, Formatter};
@@ -139,7 +139,7 @@ impl<'a> Weights<'a> {
                     // FNV-1a: the same on every machine and in every version.
                     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
                     let own = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, hash);
-                    (Generator::new(own).randn(shape, self.dtype, self.device)? * DEVIATION)?
+                    crate::random::normal(own, DEVIATION, shape, self.dtype, self.device)?
                 }
             },
         };

@@ -261,3 +261,25 @@ fn bf16_is_near() {
         assert!(far < 0.08, "{name}: {far}");
     }
 }
+
+/// Presets are whole models: one with a single layer computes, and its weights are those of its seed.
+#[test]
+fn every_small_preset_runs() {
+    let small = |preset: &&kiln_llm::Preset| preset.parameters < 200_000_000;
+    for preset in kiln_llm::presets().iter().filter(small) {
+        let how = |seed| OpenOptions { layers: Some(1), dtype: Some(DType::Bf16), seed, ..OpenOptions::default() };
+        let logits = |seed: u64| {
+            let model = open(preset.name, &how(seed)).unwrap().model;
+            let cache = KvCache::fixed(&*model, 1, 8).unwrap();
+            pass(&*model, &[1, 2, 3], 0, &cache).unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()
+        };
+        let first = logits(0);
+        assert!(first.iter().all(|x| x.is_finite()) && first.iter().any(|x| *x != 0.0), "{}", preset.name);
+        if preset.parameters < 20_000_000 {
+            assert_eq!(first, logits(0), "{}", preset.name);
+            assert_ne!(first, logits(1), "{}", preset.name);
+        }
+    }
+    let error = open("lama-3-8b", &OpenOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("is 'llama-3-8b' meant?") && error.contains("pythia-160m"), "{error}");
+}
