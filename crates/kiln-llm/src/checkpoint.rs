@@ -2,7 +2,7 @@
 
 use crate::config::Fields;
 use crate::{Error, Result};
-use kiln::{DType, Device, Tensor, safetensors};
+use kiln::{BlockFormat, DType, Device, Tensor, safetensors};
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
@@ -11,6 +11,8 @@ use std::path::{Component, Path};
 pub struct Checkpoint {
     /// By name.
     pub tensors: BTreeMap<String, Tensor>,
+    /// Those of the tensors that are quantised blocks: bytes, `[rows, bytes of a row]`.
+    pub formats: BTreeMap<String, BlockFormat>,
 }
 
 impl Checkpoint {
@@ -21,7 +23,7 @@ impl Checkpoint {
         if index.exists() {
             Checkpoint::sharded(folder, &Fields::read(index)?, device)
         } else if single.exists() {
-            Ok(Checkpoint { tensors: safetensors::load(single, device)? })
+            Ok(Checkpoint { tensors: safetensors::load(single, device)?, ..Checkpoint::default() })
         } else {
             Err(Error::NoWeights { path: folder.to_owned() })
         }
@@ -29,7 +31,7 @@ impl Checkpoint {
 
     /// The weights of a safetensors file in memory.
     pub fn from_bytes(bytes: &[u8], device: Device) -> Result<Checkpoint> {
-        Ok(Checkpoint { tensors: safetensors::from_bytes(bytes, device)?.tensors })
+        Ok(Checkpoint { tensors: safetensors::from_bytes(bytes, device)?.tensors, ..Checkpoint::default() })
     }
 
     /// The dtype of most of the bytes.
@@ -71,6 +73,6 @@ impl Checkpoint {
             let tensor = shards.get_mut(shard).and_then(|shard| shard.remove(name));
             tensors.insert(name.clone(), tensor.ok_or_else(|| bad("the file does not have it"))?);
         }
-        Ok(Checkpoint { tensors })
+        Ok(Checkpoint { tensors, ..Checkpoint::default() })
     }
 }

@@ -1,13 +1,15 @@
 //! The layers that hold nearly all weights of a model, whatever form the weights have.
 
 use kiln::Tensor;
-use kiln::nn::{Embedding, Forward, Linear, Module};
+use kiln::nn::{Embedding, Forward, Linear, Module, QuantizedEmbedding, QuantizedLinear};
 
 /// x · Wᵀ + b.
 #[derive(Debug, Clone, Module)]
 pub enum Projection {
     /// W as numbers of the model's dtype.
     Dense(Linear),
+    /// W as quantised blocks, unpacked by the product.
+    Blocks(QuantizedLinear),
 }
 
 impl Forward for Projection {
@@ -16,6 +18,7 @@ impl Forward for Projection {
     fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
         match self {
             Projection::Dense(linear) => linear.forward(x),
+            Projection::Blocks(linear) => linear.forward(x),
         }
     }
 }
@@ -25,6 +28,8 @@ impl Forward for Projection {
 pub enum TokenEmbedding {
     /// As numbers of the model's dtype.
     Dense(Embedding),
+    /// As quantised blocks; a token's are unpacked when it is met.
+    Blocks(QuantizedEmbedding),
 }
 
 impl TokenEmbedding {
@@ -33,6 +38,7 @@ impl TokenEmbedding {
     pub fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
         match self {
             TokenEmbedding::Dense(embedding) => hidden.linear(&embedding.weight.get(), None),
+            TokenEmbedding::Blocks(embedding) => embedding.products(hidden),
         }
     }
 }
@@ -43,6 +49,7 @@ impl Forward for TokenEmbedding {
     fn forward(&self, tokens: &Tensor) -> kiln::Result<Tensor> {
         match self {
             TokenEmbedding::Dense(embedding) => embedding.forward(tokens),
+            TokenEmbedding::Blocks(embedding) => embedding.forward(tokens),
         }
     }
 }

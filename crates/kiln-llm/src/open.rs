@@ -128,13 +128,13 @@ fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
 fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
     let file = Gguf::open(path)?;
     let dtype = options.dtype.unwrap_or(DType::F32);
-    let mut config = file.llama_config()?;
+    let mut config = file.config()?;
     config.num_hidden_layers = options.layers.unwrap_or(usize::MAX).clamp(1, config.num_hidden_layers);
-    let checkpoint = file.llama_checkpoint(&config, dtype, options.device)?;
+    let checkpoint = file.checkpoint(options.device)?;
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
     Ok(Opened {
         name: name_of(path),
-        model: Arc::new(models::Llama::new(&config, &weights)?),
+        model: Arc::new(file.model(&config, &weights)?),
         tokenizer: Some(Arc::new(Tokenizer::from_gguf(&file)?)),
         chat: ChatTemplate::from_gguf(&file)?,
         generation: GenerationConfig { bos_token_id: config.bos_token_id, ..GenerationConfig::default() },

@@ -2,8 +2,8 @@
 
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Checkpoint, Error, Result};
-use kiln::nn::{Embedding, LayerNorm, Linear, RmsNorm};
-use kiln::{DType, Device, Tensor, Var};
+use kiln::nn::{Embedding, LayerNorm, Linear, QuantizedEmbedding, QuantizedLinear, RmsNorm};
+use kiln::{BlockFormat, DType, Device, Tensor, Var};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display, Formatter};
@@ -127,10 +127,15 @@ impl<'a> Weights<'a> {
         let value = match self.source {
             Source::Checkpoint(checkpoint) => {
                 let Some(tensor) = checkpoint.tensors.get(&name) else { return Err(Error::MissingTensor { name }) };
-                if tensor.shape() != shape {
-                    return Err(Error::WrongShape { name, expected: shape.to_vec(), got: tensor.shape().to_vec() });
+                let format = checkpoint.formats.get(&name).copied();
+                let got = elements_of(tensor.shape(), format);
+                if got != shape {
+                    return Err(Error::WrongShape { name, expected: shape.to_vec(), got });
                 }
-                tensor.to_dtype(self.dtype)?
+                match format {
+                    Some(format) => tensor.dequantize(format)?.to_dtype(self.dtype)?,
+                    None => tensor.to_dtype(self.dtype)?,
+                }
             }
             Source::Random { seed } => match like {
                 Like::Ones => Tensor::ones(shape, self.dtype, self.device)?,
@@ -148,6 +153,21 @@ impl<'a> Weights<'a> {
             kept.borrow_mut().insert(name.clone(), value.clone());
         }
         Ok(Var::named(&name, &value))
+    }
+
+    /// A tensor of quantised blocks as it is; `None` for plain numbers.
+    fn blocks(&self, name: &str, shape: &[usize]) -> Result<Option<(Var, BlockFormat)>> {
+        let name = format!("{}{name}", self.prefix);
+        let Source::Checkpoint(checkpoint) = self.source else { return Ok(None) };
+        let (Some(tensor), Some(&format)) = (checkpoint.tensors.get(&name), checkpoint.formats.get(&name)) else {
+            return Ok(None);
+        };
+        let got = elements_of(tensor.shape(), Some(format));
+        if got != shape {
+            return Err(Error::WrongShape { name, expected: shape.to_vec(), got });
+        }
+        self.tell(tensor);
+        Ok(Some((Var::named(&name, tensor), format)))
     }
 
     fn tell(&self, tensor: &Tensor) {
@@ -171,7 +191,12 @@ impl<'a> Weights<'a> {
 
     /// A linear layer, in whatever form its weights are.
     pub fn projection(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Projection> {
-        Ok(Projection::Dense(self.linear(name, input, output, bias)?))
+        let weights = self.under(name);
+        let Some((blocks, format)) = weights.blocks("weight", &[output, input])? else {
+            return Ok(Projection::Dense(self.linear(name, input, output, bias)?));
+        };
+        let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
+        Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }))
     }
 
     /// A table of vectors of plain numbers.
@@ -181,7 +206,10 @@ impl<'a> Weights<'a> {
 
     /// The vectors of tokens, in whatever form they are.
     pub fn token_embedding(&self, name: &str, rows: usize, width: usize) -> Result<TokenEmbedding> {
-        Ok(TokenEmbedding::Dense(self.embedding(name, rows, width)?))
+        let Some((blocks, format)) = self.under(name).blocks("weight", &[rows, width])? else {
+            return Ok(TokenEmbedding::Dense(self.embedding(name, rows, width)?));
+        };
+        Ok(TokenEmbedding::Blocks(QuantizedEmbedding { blocks, format, dtype: self.dtype }))
     }
 
     /// A root-mean-square norm.
@@ -196,4 +224,13 @@ impl<'a> Weights<'a> {
             (weights.take("weight", &[width], Like::Ones)?, weights.take("bias", &[width], Like::Zeros)?);
         Ok(LayerNorm { weight: Some(weight), bias: Some(bias), axes: 1, epsilon })
     }
+}
+
+/// The shape of the elements that a tensor stands for.
+fn elements_of(shape: &[usize], format: Option<BlockFormat>) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if let (Some(format), Some(last)) = (format, shape.last_mut()) {
+        *last = *last / format.bytes() * format.elements();
+    }
+    shape
 }

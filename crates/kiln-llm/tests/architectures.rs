@@ -159,7 +159,7 @@ fn renamed(name: &str, rename: impl Fn(&str) -> Option<String>) -> Checkpoint {
     let stored = Checkpoint::open(reference(name), Device::Cpu).unwrap();
     let tensors: BTreeMap<String, Tensor> =
         stored.tensors.into_iter().filter_map(|(name, tensor)| Some((rename(&name)?, tensor))).collect();
-    Checkpoint { tensors }
+    Checkpoint { tensors, ..Checkpoint::default() }
 }
 
 fn fields(name: &str) -> config::Fields {

@@ -1,9 +1,9 @@
 //! GGUF files written here are read back; files that lie are errors.
 
-use kiln::{DType, Device};
+use kiln::{BlockFormat, DType, Device};
 use kiln_llm::gguf::{BlockType, Metadata};
 use kiln_llm::{
-    ChatTemplate, Checkpoint, Generator, GeneratorOptions, Gguf, Llama, LlamaConfig, Message, Request, Tokenizer,
+    ChatTemplate, Checkpoint, Generator, GeneratorOptions, Gguf, LlamaConfig, Message, Request, Tokenizer, Weights,
 };
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -153,12 +153,12 @@ fn stored_name(name: &str) -> String {
 #[test]
 fn a_llama_of_a_file_is_the_llama_of_the_folder() {
     let file = Gguf::from_bytes(stories()).unwrap();
-    let config = file.llama_config().unwrap();
+    let config = file.config().unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let prompt = tokenizer.encode("Once upon a time", true).unwrap();
     assert_eq!(prompt, [1, 403, 407, 261, 378]);
-    let checkpoint = file.llama_checkpoint(&config, DType::F32, Device::Cpu).unwrap();
-    let model = Llama::load(&config, &checkpoint, DType::F32).unwrap();
+    let checkpoint = file.checkpoint(Device::Cpu).unwrap();
+    let model = file.model(&config, &Weights::new(&checkpoint, DType::F32)).unwrap();
     let options = GeneratorOptions { context: 32, ..GeneratorOptions::default() };
     let mut generator = Generator::new(Arc::new(model), options).unwrap();
     let ids = generator.generate(&prompt, &Request { max_tokens: 12, ..Request::default() }).unwrap().ids;
@@ -204,7 +204,7 @@ fn files_that_lie_are_errors() {
     let short = message(with(&[1 << 20], BlockType::F32, 64));
     assert_eq!(short, "bytes: tensor 'x': its elements go beyond the end of the file");
     assert_eq!(message(with(&[1 << 40, 1 << 40], BlockType::F32, 64)), "bytes: tensor 'x': it is too large");
-    let ragged = message(with(&[33], BlockType::Q8_0, 64));
+    let ragged = message(with(&[33], BlockType::Blocks(BlockFormat::Q8_0), 64));
     assert_eq!(ragged, "bytes: tensor 'x': its rows are not made of whole blocks");
     let mut twice = Writer::default();
     twice.number("a", 1);
@@ -224,7 +224,7 @@ fn mutations_are_read_or_refused() {
     file.list("tokenizer.ggml.tokens", 8, ["a", "b", "ab"].into_iter().map(text));
     file.key("tokenizer.ggml.model", 8, &text("llama"));
     file.list("tokenizer.ggml.scores", 6, [0f32, -1.0, -2.0].into_iter().map(|x| x.to_le_bytes().to_vec()));
-    file.tensor("token_embd.weight", &[32, 3], BlockType::Q8_0, &[1; 34 * 3]);
+    file.tensor("token_embd.weight", &[32, 3], BlockType::Blocks(BlockFormat::Q8_0), &[1; 34 * 3]);
     file.tensor("x", &[4, 2], BlockType::F16, &[2; 16]);
     let file = file.finish();
     assert_eq!(Gguf::from_bytes(file.clone()).unwrap().get("llama.block_count"), Some(&Metadata::Unsigned(2)));
@@ -261,8 +261,9 @@ fn mutations_are_read_or_refused() {
                 }
                 // These may be refused too, but not with a panic.
                 let _ = Tokenizer::from_gguf(&file).map(|tokenizer| tokenizer.encode("ab ba", true));
-                if let Ok(config) = file.llama_config() {
-                    let _ = file.llama_checkpoint(&config, DType::F32, Device::Cpu);
+                if let Ok(config) = file.config() {
+                    let checkpoint = file.checkpoint(Device::Cpu).unwrap();
+                    let _ = file.model(&config, &Weights::new(&checkpoint, DType::F32));
                 }
             }
             Err(_) => refused += 1,
@@ -277,13 +278,13 @@ fn mutations_are_read_or_refused() {
 fn smollm2_knows_the_capital_of_france() {
     let path = PathBuf::from(std::env::var_os("KILN_SMOLLM2").expect("KILN_SMOLLM2 names a file"));
     let file = Gguf::open(path).unwrap();
-    let config = file.llama_config().unwrap();
+    let config = file.config().unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let template = ChatTemplate::from_gguf(&file).unwrap().unwrap();
     let question = [Message::new("user", "What is the capital of France?")];
     let prompt = tokenizer.encode(&template.render(&question, true).unwrap(), false).unwrap();
-    let checkpoint = file.llama_checkpoint(&config, DType::F32, Device::Cpu).unwrap();
-    let model = Llama::load(&config, &checkpoint, DType::F32).unwrap();
+    let checkpoint = file.checkpoint(Device::Cpu).unwrap();
+    let model = file.model(&config, &Weights::new(&checkpoint, DType::F32)).unwrap();
     let options = GeneratorOptions { context: 128, ..GeneratorOptions::default() };
     let mut generator = Generator::new(Arc::new(model), options).unwrap();
     let request = Request { max_tokens: 24, stop_tokens: config.eos_token_ids.clone(), ..Request::default() };

@@ -41,13 +41,14 @@ fn is_fixed(node: &Node) -> bool {
     fixed.get()
 }
 
-/// The value that a chain of views and of casts which loads do for nothing starts from.
+/// The value that a chain of views, of casts which loads do for nothing and of quantised blocks starts from: blocks are there to
+/// be smaller than what they stand for, and products unpack them as they read them.
 pub(crate) fn anchor(graph: &Graph, mut id: NodeId) -> NodeId {
     loop {
         let node = graph.node(id);
         match widened(graph, id) {
             Some(short) => id = short,
-            None if node.op.is_view() => id = node.operands[0],
+            None if node.op.is_view() || matches!(node.op, Op::Dequantize { .. }) => id = node.operands[0],
             None => return id,
         }
     }

@@ -83,7 +83,9 @@ fn groups(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Gro
         let Op::Dot { dims, out } = &node.op else { continue };
         let [lhs, rhs] = node.operands[..] else { continue };
         let free = graph.ty(rhs).rank() - dims.rhs_contract.len();
-        let weights = depends[rhs.index()] == Depends::Frozen && depends[lhs.index()] == Depends::Calls;
+        // Blocks would have to be copied to lie side by side.
+        let blocks = matches!(graph.node(rhs).op, Op::Dequantize { .. });
+        let weights = depends[rhs.index()] == Depends::Frozen && depends[lhs.index()] == Depends::Calls && !blocks;
         if weights && dims.rhs_batch.is_empty() && free == 1 {
             let bias = bias(graph, depends, &users, id);
             let stored = graph.ty(Weights::of(graph, rhs).stem).dtype;

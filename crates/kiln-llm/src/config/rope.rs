@@ -40,6 +40,11 @@ pub enum RopeScaling {
         /// Whether the ends of the ramp are whole pairs.
         truncate: bool,
     },
+    /// Each pair divided by a factor of its own, as GGUF files have it for Llama 3.
+    Each {
+        /// The factors.
+        factors: Vec<f64>,
+    },
     /// Phi-3's: each pair divided by a factor of its own, of one list up to the original context and of another beyond.
     LongRope {
         /// Up to the original context.
@@ -122,6 +127,7 @@ impl Rope {
                 };
                 plain.enumerate().map(scaled).collect()
             }
+            RopeScaling::Each { factors } => plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect(),
             RopeScaling::LongRope { short_factor, long_factor, .. } => {
                 let factors = if long { long_factor } else { short_factor };
                 plain.zip(factors).map(|(frequency, factor)| frequency / factor).collect()

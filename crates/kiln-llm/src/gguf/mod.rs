@@ -5,10 +5,10 @@
 //! ```
 //!
 //! Files are foreign input: every count, length, size and offset is checked against the file before it is used. The file is
-//! mapped; quantised tensors are dequantised when a checkpoint is made of them.
+//! mapped, and the tensors of a checkpoint are views of the mapping: quantised blocks stay what they are.
 
 mod blocks;
-mod llama;
+mod model;
 mod read;
 
 pub use blocks::BlockType;

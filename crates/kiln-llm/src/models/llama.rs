@@ -10,7 +10,7 @@ use crate::config::{Activation, Fields};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Checkpoint, LlamaConfig, Result, Weights};
 use kiln::nn::{Forward, Module, RmsNorm};
-use kiln::{DType, Device, Tensor};
+use kiln::{DType, Device, RopeStyle, Tensor};
 use std::sync::Arc;
 
 /// A Llama with its weights, under the names that its checkpoints have.
@@ -26,6 +26,8 @@ pub struct Llama {
     #[module(skip)]
     windows: Vec<Option<usize>>,
     #[module(skip)]
+    style: RopeStyle,
+    #[module(skip)]
     sizes: Sizes,
     #[module(skip)]
     place: (DType, Device),
@@ -40,6 +42,8 @@ pub struct Variant {
     pub head_norms: bool,
     /// For each layer, how many of the last tokens it sees; `None` and layers beyond the list: all.
     pub windows: Vec<Option<usize>>,
+    /// The two elements of a pair that turns are neighbours, as GGUF files have them, and not half a head apart.
+    pub neighbours_turn: bool,
 }
 
 /// The embedding, the blocks and the last norm.
@@ -134,6 +138,7 @@ impl Llama {
             },
             lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
             windows: (0..config.num_hidden_layers).map(window).collect(),
+            style: if variant.neighbours_turn { RopeStyle::Interleaved } else { RopeStyle::Half },
             sizes: Sizes {
                 vocab: vocabulary,
                 layers: config.num_hidden_layers,
@@ -153,7 +158,7 @@ impl CausalLm for Llama {
     }
 
     fn rotations(&self) -> Vec<Rotation> {
-        vec![Rotation::from(&self.config.rope())]
+        vec![Rotation { style: self.style, ..Rotation::from(&self.config.rope()) }]
     }
 
     fn dtype(&self) -> DType {
