@@ -1,8 +1,8 @@
 //! Chat templates: a conversation as the text that a model was trained on.
 //!
 //! Templates are Jinja, rendered as transformers renders them: blocks trimmed, loop controls, Python's methods of texts and
-//! maps, `raise_exception`, `strftime_now` (of UTC) and `tojson` in Python's spelling. A template is foreign input: its
-//! work is bounded.
+//! maps, `raise_exception`, `strftime_now` (of UTC), `tojson` in Python's spelling and order, `tools` and `documents` that
+//! are `none` unless given. A template is foreign input: its work is bounded.
 
 use crate::config::Fields;
 use crate::{Error, Gguf, Result};
@@ -53,18 +53,28 @@ const NAME: &str = "chat_template";
 const FUEL: u64 = 10_000_000;
 
 impl ChatTemplate {
-    /// The template of a folder: `chat_template.jinja`, or the one in `tokenizer_config.json`; none if neither has one.
+    /// The template of a folder: `chat_template.jinja`, or the one in `chat_template.json` or `tokenizer_config.json`; none if
+    /// none of them has one.
     pub fn read(folder: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         let folder = folder.as_ref();
-        let config = folder.join("tokenizer_config.json");
-        let config = if config.exists() { Some(Fields::read(config)?) } else { None };
-        let tokens = config.as_ref().map(special_tokens).unwrap_or_default();
+        let read = |name: &str| {
+            let path = folder.join(name);
+            if path.exists() { Fields::read(path).map(Some) } else { Ok(None) }
+        };
+        let config = read("tokenizer_config.json")?;
+        let mut tokens = config.as_ref().map(special_tokens).unwrap_or_default();
+        for (name, token) in read("special_tokens_map.json")?.as_ref().map(special_tokens).unwrap_or_default() {
+            if !tokens.iter().any(|(known, _)| *known == name) {
+                tokens.push((name, token));
+            }
+        }
         let file = folder.join("chat_template.jinja");
         if file.exists() {
             let source = std::fs::read_to_string(&file).map_err(|e| Error::io(&file, &e))?;
             return ChatTemplate::new(&source, &tokens).map(Some);
         }
-        let Some(config) = config else { return Ok(None) };
+        let apart = read("chat_template.json")?.filter(|apart| apart.get("chat_template").is_some());
+        let Some(config) = apart.or(config) else { return Ok(None) };
         match config.get("chat_template") {
             None => Ok(None),
             Some(Json::String(source)) => ChatTemplate::new(source, &tokens).map(Some),
@@ -104,7 +114,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| {
             Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment.add_template_owned(NAME, source.to_owned()).map_err(Error::template)?;
+        environment.add_template_owned(NAME, without_marks(source)).map_err(Error::template)?;
         Ok(ChatTemplate { environment, tokens: tokens.to_vec() })
     }
 
@@ -122,6 +132,7 @@ impl ChatTemplate {
     fn render_values(&self, messages: Value, answer: bool, more: &serde_json::Map<String, Json>) -> Result<String> {
         let mut all: Vec<(&str, Value)> = Vec::new();
         all.extend(self.tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token))));
+        all.extend([("tools", Value::from(())), ("documents", Value::from(()))]);
         all.extend([("messages", messages), ("add_generation_prompt", answer.into())]);
         all.extend(more.iter().map(|(name, value)| (name.as_str(), to_value(value))));
         let template = self.environment.get_template(NAME).map_err(Error::template)?;
@@ -132,11 +143,7 @@ impl ChatTemplate {
 /// `bos_token` and the like; each a text or an object that holds one.
 fn special_tokens(config: &Fields) -> Vec<(String, String)> {
     let names = ["bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"];
-    let text = |name: &str| {
-        let token = config.get(name)?;
-        token.as_str().or(token.get("content").and_then(Json::as_str)).map(str::to_owned)
-    };
-    names.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?))).collect()
+    names.into_iter().filter_map(|name| Some((name.to_owned(), config.special_token(name)?))).collect()
 }
 
 fn to_value(json: &Json) -> Value {
@@ -156,52 +163,108 @@ fn to_value(json: &Json) -> Value {
     }
 }
 
-/// JSON as Python's `json.dumps` writes it: a space after commas and colons, or lines with an indent.
+/// `{% generation %}` marks what an assistant said, for training; what is between the marks is a part of the text.
+fn without_marks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(length) = rest[start..].find("%}") else { break };
+        let (before, tag) = (&rest[..start], &rest[start..start + length + 2]);
+        let inner = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
+        let plain = match inner {
+            "generation" => tag.replace(inner, "if true"),
+            "endgeneration" => tag.replace(inner, "endif"),
+            _ => tag.to_owned(),
+        };
+        out.push_str(before);
+        out.push_str(&plain);
+        rest = &rest[start + length + 2..];
+    }
+    out + rest
+}
+
+/// JSON as Python's `json.dumps` writes it, with its options.
+struct Dump {
+    indent: Option<usize>,
+    ascii: bool,
+    sorted: bool,
+    comma: String,
+    colon: String,
+}
+
+/// JSON as transformers writes it: a space after commas and colons, or lines with an indent; letters as they are.
 fn tojson(value: Value, options: Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
-    let _ascii: Option<bool> = options.get("ensure_ascii")?;
+    let separators: Option<(String, String)> = match options.get::<Option<Value>>("separators")? {
+        Some(pair) if !pair.is_none() => {
+            Some((pair.get_item_by_index(0)?.to_string(), pair.get_item_by_index(1)?.to_string()))
+        }
+        _ => None,
+    };
+    let comma = if indent.is_some() { "," } else { ", " };
+    let (comma, colon) = separators.unwrap_or_else(|| (comma.into(), ": ".into()));
+    let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     options.assert_all_used()?;
     let mut out = String::new();
-    write_json(&value, indent, 0, &mut out)?;
+    Dump { indent, ascii, sorted, comma, colon }.write(&value, 0, &mut out)?;
     Ok(out)
 }
 
-fn write_json(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) -> Result<(), minijinja::Error> {
-    let line = |depth: usize, out: &mut String| {
-        if let Some(indent) = indent {
+impl Dump {
+    fn line(&self, depth: usize, out: &mut String) {
+        if let Some(indent) = self.indent {
             out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * depth));
+            out.extend(std::iter::repeat_n(' ', indent.saturating_mul(depth).min(1 << 10)));
         }
-    };
-    let comma = if indent.is_some() { "," } else { ", " };
-    let map = value.kind() == ValueKind::Map;
-    match value.kind() {
-        ValueKind::None | ValueKind::Undefined => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => out.push_str(&value.to_string()),
-        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
-            out.push(if map { '{' } else { '[' });
-            let mut count = 0;
-            for item in value.try_iter()? {
-                out.push_str(if count > 0 { comma } else { "" });
-                count += 1;
-                line(depth + 1, out);
-                if map {
-                    out.push_str(&Json::from(item.to_string()).to_string());
-                    out.push_str(": ");
-                    write_json(&value.get_item(&item)?, indent, depth + 1, out)?;
-                } else {
-                    write_json(&item, indent, depth + 1, out)?;
-                }
-            }
-            if count > 0 {
-                line(depth, out);
-            }
-            out.push(if map { '}' } else { ']' });
-        }
-        _ => out.push_str(&Json::from(value.to_string()).to_string()),
     }
-    Ok(())
+
+    fn text(&self, text: &str, out: &mut String) {
+        let written = Json::from(text).to_string();
+        if !self.ascii {
+            return out.push_str(&written);
+        }
+        for c in written.chars() {
+            if c.is_ascii() {
+                out.push(c);
+            } else {
+                out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+            }
+        }
+    }
+
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), minijinja::Error> {
+        let map = value.kind() == ValueKind::Map;
+        match value.kind() {
+            ValueKind::None | ValueKind::Undefined => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => out.push_str(&value.to_string()),
+            ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+                let mut items: Vec<Value> = value.try_iter()?.collect();
+                if map && self.sorted {
+                    items.sort();
+                }
+                out.push(if map { '{' } else { '[' });
+                for (count, item) in items.iter().enumerate() {
+                    out.push_str(if count > 0 { &self.comma } else { "" });
+                    self.line(depth + 1, out);
+                    if map {
+                        self.text(&item.to_string(), out);
+                        out.push_str(&self.colon);
+                        self.write(&value.get_item(item)?, depth + 1, out)?;
+                    } else {
+                        self.write(item, depth + 1, out)?;
+                    }
+                }
+                if !items.is_empty() {
+                    self.line(depth, out);
+                }
+                out.push(if map { '}' } else { ']' });
+            }
+            _ => self.text(&value.to_string(), out),
+        }
+        Ok(())
+    }
 }
 
 fn seconds_now() -> u64 {
@@ -287,10 +350,10 @@ mod tests {
             let tokens = [("bos_token".to_owned(), "<s>".to_owned())];
             ChatTemplate::new(source, &tokens)?.render_json(&messages, true, &serde_json::Map::new())
         };
-        assert_eq!(render("{{ messages[0].tools | tojson }}").unwrap(), r#"[{"a": null, "b": 1.5}]"#);
+        assert_eq!(render("{{ messages[0].tools | tojson }}").unwrap(), r#"[{"b": 1.5, "a": null}]"#);
         assert_eq!(
             render("{{ messages[0].tools[0] | tojson(indent=2) }}").unwrap(),
-            "{\n  \"a\": null,\n  \"b\": 1.5\n}"
+            "{\n  \"b\": 1.5,\n  \"a\": null\n}"
         );
         let loops = "{{ bos_token }}{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}{% endfor %}";
         assert_eq!(render(loops).unwrap(), "<s>023");
@@ -301,6 +364,15 @@ mod tests {
                 .unwrap(),
             "2b"
         );
+        let compact = "{{ messages[0].tools | tojson(sort_keys=true, separators=(',', ':')) }}";
+        assert_eq!(render(compact).unwrap(), r#"[{"a":null,"b":1.5}]"#);
+        assert_eq!(
+            render("{{ 'é😀' | tojson }}{{ 'é😀' | tojson(ensure_ascii=true) }}").unwrap(),
+            r#""é😀""\u00e9\ud83d\ude00""#
+        );
+        // Not given, but defined.
+        assert_eq!(render("{{ tools is none }}{{ documents is defined }}").unwrap(), "TrueTrue");
+        assert_eq!(render("{%- generation -%} a {%- endgeneration %} b").unwrap(), "a b");
         let refused = render("{{ raise_exception('roles must alternate') }}").unwrap_err().to_string();
         assert!(refused.contains("roles must alternate"), "{refused}");
         assert!(render("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}").is_err());

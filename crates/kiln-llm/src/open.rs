@@ -114,6 +114,11 @@ fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
     if stop_tokens.is_empty() {
         stop_tokens = config.tokens("eos_token_id")?;
     }
+    if let (true, Some(tokenizer)) = (stop_tokens.is_empty(), &tokenizer) {
+        let path = folder.join("tokenizer_config.json");
+        let named = if path.exists() { Fields::read(path)?.special_token("eos_token") } else { None };
+        stop_tokens.extend(named.and_then(|token| tokenizer.id(&token)));
+    }
     Ok(Opened {
         name: name_of(folder),
         model,

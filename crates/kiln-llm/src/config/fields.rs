@@ -122,6 +122,12 @@ impl Fields {
         Ok(object.map(|value| Fields { path: self.path.clone(), value }))
     }
 
+    /// A special token such as `eos_token`: a text, or an object that holds one.
+    pub fn special_token(&self, name: &str) -> Option<String> {
+        let token = self.get(name)?;
+        token.as_str().or(token.get("content").and_then(Value::as_str)).map(str::to_owned)
+    }
+
     /// Checks that `model_type` is one of these; without one it is `default`.
     pub fn model_type(&self, known: &[&str], default: &str) -> Result<()> {
         let found = self.text("model_type")?.unwrap_or(default);
