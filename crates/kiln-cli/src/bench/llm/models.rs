@@ -158,7 +158,7 @@ fn gguf(path: &Path, layers: Option<usize>) -> Found {
     if layers.is_some() {
         return Err("a GGUF file is measured whole: --layers is for folders and presets".into());
     }
-    let config = kiln_llm::Gguf::open(path)?.llama_config()?;
+    let config = kiln_llm::Gguf::open(path)?.config()?;
     let (heads, groups) = (config.num_attention_heads, config.num_key_value_heads);
     Ok(Source {
         name: path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
