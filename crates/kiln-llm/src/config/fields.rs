@@ -96,6 +96,14 @@ impl Fields {
         }
     }
 
+    /// How many layers there are: more than any model has are a lie, and lists of a length are made before weights are seen.
+    pub fn layers(&self, name: &str, default: usize) -> Result<usize> {
+        match self.positive(name, default)? {
+            layers if layers > 1 << 12 => Err(self.bad(name, format!("{layers} is more than any model has"))),
+            layers => Ok(layers),
+        }
+    }
+
     /// A finite number, if it is there.
     pub fn number_if(&self, name: &str) -> Result<Option<f64>> {
         self.typed(name, "number", |v| v.as_f64().filter(|x| x.is_finite()))

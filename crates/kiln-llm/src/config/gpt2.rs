@@ -54,7 +54,7 @@ impl Gpt2Config {
             vocab_size: fields.positive("vocab_size", 50257)?,
             n_positions: fields.positive("n_positions", 1024)?,
             n_embd,
-            n_layer: fields.positive("n_layer", 12)?,
+            n_layer: fields.layers("n_layer", 12)?,
             n_head,
             n_inner: fields.positive("n_inner", 4 * n_embd)?,
             activation: fields.activation("activation_function", Activation::GeluTanh)?,

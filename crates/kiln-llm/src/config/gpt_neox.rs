@@ -63,7 +63,7 @@ impl GptNeoxConfig {
             vocab_size: fields.positive("vocab_size", 50432)?,
             hidden_size,
             intermediate_size: fields.positive("intermediate_size", 24576)?,
-            num_hidden_layers: fields.positive("num_hidden_layers", 44)?,
+            num_hidden_layers: fields.layers("num_hidden_layers", 44)?,
             num_attention_heads: heads,
             max_position_embeddings,
             rope: Rope::from_fields(fields, known)?,

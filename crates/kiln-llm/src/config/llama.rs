@@ -115,7 +115,7 @@ impl LlamaConfig {
             vocab_size: fields.positive("vocab_size", defaults.vocab_size)?,
             hidden_size,
             intermediate_size: fields.positive("intermediate_size", defaults.intermediate_size)?,
-            num_hidden_layers: fields.positive("num_hidden_layers", defaults.num_hidden_layers)?,
+            num_hidden_layers: fields.layers("num_hidden_layers", defaults.num_hidden_layers)?,
             num_attention_heads: heads,
             num_key_value_heads: kv_heads,
             head_dim,
