@@ -46,6 +46,36 @@ fn survives<T>(what: &str, case: &dyn std::fmt::Display, run: impl FnOnce() -> T
     outcome.unwrap_or_else(|_| panic!("{what}: a panic for\n{case}"))
 }
 
+/// What a member may be replaced with.
+fn odd_values() -> Vec<Value> {
+    vec![
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(1),
+        json!(2),
+        json!(3),
+        json!(7),
+        json!(-1),
+        json!(65536),
+        json!(i64::from(i32::MAX)),
+        json!(u64::MAX),
+        json!(1e308),
+        json!(-0.5),
+        json!(1e-320),
+        json!(""),
+        json!("silu"),
+        json!("yarn"),
+        json!("longrope"),
+        json!("\u{0}ß"),
+        json!([]),
+        json!([1, "two", null]),
+        json!({}),
+        json!({"rope_type": "llama3", "factor": 0}),
+        json!([[[[]]]]),
+    ]
+}
+
 /// SplitMix64.
 struct Draws(u64);
 
@@ -58,32 +88,7 @@ impl Draws {
     }
 
     fn value(&mut self) -> Value {
-        let odd = [
-            json!(null),
-            json!(true),
-            json!(0),
-            json!(1),
-            json!(2),
-            json!(3),
-            json!(7),
-            json!(-1),
-            json!(65536),
-            json!(i64::from(i32::MAX)),
-            json!(u64::MAX),
-            json!(1e308),
-            json!(-0.5),
-            json!(1e-320),
-            json!(""),
-            json!("silu"),
-            json!("yarn"),
-            json!("longrope"),
-            json!("\u{0}ß"),
-            json!([]),
-            json!([1, "two", null]),
-            json!({}),
-            json!({"rope_type": "llama3", "factor": 0}),
-            json!([[[[]]]]),
-        ];
+        let odd = odd_values();
         odd[self.below(odd.len())].clone()
     }
 
@@ -150,10 +155,13 @@ fn damaged_configurations() {
     for folder in folders() {
         let config = read_json(folder.join("config.json"));
         let checkpoint = Checkpoint::open(&folder, Device::Cpu).unwrap();
-        for _ in 0..150 {
+        let names: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
+        let replaced = names.iter().flat_map(|name| odd_values().into_iter().map(move |value| Some((name, value))));
+        for one in replaced.chain(std::iter::repeat_n(None, 100)) {
             let mut changed = config.clone();
-            for _ in 0..=draws.below(3) {
-                draws.change(&mut changed);
+            match one {
+                Some((name, value)) => changed[name] = value,
+                None => (0..=draws.below(3)).for_each(|_| draws.change(&mut changed)),
             }
             let mut text = changed.to_string().into_bytes();
             if draws.below(8) == 0 {
