@@ -3,27 +3,34 @@
 //! ```text
 //! kiln                     the demo: a model tells a story, eager and compiled, timed and checked
 //! kiln run MODEL           a model continues a text, or talks
+//! kiln embed MODEL TEXT…   vectors of texts
+//! kiln classify MODEL …    what pictures show
 //! kiln bench …             measure, with PyTorch beside if asked
 //! kiln explain FILE        what became of a graph: kernels, bytes, what was not fused and why
 //! kiln cache …             what is on disk, and how to ship it
 //! kiln doctor              what this machine offers and what Kiln would use
+//! kiln selftest            the three opinions on this machine, one line a group
 //! kiln fuzz …              look for graphs on which the three opinions differ
 //! kiln completions SHELL   a script that completes all of this
 //! ```
 
 mod bench;
 mod cache;
+mod classify;
 mod completions;
 mod demo;
 mod demo_kernel;
 mod doctor;
+mod embed;
 mod explain;
 mod failure;
 mod fuzz;
 mod fuzz_cache;
 mod mode;
 mod models;
+mod program;
 mod run;
+mod selftest;
 mod tell;
 mod terminal;
 
@@ -70,6 +77,10 @@ enum Command {
     Demo(demo::Arguments),
     /// Continue a text or talk with a model: a folder, a GGUF file or a preset
     Run(run::Arguments),
+    /// Turn texts into vectors
+    Embed(embed::Arguments),
+    /// Say what pictures show
+    Classify(classify::Arguments),
     /// Measure, with PyTorch beside Kiln if asked
     Bench(bench::Arguments),
     /// Show what becomes of a graph given as text
@@ -78,6 +89,8 @@ enum Command {
     Cache(cache::Arguments),
     /// Show what this machine offers and what Kiln would use
     Doctor(doctor::Arguments),
+    /// Compare interpreter, eager and compiled on this machine, group by group
+    Selftest(selftest::Arguments),
     /// Look for graphs, texts and cache entries that break something
     Fuzz(fuzz::Arguments),
     /// Write a completion script for a shell
@@ -93,10 +106,13 @@ fn main() -> ExitCode {
         None => demo::run(&demo::Arguments::default()),
         Some(Command::Demo(arguments)) => demo::run(arguments),
         Some(Command::Run(arguments)) => run::run(arguments),
+        Some(Command::Embed(arguments)) => embed::run(arguments),
+        Some(Command::Classify(arguments)) => classify::run(arguments),
         Some(Command::Bench(arguments)) => bench::run(arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Cache(arguments)) => cache::run(arguments),
         Some(Command::Doctor(arguments)) => doctor::run(arguments),
+        Some(Command::Selftest(arguments)) => selftest::run(arguments),
         Some(Command::Fuzz(arguments)) => fuzz::run(arguments),
         Some(Command::Completions(arguments)) => completions::run(arguments),
     };

@@ -87,8 +87,13 @@ pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
 /// # Ok::<(), kiln_llm::Error>(())
 /// ```
 pub fn embedded() -> Result<Opened> {
+    embedded_on(Device::Cpu)
+}
+
+/// [`embedded`] on a device.
+pub fn embedded_on(device: Device) -> Result<Opened> {
     let config = Fields::parse(include_bytes!("../models/stories260K/config.json"), "config.json")?;
-    let checkpoint = Checkpoint::from_bytes(include_bytes!("../models/stories260K/model.safetensors"), Device::Cpu)?;
+    let checkpoint = Checkpoint::from_bytes(include_bytes!("../models/stories260K/model.safetensors"), device)?;
     let tokenizer = Tokenizer::parse(include_bytes!("../models/stories260K/tokenizer.json"))?;
     Ok(Opened {
         name: "stories260K".into(),
@@ -99,6 +104,36 @@ pub fn embedded() -> Result<Opened> {
         stop_tokens: config.tokens("eos_token_id")?,
         dtype: DType::F32,
     })
+}
+
+/// A prompt of [`embedded`], and the likeliest tokens behind it as PyTorch finds them in f32.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The prompt's tokens.
+    pub prompt: Vec<u32>,
+    /// Those that follow.
+    pub follows: Vec<u32>,
+}
+
+/// What is known of [`embedded`].
+///
+/// ```
+/// let known = kiln_llm::open::embedded_known()?;
+/// assert_eq!(known[0].prompt, [1, 403, 407, 261, 378]);
+/// assert_eq!(known[0].follows[..3], [432, 383, 286]);
+/// # Ok::<(), kiln_llm::Error>(())
+/// ```
+pub fn embedded_known() -> Result<Vec<Known>> {
+    let text = format!(r#"{{"texts": {}}}"#, include_str!("../models/stories260K/expected.json"));
+    let fields = Fields::parse(text.as_bytes(), "expected.json")?;
+    let texts = fields.get("texts").and_then(|texts| texts.as_array()).map_or(&[][..], Vec::as_slice);
+    let known = |text: &serde_json::Value| {
+        let text = Fields::parse(text.to_string().as_bytes(), "expected.json")?;
+        let (prompt, mut follows) = (text.tokens("prompt_ids")?, text.tokens("greedy_ids")?);
+        follows.drain(..prompt.len().min(follows.len()));
+        Ok(Known { prompt, follows })
+    };
+    texts.iter().map(known).collect()
 }
 
 fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {

@@ -2,8 +2,9 @@
 
 use super::Arguments;
 use crate::failure::{Failure, Outcome};
+use crate::program::{device, dtype};
 use crate::terminal::{Align, Console, Paint, Progress, Table, format};
-use kiln::{DType, Device};
+use kiln::DType;
 use kiln_llm::{Error, OpenOptions, Opened, PRESETS};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -37,23 +38,6 @@ pub fn open(name: &str, arguments: &Arguments) -> Result<Opened, Failure> {
         progress: Some(Arc::new(told)),
     };
     kiln_llm::open(name, &options).map_err(failure)
-}
-
-fn device(name: &str) -> Result<Device, Failure> {
-    match name.split(':').next() {
-        Some("cpu") if name == "cpu" => Ok(Device::Cpu),
-        Some("cuda") => Err(Failure::unusable("the CUDA backend is not part of this build").advise("--device cpu")),
-        _ => Err(Failure::unusable(format!("there is no device '{name}'")).advise("--device cpu")),
-    }
-}
-
-fn dtype(name: &str) -> Result<DType, Failure> {
-    match name {
-        "f32" | "float32" => Ok(DType::F32),
-        "bf16" | "bfloat16" => Ok(DType::Bf16),
-        "f16" | "float16" => Ok(DType::F16),
-        _ => Err(Failure::unusable(format!("models do not run in '{name}'")).advise("--dtype f32, bf16 or f16")),
-    }
 }
 
 /// An error of a model with the exit code and the advice that suit it.

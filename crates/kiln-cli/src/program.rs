@@ -1,0 +1,92 @@
+//! What commands that run a model share: how, on what and in which dtype it runs, and errors with advice.
+
+use crate::failure::Failure;
+use crate::mode::Mode;
+use kiln::{DType, Device, Options};
+use kiln_llm::Error;
+use std::path::Path;
+
+/// How a model is run.
+#[derive(clap::Args)]
+pub struct Program {
+    /// How it is run
+    #[arg(long, short, value_enum, default_value_t = Mode::Default, hide_possible_values = true, help_heading = "Program",
+        long_help = "How it is run: eager, default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs")]
+    mode: Mode,
+    /// Where it runs: cpu
+    #[arg(long, default_value = "cpu", value_name = "D", help_heading = "Program")]
+    device: String,
+    /// Of weights and activations: f32, bf16 or f16 [default: what suits the file]
+    #[arg(long, value_name = "T", help_heading = "Program")]
+    dtype: Option<String>,
+}
+
+impl Program {
+    /// The device, if it is there.
+    pub fn device(&self) -> Result<Device, Failure> {
+        device(&self.device)
+    }
+
+    /// The dtype, if one was asked for.
+    pub fn dtype(&self) -> Result<Option<DType>, Failure> {
+        self.dtype.as_deref().map(dtype).transpose()
+    }
+
+    /// How it is compiled, with weights packed; nothing for eager.
+    pub fn options(&self) -> Option<Options> {
+        self.mode.options(true)
+    }
+
+    /// The mode's name.
+    pub fn name(&self) -> &'static str {
+        self.mode.name()
+    }
+}
+
+/// The device of this name, if it is there.
+pub fn device(name: &str) -> Result<Device, Failure> {
+    match name.split(':').next() {
+        Some("cpu") if name == "cpu" => Ok(Device::Cpu),
+        Some("cuda") => Err(Failure::unusable("the CUDA backend is not part of this build").advise("--device cpu")),
+        _ => Err(Failure::unusable(format!("there is no device '{name}'")).advise("--device cpu")),
+    }
+}
+
+/// The dtype of this name, if models run in it.
+pub fn dtype(name: &str) -> Result<DType, Failure> {
+    match name {
+        "f32" | "float32" => Ok(DType::F32),
+        "bf16" | "bfloat16" => Ok(DType::Bf16),
+        "f16" | "float16" => Ok(DType::F16),
+        _ => Err(Failure::unusable(format!("models do not run in '{name}'")).advise("--dtype f32, bf16 or f16")),
+    }
+}
+
+/// The folder of a model, which has to be there.
+pub fn folder(model: &str) -> Result<&Path, Failure> {
+    let path = Path::new(model);
+    match path.is_dir() {
+        true => Ok(path),
+        false => Err(Failure::unusable(format!("'{model}' is no folder"))
+            .advise("a folder with config.json and model.safetensors")),
+    }
+}
+
+/// A folder's name without its path.
+pub fn name(folder: &Path) -> String {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    whole.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// An error of a model or a picture, with the exit code that suits it.
+pub fn failure(error: Error) -> Failure {
+    match &error {
+        Error::UnknownArchitecture { .. } => {
+            let advice = "kiln run for models that write, kiln embed for BERT, kiln classify for ViT and DeiT";
+            Failure::unusable(error.to_string()).advise(advice)
+        }
+        Error::TooShort { .. } => Failure::unusable(error.to_string()).advise("a larger --max-length"),
+        Error::Io { .. } | Error::NoWeights { .. } | Error::EmptyPrompt => Failure::unusable(error.to_string()),
+        _ => Failure::new(error.to_string()),
+    }
+}
