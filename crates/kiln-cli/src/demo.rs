@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::mode::Mode;
 use crate::tell::{Told, tell};
 use crate::terminal::{self, Align, Column, Console, Table, format};
-use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, Tokenizer};
+use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, TextStream, Tokenizer};
 use kiln_runtime::event::{self, Category, Event};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -69,20 +69,13 @@ impl Default for Arguments {
 }
 
 /// Those that tell the story: the first is what the others are held against.
-const CONTENDERS: [(&str, Mode, bool); 4] = [
-    ("eager", Mode::Eager, false),
-    ("default", Mode::Default, false),
-    ("reduce-overhead", Mode::ReduceOverhead, false),
-    ("+ freeze", Mode::ReduceOverhead, true),
-];
+const CONTENDERS: [Mode; 3] = [Mode::Eager, Mode::Default, Mode::ReduceOverhead];
 /// The one whose story is shown beside the eager one.
 const SHOWN: usize = 2;
 
 /// One way to run the model.
 struct Contender {
-    name: &'static str,
     mode: Mode,
-    freeze: bool,
     generator: Generator,
     told: Told,
     kernels: Option<usize>,
@@ -116,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // What compiling costs is a part of the show, so that nothing comes from the disk.
     kiln_runtime::disk::set_store(None);
     let opened = kiln_llm::embedded()?;
-    let tokenizer = opened.tokenizer()?.clone();
+    let tokenizer = opened.tokenizer.clone().ok_or("the embedded model has no tokenizer")?;
     let prompt = tokenizer.encode(&arguments.prompt, true)?;
     let room = opened.model.sizes().context.saturating_sub(prompt.len());
     let request = Request {
@@ -127,10 +120,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     introduce(&console, &opened);
 
     let mut contenders: Vec<Contender> = Vec::new();
-    for (place, (name, mode, freeze)) in CONTENDERS.into_iter().enumerate() {
+    for (place, mode) in CONTENDERS.into_iter().enumerate() {
         let show = (place == 0 || place == SHOWN).then(|| (&console, &tokenizer, &arguments.prompt[..]));
         let eager = contenders.first().map(|eager| &eager.told.ids[..]);
-        let contender = first_text(&opened, &prompt, &request, (name, mode, freeze), show, eager)?;
+        let contender = first_text(&opened, &prompt, &request, mode, show, eager)?;
         contenders.push(contender);
     }
     measure(&mut contenders, &prompt, &request)?;
@@ -161,7 +154,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let picture = terminal::svg::render(&console.recording(), "cargo run --release");
         std::fs::write(file, picture).map_err(|error| Failure::file(file, error))?;
     }
-    match contenders.iter().find_map(|contender| Some((contender.name, contender.difference?))) {
+    match contenders.iter().find_map(|contender| Some((contender.mode.name(), contender.difference?))) {
         None => Ok(()),
         Some((name, Difference { at, here, eager })) => {
             let word = |token: Option<u32>| token.map_or("the end".to_owned(), |token| token.to_string());
@@ -191,13 +184,13 @@ fn first_text(
     opened: &Opened,
     prompt: &[u32],
     request: &Request,
-    (name, mode, freeze): (&'static str, Mode, bool),
-    show: Option<(&Console, &Tokenizer, &str)>,
+    mode: Mode,
+    show: Option<(&Console, &Arc<Tokenizer>, &str)>,
     eager: Option<&[u32]>,
 ) -> Result<Contender, Box<dyn std::error::Error>> {
     let options = GeneratorOptions {
         context: opened.model.sizes().context,
-        compile: mode.options(freeze),
+        compile: mode.options(false),
         ..GeneratorOptions::default()
     };
     let mut generator = Generator::new(opened.model.clone(), options)?;
@@ -213,7 +206,7 @@ fn first_text(
             };
             console.say(format!("\n  {title}"));
             let mut column = Column::new(format!("  {bar} "), terminal::width().min(100));
-            let mut text = tokenizer.stream(true);
+            let mut text = TextStream::new(tokenizer.clone(), &[]).after(prompt)?;
             console.stream(column.push(beginning));
             let told = tell(&mut generator, prompt, request, mode == Mode::Eager, None, |id| {
                 if let Ok(part) = text.push(id) {
@@ -223,6 +216,10 @@ fn first_text(
             })?;
             console.stream(column.push(&text.finish()?));
             console.stream(column.finish());
+            let took = format::seconds((told.compile + told.first_token + told.decoding).as_secs_f64());
+            let compile = format::seconds(told.compile.as_secs_f64());
+            let words = format!("{} tokens in {took}, {compile} of it compiling", told.ids.len());
+            console.say(format!("  {bar} {}", paint.dim(words)));
             told
         }
     };
@@ -231,7 +228,7 @@ fn first_text(
         _ => generator.kernels_per_token(),
     };
     let difference = eager.and_then(|eager| difference(eager, &told.ids));
-    Ok(Contender { name, mode, freeze, generator, told, kernels, rates: Vec::new(), difference })
+    Ok(Contender { mode, generator, told, kernels, rates: Vec::new(), difference })
 }
 
 /// Kernels that run for one further token, counted.
@@ -308,7 +305,7 @@ fn table(contenders: &[Contender], console: &Console) -> Table {
             Some(Difference { at, .. }) => paint.bold_red(format!("differ at {at}")),
         };
         table.row([
-            paint.bold(contender.name),
+            paint.bold(contender.mode.name()),
             format::seconds(contender.told.compile.as_secs_f64()),
             format::rate(rate),
             ratio,
@@ -330,7 +327,7 @@ fn figures(
     let modes = contenders.iter().map(|contender| {
         let rate = median(&contender.rates);
         json!({
-            "mode": contender.mode.name(), "freeze": contender.freeze, "compile_s": contender.told.compile.as_secs_f64(),
+            "mode": contender.mode.name(), "compile_s": contender.told.compile.as_secs_f64(),
             "first_token_ms": contender.told.first_token.as_secs_f64() * 1e3, "tokens_per_s": rate, "speed_up": rate / slow,
             "kernels_per_token": contender.kernels, "tokens_equal": contender.difference.is_none(),
             "token_ids": contender.told.ids,

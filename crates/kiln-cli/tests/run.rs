@@ -67,7 +67,8 @@ fn greedy_tokens_are_pytorchs_in_every_mode() {
         for figure in ["tokens_per_s", "first_token_ms", "compile_s"] {
             assert!(told[figure].as_f64().unwrap() > 0.0, "{mode}: {figure} in {told}");
         }
-        assert!(told["text"].as_str().unwrap().starts_with(", there was a little girl named Lily"), "{told}");
+        let whole = format!("{}{}", first["prompt"].as_str().unwrap(), told["text"].as_str().unwrap());
+        assert!(first["text"].as_str().unwrap() == whole && whole.contains("named Lily"), "{told}");
         assert_eq!(told["stop"], "length");
     }
     let told = json(&["run", &folder, "--prompt", "Once upon a time", "-n", &count, "--json", "--freeze"], None);
@@ -82,6 +83,8 @@ fn a_text_comes_from_standard_input_and_goes_to_standard_output() {
     assert!(output.status.success() && err.contains("tokens/s") && err.contains("compiled in"), "{err}");
     let whole = kiln(&["run", "stories260K", "-n", "8", "--no-stream", "--prompt", "Once upon a time"], None);
     assert_eq!(text(&whole.stdout), out);
+    let told = json(&["run", "stories260K", "-p", "Lily saw", "-n", "3", "--json"], None);
+    assert_eq!(told["text"], " a big b");
     let told =
         json(&["run", "stories260K", "-p", "Once upon a time", "--stop", "girl n", "--stop", "cat", "--json"], None);
     assert_eq!((&told["text"], &told["stop"]), (&", there was a little ".into(), &"text".into()));
@@ -135,7 +138,7 @@ fn the_demo_shows_equal_tokens_in_every_mode() {
     assert_eq!(shown["tokens_equal"], true);
     let modes = shown["modes"].as_array().unwrap();
     assert_eq!(modes[0]["mode"], "eager");
-    assert!(modes.len() >= 4);
+    assert!(modes.len() >= 3);
     let kernels = |place: usize| modes[place]["kernels_per_token"].as_u64().unwrap();
     for (place, mode) in modes.iter().enumerate() {
         assert_eq!((&mode["tokens_equal"], &mode["token_ids"]), (&true.into(), &shown["token_ids"]));

@@ -38,6 +38,26 @@ impl TextStream {
         TextStream { tokenizer, decoding, stops, held: String::new(), stopped: None }
     }
 
+    /// The same for tokens that follow these: the space before the first word of theirs is text then.
+    ///
+    /// ```
+    /// # let opened = kiln_llm::embedded()?;
+    /// # let tokenizer = opened.tokenizer.unwrap();
+    /// let prompt = tokenizer.encode("Lily saw", true)?;
+    /// let whole = tokenizer.encode("Lily saw a big box", true)?;
+    /// let mut stream = kiln_llm::TextStream::new(tokenizer, &[]).after(&prompt)?;
+    /// assert_eq!(stream.push(whole[prompt.len()])?, " a");
+    /// # Ok::<(), kiln_llm::Error>(())
+    /// ```
+    pub fn after(mut self, prompt: &[u32]) -> Result<TextStream> {
+        /// Tokens that can be part of a character which is not whole yet, and one more.
+        const MATTER: usize = 5;
+        for &id in &prompt[prompt.len().saturating_sub(MATTER)..] {
+            self.decoding.push(&self.tokenizer, id)?;
+        }
+        Ok(self)
+    }
+
     /// The text that is certain with a further token; after a stop string there is none.
     pub fn push(&mut self, id: u32) -> Result<String> {
         if self.stopped.is_some() {

@@ -215,8 +215,12 @@ impl Speaker<'_> {
                 none.insert(Generator::new(self.opened.model.clone(), options).map_err(model::failure)?)
             }
         };
-        let mut stream =
-            self.opened.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer.clone(), &arguments.stop));
+        let mut stream = match &self.opened.tokenizer {
+            None => None,
+            // An answer is a text of its own, not the rest of one.
+            Some(tokenizer) if arguments.chat => Some(TextStream::new(tokenizer.clone(), &arguments.stop)),
+            Some(tokenizer) => Some(TextStream::new(tokenizer.clone(), &arguments.stop).after(ids)?),
+        };
         let mut text = String::new();
         let (console, shown) = (&self.console, !arguments.no_stream);
         let mut show = |part: &str| {

@@ -20,14 +20,19 @@ pub fn open(name: &str, arguments: &Arguments) -> Result<Opened, Failure> {
     if arguments.layers == Some(0) {
         return Err(Failure::unusable("--layers has to be at least 1"));
     }
-    let progress = Arc::new(Progress::start(format!("loading {name}")));
+    let progress = Arc::new(Progress::start(format!(
+        "loading {}",
+        Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy())
+    )));
     let shown = progress.clone();
     let told = move |at: kiln_llm::Progress| {
         shown.set(at.tensors as u64, at.of.unwrap_or(0) as u64);
         shown.note(format::bytes(at.bytes as u64));
     };
-    let whole = dtype.is_none_or(|dtype| dtype == DType::F32) && arguments.layers.is_none();
-    if name == EMBEDDED && whole && !Path::new(name).exists() {
+    if name.eq_ignore_ascii_case(EMBEDDED) && !Path::new(name).exists() {
+        if dtype.is_some_and(|dtype| dtype != DType::F32) || arguments.layers.is_some() {
+            return Err(Failure::unusable(format!("{EMBEDDED} in this program is f32 and whole")));
+        }
         return kiln_llm::embedded().map_err(failure);
     }
     let options = OpenOptions {
@@ -43,8 +48,9 @@ pub fn open(name: &str, arguments: &Arguments) -> Result<Opened, Failure> {
 /// An error of a model with the exit code and the advice that suit it.
 pub fn failure(error: Error) -> Failure {
     match &error {
-        Error::UnknownModel { name, .. } => {
-            Failure::unusable(format!("'{name}' is no folder, no GGUF file and no preset")).advise("kiln run --list")
+        Error::UnknownModel { name, nearest, .. } => {
+            let advice = nearest.map_or("kiln run --list".to_owned(), |nearest| format!("kiln run {nearest}"));
+            Failure::unusable(format!("'{name}' is no folder, no GGUF file and no preset")).advise(advice)
         }
         Error::NoChatTemplate { name } => {
             Failure::unusable(format!("'{name}' has no chat template: it continues texts, and does not talk"))
@@ -80,34 +86,39 @@ pub fn introduce(opened: &Opened) {
 pub fn list(console: &Console) -> Outcome {
     let mut table = Table::new(&[
         ("model", Align::Left),
-        ("kind", Align::Left),
+        ("parameters", Align::Right),
         ("layers", Align::Right),
-        ("width", Align::Right),
-        ("vocabulary", Align::Right),
         ("weights", Align::Left),
+        ("what it is", Align::Left),
     ]);
-    let mut rows = vec![
-        json!({"model": EMBEDDED, "kind": "llama", "layers": 5, "width": 64, "vocabulary": 512, "weights": "trained"}),
-    ];
+    let mut rows = Vec::new();
     for preset in PRESETS {
         let config: Value = serde_json::from_str(preset.config)?;
-        let size = |names: &[&str]| names.iter().find_map(|name| config.get(name)).cloned();
+        let layers = ["num_hidden_layers", "n_layer"].iter().find_map(|name| config[name].as_u64());
+        let embedded = preset.name.eq_ignore_ascii_case(EMBEDDED);
+        let (name, weights) = if embedded { (EMBEDDED, "trained") } else { (preset.name, "random") };
+        table.row([
+            console.paint.bold(name),
+            millions(preset.parameters),
+            layers.map_or("–".into(), format::count),
+            if embedded { console.paint.green(weights) } else { console.paint.dim(weights) },
+            preset.description.to_owned(),
+        ]);
         rows.push(json!({
-            "model": preset.name, "kind": config["model_type"], "weights": "random",
-            "layers": size(&["num_hidden_layers", "n_layer"]), "width": size(&["hidden_size", "n_embd"]),
-            "vocabulary": size(&["vocab_size"]),
+            "model": name, "kind": config["model_type"], "parameters": preset.parameters, "layers": layers,
+            "weights": weights, "description": preset.description,
         }));
-    }
-    for row in &rows {
-        let word = |name: &str| match &row[name] {
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.as_u64().map_or("–".into(), format::count),
-            _ => "–".into(),
-        };
-        let name = console.paint.bold(word("model"));
-        table.row([name, word("kind"), word("layers"), word("width"), word("vocabulary"), word("weights")]);
     }
     console.stream(table.render(console.paint));
     console.result(|| json!({ "models": rows }));
     Ok(())
+}
+
+/// Parameters as people name models by them.
+fn millions(parameters: u64) -> String {
+    match parameters {
+        0..1_000_000 => format!("{:.0} K", parameters as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.0} M", parameters as f64 / 1e6),
+        _ => format!("{:.1} B", parameters as f64 / 1e9),
+    }
 }

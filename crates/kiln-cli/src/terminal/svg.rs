@@ -78,7 +78,7 @@ fn runs(line: &str, mut look: Look) -> (Vec<(String, Look)>, Look) {
 /// The picture of a text with colours.
 pub fn render(text: &str, title: &str) -> String {
     let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let lines: Vec<&str> = text.trim_end().trim_start_matches('\n').lines().collect();
     let columns = lines.iter().map(|line| super::visible_width(line)).max().unwrap_or(0);
     let (width, height) = (columns as f64 * CELL + 2.0 * PAD, lines.len() as f64 * LINE + BAR + 1.5 * PAD);
     let mut svg = format!(
