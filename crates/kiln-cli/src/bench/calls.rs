@@ -1,12 +1,12 @@
 //! `kiln bench calls`: what a call of a compiled function costs beyond its kernels. The work is next to nothing, so that the
 //! way there is what is measured.
 
-use super::clock::{best, time};
-use super::peer::{Timing, TorchPeer};
+use super::clock::{Timing, time, together};
+use super::peer::TorchPeer;
+use super::record::{Record, Subject};
 use super::{Arguments, Outcome};
 use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
 use serde_json::json;
-use std::io::Write;
 
 /// The same functions in PyTorch.
 pub const PEER: &str = include_str!("torch_calls.py");
@@ -56,15 +56,15 @@ fn measure<A: kiln::Bundle, R: kiln::Bundle>(
     }
     for _ in 0..options.turns {
         let mut failed = None;
-        calls.push(time(options.seconds, || failed = fast.call(next()).err().or(failed.take())));
-        eagers.push(time(options.seconds, || failed = fast.inner()(next()).err().or(failed.take())));
+        calls.push(time(options.turn(), || failed = fast.call(next()).err().or(failed.take())));
+        eagers.push(time(options.turn(), || failed = fast.inner()(next()).err().or(failed.take())));
         if let Some(error) = failed {
             return Err(error.into());
         }
         if let Some(peer) = peer.as_deref_mut() {
-            torch.0.push(peer.time("eager", options.seconds)?);
+            torch.0.push(peer.time("eager", &options.turn())?);
             if modes.len() > 1 {
-                torch.1.push(peer.time("compile", options.seconds)?);
+                torch.1.push(peer.time("compile", &options.turn())?);
             }
         }
     }
@@ -72,15 +72,18 @@ fn measure<A: kiln::Bundle, R: kiln::Bundle>(
     let codes: Vec<_> = segments.into_iter().filter_map(|segment| segment.code).collect();
     let mut launches = 0.0;
     for code in &codes {
-        launches += launch_time(code, options.seconds)?;
+        launches += launch_time(code, options)?;
     }
     let kernels = codes.iter().map(|code| code.program().steps().len()).sum();
-    let torch = peer.map(|_| (best(&torch.0), best(&torch.1)));
-    Ok(Row { name, mode, kernels, launches, call: best(&calls), eager: best(&eagers), torch })
+    let torch = peer.map(|_| (together(&torch.0), together(&torch.1)));
+    Ok(Row { name, mode, kernels, launches, call: together(&calls), eager: together(&eagers), torch })
 }
 
 /// Seconds that the launches of a program take by themselves, on inputs of any elements.
-fn launch_time(code: &kiln::CompiledGraph, seconds: f64) -> std::result::Result<f64, Box<dyn std::error::Error>> {
+fn launch_time(
+    code: &kiln::CompiledGraph,
+    options: &Arguments,
+) -> std::result::Result<f64, Box<dyn std::error::Error>> {
     let graph = code.graph();
     let size = |dim: &kiln_ir::Dim| dim.eval(&|_| Some(8)).and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
     let tensors = graph
@@ -104,14 +107,14 @@ fn launch_time(code: &kiln::CompiledGraph, seconds: f64) -> std::result::Result<
     let mut inspection = code.program().inspect(&views)?;
     let mut failed = None;
     let steps = code.program().steps().len();
-    let timing = time(seconds, || {
+    let turn = time(options.turn(), || {
         for step in 0..steps {
             failed = inspection.launch(step).err().or(failed.take());
         }
     });
     match failed {
         Some(error) => Err(error.into()),
-        None => Ok(timing.min),
+        None => Ok(together(&[turn]).min),
     }
 }
 
@@ -180,13 +183,8 @@ pub fn run(arguments: &Arguments, mut peer: Option<TorchPeer>) -> Outcome {
         "\nlaunches: the kernels alone; beyond: call − launches; ratio: torch.compile's call − launches, to beyond{}",
         peer.as_ref().map(|peer| format!(" (PyTorch {})", peer.version)).unwrap_or_default()
     );
-    if let Some(path) = &arguments.json {
-        let mut file = std::fs::File::create(path)?;
-        for row in &rows {
-            writeln!(file, "{}", to_json(row))?;
-        }
-    }
-    Ok(())
+    let version = peer.map(|peer| format!("torch {}", peer.version));
+    arguments.write(rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
 impl Row {
@@ -219,11 +217,28 @@ fn print(row: &Row) {
     );
 }
 
-fn to_json(row: &Row) -> serde_json::Value {
-    let torch = row.torch.as_ref().map(|(eager, compiled)| json!({"eager_s": eager.min, "compile_s": compiled.min}));
-    json!({
-        "what": "calls", "case": row.name, "mode": row.mode.name(), "kernels": row.kernels,
-        "launches_s": row.launches, "call_s": row.call.min, "call_median_s": row.call.median,
-        "beyond_s": row.beyond(), "eager_s": row.eager.min, "torch": torch,
-    })
+/// The sides of a row, in the form that all benchmarks have.
+fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
+    let subject = Subject {
+        what: "calls".into(),
+        model: format!("{}, {}", row.name, row.mode.name()),
+        device: "cpu".into(),
+        dtype: "f32".into(),
+        batch: 1,
+        prompt: 0,
+        threads: 1,
+        tokens_a_call: 0,
+    };
+    let mut kiln = Record::timed(&subject, "kiln", row.mode.name(), &row.call);
+    kiln.launches = Some(row.kernels as u64);
+    kiln.extra = json!({"case": row.name, "launches_s": row.launches, "beyond_s": row.beyond()});
+    let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
+    if let Some((eager, compiled)) = &row.torch {
+        for (mode, timing) in [("eager", eager), ("default", compiled)] {
+            let mut record = Record::timed(&subject, "torch", mode, timing);
+            record.peer = version.map(str::to_owned);
+            records.push(record);
+        }
+    }
+    records
 }

@@ -1,34 +1,74 @@
 //! Timing one side of a comparison.
 
-use super::peer::Timing;
+use super::stats::{Samples, Statistics};
 use std::time::Instant;
 
-/// Calls `f` for about `seconds` and gives the fastest and the middle sample, in seconds a call. Several calls make one
-/// sample when a call is too short for the clock.
-pub fn time(seconds: f64, mut f: impl FnMut()) -> Timing {
+/// How long one side is measured before the next one is.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// Seconds at the least.
+    pub seconds: f64,
+    /// Samples at the least.
+    pub repeats: usize,
+    /// Seconds after which fewer samples will do.
+    pub limit: f64,
+}
+
+impl Turn {
+    /// For a part of the time.
+    pub fn part(self, part: f64) -> Turn {
+        Turn { seconds: self.seconds * part, ..self }
+    }
+}
+
+/// What the turns of one side gave.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    /// Seconds of the fastest sample.
+    pub min: f64,
+    /// Seconds of the middle sample.
+    pub median: f64,
+    /// All of them, in milliseconds.
+    pub samples: Samples,
+}
+
+impl Timing {
+    /// The figures.
+    pub fn statistics(&self) -> Option<Statistics> {
+        self.samples.statistics()
+    }
+}
+
+/// Calls `f` for a turn and gives the seconds a call in the order they were taken. Several calls make one sample when a call is
+/// too short for the clock; the very first call warms up.
+pub fn time(turn: Turn, mut f: impl FnMut()) -> Vec<f64> {
     let begin = Instant::now();
     f();
     let once = begin.elapsed().as_secs_f64().max(1e-8);
     let calls = ((20e-6 / once) as usize).max(1);
     let mut samples = Vec::new();
     let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < seconds || samples.len() < 3 {
+    loop {
+        let elapsed = begin.elapsed().as_secs_f64();
+        let enough = samples.len() >= turn.repeats || elapsed >= turn.limit;
+        if samples.len() >= 3 && elapsed >= turn.seconds && enough {
+            break;
+        }
         let start = Instant::now();
         for _ in 0..calls {
             f();
         }
         samples.push(start.elapsed().as_secs_f64() / calls as f64);
     }
-    samples.sort_by(f64::total_cmp);
-    Timing { min: samples[0], median: samples[samples.len() / 2] }
+    samples
 }
 
-/// The fastest of several turns.
-pub fn best(timings: &[Timing]) -> Timing {
-    let min = timings.iter().map(|t| t.min).fold(f64::INFINITY, f64::min);
-    let mut medians: Vec<f64> = timings.iter().map(|t| t.median).collect();
-    medians.sort_by(f64::total_cmp);
-    Timing { min, median: medians.get(medians.len() / 2).copied().unwrap_or(f64::NAN) }
+/// All turns of one side together.
+pub fn together(turns: &[Vec<f64>]) -> Timing {
+    let mut samples = Samples::default();
+    samples.extend(turns.iter().flatten().map(|seconds| seconds * 1e3));
+    let (min, median) = samples.statistics().map_or((f64::NAN, f64::NAN), |s| (s.min / 1e3, s.median / 1e3));
+    Timing { min, median, samples }
 }
 
 /// The bar for memory-bound work: seconds to copy `bytes / 2` bytes (read and write them once) with `threads` threads.

@@ -1,7 +1,8 @@
 //! `kiln bench forward`: blocks and whole transformers, compiled against eager Kiln, PyTorch eager and torch.compile.
 
-use super::clock::{best, time};
-use super::peer::{Timing, TorchPeer};
+use super::clock::{Timing, time, together};
+use super::peer::TorchPeer;
+use super::record::{Record, Subject};
 use super::{Arguments, report};
 use crate::Outcome;
 use crate::models::{Attention, Config, Family, Mlp, Rotary, Transformer, Weights};
@@ -140,10 +141,8 @@ pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>
         rows.push(row);
     }
     summary(&rows, peer.as_ref().map(|p| p.version.as_str()));
-    if let Some(path) = &arguments.json {
-        write_json(path, &rows)?;
-    }
-    Ok(())
+    let version = peer.map(|peer| format!("torch {}", peer.version));
+    arguments.write(rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
 fn measure(
@@ -175,23 +174,24 @@ fn measure(
             eprintln!("{error}");
         }
     };
-    let mut sides: [Vec<Timing>; 4] = Default::default();
+    let turn = arguments.turn();
+    let mut sides: [Vec<Vec<f64>>; 4] = Default::default();
     for _ in 0..arguments.turns {
-        sides[0].push(time(arguments.seconds, || run(&|x| compiled.call(x))));
-        sides[1].push(time(arguments.seconds / 2.0, || run(compiled.inner())));
+        sides[0].push(time(turn, || run(&|x| compiled.call(x))));
+        sides[1].push(time(turn.part(0.5), || run(compiled.inner())));
         if let (Some(peer), None) = (peer.as_deref_mut(), &peer_error) {
             for (side, mode) in modes.iter().enumerate() {
-                sides[2 + side].push(peer.time(mode, arguments.seconds)?);
+                sides[2 + side].push(peer.time(mode, &turn)?);
             }
         }
     }
-    let side = |n: usize| (!sides[n].is_empty()).then(|| best(&sides[n]));
+    let side = |n: usize| (!sides[n].is_empty()).then(|| together(&sides[n]));
     Ok(Row {
         kernels: compiled.programs().iter().map(|p| p.kernels.len()).sum(),
         first,
         torch_first: first_calls[1],
-        kiln: best(&sides[0]),
-        eager: best(&sides[1]),
+        kiln: together(&sides[0]),
+        eager: together(&sides[1]),
         torch_eager: side(2),
         torch_compile: side(3),
         peer_error,
@@ -207,7 +207,8 @@ fn difference(y: &Tensor, eager: &Tensor) -> Result<f64> {
 }
 
 fn line(row: &Row) {
-    let ratio = |other: Option<Timing>| other.map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
+    let ratio =
+        |other: &Option<Timing>| other.as_ref().map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
     print!(
         "{:<28} {:>2} {:>6.2}ms {:>4} {:>7.1}µs {:>7.1}µs {:>7.2} {:>7} {:>7}",
         row.case.name(),
@@ -217,8 +218,8 @@ fn line(row: &Row) {
         row.kiln.min * 1e6,
         row.kiln.median * 1e6,
         row.eager.min / row.kiln.min,
-        ratio(row.torch_eager),
-        ratio(row.torch_compile),
+        ratio(&row.torch_eager),
+        ratio(&row.torch_compile),
     );
     if row.difference > 1e-4 {
         print!("  DIFFERS FROM EAGER BY {:.1e}", row.difference);
@@ -230,28 +231,41 @@ fn line(row: &Row) {
 
 fn summary(rows: &[Row], torch: Option<&str>) {
     println!();
-    let against = |pick: fn(&Row) -> Option<Timing>| -> Vec<f64> {
+    let against = |pick: fn(&Row) -> Option<&Timing>| -> Vec<f64> {
         rows.iter().filter_map(|r| pick(r).map(|t| t.min / r.kiln.min)).collect()
     };
-    report::tell("against eager Kiln", against(|r| Some(r.eager)));
+    report::tell("against eager Kiln", against(|r| Some(&r.eager)));
     if let Some(version) = torch {
-        report::tell(&format!("against torch {version} eager"), against(|r| r.torch_eager));
-        report::tell("against torch.compile", against(|r| r.torch_compile));
+        report::tell(&format!("against torch {version} eager"), against(|r| r.torch_eager.as_ref()));
+        report::tell("against torch.compile", against(|r| r.torch_compile.as_ref()));
     }
 }
 
-fn write_json(path: &std::path::Path, rows: &[Row]) -> std::io::Result<()> {
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-    let seconds = |t: Option<Timing>| t.map(|t| json!({"min_s": t.min, "median_s": t.median}));
-    for row in rows {
-        let object = json!({
-            "case": row.case.to_json(), "name": row.case.name(), "threads": row.case.threads, "kernels": row.kernels,
-            "first_call_s": row.first, "kiln": seconds(Some(row.kiln)), "kiln_eager": seconds(Some(row.eager)),
-            "torch_eager": seconds(row.torch_eager), "torch_compile": seconds(row.torch_compile),
-            "torch_first_s": row.torch_first.is_finite().then_some(row.torch_first),
-            "difference_from_eager": row.difference,
-        });
-        writeln!(file, "{object}")?;
+/// The sides of a row, in the form that all benchmarks have.
+fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
+    let subject = Subject {
+        what: "forward".into(),
+        model: row.case.name(),
+        device: "cpu".into(),
+        dtype: "f32".into(),
+        batch: 1,
+        prompt: row.case.tokens,
+        threads: row.case.threads,
+        tokens_a_call: row.case.tokens,
+    };
+    let mut kiln = Record::timed(&subject, "kiln", "default", &row.kiln);
+    kiln.first_call_s = Some(row.first);
+    kiln.launches = Some(row.kernels as u64);
+    kiln.matches_eager = Some(row.difference <= 1e-4);
+    kiln.extra =
+        json!({"case": row.case.to_json(), "difference_from_eager": row.difference, "peer_error": row.peer_error});
+    let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
+    for (mode, torch) in [("eager", &row.torch_eager), ("default", &row.torch_compile)] {
+        let Some(torch) = torch else { continue };
+        let mut record = Record::timed(&subject, "torch", mode, torch);
+        record.peer = version.map(str::to_owned);
+        record.first_call_s = Some(row.torch_first).filter(|first| mode == "default" && first.is_finite());
+        records.push(record);
     }
-    file.flush()
+    records
 }

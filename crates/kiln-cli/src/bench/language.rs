@@ -66,7 +66,8 @@ fn roles(arguments: &Arguments, source: &Source) -> Result<Vec<Role>, Failure> {
     Ok(roles)
 }
 
-fn plan(
+/// What is to be measured of a model.
+pub fn plan(
     arguments: &Arguments,
     what: &'static str,
     source: &Source,
@@ -99,11 +100,12 @@ fn plan(
         roles,
         python: arguments.python(),
         patience: PATIENCE,
+        deadline: None,
     })
 }
 
 /// The files that were asked for.
-fn write(arguments: &Arguments, records: &[Record]) -> Outcome {
+pub fn write(arguments: &Arguments, records: &[Record]) -> Outcome {
     if let Some(path) = &arguments.json {
         record::write_json(path, records)?;
     }
@@ -115,7 +117,7 @@ fn write(arguments: &Arguments, records: &[Record]) -> Outcome {
 }
 
 /// A mode of Kiln that gives other results than eager, or none, fails the command.
-fn failed(records: &[Record]) -> Outcome {
+pub fn failed(records: &[Record]) -> Outcome {
     let bad = |record: &&Record| record.is_kiln() && (record.error.is_some() || record.matches_eager == Some(false));
     match records.iter().find(bad) {
         Some(record) => {

@@ -16,16 +16,18 @@ mod record;
 mod report;
 mod side;
 mod stats;
+mod suite;
 mod table;
 mod train;
 
 use crate::Outcome;
 use cases::Case;
-use clock::{Copier, best, time};
+use clock::{Copier, Turn, time, together};
 use kiln::opinions::{self, Question};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
-use peer::{Timing, TorchPeer};
+use peer::TorchPeer;
+use record::Record;
 use report::Row;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -38,6 +40,7 @@ Examples:
   kiln bench decode --model llama-3.2-1b --layers 1 --modes eager,default --tokens 64
   kiln bench forward --model smollm2-135m --prompt 16,128,512 --peer torch --json out.jsonl
   kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
+  kiln bench suite --models ~/models --minutes 40 --json suite.jsonl --html suite.html
   kiln bench train --threads 2
   kiln bench ops --filter softmax --threads 1
   kiln bench matmul --peer torch --python ~/torch/bin/python
@@ -94,6 +97,12 @@ pub struct Arguments {
     /// Seconds a mode of a model may take for its samples; a mode with fewer samples than asked for says so
     #[arg(long, default_value_t = 60.0)]
     limit: f64,
+    /// Folder of models: stories15M and GGUF files are taken from here (suite)
+    #[arg(long)]
+    models: Option<PathBuf>,
+    /// Minutes after which no peer is begun any more (suite)
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
     /// Only cases whose name contains this
     #[arg(long, default_value = "")]
     filter: String,
@@ -138,6 +147,8 @@ enum What {
     Calls,
     /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
     Train,
+    /// The published table: decode of four models, forward passes of 16, 128 and 512 tokens, first calls, each with PyTorch
+    Suite,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -149,7 +160,51 @@ enum Peer {
     LlamaCpp,
 }
 
+impl What {
+    /// As it is typed.
+    fn name(self) -> &'static str {
+        match self {
+            What::Decode => "decode",
+            What::Ops => "ops",
+            What::Matmul => "matmul",
+            What::Attention => "attention",
+            What::FirstCall => "first-call",
+            What::Forward => "forward",
+            What::Calls => "calls",
+            What::Train => "train",
+            What::Suite => "suite",
+        }
+    }
+}
+
 impl Arguments {
+    /// One side's turn where there is no model: as many samples as were asked for, unless that takes ten times as long as it
+    /// should. A training step is long; it may take as long as a model.
+    fn turn(&self) -> Turn {
+        let turns = self.turns.max(1);
+        let limit = if self.what == What::Train { self.limit / turns as f64 } else { self.seconds * 10.0 };
+        Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(turns), limit }
+    }
+
+    /// Says what is not to be quoted without a word, and writes the files that were asked for.
+    fn write(&self, mut records: Vec<Record>) -> Outcome {
+        let wide = |record: &&Record| record.statistics().is_some_and(|s| s.warning().is_some());
+        let (all, varying) = (records.len(), records.iter().filter(wide).count());
+        if varying > 0 {
+            println!(
+                "! {varying} of {all} series vary by more than 5 % of their mean: quote minima, or a quieter machine"
+            );
+        }
+        for record in &mut records {
+            record.cut = record.samples.len() < self.repeats;
+        }
+        let short = records.iter().filter(|record| record.cut).count();
+        if short > 0 {
+            println!("! {short} of {all} series have fewer than {} samples: their time was up", self.repeats);
+        }
+        language::write(self, &records)
+    }
+
     /// The Python that has the peers.
     fn python(&self) -> String {
         self.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into())
@@ -164,6 +219,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match arguments.what {
         What::Decode => return language::run(arguments, "decode"),
         What::Forward if arguments.model.is_some() => return language::run(arguments, "forward"),
+        What::Suite => return suite::run(arguments),
         _ => {}
     }
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -190,7 +246,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         What::Forward => return forward::run(arguments, &threads, peer),
         What::Train => return train::run(arguments, &threads, peer),
         What::Calls => return calls::run(arguments, peer),
-        What::Decode => return Err("these have a model".into()),
+        What::Decode | What::Suite => return Err("these have a model".into()),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),
         What::Attention => cases::attention(&threads),
@@ -203,10 +259,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rows.push(row);
     }
     report::summary(&rows, peer.as_ref().map(|p| p.version.as_str()));
-    if let Some(path) = &arguments.json {
-        report::write_json(path, &rows)?;
-    }
-    Ok(())
+    let what = arguments.what.name();
+    arguments.write(rows.iter().flat_map(|row| report::records(what, row)).collect())
 }
 
 fn measure(
@@ -242,37 +296,38 @@ fn measure(
         _ => None,
     };
     let mut copier = Copier::new(bytes);
-    let mut sides: [Vec<Timing>; 5] = Default::default();
+    let turn = arguments.turn();
+    let mut sides: [Vec<Vec<f64>>; 5] = Default::default();
     for _ in 0..arguments.turns {
         sides[0].push(match &mut packed {
-            Some(product) => time(arguments.seconds, || product.run()),
-            None => time(arguments.seconds, || {
+            Some(product) => time(turn, || product.run()),
+            None => time(turn, || {
                 if let Err(error) = compiled.run(&tensors) {
                     eprintln!("{error}");
                 }
             }),
         });
-        sides[1].push(time(arguments.seconds / 2.0, || copier.copy(case.threads)));
-        sides[2].push(time(arguments.seconds / 2.0, || {
+        sides[1].push(time(turn.part(0.5), || copier.copy(case.threads)));
+        sides[2].push(time(turn.part(0.5), || {
             if let Err(error) = kiln::run_eagerly(&graph, &tensors) {
                 eprintln!("{error}");
             }
         }));
         if let (Some(peer), None) = (peer.as_deref_mut(), &failed) {
             for (side, mode) in modes.iter().enumerate() {
-                sides[3 + side].push(peer.time(mode, arguments.seconds)?);
+                sides[3 + side].push(peer.time(mode, &turn)?);
             }
         }
     }
-    let side = |n: usize| (!sides[n].is_empty()).then(|| best(&sides[n]));
+    let side = |n: usize| (!sides[n].is_empty()).then(|| together(&sides[n]));
     let agrees = agreement(&graph, &hosts);
     Ok(Row {
         kernels: compiled.program().steps().len(),
         compile,
         bytes,
-        kiln: best(&sides[0]),
-        copy: best(&sides[1]),
-        eager: best(&sides[2]),
+        kiln: together(&sides[0]),
+        copy: together(&sides[1]),
+        eager: together(&sides[2]),
         torch_eager: side(3),
         torch_compile: side(4),
         torch_first: first_calls[1],

@@ -1,6 +1,7 @@
 //! Drives the PyTorch yardstick: a Python process that answers one JSON line a request, so that both sides are measured
 //! in one run, turn by turn.
 
+use super::clock::Turn;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -25,15 +26,6 @@ pub enum PeerError {
     /// The process reported an exception.
     #[error("torch: {0}")]
     Failed(String),
-}
-
-/// Times of one side in one turn, in seconds a call.
-#[derive(Debug, Clone, Copy)]
-pub struct Timing {
-    /// Fastest sample.
-    pub min: f64,
-    /// Middle sample.
-    pub median: f64,
 }
 
 /// A running PyTorch process.
@@ -90,11 +82,12 @@ impl TorchPeer {
         Ok(modes.iter().map(|mode| answer[format!("{mode}_first_s")].as_f64().unwrap_or(f64::NAN)).collect())
     }
 
-    /// Times one mode for about `seconds`.
-    pub fn time(&mut self, mode: &str, seconds: f64) -> Result<Timing, PeerError> {
-        let answer = self.ask(json!({"do": "time", "mode": mode, "seconds": seconds}))?;
-        let field = |name: &str| answer[name].as_f64().unwrap_or(f64::NAN);
-        Ok(Timing { min: field("min_s"), median: field("median_s") })
+    /// Times one mode for a turn; gives seconds a call in the order they were taken.
+    pub fn time(&mut self, mode: &str, turn: &Turn) -> Result<Vec<f64>, PeerError> {
+        let Turn { seconds, repeats, limit } = turn;
+        let request = json!({"do": "time", "mode": mode, "seconds": seconds, "repeats": repeats, "limit": limit});
+        let answer = self.ask(request)?;
+        Ok(answer["samples_s"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect())
     }
 }
 

@@ -1,5 +1,6 @@
 //! One measured mode of one side: a line of JSON, a row of the table, a series of the plots.
 
+use super::clock::Timing;
 use super::machine;
 use super::stats::{Samples, Statistics};
 use serde_json::{Value, json};
@@ -88,9 +89,16 @@ pub struct Record {
     pub cut: bool,
     /// Why there are no figures.
     pub error: Option<String>,
+    /// What this kind of benchmark has to tell besides: an object, or nothing.
+    pub extra: Value,
 }
 
 impl Record {
+    /// With the samples of a side that was timed in this process.
+    pub fn timed(subject: &Subject, side: &str, mode: &str, timing: &Timing) -> Record {
+        Record { samples: timing.samples.clone(), ..Record::new(subject, side, mode) }
+    }
+
     /// Nothing is known yet.
     pub fn new(subject: &Subject, side: &str, mode: &str) -> Record {
         Record {
@@ -109,6 +117,7 @@ impl Record {
             same_ids: None,
             cut: false,
             error: None,
+            extra: Value::Null,
         }
     }
 
@@ -143,6 +152,11 @@ impl Record {
         Some(other.statistics()?.median / self.statistics()?.median)
     }
 
+    /// [`Record::ratio`] of the fastest samples, which others' work on the machine disturbs the least.
+    pub fn ratio_of_minima(&self, other: &Record) -> Option<f64> {
+        Some(other.statistics()?.min / self.statistics()?.min)
+    }
+
     /// The line of JSON.
     pub fn to_json(&self) -> Value {
         let s = &self.subject;
@@ -171,8 +185,10 @@ impl Record {
         if let Some(error) = &self.error {
             line["error"] = json!(error);
         }
-        if let (Some(line), Some(machine)) = (line.as_object_mut(), machine::describe().as_object()) {
-            line.extend(machine.clone());
+        if let Some(line) = line.as_object_mut() {
+            for more in [&self.extra, &machine::describe()] {
+                line.extend(more.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())));
+            }
         }
         line
     }

@@ -1,10 +1,10 @@
 //! The table and the JSON of a benchmark.
 
 use super::cases::Case;
-use super::peer::Timing;
+use super::clock::Timing;
+use super::record::{Record, Subject};
 use serde_json::json;
 use std::io::Write;
-use std::path::Path;
 
 /// One measured case.
 pub struct Row {
@@ -45,7 +45,8 @@ pub fn header(peer: bool) {
 
 /// One line of the table.
 pub fn line(row: &Row) {
-    let ratio = |other: Option<Timing>| other.map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
+    let ratio =
+        |other: &Option<Timing>| other.as_ref().map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
     let rate = if row.case.operations() > 0.0 {
         format!("{:.1} GF", row.case.operations() / row.kiln.min / 1e9)
     } else {
@@ -63,7 +64,7 @@ pub fn line(row: &Row) {
         row.eager.min / row.kiln.min,
     );
     if row.torch_eager.is_some() || row.peer_error.is_some() {
-        print!(" {:>7} {:>7}", ratio(row.torch_eager), ratio(row.torch_compile));
+        print!(" {:>7} {:>7}", ratio(&row.torch_eager), ratio(&row.torch_compile));
     }
     match (&row.peer_error, row.agrees) {
         (Some(error), _) => println!("  {error}"),
@@ -92,12 +93,12 @@ pub fn tell(name: &str, ratios: Vec<f64>) {
 pub fn summary(rows: &[Row], torch: Option<&str>) {
     println!();
     tell("against eager Kiln", rows.iter().map(|r| r.eager.min / r.kiln.min).collect());
-    let against = |pick: fn(&Row) -> Option<Timing>| -> Vec<f64> {
+    let against = |pick: fn(&Row) -> Option<&Timing>| -> Vec<f64> {
         rows.iter().filter_map(|r| pick(r).map(|t| t.min / r.kiln.min)).collect()
     };
     if let Some(version) = torch {
-        tell(&format!("against torch {version} eager"), against(|r| r.torch_eager));
-        tell("against torch.compile", against(|r| r.torch_compile));
+        tell(&format!("against torch {version} eager"), against(|r| r.torch_eager.as_ref()));
+        tell("against torch.compile", against(|r| r.torch_compile.as_ref()));
         let firsts: Vec<f64> = rows.iter().map(|r| r.torch_first).filter(|s| s.is_finite()).collect();
         if let Some(mean) = geomean(firsts) {
             println!("torch.compile's first call: {mean:.1} s (geometric mean)");
@@ -112,19 +113,34 @@ pub fn summary(rows: &[Row], torch: Option<&str>) {
     }
 }
 
-/// One JSON object a row.
-pub fn write_json(path: &Path, rows: &[Row]) -> std::io::Result<()> {
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-    let seconds = |t: Option<Timing>| t.map(|t| json!({"min_s": t.min, "median_s": t.median}));
-    for row in rows {
-        let object = json!({
-            "what": row.case.kind, "shape": row.case.shape, "dtype": row.case.dtype.name(), "threads": row.case.threads,
-            "kernels": row.kernels, "compile_s": row.compile, "bytes": row.bytes,
-            "kiln": seconds(Some(row.kiln)), "copy": seconds(Some(row.copy)), "kiln_eager": seconds(Some(row.eager)),
-            "torch_eager": seconds(row.torch_eager), "torch_compile": seconds(row.torch_compile),
-            "torch_first_s": row.torch_first.is_finite().then_some(row.torch_first), "matches_interpreter": row.agrees,
-        });
-        writeln!(file, "{object}")?;
+/// The sides of a row, in the form that all benchmarks have.
+pub fn records(what: &str, row: &Row) -> Vec<Record> {
+    let subject = Subject {
+        what: what.to_owned(),
+        model: row.case.name(),
+        device: "cpu".into(),
+        dtype: row.case.dtype.name().into(),
+        batch: 1,
+        prompt: 0,
+        threads: row.case.threads,
+        tokens_a_call: 0,
+    };
+    let mut kiln = Record::timed(&subject, "kiln", "default", &row.kiln);
+    kiln.first_call_s = Some(row.compile + row.kiln.min);
+    kiln.launches = Some(row.kernels as u64);
+    kiln.kernels = Some(row.kernels as u64);
+    kiln.extra = json!({
+        "kind": row.case.kind, "shape": row.case.shape, "compile_s": row.compile, "bytes": row.bytes,
+        "copy_min_ms": row.copy.min * 1e3, "matches_interpreter": row.agrees, "peer_error": row.peer_error,
+    });
+    let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
+    if let Some(torch) = &row.torch_eager {
+        records.push(Record::timed(&subject, "torch", "eager", torch));
     }
-    file.flush()
+    if let Some(torch) = &row.torch_compile {
+        let mut record = Record::timed(&subject, "torch", "default", torch);
+        record.first_call_s = row.torch_first.is_finite().then_some(row.torch_first);
+        records.push(record);
+    }
+    records
 }

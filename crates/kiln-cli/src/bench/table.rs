@@ -72,8 +72,9 @@ pub fn headline(records: &[Record]) -> Option<String> {
         (Some(kiln), Some(peer)) if kiln > 0.0 => format!("; first call {} sooner", ratio(peer / kiln)),
         _ => String::new(),
     };
-    let times = ratio(kiln.ratio(peer)?);
-    Some(format!("Kiln {} is {times} as fast as {}, the fastest of the others{first}", kiln.label(), peer.label()))
+    let (times, least) = (ratio(kiln.ratio(peer)?), ratio(kiln.ratio_of_minima(peer)?));
+    let (kiln, peer) = (kiln.label(), peer.label());
+    Some(format!("Kiln {kiln} is {times} as fast as {peer}, the fastest of the others ({least} by minima){first}"))
 }
 
 /// Seconds of the quickest first call of a compiled peer.

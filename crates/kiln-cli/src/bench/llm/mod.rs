@@ -17,7 +17,7 @@ use models::Source;
 use serde_json::{Value, json};
 use sides::Role;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use kiln_side::run as serve;
 
@@ -51,6 +51,8 @@ pub struct Plan {
     pub python: String,
     /// How long a side may take to open.
     pub patience: Duration,
+    /// No peer is begun after this.
+    pub deadline: Option<Instant>,
 }
 
 /// Calls at the start of a turn that are not counted: the other sides had the caches.
@@ -110,15 +112,27 @@ impl Plan {
         elements as u64 * if self.dtype == "f32" { 4 } else { 2 }
     }
 
+    /// The same, with no peer begun after a time and none waited for much longer.
+    pub fn until(self, deadline: Instant) -> Plan {
+        Plan { deadline: Some(deadline), ..self }
+    }
+
     fn open(&self, role: &Role) -> (Record, Result<Open, SideError>) {
         let mut record = Record::new(&self.subject(), &role.side, &role.mode);
+        let left = self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_zero() && role.side != "kiln" {
+            let late = SideError::Failed("left out: the time was up".into());
+            record.error = Some(late.to_string());
+            return (record, Err(late));
+        }
+        let patience = self.patience.min(left.max(Duration::from_secs(60)));
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
             let request = json!({
                 "do": "open", "what": self.what, "folder": self.source.path, "style": role.style(), "mode": role.mode,
                 "dtype": self.dtype, "device": self.device, "threads": self.threads, "context": self.context(),
                 "prompts": self.prompts(), "tokens": self.tokens,
             });
-            let answer = side.ask(&request, self.patience)?;
+            let answer = side.ask(&request, patience)?;
             record.first_call_s = answer["first_call_s"].as_f64();
             record.kernels = answer["kernels"].as_u64();
             record.launches = answer["launches"].as_u64();

@@ -77,20 +77,27 @@ pub fn prepare(model: &str, dtype: DType, layers: Option<usize>) -> Found {
     if path.is_file() {
         return gguf(path, layers);
     }
-    if let Some(preset) = Preset::named(model) {
-        let scratch = Scratch::new()?;
-        preset.save(scratch.path(), dtype, layers, 0)?;
-        let name = layers.map_or_else(|| model.to_owned(), |layers| format!("{model}, {layers} layers"));
-        return read(name, scratch.path().to_owned(), None, Some(scratch));
-    }
-    if model == "stories260K" {
+    // Real weights rather than the preset's.
+    if model.eq_ignore_ascii_case("stories260K") {
         let scratch = Scratch::new()?;
         for (name, bytes) in EMBEDDED {
             std::fs::write(scratch.path().join(name), bytes)?;
         }
         return read("stories260K".into(), scratch.path().to_owned(), layers, Some(scratch));
     }
-    Err(format!("'{model}' is no folder, no GGUF file and no preset").into())
+    match Preset::named(model) {
+        Some(preset) => random(preset, dtype, layers),
+        None => Err(format!("'{model}' is no folder, no GGUF file and no preset").into()),
+    }
+}
+
+/// Random weights of a shape.
+fn random(preset: &Preset, dtype: DType, layers: Option<usize>) -> Found {
+    let scratch = Scratch::new()?;
+    preset.save(scratch.path(), dtype, layers, 0)?;
+    let name = format!("{} (random)", preset.name);
+    let name = layers.map_or_else(|| name.clone(), |layers| format!("{name}, {layers} of its layers"));
+    read(name, scratch.path().to_owned(), None, Some(scratch))
 }
 
 fn folder(path: &Path, layers: Option<usize>) -> Found {

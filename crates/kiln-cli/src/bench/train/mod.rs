@@ -5,8 +5,9 @@ pub mod models;
 #[cfg(test)]
 mod tests;
 
-use super::clock::{best, time};
-use super::peer::{Timing, TorchPeer};
+use super::clock::{Timing, time, together};
+use super::peer::TorchPeer;
+use super::record::{Record, Subject};
 use super::{Arguments, report};
 use crate::Outcome;
 use crate::models::Weights;
@@ -89,15 +90,13 @@ pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>
     }
     println!();
     let against = |pick: &dyn Fn(&Row) -> Option<f64>| rows.iter().filter_map(pick).collect::<Vec<f64>>();
-    report::tell("against eager Kiln", against(&|r| ratio(r, Some(r.eager))));
+    report::tell("against eager Kiln", against(&|r| ratio(r, Some(&r.eager))));
     if let Some(peer) = &peer {
-        report::tell(&format!("against torch {} eager", peer.version), against(&|r| ratio(r, r.torch[0])));
+        report::tell(&format!("against torch {} eager", peer.version), against(&|r| ratio(r, r.torch[0].as_ref())));
         report::tell("against torch.compile", against(&|r| ratio(r, compiled_peer(r))));
     }
-    if let Some(path) = &arguments.json {
-        write_json(path, &rows)?;
-    }
-    Ok(())
+    let version = peer.map(|peer| format!("torch {}", peer.version));
+    arguments.write(rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
 fn name(model: &Model) -> String {
@@ -153,17 +152,18 @@ fn measure(
             eprintln!("{error}");
         }
     };
-    let mut sides: [Vec<Timing>; 5] = Default::default();
+    let turn = arguments.turn();
+    let mut sides: [Vec<Vec<f64>>; 5] = Default::default();
     for _ in 0..arguments.turns {
-        sides[0].push(time(arguments.seconds, || run(&|batch| compiled.call(batch))));
-        sides[1].push(time(arguments.seconds / 2.0, || run(&*eager)));
+        sides[0].push(time(turn, || run(&|batch| compiled.call(batch))));
+        sides[1].push(time(turn.part(0.5), || run(&*eager)));
         if let (Some(peer), None) = (peer.as_deref_mut(), &peer_error) {
             for (side, mode) in modes.iter().enumerate() {
-                sides[2 + side].push(peer.time(mode, arguments.seconds)?);
+                sides[2 + side].push(peer.time(mode, &turn)?);
             }
         }
     }
-    let side = |n: usize| (!sides[n].is_empty()).then(|| best(&sides[n]));
+    let side = |n: usize| (!sides[n].is_empty()).then(|| together(&sides[n]));
     let programs = compiled.programs();
     let codes = || programs.iter().flat_map(|p| &p.segments).filter_map(|segment| segment.code.as_deref());
     let mut arena = 0;
@@ -176,25 +176,25 @@ fn measure(
         first,
         kernels: codes().map(|code| code.program().steps().len()).sum(),
         arena,
-        kiln: best(&sides[0]),
-        eager: best(&sides[1]),
+        kiln: together(&sides[0]),
+        eager: together(&sides[1]),
         torch: [side(2), side(3), side(4)],
         torch_first,
         peer_error,
     })
 }
 
-fn ratio(row: &Row, other: Option<Timing>) -> Option<f64> {
+fn ratio(row: &Row, other: Option<&Timing>) -> Option<f64> {
     other.map(|t| t.min / row.kiln.min)
 }
 
 /// The faster of torch.compile's two ways.
-fn compiled_peer(row: &Row) -> Option<Timing> {
-    row.torch[1..].iter().flatten().copied().min_by(|a, b| a.min.total_cmp(&b.min))
+fn compiled_peer(row: &Row) -> Option<&Timing> {
+    row.torch[1..].iter().flatten().min_by(|a, b| a.min.total_cmp(&b.min))
 }
 
 fn line(row: &Row) {
-    let ratio = |other: Option<Timing>| ratio(row, other).map_or("–".to_owned(), |r| format!("{r:.2}"));
+    let ratio = |other: Option<&Timing>| ratio(row, other).map_or("–".to_owned(), |r| format!("{r:.2}"));
     println!(
         "{:<22} {:>2} {:>6.1}ms {:>4} {:>6.1}MB {:>7.2}ms {:>7.2}ms {:>7} {:>7} {:>7}{}",
         name(&row.model),
@@ -204,8 +204,8 @@ fn line(row: &Row) {
         row.arena as f64 / 1e6,
         row.kiln.min * 1e3,
         row.kiln.median * 1e3,
-        ratio(Some(row.eager)),
-        ratio(row.torch[0]),
+        ratio(Some(&row.eager)),
+        ratio(row.torch[0].as_ref()),
         ratio(compiled_peer(row)),
         row.peer_error.as_ref().map_or(String::new(), |e| format!("  {e}")),
     );
@@ -213,18 +213,33 @@ fn line(row: &Row) {
     let _ = std::io::stdout().flush();
 }
 
-fn write_json(path: &std::path::Path, rows: &[Row]) -> std::io::Result<()> {
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-    let seconds = |t: Option<Timing>| t.map(|t| json!({"min_s": t.min, "median_s": t.median}));
-    for row in rows {
-        let object = json!({
-            "case": to_json(&row.model), "name": name(&row.model), "threads": row.threads, "kernels": row.kernels,
-            "first_call_s": row.first, "arena_bytes": row.arena, "kiln": seconds(Some(row.kiln)),
-            "kiln_eager": seconds(Some(row.eager)), "torch_eager": seconds(row.torch[0]),
-            "torch_compile": seconds(row.torch[1]), "torch_compile_all": seconds(row.torch[2]),
-            "torch_first_s": row.torch_first.is_finite().then_some(row.torch_first),
-        });
-        writeln!(file, "{object}")?;
+/// The sides of a row, in the form that all benchmarks have.
+fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
+    let (batch, tokens) = match row.model {
+        Model::Gpt { context, batch, .. } => (batch, context),
+        Model::Vit { batch, .. } => (batch, 0),
+    };
+    let subject = Subject {
+        what: "train".into(),
+        model: name(&row.model),
+        device: "cpu".into(),
+        dtype: "f32".into(),
+        batch,
+        prompt: tokens,
+        threads: row.threads,
+        tokens_a_call: tokens,
+    };
+    let mut kiln = Record::timed(&subject, "kiln", "default", &row.kiln);
+    kiln.first_call_s = Some(row.first);
+    kiln.launches = Some(row.kernels as u64);
+    kiln.extra = json!({"case": to_json(&row.model), "arena_bytes": row.arena, "peer_error": row.peer_error});
+    let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
+    for (mode, torch) in ["eager", "default", "compiled with its optimizer"].into_iter().zip(&row.torch) {
+        let Some(torch) = torch else { continue };
+        let mut record = Record::timed(&subject, "torch", mode, torch);
+        record.peer = version.map(str::to_owned);
+        record.first_call_s = Some(row.torch_first).filter(|first| mode == "default" && first.is_finite());
+        records.push(record);
     }
-    file.flush()
+    records
 }

@@ -128,12 +128,12 @@ def setup(request):
 def measure(request):
     step, samples = steps[request["mode"]], []
     deadline = time.perf_counter() + request["seconds"]
-    while time.perf_counter() < deadline or len(samples) < 3:
+    latest = time.perf_counter() + request["limit"]
+    while time.perf_counter() < deadline or len(samples) < 3 or (len(samples) < request["repeats"] and time.perf_counter() < latest):
         begin = time.perf_counter()
         step()
         samples.append(time.perf_counter() - begin)
-    samples.sort()
-    return {"min_s": samples[0], "median_s": samples[len(samples) // 2], "samples": len(samples)}
+    return {"samples_s": samples}
 
 
 def main():

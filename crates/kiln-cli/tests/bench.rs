@@ -1,0 +1,158 @@
+//! `kiln bench` as a program: what it writes is what was promised, without a peer.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder that goes away.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("kiln-bench-test-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn kiln(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+    command.args(words).env("KILN_CACHE", "off").env("KILN_PYTHON", "no-such-python").output().expect("kiln starts")
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a file of lines");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line is an object")).collect()
+}
+
+const FIELDS: &str = "what model device dtype batch prompt mode first_call_s median_ms mean_ms std_ms p90_ms p99_ms \
+                      tokens_per_s kernels launches peak_bytes matches_eager max_abs_err peer threads cpu date kiln";
+
+fn check(line: &Value) {
+    for field in FIELDS.split_whitespace() {
+        assert!(line.get(field).is_some(), "no {field} in {line}");
+    }
+    let number = |name: &str| line[name].as_f64().unwrap_or_else(|| panic!("{name} of {line}"));
+    assert!(number("min_ms") > 0.0 && number("min_ms") <= number("median_ms"), "{line}");
+    assert!(number("median_ms") <= number("p90_ms") && number("p90_ms") <= number("p99_ms"), "{line}");
+    assert!(number("p99_ms") <= number("max_ms"), "{line}");
+}
+
+fn success(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[test]
+fn decode_writes_a_line_a_mode_and_a_page() {
+    let folder = Folder::new("decode");
+    let (json, html) = (folder.file("out.jsonl"), folder.file("out.html"));
+    let words = ["bench", "decode", "--modes", "eager,default,reduce-overhead", "--tokens", "12", "--prompt", "5"];
+    let files = ["--repeats", "20", "--threads", "1", "--json", &json.display().to_string(), "--html"];
+    let page = html.display().to_string();
+    let text = success(&kiln(&[&words[..], &files[..], &[page.as_str()]].concat()));
+    assert!(text.contains("decode stories260K"), "{text}");
+    let lines = lines(&json);
+    assert_eq!(lines.len(), 3);
+    for (line, mode) in lines.iter().zip(["eager", "default", "reduce-overhead"]) {
+        check(line);
+        assert_eq!((line["mode"].as_str(), line["what"].as_str()), (Some(mode), Some("decode")));
+        assert_eq!((line["prompt"].as_u64(), line["threads"].as_u64()), (Some(5), Some(1)));
+        assert_eq!((line["matches_eager"].as_bool(), line["same_ids"].as_u64()), (Some(true), Some(13)), "{line}");
+        assert!(line["repeats"].as_u64() >= Some(20) && line["first_call_s"].as_f64() > Some(0.0), "{line}");
+        // 1 MB of weights are in there somewhere.
+        assert!(line["peak_bytes"].as_u64() > Some(1_000_000) && line["weights_bytes"].as_u64() > Some(1_000_000));
+        assert_eq!(line["launches"].is_null(), mode == "eager");
+    }
+    let page = std::fs::read_to_string(html).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert_eq!(page.matches("<svg").count(), 5);
+}
+
+#[test]
+fn a_batch_gives_more_tokens_a_call() {
+    let folder = Folder::new("batch");
+    let json = folder.file("out.jsonl").display().to_string();
+    let words = ["bench", "decode", "--modes", "eager,default", "--tokens", "6", "--repeats", "4", "--batch", "2"];
+    success(&kiln(&[&words[..], &["--threads", "1", "--json", &json]].concat()));
+    for line in lines(Path::new(&json)) {
+        check(&line);
+        assert_eq!((line["batch"].as_u64(), line["ids"].as_u64()), (Some(2), Some(14)), "{line}");
+        let rate = 2e3 / line["mean_ms"].as_f64().expect("a mean");
+        assert!((line["tokens_per_s"].as_f64().expect("a rate") / rate - 1.0).abs() < 1e-9, "{line}");
+    }
+}
+
+#[test]
+fn forward_compares_logits_at_every_length() {
+    let folder = Folder::new("forward");
+    let json = folder.file("out.jsonl").display().to_string();
+    let words = ["bench", "forward", "--model", "stories260K", "--layers", "2", "--prompt", "4,33", "--repeats", "5"];
+    success(&kiln(&[&words[..], &["--modes", "eager,default", "--threads", "1", "--json", &json]].concat()));
+    let lines = lines(Path::new(&json));
+    let seen: Vec<(Option<u64>, Option<&str>)> =
+        lines.iter().map(|l| (l["prompt"].as_u64(), l["mode"].as_str())).collect();
+    let (eager, default) = (Some("eager"), Some("default"));
+    assert_eq!(seen, [(Some(4), eager), (Some(4), default), (Some(33), eager), (Some(33), default)]);
+    for line in &lines {
+        check(line);
+        assert_eq!(line["model"], "stories260K, 2 of 5 layers");
+        assert_eq!(line["matches_eager"].as_bool(), Some(true), "{line}");
+        assert!(line["max_abs_err"].as_f64() < Some(1e-3), "{line}");
+    }
+}
+
+#[test]
+fn kernels_and_calls_have_the_same_lines() {
+    let folder = Folder::new("ops");
+    for (what, filter, sides) in
+        [("ops", "softmax 64", 4), ("calls", "one tensor", 4), ("forward", "llama MLP 256, 1 ", 2)]
+    {
+        let json = folder.file(what).display().to_string();
+        let few = ["--seconds", "0.005", "--repeats", "9", "--threads", "1", "--json", &json];
+        success(&kiln(&[&["bench", what, "--filter", filter][..], &few[..]].concat()));
+        let lines = lines(Path::new(&json));
+        assert_eq!(lines.len(), sides, "{what}: {lines:?}");
+        for line in &lines {
+            check(line);
+            assert_eq!(line["what"], what);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_anything_runs() {
+    for words in [
+        &["bench", "decode", "--modes", "fast"][..],
+        &["bench", "decode", "--model", "no-such-model"],
+        &["bench", "decode", "--prompt", "9999"],
+        &["bench", "decode", "--peer", "llama.cpp"],
+    ] {
+        let output = kiln(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_a_row_that_says_so() {
+    let folder = Folder::new("peer");
+    let json = folder.file("out.jsonl").display().to_string();
+    let words = ["bench", "decode", "--modes", "default", "--tokens", "6", "--repeats", "4", "--threads", "1"];
+    let text = success(&kiln(&[&words[..], &["--peer-modes", "torch:eager", "--json", &json]].concat()));
+    assert!(text.contains("no-such-python"), "{text}");
+    let lines = lines(Path::new(&json));
+    assert_eq!(lines.len(), 2);
+    check(&lines[0]);
+    assert!(lines[1]["error"].as_str().is_some_and(|error| error.contains("no-such-python")), "{}", lines[1]);
+}
