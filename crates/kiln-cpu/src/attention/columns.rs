@@ -77,13 +77,29 @@ impl Job<'_> {
             let tiles = task.keys.len().div_ceil(MOST_KEYS);
             let causal = visible.0;
             let mut first = true;
+            let mut extents = [const { 0..0 }; MOST_ROWS];
+            if let Some(mask) = &self.g.mask {
+                for (extent, row) in extents.iter_mut().zip(task.rows.clone()) {
+                    let (head, query) = self.g.place(task.kv_head, row);
+                    *extent = match self.extents.get(task.batch * self.g.queries + query) {
+                        Some(known) => known.clone(),
+                        None => sight::extent(self.g, mask, [task.batch, head, query]),
+                    };
+                }
+            }
+            let seen = extents[..rows].iter().filter(|extent| !extent.is_empty());
+            let seen = seen.fold(usize::MAX..0, |all, one| all.start.min(one.start)..all.end.max(one.end));
             for tile in 0..tiles {
                 let keys = part(task.keys.len(), tiles, tile);
                 let mut keys = task.keys.start + keys.start..task.keys.start + keys.end;
                 let mut shown = None;
                 if let Some(view) = &self.g.mask {
+                    if keys.end <= seen.start || seen.end <= keys.start {
+                        continue;
+                    }
                     let place = [task.batch, task.kv_head];
-                    let sight = sight::of_rows(self.g, view, place, task.rows.clone(), &keys, |row, end| {
+                    let (rows, extent) = (task.rows.clone(), |row: usize| extents[row].clone());
+                    let sight = sight::of_rows(self.g, view, place, rows, &keys, extent, |row, end| {
                         visible.0[row] = causal[row].min(end as i32);
                     });
                     if sight.keys.is_empty() {

@@ -8,6 +8,9 @@ use std::ops::Range;
 /// A strided view of four axes with its numbers filled in.
 #[derive(Clone, Copy)]
 pub(super) struct View {
+    /// Which buffer.
+    buffer: usize,
+    /// The first element; before the view is bound, its distance from the buffer's first.
     base: *mut u8,
     pub dtype: DType,
     /// Bytes of an element.
@@ -19,8 +22,11 @@ pub(super) struct View {
 }
 
 /// Pages of rows along the third axis, found through a table. All its entries were checked.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct PageTable {
+    /// Which buffer.
+    buffer: usize,
+    /// The first entry; before the view is bound, its distance from the buffer's first.
     entries: *const u8,
     is_wide: bool,
     /// Of batch and page, in elements.
@@ -29,6 +35,8 @@ struct PageTable {
     length: usize,
     /// Elements from page to page.
     stride: isize,
+    /// How many pages there are.
+    count: i64,
 }
 
 impl PageTable {
@@ -58,8 +66,17 @@ pub(super) struct Segment {
 
 // SAFETY: a view is an address and numbers; who dereferences it answers for the access.
 unsafe impl Sync for View {}
+// SAFETY: likewise.
+unsafe impl Send for View {}
 
 impl View {
+    fn bind(&mut self, buffers: &[RawBuffer]) {
+        self.base = buffers[self.buffer].ptr.wrapping_offset(self.base as isize);
+        if let Some(pages) = &mut self.pages {
+            pages.entries = buffers[pages.buffer].ptr.wrapping_offset(pages.entries as isize);
+        }
+    }
+
     /// The first element of a row: the last axis at 0.
     pub(super) fn row(&self, mut index: [usize; 3]) -> *mut u8 {
         let mut offset = 0;
@@ -102,6 +119,7 @@ impl View {
 }
 
 /// Sizes and views of one launch.
+#[derive(Clone, Copy)]
 pub(super) struct Geometry {
     pub batch: usize,
     pub heads: usize,
@@ -119,17 +137,13 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// Fills in the numbers of a launch.
+    /// Fills in the numbers of a launch, whose buffers come later.
     pub(super) fn new(
         body: &AttentionBody,
         args: &[BufferArg],
         symbols: &[Symbol],
-        buffers: &[RawBuffer],
         sizes: &[i64],
     ) -> Result<Geometry, LaunchError> {
-        if buffers.len() != args.len() {
-            return Err(LaunchError::WrongArguments { what: "buffers", expected: args.len(), got: buffers.len() });
-        }
         let number = |dim: &Dim| -> Result<i64, LaunchError> {
             dim.eval(&|symbol| symbols.iter().position(|s| *s == symbol).and_then(|i| sizes.get(i).copied()))
                 .ok_or(LaunchError::WrongArguments { what: "sizes", expected: symbols.len(), got: sizes.len() })
@@ -150,40 +164,32 @@ impl Geometry {
             for (to, stride) in strides.iter_mut().zip(&strided.strides) {
                 *to = number(stride)? as isize;
             }
-            let base = buffers[strided.buffer].ptr.wrapping_offset(number(&strided.offset)? as isize * bytes);
-            Ok(View { base, dtype, size: bytes, strides, pages: None })
+            let base = std::ptr::null_mut::<u8>().wrapping_offset(number(&strided.offset)? as isize * bytes);
+            Ok(View { buffer: strided.buffer, base, dtype, size: bytes, strides, pages: None })
         };
-        let (batch, keys) = (size(&body.batch)?, size(&body.keys)?);
         let rows = |strided: &Strided, pages: &Option<Pages>| -> Result<View, LaunchError> {
             let view = view(strided)?;
             let Some(pages) = pages else { return Ok(view) };
             let is_wide = args[pages.table.buffer].dtype == DType::I64;
-            let [offset, first, second] = [&pages.table.offset, &pages.table.strides[0], &pages.table.strides[1]];
+            let Strided { buffer, offset, strides } = &pages.table;
             let offset = number(offset)? as isize * if is_wide { 8 } else { 4 };
             let table = PageTable {
-                entries: buffers[pages.table.buffer].ptr.wrapping_offset(offset),
+                buffer: *buffer,
+                entries: std::ptr::null::<u8>().wrapping_offset(offset),
                 is_wide,
-                strides: [number(first)? as isize, number(second)? as isize],
+                strides: [number(&strides[0])? as isize, number(&strides[1])? as isize],
                 length: size(&pages.length)?.max(1),
                 stride: number(&pages.stride)? as isize,
+                count: number(&pages.count)?,
             };
-            let count = number(&pages.count)?;
-            for batch in 0..batch {
-                for number in 0..keys.div_ceil(table.length) {
-                    let index = table.page(batch, number);
-                    if !(0..count).contains(&index) {
-                        return Err(LaunchError::IndexOutOfRange { index, size: count });
-                    }
-                }
-            }
             Ok(View { pages: Some(table), ..view })
         };
         let g = Geometry {
-            batch,
+            batch: size(&body.batch)?,
             heads: size(&body.heads)?,
             kv_heads: size(&body.kv_heads)?,
             queries: size(&body.queries)?,
-            keys,
+            keys: size(&body.keys)?,
             width: size(&body.width)?,
             value_width: size(&body.value_width)?,
             q: view(&body.q)?,
@@ -197,6 +203,31 @@ impl Geometry {
             return Err(LaunchError::BadSize { value: g.heads as i64 });
         }
         Ok(g)
+    }
+
+    /// The same over a launch's buffers, as many as the kernel has.
+    pub(super) fn bound(&self, buffers: &[RawBuffer]) -> Result<Geometry, LaunchError> {
+        let mut g = *self;
+        let views = [&mut g.q, &mut g.k, &mut g.v, &mut g.out].into_iter().chain(&mut g.mask);
+        views.for_each(|view| view.bind(buffers));
+        let (k, v) = (&g.k.pages, &g.v.pages);
+        k.iter().try_for_each(|table| self.check(table))?;
+        // Keys and values mostly share their table.
+        v.iter().filter(|_| k != v).try_for_each(|table| self.check(table))?;
+        Ok(g)
+    }
+
+    /// Reports an entry of a table that names no page.
+    fn check(&self, table: &PageTable) -> Result<(), LaunchError> {
+        for batch in 0..self.batch {
+            for number in 0..self.keys.div_ceil(table.length) {
+                let index = table.page(batch, number);
+                if !(0..table.count).contains(&index) {
+                    return Err(LaunchError::IndexOutOfRange { index, size: table.count });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Query heads that share a key head.

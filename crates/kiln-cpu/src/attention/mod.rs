@@ -53,6 +53,8 @@ pub struct Attention {
     buffers: Vec<BufferArg>,
     sizes: Vec<Symbol>,
     scale: Scale,
+    /// That of every launch, where all sizes are constant.
+    geometry: Option<Geometry>,
     /// None where some operand is f64.
     code: Option<Code>,
     choices: Choices,
@@ -86,6 +88,8 @@ struct Code {
     softmax_columns: SoftmaxFn,
     /// Whether columns compute on pairs of bf16.
     pairs: bool,
+    /// Vectors of rows: shorter ones than columns have, where keys and values can then be read as they lie.
+    rows_isa: Isa,
     /// Scores and results of rows, from unpacked keys and values of their own type, and from packed f32.
     dots: Vec<DotFn>,
     /// What those read of keys.
@@ -97,7 +101,7 @@ struct Code {
 }
 
 impl Code {
-    fn new(isa: Isa, q: DType, k: DType, v: DType, scale: Scale) -> Result<Code, MemoryError> {
+    fn new(isa: Isa, [q, k, v]: [DType; 3], widths: [Option<usize>; 2], scale: Scale) -> Result<Code, MemoryError> {
         let all_bf16 = [q, k, v] == [DType::Bf16; 3];
         let pairs = isa == Isa::Avx512 && features::detect().bf16 && all_bf16 && scale.on_queries == 1.0;
         let element = if pairs { Element::Pairs } else { Element::F32 };
@@ -107,18 +111,28 @@ impl Code {
             DType::F16 if isa != Isa::Portable => Element::F16,
             _ => Element::F32,
         };
-        let dot_element = if pairs { Element::Pairs } else { in_memory(k) };
+        let dot_element = |isa| if pairs && isa == Isa::Avx512 { Element::Pairs } else { in_memory(k) };
+        let fits = |isa: Isa| match widths {
+            [Some(width), Some(values)] => {
+                let lanes = run::lanes_of(isa);
+                width.is_multiple_of(dot::step(dot_element(isa), lanes)) && values.is_multiple_of(lanes)
+            }
+            _ => false,
+        };
+        let rows_isa = if isa == Isa::Avx512 && !fits(isa) && fits(Isa::Avx2) { Isa::Avx2 } else { isa };
+        let dot_element = dot_element(rows_isa);
         Ok(Code {
             score: Tiles::new(isa, Along::Rows, element)?,
             value: Tiles::new(isa, Along::Panel, element)?,
             softmax_columns: kernels::softmax_columns(isa, pairs)?,
             pairs,
-            dots: kernels::dots(isa, dot_element)?,
+            rows_isa,
+            dots: kernels::dots(rows_isa, dot_element)?,
             dot_element,
-            dots_f32: kernels::dots(isa, Element::F32)?,
-            rows: Tiles::new(isa, Along::Rows, in_memory(v))?,
-            rows_f32: Tiles::new(isa, Along::Rows, Element::F32)?,
-            softmax_row: kernels::softmax_row(isa)?,
+            dots_f32: kernels::dots(rows_isa, Element::F32)?,
+            rows: Tiles::new(rows_isa, Along::Rows, in_memory(v))?,
+            rows_f32: Tiles::new(rows_isa, Along::Rows, Element::F32)?,
+            softmax_row: kernels::softmax_row(rows_isa)?,
         })
     }
 }
@@ -159,13 +173,16 @@ impl Attention {
         let code = if f64_path {
             None
         } else {
-            match Code::new(isa, dtype(&body.q), dtype(&body.k), dtype(&body.v), scale) {
+            let dtypes = [&body.q, &body.k, &body.v].map(dtype);
+            let widths = [&body.width, &body.value_width].map(|width| width.as_const()?.try_into().ok());
+            match Code::new(isa, dtypes, widths, scale) {
                 Ok(code) => Some(code),
                 Err(error) => return refuse(error.to_string()),
             }
         };
         let (buffers, sizes) = (kernel.buffers.clone(), kernel.sizes.clone());
-        Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, code, choices: Choices::default() })
+        let geometry = if sizes.is_empty() { Geometry::new(body, &buffers, &sizes, &[]).ok() } else { None };
+        Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, geometry, code, choices: Choices::default() })
     }
 
     /// The same with some choices made about how it is cut.
@@ -178,7 +195,14 @@ impl Attention {
     /// # Safety
     /// The buffers hold what the kernel's views reach at these sizes, and `out` overlaps no other of them.
     pub unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
-        let g = Geometry::new(&self.body, &self.buffers, &self.sizes, buffers, sizes)?;
+        if buffers.len() != self.buffers.len() {
+            let (expected, got) = (self.buffers.len(), buffers.len());
+            return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
+        }
+        let g = match &self.geometry {
+            Some(fixed) => fixed.bound(buffers)?,
+            None => Geometry::new(&self.body, &self.buffers, &self.sizes, sizes)?.bound(buffers)?,
+        };
         if [g.batch, g.heads, g.queries, g.value_width].contains(&0) {
             return Ok(());
         }

@@ -90,7 +90,7 @@ impl Plan {
                     Some(mask) => unsafe {
                         // Where heads share the mask, those of one have them all.
                         let rows = if mask.strides[1] == 0 { g.queries } else { g.group_rows() };
-                        sight::of_rows(g, mask, [batch, kv_head], 0..rows, &keys, |_, _| ())
+                        sight::of_rows(g, mask, [batch, kv_head], 0..rows, &keys, |_| 0..g.keys, |_, _| ())
                     },
                 };
                 if !sight.keys.is_empty() {

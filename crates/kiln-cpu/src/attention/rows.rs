@@ -5,7 +5,7 @@ use super::dot::{self, DotArgs};
 use super::geometry::{Segment, View};
 use super::mask;
 use super::plan::Plan;
-use super::run::{Job, SERIAL, Task, add_up, part};
+use super::run::{Job, Task, add_up, part};
 use super::scratch::{self, Scratch, Sizes};
 use super::softmax::SoftmaxArgs;
 use super::tile::{Element, TileArgs};
@@ -21,6 +21,8 @@ const MOST_KEYS: usize = 512;
 const LEAST_KEYS: usize = 128;
 /// Bytes of the keys of a tile.
 const TILE_BYTES: usize = 32 << 10;
+/// Multiplications below which one thread is as fast as several.
+const SERIAL: usize = 384 << 10;
 /// The most pieces that the units of a launch are handed out in.
 const CHUNKS: usize = 64;
 /// Elements of a cache line.

@@ -3,6 +3,7 @@
 use super::convert::{narrow_row, widen_row};
 use super::geometry::{Geometry, Segment, View};
 use super::scratch::{self, Scratch, Sizes};
+use super::sight;
 use super::tile::{self, Element};
 use super::{Code, Scale, portable};
 use crate::choices::Choices;
@@ -19,7 +20,7 @@ const TASKS: usize = 32;
 /// Keys that are worth a task of their own.
 const SPLIT_KEYS: usize = 256;
 /// Multiplications below which one thread is as fast as several.
-pub(super) const SERIAL: usize = 128 << 10;
+const SERIAL: usize = 128 << 10;
 
 /// What all tasks of a launch share.
 pub(super) struct Job<'a> {
@@ -37,6 +38,8 @@ pub(super) struct Job<'a> {
     splits: usize,
     /// Results of each task before the merge: rows, then maxima, then sums.
     parts: *mut f32,
+    /// From the first to the last key that a query sees, [b, t], where all heads share a mask; else nothing.
+    pub extents: Vec<Range<usize>>,
 }
 
 // SAFETY: tasks read the operands and write disjoint rows of the result and disjoint parts.
@@ -56,12 +59,17 @@ pub(super) fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
     total * i / parts..total * (i + 1) / parts
 }
 
+/// Elements of a vector.
+pub(super) fn lanes_of(isa: Isa) -> usize {
+    if isa == Isa::Portable { portable::LANES } else { tile::width(isa).lanes(4) }
+}
+
 /// Runs a launch whose result has elements.
 ///
 /// # Safety
 /// The views reach only inside their buffers; nothing overlaps the result.
 pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choices: Choices) {
-    let lanes = if isa == Isa::Portable { portable::LANES } else { tile::width(isa).lanes(4) };
+    let lanes = lanes_of(isa);
     let rows = g.group_rows();
     let groups = g.batch * g.kv_heads;
     // Columns pay for whole vectors of queries and, for short floats, for a widened copy of keys and values.
@@ -69,10 +77,16 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
     let padded_values = g.value_width.next_multiple_of(lanes);
     let parts = std::ptr::null_mut();
-    let mut job = Job { isa, code, scale, g, lanes, padded_values, tiles: 1, splits: 1, parts };
+    let mut job = Job { isa, code, scale, g, lanes, padded_values, tiles: 1, splits: 1, parts, extents: Vec::new() };
     if by_rows {
+        (job.isa, job.lanes) = (code.rows_isa, lanes_of(code.rows_isa));
+        job.padded_values = g.value_width.next_multiple_of(job.lanes);
         // SAFETY: passed on from the caller.
         return unsafe { job.run_rows(choices) };
+    }
+    if let Some(mask) = g.mask.as_ref().filter(|mask| mask.strides[1] == 0) {
+        // SAFETY: the mask is readable.
+        job.extents = unsafe { sight::extents(g, mask) };
     }
     let split_keys = choices.keys.unwrap_or(SPLIT_KEYS).max(1);
     let mut most_rows = MOST_ROWS;

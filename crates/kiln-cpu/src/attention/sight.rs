@@ -46,7 +46,34 @@ impl Sight {
     }
 }
 
-/// What rows of a group see of `keys`, by the mask alone; `each` is told where every row's sight ends.
+/// From the first to the last key that each query sees, by the mask alone: [b, t] of a mask that all heads share.
+///
+/// # Safety
+/// The mask is readable.
+pub(super) unsafe fn extents(g: &Geometry, mask: &View) -> Vec<Range<usize>> {
+    let mut extents: Vec<Range<usize>> = Vec::with_capacity(g.batch * g.queries);
+    for batch in 0..g.batch {
+        if batch > 0 && mask.strides[0] == 0 {
+            extents.extend_from_within(..g.queries);
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        extents.extend((0..g.queries).map(|query| unsafe { extent(g, mask, [batch, 0, query]) }));
+    }
+    extents
+}
+
+/// From the first to the last key that a row sees.
+///
+/// # Safety
+/// The mask is readable.
+pub(super) unsafe fn extent(g: &Geometry, mask: &View, row: [usize; 3]) -> Range<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { of_row(mask, mask.row(row), &(0..g.keys)).keys }
+}
+
+/// What rows of a group see of `keys`, by the mask alone, given what each sees at the most; `each` is told where every row's
+/// sight ends.
 ///
 /// # Safety
 /// The mask is readable.
@@ -56,6 +83,7 @@ pub(super) unsafe fn of_rows(
     [batch, kv_head]: [usize; 2],
     rows: Range<usize>,
     keys: &Range<usize>,
+    extent: impl Fn(usize) -> Range<usize>,
     mut each: impl FnMut(usize, usize),
 ) -> Sight {
     let mut all: Option<Sight> = None;
@@ -66,8 +94,14 @@ pub(super) unsafe fn of_rows(
         let sight = match &last {
             Some((same, sight)) if *same == from => sight.clone(),
             _ => {
-                // SAFETY: the caller's promise.
-                let sight = unsafe { of_row(mask, from, keys) };
+                let most = extent(i);
+                let most = keys.start.max(most.start)..keys.end.min(most.end);
+                let sight = if most.is_empty() {
+                    Sight::nothing(keys.start)
+                } else {
+                    // SAFETY: the caller's promise.
+                    unsafe { of_row(mask, from, &most) }
+                };
                 all = Some(match all {
                     Some(all) => all.or(sight.clone()),
                     None => sight.clone(),
@@ -101,18 +135,22 @@ unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> Sight {
                     None => (0..0, true),
                 }
             }
-            DType::Bool => scan(std::slice::from_raw_parts(from, count), |&keep| keep != 0, |&keep| keep != 0),
+            DType::Bool => {
+                let row = std::slice::from_raw_parts(from, count);
+                scan(row, any_byte, |&keep| keep != 0, |&keep| keep != 0)
+            }
             DType::F32 => {
                 let row = std::slice::from_raw_parts(from.cast::<f32>(), count);
-                scan(row, |&x| x != f32::NEG_INFINITY, |&x| x == 0.0)
+                let seen = |x: &f32| *x != f32::NEG_INFINITY;
+                scan(row, |line| any(line, seen), seen, |&x| x == 0.0)
             }
             DType::Bf16 => {
                 let (row, low) = (std::slice::from_raw_parts(from.cast::<u16>(), count), bf16::NEG_INFINITY.to_bits());
-                scan(row, |&x| x != low, |&x| x << 1 == 0)
+                scan(row, |line| any(line, |&x| x != low), |&x| x != low, |&x| x << 1 == 0)
             }
             DType::F16 => {
                 let (row, low) = (std::slice::from_raw_parts(from.cast::<u16>(), count), f16::NEG_INFINITY.to_bits());
-                scan(row, |&x| x != low, |&x| x << 1 == 0)
+                scan(row, |line| any(line, |&x| x != low), |&x| x != low, |&x| x << 1 == 0)
             }
             _ => (0..count, false),
         }
@@ -120,13 +158,30 @@ unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> Sight {
     Sight { keys: keys.start + range.start..keys.start + range.end, plain }
 }
 
-/// From the first to the last element that is seen, and whether all of these are plain; a cache line at a time.
+/// Whether an element of a line is seen; without branches, so that it becomes vector code.
 #[inline(always)]
-fn scan<T>(row: &[T], seen: impl Fn(&T) -> bool, plain: impl Fn(&T) -> bool) -> (Range<usize>, bool) {
-    const LINE: usize = 64;
-    // Without branches inside a line, so that it becomes vector code.
-    let any = |line: &[T]| line.iter().fold(false, |any, x| any | seen(x));
-    let Some(line) = row.chunks(LINE).position(any) else { return (0..0, true) };
+fn any<T>(line: &[T], seen: impl Fn(&T) -> bool) -> bool {
+    line.iter().fold(false, |any, x| any | seen(x))
+}
+
+/// Whether a byte is not 0.
+#[inline(always)]
+fn any_byte(line: &[u8]) -> bool {
+    let (words, rest) = line.as_chunks::<8>();
+    let words = words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word));
+    rest.iter().fold(words, |all, &byte| all | u64::from(byte)) != 0
+}
+
+/// From the first to the last element that is seen, and whether all of these are plain; some elements at a time.
+#[inline(always)]
+fn scan<T>(
+    row: &[T],
+    any: impl Fn(&[T]) -> bool,
+    seen: impl Fn(&T) -> bool,
+    plain: impl Fn(&T) -> bool,
+) -> (Range<usize>, bool) {
+    const LINE: usize = 128;
+    let Some(line) = row.chunks(LINE).position(&any) else { return (0..0, true) };
     let first = line * LINE + row[line * LINE..].iter().position(&seen).unwrap_or(0);
     let mut end = row.len();
     while end > first && !any(&row[first.max(end.saturating_sub(LINE))..end]) {
@@ -145,8 +200,8 @@ mod tests {
 
     #[test]
     fn scans_find_the_ends() {
-        let bools = |row: &[u8]| scan(row, |&x| x != 0, |&x| x != 0);
-        for length in [1, 3, 63, 64, 65, 200] {
+        let bools = |row: &[u8]| scan(row, super::any_byte, |&x| x != 0, |&x| x != 0);
+        for length in [1, 3, 127, 128, 129, 400] {
             assert_eq!(bools(&vec![0; length]), (0..0, true));
             assert_eq!(bools(&vec![1; length]), (0..length, true));
             for first in 0..length {
