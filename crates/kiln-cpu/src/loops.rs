@@ -12,7 +12,7 @@ use crate::saved::Piece;
 use crate::short::Short;
 use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
-use kiln_kernels::kernel::{Kernel, KernelBody, LoopBody};
+use kiln_kernels::kernel::{Inst, InstKind, Kernel, KernelBody, LoopBody};
 use kiln_runtime::{LaunchError, RawBuffer};
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -108,6 +108,8 @@ pub struct LoopKernel {
     choices: Choices,
     engine: Engine,
     shape: Shape,
+    /// Stores go to places that data say, of which two may be the same: points are taken one after another.
+    in_order: bool,
     /// What runs when the row has no points; made when first needed.
     rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
     /// What runs when few units have long rows; made when first needed, `None` where it cannot be.
@@ -144,6 +146,8 @@ impl LoopKernel {
     fn new(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options, engine: Engine, shape: Shape) -> LoopKernel {
         let (kernel, body) = (kernel.clone(), body.clone());
         let choices = Choices::default();
+        let scatters = |inst: &Inst| matches!(&inst.kind, InstKind::Store { place, .. } if !place.indirect.is_empty());
+        let in_order = body.stages.iter().flat_map(|stage| &stage.insts).any(scatters);
         LoopKernel {
             kernel,
             body,
@@ -152,6 +156,7 @@ impl LoopKernel {
             choices,
             engine,
             shape,
+            in_order,
             rowless: OnceLock::new(),
             parts: OnceLock::new(),
         }
@@ -375,6 +380,9 @@ impl LoopKernel {
         const WORTH: u64 = 8_000 * 16;
         let work = (units as u64).saturating_mul(row.max(1) as u64).saturating_mul(self.shape.cost);
         let most = if self.shape.unit_is_lane { units / 64 } else { units };
+        if self.in_order {
+            return 1;
+        }
         if let Some(tasks) = self.choices.tasks.filter(|_| threads > 1) {
             return (tasks as i64).saturating_mul(threads as i64).min(most);
         }

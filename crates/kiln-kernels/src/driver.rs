@@ -12,7 +12,7 @@ use crate::routine::routine_step;
 use crate::schedule::{BufferId, Error, InputLayout, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
 use crate::trace::{Misfit, Scope, Storage};
-use crate::{matmul, routine, update};
+use crate::{matmul, routine, update, writes};
 use kiln_ir::{Dim, Graph, NodeId, Op};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -152,6 +152,9 @@ fn attempt(
     let notes = fusion.notes;
     let mut schedule = Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, notes };
     update::write_updates(graph, layouts, &mut schedule);
+    if !options.no_fusion {
+        writes::join_writes(&mut schedule);
+    }
     free_early(&mut schedule, &options.ranges);
     drop_unused(&mut schedule);
     share_kernels(&mut schedule);

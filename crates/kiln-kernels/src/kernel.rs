@@ -189,7 +189,8 @@ pub enum InstKind {
         format: BlockFormat,
     },
     /// Writes a value, narrowed to the buffer's dtype (short floats round to nearest even, short integers wrap). With a
-    /// guard: only where it is true. Stores to one buffer never hit one place twice, except through `guard`-exclusive stores.
+    /// guard: only where it is true. Stores to one buffer never hit one place twice, except through `guard`-exclusive stores and
+    /// at data-dependent places: a kernel with those runs its grid in order, one point after another, and the last stays.
     Store {
         /// Where to.
         place: Place,

@@ -44,6 +44,7 @@ mod stages;
 mod trace;
 mod update;
 mod work;
+mod writes;
 
 pub use driver::schedule;
 pub use kernel::Kernel;

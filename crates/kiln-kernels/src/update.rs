@@ -49,7 +49,7 @@ fn has_access(step: &Step, buffer: BufferId, wanted: fn(Access) -> bool) -> bool
 }
 
 /// True if `later` must stay behind `earlier`.
-fn depends(later: &Step, earlier: &Step) -> bool {
+pub(crate) fn depends(later: &Step, earlier: &Step) -> bool {
     let shared = |a: &Step, b: &Step| {
         let written = a.args.iter().zip(&a.kernel.buffers).filter(|(_, decl)| decl.access != Access::Read);
         written.into_iter().any(|(arg, _)| b.args.contains(arg))
