@@ -84,6 +84,30 @@ impl Case {
                 let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[k, n])?);
                 vec![dot(&mut b, x, w, 0, dtype)?]
             }
+            // masked_attention: batch, heads, key heads, queries, keys, width, keys that are seen
+            "masked_attention" => {
+                let [n, h, g, t, s, d, _] = self.shape[..] else { unreachable!("masked cases have seven sizes") };
+                let (q, k) = (input(&mut b, &[n, h, t, d])?, input(&mut b, &[n, g, s, d])?);
+                let (v, mask) =
+                    (input(&mut b, &[n, g, s, d])?, b.input(TensorType::fixed(DType::Bool, &[1, 1, t, s]))?);
+                vec![masked_attention(&mut b, q, [k, v], mask)?]
+            }
+            // paged_attention: the same with the keys of a page, in pages that a table names
+            "paged_attention" => {
+                let [n, h, g, t, s, d, _, page] = self.shape[..] else { unreachable!("paged cases have eight sizes") };
+                let (q, count) = (input(&mut b, &[n, h, t, d])?, s / page);
+                let (k, v) = (input(&mut b, &[n * count, g, page, d])?, input(&mut b, &[n * count, g, page, d])?);
+                let table = b.input(TensorType::fixed(DType::I64, &[n * count]))?;
+                let mask = b.input(TensorType::fixed(DType::Bool, &[1, 1, t, s]))?;
+                let mut rows = |pool: NodeId| -> Result<NodeId, Error> {
+                    let own = build::index_select(&mut b, &pool, 0, &table)?;
+                    let own = build::reshape(&mut b, &own, &[n, count, g, page, d].map(Dim::from))?;
+                    let own = build::permute(&mut b, &own, &[0, 2, 1, 3, 4])?;
+                    build::reshape(&mut b, &own, &[n, g, s, d].map(Dim::from))
+                };
+                let (k, v) = (rows(k)?, rows(v)?);
+                vec![masked_attention(&mut b, q, [k, v], mask)?]
+            }
             // attention: batch, heads, queries, keys, width
             _ => {
                 let [n, h, t, s, d] = self.shape[..] else { unreachable!("attention cases have five sizes") };
@@ -100,6 +124,21 @@ impl Case {
         Ok(b.finish())
     }
 
+    /// Inputs that are no ordinary numbers: a mask that shows the first keys, a table in which every page has another place.
+    pub fn special(&self, dtype: DType, count: usize) -> Option<Vec<f64>> {
+        match (self.kind, dtype) {
+            ("masked_attention" | "paged_attention", DType::Bool) => {
+                let (keys, seen) = (self.shape[4], self.shape[6]);
+                Some((0..count).map(|i| f64::from(i % keys < seen)).collect())
+            }
+            ("paged_attention", DType::I64) => {
+                // 37 has no factor in common with the numbers of pages here.
+                Some((0..count).map(|i| (i * 37 % count) as f64).collect())
+            }
+            _ => None,
+        }
+    }
+
     /// Arithmetic of products, two operations a multiply-add; 0 for memory-bound kinds.
     pub fn operations(&self) -> f64 {
         let product: f64 = self.shape.iter().map(|&n| n as f64).product();
@@ -107,6 +146,10 @@ impl Case {
             "linear" | "packed" | "matmul" => 2.0 * product,
             "attention" => 4.0 * product,
             "causal_attention" => 2.0 * product,
+            "masked_attention" | "paged_attention" => {
+                let [n, h, _, t, _, d, seen] = self.shape[..7] else { return 0.0 };
+                4.0 * (n * h * t * d * seen) as f64
+            }
             _ => 0.0,
         }
     }
@@ -115,6 +158,16 @@ impl Case {
 fn dot(b: &mut GraphBuilder, x: NodeId, w: NodeId, contract: usize, out: DType) -> Result<NodeId, Error> {
     let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![contract], ..Default::default() };
     build::Emit::emit(b, Op::Dot { dims, out }, &[x, w])
+}
+
+/// Attention of few queries over a cache, under a mask that all texts and heads share.
+fn masked_attention(b: &mut GraphBuilder, q: NodeId, [k, v]: [NodeId; 2], mask: NodeId) -> Result<NodeId, Error> {
+    let shape = build::Emit::ty(b, &q).shape;
+    let keys = build::Emit::ty(b, &k).shape[2].clone();
+    let width = shape[3].as_const().unwrap_or(1);
+    let mask = build::broadcast_to(b, &mask, &[shape[0].clone(), shape[1].clone(), shape[2].clone(), keys])?;
+    let scale = Scalar::float(DType::F64, 1.0 / (width as f64).sqrt());
+    build::Emit::emit(b, Op::Attention { causal: false, scale, mask: true }, &[q, k, v, mask])
 }
 
 /// x·cos + rotate_half(x)·sin, written as a model writes it.
@@ -187,6 +240,18 @@ pub fn attention(threads: &[usize]) -> Vec<Case> {
                 }
             }
             cases.push(Case { kind: "attention", shape: vec![1, 8, 1, 2048, width], dtype: DType::F32, threads });
+        }
+        // A cache of 2048 places of which a position shows some; then the same in pages of 16.
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut case = |kind, shape: &[usize]| cases.push(Case { kind, shape: shape.to_vec(), dtype, threads });
+            for seen in [16, 128, 512, 2048] {
+                case("masked_attention", &[1, 9, 3, 1, 2048, 64, seen]);
+            }
+            case("masked_attention", &[1, 9, 3, 128, 2048, 64, 128]);
+            for (texts, seen) in [(1, 512), (8, 512), (8, 2048)] {
+                case("masked_attention", &[texts, 32, 8, 1, 2048, 64, seen]);
+                case("paged_attention", &[texts, 32, 8, 1, 2048, 64, seen, 16]);
+            }
         }
     }
     cases

@@ -270,7 +270,7 @@ fn measure(
 ) -> Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(case.threads);
     let graph = case.graph()?;
-    let hosts = inputs(&graph)?;
+    let hosts = inputs(&case, &graph)?;
     let tensors: Vec<Tensor> = hosts
         .iter()
         .map(|h| Tensor::from_bytes(h.bytes(), h.shape().to_vec(), h.dtype(), Device::Cpu))
@@ -349,8 +349,8 @@ fn agreement(graph: &kiln_ir::Graph, hosts: &[HostTensor]) -> Option<bool> {
     Some(opinions::compare(graph, hosts, &question).is_ok())
 }
 
-/// Ordinary numbers in −1..1.
-fn inputs(graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
+/// Ordinary numbers in −1..1, but for what the case knows better.
+fn inputs(case: &Case, graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     graph
         .inputs()
@@ -359,14 +359,14 @@ fn inputs(graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dyn std::error:
             let ty = graph.ty(id);
             let shape = ty.fixed_shape().ok_or("a benchmark with symbolic sizes")?;
             let count = shape.iter().product::<usize>();
-            let values: Vec<f64> = (0..count)
-                .map(|_| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
-                })
-                .collect();
+            let mut random = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+            };
+            let special = case.special(ty.dtype, count);
+            let values = special.unwrap_or_else(|| (0..count).map(|_| random()).collect());
             Ok(HostTensor::from_f64(ty.dtype, &shape, &values)?)
         })
         .collect()
