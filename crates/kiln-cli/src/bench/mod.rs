@@ -1,6 +1,7 @@
 //! `kiln bench`: fused kernels, products and attention, measured against a copy of the same bytes, against eager Kiln and,
 //! if asked, against PyTorch eager and torch.compile in the same run, turn by turn.
 
+mod blocks;
 mod calls;
 mod cases;
 mod clock;
@@ -43,6 +44,7 @@ Examples:
   kiln bench suite --models ~/models --minutes 40 --json suite.jsonl --html suite.html
   kiln bench train --threads 2
   kiln bench ops --filter softmax --threads 1
+  kiln bench blocks --filter q4 --threads 2
   kiln bench matmul --peer torch --python ~/torch/bin/python
   kiln bench calls
 
@@ -137,6 +139,8 @@ enum What {
     Ops,
     /// Products with plain weights, W[N, K] (linear) and W[K, N] (matmul), and with weights packed beforehand
     Matmul,
+    /// Products with weights as quantised blocks, against a sum of the same bytes and against f32 weights
+    Blocks,
     /// Scaled dot-product attention
     Attention,
     /// The first call of 4- and 32-layer transformers in a new process, and where its time goes
@@ -167,6 +171,7 @@ impl What {
             What::Decode => "decode",
             What::Ops => "ops",
             What::Matmul => "matmul",
+            What::Blocks => "blocks",
             What::Attention => "attention",
             What::FirstCall => "first-call",
             What::Forward => "forward",
@@ -246,6 +251,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         What::Forward => return forward::run(arguments, &threads, peer),
         What::Train => return train::run(arguments, &threads, peer),
         What::Calls => return calls::run(arguments, peer),
+        What::Blocks => return blocks::run(arguments, &threads),
         What::Decode | What::Suite => return Err("these have a model".into()),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),

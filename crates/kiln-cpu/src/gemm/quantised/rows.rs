@@ -71,38 +71,31 @@ pub(in crate::gemm) unsafe fn run(
     let rows = unsafe { Rows::of(gemm, a) };
     let tiles = m.div_ceil(x86::ROWS);
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
-    let kernels = [x86::kernels(gemm.isa, b.format, tall), x86::kernels(gemm.isa, b.format, short)];
-    let (width, stride) = (kernels[0].0, if m <= ONE_ROW { LONG_TILE } else { TILE });
-    let groups = n.div_ceil(width);
-    let tasks = small::tasks_for(gemm, bytes, threads).clamp(1, groups);
+    let kernels = [tall, short].map(|rows| x86::kernel(gemm.isa, b.format, rows));
+    let stride = if m <= ONE_ROW { LONG_TILE } else { TILE };
+    let tasks = small::tasks_for(gemm, bytes, threads).clamp(1, n);
     pool::run(tasks, threads, &|task| {
         let (rows, b) = (&rows, b);
         let tile = Scratch::take::<f32>(m * stride);
-        let groups = part(groups, tasks, task);
-        let all = groups.start * width..n.min(groups.end * width);
+        let all = part(n, tasks, task);
         for first in all.clone().step_by(stride) {
             let columns = first..all.end.min(first + stride);
-            let mut at = columns.start;
-            while at < columns.end {
-                let count = if columns.end - at >= width { width } else { 1 };
+            for at in columns.clone() {
                 for t in 0..tiles {
                     let part = part(m, tiles, t);
-                    let (_, whole, one) = kernels[usize::from(part.len() != tall)];
+                    let kernel = kernels[usize::from(part.len() != tall)];
                     // SAFETY: rows of blocks and of A that exist, and their sums in this task's tile.
                     unsafe {
-                        let call = Call {
+                        kernel(Call {
                             w: b.data.wrapping_offset(at as isize * b.stride),
-                            w_stride: b.stride,
                             blocks,
                             a: rows.data.wrapping_offset(part.start as isize * rows.stride),
                             a_stride: rows.stride,
                             c: tile.ptr::<f32>().add(part.start * stride + at - columns.start),
                             c_stride: stride,
-                        };
-                        if count == 1 { one(call) } else { whole(call) }
+                        });
                     }
                 }
-                at += count;
             }
             // SAFETY: the tile is this task's alone, and finished.
             unsafe {

@@ -8,37 +8,35 @@ use std::arch::x86_64::*;
 /// Where one call of a kernel reads and writes.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
-    /// The first row of blocks, and bytes from one to the next.
+    /// The row of blocks, and how many there are.
     pub w: *const u8,
-    pub w_stride: isize,
-    /// Blocks of a row.
     pub blocks: usize,
     /// The first row of A, and floats from one to the next.
     pub a: *const f32,
     pub a_stride: isize,
-    /// The first sum, and floats from those of one row of A to the next; those of rows of blocks lie side by side.
+    /// The first sum, and floats from that of one row of A to that of the next.
     pub c: *mut f32,
     pub c_stride: usize,
 }
 
-/// A kernel for some rows of A and of blocks.
+/// A kernel for some rows of A and one of blocks.
 pub(super) type Kernel = unsafe fn(Call);
 
 /// Rows of A in a tile at the most.
 pub(super) const ROWS: usize = 4;
 
-/// The kernels for `rows` rows of A: of several rows of blocks (how many is given back) and of one.
-pub(super) fn kernels(isa: Isa, format: BlockFormat, rows: usize) -> (usize, Kernel, Kernel) {
-    fn of<U: Unpack>(isa: Isa, rows: usize) -> (usize, Kernel, Kernel) {
+/// The kernel for `rows` rows of A and one row of blocks.
+pub(super) fn kernel(isa: Isa, format: BlockFormat, rows: usize) -> Kernel {
+    fn of<U: Unpack>(isa: Isa, rows: usize) -> Kernel {
         match (isa == Isa::Avx512, rows) {
-            (true, 1) => (WIDE, dot_512::<U, 1, WIDE>, dot_512::<U, 1, 1>),
-            (true, 2) => (WIDE, dot_512::<U, 2, WIDE>, dot_512::<U, 2, 1>),
-            (true, 3) => (WIDE, dot_512::<U, 3, WIDE>, dot_512::<U, 3, 1>),
-            (true, _) => (WIDE, dot_512::<U, 4, WIDE>, dot_512::<U, 4, 1>),
-            (false, 1) => (NARROW, dot_256::<U, 1, NARROW>, dot_256::<U, 1, 1>),
-            (false, 2) => (NARROW, dot_256::<U, 2, NARROW>, dot_256::<U, 2, 1>),
-            (false, 3) => (NARROW, dot_256::<U, 3, NARROW>, dot_256::<U, 3, 1>),
-            (false, _) => (NARROW, dot_256::<U, 4, NARROW>, dot_256::<U, 4, 1>),
+            (true, 1) => dot_512::<U, 1>,
+            (true, 2) => dot_512::<U, 2>,
+            (true, 3) => dot_512::<U, 3>,
+            (true, _) => dot_512::<U, 4>,
+            (false, 1) => dot_256::<U, 1>,
+            (false, 2) => dot_256::<U, 2>,
+            (false, 3) => dot_256::<U, 3>,
+            (false, _) => dot_256::<U, 4>,
         }
     }
     match format {
@@ -50,45 +48,64 @@ pub(super) fn kernels(isa: Isa, format: BlockFormat, rows: usize) -> (usize, Ker
     }
 }
 
-/// Rows of blocks in a tile, for AVX-512 and AVX2.
-const WIDE: usize = 4;
-const NARROW: usize = 2;
-/// Bytes ahead of a row that are fetched.
-const AHEAD: usize = 1024;
+/// Bytes ahead of a row that are fetched: rows lie one after another, so that this is all of memory's latency in one stream.
+const AHEAD: usize = 2048;
+/// Elements in one turn of a kernel's loop.
+const TURN: usize = 128;
+
+/// Fetches what comes `AHEAD` of some bytes.
+#[inline(always)]
+fn fetch(at: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: fetching is harmless anywhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + 64 * line).cast()) };
+    }
+}
 
 /// # Safety
 /// The rows and sums of the call exist, and the machine has these instructions.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn dot_512<U: Unpack, const M: usize, const R: usize>(call: Call) {
+unsafe fn dot_512<U: Unpack, const M: usize>(call: Call) {
     let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-    let groups = elements / (16 * U::VECTORS);
-    let mut sums = [[_mm512_setzero_ps(); M]; R];
-    // SAFETY: everything lies inside the rows of the call; fetching is harmless anywhere.
+    let turn = (TURN / elements).max(1);
+    // Two sums a row of A, so that neighbouring vectors do not wait for each other.
+    let mut sums = [[_mm512_setzero_ps(); 2]; M];
+    // SAFETY: everything lies inside the rows of the call.
     unsafe {
-        let mut w = call.w;
-        let mut a = call.a;
-        for _ in 0..call.blocks {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let block = w.offset(r as isize * call.w_stride);
-                _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD).cast());
-                let head = U::head_512(block);
-                for group in 0..groups {
-                    let vectors = U::group_512(&head, block, group);
-                    for (i, &vector) in vectors.as_ref().iter().enumerate() {
-                        let at = a.add((group * U::VECTORS + i) * 16);
-                        for (m, sum) in sums.iter_mut().enumerate() {
-                            let a = _mm512_loadu_ps(at.offset(m as isize * call.a_stride));
-                            *sum = _mm512_fmadd_ps(vector, a, *sum);
-                        }
-                    }
-                }
+        let (mut w, mut a) = (call.w, call.a);
+        for _ in 0..call.blocks / turn {
+            fetch(w, turn * bytes);
+            for i in 0..turn {
+                block_512::<U, M>(&call, w.add(i * bytes), a.add(i * elements), &mut sums);
             }
-            w = w.add(bytes);
-            a = a.add(elements);
+            (w, a) = (w.add(turn * bytes), a.add(turn * elements));
         }
-        for (r, sums) in sums.iter().enumerate() {
-            for (m, sum) in sums.iter().enumerate() {
-                call.c.add(m * call.c_stride + r).write(_mm512_reduce_add_ps(*sum));
+        for _ in 0..call.blocks % turn {
+            block_512::<U, M>(&call, w, a, &mut sums);
+            (w, a) = (w.add(bytes), a.add(elements));
+        }
+        for (m, sum) in sums.iter().enumerate() {
+            call.c.add(m * call.c_stride).write(_mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1])));
+        }
+    }
+}
+
+/// # Safety
+/// As for [`dot_512`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn block_512<U: Unpack, const M: usize>(call: &Call, w: *const u8, a: *const f32, sums: &mut [[__m512; 2]; M]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let head = U::head_512(w);
+        for group in 0..U::FORMAT.elements() / (16 * U::VECTORS) {
+            let vectors = U::group_512(&head, w, group);
+            for (i, &vector) in vectors.as_ref().iter().enumerate() {
+                let at = a.add((group * U::VECTORS + i) * 16);
+                for (m, sum) in sums.iter_mut().enumerate() {
+                    let a = _mm512_loadu_ps(at.offset(m as isize * call.a_stride));
+                    sum[i % 2] = _mm512_fmadd_ps(vector, a, sum[i % 2]);
+                }
             }
         }
     }
@@ -97,40 +114,33 @@ unsafe fn dot_512<U: Unpack, const M: usize, const R: usize>(call: Call) {
 /// # Safety
 /// As for [`dot_512`].
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_256<U: Unpack, const M: usize, const R: usize>(call: Call) {
+unsafe fn dot_256<U: Unpack, const M: usize>(call: Call) {
     let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-    let groups = elements / (16 * U::VECTORS);
-    let mut sums = [[_mm256_setzero_ps(); M]; R];
-    // SAFETY: everything lies inside the rows of the call; fetching is harmless anywhere.
+    let mut sums = [[_mm256_setzero_ps(); 2]; M];
+    // SAFETY: everything lies inside the rows of the call.
     unsafe {
-        let mut w = call.w;
-        let mut a = call.a;
+        let (mut w, mut a) = (call.w, call.a);
         for _ in 0..call.blocks {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let block = w.offset(r as isize * call.w_stride);
-                _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD).cast());
-                let head = U::head_256(block);
-                for group in 0..groups {
-                    let vectors = U::group_256(&head, block, group);
-                    for (i, &vector) in vectors.as_ref().iter().enumerate() {
-                        let at = a.add((group * U::VECTORS * 2 + i) * 8);
-                        for (m, sum) in sums.iter_mut().enumerate() {
-                            let a = _mm256_loadu_ps(at.offset(m as isize * call.a_stride));
-                            *sum = _mm256_fmadd_ps(vector, a, *sum);
-                        }
+            fetch(w, bytes);
+            let head = U::head_256(w);
+            for group in 0..elements / (16 * U::VECTORS) {
+                let vectors = U::group_256(&head, w, group);
+                for (i, &vector) in vectors.as_ref().iter().enumerate() {
+                    let at = a.add((group * U::VECTORS * 2 + i) * 8);
+                    for (m, sum) in sums.iter_mut().enumerate() {
+                        let a = _mm256_loadu_ps(at.offset(m as isize * call.a_stride));
+                        sum[i % 2] = _mm256_fmadd_ps(vector, a, sum[i % 2]);
                     }
                 }
             }
-            w = w.add(bytes);
-            a = a.add(elements);
+            (w, a) = (w.add(bytes), a.add(elements));
         }
-        for (r, sums) in sums.iter().enumerate() {
-            for (m, &sum) in sums.iter().enumerate() {
-                let half = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-                let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-                let one = _mm_add_ss(pair, _mm_movehdup_ps(pair));
-                call.c.add(m * call.c_stride + r).write(_mm_cvtss_f32(one));
-            }
+        for (m, sum) in sums.iter().enumerate() {
+            let sum = _mm256_add_ps(sum[0], sum[1]);
+            let half = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+            let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+            let one = _mm_add_ss(pair, _mm_movehdup_ps(pair));
+            call.c.add(m * call.c_stride).write(_mm_cvtss_f32(one));
         }
     }
 }

@@ -1,0 +1,128 @@
+//! Products with weights as quantised blocks, beside the same product with f32 weights and beside a sum of the same bytes: what
+//! memory alone takes. Weights are as many as do not fit into any cache, and take turns.
+
+use super::Arguments;
+use super::clock::{time, together};
+use crate::Outcome;
+use kiln::{BlockFormat, CompiledGraph, DType, Device, Tensor};
+use kiln_ir::TensorType;
+use kiln_ir::build::{GraphBuilder, linear, linear_blocks};
+use serde_json::json;
+use std::cell::Cell;
+use std::hint::black_box;
+use std::io::Write;
+
+/// Bytes of all weights that take turns: several times a last level.
+const BYTES: usize = 160 << 20;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A product and the weights that it takes in turn.
+struct Product {
+    program: CompiledGraph,
+    x: Tensor,
+    weights: Vec<Tensor>,
+    turn: Cell<usize>,
+}
+
+impl Product {
+    fn new(m: usize, k: usize, n: usize, format: Option<BlockFormat>) -> Result<Product, Failure> {
+        let row = match format {
+            Some(format) => format.row_bytes(k).ok_or("rows of broken blocks")?,
+            None => k,
+        };
+        let dtype = if format.is_some() { DType::U8 } else { DType::F32 };
+        let mut b = GraphBuilder::new();
+        let x = b.input(TensorType::fixed(DType::F32, &[m, k]))?;
+        let w = b.input(TensorType::fixed(dtype, &[n, row]))?;
+        let y = match format {
+            Some(format) => linear_blocks(&mut b, &x, &w, format, None)?,
+            None => linear(&mut b, &x, &w, None)?,
+        };
+        b.output(y);
+        let program = CompiledGraph::new(&b.finish(), &[], &Default::default())?;
+        let x = Tensor::from_vec((0..m * k).map(|i| (i % 13) as f32 / 8.0 - 0.75).collect(), [m, k], Device::Cpu)?;
+        let size = dtype.size_in_bits() / 8;
+        let weights = (0..(BYTES / (n * row * size)).max(1)).map(|number| match format {
+            // Bytes below 64 make ordinary numbers of all halves.
+            Some(_) => Tensor::from_vec(bytes(n * row, number), [n, row], Device::Cpu),
+            None => {
+                let floats = bytes(n * row, number).into_iter().map(|byte| f32::from(byte) / 32.0 - 1.0).collect();
+                Tensor::from_vec(floats, [n, row], Device::Cpu)
+            }
+        });
+        Ok(Product { program, x, weights: weights.collect::<Result<_, _>>()?, turn: Cell::new(0) })
+    }
+
+    fn next(&self) -> &Tensor {
+        let turn = self.turn.get();
+        self.turn.set((turn + 1) % self.weights.len());
+        &self.weights[turn]
+    }
+
+    fn run(&self) {
+        if let Err(error) = self.program.run(&[self.x.clone(), self.next().clone()]) {
+            eprintln!("{error}");
+        }
+    }
+
+    /// Adds up the words of the next weight.
+    fn read(&self, threads: usize) {
+        let Some(bytes) = self.next().buffer().host_bytes() else { return };
+        let chunks = threads * 4;
+        kiln_cpu::pool::run(chunks, threads, &|chunk| {
+            let part = &bytes[bytes.len() * chunk / chunks..bytes.len() * (chunk + 1) / chunks];
+            let words = part.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+            black_box(words.fold(0u64, u64::wrapping_add));
+        });
+    }
+}
+
+fn bytes(count: usize, seed: usize) -> Vec<u8> {
+    (0..count).map(|i| ((i + seed).wrapping_mul(2_654_435_761) >> 9) as u8 & 63).collect()
+}
+
+/// Measures every format, few rows and many.
+pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
+    let mut json = arguments.json.as_ref().map(std::fs::File::create).transpose()?;
+    let turn = arguments.turn();
+    println!("{:<24} {:>2} {:>9} {:>7} {:>9} {:>7}", "case", "T", "time", "GB/s", "read-sum", "f32");
+    for &threads in threads {
+        kiln_cpu::pool::set_threads(threads);
+        for format in BlockFormat::ALL {
+            for (m, k, n) in [(1, 2048, 2048), (1, 4096, 4096), (1, 2048, 8192), (8, 2048, 2048), (128, 2048, 2048)] {
+                let name = format!("{} {m}×{k}×{n}", format.name());
+                if !name.contains(&arguments.filter) {
+                    continue;
+                }
+                let (blocks, floats) = (Product::new(m, k, n, Some(format))?, Product::new(m, k, n, None)?);
+                let mut sides: [Vec<Vec<f64>>; 3] = Default::default();
+                for _ in 0..arguments.turns {
+                    sides[0].push(time(turn, || blocks.run()));
+                    sides[1].push(time(turn, || blocks.read(threads)));
+                    sides[2].push(time(turn, || floats.run()));
+                }
+                let [own, read, float] = sides.map(|side| together(&side).min);
+                let moved = blocks.weights[0].elements() as f64;
+                println!(
+                    "{name:<24} {threads:>2} {:>7.1}µs {:>7.1} {:>9.2} {:>7.2}",
+                    own * 1e6,
+                    moved / own / 1e9,
+                    read / own,
+                    float / own
+                );
+                if let Some(file) = &mut json {
+                    let line = json!({
+                        "what": "blocks", "case": name, "threads": threads, "seconds": own,
+                        "bytes_per_second": moved / own, "read_sum": read / own, "f32": float / own,
+                    });
+                    writeln!(file, "{line}")?;
+                }
+            }
+        }
+    }
+    println!(
+        "read-sum: what adding up the same bytes takes, over the product's time; f32: the product with f32 weights."
+    );
+    Ok(())
+}
