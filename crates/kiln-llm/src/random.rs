@@ -2,8 +2,9 @@
 //! the dtype that is asked for, block by block and on all cores.
 
 use crate::{Error, Result};
+use half::{bf16, f16};
 use kiln::runtime::{Buffer, HostMemory};
-use kiln::{DType, Device, Generator, Layout, Tensor};
+use kiln::{DType, Device, Element, Generator, Layout, Tensor};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,39 +14,34 @@ const QUANTILES: usize = 4096;
 /// Elements that are drawn at a time. What they are depends on the seed and the block's number, not on who draws them.
 const BLOCK: usize = 16 << 10;
 
-/// Normally distributed numbers of mean 0 and a deviation. The same seed gives the same ones on every machine.
+/// Normally distributed numbers of mean 0 and a deviation. The same seed gives the same ones on every machine, and in short
+/// floats the same ones rounded.
 pub(crate) fn normal(seed: u64, deviation: f64, shape: &[usize], dtype: DType, device: Device) -> Result<Tensor> {
-    let values = (0..QUANTILES).map(|i| quantile((i as f64 + 0.5) / QUANTILES as f64) * deviation);
+    let at = |i: usize| quantile((i as f64 + 0.5) / QUANTILES as f64) * deviation;
     let layout = Layout::contiguous(shape.to_vec());
+    let elements = layout.elements();
     let buffer = match dtype {
-        DType::F32 => filled(seed, layout.elements(), &table(values, |x| (x as f32).to_ne_bytes()))?,
-        DType::F16 => filled(seed, layout.elements(), &table(values, |x| half::f16::from_f64(x).to_ne_bytes()))?,
-        DType::Bf16 => filled(seed, layout.elements(), &table(values, |x| half::bf16::from_f64(x).to_ne_bytes()))?,
+        DType::F32 => filled(seed, elements, &std::array::from_fn(|i| at(i) as f32))?,
+        DType::F16 => filled(seed, elements, &std::array::from_fn(|i| f16::from_f64(at(i))))?,
+        DType::Bf16 => filled(seed, elements, &std::array::from_fn(|i| bf16::from_f64(at(i))))?,
         _ => return Ok((Generator::new(seed).randn(shape, dtype, device)? * deviation)?),
     };
     Ok(Tensor::from_buffer(buffer, layout, dtype)?.to_device(device)?)
 }
 
-fn table<const BYTES: usize>(
-    values: impl Iterator<Item = f64>,
-    encode: impl Fn(f64) -> [u8; BYTES],
-) -> Vec<[u8; BYTES]> {
-    values.map(encode).collect()
-}
-
 /// So many elements, each one of the table's.
-fn filled<const BYTES: usize>(seed: u64, elements: usize, table: &[[u8; BYTES]]) -> Result<Buffer> {
+fn filled<T: Element>(seed: u64, elements: usize, table: &[T; QUANTILES]) -> Result<Buffer> {
     let memory = |cause: kiln::runtime::Error| Error::Memory { cause: Box::new(cause) };
-    let buffer = HostMemory::allocate(elements.saturating_mul(BYTES)).map_err(memory)?;
+    let buffer = HostMemory::allocate(elements.saturating_mul(size_of::<T>())).map_err(memory)?;
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
-        let mut block = vec![0; BLOCK * BYTES];
+        let mut block = vec![table[0]; BLOCK];
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(start) = number.checked_mul(BLOCK).filter(|&start| start < elements) else { return Ok(()) };
-            let block = &mut block[..BLOCK.min(elements - start) * BYTES];
-            draw(mixed(seed ^ mixed(number as u64 + 1)), table, block);
-            buffer.write_from_host(start * BYTES, block).map_err(memory)?;
+            draw(mixed(seed ^ mixed(number as u64 + 1)), table, &mut block);
+            let drawn = &block[..BLOCK.min(elements - start)];
+            buffer.write_from_host(start * size_of::<T>(), T::as_bytes(drawn)).map_err(memory)?;
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(elements.div_ceil(16 * BLOCK).max(1));
@@ -58,17 +54,22 @@ fn filled<const BYTES: usize>(seed: u64, elements: usize, table: &[[u8; BYTES]])
 }
 
 /// Four elements of each random number.
-fn draw<const BYTES: usize>(mut state: u64, table: &[[u8; BYTES]], block: &mut [u8]) {
-    for four in block.chunks_mut(4 * BYTES) {
+fn draw<T: Element>(mut state: u64, table: &[T; QUANTILES], block: &mut [T]) {
+    const MASK: u64 = QUANTILES as u64 - 1;
+    for four in block.as_chunks_mut::<4>().0 {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let bits = mixed(state);
-        for (i, element) in four.chunks_exact_mut(BYTES).enumerate() {
-            element.copy_from_slice(&table[(bits >> (16 * i)) as usize % QUANTILES]);
-        }
+        *four = [
+            table[(bits & MASK) as usize],
+            table[(bits >> 16 & MASK) as usize],
+            table[(bits >> 32 & MASK) as usize],
+            table[(bits >> 48 & MASK) as usize],
+        ];
     }
 }
 
 /// SplitMix64's last step.
+#[inline]
 fn mixed(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
