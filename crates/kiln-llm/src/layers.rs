@@ -1,12 +1,12 @@
 //! The layers that hold nearly all weights of a model, whatever form the weights have.
 
-use kiln::Tensor;
 use kiln::nn::{Embedding, Forward, Linear, Module, QuantizedEmbedding, QuantizedLinear};
+use kiln::{DType, Tensor, Var};
 
 /// x · Wᵀ + b.
 #[derive(Debug, Clone, Module)]
 pub enum Projection {
-    /// W as numbers of the model's dtype.
+    /// W as numbers; those of a model in f32 may be shorter floats, widened as the product reads them.
     Dense(Linear),
     /// W as quantised blocks, unpacked by the product.
     Blocks(QuantizedLinear),
@@ -28,8 +28,28 @@ impl Forward for Projection {
 pub enum TokenEmbedding {
     /// As numbers of the model's dtype.
     Dense(Embedding),
+    /// As shorter floats than the model's dtype, as their file has them.
+    Short(ShortEmbedding),
     /// As quantised blocks; a token's are unpacked when it is met.
     Blocks(QuantizedEmbedding),
+}
+
+/// A table of short floats whose rows are widened when they are met.
+#[derive(Debug, Clone, Module)]
+pub struct ShortEmbedding {
+    /// `[rows, width]`.
+    pub weight: Var,
+    /// What the rows come out as.
+    #[module(skip)]
+    pub dtype: DType,
+}
+
+impl Forward for ShortEmbedding {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, tokens: &Tensor) -> kiln::Result<Tensor> {
+        self.weight.get().embedding(tokens)?.to_dtype(self.dtype)
+    }
 }
 
 impl TokenEmbedding {
@@ -38,6 +58,7 @@ impl TokenEmbedding {
     pub fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
         match self {
             TokenEmbedding::Dense(embedding) => hidden.linear(&embedding.weight.get(), None),
+            TokenEmbedding::Short(embedding) => hidden.linear(&embedding.weight.get(), None),
             TokenEmbedding::Blocks(embedding) => embedding.products(hidden),
         }
     }
@@ -49,6 +70,7 @@ impl Forward for TokenEmbedding {
     fn forward(&self, tokens: &Tensor) -> kiln::Result<Tensor> {
         match self {
             TokenEmbedding::Dense(embedding) => embedding.forward(tokens),
+            TokenEmbedding::Short(embedding) => embedding.forward(tokens),
             TokenEmbedding::Blocks(embedding) => embedding.forward(tokens),
         }
     }

@@ -1,6 +1,6 @@
 //! How the modules of a model get their weights: from a checkpoint, or as random numbers.
 
-use crate::layers::{Projection, TokenEmbedding};
+use crate::layers::{Projection, ShortEmbedding, TokenEmbedding};
 use crate::{Checkpoint, Error, Result};
 use kiln::nn::{Embedding, LayerNorm, Linear, QuantizedEmbedding, QuantizedLinear, RmsNorm};
 use kiln::{BlockFormat, DType, Device, Tensor, Var};
@@ -123,6 +123,22 @@ impl<'a> Weights<'a> {
     }
 
     fn take(&self, name: &str, shape: &[usize], like: Like) -> Result<Var> {
+        self.take_in(name, shape, like, self.dtype)
+    }
+
+    /// One weight of a product. Those of a model in f32 that are stored in shorter floats stay as they lie in the file: the
+    /// product widens them as it reads them, which loses nothing.
+    fn factor(&self, name: &str, shape: &[usize]) -> Result<Var> {
+        let stored = match self.source {
+            Source::Checkpoint(checkpoint) => checkpoint.tensors.get(&format!("{}{name}", self.prefix)),
+            Source::Random { .. } => None,
+        };
+        let short = stored.map(Tensor::dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::Bf16));
+        let dtype = short.filter(|_| self.dtype == DType::F32).unwrap_or(self.dtype);
+        self.take_in(name, shape, Like::Normal, dtype)
+    }
+
+    fn take_in(&self, name: &str, shape: &[usize], like: Like, dtype: DType) -> Result<Var> {
         let name = format!("{}{name}", self.prefix);
         let value = match self.source {
             Source::Checkpoint(checkpoint) => {
@@ -133,18 +149,18 @@ impl<'a> Weights<'a> {
                     return Err(Error::WrongShape { name, expected: shape.to_vec(), got });
                 }
                 match format {
-                    Some(format) => tensor.dequantize(format)?.to_dtype(self.dtype)?,
-                    None => tensor.to_dtype(self.dtype)?,
+                    Some(format) => tensor.dequantize(format)?.to_dtype(dtype)?,
+                    None => tensor.to_dtype(dtype)?,
                 }
             }
             Source::Random { seed } => match like {
-                Like::Ones => Tensor::ones(shape, self.dtype, self.device)?,
-                Like::Zeros => Tensor::zeros(shape, self.dtype, self.device)?,
+                Like::Ones => Tensor::ones(shape, dtype, self.device)?,
+                Like::Zeros => Tensor::zeros(shape, dtype, self.device)?,
                 Like::Normal => {
                     // FNV-1a: the same on every machine and in every version.
                     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
                     let own = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, hash);
-                    crate::random::normal(own, DEVIATION, shape, self.dtype, self.device)?
+                    crate::random::normal(own, DEVIATION, shape, dtype, self.device)?
                 }
             },
         };
@@ -193,7 +209,8 @@ impl<'a> Weights<'a> {
     pub fn projection(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Projection> {
         let weights = self.under(name);
         let Some((blocks, format)) = weights.blocks("weight", &[output, input])? else {
-            return Ok(Projection::Dense(self.linear(name, input, output, bias)?));
+            let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
+            return Ok(Projection::Dense(Linear { weight: weights.factor("weight", &[output, input])?, bias }));
         };
         let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
         Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }))
@@ -207,7 +224,11 @@ impl<'a> Weights<'a> {
     /// The vectors of tokens, in whatever form they are.
     pub fn token_embedding(&self, name: &str, rows: usize, width: usize) -> Result<TokenEmbedding> {
         let Some((blocks, format)) = self.under(name).blocks("weight", &[rows, width])? else {
-            return Ok(TokenEmbedding::Dense(self.embedding(name, rows, width)?));
+            let weight = self.under(name).factor("weight", &[rows, width])?;
+            return Ok(match weight.dtype() == self.dtype {
+                true => TokenEmbedding::Dense(Embedding { weight }),
+                false => TokenEmbedding::Short(ShortEmbedding { weight, dtype: self.dtype }),
+            });
         };
         Ok(TokenEmbedding::Blocks(QuantizedEmbedding { blocks, format, dtype: self.dtype }))
     }

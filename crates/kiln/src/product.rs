@@ -1,7 +1,7 @@
 //! Products: matrices, linear layers, convolutions, pooling.
 
 use crate::eager::{self, Param};
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 use kiln_ir::build::{self, ConvOptions, GraphBuilder, PoolOptions};
 use kiln_ir::{NodeId, Source};
 
@@ -68,11 +68,23 @@ impl Tensor {
         eager::composite("bmm", &[], &[self, other], write, &at)
     }
 
-    /// x·wᵀ + bias over the last axis, with `w: [out, in]`.
+    /// x·wᵀ + bias over the last axis, with `w: [out, in]`. A weight of shorter floats than an f32 `x` is widened as it is
+    /// read, which loses nothing: half the memory for the same product.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::new([[1.5f32, -2.0]], Device::Cpu)?;
+    /// let weight = Tensor::new([[2f32, 0.5], [1.0, 1.0]], Device::Cpu)?;
+    /// assert_eq!(x.linear(&weight.to_dtype(DType::F16)?, None)?.to_vec::<f32>()?, [2.0, -0.5]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let at = Source::caller();
-        self.same_dtype("linear", weight, &at)?;
+        let widens = self.dtype() == DType::F32 && matches!(weight.dtype(), DType::F16 | DType::Bf16);
+        if !widens {
+            self.same_dtype("linear", weight, &at)?;
+        }
         if self.rank() == 0 || weight.rank() != 2 {
             let (side, expected) =
                 if self.rank() == 0 { (self, "one axis or more") } else { (weight, "a weight of two axes") };
@@ -86,7 +98,10 @@ impl Tensor {
         }
         let mut operands = vec![self, weight];
         operands.extend(bias);
-        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::linear(b, &inputs[0], &inputs[1], inputs.get(2));
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+            let weight = if widens { build::cast(b, &inputs[1], DType::F32)? } else { inputs[1] };
+            build::linear(b, &inputs[0], &weight, inputs.get(2))
+        };
         eager::composite("linear", &[], &operands, write, &at)
     }
 
