@@ -67,10 +67,28 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn widen(self) -> Self::Wide;
     /// As a store narrows: floats round to nearest even, integers wrap, bools become `≠ 0`.
     fn narrow(wide: Self::Wide) -> Self;
+    /// Whether [`Element::rank`] tells all its values apart.
+    const RANKED: bool;
+    /// A number that orders as [`Wide::order`] does.
+    fn rank(self) -> u32;
+}
+
+/// Floats by their bits: the sign makes the order of the others. Both zeros are one value, all NaNs are the largest.
+fn rank_of_float(value: f32) -> u32 {
+    if value.is_nan() {
+        return u32::MAX;
+    }
+    let bits = (value + 0.0).to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+/// Integers of up to 32 bits, shifted to where none is negative.
+fn rank_of_whole(value: i64) -> u32 {
+    (value - i64::from(i32::MIN)) as u32
 }
 
 macro_rules! element {
-    ($type:ty, $wide:ty, $widen:expr, $narrow:expr) => {
+    ($type:ty, $wide:ty, $widen:expr, $narrow:expr, $ranked:expr, $rank:expr) => {
         impl Element for $type {
             type Wide = $wide;
             fn widen(self) -> $wide {
@@ -79,25 +97,29 @@ macro_rules! element {
             fn narrow(wide: $wide) -> $type {
                 $narrow(wide)
             }
+            const RANKED: bool = $ranked;
+            fn rank(self) -> u32 {
+                $rank($widen(self))
+            }
         }
     };
 }
 
-element!(f32, f64, f64::from, |w| w as f32);
-element!(f64, f64, |v| v, |w| w);
-element!(f16, f64, f16::to_f64, |w| f16::from_f32(w as f32));
-element!(bf16, f64, bf16::to_f64, |w| bf16::from_f32(w as f32));
-element!(i8, i64, i64::from, |w| w as i8);
-element!(i16, i64, i64::from, |w| w as i16);
-element!(i32, i64, i64::from, |w| w as i32);
-element!(i64, i64, |v| v, |w| w);
-element!(u8, i64, i64::from, |w| w as u8);
+element!(f32, f64, f64::from, |w| w as f32, true, |w: f64| rank_of_float(w as f32));
+element!(f64, f64, |v| v, |w| w, false, |w: f64| rank_of_float(w as f32));
+element!(f16, f64, f16::to_f64, |w| f16::from_f32(w as f32), true, |w: f64| rank_of_float(w as f32));
+element!(bf16, f64, bf16::to_f64, |w| bf16::from_f32(w as f32), true, |w: f64| rank_of_float(w as f32));
+element!(i8, i64, i64::from, |w| w as i8, true, rank_of_whole);
+element!(i16, i64, i64::from, |w| w as i16, true, rank_of_whole);
+element!(i32, i64, i64::from, |w| w as i32, true, rank_of_whole);
+element!(i64, i64, |v| v, |w| w, false, rank_of_whole);
+element!(u8, i64, i64::from, |w| w as u8, true, rank_of_whole);
 
 /// A bool in memory: one byte, 0 or 1.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Flag(u8);
-element!(Flag, i64, |v: Flag| (v.0 != 0) as i64, |w| Flag((w != 0) as u8));
+element!(Flag, i64, |v: Flag| (v.0 != 0) as i64, |w| Flag((w != 0) as u8), true, rank_of_whole);
 
 /// Runs `$body` with `$T` bound to the Rust type of a computable dtype.
 macro_rules! with_element {
