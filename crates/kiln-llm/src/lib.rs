@@ -1,20 +1,28 @@
-//! Language models over Kiln: a folder of files comes in, tokens go out.
+//! Language models over Kiln: a folder of files comes in, text goes out.
 //!
 //! ```text
-//!  config.json ─────────────▶ Fields ──────┐
-//!  *.safetensors (mapped) ──▶ Weights ─────┴▶ CausalLm ─┐
-//!  generation_config.json ──▶ Request ──────────────────┴▶ Generator: prefill, then one program a token ──▶ ids
+//!  config.json ────────────▶ Fields ──┐
+//!  *.safetensors, *.gguf ──▶ Weights ─┴▶ CausalLm ──┬▶ Generator   one text, or a batch of them
+//!  tokenizer.json ─────────▶ Tokenizer ─────────────┤              a program a bucket of prompts, one for all further tokens
+//!  generation_config.json ─▶ Request ───────────────┴▶ Engine      texts that come and go, over pages
+//!
+//!  a pass:  tokens, positions ─▶ Step ─▶ model.hidden ─▶ model.logits ─▶ sampling ─▶ tokens     all one program
+//!                                  └ rotations, masks, attention over the KvCache, which is written in place
 //! ```
 //!
 //! ```
-//! use kiln_llm::{Generator, GeneratorOptions, OpenOptions, Request};
+//! use kiln_llm::{GeneratorOptions, OpenOptions, Request};
+//! use std::ops::ControlFlow;
 //! # fn main() -> kiln_llm::Result<()> {
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories260K");
 //! let opened = kiln_llm::open(folder, &OpenOptions::default())?;
-//! let options = GeneratorOptions { context: 64, ..GeneratorOptions::default() };
-//! let mut generator = Generator::new(opened.model, options)?;
-//! let story = generator.generate(&[1, 403, 407, 261, 378], &Request { max_tokens: 3, ..Request::default() })?;
-//! assert_eq!(story.ids, [432, 383, 286]);
+//! let mut generator = opened.generator(GeneratorOptions::default())?;
+//! let request = Request { max_tokens: 10, ..opened.request() };
+//! let story = generator.generate_text("Once upon a time", &request, |piece| {
+//!     print!("{piece}");
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert_eq!(story.text, ", there was a little girl named Lily");
 //! # Ok(())
 //! # }
 //! ```

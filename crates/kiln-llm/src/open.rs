@@ -138,12 +138,13 @@ pub fn embedded_known() -> Result<Vec<Known>> {
 
 fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
     let config = Fields::read(folder.join("config.json"))?;
+    // Before the weights: while its file is parsed it takes several times its size.
+    let tokenizer =
+        if folder.join("tokenizer.json").exists() { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
     let checkpoint = Checkpoint::open(folder, options.device)?;
     let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
     let model = models::load(&config, &weights, options.layers)?;
-    let tokenizer =
-        if folder.join("tokenizer.json").exists() { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
     let generation = GenerationConfig::read(folder)?;
     let mut stop_tokens = generation.eos_token_ids.clone();
     if stop_tokens.is_empty() {

@@ -152,12 +152,22 @@ impl Generator {
         &mut self,
         prompt: &str,
         request: &Request,
-        mut each: impl FnMut(&str) -> ControlFlow<()>,
+        each: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generated> {
         let tokenizer = self.tokenizer.as_ref().ok_or(Error::TextWithoutTokenizer)?;
         let prompt = tokenizer.encode(prompt, true)?;
+        self.generate_text_after(&prompt, request, each)
+    }
+
+    /// [`Generator::generate_text`] after tokens, as [`crate::Opened::chat_prompt`] gives them.
+    pub fn generate_text_after(
+        &mut self,
+        prompt: &[u32],
+        request: &Request,
+        mut each: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Generated> {
         let shown = |_, _, text: &str| if text.is_empty() { ControlFlow::Continue(()) } else { each(text) };
-        one(self.run(&[(&prompt, request)], true, shown)?)
+        one(self.run(&[(prompt, request)], true, shown)?)
     }
 
     /// Continues texts of any lengths together; each becomes what it would become alone.

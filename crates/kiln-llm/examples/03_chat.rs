@@ -1,0 +1,40 @@
+//! A conversation through a model's own chat template: `03_chat MODEL QUESTION…`.
+
+use kiln_llm::{ChatTemplate, GeneratorOptions, Message, OpenOptions, Request};
+use std::io::Write;
+use std::ops::ControlFlow;
+
+fn main() -> kiln_llm::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let mut opened = match arguments.next() {
+        Some(model) => kiln_llm::open(&model, &OpenOptions::default())?,
+        None => kiln_llm::embedded()?,
+    };
+    if opened.chat.is_none() {
+        // A storyteller does not chat: it goes on with what was said.
+        let source = "{% for message in messages %}{{ message['content'] }} {% endfor %}";
+        opened.chat = Some(ChatTemplate::new(source, &[])?);
+    }
+    let mut questions: Vec<String> = arguments.collect();
+    if questions.is_empty() {
+        questions = ["There was a cat.", "It saw a dog."].map(String::from).to_vec();
+    }
+    let mut generator = opened.generator(GeneratorOptions::default())?;
+    let request = Request { max_tokens: 60, ..opened.request() };
+    let mut messages = Vec::new();
+    for question in questions {
+        println!("> {question}");
+        messages.push(Message::new("user", &question));
+        let prompt = opened.chat_prompt(&messages)?;
+        let answer = generator.generate_text_after(&prompt, &request, |piece| {
+            print!("{piece}");
+            match std::io::stdout().flush() {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        })?;
+        println!();
+        messages.push(Message::new("assistant", &answer.text));
+    }
+    Ok(())
+}
