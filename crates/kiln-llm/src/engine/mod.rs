@@ -36,8 +36,8 @@ pub struct EngineOptions {
     pub pages: Option<usize>,
     /// The largest part of a prompt in one step.
     pub prefill: usize,
-    /// Every step computes all slots, so that even the rounding of a text's numbers does not depend on how many there are.
-    /// Otherwise a step computes as many rows as the next power of two.
+    /// Every step computes all slots over whole contexts, so that even the rounding of a text's numbers does not depend on how
+    /// many others there are and how long they are. Otherwise it computes as many rows and pages as the next power of two.
     pub steady: bool,
     /// How it is compiled; `None` runs it eagerly.
     pub compile: Option<Options>,
@@ -183,7 +183,7 @@ impl Engine {
         // One more, which is nobody's.
         let pages = options.pages.unwrap_or(slots * context.div_ceil(page)).max(1) + 1;
         let cache = KvCache::paged(&*model, pages, page, context)?;
-        let programs = Programs::new(&model, cache, slots, options.compile.as_ref())?;
+        let programs = Programs::new(&model, cache, slots, options.steady, options.compile.as_ref())?;
         let prefill = options.prefill.max(1);
         Ok(Engine {
             tokenizer: None,

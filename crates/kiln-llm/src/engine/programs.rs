@@ -54,10 +54,18 @@ pub(super) struct Programs {
     fill: Program<Pass>,
     prefill: Program<Pass>,
     decode: Program<Pass>,
+    /// Every table is as long as a context.
+    steady: bool,
 }
 
 impl Programs {
-    pub fn new(model: &Arc<dyn CausalLm>, cache: KvCache, slots: usize, compile: Option<&Options>) -> Result<Programs> {
+    pub fn new(
+        model: &Arc<dyn CausalLm>,
+        cache: KvCache,
+        slots: usize,
+        steady: bool,
+        compile: Option<&Options>,
+    ) -> Result<Programs> {
         let (vocabulary, device) = (model.sizes().vocab, model.device());
         let seen = Tensor::zeros((slots + 1) * vocabulary, DType::Bool, device)?;
         let state = Arc::new(State { model: model.clone(), cache, seen: Var::named("seen", &seen), slots });
@@ -67,6 +75,7 @@ impl Programs {
             fill: program(compile, move |pass| first.fill(pass)),
             prefill: program(compile, move |pass| second.next(pass)),
             decode: program(compile, move |pass| third.next(pass)),
+            steady,
         })
     }
 
@@ -116,8 +125,8 @@ impl Programs {
         let (device, shape) = (self.state.model.device(), self.state.cache.shape());
         // Tables of a few lengths only, each a program.
         let end = lines.iter().map(|line| line.start + bucket).max().unwrap_or(1);
-        let pages = end.max(SHORTEST_TABLE).div_ceil(shape.page).next_power_of_two();
-        let pages = pages.min(shape.context.div_ceil(shape.page));
+        let (needed, most) = (end.max(SHORTEST_TABLE).div_ceil(shape.page), shape.context.div_ceil(shape.page));
+        let pages = if self.steady { most } else { needed.next_power_of_two().min(most) };
         let (mut tokens, mut table) = (vec![0i64; rows * bucket], vec![0i64; rows * pages]);
         let (mut start, mut last, mut slots) = (vec![0i64; rows], Vec::new(), vec![self.state.slots as i64; rows]);
         let mut rule = Rule::default();
