@@ -68,3 +68,8 @@ pub use text::TextStream;
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use vision::{Class, Classifier, ClassifierOptions, Image};
 pub use weights::{OnProgress, Progress, Weights};
+
+/// The Rust of the guide to models.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/models.md")]
+mod guide {}

@@ -270,9 +270,19 @@ fn what_is_not_known_is_said() {
     let path = folder.join("model.safetensors");
     let mut tensors = safetensors::load(&path, Device::Cpu).unwrap();
     let gamma = Tensor::ones(16, DType::F32, Device::Cpu).unwrap();
-    tensors.insert("blocks.0.ls1.gamma".into(), gamma);
-    safetensors::save(folder.join("other.safetensors"), &tensors).unwrap();
-    std::fs::rename(folder.join("other.safetensors"), &path).unwrap();
+    let mut save = |name: &str, tensor: Tensor| {
+        tensors.insert(name.into(), tensor);
+        // The file is mapped as long as its tensors are there.
+        safetensors::save(folder.join("other.safetensors"), &tensors).unwrap();
+        std::fs::rename(folder.join("other.safetensors"), &path).unwrap();
+    };
+    save("head.weight", Tensor::zeros([0, 16], DType::F32, Device::Cpu).unwrap());
+    assert!(open().unwrap_err().to_string().contains("0 kinds of a width of 16"));
+    save("patch_embed.proj.weight", Tensor::zeros([16, 3, 0, 0], DType::F32, Device::Cpu).unwrap());
+    assert!(open().is_err());
+    save("pos_embed", Tensor::zeros([1, 0, 16], DType::F32, Device::Cpu).unwrap());
+    assert!(open().is_err());
+    save("blocks.0.ls1.gamma", gamma);
     assert_eq!(open().unwrap_err(), Error::UnknownTensor { name: "blocks.0.ls1.gamma".into() });
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -66,6 +66,9 @@ impl VitConfig {
             field: field.into(),
             problem,
         };
+        if width == 0 || vit.classes == 0 {
+            return Err(bad("num_labels", format!("{} kinds of a width of {width}", vit.classes)));
+        }
         if heads == 0 || width % heads != 0 {
             return Err(bad("num_attention_heads", format!("{heads} heads do not divide a width of {width}")));
         }
