@@ -59,7 +59,7 @@ pub enum KernelBody {
     /// Products.
     Matmul(MatmulBody),
     /// Attention.
-    Attention(AttentionBody),
+    Attention(Box<AttentionBody>),
     /// Hand-written routines.
     Routine(RoutineBody),
 }

@@ -95,7 +95,7 @@ pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: 
             let (v, v_pages) = rows_of_keys(scope, node.operands[2], &mut args)?;
             let mask = if *mask { Some(strided(scope, node.operands[3], &mut args)?) } else { None };
             let (query, keys, values) = (shape_of(0), shape_of(1), shape_of(2));
-            KernelBody::Attention(AttentionBody {
+            KernelBody::Attention(Box::new(AttentionBody {
                 batch: query[0].clone(),
                 heads: query[1].clone(),
                 kv_heads: keys[1].clone(),
@@ -112,7 +112,7 @@ pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: 
                 out: out(&mut args),
                 causal: *causal,
                 scale: *scale,
-            })
+            }))
         }
         Op::Scan { kind, axis, reverse } => {
             let input = view(0)?;

@@ -58,17 +58,17 @@ def build(case):
         causal = kind == "causal_attention"
         return (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal)), [r(b, h, t, d), r(b, h, s, d), r(b, h, s, d)]
     if kind in ("masked_attention", "paged_attention"):
-        b, h, g, t, s, d, seen = shape[:7]
+        b, h, kv, t, s, d, seen = shape[:7]
         mask = (torch.arange(s) < seen).expand(1, 1, t, s).contiguous()
         attend = lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=True)
         if kind == "masked_attention":
-            return attend, [r(b, h, t, d), r(b, g, s, d), r(b, g, s, d), mask]
+            return attend, [r(b, h, t, d), r(b, kv, s, d), r(b, kv, s, d), mask]
         page = shape[7]
         count = b * s // page
         table = torch.arange(count) * 37 % count
-        rows = lambda pool, table: pool[table].view(b, s // page, g, page, d).transpose(1, 2).reshape(b, g, s, d)
+        rows = lambda pool, table: pool[table].view(b, s // page, kv, page, d).transpose(1, 2).reshape(b, kv, s, d)
         paged = lambda q, k, v, table, m: attend(q, rows(k, table), rows(v, table), m)
-        return paged, [r(b, h, t, d), r(count, g, page, d), r(count, g, page, d), table, mask]
+        return paged, [r(b, h, t, d), r(count, kv, page, d), r(count, kv, page, d), table, mask]
     raise ValueError(f"unknown case {kind}")
 
 

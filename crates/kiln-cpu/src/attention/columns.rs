@@ -88,13 +88,13 @@ impl Job<'_> {
                 }
             }
             let seen = extents[..rows].iter().filter(|extent| !extent.is_empty());
-            let seen = seen.fold(usize::MAX..0, |all, one| all.start.min(one.start)..all.end.max(one.end));
+            let seen = (seen.clone().map(|e| e.start).min().unwrap_or(0), seen.map(|e| e.end).max().unwrap_or(0));
             for tile in 0..tiles {
                 let keys = part(task.keys.len(), tiles, tile);
                 let mut keys = task.keys.start + keys.start..task.keys.start + keys.end;
                 let mut shown = None;
                 if let Some(view) = &self.g.mask {
-                    if keys.end <= seen.start || seen.end <= keys.start {
+                    if keys.end <= seen.0 || seen.1 <= keys.start {
                         continue;
                     }
                     let place = [task.batch, task.kv_head];

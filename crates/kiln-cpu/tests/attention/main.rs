@@ -65,7 +65,7 @@ impl Case {
         };
         let tensors = [&self.q, &self.k, &self.v, &self.out].into_iter().chain(&self.mask);
         let buffers = tensors.map(|t| BufferArg { dtype: t.dtype, access: Access::ReadWrite }).collect();
-        (Kernel { buffers, sizes: vec![], body: KernelBody::Attention(body.clone()) }, body)
+        (Kernel { buffers, sizes: vec![], body: KernelBody::Attention(Box::new(body.clone())) }, body)
     }
 
     fn run(&mut self, isa: Isa) -> Vec<f64> {

@@ -66,7 +66,7 @@ fn run(case: &mut Case, isa: Isa, entries: &[i64], page: usize, wide: bool) -> R
     (body.v, body.v_pages) = v.views(2, at, per_text);
     let dtype = if wide { DType::I64 } else { DType::I32 };
     kernel.buffers.push(BufferArg { dtype, access: Access::Read });
-    kernel.body = KernelBody::Attention(body.clone());
+    kernel.body = KernelBody::Attention(Box::new(body.clone()));
     let mut table: Vec<u8> = match wide {
         true => entries.iter().flat_map(|e| e.to_le_bytes()).collect(),
         false => entries.iter().flat_map(|&e| (e as i32).to_le_bytes()).collect(),

@@ -249,6 +249,16 @@ impl<T: Codec> Codec for Vec<T> {
     }
 }
 
+impl<T: Codec> Codec for Box<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        T::encode(self, out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Box<T>, DecodeError> {
+        T::decode(from).map(Box::new)
+    }
+}
+
 impl<T: Codec> Codec for Option<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         self.is_some().encode(out);
