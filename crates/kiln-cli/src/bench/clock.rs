@@ -1,6 +1,6 @@
 //! Timing one side of a comparison.
 
-use super::stats::{Samples, Statistics};
+use super::stats::Samples;
 use std::time::Instant;
 
 /// How long one side is measured before the next one is.
@@ -30,13 +30,6 @@ pub struct Timing {
     pub median: f64,
     /// All of them, in milliseconds.
     pub samples: Samples,
-}
-
-impl Timing {
-    /// The figures.
-    pub fn statistics(&self) -> Option<Statistics> {
-        self.samples.statistics()
-    }
 }
 
 /// Calls `f` for a turn and gives the seconds a call in the order they were taken. Several calls make one sample when a call is

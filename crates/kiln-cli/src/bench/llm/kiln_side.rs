@@ -28,7 +28,9 @@ pub fn run() -> crate::Outcome {
 }
 
 /// A pass over tokens.
-type Pass = Compiled<Box<dyn Fn(&Tensor) -> kiln::Result<Tensor> + Send + Sync>, Tensor, Tensor>;
+type Function = Box<dyn Fn(&Tensor) -> kiln::Result<Tensor> + Send + Sync>;
+/// One that may be compiled.
+type Pass = Compiled<Function, Tensor, Tensor>;
 
 enum Work {
     Decode(Box<Decode>),
@@ -202,8 +204,7 @@ fn pass(
     let numbers: Vec<i64> = prompts.iter().flatten().map(|&token| token.into()).collect();
     let tokens = Tensor::from_vec(numbers, [batch, length], device)?;
     let model = model.clone();
-    let f: Box<dyn Fn(&Tensor) -> kiln::Result<Tensor> + Send + Sync> =
-        Box::new(move |tokens| model.logits(&model.hidden(tokens, &cache.step(&positions)?)?));
+    let f: Function = Box::new(move |tokens| model.logits(&model.hidden(tokens, &cache.step(&positions)?)?));
     let how = match &spec.compile {
         Some(how) => Options { fullgraph: true, dynamic: Dynamic::Static, ..how.clone() },
         None => Options { disable: true, ..Options::default() },

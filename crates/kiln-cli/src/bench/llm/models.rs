@@ -103,17 +103,15 @@ fn random(preset: &Preset, dtype: DType, layers: Option<usize>) -> Found {
 fn folder(path: &Path, layers: Option<usize>) -> Found {
     let path = path.canonicalize()?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-    if layers.is_none() {
-        return read(name, path, None, None);
-    }
-    // The files stay where they are; only the settings are changed.
+    // The files stay where they are. Settings and weights only: nobody needs the tokenizer, and it has its own memory.
     let scratch = Scratch::new()?;
     for entry in std::fs::read_dir(&path)? {
         let entry = entry?;
         let target = scratch.path().join(entry.file_name());
-        if entry.file_name() == "config.json" {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name == "config.json" {
             std::fs::copy(entry.path(), target)?;
-        } else {
+        } else if name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") {
             link(&entry.path(), &target)?;
         }
     }
