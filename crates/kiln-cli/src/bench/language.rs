@@ -79,7 +79,7 @@ pub fn plan(
     if prompt == 0 || prompt > room {
         return Err(Failure::unusable(format!("a prompt of {prompt} tokens, where the model takes 1 to {room}")));
     }
-    let tokens = arguments.tokens.clamp(2, 1.max(source.longest - prompt));
+    let tokens = arguments.tokens.min(source.longest - prompt).max(2);
     let turns = match what {
         // A turn is one text, of which the first tokens warm up.
         "decode" => arguments.turns.max(arguments.repeats.div_ceil(tokens.saturating_sub(2).max(1))),

@@ -88,7 +88,7 @@ fn cells(record: &Record, eager: Option<&Record>, peer: Option<&Record>, paint: 
     let Some(s) = record.statistics() else {
         let mut cells = vec![label];
         cells.resize(13, String::new());
-        cells.push(paint.red(record.error.as_deref().unwrap_or("no samples")));
+        cells.push(paint.red(if record.error.is_some() { "failed" } else { "no samples" }));
         return cells;
     };
     let against = |other: Option<&Record>| maybe(other.and_then(|other| record.ratio(other)), ratio);
@@ -129,6 +129,9 @@ pub fn notes(records: &[Record]) -> Vec<String> {
     let mut notes = Vec::new();
     for record in records {
         let label = record.label();
+        if let Some(error) = &record.error {
+            notes.push(format!("! {label}: {error}"));
+        }
         if let Some(statistics) = record.statistics() {
             if let Some(warning) = statistics.warning() {
                 notes.push(format!("! {label} {warning}: is the machine quiet?"));
