@@ -150,6 +150,8 @@ pub fn capture(lab: &mut Lab) {
     lab.expect("capture", outcome);
 }
 
+type Function = fn(&Tensor) -> Result<Tensor>;
+
 fn capture_of(lab: &mut Lab) -> Result<()> {
     let device = lab.device;
     let branch = |x: &Tensor| -> Result<Tensor> {
@@ -173,8 +175,7 @@ fn capture_of(lab: &mut Lab) -> Result<()> {
         }
         Ok(h)
     };
-    let functions: [(&str, fn(&Tensor) -> Result<Tensor>); 3] =
-        [("branch", branch), ("loop", turns), ("early exit", early)];
+    let functions: [(&str, Function); 3] = [("branch", branch), ("loop", turns), ("early exit", early)];
     for (name, f) in functions {
         let fast = compile_with(f, Options::default());
         for start in [0.0, 2.0, 4.0, 1.0, 0.0, 2.0, 4.0, 3.0] {

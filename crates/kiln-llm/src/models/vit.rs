@@ -143,10 +143,10 @@ impl Vit {
         let side = self.config.image_size / patch;
         let pictures = pixels.size(0)?;
         // Patches do not overlap, so that their convolution is one product of the picture, cut up.
-        let cut = pixels.to_dtype(self.dtype())?.reshape((pictures.clone(), 3, side, patch, side, patch))?;
-        let rows = cut.permute([0, 2, 4, 1, 3, 5])?.reshape((pictures.clone(), side * side, 3 * patch * patch))?;
+        let cut = pixels.to_dtype(self.dtype())?.reshape((pictures, 3, side, patch, side, patch))?;
+        let rows = cut.permute([0, 2, 4, 1, 3, 5])?.reshape((pictures, side * side, 3 * patch * patch))?;
         let patches = self.patch_embed.forward(&rows)?;
-        let alone = |token: &Var| token.get().expand((pictures.clone(), 1, width));
+        let alone = |token: &Var| token.get().expand((pictures, 1, width));
         let mut tokens = vec![alone(&self.cls_token)?];
         if let Some(taught) = &self.dist_token {
             tokens.push(alone(taught)?);
@@ -181,7 +181,7 @@ impl Vit {
 /// A matrix with so many rows of a tensor with more axes.
 fn flat(var: &Var, rows: usize) -> Result<Var> {
     let columns = var.elements() / rows;
-    Ok(Var::named(&var.name().unwrap_or_default(), &var.get().reshape([rows, columns])?))
+    Ok(Var::named(var.name().unwrap_or_default(), &var.get().reshape([rows, columns])?))
 }
 
 impl Block {
