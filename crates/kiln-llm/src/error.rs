@@ -179,7 +179,7 @@ pub enum Error {
         context: usize,
     },
     /// A model that came without a tokenizer was asked for text.
-    #[error("'{name}' has no tokenizer")]
+    #[error("'{name}' has no tokenizer; that of a folder is its tokenizer.json")]
     NoTokenizer {
         /// The model.
         name: String,

@@ -283,3 +283,32 @@ fn every_small_preset_runs() {
     let error = open("lama-3-8b", &OpenOptions::default()).unwrap_err().to_string();
     assert!(error.contains("is 'llama-3-8b' meant?") && error.contains("pythia-160m"), "{error}");
 }
+
+/// Where neither `generation_config.json` nor `config.json` names the token that ends a text, the tokenizer's settings do; a
+/// folder without a tokenizer still computes.
+#[test]
+fn the_end_of_a_text_is_found_wherever_it_is_said() {
+    let folder = std::env::temp_dir().join(format!("kiln-ends-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(reference("qwen2").join(file), folder.join(file)).unwrap();
+    }
+    let opened = || open(folder.to_str().unwrap(), &OpenOptions::default()).unwrap();
+    assert!(opened().stop_tokens.is_empty() && opened().tokenizer.is_none());
+    let missing = opened().tokenizer().map(|_| ()).unwrap_err().to_string();
+    assert!(missing.contains("tokenizer.json"), "{missing}");
+
+    let stories = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories260K");
+    std::fs::copy(stories.join("tokenizer.json"), folder.join("tokenizer.json")).unwrap();
+    let settings = r#"{"eos_token": {"content": "</s>"}, "chat_template": "{{ messages[0].content }}{{ eos_token }}"}"#;
+    std::fs::write(folder.join("tokenizer_config.json"), settings).unwrap();
+    assert_eq!(opened().stop_tokens, [2]);
+    let talk = [kiln_llm::Message::new("user", "hi")];
+    assert_eq!(opened().chat.unwrap().render(&talk, true).unwrap(), "hi</s>");
+
+    std::fs::write(folder.join("generation_config.json"), r#"{"eos_token_id": [5, 7]}"#).unwrap();
+    assert_eq!(opened().stop_tokens, [5, 7]);
+    std::fs::write(folder.join("chat_template.jinja"), "apart").unwrap();
+    assert_eq!(opened().chat.unwrap().render(&talk, true).unwrap(), "apart");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

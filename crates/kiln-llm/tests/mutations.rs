@@ -218,7 +218,7 @@ fn damaged_headers_of_safetensors() {
         // Whatever is accepted can be read to its end.
         for tensor in outcome.into_iter().flat_map(|whole| whole.tensors.into_values()) {
             read += 1;
-            survives("model.safetensors", &shown, || tensor.to_dtype(DType::F32).and_then(|t| t.to_vec::<f32>()));
+            survives("model.safetensors", &shown, || tensor.to_dtype(DType::F32).and_then(|t| t.to_vec::<f32>())).ok();
         }
     }
     assert!(read > 1000, "{read}");
