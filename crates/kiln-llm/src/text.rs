@@ -102,6 +102,23 @@ impl TextStream {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_follows_a_prompt_keeps_its_space() {
+        let opened = crate::embedded().unwrap();
+        let tokenizer = opened.tokenizer.unwrap();
+        let text = "Tom and Lily had a € and a dog";
+        let ids = tokenizer.encode(text, true).unwrap();
+        for cut in 1..ids.len() {
+            let mut stream = TextStream::new(tokenizer.clone(), &[]).after(&ids[..cut]).unwrap();
+            let mut rest: String = ids[cut..].iter().map(|&id| stream.push(id).unwrap()).collect();
+            rest += &stream.finish().unwrap();
+            let before = tokenizer.decode(&ids[..cut], true).unwrap();
+            if !before.contains(char::REPLACEMENT_CHARACTER) {
+                assert_eq!(before + &rest, text, "cut after {cut} tokens");
+            }
+        }
+    }
+
     /// Whatever the tokens and the stop strings, what is shown is the text up to the first stop string.
     #[test]
     fn what_is_shown_ends_before_the_first_stop_string() {

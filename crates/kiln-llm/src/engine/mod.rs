@@ -255,7 +255,7 @@ impl Engine {
         check(prompt, room, self.model.sizes().vocab)?;
         request.sampling.check()?;
         let wants_text = self.tokenizer.is_some();
-        let row = Row::new(prompt.len(), request, wants_text, self.options.context, self.tokenizer.as_ref())?;
+        let row = Row::new(prompt, request, wants_text, self.options.context, self.tokenizer.as_ref())?;
         let id = Id(self.submitted);
         self.submitted += 1;
         self.waiting.push_back(Text {

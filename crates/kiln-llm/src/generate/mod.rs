@@ -204,9 +204,7 @@ impl Generator {
         }
         let rows: Result<Vec<Row>> = texts
             .iter()
-            .map(|(prompt, request)| {
-                Row::new(prompt.len(), (*request).clone(), wants_text, context, self.tokenizer.as_ref())
-            })
+            .map(|(prompt, request)| Row::new(prompt, (*request).clone(), wants_text, context, self.tokenizer.as_ref()))
             .collect();
         let mut rows = rows?;
         if rows.is_empty() {

@@ -23,9 +23,9 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// After a prompt of so many tokens.
+    /// After a prompt.
     pub fn new(
-        prompt: usize,
+        prompt: &[u32],
         request: Request,
         wants_text: bool,
         context: usize,
@@ -38,10 +38,11 @@ impl Row {
             ids.filter(|&(id, _)| tokenizer.is_special(id)).collect()
         });
         // The newest token needs a place in the cache before it can have a successor.
-        let room = context + 1 - prompt.min(context);
+        let room = context + 1 - prompt.len().min(context);
+        let stream = tokenizer.map(|tokenizer| TextStream::new(tokenizer.clone(), &request.stop).after(prompt));
         Ok(Row {
             room,
-            stream: tokenizer.map(|tokenizer| TextStream::new(tokenizer.clone(), &request.stop)),
+            stream: stream.transpose()?,
             special,
             text: String::new(),
             ids: Vec::with_capacity(request.max_tokens.min(room)),
