@@ -45,6 +45,12 @@ pub struct Arguments {
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    json: bool,
+    /// Say what was loaded
+    #[arg(long, short)]
+    verbose: bool,
 
     /// New tokens at the most [default: the model's own, or 256]
     #[arg(long, short = 'n', value_name = "N", help_heading = "Text")]
@@ -62,9 +68,8 @@ pub struct Arguments {
     #[command(flatten, next_help_heading = "Sampling")]
     sampling: SamplingArguments,
 
-    /// How it is run
-    #[arg(long, short, value_enum, default_value_t = Mode::Default, hide_possible_values = true, help_heading = "Program",
-        long_help = "How it is run: eager, default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs")]
+    /// How it is run: eager, default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
+    #[arg(long, short, value_enum, default_value_t = Mode::Default, hide_possible_values = true, help_heading = "Program")]
     mode: Mode,
     /// Pack weights for the products that use them
     #[arg(long, help_heading = "Program")]
@@ -81,13 +86,6 @@ pub struct Arguments {
     /// Only so many of the first layers
     #[arg(long, value_name = "N", help_heading = "Program")]
     layers: Option<usize>,
-
-    /// End with one JSON object on standard output
-    #[arg(long)]
-    json: bool,
-    /// Say what was loaded and compiled
-    #[arg(long, short)]
-    verbose: bool,
 }
 
 #[derive(clap::Args)]
