@@ -14,6 +14,7 @@ use crate::event::{self, Category, Event};
 use crate::program::Inspection;
 use crate::sizing::Way;
 use crate::{Backend, Error, Executable, InputView, Program, Variant, kernel_cache};
+use kiln_kernels::Role;
 use kiln_kernels::kernel::Kernel;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -189,7 +190,8 @@ impl Program {
                 None => subjects.push(subject),
             }
         }
-        let mut rounds = Rounds { program: self, inspection, deadline: start + budget };
+        let begin = counters(self, inputs, &inspection)?;
+        let mut rounds = Rounds { program: self, inspection, deadline: start + budget, begin };
         for wave in 0..WAVES {
             rounds.prepare(&mut subjects, wave)?;
             if subjects.iter().all(|subject| subject.decided) {
@@ -290,6 +292,27 @@ struct Rounds<'a> {
     program: &'a Program,
     inspection: Inspection<'a>,
     deadline: Instant,
+    /// What every round begins with.
+    begin: Vec<(usize, Vec<u8>)>,
+}
+
+/// Whole numbers that the program updates, by buffer. A position that moves on with every round would soon point behind the end
+/// of what it indexes; other updated inputs may hold anything.
+fn counters(
+    program: &Program,
+    inputs: &[InputView<'_>],
+    inspection: &Inspection<'_>,
+) -> Result<Vec<(usize, Vec<u8>)>, Error> {
+    let mut counters = Vec::new();
+    for (buffer, decl) in program.schedule.buffers.iter().enumerate() {
+        if let Role::Input(input) = decl.role
+            && program.updates.contains(&input)
+            && !inputs[input].dtype.is_float()
+        {
+            counters.push((buffer, inspection.read(buffer)?));
+        }
+    }
+    Ok(counters)
 }
 
 impl Rounds<'_> {
@@ -356,6 +379,9 @@ impl Rounds<'_> {
             let enough = fewest > 0 && round >= fewest && start.elapsed() > Duration::from_millis(200);
             if self.is_late() || enough {
                 break;
+            }
+            for (buffer, bytes) in &self.begin {
+                self.inspection.write(*buffer, bytes)?;
             }
             let mut spent = vec![Duration::ZERO; subjects.len()];
             for (step, owner) in owner.iter().enumerate() {

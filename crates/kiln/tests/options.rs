@@ -319,3 +319,32 @@ fn max_autotune_measures_once() {
     }
     assert_eq!((fast.stats().compiles, said.lock().unwrap().len()), (1, 5), "{said:?}");
 }
+
+#[test]
+fn tuning_does_not_run_off_with_a_position() -> Result<()> {
+    let _turn = alone();
+    let tuned = std::sync::Arc::new(Mutex::new(0));
+    let sink = tuned.clone();
+    let _listening = event::listen(&[Category::Perf], move |event| {
+        if let event::Event::ProgramTuned { kernels, .. } = event {
+            *sink.lock().unwrap() += kernels;
+        }
+    });
+    let (table, x) = (random(1, &[3, 700]), random(2, &[37, 700]));
+    let position = Var::new(&Tensor::zeros(1, DType::I64, Device::Cpu)?);
+    let f = |x: &Tensor| {
+        // Tuning runs this many more times than the table has rows.
+        let at = position.get();
+        let y = (x + table.index_select(0, &at)?)?.tanh()?;
+        position.set(&(at + 1)?)?;
+        Ok(y)
+    };
+    let options = Options { mode: Mode::MaxAutotune, tuning_budget: BUDGET, fullgraph: true, ..Options::default() };
+    let fast = compile_with(f, options);
+    for row in 0..3 {
+        assert_close(&fast.call(&x)?, &(&x + table.narrow(0, row, 1)?)?.tanh()?);
+        assert_eq!(position.get().item::<i64>()?, row + 1);
+    }
+    assert!(*tuned.lock().unwrap() > 0, "nothing was measured");
+    Ok(())
+}
