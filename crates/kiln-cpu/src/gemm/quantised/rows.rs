@@ -17,6 +17,8 @@ pub(in crate::gemm) const FEW_ROWS: usize = 16;
 const TILE: usize = 64;
 const LONG_TILE: usize = 512;
 const ONE_ROW: usize = 2;
+/// Rows of blocks that all rows of A are multiplied with before the next ones are read.
+const AT_ONCE: usize = 4;
 
 /// Rows of A as they are read: floats side by side.
 struct Rows {
@@ -80,7 +82,9 @@ pub(in crate::gemm) unsafe fn run(
         let all = part(n, tasks, task);
         for first in all.clone().step_by(stride) {
             let columns = first..all.end.min(first + stride);
-            for at in columns.clone() {
+            // One row of A takes all rows of blocks in one call; for several tiles of rows the blocks stay in the nearest cache.
+            let step = if tiles == 1 { columns.len() } else { AT_ONCE };
+            for at in columns.clone().step_by(step) {
                 for t in 0..tiles {
                     let part = part(m, tiles, t);
                     let kernel = kernels[usize::from(part.len() != tall)];
@@ -88,6 +92,8 @@ pub(in crate::gemm) unsafe fn run(
                     unsafe {
                         kernel(Call {
                             w: b.data.wrapping_offset(at as isize * b.stride),
+                            w_stride: b.stride,
+                            rows: step.min(columns.end - at),
                             blocks,
                             a: rows.data.wrapping_offset(part.start as isize * rows.stride),
                             a_stride: rows.stride,

@@ -8,24 +8,26 @@ use std::arch::x86_64::*;
 /// Where one call of a kernel reads and writes.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
-    /// The row of blocks, and how many there are.
+    /// The first row of blocks, bytes from one to the next, how many rows there are, and blocks of a row.
     pub w: *const u8,
+    pub w_stride: isize,
+    pub rows: usize,
     pub blocks: usize,
     /// The first row of A, and floats from one to the next.
     pub a: *const f32,
     pub a_stride: isize,
-    /// The first sum, and floats from that of one row of A to that of the next.
+    /// The first sum, and floats from those of one row of A to those of the next; those of rows of blocks lie side by side.
     pub c: *mut f32,
     pub c_stride: usize,
 }
 
-/// A kernel for some rows of A and one of blocks.
+/// A kernel for some rows of A, and as many rows of blocks as a call says.
 pub(super) type Kernel = unsafe fn(Call);
 
 /// Rows of A in a tile at the most.
 pub(super) const ROWS: usize = 4;
 
-/// The kernel for `rows` rows of A and one row of blocks.
+/// The kernel for `rows` rows of A.
 pub(super) fn kernel(isa: Isa, format: BlockFormat, rows: usize) -> Kernel {
     fn of<U: Unpack>(isa: Isa, rows: usize) -> Kernel {
         match (isa == Isa::Avx512, rows) {
@@ -68,24 +70,26 @@ fn fetch(at: *const u8, bytes: usize) {
 unsafe fn dot_512<U: Unpack, const M: usize>(call: Call) {
     let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
     let turn = (TURN / elements).max(1);
-    // Two sums a row of A, so that neighbouring vectors do not wait for each other.
-    let mut sums = [[_mm512_setzero_ps(); 2]; M];
-    // SAFETY: everything lies inside the rows of the call.
-    unsafe {
-        let (mut w, mut a) = (call.w, call.a);
-        for _ in 0..call.blocks / turn {
-            fetch(w, turn * bytes);
-            for i in 0..turn {
-                block_512::<U, M>(&call, w.add(i * bytes), a.add(i * elements), &mut sums);
+    for row in 0..call.rows {
+        // Two sums a row of A, so that neighbouring vectors do not wait for each other.
+        let mut sums = [[_mm512_setzero_ps(); 2]; M];
+        // SAFETY: everything lies inside the rows of the call.
+        unsafe {
+            let (mut w, mut a) = (call.w.offset(row as isize * call.w_stride), call.a);
+            for _ in 0..call.blocks / turn {
+                fetch(w, turn * bytes);
+                for i in 0..turn {
+                    block_512::<U, M>(&call, w.add(i * bytes), a.add(i * elements), &mut sums);
+                }
+                (w, a) = (w.add(turn * bytes), a.add(turn * elements));
             }
-            (w, a) = (w.add(turn * bytes), a.add(turn * elements));
-        }
-        for _ in 0..call.blocks % turn {
-            block_512::<U, M>(&call, w, a, &mut sums);
-            (w, a) = (w.add(bytes), a.add(elements));
-        }
-        for (m, sum) in sums.iter().enumerate() {
-            call.c.add(m * call.c_stride).write(_mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1])));
+            for _ in 0..call.blocks % turn {
+                block_512::<U, M>(&call, w, a, &mut sums);
+                (w, a) = (w.add(bytes), a.add(elements));
+            }
+            for (m, sum) in sums.iter().enumerate() {
+                call.c.add(m * call.c_stride + row).write(_mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1])));
+            }
         }
     }
 }
@@ -116,31 +120,33 @@ unsafe fn block_512<U: Unpack, const M: usize>(call: &Call, w: *const u8, a: *co
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn dot_256<U: Unpack, const M: usize>(call: Call) {
     let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-    let mut sums = [[_mm256_setzero_ps(); 2]; M];
-    // SAFETY: everything lies inside the rows of the call.
-    unsafe {
-        let (mut w, mut a) = (call.w, call.a);
-        for _ in 0..call.blocks {
-            fetch(w, bytes);
-            let head = U::head_256(w);
-            for group in 0..elements / (16 * U::VECTORS) {
-                let vectors = U::group_256(&head, w, group);
-                for (i, &vector) in vectors.as_ref().iter().enumerate() {
-                    let at = a.add((group * U::VECTORS * 2 + i) * 8);
-                    for (m, sum) in sums.iter_mut().enumerate() {
-                        let a = _mm256_loadu_ps(at.offset(m as isize * call.a_stride));
-                        sum[i % 2] = _mm256_fmadd_ps(vector, a, sum[i % 2]);
+    for row in 0..call.rows {
+        let mut sums = [[_mm256_setzero_ps(); 2]; M];
+        // SAFETY: everything lies inside the rows of the call.
+        unsafe {
+            let (mut w, mut a) = (call.w.offset(row as isize * call.w_stride), call.a);
+            for _ in 0..call.blocks {
+                fetch(w, bytes);
+                let head = U::head_256(w);
+                for group in 0..elements / (16 * U::VECTORS) {
+                    let vectors = U::group_256(&head, w, group);
+                    for (i, &vector) in vectors.as_ref().iter().enumerate() {
+                        let at = a.add((group * U::VECTORS * 2 + i) * 8);
+                        for (m, sum) in sums.iter_mut().enumerate() {
+                            let a = _mm256_loadu_ps(at.offset(m as isize * call.a_stride));
+                            sum[i % 2] = _mm256_fmadd_ps(vector, a, sum[i % 2]);
+                        }
                     }
                 }
+                (w, a) = (w.add(bytes), a.add(elements));
             }
-            (w, a) = (w.add(bytes), a.add(elements));
-        }
-        for (m, sum) in sums.iter().enumerate() {
-            let sum = _mm256_add_ps(sum[0], sum[1]);
-            let half = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-            let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-            let one = _mm_add_ss(pair, _mm_movehdup_ps(pair));
-            call.c.add(m * call.c_stride).write(_mm_cvtss_f32(one));
+            for (m, sum) in sums.iter().enumerate() {
+                let sum = _mm256_add_ps(sum[0], sum[1]);
+                let half = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+                let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+                let one = _mm_add_ss(pair, _mm_movehdup_ps(pair));
+                call.c.add(m * call.c_stride + row).write(_mm_cvtss_f32(one));
+            }
         }
     }
 }
