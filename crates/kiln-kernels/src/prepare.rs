@@ -34,7 +34,9 @@ enum Rewrite {
 /// The rewritten graph; `None` if it stays as it is. `apart` are quantised blocks that no product can read.
 pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) -> Result<Option<Prepared>, Error> {
     let blocks = Blocks::of(graph, layouts, apart);
-    if !blocks.apart.contains(&true) && !graph.iter().any(|(_, node)| rewrite_of(graph, node).is_some()) {
+    let turned = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
+    let same = |node: &Node| rewrite_of(graph, node).is_none() && !turned(node);
+    if !blocks.apart.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
     let mut made = Prepared { graph: Graph::new(), origin: Vec::new(), results: Vec::new() };
@@ -43,11 +45,13 @@ pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) 
     let mut whole: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
     for (id, node) in graph.iter() {
         let mut operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
-        if let Some(right) = blocks.read_by(graph, node) {
-            operands[1] = whole[right.index()].unwrap_or(operands[1]);
+        let mut op = node.op.clone();
+        if let (Some((right, by)), Op::Dot { dims, .. }) = (blocks.read_by(graph, node), &mut op) {
+            operands[1] = whole[right.index()].unwrap_or(new[right.index()]);
+            *dims = by;
         }
         let mut builder = Builder { made: &mut made.graph, source: node.source.clone() };
-        let to = match (&node.op, rewrite_of(graph, node)) {
+        let to = match (&op, rewrite_of(graph, node)) {
             (Op::Input { .. }, _) => builder.made.input(node.ty.clone(), node.source.clone())?,
             (Op::Dot { dims, out }, Some(Rewrite::Sum)) => builder.sum_of_products(dims, *out, &operands)?,
             (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
@@ -82,12 +86,14 @@ struct Blocks {
     apart: Vec<bool>,
     /// They lie in memory one after another.
     readable: Vec<bool>,
+    /// See [`bases`].
+    bases: Vec<Option<(NodeId, Vec<usize>)>>,
 }
 
 impl Blocks {
     fn of(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) -> Blocks {
         let none = vec![false; graph.nodes().len()];
-        let mut blocks = Blocks { whole: none.clone(), apart: none.clone(), readable: none };
+        let mut blocks = Blocks { whole: none.clone(), apart: none.clone(), readable: none, bases: bases(graph) };
         for (id, node) in graph.iter().filter(|(_, node)| matches!(node.op, Op::Dequantize { .. })) {
             let adjoining = match &graph.node(node.operands[0]).op {
                 Op::Input { index } => layouts[*index].strides.last().is_some_and(Dim::is_one),
@@ -95,32 +101,57 @@ impl Blocks {
             };
             blocks.readable[id.index()] = adjoining && !apart.contains(&id);
         }
-        for (_, node) in graph.iter() {
-            let right = blocks.read_by(graph, node);
-            for (at, operand) in node.operands.iter().enumerate() {
+        for (id, node) in graph.iter() {
+            if blocks.bases[id.index()].is_some() {
+                continue;
+            }
+            let right = blocks.read_by(graph, node).map(|(right, _)| right);
+            for (at, &operand) in node.operands.iter().enumerate() {
+                let Some(of) = blocks.bases[operand.index()].as_ref().map(|(of, _)| *of) else { continue };
                 match right {
                     Some(right) if at == 1 => blocks.whole[right.index()] = true,
-                    _ => blocks.apart[operand.index()] = matches!(graph.node(*operand).op, Op::Dequantize { .. }),
+                    _ => blocks.apart[of.index()] = true,
                 }
             }
         }
         for output in graph.outputs() {
-            blocks.apart[output.node.index()] |= matches!(graph.node(output.node).op, Op::Dequantize { .. });
+            if let Some(of) = blocks.bases[output.node.index()].as_ref().map(|(of, _)| *of) {
+                blocks.apart[of.index()] = true;
+            }
         }
         blocks
     }
 
-    /// The blocks that a product reads as they lie: its right operand is a matrix of them, summed along their rows.
-    fn read_by(&self, graph: &Graph, node: &Node) -> Option<NodeId> {
+    /// The blocks that a product reads as they lie, and its dimensions over them: its right operand is a matrix of them, perhaps
+    /// turned, summed along their rows.
+    fn read_by(&self, graph: &Graph, node: &Node) -> Option<(NodeId, DotDims)> {
         let Op::Dot { dims, out: DType::F32 } = &node.op else { return None };
-        let right = node.operands[1];
+        let (right, order) = self.bases[node.operands[1].index()].clone()?;
         if !self.readable[right.index()] || rewrite_of(graph, node).is_some() {
             return None;
         }
-        let rank = graph.ty(right).rank();
-        let matrix = free_axes(rank, &dims.rhs_batch, &dims.rhs_contract).len() <= 1;
-        (matrix && dims.rhs_contract == [rank - 1]).then_some(right)
+        let mapped = |axes: &[usize]| axes.iter().map(|&axis| order[axis]).collect::<Vec<usize>>();
+        let dims =
+            DotDims { rhs_batch: mapped(&dims.rhs_batch), rhs_contract: mapped(&dims.rhs_contract), ..dims.clone() };
+        let matrix = free_axes(order.len(), &dims.rhs_batch, &dims.rhs_contract).len() <= 1;
+        (matrix && dims.rhs_contract == [order.len() - 1]).then_some((right, dims))
     }
+}
+
+/// For each node that is quantised blocks under permutations: the blocks, and which of their axes each axis is.
+fn bases(graph: &Graph) -> Vec<Option<(NodeId, Vec<usize>)>> {
+    let mut all: Vec<Option<(NodeId, Vec<usize>)>> = Vec::with_capacity(graph.nodes().len());
+    for (id, node) in graph.iter() {
+        let own = match &node.op {
+            Op::Dequantize { .. } => Some((id, (0..node.ty.rank()).collect())),
+            Op::Permute { order } => all[node.operands[0].index()]
+                .as_ref()
+                .map(|(of, below)| (*of, order.iter().map(|&axis| below[axis]).collect())),
+            _ => None,
+        };
+        all.push(own);
+    }
+    all
 }
 
 fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {

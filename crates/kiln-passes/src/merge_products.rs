@@ -84,7 +84,7 @@ fn groups(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Gro
         let [lhs, rhs] = node.operands[..] else { continue };
         let free = graph.ty(rhs).rank() - dims.rhs_contract.len();
         // Blocks would have to be copied to lie side by side.
-        let blocks = matches!(graph.node(rhs).op, Op::Dequantize { .. });
+        let blocks = is_blocks(graph, rhs);
         let weights = depends[rhs.index()] == Depends::Frozen && depends[lhs.index()] == Depends::Calls && !blocks;
         if weights && dims.rhs_batch.is_empty() && free == 1 {
             let bias = bias(graph, depends, &users, id);
@@ -101,6 +101,14 @@ fn groups(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Gro
     let mut groups: Vec<Group> = found.into_values().filter(worth).collect();
     groups.sort_by_key(|group| group.dots[0]);
     groups
+}
+
+/// True for views of quantised blocks.
+fn is_blocks(graph: &Graph, mut id: NodeId) -> bool {
+    while graph.node(id).op.is_view() {
+        id = graph.node(id).operands[0];
+    }
+    matches!(graph.node(id).op, Op::Dequantize { .. })
 }
 
 /// Weights as they lie in memory and the views of them that a product reads: what widens them on the way comes after they are

@@ -43,6 +43,22 @@ fn layers_of_every_format() {
     }
 }
 
+/// A linear layer is one kernel, whatever the passes make of it: nothing but the product unpacks the blocks.
+#[test]
+fn a_layer_is_one_product() {
+    use kiln_ir::build::{GraphBuilder, add, linear_blocks};
+    for m in [1, 8, 64] {
+        let mut b = GraphBuilder::new();
+        let x = b.input(kiln_ir::TensorType::fixed(DType::F32, &[m, 256])).unwrap();
+        let w = b.input(kiln_ir::TensorType::fixed(DType::U8, &[40, 144])).unwrap();
+        let y = linear_blocks(&mut b, &x, &w, BlockFormat::Q4_K, None).unwrap();
+        let z = add(&mut b, &y, &y).unwrap();
+        b.output(z);
+        let program = kiln::compile_graph(&b.finish(), &[]).unwrap();
+        assert_eq!(program.program().steps().len(), 1, "{m} rows");
+    }
+}
+
 #[test]
 fn short_activations_come_back_short() {
     let (format, x) = (BlockFormat::Q4_0, numbers(2, 64));
