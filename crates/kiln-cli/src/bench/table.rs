@@ -1,6 +1,7 @@
 //! The table in the terminal, with how many times slower every other side is.
 
 use super::record::{MemoryUse, PROCESS, Record, best_kiln, best_peer};
+use super::stats::VARIATION;
 use crate::terminal::format::{bytes, ratio, seconds};
 use crate::terminal::{Align, Paint, Table, format};
 use std::io::Write;
@@ -127,18 +128,28 @@ pub fn agreement(record: &Record) -> String {
 /// What a reader has to know before quoting: variation, cut runs, disagreement, memory beyond its limit.
 pub fn notes(records: &[Record]) -> Vec<String> {
     let mut notes = Vec::new();
+    let varying: Vec<String> = records
+        .iter()
+        .filter_map(|record| {
+            let statistics = record.statistics().filter(|s| s.variation() > VARIATION)?;
+            Some(format!("{} {:.0} %", record.label(), statistics.variation() * 100.0))
+        })
+        .collect();
+    if !varying.is_empty() {
+        notes.push(format!("! varies by more than 5 % of the mean, is the machine quiet? {}", varying.join(", ")));
+    }
+    let short: Vec<String> = records
+        .iter()
+        .filter(|record| record.cut && record.samples.len() > 0)
+        .map(|record| format!("{} {}", record.label(), record.samples.len()))
+        .collect();
+    if !short.is_empty() {
+        notes.push(format!("! fewer samples than asked for, the time was up: {}", short.join(", ")));
+    }
     for record in records {
         let label = record.label();
         if let Some(error) = &record.error {
             notes.push(format!("! {label}: {error}"));
-        }
-        if let Some(statistics) = record.statistics() {
-            if let Some(warning) = statistics.warning() {
-                notes.push(format!("! {label} {warning}: is the machine quiet?"));
-            }
-            if record.cut {
-                notes.push(format!("! {label} has {} samples: its time was up", statistics.count));
-            }
         }
         if record.matches_eager == Some(false) {
             notes.push(format!("! {label} differs from Kiln eager ({})", agreement(record)));
@@ -179,8 +190,8 @@ mod tests {
         noisy.matches_eager = Some(false);
         noisy.same_ids = Some((3, 9));
         let notes = notes(&[noisy]).join("\n");
-        assert!(notes.contains("varies by 33 %"), "{notes}");
-        assert!(notes.contains("2 samples"), "{notes}");
+        assert!(notes.contains("quiet? default 33 %"), "{notes}");
+        assert!(notes.contains("time was up: default 2"), "{notes}");
         assert!(notes.contains("3 of 9 tokens, then another"), "{notes}");
     }
 }

@@ -51,7 +51,7 @@ impl Axis {
         }
         let decades = (self.high / self.low).log10();
         let digits: &[f64] = match decades {
-            d if d > 4.0 => &[1.0],
+            d if d > 3.0 => &[1.0],
             d if d > 2.0 => &[1.0, 3.0],
             d if d > 0.9 => &[1.0, 2.0, 5.0],
             _ => &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],

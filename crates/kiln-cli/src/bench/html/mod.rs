@@ -125,7 +125,7 @@ fn overview(out: &mut String, groups: &[Vec<&Record>]) {
             label: format!("{} {} {}", s.what, s.model, s.prompt),
             color: 1,
             parts: vec![times],
-            note: format!("{} {}", format::ratio(times), peer.label()),
+            note: format::ratio(times),
             mark: Some(1.0),
         });
     }
