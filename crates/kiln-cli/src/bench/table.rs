@@ -158,6 +158,18 @@ pub fn notes(records: &[Record]) -> Vec<String> {
             notes.push(format!("! {label} exceeds its memory: {}", allowed(&memory)));
         }
     }
+    let weights = |kiln: bool| {
+        records.iter().filter(move |r| r.is_kiln() == kiln).find_map(|r| Some(r.memory?.weights).filter(|w| *w > 0))
+    };
+    if let (Some(own), Some(other)) = (weights(true), weights(false))
+        && own.abs_diff(other) * 50 > other
+    {
+        notes.push(format!(
+            "! not the same bytes: Kiln holds weights of {}, the others of {} (short floats stay as they are stored)",
+            bytes(own),
+            bytes(other)
+        ));
+    }
     let within = records.iter().filter(|record| record.is_kiln()).filter_map(|record| record.memory);
     if let Some(most) = within.filter(|memory| memory.within() == Some(true)).max_by_key(|memory| memory.peak) {
         notes.push(format!("memory ok: {}", allowed(&most)));
@@ -182,6 +194,18 @@ fn allowed(memory: &MemoryUse) -> String {
 mod tests {
     use super::super::record::tests::record;
     use super::*;
+
+    #[test]
+    fn weights_of_other_sizes_are_told() {
+        let side = |side: &str, weights| {
+            let mut record = record(side, "default", &[1.0]);
+            record.memory = Some(MemoryUse { peak: 0, weights, kv: 0, activations: 0 });
+            record
+        };
+        let told =
+            |own, other| notes(&[side("kiln", own), side("torch", other)]).join(" ").contains("not the same bytes");
+        assert!(told(30_400_000, 60_800_000) && !told(60_800_000, 60_800_000));
+    }
 
     #[test]
     fn notes_say_what_keeps_a_figure_from_being_quoted() {
