@@ -14,6 +14,8 @@ def status(field):
 
 class Side:
     def open(self, r):
+        if r["what"] != "decode":
+            raise ValueError("it gives the last token's logits only: `kiln bench decode` has the time of its prompts")
         if len(r["prompts"]) != 1:
             raise ValueError("one text at a time")
         self.before = status("VmRSS")
