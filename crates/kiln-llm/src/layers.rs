@@ -53,6 +53,15 @@ impl Forward for ShortEmbedding {
 }
 
 impl TokenEmbedding {
+    /// Logits by a model's head, or by this table where it has none.
+    #[track_caller]
+    pub fn logits_by(&self, head: Option<&Projection>, hidden: &Tensor) -> kiln::Result<Tensor> {
+        match head {
+            Some(head) => head.forward(hidden),
+            None => self.logits(hidden),
+        }
+    }
+
     /// Products of hidden vectors with the vector of every token: logits of models that have no head of their own.
     #[track_caller]
     pub fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {

@@ -3,6 +3,7 @@
 use super::rope::Known;
 use super::{Activation, Fields, Rope, RopeScaling};
 use crate::Result;
+use crate::models::Sizes;
 use std::path::Path;
 
 /// What `config.json` says about a Llama.
@@ -129,6 +130,17 @@ impl LlamaConfig {
             bos_token_id: fields.tokens("bos_token_id")?.first().copied(),
             eos_token_ids: fields.tokens("eos_token_id")?,
         })
+    }
+
+    /// What caches and sampling need.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            vocab: self.vocab_size,
+            layers: self.num_hidden_layers,
+            kv_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            context: self.max_position_embeddings,
+        }
     }
 
     /// The rotary embedding, over whole heads.

@@ -120,13 +120,7 @@ impl Gemma3 {
                 norm: OffsetNorm::load("norm", width, llama.rms_norm_eps, &model)?,
             },
             lm_head: if tied { None } else { Some(head.projection("lm_head", width, vocabulary, false)?) },
-            sizes: Sizes {
-                vocab: vocabulary,
-                layers: llama.num_hidden_layers,
-                kv_heads: llama.num_key_value_heads,
-                head_dim: llama.head_dim,
-                context: llama.max_position_embeddings,
-            },
+            sizes: llama.sizes(),
             place: (weights.dtype(), weights.device()),
             config: config.clone(),
         })

@@ -156,10 +156,7 @@ impl CausalLm for Gpt2 {
 
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
-        match &self.lm_head {
-            Some(head) => head.forward(hidden),
-            None => self.transformer.wte.logits(hidden),
-        }
+        self.transformer.wte.logits_by(self.lm_head.as_ref(), hidden)
     }
 
     fn weight_bytes(&self) -> usize {

@@ -144,10 +144,7 @@ impl CausalLm for GptNeox {
 
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
-        match &self.embed_out {
-            Some(head) => head.forward(hidden),
-            None => self.gpt_neox.embed_in.logits(hidden),
-        }
+        self.gpt_neox.embed_in.logits_by(self.embed_out.as_ref(), hidden)
     }
 
     fn weight_bytes(&self) -> usize {

@@ -139,13 +139,7 @@ impl Llama {
             lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
             windows: (0..config.num_hidden_layers).map(window).collect(),
             style: if variant.neighbours_turn { RopeStyle::Interleaved } else { RopeStyle::Half },
-            sizes: Sizes {
-                vocab: vocabulary,
-                layers: config.num_hidden_layers,
-                kv_heads: config.num_key_value_heads,
-                head_dim: config.head_dim,
-                context: config.max_position_embeddings,
-            },
+            sizes: config.sizes(),
             place: (weights.dtype(), weights.device()),
             config: config.clone(),
         })
@@ -181,10 +175,7 @@ impl CausalLm for Llama {
 
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
-        match &self.lm_head {
-            Some(head) => head.forward(hidden),
-            None => self.model.embed_tokens.logits(hidden),
-        }
+        self.model.embed_tokens.logits_by(self.lm_head.as_ref(), hidden)
     }
 
     fn weight_bytes(&self) -> usize {

@@ -96,13 +96,7 @@ impl Phi3 {
                 norm: model.rms_norm("norm", width, llama.rms_norm_eps)?,
             },
             lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
-            sizes: Sizes {
-                vocab: vocabulary,
-                layers: llama.num_hidden_layers,
-                kv_heads: llama.num_key_value_heads,
-                head_dim: llama.head_dim,
-                context: llama.max_position_embeddings,
-            },
+            sizes: llama.sizes(),
             place: (weights.dtype(), weights.device()),
             config: config.clone(),
         })
@@ -138,10 +132,7 @@ impl CausalLm for Phi3 {
 
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
-        match &self.lm_head {
-            Some(head) => head.forward(hidden),
-            None => self.model.embed_tokens.logits(hidden),
-        }
+        self.model.embed_tokens.logits_by(self.lm_head.as_ref(), hidden)
     }
 
     fn weight_bytes(&self) -> usize {
