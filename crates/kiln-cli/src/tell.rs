@@ -85,6 +85,8 @@ pub struct Told {
     pub ids: Vec<u32>,
     /// Why there are no more.
     pub stop: Stop,
+    /// Tokens of the prompt that were in the cache already.
+    pub reused: usize,
     /// Compiling, all in.
     pub compile: Duration,
     /// Until the first token was there, without compiling.
@@ -122,7 +124,7 @@ pub fn tell(
         false => watch.between(from, to),
     };
     let mut took = Duration::ZERO;
-    let Generated { ids, stop, .. } = generator.generate_with(prompt, request, |id| {
+    let Generated { ids, stop, reused, .. } = generator.generate_with(prompt, request, |id| {
         let now = Instant::now();
         if first.is_none() {
             first = Some((now, compiled(began, now, took)));
@@ -144,6 +146,7 @@ pub fn tell(
     Ok(Told {
         ids,
         stop,
+        reused,
         compile: before + after,
         first_token: (first - began).saturating_sub(before),
         decoding: (ended - first).saturating_sub(listener + after),

@@ -116,6 +116,62 @@ fn draws_depend_on_the_seed_alone() {
     assert_ne!(draw("default", "7"), draw("default", "8"));
 }
 
+/// A folder with the shipped model and a chat template; it goes away.
+struct Chatty(std::path::PathBuf);
+
+impl Chatty {
+    fn new() -> Chatty {
+        let path = std::env::temp_dir().join(format!("kiln-chat-test-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            std::fs::copy(Path::new(&folder()).join(file), path.join(file)).unwrap();
+        }
+        let template = "{% for m in messages %}{% if loop.index0 %}{{ ' ' if m.role == 'user' }}{% endif %}{{ m.content }}{% endfor %}";
+        std::fs::write(path.join("chat_template.jinja"), template).unwrap();
+        Chatty(path)
+    }
+}
+
+impl Drop for Chatty {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn turns_of_a_chat_read_what_is_new() {
+    let folder = Chatty::new();
+    let turns = "Once upon a time\nThen Tom came.\nHe was sad.\n/reset\nOnce upon a time\n";
+    let talk = |more: &[&str]| -> Vec<Value> {
+        let words = ["run", folder.0.to_str().unwrap(), "--chat", "--context", "256", "-n", "12", "--json"];
+        let output = kiln(&[&words[..], more].concat(), Some(turns));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let whole = talk(&["--reread"]);
+    for mode in ["eager", "default"] {
+        let told = talk(&["--mode", mode]);
+        assert_eq!(told.len(), 4);
+        for (turn, (got, expected)) in told.iter().zip(&whole).enumerate() {
+            assert_eq!((&got["text"], &got["prompt_ids"]), (&expected["text"], &expected["prompt_ids"]), "{turn}");
+            let count = |line: &Value, name: &str| line[name].as_u64().unwrap() as usize;
+            let prompt = got["prompt_ids"].as_array().unwrap().len();
+            assert_eq!(count(got, "prompt_tokens_read") + count(got, "prompt_tokens_reused"), prompt);
+            assert_eq!(count(expected, "prompt_tokens_reused"), 0);
+            // The second turn has the answer before it, the last one the first turn's question.
+            assert_eq!(count(got, "prompt_tokens_reused") > 0, turn > 0, "{got}");
+            if turn == 1 || turn == 2 {
+                assert!(count(got, "prompt_tokens_read") < 16, "{got}");
+            }
+        }
+        assert_eq!(told[2]["compile_s"].as_f64().map(|s| s > 0.001), Some(false), "no program is new: {}", told[2]);
+    }
+    let words = ["run", folder.0.to_str().unwrap(), "--chat", "--context", "20", "-n", "12"];
+    let output = kiln(&words, Some("Once upon a time\nThen Tom came and Lily was sad.\n"));
+    let err = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && err.contains("does not fit a context of 20"), "{err}");
+}
+
 #[test]
 fn a_preset_runs_without_files() {
     let words = ["run", "smollm2-135m", "--layers", "1", "--prompt-ids", "1,2,3", "-n", "3", "--json"];

@@ -1,6 +1,6 @@
 //! A conversation through a model's own chat template: `03_chat MODEL QUESTION…`.
 
-use kiln_llm::{ChatTemplate, GeneratorOptions, Message, OpenOptions, Request};
+use kiln_llm::{ChatTemplate, GeneratorOptions, OpenOptions, Request};
 use std::io::Write;
 use std::ops::ControlFlow;
 
@@ -19,22 +19,18 @@ fn main() -> kiln_llm::Result<()> {
     if questions.is_empty() {
         questions = ["There was a cat.", "It saw a dog."].map(String::from).to_vec();
     }
-    let mut generator = opened.generator(GeneratorOptions::default())?;
+    let mut conversation = opened.conversation(GeneratorOptions::default())?;
     let request = Request { max_tokens: 60, ..opened.request() };
-    let mut messages = Vec::new();
     for question in questions {
         println!("> {question}");
-        messages.push(Message::new("user", &question));
-        let prompt = opened.chat_prompt(&messages)?;
-        let answer = generator.generate_text_after(&prompt, &request, |piece| {
+        let answer = conversation.say(&question, &request, |piece| {
             print!("{piece}");
             match std::io::stdout().flush() {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             }
         })?;
-        println!();
-        messages.push(Message::new("assistant", &answer.text));
+        println!("\n({} tokens of the prompt were in the cache)", answer.reused);
     }
     Ok(())
 }

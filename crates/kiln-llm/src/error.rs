@@ -132,6 +132,14 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
+    /// Texts that are computed token by token together are of different lengths.
+    #[error("{tokens} tokens are to follow one prompt and {other} another")]
+    UnequalTexts {
+        /// Tokens of the first.
+        tokens: usize,
+        /// Tokens of another.
+        other: usize,
+    },
     /// Texts are to be cut to fewer tokens than any has.
     #[error("texts cannot be cut to {longest} tokens: with the special ones each has {least} at least")]
     TooShort {

@@ -4,8 +4,8 @@ use crate::config::Fields;
 use crate::models::{self, CausalLm};
 use crate::presets::{PRESETS, Preset};
 use crate::{
-    ChatTemplate, Checkpoint, Engine, EngineOptions, Error, GenerationConfig, Generator, GeneratorOptions, Gguf,
-    Message, OnProgress, Request, Result, Tokenizer, Weights,
+    ChatTemplate, Checkpoint, Conversation, Engine, EngineOptions, Error, GenerationConfig, Generator,
+    GeneratorOptions, Gguf, Message, OnProgress, Request, Result, Tokenizer, Weights,
 };
 use kiln::{DType, Device};
 use std::fmt::{Debug, Formatter};
@@ -236,6 +236,23 @@ impl Opened {
             Some(tokenizer) => generator.with_tokenizer(tokenizer.clone()),
             None => generator,
         })
+    }
+
+    /// A conversation with the model, each turn of which reads only what is new.
+    ///
+    /// ```no_run
+    /// use kiln_llm::{GeneratorOptions, OpenOptions};
+    /// use std::ops::ControlFlow;
+    /// let opened = kiln_llm::open("SmolLM2-135M-Instruct.Q4_1.gguf", &OpenOptions::default())?;
+    /// let mut conversation = opened.conversation(GeneratorOptions::default())?;
+    /// for words in ["What is the capital of France?", "And of Italy?"] {
+    ///     let answer = conversation.say(words, &opened.request(), |_| ControlFlow::Continue(()))?;
+    ///     println!("{} ({} tokens kept)", answer.text, answer.reused);
+    /// }
+    /// # Ok::<(), kiln_llm::Error>(())
+    /// ```
+    pub fn conversation(&self, options: GeneratorOptions) -> Result<Conversation<'_>> {
+        Conversation::new(self, options)
     }
 
     /// An engine with the model and its tokenizer.

@@ -1,5 +1,5 @@
 //! `kiln run --chat`: a conversation through the model's chat template. Each line is a turn; the template makes one prompt of
-//! all that was said.
+//! all that was said, of which the model reads what it has not in its cache.
 
 use super::Speaker;
 use super::model::failure;

@@ -45,6 +45,9 @@ pub struct Arguments {
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
+    /// Read the whole conversation again at each turn, not only what is new
+    #[arg(long, requires = "chat")]
+    reread: bool,
     /// End with one JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -208,8 +211,12 @@ impl Speaker<'_> {
             Some(generator) => generator,
             none => {
                 let compile = arguments.mode.options(arguments.freeze);
-                let options =
-                    GeneratorOptions { context: context.min(longest), compile, ..GeneratorOptions::default() };
+                let options = GeneratorOptions {
+                    context: context.min(longest),
+                    compile,
+                    reuse: arguments.chat && !arguments.reread,
+                    ..GeneratorOptions::default()
+                };
                 none.insert(Generator::new(self.opened.model.clone(), options).map_err(model::failure)?)
             }
         };
@@ -261,6 +268,9 @@ impl Speaker<'_> {
         if let Some(rate) = told.tokens_per_second() {
             facts.push(format!("{} tokens/s", format::rate(rate)));
         }
+        if told.reused > 0 {
+            facts.push(format!("{} of the prompt kept", format::plural(told.reused, "token", "tokens")));
+        }
         facts.push(format!("first token {}", format::seconds(told.first_token.as_secs_f64())));
         if !told.compile.is_zero() {
             facts.push(format!("compiled in {}", format::seconds(told.compile.as_secs_f64())));
@@ -277,7 +287,8 @@ impl Speaker<'_> {
         json!({
             "model": self.opened.name, "device": "cpu", "dtype": self.opened.dtype.name(),
             "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze,
-            "prompt_ids": prompt, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
+            "prompt_ids": prompt, "prompt_tokens_read": prompt.len() - told.reused,
+            "prompt_tokens_reused": told.reused, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
             "tokens_per_s": told.tokens_per_second(), "first_token_ms": told.first_token.as_secs_f64() * 1e3,
             "compile_s": told.compile.as_secs_f64(),
             "kernels_per_token": self.generator.as_ref().and_then(Generator::kernels_per_token),

@@ -335,7 +335,7 @@ impl Engine {
             text.filled += largest;
             return Ok(());
         }
-        let bucket = parts(text.rest(), largest, context - text.filled).last().map_or(1, |&(_, bucket)| bucket);
+        let bucket = parts(0, text.rest(), largest, context - text.filled).last().map_or(1, |&(_, bucket)| bucket);
         let token = self.programs.prefill(&text.line(text.rest()), bucket)?;
         push(text, token, self.model.sizes().vocab, events)
     }

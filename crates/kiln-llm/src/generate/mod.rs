@@ -6,19 +6,22 @@
 //!                                              └──────▶ decode ─▶ next tokens ─▶ decode ─▶ …
 //! ```
 
+mod logits;
 mod programs;
+mod prompt;
 mod request;
 mod row;
 
 pub(crate) use programs::{Program, program};
+pub(crate) use prompt::parts;
 pub use request::{Generated, Request, Stop};
 pub(crate) use row::Row;
 
 use crate::models::CausalLm;
-use crate::sample::Rule;
 use crate::{Error, Result, Tokenizer};
-use kiln::{Device, Options, Tensor};
-use programs::{Programs, Prompt};
+use kiln::Options;
+use programs::Programs;
+use prompt::{prompts, reusable};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,12 +37,21 @@ pub struct GeneratorOptions {
     pub prefill: usize,
     /// Where shorter prompts of a batch are filled up; the texts are the same.
     pub padding: Padding,
+    /// A text on its own that begins as the one before it is read from where it differs, as the turns of a conversation are:
+    /// keys and values of what the two have in common are in the cache. Texts are the same but for rounding.
+    pub reuse: bool,
 }
 
 impl Default for GeneratorOptions {
-    /// Compiled, for 2048 tokens, prompts in parts of 512.
+    /// Compiled, for 2048 tokens, prompts in parts of 512, each text read from its beginning.
     fn default() -> GeneratorOptions {
-        GeneratorOptions { context: 2048, compile: Some(Options::default()), prefill: 512, padding: Padding::Right }
+        GeneratorOptions {
+            context: 2048,
+            compile: Some(Options::default()),
+            prefill: 512,
+            padding: Padding::Right,
+            reuse: false,
+        }
     }
 }
 
@@ -59,6 +71,8 @@ pub struct Generator {
     tokenizer: Option<Arc<Tokenizer>>,
     options: GeneratorOptions,
     one: Programs,
+    /// The tokens whose keys and values the cache of `one` has, from position 0 on.
+    held: Vec<u32>,
     /// For the size that was asked for last.
     batch: Option<Programs>,
 }
@@ -70,16 +84,13 @@ impl std::fmt::Debug for Generator {
     }
 }
 
-/// The smallest prefill.
-const SMALLEST_BUCKET: usize = 16;
-
 impl Generator {
     /// For a model. Nothing is compiled before the first text.
     pub fn new(model: Arc<dyn CausalLm>, options: GeneratorOptions) -> Result<Generator> {
         let context = options.context.min(model.sizes().context).max(1);
         let options = GeneratorOptions { context, prefill: options.prefill.max(1), ..options };
         let one = Programs::new(&model, 1, context, options.compile.as_ref())?;
-        Ok(Generator { model, tokenizer: None, options, one, batch: None })
+        Ok(Generator { model, tokenizer: None, options, one, held: Vec::new(), batch: None })
     }
 
     /// The same with a tokenizer, which prompts that are text and stop strings need.
@@ -104,6 +115,12 @@ impl Generator {
 
     fn all(&self) -> impl Iterator<Item = &Programs> {
         std::iter::once(&self.one).chain(&self.batch)
+    }
+
+    /// The tokens of the newest text on its own that are in the cache; with [`GeneratorOptions::reuse`] a prompt that begins
+    /// with them is read from behind them on. A last token that nothing was generated after is not there.
+    pub fn held(&self) -> &[u32] {
+        &self.held
     }
 
     /// Programs made so far for prompts and for further tokens.
@@ -210,25 +227,28 @@ impl Generator {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
+        let single = rows.len() == 1;
+        // Taken out: after an error nothing is known of the cache.
+        let mut held = if single { std::mem::take(&mut self.held) } else { Vec::new() };
+        let reused = if self.options.reuse { reusable(&held, texts[0].0) } else { 0 };
         let (options, device) = (self.options.clone(), self.model.device());
         let programs = self.programs(rows.len())?;
         let samplings: Vec<_> = texts.iter().map(|(prompt, request)| (&request.sampling, *prompt)).collect();
         let rule = programs.sampler().start(&samplings)?;
-        let mut parts = prompts(programs.rows(), texts, rule, &options, device)?;
-        let last = parts.pop();
+        let all: Vec<&[u32]> = texts.iter().map(|(prompt, _)| *prompt).collect();
+        let (parts, reused) = prompts(programs.rows(), &all, reused, rule, &options, device)?;
         let mut tokens = vec![0i64; programs.rows()];
         let mut begun = false;
         while rows.iter().any(|row| !row.is_done()) {
-            let next = match &last {
-                Some(last) if !begun => {
-                    for part in &parts {
-                        programs.fill.call(part)?;
-                    }
-                    programs.prefill.call(last)?
-                }
-                _ => programs.decode.call(&rule)?,
+            let next = if begun {
+                held.push(tokens[0] as u32);
+                programs.decode.call(&rule)?
+            } else {
+                begun = true;
+                held.clear();
+                held.extend(texts[0].0);
+                programs.read(&parts)?
             };
-            begun = true;
             match &mut tokens[..] {
                 [token] => *token = next.item::<i64>()?,
                 tokens => tokens.copy_from_slice(&next.to_vec::<i64>()?),
@@ -242,8 +262,12 @@ impl Generator {
                 row.push(token, started, |token, text| each(index, Some(token), text))?;
             }
         }
+        if single {
+            self.held = held;
+        }
         let finish = |(index, row): (usize, Row)| row.finish(started, |text| each(index, None, text));
-        rows.into_iter().enumerate().map(finish).collect()
+        let done: Result<Vec<Generated>> = rows.into_iter().enumerate().map(finish).collect();
+        Ok(done?.into_iter().map(|text| Generated { reused, ..text }).collect())
     }
 
     /// The programs for so many texts; those for a batch are made for a power of two.
@@ -280,50 +304,4 @@ pub(crate) fn check(prompt: &[u32], context: usize, vocabulary: usize) -> Result
         Some(&token) => Err(Error::UnknownToken { token, vocabulary }),
         None => Ok(()),
     }
-}
-
-/// The parts that so many tokens go in, as (start, bucket): whole ones, and a power of two for the rest.
-pub(crate) fn parts(tokens: usize, largest: usize, context: usize) -> Vec<(usize, usize)> {
-    let whole = tokens.saturating_sub(1) / largest;
-    let mut parts: Vec<(usize, usize)> = (0..whole).map(|part| (part * largest, largest)).collect();
-    let (start, rest) = (whole * largest, tokens - whole * largest);
-    let bucket = rest.next_power_of_two().max(SMALLEST_BUCKET).min(largest.max(rest)).min(context - start);
-    parts.push((start, bucket));
-    parts
-}
-
-/// The prompts of a batch, cut into parts and filled up.
-fn prompts(
-    rows: usize,
-    texts: &[(&[u32], &Request)],
-    rule: Rule,
-    options: &GeneratorOptions,
-    device: Device,
-) -> Result<Vec<Prompt>> {
-    let longest = texts.iter().map(|(prompt, _)| prompt.len()).max().unwrap_or(0);
-    let parts = parts(longest, options.prefill, options.context);
-    let end = parts.last().map_or(0, |(start, bucket)| start + bucket);
-    // The last part has to hold the ends of all of them.
-    let left = rows > 1 && (options.padding == Padding::Left || parts.len() > 1);
-    let length = |row: usize| texts.get(row).map_or(1, |(prompt, _)| prompt.len());
-    let pad = |row: usize| if left { end - length(row) } else { 0 };
-    let pads: Vec<i64> = (0..rows).map(|row| pad(row) as i64).collect();
-    let part = |(start, bucket): (usize, usize)| {
-        let mut tokens = vec![0i64; rows * bucket];
-        for (row, ((prompt, _), tokens)) in texts.iter().zip(tokens.chunks_mut(bucket)).enumerate() {
-            for (column, token) in tokens.iter_mut().enumerate() {
-                let at = (start + column).checked_sub(pad(row));
-                *token = at.and_then(|at| prompt.get(at)).map_or(0, |&token| token.into());
-            }
-        }
-        let last = |row: usize| (row * bucket + (pad(row) + length(row) - 1).saturating_sub(start)) as i64;
-        Ok(Prompt {
-            tokens: Tensor::from_vec(tokens, [rows, bucket], device)?,
-            start: Tensor::from_vec(vec![start as i64], 1, device)?,
-            pads: Tensor::from_vec(pads.clone(), [rows, 1], device)?,
-            last: Tensor::from_vec((0..rows).map(last).collect::<Vec<i64>>(), rows, device)?,
-            rule,
-        })
-    };
-    parts.into_iter().map(part).collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::models::CausalLm;
 use crate::sample::Rule;
-use crate::{KvCache, Result, Sampler};
+use crate::{Error, KvCache, Result, Sampler};
 use kiln::{Bundle, Compiled, DType, Dynamic, Options, Tensor, Var};
 use std::sync::Arc;
 
@@ -19,6 +19,15 @@ pub(super) struct Prompt {
     pub last: Tensor,
     /// How first tokens are chosen.
     pub rule: Rule,
+}
+
+/// A token for each text of a batch, as data.
+#[derive(Debug, Clone, Bundle)]
+pub(super) struct Next {
+    /// `[rows, 1]`.
+    pub tokens: Tensor,
+    /// `[rows, 1]`.
+    pub positions: Tensor,
 }
 
 /// What the programs share.
@@ -47,6 +56,10 @@ pub(super) struct Programs {
     pub prefill: Program<Prompt>,
     /// Gives the next tokens, `[rows]`.
     pub decode: Program<Rule>,
+    /// `prefill` with the logits, `[rows, vocabulary]`, and no choice.
+    prompt_logits: Program<Prompt>,
+    /// The logits after tokens that are given, `[rows, vocabulary]`.
+    pub next_logits: Program<Next>,
 }
 
 impl Programs {
@@ -60,13 +73,40 @@ impl Programs {
             model: model.clone(),
             rows,
         });
-        let (first, second, third) = (state.clone(), state.clone(), state.clone());
+        fn bound<A: Bundle + 'static>(
+            state: &Arc<State>,
+            compile: Option<&Options>,
+            f: fn(&State, &A) -> kiln::Result<Tensor>,
+        ) -> Program<A> {
+            let state = state.clone();
+            program(compile, move |argument| f(&state, argument))
+        }
         Ok(Programs {
+            fill: bound(&state, compile, State::fill),
+            prefill: bound(&state, compile, State::prefill),
+            decode: bound(&state, compile, State::decode),
+            prompt_logits: bound(&state, compile, State::prompt_logits),
+            next_logits: bound(&state, compile, State::next_logits),
             state,
-            fill: program(compile, move |prompt| first.fill(prompt)),
-            prefill: program(compile, move |prompt| second.prefill(prompt)),
-            decode: program(compile, move |rule: &Rule| third.decode(*rule)),
         })
+    }
+
+    /// Reads prompts; gives the first tokens, `[rows]`.
+    pub fn read(&self, parts: &[Prompt]) -> Result<Tensor> {
+        self.read_by(&self.prefill, parts)
+    }
+
+    /// Reads prompts; gives the logits after them, `[rows, vocabulary]`.
+    pub fn read_logits(&self, parts: &[Prompt]) -> Result<Tensor> {
+        self.read_by(&self.prompt_logits, parts)
+    }
+
+    fn read_by(&self, last: &Program<Prompt>, parts: &[Prompt]) -> Result<Tensor> {
+        let (end, before) = parts.split_last().ok_or(Error::EmptyPrompt)?;
+        for part in before {
+            self.fill.call(part)?;
+        }
+        Ok(last.call(end)?)
     }
 
     pub fn rows(&self) -> usize {
@@ -118,15 +158,30 @@ impl State {
     #[track_caller]
     fn prefill(&self, prompt: &Prompt) -> kiln::Result<Tensor> {
         let (hidden, positions) = self.pass(prompt)?;
-        let last = |x: Tensor| x.flatten(0, 1)?.index_select(0, &prompt.last);
-        self.advance(&last(hidden)?, &last(positions)?.unsqueeze(1)?, prompt.rule)
+        self.advance(&ends(hidden, prompt)?, &ends(positions, prompt)?.unsqueeze(1)?, prompt.rule)
     }
 
     #[track_caller]
-    fn decode(&self, rule: Rule) -> kiln::Result<Tensor> {
+    fn prompt_logits(&self, prompt: &Prompt) -> kiln::Result<Tensor> {
+        let (hidden, _) = self.pass(prompt)?;
+        self.model.logits(&ends(hidden, prompt)?)
+    }
+
+    #[track_caller]
+    fn decode(&self, rule: &Rule) -> kiln::Result<Tensor> {
         let position = self.position.get();
-        let hidden = self.model.hidden(&self.token.get(), &self.cache.step(&position)?)?.squeeze(1)?;
-        self.advance(&hidden, &position, rule)
+        self.advance(&self.one(&self.token.get(), &position)?, &position, *rule)
+    }
+
+    #[track_caller]
+    fn next_logits(&self, next: &Next) -> kiln::Result<Tensor> {
+        self.model.logits(&self.one(&next.tokens, &next.positions)?)
+    }
+
+    /// What the layers make of one token of each text, `[rows, width]`.
+    #[track_caller]
+    fn one(&self, tokens: &Tensor, positions: &Tensor) -> kiln::Result<Tensor> {
+        self.model.hidden(tokens, &self.cache.step(positions)?)?.squeeze(1)
     }
 
     /// Chooses the tokens after those at `positions`, `[rows, 1]`, of which `hidden`, `[rows, width]`, came.
@@ -142,4 +197,10 @@ impl State {
         self.position.set(&after)?;
         Ok(next)
     }
+}
+
+/// Of a value for each token of a part, those of the prompts' last tokens.
+#[track_caller]
+fn ends(values: Tensor, prompt: &Prompt) -> kiln::Result<Tensor> {
+    values.flatten(0, 1)?.index_select(0, &prompt.last)
 }

@@ -79,6 +79,8 @@ pub struct Generated {
     pub text: String,
     /// Why there are no more.
     pub stop: Stop,
+    /// Tokens of the prompt that were in the cache already and were not read; see [`crate::GeneratorOptions::reuse`].
+    pub reused: usize,
     /// Until the first token was there.
     pub first_token: Duration,
     /// For all tokens after the first.

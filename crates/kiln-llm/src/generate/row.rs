@@ -128,6 +128,7 @@ impl Row {
             stop: self.stop().unwrap_or(Stop::Length),
             ids: self.ids,
             text: self.text,
+            reused: 0,
             first_token: self.first,
             decoding: self.last.saturating_sub(self.first),
         })
