@@ -3,11 +3,12 @@
 
 use kiln::{DType, Device, Options, Tensor, safetensors};
 use kiln_llm::{
-    CausalLm, Checkpoint, Error, Generator, GeneratorOptions, KvCache, OpenOptions, Request, Step, Weights, config,
-    models, open,
+    CausalLm, Checkpoint, Engine, EngineOptions, Error, Event, Generator, GeneratorOptions, KvCache, OpenOptions,
+    Padding, Request, Step, Weights, config, models, open,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,9 +24,10 @@ struct Text {
     greedy: Vec<u32>,
     /// `[tokens, vocabulary]`.
     logits: Tensor,
-    /// Frequencies of Phi-3 depend on it; the others only have to fit in.
-    context: usize,
 }
+
+/// Longer than every text, and than the original context of a Phi-3.
+const CONTEXT: usize = 40;
 
 fn texts(name: &str) -> Vec<Text> {
     let folder = reference(name);
@@ -34,8 +36,7 @@ fn texts(name: &str) -> Vec<Text> {
     let ids = |v: &Value| -> Vec<u32> { v.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect() };
     let text = |(number, text): (usize, &Value)| {
         let (prompt, greedy) = (ids(&text["prompt"]), ids(&text["greedy"]));
-        let context = if prompt.len() + greedy.len() <= 16 { 16 } else { 40 };
-        Text { prompt, greedy, logits: logits[&format!("logits.{number}")].clone(), context }
+        Text { prompt, greedy, logits: logits[&format!("logits.{number}")].clone() }
     };
     texts.as_array().unwrap().iter().enumerate().map(text).collect()
 }
@@ -50,9 +51,15 @@ fn tensor(values: impl IntoIterator<Item = i64>) -> Tensor {
     Tensor::from_vec(values, [1, count], Device::Cpu).unwrap()
 }
 
-fn pass(model: &dyn CausalLm, tokens: &[u32], start: usize, cache: &KvCache) -> kiln::Result<Tensor> {
-    let positions = tensor((start..start + tokens.len()).map(|at| at as i64));
-    let step: Step = cache.step(&positions)?;
+/// Logits of a whole text.
+fn pass(model: &dyn CausalLm, tokens: &[u32], cache: &KvCache) -> kiln::Result<Tensor> {
+    part(model, tokens, 0..tokens.len(), cache)
+}
+
+/// Logits of a part of a text whose tokens before it are in the cache.
+fn part(model: &dyn CausalLm, text: &[u32], range: Range<usize>, cache: &KvCache) -> kiln::Result<Tensor> {
+    let (positions, tokens) = (tensor(range.clone().map(|at| at as i64)), &text[range]);
+    let step: Step = cache.step(&positions)?.of_texts(&tensor([text.len() as i64]))?;
     let hidden = model.hidden(&tensor(tokens.iter().map(|&id| id.into())), &step)?;
     model.logits(&hidden)?.squeeze(0)
 }
@@ -69,16 +76,15 @@ fn apart(got: &Tensor, expected: &Tensor) -> f32 {
 /// The logits of a whole prompt at once, of its tokens one by one, and of a compiled program.
 fn logits_agree(model: &Arc<dyn CausalLm>, text: &Text) -> f32 {
     let model = model.clone();
-    let cache = || KvCache::fixed(&*model, 1, text.context).unwrap();
-    let at_once = pass(&*model, &text.prompt, 0, &cache()).unwrap();
+    let cache = || KvCache::fixed(&*model, 1, CONTEXT).unwrap();
+    let at_once = pass(&*model, &text.prompt, &cache()).unwrap();
     let kept = cache();
     let rows: Vec<Tensor> =
-        text.prompt.iter().enumerate().map(|(at, &id)| pass(&*model, &[id], at, &kept).unwrap()).collect();
+        (0..text.prompt.len()).map(|at| part(&*model, &text.prompt, at..at + 1, &kept).unwrap()).collect();
     let one_by_one = Tensor::cat(&rows, 0).unwrap();
     // In two parts: the second sees the first in the cache.
     let kept = cache();
-    let (first, second) = text.prompt.split_at(2);
-    let parts = [pass(&*model, first, 0, &kept).unwrap(), pass(&*model, second, 2, &kept).unwrap()];
+    let parts = [0..2, 2..text.prompt.len()].map(|range| part(&*model, &text.prompt, range, &kept).unwrap());
     let in_parts = Tensor::cat(&parts, 0).unwrap();
 
     let (owner, kept) = (model.clone(), cache());
@@ -97,7 +103,7 @@ fn logits_agree(model: &Arc<dyn CausalLm>, text: &Text) -> f32 {
 }
 
 fn greedy(model: &Arc<dyn CausalLm>, text: &Text, compile: Option<Options>) -> Vec<u32> {
-    let options = GeneratorOptions { context: text.context, compile, ..GeneratorOptions::default() };
+    let options = GeneratorOptions { context: CONTEXT, compile, ..GeneratorOptions::default() };
     let mut generator = Generator::new(model.clone(), options).unwrap();
     let request = Request { max_tokens: text.greedy.len(), ..Request::default() };
     generator.generate(&text.prompt, &request).unwrap().ids
@@ -143,6 +149,48 @@ agree! {
     gpt2_with_other_scales "gpt2-variant"
     gpt_neox "gpt-neox"
     gpt_neox_one_behind_the_other "gpt-neox-sequential"
+}
+
+/// Texts of a Phi-3 that are short, long, and grow from one to the other beside each other, and in pages too few for them all.
+#[test]
+fn phi3_texts_cross_the_border_one_by_one() {
+    let (model, texts) = (load(&reference("phi3-longrope")), texts("phi3-longrope"));
+    let prompts: Vec<Vec<u32>> = texts.iter().map(|text| text.prompt.clone()).collect();
+    let request = Request { max_tokens: texts[0].greedy.len(), ..Request::default() };
+    for compile in [None, Some(Options::default())] {
+        for padding in [Padding::Left, Padding::Right] {
+            let options =
+                GeneratorOptions { context: CONTEXT, compile: compile.clone(), padding, ..Default::default() };
+            let made = Generator::new(model.clone(), options).unwrap().generate_batch(&prompts, &request).unwrap();
+            for (text, made) in texts.iter().zip(made) {
+                assert_eq!(made.ids, text.greedy, "beside others, {padding:?}");
+            }
+        }
+        for pages in [None, Some(9)] {
+            let options = EngineOptions {
+                slots: 3,
+                context: CONTEXT,
+                page: 8,
+                pages,
+                prefill: 8,
+                compile: compile.clone(),
+                ..Default::default()
+            };
+            let mut engine = Engine::new(model.clone(), options).unwrap();
+            let ids: Vec<_> = prompts.iter().map(|prompt| engine.submit(prompt, request.clone()).unwrap()).collect();
+            let mut made = BTreeMap::new();
+            while !engine.is_idle() {
+                for event in engine.step().unwrap() {
+                    if let Event::Done { id, generated } = event {
+                        made.insert(id, generated.ids);
+                    }
+                }
+            }
+            for (text, id) in texts.iter().zip(ids) {
+                assert_eq!(made[&id], text.greedy, "in an engine with {pages:?} pages");
+            }
+        }
+    }
 }
 
 #[test]
@@ -243,7 +291,7 @@ fn fewer_layers_can_be_asked_for() {
         let options = OpenOptions { layers: Some(1), dtype: Some(DType::Bf16), ..OpenOptions::default() };
         let opened = open(folder.to_str().unwrap(), &options).unwrap();
         assert_eq!((opened.model.sizes().layers, opened.dtype), (1, DType::Bf16), "{}", folder.display());
-        let logits = pass(&*opened.model, &[3, 5, 7], 0, &KvCache::fixed(&*opened.model, 1, 8).unwrap()).unwrap();
+        let logits = pass(&*opened.model, &[3, 5, 7], &KvCache::fixed(&*opened.model, 1, 8).unwrap()).unwrap();
         assert_eq!((logits.shape(), logits.dtype()), (&[3, 96][..], DType::Bf16), "{}", folder.display());
     }
 }
@@ -255,7 +303,7 @@ fn bf16_is_near() {
         let options = OpenOptions { dtype: Some(DType::Bf16), ..OpenOptions::default() };
         let model = open(reference(name).to_str().unwrap(), &options).unwrap().model;
         let text = &texts(name)[1];
-        let got = pass(&*model, &text.prompt, 0, &KvCache::fixed(&*model, 1, text.context).unwrap()).unwrap();
+        let got = pass(&*model, &text.prompt, &KvCache::fixed(&*model, 1, CONTEXT).unwrap()).unwrap();
         let far = apart(&got.to_dtype(DType::F32).unwrap(), &text.logits);
         println!("{name}: {far:.1e}");
         assert!(far < 0.08, "{name}: {far}");
@@ -271,7 +319,7 @@ fn every_small_preset_runs() {
         let logits = |seed: u64| {
             let model = open(preset.name, &how(seed)).unwrap().model;
             let cache = KvCache::fixed(&*model, 1, 8).unwrap();
-            pass(&*model, &[1, 2, 3], 0, &cache).unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()
+            pass(&*model, &[1, 2, 3], &cache).unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()
         };
         let first = logits(0);
         assert!(first.iter().all(|x| x.is_finite()) && first.iter().any(|x| *x != 0.0), "{}", preset.name);

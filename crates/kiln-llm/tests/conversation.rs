@@ -107,6 +107,34 @@ fn a_changed_turn_is_read_from_its_change_on() {
     }
 }
 
+/// Positions of a Phi-3 turn otherwise in texts beyond its original context, here 16 tokens: a turn that gets there is read
+/// whole, one behind it is not, and neither is one that is short again kept from what was long.
+#[test]
+fn turns_beyond_the_original_context_are_read_whole() {
+    let model = model("phi3-longrope");
+    for compile in [None, Some(Options::default())] {
+        let (mut talk, mut whole) =
+            (generator(&model, compile.clone(), true), generator(&model, compile.clone(), false));
+        let text = words(3, 24);
+        for (length, reused) in [(10, 0), (14, 10), (16, 14), (17, 0), (20, 17), (24, 20), (12, 0), (13, 12)] {
+            let (got, expected) =
+                (talk.generate(&text[..length], &request(1)), whole.generate(&text[..length], &request(1)));
+            let (got, expected) = (got.unwrap(), expected.unwrap());
+            assert_eq!((got.ids, got.reused), (expected.ids, reused), "{length} tokens");
+        }
+        // Over the border token by token, against each text read by itself.
+        let rows = talk.logits(&[(&text[..13], &text[13..20])]).unwrap().remove(0);
+        for (row, length) in (13..=20).enumerate() {
+            let expected = whole.logits(&[(&text[..length], &[])]).unwrap().remove(0);
+            let far = apart(&rows.narrow(0, row as i64, 1).unwrap(), &expected);
+            assert!(far < TOLERANCE, "{length} tokens: {far:.1e} of the largest logit");
+        }
+        let answer = talk.generate(&text[..13], &request(9)).unwrap();
+        assert_eq!(answer.ids, whole.generate(&text[..13], &request(9)).unwrap().ids);
+        assert_eq!(talk.held().len(), 13 + 8);
+    }
+}
+
 /// The same sizes turn after turn need the same programs, wherever the turn begins.
 #[test]
 fn turns_need_no_new_programs() {

@@ -27,7 +27,7 @@ pub struct KvCache(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     layers: Vec<(Var, Var)>,
-    /// Cosines and sines of each rotation, each `[context, pairs]`.
+    /// Cosines and sines of each rotation.
     angles: Vec<Angles>,
     /// 0, 1, … below the context, `[context]`.
     columns: Tensor,
@@ -36,12 +36,14 @@ struct Inner {
     shape: CacheShape,
 }
 
-/// The tables of one rotation.
+/// The tables of one rotation, each `[context, pairs]`; with a border twice that, the second half for texts beyond it.
 #[derive(Debug)]
 struct Angles {
     cos: Tensor,
     sin: Tensor,
     rotation: Rotation,
+    /// Texts of more tokens than these turn by the second half.
+    border: Option<usize>,
 }
 
 /// Sizes of a cache.
@@ -108,6 +110,17 @@ impl KvCache {
         self.0.layers.iter().map(|(keys, values)| bytes(keys) + bytes(values)).sum()
     }
 
+    /// How many borders a text of so many tokens is beyond. At a border positions come to turn otherwise, from the first token
+    /// of the text on, so that keys of the text up to there have to be computed again.
+    pub fn borders_before(&self, tokens: usize) -> usize {
+        self.0.angles.iter().filter(|angles| angles.border.is_some_and(|border| tokens > border)).count()
+    }
+
+    /// Whether a text that has grown to so many tokens has just gone beyond a border.
+    pub fn crosses_border(&self, tokens: usize) -> bool {
+        self.borders_before(tokens) != self.borders_before(tokens.saturating_sub(1))
+    }
+
     /// One pass over a [`KvCache::fixed`] cache: tokens at these positions, `[batch, tokens]` (i64), row b of text b.
     #[track_caller]
     pub fn step(&self, positions: &Tensor) -> kiln::Result<Step> {
@@ -124,17 +137,23 @@ impl KvCache {
 
 impl Angles {
     fn new(mut rotation: Rotation, context: usize, dtype: DType, device: Device) -> Result<Angles> {
-        // What a key was turned by cannot be changed once it is written, so that it is settled here.
-        if let Some((_, frequencies)) = rotation.beyond.take_if(|(original, _)| context > *original) {
-            rotation.frequencies = frequencies;
-        }
+        // No text gets to a border behind the context.
+        let beyond = rotation.beyond.take().filter(|(border, _)| context > *border);
+        let halves: Vec<&[f64]> = std::iter::once(&rotation.frequencies)
+            .chain(beyond.iter().map(|(_, long)| long))
+            .map(Vec::as_slice)
+            .collect();
         // In f64 here, so that far positions are as exact as near ones.
         let table = |turn: fn(f64) -> f64| {
-            let (frequencies, factor) = (&rotation.frequencies, rotation.factor);
-            let row = |at: usize| frequencies.iter().map(move |f| (turn(at as f64 * f) * factor) as f32);
-            let values: Vec<f32> = (0..context).flat_map(row).collect();
-            Tensor::from_vec(values, [context, frequencies.len()], device)?.to_dtype(dtype)
+            let angle = |frequencies: &[f64], at: usize| -> Vec<f32> {
+                frequencies.iter().map(|f| (turn(at as f64 * f) * rotation.factor) as f32).collect()
+            };
+            let half =
+                |frequencies: &&[f64]| -> Vec<f32> { (0..context).flat_map(|at| angle(frequencies, at)).collect() };
+            let values: Vec<f32> = halves.iter().flat_map(half).collect();
+            Tensor::from_vec(values, [halves.len() * context, rotation.frequencies.len()], device)?.to_dtype(dtype)
         };
-        Ok(Angles { cos: table(f64::cos)?, sin: table(f64::sin)?, rotation })
+        let (cos, sin) = (table(f64::cos)?, table(f64::sin)?);
+        Ok(Angles { cos, sin, rotation, border: beyond.map(|(border, _)| border) })
     }
 }

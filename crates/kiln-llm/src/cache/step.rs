@@ -1,7 +1,7 @@
 //! What the layers of one pass share: where its tokens are, what each sees, how it is turned.
 
 use super::{Inner, KvCache};
-use kiln::{RopeStyle, Tensor};
+use kiln::{DType, RopeStyle, Tensor};
 
 /// One pass of tokens through a model, over a cache.
 #[derive(Debug, Clone)]
@@ -40,15 +40,18 @@ impl Step {
     pub(super) fn new(cache: &KvCache, positions: &Tensor, table: Option<&Tensor>) -> kiln::Result<Step> {
         let inner = &cache.0;
         let rows = inner.rows(positions, table)?;
-        let turns: kiln::Result<Vec<(Tensor, Tensor)>> = inner
-            .angles
-            .iter()
-            .map(|angles| {
-                let turn = |table: &Tensor| table.embedding(positions)?.unsqueeze(1);
-                Ok((turn(&angles.cos)?, turn(&angles.sin)?))
-            })
-            .collect();
-        Ok(Step { cache: cache.clone(), positions: positions.clone(), rows, turns: turns?, table: table.cloned() })
+        let turns = inner.turns(positions, None)?;
+        Ok(Step { cache: cache.clone(), positions: positions.clone(), rows, turns, table: table.cloned() })
+    }
+
+    /// The same as a part of texts of these lengths, `[batch, 1]` (i64), which decide how models turn positions whose angles
+    /// change with the length of a text. Without it a text ends with its last token of the pass.
+    #[track_caller]
+    pub fn of_texts(mut self, lengths: &Tensor) -> kiln::Result<Step> {
+        if self.cache.0.angles.iter().any(|angles| angles.border.is_some()) {
+            self.turns = self.cache.0.turns(&self.positions, Some(lengths))?;
+        }
+        Ok(self)
     }
 
     /// The place of each token in its own text, `[batch, tokens]` (i64).
@@ -134,6 +137,27 @@ impl Step {
 }
 
 impl Inner {
+    /// Cosines and sines of each rotation at positions of texts of these lengths.
+    #[track_caller]
+    fn turns(&self, positions: &Tensor, lengths: Option<&Tensor>) -> kiln::Result<Vec<(Tensor, Tensor)>> {
+        let mut turns = Vec::with_capacity(self.angles.len());
+        for angles in &self.angles {
+            let rows = match angles.border {
+                None => positions.clone(),
+                Some(border) => {
+                    let lengths = match lengths {
+                        Some(lengths) => lengths.clone(),
+                        None => (positions.amax_keepdim(-1)? + 1)?,
+                    };
+                    (positions + (lengths.gt(border as i64)?.to_dtype(DType::I64)? * self.shape.context as i64)?)?
+                }
+            };
+            let turn = |table: &Tensor| table.embedding(&rows)?.unsqueeze(1);
+            turns.push((turn(&angles.cos)?, turn(&angles.sin)?));
+        }
+        Ok(turns)
+    }
+
     /// Where keys and values of tokens go.
     #[track_caller]
     fn rows(&self, positions: &Tensor, table: Option<&Tensor>) -> kiln::Result<Tensor> {

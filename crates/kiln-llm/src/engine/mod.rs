@@ -122,6 +122,7 @@ impl Text {
         Line {
             tokens: &self.tokens[self.filled..self.filled + count],
             start: self.filled,
+            length: self.tokens.len(),
             pages: self.table.pages(),
             slot: self.slot,
             sampling: &self.row.request().sampling,
@@ -292,6 +293,8 @@ impl Engine {
     pub fn step(&mut self) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         self.join()?;
+        // Twice: a text that is read again has a token more than there are pages for.
+        self.grow();
         self.fill(&mut events)?;
         self.grow();
         self.decode(&mut events)?;
@@ -329,7 +332,7 @@ impl Engine {
         let Some(text) = self.running.iter_mut().find(|text| text.rest() > 1 && !text.row.is_done()) else {
             return Ok(());
         };
-        let (largest, context) = (self.options.prefill, self.options.context);
+        let (largest, context, vocabulary) = (self.options.prefill, self.options.context, self.model.sizes().vocab);
         if text.rest() > largest {
             self.programs.fill(&text.line(largest))?;
             text.filled += largest;
@@ -337,16 +340,15 @@ impl Engine {
         }
         let bucket = parts(0, text.rest(), largest, context - text.filled).last().map_or(1, |&(_, bucket)| bucket);
         let token = self.programs.prefill(&text.line(text.rest()), bucket)?;
-        push(text, token, self.model.sizes().vocab, events)
+        push(text, token, vocabulary, self.programs.cache(), events)
     }
 
-    /// A page for the next token of each text; where there is none, the youngest texts give theirs.
+    /// Pages for all tokens of each text; where there is none, the youngest texts give theirs.
     fn grow(&mut self) {
         let mut index = 0;
         while index < self.running.len() {
             let text = &mut self.running[index];
-            let needed = text.filled + 1;
-            if text.row.is_done() || text.rest() > 1 || self.pages.reserve(&mut text.table, needed) {
+            if text.row.is_done() || self.pages.reserve(&mut text.table, text.tokens.len()) {
                 index += 1;
                 continue;
             }
@@ -376,7 +378,7 @@ impl Engine {
         let lines: Vec<Line<'_>> = ready.iter().map(|text| text.line(1)).collect();
         let tokens = self.programs.decode(&lines, rows)?;
         for (text, token) in ready.into_iter().zip(tokens) {
-            push(text, token, vocabulary, events)?;
+            push(text, token, vocabulary, self.programs.cache(), events)?;
         }
         Ok(())
     }
@@ -406,12 +408,15 @@ impl Engine {
     }
 }
 
-/// A text gets its next token; all before it are in the cache.
-fn push(text: &mut Text, token: i64, vocabulary: usize, events: &mut Vec<Event>) -> Result<()> {
+/// A text gets its next token; all before it are in the cache, unless it is to be read again because of that token.
+fn push(text: &mut Text, token: i64, vocabulary: usize, cache: &KvCache, events: &mut Vec<Event>) -> Result<()> {
     let valid = u32::try_from(token).ok().filter(|&token| (token as usize) < vocabulary);
     let token = valid.ok_or(Error::UnknownToken { token: token as u32, vocabulary })?;
     text.filled = text.tokens.len();
     text.tokens.push(token);
+    if cache.crosses_border(text.tokens.len()) {
+        text.filled = 0;
+    }
     let id = text.id;
     text.row.push(token, text.submitted, |token, piece| {
         events.push(Event::Token { id, token, text: piece.to_owned() });

@@ -15,6 +15,8 @@ pub(super) struct Line<'a> {
     pub tokens: &'a [u32],
     /// Position of the first.
     pub start: usize,
+    /// Tokens of the whole text.
+    pub length: usize,
     /// Pages of the text.
     pub pages: &'a [usize],
     /// Where the tokens that the text has are kept.
@@ -30,6 +32,8 @@ struct Pass {
     tokens: Tensor,
     /// Position of each row's first token, `[rows, 1]`.
     start: Tensor,
+    /// Tokens of each text, `[rows, 1]`.
+    lengths: Tensor,
     /// `[rows, pages]`.
     table: Tensor,
     /// Where the last token of each text is in the flattened tokens, `[rows]`.
@@ -69,12 +73,11 @@ impl Programs {
         let (vocabulary, device) = (model.sizes().vocab, model.device());
         let seen = Tensor::zeros((slots + 1) * vocabulary, DType::Bool, device)?;
         let state = Arc::new(State { model: model.clone(), cache, seen: Var::named("seen", &seen), slots });
-        let (first, second, third) = (state.clone(), state.clone(), state.clone());
         Ok(Programs {
+            fill: program(&state, compile, State::fill),
+            prefill: program(&state, compile, State::next),
+            decode: program(&state, compile, State::next),
             state,
-            fill: program(compile, move |pass| first.fill(pass)),
-            prefill: program(compile, move |pass| second.next(pass)),
-            decode: program(compile, move |pass| third.next(pass)),
             steady,
         })
     }
@@ -129,7 +132,7 @@ impl Programs {
         let pages = if self.steady { most } else { needed.next_power_of_two().min(most) };
         let (mut tokens, mut table) = (vec![0i64; rows * bucket], vec![0i64; rows * pages]);
         let (mut start, mut last, mut slots) = (vec![0i64; rows], Vec::new(), vec![self.state.slots as i64; rows]);
-        let mut rule = Rule::default();
+        let (mut lengths, mut rule) = (vec![1i64; rows], Rule::default());
         for (row, line) in lines.iter().enumerate() {
             for (token, &value) in tokens[row * bucket..][..bucket].iter_mut().zip(line.tokens) {
                 *token = value.into();
@@ -138,6 +141,7 @@ impl Programs {
                 *page = value as i64;
             }
             start[row] = line.start as i64;
+            lengths[row] = line.length as i64;
             slots[row] = line.slot as i64;
             rule = rule.or(line.sampling.rule());
         }
@@ -150,6 +154,7 @@ impl Programs {
         Ok(Pass {
             tokens: Tensor::from_vec(tokens, [rows, bucket], device)?,
             start: Tensor::from_vec(start, [rows, 1], device)?,
+            lengths: Tensor::from_vec(lengths, [rows, 1], device)?,
             table: Tensor::from_vec(table, [rows, pages], device)?,
             last: Tensor::from_vec(last, rows, device)?,
             slots: Tensor::from_vec(slots, rows, device)?,
@@ -169,7 +174,8 @@ impl State {
     fn run(&self, pass: &Pass) -> kiln::Result<(Tensor, Tensor)> {
         let columns = Tensor::arange(pass.tokens.size(1)?, DType::I64, pass.tokens.device())?;
         let positions = (columns + &pass.start)?;
-        let hidden = self.model.hidden(&pass.tokens, &self.cache.paged_step(&positions, &pass.table)?)?;
+        let step = self.cache.paged_step(&positions, &pass.table)?.of_texts(&pass.lengths)?;
+        let hidden = self.model.hidden(&pass.tokens, &step)?;
         Ok((hidden, positions))
     }
 

@@ -32,7 +32,7 @@ impl Generator {
         }
         let single = texts.len() == 1;
         let mut held = if single { std::mem::take(&mut self.held) } else { Vec::new() };
-        let reused = if self.options.reuse { reusable(&held, first) } else { 0 };
+        let reused = if self.options.reuse { reusable(self.one.cache(), &held, first) } else { 0 };
         let (options, device) = (self.options.clone(), self.model.device());
         let programs = self.programs(texts.len())?;
         let rows = programs.rows();
@@ -40,6 +40,14 @@ impl Generator {
         let (parts, _) = prompts(rows, &prompts_only, reused, Rule::default(), &options, device)?;
         let mut steps = vec![programs.read_logits(&parts)?];
         for at in 0..follows.len() {
+            if texts.iter().any(|(prompt, _)| programs.cache().crosses_border(prompt.len() + at + 1)) {
+                let whole: Vec<Vec<u32>> =
+                    texts.iter().map(|(prompt, more)| [*prompt, &more[..=at]].concat()).collect();
+                let whole: Vec<&[u32]> = whole.iter().map(Vec::as_slice).collect();
+                let (parts, _) = prompts(rows, &whole, 0, Rule::default(), &options, device)?;
+                steps.push(programs.read_logits(&parts)?);
+                continue;
+            }
             let (mut tokens, mut positions) = (vec![0i64; rows], vec![0i64; rows]);
             for (row, (prompt, more)) in texts.iter().enumerate() {
                 (tokens[row], positions[row]) = (more[at].into(), (prompt.len() + at) as i64);

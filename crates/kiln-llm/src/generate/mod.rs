@@ -18,7 +18,7 @@ pub use request::{Generated, Request, Stop};
 pub(crate) use row::Row;
 
 use crate::models::CausalLm;
-use crate::{Error, Result, Tokenizer};
+use crate::{Error, KvCache, Result, Tokenizer};
 use kiln::Options;
 use programs::Programs;
 use prompt::{prompts, reusable};
@@ -230,7 +230,7 @@ impl Generator {
         let single = rows.len() == 1;
         // Taken out: after an error nothing is known of the cache.
         let mut held = if single { std::mem::take(&mut self.held) } else { Vec::new() };
-        let reused = if self.options.reuse { reusable(&held, texts[0].0) } else { 0 };
+        let reused = if self.options.reuse { reusable(self.one.cache(), &held, texts[0].0) } else { 0 };
         let (options, device) = (self.options.clone(), self.model.device());
         let programs = self.programs(rows.len())?;
         let samplings: Vec<_> = texts.iter().map(|(prompt, request)| (&request.sampling, *prompt)).collect();
@@ -242,7 +242,13 @@ impl Generator {
         while rows.iter().any(|row| !row.is_done()) {
             let next = if begun {
                 held.push(tokens[0] as u32);
-                programs.decode.call(&rule)?
+                match longer(texts, &rows, programs.cache()) {
+                    None => programs.decode.call(&rule)?,
+                    Some(longer) => {
+                        let all: Vec<&[u32]> = longer.iter().map(Vec::as_slice).collect();
+                        programs.read(&prompts(programs.rows(), &all, 0, rule, &options, device)?.0)?
+                    }
+                }
             } else {
                 begun = true;
                 held.clear();
@@ -285,6 +291,19 @@ impl Generator {
             }
         }
     }
+}
+
+/// All texts up to their newest tokens, where one of them has gone beyond a border: they are read again.
+fn longer(texts: &[(&[u32], &Request)], rows: &[Row], cache: &KvCache) -> Option<Vec<Vec<u32>>> {
+    let both = || texts.iter().map(|(prompt, _)| prompt).zip(rows);
+    if !both().any(|(prompt, row)| !row.is_done() && cache.crosses_border(prompt.len() + row.ids().len())) {
+        return None;
+    }
+    // The last token of a full context has no place; such a text has ended.
+    let whole = |(prompt, row): (&&[u32], &Row)| -> Vec<u32> {
+        prompt.iter().chain(row.ids()).copied().take(cache.context()).collect()
+    };
+    Some(both().map(whole).collect())
 }
 
 fn one(texts: Vec<Generated>) -> Result<Generated> {

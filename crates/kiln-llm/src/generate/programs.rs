@@ -17,6 +17,8 @@ pub(super) struct Prompt {
     pub pads: Tensor,
     /// Where the last token of each prompt is in the flattened tokens, `[rows]`.
     pub last: Tensor,
+    /// Tokens of each prompt, `[rows, 1]`.
+    pub lengths: Tensor,
     /// How first tokens are chosen.
     pub rule: Rule,
 }
@@ -73,20 +75,12 @@ impl Programs {
             model: model.clone(),
             rows,
         });
-        fn bound<A: Bundle + 'static>(
-            state: &Arc<State>,
-            compile: Option<&Options>,
-            f: fn(&State, &A) -> kiln::Result<Tensor>,
-        ) -> Program<A> {
-            let state = state.clone();
-            program(compile, move |argument| f(&state, argument))
-        }
         Ok(Programs {
-            fill: bound(&state, compile, State::fill),
-            prefill: bound(&state, compile, State::prefill),
-            decode: bound(&state, compile, State::decode),
-            prompt_logits: bound(&state, compile, State::prompt_logits),
-            next_logits: bound(&state, compile, State::next_logits),
+            fill: program(&state, compile, State::fill),
+            prefill: program(&state, compile, State::prefill),
+            decode: program(&state, compile, State::decode),
+            prompt_logits: program(&state, compile, State::prompt_logits),
+            next_logits: program(&state, compile, State::next_logits),
             state,
         })
     }
@@ -122,17 +116,19 @@ impl Programs {
     }
 }
 
-/// A function, compiled; without options it runs eagerly.
-pub(crate) fn program<A: Bundle + 'static>(
+/// A function of what programs share and of data, compiled; without options it runs eagerly.
+pub(crate) fn program<S: Send + Sync + 'static, A: Bundle + 'static>(
+    state: &Arc<S>,
     compile: Option<&Options>,
-    f: impl Fn(&A) -> kiln::Result<Tensor> + Send + Sync + 'static,
+    f: fn(&S, &A) -> kiln::Result<Tensor>,
 ) -> Program<A> {
     // A bucket is a program of its own; nothing is gained by symbols.
     let how = match compile {
         Some(how) => Options { fullgraph: true, dynamic: Dynamic::Static, ..how.clone() },
         None => Options { disable: true, ..Options::default() },
     };
-    let f: Function<A> = Box::new(f);
+    let state = state.clone();
+    let f: Function<A> = Box::new(move |argument| f(&state, argument));
     kiln::compile_with(f, how)
 }
 
@@ -145,7 +141,8 @@ impl State {
     fn pass(&self, prompt: &Prompt) -> kiln::Result<(Tensor, Tensor)> {
         let columns = Tensor::arange(prompt.tokens.size(1)?, DType::I64, prompt.tokens.device())?;
         let positions = ((columns + &prompt.start)? - &prompt.pads)?.maximum(0)?;
-        let hidden = self.model.hidden(&prompt.tokens, &self.cache.step(&positions)?)?;
+        let step = self.cache.step(&positions)?.of_texts(&prompt.lengths)?;
+        let hidden = self.model.hidden(&prompt.tokens, &step)?;
         Ok((hidden, positions))
     }
 

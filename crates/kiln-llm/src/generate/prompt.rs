@@ -2,8 +2,8 @@
 
 use super::programs::Prompt;
 use super::{GeneratorOptions, Padding};
-use crate::Result;
 use crate::sample::Rule;
+use crate::{KvCache, Result};
 use kiln::{Device, Tensor};
 
 /// The smallest part.
@@ -22,8 +22,15 @@ pub(crate) fn parts(held: usize, tokens: usize, largest: usize, context: usize) 
 }
 
 /// How many tokens of a prompt need not be read where the cache holds others: what both begin with, less the last token, after
-/// which the next one is chosen.
-pub(super) fn reusable(held: &[u32], prompt: &[u32]) -> usize {
+/// which the next one is chosen; none where positions turn otherwise in a text as long as the prompt.
+pub(super) fn reusable(cache: &KvCache, held: &[u32], prompt: &[u32]) -> usize {
+    if cache.borders_before(held.len()) != cache.borders_before(prompt.len()) {
+        return 0;
+    }
+    common(held, prompt)
+}
+
+fn common(held: &[u32], prompt: &[u32]) -> usize {
     let same = held.iter().zip(prompt).take_while(|(a, b)| a == b).count();
     same.min(prompt.len().saturating_sub(1))
 }
@@ -60,6 +67,11 @@ pub(super) fn prompts(
             start: Tensor::from_vec(vec![start as i64], 1, device)?,
             pads: Tensor::from_vec(pads.clone(), [rows, 1], device)?,
             last: Tensor::from_vec((0..rows).map(last).collect::<Vec<i64>>(), rows, device)?,
+            lengths: Tensor::from_vec(
+                (0..rows).map(|row| length(row) as i64).collect::<Vec<i64>>(),
+                [rows, 1],
+                device,
+            )?,
             rule,
         })
     };
@@ -94,9 +106,9 @@ mod tests {
 
     #[test]
     fn the_last_token_is_always_read() {
-        assert_eq!(reusable(&[1, 2, 3], &[1, 2, 3, 4]), 3);
-        assert_eq!(reusable(&[1, 2, 3, 4], &[1, 2, 3]), 2);
-        assert_eq!(reusable(&[1, 2, 3], &[1, 5, 3]), 1);
-        assert_eq!(reusable(&[], &[1]), 0);
+        assert_eq!(common(&[1, 2, 3], &[1, 2, 3, 4]), 3);
+        assert_eq!(common(&[1, 2, 3, 4], &[1, 2, 3]), 2);
+        assert_eq!(common(&[1, 2, 3], &[1, 5, 3]), 1);
+        assert_eq!(common(&[], &[1]), 0);
     }
 }

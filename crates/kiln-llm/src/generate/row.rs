@@ -58,6 +58,11 @@ impl Row {
         &self.request
     }
 
+    /// The new tokens so far.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
     /// Ends the text, unless it has ended.
     pub fn end(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);

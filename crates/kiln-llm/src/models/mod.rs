@@ -76,7 +76,7 @@ pub struct Rotation {
     pub factor: f64,
     /// Which elements are a pair.
     pub style: RopeStyle,
-    /// A context, and the frequencies that caches for longer ones have from their first token on.
+    /// A length of texts, and the frequencies that longer ones have, from their first token on.
     pub beyond: Option<(usize, Vec<f64>)>,
 }
 

@@ -1,6 +1,6 @@
 """Small random models of each architecture with what transformers makes of them.
 
-    python make_references.py        # torch and transformers 5.17; writes the folders architectures/*
+    python make_references.py [NAME…]        # torch and transformers 5.17; writes the folders architectures/*
 
 Each folder is one as `save_pretrained` writes it (config.json and model.safetensors, weights in f16), with
 `expected.safetensors` (logits of the prompts in f32) and `expected.json` (prompts and their greedy continuations).
@@ -13,6 +13,7 @@ import copy
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers as tf
@@ -138,6 +139,23 @@ def run(model, prompts):
         return [model(torch.tensor([prompt]), use_cache=False).logits[0] for prompt in prompts]
 
 
+def greedy(model, prompt, whole):
+    """The likeliest tokens behind a prompt, and the logits each was chosen by.
+
+    With `whole` every token is chosen by a pass over the whole text. Texts whose positions change on the way need that: when a
+    text of a Phi-3 grows beyond its original context, `generate` of transformers 5.17 drops the cache, as it should, but then
+    feeds the newest token alone and not the text again, so that what it makes is no continuation of the text.
+    """
+    if not whole:
+        made = model.generate(torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False, return_dict_in_generate=True, output_logits=True)
+        return made.sequences[0, len(prompt):].tolist(), [step[0] for step in made.logits]
+    text, steps = list(prompt), []
+    for _ in range(NEW):
+        steps.append(run(model, [text])[0][-1])
+        text.append(steps[-1].argmax().item())
+    return text[len(prompt):], steps
+
+
 def changed(config, change):
     config = copy.deepcopy(config).to_dict() | change
     kind = tf.AutoConfig.for_model(config.pop("model_type")).__class__
@@ -150,7 +168,9 @@ def make(name, config, changes, seed):
     model = tf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     fill(model, seed)
     generator = torch.Generator().manual_seed(seed + 1)
-    prompts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
+    # Texts within the original context, over its border, from it on and beyond it.
+    lengths = LENGTHS + (16,) if "longrope" in name else LENGTHS
+    prompts = [torch.randint(2, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
     logits = run(model, prompts)
     scale = max(x.abs().max().item() for x in logits)
 
@@ -162,13 +182,11 @@ def make(name, config, changes, seed):
 
     texts = []
     for prompt in prompts:
-        # A text whose frequencies change on the way is what it would be had they been so from its beginning.
-        new = NEW if "longrope" not in name else min(NEW, 16 - len(prompt)) if len(prompt) < 16 else NEW
-        made = model.generate(torch.tensor([prompt]), max_new_tokens=new, do_sample=False, return_dict_in_generate=True, output_logits=True)
-        for step in made.logits:
-            first, second = step[0].topk(2).values.tolist()
+        new, steps = greedy(model, prompt, "longrope" in name)
+        for step in steps:
+            first, second = step.topk(2).values.tolist()
             assert first - second > 1e-3 * scale, f"{name}: the choice is too close to compare; take another seed"
-        texts.append(dict(prompt=prompt, greedy=made.sequences[0, len(prompt):].tolist()))
+        texts.append(dict(prompt=prompt, greedy=new))
 
     model.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -182,7 +200,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     tf.logging.set_verbosity_error()
     tf.logging.disable_progress_bar()
+    wanted = sys.argv[1:]
     for number, (name, (config, changes)) in enumerate(CASES.items()):
+        if wanted and name not in wanted:
+            continue
         for attempt in range(20):
             try:
                 make(name, config, changes, 1000 * number + 10 * attempt)
