@@ -161,10 +161,9 @@ fn turns_of_a_chat_read_what_is_new() {
             // The second turn has the answer before it, the last one the first turn's question.
             assert_eq!(count(got, "prompt_tokens_reused") > 0, turn > 0, "{got}");
             if turn == 1 || turn == 2 {
-                assert!(count(got, "prompt_tokens_read") < 16, "{got}");
+                assert!(count(got, "prompt_tokens_reused") * 2 > prompt, "{got}");
             }
         }
-        assert_eq!(told[2]["compile_s"].as_f64().map(|s| s > 0.001), Some(false), "no program is new: {}", told[2]);
     }
     let words = ["run", folder.0.to_str().unwrap(), "--chat", "--context", "20", "-n", "12"];
     let output = kiln(&words, Some("Once upon a time\nThen Tom came and Lily was sad.\n"));
