@@ -70,6 +70,9 @@ fn decode_writes_a_line_a_mode_and_a_page() {
         assert_eq!((line["mode"].as_str(), line["what"].as_str()), (Some(mode), Some("decode")));
         assert_eq!((line["prompt"].as_u64(), line["threads"].as_u64()), (Some(5), Some(1)));
         assert_eq!((line["matches_eager"].as_bool(), line["same_ids"].as_u64()), (Some(true), Some(13)), "{line}");
+        // After the prompt and after each of the 12 tokens that something came after.
+        assert_eq!(line["logits_compared"].as_u64(), Some(13), "{line}");
+        assert!(line["max_abs_err"].as_f64().is_some_and(|error| error < 1e-3), "{line}");
         assert!(line["repeats"].as_u64() >= Some(20) && line["first_call_s"].as_f64() > Some(0.0), "{line}");
         // 1 MB of weights are in there somewhere.
         assert!(line["peak_bytes"].as_u64() > Some(1_000_000) && line["weights_bytes"].as_u64() > Some(1_000_000));
@@ -141,6 +144,53 @@ fn what_cannot_be_measured_is_said_before_anything_runs() {
     ] {
         let output = kiln(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// A peer that answers with the logits of Kiln's eager mode, one number of which is another: the place is a part of the command.
+#[cfg(unix)]
+fn peer_that_errs_at(folder: &Folder, place: Option<u64>) -> f64 {
+    use std::os::unix::fs::PermissionsExt;
+    // 100 as a float, over the number at the place.
+    let err = place.map_or(String::new(), |place| {
+        format!("printf '\\000\\000\\310\\102' | dd of=\"$file\" bs=4 seek={place} conv=notrunc 2>/dev/null;")
+    });
+    let script = format!(
+        r#"#!/bin/sh
+while read -r line; do
+  case "$line" in
+    *'"do":"check"'*)
+      file=$(printf '%s' "$line" | sed 's/.*"file":"\([^"]*\)".*/\1/')
+      cp "${{file%-*}}-0" "$file"; {err}
+      echo '{{"count": 1}}' ;;
+    *'"do":"memory"'*) echo '{{"peak_bytes": 1}}' ;;
+    *) echo '{{"first_call_s": 1, "ms": [1, 1, 1, 1, 1, 1], "ids": [[1]], "prefill_ms": 1}}' ;;
+  esac
+done
+"#
+    );
+    let python = folder.file("python");
+    std::fs::write(&python, script).expect("a script");
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let json = folder.file("out.jsonl").display().to_string();
+    let words = ["bench", "decode", "--modes", "eager,default", "--tokens", "6", "--repeats", "4", "--threads", "1"];
+    let python = python.display().to_string();
+    success(&kiln(&[&words[..], &["--python", &python, "--peer-modes", "torch:eager", "--json", &json]].concat()));
+    let lines = lines(Path::new(&json));
+    assert!(lines[1]["max_abs_err"].as_f64() < Some(1e-3), "{}", lines[1]);
+    assert_eq!(lines[2]["logits_compared"].as_u64(), Some(7), "{}", lines[2]);
+    lines[2]["max_abs_err"].as_f64().expect("an error")
+}
+
+/// The error is that of every position: of the prompt's and of those of tokens behind it.
+#[cfg(unix)]
+#[test]
+fn one_wrong_logit_anywhere_is_the_error() {
+    let folder = Folder::new("error");
+    assert_eq!(peer_that_errs_at(&folder, None), 0.0);
+    for place in [5, 3 * 512 + 17, 7 * 512 - 1] {
+        let error = peer_that_errs_at(&folder, Some(place));
+        assert!(error > 50.0 && error < 150.0, "{place}: {error}");
     }
 }
 

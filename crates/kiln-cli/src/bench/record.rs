@@ -81,8 +81,11 @@ pub struct Record {
     pub memory: Option<MemoryUse>,
     /// Whether the results are those of Kiln's eager mode.
     pub matches_eager: Option<bool>,
-    /// Largest difference of the logits from those of Kiln's eager mode.
+    /// Largest difference of the logits from those of Kiln's eager mode; when decoding, after the prompt and after each further
+    /// token, with the tokens of the eager mode fed to every side.
     pub max_abs_err: Option<f64>,
+    /// Positions whose logits were compared, over all texts.
+    pub logits_compared: Option<usize>,
     /// How many leading tokens are those of Kiln's eager mode, of how many.
     pub same_ids: Option<(usize, usize)>,
     /// Fewer samples than asked for: the time was up.
@@ -114,6 +117,7 @@ impl Record {
             memory: None,
             matches_eager: None,
             max_abs_err: None,
+            logits_compared: None,
             same_ids: None,
             cut: false,
             error: None,
@@ -166,7 +170,7 @@ impl Record {
             "median_ms": null, "mean_ms": null, "std_ms": null, "p90_ms": null, "p99_ms": null, "min_ms": null,
             "max_ms": null, "repeats": 0, "tokens_per_s": self.tokens_per_s(), "prefill_ms": self.prefill_ms,
             "kernels": self.kernels, "launches": self.launches, "peak_bytes": null, "matches_eager": self.matches_eager,
-            "max_abs_err": self.max_abs_err, "peer": self.peer, "cut_by_time": self.cut,
+            "max_abs_err": self.max_abs_err, "logits_compared": self.logits_compared, "peer": self.peer, "cut_by_time": self.cut,
         });
         if let Some(statistics) = self.statistics() {
             statistics.write(&mut line);

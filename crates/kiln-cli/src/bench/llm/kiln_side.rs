@@ -120,11 +120,16 @@ impl Work {
         let file = request["file"].as_str().ok_or("no file")?;
         let rows = request["rows"].as_u64().ok_or("no rows")? as usize;
         let logits = match self {
-            Work::Decode(decode) => decode.logits()?,
-            Work::Forward(forward) => forward.pass.call(&forward.tokens)?,
+            Work::Decode(decode) => {
+                decode.logits(&serde_json::from_value::<Vec<Vec<u32>>>(request["follow"].clone())?)?
+            }
+            Work::Forward(forward) => {
+                let logits = forward.pass.call(&forward.tokens)?;
+                let length = logits.shape()[1];
+                logits.narrow(1, length.saturating_sub(rows) as i64, rows.min(length))?
+            }
         };
-        let length = logits.shape()[1];
-        let logits = logits.narrow(1, length.saturating_sub(rows) as i64, rows.min(length))?.to_dtype(DType::F32)?;
+        let logits = logits.to_dtype(DType::F32)?;
         let values = logits.reshape([-1])?.to_vec::<f32>()?;
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         std::fs::write(file, bytes)?;
@@ -181,11 +186,12 @@ impl Decode {
         Ok(json!({"prefill_ms": prefill, "ms": samples, "ids": ids}))
     }
 
-    /// Logits after the prompts, through a pass compiled in the same mode.
-    fn logits(&self) -> Result<Tensor, Box<dyn std::error::Error>> {
-        let length = self.prompts.first().map_or(0, Vec::len);
-        let (pass, tokens, _) = pass(&self.spec, self.generator.model(), &self.prompts)?;
-        Ok(pass.call(&tokens)?.narrow(1, length as i64 - 1, 1)?)
+    /// Logits after the prompts and after each token that is to follow them, `[texts, 1 + tokens, vocabulary]`, by programs
+    /// compiled in the same mode.
+    fn logits(&mut self, follow: &[Vec<u32>]) -> kiln_llm::Result<Tensor> {
+        let texts: Vec<(&[u32], &[u32])> =
+            self.prompts.iter().map(Vec::as_slice).zip(follow.iter().map(Vec::as_slice)).collect();
+        Ok(Tensor::stack(&self.generator.logits(&texts)?, 0)?)
     }
 }
 

@@ -58,8 +58,11 @@ pub struct Plan {
 /// Calls at the start of a turn that are not counted: the other sides had the caches.
 const WARM_UP: usize = 2;
 
-/// Positions whose logits are compared.
+/// Positions of a pass whose logits are compared.
 const ROWS: usize = 32;
+
+/// Tokens behind the prompt whose logits are compared when decoding.
+const FOLLOWING: usize = 64;
 
 /// A side that is open.
 struct Open {
@@ -192,10 +195,11 @@ impl Plan {
             }
         }
         tell(&format!("{} {}: memory and results", self.what, self.source.name));
+        let follow = following(&all);
         let mut found = Vec::new();
         for (number, slot) in all.into_iter().enumerate() {
             found.push(match slot {
-                Ok(open) => self.finish(open, &scratch.path().join(format!("logits-{number}"))),
+                Ok(open) => self.finish(open, &follow, &scratch.path().join(format!("logits-{number}"))),
                 Err(record) => (record, Vec::new(), Vec::new()),
             });
         }
@@ -203,12 +207,13 @@ impl Plan {
         Ok(self.compare(found))
     }
 
-    fn finish(&self, mut open: Open, file: &Path) -> (Record, Vec<Vec<u32>>, Vec<f32>) {
+    /// Asks a side for its memory and its logits, all sides for those of the same tokens.
+    fn finish(&self, mut open: Open, follow: &[Vec<u32>], file: &Path) -> (Record, Vec<Vec<u32>>, Vec<f32>) {
         let limit = Duration::from_secs(600);
         if let (Ok(answer), Some(memory)) = (open.side.ask(&json!({"do": "memory"}), limit), &mut open.record.memory) {
             memory.peak = answer["peak_bytes"].as_u64().unwrap_or(0);
         }
-        let request = json!({"do": "check", "file": file, "rows": ROWS});
+        let request = json!({"do": "check", "file": file, "rows": ROWS, "follow": follow});
         let logits = match open.side.ask(&request, limit) {
             Ok(_) => read_logits(file),
             Err(error) => {
@@ -231,6 +236,7 @@ impl Plan {
             {
                 let (error, largest) = difference(&logits, expected);
                 record.max_abs_err = Some(error);
+                record.logits_compared = Some(logits.len() / self.source.vocabulary.max(1));
                 let mut same = error <= tolerance(&self.dtype) * largest.max(1.0);
                 if !right.is_empty() {
                     let counts = agreeing(&ids, right);
@@ -243,6 +249,17 @@ impl Plan {
         }
         records
     }
+}
+
+/// The tokens that every side is fed to compare logits: those of Kiln's eager mode, or of its first mode without one.
+fn following(sides: &[Result<Open, Record>]) -> Vec<Vec<u32>> {
+    let kiln = || sides.iter().flatten().filter(|open| open.record.is_kiln());
+    let Some(open) = kiln().find(|open| !open.record.is_compiled()).or_else(|| kiln().next()) else {
+        return Vec::new();
+    };
+    // Nothing comes after the last one.
+    let cut = |ids: &Vec<u32>| ids[..ids.len().saturating_sub(1).min(FOLLOWING)].to_vec();
+    open.ids.iter().map(cut).collect()
 }
 
 /// Tells on standard error how far a run is, where somebody watches.

@@ -5,7 +5,8 @@ Reads one JSON request a line and answers one JSON line:
    "threads", "context", "prompts": [[ids]], "tokens"}            loads, compiles; the first call is timed
   {"do": "turn", "repeats": n, "seconds": s}                       samples of one turn, in ms: calls, or tokens of one text
   {"do": "memory"}                                                 the peak so far
-  {"do": "check", "file", "rows"}                                  logits of the last positions as raw f32
+  {"do": "check", "file", "rows", "follow": [[ids]]}               logits as raw f32: of a pass's last positions; when decoding,
+                                                                   after the prompts and after each token that is to follow
 Both sides read the same safetensors file, attend with `scaled_dot_product_attention` over a static cache, and multiply
 float32 in float32.
 """
@@ -154,13 +155,14 @@ class Side:
             self.cache = StaticCache(config=self.config, max_cache_len=self.context)
             forward = self.compiled(self.model.forward)
 
-            def step(token, position):
+            def logits(token, position):
                 if self.mode != "eager":
                     torch.compiler.cudagraph_mark_step_begin()
                 out = forward(input_ids=token, past_key_values=self.cache, position_ids=position[None].expand(batch, 1))
-                return out.logits[:, -1].argmax(-1, keepdim=True)
+                return out.logits[:, -1]
 
-            self.step = step
+            self.step_logits = logits
+            self.step = lambda token, position: logits(token, position).argmax(-1, keepdim=True)
         answer = self.text(self.tokens, float("inf"))
         answer["first_call_s"] = (answer["prefill_ms"] + answer["ms"][0]) / 1e3
         return dict(answer, weights_bytes=self.weights, kv_bytes=self.kv_bytes())
@@ -237,11 +239,24 @@ class Side:
             return dict(peak_bytes=torch.cuda.max_memory_allocated())
         return dict(peak_bytes=status("VmHWM") - self.before)
 
-    def check(self, r):
-        if hasattr(self, "call"):
-            logits = self.call()[:, -r["rows"]:]
+    def following(self, follow):
+        """Logits after the prompts and after each token that is to follow them, by steps compiled as those that were timed."""
+        if self.lean:
+            # What was timed gives tokens only.
+            inner = self.compiled(self.model.logits)
+            step = lambda token, position: inner(token, position)[:, -1]
         else:
-            logits = self.prefill()
+            step = self.step_logits
+        rows = [self.prefill().float().cpu()]
+        self.position.fill_(self.prompt.shape[1])
+        for column in torch.tensor(follow, device=self.device).T:
+            self.token.copy_(column[:, None])
+            rows.append(step(self.token, self.position).float().cpu())
+            self.position.add_(1)
+        return torch.stack(rows, 1)
+
+    def check(self, r):
+        logits = self.call()[:, -r["rows"]:] if hasattr(self, "call") else self.following(r["follow"])
         values = logits.float().cpu().contiguous()
         with open(r["file"], "wb") as out:
             out.write(values.numpy().tobytes())
