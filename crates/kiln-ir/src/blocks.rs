@@ -10,6 +10,8 @@ pub enum BlockFormat {
     Q4_0,
     /// 32 integers of 4 bits, 0 … 15, with a scale and a minimum.
     Q4_1,
+    /// 32 integers of 5 bits, −16 … 15, with a scale.
+    Q5_0,
     /// 32 integers of 8 bits with a scale.
     Q8_0,
     /// 256 integers of 4 bits; each 32 with a scale and a minimum of 6 bits, and those with a scale each.
@@ -20,14 +22,21 @@ pub enum BlockFormat {
 
 impl BlockFormat {
     /// Every format, in the order of the declaration.
-    pub const ALL: [BlockFormat; 5] =
-        [BlockFormat::Q4_0, BlockFormat::Q4_1, BlockFormat::Q8_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
+    pub const ALL: [BlockFormat; 6] = [
+        BlockFormat::Q4_0,
+        BlockFormat::Q4_1,
+        BlockFormat::Q5_0,
+        BlockFormat::Q8_0,
+        BlockFormat::Q4_K,
+        BlockFormat::Q6_K,
+    ];
 
     /// The name in the text form.
     pub const fn name(self) -> &'static str {
         match self {
             BlockFormat::Q4_0 => "q4_0",
             BlockFormat::Q4_1 => "q4_1",
+            BlockFormat::Q5_0 => "q5_0",
             BlockFormat::Q8_0 => "q8_0",
             BlockFormat::Q4_K => "q4_k",
             BlockFormat::Q6_K => "q6_k",
@@ -48,7 +57,7 @@ impl BlockFormat {
     /// Elements of a block.
     pub const fn elements(self) -> usize {
         match self {
-            BlockFormat::Q4_0 | BlockFormat::Q4_1 | BlockFormat::Q8_0 => 32,
+            BlockFormat::Q4_0 | BlockFormat::Q4_1 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => 32,
             BlockFormat::Q4_K | BlockFormat::Q6_K => 256,
         }
     }
@@ -58,6 +67,7 @@ impl BlockFormat {
         match self {
             BlockFormat::Q4_0 => 18,
             BlockFormat::Q4_1 => 20,
+            BlockFormat::Q5_0 => 22,
             BlockFormat::Q8_0 => 34,
             BlockFormat::Q4_K => 144,
             BlockFormat::Q6_K => 210,
@@ -89,6 +99,13 @@ impl BlockFormat {
                     let (scale, least) = (float(block, 0), float(block, 2));
                     out.extend(block[4..].iter().map(|q| f32::from(q & 15) * scale + least));
                     out.extend(block[4..].iter().map(|q| f32::from(q >> 4) * scale + least));
+                }
+                BlockFormat::Q5_0 => {
+                    let scale = float(block, 0);
+                    let tops = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
+                    let value = |i: usize, nibble: u8| (f32::from(nibble | (tops >> i & 1) as u8 * 16) - 16.0) * scale;
+                    out.extend(block[6..].iter().enumerate().map(|(i, q)| value(i, q & 15)));
+                    out.extend(block[6..].iter().enumerate().map(|(i, q)| value(i + 16, q >> 4)));
                 }
                 BlockFormat::Q8_0 => {
                     let scale = float(block, 0);

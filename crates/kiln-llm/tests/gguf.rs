@@ -185,7 +185,7 @@ fn blocks_are_dequantised_as_the_reference_does() {
         assert_eq!(elements, expected, "{block:?}");
         seen += 1;
     }
-    assert_eq!(seen, 6);
+    assert_eq!(seen, 7);
 }
 
 #[test]
@@ -213,6 +213,46 @@ fn files_that_lie_are_errors() {
     let mut odd = Writer::default();
     odd.number("general.alignment", 24);
     assert_eq!(message(odd.finish()), "bytes: general.alignment: no power of two up to 2²⁰");
+}
+
+/// One byte of a file would become many in memory.
+#[test]
+fn endless_lists_are_errors() {
+    let count = (1 << 22) + 1;
+    let mut list = 0u32.to_le_bytes().to_vec();
+    list.extend((count as u64).to_le_bytes());
+    list.resize(list.len() + count, 7);
+    let mut file = Writer::default();
+    file.key("x", 9, &list);
+    let message = Gguf::from_bytes(file.finish()).unwrap_err().to_string();
+    assert_eq!(message, "bytes: the list at byte 49 and those before it have more than 4194304 values");
+}
+
+/// A file says one token that ends a text; control tokens with telling names end it too.
+#[test]
+fn all_tokens_that_end_a_text_are_found() {
+    let mut file = Writer::default();
+    file.key("general.architecture", 8, &text("qwen2"));
+    for (name, size) in [
+        ("embedding_length", 32),
+        ("block_count", 1),
+        ("feed_forward_length", 32),
+        ("attention.head_count", 2),
+        ("context_length", 64),
+    ] {
+        file.number(&format!("qwen2.{name}"), size);
+    }
+    let tokens = ["a", "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<turn>"];
+    file.list("tokenizer.ggml.tokens", 8, tokens.into_iter().map(text));
+    file.list(
+        "tokenizer.ggml.token_type",
+        5,
+        [1i32, 3, 3, 3, 1, 3].map(|kind| kind.to_le_bytes().to_vec()).into_iter(),
+    );
+    file.number("tokenizer.ggml.eos_token_id", 2);
+    file.number("tokenizer.ggml.eot_token_id", 5);
+    file.tensor("token_embd.weight", &[32, 6], BlockType::F32, &[0; 32 * 6 * 4]);
+    assert_eq!(Gguf::from_bytes(file.finish()).unwrap().config().unwrap().eos_token_ids, [2, 5, 1]);
 }
 
 /// Whatever is done to a file, it is read or refused, and what is read lies within it.

@@ -73,6 +73,16 @@ pub fn dequantize_by_parts<E: Emit>(e: &mut E, x: &E::Value, format: BlockFormat
             let scaled = mul(parts.e, &q, &scale)?;
             add(parts.e, &scaled, &least)?
         }
+        BlockFormat::Q5_0 => {
+            let q = parts.nibbles(6, &[1], 16)?;
+            let tops = parts.bits(2, 4)?;
+            let tops = parts.moved(BinaryOp::Shl, &tops, 4)?;
+            let q = binary(parts.e, BinaryOp::Or, &q, &tops)?;
+            let q = parts.float(&q)?;
+            let q = sub_scalar(parts.e, &q, 16.0)?;
+            let scale = parts.half(0, 3)?;
+            mul(parts.e, &q, &scale)?
+        }
         BlockFormat::Q8_0 => {
             let q = parts.field(2, &[32])?;
             let q = parts.signed(&q)?;
@@ -130,6 +140,14 @@ impl<E: Emit> Parts<'_, E> {
     fn nibbles(&mut self, at: i64, outer: &[i64], count: i64) -> Built<E> {
         let narrow = self.field(at, &[outer, &[1, count]].concat())?;
         self.shifted(&narrow, &[outer, &[2, count]].concat(), outer.len(), 4, 15)
+    }
+
+    /// The bits of `count` bytes from `at` on, the lowest first: `[…, 1, 2, 4·count]`.
+    fn bits(&mut self, at: i64, count: i64) -> Built<E> {
+        let bytes = self.field(at, &[count, 1])?;
+        let bits = self.shifted(&bytes, &[count, 8], 1, 1, 1)?;
+        let shape = self.shape(&[1, 2, 4 * count]);
+        reshape(self.e, &bits, &shape)
     }
 
     /// x repeated along axis `axis` of `inner`, each time shifted right by `step` bits more, and masked.

@@ -24,6 +24,7 @@ impl BlockType {
             BlockType::F16 => 1,
             BlockType::Blocks(BlockFormat::Q4_0) => 2,
             BlockType::Blocks(BlockFormat::Q4_1) => 3,
+            BlockType::Blocks(BlockFormat::Q5_0) => 6,
             BlockType::Blocks(BlockFormat::Q8_0) => 8,
             BlockType::Blocks(BlockFormat::Q4_K) => 12,
             BlockType::Blocks(BlockFormat::Q6_K) => 14,

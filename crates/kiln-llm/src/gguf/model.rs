@@ -3,6 +3,7 @@
 use super::{BlockType, Gguf, GgufError, Metadata, TensorInfo};
 use crate::config::RopeScaling;
 use crate::models::llama::{Llama, Variant};
+use crate::tokenizer::CONTROL;
 use crate::{Checkpoint, Error, LlamaConfig, Result, Weights};
 use kiln::runtime::HostMemory;
 use kiln::{DType, Device, Layout, Tensor};
@@ -22,6 +23,13 @@ const ARCHITECTURES: [Architecture; 2] = [
     Architecture { name: "llama", neighbours_turn: true, qkv_bias: false },
     Architecture { name: "qwen2", neighbours_turn: false, qkv_bias: true },
 ];
+
+/// Where files say which tokens end a document, a turn and a message.
+const ENDING_KEYS: [&str; 3] =
+    ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
+/// What tokens are called that end a turn or a document.
+const ENDING_NAMES: [&str; 7] =
+    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"];
 
 /// The settings of one architecture in a file.
 struct Settings<'a> {
@@ -137,8 +145,27 @@ impl Gguf {
             mlp_bias: false,
             tie_word_embeddings: !self.tensors().contains_key("output.weight"),
             bos_token_id: self.token("tokenizer.ggml.bos_token_id"),
-            eos_token_ids: self.token("tokenizer.ggml.eos_token_id").into_iter().collect(),
+            eos_token_ids: self.ending_tokens(),
         })
+    }
+
+    /// The tokens that end a text: those that the file says, and control tokens whose names tell it. A file has one
+    /// `eos_token_id`, where Hugging Face's settings have several: that of a turn and that of a document.
+    fn ending_tokens(&self) -> Vec<u32> {
+        let said = ENDING_KEYS.iter().filter_map(|key| self.token(key));
+        let mut ending: Vec<u32> = said.collect();
+        let list = |key: &str| match self.get(key) {
+            Some(Metadata::List(items)) => items.as_slice(),
+            _ => &[],
+        };
+        let tokens = list("tokenizer.ggml.tokens").iter().zip(list("tokenizer.ggml.token_type"));
+        for (id, (text, kind)) in tokens.enumerate() {
+            let named = matches!(text, Metadata::Text(text) if ENDING_NAMES.contains(&text.as_str()));
+            if named && kind.as_u64() == Some(CONTROL) && !ending.contains(&(id as u32)) {
+                ending.push(id as u32);
+            }
+        }
+        ending
     }
 
     /// What sets the model apart from a Llama of Hugging Face's.

@@ -39,6 +39,14 @@ pub enum GgufError {
         /// Where it is.
         at: usize,
     },
+    /// Lists that are longer than any vocabulary.
+    #[error("the list at byte {at} and those before it have more than {most} values")]
+    Lists {
+        /// Where the list's values begin.
+        at: usize,
+        /// How many lists may have together.
+        most: usize,
+    },
     /// A key or a tensor that is there twice.
     #[error("'{name}' is there twice")]
     Duplicate {
@@ -137,6 +145,8 @@ pub(super) struct Contents {
 
 /// Lists nest no deeper.
 const DEEPEST: usize = 2;
+/// Values that all lists have together at the most. A value takes more memory than a byte of the file.
+const VALUES: usize = 1 << 22;
 /// The most axes a tensor has.
 const AXES: u32 = 4;
 /// The fewest bytes that a key with its value, and a tensor's entry, take.
@@ -145,7 +155,7 @@ const TENSOR_BYTES: usize = 32;
 
 impl Contents {
     pub(super) fn parse(file: &[u8]) -> Result<Contents, GgufError> {
-        let mut reader = Reader { file, at: 0 };
+        let mut reader = Reader { file, at: 0, values: VALUES };
         if reader.take(4, "the magic")? != b"GGUF" {
             return Err(GgufError::NotGguf);
         }
@@ -217,6 +227,8 @@ fn place(
 struct Reader<'a> {
     file: &'a [u8],
     at: usize,
+    /// How many more values lists may have.
+    values: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -272,6 +284,8 @@ impl<'a> Reader<'a> {
             9 if depth < DEEPEST => {
                 let kind = self.u32("a type")?;
                 let count = self.count("a list", smallest(kind))?;
+                let left = self.values.checked_sub(count);
+                self.values = left.ok_or(GgufError::Lists { at: self.at, most: VALUES })?;
                 Metadata::List((0..count).map(|_| self.value(kind, depth + 1)).collect::<Result<_, _>>()?)
             }
             10 => Metadata::Unsigned(self.u64(what)?),

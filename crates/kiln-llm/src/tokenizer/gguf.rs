@@ -19,7 +19,7 @@ const QWEN2: &str =
 const PART: &str = "tokenizer.ggml.model";
 
 /// The types of tokens that are found in a text as they are.
-const CONTROL: u64 = 3;
+pub(crate) const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
 impl Tokenizer {

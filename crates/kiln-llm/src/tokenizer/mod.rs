@@ -22,6 +22,7 @@ mod wordpiece;
 
 pub use decode::DecodeStream;
 pub(crate) use decode::Decoding;
+pub(crate) use gguf::CONTROL;
 
 use crate::{Error, Result};
 use added::{Added, Finder, Piece};

@@ -10,7 +10,7 @@ from gguf.quants import dequantize
 rng = np.random.default_rng(0)
 out = []
 # Where the f16 scales are in a block.
-SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q8_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208], T.F16: []}
+SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q8_0: [0], T.Q4_K: [0, 2], T.Q6_K: [208], T.F16: []}
 for kind, scales in SCALES.items():
     elements, size = GGML_QUANT_SIZES[kind]
     count = 32 if kind == T.F16 else 2

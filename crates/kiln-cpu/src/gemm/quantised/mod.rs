@@ -1,10 +1,15 @@
 //! Right operands of quantised blocks, W[N, K] as rows of blocks: unpacked in registers, never in memory as a whole.
 //!
 //! ```text
+//!  one row of A    ──▶ rows      in fixed point, times the bytes of the blocks: integers without rounding    (`fixed`, `exact`)
 //!  few rows of A   ──▶ rows      a few rows of W at a time: unpack 16 or 8 elements, multiply by every row of A   (`x86`)
 //!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels
 //! ```
 
+#[cfg(target_arch = "x86_64")]
+mod exact;
+#[cfg(target_arch = "x86_64")]
+mod fixed;
 mod rows;
 #[cfg(test)]
 mod tests;

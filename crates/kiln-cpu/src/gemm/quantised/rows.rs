@@ -2,6 +2,10 @@
 
 use super::BlockMatrix;
 #[cfg(target_arch = "x86_64")]
+use super::exact;
+#[cfg(target_arch = "x86_64")]
+use super::fixed::FixedRow;
+#[cfg(target_arch = "x86_64")]
 use super::x86::{self, Call};
 use crate::features::Isa;
 use crate::gemm::pack::fill_rows;
@@ -74,6 +78,13 @@ pub(in crate::gemm) unsafe fn run(
     let tiles = m.div_ceil(x86::ROWS);
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
     let kernels = [tall, short].map(|rows| x86::kernel(gemm.isa, b.format, rows));
+    let (exact, arrangement) = exact::kernel(b.format);
+    let fixed = if m == 1 && gemm.isa == Isa::Avx512 && exact::available() {
+        // SAFETY: the row has K elements, and the target is this machine's.
+        unsafe { FixedRow::new(rows.data, k, &arrangement) }
+    } else {
+        None
+    };
     let stride = if m <= ONE_ROW { LONG_TILE } else { TILE };
     let tasks = small::tasks_for(gemm, bytes, threads).clamp(1, n);
     pool::run(tasks, threads, &|task| {
@@ -82,9 +93,23 @@ pub(in crate::gemm) unsafe fn run(
         let all = part(n, tasks, task);
         for first in all.clone().step_by(stride) {
             let columns = first..all.end.min(first + stride);
+            let whole = if fixed.is_some() { 0..0 } else { columns.clone() };
+            if let Some(row) = &fixed {
+                // SAFETY: rows of blocks that exist, a row of A for their format, and sums in this task's tile.
+                unsafe {
+                    exact(exact::Call {
+                        w: b.data.wrapping_offset(first as isize * b.stride),
+                        w_stride: b.stride,
+                        rows: columns.len(),
+                        blocks,
+                        a: row,
+                        c: tile.ptr(),
+                    });
+                }
+            }
             // One row of A takes all rows of blocks in one call; for several tiles of rows the blocks stay in the nearest cache.
             let step = if tiles == 1 { columns.len() } else { AT_ONCE };
-            for at in columns.clone().step_by(step) {
+            for at in whole.step_by(step) {
                 for t in 0..tiles {
                     let part = part(m, tiles, t);
                     let kernel = kernels[usize::from(part.len() != tall)];

@@ -16,7 +16,7 @@ fn blocks(random: &mut Random, format: BlockFormat, rows: usize, k: usize) -> (V
         let of_row = &mut bytes[n * stride..][..row];
         for block in of_row.chunks_exact_mut(format.bytes()) {
             let halves: &[usize] = match format {
-                BlockFormat::Q4_0 | BlockFormat::Q8_0 => &[0],
+                BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],
                 BlockFormat::Q4_1 | BlockFormat::Q4_K => &[0, 2],
                 BlockFormat::Q6_K => &[208],
             };
@@ -120,6 +120,64 @@ fn large_products() {
         check(isa, BlockFormat::Q4_K, [6, 130, 2304], Left::Rows, 2);
         check(isa, BlockFormat::Q8_0, [33, 70, 9216 + 32], Left::Rows, 2);
     }
+}
+
+/// One row of every length of the last step, of numbers that differ much, and of numbers that fixed point is not made for.
+#[test]
+fn one_row_of_all_kinds_of_numbers() {
+    for isa in Isa::available() {
+        for format in BlockFormat::ALL {
+            for count in 1..6 {
+                let mut random = Random(count as u64);
+                let k = count * format.elements();
+                let (bytes, stride, w) = blocks(&mut random, format, 5, k);
+                for (exponents, shift) in [(1, 0), (20, 0), (60, 0), (1, -100), (1, 100), (20, -70), (20, 60)] {
+                    let a: Vec<f32> = (0..k)
+                        .map(|_| ((random.unit() - 0.5) * 2f64.powi((random.bits() % exponents) as i32 + shift)) as f32)
+                        .collect();
+                    let c = one_row(isa, format, &bytes, stride, &a, 5);
+                    for (j, c) in c.into_iter().enumerate() {
+                        // Beside large elements small ones may lose as much as the large ones do.
+                        let w = &w[j * k..][..k];
+                        let terms = |at: usize| (at..at + 16).map(|p| f64::from(a[p]) * f64::from(w[p]));
+                        let largest = |x: &[f32]| x.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
+                        let (mut sum, mut size) = (0.0, 0.0);
+                        for at in (0..k).step_by(16) {
+                            sum += terms(at).sum::<f64>();
+                            let near = at / 32 * 32..at / 32 * 32 + 32;
+                            size +=
+                                terms(at).map(f64::abs).sum::<f64>() + largest(&a[near.clone()]) * largest(&w[near]);
+                        }
+                        let off = (f64::from(c) - sum).abs();
+                        assert!(
+                            off <= size * 1e-6,
+                            "{isa:?} {format:?} {k} {exponents} {shift}: off by {off} of {size}"
+                        );
+                    }
+                }
+                let none = one_row(isa, format, &bytes, stride, &vec![0.0; k], 5);
+                assert_eq!(none, [0.0; 5], "{isa:?} {format:?}");
+                for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut a = vec![1f32; k];
+                    a[k / 2] = special;
+                    let c = one_row(isa, format, &bytes, stride, &a, 5);
+                    assert!(c.iter().all(|x| !x.is_finite()), "{isa:?} {format:?} {special}: {c:?}");
+                }
+            }
+        }
+    }
+}
+
+/// One row times all rows of blocks.
+fn one_row(isa: Isa, format: BlockFormat, bytes: &[u8], stride: usize, a: &[f32], n: usize) -> Vec<f32> {
+    let mut c = vec![f32::NAN; n];
+    let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
+    let gemm = Gemm { isa, m: 1, n, k: a.len(), acc: DType::F32, threads: 1, tuning: Tuning::default() };
+    let row = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: a.len() as isize, column_stride: 1 };
+    let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
+    // SAFETY: the operands have these sizes.
+    unsafe { gemm.run(Operand::Strided(row), Operand::Blocks(matrix), &store) }.unwrap();
+    c
 }
 
 #[test]

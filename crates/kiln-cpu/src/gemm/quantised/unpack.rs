@@ -212,6 +212,50 @@ impl Unpack for Q80 {
     } }
 }
 
+/// [`BlockFormat::Q5_0`]: the fifth bits are those of four bytes, and choose between the two halves of a table.
+pub(super) struct Q50;
+
+impl Unpack for Q50 {
+    const FORMAT: BlockFormat = BlockFormat::Q5_0;
+    const VECTORS: usize = 2;
+    type Head512 = [__m512; 2];
+    type Group512 = [__m512; 2];
+    type Head256 = [__m256; 2];
+    type Group256 = [__m256; 4];
+    fn_512! { fn head_512(block: *const u8) -> [__m512; 2] {
+        let scale = half_512(block);
+        [_mm512_mul_ps(_mm512_sub_ps(iota_512(), _mm512_set1_ps(16.0)), scale), _mm512_mul_ps(iota_512(), scale)]
+    } }
+    fn_512! { fn group_512(tables: &[__m512; 2], block: *const u8, _group: usize) -> [__m512; 2] {
+        let tops = block.add(2).cast::<u32>().read_unaligned();
+        let ([low, high], [low_top, high_top]) =
+            (nibbles_512(tables[0], tables[0], block.add(6)), nibbles_512(tables[1], tables[1], block.add(6)));
+        [
+            _mm512_mask_blend_ps(tops as u16, low, low_top),
+            _mm512_mask_blend_ps((tops >> 16) as u16, high, high_top),
+        ]
+    } }
+    fn_256! { fn head_256(block: *const u8) -> [__m256; 2] {
+        let scale = half_256(block);
+        [scale, _mm256_mul_ps(scale, _mm256_set1_ps(-16.0))]
+    } }
+    fn_256! { fn group_256(head: &[__m256; 2], block: *const u8, _group: usize) -> [__m256; 4] {
+        let tops = _mm256_set1_epi32(block.add(2).cast::<i32>().read_unaligned());
+        let mut out = scaled_256(head[0], head[1], block.add(6));
+        for (i, out) in out.iter_mut().enumerate() {
+            // Lane j's bit goes where the sign is, which chooses between sixteen scales and none.
+            let shift = _mm256_sub_epi32(
+                _mm256_set1_epi32(31 - 8 * i as i32),
+                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+            );
+            let signs = _mm256_castsi256_ps(_mm256_sllv_epi32(tops, shift));
+            let more = _mm256_mul_ps(head[0], _mm256_set1_ps(16.0));
+            *out = _mm256_add_ps(*out, _mm256_blendv_ps(_mm256_setzero_ps(), more, signs));
+        }
+        out
+    } }
+}
+
 /// [`BlockFormat::Q4_K`]: a group is 32 bytes, whose low nibbles are 32 elements and whose high ones the next 32.
 pub(super) struct Q4K;
 

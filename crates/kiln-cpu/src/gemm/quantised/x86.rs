@@ -1,6 +1,6 @@
 //! Dot products of rows of A with rows of quantised blocks, and blocks unpacked into memory.
 
-use super::unpack::{Q4K, Q6K, Q40, Q41, Q80, Unpack};
+use super::unpack::{Q4K, Q6K, Q40, Q41, Q50, Q80, Unpack};
 use crate::features::Isa;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
@@ -31,19 +31,20 @@ pub(super) const ROWS: usize = 4;
 pub(super) fn kernel(isa: Isa, format: BlockFormat, rows: usize) -> Kernel {
     fn of<U: Unpack>(isa: Isa, rows: usize) -> Kernel {
         match (isa == Isa::Avx512, rows) {
-            (true, 1) => dot_512::<U, 1>,
-            (true, 2) => dot_512::<U, 2>,
-            (true, 3) => dot_512::<U, 3>,
-            (true, _) => dot_512::<U, 4>,
-            (false, 1) => dot_256::<U, 1>,
-            (false, 2) => dot_256::<U, 2>,
-            (false, 3) => dot_256::<U, 3>,
-            (false, _) => dot_256::<U, 4>,
+            (true, 1) => wide::dot::<U, 1>,
+            (true, 2) => wide::dot::<U, 2>,
+            (true, 3) => wide::dot::<U, 3>,
+            (true, _) => wide::dot::<U, 4>,
+            (false, 1) => narrow::dot::<U, 1>,
+            (false, 2) => narrow::dot::<U, 2>,
+            (false, 3) => narrow::dot::<U, 3>,
+            (false, _) => narrow::dot::<U, 4>,
         }
     }
     match format {
         BlockFormat::Q4_0 => of::<Q40>(isa, rows),
         BlockFormat::Q4_1 => of::<Q41>(isa, rows),
+        BlockFormat::Q5_0 => of::<Q50>(isa, rows),
         BlockFormat::Q8_0 => of::<Q80>(isa, rows),
         BlockFormat::Q4_K => of::<Q4K>(isa, rows),
         BlockFormat::Q6_K => of::<Q6K>(isa, rows),
@@ -64,91 +65,129 @@ fn fetch(at: *const u8, bytes: usize) {
     }
 }
 
-/// # Safety
-/// The rows and sums of the call exist, and the machine has these instructions.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn dot_512<U: Unpack, const M: usize>(call: Call) {
-    let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-    let turn = (TURN / elements).max(1);
-    for row in 0..call.rows {
-        // Two sums a row of A, so that neighbouring vectors do not wait for each other.
-        let mut sums = [[_mm512_setzero_ps(); 2]; M];
-        // SAFETY: everything lies inside the rows of the call.
-        unsafe {
-            let (mut w, mut a) = (call.w.offset(row as isize * call.w_stride), call.a);
-            for _ in 0..call.blocks / turn {
-                fetch(w, turn * bytes);
-                for i in 0..turn {
-                    block_512::<U, M>(&call, w.add(i * bytes), a.add(i * elements), &mut sums);
-                }
-                (w, a) = (w.add(turn * bytes), a.add(turn * elements));
-            }
-            for _ in 0..call.blocks % turn {
-                block_512::<U, M>(&call, w, a, &mut sums);
-                (w, a) = (w.add(bytes), a.add(elements));
-            }
-            for (m, sum) in sums.iter().enumerate() {
-                call.c.add(m * call.c_stride + row).write(_mm512_reduce_add_ps(_mm512_add_ps(sum[0], sum[1])));
-            }
-        }
-    }
-}
+/// The loops over blocks for vectors of one width.
+macro_rules! loops {
+    ($module:ident, $features:literal, $vector:ty, $lanes:literal, $head:ident, $group:ident,
+     $zero:ident, $load:ident, $store:ident, $add:ident, $fmadd:ident, $reduce:expr) => {
+        mod $module {
+            use super::*;
 
-/// # Safety
-/// As for [`dot_512`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn block_512<U: Unpack, const M: usize>(call: &Call, w: *const u8, a: *const f32, sums: &mut [[__m512; 2]; M]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let head = U::head_512(w);
-        for group in 0..U::FORMAT.elements() / (16 * U::VECTORS) {
-            let vectors = U::group_512(&head, w, group);
-            for (i, &vector) in vectors.as_ref().iter().enumerate() {
-                let at = a.add((group * U::VECTORS + i) * 16);
-                for (m, sum) in sums.iter_mut().enumerate() {
-                    let a = _mm512_loadu_ps(at.offset(m as isize * call.a_stride));
-                    sum[i % 2] = _mm512_fmadd_ps(vector, a, sum[i % 2]);
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As for [`dot_512`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dot_256<U: Unpack, const M: usize>(call: Call) {
-    let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-    for row in 0..call.rows {
-        let mut sums = [[_mm256_setzero_ps(); 2]; M];
-        // SAFETY: everything lies inside the rows of the call.
-        unsafe {
-            let (mut w, mut a) = (call.w.offset(row as isize * call.w_stride), call.a);
-            for _ in 0..call.blocks {
-                fetch(w, bytes);
-                let head = U::head_256(w);
-                for group in 0..elements / (16 * U::VECTORS) {
-                    let vectors = U::group_256(&head, w, group);
-                    for (i, &vector) in vectors.as_ref().iter().enumerate() {
-                        let at = a.add((group * U::VECTORS * 2 + i) * 8);
-                        for (m, sum) in sums.iter_mut().enumerate() {
-                            let a = _mm256_loadu_ps(at.offset(m as isize * call.a_stride));
-                            sum[i % 2] = _mm256_fmadd_ps(vector, a, sum[i % 2]);
+            /// # Safety
+            /// The rows and sums of the call exist, and the machine has these instructions.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn dot<U: Unpack, const M: usize>(call: Call) {
+                let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
+                let turn = (TURN / elements).max(1);
+                for row in 0..call.rows {
+                    // Two sums a row of A, so that neighbouring vectors do not wait for each other.
+                    let mut sums = [[$zero(); 2]; M];
+                    // SAFETY: everything lies inside the rows of the call.
+                    unsafe {
+                        let (mut w, mut a) = (call.w.offset(row as isize * call.w_stride), call.a);
+                        for _ in 0..call.blocks / turn {
+                            fetch(w, turn * bytes);
+                            for i in 0..turn {
+                                block::<U, M>(&call, w.add(i * bytes), a.add(i * elements), &mut sums);
+                            }
+                            (w, a) = (w.add(turn * bytes), a.add(turn * elements));
+                        }
+                        for _ in 0..call.blocks % turn {
+                            block::<U, M>(&call, w, a, &mut sums);
+                            (w, a) = (w.add(bytes), a.add(elements));
+                        }
+                        for (m, sum) in sums.iter().enumerate() {
+                            call.c.add(m * call.c_stride + row).write($reduce($add(sum[0], sum[1])));
                         }
                     }
                 }
-                (w, a) = (w.add(bytes), a.add(elements));
             }
-            for (m, sum) in sums.iter().enumerate() {
-                let sum = _mm256_add_ps(sum[0], sum[1]);
-                let half = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-                let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-                let one = _mm_add_ss(pair, _mm_movehdup_ps(pair));
-                call.c.add(m * call.c_stride + row).write(_mm_cvtss_f32(one));
+
+            /// # Safety
+            /// As for [`dot`].
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn block<U: Unpack, const M: usize>(
+                call: &Call,
+                w: *const u8,
+                a: *const f32,
+                sums: &mut [[$vector; 2]; M],
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let head = U::$head(w);
+                    for group in 0..U::FORMAT.elements() / (16 * U::VECTORS) {
+                        let vectors = U::$group(&head, w, group);
+                        for (i, &vector) in vectors.as_ref().iter().enumerate() {
+                            let at = a.add(group * U::VECTORS * 16 + i * $lanes);
+                            for (m, sum) in sums.iter_mut().enumerate() {
+                                let a = $load(at.offset(m as isize * call.a_stride));
+                                sum[i % 2] = $fmadd(vector, a, sum[i % 2]);
+                            }
+                        }
+                    }
+                }
+            }
+
+            /// Unpacks blocks one after another.
+            ///
+            /// # Safety
+            /// The blocks exist, `to` has room for their elements, and the machine has these instructions.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn unpack<U: Unpack>(from: *const u8, blocks: usize, to: *mut f32) {
+                let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
+                for b in 0..blocks {
+                    // SAFETY: the caller's blocks and their elements.
+                    unsafe {
+                        let block = from.add(b * bytes);
+                        let head = U::$head(block);
+                        for group in 0..elements / (16 * U::VECTORS) {
+                            for (i, &vector) in U::$group(&head, block, group).as_ref().iter().enumerate() {
+                                $store(to.add(b * elements + group * U::VECTORS * 16 + i * $lanes), vector);
+                            }
+                        }
+                    }
+                }
             }
         }
-    }
+    };
+}
+
+loops!(
+    wide,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl",
+    __m512,
+    16,
+    head_512,
+    group_512,
+    _mm512_setzero_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_add_ps,
+    _mm512_fmadd_ps,
+    _mm512_reduce_add_ps
+);
+loops!(
+    narrow,
+    "avx2,fma,f16c",
+    __m256,
+    8,
+    head_256,
+    group_256,
+    _mm256_setzero_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_add_ps,
+    _mm256_fmadd_ps,
+    sum_256
+);
+
+/// The sum of all lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sum_256(x: __m256) -> f32 {
+    let half = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+    let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
 }
 
 /// Unpacks blocks one after another; false where the target has no code for it.
@@ -156,44 +195,12 @@ unsafe fn dot_256<U: Unpack, const M: usize>(call: Call) {
 /// # Safety
 /// The blocks exist, and `to` has room for their elements.
 pub(super) unsafe fn unpack(isa: Isa, format: BlockFormat, from: *const u8, blocks: usize, to: *mut f32) -> bool {
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn wide<U: Unpack>(from: *const u8, blocks: usize, to: *mut f32) {
-        let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-        for b in 0..blocks {
-            // SAFETY: the caller's blocks and their elements.
-            unsafe {
-                let block = from.add(b * bytes);
-                let head = U::head_512(block);
-                for group in 0..elements / (16 * U::VECTORS) {
-                    for (i, &vector) in U::group_512(&head, block, group).as_ref().iter().enumerate() {
-                        _mm512_storeu_ps(to.add(b * elements + (group * U::VECTORS + i) * 16), vector);
-                    }
-                }
-            }
-        }
-    }
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn narrow<U: Unpack>(from: *const u8, blocks: usize, to: *mut f32) {
-        let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-        for b in 0..blocks {
-            // SAFETY: the caller's blocks and their elements.
-            unsafe {
-                let block = from.add(b * bytes);
-                let head = U::head_256(block);
-                for group in 0..elements / (16 * U::VECTORS) {
-                    for (i, &vector) in U::group_256(&head, block, group).as_ref().iter().enumerate() {
-                        _mm256_storeu_ps(to.add(b * elements + (group * U::VECTORS * 2 + i) * 8), vector);
-                    }
-                }
-            }
-        }
-    }
     unsafe fn of<U: Unpack>(isa: Isa, from: *const u8, blocks: usize, to: *mut f32) -> bool {
         // SAFETY: the caller's promise; the target is one of this machine.
         unsafe {
             match isa {
-                Isa::Avx512 => wide::<U>(from, blocks, to),
-                Isa::Avx2 => narrow::<U>(from, blocks, to),
+                Isa::Avx512 => wide::unpack::<U>(from, blocks, to),
+                Isa::Avx2 => narrow::unpack::<U>(from, blocks, to),
                 Isa::Portable => return false,
             }
         }
@@ -204,6 +211,7 @@ pub(super) unsafe fn unpack(isa: Isa, format: BlockFormat, from: *const u8, bloc
         match format {
             BlockFormat::Q4_0 => of::<Q40>(isa, from, blocks, to),
             BlockFormat::Q4_1 => of::<Q41>(isa, from, blocks, to),
+            BlockFormat::Q5_0 => of::<Q50>(isa, from, blocks, to),
             BlockFormat::Q8_0 => of::<Q80>(isa, from, blocks, to),
             BlockFormat::Q4_K => of::<Q4K>(isa, from, blocks, to),
             BlockFormat::Q6_K => of::<Q6K>(isa, from, blocks, to),

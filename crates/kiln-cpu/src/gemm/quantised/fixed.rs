@@ -1,0 +1,158 @@
+//! One row of A in fixed point, for products that are exact in integers.
+//!
+//! ```text
+//!  16 or 32 elements that share a scale of the blocks  ──▶  integers of 22 bits and a power of two
+//!  an integer  ──▶  three digits of a byte, −128 … 127     a chunk: the first digits of 64 elements, the second, the third,
+//!                                                          and corrections for each 4 of them
+//! ```
+//!
+//! Bytes of blocks times bytes of digits are added up in integers without rounding; what is lost is what an element loses below
+//! 2⁻²² of the largest one beside it, about as much as a sum in f32 loses anyway.
+
+use crate::gemm::scratch::Scratch;
+use std::arch::x86_64::*;
+
+/// Elements of a chunk, and bytes of its three digits and its corrections.
+pub(super) const CHUNK: usize = 64;
+pub(super) const CHUNK_BYTES: usize = 4 * CHUNK;
+/// Elements that are placed together.
+const PIECE: usize = 16;
+
+/// How a format wants its row.
+#[derive(Clone, Copy)]
+pub(super) struct Arrangement {
+    /// Elements that share a scale.
+    pub group: usize,
+    /// Elements of a kernel's step; the row is filled up with zeros to whole steps.
+    pub step: usize,
+    /// Integers are below two to the power of this.
+    pub bits: u32,
+    /// What the bytes of blocks are too large by: corrections are what 4 elements times it add up to.
+    pub excess: u8,
+    /// Chunk of the step and place in it, for each 16 elements of the step.
+    pub place: fn(usize) -> (usize, usize),
+}
+
+/// A row in fixed point.
+pub(super) struct FixedRow {
+    digits: Scratch,
+    /// Scales of groups, then their sums.
+    floats: Scratch,
+    groups: usize,
+}
+
+// SAFETY: only read once it is made.
+unsafe impl Sync for FixedRow {}
+
+/// Exponents of the largest element of a group that fixed point is made for, as f32 has them: beyond, scales or products of scales
+/// could leave f32's range.
+const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
+
+impl FixedRow {
+    /// The row's elements; `None` where one is not finite or a group's largest is tiny or huge.
+    ///
+    /// # Safety
+    /// `k` elements, a multiple of the group, on a machine with AVX-512 and its byte products.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    pub(super) unsafe fn new(row: *const f32, k: usize, how: &Arrangement) -> Option<FixedRow> {
+        let padded = k.next_multiple_of(how.step);
+        let groups = padded / how.group;
+        let digits = Scratch::take::<u8>(padded / CHUNK * CHUNK_BYTES);
+        let floats = Scratch::take::<f32>(2 * groups);
+        let fixed = FixedRow { digits, floats, groups };
+        let pieces = how.group / PIECE;
+        for g in 0..groups {
+            let mut parts = [_mm512_setzero_ps(); 2];
+            for (i, part) in parts.iter_mut().enumerate().take(pieces) {
+                if g * how.group < k {
+                    // SAFETY: elements of the row, which is made of whole groups.
+                    *part = unsafe { _mm512_loadu_ps(row.add(g * how.group + i * PIECE)) };
+                }
+            }
+            // Of absolute values the bits are ordered as the numbers are, those that are not finite last.
+            let bits = parts.map(|part| _mm512_and_si512(_mm512_castps_si512(part), _mm512_set1_epi32(i32::MAX)));
+            let largest = _mm512_reduce_max_epi32(_mm512_max_epi32(bits[0], bits[1])) as u32;
+            let exponent = if largest == 0 { 127 } else { largest >> 23 };
+            if !EXPONENTS.contains(&exponent) {
+                return None;
+            }
+            // Elements are below 2^(exponent − 126).
+            let scale = f32::from_bits((exponent + 1 - how.bits) << 23);
+            let inverse = f32::from_bits((253 + how.bits - exponent) << 23);
+            let mut sum = _mm512_setzero_si512();
+            for (i, &part) in parts.iter().enumerate().take(pieces) {
+                let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
+                sum = _mm512_add_epi32(sum, integers);
+                let (chunk, at) = (how.place)((g * pieces + i) % (how.step / PIECE));
+                let chunk = (g * how.group / how.step) * (how.step / CHUNK) + chunk;
+                // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
+                let half = _mm512_set1_epi32(0x0080_8080);
+                let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
+                // SAFETY: a chunk of the digits, first the highest ones.
+                unsafe {
+                    let to = fixed.digits.ptr::<u8>().add(chunk * CHUNK_BYTES + at);
+                    _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<16>(shifted)));
+                    _mm_storeu_si128(to.add(CHUNK).cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(shifted)));
+                    _mm_storeu_si128(to.add(2 * CHUNK).cast(), _mm512_cvtepi32_epi8(shifted));
+                }
+            }
+            let sum = _mm512_reduce_add_epi32(sum) as f32 * scale;
+            // SAFETY: a scale and a sum for each group.
+            unsafe {
+                fixed.floats.ptr::<f32>().add(g).write(scale);
+                fixed.floats.ptr::<f32>().add(groups + g).write(sum);
+            }
+        }
+        let excess = _mm512_set1_epi8(how.excess as i8);
+        for chunk in 0..padded / CHUNK {
+            // SAFETY: a chunk, whose digits are there.
+            unsafe {
+                let chunk = fixed.digits.ptr::<u8>().add(chunk * CHUNK_BYTES);
+                _mm512_storeu_si512(chunk.add(3 * CHUNK).cast(), _mm512_setzero_si512());
+                let less = _mm512_sub_epi32(_mm512_setzero_si512(), products(excess, chunk));
+                _mm512_storeu_si512(chunk.add(3 * CHUNK).cast(), less);
+            }
+        }
+        Some(fixed)
+    }
+
+    /// Digits, scales and sums from the beginning.
+    pub(super) fn start(&self) -> Place {
+        let scales = self.floats.ptr::<f32>();
+        Place { digits: self.digits.ptr(), scales, sums: scales.wrapping_add(self.groups) }
+    }
+}
+
+/// The sums of four neighbouring products each, of bytes with a chunk: exact, and with the excess of the bytes taken off.
+///
+/// # Safety
+/// The chunk exists, on a machine with these instructions.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(super) unsafe fn products(bytes: __m512i, chunk: *const u8) -> __m512i {
+    // SAFETY: the caller's chunk.
+    let part = |i: usize| unsafe { _mm512_loadu_si512(chunk.add(CHUNK * i).cast()) };
+    let first = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, part(0));
+    let second = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(first), bytes, part(1));
+    _mm512_add_epi32(_mm512_slli_epi32::<8>(second), _mm512_dpbusd_epi32(part(3), bytes, part(2)))
+}
+
+/// A place in a row.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub digits: *const u8,
+    pub scales: *const f32,
+    pub sums: *const f32,
+}
+
+impl Place {
+    /// So many elements further.
+    #[inline(always)]
+    pub(super) fn after(self, elements: usize, group: usize) -> Place {
+        Place {
+            digits: self.digits.wrapping_add(elements / CHUNK * CHUNK_BYTES),
+            scales: self.scales.wrapping_add(elements / group),
+            sums: self.sums.wrapping_add(elements / group),
+        }
+    }
+}
