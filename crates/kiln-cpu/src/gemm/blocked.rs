@@ -126,6 +126,8 @@ struct Block<'a, T> {
     kernels: [(usize, Kernels); 2],
     chunk: Range<usize>,
     k_blocks: usize,
+    /// Units of K that blocks of it hold whole multiples of: what a source of B makes at once.
+    grain: usize,
     a: *mut T,
     /// Accumulators of all the block between chunks, or null.
     carried: *mut T,
@@ -168,8 +170,12 @@ where
     let pairs = gemm.acc == DType::F32 && dtype.is_some_and(|b| small::multiplies_pairs(gemm, a, b));
     let format = if pairs { Some(Format::Bf16Dot) } else { format };
     let units = Units::new::<T>(format, gemm.k);
+    let grain = match b {
+        Operand::Columns(source) => source.grain(),
+        _ => 1,
+    };
     let chunks = gemm.k.div_ceil(K_CHUNK).max(1);
-    let chunk_len = units.all.div_ceil(chunks);
+    let chunk_len = grains(units.all, chunks, 0, grain).len();
     let row_words = chunk_len * units.a_words;
     let most_rows = (A_BYTES / (row_words.max(1) * size_of::<T>())).clamp(8 * tiling.mr, 1024);
     let row_blocks = gemm.m.div_ceil(most_rows);
@@ -187,6 +193,7 @@ where
         kernels: [(0, Kernels { first: portable::get::<T>(1, false), more: portable::get::<T>(1, true) }); 2],
         chunk: 0..0,
         k_blocks: 1,
+        grain,
         a: packed_a.ptr(),
         carried: carried.as_ref().map_or(std::ptr::null_mut(), Scratch::ptr),
     };
@@ -197,7 +204,7 @@ where
         let short = block.rows.len() / block.row_panels;
         block.kernels = [(tall, tiling.kernels::<T>(format, tall)?), (short, tiling.kernels::<T>(format, short)?)];
         for c in 0..chunks {
-            block.chunk = part(units.all, chunks, c);
+            block.chunk = grains(units.all, chunks, c, grain);
             let panel_bytes = gemm.tuning.panel_bytes.unwrap_or(A_PANEL_BYTES);
             let most_k = (panel_bytes / (tall * units.a_words * size_of::<T>())).clamp(256, 2048);
             block.k_blocks = block.chunk.len().div_ceil(most_k).max(1);
@@ -214,6 +221,12 @@ where
 /// Bytes of packed B in one task: a part of the second level.
 fn b_bytes() -> usize {
     (detect().l2_bytes * 3 / 8).clamp(192 << 10, 768 << 10)
+}
+
+/// [`part`] of things that come `grain` at a time.
+fn grains(total: usize, parts: usize, i: usize, grain: usize) -> Range<usize> {
+    let part = part(total.div_ceil(grain), parts, i);
+    total.min(part.start * grain)..total.min(part.end * grain)
 }
 
 fn padded(n: usize, to: usize) -> usize {
@@ -239,7 +252,7 @@ where
 
     /// A block of units of K, counted from the chunk's first.
     fn k_block(&self, i: usize) -> Range<usize> {
-        part(self.chunk.len(), self.k_blocks, i)
+        grains(self.chunk.len(), self.k_blocks, i, self.grain)
     }
 
     /// The packed A of a row panel and a block of K.
@@ -322,10 +335,17 @@ where
                     (Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride: 1, k_stride }, 0, 0..ks.len())
                 }
                 Operand::Columns(source) => {
-                    scratch = Scratch::take::<T>(columns.len() * ks.len());
-                    fill_rows::<T>(*source, columns.clone(), ks.clone(), scratch.ptr());
+                    // Panel by panel, so that a column is still in the nearest caches when it is packed.
+                    let scratch = Scratch::take::<T>(nr * ks.len());
                     let lane_stride = ks.len() as isize;
-                    (Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride, k_stride: 1 }, 0, 0..ks.len())
+                    let from = Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride, k_stride: 1 };
+                    for (i, start) in columns.clone().step_by(nr).enumerate() {
+                        let panel = start..columns.end.min(start + nr);
+                        fill_rows::<T>(*source, panel.clone(), ks.clone(), scratch.ptr());
+                        let to = to.add(i * units.len() * nr);
+                        pack::<T>(self.gemm.isa, &from, 0..panel.len(), nr, 0..ks.len(), to);
+                    }
+                    return;
                 }
                 Operand::Packed(_) | Operand::Blocks(_) => unreachable!("neither is packed as it is"),
             }

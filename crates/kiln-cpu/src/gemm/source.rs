@@ -28,6 +28,11 @@ pub trait RowSource: Sync {
     /// # Safety
     /// `to` has room for `columns.len()` accumulators.
     unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8);
+
+    /// Elements of a row that are made together: ranges that begin and end at multiples of it are cheapest.
+    fn grain(&self) -> usize {
+        1
+    }
 }
 
 /// An operand of a product.

@@ -66,11 +66,11 @@ trait Bytes {
 }
 
 macro_rules! fn_vnni {
-    ($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? $body:block) => {
+    ($(#[$meta:meta])* fn $name:ident$(<const $const:ident: bool>)?($($arg:ident: $ty:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$meta])*
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        unsafe fn $name($($arg: $ty),*) $(-> $out)? {
+        unsafe fn $name$(<const $const: bool>)?($($arg: $ty),*) $(-> $out)? {
             // SAFETY: the caller's blocks and row, on a machine with these instructions.
             unsafe { $body }
         }
@@ -108,15 +108,15 @@ unsafe fn dot<B: Bytes>(call: Call<'_>) {
 
 fn_vnni! {
     /// [`products`] of two chunks, added up.
-    fn both(w: [__m512i; 2], digits: *const u8) -> __m512i {
+    fn both<const CORRECTED: bool>(w: [__m512i; 2], digits: *const u8) -> __m512i {
         let part = |i: usize| _mm512_loadu_si512(digits.add(CHUNK * i).cast());
         let with = |sum: __m512i, i: usize| {
             _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, w[0], part(i)), w[1], part(i + 4))
         };
         let first = with(_mm512_setzero_si512(), 0);
         let second = with(_mm512_slli_epi32::<8>(first), 1);
-        let corrections = _mm512_add_epi32(part(3), part(7));
-        _mm512_add_epi32(_mm512_slli_epi32::<8>(second), with(corrections, 2))
+        let second = _mm512_slli_epi32::<8>(second);
+        if CORRECTED { with(_mm512_add_epi32(second, _mm512_add_epi32(part(3), part(7))), 2) } else { with(second, 2) }
     }
 }
 
@@ -192,7 +192,7 @@ impl Bytes for Q40 {
         // SAFETY: the caller's blocks and row.
         unsafe {
             let blocks = [block(0), block(1), block(2), block(3)];
-            let integers = both(nibbles(blocks, 2), a.digits);
+            let integers = both::<true>(nibbles(blocks, 2), a.digits);
             let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
             add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 1, 2, 3]));
         }
@@ -210,7 +210,7 @@ impl Bytes for Q41 {
         // SAFETY: the caller's blocks and row.
         unsafe {
             let blocks = [block(0), block(1), block(2), block(3)];
-            let integers = both(nibbles(blocks, 4), a.digits);
+            let integers = both::<false>(nibbles(blocks, 4), a.digits);
             let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
             let rest = _mm_mul_ps(halves(blocks.map(|block| block.add(2))), _mm_loadu_ps(a.sums));
             add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 1, 2, 3]));
@@ -237,7 +237,7 @@ impl Bytes for Q50 {
             let low = _mm512_mask_add_epi8(low, all(2), low, top);
             let high = _mm512_mask_add_epi8(high, all(4), high, top);
             let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
-            let integers = both([low, high], a.digits);
+            let integers = both::<true>([low, high], a.digits);
             add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 1, 2, 3]));
         }
     }
@@ -259,7 +259,7 @@ impl Bytes for Q80 {
                 let part = |i: usize| _mm256_loadu_si256(blocks[i].add(2).cast());
                 let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(part(2 * i)), part(2 * i + 1));
                 let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN));
-                add(sums, products(bytes, a.digits.add(i * CHUNK_BYTES)), spread(scales, lanes));
+                add(sums, products::<true>(bytes, a.digits.add(i * CHUNK_BYTES)), spread(scales, lanes));
             }
         }
     }
@@ -299,7 +299,7 @@ impl Bytes for Q4K {
             for (i, lanes) in [[[0, 0, 2, 2], [1, 1, 3, 3]], [[4, 4, 6, 6], [5, 5, 7, 7]]].into_iter().enumerate() {
                 let bytes = split(_mm512_loadu_si512(block.add(16 + 64 * i).cast()));
                 for (j, bytes) in bytes.into_iter().enumerate() {
-                    let integers = products(bytes, a.digits.add((2 * i + j) * CHUNK_BYTES));
+                    let integers = products::<false>(bytes, a.digits.add((2 * i + j) * CHUNK_BYTES));
                     add(sums, integers, spread(scales, lanes[j]));
                 }
             }
@@ -335,7 +335,7 @@ impl Bytes for Q6K {
                 let first = merged(low, _mm512_slli_epi16::<4>(high));
                 let second = merged(_mm512_srli_epi16::<4>(low), high);
                 for (j, bytes) in [first, second].into_iter().enumerate() {
-                    let integers = products(bytes, a.digits.add((2 * i + j) * CHUNK_BYTES));
+                    let integers = products::<true>(bytes, a.digits.add((2 * i + j) * CHUNK_BYTES));
                     add(sums, integers, spread(scales, lanes[j]));
                 }
             }

@@ -103,14 +103,15 @@ impl FixedRow {
                 fixed.floats.ptr::<f32>().add(groups + g).write(sum);
             }
         }
-        let excess = _mm512_set1_epi8(how.excess as i8);
-        for chunk in 0..padded / CHUNK {
-            // SAFETY: a chunk, whose digits are there.
-            unsafe {
-                let chunk = fixed.digits.ptr::<u8>().add(chunk * CHUNK_BYTES);
-                _mm512_storeu_si512(chunk.add(3 * CHUNK).cast(), _mm512_setzero_si512());
-                let less = _mm512_sub_epi32(_mm512_setzero_si512(), products(excess, chunk));
-                _mm512_storeu_si512(chunk.add(3 * CHUNK).cast(), less);
+        if how.excess != 0 {
+            let excess = _mm512_set1_epi8(how.excess as i8);
+            for chunk in 0..padded / CHUNK {
+                // SAFETY: a chunk, whose digits are there.
+                unsafe {
+                    let chunk = fixed.digits.ptr::<u8>().add(chunk * CHUNK_BYTES);
+                    let less = _mm512_sub_epi32(_mm512_setzero_si512(), products::<false>(excess, chunk));
+                    _mm512_storeu_si512(chunk.add(3 * CHUNK).cast(), less);
+                }
             }
         }
         Some(fixed)
@@ -123,18 +124,23 @@ impl FixedRow {
     }
 }
 
-/// The sums of four neighbouring products each, of bytes with a chunk: exact, and with the excess of the bytes taken off.
+/// The sums of four neighbouring products each, of bytes with a chunk: exact, and where asked for with the corrections.
 ///
 /// # Safety
 /// The chunk exists, on a machine with these instructions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) unsafe fn products(bytes: __m512i, chunk: *const u8) -> __m512i {
+pub(super) unsafe fn products<const CORRECTED: bool>(bytes: __m512i, chunk: *const u8) -> __m512i {
     // SAFETY: the caller's chunk.
     let part = |i: usize| unsafe { _mm512_loadu_si512(chunk.add(CHUNK * i).cast()) };
     let first = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, part(0));
     let second = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(first), bytes, part(1));
-    _mm512_add_epi32(_mm512_slli_epi32::<8>(second), _mm512_dpbusd_epi32(part(3), bytes, part(2)))
+    let second = _mm512_slli_epi32::<8>(second);
+    if CORRECTED {
+        _mm512_add_epi32(second, _mm512_dpbusd_epi32(part(3), bytes, part(2)))
+    } else {
+        _mm512_dpbusd_epi32(second, bytes, part(2))
+    }
 }
 
 /// A place in a row.

@@ -70,6 +70,10 @@ impl Columns {
 }
 
 impl RowSource for Columns {
+    fn grain(&self) -> usize {
+        self.blocks.format.elements()
+    }
+
     unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8) {
         let size = self.blocks.format.elements();
         let from = self.blocks.data.wrapping_offset(row as isize * self.blocks.stride);
