@@ -62,7 +62,7 @@ pub use engine::{Engine, EngineOptions, Event, Id};
 pub use error::{Error, Result};
 pub use generate::{Generated, Generator, GeneratorOptions, Padding, Request, Stop};
 pub use gguf::Gguf;
-pub use models::{CausalLm, Llama, Rotation, Sizes};
+pub use models::{CausalLm, Facts, Llama, Rotation, Sizes};
 pub use open::{OpenOptions, Opened, embedded, generate, open};
 pub use presets::{PRESETS, Preset, presets};
 pub use sample::{Numbers, Rule, Sampler, Sampling};

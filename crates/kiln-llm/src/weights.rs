@@ -1,6 +1,7 @@
 //! How the modules of a model get their weights: from a checkpoint, or as random numbers.
 
 use crate::layers::{Projection, ShortEmbedding, TokenEmbedding};
+use crate::models::{Facts, Sizes};
 use crate::{Checkpoint, Error, Result};
 use kiln::nn::{Embedding, LayerNorm, Linear, QuantizedEmbedding, QuantizedLinear, RmsNorm};
 use kiln::{BlockFormat, DType, Device, Tensor, Var};
@@ -214,6 +215,16 @@ impl<'a> Weights<'a> {
         };
         let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
         Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }))
+    }
+
+    /// The layer that makes logits; none where the embedding makes them.
+    pub fn head(&self, name: &str, width: usize, vocabulary: usize, tied: bool) -> Result<Option<Projection>> {
+        if tied { Ok(None) } else { self.projection(name, width, vocabulary, false).map(Some) }
+    }
+
+    /// What a model of these sizes with these weights knows of itself.
+    pub fn facts(&self, sizes: Sizes) -> Facts {
+        Facts { sizes, dtype: self.dtype, device: self.device }
     }
 
     /// A table of vectors of plain numbers.

@@ -2,6 +2,7 @@
 
 use super::{Activation, Fields};
 use crate::Result;
+use crate::models::Sizes;
 
 /// What `config.json` says about a GPT-2.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,5 +66,16 @@ impl Gpt2Config {
             bos_token_id: fields.tokens("bos_token_id")?.first().copied(),
             eos_token_ids: fields.tokens("eos_token_id")?,
         })
+    }
+
+    /// What caches and sampling need.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            vocab: self.vocab_size,
+            layers: self.n_layer,
+            kv_heads: self.n_head,
+            head_dim: self.n_embd / self.n_head,
+            context: self.n_positions,
+        }
     }
 }

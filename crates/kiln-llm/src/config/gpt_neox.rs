@@ -3,6 +3,7 @@
 use super::rope::Known;
 use super::{Activation, Fields, Rope};
 use crate::Result;
+use crate::models::Sizes;
 
 /// What `config.json` says about a GPT-NeoX.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,5 +76,16 @@ impl GptNeoxConfig {
             bos_token_id: fields.tokens("bos_token_id")?.first().copied(),
             eos_token_ids: fields.tokens("eos_token_id")?,
         })
+    }
+
+    /// What caches and sampling need.
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            vocab: self.vocab_size,
+            layers: self.num_hidden_layers,
+            kv_heads: self.num_attention_heads,
+            head_dim: self.hidden_size / self.num_attention_heads,
+            context: self.max_position_embeddings,
+        }
     }
 }

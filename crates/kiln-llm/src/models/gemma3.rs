@@ -6,13 +6,13 @@
 //! ```
 
 use super::llama::Mlp;
-use super::{CausalLm, Rotation, Sizes, cut, heads, joined, masks, trunk};
+use super::{CausalLm, Facts, Rotation, cut, heads, joined, masks, trunk};
 use crate::cache::{Mask, Step};
 use crate::config::{Fields, Gemma3Config};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Result, Weights};
 use kiln::nn::{Forward, Module};
-use kiln::{DType, Device, Tensor, Var};
+use kiln::{DType, Tensor, Var};
 use std::sync::Arc;
 
 /// A Gemma 3 with its weights, under the names that its checkpoints have.
@@ -26,9 +26,7 @@ pub struct Gemma3 {
     #[module(skip)]
     pub config: Gemma3Config,
     #[module(skip)]
-    sizes: Sizes,
-    #[module(skip)]
-    place: (DType, Device),
+    facts: Facts,
 }
 
 /// The embedding, the blocks and the last norm.
@@ -112,36 +110,26 @@ impl Gemma3 {
         let layers = model.under("layers");
         let layers: Result<Vec<Block>> =
             (0..llama.num_hidden_layers).map(|layer| Block::load(config, layer, &layers.under(layer))).collect();
-        let tied = llama.tie_word_embeddings;
         Ok(Gemma3 {
             model: Decoder {
                 embed_tokens: model.token_embedding("embed_tokens", vocabulary, width)?,
                 layers: layers?,
                 norm: OffsetNorm::load("norm", width, llama.rms_norm_eps, &model)?,
             },
-            lm_head: if tied { None } else { Some(head.projection("lm_head", width, vocabulary, false)?) },
-            sizes: llama.sizes(),
-            place: (weights.dtype(), weights.device()),
+            lm_head: head.head("lm_head", width, vocabulary, llama.tie_word_embeddings)?,
+            facts: weights.facts(llama.sizes()),
             config: config.clone(),
         })
     }
 }
 
 impl CausalLm for Gemma3 {
-    fn sizes(&self) -> &Sizes {
-        &self.sizes
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn rotations(&self) -> Vec<Rotation> {
         vec![Rotation::from(&self.config.local_rope), Rotation::from(&self.config.global_rope)]
-    }
-
-    fn dtype(&self) -> DType {
-        self.place.0
-    }
-
-    fn device(&self) -> Device {
-        self.place.1
     }
 
     #[track_caller]
@@ -159,18 +147,11 @@ impl CausalLm for Gemma3 {
 
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
-        let logits = match &self.lm_head {
-            Some(head) => head.forward(hidden)?,
-            None => self.model.embed_tokens.logits(hidden)?,
-        };
+        let logits = self.model.embed_tokens.logits_by(self.lm_head.as_ref(), hidden)?;
         match self.config.final_logit_softcapping {
             Some(cap) => (logits / cap)?.tanh()? * cap,
             None => Ok(logits),
         }
-    }
-
-    fn weight_bytes(&self) -> usize {
-        super::bytes_of(self)
     }
 }
 

@@ -4,13 +4,13 @@
 //!  tokens ─▶ embedding + position ─▶ N × [ x + attention(norm(x)) ; x + mlp(norm(x)) ] ─▶ norm ─▶ logits
 //! ```
 
-use super::{CausalLm, Rotation, Sizes, cut, heads, joined, trunk};
+use super::{CausalLm, Facts, Rotation, cut, heads, joined, trunk};
 use crate::cache::{Mask, Step, Window};
 use crate::config::{Activation, Fields, Gpt2Config};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Result, Weights};
 use kiln::nn::{Embedding, Forward, LayerNorm, Module};
-use kiln::{DType, Device, Tensor, Var};
+use kiln::{Tensor, Var};
 use std::sync::Arc;
 
 /// A GPT-2 with its weights, under the names that its checkpoints have.
@@ -24,9 +24,7 @@ pub struct Gpt2 {
     #[module(skip)]
     pub config: Gpt2Config,
     #[module(skip)]
-    sizes: Sizes,
-    #[module(skip)]
-    place: (DType, Device),
+    facts: Facts,
 }
 
 /// The embeddings, the blocks and the last norm.
@@ -104,7 +102,6 @@ impl Gpt2 {
         let layers = model.under("h");
         let layers: Result<Vec<Block>> =
             (0..config.n_layer).map(|layer| Block::load(config, layer, &layers.under(layer))).collect();
-        let tied = config.tie_word_embeddings;
         Ok(Gpt2 {
             transformer: Decoder {
                 wte: model.token_embedding("wte", vocabulary, width)?,
@@ -112,35 +109,20 @@ impl Gpt2 {
                 h: layers?,
                 ln_f: model.layer_norm("ln_f", width, config.layer_norm_epsilon)?,
             },
-            lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
-            sizes: Sizes {
-                vocab: vocabulary,
-                layers: config.n_layer,
-                kv_heads: config.n_head,
-                head_dim: width / config.n_head,
-                context: config.n_positions,
-            },
-            place: (weights.dtype(), weights.device()),
+            lm_head: weights.head("lm_head", width, vocabulary, config.tie_word_embeddings)?,
+            facts: weights.facts(config.sizes()),
             config: config.clone(),
         })
     }
 }
 
 impl CausalLm for Gpt2 {
-    fn sizes(&self) -> &Sizes {
-        &self.sizes
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn rotations(&self) -> Vec<Rotation> {
         Vec::new()
-    }
-
-    fn dtype(&self) -> DType {
-        self.place.0
-    }
-
-    fn device(&self) -> Device {
-        self.place.1
     }
 
     #[track_caller]
@@ -157,10 +139,6 @@ impl CausalLm for Gpt2 {
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
         self.transformer.wte.logits_by(self.lm_head.as_ref(), hidden)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        super::bytes_of(self)
     }
 }
 

@@ -4,13 +4,13 @@
 //!  tokens ─▶ embedding ─▶ N × [ x + attention(norm(x)) + mlp(norm'(x)) ] ─▶ norm ─▶ logits
 //! ```
 
-use super::{CausalLm, Rotation, Sizes, cut, joined, trunk};
+use super::{CausalLm, Facts, Rotation, cut, joined, trunk};
 use crate::cache::{Mask, Step, Window};
 use crate::config::{Activation, Fields, GptNeoxConfig};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Result, Weights};
+use kiln::Tensor;
 use kiln::nn::{Forward, LayerNorm, Module};
-use kiln::{DType, Device, Tensor};
 use std::sync::Arc;
 
 /// A GPT-NeoX with its weights, under the names that its checkpoints have.
@@ -24,9 +24,7 @@ pub struct GptNeox {
     #[module(skip)]
     pub config: GptNeoxConfig,
     #[module(skip)]
-    sizes: Sizes,
-    #[module(skip)]
-    place: (DType, Device),
+    facts: Facts,
 }
 
 /// The embedding, the blocks and the last norm.
@@ -94,42 +92,26 @@ impl GptNeox {
         let layers: Result<Vec<Block>> =
             (0..config.num_hidden_layers).map(|layer| Block::load(config, &layers.under(layer))).collect();
         let head = if weights.has("embed_out.weight") { "embed_out" } else { "lm_head" };
-        let tied = config.tie_word_embeddings;
         Ok(GptNeox {
             gpt_neox: Decoder {
                 embed_in: model.token_embedding("embed_in", vocabulary, width)?,
                 layers: layers?,
                 final_layer_norm: model.layer_norm("final_layer_norm", width, config.layer_norm_eps)?,
             },
-            embed_out: if tied { None } else { Some(weights.projection(head, width, vocabulary, false)?) },
-            sizes: Sizes {
-                vocab: vocabulary,
-                layers: config.num_hidden_layers,
-                kv_heads: config.num_attention_heads,
-                head_dim: width / config.num_attention_heads,
-                context: config.max_position_embeddings,
-            },
-            place: (weights.dtype(), weights.device()),
+            embed_out: weights.head(head, width, vocabulary, config.tie_word_embeddings)?,
+            facts: weights.facts(config.sizes()),
             config: config.clone(),
         })
     }
 }
 
 impl CausalLm for GptNeox {
-    fn sizes(&self) -> &Sizes {
-        &self.sizes
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn rotations(&self) -> Vec<Rotation> {
         vec![Rotation::from(&self.config.rope)]
-    }
-
-    fn dtype(&self) -> DType {
-        self.place.0
-    }
-
-    fn device(&self) -> Device {
-        self.place.1
     }
 
     #[track_caller]
@@ -145,10 +127,6 @@ impl CausalLm for GptNeox {
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
         self.gpt_neox.embed_in.logits_by(self.embed_out.as_ref(), hidden)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        super::bytes_of(self)
     }
 }
 

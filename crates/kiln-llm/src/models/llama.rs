@@ -4,13 +4,13 @@
 //!  tokens ─▶ embedding ─▶ N × [ x + attention(norm(x)) ; x + mlp(norm(x)) ] ─▶ norm ─▶ logits
 //! ```
 
-use super::{CausalLm, Rotation, Sizes, cut, heads, joined, masks, trunk};
+use super::{CausalLm, Facts, Rotation, cut, heads, joined, masks, trunk};
 use crate::cache::{Mask, Step};
 use crate::config::{Activation, Fields};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Checkpoint, LlamaConfig, Result, Weights};
 use kiln::nn::{Forward, Module, RmsNorm};
-use kiln::{DType, Device, RopeStyle, Tensor};
+use kiln::{DType, RopeStyle, Tensor};
 use std::sync::Arc;
 
 /// A Llama with its weights, under the names that its checkpoints have.
@@ -28,9 +28,7 @@ pub struct Llama {
     #[module(skip)]
     style: RopeStyle,
     #[module(skip)]
-    sizes: Sizes,
-    #[module(skip)]
-    place: (DType, Device),
+    facts: Facts,
 }
 
 /// What sets the models apart that are else as Llama.
@@ -129,38 +127,28 @@ impl Llama {
         let layers: Result<Vec<Block>> =
             (0..config.num_hidden_layers).map(|layer| Block::load(config, variant, &layers.under(layer))).collect();
         let window = |layer: usize| variant.windows.get(layer).copied().flatten();
-        let tied = config.tie_word_embeddings;
         Ok(Llama {
             model: Decoder {
                 embed_tokens: model.token_embedding("embed_tokens", vocabulary, width)?,
                 layers: layers?,
                 norm: model.rms_norm("norm", width, config.rms_norm_eps)?,
             },
-            lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
+            lm_head: weights.head("lm_head", width, vocabulary, config.tie_word_embeddings)?,
             windows: (0..config.num_hidden_layers).map(window).collect(),
             style: if variant.neighbours_turn { RopeStyle::Interleaved } else { RopeStyle::Half },
-            sizes: config.sizes(),
-            place: (weights.dtype(), weights.device()),
+            facts: weights.facts(config.sizes()),
             config: config.clone(),
         })
     }
 }
 
 impl CausalLm for Llama {
-    fn sizes(&self) -> &Sizes {
-        &self.sizes
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn rotations(&self) -> Vec<Rotation> {
         vec![Rotation { style: self.style, ..Rotation::from(&self.config.rope()) }]
-    }
-
-    fn dtype(&self) -> DType {
-        self.place.0
-    }
-
-    fn device(&self) -> Device {
-        self.place.1
     }
 
     #[track_caller]
@@ -176,10 +164,6 @@ impl CausalLm for Llama {
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
         self.model.embed_tokens.logits_by(self.lm_head.as_ref(), hidden)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        super::bytes_of(self)
     }
 }
 

@@ -28,18 +28,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 /// A model that says which token comes next.
-pub trait CausalLm: Debug + Send + Sync {
-    /// Sizes that caches and sampling need.
-    fn sizes(&self) -> &Sizes;
+pub trait CausalLm: Module + Debug + Send + Sync {
+    /// What caches and programs have to know.
+    fn facts(&self) -> &Facts;
 
     /// How positions turn queries and keys; empty for a model with learned positions.
     fn rotations(&self) -> Vec<Rotation>;
-
-    /// Dtype of activations and of the cache.
-    fn dtype(&self) -> DType;
-
-    /// Where the weights are.
-    fn device(&self) -> Device;
 
     /// What the layers make of tokens, `[batch, tokens]` (i64): `[batch, tokens, width]`. Keys and values go to the step's
     /// cache.
@@ -48,8 +42,36 @@ pub trait CausalLm: Debug + Send + Sync {
     /// Logits of the next token, `[…, vocabulary]`.
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor>;
 
+    /// Sizes that caches and sampling need.
+    fn sizes(&self) -> &Sizes {
+        &self.facts().sizes
+    }
+
+    /// Dtype of activations and of the cache.
+    fn dtype(&self) -> DType {
+        self.facts().dtype
+    }
+
+    /// Where the weights are.
+    fn device(&self) -> Device {
+        self.facts().device
+    }
+
     /// Memory of the weights.
-    fn weight_bytes(&self) -> usize;
+    fn weight_bytes(&self) -> usize {
+        bytes_of(self)
+    }
+}
+
+/// What every model knows of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// Sizes that caches and sampling need.
+    pub sizes: Sizes,
+    /// Dtype of activations and of the cache.
+    pub dtype: DType,
+    /// Where the weights are.
+    pub device: Device,
 }
 
 /// Sizes of a [`CausalLm`].
@@ -164,7 +186,7 @@ fn joined(heads: &Tensor) -> kiln::Result<Tensor> {
 }
 
 /// Memory of the variables of a module; those of several places count once.
-pub fn bytes_of(module: &impl Module) -> usize {
+pub fn bytes_of(module: &(impl Module + ?Sized)) -> usize {
     let mut vars = module.parameters();
     vars.extend(module.named_buffers().into_iter().map(|(_, var)| var));
     vars.sort_unstable_by_key(kiln::Var::id);

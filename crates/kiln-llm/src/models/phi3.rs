@@ -1,13 +1,13 @@
 //! Phi-3, 3.5 and 4: a Llama whose projections from the same input are stored as one, with positions that change beyond the
 //! original context.
 
-use super::{CausalLm, Rotation, Sizes, cut, heads, joined, masks, trunk};
+use super::{CausalLm, Facts, Rotation, cut, heads, joined, masks, trunk};
 use crate::cache::{Mask, Step};
 use crate::config::{Fields, Phi3Config};
 use crate::layers::{Projection, TokenEmbedding};
 use crate::{Result, Weights};
+use kiln::Tensor;
 use kiln::nn::{Forward, Module, RmsNorm};
-use kiln::{DType, Device, Tensor};
 use std::sync::Arc;
 
 /// A Phi-3 with its weights, under the names that its checkpoints have.
@@ -21,9 +21,7 @@ pub struct Phi3 {
     #[module(skip)]
     pub config: Phi3Config,
     #[module(skip)]
-    sizes: Sizes,
-    #[module(skip)]
-    place: (DType, Device),
+    facts: Facts,
 }
 
 /// The embedding, the blocks and the last norm.
@@ -88,41 +86,31 @@ impl Phi3 {
         let layers = model.under("layers");
         let layers: Result<Vec<Block>> =
             (0..llama.num_hidden_layers).map(|layer| Block::load(config, &layers.under(layer))).collect();
-        let tied = llama.tie_word_embeddings;
         Ok(Phi3 {
             model: Decoder {
                 embed_tokens: model.token_embedding("embed_tokens", vocabulary, width)?,
                 layers: layers?,
                 norm: model.rms_norm("norm", width, llama.rms_norm_eps)?,
             },
-            lm_head: if tied { None } else { Some(weights.projection("lm_head", width, vocabulary, false)?) },
-            sizes: llama.sizes(),
-            place: (weights.dtype(), weights.device()),
+            lm_head: weights.head("lm_head", width, vocabulary, llama.tie_word_embeddings)?,
+            facts: weights.facts(llama.sizes()),
             config: config.clone(),
         })
     }
 }
 
 impl CausalLm for Phi3 {
-    fn sizes(&self) -> &Sizes {
-        &self.sizes
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn rotations(&self) -> Vec<Rotation> {
         vec![Rotation::from(&self.config.rope)]
     }
 
-    fn dtype(&self) -> DType {
-        self.place.0
-    }
-
-    fn device(&self) -> Device {
-        self.place.1
-    }
-
     #[track_caller]
     fn hidden(&self, tokens: &Tensor, step: &Step) -> kiln::Result<Tensor> {
-        let masks = masks(step, &vec![self.config.sliding_window; self.sizes.layers])?;
+        let masks = masks(step, &vec![self.config.sliding_window; self.facts.sizes.layers])?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
         for (index, (block, mask)) in self.model.layers.iter().zip(&masks).enumerate() {
             x = block.forward(&x, index, step, mask)?;
@@ -133,10 +121,6 @@ impl CausalLm for Phi3 {
     #[track_caller]
     fn logits(&self, hidden: &Tensor) -> kiln::Result<Tensor> {
         self.model.embed_tokens.logits_by(self.lm_head.as_ref(), hidden)
-    }
-
-    fn weight_bytes(&self) -> usize {
-        super::bytes_of(self)
     }
 }
 
