@@ -30,6 +30,8 @@
 //! Invariants: a file is foreign input, so that what it says is checked before it is used; the position of a token is data,
 //! never a shape, so that one program serves every position; eager and compiled generation are the same code.
 
+#![forbid(unsafe_code)]
+
 pub mod cache;
 mod chat;
 mod checkpoint;

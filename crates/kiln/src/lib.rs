@@ -25,6 +25,7 @@ pub mod autograd;
 pub mod backend;
 pub mod blocks;
 pub mod buckets;
+mod bytes;
 pub mod capture;
 pub mod compile;
 pub mod create;
@@ -59,6 +60,7 @@ mod views;
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
 pub use buckets::Buckets;
+pub use bytes::Bytes;
 pub use capture::{
     Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
     cond, disable, set_stance,

@@ -15,56 +15,34 @@ pub use blocks::BlockType;
 pub use read::{GgufError, Metadata, TensorInfo};
 
 use crate::{Error, Result};
+use kiln::Bytes;
 use read::Contents;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 
 /// A GGUF file, mapped. It has to stay as it is while this or a tensor of it lives.
 #[derive(Debug, Clone)]
 pub struct Gguf {
-    bytes: Arc<Source>,
+    bytes: Bytes,
     contents: Contents,
-}
-
-/// Where the bytes are.
-#[derive(Debug)]
-enum Source {
-    Mapped(memmap2::Mmap),
-    Memory(Vec<u8>),
-}
-
-impl std::ops::Deref for Source {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Source::Mapped(map) => map,
-            Source::Memory(bytes) => bytes,
-        }
-    }
 }
 
 impl Gguf {
     /// Maps a file and reads all but its elements.
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|e| Error::io(path, &e))?;
-        // SAFETY: the mapping is only read. The documentation asks the caller to leave the file alone; what a concurrent
-        // write does to elements is no worse than to any reader of the file.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::io(path, &e))?;
-        Gguf::parse(Source::Mapped(map), path)
+        Gguf::parse(Bytes::map(path).map_err(|e| Error::io(path, &e))?, path)
     }
 
     /// Reads a file that is in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Gguf> {
-        Gguf::parse(Source::Memory(bytes), Path::new("bytes"))
+        Gguf::parse(bytes.into(), Path::new("bytes"))
     }
 
-    fn parse(source: Source, path: &Path) -> Result<Gguf> {
+    fn parse(bytes: Bytes, path: &Path) -> Result<Gguf> {
         let contents =
-            Contents::parse(&source).map_err(|cause| Error::Gguf { path: path.to_owned(), cause: Box::new(cause) })?;
-        Ok(Gguf { bytes: Arc::new(source), contents })
+            Contents::parse(&bytes).map_err(|cause| Error::Gguf { path: path.to_owned(), cause: Box::new(cause) })?;
+        Ok(Gguf { bytes, contents })
     }
 
     /// A value by its key.

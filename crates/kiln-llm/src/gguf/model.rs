@@ -5,9 +5,7 @@ use crate::config::RopeScaling;
 use crate::models::llama::{Llama, Variant};
 use crate::tokenizer::CONTROL;
 use crate::{Checkpoint, Error, LlamaConfig, Result, Weights};
-use kiln::runtime::HostMemory;
-use kiln::{DType, Device, Layout, Tensor};
-use std::ptr::NonNull;
+use kiln::{DType, Device, Tensor};
 
 /// What is known of an architecture.
 struct Architecture {
@@ -206,16 +204,7 @@ impl Gguf {
                 DType::U8
             }
         };
-        let bytes = self.bytes(tensor);
-        let aligned = (bytes.as_ptr() as usize).is_multiple_of(dtype.size_in_bits() / 8);
-        match NonNull::new(bytes.as_ptr().cast_mut()) {
-            Some(ptr) if device == Device::Cpu && aligned && !bytes.is_empty() => {
-                // SAFETY: the range lies in the bytes that the `Arc` keeps alive and unmoved; it is not writable.
-                let buffer = unsafe { HostMemory::foreign(ptr, bytes.len(), false, self.bytes.clone()) };
-                Ok(Tensor::from_buffer(buffer, Layout::contiguous(shape), dtype)?)
-            }
-            _ => Ok(Tensor::from_bytes(bytes, &shape[..], dtype, device)?),
-        }
+        Ok(self.bytes.tensor(tensor.range.clone(), shape, dtype, device)?)
     }
 }
 

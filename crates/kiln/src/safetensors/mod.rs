@@ -14,16 +14,12 @@ mod json;
 
 pub use header::{Entry, FormatError, Header};
 
-use crate::layout::Layout;
-use crate::{Device, Error, Result, Tensor};
+use crate::{Bytes, Device, Error, Result, Tensor};
 use kiln_ir::Source;
-use kiln_runtime::HostMemory;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::Arc;
 
 /// Tensors by name, with the file's metadata.
 #[derive(Debug, Clone, Default)]
@@ -64,29 +60,15 @@ pub fn load_checkpoint(path: impl AsRef<Path>, device: Device) -> Result<Checkpo
         cause: Box::new(cause),
         at: at.clone(),
     };
-    let file = File::open(path).map_err(|e| failed(FormatError::io(&e)))?;
-    let length = file.metadata().map_err(|e| failed(FormatError::io(&e)))?.len();
+    let length = std::fs::metadata(path).map_err(|e| failed(FormatError::io(&e)))?.len();
     if length < 8 {
         return Err(failed(FormatError::TooShort { bytes: length }));
     }
-    // SAFETY: the mapping is only read. The documentation asks the caller to leave the file alone while tensors of it live;
-    // what a concurrent write does to their elements is no worse than to any reader of the file.
-    let map = Arc::new(unsafe { memmap2::Mmap::map(&file) }.map_err(|e| failed(FormatError::io(&e)))?);
+    let map = Bytes::map(path).map_err(|e| failed(FormatError::io(&e)))?;
     let header = Header::parse(&map).map_err(failed)?;
     let mut tensors = BTreeMap::new();
     for (name, entry) in header.entries {
-        let bytes = &map[entry.range.clone()];
-        // Kernels and hosts want elements at multiples of their size; the format does not promise that.
-        let aligned = (bytes.as_ptr() as usize).is_multiple_of(entry.dtype.size_in_bits().div_ceil(8));
-        let tensor = match (device, NonNull::new(bytes.as_ptr().cast_mut())) {
-            (Device::Cpu, Some(ptr)) if aligned && !bytes.is_empty() => {
-                // SAFETY: the range lies in the mapping, which `map` keeps alive; it is not writable.
-                let buffer = unsafe { HostMemory::foreign(ptr, bytes.len(), false, map.clone()) };
-                Tensor::from_parts(buffer, Layout::contiguous(entry.shape), entry.dtype)
-            }
-            _ => Tensor::from_bytes_at(bytes, entry.shape, entry.dtype, device, &at)?,
-        };
-        tensors.insert(name, tensor);
+        tensors.insert(name, map.tensor_at(entry.range, entry.shape, entry.dtype, device, &at)?);
     }
     Ok(Checkpoint { tensors, metadata: header.metadata })
 }
