@@ -9,7 +9,7 @@ use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
 use serde_json::json;
 
 /// The same functions in PyTorch.
-pub const PEER: &str = include_str!("torch_calls.py");
+pub const PEER: &str = concat!(include_str!("peers/lines.py"), include_str!("torch_calls.py"));
 
 /// Seconds a call of one case.
 struct Row {

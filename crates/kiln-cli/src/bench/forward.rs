@@ -1,8 +1,9 @@
 //! `kiln bench forward`: blocks and whole transformers, compiled against eager Kiln, PyTorch eager and torch.compile.
 
-use super::clock::{Timing, time, together};
+use super::clock::Timing;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
+use super::turns::{self, Own};
 use super::{Arguments, report};
 use crate::Outcome;
 use crate::models::{Attention, Config, Family, Mlp, Rotary, Transformer, Weights};
@@ -147,7 +148,7 @@ pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>
 
 fn measure(
     case: Case,
-    mut peer: Option<&mut TorchPeer>,
+    peer: Option<&mut TorchPeer>,
     arguments: &Arguments,
 ) -> std::result::Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(case.threads);
@@ -161,40 +162,18 @@ fn measure(
     let difference = difference(&y, &eager)?;
 
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
-    let mut first_calls = [f64::NAN; 2];
-    let mut peer_error = None;
-    if let Some(peer) = peer.as_deref_mut() {
-        match peer.setup(case.to_json(), case.threads, modes) {
-            Ok(found) => first_calls[..found.len()].copy_from_slice(&found),
-            Err(error) => peer_error = Some(error.to_string()),
-        }
-    }
-    let run = |f: &dyn Fn(&Tensor) -> Result<Tensor>| {
-        if let Err(error) = f(&x) {
-            eprintln!("{error}");
-        }
-    };
-    let turn = arguments.turn();
-    let mut sides: [Vec<Vec<f64>>; 4] = Default::default();
-    for _ in 0..arguments.turns {
-        sides[0].push(time(turn, || run(&|x| compiled.call(x))));
-        sides[1].push(time(turn.part(0.5), || run(compiled.inner())));
-        if let (Some(peer), None) = (peer.as_deref_mut(), &peer_error) {
-            for (side, mode) in modes.iter().enumerate() {
-                sides[2 + side].push(peer.time(mode, &turn)?);
-            }
-        }
-    }
-    let side = |n: usize| (!sides[n].is_empty()).then(|| together(&sides[n]));
+    let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
+    let own = [Own::new(|| compiled.call(&x)), Own::new(|| compiled.inner()(&x)).half()];
+    let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
     Ok(Row {
         kernels: compiled.programs().iter().map(|p| p.kernels.len()).sum(),
         first,
-        torch_first: first_calls[1],
-        kiln: together(&sides[0]),
-        eager: together(&sides[1]),
-        torch_eager: side(2),
-        torch_compile: side(3),
-        peer_error,
+        torch_first: torch.first(1),
+        kiln,
+        eager,
+        torch_eager: torch.timing(0),
+        torch_compile: torch.timing(1),
+        peer_error: torch.error,
         difference,
         case,
     })

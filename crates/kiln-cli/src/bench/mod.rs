@@ -20,10 +20,11 @@ mod stats;
 mod suite;
 mod table;
 mod train;
+mod turns;
 
 use crate::Outcome;
 use cases::Case;
-use clock::{Copier, Turn, time, together};
+use clock::{Copier, Turn};
 use kiln::opinions::{self, Question};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
@@ -32,6 +33,7 @@ use record::Record;
 use report::Row;
 use std::path::PathBuf;
 use std::time::Instant;
+use turns::Own;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -269,11 +271,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     arguments.write(rows.iter().flat_map(|row| report::records(what, row)).collect())
 }
 
-fn measure(
-    case: Case,
-    mut peer: Option<&mut TorchPeer>,
-    arguments: &Arguments,
-) -> Result<Row, Box<dyn std::error::Error>> {
+fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(case.threads);
     let graph = case.graph()?;
     let hosts = inputs(&case, &graph)?;
@@ -289,55 +287,37 @@ fn measure(
     let bytes = tensors.iter().chain(&outputs).map(|t| t.elements() * t.dtype().size_in_bits() / 8).sum::<usize>();
 
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
-    let mut first_calls = [f64::NAN; 2];
-    let mut failed = None;
-    if let Some(peer) = peer.as_deref_mut() {
-        match peer.setup(case.to_json(), case.threads, modes) {
-            Ok(first) => first_calls[..first.len()].copy_from_slice(&first),
-            Err(error) => failed = Some(error.to_string()),
-        }
-    }
+    let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
     let mut packed = match case.kind {
         "packed" => Some(packed::Product::new(&case, &tensors)?),
         _ => None,
     };
     let mut copier = Copier::new(bytes);
-    let turn = arguments.turn();
-    let mut sides: [Vec<Vec<f64>>; 5] = Default::default();
-    for _ in 0..arguments.turns {
-        sides[0].push(match &mut packed {
-            Some(product) => time(turn, || product.run()),
-            None => time(turn, || {
-                if let Err(error) = compiled.run(&tensors) {
-                    eprintln!("{error}");
-                }
-            }),
-        });
-        sides[1].push(time(turn.part(0.5), || copier.copy(case.threads)));
-        sides[2].push(time(turn.part(0.5), || {
-            if let Err(error) = kiln::run_eagerly(&graph, &tensors) {
-                eprintln!("{error}");
-            }
-        }));
-        if let (Some(peer), None) = (peer.as_deref_mut(), &failed) {
-            for (side, mode) in modes.iter().enumerate() {
-                sides[3 + side].push(peer.time(mode, &turn)?);
-            }
-        }
-    }
-    let side = |n: usize| (!sides[n].is_empty()).then(|| together(&sides[n]));
+    let fused = match &mut packed {
+        Some(product) => Own::new(|| -> kiln::Result<()> {
+            product.run();
+            Ok(())
+        }),
+        None => Own::new(|| compiled.run(&tensors)),
+    };
+    let copy = Own::new(|| -> kiln::Result<()> {
+        copier.copy(case.threads);
+        Ok(())
+    });
+    let own = [fused, copy.half(), Own::new(|| kiln::run_eagerly(&graph, &tensors)).half()];
+    let ([kiln, copy, eager], mut torch) = turns::take(arguments, own, peer)?;
     let agrees = agreement(&graph, &hosts);
     Ok(Row {
         kernels: compiled.program().steps().len(),
         compile,
         bytes,
-        kiln: together(&sides[0]),
-        copy: together(&sides[1]),
-        eager: together(&sides[2]),
-        torch_eager: side(3),
-        torch_compile: side(4),
-        torch_first: first_calls[1],
-        peer_error: failed,
+        kiln,
+        copy,
+        eager,
+        torch_eager: torch.timing(0),
+        torch_compile: torch.timing(1),
+        torch_first: torch.first(1),
+        peer_error: torch.error,
         agrees,
         case,
     })

@@ -39,7 +39,8 @@ pub struct TorchPeer {
 }
 
 /// Times calls of functions.
-pub const SCRIPT: &str = concat!(include_str!("torch_models.py"), include_str!("torch_peer.py"));
+pub const SCRIPT: &str =
+    concat!(include_str!("peers/lines.py"), include_str!("torch_models.py"), include_str!("torch_peer.py"));
 
 impl TorchPeer {
     /// Starts `python` on a script that answers requests.

@@ -1,6 +1,4 @@
 """The functions of `kiln bench calls` in PyTorch: almost no work, so that a call is what is measured."""
-import json
-import sys
 import time
 
 import torch
@@ -52,38 +50,40 @@ def case(name):
 
 
 functions = {}
-for line in sys.stdin:
-    request = json.loads(line)
-    try:
-        if request["do"] == "setup":
-            torch.set_num_threads(request["threads"])
-            f, arguments = case(request["case"]["name"])
-            answer = {"torch": torch.__version__}
-            functions = {}
-            many = arguments if isinstance(arguments, list) else [arguments]
-            for mode in request["modes"]:
-                torch._dynamo.reset()
-                g = f if mode == "eager" else torch.compile(f)
-                begin = time.perf_counter()
-                with torch.no_grad():
-                    for one in many:
-                        g(*one)
-                answer[mode + "_first_s"] = time.perf_counter() - begin
-                functions[mode] = (g, many)
-        else:
-            g, many = functions[request["mode"]]
-            samples = []
-            with torch.no_grad():
-                for turn in range(50):
-                    g(*many[turn % len(many)])
-                begin = time.perf_counter()
-                spent = lambda: time.perf_counter() - begin
-                while spent() < request["seconds"] or len(samples) < 3 or (len(samples) < request["repeats"] and spent() < request["limit"]):
-                    start = time.perf_counter()
-                    for turn in range(20):
-                        g(*many[turn % len(many)])
-                    samples.append((time.perf_counter() - start) / 20)
-            answer = {"samples_s": samples}
-    except Exception as error:  # noqa: BLE001 - the other side prints it
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer), flush=True)
+
+
+def setup(request):
+    torch.set_num_threads(request["threads"])
+    f, arguments = case(request["case"]["name"])
+    answer = {}
+    functions.clear()
+    many = arguments if isinstance(arguments, list) else [arguments]
+    for mode in request["modes"]:
+        torch._dynamo.reset()
+        g = f if mode == "eager" else torch.compile(f)
+        begin = time.perf_counter()
+        with torch.no_grad():
+            for one in many:
+                g(*one)
+        answer[mode + "_first_s"] = time.perf_counter() - begin
+        functions[mode] = (g, many)
+    return answer
+
+
+def measure(request):
+    g, many = functions[request["mode"]]
+    samples = []
+    with torch.no_grad():
+        for turn in range(50):
+            g(*many[turn % len(many)])
+        begin = time.perf_counter()
+        spent = lambda: time.perf_counter() - begin
+        while spent() < request["seconds"] or len(samples) < 3 or (len(samples) < request["repeats"] and spent() < request["limit"]):
+            start = time.perf_counter()
+            for turn in range(20):
+                g(*many[turn % len(many)])
+            samples.append((time.perf_counter() - start) / 20)
+    return {"samples_s": samples}
+
+
+serve(lambda request: setup(request) if request["do"] == "setup" else measure(request), torch=torch.__version__)

@@ -4,7 +4,7 @@ Reads one JSON request a line, answers one JSON line. Requests:
   {"do": "setup", "case": {...}, "threads": n, "modes": ["eager", "compile"]}   builds inputs, compiles, warms up
   {"do": "time", "mode": "eager", "seconds": s}                                 times calls for about s seconds
 """
-import json, math, sys, time
+import math, time
 import torch
 import torch.nn.functional as F
 
@@ -112,11 +112,4 @@ def measure(request):
     return {"samples_s": samples}
 
 
-for line in sys.stdin:
-    request = json.loads(line)
-    try:
-        answer = setup(request) if request["do"] == "setup" else measure(request)
-    except Exception as error:  # reported to the bench, which says so in its table
-        answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-    answer.setdefault("torch", torch.__version__)
-    print(json.dumps(answer), flush=True)
+serve(lambda request: setup(request) if request["do"] == "setup" else measure(request), torch=torch.__version__)

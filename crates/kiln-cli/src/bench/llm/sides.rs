@@ -3,9 +3,9 @@
 use crate::bench::side::{Side, SideError};
 
 /// PyTorch on a language model.
-const TORCH: &str = include_str!("../peers/torch_llm.py");
+const TORCH: &str = concat!(include_str!("../peers/lines.py"), include_str!("../peers/torch_llm.py"));
 /// llama.cpp on a GGUF file.
-const LLAMA_CPP: &str = include_str!("../peers/llama_cpp_side.py");
+const LLAMA_CPP: &str = concat!(include_str!("../peers/lines.py"), include_str!("../peers/llama_cpp_side.py"));
 
 /// A side in a mode.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,15 +1,7 @@
 """llama.cpp's side of `kiln bench decode` on a GGUF file, through llama-cpp-python; the same language as torch_llm.py."""
-import ctypes, json, sys, time
+import ctypes, time
 
 import llama_cpp
-
-
-def status(field):
-    with open("/proc/self/status") as lines:
-        for line in lines:
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 class Side:
@@ -92,11 +84,4 @@ class Side:
 
 
 side = Side()
-for line in sys.stdin:
-    request = json.loads(line)
-    try:
-        answer = getattr(side, request["do"])(request)
-    except Exception as error:  # reported to the bench, which says so in its table
-        text = str(error).strip().splitlines()
-        answer = {"error": f"{type(error).__name__}: {text[0] if text else ''}"}
-    print(json.dumps(answer), flush=True)
+serve(lambda request: getattr(side, request["do"])(request))

@@ -10,7 +10,7 @@ Reads one JSON request a line and answers one JSON line:
 Both sides read the same safetensors file, attend with `scaled_dot_product_attention` over a static cache, and multiply
 float32 in float32.
 """
-import json, os, sys, time
+import os, time
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-
-
-def status(field):
-    with open("/proc/self/status") as lines:
-        for line in lines:
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 class Norm(nn.Module):
@@ -265,11 +257,4 @@ class Side:
 
 side = Side()
 with torch.no_grad():
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = getattr(side, request["do"])(request)
-        except Exception as error:  # reported to the bench, which says so in its table
-            text = str(error).strip().splitlines()
-            answer = {"error": f"{type(error).__name__}: {text[0] if text else ''}"}
-        print(json.dumps(answer), flush=True)
+    serve(lambda request: getattr(side, request["do"])(request))

@@ -5,9 +5,10 @@ pub mod models;
 #[cfg(test)]
 mod tests;
 
-use super::clock::{Timing, time, together};
+use super::clock::Timing;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
+use super::turns::{self, Own};
 use super::{Arguments, report};
 use crate::Outcome;
 use crate::models::Weights;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The script that trains the same models in PyTorch.
-pub const PEER: &str = include_str!("torch_train.py");
+pub const PEER: &str = concat!(include_str!("../peers/lines.py"), include_str!("torch_train.py"));
 
 /// Small models as people train them on a laptop.
 const MODELS: [Model; 2] = [
@@ -125,7 +126,7 @@ const MODES: [&str; 3] = ["eager", "compile", "compile_all"];
 fn measure(
     model: &Model,
     threads: usize,
-    mut peer: Option<&mut TorchPeer>,
+    peer: Option<&mut TorchPeer>,
     arguments: &Arguments,
 ) -> std::result::Result<Row, Box<dyn std::error::Error>> {
     kiln_cpu::pool::set_threads(threads);
@@ -139,31 +140,9 @@ fn measure(
     compiled.call(&batch)?;
     let first = begin.elapsed().as_secs_f64();
     let modes = if arguments.no_torch_compile { &MODES[..1] } else { &MODES[..] };
-    let mut torch_first = f64::NAN;
-    let mut peer_error = None;
-    if let Some(peer) = peer.as_deref_mut() {
-        match peer.setup(to_json(model), threads, modes) {
-            Ok(found) => torch_first = found.get(1).copied().unwrap_or(f64::NAN),
-            Err(error) => peer_error = Some(error.to_string()),
-        }
-    }
-    let run = |step: &dyn Fn(&Batch) -> Result<Tensor>| {
-        if let Err(error) = step(&batch) {
-            eprintln!("{error}");
-        }
-    };
-    let turn = arguments.turn();
-    let mut sides: [Vec<Vec<f64>>; 5] = Default::default();
-    for _ in 0..arguments.turns {
-        sides[0].push(time(turn, || run(&|batch| compiled.call(batch))));
-        sides[1].push(time(turn.part(0.5), || run(&*eager)));
-        if let (Some(peer), None) = (peer.as_deref_mut(), &peer_error) {
-            for (side, mode) in modes.iter().enumerate() {
-                sides[2 + side].push(peer.time(mode, &turn)?);
-            }
-        }
-    }
-    let side = |n: usize| (!sides[n].is_empty()).then(|| together(&sides[n]));
+    let peer = turns::Peer::setup(peer, to_json(model), threads, modes);
+    let own = [Own::new(|| compiled.call(&batch)), Own::new(|| eager(&batch)).half()];
+    let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
     let programs = compiled.programs();
     let codes = || programs.iter().flat_map(|p| &p.segments).filter_map(|segment| segment.code.as_deref());
     let mut arena = 0;
@@ -176,11 +155,11 @@ fn measure(
         first,
         kernels: codes().map(|code| code.program().steps().len()).sum(),
         arena,
-        kiln: together(&sides[0]),
-        eager: together(&sides[1]),
-        torch: [side(2), side(3), side(4)],
-        torch_first,
-        peer_error,
+        kiln,
+        eager,
+        torch: [0, 1, 2].map(|mode| torch.timing(mode)),
+        torch_first: torch.first(1),
+        peer_error: torch.error,
     })
 }
 

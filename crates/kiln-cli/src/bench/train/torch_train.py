@@ -4,7 +4,7 @@ Reads one JSON request a line, answers one JSON line. Requests:
   {"do": "setup", "case": {"kind": "gpt", ...sizes}, "threads": n, "modes": ["eager", "compile"]}
   {"do": "time", "mode": "eager", "seconds": s}
 """
-import json, sys, time
+import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -136,16 +136,5 @@ def measure(request):
     return {"samples_s": samples}
 
 
-def main():
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = setup(request) if request["do"] == "setup" else measure(request)
-        except Exception as error:  # reported to the bench, which says so in its table
-            answer = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-        answer.setdefault("torch", torch.__version__)
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda request: setup(request) if request["do"] == "setup" else measure(request), torch=torch.__version__)
