@@ -135,6 +135,11 @@ impl Graph {
         Graph::default()
     }
 
+    /// A graph with nothing in it and memory for so many nodes.
+    pub fn with_capacity(nodes: usize) -> Graph {
+        Graph { nodes: Vec::with_capacity(nodes), ..Graph::default() }
+    }
+
     /// Any graph, right or wrong.
     #[cfg(test)]
     pub(crate) fn from_parts(nodes: Vec<Node>, inputs: Vec<NodeId>, outputs: Vec<Output>) -> Graph {
@@ -193,6 +198,13 @@ impl Graph {
             node.source = line(&node.source);
         }
         self
+    }
+
+    /// Gives back memory that was reserved for more nodes, for graphs that are kept.
+    pub fn shrink_to_fit(&mut self) {
+        self.nodes.shrink_to_fit();
+        self.inputs.shrink_to_fit();
+        self.outputs.shrink_to_fit();
     }
 
     /// The nodes and the results, for passes that rebuild a graph without copying it.

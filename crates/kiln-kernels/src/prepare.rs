@@ -39,7 +39,8 @@ pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) 
     if !blocks.apart.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
-    let mut made = Prepared { graph: Graph::new(), origin: Vec::new(), results: Vec::new() };
+    let mut made =
+        Prepared { graph: Graph::with_capacity(graph.nodes().len()), origin: Vec::new(), results: Vec::new() };
     let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
     // The blocks that products read, where `new` has their elements for everybody else.
     let mut whole: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];

@@ -16,7 +16,7 @@ pub(crate) fn run(graph: Graph, _: &Options) -> Result<Rewritten, Error> {
     let (nodes, outputs) = graph.into_parts();
     let mut first: HashMap<u64, NodeId, BuildHasherDefault<Identity>> = HashMap::default();
     first.reserve(nodes.len());
-    let mut graph = Graph::new();
+    let mut graph = Graph::with_capacity(nodes.len());
     let mut map: Vec<NodeId> = Vec::with_capacity(nodes.len());
     let mut changed = false;
     for mut node in nodes {

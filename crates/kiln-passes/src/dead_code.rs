@@ -20,7 +20,7 @@ pub(crate) fn run(graph: Graph, _: &Options) -> Result<Rewritten, Error> {
         return Ok(Rewritten { graph, changed: false });
     }
     let (nodes, outputs) = graph.into_parts();
-    let mut graph = Graph::new();
+    let mut graph = Graph::with_capacity(live.iter().filter(|&&live| live).count());
     // Ids of dead nodes are never looked up: a live node's operands are live.
     let mut map = Vec::with_capacity(nodes.len());
     for (mut node, live) in nodes.into_iter().zip(live) {

@@ -23,7 +23,7 @@ pub(crate) struct Rewriter {
 /// Rebuilds a graph under one rule. The replacement of a node must have the node's type.
 pub(crate) fn rewrite(graph: Graph, rule: Rule) -> Result<Rewritten, Error> {
     let (nodes, outputs) = graph.into_parts();
-    let mut rewriter = Rewriter { graph: Graph::new(), rule, depth: 0 };
+    let mut rewriter = Rewriter { graph: Graph::with_capacity(nodes.len()), rule, depth: 0 };
     let mut map: Vec<NodeId> = Vec::with_capacity(nodes.len());
     let mut changed = false;
     for mut node in nodes {

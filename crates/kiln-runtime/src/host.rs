@@ -35,6 +35,12 @@ const BYTES_KEPT: usize = 512 << 20;
 
 static HOST: HostMemory = HostMemory { kept: Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }) };
 
+/// Has the system read mapped memory into its pages before it is used. Ranges that are not mapped, or systems that cannot,
+/// are passed over.
+pub fn read_ahead(ranges: impl Iterator<Item = std::ops::Range<usize>>) {
+    ranges.for_each(pages::read_ahead);
+}
+
 /// The class that holds `bytes`, and its size; `None` beyond the largest class.
 fn class_of(bytes: usize) -> Option<(usize, usize)> {
     if bytes > class_size(CLASSES - 1) {
@@ -84,6 +90,19 @@ impl HostMemory {
             }
         }
         kept.bytes = 0;
+        drop(kept);
+        HostMemory::return_freed();
+    }
+
+    /// Gives memory that was freed back to the system where the allocator would keep it for itself. A compile or a parse of a
+    /// large file leaves holes of many megabytes behind that nothing later fills.
+    ///
+    /// ```
+    /// drop(vec![vec![1u8; 1000]; 1000]);
+    /// kiln_runtime::HostMemory::return_freed();
+    /// ```
+    pub fn return_freed() {
+        pages::return_freed();
     }
 
     /// Bytes kept for reuse at the moment.

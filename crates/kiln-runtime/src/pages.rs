@@ -36,6 +36,26 @@ pub(crate) unsafe fn release(ptr: NonNull<u8>, bytes: usize) {
     }
 }
 
+/// Gives pages in which nothing is allocated any more back to the system. Only glibc keeps them and has a call for it.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) fn return_freed() {
+    // SAFETY: the allocator gives back what it has not lent; it takes its own locks.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) fn return_freed() {}
+
+/// Has the pages of a range read, where it is mapped.
+#[cfg(target_os = "linux")]
+pub(crate) fn read_ahead(range: std::ops::Range<usize>) {
+    // SAFETY: populating for reads changes no contents; a range that is not mapped, or not whole pages, is an error.
+    unsafe { libc::madvise(range.start as *mut libc::c_void, range.len(), libc::MADV_POPULATE_READ) };
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn read_ahead(_: std::ops::Range<usize>) {}
+
 /// Maps whole huge pages: more than needed, of which the unaligned ends go back at once.
 #[cfg(unix)]
 fn map(bytes: usize) -> Option<NonNull<u8>> {

@@ -9,13 +9,14 @@ use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{InputView, Produced, Program, TuneReport};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A graph compiled for one device, with its kernels fused. Calls from many threads are fine.
 pub struct CompiledGraph {
     program: Program,
     /// The graph as it was given.
-    graph: Graph,
+    graph: Arc<Graph>,
     options: CompileOptions,
     /// How long the passes took.
     passes: Duration,
@@ -90,14 +91,14 @@ impl CompiledGraph {
         if layouts.is_empty() {
             let layouts: Vec<InputLayout> =
                 graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-            return CompiledGraph::new_at(graph.clone(), &layouts, options, &at);
+            return CompiledGraph::new_at(Arc::new(graph.clone()), &layouts, options, &at);
         }
-        CompiledGraph::new_at(graph.clone(), layouts, options, &at)
+        CompiledGraph::new_at(Arc::new(graph.clone()), layouts, options, &at)
     }
 
     /// Compiles a graph that is known to be valid.
     pub(crate) fn new_at(
-        graph: Graph,
+        graph: Arc<Graph>,
         layouts: &[InputLayout],
         options: &CompileOptions,
         at: &Source,
@@ -117,7 +118,7 @@ impl CompiledGraph {
     /// The graph after the passes, which the program's kernels and their nodes are about.
     #[track_caller]
     pub fn optimised(&self) -> Result<Graph> {
-        self.options.optimise(self.graph.clone(), &Source::caller(), &mut |_, _| {})
+        self.options.optimise(self.graph().clone(), &Source::caller(), &mut |_, _| {})
     }
 
     /// How it was made.

@@ -155,14 +155,14 @@ impl FrozenGraph {
         if layouts.is_empty() {
             let layouts: Vec<InputLayout> =
                 graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-            return FrozenGraph::new_at(graph.clone(), &layouts, frozen, options, &at);
+            return FrozenGraph::new_at(graph, &layouts, frozen, options, &at);
         }
-        FrozenGraph::new_at(graph.clone(), layouts, frozen, options, &at)
+        FrozenGraph::new_at(graph, layouts, frozen, options, &at)
     }
 
     /// Compiles a graph that is known to be valid.
     pub(crate) fn new_at(
-        graph: Graph,
+        graph: &Graph,
         layouts: &[InputLayout],
         frozen: &[bool],
         options: &FreezeOptions,
@@ -172,7 +172,7 @@ impl FrozenGraph {
         let passes =
             |graph| kiln_passes::run(graph).map_err(|cause| Error::Passes { cause: Box::new(cause), at: at.clone() });
         let failed = |cause| Error::Runtime { op: "freeze".into(), cause: Box::new(cause), at: at.clone() };
-        let mut graph = passes(graph)?;
+        let mut graph = passes(graph.clone())?;
         let cut = SplitOptions { growth: options.growth };
         let mut merged = 0;
         if options.merge {

@@ -157,7 +157,7 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
                 Err(error) if scope.outcome().is_none() => return Err(error),
                 Err(_) => None,
             };
-            match plan.judge(&scope, captured.as_ref().map(|captured| &captured.last.graph), at) {
+            match plan.judge(&scope, captured.as_ref().map(|captured| &*captured.last.graph), at) {
                 Verdict::Again => {}
                 Verdict::Good(..) => {
                     let captured = captured.ok_or_else(|| Error::Escaped { at: at.clone() })?;

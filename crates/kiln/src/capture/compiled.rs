@@ -53,7 +53,7 @@ pub struct ProgramSummary {
 #[derive(Clone)]
 pub struct SegmentSummary {
     /// As it was captured.
-    pub graph: Graph,
+    pub graph: Arc<Graph>,
     /// What each of its inputs is.
     pub inputs: Vec<String>,
     /// Its code, once it is there, and if its weights are not frozen.
@@ -108,7 +108,7 @@ pub(super) struct Entry<R> {
 pub(super) struct Whole<R> {
     /// What it asked for before; no elements.
     pub(super) path: Vec<Stop>,
-    pub(super) draft: Draft,
+    pub(super) draft: Arc<Draft>,
     pub(super) returned: Arc<Returned<R>>,
     /// The shapes of the arguments' tensors then.
     pub(super) shapes: Vec<Vec<usize>>,
@@ -383,7 +383,7 @@ where
     fn finish(&self, captured: Captured<R>, layouts: Arguments, at: &Source) -> Result<Rest<R>> {
         let Captured { driver, last, returned } = captured;
         let (path, slots) = driver.map(Driver::into_parts).unwrap_or_default();
-        let rest = self.workshop.build(last, &layouts, at)?;
+        let rest = self.workshop.build(Arc::new(last), &layouts, at)?;
         let stop = (!rest.draft.is_empty()).then(|| Stop::Segment(Arc::new(rest)));
         let rest = Node::chain(stop.into_iter().collect(), Node::Return(Arc::new(returned)));
         Ok((rest, slots, path))
@@ -436,7 +436,7 @@ where
         }
         let Captured { driver, last: draft, returned } = *captured;
         let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-        let whole = Whole { path, draft, returned: Arc::new(returned), shapes: shapes_of(leaves) };
+        let whole = Whole { path, draft: Arc::new(draft), returned: Arc::new(returned), shapes: shapes_of(leaves) };
         for (entry, sizes) in unchecked {
             if entry.accepts(&whole, sizes) {
                 self.touch(&entry);
@@ -571,7 +571,8 @@ where
             Outcome::Whole(captured) => {
                 let Captured { driver, last: draft, returned } = *captured;
                 let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-                let whole = Whole { path, draft, returned: Arc::new(returned), shapes: shapes_of(&leaves) };
+                let whole =
+                    Whole { path, draft: Arc::new(draft), returned: Arc::new(returned), shapes: shapes_of(&leaves) };
                 self.compiles.fetch_add(1, Ordering::Relaxed);
                 self.make_whole(whole, arguments, &leaves, at)?;
             }

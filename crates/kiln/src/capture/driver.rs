@@ -115,7 +115,7 @@ impl Driver {
         if self.repeat(|stop| matches!(stop, Stop::Segment(made) if made.draft.is_same(&draft)), at)? {
             return Ok(());
         }
-        let segment = Arc::new(self.workshop.build(draft, &self.layouts, at)?);
+        let segment = Arc::new(self.workshop.build(Arc::new(draft), &self.layouts, at)?);
         self.go(Stop::Segment(segment), at)
     }
 

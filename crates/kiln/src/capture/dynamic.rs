@@ -20,6 +20,7 @@ use kiln_ir::dim::Factor;
 use kiln_ir::{Dim, Graph, Ranges, Source, Symbol, TensorType};
 use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
+use std::sync::Arc;
 
 /// Times a function is recorded until its equations are built in.
 pub(super) const ROUNDS: usize = 32;
@@ -257,7 +258,7 @@ pub(super) fn bind(draft: &mut Draft, types: &[TensorType]) -> Option<()> {
             continue;
         }
         let number = types.iter().position(|ty| has(ty, symbol))?;
-        draft.graph.input(types[number].clone(), Source::default()).ok()?;
+        Arc::make_mut(&mut draft.graph).input(types[number].clone(), Source::default()).ok()?;
         draft.from.push(From::Argument(number));
     }
     Some(())

@@ -10,6 +10,7 @@ use crate::tensor::Weak;
 use crate::{Device, Error, Result, Tensor, Var, dim};
 use kiln_ir::build::GraphBuilder;
 use kiln_ir::{NodeId, Source, TensorType};
+use std::sync::Arc;
 
 /// A function being captured.
 pub(super) struct Recording {
@@ -380,9 +381,11 @@ impl Recording {
         let updates = updates.into_iter().map(|(set, input, _)| (set, input)).collect();
         let mut next = GraphBuilder::new();
         next.set_source(Some(at.clone()));
-        let graph = std::mem::replace(&mut self.builder, next).finish();
+        let mut graph = std::mem::replace(&mut self.builder, next).finish();
+        // It is kept for as long as the program is.
+        graph.shrink_to_fit();
         let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
-        Ok(Draft { graph, from, base, outputs: count, kept, updates, sets, stops, taped })
+        Ok(Draft { graph: Arc::new(graph), from, base, outputs: count, kept, updates, sets, stops, taped })
     }
 
     /// For each output whether it may go on a tape: not if its gradients were asked for in the function already.

@@ -79,8 +79,8 @@ impl Set {
 /// A segment as it was recorded.
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
-    /// Its outputs: first those that go to slots, then the updates.
-    pub(super) graph: Graph,
+    /// Its outputs: first those that go to slots, then the updates. The program and what finds it share it.
+    pub(super) graph: Arc<Graph>,
     /// Where its inputs come from.
     pub(super) from: Vec<From>,
     /// Its first slot.
@@ -172,14 +172,14 @@ const RULES_KEPT: usize = 64;
 
 /// A segment with its code.
 pub(super) struct Segment {
-    pub(super) draft: Draft,
+    pub(super) draft: Arc<Draft>,
     pub(super) code: Code,
     /// How gradients go through it, by the sizes of its symbols.
     rules: Mutex<Vec<(Sizes, Arc<Rule>)>>,
 }
 
 impl Segment {
-    pub(super) fn new(draft: Draft, code: Code) -> Segment {
+    pub(super) fn new(draft: Arc<Draft>, code: Code) -> Segment {
         Segment { draft, code, rules: Mutex::default() }
     }
 

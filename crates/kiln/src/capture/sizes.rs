@@ -36,7 +36,7 @@ pub(super) enum Sizes {
 
 /// A program that is for the sizes it was checked at.
 pub(super) struct Seen {
-    graph: Graph,
+    graph: Arc<Graph>,
     count: usize,
     checked: RwLock<HashSet<Vec<usize>>>,
 }
@@ -89,7 +89,7 @@ impl Sizes {
 
 /// What a program is made of.
 struct Recipe {
-    draft: Draft,
+    draft: Arc<Draft>,
     guards: Vec<Guard>,
     sizes: Sizes,
     layouts: Option<Vec<InputLayout>>,
@@ -164,8 +164,8 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
         }
         let layouts = Some(symbolic_layouts(&symbols, leaves));
         let now = symbols.values.iter().map(|v| v.1).collect();
-        let mut draft = whole.draft.clone();
-        draft.graph = graph.clone();
+        let graph = Arc::new(graph);
+        let draft = Arc::new(Draft { graph: graph.clone(), ..Draft::clone(&whole.draft) });
         let checked = RwLock::new(HashSet::from([now]));
         let sizes = Sizes::Seen(Seen { graph, count: symbols.values.len(), checked });
         Some(Recipe { draft, guards: symbols.guards, sizes, layouts, ranges })
@@ -229,7 +229,7 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
                 Ok(Outcome::Whole(captured)) => Some(captured),
                 _ => None,
             };
-            match plan.judge(&scope, captured.as_ref().map(|captured| &captured.last.graph), at) {
+            match plan.judge(&scope, captured.as_ref().map(|captured| &*captured.last.graph), at) {
                 Verdict::Again => {}
                 Verdict::No => return None,
                 Verdict::Good(ranges, predicates) => {
@@ -242,7 +242,8 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
                     bind(&mut draft, &types)?;
                     let (count, layouts) = (plan.count(), Some(plan.layouts(leaves)));
                     let (guards, checks) = plan.finish(&predicates)?;
-                    return Some(Recipe { draft, guards, sizes: Sizes::Symbolic { count, checks }, layouts, ranges });
+                    let sizes = Sizes::Symbolic { count, checks };
+                    return Some(Recipe { draft: Arc::new(draft), guards, sizes, layouts, ranges });
                 }
             }
         }

@@ -10,6 +10,7 @@ use crate::freeze::{FreezeOptions, FrozenGraph};
 use crate::{Device, Result};
 use kiln_ir::{Graph, Ranges, Source, TensorType};
 use kiln_kernels::{InputLayout, ScheduleOptions};
+use kiln_runtime::HostMemory;
 use kiln_runtime::event::{self, Category, Event};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -47,6 +48,8 @@ impl Arguments {
 
 /// Graphs whose code is remembered; beyond that all are forgotten. Programs in use keep theirs.
 const GRAPHS_KEPT: usize = 512;
+/// Nodes from which on what compiling has freed goes back to the system: megabytes by then, and far less work than the compile.
+const LARGE_GRAPH: usize = 1000;
 
 impl Workshop {
     pub(super) fn new(options: Options) -> Workshop {
@@ -63,14 +66,14 @@ impl Workshop {
     }
 
     /// A segment of fixed sizes with its code; the arguments lie as said.
-    pub(super) fn build(&self, draft: Draft, arguments: &Arguments, at: &Source) -> Result<Segment> {
+    pub(super) fn build(&self, draft: Arc<Draft>, arguments: &Arguments, at: &Source) -> Result<Segment> {
         self.build_for(draft, arguments, &Ranges::default(), at)
     }
 
     /// A segment with its code, for sizes in these ranges.
     pub(super) fn build_for(
         &self,
-        draft: Draft,
+        draft: Arc<Draft>,
         arguments: &Arguments,
         ranges: &Ranges,
         at: &Source,
@@ -107,7 +110,7 @@ impl Workshop {
             made.clear();
         }
         made.entry(key).or_default().push(Made {
-            graph: Arc::new(graph.clone()),
+            graph: graph.clone(),
             layouts,
             ranges: ranges.clone(),
             code: code.clone(),
@@ -119,7 +122,7 @@ impl Workshop {
 
 /// Code to be made.
 struct Job {
-    graph: Graph,
+    graph: Arc<Graph>,
     layouts: Vec<InputLayout>,
     frozen: Vec<bool>,
     compile: CompileOptions,
@@ -134,12 +137,15 @@ impl Job {
                 recycle: options.mode.replays(),
                 ..FreezeOptions::default()
             };
-            let frozen = FrozenGraph::new_at(self.graph.clone(), &self.layouts, &self.frozen, &freeze, &self.at)?;
+            let frozen = FrozenGraph::new_at(&self.graph, &self.layouts, &self.frozen, &freeze, &self.at)?;
             Kind::Frozen(Arc::new(frozen))
         } else {
             let compiled = CompiledGraph::new_at(self.graph.clone(), &self.layouts, &self.compile, &self.at)?;
             Kind::Compiled(Arc::new(compiled))
         };
+        if self.graph.nodes().len() >= LARGE_GRAPH {
+            HostMemory::return_freed();
+        }
         Ok(Ready::new(kind, options))
     }
 }

@@ -257,7 +257,7 @@ fn compile(
     at: &Source,
 ) -> Result<Arc<CompiledGraph>> {
     let options = CompileOptions { device, name: NAME.into(), disk_cache: false, ..CompileOptions::default() };
-    Ok(Arc::new(CompiledGraph::new_at(graph(what, types, write, at)?, &layouts, &options, at)?))
+    Ok(Arc::new(CompiledGraph::new_at(Arc::new(graph(what, types, write, at)?), &layouts, &options, at)?))
 }
 
 /// Writes a graph for inputs of these types.
