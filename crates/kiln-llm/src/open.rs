@@ -7,6 +7,7 @@ use crate::{
     ChatTemplate, Checkpoint, Conversation, Engine, EngineOptions, Error, GenerationConfig, Generator,
     GeneratorOptions, Gguf, Message, OnProgress, Request, Result, Tokenizer, Weights,
 };
+use kiln::runtime::HostMemory;
 use kiln::{DType, Device};
 use std::fmt::{Debug, Formatter};
 use std::path::Path;
@@ -67,7 +68,7 @@ pub struct Opened {
 /// Opens a folder in Hugging Face's layout, a GGUF file, or a preset with random weights.
 pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
     let path = Path::new(model);
-    if path.is_dir() {
+    let opened = if path.is_dir() {
         open_folder(path, options)
     } else if path.is_file() {
         open_gguf(path, options)
@@ -76,7 +77,10 @@ pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
     } else {
         let presets = PRESETS.iter().map(|preset| preset.name).collect();
         Err(Error::UnknownModel { name: model.into(), nearest: Preset::nearest(model), presets })
-    }
+    };
+    // Vocabularies take several times their size while they are parsed.
+    HostMemory::return_freed();
+    opened
 }
 
 /// stories260K, which is part of the program: it tells short stories for children.

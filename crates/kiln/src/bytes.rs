@@ -57,6 +57,25 @@ impl Bytes {
         Ok(Bytes(Arc::new(Place::Mapped(map))))
     }
 
+    /// Lets the memory of a range of a mapped file go. Nothing changes but that who reads it again has it read from disk.
+    ///
+    /// ```no_run
+    /// let bytes = kiln::Bytes::map("model.gguf")?;
+    /// let header = bytes[..1 << 20].to_vec();
+    /// bytes.release(0..header.len());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn release(&self, range: Range<usize>) {
+        #[cfg(unix)]
+        if let (Place::Mapped(map), Some(bytes)) = (&*self.0, self.get(range.clone())) {
+            // SAFETY: the pages are the file's and are never written: whoever reads them again finds the same bytes. A
+            // refusal costs memory only.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, bytes.len()) };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
     /// A tensor of packed elements in a range of the bytes. On the CPU it is a view of them, unless its first element is not at
     /// a multiple of an element's size, which a file may well do; elsewhere it is a copy.
     #[track_caller]
@@ -100,6 +119,20 @@ impl Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_released_range_is_read_again() {
+        let path = std::env::temp_dir().join(format!("kiln-bytes-{}", std::process::id()));
+        let right: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &right).unwrap();
+        let bytes = Bytes::map(&path).unwrap();
+        for range in [0..0, 0..100_000, 5000..60_000, 0..100_001] {
+            assert_eq!(bytes[..], right[..]);
+            bytes.release(range);
+            assert_eq!(bytes[..], right[..]);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
 
     #[test]
     fn a_view_outlives_the_bytes_and_a_crooked_one_is_a_copy() {

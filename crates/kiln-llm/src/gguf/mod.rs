@@ -31,7 +31,10 @@ impl Gguf {
     /// Maps a file and reads all but its elements.
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf> {
         let path = path.as_ref();
-        Gguf::parse(Bytes::map(path).map_err(|e| Error::io(path, &e))?, path)
+        let file = Gguf::parse(Bytes::map(path).map_err(|e| Error::io(path, &e))?, path)?;
+        // The vocabulary before the first tensor was copied and is not read again.
+        file.bytes.release(0..file.tensors().values().map(|tensor| tensor.range.start).min().unwrap_or(0));
+        Ok(file)
     }
 
     /// Reads a file that is in memory.
