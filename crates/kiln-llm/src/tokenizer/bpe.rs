@@ -1,17 +1,19 @@
 //! Byte-pair encoding: neighbours are merged, best pair first, until no pair is known.
 
 use super::TokenizerError;
-use super::json::{flag, id};
+use super::file::{ModelPart, Vocabulary};
+use super::json::flag;
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 
 const PART: &str = "model";
 
 /// A vocabulary with its merges.
 #[derive(Debug, Clone)]
 pub(super) struct Bpe {
-    vocabulary: HashMap<String, u32>,
+    vocabulary: Vocabulary,
     merges: Merges,
     unknown: Option<u32>,
     fuse_unknown: bool,
@@ -27,7 +29,7 @@ enum Merges {
     /// Rank and token of a pair.
     Listed(HashMap<(u32, u32), (u32, u32)>),
     /// Every pair that makes a token merges; the rank of each token, by its score. The texts are those of the tokens.
-    Scored { ranks: Vec<u32>, texts: Vec<String> },
+    Scored { ranks: Vec<u32>, texts: Vec<Arc<str>> },
 }
 
 /// A token in the making, in a list with neighbours; merged ones have no length.
@@ -40,24 +42,16 @@ struct Symbol {
 }
 
 impl Bpe {
-    pub(super) fn parse(model: &Value) -> Result<Bpe, TokenizerError> {
+    pub(super) fn parse(part: ModelPart) -> Result<Bpe, TokenizerError> {
+        let model = &part.fields;
         let malformed = |field| TokenizerError::Malformed { part: PART, field };
         for field in ["continuing_subword_prefix", "end_of_word_suffix"] {
             if model.get(field).and_then(Value::as_str).is_some_and(|affix| !affix.is_empty()) {
                 return Err(TokenizerError::Unsupported { part: PART, kind: format!("BPE with {field}") });
             }
         }
-        let vocabulary = vocabulary(model)?;
-        let listed = model.get("merges").and_then(Value::as_array).ok_or(malformed("merges"))?;
-        let pair = |merge: &'_ Value| match merge {
-            Value::String(pair) => pair.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
-            Value::Array(pair) => match &pair[..] {
-                [Value::String(left), Value::String(right)] => Some((left.clone(), right.clone())),
-                _ => None,
-            },
-            _ => None,
-        };
-        let merges = ranked(&vocabulary, listed.iter().map(pair))?;
+        let vocabulary = part.vocabulary.ok_or(malformed("vocab"))?;
+        let merges = ranked(&vocabulary, part.merges.ok_or(malformed("merges"))?.iter().map(Some))?;
         let unknown = match model.get("unk_token").and_then(Value::as_str) {
             Some(token) => Some(*vocabulary.get(token).ok_or(malformed("unk_token"))?),
             None => None,
@@ -87,10 +81,11 @@ impl Bpe {
             }
             ranks[token] = rank;
         }
-        let vocabulary = index(tokens);
+        let texts: Vec<Arc<str>> = tokens.iter().map(|text| (**text).into()).collect();
+        let vocabulary = index(texts.iter().cloned());
         Bpe {
             bytes: byte_tokens(&vocabulary),
-            merges: Merges::Scored { ranks, texts: tokens.to_vec() },
+            merges: Merges::Scored { ranks, texts },
             unknown,
             fuse_unknown: true,
             whole_words: false,
@@ -100,13 +95,12 @@ impl Bpe {
 
     /// From a list of tokens and of merges, `left right` each.
     pub(super) fn listed(tokens: &[String], merges: &[String], whole_words: bool) -> Result<Bpe, TokenizerError> {
-        let vocabulary = index(tokens);
-        let pair = |merge: &String| merge.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned()));
-        let merges = ranked(&vocabulary, merges.iter().map(pair))?;
+        let vocabulary = index(tokens.iter().map(|text| (**text).into()));
+        let merges = ranked(&vocabulary, merges.iter().map(|merge| merge.split_once(' ')))?;
         Ok(Bpe { vocabulary, merges, unknown: None, fuse_unknown: false, bytes: None, whole_words })
     }
 
-    pub(super) fn vocabulary(&self) -> &HashMap<String, u32> {
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
@@ -116,7 +110,7 @@ impl Bpe {
             Merges::Listed(merges) => merges.get(&(left, right)).copied(),
             Merges::Scored { ranks, texts } => {
                 let text = format!("{}{}", texts.get(left as usize)?, texts.get(right as usize)?);
-                let token = *self.vocabulary.get(&text)?;
+                let token = *self.vocabulary.get(&*text)?;
                 Some((*ranks.get(token as usize)?, token))
             }
         }
@@ -194,35 +188,31 @@ impl Bpe {
     }
 }
 
-/// The tokens of a vocabulary by their texts.
-pub(super) fn vocabulary(model: &Value) -> Result<HashMap<String, u32>, TokenizerError> {
-    let entries = model.get("vocab").and_then(Value::as_object);
-    let entries = entries.ok_or(TokenizerError::Malformed { part: PART, field: "vocab" })?;
-    entries.iter().map(|(text, token)| Ok((text.clone(), id(token, PART, "vocab")?))).collect()
-}
-
 /// Pairs of texts in the order they merge; `None` is one that could not be read.
-fn ranked(
-    vocabulary: &HashMap<String, u32>,
-    pairs: impl ExactSizeIterator<Item = Option<(String, String)>>,
+fn ranked<'a>(
+    vocabulary: &Vocabulary,
+    pairs: impl ExactSizeIterator<Item = Option<(&'a str, &'a str)>>,
 ) -> Result<Merges, TokenizerError> {
     let mut merges = HashMap::with_capacity(pairs.len());
+    let mut both = String::new();
     for (rank, pair) in pairs.enumerate() {
         let (left, right) = pair.ok_or(TokenizerError::Malformed { part: PART, field: "merges" })?;
-        let tokens = (vocabulary.get(&left), vocabulary.get(&right), vocabulary.get(&format!("{left}{right}")));
+        both.clear();
+        both.extend([left, right]);
+        let tokens = (vocabulary.get(left), vocabulary.get(right), vocabulary.get(&*both));
         let (Some(&first), Some(&second), Some(&merged)) = tokens else {
-            return Err(TokenizerError::BadMerge { left, right });
+            return Err(TokenizerError::BadMerge { left: left.into(), right: right.into() });
         };
         merges.entry((first, second)).or_insert((rank as u32, merged));
     }
     Ok(Merges::Listed(merges))
 }
 
-fn index(tokens: &[String]) -> HashMap<String, u32> {
-    tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect()
+fn index(tokens: impl Iterator<Item = Arc<str>>) -> Vocabulary {
+    tokens.enumerate().map(|(id, text)| (text, id as u32)).collect()
 }
 
-fn byte_tokens(vocabulary: &HashMap<String, u32>) -> Option<Box<[u32; 256]>> {
-    let tokens: Option<Vec<u32>> = (0..256).map(|byte| vocabulary.get(&format!("<0x{byte:02X}>")).copied()).collect();
+fn byte_tokens(vocabulary: &Vocabulary) -> Option<Box<[u32; 256]>> {
+    let tokens: Option<Vec<u32>> = (0..256).map(|byte| vocabulary.get(&*format!("<0x{byte:02X}>")).copied()).collect();
     tokens?.try_into().ok().map(Box::new)
 }

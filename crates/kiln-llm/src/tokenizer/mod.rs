@@ -12,6 +12,7 @@ mod added;
 mod bpe;
 mod bytes;
 mod decode;
+mod file;
 mod gguf;
 mod json;
 mod normalize;
@@ -28,6 +29,7 @@ use crate::{Error, Result};
 use added::{Added, Finder, Piece};
 use bpe::Bpe;
 use decode::Decoder;
+use file::{TokenizerFile, Vocabulary};
 use normalize::Normalizer;
 use pattern::{Class, Pattern};
 use post::Frame;
@@ -35,6 +37,7 @@ use serde_json::Value;
 use split::Splitter;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use wordpiece::WordPiece;
 
 /// Why a tokenizer could not be read or used.
@@ -95,7 +98,7 @@ impl Model {
         }
     }
 
-    fn vocabulary(&self) -> &HashMap<String, u32> {
+    fn vocabulary(&self) -> &Vocabulary {
         match self {
             Model::Bpe(bpe) => bpe.vocabulary(),
             Model::WordPiece(pieces) => pieces.vocabulary(),
@@ -124,8 +127,9 @@ pub struct Tokenizer {
     raw: Finder,
     /// Those found in normalized text.
     normalized: Finder,
-    texts: HashMap<u32, String>,
-    ids: HashMap<String, u32>,
+    texts: HashMap<u32, Arc<str>>,
+    /// The ids of added tokens; others are the model's.
+    added: HashMap<Arc<str>, u32>,
     special: HashSet<u32>,
 }
 
@@ -143,11 +147,10 @@ impl Tokenizer {
     /// Parses the text of a `tokenizer.json`.
     pub fn parse(text: &[u8]) -> Result<Tokenizer> {
         let json = |e: serde_json::Error| Error::Json { path: "tokenizer.json".into(), message: e.to_string() };
-        let file: Value = serde_json::from_slice(text).map_err(json)?;
-        let model = file.get("model").unwrap_or(&Value::Null);
+        let TokenizerFile { model, members: file } = serde_json::from_slice(text).map_err(json)?;
         // Older files do not name the model's type.
-        let kind = model.get("type").and_then(Value::as_str);
-        let model = match kind.unwrap_or(if model.get("merges").is_some() { "BPE" } else { "WordPiece" }) {
+        let kind = model.fields.get("type").and_then(Value::as_str);
+        let model = match kind.unwrap_or(if model.has_merges { "BPE" } else { "WordPiece" }) {
             "BPE" => Model::Bpe(Bpe::parse(model)?),
             "WordPiece" => Model::WordPiece(WordPiece::parse(model)?),
             other => return Err(TokenizerError::Unsupported { part: "model", kind: other.into() }.into()),
@@ -171,13 +174,15 @@ impl Tokenizer {
         decoders: Vec<Decoder>,
         added: Vec<Added>,
     ) -> Result<Tokenizer, TokenizerError> {
-        let mut ids = model.vocabulary().clone();
-        let mut texts: HashMap<u32, String> = ids.iter().map(|(text, &id)| (id, text.clone())).collect();
+        let mut texts: HashMap<u32, Arc<str>> =
+            model.vocabulary().iter().map(|(text, &id)| (id, text.clone())).collect();
+        let mut ids = Vocabulary::new();
         let mut special = HashSet::new();
         let (mut raw, mut normalized) = (Vec::new(), Vec::new());
         for token in added {
-            ids.insert(token.content.clone(), token.id);
-            texts.insert(token.id, token.content.clone());
+            let text: Arc<str> = (*token.content).into();
+            ids.insert(text.clone(), token.id);
+            texts.insert(token.id, text);
             if token.special {
                 special.insert(token.id);
             }
@@ -188,7 +193,7 @@ impl Tokenizer {
             }
         }
         let (raw, normalized) = (Finder::new(raw), Finder::new(normalized));
-        Ok(Tokenizer { normalizers, splitters, model, frame, decoders, raw, normalized, texts, ids, special })
+        Ok(Tokenizer { normalizers, splitters, model, frame, decoders, raw, normalized, texts, added: ids, special })
     }
 
     /// The tokens of a text; with `special`, those that begin and end a text around them.
@@ -239,7 +244,7 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         let mut tokens = Vec::with_capacity(ids.len());
         for id in ids.iter().filter(|id| !(skip_special && self.special.contains(id))) {
-            tokens.push(self.texts.get(id).ok_or(TokenizerError::NoToken { id: *id })?.clone());
+            tokens.push(self.texts.get(id).ok_or(TokenizerError::NoToken { id: *id })?.to_string());
         }
         if self.decoders.is_empty() {
             return Ok(tokens.join(" "));
@@ -257,12 +262,12 @@ impl Tokenizer {
 
     /// The id of a token.
     pub fn id(&self, token: &str) -> Option<u32> {
-        self.ids.get(token).copied()
+        self.added.get(token).or_else(|| self.model.vocabulary().get(token)).copied()
     }
 
     /// The token of an id, as the vocabulary writes it.
     pub fn token(&self, id: u32) -> Option<&str> {
-        self.texts.get(&id).map(String::as_str)
+        self.texts.get(&id).map(|text| &**text)
     }
 
     /// Whether a token is no text.

@@ -1,25 +1,25 @@
 //! WordPiece: the longest token that begins a word, then the longest that continues it.
 
 use super::TokenizerError;
-use super::bpe::vocabulary;
+use super::file::{ModelPart, Vocabulary};
 use super::json::{count, text};
 use serde_json::Value;
-use std::collections::HashMap;
 
 const PART: &str = "model";
 
 /// A vocabulary in which tokens within words have a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct WordPiece {
-    vocabulary: HashMap<String, u32>,
+    vocabulary: Vocabulary,
     prefix: String,
     unknown: u32,
     longest_word: usize,
 }
 
 impl WordPiece {
-    pub(super) fn parse(model: &Value) -> Result<WordPiece, TokenizerError> {
-        let vocabulary = vocabulary(model)?;
+    pub(super) fn parse(part: ModelPart) -> Result<WordPiece, TokenizerError> {
+        let model = &part.fields;
+        let vocabulary = part.vocabulary.ok_or(TokenizerError::Malformed { part: PART, field: "vocab" })?;
         let unknown = vocabulary.get(text(model, PART, "unk_token")?).copied();
         Ok(WordPiece {
             prefix: model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or("##").into(),
@@ -29,7 +29,7 @@ impl WordPiece {
         })
     }
 
-    pub(super) fn vocabulary(&self) -> &HashMap<String, u32> {
+    pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
@@ -42,7 +42,7 @@ impl WordPiece {
                 let part = &word[start..end];
                 let token = match start {
                     0 => self.vocabulary.get(part),
-                    _ => self.vocabulary.get(&format!("{}{part}", self.prefix)),
+                    _ => self.vocabulary.get(&*format!("{}{part}", self.prefix)),
                 };
                 token.map(|&token| (token, end))
             });
