@@ -28,7 +28,7 @@ pub(super) unsafe fn run(scale: f64, g: &Geometry) {
 /// One row of the result.
 unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], result: &mut [f64]) {
     let [batch, head, query] = at;
-    let kv_head = head / g.group();
+    let kv_head = head / g.group;
     let visible = g.visible(query);
     let scores = &mut scores[..visible];
     // SAFETY: all elements lie inside the views.

@@ -124,6 +124,8 @@ pub(super) struct Geometry {
     pub batch: usize,
     pub heads: usize,
     pub kv_heads: usize,
+    /// Query heads that share a key head.
+    pub group: usize,
     pub queries: usize,
     pub keys: usize,
     pub width: usize,
@@ -184,10 +186,12 @@ impl Geometry {
             };
             Ok(View { pages: Some(table), ..view })
         };
+        let (heads, kv_heads) = (size(&body.heads)?, size(&body.kv_heads)?);
         let g = Geometry {
             batch: size(&body.batch)?,
-            heads: size(&body.heads)?,
-            kv_heads: size(&body.kv_heads)?,
+            heads,
+            kv_heads,
+            group: heads / kv_heads.max(1),
             queries: size(&body.queries)?,
             keys: size(&body.keys)?,
             width: size(&body.width)?,
@@ -230,19 +234,16 @@ impl Geometry {
         Ok(())
     }
 
-    /// Query heads that share a key head.
-    pub(super) fn group(&self) -> usize {
-        self.heads / self.kv_heads.max(1)
-    }
-
     /// Query rows that share a key head: all queries of its heads, head after head.
     pub(super) fn group_rows(&self) -> usize {
-        self.group() * self.queries
+        self.group * self.queries
     }
 
     /// Head and query of a row of a group.
     pub(super) fn place(&self, kv_head: usize, row: usize) -> (usize, usize) {
-        (kv_head * self.group() + row / self.queries, row % self.queries)
+        // A step of decoding has one: it is spared the division.
+        let (head, query) = if self.queries == 1 { (row, 0) } else { (row / self.queries, row % self.queries) };
+        (kv_head * self.group + head, query)
     }
 
     /// How many keys, from the first on, a query may see.

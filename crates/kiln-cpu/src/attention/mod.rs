@@ -98,6 +98,8 @@ struct Code {
     rows: Tiles,
     rows_f32: Tiles,
     softmax_row: SoftmaxFn,
+    /// Elements of its vectors, which are the longest there are: scores lie one after another.
+    softmax_lanes: usize,
 }
 
 impl Code {
@@ -132,7 +134,8 @@ impl Code {
             dots_f32: kernels::dots(rows_isa, Element::F32)?,
             rows: Tiles::new(rows_isa, Along::Rows, in_memory(v))?,
             rows_f32: Tiles::new(rows_isa, Along::Rows, Element::F32)?,
-            softmax_row: kernels::softmax_row(rows_isa)?,
+            softmax_row: kernels::softmax_row(isa)?,
+            softmax_lanes: run::lanes_of(isa),
         })
     }
 }

@@ -28,6 +28,14 @@ const CHUNKS: usize = 64;
 /// Elements of a cache line.
 const LINE: usize = 16;
 
+/// Queries of a group, as the kernels of dot products take them.
+#[derive(Clone, Copy)]
+struct Queries {
+    data: *const f32,
+    /// Elements of 4 bytes from row to row.
+    stride: usize,
+}
+
 /// The units of one launch, with memory for their results.
 struct Units<'a> {
     job: &'a Job<'a>,
@@ -47,6 +55,7 @@ impl Units<'_> {
     unsafe fn run(&self, units: Range<usize>, scratch: &Scratch) {
         let job = self.job;
         let mut packed = None;
+        let in_place = job.queries_in_place();
         for at in units {
             let unit = &self.plan.units[at];
             let group = &self.plan.groups[unit.group];
@@ -54,12 +63,15 @@ impl Units<'_> {
             let mut task = Task { batch, kv_head, rows: 0..job.g.group_rows(), keys: unit.sight.keys.clone() };
             // SAFETY: the caller's promise; the last of a group sees what the others wrote.
             unsafe {
-                let q_stride = match packed {
-                    Some((of, stride)) if of == unit.group => stride,
-                    _ => job.row_queries(&task, scratch),
+                let queries = match packed {
+                    Some((of, queries)) if of == unit.group => queries,
+                    _ => match in_place {
+                        Some(stride) => Queries { data: job.first_query(&task), stride },
+                        None => Queries { data: scratch.queries, stride: job.row_queries(&task, scratch) },
+                    },
                 };
-                packed = Some((unit.group, q_stride));
-                job.rows(&task, unit.sight.plain, q_stride, scratch);
+                packed = Some((unit.group, queries));
+                job.rows(&task, unit.sight.plain, queries, scratch);
                 if group.count == 1 {
                     for row in task.rows.clone() {
                         let result = scratch.results.add(row * job.padded_values);
@@ -109,8 +121,8 @@ impl Job<'_> {
         Sizes {
             queries: rows * width,
             scores: rows * MOST_KEYS,
-            keys: if self.has_unpacked_keys() { 0 } else { keys * width },
-            values: if self.has_unpacked_values() { 0 } else { keys * self.padded_values },
+            keys: if self.unpacked_keys { 0 } else { keys * width },
+            values: if self.unpacked_values { 0 } else { keys * self.padded_values },
             results: rows * self.padded_values,
             mask: MOST_KEYS.max(width),
             rows: rows.next_multiple_of(self.lanes),
@@ -119,23 +131,45 @@ impl Job<'_> {
     }
 
     /// Whether kernels read keys where they lie.
-    fn has_unpacked_keys(&self) -> bool {
+    pub(super) fn has_unpacked_keys(&self) -> bool {
         let element = self.code.dot_element;
         self.in_place(&self.g.k, element, dot::step(element, self.lanes), self.g.width)
     }
 
     /// Whether kernels read values where they lie.
-    fn has_unpacked_values(&self) -> bool {
+    pub(super) fn has_unpacked_values(&self) -> bool {
         // Portable kernels read f32 only.
         let short = self.g.v.dtype != DType::F32 && self.isa != Isa::Portable;
         let element = if short { Element::Bf16 } else { Element::F32 };
         self.in_place(&self.g.v, element, self.lanes, self.g.value_width)
     }
 
+    /// Elements from row to row of a group's queries, where kernels can read them as they lie.
+    fn queries_in_place(&self) -> Option<usize> {
+        let (view, g) = (&self.g.q, self.g);
+        let element = if self.unpacked_keys { self.code.dot_element } else { Element::F32 };
+        let floats = view.dtype == DType::F32 && element == Element::F32 && self.scale.on_queries == 1.0;
+        let whole = view.step() == 1 && g.width.is_multiple_of(self.lanes);
+        let [_, head, query, _] = view.strides;
+        let stride = match (g.queries, g.group) {
+            (1, _) => head,
+            (_, 1) => query,
+            (queries, _) if head == query * queries as isize => query,
+            _ => return None,
+        };
+        usize::try_from(stride).ok().filter(|_| floats && whole)
+    }
+
+    /// The first query of a group.
+    fn first_query(&self, task: &Task) -> *const f32 {
+        let (head, query) = self.g.place(task.kv_head, task.rows.start);
+        self.g.q.row([task.batch, head, query]).cast::<f32>().cast_const()
+    }
+
     /// Queries row by row, as the kernels of dot products take them; gives the elements of 4 bytes in a row.
     unsafe fn row_queries(&self, task: &Task, scratch: &Scratch) -> usize {
         let (view, width) = (&self.g.q, self.g.width);
-        let element = if self.has_unpacked_keys() { self.code.dot_element } else { Element::F32 };
+        let element = if self.unpacked_keys { self.code.dot_element } else { Element::F32 };
         let padded = if element == Element::Pairs { width / 2 } else { width.next_multiple_of(self.lanes) };
         for (i, row) in task.rows.clone().enumerate() {
             let (head, query) = self.g.place(task.kv_head, row);
@@ -199,11 +233,11 @@ impl Job<'_> {
         (self.g.group_rows() * (self.padded_values + 2)).next_multiple_of(LINE)
     }
 
-    /// Results, maxima and sums of one tile of keys, whose queries are packed.
+    /// Results, maxima and sums of one tile of keys.
     ///
     /// # Safety
     /// The scratch is as [`Job::rows_sizes`] says; the operands are readable.
-    unsafe fn rows(&self, task: &Task, plain: bool, q_stride: usize, scratch: &Scratch) {
+    unsafe fn rows(&self, task: &Task, plain: bool, queries: Queries, scratch: &Scratch) {
         let rows = task.rows.len();
         let keys = &task.keys;
         // SAFETY: the caller's promise, for this and all that follows.
@@ -213,9 +247,10 @@ impl Job<'_> {
             if keys.is_empty() {
                 return;
             }
-            self.row_scores(task, keys, q_stride, scratch);
+            self.row_scores(task, keys, queries, scratch);
             let mut factor = self.scale.on_scores;
-            let filled = keys.len().next_multiple_of(self.lanes);
+            let vectors = keys.len().div_ceil(self.code.softmax_lanes);
+            let filled = vectors * self.code.softmax_lanes;
             for row in 0..rows {
                 let scores = scratch.scores.add(row * MOST_KEYS);
                 let (head, query) = self.g.place(task.kv_head, task.rows.start + row);
@@ -230,7 +265,7 @@ impl Job<'_> {
                 (self.code.softmax_row)(&SoftmaxArgs {
                     scores,
                     stride: 0,
-                    keys: filled / self.lanes,
+                    keys: vectors,
                     vectors: 1,
                     tops: scratch.tops.add(row),
                     sums: scratch.sums.add(row),
@@ -243,11 +278,11 @@ impl Job<'_> {
     }
 
     /// scores[query][key] = q · k
-    unsafe fn row_scores(&self, task: &Task, keys: &Range<usize>, q_stride: usize, scratch: &Scratch) {
+    unsafe fn row_scores(&self, task: &Task, keys: &Range<usize>, queries: Queries, scratch: &Scratch) {
         let (view, rows, padded) = (&self.g.k, task.rows.len(), self.g.width.next_multiple_of(self.lanes));
         // SAFETY: the kernels read rows of queries and keys and write scores.
         unsafe {
-            let (k, segments, k_stride, dots, element) = if self.has_unpacked_keys() {
+            let (k, segments, k_stride, dots, element) = if self.unpacked_keys {
                 let (first, more) = segments(view, task, keys, scratch);
                 (first, more, view.row_bytes(), &self.code.dots, self.code.dot_element)
             } else {
@@ -255,12 +290,12 @@ impl Job<'_> {
                 let first = Segment { data: scratch.keys.cast(), rows: keys.len() };
                 (first, 0, (padded * 4) as isize, &self.code.dots_f32, Element::F32)
             };
-            let parts = rows.div_ceil(dots.len());
+            let parts = if rows <= dots.len() { 1 } else { rows.div_ceil(dots.len()) };
             for i in 0..parts {
                 let block = part(rows, parts, i);
                 dots[block.len() - 1](&mut DotArgs {
-                    q: scratch.queries.add(block.start * q_stride),
-                    q_stride: q_stride * 4,
+                    q: queries.data.add(block.start * queries.stride),
+                    q_stride: queries.stride * 4,
                     k: k.data,
                     k_stride,
                     steps: padded / dot::step(element, self.lanes),
@@ -279,7 +314,7 @@ impl Job<'_> {
         let view = &self.g.v;
         // SAFETY: the tiles lie inside weights, values and results.
         unsafe {
-            let (v, segments, stride, tiles, size) = if self.has_unpacked_values() {
+            let (v, segments, stride, tiles, size) = if self.unpacked_values {
                 let (first, more) = segments(view, task, keys, scratch);
                 (first, more, view.row_bytes(), &self.code.rows, view.size as usize)
             } else {

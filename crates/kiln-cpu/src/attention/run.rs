@@ -38,6 +38,10 @@ pub(super) struct Job<'a> {
     splits: usize,
     /// Results of each task before the merge: rows, then maxima, then sums.
     parts: *mut f32,
+    /// Whether rows read keys where they lie.
+    pub unpacked_keys: bool,
+    /// Whether rows read values where they lie.
+    pub unpacked_values: bool,
     /// From the first to the last key that a query sees, [b, t], where all heads share a mask; else nothing.
     pub extents: Vec<Range<usize>>,
 }
@@ -56,6 +60,10 @@ pub(super) struct Task {
 
 /// Part `i` of `total` cut into `parts`, as equal as can be.
 pub(super) fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
+    // Nearly always: no division then.
+    if parts == 1 {
+        return 0..total;
+    }
     total * i / parts..total * (i + 1) / parts
 }
 
@@ -77,10 +85,24 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     let by_rows = rows <= if widens { lanes.max(8) } else { lanes / 2 };
     let padded_values = g.value_width.next_multiple_of(lanes);
     let parts = std::ptr::null_mut();
-    let mut job = Job { isa, code, scale, g, lanes, padded_values, tiles: 1, splits: 1, parts, extents: Vec::new() };
+    let mut job = Job {
+        isa,
+        code,
+        scale,
+        g,
+        lanes,
+        padded_values,
+        tiles: 1,
+        splits: 1,
+        parts,
+        unpacked_keys: false,
+        unpacked_values: false,
+        extents: Vec::new(),
+    };
     if by_rows {
         (job.isa, job.lanes) = (code.rows_isa, lanes_of(code.rows_isa));
         job.padded_values = g.value_width.next_multiple_of(job.lanes);
+        (job.unpacked_keys, job.unpacked_values) = (job.has_unpacked_keys(), job.has_unpacked_values());
         // SAFETY: passed on from the caller.
         return unsafe { job.run_rows(choices) };
     }

@@ -181,11 +181,15 @@ fn scan<T>(
     plain: impl Fn(&T) -> bool,
 ) -> (Range<usize>, bool) {
     const LINE: usize = 128;
+    const PART: usize = 16;
     let Some(line) = row.chunks(LINE).position(&any) else { return (0..0, true) };
     let first = line * LINE + row[line * LINE..].iter().position(&seen).unwrap_or(0);
     let mut end = row.len();
     while end > first && !any(&row[first.max(end.saturating_sub(LINE))..end]) {
         end = first.max(end.saturating_sub(LINE));
+    }
+    while end > first + PART && !any(&row[end - PART..end]) {
+        end -= PART;
     }
     while end > first + 1 && !seen(&row[end - 1]) {
         end -= 1;

@@ -1,8 +1,8 @@
-//! Generated softmax over one tile of scores, with what earlier tiles left: running maxima and sums.
+//! Generated softmax over one tile of scores; columns take in what earlier tiles left: running maxima and sums.
 //!
 //! ```text
 //!  columns   scores [key][query]: a lane is a query, nothing crosses lanes; weights replace the scores
-//!  rows      scores [query][key]: one row, folded across lanes
+//!  rows      scores [query][key]: one row, folded across lanes; a tile of its own, without factor or earlier sum
 //!
 //!  top = max(top, scale · scores)     factor = exp(old top − top)     sum = sum · factor + Σ weights
 //!  weight = exp(scale · score − top)
@@ -26,11 +26,11 @@ pub(super) struct SoftmaxArgs {
     pub keys: usize,
     /// Vectors of queries (columns only).
     pub vectors: usize,
-    /// Running maxima, one a query.
+    /// Running maxima, one a query; those of rows are only written.
     pub tops: *mut f32,
-    /// Running sums, one a query.
+    /// Running sums, one a query; those of rows are only written.
     pub sums: *mut f32,
-    /// What earlier results are to be multiplied by, one a query.
+    /// What earlier results are to be multiplied by, one a query (columns only).
     pub factors: *mut f32,
     /// Factor on scores, not negative.
     pub scale: f32,
@@ -65,24 +65,16 @@ const FACTOR: VReg = VReg(14);
 /// Order of halfwords that interleaves two vectors of bf16 (AVX-512 only).
 const INTERLEAVE: VReg = VReg(15);
 
-/// Whether running values are one a lane or one in all.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Running {
-    Lanes,
-    One,
-}
-
 struct Generator<'a> {
     isa: Isa,
     width: Width,
-    running: Running,
     asm: &'a mut Assembler,
     exponential: Exponential,
 }
 
 /// Emits the kernel for columns; with `pairs`, weights of two keys become one element of two bf16.
 pub(super) fn generate_columns(asm: &mut Assembler, isa: Isa, pairs: bool) -> Label {
-    let (entry, mut g) = Generator::begin(asm, isa, Running::Lanes);
+    let (entry, mut g) = Generator::begin(asm, isa);
     if pairs {
         let order: Vec<u8> = (0..16u16).flat_map(|i| [i, 16 + i]).flat_map(u16::to_le_bytes).collect();
         let order = g.asm.constant(&order);
@@ -105,7 +97,7 @@ pub(super) fn generate_columns(asm: &mut Assembler, isa: Isa, pairs: bool) -> La
 
 /// Emits the kernel for one row.
 pub(super) fn generate_row(asm: &mut Assembler, isa: Isa) -> Label {
-    let (entry, mut g) = Generator::begin(asm, isa, Running::One);
+    let (entry, mut g) = Generator::begin(asm, isa);
     let (width, bytes) = (g.width, g.width.bytes() as i32);
     g.asm.mov(AT, SCORES);
     g.asm.mov(LEFT, KEYS);
@@ -117,7 +109,12 @@ pub(super) fn generate_row(asm: &mut Assembler, isa: Isa) -> Label {
     g.asm.jcc(Cond::NotEqual, largest);
     fold(g.asm, width, ops::VMAXPS, TOP, FIRST.x);
     g.asm.rm(ops::VBROADCASTSS, width, TOP, TOP);
-    g.factor();
+    g.asm.rvm(ops::VMULPS, width, TOP, TOP, SCALE);
+    // As with an earlier maximum, of which there is none: what is not a number does not become one.
+    g.asm.rvm(ops::VMAXPS, width, TOP, TOP, LOWEST);
+    g.asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(TOPS), TOP);
+    g.relative_to_top();
+    g.asm.rvm(ops::VXORPS, width, SUM_2, SUM_2, SUM_2);
     g.asm.mov(AT, SCORES);
     g.asm.mov(LEFT, KEYS);
     let weights = g.asm.here();
@@ -128,14 +125,13 @@ pub(super) fn generate_row(asm: &mut Assembler, isa: Isa) -> Label {
     g.asm.dec(LEFT);
     g.asm.jcc(Cond::NotEqual, weights);
     fold(g.asm, width, ops::VADDPS, SUM_2, FIRST.x);
-    g.asm.rvm(ops::VADDSS, Width::V128, SUM, SUM, SUM_2);
-    g.asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(SUMS), SUM);
+    g.asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(SUMS), SUM_2);
     g.end();
     entry
 }
 
 impl<'a> Generator<'a> {
-    fn begin(asm: &'a mut Assembler, isa: Isa, running: Running) -> (Label, Generator<'a>) {
+    fn begin(asm: &'a mut Assembler, isa: Isa) -> (Label, Generator<'a>) {
         let width = width(isa);
         asm.align(64);
         let entry = asm.here();
@@ -147,7 +143,7 @@ impl<'a> Generator<'a> {
         asm.rm(ops::VBROADCASTSS, width, SCALE, Mem::base(ARGS).offset(56));
         splat(asm, width, LOWEST, f32::NEG_INFINITY);
         let exponential = Exponential::new(asm, isa, width, LEAST);
-        (entry, Generator { isa, width, running, asm, exponential })
+        (entry, Generator { isa, width, asm, exponential })
     }
 
     fn end(&mut self) {
@@ -196,19 +192,23 @@ impl<'a> Generator<'a> {
     /// of earlier results, and SUM, the running sum times that.
     fn factor(&mut self) {
         let width = self.width;
-        let load = |asm: &mut Assembler, running, to, from| match running {
-            Running::Lanes => asm.rm(ops::VMOVUPS, width, to, Mem::base(from)),
-            Running::One => asm.rm(ops::VBROADCASTSS, width, to, Mem::base(from)),
-        };
-        let store = |asm: &mut Assembler, running, to, from| match running {
-            Running::Lanes => asm.mr(ops::VMOVUPS_ST, width, Mem::base(to), from),
-            Running::One => asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(to), from),
-        };
         let old = FIRST.x;
-        load(self.asm, self.running, old, TOPS);
+        self.asm.rm(ops::VMOVUPS, width, old, Mem::base(TOPS));
         self.asm.rvm(ops::VMULPS, width, TOP, TOP, SCALE);
         self.asm.rvm(ops::VMAXPS, width, TOP, TOP, old);
-        store(self.asm, self.running, TOPS, TOP);
+        self.asm.mr(ops::VMOVUPS_ST, width, Mem::base(TOPS), TOP);
+        self.relative_to_top();
+        self.asm.rvm(ops::VSUBPS, width, old, old, TOP);
+        self.exponential.emit(self.asm, FIRST);
+        self.asm.mr(ops::VMOVUPS_ST, width, Mem::base(FACTORS), FIRST.result);
+        self.asm.rm(ops::VMOVUPS, width, SUM, Mem::base(SUMS));
+        self.asm.rvm(ops::VMULPS, width, SUM, SUM, FIRST.result);
+        self.asm.rvm(ops::VXORPS, width, SUM_2, SUM_2, SUM_2);
+    }
+
+    /// TOP = what weights are relative to, from the maximum.
+    fn relative_to_top(&mut self) {
+        let width = self.width;
         // −∞ − −∞ is NaN: where there is nothing yet, weights are relative to 0.
         const NOT_EQUAL: u8 = 4;
         if self.isa == Isa::Avx512 {
@@ -219,12 +219,6 @@ impl<'a> Generator<'a> {
             self.asm.rvmi(ops::VCMPPS, width, FIRST.a, TOP, LOWEST, NOT_EQUAL);
             self.asm.rvm(ops::VANDPS, width, TOP, TOP, FIRST.a);
         }
-        self.asm.rvm(ops::VSUBPS, width, old, old, TOP);
-        self.exponential.emit(self.asm, FIRST);
-        store(self.asm, self.running, FACTORS, FIRST.result);
-        load(self.asm, self.running, SUM, SUMS);
-        self.asm.rvm(ops::VMULPS, width, SUM, SUM, FIRST.result);
-        self.asm.rvm(ops::VXORPS, width, SUM_2, SUM_2, SUM_2);
     }
 
     /// `result = exp(scale · score − top)`
