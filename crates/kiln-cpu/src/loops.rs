@@ -110,10 +110,20 @@ pub struct LoopKernel {
     shape: Shape,
     /// Stores go to places that data say, of which two may be the same: points are taken one after another.
     in_order: bool,
+    /// Where every launch is one call on the caller's thread.
+    small: Option<Small>,
     /// What runs when the row has no points; made when first needed.
     rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
     /// What runs when few units have long rows; made when first needed, `None` where it cannot be.
     parts: OnceLock<Option<Box<Parts>>>,
+}
+
+/// A launch of known sizes that is not worth a second thread.
+#[derive(Clone, Copy)]
+struct Small {
+    units: i64,
+    /// Bytes.
+    scratch: usize,
 }
 
 /// A reduction in two kernels; see [`crate::lower::split`].
@@ -148,7 +158,7 @@ impl LoopKernel {
         let choices = Choices::default();
         let scatters = |inst: &Inst| matches!(&inst.kind, InstKind::Store { place, .. } if !place.indirect.is_empty());
         let in_order = body.stages.iter().flat_map(|stage| &stage.insts).any(scatters);
-        LoopKernel {
+        let kernel = LoopKernel {
             kernel,
             body,
             isa,
@@ -157,9 +167,11 @@ impl LoopKernel {
             engine,
             shape,
             in_order,
+            small: None,
             rowless: OnceLock::new(),
             parts: OnceLock::new(),
-        }
+        };
+        kernel.choosing(choices)
     }
 
     /// The code for another process; `None` without any.
@@ -184,7 +196,25 @@ impl LoopKernel {
 
     /// The same with some choices made about how launches are cut.
     pub(crate) fn choosing(self, choices: Choices) -> LoopKernel {
-        LoopKernel { choices, ..self }
+        let chosen = LoopKernel { choices, ..self };
+        LoopKernel { small: chosen.small(), ..chosen }
+    }
+
+    /// What a launch needs to know where it is always one call.
+    fn small(&self) -> Option<Small> {
+        let size = |dim: &Dim| dim.as_const().filter(|n| *n >= 0);
+        let (units, row, scratch) = (size(&self.shape.units)?, size(&self.shape.row)?, size(&self.shape.scratch)?);
+        let whole = self.kernel.sizes.is_empty() && units > 0 && row > 0 && !self.in_parts(units, row);
+        // As many threads as may be.
+        (whole && self.pieces(units, row, usize::MAX) <= 1).then_some(Small { units, scratch: scratch as usize })
+    }
+
+    /// Whether a reduction is run in parts, if it can be.
+    fn in_parts(&self, units: i64, row: i64) -> bool {
+        match self.choices.parts {
+            Some(parts) => parts > 0 && units <= MOST_UNITS,
+            None => units <= FEW_UNITS && row >= LONG_ROW && units.saturating_mul(row) >= LONG_ROW * 4,
+        }
     }
 
     /// Bytes of machine code; 0 without any.
@@ -226,6 +256,10 @@ impl LoopKernel {
         if sizes.len() != self.kernel.sizes.len() {
             return Err(wrong("sizes", self.kernel.sizes.len(), sizes.len()));
         }
+        if let Some(small) = &self.small {
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch_small(small, buffers) };
+        }
         if let Some(&value) = sizes.iter().find(|n| **n < 0) {
             return Err(LaunchError::BadSize { value });
         }
@@ -247,11 +281,7 @@ impl LoopKernel {
                 Err(_) => Err(LaunchError::BadSize { value: 0 }),
             };
         }
-        let in_parts = match self.choices.parts {
-            Some(parts) => parts > 0 && units <= MOST_UNITS,
-            None => units <= FEW_UNITS && row >= LONG_ROW && units.saturating_mul(row) >= LONG_ROW * 4,
-        };
-        if in_parts {
+        if self.in_parts(units, row) {
             // SAFETY: the caller's promise.
             if let Some(done) = unsafe { self.launch_parts(buffers, sizes, units, row) } {
                 return done;
@@ -293,6 +323,22 @@ impl LoopKernel {
         match bad.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(record) => Err(LaunchError::IndexOutOfRange { index: record.index, size: record.size }),
             None => Ok(()),
+        }
+    }
+
+    /// Runs all of it in one call.
+    ///
+    /// # Safety
+    /// As [`LoopKernel::launch`].
+    unsafe fn launch_small(&self, small: &Small, buffers: &[RawBuffer]) -> Result<(), LaunchError> {
+        let pointers: Short<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
+        // SAFETY: passed on from the caller.
+        match unsafe { self.piece(&Shared(&pointers, &[]), small.scratch, 0, small.units) } {
+            Ok(record) if record.set != 0 => {
+                Err(LaunchError::IndexOutOfRange { index: record.index, size: record.size })
+            }
+            Ok(_) => Ok(()),
+            Err(bytes) => Err(LaunchError::OutOfMemory { bytes }),
         }
     }
 
@@ -384,12 +430,12 @@ impl LoopKernel {
             return 1;
         }
         if let Some(tasks) = self.choices.tasks.filter(|_| threads > 1) {
-            return (tasks as i64).saturating_mul(threads as i64).min(most);
+            return (tasks as i64).saturating_mul(i64::try_from(threads).unwrap_or(i64::MAX)).min(most);
         }
         if threads < 2 || work < WORTH {
             return 1;
         }
-        ((work / (WORTH / 4)) as i64).min(4 * threads as i64).min(most)
+        ((work / (WORTH / 4)) as i64).min(i64::try_from(threads).unwrap_or(i64::MAX).saturating_mul(4)).min(most)
     }
 
     unsafe fn piece(&self, shared: &Shared<'_>, scratch: usize, begin: i64, end: i64) -> Result<IndexRecord, usize> {
