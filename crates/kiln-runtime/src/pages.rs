@@ -9,7 +9,10 @@ use std::ptr::NonNull;
 const HUGE: usize = 2 << 20;
 
 /// Allocations from here on are mapped one by one.
-const LARGE: usize = 4 << 20;
+const LARGE: usize = HUGE;
+
+/// Size of an ordinary page, or a multiple.
+const PAGE: usize = 64 << 10;
 
 /// `bytes` zeroed bytes (at least one), aligned to [`ALIGNMENT`]; `None` where there is no memory.
 pub(crate) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
@@ -28,7 +31,7 @@ pub(crate) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
 pub(crate) unsafe fn release(ptr: NonNull<u8>, bytes: usize) {
     if bytes >= LARGE && cfg!(unix) {
         // SAFETY: the caller's promise: this is the range that `map` kept.
-        return unsafe { unmap(ptr, bytes.next_multiple_of(HUGE)) };
+        return unsafe { unmap(ptr, bytes.next_multiple_of(PAGE)) };
     }
     if let Ok(layout) = Layout::from_size_align(bytes.max(1), ALIGNMENT) {
         // SAFETY: the caller's promise: it was allocated with this layout.
@@ -56,10 +59,11 @@ pub(crate) fn read_ahead(range: std::ops::Range<usize>) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn read_ahead(_: std::ops::Range<usize>) {}
 
-/// Maps whole huge pages: more than needed, of which the unaligned ends go back at once.
+/// Maps memory that begins with a huge page: more than needed, of which both ends go back at once. What does not fill a huge
+/// page at the end lies on ordinary ones, so that no more than it takes is ever resident.
 #[cfg(unix)]
 fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let length = bytes.checked_next_multiple_of(HUGE)?;
+    let length = bytes.checked_next_multiple_of(PAGE)?;
     let total = length.checked_add(HUGE).filter(|&n| isize::try_from(n).is_ok())?;
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping touches nothing that exists.

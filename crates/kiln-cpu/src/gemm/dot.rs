@@ -9,6 +9,9 @@
 //!
 //! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks hold even
 //! and odd elements apart. Where A is bf16 too and the machine multiplies pairs, neither is taken apart.
+//!
+//! Several rows of W side by side are several streams from memory. Where rows are short those are too many and too short
+//! to be fetched ahead, so that one row of A takes short rows of W [one after the other](Order::Rows): one long stream.
 
 use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
@@ -35,6 +38,24 @@ impl Weight {
     }
 }
 
+/// The order in which a tile reads its rows of W. The sums are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Order {
+    /// A step of each row, then the next step.
+    Steps,
+    /// All of a row, then the next row.
+    Rows,
+}
+
+/// Bytes of a row of W from which several of them are read side by side for one row of A. Shorter ones end before they have
+/// been recognised as streams; where they are longer a single stream is the slower one.
+const LONG_ROW: usize = 3 << 10;
+
+/// The order in which one row of A takes rows of W that come from far away.
+pub(super) fn order_of_rows(weight: Weight, k: usize) -> Order {
+    if k * weight.size() < LONG_ROW { Order::Rows } else { Order::Steps }
+}
+
 /// Everything a dot kernel's code depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Shape {
@@ -44,6 +65,7 @@ pub(super) struct Shape {
     pub mr: usize,
     /// Rows of W, at most 8.
     pub nr: usize,
+    pub order: Order,
     /// Add to the C tile instead of overwriting it.
     pub accumulate: bool,
     /// First and number of rows to fetch of the four of W after these; none unless `nr` is 4.
@@ -118,8 +140,9 @@ const W_STRIDE_3: Gpr = Gpr::R10;
 /// Row 4 of W: the fifth row of a tile, or what comes after one of four.
 const W_4: Gpr = Gpr::R11;
 const LEFT: Gpr = Gpr::RAX;
-/// Steps in one turn of the main loop.
-const UNROLL: usize = 2;
+/// Where a row of [`Order::Rows`] is.
+const A_AT: Gpr = Gpr::R10;
+const W_AT: Gpr = Gpr::R11;
 
 struct Generator {
     shape: Shape,
@@ -157,6 +180,14 @@ impl Generator {
         if self.shape.weight == Weight::Bf16 { 2 } else { 1 }
     }
 
+    /// Steps in one turn of a loop: with more than one row an even number, as there may be two sets of accumulators.
+    fn unroll(&self) -> usize {
+        match self.shape.order {
+            Order::Steps => 2,
+            Order::Rows => 4,
+        }
+    }
+
     fn emit(&mut self) {
         let shape = self.shape;
         for r in 0..self.a {
@@ -167,27 +198,10 @@ impl Generator {
             let mask = self.asm.constant(&0xffff_0000u32.to_le_bytes());
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
         }
-        self.asm.lea(W_STRIDE_3, Mem::indexed(W_STRIDE, W_STRIDE, 2));
-        if shape.nr > 4 || shape.fetches() {
-            self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
+        match shape.order {
+            Order::Steps => self.side_by_side(),
+            Order::Rows => self.row_by_row(),
         }
-        let (main, tail, done) = (self.asm.label(), self.asm.label(), self.asm.label());
-        self.asm.mov(LEFT, STEPS);
-        self.asm.shift_imm(crate::asm::Shift::Shr, LEFT, UNROLL.trailing_zeros() as u8);
-        self.asm.jcc(Cond::Equal, tail);
-        self.asm.align(32);
-        self.asm.bind(main);
-        for u in 0..UNROLL {
-            self.step(u);
-        }
-        self.advance(UNROLL);
-        self.asm.dec(LEFT);
-        self.asm.jcc(Cond::NotEqual, main);
-        self.asm.bind(tail);
-        self.asm.alu_imm(Alu::And, STEPS, UNROLL as i32 - 1);
-        self.asm.jcc(Cond::Equal, done);
-        self.step(0);
-        self.asm.bind(done);
         for i in 0..if self.sets > 1 { shape.mr * shape.nr } else { 0 } {
             let other = VReg((shape.mr * shape.nr + i) as u8);
             self.asm.rvm(ops::VADDPS, self.width, VReg(i as u8), VReg(i as u8), other);
@@ -204,18 +218,68 @@ impl Generator {
         self.asm.ret();
     }
 
+    /// All rows of W at once.
+    fn side_by_side(&mut self) {
+        self.asm.lea(W_STRIDE_3, Mem::indexed(W_STRIDE, W_STRIDE, 2));
+        let far = self.shape.nr > 4 || self.shape.fetches();
+        if far {
+            self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
+        }
+        let moving = [A, W, W_4];
+        self.over_steps(&moving[..if far { 3 } else { 2 }], |g, u| g.step(u));
+    }
+
+    /// One row of W after the other.
+    fn row_by_row(&mut self) {
+        for column in 0..self.shape.nr {
+            self.asm.mov(A_AT, A);
+            self.asm.mov(W_AT, W);
+            self.over_steps(&[A_AT, W_AT], |g, u| g.step_of_row(column, u));
+            if column + 1 < self.shape.nr {
+                self.asm.alu(Alu::Add, W, W_STRIDE);
+            }
+        }
+    }
+
+    /// A loop over all steps, some in a turn; what moves along are a place in A and others in W.
+    fn over_steps(&mut self, moving: &[Gpr], step: impl Fn(&mut Generator, usize)) {
+        let unroll = self.unroll();
+        let (main, tail, rest, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.mov(LEFT, STEPS);
+        self.asm.shift_imm(crate::asm::Shift::Shr, LEFT, unroll.trailing_zeros() as u8);
+        self.asm.jcc(Cond::Equal, tail);
+        self.asm.align(32);
+        self.asm.bind(main);
+        for u in 0..unroll {
+            step(self, u);
+        }
+        self.advance(moving, unroll);
+        self.asm.dec(LEFT);
+        self.asm.jcc(Cond::NotEqual, main);
+        self.asm.bind(tail);
+        self.asm.mov(LEFT, STEPS);
+        self.asm.alu_imm(Alu::And, LEFT, unroll as i32 - 1);
+        self.asm.jcc(Cond::Equal, done);
+        self.asm.bind(rest);
+        step(self, 0);
+        if unroll > 2 {
+            self.advance(moving, 1);
+            self.asm.dec(LEFT);
+            self.asm.jcc(Cond::NotEqual, rest);
+        }
+        self.asm.bind(done);
+    }
+
     fn step_bytes(&self) -> (usize, usize) {
         let vector = self.width.bytes();
         let w = if self.shape.weight == Weight::F16 { vector / 2 } else { vector };
         (self.shape.mr * vector * self.passes(), w)
     }
 
-    fn advance(&mut self, steps: usize) {
+    fn advance(&mut self, moving: &[Gpr], steps: usize) {
         let (a, w) = self.step_bytes();
-        self.asm.alu_imm(Alu::Add, A, (a * steps) as i32);
-        self.asm.alu_imm(Alu::Add, W, (w * steps) as i32);
-        if self.shape.nr > 4 || self.shape.fetches() {
-            self.asm.alu_imm(Alu::Add, W_4, (w * steps) as i32);
+        for (i, place) in moving.iter().enumerate() {
+            self.asm.alu_imm(Alu::Add, *place, (if i == 0 { a } else { w } * steps) as i32);
         }
     }
 
@@ -246,20 +310,43 @@ impl Generator {
                     self.asm.prefetch_t1(self.row_of_w(column + 4).offset((u * w_bytes) as i32));
                 }
                 let (w, width) = (self.w, self.width);
-                match (self.shape.weight, pass) {
-                    (Weight::F32 | Weight::Bf16Dot, _) => self.asm.rm(ops::VMOVUPS, width, w, at),
-                    (Weight::F16, _) => self.asm.rm(ops::VCVTPH2PS, width, w, at),
-                    (Weight::Bf16, 0) => {
-                        self.asm.rm(ops::VMOVDQU, width, w, at);
-                        self.asm.rmi(ops::VPSLLD_I, width, w, w, 16);
-                    }
-                    (Weight::Bf16, _) => self.asm.rvm(ops::VPAND, width, w, self.high_half, at),
-                }
-                let op = if self.shape.weight == Weight::Bf16Dot { ops::VDPBF16PS } else { ops::VFMADD231PS };
+                self.load(pass, at);
+                let op = self.multiply_add();
                 for row in 0..self.shape.mr {
                     self.asm.rvm(op, width, self.acc(set, row, column), VReg(self.a + row as u8), w);
                 }
             }
+        }
+    }
+
+    /// One step of one row of W, with one row of A.
+    fn step_of_row(&mut self, column: usize, u: usize) {
+        let (a_bytes, w_bytes) = self.step_bytes();
+        let (width, vector) = (self.width, self.width.bytes());
+        let a = VReg(self.a);
+        for pass in 0..self.passes() {
+            let (from, at) = (Mem::base(A_AT), Mem::base(W_AT).offset((u * w_bytes) as i32));
+            self.load(pass, at);
+            self.asm.rm(ops::VMOVUPS, width, a, from.offset((u * a_bytes + pass * vector) as i32));
+            self.asm.rvm(self.multiply_add(), width, self.acc(0, 0, column), a, self.w);
+        }
+    }
+
+    fn multiply_add(&self) -> ops::VOp {
+        if self.shape.weight == Weight::Bf16Dot { ops::VDPBF16PS } else { ops::VFMADD231PS }
+    }
+
+    /// Loads the weights of a pass over a step.
+    fn load(&mut self, pass: usize, at: Mem) {
+        let (w, width) = (self.w, self.width);
+        match (self.shape.weight, pass) {
+            (Weight::F32 | Weight::Bf16Dot, _) => self.asm.rm(ops::VMOVUPS, width, w, at),
+            (Weight::F16, _) => self.asm.rm(ops::VCVTPH2PS, width, w, at),
+            (Weight::Bf16, 0) => {
+                self.asm.rm(ops::VMOVDQU, width, w, at);
+                self.asm.rmi(ops::VPSLLD_I, width, w, w, 16);
+            }
+            (Weight::Bf16, _) => self.asm.rvm(ops::VPAND, width, w, self.high_half, at),
         }
     }
 

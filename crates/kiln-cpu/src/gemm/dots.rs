@@ -1,7 +1,7 @@
 //! Few rows with W[N, K] contiguous along k: dot products of rows of A and of W, see [`dot`](super::dot).
 
 use super::blocks::Blocks;
-use super::dot::{self, Weight};
+use super::dot::{self, Order, Weight};
 use super::kernel::MicroFn;
 use super::scratch::Scratch;
 use super::small;
@@ -36,7 +36,9 @@ struct Kernels {
 
 impl Kernels {
     fn get(gemm: &Gemm, weight: Weight, mr: usize, nr: usize, passes: usize) -> Result<Kernels, GemmError> {
-        let get = |accumulate, prefetch| dot::get(dot::Shape { isa: gemm.isa, weight, mr, nr, accumulate, prefetch });
+        let order = if gemm.m == 1 { dot::order_of_rows(weight, gemm.k) } else { Order::Steps };
+        let get =
+            |accumulate, prefetch| dot::get(dot::Shape { isa: gemm.isa, weight, mr, nr, order, accumulate, prefetch });
         let plain = get(false, (0, 0))?;
         let fetches = if nr == ROWS { passes.min(ROWS) } else { 0 };
         let mut fetching = [plain; ROWS];

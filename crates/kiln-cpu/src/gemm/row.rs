@@ -7,7 +7,7 @@
 //! [`dots`](super::dots) does the same for any number of rows and for weights that do not fit a cache; what it prepares for
 //! each product costs more than a product of this size.
 
-use super::dot::{Weight, lanes, sum_lanes};
+use super::dot::{Order, Weight, lanes, order_of_rows, sum_lanes};
 use super::kernel::{Key, cached};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, MaskSize, Mem, VReg, Width, ops};
 use crate::features::Isa;
@@ -17,6 +17,8 @@ use crate::memory::MemoryError;
 pub(crate) const ROWS: usize = 8;
 /// The longest K: beyond it, what `dots` prepares does not count.
 const MOST_K: usize = 4096;
+/// Bytes of a weight up to which it may well be in a near cache, where rows side by side are faster whatever their length.
+const NEAR: usize = 96 << 10;
 
 /// `(a, w, c, turns, w_stride)`; the stride in bytes.
 pub(crate) type RowFn = unsafe extern "C" fn(*const u8, *const u8, *mut u8, usize, usize);
@@ -27,10 +29,11 @@ pub(super) struct Shape {
     isa: Isa,
     weight: Weight,
     k: usize,
+    order: Order,
 }
 
-/// The code for a K and a type of weights; `None` where there is none.
-pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, k: usize) -> Result<Option<RowFn>, MemoryError> {
+/// The code for a type of weights and their N and K; `None` where there is none.
+pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, n: usize, k: usize) -> Result<Option<RowFn>, MemoryError> {
     let weight = match weight {
         kiln_ir::DType::F32 => Weight::F32,
         kiln_ir::DType::Bf16 => Weight::Bf16,
@@ -41,10 +44,14 @@ pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, k: usize) -> Result<Option<R
     if isa == Isa::Portable || k == 0 || k > MOST_K || (weight != Weight::F32 && !whole) {
         return Ok(None);
     }
-    let shape = Shape { isa, weight, k };
+    let order = if n * k * weight.size() > NEAR { order_of_rows(weight, k) } else { Order::Steps };
+    code(Shape { isa, weight, k, order }).map(Some)
+}
+
+fn code(shape: Shape) -> Result<RowFn, MemoryError> {
     let entry = cached(Key::Row(shape), || generate(&shape))?;
     // SAFETY: the code follows the C convention with these arguments and is never freed.
-    Ok(Some(unsafe { std::mem::transmute::<*const u8, RowFn>(entry as *const u8) }))
+    Ok(unsafe { std::mem::transmute::<*const u8, RowFn>(entry as *const u8) })
 }
 
 const A: Gpr = Gpr::RDI;
@@ -57,6 +64,8 @@ const W_STRIDE_3: Gpr = Gpr::R10;
 const W_4: Gpr = Gpr::R11;
 const STEPS: Gpr = Gpr::RAX;
 const A_AT: Gpr = Gpr::R9;
+/// The row of W that is being multiplied, where they come one after the other.
+const W_AT: Gpr = Gpr::R11;
 const TAIL: KReg = KReg(1);
 /// Steps in one turn of the loop over a long K.
 const UNROLL: usize = 4;
@@ -119,7 +128,11 @@ impl Generator {
         for row in 0..ROWS as u8 {
             self.asm.rvm(ops::VPXOR, Width::V128, VReg(row), VReg(row), VReg(row));
         }
-        let moved = if self.kept { self.multiply_kept() } else { self.multiply_long() };
+        let moved = match (self.shape.order, self.kept) {
+            (Order::Steps, true) => self.multiply_kept(),
+            (Order::Rows, true) => self.multiply_rows(),
+            (_, false) => self.multiply_long(),
+        };
         let (t, u) = (self.temp, VReg(self.a));
         // The register of a long K's part is free by now; a kept `a` is not.
         let spare = if self.kept { self.mask } else { u };
@@ -187,6 +200,25 @@ impl Generator {
         turns * UNROLL * bytes
     }
 
+    /// All of K of one row after the other, `a` in registers.
+    fn multiply_rows(&mut self) -> usize {
+        let bytes = self.vector_bytes();
+        self.asm.mov(W_AT, W);
+        for row in 0..ROWS {
+            if row > 0 {
+                self.asm.alu(Alu::Add, W_AT, W_STRIDE);
+            }
+            for step in 0..self.steps {
+                self.add(row, VReg(self.a + step as u8), Mem::base(W_AT).offset((step * bytes) as i32));
+            }
+            if self.left > 0 {
+                let end = Mem::base(W_AT).offset((self.steps * bytes) as i32);
+                self.add_end(row, VReg(self.a + self.steps as u8), end);
+            }
+        }
+        0
+    }
+
     /// Bytes of W that a vector's worth of K takes.
     fn vector_bytes(&self) -> usize {
         lanes(self.shape.isa) * self.shape.weight.size()
@@ -206,32 +238,42 @@ impl Generator {
     /// Adds the products of one vector of K for each row.
     fn step(&mut self, a: VReg, offset: usize) {
         for row in 0..ROWS {
-            let (at, sum) = (self.row(row, offset), VReg(row as u8));
-            match self.shape.weight {
-                Weight::F32 => self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, at),
-                Weight::F16 => {
-                    self.asm.rm(ops::VCVTPH2PS, self.width, self.temp, at);
-                    self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
-                }
-                Weight::Bf16 | Weight::Bf16Dot => {
-                    self.asm.rm(ops::VPMOVZXWD, self.width, self.temp, at);
-                    self.asm.rmi(ops::VPSLLD_I, self.width, self.temp, self.temp, 16);
-                    self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
-                }
-            }
+            self.add(row, a, self.row(row, offset));
         }
     }
 
     /// The same with what is left of K.
     fn end(&mut self, a: VReg, offset: usize) {
         for row in 0..ROWS {
-            let (at, sum) = (self.row(row, offset), VReg(row as u8));
-            if self.width == Width::V512 {
-                self.asm.vector(ops::VFMADD231PS, self.width, Args::rvm(sum, a, at).mask(TAIL));
-            } else {
-                self.asm.rvm(ops::VMASKMOVPS, self.width, self.temp, self.mask, at);
+            self.add_end(row, a, self.row(row, offset));
+        }
+    }
+
+    /// Adds the products of one vector of K to a row's sum.
+    fn add(&mut self, row: usize, a: VReg, at: Mem) {
+        let sum = VReg(row as u8);
+        match self.shape.weight {
+            Weight::F32 => self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, at),
+            Weight::F16 => {
+                self.asm.rm(ops::VCVTPH2PS, self.width, self.temp, at);
                 self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
             }
+            Weight::Bf16 | Weight::Bf16Dot => {
+                self.asm.rm(ops::VPMOVZXWD, self.width, self.temp, at);
+                self.asm.rmi(ops::VPSLLD_I, self.width, self.temp, self.temp, 16);
+                self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
+            }
+        }
+    }
+
+    /// The same with what is left of K.
+    fn add_end(&mut self, row: usize, a: VReg, at: Mem) {
+        let sum = VReg(row as u8);
+        if self.width == Width::V512 {
+            self.asm.vector(ops::VFMADD231PS, self.width, Args::rvm(sum, a, at).mask(TAIL));
+        } else {
+            self.asm.rvm(ops::VMASKMOVPS, self.width, self.temp, self.mask, at);
+            self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
         }
     }
 
@@ -240,6 +282,49 @@ impl Generator {
             self.asm.vector(ops::VMOVUPS, self.width, Args::rm(to, at).mask(TAIL).zero());
         } else {
             self.asm.rvm(ops::VMASKMOVPS, self.width, to, self.mask, at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+
+    /// The sums of `n` rows of bytes with a row of A, in an order.
+    fn sums(isa: Isa, weight: Weight, (n, k): (usize, usize), order: Order, a: &[f32], w: &[u8]) -> Vec<u32> {
+        let code = code(Shape { isa, weight, k, order }).unwrap();
+        let mut c = vec![0f32; n];
+        // SAFETY: `n` is a multiple of the rows in a turn, and `w` holds as many.
+        unsafe { code(a.as_ptr().cast(), w.as_ptr(), c.as_mut_ptr().cast(), n / ROWS, k * weight.size()) };
+        c.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn both_orders_give_the_sums_of_a_plain_loop() {
+        let isas = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable);
+        for (isa, k) in isas.flat_map(|isa| [16, 32, 40, 48, 64, 100, 288, 300, 512].map(|k| (isa, k))) {
+            for weight in [Weight::F32, Weight::F16, Weight::Bf16] {
+                if weight != Weight::F32 && k % lanes(isa) > 0 {
+                    continue;
+                }
+                let n = 2 * ROWS;
+                let value = |i: usize| ((i * 37 + i / 11) % 33) as f32 / 8.0 - 2.0;
+                let a: Vec<f32> = (0..k).map(|i| value(i * 5 + 3)).collect();
+                let w: Vec<u8> = (0..n * k)
+                    .flat_map(|i| match weight {
+                        Weight::F32 => value(i).to_le_bytes().to_vec(),
+                        Weight::F16 => f16::from_f32(value(i)).to_le_bytes().to_vec(),
+                        _ => bf16::from_f32(value(i)).to_le_bytes().to_vec(),
+                    })
+                    .collect();
+                // Multiples of 1/64 well below 2^18: every order of summing is exact.
+                let plain = (0..n).map(|r| (0..k).map(|i| a[i] * value(r * k + i)).sum::<f32>().to_bits());
+                let plain: Vec<u32> = plain.collect();
+                for order in [Order::Steps, Order::Rows] {
+                    assert_eq!(sums(isa, weight, (n, k), order, &a, &w), plain, "{isa:?} {weight:?} {k} {order:?}");
+                }
+            }
         }
     }
 }

@@ -77,7 +77,7 @@ impl Row {
             Finish::Fused(tiles) => Then::Finish(tiles.whole_row(n)?),
         };
         let row = |code| Row { code, a, w, stride, columns: n, then };
-        Some(row::get(matmul.isa, right.dtype, k).map(|code| code.map(row)))
+        Some(row::get(matmul.isa, right.dtype, n, k).map(|code| code.map(row)))
     }
 
     /// Runs the product of a kernel.
