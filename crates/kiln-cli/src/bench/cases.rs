@@ -224,6 +224,12 @@ pub fn matmul(threads: &[usize]) -> Vec<Case> {
                 cases.push(Case { kind, shape: vec![1, k, n], dtype: DType::Bf16, threads });
             }
         }
+        // From a hidden vector to logits: many short rows, from beyond the caches.
+        for (k, n) in [(288, 32000), (576, 49152)] {
+            for dtype in [DType::F32, DType::Bf16, DType::F16] {
+                cases.push(Case { kind: "linear", shape: vec![1, k, n], dtype, threads });
+            }
+        }
     }
     cases
 }
