@@ -10,8 +10,9 @@
 //! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks hold even
 //! and odd elements apart. Where A is bf16 too and the machine multiplies pairs, neither is taken apart.
 //!
-//! Several rows of W side by side are several streams from memory. Where rows are short those are too many and too short
-//! to be fetched ahead, so that one row of A takes short rows of W [one after the other](Order::Rows): one long stream.
+//! Several rows of W side by side are several streams from memory, too many and too short to be fetched ahead. So one row of A
+//! takes the rows of W [one after the other](Order::Rows): one long stream. What fetches ahead stops at the end of a page,
+//! so the kernel itself asks for the beginning of the next one.
 
 use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
@@ -47,13 +48,12 @@ pub(super) enum Order {
     Rows,
 }
 
-/// Bytes of a row of W from which several of them are read side by side for one row of A. Shorter ones end before they have
-/// been recognised as streams; where they are longer a single stream is the slower one.
-const LONG_ROW: usize = 3 << 10;
+/// The longest K whose rows are taken one after the other: all of A has to stay in the first level beside the stream.
+const MOST_K_BY_ROWS: usize = 3072;
 
 /// The order in which one row of A takes rows of W that come from far away.
-pub(super) fn order_of_rows(weight: Weight, k: usize) -> Order {
-    if k * weight.size() < LONG_ROW { Order::Rows } else { Order::Steps }
+pub(super) fn order_of_rows(k: usize) -> Order {
+    if k <= MOST_K_BY_ROWS { Order::Rows } else { Order::Steps }
 }
 
 /// Everything a dot kernel's code depends on.
@@ -143,6 +143,13 @@ const LEFT: Gpr = Gpr::RAX;
 /// Where a row of [`Order::Rows`] is.
 const A_AT: Gpr = Gpr::R10;
 const W_AT: Gpr = Gpr::R11;
+/// Steps that are left of a part of it. One row of A leaves this free.
+const OF_PART: Gpr = Gpr::R9;
+/// Bytes of a row of W after which the next page is asked for once more.
+const PART: usize = 2048;
+/// The least size of a page, and lines that are asked for at the beginning of one.
+const PAGE: i32 = 4096;
+const LINES: i32 = 4;
 
 struct Generator {
     shape: Shape,
@@ -178,14 +185,6 @@ impl Generator {
     /// Passes over a step: the even and the odd elements of bf16 pairs, else one.
     fn passes(&self) -> usize {
         if self.shape.weight == Weight::Bf16 { 2 } else { 1 }
-    }
-
-    /// Steps in one turn of a loop: with more than one row an even number, as there may be two sets of accumulators.
-    fn unroll(&self) -> usize {
-        match self.shape.order {
-            Order::Steps => 2,
-            Order::Rows => 4,
-        }
     }
 
     fn emit(&mut self) {
@@ -225,49 +224,67 @@ impl Generator {
         if far {
             self.asm.lea(W_4, Mem::indexed(W, W_STRIDE, 4));
         }
-        let moving = [A, W, W_4];
-        self.over_steps(&moving[..if far { 3 } else { 2 }], |g, u| g.step(u));
-    }
-
-    /// One row of W after the other.
-    fn row_by_row(&mut self) {
-        for column in 0..self.shape.nr {
-            self.asm.mov(A_AT, A);
-            self.asm.mov(W_AT, W);
-            self.over_steps(&[A_AT, W_AT], |g, u| g.step_of_row(column, u));
-            if column + 1 < self.shape.nr {
-                self.asm.alu(Alu::Add, W, W_STRIDE);
-            }
-        }
-    }
-
-    /// A loop over all steps, some in a turn; what moves along are a place in A and others in W.
-    fn over_steps(&mut self, moving: &[Gpr], step: impl Fn(&mut Generator, usize)) {
-        let unroll = self.unroll();
-        let (main, tail, rest, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
+        let (main, tail, done) = (self.asm.label(), self.asm.label(), self.asm.label());
         self.asm.mov(LEFT, STEPS);
-        self.asm.shift_imm(crate::asm::Shift::Shr, LEFT, unroll.trailing_zeros() as u8);
+        self.asm.shift_imm(crate::asm::Shift::Shr, LEFT, 1);
         self.asm.jcc(Cond::Equal, tail);
         self.asm.align(32);
         self.asm.bind(main);
-        for u in 0..unroll {
-            step(self, u);
-        }
-        self.advance(moving, unroll);
+        self.step(0);
+        self.step(1);
+        let moving = [A, W, W_4];
+        self.advance(&moving[..if far { 3 } else { 2 }], 2);
         self.asm.dec(LEFT);
         self.asm.jcc(Cond::NotEqual, main);
         self.asm.bind(tail);
-        self.asm.mov(LEFT, STEPS);
-        self.asm.alu_imm(Alu::And, LEFT, unroll as i32 - 1);
+        self.asm.alu_imm(Alu::And, STEPS, 1);
         self.asm.jcc(Cond::Equal, done);
-        self.asm.bind(rest);
-        step(self, 0);
-        if unroll > 2 {
-            self.advance(moving, 1);
-            self.asm.dec(LEFT);
-            self.asm.jcc(Cond::NotEqual, rest);
-        }
+        self.step(0);
         self.asm.bind(done);
+    }
+
+    /// One row of W after the other, each in parts.
+    fn row_by_row(&mut self) {
+        const UNROLL: usize = 4;
+        let most = (PART / self.step_bytes().1) as i32;
+        for column in 0..self.shape.nr {
+            let [part, short, main, tail, rest, next] = std::array::from_fn(|_| self.asm.label());
+            if column > 0 {
+                self.asm.alu(Alu::Add, W, W_STRIDE);
+            }
+            self.asm.mov(A_AT, A);
+            self.asm.mov(W_AT, W);
+            self.asm.mov(LEFT, STEPS);
+            self.asm.bind(part);
+            fetch_next_page(&mut self.asm, W_AT, OF_PART);
+            self.asm.mov(OF_PART, LEFT);
+            self.asm.alu_imm(Alu::Cmp, LEFT, most);
+            self.asm.jcc(Cond::LessEqual, short);
+            self.asm.mov_imm(OF_PART, i64::from(most));
+            self.asm.bind(short);
+            self.asm.alu(Alu::Sub, LEFT, OF_PART);
+            self.asm.alu_imm(Alu::Sub, OF_PART, UNROLL as i32);
+            self.asm.jcc(Cond::Less, tail);
+            self.asm.align(32);
+            self.asm.bind(main);
+            for u in 0..UNROLL {
+                self.step_of_row(column, u);
+            }
+            self.advance(&[A_AT, W_AT], UNROLL);
+            self.asm.alu_imm(Alu::Sub, OF_PART, UNROLL as i32);
+            self.asm.jcc(Cond::GreaterEqual, main);
+            self.asm.bind(tail);
+            self.asm.alu_imm(Alu::Add, OF_PART, UNROLL as i32);
+            self.asm.jcc(Cond::Equal, next);
+            self.asm.bind(rest);
+            self.step_of_row(column, 0);
+            self.advance(&[A_AT, W_AT], 1);
+            self.asm.dec(OF_PART);
+            self.asm.jcc(Cond::NotEqual, rest);
+            self.asm.bind(next);
+            self.asm.test(LEFT, LEFT);
+            self.asm.jcc(Cond::NotEqual, part);
+        }
     }
 
     fn step_bytes(&self) -> (usize, usize) {
@@ -360,6 +377,15 @@ impl Generator {
             self.asm.rvm(ops::VADDPS, Width::V128, four[0], four[0], at);
         }
         self.asm.mr(ops::VMOVUPS_ST, Width::V128, at, four[0]);
+    }
+}
+
+/// Asks for the first lines of the page after the one that `at` points to; `free` is overwritten.
+pub(super) fn fetch_next_page(asm: &mut Assembler, at: Gpr, free: Gpr) {
+    asm.lea(free, Mem::base(at).offset(PAGE));
+    asm.alu_imm(Alu::And, free, -PAGE);
+    for line in 0..LINES {
+        asm.prefetch_t0(Mem::base(free).offset(64 * line));
     }
 }
 

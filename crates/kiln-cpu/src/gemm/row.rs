@@ -7,7 +7,7 @@
 //! [`dots`](super::dots) does the same for any number of rows and for weights that do not fit a cache; what it prepares for
 //! each product costs more than a product of this size.
 
-use super::dot::{Order, Weight, lanes, order_of_rows, sum_lanes};
+use super::dot::{Order, Weight, fetch_next_page, lanes, order_of_rows, sum_lanes};
 use super::kernel::{Key, cached};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, MaskSize, Mem, VReg, Width, ops};
 use crate::features::Isa;
@@ -44,7 +44,7 @@ pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, n: usize, k: usize) -> Resul
     if isa == Isa::Portable || k == 0 || k > MOST_K || (weight != Weight::F32 && !whole) {
         return Ok(None);
     }
-    let order = if n * k * weight.size() > NEAR { order_of_rows(weight, k) } else { Order::Steps };
+    let order = if n * k * weight.size() > NEAR { order_of_rows(k) } else { Order::Steps };
     code(Shape { isa, weight, k, order }).map(Some)
 }
 
@@ -208,6 +208,7 @@ impl Generator {
             if row > 0 {
                 self.asm.alu(Alu::Add, W_AT, W_STRIDE);
             }
+            fetch_next_page(&mut self.asm, W_AT, STEPS);
             for step in 0..self.steps {
                 self.add(row, VReg(self.a + step as u8), Mem::base(W_AT).offset((step * bytes) as i32));
             }
