@@ -1,17 +1,24 @@
-//! The host's memory: 64-byte aligned allocations, with a bounded list of released ones kept for reuse.
+//! The host's memory: 64-byte aligned allocations, with a bounded list of released ones kept for reuse. Once there are many
+//! of a middling size, as weights are, they lie side by side on [shelves](crate::shelves).
 //!
 //! Reuse matters twice: a small eager op is dominated by the allocator, and a large fresh allocation by the page faults of
 //! its first touch.
 
 use crate::buffer::{ALIGNMENT, Buffer, Memory};
+use crate::shelves::Shelves;
 use crate::{Device, Error, pages};
 use std::any::Any;
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory of [`Device::Cpu`].
 pub struct HostMemory {
     kept: Mutex<Kept>,
+    shelves: Shelves,
+    /// Bytes of middling size that were allocated apart.
+    apart: AtomicUsize,
 }
 
 /// Released allocations by size class.
@@ -32,12 +39,20 @@ const CLASSES: usize = 96;
 const BLOCKS_A_CLASS: usize = 16;
 /// Bytes kept altogether.
 const BYTES_KEPT: usize = 512 << 20;
+/// What lies on shelves: shorter ones cost few pages, longer ones have huge pages to themselves.
+const MIDDLING: Range<usize> = 128 << 10..8 << 20;
+/// Bytes of that size that are allocated apart before the first shelf: a small program shall not pay for huge pages.
+const APART: usize = 16 << 20;
 
-static HOST: HostMemory = HostMemory { kept: Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }) };
+static HOST: HostMemory = HostMemory {
+    kept: Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }),
+    shelves: Shelves::new(),
+    apart: AtomicUsize::new(0),
+};
 
 /// Has the system read mapped memory into its pages before it is used. Ranges that are not mapped, or systems that cannot,
 /// are passed over.
-pub fn read_ahead(ranges: impl Iterator<Item = std::ops::Range<usize>>) {
+pub fn read_ahead(ranges: impl Iterator<Item = Range<usize>>) {
     ranges.for_each(pages::read_ahead);
 }
 
@@ -91,6 +106,7 @@ impl HostMemory {
         }
         kept.bytes = 0;
         drop(kept);
+        HOST.shelves.trim(unmap_shelf);
         HostMemory::return_freed();
     }
 
@@ -115,6 +131,10 @@ impl HostMemory {
     }
 
     fn take(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
+        if MIDDLING.contains(&bytes) && self.apart.load(Ordering::Relaxed) > APART {
+            let place = self.shelves.take(bytes, pages::map);
+            return place.ok_or(Error::OutOfMemory { bytes, device: Device::Cpu });
+        }
         let size = match class_of(bytes) {
             Some((class, size)) => {
                 let mut kept = self.lock();
@@ -126,8 +146,17 @@ impl HostMemory {
             }
             None => bytes,
         };
+        if MIDDLING.contains(&bytes) {
+            self.apart.fetch_add(bytes, Ordering::Relaxed);
+        }
         pages::allocate(size).ok_or(Error::OutOfMemory { bytes, device: Device::Cpu })
     }
+}
+
+/// The memory of a shelf goes back; the shelves have forgotten it.
+fn unmap_shelf(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: shelves are mapped by `take`, with `pages::map`, and an empty one is used by nobody.
+    unsafe { pages::unmap_whole(start, bytes) };
 }
 
 fn class_size(class: usize) -> usize {
@@ -140,6 +169,10 @@ impl Memory for HostMemory {
     }
 
     unsafe fn release(&self, ptr: NonNull<u8>, bytes: usize) {
+        // SAFETY: what is on a shelf was taken by `take`, with these bytes.
+        if MIDDLING.contains(&bytes) && unsafe { self.shelves.give_back(ptr, bytes, unmap_shelf) } {
+            return;
+        }
         let size = match class_of(bytes) {
             Some((class, size)) => {
                 let mut kept = self.lock();
@@ -198,6 +231,23 @@ mod tests {
         assert_eq!(address % ALIGNMENT, 0);
         drop(first);
         assert_eq!(HostMemory::allocate(size).unwrap().ptr() as usize, address);
+    }
+
+    #[test]
+    fn many_of_middling_size_lie_side_by_side_and_are_whole() {
+        let size = 700_001;
+        let buffers: Vec<Buffer> = (0..60).map(|_| HostMemory::allocate(size).unwrap()).collect();
+        for (i, buffer) in buffers.iter().enumerate() {
+            buffer.write_from_host(0, &vec![i as u8; size]).unwrap();
+        }
+        let mut bytes = vec![0; size];
+        for (i, buffer) in buffers.iter().enumerate() {
+            buffer.read_to_host(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|b| *b == i as u8), "buffer {i} is not what was written");
+        }
+        let last: Vec<usize> = buffers[50..].iter().map(|b| b.ptr() as usize).collect();
+        let apart: Vec<usize> = last.windows(2).map(|w| w[1].abs_diff(w[0])).collect();
+        assert!(apart.iter().filter(|d| **d == size.next_multiple_of(4096)).count() > 5, "not side by side: {apart:?}");
     }
 
     #[test]

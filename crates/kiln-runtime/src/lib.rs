@@ -22,6 +22,7 @@ mod pages;
 pub mod phase;
 pub mod program;
 pub mod reference;
+mod shelves;
 mod sizing;
 pub mod tune;
 pub mod variant;

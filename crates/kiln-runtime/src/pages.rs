@@ -62,7 +62,7 @@ pub(crate) fn read_ahead(_: std::ops::Range<usize>) {}
 /// Maps memory that begins with a huge page: more than needed, of which both ends go back at once. What does not fill a huge
 /// page at the end lies on ordinary ones, so that no more than it takes is ever resident.
 #[cfg(unix)]
-fn map(bytes: usize) -> Option<NonNull<u8>> {
+pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     let length = bytes.checked_next_multiple_of(PAGE)?;
     let total = length.checked_add(HUGE).filter(|&n| isize::try_from(n).is_ok())?;
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -87,6 +87,15 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
+/// Gives back all of what [`map`] gave.
+///
+/// # Safety
+/// `map(bytes)` gave it and nobody uses it any more.
+pub(crate) unsafe fn unmap_whole(ptr: NonNull<u8>, bytes: usize) {
+    // SAFETY: the range that `map` kept.
+    unsafe { unmap(ptr, bytes.next_multiple_of(PAGE)) };
+}
+
 /// # Safety
 /// The range is mapped and nobody uses it.
 #[cfg(unix)]
@@ -109,7 +118,7 @@ unsafe fn advise(ptr: NonNull<u8>, length: usize) {
 unsafe fn advise(_: NonNull<u8>, _: usize) {}
 
 #[cfg(not(unix))]
-fn map(_: usize) -> Option<NonNull<u8>> {
+pub(crate) fn map(_: usize) -> Option<NonNull<u8>> {
     None
 }
 
