@@ -195,3 +195,45 @@ fn a_text_grows_over_many_pages_with_few_programs() {
     // 31 pages: a table of 16, and one of 32.
     assert_eq!(engine.compiles(), (1, 2));
 }
+
+/// Pages of texts that have ended are taken over, given up and lost to others, and every text is still what it is alone.
+#[test]
+fn texts_that_take_over_pages_are_what_they_are_alone() {
+    let cases = Cases::new(24);
+    for (pages, compile) in [(None, Some(Options::default())), (Some(14), Some(Options::default())), (Some(20), None)] {
+        let options = EngineOptions { slots: 4, page: 8, pages, reuse: true, compile, ..Default::default() };
+        let mut engine = cases.engine(options);
+        for seed in 1..4 {
+            cases.run(&mut engine, seed, seed == 2);
+        }
+    }
+}
+
+/// Two conversations side by side: each turn is read from where it is new, and needs no new program.
+#[test]
+fn turns_take_over_the_pages_of_those_before() {
+    let opened = kiln_llm::embedded().unwrap();
+    let mut alone = opened.generator(GeneratorOptions { context: 256, ..Default::default() }).unwrap();
+    let options = EngineOptions { slots: 2, context: 256, page: 8, reuse: true, ..Default::default() };
+    let mut engine = opened.engine(options).unwrap();
+    let request = Request { max_tokens: 10, ..Request::default() };
+    let mut talks = [vec![1, 403, 407, 261, 378], vec![1, 300, 301, 302, 303, 304, 305, 306, 307]];
+    let mut made = None;
+    for turn in 0..6 {
+        let ids = [0, 1].map(|talk| engine.submit(&talks[talk], request.clone()).unwrap());
+        while !engine.is_idle() {
+            for event in engine.step().unwrap() {
+                let Event::Done { id, generated } = event else { continue };
+                let talk = &mut talks[usize::from(id == ids[1])];
+                assert_eq!(generated.ids, alone.generate(talk, &request).unwrap().ids, "turn {turn}");
+                // All but the last token of the answer, and what is said now.
+                let read = talk.len() - generated.reused;
+                assert_eq!(read, if turn == 0 { talk.len() } else { 1 + 6 }, "turn {turn}");
+                talk.extend(generated.ids);
+                talk.extend((0..6).map(|at| 310 + turn + at));
+            }
+        }
+        assert_eq!(*made.get_or_insert(engine.compiles()), engine.compiles(), "turn {turn}");
+    }
+    assert_eq!(engine.free_pages(), engine.options().pages.unwrap());
+}

@@ -67,6 +67,12 @@ impl Pages {
         true
     }
 
+    /// Takes back the pages of a table that so many tokens do not need.
+    pub fn shrink(&mut self, table: &mut Table, tokens: usize) {
+        let needed = tokens.div_ceil(self.page).min(table.0.len());
+        self.free.extend(table.0.drain(needed..).rev());
+    }
+
     /// Takes the pages of a text back.
     pub fn release(&mut self, table: &mut Table) {
         self.free.extend(table.0.drain(..).rev());
@@ -93,6 +99,10 @@ mod tests {
             for _ in 0..2000 {
                 let (table, tokens) = &mut tables[random(7)];
                 if random(3) == 0 {
+                    *tokens = if random(2) == 0 { 0 } else { random(*tokens + 1) };
+                    pages.shrink(table, *tokens);
+                    assert_eq!(table.pages().len(), tokens.div_ceil(8));
+                } else if random(6) == 0 {
                     pages.release(table);
                     *tokens = 0;
                 } else {

@@ -6,16 +6,20 @@
 //!               └─ youngest ◀─┘ (computed again later)
 //! ```
 //!
+//! With `reuse` the pages of a text that is done wait for one that begins with the same tokens, until somebody needs them.
+//!
 //! Invariants: a page belongs to one text; the tokens of a text depend on its prompt, its request and its seed, not on the
 //! texts beside it; which program runs depends on the number of rows and the length of the longest table, both rounded up to
 //! powers of two, and on whether a text draws or penalises.
 
+mod kept;
 mod programs;
 
 use crate::cache::{KvCache, Pages, Table};
 use crate::generate::{Row, check, parts};
 use crate::models::CausalLm;
 use crate::{Error, Generated, Request, Result, Stop, Tokenizer};
+use kept::Kept;
 use kiln::Options;
 use programs::{Line, Programs};
 use std::collections::VecDeque;
@@ -39,6 +43,9 @@ pub struct EngineOptions {
     /// Every step computes all slots over whole contexts, so that even the rounding of a text's numbers does not depend on how
     /// many others there are and how long they are. Otherwise it computes as many rows and pages as the next power of two.
     pub steady: bool,
+    /// Pages of a text that has ended are kept as long as nobody needs them, and go to a text that begins with the same tokens,
+    /// which is read from where it differs: the next turn of a conversation. Texts that run at the same time share none.
+    pub reuse: bool,
     /// How it is compiled; `None` runs it eagerly.
     pub compile: Option<Options>,
 }
@@ -53,6 +60,7 @@ impl Default for EngineOptions {
             pages: None,
             prefill: 512,
             steady: false,
+            reuse: false,
             compile: Some(Options::default()),
         }
     }
@@ -109,6 +117,8 @@ struct Text {
     table: Table,
     slot: usize,
     row: Row,
+    /// Tokens that were in the cache when it joined.
+    reused: usize,
     submitted: Instant,
 }
 
@@ -157,6 +167,7 @@ pub struct Engine {
     options: EngineOptions,
     programs: Programs,
     pages: Pages,
+    kept: Kept,
     free_slots: Vec<usize>,
     waiting: VecDeque<Text>,
     /// In the order in which they joined.
@@ -171,7 +182,7 @@ impl std::fmt::Debug for Engine {
             .field("options", &self.options)
             .field("running", &self.running.len())
             .field("waiting", &self.waiting.len())
-            .field("free_pages", &self.pages.free())
+            .field("free_pages", &self.free_pages())
             .finish_non_exhaustive()
     }
 }
@@ -191,6 +202,7 @@ impl Engine {
             options: EngineOptions { slots, context, page, pages: Some(pages - 1), prefill, ..options },
             programs,
             pages: Pages::new(pages, page),
+            kept: Kept::default(),
             free_slots: (0..slots).rev().collect(),
             waiting: VecDeque::new(),
             running: Vec::new(),
@@ -230,9 +242,9 @@ impl Engine {
         self.waiting.len()
     }
 
-    /// Pages that no text has.
+    /// Pages that no text has; those of texts that have ended count.
     pub fn free_pages(&self) -> usize {
-        self.pages.free()
+        self.pages.free() + self.kept.pages()
     }
 
     /// How often a text had to give its pages to an older one.
@@ -266,6 +278,7 @@ impl Engine {
             table: Table::default(),
             slot: 0,
             row,
+            reused: 0,
             submitted: Instant::now(),
         });
         Ok(id)
@@ -309,9 +322,16 @@ impl Engine {
             if !text.row.is_done() {
                 let Some(&slot) = self.free_slots.last() else { break };
                 // Those that run need pages soon: who joins now must not have to leave for them.
-                let spare = self.pages.free().saturating_sub(self.pages.missing(&text.table, text.tokens.len()));
-                let crowded = spare < self.running.len();
-                if !crowded && self.pages.reserve(&mut text.table, text.tokens.len()) {
+                let needed = self.pages.missing(&text.table, text.tokens.len());
+                if self.pages.free() + self.kept.pages() >= needed + self.running.len() {
+                    if let Some((table, same)) = self.kept.take(self.programs.cache(), &text.tokens) {
+                        (text.table, text.filled, text.reused) = (table, same, same);
+                        self.pages.shrink(&mut text.table, text.tokens.len());
+                    }
+                    let missing = self.pages.missing(&text.table, text.tokens.len());
+                    self.kept.make_room(&mut self.pages, missing);
+                    // There are as many: what was taken over has only made them fewer.
+                    self.pages.reserve(&mut text.table, text.tokens.len());
                     text.slot = slot;
                     self.programs.begin(slot, &text.tokens, &text.row.request().sampling)?;
                     self.free_slots.pop();
@@ -338,7 +358,10 @@ impl Engine {
             text.filled += largest;
             return Ok(());
         }
-        let bucket = parts(0, text.rest(), largest, context - text.filled).last().map_or(1, |&(_, bucket)| bucket);
+        let last = parts(text.filled, text.tokens.len(), largest, context).pop();
+        // Maybe at tokens that are there already.
+        let (start, bucket) = last.unwrap_or((text.filled, 1));
+        text.filled = start;
         let token = self.programs.prefill(&text.line(text.rest()), bucket)?;
         push(text, token, vocabulary, self.programs.cache(), events)
     }
@@ -348,6 +371,10 @@ impl Engine {
         let mut index = 0;
         while index < self.running.len() {
             let text = &mut self.running[index];
+            if !text.row.is_done() {
+                let missing = self.pages.missing(&text.table, text.tokens.len());
+                self.kept.make_room(&mut self.pages, missing);
+            }
             if text.row.is_done() || self.pages.reserve(&mut text.table, text.tokens.len()) {
                 index += 1;
                 continue;
@@ -358,8 +385,8 @@ impl Engine {
                 continue;
             }
             let mut youngest = self.running.remove(last);
-            self.leave(&mut youngest);
             youngest.filled = 0;
+            self.leave(&mut youngest);
             self.preempted += 1;
             self.waiting.push_front(youngest);
         }
@@ -393,18 +420,22 @@ impl Engine {
             let mut text = self.running.remove(index);
             self.leave(&mut text);
             let generated = text.row.finish(text.submitted, |_| ControlFlow::Continue(()))?;
-            events.push(Event::Done { id: text.id, generated });
+            events.push(Event::Done { id: text.id, generated: Generated { reused: text.reused, ..generated } });
         }
         Ok(())
     }
 
-    /// Takes back what a text that runs no more had.
+    /// Takes back what a text that runs no more had, or keeps what of it is in the cache.
     fn leave(&mut self, text: &mut Text) {
         // Only texts with pages have a slot.
         if !text.table.pages().is_empty() {
             self.free_slots.push(text.slot);
         }
-        self.pages.release(&mut text.table);
+        if self.options.reuse {
+            self.kept.keep(&mut self.pages, &text.tokens[..text.filled], std::mem::take(&mut text.table));
+        } else {
+            self.pages.release(&mut text.table);
+        }
     }
 }
 
