@@ -151,7 +151,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_an_error() {
         let bytes = Bytes::from(vec![0u8; 16]);
-        for (range, shape) in [(0..8, vec![3]), (0..17, vec![17]), (8..4, vec![1]), (0..8, vec![usize::MAX, 8])] {
+        for (range, shape) in [
+            (0..8, vec![3]),
+            (0..17, vec![17]),
+            (std::ops::Range { start: 8, end: 4 }, vec![1]),
+            (0..8, vec![usize::MAX, 8]),
+        ] {
             let error = bytes.tensor(range.clone(), shape.clone(), DType::U8, Device::Cpu).unwrap_err();
             assert!(matches!(error, Error::ElementCount { .. }), "{range:?}, {shape:?}: {error}");
         }
