@@ -4,7 +4,8 @@
 //! integer lane then holds is exact. It is scaled once, by what the blocks and the row share there. Bytes are unsigned, so that those
 //! of formats with signed integers are some excess too large: the row's corrections take it off again.
 
-use super::fixed::{Arrangement, CHUNK, CHUNK_BYTES, FixedRow, Place, products};
+use super::fixed::{Arrangement, CHUNK, CHUNK_BYTES, FixedRow, PIECE, Place, joined, products};
+use super::unpack::half;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
 
@@ -61,6 +62,8 @@ struct Sums {
 trait Bytes {
     const FORMAT: BlockFormat;
     const ARRANGEMENT: Arrangement;
+    /// Blocks are fetched `AHEAD` of their use. Where a step takes little time for its bytes the machine does better by itself.
+    const FETCHED: bool = false;
     /// Adds a step's products; `block` is where its blocks begin.
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums);
 }
@@ -90,8 +93,10 @@ unsafe fn dot<B: Bytes>(call: Call<'_>) {
             let mut w = call.w.offset(row as isize * call.w_stride);
             let mut a = call.a.start();
             for _ in 0..call.blocks / step {
-                for line in 0..(step * bytes).div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + 64 * line).cast());
+                if B::FETCHED {
+                    for line in 0..(step * bytes).div_ceil(64) {
+                        _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + 64 * line).cast());
+                    }
                 }
                 B::step(|i| w.add(i * bytes), a, &mut sums);
                 (w, a) = (w.add(step * bytes), a.after(how.step, how.group));
@@ -113,10 +118,9 @@ fn_vnni! {
         let with = |sum: __m512i, i: usize| {
             _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, w[0], part(i)), w[1], part(i + 4))
         };
-        let first = with(_mm512_setzero_si512(), 0);
-        let second = with(_mm512_slli_epi32::<8>(first), 1);
-        let second = _mm512_slli_epi32::<8>(second);
-        if CORRECTED { with(_mm512_add_epi32(second, _mm512_add_epi32(part(3), part(7))), 2) } else { with(second, 2) }
+        let corrections = if CORRECTED { part(3) } else { _mm512_setzero_si512() };
+        let [first, second] = [0, 1].map(|i| with(_mm512_setzero_si512(), i));
+        joined(first, second, with(corrections, 2))
     }
 }
 
@@ -156,36 +160,30 @@ fn_vnni! {
     }
 }
 
-fn_vnni! {
-    /// A half in every lane.
-    fn half_of(at: *const u8) -> __m256 {
-        _mm256_cvtph_ps(_mm_set1_epi16(at.cast::<i16>().read_unaligned()))
-    }
-}
-
-/// Each of the first lanes so many times as 16 lanes hold them.
+/// Each of eight lanes twice.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn spread(floats: __m512, lanes: [i32; 4]) -> __m512 {
-    let [a, b, c, d] = lanes;
-    _mm512_permutexvar_ps(_mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d), floats)
+fn spread(floats: __m512, lanes: [i32; 8]) -> __m512 {
+    let [a, b, c, d, e, f, g, h] = lanes;
+    _mm512_permutexvar_ps(_mm512_setr_epi32(a, a, b, b, c, c, d, d, e, e, f, f, g, g, h, h), floats)
 }
 
 /// Four blocks of two chunks: the low nibbles of all, then the high ones.
 const fn by_nibbles(piece: usize) -> (usize, usize) {
-    (piece % 2, piece / 2 * 16)
+    (piece / 2 % 2, piece / 4 * 16 + piece % 2 * PIECE)
 }
 
 /// Chunks as the elements lie.
 const fn in_order(piece: usize) -> (usize, usize) {
-    (piece / 4, piece % 4 * 16)
+    (piece * PIECE / CHUNK, piece * PIECE % CHUNK)
 }
 
 struct Q40;
 
 impl Bytes for Q40 {
     const FORMAT: BlockFormat = BlockFormat::Q4_0;
-    const ARRANGEMENT: Arrangement = Arrangement { group: 32, step: 128, bits: 22, excess: 8, place: by_nibbles };
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 32, step: 128, bits: 22, excess: 8, together: 2, place: by_nibbles };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
@@ -194,7 +192,7 @@ impl Bytes for Q40 {
             let blocks = [block(0), block(1), block(2), block(3)];
             let integers = both::<true>(nibbles(blocks, 2), a.digits);
             let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
-            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 1, 2, 3]));
+            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 0, 1, 1, 2, 2, 3, 3]));
         }
     }
 }
@@ -203,7 +201,8 @@ struct Q41;
 
 impl Bytes for Q41 {
     const FORMAT: BlockFormat = BlockFormat::Q4_1;
-    const ARRANGEMENT: Arrangement = Arrangement { group: 32, step: 128, bits: 22, excess: 0, place: by_nibbles };
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 32, step: 128, bits: 22, excess: 0, together: 2, place: by_nibbles };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
@@ -213,7 +212,7 @@ impl Bytes for Q41 {
             let integers = both::<false>(nibbles(blocks, 4), a.digits);
             let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
             let rest = _mm_mul_ps(halves(blocks.map(|block| block.add(2))), _mm_loadu_ps(a.sums));
-            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 1, 2, 3]));
+            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 0, 1, 1, 2, 2, 3, 3]));
             sums.rest = _mm512_add_ps(sums.rest, _mm512_zextps128_ps512(rest));
         }
     }
@@ -223,7 +222,8 @@ struct Q50;
 
 impl Bytes for Q50 {
     const FORMAT: BlockFormat = BlockFormat::Q5_0;
-    const ARRANGEMENT: Arrangement = Arrangement { group: 32, step: 128, bits: 22, excess: 16, place: by_nibbles };
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 32, step: 128, bits: 22, excess: 16, together: 2, place: by_nibbles };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
@@ -238,7 +238,7 @@ impl Bytes for Q50 {
             let high = _mm512_mask_add_epi8(high, all(4), high, top);
             let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
             let integers = both::<true>([low, high], a.digits);
-            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 1, 2, 3]));
+            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 0, 1, 1, 2, 2, 3, 3]));
         }
     }
 }
@@ -247,7 +247,8 @@ struct Q80;
 
 impl Bytes for Q80 {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
-    const ARRANGEMENT: Arrangement = Arrangement { group: 32, step: 128, bits: 21, excess: 128, place: in_order };
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 32, step: 128, bits: 21, excess: 128, together: 1, place: in_order };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
@@ -255,7 +256,7 @@ impl Bytes for Q80 {
         unsafe {
             let blocks = [block(0), block(1), block(2), block(3)];
             let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales)));
-            for (i, lanes) in [[0, 0, 1, 1], [2, 2, 3, 3]].into_iter().enumerate() {
+            for (i, lanes) in [[0, 0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 3, 3, 3, 3]].into_iter().enumerate() {
                 let part = |i: usize| _mm256_loadu_si256(blocks[i].add(2).cast());
                 let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(part(2 * i)), part(2 * i + 1));
                 let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN));
@@ -268,17 +269,18 @@ impl Bytes for Q80 {
 struct Q4K;
 
 impl Q4K {
-    /// 64 bytes are two chunks: the low nibbles of their halves, and the high ones.
+    /// The first 16 elements of every other 32, those beside them, then both of the 32s between: low nibbles, high ones.
     const fn place(piece: usize) -> (usize, usize) {
-        let (eighth, half) = (piece / 2, piece % 2);
-        let (bytes, nibble) = (eighth / 2, eighth % 2);
-        (bytes / 2 * 2 + nibble, bytes % 2 * 32 + half * 16)
+        let (eighth, inside) = (piece / 4, piece % 4);
+        (eighth % 2 * 2 + inside / 2, eighth / 2 * 16 + inside % 2 * PIECE)
     }
 }
 
 impl Bytes for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
-    const ARRANGEMENT: Arrangement = Arrangement { group: 32, step: 256, bits: 22, excess: 0, place: Q4K::place };
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 32, step: 256, bits: 22, excess: 0, together: 2, place: Q4K::place };
+    const FETCHED: bool = true;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
@@ -291,39 +293,48 @@ impl Bytes for Q4K {
             let scales = u64::from(x & 0x3f3f_3f3f) | u64::from((z & low) | (x >> 6 & top) << 4) << 32;
             let minima = u64::from(y & 0x3f3f_3f3f) | u64::from((z >> 4 & low) | (y >> 6 & top) << 4) << 32;
             let floats = |bytes: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)));
-            let scales = _mm256_mul_ps(_mm256_mul_ps(floats(scales), half_of(block)), _mm256_loadu_ps(a.scales));
-            let minima = _mm256_mul_ps(floats(minima), half_of(block.add(2)));
+            let scales = _mm256_mul_ps(floats(scales), _mm256_set1_ps(half(block)));
+            let scales = _mm256_mul_ps(scales, _mm256_loadu_ps(a.scales));
+            let minima = _mm256_mul_ps(floats(minima), _mm256_set1_ps(half(block.add(2))));
             let rest = _mm256_mul_ps(minima, _mm256_loadu_ps(a.sums));
             sums.rest = _mm512_sub_ps(sums.rest, _mm512_zextps256_ps512(rest));
             let scales = _mm512_castps256_ps512(scales);
-            for (i, lanes) in [[[0, 0, 2, 2], [1, 1, 3, 3]], [[4, 4, 6, 6], [5, 5, 7, 7]]].into_iter().enumerate() {
-                let bytes = split(_mm512_loadu_si512(block.add(16 + 64 * i).cast()));
-                for (j, bytes) in bytes.into_iter().enumerate() {
-                    let integers = products::<false>(bytes, a.digits.add((2 * i + j) * CHUNK_BYTES));
-                    add(sums, integers, spread(scales, lanes[j]));
-                }
-            }
+            // Halves of what shares a scale lie where the other halves do, so that both are scaled at once.
+            let [low, high] = [0, 64].map(|at| _mm512_loadu_si512(block.add(16 + at).cast()));
+            let [a0, b0] = split(_mm512_shuffle_i64x2::<0b10_00_10_00>(low, high));
+            let [a1, b1] = split(_mm512_shuffle_i64x2::<0b11_01_11_01>(low, high));
+            let second = a.digits.add(2 * CHUNK_BYTES);
+            add(sums, both::<false>([a0, a1], a.digits), spread(scales, [0, 0, 2, 2, 4, 4, 6, 6]));
+            add(sums, both::<false>([b0, b1], second), spread(scales, [1, 1, 3, 3, 5, 5, 7, 7]));
         }
     }
 }
 
 struct Q6K;
 
+impl Q6K {
+    /// Of 128 elements the first 8 of each 16, then the others: those of the first and of the second 64 in turn.
+    const fn place(piece: usize) -> (usize, usize) {
+        let (half, sixteen, inside) = (piece / 16, piece % 16 / 2, piece % 2);
+        (2 * half + inside, sixteen % 4 * 16 + sixteen / 4 * PIECE)
+    }
+}
+
 impl Bytes for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
-    const ARRANGEMENT: Arrangement = Arrangement { group: 16, step: 256, bits: 22, excess: 32, place: in_order };
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 16, step: 256, bits: 22, excess: 32, together: 2, place: Q6K::place };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
         // SAFETY: the caller's block and row.
         unsafe {
             let block = block(0);
-            let scale = _mm512_broadcast_f32x8(half_of(block.add(208)));
+            let scale = _mm512_set1_ps(half(block.add(208)));
             let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(block.add(192).cast())));
             let scales = _mm512_mul_ps(_mm512_mul_ps(scales, scale), _mm512_loadu_ps(a.scales));
             let (nibble, top) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
-            for (i, lanes) in [[[0, 1, 2, 3], [4, 5, 6, 7]], [[8, 9, 10, 11], [12, 13, 14, 15]]].into_iter().enumerate()
-            {
+            for (i, lanes) in [[0, 4, 1, 5, 2, 6, 3, 7], [8, 12, 9, 13, 10, 14, 11, 15]].into_iter().enumerate() {
                 let low = _mm512_loadu_si512(block.add(64 * i).cast());
                 let high = _mm256_loadu_si256(block.add(128 + 32 * i).cast());
                 // The first and the third quarter take their upper bits from here, the second and the fourth from two bits further on.
@@ -334,10 +345,8 @@ impl Bytes for Q6K {
                 };
                 let first = merged(low, _mm512_slli_epi16::<4>(high));
                 let second = merged(_mm512_srli_epi16::<4>(low), high);
-                for (j, bytes) in [first, second].into_iter().enumerate() {
-                    let integers = products::<true>(bytes, a.digits.add((2 * i + j) * CHUNK_BYTES));
-                    add(sums, integers, spread(scales, lanes[j]));
-                }
+                let bytes = [_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second)];
+                add(sums, both::<true>(bytes, a.digits.add(2 * i * CHUNK_BYTES)), spread(scales, lanes));
             }
         }
     }

@@ -15,8 +15,9 @@ use std::arch::x86_64::*;
 /// Elements of a chunk, and bytes of its three digits and its corrections.
 pub(super) const CHUNK: usize = 64;
 pub(super) const CHUNK_BYTES: usize = 4 * CHUNK;
-/// Elements that are placed together.
-const PIECE: usize = 16;
+/// Elements of a vector, and those that are placed together.
+const VECTOR: usize = 16;
+pub(super) const PIECE: usize = 8;
 
 /// How a format wants its row.
 #[derive(Clone, Copy)]
@@ -29,7 +30,9 @@ pub(super) struct Arrangement {
     pub bits: u32,
     /// What the bytes of blocks are too large by: corrections are what 4 elements times it add up to.
     pub excess: u8,
-    /// Chunk of the step and place in it, for each 16 elements of the step.
+    /// Chunks whose sums are added up before they are scaled: the first one has the corrections of all.
+    pub together: usize,
+    /// Chunk of the step and place in it, for each 8 elements of the step.
     pub place: fn(usize) -> (usize, usize),
 }
 
@@ -60,13 +63,13 @@ impl FixedRow {
         let digits = Scratch::take::<u8>(padded / CHUNK * CHUNK_BYTES);
         let floats = Scratch::take::<f32>(2 * groups);
         let fixed = FixedRow { digits, floats, groups };
-        let pieces = how.group / PIECE;
+        let vectors = how.group / VECTOR;
         for g in 0..groups {
             let mut parts = [_mm512_setzero_ps(); 2];
-            for (i, part) in parts.iter_mut().enumerate().take(pieces) {
+            for (i, part) in parts.iter_mut().enumerate().take(vectors) {
                 if g * how.group < k {
                     // SAFETY: elements of the row, which is made of whole groups.
-                    *part = unsafe { _mm512_loadu_ps(row.add(g * how.group + i * PIECE)) };
+                    *part = unsafe { _mm512_loadu_ps(row.add(g * how.group + i * VECTOR)) };
                 }
             }
             // Of absolute values the bits are ordered as the numbers are, those that are not finite last.
@@ -80,20 +83,29 @@ impl FixedRow {
             let scale = f32::from_bits((exponent + 1 - how.bits) << 23);
             let inverse = f32::from_bits((253 + how.bits - exponent) << 23);
             let mut sum = _mm512_setzero_si512();
-            for (i, &part) in parts.iter().enumerate().take(pieces) {
+            for (i, &part) in parts.iter().enumerate().take(vectors) {
                 let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
                 sum = _mm512_add_epi32(sum, integers);
-                let (chunk, at) = (how.place)((g * pieces + i) % (how.step / PIECE));
-                let chunk = (g * how.group / how.step) * (how.step / CHUNK) + chunk;
                 // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
                 let half = _mm512_set1_epi32(0x0080_8080);
                 let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
-                // SAFETY: a chunk of the digits, first the highest ones.
-                unsafe {
-                    let to = fixed.digits.ptr::<u8>().add(chunk * CHUNK_BYTES + at);
-                    _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<16>(shifted)));
-                    _mm_storeu_si128(to.add(CHUNK).cast(), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(shifted)));
-                    _mm_storeu_si128(to.add(2 * CHUNK).cast(), _mm512_cvtepi32_epi8(shifted));
+                let digits = [
+                    _mm512_cvtepi32_epi8(_mm512_srli_epi32::<16>(shifted)),
+                    _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(shifted)),
+                    _mm512_cvtepi32_epi8(shifted),
+                ];
+                let (step, inside) = (g * how.group / how.step, g * how.group % how.step + i * VECTOR);
+                let [first, second] = [0, PIECE].map(|more| {
+                    let (chunk, at) = (how.place)((inside + more) / PIECE);
+                    (step * (how.step / CHUNK) + chunk) * CHUNK_BYTES + at
+                });
+                for (d, digits) in digits.into_iter().enumerate() {
+                    // SAFETY: a chunk of the digits, first the highest ones.
+                    unsafe {
+                        let to = fixed.digits.ptr::<u8>().add(d * CHUNK);
+                        _mm_storel_epi64(to.add(first).cast(), digits);
+                        _mm_storel_epi64(to.add(second).cast(), _mm_unpackhi_epi64(digits, digits));
+                    }
                 }
             }
             let sum = _mm512_reduce_add_epi32(sum) as f32 * scale;
@@ -105,12 +117,15 @@ impl FixedRow {
         }
         if how.excess != 0 {
             let excess = _mm512_set1_epi8(how.excess as i8);
-            for chunk in 0..padded / CHUNK {
-                // SAFETY: a chunk, whose digits are there.
+            for first in (0..padded / CHUNK).step_by(how.together) {
+                // SAFETY: chunks whose digits are there.
                 unsafe {
-                    let chunk = fixed.digits.ptr::<u8>().add(chunk * CHUNK_BYTES);
-                    let less = _mm512_sub_epi32(_mm512_setzero_si512(), products::<false>(excess, chunk));
-                    _mm512_storeu_si512(chunk.add(3 * CHUNK).cast(), less);
+                    let chunk = |i: usize| fixed.digits.ptr::<u8>().add((first + i) * CHUNK_BYTES);
+                    let mut less = _mm512_setzero_si512();
+                    for i in 0..how.together {
+                        less = _mm512_sub_epi32(less, products::<false>(excess, chunk(i)));
+                    }
+                    _mm512_storeu_si512(chunk(0).add(3 * CHUNK).cast(), less);
                 }
             }
         }
@@ -133,14 +148,17 @@ impl FixedRow {
 pub(super) unsafe fn products<const CORRECTED: bool>(bytes: __m512i, chunk: *const u8) -> __m512i {
     // SAFETY: the caller's chunk.
     let part = |i: usize| unsafe { _mm512_loadu_si512(chunk.add(CHUNK * i).cast()) };
-    let first = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, part(0));
-    let second = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(first), bytes, part(1));
-    let second = _mm512_slli_epi32::<8>(second);
-    if CORRECTED {
-        _mm512_add_epi32(second, _mm512_dpbusd_epi32(part(3), bytes, part(2)))
-    } else {
-        _mm512_dpbusd_epi32(second, bytes, part(2))
-    }
+    let corrections = if CORRECTED { part(3) } else { _mm512_setzero_si512() };
+    let [first, second] = [0, 1].map(|i| _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, part(i)));
+    joined(first, second, _mm512_dpbusd_epi32(corrections, bytes, part(2)))
+}
+
+/// What sums with each of three digits make together. The sums are taken apart from each other rather than one upon the other,
+/// which would be as many instructions but one long chain of them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn joined(first: __m512i, second: __m512i, third: __m512i) -> __m512i {
+    _mm512_add_epi32(_mm512_slli_epi32::<16>(first), _mm512_add_epi32(_mm512_slli_epi32::<8>(second), third))
 }
 
 /// A place in a row.

@@ -71,7 +71,7 @@ const fn halves() -> [f32; 1 << 16] {
 
 /// A half.
 #[inline(always)]
-unsafe fn half(at: *const u8) -> f32 {
+pub(super) unsafe fn half(at: *const u8) -> f32 {
     // SAFETY: two bytes of the caller's block.
     HALVES[usize::from(unsafe { at.cast::<u16>().read_unaligned() })]
 }
