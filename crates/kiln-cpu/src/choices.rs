@@ -49,6 +49,8 @@ choices! {
     parts,
     /// Products: 0 packs the right operand, 1 streams it as it lies for more rows than usual.
     stream,
+    /// Products: 1 has one row take the rows of W one after the other, more side by side.
+    streams,
     /// Products: KiB of a packed panel of the left operand.
     panel,
     /// Attention: queries of one task.

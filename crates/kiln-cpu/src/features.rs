@@ -22,6 +22,8 @@ pub struct Features {
     pub bf16: bool,
     /// Bytes of a core's second-level cache.
     pub l2_bytes: usize,
+    /// Memory is read fastest as one long stream a core (AMD); otherwise as several at once, each of them slower (Intel).
+    pub one_stream: bool,
 }
 
 /// What a machine that does not say is taken to have.
@@ -84,7 +86,19 @@ fn probe() -> Features {
         (_, true) => Isa::Avx2,
         _ => Isa::Portable,
     };
-    Features { isa, bf16: avx512 && is_x86_feature_detected!("avx512bf16"), l2_bytes: l2_bytes() }
+    let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
+    Features { isa, bf16, l2_bytes: l2_bytes(), one_stream: vendor() == *b"AuthenticAMD" }
+}
+
+/// Who made the processor.
+#[cfg(all(target_arch = "x86_64", unix))]
+fn vendor() -> [u8; 12] {
+    let leaf = std::arch::x86_64::__cpuid(0);
+    let mut name = [0; 12];
+    for (to, word) in name.chunks_exact_mut(4).zip([leaf.ebx, leaf.edx, leaf.ecx]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    name
 }
 
 /// The processor's own name for itself.
@@ -124,7 +138,7 @@ fn l2_bytes() -> usize {
 
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 fn probe() -> Features {
-    Features { isa: Isa::Portable, bf16: false, l2_bytes: L2_BYTES }
+    Features { isa: Isa::Portable, bf16: false, l2_bytes: L2_BYTES, one_stream: false }
 }
 
 #[cfg(test)]

@@ -76,6 +76,9 @@ fn of_product(isa: Isa, body: &MatmulBody, now: Choices, packed: bool, known: &K
         if !packed && m.min(n) <= STREAM_ROWS {
             found.extend([0, 1].map(|stream| Choices { stream: Some(stream), ..now }));
         }
+        if !packed && m == 1 {
+            found.extend([1, 8].map(|streams| Choices { streams: Some(streams), ..now }));
+        }
         // The panel matters where K is cut at all.
         if k > 256 {
             found.extend([12, 32, 48].map(|panel| Choices { panel: Some(panel), ..now }));

@@ -10,13 +10,13 @@
 //! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks hold even
 //! and odd elements apart. Where A is bf16 too and the machine multiplies pairs, neither is taken apart.
 //!
-//! Several rows of W side by side are several streams from memory, too many and too short to be fetched ahead. So one row of A
-//! takes the rows of W [one after the other](Order::Rows): one long stream. What fetches ahead stops at the end of a page,
-//! so the kernel itself asks for the beginning of the next one.
+//! Several rows of W side by side are several streams from memory: the best way on some processors, and on others too many to
+//! be fetched ahead. There one row of A takes the rows of W [one after the other](Order::Rows): one long stream. What fetches
+//! ahead stops at the end of a page, so the kernel itself asks for the beginning of the next one.
 
 use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
-use crate::features::Isa;
+use crate::features::{Isa, detect};
 use crate::memory::MemoryError;
 
 /// The element types of the weights (B) and of A.
@@ -51,9 +51,9 @@ pub(super) enum Order {
 /// The longest K whose rows are taken one after the other: all of A has to stay in the first level beside the stream.
 const MOST_K_BY_ROWS: usize = 3072;
 
-/// The order in which one row of A takes rows of W that come from far away.
-pub(super) fn order_of_rows(k: usize) -> Order {
-    if k <= MOST_K_BY_ROWS { Order::Rows } else { Order::Steps }
+/// The order in which one row of A takes rows of W that come from far away, unless tuning has `chosen`.
+pub(super) fn order_of_rows(k: usize, chosen: Option<bool>) -> Order {
+    if k <= MOST_K_BY_ROWS && chosen.unwrap_or(detect().one_stream) { Order::Rows } else { Order::Steps }
 }
 
 /// Everything a dot kernel's code depends on.
@@ -146,7 +146,7 @@ const W_AT: Gpr = Gpr::R11;
 /// Steps that are left of a part of it. One row of A leaves this free.
 const OF_PART: Gpr = Gpr::R9;
 /// Bytes of a row of W after which the next page is asked for once more.
-const PART: usize = 2048;
+pub(super) const PART: usize = 2048;
 /// The least size of a page, and lines that are asked for at the beginning of one.
 const PAGE: i32 = 4096;
 const LINES: i32 = 4;

@@ -36,7 +36,7 @@ struct Kernels {
 
 impl Kernels {
     fn get(gemm: &Gemm, weight: Weight, mr: usize, nr: usize, passes: usize) -> Result<Kernels, GemmError> {
-        let order = if gemm.m == 1 { dot::order_of_rows(gemm.k) } else { Order::Steps };
+        let order = if gemm.m == 1 { dot::order_of_rows(gemm.k, gemm.tuning.row_by_row) } else { Order::Steps };
         let get =
             |accumulate, prefetch| dot::get(dot::Shape { isa: gemm.isa, weight, mr, nr, order, accumulate, prefetch });
         let plain = get(false, (0, 0))?;

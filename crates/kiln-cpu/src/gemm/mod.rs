@@ -146,6 +146,8 @@ pub struct Tuning {
     pub panel_bytes: Option<usize>,
     /// Tasks a thread.
     pub tasks: Option<usize>,
+    /// Read one row of W[N, K] after the other (true) or several side by side (false), for one row of A.
+    pub row_by_row: Option<bool>,
 }
 
 impl Gemm {

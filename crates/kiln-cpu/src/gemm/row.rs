@@ -7,7 +7,7 @@
 //! [`dots`](super::dots) does the same for any number of rows and for weights that do not fit a cache; what it prepares for
 //! each product costs more than a product of this size.
 
-use super::dot::{Order, Weight, fetch_next_page, lanes, order_of_rows, sum_lanes};
+use super::dot::{Order, PART, Weight, fetch_next_page, lanes, order_of_rows, sum_lanes};
 use super::kernel::{Key, cached};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, MaskSize, Mem, VReg, Width, ops};
 use crate::features::Isa;
@@ -32,8 +32,14 @@ pub(super) struct Shape {
     order: Order,
 }
 
-/// The code for a type of weights and their N and K; `None` where there is none.
-pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, n: usize, k: usize) -> Result<Option<RowFn>, MemoryError> {
+/// The code for a type of weights and their N and K; `None` where there is none. `chosen` is whether tuning wants rows one after
+/// the other.
+pub(crate) fn get(
+    isa: Isa,
+    weight: kiln_ir::DType,
+    (n, k): (usize, usize),
+    chosen: Option<bool>,
+) -> Result<Option<RowFn>, MemoryError> {
     let weight = match weight {
         kiln_ir::DType::F32 => Weight::F32,
         kiln_ir::DType::Bf16 => Weight::Bf16,
@@ -44,7 +50,8 @@ pub(crate) fn get(isa: Isa, weight: kiln_ir::DType, n: usize, k: usize) -> Resul
     if isa == Isa::Portable || k == 0 || k > MOST_K || (weight != Weight::F32 && !whole) {
         return Ok(None);
     }
-    let order = if n * k * weight.size() > NEAR { order_of_rows(k) } else { Order::Steps };
+    let far = chosen.is_some() || n * k * weight.size() > NEAR;
+    let order = if far { order_of_rows(k, chosen) } else { Order::Steps };
     code(Shape { isa, weight, k, order }).map(Some)
 }
 
@@ -202,13 +209,16 @@ impl Generator {
 
     /// All of K of one row after the other, `a` in registers.
     fn multiply_rows(&mut self) -> usize {
-        let bytes = self.vector_bytes();
+        let (bytes, mut asked) = (self.vector_bytes(), 0);
         self.asm.mov(W_AT, W);
         for row in 0..ROWS {
             if row > 0 {
                 self.asm.alu(Alu::Add, W_AT, W_STRIDE);
             }
-            fetch_next_page(&mut self.asm, W_AT, STEPS);
+            if row * self.shape.k * self.shape.weight.size() >= asked {
+                fetch_next_page(&mut self.asm, W_AT, STEPS);
+                asked += PART;
+            }
             for step in 0..self.steps {
                 self.add(row, VReg(self.a + step as u8), Mem::base(W_AT).offset((step * bytes) as i32));
             }

@@ -226,7 +226,11 @@ fn larger_shapes() {
                     let a = Data::new(&mut rng, m, k, da, la);
                     let b = Data::new(&mut rng, k, n, db, lb);
                     let g = gemm(isa, m, n, k, DType::F32, 1 + rng.below(3));
-                    check(g, &a, &b, a.operand(), b.operand(), &format!("{la:?} {da} {lb:?} {db}"));
+                    // One row has two ways through W.
+                    for row_by_row in if m == 1 { &[Some(false), Some(true)][..] } else { &[None] } {
+                        let g = Gemm { tuning: Tuning { row_by_row: *row_by_row, ..g.tuning }, ..g };
+                        check(g, &a, &b, a.operand(), b.operand(), &format!("{la:?} {da} {lb:?} {db} {row_by_row:?}"));
+                    }
                 }
             }
         }

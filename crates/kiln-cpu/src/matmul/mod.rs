@@ -257,6 +257,7 @@ impl Matmul {
             stream: self.choices.stream.map(|stream| stream > 0),
             panel_bytes: self.choices.panel.map(|kib| kib << 10),
             tasks: self.choices.tasks,
+            row_by_row: self.choices.streams.map(|streams| streams == 1),
         };
         let gemm = Gemm { isa: self.isa, m, n, k, acc: self.acc, threads: if apart { 1 } else { threads }, tuning };
         let run = |product: usize| {

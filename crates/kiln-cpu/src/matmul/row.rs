@@ -76,8 +76,9 @@ impl Row {
             Finish::Plain(_) => return None,
             Finish::Fused(tiles) => Then::Finish(tiles.whole_row(n)?),
         };
+        let chosen = matmul.choices.streams.map(|streams| streams == 1);
         let row = |code| Row { code, a, w, stride, columns: n, then };
-        Some(row::get(matmul.isa, right.dtype, n, k).map(|code| code.map(row)))
+        Some(row::get(matmul.isa, right.dtype, (n, k), chosen).map(|code| code.map(row)))
     }
 
     /// Runs the product of a kernel.
