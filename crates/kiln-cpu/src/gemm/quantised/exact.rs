@@ -46,9 +46,6 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512vnni")
 }
 
-/// Bytes ahead of a row that are fetched: rows lie one after another, so that this is all of memory's latency in one stream.
-const AHEAD: usize = 2048;
-
 /// Sums of a row of blocks.
 #[derive(Clone, Copy)]
 struct Sums {
@@ -62,8 +59,8 @@ struct Sums {
 trait Bytes {
     const FORMAT: BlockFormat;
     const ARRANGEMENT: Arrangement;
-    /// Blocks are fetched `AHEAD` of their use. Where a step takes little time for its bytes the machine does better by itself.
-    const FETCHED: bool = false;
+    /// Bytes ahead of a row that are fetched. Where a step takes little time for its bytes the machine does better by itself.
+    const AHEAD: Option<isize> = None;
     /// Adds a step's products; `block` is where its blocks begin.
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums);
 }
@@ -80,35 +77,67 @@ macro_rules! fn_vnni {
     };
 }
 
+/// Elements of a row of A whose digits stay in the nearest cache while rows of blocks pass by.
+const SEGMENT: usize = 2048;
+/// Rows of blocks that pass by a segment before the next one does.
+const BATCH: usize = 16;
+
 /// # Safety
 /// The rows and sums of the call exist, the row of A is arranged for the format, and the machine has these instructions.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn dot<B: Bytes>(call: Call<'_>) {
-    let (bytes, how) = (B::FORMAT.bytes(), B::ARRANGEMENT);
-    let step = how.step / B::FORMAT.elements();
-    for row in 0..call.rows {
-        let mut sums = Sums { total: _mm512_setzero_ps(), rest: _mm512_setzero_ps() };
-        // SAFETY: everything lies inside the rows of the call.
-        unsafe {
-            let mut w = call.w.offset(row as isize * call.w_stride);
-            let mut a = call.a.start();
-            for _ in 0..call.blocks / step {
-                if B::FETCHED {
-                    for line in 0..(step * bytes).div_ceil(64) {
-                        _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD + 64 * line).cast());
-                    }
+    let elements = B::FORMAT.elements();
+    let segments = (call.blocks * elements).div_ceil(SEGMENT + SEGMENT / 2).max(1);
+    // Whole steps, all but the last as long.
+    let length = (call.blocks * elements).div_ceil(segments).next_multiple_of(B::ARRANGEMENT.step);
+    let batch = if segments == 1 { call.rows } else { BATCH };
+    // The same part of the next row, where a row is not read in one go.
+    let ahead = if segments == 1 { B::AHEAD } else { Some(call.w_stride) };
+    for first in (0..call.rows).step_by(batch.max(1)) {
+        for start in (0..call.blocks * elements).step_by(length) {
+            let blocks = start / elements..call.blocks.min((start + length) / elements);
+            let a = call.a.start().after(start, B::ARRANGEMENT.group);
+            for row in first..call.rows.min(first + batch) {
+                // SAFETY: blocks of a row of the call, and its sum.
+                unsafe {
+                    let w = call.w.offset(row as isize * call.w_stride).add(blocks.start * B::FORMAT.bytes());
+                    let sum = segment::<B>(w, blocks.len(), a, ahead);
+                    let c = call.c.add(row);
+                    c.write(if start == 0 { sum } else { *c + sum });
                 }
-                B::step(|i| w.add(i * bytes), a, &mut sums);
-                (w, a) = (w.add(step * bytes), a.after(how.step, how.group));
             }
-            let left = call.blocks % step;
-            if left > 0 {
-                // Where there is no block the row has zeros, so that any will do.
-                B::step(|i| w.add(i.min(left - 1) * bytes), a, &mut sums);
-            }
-            call.c.add(row).write(_mm512_reduce_add_ps(_mm512_add_ps(sums.total, sums.rest)));
         }
     }
+}
+
+/// The product of some blocks with as many elements.
+///
+/// # Safety
+/// The blocks and the elements exist, and the machine has these instructions.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn segment<B: Bytes>(mut w: *const u8, blocks: usize, mut a: Place, ahead: Option<isize>) -> f32 {
+    let (bytes, how) = (B::FORMAT.bytes(), B::ARRANGEMENT);
+    let step = how.step / B::FORMAT.elements();
+    let mut sums = Sums { total: _mm512_setzero_ps(), rest: _mm512_setzero_ps() };
+    // SAFETY: the caller's promise.
+    unsafe {
+        for _ in 0..blocks / step {
+            if let Some(ahead) = ahead {
+                for line in 0..(step * bytes).div_ceil(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(w.wrapping_offset(ahead + 64 * line as isize).cast());
+                }
+            }
+            B::step(|i| w.add(i * bytes), a, &mut sums);
+            (w, a) = (w.add(step * bytes), a.after(how.step, how.group));
+        }
+        let left = blocks % step;
+        if left > 0 {
+            // Where there is no block the row has zeros, so that any will do.
+            B::step(|i| w.add(i.min(left - 1) * bytes), a, &mut sums);
+        }
+    }
+    _mm512_reduce_add_ps(_mm512_add_ps(sums.total, sums.rest))
 }
 
 fn_vnni! {
@@ -280,7 +309,7 @@ impl Bytes for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 256, bits: 22, excess: 0, together: 2, place: Q4K::place };
-    const FETCHED: bool = true;
+    const AHEAD: Option<isize> = Some(2048);
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {

@@ -117,6 +117,9 @@ fn every_kind_of_left_operand() {
 fn large_products() {
     for isa in Isa::available().skip(1) {
         check(isa, BlockFormat::Q4_0, [1, 517, 1632], Left::Rows, 2);
+        for format in BlockFormat::ALL {
+            check(isa, format, [1, 37, 6400], Left::Rows, 2);
+        }
         check(isa, BlockFormat::Q4_K, [6, 130, 2304], Left::Rows, 2);
         check(isa, BlockFormat::Q8_0, [33, 70, 9216 + 32], Left::Rows, 2);
     }
