@@ -76,6 +76,14 @@ fn decode_writes_a_line_a_mode_and_a_page() {
         assert!(line["repeats"].as_u64() >= Some(20) && line["first_call_s"].as_f64() > Some(0.0), "{line}");
         // 1 MB of weights are in there somewhere.
         assert!(line["peak_bytes"].as_u64() > Some(1_000_000) && line["weights_bytes"].as_u64() > Some(1_000_000));
+        // The check is of the printed figures and of nothing else; what the bare process has is a figure of its own.
+        let bytes = |name: &str| line[name].as_u64().unwrap_or_else(|| panic!("{name} in {line}"));
+        let limit = (bytes("weights_bytes") + bytes("kv_bytes")) / 10 * 11 + bytes("activation_bytes");
+        assert_eq!(
+            (bytes("limit_bytes"), line["within_memory"].as_bool()),
+            (limit, Some(bytes("peak_bytes") <= limit))
+        );
+        assert!(bytes("process_bytes") > 1_000_000, "{line}");
         assert_eq!(line["launches"].is_null(), mode == "eager");
     }
     let page = std::fs::read_to_string(html).expect("a page");

@@ -51,6 +51,26 @@ pub fn resident_peak() -> u64 {
     status("VmHWM:")
 }
 
+/// Brings every page of this program and its libraries into memory, so that what comes later is data.
+pub fn load_program() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    kiln_runtime::host::read_ahead(program_ranges(&maps));
+}
+
+/// Where the files lie of which parts can be run, by what `/proc/self/maps` says.
+fn program_ranges(maps: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
+    // begin-end rights offset device inode path
+    let field = |line: &'_ str, number: usize| line.split_ascii_whitespace().nth(number).unwrap_or_default().to_owned();
+    let files = maps.lines().filter(|line| field(line, 1).contains('x')).map(|line| field(line, 5));
+    let files: Vec<String> = files.filter(|path| path.starts_with('/') && !path.starts_with("/memfd:")).collect();
+    let range = move |line: &str| {
+        let (begin, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+        let [begin, end] = [begin, end].map(|place| usize::from_str_radix(place, 16).ok());
+        files.contains(&field(line, 5)).then_some(begin?..end?)
+    };
+    maps.lines().filter_map(range).collect::<Vec<_>>().into_iter()
+}
+
 fn status(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = text.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse().ok());
@@ -74,5 +94,20 @@ mod tests {
     fn a_peak_is_no_less_than_what_is_held() {
         assert!(resident() > 100_000);
         assert!(resident_peak() >= resident());
+    }
+
+    #[test]
+    fn a_program_is_its_files_and_those_of_its_libraries() {
+        let maps = "1000-2000 r--p 00000000 fd:00 12 /bin/kiln\n2000-5000 r-xp 00001000 fd:00 12 /bin/kiln\n\
+                    6000-7000 r-xs 00000000 00:01 13 /memfd:kiln-code (deleted)\n8000-9000 rw-p 00000000 00:00 0\n\
+                    a000-b000 r--s 00000000 fd:00 14 /models/weights\nb000-c000 r-xp 00000000 00:00 0 [vdso]\n";
+        assert_eq!(program_ranges(maps).collect::<Vec<_>>(), [0x1000..0x2000, 0x2000..0x5000]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_program_that_is_loaded_stays_in_place() {
+        load_program();
+        assert!(resident() > 100_000);
     }
 }

@@ -31,8 +31,10 @@ pub struct Subject {
 /// Memory of one side, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct MemoryUse {
-    /// How much the process grew at the most, from before the model was loaded.
+    /// The most that the process held beyond [`MemoryUse::process`].
     pub peak: u64,
+    /// What the process held before anything was loaded, its program and libraries included; 0 where a side does not tell.
+    pub process: u64,
     /// The weights.
     pub weights: u64,
     /// Keys and values.
@@ -41,13 +43,11 @@ pub struct MemoryUse {
     pub activations: u64,
 }
 
-/// What a process takes that has a compiler in it: code, stacks of the threads, tables. Allowed beside the weights.
-pub const PROCESS: u64 = 16 << 20;
-
 impl MemoryUse {
-    /// Weights and keys and values with a tenth on top, the activations of the bucket, and the process itself.
+    /// Weights and keys and values with a tenth on top, and the activations of the bucket. Nothing else is granted: graphs,
+    /// programs, their code, stacks and whatever the allocator keeps have to fit into the tenth.
     pub fn limit(&self) -> u64 {
-        (self.weights + self.kv) / 10 * 11 + self.activations + PROCESS
+        (self.weights + self.kv) / 10 * 11 + self.activations
     }
 
     /// Whether the peak keeps to [`MemoryUse::limit`]; `None` where the peak is unknown.
@@ -177,6 +177,8 @@ impl Record {
         }
         if let Some(memory) = &self.memory {
             line["peak_bytes"] = json!(memory.peak);
+            line["process_bytes"] = json!((memory.process > 0).then_some(memory.process));
+            line["limit_bytes"] = json!(memory.limit());
             line["weights_bytes"] = json!(memory.weights);
             line["kv_bytes"] = json!(memory.kv);
             line["activation_bytes"] = json!(memory.activations);
@@ -280,11 +282,11 @@ pub mod tests {
 
     #[test]
     fn memory_has_a_tenth_to_spare() {
-        let mut memory = MemoryUse { peak: 0, weights: 1 << 30, kv: 0, activations: 0 };
+        let mut memory = MemoryUse { weights: 900, kv: 100, activations: 7, process: 50_000, ..MemoryUse::default() };
         assert_eq!(memory.within(), None);
-        memory.peak = (1 << 30) + (100 << 20);
+        memory.peak = 1107;
         assert_eq!(memory.within(), Some(true));
-        memory.peak = (1 << 30) + (200 << 20);
+        memory.peak = 1108;
         assert_eq!(memory.within(), Some(false));
     }
 }

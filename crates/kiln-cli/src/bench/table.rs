@@ -1,6 +1,6 @@
 //! The table in the terminal, with how many times slower every other side is.
 
-use super::record::{MemoryUse, PROCESS, Record, best_kiln, best_peer};
+use super::record::{MemoryUse, Record, best_kiln, best_peer};
 use super::stats::VARIATION;
 use crate::terminal::format::{bytes, ratio, seconds};
 use crate::terminal::{Align, Paint, Table, format};
@@ -105,11 +105,17 @@ fn cells(record: &Record, eager: Option<&Record>, peer: Option<&Record>, paint: 
         duration(s.min),
         maybe(record.tokens_per_s(), format::rate),
         maybe(record.launches, |n| n.to_string()),
-        maybe(memory, |m| bytes(m.peak)),
+        maybe(memory, |m| peak(record, &m)),
         against(eager),
         against(peer),
         agreement(record),
     ]
+}
+
+/// The peak, and whether it is more than Kiln is allowed.
+pub fn peak(record: &Record, memory: &MemoryUse) -> String {
+    let over = record.is_kiln() && memory.within() == Some(false);
+    format!("{}{}", bytes(memory.peak), if over { " !" } else { "" })
 }
 
 /// How the results compare with Kiln's eager mode.
@@ -180,13 +186,13 @@ pub fn notes(records: &[Record]) -> Vec<String> {
 /// The peak beside what is allowed.
 fn allowed(memory: &MemoryUse) -> String {
     format!(
-        "peak {} of {} (weights {}, keys and values {}, 10 % of both, activations {}, process {})",
+        "peak {} of {} (weights {}, keys and values {}, 10 % of both, activations {}) beside the {} of the bare process",
         bytes(memory.peak),
         bytes(memory.limit()),
         bytes(memory.weights),
         bytes(memory.kv),
         bytes(memory.activations),
-        bytes(PROCESS)
+        bytes(memory.process)
     )
 }
 
@@ -199,12 +205,30 @@ mod tests {
     fn weights_of_other_sizes_are_told() {
         let side = |side: &str, weights| {
             let mut record = record(side, "default", &[1.0]);
-            record.memory = Some(MemoryUse { peak: 0, weights, kv: 0, activations: 0 });
+            record.memory = Some(MemoryUse { weights, ..MemoryUse::default() });
             record
         };
         let told =
             |own, other| notes(&[side("kiln", own), side("torch", other)]).join(" ").contains("not the same bytes");
         assert!(told(30_400_000, 60_800_000) && !told(60_800_000, 60_800_000));
+    }
+
+    #[test]
+    fn memory_beyond_its_limit_is_told() {
+        let side = |side: &str, peak| {
+            let mut record = record(side, "default", &[1.0]);
+            record.memory = Some(MemoryUse { peak, weights: 1_000_000, process: 9_000_000, ..MemoryUse::default() });
+            record
+        };
+        let told = |record: &Record| {
+            let memory = record.memory.expect("it is known");
+            (peak(record, &memory).ends_with('!'), notes(std::slice::from_ref(record)).join(" "))
+        };
+        let (marked, notes) = told(&side("kiln", 1_100_001));
+        assert!(marked && notes.contains("exceeds its memory") && !notes.contains("memory ok"), "{notes}");
+        let (marked, notes) = told(&side("kiln", 1_100_000));
+        assert!(!marked && notes.contains("memory ok") && notes.contains("9.0 MB of the bare process"), "{notes}");
+        assert!(!told(&side("torch", 9_000_000)).0);
     }
 
     #[test]

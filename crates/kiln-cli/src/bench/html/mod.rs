@@ -320,7 +320,7 @@ fn rows(out: &mut String, group: &[&Record]) {
         cells.push(record.prefill_ms.map_or_else(dash, table::duration));
         cells.push(record.kernels.map_or_else(dash, |n| n.to_string()));
         cells.push(record.launches.map_or_else(dash, |n| n.to_string()));
-        cells.push(record.memory.filter(|m| m.peak > 0).map_or_else(dash, |m| format::bytes(m.peak)));
+        cells.push(record.memory.filter(|m| m.peak > 0).map_or_else(dash, |m| table::peak(record, &m)));
         cells.push(record.error.clone().unwrap_or_else(|| table::agreement(record)));
         for cell in cells {
             let _ = write!(out, "<td>{}</td>", escape(&cell));

@@ -34,7 +34,13 @@ fn elements(page: &str) -> Vec<String> {
 fn some() -> Vec<Record> {
     let mut kiln = record("kiln", "default", &[1.0, 1.1, 1.2, 9.0]);
     kiln.first_call_s = Some(0.004);
-    kiln.memory = Some(MemoryUse { peak: 5_000_000, weights: 3_000_000, kv: 1_000_000, activations: 10_000 });
+    kiln.memory = Some(MemoryUse {
+        peak: 5_000_000,
+        process: 20_000_000,
+        weights: 3_000_000,
+        kv: 1_000_000,
+        activations: 10_000,
+    });
     let mut failed = record("torch", "max-autotune", &[]);
     failed.error = Some("no <compiler> & no \"luck\"".into());
     let mut other = record("torch-lean", "default", &[4.0; 1000]);

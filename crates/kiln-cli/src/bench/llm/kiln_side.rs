@@ -2,6 +2,7 @@
 
 use crate::bench::machine;
 use crate::bench::side::serve;
+use kiln::runtime::HostMemory;
 use kiln::{Compiled, DType, Device, Dynamic, Mode, Options, Tensor};
 use kiln_llm::{CausalLm, Generator, GeneratorOptions, KvCache, OpenOptions, Request};
 use serde_json::{Value, json};
@@ -80,6 +81,10 @@ impl Work {
         let text = |name: &str| request[name].as_str().ok_or_else(|| format!("no {name}"));
         let number = |name: &str| request[name].as_u64().map(|n| n as usize).ok_or_else(|| format!("no {name}"));
         kiln_cpu::pool::set_threads(number("threads")?);
+        if request["weigh"].as_bool() == Some(true) {
+            // Code that is read from disk while the model runs is not the model's memory.
+            machine::load_program();
+        }
         let spec = Spec {
             folder: text("folder")?.to_owned(),
             device: match text("device")? {
@@ -113,7 +118,7 @@ impl Work {
             Work::Decode(decode) => decode.spec.before,
             Work::Forward(forward) => forward.before,
         };
-        json!({"peak_bytes": machine::resident_peak().saturating_sub(before)})
+        json!({"peak_bytes": machine::resident_peak().saturating_sub(before), "process_bytes": before})
     }
 
     fn check(&mut self, request: &Value) -> Answer {
@@ -143,7 +148,10 @@ fn dtype(name: &str) -> Result<DType, String> {
 
 fn load(spec: &Spec) -> kiln_llm::Result<Arc<dyn CausalLm>> {
     let options = OpenOptions { device: spec.device, dtype: Some(spec.dtype), ..OpenOptions::default() };
-    Ok(kiln_llm::open(&spec.folder, &options)?.model)
+    let model = kiln_llm::open(&spec.folder, &options)?.model;
+    // The tokenizer is gone: tokens are all that is asked for here.
+    HostMemory::return_freed();
+    Ok(model)
 }
 
 impl Decode {

@@ -58,6 +58,9 @@ pub struct Plan {
 /// Calls at the start of a turn that are not counted: the other sides had the caches.
 const WARM_UP: usize = 2;
 
+/// Calls after the first text until a peak is read.
+const WEIGHED: usize = 8;
+
 /// Positions of a pass whose logits are compared.
 const ROWS: usize = 32;
 
@@ -129,19 +132,23 @@ impl Plan {
             return (record, Err(late));
         }
         let patience = self.patience.min(left.max(Duration::from_secs(60)));
+        let request = json!({
+            "do": "open", "what": self.what, "folder": self.source.path, "style": role.style(), "mode": role.mode,
+            "dtype": self.dtype, "device": self.device, "threads": self.threads, "context": self.context(),
+            "prompts": self.prompts(), "tokens": self.tokens,
+        });
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
-            let request = json!({
-                "do": "open", "what": self.what, "folder": self.source.path, "style": role.style(), "mode": role.mode,
-                "dtype": self.dtype, "device": self.device, "threads": self.threads, "context": self.context(),
-                "prompts": self.prompts(), "tokens": self.tokens,
-            });
             let answer = side.ask(&request, patience)?;
+            // Where this fails the peak stays unknown.
+            let weighed = if role.side == "kiln" { self.weigh(role, &request, patience).ok() } else { None };
+            let (peak, process) = weighed.unwrap_or_default();
             record.first_call_s = answer["first_call_s"].as_f64();
             record.kernels = answer["kernels"].as_u64();
             record.launches = answer["launches"].as_u64();
             record.peer = answer["peer"].as_str().map(str::to_owned);
             record.memory = Some(MemoryUse {
-                peak: 0,
+                peak,
+                process,
                 weights: answer["weights_bytes"].as_u64().unwrap_or(0),
                 kv: answer["kv_bytes"].as_u64().unwrap_or(0),
                 activations: self.activations(),
@@ -152,6 +159,19 @@ impl Plan {
             record.error = Some(error.to_string());
         }
         (record, opened)
+    }
+
+    /// The peak of one of Kiln's modes and what its bare process holds. In a process of its own: there every page of the
+    /// program is read before anything is loaded, which would make a first call look shorter than it is.
+    fn weigh(&self, role: &Role, request: &Value, patience: Duration) -> Result<(u64, u64), SideError> {
+        let mut side = role.start(self.what, &self.python)?;
+        let mut request = request.clone();
+        request["weigh"] = json!(true);
+        side.ask(&request, patience)?;
+        side.ask(&json!({"do": "turn", "repeats": WEIGHED, "seconds": 5.0}), patience)?;
+        let answer = side.ask(&json!({"do": "memory"}), patience)?;
+        let bytes = |name: &str| answer[name].as_u64().unwrap_or(0);
+        Ok((bytes("peak_bytes"), bytes("process_bytes")))
     }
 
     /// Samples of one turn.
@@ -210,7 +230,10 @@ impl Plan {
     /// Asks a side for its memory and its logits, all sides for those of the same tokens.
     fn finish(&self, mut open: Open, follow: &[Vec<u32>], file: &Path) -> (Record, Vec<Vec<u32>>, Vec<f32>) {
         let limit = Duration::from_secs(600);
-        if let (Ok(answer), Some(memory)) = (open.side.ask(&json!({"do": "memory"}), limit), &mut open.record.memory) {
+        if !open.record.is_kiln()
+            && let (Ok(answer), Some(memory)) =
+                (open.side.ask(&json!({"do": "memory"}), limit), &mut open.record.memory)
+        {
             memory.peak = answer["peak_bytes"].as_u64().unwrap_or(0);
         }
         let request = json!({"do": "check", "file": file, "rows": ROWS, "follow": follow});
