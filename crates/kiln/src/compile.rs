@@ -1,5 +1,6 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
+use crate::given::Given;
 use crate::layout::Layout;
 use crate::see::dump;
 use crate::{Device, Error, Result, Tensor, capture, program_cache};
@@ -205,18 +206,19 @@ impl CompiledGraph {
         unsafe { self.program.run_updating(&views, &[]) }.map(|_| ()).map_err(|e| locate(op, e, at))
     }
 
-    fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+    fn update_at(&self, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+        let mut inputs: Vec<Given<'_>> = inputs.into_iter().map(Given::Owned).collect();
         self.update_in(&mut inputs, false, at)
     }
 
     /// Runs a graph that updates inputs. Of each of these there is a new tensor afterwards where it could not be written in
     /// place.
-    pub(crate) fn update_in(&self, inputs: &mut [Tensor], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
-        if inputs.iter().any(Tensor::is_traced) {
+    pub(crate) fn update_in(&self, inputs: &mut [Given<'_>], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
+        if inputs.iter().any(|tensor| tensor.is_traced()) {
             return Err(capture::break_at("runs a compiled graph", at));
         }
         for &updated in self.program.updates() {
-            let Some(tensor) = inputs.get_mut(updated) else { continue };
+            let Some(tensor) = inputs.get_mut(updated).map(Given::own) else { continue };
             if !tensor.is_sole_owner() || !tensor.buffer().is_writable() {
                 event::emit(Category::Perf, || Event::Slow {
                     text: format!(
@@ -228,17 +230,17 @@ impl CompiledGraph {
                 *tensor = tensor.duplicate(at)?;
             }
         }
-        let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
+        let views: Vec<InputView<'_>> = inputs.iter().map(|tensor| view(tensor)).collect();
         let failed = |e| locate("run", e, at);
         if recycle {
             let mut produced = Vec::with_capacity(self.program.output_types().len());
             // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
             let shapes = unsafe { self.program.replay_updating(&views, &mut produced) }.map_err(failed)?;
-            return Ok(tensors(&self.program, produced, &shapes, &|i| inputs[i].clone()));
+            return Ok(tensors(&self.program, produced, &shapes, &|i| Tensor::clone(&inputs[i])));
         }
         // SAFETY: as above.
         let produced = unsafe { self.program.run_updating(&views, &[]) }.map_err(failed)?;
-        self.collect(&views, produced, &|i| inputs[i].clone()).map_err(failed)
+        self.collect(&views, produced, &|i| Tensor::clone(&inputs[i])).map_err(failed)
     }
 
     /// Tensors over the outputs.

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::compile::{CompileOptions, locate, tensors, view};
+use crate::given::Given;
 use crate::layout::Layout;
 use crate::{Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
@@ -337,18 +338,18 @@ impl FrozenGraph {
     pub(crate) fn update_in(
         &self,
         updates: &[usize],
-        inputs: &mut [Tensor],
+        inputs: &mut [Given<'_>],
         versions: &[u64],
         at: &Source,
     ) -> Result<Vec<Tensor>> {
         for &updated in updates {
-            if let Some(tensor) = inputs.get_mut(updated)
+            if let Some(tensor) = inputs.get_mut(updated).map(Given::own)
                 && (!tensor.is_sole_owner() || !tensor.buffer().is_writable())
             {
                 *tensor = tensor.duplicate(at)?;
             }
         }
-        self.run_at(&inputs.iter().collect::<Vec<_>>(), versions, at)
+        self.run_at(&inputs.iter().map(|tensor| &**tensor).collect::<Vec<_>>(), versions, at)
     }
 
     /// Measures the ways to run each kernel of the main program on these inputs, for about as long as `budget` says, and takes

@@ -6,6 +6,7 @@ use crate::autograd::Tape;
 use crate::capture;
 use crate::eager::{self, Param};
 use crate::promotion::{Operand, kind, promote};
+use crate::reads::Reads;
 use crate::shape::resolve_axis;
 use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Setting, Size, Tensor, dim};
 use kiln_ir::build::{self, Emit, GraphBuilder};
@@ -47,6 +48,9 @@ struct Cell {
     trainable: AtomicBool,
     /// Whether a function being captured has read it.
     met: AtomicBool,
+    /// Who keeps a handle of the value from call to call, and whether anybody may.
+    keepers: Mutex<Vec<Weak<Reads>>>,
+    is_kept: AtomicBool,
     grad: Arc<Slot>,
     /// Where the tapes of its values start.
     leaf: Tape,
@@ -130,6 +134,8 @@ impl Var {
                 version: AtomicU64::new(0),
                 trainable: AtomicBool::new(false),
                 met: AtomicBool::new(false),
+                keepers: Mutex::default(),
+                is_kept: AtomicBool::new(false),
                 leaf: Tape::leaf(grad.clone()),
                 grad,
             }
@@ -276,6 +282,7 @@ impl Var {
             all.extend(operands);
             return self.replace(eager::composite(name, params, &all, write, at)?, at);
         }
+        self.take_back();
         let mut value = self.writable(at)?;
         let done = eager::update(name, params, &mut value, Layout::clone, operands, write, at);
         self.updated(&mut value);
@@ -353,6 +360,7 @@ impl Var {
         let source = region.source(op, &source.detached(), &at)?;
         let part =
             |layout: &Layout| layout.slice(&dim::hints(&region.starts), &dim::hints(&region.sizes), &region.steps);
+        self.take_back();
         let mut value = self.writable(&at)?;
         // Memory is addressed by bytes: a region that begins inside one is written with what is around it.
         let done = if eager::starts_inside_a_byte(&part(value.layout()), self.dtype()) {
@@ -417,6 +425,7 @@ impl Var {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     pub fn requires_grad(&self, wanted: bool) -> Var {
+        self.take_back();
         let mut value = self.lock();
         let wanted = wanted && is_differentiable(self.dtype());
         if self.0.trainable.swap(wanted, Ordering::AcqRel) != wanted {
@@ -478,7 +487,10 @@ impl Var {
     /// Another value, which has the variable's dtype, shape and device.
     pub(crate) fn put(&self, value: Tensor, at: &Source) -> Result<()> {
         let value = value.detached().contiguous_at(at)?;
-        *self.lock() = self.tagged(&value);
+        self.take_back();
+        let mut own = self.lock();
+        *own = self.tagged(&value);
+        // Before anybody else sees the value.
         self.raise();
         Ok(())
     }
@@ -500,12 +512,39 @@ impl Var {
 
     /// The value for a program that changes it; nobody else gets at it until this goes.
     pub(crate) fn lock_value(&self, at: &Source) -> Result<Locked<'_>> {
+        self.take_back();
         Ok(Locked { guard: Held::Value(self.writable(at)?), var: self })
     }
 
     /// The value in row-major order, for a program that reads it.
     pub(crate) fn program_input(&self, at: &Source) -> Result<Tensor> {
         Ok(self.writable(at)?.clone())
+    }
+
+    /// Changes with the value, and with whether gradients of it are wanted.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.version() << 1 | u64::from(self.is_trainable())
+    }
+
+    /// Says that `reads` keeps a handle of the value, which it gives back when the value is about to change.
+    pub(crate) fn is_kept_by(&self, reads: &Arc<Reads>) {
+        let mut keepers = self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner);
+        keepers.retain(|keeper| keeper.strong_count() > 0 && keeper.as_ptr() != Arc::as_ptr(reads));
+        keepers.push(Arc::downgrade(reads));
+        self.0.is_kept.store(true, Ordering::Release);
+    }
+
+    /// Takes back the handles that are kept, so that an update may be in place.
+    fn take_back(&self) {
+        if !self.0.is_kept.load(Ordering::Acquire) {
+            return;
+        }
+        let keepers = {
+            let mut keepers = self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.is_kept.store(false, Ordering::Release);
+            std::mem::take(&mut *keepers)
+        };
+        keepers.iter().filter_map(Weak::upgrade).for_each(|reads| reads.forget());
     }
 
     /// The gradient for a program that changes it.

@@ -206,3 +206,72 @@ fn a_large_cache_is_written_where_it_changes() {
     let sum = cache.get().sum(..).unwrap().item::<f32>().unwrap();
     assert_eq!(sum, 31.0 * 2016.0);
 }
+
+#[test]
+fn what_a_compiled_function_reads_is_no_snapshot() {
+    let (weight, count) = (Var::new(&t(&[1., 2., 3.])), Var::new(&t(&[0.])));
+    let scaled = {
+        let (weight, count) = (weight.clone(), count.clone());
+        kiln::compile(move |x: &Tensor| {
+            count.add_assign(1.0)?;
+            x.mul(weight.get())
+        })
+    };
+    let pure = {
+        let weight = weight.clone();
+        kiln::compile(move |x: &Tensor| x.add(weight.get()))
+    };
+    let (x, start) = (t(&[1., 1., 1.]), address(&weight));
+    let check = |expected: [f32; 3]| {
+        // Twice: what the first call read is there for the second.
+        for _ in 0..2 {
+            assert_eq!(scaled.call(&x).unwrap().to_vec::<f32>().unwrap(), expected);
+            assert_eq!(pure.call(&x).unwrap().to_vec::<f32>().unwrap(), expected.map(|w| w + 1.0));
+        }
+    };
+    check([1., 2., 3.]);
+    weight.add_assign(1.0).unwrap();
+    check([2., 3., 4.]);
+    weight.slice_assign(0..1, &t(&[9.])).unwrap();
+    check([9., 3., 4.]);
+    assert_eq!(address(&weight), start, "an update copied what only compiled functions had read");
+    let other = kiln::compile({
+        let weight = weight.clone();
+        move |x: &Tensor| {
+            weight.mul_assign(x)?;
+            Ok(x.clone())
+        }
+    });
+    other.call(&t(&[2., 2., 2.])).unwrap();
+    check([18., 6., 8.]);
+    assert_eq!(address(&weight), start, "a program's update copied what only compiled functions had read");
+    weight.set(&t(&[5., 5., 5.])).unwrap();
+    check([5., 5., 5.]);
+    assert_eq!(values(&count), [10.]);
+}
+
+#[test]
+fn compiled_functions_see_every_update_of_other_threads() {
+    let weight = Var::new(&t(&[0.]));
+    let read = kiln::compile({
+        let weight = weight.clone();
+        move |x: &Tensor| x.add(weight.get())
+    });
+    let zero = t(&[0.]);
+    read.call(&zero).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..500).for_each(|_| weight.add_assign(1.0).unwrap()));
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut last = 0.0;
+                for _ in 0..500 {
+                    let before = values(&weight)[0];
+                    let now = read.call(&zero).unwrap().to_vec::<f32>().unwrap()[0];
+                    assert!(now >= before && now >= last, "{now} after {before} and {last}");
+                    last = now;
+                }
+            });
+        }
+    });
+    assert_eq!(read.call(&zero).unwrap().to_vec::<f32>().unwrap(), [500.]);
+}

@@ -4,6 +4,7 @@ use super::options::Options;
 use super::segment::{From, Sizes, at_sizes, symbol_sizes};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
+use crate::given::Given;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::Program;
@@ -156,20 +157,21 @@ impl Code {
         &self,
         graph: &Graph,
         updates: &[usize],
-        inputs: &mut [Tensor],
+        inputs: &mut [Given<'_>],
         versions: &[u64],
         at: &Source,
     ) -> Result<Vec<Tensor>> {
         let Some(ready) = self.ready() else {
-            let outputs = crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, inputs)?;
+            let all: Vec<Tensor> = inputs.iter().map(|tensor| Tensor::clone(tensor)).collect();
+            let outputs = crate::run_eagerly(&*at_sizes(graph, &all.iter().collect::<Vec<_>>())?, &all)?;
             let first = outputs.len() - updates.len();
             for (&input, new) in updates.iter().zip(&outputs[first..]) {
-                inputs[input] = new.clone();
+                inputs[input] = Given::Owned(new.clone());
             }
             return Ok(outputs);
         };
         if ready.verify || ready.tune.is_some() {
-            ready.prepare(graph, &inputs.iter().collect::<Vec<_>>(), versions, at)?;
+            ready.prepare(graph, &inputs.iter().map(|tensor| &**tensor).collect::<Vec<_>>(), versions, at)?;
         }
         match &ready.kind {
             Kind::Compiled(code) => code.update_in(inputs, ready.replay, at),

@@ -3,6 +3,8 @@
 
 use super::code::{self, Code, Kind};
 use crate::autograd::{Rule, tape};
+use crate::given::Given;
+use crate::reads::{Reads, Values};
 use crate::see::witness;
 use crate::var::Locked;
 use crate::{Device, Generator, Result, Tensor, Var};
@@ -174,13 +176,28 @@ const RULES_KEPT: usize = 64;
 pub(super) struct Segment {
     pub(super) draft: Arc<Draft>,
     pub(super) code: Code,
+    /// For each input whether it is updated.
+    updated: Vec<bool>,
+    /// The updates in the order in which their variables are locked, the same for all threads.
+    order: Vec<usize>,
+    /// The inputs that are updated.
+    updates: Vec<usize>,
+    /// The variables that are only read.
+    reads: Arc<Reads>,
     /// How gradients go through it, by the sizes of its symbols.
     rules: Mutex<Vec<(Sizes, Arc<Rule>)>>,
 }
 
 impl Segment {
     pub(super) fn new(draft: Arc<Draft>, code: Code) -> Segment {
-        Segment { draft, code, rules: Mutex::default() }
+        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
+        let updated = (0..draft.from.len()).map(|input| updates.contains(&input)).collect();
+        let mut order: Vec<usize> = (0..updates.len()).collect();
+        order.sort_unstable_by_key(|&update| {
+            let (set, _) = &draft.updates[update];
+            (set.var().id(), matches!(set, Set::Gradient(_)))
+        });
+        Segment { draft, code, updated, order, updates, reads: Arc::default(), rules: Mutex::default() }
     }
 
     /// Runs it: takes inputs from the arguments and slots, pushes what it leaves to the slots, and changes variables.
@@ -208,13 +225,23 @@ impl Segment {
         self.code.ready().map(|code| code::versions(&self.draft.from, code.frozen())).unwrap_or_default()
     }
 
-    /// An input that is not borrowed from arguments, slots or the segment itself.
+    /// What the variables are that it only reads, in the order of the inputs.
+    fn values(&self, at: &Source) -> Result<Arc<Values>> {
+        fn read<'a>((from, updated): (&'a From, &bool)) -> Option<&'a Var> {
+            match from {
+                From::Var(var) if !updated => Some(var),
+                _ => None,
+            }
+        }
+        self.reads.of(self.draft.from.iter().zip(&self.updated).filter_map(read), at)
+    }
+
+    /// An input that is borrowed from nobody.
     fn fresh(from: &From, at: &Source) -> Result<Option<Tensor>> {
         match from {
-            From::Var(var) => Ok(Some(var.program_input(at)?)),
             From::Gradient(var) => Ok(var.snapshot_grad()),
             From::Key(generator, device) => Ok(Some(generator.draw_key(*device, at)?)),
-            From::Argument(_) | From::Held(_) | From::Slot(_) => Ok(None),
+            From::Argument(_) | From::Held(_) | From::Slot(_) | From::Var(_) => Ok(None),
         }
     }
 
@@ -250,14 +277,16 @@ impl Segment {
         for from in &self.draft.from {
             fresh.extend(Self::fresh(from, at)?);
         }
-        let mut next = fresh.iter();
+        let values = self.values(at)?;
+        let (mut next, mut read) = (fresh.iter(), values.tensors().iter());
         let mut inputs: Vec<&Tensor> = Vec::with_capacity(self.draft.from.len());
         for from in &self.draft.from {
             let input = match from {
                 From::Argument(number) => Some(arguments[*number]),
                 From::Held(tensor) => Some(tensor),
                 From::Slot(slot) => Some(&slots[*slot]),
-                From::Var(_) | From::Gradient(_) | From::Key(..) => next.next(),
+                From::Var(_) => read.next(),
+                From::Gradient(_) | From::Key(..) => next.next(),
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
         }
@@ -288,16 +317,17 @@ impl Segment {
 
     /// What goes on the tape of a segment that changes some of its inputs: a copy of those only if its gradient reads them.
     #[cold]
-    fn operands(&self, inputs: &[Tensor]) -> Result<Option<(Arc<Rule>, Vec<Tensor>)>> {
-        let all: Vec<&Tensor> = inputs.iter().collect();
+    fn operands(&self, inputs: &[Given<'_>]) -> Result<Option<(Arc<Rule>, Vec<Tensor>)>> {
+        let all: Vec<&Tensor> = inputs.iter().map(|tensor| &**tensor).collect();
         if !self.is_recorded(&all) {
             return Ok(None);
         }
         let rule = self.rule(&all)?;
         let reads = rule.reads(&all, &self.draft.taped)?;
         let is_kept = |input: usize| reads[input] || !self.draft.updates.iter().any(|(_, updated)| *updated == input);
-        let kept = |(input, tensor): (usize, &Tensor)| if is_kept(input) { tensor.clone() } else { Tensor::nothing() };
-        Ok(Some((rule, inputs.iter().enumerate().map(kept).collect())))
+        let kept =
+            |(input, &tensor): (usize, &&Tensor)| if is_kept(input) { tensor.clone() } else { Tensor::nothing() };
+        Ok(Some((rule, all.iter().enumerate().map(kept).collect())))
     }
 
     /// How gradients go through it, for inputs of these sizes.
@@ -320,45 +350,42 @@ impl Segment {
     fn run_updating(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
         let draft = &self.draft;
         let versions = self.versions();
-        let updated = |input: usize| draft.updates.iter().position(|(_, number)| *number == input);
-        let mut inputs: Vec<Tensor> = Vec::with_capacity(draft.from.len());
         // Variables that are only read first: whoever changes them meanwhile changes a copy.
+        let values = self.values(at)?;
+        let mut read = values.tensors().iter();
+        let mut inputs: Vec<Given<'_>> = Vec::with_capacity(draft.from.len());
         for (number, from) in draft.from.iter().enumerate() {
             let input = match from {
-                From::Argument(number) => Some(arguments[*number].clone()),
-                From::Held(tensor) => Some(tensor.clone()),
-                From::Slot(slot) => Some(slots[*slot].clone()),
-                _ if updated(number).is_some() => Some(Tensor::nothing()),
-                from => Self::fresh(from, at)?,
+                From::Argument(number) => Some(Given::Borrowed(arguments[*number])),
+                From::Held(tensor) => Some(Given::Borrowed(tensor)),
+                From::Slot(slot) => Some(Given::Owned(slots[*slot].clone())),
+                _ if self.updated[number] => Some(Given::Owned(Tensor::nothing())),
+                From::Var(_) => read.next().map(Given::Borrowed),
+                from => Self::fresh(from, at)?.map(Given::Owned),
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
         }
         // Then those that change, locked in one order for all threads.
-        let mut order: Vec<usize> = (0..draft.updates.len()).collect();
-        order.sort_unstable_by_key(|&update| {
-            let (set, _) = &draft.updates[update];
-            (set.var().id(), matches!(set, Set::Gradient(_)))
-        });
-        let mut locks: Vec<(usize, Locked<'_>)> = Vec::with_capacity(order.len());
-        for update in order {
+        let mut locks: Vec<(usize, Locked<'_>)> = Vec::with_capacity(self.order.len());
+        for &update in &self.order {
             let (set, input) = &draft.updates[update];
             let mut lock = match set {
                 Set::Value(var) => var.lock_value(at)?,
                 Set::Gradient(var) => var.lock_grad(),
             };
             // Kept inputs stay what they were: with another handle of them alive the update goes to a copy.
-            inputs[*input] = lock.take().ok_or_else(|| crate::Error::Escaped { at: at.clone() })?;
+            let own = lock.take().ok_or_else(|| crate::Error::Escaped { at: at.clone() })?;
+            inputs[*input] = Given::Owned(own);
             locks.push((*input, lock));
         }
-        let kept: Vec<Tensor> = draft.kept.iter().map(|&input| inputs[input].clone()).collect();
+        let kept: Vec<Tensor> = draft.kept.iter().map(|&input| Tensor::clone(&inputs[input])).collect();
         if witness::is_watching() {
-            self.witness(inputs.iter());
+            self.witness(inputs.iter().map(|tensor| &**tensor));
         }
-        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
         let taped = self.operands(&inputs);
-        let outcome = self.code.run_updating(&draft.graph, &updates, &mut inputs, &versions, at);
+        let outcome = self.code.run_updating(&draft.graph, &self.updates, &mut inputs, &versions, at);
         for (input, mut lock) in locks {
-            lock.put(std::mem::replace(&mut inputs[input], Tensor::nothing()));
+            lock.put(std::mem::replace(inputs[input].own(), Tensor::nothing()));
         }
         let outputs = outcome?.into_iter().take(draft.outputs).collect();
         slots.extend(match taped? {

@@ -1,0 +1,55 @@
+//! What a compiled function has read of variables that it does not change: kept from call to call, so that a call looks at
+//! a number a variable instead of locking each and counting one more handle of it.
+//!
+//! A variable that is about to change asks for its handles back first ([`Reads::forget`]): an update that would have been
+//! in place without them still is.
+
+use crate::{Result, Tensor, Var};
+use kiln_ir::Source;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The values of some variables, as far as they are known.
+#[derive(Default)]
+pub(crate) struct Reads(Mutex<Option<Arc<Values>>>);
+
+/// Values of variables, with what tells whether they still are.
+pub(crate) struct Values {
+    stamps: Vec<u64>,
+    tensors: Vec<Tensor>,
+}
+
+impl Values {
+    /// The values, in the order of the variables.
+    pub(crate) fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+}
+
+impl Reads {
+    /// What the variables are now, in row-major order; always the same variables.
+    pub(crate) fn of<'a>(
+        self: &Arc<Reads>,
+        vars: impl Iterator<Item = &'a Var> + Clone,
+        at: &Source,
+    ) -> Result<Arc<Values>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(values) = known.filter(|values| vars.clone().zip(&values.stamps).all(|(v, s)| v.stamp() == *s)) {
+            return Ok(values);
+        }
+        let (mut stamps, mut tensors) = (Vec::new(), Vec::new());
+        for var in vars.clone() {
+            // Read before the value: at worst the value is newer, and read again.
+            stamps.push(var.stamp());
+            tensors.push(var.program_input(at)?);
+        }
+        let values = Arc::new(Values { stamps, tensors });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(values.clone());
+        vars.for_each(|var| var.is_kept_by(self));
+        Ok(values)
+    }
+
+    /// Gives the handles back. Calls that are under way keep theirs to their end.
+    pub(crate) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
