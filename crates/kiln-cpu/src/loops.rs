@@ -4,7 +4,7 @@ use crate::choices::Choices;
 use crate::emit::{Call, Emitted, emit};
 use crate::features::Isa;
 use crate::gemm::Scratch;
-use crate::lower::{LowerError, Lowered, Options, Split, lower, split, without_row};
+use crate::lower::{LowerError, Lowered, Options, Split, lower, split, stores_where_data_say, without_row};
 use crate::memory::{Code, CodeArena, MemoryError};
 use crate::pool;
 use crate::portable::Portable;
@@ -12,7 +12,7 @@ use crate::saved::Piece;
 use crate::short::Short;
 use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
-use kiln_kernels::kernel::{Inst, InstKind, Kernel, KernelBody, LoopBody};
+use kiln_kernels::kernel::{Kernel, KernelBody, LoopBody};
 use kiln_runtime::{LaunchError, RawBuffer};
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -156,8 +156,7 @@ impl LoopKernel {
     fn new(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options, engine: Engine, shape: Shape) -> LoopKernel {
         let (kernel, body) = (kernel.clone(), body.clone());
         let choices = Choices::default();
-        let scatters = |inst: &Inst| matches!(&inst.kind, InstKind::Store { place, .. } if !place.indirect.is_empty());
-        let in_order = body.stages.iter().flat_map(|stage| &stage.insts).any(scatters);
+        let in_order = stores_where_data_say(&body);
         let kernel = LoopKernel {
             kernel,
             body,

@@ -140,18 +140,26 @@ fn retire(step: &mut Step) {
     step.writes.clear();
 }
 
-/// Row and column of a place that lies at `offset` in rows of `width`, if rows move along one axis at the most, so that they
-/// are taken in order.
+/// Row and column of a place that lies at `offset` in rows of `width`, if the axes that rows move along count them one
+/// after another, so that they are taken in order.
 fn row_and_column(body: &LoopBody, offset: &Dim, width: i64) -> Option<(Dim, Dim)> {
     let (mut row, mut column, mut rest) = (Dim::default(), Dim::default(), offset.clone());
-    let (mut moving, mut most) = (0, 0);
+    // How far rows move by one step of the axis outside, and the last column.
+    let (mut outer, mut most) = (i64::MAX, 0);
     for axis in &body.grid {
         let (step, other) = rest.linear_in(axis.var)?;
         let (step, size) = (step.as_const()?, axis.size.as_const()?);
         rest = other;
         if step % width == 0 {
-            moving += i32::from(step != 0);
-            row += Dim::from(axis.var) * (step / width);
+            let rows = step / width;
+            if rows != 0 {
+                // All of this axis lies before the next step of the one outside.
+                if rows < 0 || rows.checked_mul(size)? > outer {
+                    return None;
+                }
+                outer = rows;
+            }
+            row += Dim::from(axis.var) * rows;
         } else if step > 0 {
             most += step * (size - 1);
             column += Dim::from(axis.var) * step;
@@ -162,7 +170,7 @@ fn row_and_column(body: &LoopBody, offset: &Dim, width: i64) -> Option<(Dim, Dim
     let rest = rest.as_const()?;
     row += Dim::from(rest.div_euclid(width));
     column += Dim::from(rest.rem_euclid(width));
-    (moving <= 1 && most + rest.rem_euclid(width) < width).then_some((row, column))
+    (most + rest.rem_euclid(width) < width).then_some((row, column))
 }
 
 /// A writer to the same rows that a scatter can join.

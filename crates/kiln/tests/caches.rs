@@ -8,15 +8,17 @@ fn step(batch: usize, heads: usize, dtype: &str) -> Graph {
     let (rows, group) = (batch * heads, 3);
     let text = format!(
         "graph(%0: {dtype}[{batch}, 1, {heads}, 16], %1: {dtype}[{batch}, 1, {heads}, 16], %2: {dtype}[{batch}, {q}, 1, 16],
-               %3: {dtype}[8], %4: {dtype}[8], %5: {dtype}[{pool}, 16], %6: {dtype}[{pool}, 16], %7: i64[{rows}],
+               %3: {dtype}[{batch}, 8], %4: {dtype}[{batch}, 8], %5: {dtype}[{pool}, 16], %6: {dtype}[{pool}, 16], %7: i64[{rows}],
                %8: i64[{batch}, 3], %9: bool[{batch}, 1, 1, 24]) {{
   %10: {dtype}[{rows}, 16] = reshape %0
   %11: {dtype}[{rows}, 8] = slice %10 {{start=[0, 0], size=[{rows}, 8], step=[1, 1]}}
   %12: {dtype}[{rows}, 8] = slice %10 {{start=[0, 8], size=[{rows}, 8], step=[1, 1]}}
-  %13: {dtype}[1, 8] = reshape %3
-  %14: {dtype}[{rows}, 8] = expand %13
-  %15: {dtype}[1, 8] = reshape %4
-  %16: {dtype}[{rows}, 8] = expand %15
+  %50: {dtype}[{batch}, 1, 8] = reshape %3
+  %13: {dtype}[{batch}, {heads}, 8] = expand %50
+  %14: {dtype}[{rows}, 8] = reshape %13
+  %51: {dtype}[{batch}, 1, 8] = reshape %4
+  %15: {dtype}[{batch}, {heads}, 8] = expand %51
+  %16: {dtype}[{rows}, 8] = reshape %15
   %17: {dtype}[{rows}, 8] = mul %11, %14
   %18: {dtype}[{rows}, 8] = mul %12, %16
   %19: {dtype}[{rows}, 8] = sub %17, %18
@@ -91,10 +93,12 @@ fn writes_and_pages_agree_with_the_interpreter() {
 }
 
 #[test]
-fn a_step_of_one_text_is_one_kernel_of_writes_and_one_of_attention() {
-    let graph = step(1, 2, "f32");
-    let compiled = kiln::CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
-    assert_eq!(compiled.program().steps().len(), 2, "{graph}");
+fn a_step_is_one_kernel_of_writes_and_one_of_attention() {
+    for batch in [1, 3] {
+        let graph = step(batch, 2, "f32");
+        let compiled = kiln::CompiledGraph::new(&graph, &[], &Default::default()).unwrap();
+        assert_eq!(compiled.program().steps().len(), 2, "{graph}");
+    }
 }
 
 #[test]

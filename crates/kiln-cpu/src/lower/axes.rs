@@ -75,9 +75,19 @@ pub fn arrange(body: &LoopBody) -> Nest {
     drop_units(&mut body);
     merge(&mut body, false);
     merge(&mut body, true);
+    // Of two stores to one place the last stays: points are taken in the order of the grid.
+    if body.row.is_empty() && stores_where_data_say(&body) {
+        return Nest { body, vector: VectorAxis::Grid, inner: None };
+    }
     let vector = choose(&mut body);
     let inner = if vector == VectorAxis::Grid && body.row.is_empty() { take_inner(&mut body) } else { None };
     Nest { body, vector, inner }
+}
+
+/// Whether some store goes to a place that data say.
+pub(crate) fn stores_where_data_say(body: &LoopBody) -> bool {
+    let scatters = |inst: &Inst| matches!(&inst.kind, InstKind::Store { place, .. } if !place.indirect.is_empty());
+    body.stages.iter().flat_map(|stage| &stage.insts).any(scatters)
 }
 
 /// Takes out the grid axis along which a load that jumps along the vector axis is contiguous.

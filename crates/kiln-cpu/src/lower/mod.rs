@@ -20,6 +20,7 @@ mod place;
 mod reduce;
 mod split;
 
+pub(crate) use axes::stores_where_data_say;
 pub use split::{Split, split};
 
 use crate::vir::*;
