@@ -59,6 +59,8 @@ struct Storage {
     ptr: NonNull<u8>,
     bytes: usize,
     memory: &'static dyn Memory,
+    /// That of the memory, which every run asks every input for.
+    device: Device,
     owner: Owner,
 }
 
@@ -91,7 +93,7 @@ impl Buffer {
     /// # Safety
     /// `ptr` is valid for `bytes` bytes of that memory and nobody else releases it.
     pub unsafe fn from_allocation(memory: &'static dyn Memory, ptr: NonNull<u8>, bytes: usize) -> Buffer {
-        Buffer(Arc::new(Storage { ptr, bytes, memory, owner: Owner::Device }))
+        Buffer(Arc::new(Storage { ptr, bytes, memory, device: memory.device(), owner: Owner::Device }))
     }
 
     /// A buffer over memory that `keep` keeps alive, for instance a mapped file or another library's tensor.
@@ -106,12 +108,13 @@ impl Buffer {
         writable: bool,
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Buffer {
-        Buffer(Arc::new(Storage { ptr, bytes, memory, owner: Owner::Foreign { _keep: keep, writable } }))
+        let owner = Owner::Foreign { _keep: keep, writable };
+        Buffer(Arc::new(Storage { ptr, bytes, memory, device: memory.device(), owner }))
     }
 
     /// Where it is.
     pub fn device(&self) -> Device {
-        self.0.memory.device()
+        self.0.device
     }
 
     /// Its size in bytes.

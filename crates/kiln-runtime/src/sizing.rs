@@ -288,11 +288,14 @@ impl SizedInput {
 
     /// Whether an input has the dtype, the sizes and the strides that the program was built for.
     pub(crate) fn check(&self, input: usize, view: &InputView<'_>, spec: &InputSpec) -> Result<(), Error> {
-        if view.dtype != spec.ty.dtype || view.shape != self.shape {
+        let (rank, mut sizes) = (self.shape.len(), view.shape.iter().zip(&self.shape));
+        // A few numbers: comparing them here is cheaper than a call that compares memory.
+        if view.dtype != spec.ty.dtype || view.shape.len() != rank || sizes.any(|(given, own)| given != own) {
             return Err(wrong_type(input, view, spec));
         }
-        let same = |axis: usize| view.strides.get(axis) == Some(&self.strides[axis]) || self.shape[axis] < 2;
-        if self.reach.is_some() && !(0..self.shape.len()).all(same) {
+        let mut strides = view.strides.iter().zip(&self.strides).zip(&self.shape);
+        let same = view.strides.len() >= rank && strides.all(|((given, own), size)| given == own || *size < 2);
+        if self.reach.is_some() && !same {
             let expected: Vec<String> = spec.layout.strides.iter().map(Dim::to_string).collect();
             let (strides, expected) = (view.strides.to_vec(), expected.join(", "));
             return Err(Error::InputStrides { input, strides, expected });
@@ -312,8 +315,8 @@ impl SizedInput {
         let bytes = buffer.bytes_len();
         let outside = || Error::InputOutsideBuffer { input, bytes };
         let offset = isize::try_from(view.offset).map_err(|_| outside())?;
-        let capacity = (bytes * 8 / self.bits) as isize;
-        let inside = |place: Option<isize>| place.is_some_and(|p| (0..capacity).contains(&p));
+        let end = |place: isize| usize::try_from(place).ok()?.checked_add(1)?.checked_mul(self.bits);
+        let inside = |place: Option<isize>| place.and_then(end).is_some_and(|end| end <= bytes * 8);
         if !inside(offset.checked_add(low)) || !inside(offset.checked_add(high)) {
             return Err(outside());
         }
