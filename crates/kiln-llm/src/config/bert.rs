@@ -1,7 +1,7 @@
 //! Settings of BERT and what has its shape (MiniLM, BGE, E5, GTE).
 
 use super::{Activation, Fields};
-use crate::{Error, Result};
+use crate::Result;
 use std::path::Path;
 
 /// What `config.json` says about a BERT.
@@ -45,10 +45,7 @@ impl BertConfig {
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn from_fields(fields: &Fields) -> Result<BertConfig> {
-        let model_type = fields.text("model_type")?.unwrap_or("bert");
-        if model_type != "bert" {
-            return Err(Error::UnknownArchitecture { path: fields.path().to_owned(), found: model_type.into() });
-        }
+        fields.model_type(&["bert"], "bert")?;
         let positions = fields.text("position_embedding_type")?.unwrap_or("absolute");
         if positions != "absolute" {
             return Err(fields.bad("position_embedding_type", format!("'{positions}' is not supported")));
@@ -56,23 +53,19 @@ impl BertConfig {
         if fields.flag("is_decoder", false)? {
             return Err(fields.bad("is_decoder", "a BERT that generates is not supported"));
         }
+        let hidden_size = fields.positive("hidden_size", 768)?;
         let config = BertConfig {
             vocab_size: fields.positive("vocab_size", 30522)?,
-            hidden_size: fields.positive("hidden_size", 768)?,
+            hidden_size,
             intermediate_size: fields.positive("intermediate_size", 3072)?,
             num_hidden_layers: fields.size("num_hidden_layers", 12)?,
-            num_attention_heads: fields.positive("num_attention_heads", 12)?,
+            num_attention_heads: fields.heads("num_attention_heads", 12, hidden_size)?,
             max_position_embeddings: fields.positive("max_position_embeddings", 512)?,
             type_vocab_size: fields.positive("type_vocab_size", 2)?,
             layer_norm_eps: fields.number("layer_norm_eps", 1e-12)?,
             hidden_act: Activation::from_fields(fields, "hidden_act")?,
             pad_token_id: fields.tokens("pad_token_id")?.first().copied().unwrap_or(0),
         };
-        if !config.hidden_size.is_multiple_of(config.num_attention_heads) {
-            let problem =
-                format!("{} heads do not divide a width of {}", config.num_attention_heads, config.hidden_size);
-            return Err(fields.bad("num_attention_heads", problem));
-        }
         if config.pad_token_id as usize >= config.vocab_size {
             return Err(fields.bad("pad_token_id", format!("{} is outside the vocabulary", config.pad_token_id)));
         }

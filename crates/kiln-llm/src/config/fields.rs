@@ -153,6 +153,14 @@ impl Fields {
         }
     }
 
+    /// How many heads there are, or the default; they have to divide the width of all of them.
+    pub fn heads(&self, name: &str, default: usize, width: usize) -> Result<usize> {
+        match self.positive(name, default)? {
+            heads if width.is_multiple_of(heads) => Ok(heads),
+            heads => Err(self.bad(name, format!("{heads} heads do not divide a width of {width}"))),
+        }
+    }
+
     /// An activation by its name, or the default.
     pub fn activation(&self, name: &str, default: Activation) -> Result<Activation> {
         let Some(text) = self.text(name)? else { return Ok(default) };

@@ -47,16 +47,13 @@ impl Gpt2Config {
     pub fn from_fields(fields: &Fields) -> Result<Gpt2Config> {
         fields.model_type(&["gpt2"], "gpt2")?;
         fields.supported()?;
-        let (n_embd, n_head) = (fields.positive("n_embd", 768)?, fields.positive("n_head", 12)?);
-        if !n_embd.is_multiple_of(n_head) {
-            return Err(fields.bad("n_head", format!("{n_head} heads do not divide a width of {n_embd}")));
-        }
+        let n_embd = fields.positive("n_embd", 768)?;
         Ok(Gpt2Config {
             vocab_size: fields.positive("vocab_size", 50257)?,
             n_positions: fields.positive("n_positions", 1024)?,
             n_embd,
             n_layer: fields.layers("n_layer", 12)?,
-            n_head,
+            n_head: fields.heads("n_head", 12, n_embd)?,
             n_inner: fields.positive("n_inner", 4 * n_embd)?,
             activation: fields.activation("activation_function", Activation::GeluTanh)?,
             layer_norm_epsilon: fields.epsilon("layer_norm_epsilon", 1e-5)?,

@@ -52,11 +52,7 @@ impl GptNeoxConfig {
         fields.model_type(&["gpt_neox"], "gpt_neox")?;
         fields.supported()?;
         let hidden_size = fields.positive("hidden_size", 6144)?;
-        let heads = fields.positive("num_attention_heads", 64)?;
-        if !hidden_size.is_multiple_of(heads) {
-            let problem = format!("{heads} heads do not divide a width of {hidden_size}");
-            return Err(fields.bad("num_attention_heads", problem));
-        }
+        let heads = fields.heads("num_attention_heads", 64, hidden_size)?;
         let head_dim = hidden_size / heads;
         let max_position_embeddings = fields.positive("max_position_embeddings", 2048)?;
         let known = Known { part: 0.25, ..Known::new(head_dim, max_position_embeddings) };
