@@ -103,7 +103,8 @@ impl BlockFormat {
                 BlockFormat::Q5_0 => {
                     let scale = float(block, 0);
                     let tops = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-                    let value = |i: usize, nibble: u8| (f32::from(nibble | (tops >> i & 1) as u8 * 16) - 16.0) * scale;
+                    let value =
+                        |i: usize, nibble: u8| (f32::from(nibble | ((tops >> i & 1) as u8 * 16)) - 16.0) * scale;
                     out.extend(block[6..].iter().enumerate().map(|(i, q)| value(i, q & 15)));
                     out.extend(block[6..].iter().enumerate().map(|(i, q)| value(i + 16, q >> 4)));
                 }
