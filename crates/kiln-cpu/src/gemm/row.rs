@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn both_orders_give_the_sums_of_a_plain_loop() {
-        let isas = Isa::available().into_iter().filter(|isa| *isa != Isa::Portable);
+        let isas = Isa::available().filter(|isa| *isa != Isa::Portable);
         for (isa, k) in isas.flat_map(|isa| [16, 32, 40, 48, 64, 100, 288, 300, 512].map(|k| (isa, k))) {
             for weight in [Weight::F32, Weight::F16, Weight::Bf16] {
                 if weight != Weight::F32 && k % lanes(isa) > 0 {
