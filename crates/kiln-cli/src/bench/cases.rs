@@ -4,6 +4,9 @@ use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{DType, Dim, DotDims, Error, Graph, NodeId, Op, Scalar, TensorType};
 use serde_json::{Value, json};
 
+/// Ways of one product, `linear`, that are measured beside the one it takes.
+const WAYS: [&str; 3] = ["packed", "row_by_row", "side_by_side"];
+
 /// One row of a table.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -20,8 +23,8 @@ pub struct Case {
 impl Case {
     /// For the peer.
     pub fn to_json(&self) -> Value {
-        // Packing is Kiln's affair: the peer has plain weights.
-        let kind = if self.kind == "packed" { "linear" } else { self.kind };
+        // How weights are packed or read is Kiln's affair: the peer has plain ones.
+        let kind = if WAYS.contains(&self.kind) { "linear" } else { self.kind };
         json!({"kind": kind, "shape": self.shape, "dtype": self.dtype.name()})
     }
 
@@ -74,7 +77,7 @@ impl Case {
                 let h = build::silu(&mut b, &x)?;
                 vec![build::mul(&mut b, &h, &y)?]
             }
-            "linear" | "packed" => {
+            "linear" | "packed" | "row_by_row" | "side_by_side" => {
                 let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
                 let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[n, k])?);
                 vec![dot(&mut b, x, w, 1, dtype)?]
@@ -143,7 +146,8 @@ impl Case {
     pub fn operations(&self) -> f64 {
         let product: f64 = self.shape.iter().map(|&n| n as f64).product();
         match self.kind {
-            "linear" | "packed" | "matmul" => 2.0 * product,
+            "linear" | "matmul" => 2.0 * product,
+            kind if WAYS.contains(&kind) => 2.0 * product,
             "attention" => 4.0 * product,
             "causal_attention" => 2.0 * product,
             "masked_attention" | "paged_attention" => {
@@ -224,10 +228,12 @@ pub fn matmul(threads: &[usize]) -> Vec<Case> {
                 cases.push(Case { kind, shape: vec![1, k, n], dtype: DType::Bf16, threads });
             }
         }
-        // From a hidden vector to logits: many short rows, from beyond the caches.
-        for (k, n) in [(288, 32000), (576, 49152)] {
+        // From a hidden vector to logits: many rows from beyond the caches, and both orders to read them in.
+        for (k, n) in [(288, 32000), (576, 49152), (2048, 32000)] {
             for dtype in [DType::F32, DType::Bf16, DType::F16] {
-                cases.push(Case { kind: "linear", shape: vec![1, k, n], dtype, threads });
+                for kind in ["linear", "row_by_row", "side_by_side"] {
+                    cases.push(Case { kind, shape: vec![1, k, n], dtype, threads });
+                }
             }
         }
     }

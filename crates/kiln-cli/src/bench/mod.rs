@@ -5,13 +5,13 @@ mod blocks;
 mod calls;
 mod cases;
 mod clock;
+mod direct;
 mod first_call;
 mod forward;
 mod html;
 mod language;
 mod llm;
 mod machine;
-mod packed;
 mod peer;
 mod record;
 mod report;
@@ -288,12 +288,9 @@ fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> R
 
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
     let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
-    let mut packed = match case.kind {
-        "packed" => Some(packed::Product::new(&case, &tensors)?),
-        _ => None,
-    };
+    let mut direct = direct::Product::of(&case, &tensors)?;
     let mut copier = Copier::new(bytes);
-    let fused = match &mut packed {
+    let fused = match &mut direct {
         Some(product) => Own::new(|| -> kiln::Result<()> {
             product.run();
             Ok(())
