@@ -7,6 +7,8 @@ use super::pack::Accumulator;
 pub(super) const ROWS: usize = 4;
 /// Columns of a tile.
 pub(super) const COLUMNS: usize = 8;
+/// Products that are added up one by one; a long sum is one of such sums, so that its rounding errors stay those of a short one.
+const RUN: usize = 32;
 
 /// The kernel for `mr` rows, 1 ..= [`ROWS`].
 pub(super) fn get<T: Accumulator>(mr: usize, accumulate: bool) -> MicroFn {
@@ -33,13 +35,19 @@ unsafe extern "C" fn micro<T: Accumulator, const MR: usize, const ADD: bool>(
     let mut acc = [[T::default(); COLUMNS]; MR];
     // SAFETY: the panels hold k rows of MR and COLUMNS elements, the tile MR rows of COLUMNS.
     unsafe {
-        for k in 0..k {
-            let a = &*a.cast::<[T; MR]>().add(k);
-            let b = &*b.add(k * b_stride).cast::<[T; COLUMNS]>();
-            for (acc, a) in acc.iter_mut().zip(a) {
-                for (acc, b) in acc.iter_mut().zip(b) {
-                    *acc = acc.multiply_add(*a, *b);
+        for first in (0..k).step_by(RUN) {
+            let mut run = [[T::default(); COLUMNS]; MR];
+            for k in first..k.min(first + RUN) {
+                let a = &*a.cast::<[T; MR]>().add(k);
+                let b = &*b.add(k * b_stride).cast::<[T; COLUMNS]>();
+                for (sum, a) in run.iter_mut().zip(a) {
+                    for (sum, b) in sum.iter_mut().zip(b) {
+                        *sum = sum.multiply_add(*a, *b);
+                    }
                 }
+            }
+            for (acc, run) in acc.as_flattened_mut().iter_mut().zip(run.as_flattened()) {
+                *acc = acc.sum(*run);
             }
         }
         for (row, acc) in acc.iter().enumerate() {
