@@ -61,6 +61,9 @@ trait Bytes {
     const ARRANGEMENT: Arrangement;
     /// Bytes ahead of a row that are fetched. Where a step takes little time for its bytes the machine does better by itself.
     const AHEAD: Option<isize> = None;
+    /// Whether the next page is asked for with every row. Long rows of blocks of 256 gain by it, short ones of 32 would ask for
+    /// the same page over and over.
+    const NEXT_PAGE: bool = false;
     /// Adds a step's products; `block` is where its blocks begin.
     unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums);
 }
@@ -79,6 +82,8 @@ macro_rules! fn_vnni {
 
 /// Elements of a row of A whose digits stay in the nearest cache while rows of blocks pass by.
 const SEGMENT: usize = 2048;
+/// The least size of a page.
+const PAGE: usize = 4096;
 /// Rows of blocks that pass by a segment before the next one does.
 const BATCH: usize = 16;
 
@@ -110,6 +115,18 @@ unsafe fn dot<B: Bytes>(call: Call<'_>) {
     }
 }
 
+/// Asks for the first lines of the page after each that some bytes lie in: the machine's own fetching stops at the end of one.
+#[inline]
+fn fetch_pages(from: *const u8, bytes: usize) {
+    let first = from.wrapping_sub(from as usize % PAGE);
+    for page in (PAGE..=from as usize % PAGE + bytes + PAGE - 1).step_by(PAGE) {
+        for line in 0..4 {
+            // SAFETY: fetching is harmless anywhere.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(page + 64 * line).cast()) };
+        }
+    }
+}
+
 /// The product of some blocks with as many elements.
 ///
 /// # Safety
@@ -120,6 +137,9 @@ unsafe fn segment<B: Bytes>(mut w: *const u8, blocks: usize, mut a: Place, ahead
     let (bytes, how) = (B::FORMAT.bytes(), B::ARRANGEMENT);
     let step = how.step / B::FORMAT.elements();
     let mut sums = Sums { total: _mm512_setzero_ps(), rest: _mm512_setzero_ps() };
+    if B::NEXT_PAGE {
+        fetch_pages(w, blocks * bytes);
+    }
     // SAFETY: the caller's promise.
     unsafe {
         for _ in 0..blocks / step {
@@ -307,6 +327,7 @@ impl Q4K {
 
 impl Bytes for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
+    const NEXT_PAGE: bool = true;
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 256, bits: 22, excess: 0, together: 2, place: Q4K::place };
     const AHEAD: Option<isize> = Some(2048);
@@ -351,6 +372,7 @@ impl Q6K {
 
 impl Bytes for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
+    const NEXT_PAGE: bool = true;
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 16, step: 256, bits: 22, excess: 32, together: 2, place: Q6K::place };
     #[inline]
