@@ -1,5 +1,5 @@
 //! The host's memory: 64-byte aligned allocations, with a bounded list of released ones kept for reuse. Once there are many
-//! of a middling size, as weights are, they lie side by side on [shelves](crate::shelves).
+//! of a middling size, as weights are, they lie side by side on huge pages.
 //!
 //! Reuse matters twice: a small eager op is dominated by the allocator, and a large fresh allocation by the page faults of
 //! its first touch.
