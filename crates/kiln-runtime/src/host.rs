@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct HostMemory {
     kept: Mutex<Kept>,
     shelves: Shelves,
-    /// Bytes of middling size that were allocated apart.
+    /// Bytes of middling size that were ever allocated apart; what was released counts on.
     apart: AtomicUsize,
 }
 
@@ -41,7 +41,8 @@ const BLOCKS_A_CLASS: usize = 16;
 const BYTES_KEPT: usize = 512 << 20;
 /// What lies on shelves: shorter ones cost few pages, longer ones have huge pages to themselves.
 const MIDDLING: Range<usize> = 128 << 10..8 << 20;
-/// Bytes of that size that are allocated apart before the first shelf: a small program shall not pay for huge pages.
+/// Bytes of that size that are allocated apart before the first shelf: a small program shall not pay for huge pages. One that
+/// runs for long and asks for more than is kept comes to use shelves too.
 const APART: usize = 16 << 20;
 
 static HOST: HostMemory = HostMemory {

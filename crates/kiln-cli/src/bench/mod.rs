@@ -139,7 +139,7 @@ enum What {
     Decode,
     /// gelu·w+b, norms, softmax, RoPE, SwiGLU
     Ops,
-    /// Products with plain weights, W[N, K] (linear) and W[K, N] (matmul), and with weights packed beforehand
+    /// Products with plain weights, W[N, K] (linear) and W[K, N] (matmul), with weights packed beforehand, and one row in both orders of reading
     Matmul,
     /// Products with weights as quantised blocks, against a sum of the same bytes and against f32 weights
     Blocks,
