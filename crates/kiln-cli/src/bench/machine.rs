@@ -91,9 +91,12 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_peak_is_no_less_than_what_is_held() {
-        assert!(resident() > 100_000);
-        assert!(resident_peak() >= resident());
+    fn a_peak_stays_when_memory_is_given_back() {
+        // Other tests take and give back memory beside this one, so that only what is held here is sure.
+        let held = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(resident() > 60 << 20);
+        drop(held);
+        assert!(resident_peak() > 60 << 20);
     }
 
     #[test]
