@@ -4,7 +4,7 @@ use crate::kernel::{
     Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages,
     Place, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
-use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Reason, Role, Schedule, Step, Written};
+use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Precision, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
 use kiln_ir::{codec_enum, codec_struct};
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ codec_struct! {
     Inst { id, dtype, kind }
     Place { buffer, offset, indirect }
     Prologue { insts, value }
-    MatmulBody { batch, m, n, k, lhs, rhs, acc, epilogue }
+    MatmulBody { batch, m, n, k, lhs, rhs, acc, precision, epilogue }
     AttentionBody {
         batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, k_pages, v_pages, mask, out, causal,
         scale,
@@ -37,6 +37,7 @@ codec_enum! {
     Access { 0 = Read, 1 = Write, 2 = ReadWrite }
     KernelBody { 0 = Loop(body), 1 = Matmul(body), 2 = Attention(body), 3 = Routine(body) }
     Domain { 0 = Point, 1 = Row }
+    Precision { 0 = Medium, 1 = High, 2 = Highest }
     ReductionKind { 0 = Reduce(kind), 1 = Arg(kind) }
     InstKind {
         0 = Const(value),

@@ -127,8 +127,14 @@ fn attempt(
     let inline = inline_reductions(graph);
     let realised = choose(graph, &inline, forced, options);
     let memory = lay_out(graph, &realised, layouts);
-    let scope =
-        Scope { graph, storage: &memory.storage, inline: &inline, numerics: options.numerics, known: &options.ranges };
+    let scope = Scope {
+        graph,
+        storage: &memory.storage,
+        inline: &inline,
+        numerics: options.numerics,
+        precision: options.precision,
+        known: &options.ranges,
+    };
     let check = |work: &Work| match &graph.node(work.node).op {
         Op::Dot { .. } => matmul::check_operands(scope, work.node),
         op if is_engine(op) => routine::check_operands(scope, work.node),

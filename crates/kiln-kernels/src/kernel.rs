@@ -16,6 +16,7 @@
 //! neighbouring axes are merged wherever every position allows it; each prologue and the epilogue of a product number their
 //! values from zero. A `Row` stage need not have a reduction, and a row need not be the innermost axis of memory.
 
+use crate::schedule::Precision;
 use kiln_ir::{
     ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
 };
@@ -264,6 +265,8 @@ pub struct MatmulBody {
     pub rhs: Prologue,
     /// The accumulator's type: F32, F64, I32 or I64.
     pub acc: DType,
+    /// How exact it has to be where it accumulates in F32; else the highest.
+    pub precision: Precision,
     /// Runs at each (batch, m, n); its stores are the kernel's results.
     pub epilogue: Vec<Inst>,
 }

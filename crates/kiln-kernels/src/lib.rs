@@ -50,7 +50,8 @@ pub use driver::schedule;
 pub use kernel::Kernel;
 pub use plan::{Plan, plan};
 pub use schedule::{
-    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step, Written,
+    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Precision, Reason, Role, Schedule, ScheduleOptions, Step,
+    Written,
 };
 pub use work::Work;
 

@@ -8,7 +8,7 @@ use crate::domain::{Domain, Root};
 use crate::group::{Group, trace_group};
 use crate::kernel::{Axis, InstKind, Kernel, KernelBody, MatmulBody, Prologue, ValueId};
 use crate::realise::Memory;
-use crate::schedule::{BufferId, Step};
+use crate::schedule::{BufferId, Precision, Step};
 use crate::stages::straight;
 use crate::trace::{Misfit, Scope, Tracer};
 use kiln_ir::{DType, Dim, DotDims, Graph, NodeId, Op, Symbol};
@@ -208,7 +208,8 @@ pub(crate) fn matmul_step(
     let axes = batch.iter().chain(&m).chain(&n).chain(&k);
     let sizes = axes::size_symbols(axes, lhs.insts.iter().chain(&rhs.insts).chain(&epilogue));
     let acc = accumulator(scope.graph.ty(node.operands[0]).dtype);
-    let body = MatmulBody { batch, m, n, k, lhs, rhs, acc, epilogue };
+    let precision = if acc == DType::F32 { scope.precision } else { Precision::Highest };
+    let body = MatmulBody { batch, m, n, k, lhs, rhs, acc, precision, epilogue };
     let mut nodes = trace.nodes;
     nodes.push(dot);
     Ok(step(scope, Kernel { buffers, sizes, body: KernelBody::Matmul(body) }, ids, nodes))

@@ -4,6 +4,7 @@ use crate::kernel::{
     Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Prologue,
     Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
+use crate::schedule::Precision;
 use kiln_ir::Dim;
 use std::fmt::{self, Display, Formatter};
 
@@ -200,7 +201,11 @@ impl Display for MatmulBody {
         for (name, axes) in [("batch", &self.batch), ("m", &self.m), ("n", &self.n), ("k", &self.k)] {
             write!(f, " {name}({})", List(axes, ", "))?;
         }
-        writeln!(f, " acc {} {{", self.acc)?;
+        write!(f, " acc {}", self.acc)?;
+        if self.precision != Precision::Highest {
+            write!(f, " {} precision", self.precision.name())?;
+        }
+        writeln!(f, " {{")?;
         write!(f, "  lhs\n{}  rhs\n{}  epilogue\n", self.lhs, self.rhs)?;
         self.epilogue.iter().try_for_each(|inst| writeln!(f, "    {inst}"))?;
         f.write_str("}")

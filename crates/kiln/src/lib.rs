@@ -105,7 +105,7 @@ pub use kiln_ir as ir;
 pub use kiln_ir::BlockFormat;
 pub use kiln_ir::DType;
 pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
-pub use kiln_kernels::Numerics;
+pub use kiln_kernels::{Numerics, Precision};
 pub use kiln_runtime as runtime;
 pub use kiln_runtime::Device;
 pub use layout::Layout;

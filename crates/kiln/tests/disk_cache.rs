@@ -389,11 +389,14 @@ fn programs_differ_by_options_layouts_and_constants() {
     let plain = CompileOptions::default();
     let mut exact = CompileOptions::default();
     exact.schedule.numerics = kiln::Numerics::Eager;
+    let mut short = CompileOptions::default();
+    short.schedule.precision = kiln::Precision::Medium;
     let turned = kiln_kernels::InputLayout { strides: vec![1.into(), 4.into()], offset: 0.into() };
     for expected in [1, 0] {
         assert_eq!(misses(&graph("2"), &[], &plain), expected);
         assert_eq!(misses(&graph("3"), &[], &plain), expected);
         assert_eq!(misses(&graph("2"), &[], &exact), expected);
+        assert_eq!(misses(&graph("2"), &[], &short), expected);
         assert_eq!(misses(&graph("2"), std::slice::from_ref(&turned), &plain), expected);
         assert_eq!(misses(&graph("2"), &[], &CompileOptions { no_passes: true, ..plain.clone() }), expected);
     }

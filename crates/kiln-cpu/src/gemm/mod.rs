@@ -49,6 +49,7 @@ use crate::features::{Isa, detect};
 use crate::memory::MemoryError;
 use crate::pool;
 use kiln_ir::{BlockFormat, DType};
+use kiln_kernels::Precision;
 use swapped::Swapped;
 
 /// Why a product could not be run.
@@ -131,6 +132,8 @@ pub struct Gemm {
     pub k: usize,
     /// The accumulators' type: f32, f64, i32 or i64.
     pub acc: DType,
+    /// How exact it has to be where it accumulates in f32. Products with quantised blocks make use of it.
+    pub precision: Precision,
     /// The most threads to use.
     pub threads: usize,
     /// How it is cut and blocked.
@@ -153,7 +156,16 @@ pub struct Tuning {
 impl Gemm {
     /// A product on the default target with all threads of the pool.
     pub fn new(m: usize, n: usize, k: usize, acc: DType) -> Gemm {
-        Gemm { isa: Isa::get(), m, n, k, acc, threads: pool::threads(), tuning: Tuning::default() }
+        Gemm {
+            isa: Isa::get(),
+            m,
+            n,
+            k,
+            acc,
+            precision: Precision::Highest,
+            threads: pool::threads(),
+            tuning: Tuning::default(),
+        }
     }
 
     /// Runs the product and hands every finished tile to `epilogue`.

@@ -158,7 +158,7 @@ fn check(gemm: Gemm, a: &Data, b: &Data, left: Operand<'_>, right: Operand<'_>, 
 }
 
 fn gemm(isa: Isa, m: usize, n: usize, k: usize, acc: DType, threads: usize) -> Gemm {
-    Gemm { isa, m, n, k, acc, threads, tuning: Tuning::default() }
+    Gemm { isa, threads, ..Gemm::new(m, n, k, acc) }
 }
 
 const SIZES: [usize; 12] = [0, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 64];

@@ -24,6 +24,7 @@ use crate::saved::Piece;
 use crate::short::Short;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
+use kiln_kernels::Precision;
 use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
 use plain::{PlainBlocks, PlainLoad, PlainStore};
@@ -33,6 +34,7 @@ use row::Row;
 pub struct Matmul {
     isa: Isa,
     acc: DType,
+    precision: Precision,
     sizes: Vec<Symbol>,
     /// The sizes and the variables of the batch.
     symbols: Vec<Symbol>,
@@ -168,6 +170,7 @@ impl Matmul {
         let matmul = Matmul {
             isa: build.isa,
             acc: body.acc,
+            precision: body.precision,
             sizes: kernel.sizes.clone(),
             symbols: kernel.sizes.iter().copied().chain(body.batch.iter().map(|axis| axis.var)).collect(),
             buffers: kernel.buffers.len(),
@@ -259,7 +262,9 @@ impl Matmul {
             tasks: self.choices.tasks,
             row_by_row: self.choices.streams.map(|streams| streams == 1),
         };
-        let gemm = Gemm { isa: self.isa, m, n, k, acc: self.acc, threads: if apart { 1 } else { threads }, tuning };
+        let threads_each = if apart { 1 } else { threads };
+        let gemm =
+            Gemm { isa: self.isa, m, n, k, acc: self.acc, precision: self.precision, threads: threads_each, tuning };
         let run = |product: usize| {
             let mut point: Short<i64> = batch.iter().map(|_| 0).collect();
             let mut rest = product;

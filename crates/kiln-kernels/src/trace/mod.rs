@@ -10,7 +10,7 @@ use crate::index::{Division, contiguous_strides, reshape_index, view_index};
 use crate::kernel::{InstKind, Place, ReductionKind, ValueId};
 use crate::pointwise::bitcast_on_values;
 use crate::realise::is_engine;
-use crate::schedule::{BufferId, Numerics};
+use crate::schedule::{BufferId, Numerics, Precision};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
 
@@ -55,6 +55,8 @@ pub(crate) struct Scope<'a> {
     pub inline: &'a [u32],
     /// Where short floats round.
     pub numerics: Numerics,
+    /// How exact products of F32 have to be.
+    pub precision: Precision,
     /// What is known about size symbols.
     pub known: &'a Ranges,
 }

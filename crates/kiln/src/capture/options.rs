@@ -2,7 +2,7 @@
 
 use crate::Buckets;
 use kiln_ir::Symbol;
-use kiln_kernels::Numerics;
+use kiln_kernels::{Numerics, Precision};
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
@@ -162,6 +162,9 @@ pub struct Options {
     pub tuning_budget: Duration,
     /// Where short floats are rounded.
     pub numerics: Numerics,
+    /// How exact products of F32 have to be. Kernels may use less exact ones where that is faster; on the CPU products with
+    /// quantised weights do.
+    pub precision: Precision,
     /// Whether what depends on weights alone is computed once, and weights are packed for the products that use them. It is
     /// done again when a variable changes.
     pub freeze: bool,
@@ -187,6 +190,7 @@ impl Default for Options {
             mode: Mode::default(),
             tuning_budget: Duration::from_secs(2),
             numerics: Numerics::default(),
+            precision: Precision::default(),
             freeze: false,
             verify: false,
             background: false,

@@ -94,8 +94,12 @@ impl Workshop {
             return Ok(Segment::new(draft, code));
         }
         drop(made);
-        let schedule =
-            ScheduleOptions { numerics: self.options.numerics, ranges: ranges.clone(), ..ScheduleOptions::default() };
+        let schedule = ScheduleOptions {
+            numerics: self.options.numerics,
+            precision: self.options.precision,
+            ranges: ranges.clone(),
+            ..ScheduleOptions::default()
+        };
         let options = CompileOptions { device: device(&draft, arguments), schedule, ..CompileOptions::default() };
         let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
         let frozen = if self.options.freeze { code::frozen(&draft.from, &updates) } else { Vec::new() };

@@ -70,7 +70,7 @@ fn check(isa: Isa, format: BlockFormat, [m, n, k]: [usize; 3], left: Left, threa
     };
     let mut c = vec![f32::NAN; m * n];
     let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
-    let gemm = Gemm { isa, m, n, k, acc: DType::F32, threads, tuning: Tuning::default() };
+    let gemm = Gemm { isa, threads, ..Gemm::new(m, n, k, DType::F32) };
     let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
     // SAFETY: the operands have these sizes.
     unsafe { gemm.run(operand, Operand::Blocks(matrix), &store) }.unwrap();
