@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::mode::Mode;
 use crate::tell::{Told, tell};
 use crate::terminal::{self, Align, Column, Console, Table, format};
+use kiln::Precision;
 use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, TextStream, Tokenizer};
 use kiln_runtime::event::{self, Category, Event};
 use serde_json::{Value, json};
@@ -190,7 +191,7 @@ fn first_text(
 ) -> Result<Contender, Box<dyn std::error::Error>> {
     let options = GeneratorOptions {
         context: opened.model.sizes().context,
-        compile: mode.options(false),
+        compile: mode.options(false, Precision::Highest),
         ..GeneratorOptions::default()
     };
     let mut generator = Generator::new(opened.model.clone(), options)?;

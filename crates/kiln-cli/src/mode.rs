@@ -1,6 +1,6 @@
 //! Modes as the command line names them: eager, and PyTorch's names for what is compiled.
 
-use kiln::Options;
+use kiln::{Options, Precision};
 
 /// How a model is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -35,9 +35,16 @@ impl Mode {
     }
 
     /// How a model is compiled in this mode; nothing for eager.
-    pub fn options(self, freeze: bool) -> Option<Options> {
-        self.compiled().map(|mode| Options { mode, freeze, ..Options::default() })
+    pub fn options(self, freeze: bool, precision: Precision) -> Option<Options> {
+        self.compiled().map(|mode| Options { mode, freeze, precision, ..Options::default() })
     }
+}
+
+/// The precision of this name.
+pub fn precision(name: &str) -> Result<Precision, String> {
+    Precision::named(name).ok_or_else(|| {
+        format!("there is no precision '{name}'; these are: {}", Precision::ALL.map(Precision::name).join(", "))
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What commands that run a model share: how, on what and in which dtype it runs, and errors with advice.
 
 use crate::failure::Failure;
-use crate::mode::Mode;
-use kiln::{DType, Device, Options};
+use crate::mode::{Mode, precision};
+use kiln::{DType, Device, Options, Precision};
 use kiln_llm::Error;
 use std::path::Path;
 
@@ -19,7 +19,15 @@ pub struct Program {
     /// Of weights and activations: f32, bf16 or f16 [default: what suits the file]
     #[arg(long, value_name = "T", help_heading = "Program")]
     dtype: Option<String>,
+    /// Of f32 products: highest, high or medium; less may be faster
+    #[arg(long, default_value = "highest", value_name = "P", value_parser = precision, help_heading = "Program",
+        long_help = PRECISION)]
+    precision: Precision,
 }
+
+/// What `--precision` means.
+pub const PRECISION: &str = "Of f32 products, as PyTorch's set_float32_matmul_precision: highest, high (operands of 16 bits) or medium \
+    (of 8). Less is a permission: products with quantised weights (GGUF) in compiled modes use it, others stay exact";
 
 impl Program {
     /// The device, if it is there.
@@ -34,7 +42,7 @@ impl Program {
 
     /// How it is compiled, with weights packed; nothing for eager.
     pub fn options(&self) -> Option<Options> {
-        self.mode.options(true)
+        self.mode.options(true, self.precision)
     }
 
     /// The mode's name.

@@ -40,6 +40,7 @@ Examples:
   kiln bench decode                                                # the embedded model, every mode
   kiln bench decode --model stories15M --peer torch --html out.html  # a folder, PyTorch beside it
   kiln bench decode --model smollm2.gguf --peer llama.cpp --threads 2
+  kiln bench decode --model smollm2.gguf --modes default,default+high,default+medium
   kiln bench decode --model llama-3.2-1b --layers 1 --modes eager,default --tokens 64
   kiln bench forward --model smollm2-135m --prompt 16,128,512 --peer torch --json out.jsonl
   kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
@@ -77,7 +78,7 @@ pub struct Arguments {
     /// Tokens of a text after the first (decode)
     #[arg(long, default_value_t = 128)]
     tokens: usize,
-    /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand
+    /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
     #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
     modes: Vec<String>,
     /// Use only so many of the model's layers

@@ -140,6 +140,11 @@ impl Record {
         self.mode != "eager"
     }
 
+    /// Whether it was asked to be as exact as eager execution is.
+    pub fn is_exact(&self) -> bool {
+        !self.mode.split('+').any(|word| matches!(word, "high" | "medium"))
+    }
+
     /// The figures; `None` of a side that failed.
     pub fn statistics(&self) -> Option<Statistics> {
         self.samples.statistics()

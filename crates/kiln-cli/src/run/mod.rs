@@ -4,9 +4,11 @@ mod chat;
 mod model;
 
 use crate::failure::{Failure, Outcome};
-use crate::mode::Mode;
+use crate::mode::{Mode, precision};
+use crate::program::PRECISION;
 use crate::tell::{Told, tell};
 use crate::terminal::{Console, Paint, Progress, format};
+use kiln::Precision;
 use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, Stop, TextStream};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, stdin, stdout};
@@ -83,6 +85,10 @@ pub struct Arguments {
     /// Of weights and activations: f32, bf16 or f16 [default: what suits the file]
     #[arg(long, value_name = "T", help_heading = "Program")]
     dtype: Option<String>,
+    /// Of f32 products: highest, high or medium; less may be faster
+    #[arg(long, default_value = "highest", value_name = "P", value_parser = precision, help_heading = "Program",
+        long_help = PRECISION)]
+    precision: Precision,
     /// Tokens of prompt and text together [default: as many as needed; 4096 with --chat]
     #[arg(long, value_name = "N", help_heading = "Program")]
     context: Option<usize>,
@@ -210,7 +216,7 @@ impl Speaker<'_> {
         let generator = match &mut self.generator {
             Some(generator) => generator,
             none => {
-                let compile = arguments.mode.options(arguments.freeze);
+                let compile = arguments.mode.options(arguments.freeze, arguments.precision);
                 let options = GeneratorOptions {
                     context: context.min(longest),
                     compile,
@@ -278,7 +284,13 @@ impl Speaker<'_> {
         if let Some(kernels) = self.generator.as_ref().and_then(Generator::kernels_per_token) {
             facts.push(format!("{} a token", format::plural(kernels, "kernel", "kernels")));
         }
-        facts.push(format!("{}{}", self.arguments.mode.name(), if self.arguments.freeze { ", frozen" } else { "" }));
+        facts.push(self.arguments.mode.name().to_owned());
+        if self.arguments.freeze {
+            facts.push("frozen".to_owned());
+        }
+        if self.arguments.precision != Precision::Highest {
+            facts.push(format!("{} precision", self.arguments.precision.name()));
+        }
         paint.dim(facts.join(" · "))
     }
 
@@ -286,7 +298,7 @@ impl Speaker<'_> {
     fn figures(&self, prompt: &[u32], told: &Told, text: &str) -> Value {
         json!({
             "model": self.opened.name, "device": "cpu", "dtype": self.opened.dtype.name(),
-            "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze,
+            "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze, "precision": self.arguments.precision.name(),
             "prompt_ids": prompt, "prompt_tokens_read": prompt.len() - told.reused,
             "prompt_tokens_reused": told.reused, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
             "tokens_per_s": told.tokens_per_second(), "first_token_ms": told.first_token.as_secs_f64() * 1e3,

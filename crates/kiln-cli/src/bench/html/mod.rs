@@ -29,13 +29,11 @@ fn escape(words: &str) -> String {
 
 /// The colour of a side and mode: the same one in every plot of every page.
 fn color(record: &Record) -> usize {
-    let (name, frozen) = match record.mode.strip_suffix("+freeze") {
-        Some(name) => (name, true),
-        None => (record.mode.as_str(), false),
-    };
+    let (name, further) = record.mode.split_once('+').unwrap_or((&record.mode, ""));
     match (record.side.as_str(), name) {
         ("kiln", "eager") => 0,
-        ("kiln", _) if frozen => 4,
+        ("kiln", _) if further == "freeze" => 4,
+        ("kiln", _) if !further.is_empty() => 5,
         ("kiln", "default") => 1,
         ("kiln", "reduce-overhead") => 2,
         ("kiln", "max-autotune") => 3,

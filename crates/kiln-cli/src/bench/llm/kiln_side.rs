@@ -3,7 +3,7 @@
 use crate::bench::machine;
 use crate::bench::side::serve;
 use kiln::runtime::HostMemory;
-use kiln::{Compiled, DType, Device, Dynamic, Mode, Options, Tensor};
+use kiln::{Compiled, DType, Device, Dynamic, Mode, Options, Precision, Tensor};
 use kiln_llm::{CausalLm, Generator, GeneratorOptions, KvCache, OpenOptions, Request};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -61,19 +61,24 @@ struct Spec {
     before: u64,
 }
 
-/// The options of a mode; `+freeze` packs the weights beforehand.
+/// The options of a mode; `+freeze` packs the weights beforehand, `+high` and `+medium` are precisions.
 pub fn options(mode: &str) -> Result<Option<Options>, String> {
-    let (name, freeze) = match mode.strip_suffix("+freeze") {
-        Some(name) => (name, true),
-        None => (mode, false),
+    let mut words = mode.split('+');
+    let name = words.next().unwrap_or_default();
+    let unknown = || format!("there is no mode '{mode}'");
+    let mut options = match Mode::named(name) {
+        Some(mode) => Options { mode, ..Options::default() },
+        None if mode == "eager" => return Ok(None),
+        None => return Err(unknown()),
     };
-    match (name, freeze) {
-        ("eager", false) => Ok(None),
-        _ => match Mode::named(name) {
-            Some(mode) => Ok(Some(Options { mode, freeze, ..Options::default() })),
-            None => Err(format!("there is no mode '{mode}'")),
-        },
+    for word in words {
+        match (word, Precision::named(word)) {
+            ("freeze", _) => options.freeze = true,
+            (_, Some(precision)) => options.precision = precision,
+            _ => return Err(unknown()),
+        }
     }
+    Ok(Some(options))
 }
 
 impl Work {

@@ -77,6 +77,8 @@ mod tests {
     fn modes_are_checked_before_anything_runs() {
         assert!(Role::kiln("reduce-overhead").is_ok());
         assert!(Role::kiln("default+freeze").is_ok());
+        assert!(Role::kiln("default+freeze+high").is_ok());
+        assert!(Role::kiln("default+low").is_err());
         assert!(Role::kiln("eager+freeze").is_err());
         assert!(Role::kiln("fast").is_err());
         assert_eq!(Role::peer("torch-lean:default").map(|r| r.label()).as_deref(), Ok("torch-lean:default"));
