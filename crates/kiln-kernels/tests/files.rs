@@ -9,12 +9,13 @@
 //! ----
 //! ```
 //!
-//! Words of a line that starts with `with:` change the options: `eager` rounds as eager does. The graph is taken as it is: no
+//! Words of a line that starts with `with:` change the options: `eager` rounds as eager does, `high` and
+//! `medium` are precisions. The graph is taken as it is: no
 //! pass runs before. Each schedule is also run on random inputs and compared with the interpreter. `KILN_BLESS=1 cargo test -p kiln-kernels --test files` writes what comes out into the files.
 
 use kiln_ir::examples::Random;
 use kiln_ir::{Graph, HostTensor, Symbol, Tolerance, interpret};
-use kiln_kernels::{InputLayout, Numerics, Schedule, ScheduleOptions, reference, schedule};
+use kiln_kernels::{InputLayout, Numerics, Precision, Schedule, ScheduleOptions, reference, schedule};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,10 @@ fn run(file: &Path, header: &str, text: &str) -> String {
     for word in header.lines().filter_map(|line| line.strip_prefix("with:")).flat_map(str::split_whitespace) {
         match word {
             "eager" => options.numerics = Numerics::Eager,
-            other => fail(&format!("there is no option `{other}`")),
+            other => match Precision::named(other) {
+                Some(precision) => options.precision = precision,
+                None => fail(&format!("there is no option `{other}`")),
+            },
         }
     }
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();

@@ -1,7 +1,7 @@
 //! Layers over quantised blocks: eager, compiled, and the elements taken apart first agree.
 
 use kiln::nn::{Forward, QuantizedEmbedding, QuantizedLinear};
-use kiln::{BlockFormat, DType, Device, Tensor, Var, compile};
+use kiln::{BlockFormat, DType, Device, Options, Precision, Tensor, Var, compile, compile_with};
 
 /// Blocks whose bytes are ordinary numbers wherever they are scales.
 fn blocks(format: BlockFormat, rows: usize, k: usize) -> Tensor {
@@ -39,6 +39,37 @@ fn layers_of_every_format() {
             assert_close(&run(&x, &residual).unwrap(), &want);
             let fast = compile(|(x, residual): &(Tensor, Tensor)| run(x, residual));
             assert_close(&fast.call(&(x, residual)).unwrap(), &want);
+        }
+    }
+}
+
+/// A lower precision is a permission: results are off by no more than it says, and verifying programs know of it.
+#[test]
+fn layers_of_lower_precision() {
+    // Sines: no element is a whole number of eighths, so that rounding shows.
+    let waves = |rows: usize, k: usize| {
+        let elements: Vec<f32> = (0..rows * k).map(|i| (i as f32 * 0.7).sin()).collect();
+        Tensor::from_vec(elements, [rows, k], Device::Cpu).unwrap()
+    };
+    for format in BlockFormat::ALL {
+        let (k, n) = (512, 24);
+        let weight = blocks(format, n, k);
+        let dense = weight.dequantize(format).unwrap();
+        let layer = QuantizedLinear { blocks: Var::new(&weight), format, bias: None };
+        for (precision, allowed) in
+            [(Precision::Highest, 1e-5), (Precision::High, 1.0 / 2048.0), (Precision::Medium, 1.0 / 64.0)]
+        {
+            let options = Options { precision, verify: true, ..Options::default() };
+            let fast = compile_with(|x: &Tensor| layer.forward(x), options);
+            for m in [1, 3, 40] {
+                let x = waves(m, k);
+                let want = x.linear(&dense, None).unwrap().to_vec::<f32>().unwrap();
+                let got = fast.call(&x).unwrap().to_vec::<f32>().unwrap();
+                let square = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+                let error = square(&mut got.iter().zip(&want).map(|(g, w)| g - w));
+                let size = square(&mut want.iter().copied());
+                assert!(error <= allowed * size, "{format:?} {precision:?}, {m} rows: {error} of {size}");
+            }
         }
     }
 }

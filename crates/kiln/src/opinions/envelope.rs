@@ -7,6 +7,7 @@
 
 use kiln_ir::interpret::{self, Observer};
 use kiln_ir::{BinaryOp, DType, Graph, HostTensor, NodeId, Op, ReduceKind, Scalar, UnaryOp};
+use kiln_kernels::Precision;
 
 /// Disturbed runs made at once, and again before a violation is believed.
 const RUNS: u64 = 4;
@@ -24,6 +25,8 @@ pub(crate) struct Envelope<'a> {
     exact: bool,
     /// Disturbed runs made before a violation is believed.
     more: u64,
+    /// How exact products have to be.
+    precision: Precision,
 }
 
 /// Whether nothing in a graph rounds, so that all opinions must be equal to the bit.
@@ -40,14 +43,14 @@ pub(crate) fn least_tolerance(dtype: DType, want: f64) -> f64 {
 }
 
 impl<'a> Envelope<'a> {
-    pub fn new(graph: &'a Graph, inputs: &'a [HostTensor]) -> Envelope<'a> {
-        Envelope::with_runs(graph, inputs, MORE_RUNS)
+    pub fn new(graph: &'a Graph, inputs: &'a [HostTensor], precision: Precision) -> Envelope<'a> {
+        Envelope::with_runs(graph, inputs, precision, MORE_RUNS)
     }
 
     /// [`Envelope::new`] with at most `more` further runs, for graphs that take long.
-    pub fn with_runs(graph: &'a Graph, inputs: &'a [HostTensor], more: u64) -> Envelope<'a> {
+    pub fn with_runs(graph: &'a Graph, inputs: &'a [HostTensor], precision: Precision, more: u64) -> Envelope<'a> {
         let exact = is_exact(graph);
-        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact, more };
+        let mut envelope = Envelope { graph, inputs, runs: vec![], seed: 1, exact, more, precision };
         if !exact {
             envelope.extend(RUNS);
         }
@@ -59,7 +62,8 @@ impl<'a> Envelope<'a> {
             self.seed += 1;
             let state = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let scale = [1.0, 0.25, 1.0, 0.5][(self.seed % 4) as usize];
-            let mut disturbance = Disturbance { graph: self.graph, state, scale, magnitude: 0.0 };
+            let operand = rounding(self.precision);
+            let mut disturbance = Disturbance { graph: self.graph, state, scale, magnitude: 0.0, operand };
             // A disturbed index may leave its range; that run says nothing.
             if let Ok(run) = interpret::run_with(self.graph, self.inputs, &mut disturbance) {
                 self.runs.push(run);
@@ -168,6 +172,16 @@ fn largest(dtype: DType) -> f64 {
         DType::F8E4M3 => 448.0,
         DType::F8E5M2 => 57344.0,
         _ => f32::MAX as f64,
+    }
+}
+
+/// By how much of the largest element beside it an element of a product of F32 may be rounded.
+fn rounding(precision: Precision) -> f64 {
+    match precision {
+        Precision::Highest => 0.0,
+        // Of TF32, which has 11 bits.
+        Precision::High => 1.0 / 2048.0,
+        Precision::Medium => 1.0 / 128.0,
     }
 }
 
@@ -342,6 +356,8 @@ struct Disturbance<'a> {
     scale: f64,
     /// The largest number that the node at hand reads.
     magnitude: f64,
+    /// By how much of an operand's largest element the elements of a product's operands move.
+    operand: f64,
 }
 
 impl Disturbance<'_> {
@@ -363,14 +379,32 @@ impl Disturbance<'_> {
             }
         }
     }
+
+    /// Moves every element by up to as much, however small it is.
+    fn nudge(&mut self, value: &mut HostTensor, by: f64) {
+        let dtype = value.dtype();
+        for i in 0..value.elements() {
+            let centre = value.get(i).as_f64();
+            if centre.is_finite() {
+                let moved = centre + self.random() * by;
+                value.set(i, Scalar::float(dtype, moved));
+            }
+        }
+    }
 }
 
 impl Observer for Disturbance<'_> {
     fn operand(&mut self, node: NodeId, position: usize, value: &HostTensor) -> Option<HostTensor> {
         let dtype = value.dtype();
-        if dtype.is_float() {
-            let largest = value.to_f64().into_iter().filter(|v| v.is_finite()).fold(0.0f64, |a, v| a.max(v.abs()));
-            self.magnitude = self.magnitude.max(largest);
+        let largest = match dtype.is_float() {
+            true => value.to_f64().into_iter().filter(|v| v.is_finite()).fold(0.0f64, |a, v| a.max(v.abs())),
+            false => 0.0,
+        };
+        self.magnitude = self.magnitude.max(largest);
+        if self.operand > 0.0 && dtype == DType::F32 && matches!(self.graph.node(node).op, Op::Dot { .. }) {
+            let mut value = value.clone();
+            self.nudge(&mut value, self.operand * largest);
+            return Some(value);
         }
         let mut by = 0.0f64;
         if sums(self.graph, &self.graph.node(node).op, node) && dtype.is_float() {

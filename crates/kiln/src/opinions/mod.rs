@@ -15,7 +15,7 @@ use crate::compile::{CompileOptions, CompiledGraph};
 use crate::freeze::{FreezeOptions, FrozenGraph, PackWeights};
 use envelope::{Envelope, RangeWatch};
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
-use kiln_kernels::{InputLayout, Numerics};
+use kiln_kernels::{InputLayout, Numerics, Precision};
 use std::fmt;
 
 /// Whose opinion.
@@ -114,7 +114,9 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Res
     }
     let question = &question;
     let opinions = if question.skip_eager { &[Opinion::Compiled][..] } else { &[Opinion::Eager, Opinion::Compiled] };
-    let mut envelope = None;
+    // Eager products are exact.
+    let lowered = question.options.schedule.precision;
+    let mut envelopes = [None, None];
     for &opinion in opinions {
         let mut got = ask(opinion, graph, inputs, question);
         if let (Opinion::Compiled, Some(tamper), Ok(outputs)) = (opinion, question.tamper, &mut got) {
@@ -122,7 +124,9 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Res
         }
         match (&reference, got) {
             (Ok(want), Ok(got)) => {
-                let envelope = envelope.get_or_insert_with(|| Envelope::new(graph, inputs));
+                let precision = if opinion == Opinion::Eager { Precision::Highest } else { lowered };
+                let envelope = envelopes[usize::from(precision != Precision::Highest)]
+                    .get_or_insert_with(|| Envelope::new(graph, inputs, precision));
                 check(opinion, want, &got, envelope)?;
             }
             (Ok(_), Err(error)) => return Err(Disagreement::Fails { opinion, error }),

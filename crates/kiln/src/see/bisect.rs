@@ -5,6 +5,7 @@ use crate::opinions::envelope::Envelope;
 use crate::opinions::layouts::to_host;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, HostTensor, Source, interpret};
+use kiln_kernels::Precision;
 use std::fmt;
 
 /// A graph on its way through the passes, and how it got there.
@@ -132,7 +133,7 @@ fn compare(
         if got.bytes() == want.bytes() || wrong.is_some() {
             continue;
         }
-        let envelope = envelope.get_or_insert_with(|| Envelope::new(graph, inputs));
+        let envelope = envelope.get_or_insert_with(|| Envelope::new(graph, inputs, Precision::Highest));
         if let Some((element, tolerance)) = envelope.violation(number, want, got) {
             let (got, want) = (got.get(element), want.get(element));
             wrong = Some(format!("element {element} of output {number} is {got} instead of {want} (±{tolerance:.1e})"));

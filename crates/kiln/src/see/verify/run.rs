@@ -7,9 +7,9 @@ use crate::opinions::layouts::to_host;
 use crate::{Error, Result, Tensor};
 use kiln_ir::interpret::{self, InterpretError, Observer};
 use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Source};
-use kiln_kernels::kernel::Access;
-use kiln_kernels::reference;
+use kiln_kernels::kernel::{Access, KernelBody};
 use kiln_kernels::schedule::{Role, Step, Written};
+use kiln_kernels::{Precision, reference};
 use kiln_runtime::{InputView, Inspection, Program};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -198,7 +198,11 @@ impl Checker<'_> {
             return Some(Verdict::Unclear("its sums overflow or vanish in one order and not in another".to_owned()));
         }
         let work = self.work(step).max(1);
-        let mut envelope = Envelope::with_runs(&part, &inputs, (DISTURBED / work).clamp(4, 252));
+        let precision = match &step.kernel.body {
+            KernelBody::Matmul(body) => body.precision,
+            _ => Precision::Highest,
+        };
+        let mut envelope = Envelope::with_runs(&part, &inputs, precision, (DISTURBED / work).clamp(4, 252));
         let (element, tolerance) = envelope.violation(0, want, got)?;
         if watch.loss.short {
             let why = "a short float leaves its range inside of it, where it is not rounded; ask with Numerics::Eager";
