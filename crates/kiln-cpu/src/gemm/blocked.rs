@@ -341,8 +341,11 @@ where
                     let from = Lanes { data: scratch.ptr(), dtype: T::DTYPE, lane_stride, k_stride: 1 };
                     for (i, start) in columns.clone().step_by(nr).enumerate() {
                         let panel = start..columns.end.min(start + nr);
-                        fill_rows::<T>(*source, panel.clone(), ks.clone(), scratch.ptr());
                         let to = to.add(i * units.len() * nr);
+                        if source.fill_panel(panel.clone(), ks.clone(), nr, to.cast()) {
+                            continue;
+                        }
+                        fill_rows::<T>(*source, panel.clone(), ks.clone(), scratch.ptr());
                         pack::<T>(self.gemm.isa, &from, 0..panel.len(), nr, 0..ks.len(), to);
                     }
                     return;

@@ -33,6 +33,16 @@ pub trait RowSource: Sync {
     fn grain(&self) -> usize {
         1
     }
+
+    /// Writes the elements `columns` of some rows, `width` of them or fewer, turned: `to[column][row]`, `width` accumulators for each
+    /// column, with anything in the places of missing rows. False, and nothing written, where that is no cheaper
+    /// than turning filled rows.
+    ///
+    /// # Safety
+    /// `to` has room for `columns.len() * width` accumulators.
+    unsafe fn fill_panel(&self, _rows: Range<usize>, _columns: Range<usize>, _width: usize, _to: *mut u8) -> bool {
+        false
+    }
 }
 
 /// An operand of a product.

@@ -10,6 +10,8 @@
 mod exact;
 #[cfg(target_arch = "x86_64")]
 mod fixed;
+#[cfg(target_arch = "x86_64")]
+mod panels;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,8 @@ mod x86;
 
 pub(super) use rows::{FEW_ROWS, run};
 
+#[cfg(target_arch = "x86_64")]
+use super::scratch::Scratch;
 use super::source::RowSource;
 use crate::features::Isa;
 use kiln_ir::BlockFormat;
@@ -47,6 +51,9 @@ pub(super) struct Columns {
     pub blocks: BlockMatrix,
 }
 
+/// Elements of a column that are made floats at once.
+#[cfg(target_arch = "x86_64")]
+const FLOATS_AT_ONCE: usize = 256;
 /// Most elements of a block.
 const BLOCK: usize = 256;
 
@@ -72,6 +79,36 @@ impl Columns {
 impl RowSource for Columns {
     fn grain(&self) -> usize {
         self.blocks.format.elements()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn fill_panel(&self, rows: Range<usize>, columns: Range<usize>, width: usize, to: *mut u8) -> bool {
+        let size = self.blocks.format.elements();
+        let whole = columns.start.is_multiple_of(size) && columns.end.is_multiple_of(size);
+        if self.isa != Isa::Avx512 || width != panels::COLUMNS || !whole {
+            return false;
+        }
+        let kind = panels::kind(self.blocks.format);
+        // A few blocks at a time, which the nearest cache keeps as bytes.
+        let most = (FLOATS_AT_ONCE / size).max(1);
+        let bytes = Scratch::take::<u8>(most * size * width);
+        let shared = Scratch::take::<f32>(2 * most * size / kind.group * width);
+        let scales = shared.ptr::<f32>();
+        let addends = scales.wrapping_add(most * size / kind.group * width);
+        let panel = panels::Panel { bytes: bytes.ptr(), scales, addends };
+        let blocks = columns.start / size..columns.end / size;
+        for first in blocks.clone().step_by(most) {
+            let some = first..blocks.end.min(first + most);
+            // SAFETY: the caller's blocks; the panel and `to` have room for their elements; the target is this machine's.
+            unsafe {
+                panels::unpack(&self.blocks, rows.clone(), some.clone(), panel);
+                let to = to.cast::<f32>().add((first - blocks.start) * size * width);
+                panels::floats(panel, kind, some.len() * size, to);
+            }
+        }
+        // The same columns further on come next, in pieces too short for the machine to foresee.
+        panels::fetch(&self.blocks, rows, blocks.end..blocks.end + blocks.len());
+        true
     }
 
     unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8) {

@@ -1,7 +1,7 @@
 //! Products with quantised blocks against sums in f64 of what the blocks stand for.
 
 use super::*;
-use crate::gemm::{Gemm, Matrix, Operand, Store, Tuning};
+use crate::gemm::{Gemm, Matrix, Operand, Store};
 use half::{bf16, f16};
 use kiln_ir::DType;
 use kiln_ir::examples::Random;
@@ -175,7 +175,7 @@ fn one_row_of_all_kinds_of_numbers() {
 fn one_row(isa: Isa, format: BlockFormat, bytes: &[u8], stride: usize, a: &[f32], n: usize) -> Vec<f32> {
     let mut c = vec![f32::NAN; n];
     let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
-    let gemm = Gemm { isa, m: 1, n, k: a.len(), acc: DType::F32, threads: 1, tuning: Tuning::default() };
+    let gemm = Gemm { isa, threads: 1, ..Gemm::new(1, n, a.len(), DType::F32) };
     let row = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: a.len() as isize, column_stride: 1 };
     let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
     // SAFETY: the operands have these sizes.
