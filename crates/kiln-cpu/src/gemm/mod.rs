@@ -223,6 +223,22 @@ impl Gemm {
         blocks: &BlockMatrix,
         epilogue: &dyn Epilogue,
     ) -> Result<(), GemmError> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(digits) = quantised::bytes::digits(self) {
+            // SAFETY: the caller's promise.
+            return unsafe { quantised::bytes::run(self, a, blocks, epilogue, digits, Gemm::run_blocks_in_floats) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_blocks_in_floats(a, blocks, epilogue) }
+    }
+
+    /// A product with quantised blocks whose operands are not rounded.
+    unsafe fn run_blocks_in_floats(
+        &self,
+        a: &Operand<'_>,
+        blocks: &BlockMatrix,
+        epilogue: &dyn Epilogue,
+    ) -> Result<(), GemmError> {
         let few = self.m <= quantised::FEW_ROWS && self.isa != Isa::Portable && self.tuning.stream != Some(false);
         // SAFETY: the caller's promise.
         unsafe {

@@ -2,10 +2,15 @@
 //!
 //! ```text
 //!  one row of A    ──▶ rows      in fixed point, times the bytes of the blocks: integers without rounding    (`fixed`, `exact`)
+//!  several rows, at a lower precision  ──▶ bytes   rows of A rounded to 8 or 16 bits, times the bytes of unpacked panels   (`digits`, `tile`)
 //!  few rows of A   ──▶ rows      a few rows of W at a time: unpack 16 or 8 elements, multiply by every row of A   (`x86`)
 //!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels
 //! ```
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod digits;
 #[cfg(target_arch = "x86_64")]
 mod exact;
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +20,8 @@ mod panels;
 mod rows;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tile;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 #[cfg(target_arch = "x86_64")]

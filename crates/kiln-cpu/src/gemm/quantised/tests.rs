@@ -5,6 +5,7 @@ use crate::gemm::{Gemm, Matrix, Operand, Store};
 use half::{bf16, f16};
 use kiln_ir::DType;
 use kiln_ir::examples::Random;
+use kiln_kernels::Precision;
 
 /// Rows of blocks with ordinary scales, a few bytes apart.
 fn blocks(random: &mut Random, format: BlockFormat, rows: usize, k: usize) -> (Vec<u8>, usize, Vec<f32>) {
@@ -48,7 +49,20 @@ enum Left {
     Made,
 }
 
-fn check(isa: Isa, format: BlockFormat, [m, n, k]: [usize; 3], left: Left, threads: usize) {
+fn check(isa: Isa, format: BlockFormat, shape: [usize; 3], left: Left, threads: usize) {
+    check_at(Precision::Highest, isa, format, shape, left, threads);
+}
+
+/// How far off a product may be of its terms' sizes, and what rounding A may add, of each group's largest times the sum of its weights.
+fn bounds(precision: Precision) -> (f64, f64) {
+    match precision {
+        Precision::Highest => (1e-6, 0.0),
+        Precision::High => (1e-6, 0.501 / 32639.0),
+        Precision::Medium => (1e-6, 0.501 / 127.0),
+    }
+}
+
+fn check_at(precision: Precision, isa: Isa, format: BlockFormat, [m, n, k]: [usize; 3], left: Left, threads: usize) {
     let mut random = Random((m * 31 + n * 7 + k) as u64);
     let (bytes, stride, w) = blocks(&mut random, format, n, k);
     let mut a: Vec<f32> = (0..m * k).map(|_| (random.unit() * 4.0 - 2.0) as f32).collect();
@@ -70,19 +84,28 @@ fn check(isa: Isa, format: BlockFormat, [m, n, k]: [usize; 3], left: Left, threa
     };
     let mut c = vec![f32::NAN; m * n];
     let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
-    let gemm = Gemm { isa, threads, ..Gemm::new(m, n, k, DType::F32) };
+    let gemm = Gemm { isa, threads, precision, ..Gemm::new(m, n, k, DType::F32) };
     let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
     // SAFETY: the operands have these sizes.
     unsafe { gemm.run(operand, Operand::Blocks(matrix), &store) }.unwrap();
-    for i in 0..m {
-        for j in 0..n {
-            let terms = (0..k).map(|p| f64::from(a[i * k + p]) * f64::from(w[j * k + p]));
-            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+    compare(&format!("{precision:?} {isa:?} {format:?} {m}×{n}×{k} {left:?}"), bounds(precision), [&a, &w, &c], k);
+}
+
+/// Compares C with the product in f64 of A and W, rows of `k` both.
+fn compare(what: &str, (sums, groups): (f64, f64), [a, w, c]: [&[f32]; 3], k: usize) {
+    let n = w.len() / k;
+    for (i, a) in a.chunks_exact(k).enumerate() {
+        for (j, w) in w.chunks_exact(k).enumerate() {
+            let (mut sum, mut size, mut rounding) = (0.0, 0.0, 0.0);
+            for (a, w) in a.chunks(32).zip(w.chunks(32)) {
+                let terms = a.iter().zip(w).map(|(&a, &w)| f64::from(a) * f64::from(w));
+                (sum, size) = terms.fold((sum, size), |(sum, size), x| (sum + x, size + x.abs()));
+                let largest = a.iter().fold(0f64, |most, &a| most.max(f64::from(a.abs())));
+                rounding += largest * w.iter().map(|&w| f64::from(w.abs())).sum::<f64>();
+            }
             let off = (f64::from(c[i * n + j]) - sum).abs();
-            assert!(
-                off <= size * 1e-6,
-                "{isa:?} {format:?} {m}×{n}×{k} {left:?}: [{i}, {j}] is off by {off} of {size}"
-            );
+            let most = size * sums + rounding * groups;
+            assert!(off <= most, "{what}: [{i}, {j}] is off by {off}, {most} allowed, of {size}");
         }
     }
 }
@@ -123,6 +146,80 @@ fn large_products() {
         check(isa, BlockFormat::Q4_K, [6, 130, 2304], Left::Rows, 2);
         check(isa, BlockFormat::Q8_0, [33, 70, 9216 + 32], Left::Rows, 2);
     }
+}
+
+/// Every number of rows and of columns beyond whole tiles and panels, K shorter and longer than what is unpacked at once.
+#[test]
+fn every_format_and_height_in_bytes() {
+    for format in BlockFormat::ALL {
+        for precision in [Precision::High, Precision::Medium] {
+            for m in (1..14).chain([29, 64, 70]) {
+                let n = [1, 15, 16, 17, 31, 32, 33, 50, 70][m % 9];
+                let blocks = [1, 2, 3, 5, 18][m % 5];
+                check_at(precision, Isa::get(), format, [m, n, blocks * format.elements()], Left::Rows, 2);
+            }
+            check_at(precision, Isa::get(), format, [19, 300, 768], Left::Rows, 2);
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_left_operand_in_bytes() {
+    for isa in Isa::available() {
+        for precision in [Precision::High, Precision::Medium] {
+            for left in [Left::Columns, Left::Bf16, Left::Made] {
+                check_at(precision, isa, BlockFormat::Q4_K, [40, 19, 512], left, 2);
+                check_at(precision, isa, BlockFormat::Q8_0, [520, 9, 96], left, 2);
+            }
+        }
+    }
+}
+
+/// A block of rows with elements that have no digits is multiplied in floats, and only that one.
+#[test]
+fn rows_without_digits() {
+    let (m, n, k) = (600, 33, 64);
+    let mut random = Random(7);
+    let (bytes, stride, w) = blocks(&mut random, BlockFormat::Q5_0, n, k);
+    let matrix = BlockMatrix { data: bytes.as_ptr(), format: BlockFormat::Q5_0, stride: stride as isize };
+    let usual: Vec<f32> = (0..m * k).map(|_| (random.unit() - 0.5) as f32).collect();
+    for special in [f32::NAN, f32::INFINITY, 1e30, 1e-30] {
+        for made in [false, true] {
+            let mut a = usual.clone();
+            a[550 * k..551 * k].fill(special);
+            let source = Source(&a, k);
+            let rows = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
+            let operand = if made { Operand::Rows(&source) } else { Operand::Strided(rows) };
+            let mut c = vec![f32::MAX; m * n];
+            let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
+            let gemm = Gemm { precision: Precision::Medium, ..Gemm::new(m, n, k, DType::F32) };
+            // SAFETY: the operands have these sizes.
+            unsafe { gemm.run(operand, Operand::Blocks(matrix), &store) }.unwrap();
+            let (first, second) = (300 * k, 550 * k);
+            compare("usual rows", bounds(Precision::Medium), [&a[..first], &w, &c], k);
+            compare("rows beside", bounds(Precision::Highest), [&a[first..second], &w, &c[300 * n..]], k);
+            if special.is_finite() {
+                compare("tiny or huge", bounds(Precision::Highest), [&a[second..][..k], &w, &c[550 * n..]], k);
+            } else {
+                assert!(c[550 * n..551 * n].iter().all(|x| !x.is_finite()));
+            }
+            compare("rows after", bounds(Precision::Highest), [&a[551 * k..], &w, &c[551 * n..]], k);
+        }
+    }
+}
+
+/// Lower precisions are another way where the machine has it: its rounding shows.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn precision_chooses_the_digits() {
+    let gemm = |precision| Gemm { precision, ..Gemm::new(64, 64, 64, DType::F32) };
+    assert_eq!(bytes::digits(&gemm(Precision::Highest)), None);
+    if Isa::get() == Isa::Avx512 && exact::available() {
+        assert_eq!(bytes::digits(&gemm(Precision::High)), Some(2));
+        assert_eq!(bytes::digits(&gemm(Precision::Medium)), Some(1));
+    }
+    let portable = Gemm { isa: Isa::Portable, ..gemm(Precision::Medium) };
+    assert_eq!(bytes::digits(&portable), None);
 }
 
 /// One row of every length of the last step, of numbers that differ much, and of numbers that fixed point is not made for.

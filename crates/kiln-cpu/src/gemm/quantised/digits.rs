@@ -1,0 +1,215 @@
+//! Rows of A as small integers, for products in bytes: 16 or 32 elements that share a scale of the blocks share one here too.
+//!
+//! ```text
+//!  element ──▶ an integer of 8 or 16 bits times the group's scale ──▶ one or two digits of a byte, −128 … 127, the higher first
+//!  rows    ──▶ tiles of a few:  digits [group][digit][k / 4][row][k % 4],  scales and sums [group][row]
+//! ```
+//!
+//! The sums are what bytes of blocks that are too large by some excess, or that have something added to all of them, are corrected by.
+//! They are sums of the integers, so that what rounding A changes is multiplied by the elements of W themselves and no more.
+
+use super::panels::Kind;
+use crate::gemm::pack::copy_rows;
+use crate::gemm::scratch::Scratch;
+use crate::gemm::source::{Matrix, Operand, SharedOperand};
+use crate::gemm::{Gemm, part};
+use crate::pool;
+use kiln_ir::DType;
+use std::arch::x86_64::*;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rows of a tile at the most.
+pub(super) const ROWS: usize = 6;
+/// Elements of a vector.
+const VECTOR: usize = 16;
+/// The largest integers of one digit and of two: the digits of a larger one could not be signed bytes.
+const LARGEST: [f32; 2] = [127.0, 32639.0];
+/// Exponents of the largest element of a group that integers are made for, as f32 has them: beyond, scales or products of scales
+/// could leave f32's range.
+const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
+
+/// Some rows of A as digits.
+pub(super) struct Digits {
+    kind: Kind,
+    /// Digits of an element.
+    count: usize,
+    rows: usize,
+    tiles: usize,
+    k: usize,
+    digits: Scratch,
+    /// Scales of groups, then their sums.
+    shared: Scratch,
+}
+
+// SAFETY: only read once it is made; while it is made, tasks write disjoint tiles.
+unsafe impl Sync for Digits {}
+
+/// A tile of rows from some k on.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub digits: *const u8,
+    /// `[group][row]`.
+    pub scales: *const f32,
+    /// `[group][row]`: integers that products begin with where the format has an excess, floats where it has addends.
+    pub sums: *const f32,
+}
+
+impl Digits {
+    /// The rows of an operand, `count` digits an element; `None` where one is not finite or a group's largest is tiny or huge.
+    ///
+    /// # Safety
+    /// As for [`Gemm::run`], for K a multiple of the group, on a machine with AVX-512 of bytes.
+    pub(super) unsafe fn new(
+        gemm: &Gemm,
+        a: &Operand<'_>,
+        rows: Range<usize>,
+        kind: Kind,
+        count: usize,
+    ) -> Option<Digits> {
+        let (tiles, k) = (rows.len().div_ceil(ROWS), gemm.k);
+        let digits = Digits {
+            kind,
+            count,
+            rows: rows.len(),
+            tiles,
+            k,
+            digits: Scratch::take::<u8>(rows.len() * k * count),
+            shared: Scratch::take::<f32>(2 * rows.len() * (k / kind.group)),
+        };
+        // A few microseconds are not worth a second thread.
+        let threads = if rows.len() * k < 32 << 10 { 1 } else { gemm.threads };
+        let (usual, a) = (AtomicBool::new(true), SharedOperand(*a));
+        pool::run(tiles, threads, &|tile| {
+            let own = Scratch::take::<f32>(k);
+            let of_tile = digits.tile(tile);
+            for (i, row) in of_tile.clone().enumerate() {
+                if !usual.load(Ordering::Relaxed) {
+                    return;
+                }
+                // SAFETY: the operand's row, and its own part of a tile that is this task's.
+                unsafe {
+                    let from = floats(gemm, &a.get(), rows.start + row, &own);
+                    if !digits.row(from, tile, i) {
+                        usual.store(false, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+        usual.into_inner().then_some(digits)
+    }
+
+    /// How many tiles there are.
+    pub(super) fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    /// The rows of a tile.
+    pub(super) fn tile(&self, tile: usize) -> Range<usize> {
+        part(self.rows, self.tiles, tile)
+    }
+
+    /// A tile from a k on that begins a group.
+    pub(super) fn place(&self, tile: usize, k: usize) -> Place {
+        let (rows, groups) = (self.tile(tile), self.k / self.kind.group);
+        let scales = self.shared.ptr::<f32>().wrapping_add(rows.start * groups + k / self.kind.group * rows.len());
+        Place {
+            digits: self.digits.ptr::<u8>().wrapping_add((rows.start * self.k + k * rows.len()) * self.count),
+            scales,
+            sums: scales.wrapping_add(self.rows * groups),
+        }
+    }
+
+    /// Makes row `i` of a tile.
+    unsafe fn row(&self, from: *const f32, tile: usize, i: usize) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.kind.group, self.count) {
+                (16, 1) => self.row_of::<16, 1>(from, tile, i),
+                (16, _) => self.row_of::<16, 2>(from, tile, i),
+                (_, 1) => self.row_of::<32, 1>(from, tile, i),
+                (_, _) => self.row_of::<32, 2>(from, tile, i),
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn row_of<const GROUP: usize, const COUNT: usize>(&self, from: *const f32, tile: usize, i: usize) -> bool {
+        let rows = self.tile(tile).len();
+        let place = self.place(tile, 0);
+        let largest_integer = LARGEST[COUNT - 1];
+        for group in 0..self.k / GROUP {
+            let mut parts = [_mm512_setzero_ps(); 2];
+            for (v, part) in parts.iter_mut().enumerate().take(GROUP / VECTOR) {
+                // SAFETY: elements of the row.
+                *part = unsafe { _mm512_loadu_ps(from.add(group * GROUP + v * VECTOR)) };
+            }
+            // Of absolute values the bits are ordered as the numbers are, those that are not finite last.
+            let bits = parts.map(|part| _mm512_and_si512(_mm512_castps_si512(part), _mm512_set1_epi32(i32::MAX)));
+            let largest = _mm512_reduce_max_epi32(_mm512_max_epi32(bits[0], bits[1])) as u32;
+            if largest != 0 && !EXPONENTS.contains(&(largest >> 23)) {
+                return false;
+            }
+            let largest = if largest == 0 { 1.0 } else { f32::from_bits(largest) };
+            let (scale, inverse) = (largest / largest_integer, largest_integer / largest);
+            let mut sum = _mm512_setzero_si512();
+            for (v, &part) in parts.iter().enumerate().take(GROUP / VECTOR) {
+                let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
+                sum = _mm512_add_epi32(sum, integers);
+                // Digits −128 … 127: those of a number 0x8080 larger, less 128 each.
+                let half = _mm512_set1_epi32(0x8080);
+                let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
+                for digit in 0..COUNT {
+                    let bytes = if digit + 1 == COUNT { shifted } else { _mm512_srli_epi32::<8>(shifted) };
+                    let bytes = _mm512_cvtepi32_epi8(bytes);
+                    let first = ((group * COUNT + digit) * GROUP + v * VECTOR) * rows + 4 * i;
+                    let words = [
+                        _mm_extract_epi32::<0>(bytes),
+                        _mm_extract_epi32::<1>(bytes),
+                        _mm_extract_epi32::<2>(bytes),
+                        _mm_extract_epi32::<3>(bytes),
+                    ];
+                    for (step, word) in words.into_iter().enumerate() {
+                        // SAFETY: four k of the row in its tile.
+                        unsafe {
+                            let to = place.digits.add(first + step * 4 * rows);
+                            to.cast_mut().cast::<i32>().write_unaligned(word);
+                        }
+                    }
+                }
+            }
+            let sum = _mm512_reduce_add_epi32(sum);
+            // SAFETY: the group's places.
+            unsafe {
+                place.scales.add(group * rows + i).cast_mut().write(scale);
+                let to = place.sums.add(group * rows + i).cast_mut();
+                match self.kind.addends {
+                    true => to.write(sum as f32 * scale),
+                    false => to.cast::<i32>().write(-self.kind.excess * sum),
+                }
+            }
+        }
+        true
+    }
+}
+
+/// A row of an operand as floats side by side, in the scratch where it is not.
+unsafe fn floats(gemm: &Gemm, a: &Operand<'_>, row: usize, own: &Scratch) -> *const f32 {
+    let to = own.ptr::<f32>();
+    // SAFETY: a row of the caller's operand, and room for it.
+    unsafe {
+        match a {
+            Operand::Strided(a) => {
+                let size = (a.dtype.size_in_bits() / 8) as isize;
+                let first = a.data.wrapping_offset(row as isize * a.row_stride * size);
+                if a.dtype == DType::F32 && a.column_stride == 1 {
+                    return first.cast();
+                }
+                copy_rows(gemm.isa, &Matrix { data: first, ..*a }, 1, gemm.k, to);
+            }
+            Operand::Rows(source) => source.fill(row, 0..gemm.k, to.cast()),
+            _ => unreachable!("turned down by `Gemm::check`"),
+        }
+    }
+    to
+}
