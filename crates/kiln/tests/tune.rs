@@ -232,11 +232,11 @@ impl Backend for Slow {
         self.compile_variant(kernel, &Variant::default())
     }
     fn variants(&self, _: &Kernel, now: &Variant, _: &[i64]) -> Vec<Variant> {
-        ["50", "400", "none"].map(|micros| now.choosing(micros)).into()
+        ["500", "4000", "none"].map(|micros| now.choosing(micros)).into()
     }
     fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
         let micros = match variant.choices.as_str() {
-            "" => 200,
+            "" => 2000,
             text => text
                 .parse()
                 .map_err(|_| Error::Compile { target: self.target(), reason: format!("no variant {text}") })?,
@@ -270,16 +270,16 @@ fn the_fastest_is_taken_and_remembered() {
     let program = build(&graph, backend.clone());
     let report = program.tune(&views(&inputs), Duration::from_secs(5)).unwrap();
     let [kernel] = &report.kernels[..] else { panic!("{report:?}") };
-    assert_eq!((kernel.chosen.choices.as_str(), kernel.from, kernel.changed), ("50", TunedFrom::Measured, true));
+    assert_eq!((kernel.chosen.choices.as_str(), kernel.from, kernel.changed), ("500", TunedFrom::Measured, true));
     assert_eq!(kernel.tried, 2, "what cannot be compiled is not tried");
-    assert!(kernel.gain() > 2.0 && kernel.gain() < 5.0, "{report:?}");
+    assert!(kernel.gain() > 1.5 && kernel.gain() < 6.0, "{report:?}");
     assert!(!report.out_of_time && report.before() > report.after());
-    assert_eq!(program.variants(&views(&inputs)).unwrap()[0].choices, "50");
+    assert_eq!(program.variants(&views(&inputs)).unwrap()[0].choices, "500");
     assert!(close(&run(&program, &inputs), &want, false));
     drop(listening);
     let heard = heard.lock().unwrap();
     assert!(
-        heard.iter().any(|line| line.starts_with("tuned add") && line.contains("as fast with 50, of 2 tried")),
+        heard.iter().any(|line| line.starts_with("tuned add") && line.contains("as fast with 500, of 2 tried")),
         "{heard:?}"
     );
     assert!(heard.iter().any(|line| line.starts_with("tuned 1 of 1 kernels")), "{heard:?}");
@@ -289,8 +289,8 @@ fn the_fastest_is_taken_and_remembered() {
     for from in [TunedFrom::Memory, TunedFrom::Disk] {
         let program = build(&graph, backend.clone());
         let report = program.tune(&views(&inputs), Duration::from_secs(5)).unwrap();
-        assert_eq!((report.kernels[0].from, report.kernels[0].chosen.choices.as_str()), (from, "50"));
-        assert_eq!(program.variants(&views(&inputs)).unwrap()[0].choices, "50");
+        assert_eq!((report.kernels[0].from, report.kernels[0].chosen.choices.as_str()), (from, "500"));
+        assert_eq!(program.variants(&views(&inputs)).unwrap()[0].choices, "500");
         tune::forget();
     }
     assert_eq!(launched.load(Ordering::Relaxed), before, "nothing was launched");
@@ -327,9 +327,9 @@ fn each_size_is_tuned_for_itself() {
         program.tune(&views(&few), Duration::from_secs(5)).unwrap();
         running.join().unwrap();
     });
-    assert_eq!((choices(&few).as_str(), choices(&many).as_str()), ("50", ""));
+    assert_eq!((choices(&few).as_str(), choices(&many).as_str()), ("500", ""));
     program.tune(&views(&many), Duration::from_secs(5)).unwrap();
-    assert_eq!((choices(&few).as_str(), choices(&many).as_str()), ("50", "50"));
+    assert_eq!((choices(&few).as_str(), choices(&many).as_str()), ("500", "500"));
     let time = |inputs: &[Tensor]| {
         let views = views(inputs);
         let once = || {
@@ -339,7 +339,7 @@ fn each_size_is_tuned_for_itself() {
         };
         (0..20).map(|_| once()).min().unwrap()
     };
-    assert!(time(&few) < Duration::from_micros(150) && time(&many) < Duration::from_micros(150));
+    assert!(time(&few) < Duration::from_micros(1500) && time(&many) < Duration::from_micros(1500));
 }
 
 #[test]
