@@ -1,10 +1,21 @@
 //! One row of A in fixed point times rows of quantised blocks, with the byte products of AVX-512 VNNI.
 //!
-//! A step's bytes are multiplied by each of the row's three digits in turn, the sum so far shifted by a digit in between; what an
-//! integer lane then holds is exact. It is scaled once, by what the blocks and the row share there. Bytes are unsigned, so that those
-//! of formats with signed integers are some excess too large: the row's corrections take it off again.
+//! A step's bytes are multiplied by each of the row's digits, which are then put together again: what an integer lane holds is
+//! exact. It is scaled once, by what the blocks and the row share there. Bytes are unsigned, so that those of formats with signed
+//! integers are some excess too large: the row's corrections take it off again.
+//!
+//! ```text
+//!  rows of blocks in memory   ▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒▒▒·             ·
+//!                             four side by side          │           │             └ a page whose address is looked up
+//!                             as they are multiplied     └───────────┴ lines that are fetched meanwhile, in the order of memory
+//! ```
+//!
+//! Four rows side by side read the digits once for all of them, so that these may be more than the nearest cache holds. The order
+//! in which blocks are read is then not that of memory, which the machine would fetch ahead by itself: so they are asked for. A page
+//! has to be known before its lines are asked for, once and one line alone: every request for a page that is not costs as much as
+//! the first.
 
-use super::fixed::{Arrangement, CHUNK, CHUNK_BYTES, FixedRow, PIECE, Place, joined, products};
+use super::fixed::{Arrangement, CHUNK, DIGITS, FixedRow, Place};
 use super::unpack::half;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
@@ -26,18 +37,23 @@ pub(super) struct Call<'a> {
 /// A kernel for as many rows of blocks as a call says.
 pub(super) type Kernel = unsafe fn(Call<'_>);
 
-/// The kernel of a format, and the arrangement of rows that it reads.
-pub(super) fn kernel(format: BlockFormat) -> (Kernel, Arrangement) {
-    fn of<B: Bytes>() -> (Kernel, Arrangement) {
-        (dot::<B>, B::ARRANGEMENT)
+/// The kernel of a format for rows of so many digits, and the arrangement of rows that it reads.
+pub(super) fn kernel(format: BlockFormat, digits: usize) -> (Kernel, Arrangement) {
+    fn of<B: Bytes>(digits: usize) -> (Kernel, Arrangement) {
+        let kernel: Kernel = match digits {
+            1 => dot::<B, 1>,
+            2 => dot::<B, 2>,
+            _ => dot::<B, DIGITS>,
+        };
+        (kernel, B::ARRANGEMENT)
     }
     match format {
-        BlockFormat::Q4_0 => of::<Q40>(),
-        BlockFormat::Q4_1 => of::<Q41>(),
-        BlockFormat::Q5_0 => of::<Q50>(),
-        BlockFormat::Q8_0 => of::<Q80>(),
-        BlockFormat::Q4_K => of::<Q4K>(),
-        BlockFormat::Q6_K => of::<Q6K>(),
+        BlockFormat::Q4_0 => of::<Q40>(digits),
+        BlockFormat::Q4_1 => of::<Q41>(digits),
+        BlockFormat::Q5_0 => of::<Q50>(digits),
+        BlockFormat::Q8_0 => of::<Q80>(digits),
+        BlockFormat::Q4_K => of::<Q4K>(digits),
+        BlockFormat::Q6_K => of::<Q6K>(digits),
     }
 }
 
@@ -46,138 +62,151 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512vnni")
 }
 
-/// Sums of a row of blocks.
-#[derive(Clone, Copy)]
-struct Sums {
-    /// Of products.
-    total: __m512,
-    /// Of what blocks add to all of their elements.
-    rest: __m512,
-}
-
 /// A format's step.
 trait Bytes {
     const FORMAT: BlockFormat;
     const ARRANGEMENT: Arrangement;
-    /// Bytes ahead of a row that are fetched. Where a step takes little time for its bytes the machine does better by itself.
-    const AHEAD: Option<isize> = None;
-    /// Whether the next page is asked for with every row. Long rows of blocks of 256 gain by it, short ones of 32 would ask for
-    /// the same page over and over.
-    const NEXT_PAGE: bool = false;
-    /// Adds a step's products; `block` is where its blocks begin.
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums);
+    /// Adds a step's products of `R` rows with a row of `D` digits; `block` is where the blocks of a row begin.
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    );
 }
 
 macro_rules! fn_vnni {
-    ($(#[$meta:meta])* fn $name:ident$(<const $const:ident: bool>)?($($arg:ident: $ty:ty),*) $(-> $out:ty)? $body:block) => {
+    ($(#[$meta:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$meta])*
         #[inline]
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-        unsafe fn $name$(<const $const: bool>)?($($arg: $ty),*) $(-> $out)? {
+        unsafe fn $name($($arg: $ty),*) $(-> $out)? {
             // SAFETY: the caller's blocks and row, on a machine with these instructions.
             unsafe { $body }
         }
     };
 }
 
-/// Elements of a row of A whose digits stay in the nearest cache while rows of blocks pass by.
-const SEGMENT: usize = 2048;
-/// The least size of a page.
+/// Rows of blocks side by side.
+const SIDE_BY_SIDE: usize = 4;
+/// Bytes behind the rows side by side from which on lines are fetched, and behind their beginning from which on pages are looked up.
+const LINES_AHEAD: usize = 4096;
+const PAGES_AHEAD: usize = 12288;
+/// Bytes of a line, and of the smallest pages.
+const LINE: usize = 64;
 const PAGE: usize = 4096;
-/// Rows of blocks that pass by a segment before the next one does.
-const BATCH: usize = 16;
 
 /// # Safety
-/// The rows and sums of the call exist, the row of A is arranged for the format, and the machine has these instructions.
+/// The rows and sums of the call exist, the row of A has `D` digits and is arranged for the format, and the machine has these
+/// instructions.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn dot<B: Bytes>(call: Call<'_>) {
-    let elements = B::FORMAT.elements();
-    let segments = (call.blocks * elements).div_ceil(SEGMENT + SEGMENT / 2).max(1);
-    // Whole steps, all but the last as long.
-    let length = (call.blocks * elements).div_ceil(segments).next_multiple_of(B::ARRANGEMENT.step);
-    let batch = if segments == 1 { call.rows } else { BATCH };
-    // The same part of the next row, where a row is not read in one go.
-    let ahead = if segments == 1 { B::AHEAD } else { Some(call.w_stride) };
-    for first in (0..call.rows).step_by(batch.max(1)) {
-        for start in (0..call.blocks * elements).step_by(length) {
-            let blocks = start / elements..call.blocks.min((start + length) / elements);
-            let a = call.a.start().after(start, B::ARRANGEMENT.group);
-            for row in first..call.rows.min(first + batch) {
-                // SAFETY: blocks of a row of the call, and its sum.
-                unsafe {
-                    let w = call.w.offset(row as isize * call.w_stride).add(blocks.start * B::FORMAT.bytes());
-                    let sum = segment::<B>(w, blocks.len(), a, ahead);
-                    let c = call.c.add(row);
-                    c.write(if start == 0 { sum } else { *c + sum });
-                }
-            }
-        }
-    }
-}
-
-/// Asks for the first lines of the page after each that some bytes lie in: the machine's own fetching stops at the end of one.
-#[inline]
-fn fetch_pages(from: *const u8, bytes: usize) {
-    let first = from.wrapping_sub(from as usize % PAGE);
-    for page in (PAGE..=from as usize % PAGE + bytes + PAGE - 1).step_by(PAGE) {
-        for line in 0..4 {
-            // SAFETY: fetching is harmless anywhere.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(page + 64 * line).cast()) };
-        }
-    }
-}
-
-/// The product of some blocks with as many elements.
-///
-/// # Safety
-/// The blocks and the elements exist, and the machine has these instructions.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn segment<B: Bytes>(mut w: *const u8, blocks: usize, mut a: Place, ahead: Option<isize>) -> f32 {
-    let (bytes, how) = (B::FORMAT.bytes(), B::ARRANGEMENT);
-    let step = how.step / B::FORMAT.elements();
-    let mut sums = Sums { total: _mm512_setzero_ps(), rest: _mm512_setzero_ps() };
-    if B::NEXT_PAGE {
-        fetch_pages(w, blocks * bytes);
-    }
+unsafe fn dot<B: Bytes, const D: usize>(call: Call<'_>) {
+    let whole = call.rows - call.rows % SIDE_BY_SIDE;
     // SAFETY: the caller's promise.
     unsafe {
-        for _ in 0..blocks / step {
-            if let Some(ahead) = ahead {
-                for line in 0..(step * bytes).div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(w.wrapping_offset(ahead + 64 * line as isize).cast());
-                }
-            }
-            B::step(|i| w.add(i * bytes), a, &mut sums);
-            (w, a) = (w.add(step * bytes), a.after(how.step, how.group));
+        for first in (0..whole).step_by(SIDE_BY_SIDE) {
+            rows::<B, SIDE_BY_SIDE, D>(&call, first);
         }
-        let left = blocks % step;
-        if left > 0 {
-            // Where there is no block the row has zeros, so that any will do.
-            B::step(|i| w.add(i.min(left - 1) * bytes), a, &mut sums);
+        for first in whole..call.rows {
+            rows::<B, 1, D>(&call, first);
         }
     }
-    _mm512_reduce_add_ps(_mm512_add_ps(sums.total, sums.rest))
 }
 
-fn_vnni! {
-    /// [`products`] of two chunks, added up.
-    fn both<const CORRECTED: bool>(w: [__m512i; 2], digits: *const u8) -> __m512i {
-        let part = |i: usize| _mm512_loadu_si512(digits.add(CHUNK * i).cast());
-        let with = |sum: __m512i, i: usize| {
-            _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, w[0], part(i)), w[1], part(i + 4))
+/// The products of `R` rows from `first` on.
+///
+/// # Safety
+/// As for [`dot`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn rows<B: Bytes, const R: usize, const D: usize>(call: &Call<'_>, first: usize) {
+    let (bytes, how) = (B::FORMAT.bytes(), B::ARRANGEMENT);
+    let step = how.step / B::FORMAT.elements();
+    let mut w: [_; R] = std::array::from_fn(|r| call.w.wrapping_offset((first + r) as isize * call.w_stride));
+    let all = R * call.w_stride.unsigned_abs();
+    look_up_pages(w[0].wrapping_add(PAGES_AHEAD), all);
+    let mut ahead = w[0].wrapping_add(all + LINES_AHEAD);
+    let mut a = call.a.start();
+    let mut sums = [_mm512_setzero_ps(); R];
+    // SAFETY: the caller's promise; fetching is harmless anywhere.
+    unsafe {
+        for _ in 0..call.blocks / step {
+            for line in 0..(R * step * bytes).div_ceil(LINE) {
+                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * LINE).cast());
+            }
+            B::step::<R, D>(|r, i| w[r].add(i * bytes), a, &mut sums);
+            w = w.map(|w| w.add(step * bytes));
+            (ahead, a) = (ahead.wrapping_add(R * step * bytes), a.next::<D>(&how));
+        }
+        let left = call.blocks % step;
+        if left > 0 {
+            // Where there is no block the row has zeros, so that any will do.
+            B::step::<R, D>(|r, i| w[r].add(i.min(left - 1) * bytes), a, &mut sums);
+        }
+        for (r, sum) in sums.into_iter().enumerate() {
+            call.c.add(first + r).write(_mm512_reduce_add_ps(sum));
+        }
+    }
+}
+
+/// Asks for one line of each page that begins among some bytes.
+#[inline]
+fn look_up_pages(from: *const u8, bytes: usize) {
+    let first = (from as usize).next_multiple_of(PAGE) - from as usize;
+    for page in (first..bytes).step_by(PAGE) {
+        // SAFETY: fetching is harmless anywhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(page).cast()) };
+    }
+}
+
+/// The digits of `C` chunks whose products are added up, and their corrections.
+struct Digits<const C: usize, const D: usize> {
+    chunks: [[__m512i; D]; C],
+    corrections: __m512i,
+}
+
+impl<const C: usize, const D: usize> Digits<C, D> {
+    /// Those of a step from some chunk on.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn of(a: Place, how: &Arrangement, first: usize) -> Digits<C, D> {
+        // SAFETY: the caller's row.
+        unsafe {
+            let at = a.digits.add(first / C * how.bytes_together(D));
+            let part = |i: usize| _mm512_loadu_si512(at.add(CHUNK * i).cast());
+            let corrections = if how.excess == 0 { _mm512_setzero_si512() } else { part(C * D) };
+            Digits { chunks: std::array::from_fn(|c| std::array::from_fn(|d| part(c * D + d))), corrections }
+        }
+    }
+
+    /// The sums of their products with bytes. Those with each digit are taken apart from each other rather than one upon the
+    /// other, which would be one long chain of instructions.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn times(&self, bytes: [__m512i; C]) -> __m512i {
+        let with = |d: usize, mut sum: __m512i| {
+            for (bytes, chunk) in bytes.iter().zip(&self.chunks) {
+                sum = _mm512_dpbusd_epi32(sum, *bytes, chunk[d]);
+            }
+            sum
         };
-        let corrections = if CORRECTED { part(3) } else { _mm512_setzero_si512() };
-        let [first, second] = [0, 1].map(|i| with(_mm512_setzero_si512(), i));
-        joined(first, second, with(corrections, 2))
+        let lowest = with(D - 1, self.corrections);
+        match D {
+            1 => lowest,
+            2 => _mm512_add_epi32(_mm512_slli_epi32::<8>(with(0, _mm512_setzero_si512())), lowest),
+            _ => {
+                let [first, second] = [0, 1].map(|d| with(d, _mm512_setzero_si512()));
+                let rest = _mm512_add_epi32(_mm512_slli_epi32::<8>(second), lowest);
+                _mm512_add_epi32(_mm512_slli_epi32::<16>(first), rest)
+            }
+        }
     }
 }
 
 /// Adds scaled integers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn add(sums: &mut Sums, integers: __m512i, scales: __m512) {
-    sums.total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(integers), scales, sums.total);
+fn add(sum: &mut __m512, integers: __m512i, scales: __m512) {
+    *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(integers), scales, *sum);
 }
 
 fn_vnni! {
@@ -218,13 +247,13 @@ fn spread(floats: __m512, lanes: [i32; 8]) -> __m512 {
 }
 
 /// Four blocks of two chunks: the low nibbles of all, then the high ones.
-const fn by_nibbles(piece: usize) -> (usize, usize) {
-    (piece / 2 % 2, piece / 4 * 16 + piece % 2 * PIECE)
+const fn by_nibbles(sixteen: usize) -> (usize, usize) {
+    (sixteen % 2, sixteen / 2 * 16)
 }
 
 /// Chunks as the elements lie.
-const fn in_order(piece: usize) -> (usize, usize) {
-    (piece * PIECE / CHUNK, piece * PIECE % CHUNK)
+const fn in_order(sixteen: usize) -> (usize, usize) {
+    (sixteen * 16 / CHUNK, sixteen * 16 % CHUNK)
 }
 
 struct Q40;
@@ -232,16 +261,22 @@ struct Q40;
 impl Bytes for Q40 {
     const FORMAT: BlockFormat = BlockFormat::Q4_0;
     const ARRANGEMENT: Arrangement =
-        Arrangement { group: 32, step: 128, bits: 22, excess: 8, together: 2, place: by_nibbles };
+        Arrangement { group: 32, step: 128, bits: 22, excess: 8, together: 2, piece: 16, place: by_nibbles };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let blocks = [block(0), block(1), block(2), block(3)];
-            let integers = both::<true>(nibbles(blocks, 2), a.digits);
-            let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
-            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 0, 1, 1, 2, 2, 3, 3]));
+            let (digits, of_a) = (Digits::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
+                let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
+                add(sum, digits.times(nibbles(blocks, 2)), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
+            }
         }
     }
 }
@@ -251,18 +286,25 @@ struct Q41;
 impl Bytes for Q41 {
     const FORMAT: BlockFormat = BlockFormat::Q4_1;
     const ARRANGEMENT: Arrangement =
-        Arrangement { group: 32, step: 128, bits: 22, excess: 0, together: 2, place: by_nibbles };
+        Arrangement { group: 32, step: 128, bits: 22, excess: 0, together: 2, piece: 16, place: by_nibbles };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let blocks = [block(0), block(1), block(2), block(3)];
-            let integers = both::<false>(nibbles(blocks, 4), a.digits);
-            let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
-            let rest = _mm_mul_ps(halves(blocks.map(|block| block.add(2))), _mm_loadu_ps(a.sums));
-            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 0, 1, 1, 2, 2, 3, 3]));
-            sums.rest = _mm512_add_ps(sums.rest, _mm512_zextps128_ps512(rest));
+            let (digits, of_a) = (Digits::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
+            let sums_of_a = _mm512_zextps128_ps512(_mm_loadu_ps(a.sums));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
+                let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
+                let addends = _mm512_zextps128_ps512(halves(blocks.map(|block| block.add(2))));
+                *sum = _mm512_fmadd_ps(addends, sums_of_a, *sum);
+                add(sum, digits.times(nibbles(blocks, 4)), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
+            }
         }
     }
 }
@@ -272,22 +314,29 @@ struct Q50;
 impl Bytes for Q50 {
     const FORMAT: BlockFormat = BlockFormat::Q5_0;
     const ARRANGEMENT: Arrangement =
-        Arrangement { group: 32, step: 128, bits: 22, excess: 16, together: 2, place: by_nibbles };
+        Arrangement { group: 32, step: 128, bits: 22, excess: 16, together: 2, piece: 16, place: by_nibbles };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let blocks = [block(0), block(1), block(2), block(3)];
-            let [low, high] = nibbles(blocks, 6);
-            let tops = |i: usize, at: usize| u64::from(blocks[i].add(at).cast::<u16>().read_unaligned()) << (16 * i);
-            let all = |at: usize| tops(0, at) | tops(1, at) | tops(2, at) | tops(3, at);
-            let top = _mm512_set1_epi8(16);
-            let low = _mm512_mask_add_epi8(low, all(2), low, top);
-            let high = _mm512_mask_add_epi8(high, all(4), high, top);
-            let scales = _mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales));
-            let integers = both::<true>([low, high], a.digits);
-            add(sums, integers, spread(_mm512_castps128_ps512(scales), [0, 0, 1, 1, 2, 2, 3, 3]));
+            let (digits, of_a) = (Digits::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
+                let [low, high] = nibbles(blocks, 6);
+                let tops =
+                    |i: usize, at: usize| u64::from(blocks[i].add(at).cast::<u16>().read_unaligned()) << (16 * i);
+                let all = |at: usize| tops(0, at) | tops(1, at) | tops(2, at) | tops(3, at);
+                let top = _mm512_set1_epi8(16);
+                let low = _mm512_mask_add_epi8(low, all(2), low, top);
+                let high = _mm512_mask_add_epi8(high, all(4), high, top);
+                let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
+                add(sum, digits.times([low, high]), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
+            }
         }
     }
 }
@@ -297,19 +346,27 @@ struct Q80;
 impl Bytes for Q80 {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
     const ARRANGEMENT: Arrangement =
-        Arrangement { group: 32, step: 128, bits: 21, excess: 128, together: 1, place: in_order };
+        Arrangement { group: 32, step: 128, bits: 21, excess: 128, together: 1, piece: 16, place: in_order };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let blocks = [block(0), block(1), block(2), block(3)];
-            let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), _mm_loadu_ps(a.scales)));
-            for (i, lanes) in [[0, 0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 3, 3, 3, 3]].into_iter().enumerate() {
-                let part = |i: usize| _mm256_loadu_si256(blocks[i].add(2).cast());
-                let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(part(2 * i)), part(2 * i + 1));
-                let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN));
-                add(sums, products::<true>(bytes, a.digits.add(i * CHUNK_BYTES)), spread(scales, lanes));
+            let digits = [0, 1].map(|chunk| Digits::<1, D>::of(a, &Self::ARRANGEMENT, chunk));
+            let of_a = _mm_loadu_ps(a.scales);
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
+                let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
+                for (i, lanes) in [[0, 0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 3, 3, 3, 3]].into_iter().enumerate() {
+                    let part = |i: usize| _mm256_loadu_si256(blocks[i].add(2).cast());
+                    let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(part(2 * i)), part(2 * i + 1));
+                    let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN));
+                    add(sum, digits[i].times([bytes]), spread(scales, lanes));
+                }
             }
         }
     }
@@ -318,44 +375,47 @@ impl Bytes for Q80 {
 struct Q4K;
 
 impl Q4K {
-    /// The first 16 elements of every other 32, those beside them, then both of the 32s between: low nibbles, high ones.
-    const fn place(piece: usize) -> (usize, usize) {
-        let (eighth, inside) = (piece / 4, piece % 4);
-        (eighth % 2 * 2 + inside / 2, eighth / 2 * 16 + inside % 2 * PIECE)
+    /// Eight bytes of each chunk for each 32 elements.
+    const fn place(eight: usize) -> (usize, usize) {
+        (eight % 4, eight / 4 * 8)
     }
 }
 
 impl Bytes for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
-    const NEXT_PAGE: bool = true;
     const ARRANGEMENT: Arrangement =
-        Arrangement { group: 32, step: 256, bits: 22, excess: 0, together: 2, place: Q4K::place };
-    const AHEAD: Option<isize> = Some(2048);
+        Arrangement { group: 32, step: 256, bits: 22, excess: 0, together: 4, piece: 8, place: Q4K::place };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    ) {
         // SAFETY: the caller's block and row.
         unsafe {
-            let block = block(0);
-            let word = |at: usize| block.add(at).cast::<u32>().read_unaligned();
-            let (x, y, z) = (word(4), word(8), word(12));
-            let (low, top) = (0x0f0f_0f0f, 0x0303_0303);
-            let scales = u64::from(x & 0x3f3f_3f3f) | u64::from((z & low) | (x >> 6 & top) << 4) << 32;
-            let minima = u64::from(y & 0x3f3f_3f3f) | u64::from((z >> 4 & low) | (y >> 6 & top) << 4) << 32;
-            let floats = |bytes: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)));
-            let scales = _mm256_mul_ps(floats(scales), _mm256_set1_ps(half(block)));
-            let scales = _mm256_mul_ps(scales, _mm256_loadu_ps(a.scales));
-            let minima = _mm256_mul_ps(floats(minima), _mm256_set1_ps(half(block.add(2))));
-            let rest = _mm256_mul_ps(minima, _mm256_loadu_ps(a.sums));
-            sums.rest = _mm512_sub_ps(sums.rest, _mm512_zextps256_ps512(rest));
-            let scales = _mm512_castps256_ps512(scales);
-            // Halves of what shares a scale lie where the other halves do, so that both are scaled at once.
-            let [low, high] = [0, 64].map(|at| _mm512_loadu_si512(block.add(16 + at).cast()));
-            let [a0, b0] = split(_mm512_shuffle_i64x2::<0b10_00_10_00>(low, high));
-            let [a1, b1] = split(_mm512_shuffle_i64x2::<0b11_01_11_01>(low, high));
-            let second = a.digits.add(2 * CHUNK_BYTES);
-            add(sums, both::<false>([a0, a1], a.digits), spread(scales, [0, 0, 2, 2, 4, 4, 6, 6]));
-            add(sums, both::<false>([b0, b1], second), spread(scales, [1, 1, 3, 3, 5, 5, 7, 7]));
+            let digits = Digits::<4, D>::of(a, &Self::ARRANGEMENT, 0);
+            let (of_a, sums_of_a) = (_mm256_loadu_ps(a.scales), _mm512_zextps256_ps512(_mm256_loadu_ps(a.sums)));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let block = block(r, 0);
+                let word = |at: usize| block.add(at).cast::<u32>().read_unaligned();
+                let (x, y, z) = (word(4), word(8), word(12));
+                let (low, top) = (0x0f0f_0f0f, 0x0303_0303);
+                let scales = u64::from(x & 0x3f3f_3f3f) | u64::from((z & low) | (x >> 6 & top) << 4) << 32;
+                let minima = u64::from(y & 0x3f3f_3f3f) | u64::from((z >> 4 & low) | (y >> 6 & top) << 4) << 32;
+                let floats = |bytes: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)));
+                let scales = _mm256_mul_ps(floats(scales), _mm256_set1_ps(half(block)));
+                let scales = _mm512_castps256_ps512(_mm256_mul_ps(scales, of_a));
+                let minima = _mm256_mul_ps(floats(minima), _mm256_set1_ps(half(block.add(2))));
+                *sum = _mm512_fnmadd_ps(_mm512_zextps256_ps512(minima), sums_of_a, *sum);
+                // The first 16 bytes of each 32 and the second: low nibbles are elements of one group, high ones of the next.
+                let [low, high] = [0, 64].map(|at| _mm512_loadu_si512(block.add(16 + at).cast()));
+                let [a0, b0] = split(_mm512_shuffle_i64x2::<0b10_00_10_00>(low, high));
+                let [a1, b1] = split(_mm512_shuffle_i64x2::<0b11_01_11_01>(low, high));
+                let [c0, c1] = [_mm512_unpacklo_epi64(a0, b0), _mm512_unpackhi_epi64(a0, b0)];
+                let [c2, c3] = [_mm512_unpacklo_epi64(a1, b1), _mm512_unpackhi_epi64(a1, b1)];
+                add(sum, digits.times([c0, c1, c2, c3]), spread(scales, [0, 1, 2, 3, 4, 5, 6, 7]));
+            }
         }
     }
 }
@@ -363,41 +423,52 @@ impl Bytes for Q4K {
 struct Q6K;
 
 impl Q6K {
-    /// Of 128 elements the first 8 of each 16, then the others: those of the first and of the second 64 in turn.
-    const fn place(piece: usize) -> (usize, usize) {
-        let (half, sixteen, inside) = (piece / 16, piece % 16 / 2, piece % 2);
-        (2 * half + inside, sixteen % 4 * 16 + sixteen / 4 * PIECE)
+    /// Four bytes of each chunk for each 16 elements: those of the first, the fifth, the ninth and so on.
+    const fn place(four: usize) -> (usize, usize) {
+        let group = four / 4;
+        (four % 4, group % 4 * 16 + group / 4 * 4)
     }
 }
 
 impl Bytes for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
-    const NEXT_PAGE: bool = true;
     const ARRANGEMENT: Arrangement =
-        Arrangement { group: 16, step: 256, bits: 22, excess: 32, together: 2, place: Q6K::place };
+        Arrangement { group: 16, step: 256, bits: 22, excess: 32, together: 4, piece: 4, place: Q6K::place };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn step(block: impl Fn(usize) -> *const u8, a: Place, sums: &mut Sums) {
+    unsafe fn step<const R: usize, const D: usize>(
+        block: impl Fn(usize, usize) -> *const u8,
+        a: Place,
+        sums: &mut [__m512; R],
+    ) {
         // SAFETY: the caller's block and row.
         unsafe {
-            let block = block(0);
-            let scale = _mm512_set1_ps(half(block.add(208)));
-            let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(block.add(192).cast())));
-            let scales = _mm512_mul_ps(_mm512_mul_ps(scales, scale), _mm512_loadu_ps(a.scales));
+            let (digits, of_a) = (Digits::<4, D>::of(a, &Self::ARRANGEMENT, 0), _mm512_loadu_ps(a.scales));
             let (nibble, top) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
-            for (i, lanes) in [[0, 4, 1, 5, 2, 6, 3, 7], [8, 12, 9, 13, 10, 14, 11, 15]].into_iter().enumerate() {
-                let low = _mm512_loadu_si512(block.add(64 * i).cast());
-                let high = _mm256_loadu_si256(block.add(128 + 32 * i).cast());
-                // The first and the third quarter take their upper bits from here, the second and the fourth from two bits further on.
-                let high = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(high), _mm256_srli_epi16::<2>(high));
-                // Bits of the first operand where the mask has ones, of the second elsewhere.
-                let merged = |low: __m512i, high: __m512i| {
-                    _mm512_ternarylogic_epi32::<0xca>(nibble, low, _mm512_and_si512(high, top))
-                };
-                let first = merged(low, _mm512_slli_epi16::<4>(high));
-                let second = merged(_mm512_srli_epi16::<4>(low), high);
-                let bytes = [_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second)];
-                add(sums, both::<true>(bytes, a.digits.add(2 * i * CHUNK_BYTES)), spread(scales, lanes));
+            let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            let further = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let block = block(r, 0);
+                let scale = _mm512_set1_ps(half(block.add(208)));
+                let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(block.add(192).cast())));
+                let scales = _mm512_mul_ps(_mm512_mul_ps(scales, scale), of_a);
+                // Sixteen bytes of a group each: 0 … 3 and 4 … 7, 8 … 11 and 12 … 15.
+                let [[a0, a1], [a2, a3]] = [0, 1].map(|half| {
+                    let low = _mm512_loadu_si512(block.add(64 * half).cast());
+                    // The first and the third quarter take their upper bits from here, the second and the fourth from two bits further on.
+                    let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(block.add(128 + 32 * half).cast()));
+                    let high = _mm512_srlv_epi64(high, further);
+                    // Bits of the first operand where the mask has ones, of the second elsewhere.
+                    let merged = |low: __m512i, high: __m512i| {
+                        _mm512_ternarylogic_epi32::<0xca>(nibble, low, _mm512_and_si512(high, top))
+                    };
+                    [merged(low, _mm512_slli_epi16::<4>(high)), merged(_mm512_srli_epi16::<4>(low), high)]
+                });
+                let [b0, b1] = [_mm512_unpacklo_epi32(a0, a1), _mm512_unpackhi_epi32(a0, a1)];
+                let [b2, b3] = [_mm512_unpacklo_epi32(a2, a3), _mm512_unpackhi_epi32(a2, a3)];
+                let [c0, c1] = [_mm512_unpacklo_epi64(b0, b2), _mm512_unpackhi_epi64(b0, b2)];
+                let [c2, c3] = [_mm512_unpacklo_epi64(b1, b3), _mm512_unpackhi_epi64(b1, b3)];
+                add(sum, digits.times([c0, c1, c2, c3]), _mm512_permutexvar_ps(lanes, scales));
             }
         }
     }

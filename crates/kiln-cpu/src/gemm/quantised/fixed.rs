@@ -2,22 +2,23 @@
 //!
 //! ```text
 //!  16 or 32 elements that share a scale of the blocks  ──▶  integers of 22 bits and a power of two
-//!  an integer  ──▶  three digits of a byte, −128 … 127     a chunk: the first digits of 64 elements, the second, the third,
-//!                                                          and corrections for each 4 of them
+//!  an integer  ──▶  three digits of a byte, −128 … 127     a chunk: the first digits of 64 elements, the second, the third
+//!                                                          behind chunks that are added up: corrections for each 4 of them
 //! ```
 //!
 //! Bytes of blocks times bytes of digits are added up in integers without rounding; what is lost is what an element loses below
-//! 2⁻²² of the largest one beside it, about as much as a sum in f32 loses anyway.
+//! 2⁻²² of the largest one beside it, about as much as a sum in f32 loses anyway. Two digits are integers of 15 bits and one of 7,
+//! of which the largest element of a group is the largest there is.
 
 use crate::gemm::scratch::Scratch;
 use std::arch::x86_64::*;
 
-/// Elements of a chunk, and bytes of its three digits and its corrections.
+/// Elements of a chunk, and bytes of one of its digits.
 pub(super) const CHUNK: usize = 64;
-pub(super) const CHUNK_BYTES: usize = 4 * CHUNK;
-/// Elements of a vector, and those that are placed together.
+/// The most digits of an element.
+pub(super) const DIGITS: usize = 3;
+/// Elements of a vector.
 const VECTOR: usize = 16;
-pub(super) const PIECE: usize = 8;
 
 /// How a format wants its row.
 #[derive(Clone, Copy)]
@@ -26,14 +27,24 @@ pub(super) struct Arrangement {
     pub group: usize,
     /// Elements of a kernel's step; the row is filled up with zeros to whole steps.
     pub step: usize,
-    /// Integers are below two to the power of this.
+    /// Integers of three digits are below two to the power of this.
     pub bits: u32,
     /// What the bytes of blocks are too large by: corrections are what 4 elements times it add up to.
     pub excess: u8,
-    /// Chunks whose sums are added up before they are scaled: the first one has the corrections of all.
+    /// Chunks whose sums are added up before they are scaled; behind them are the corrections of all.
     pub together: usize,
-    /// Chunk of the step and place in it, for each 8 elements of the step.
+    /// Neighbours that stay together: 4, 8 or 16.
+    pub piece: usize,
+    /// Chunk of the step and place in it, for each piece of the step.
     pub place: fn(usize) -> (usize, usize),
+}
+
+impl Arrangement {
+    /// Bytes of the chunks whose sums are added up, with so many digits, and of their corrections.
+    #[inline(always)]
+    pub(super) const fn bytes_together(&self, digits: usize) -> usize {
+        (self.together * digits + (self.excess != 0) as usize) * CHUNK
+    }
 }
 
 /// A row in fixed point.
@@ -56,11 +67,24 @@ impl FixedRow {
     ///
     /// # Safety
     /// `k` elements, a multiple of the group, on a machine with AVX-512 and its byte products.
+    pub(super) unsafe fn new(row: *const f32, k: usize, how: &Arrangement, digits: usize) -> Option<FixedRow> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match digits {
+                1 => FixedRow::of::<1>(row, k, how),
+                2 => FixedRow::of::<2>(row, k, how),
+                _ => FixedRow::of::<DIGITS>(row, k, how),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`FixedRow::new`].
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub(super) unsafe fn new(row: *const f32, k: usize, how: &Arrangement) -> Option<FixedRow> {
+    unsafe fn of<const D: usize>(row: *const f32, k: usize, how: &Arrangement) -> Option<FixedRow> {
         let padded = k.next_multiple_of(how.step);
         let groups = padded / how.group;
-        let digits = Scratch::take::<u8>(padded / CHUNK * CHUNK_BYTES);
+        let digits = Scratch::take::<u8>(padded / CHUNK / how.together * how.bytes_together(D));
         let floats = Scratch::take::<f32>(2 * groups);
         let fixed = FixedRow { digits, floats, groups };
         let vectors = how.group / VECTOR;
@@ -79,34 +103,23 @@ impl FixedRow {
             if !EXPONENTS.contains(&exponent) {
                 return None;
             }
-            // Elements are below 2^(exponent − 126).
-            let scale = f32::from_bits((exponent + 1 - how.bits) << 23);
-            let inverse = f32::from_bits((253 + how.bits - exponent) << 23);
+            let most = most::<D>(how);
+            let (scale, inverse) = match D {
+                // Elements are below 2^(exponent − 126).
+                DIGITS => {
+                    (f32::from_bits((exponent + 1 - how.bits) << 23), f32::from_bits((253 + how.bits - exponent) << 23))
+                }
+                _ if largest == 0 => (1.0, 1.0),
+                _ => (f32::from_bits(largest) / most as f32, most as f32 / f32::from_bits(largest)),
+            };
             let mut sum = _mm512_setzero_si512();
             for (i, &part) in parts.iter().enumerate().take(vectors) {
                 let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
+                let integers = _mm512_min_epi32(integers, _mm512_set1_epi32(most));
+                let integers = _mm512_max_epi32(integers, _mm512_set1_epi32(-most));
                 sum = _mm512_add_epi32(sum, integers);
-                // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
-                let half = _mm512_set1_epi32(0x0080_8080);
-                let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
-                let digits = [
-                    _mm512_cvtepi32_epi8(_mm512_srli_epi32::<16>(shifted)),
-                    _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(shifted)),
-                    _mm512_cvtepi32_epi8(shifted),
-                ];
-                let (step, inside) = (g * how.group / how.step, g * how.group % how.step + i * VECTOR);
-                let [first, second] = [0, PIECE].map(|more| {
-                    let (chunk, at) = (how.place)((inside + more) / PIECE);
-                    (step * (how.step / CHUNK) + chunk) * CHUNK_BYTES + at
-                });
-                for (d, digits) in digits.into_iter().enumerate() {
-                    // SAFETY: a chunk of the digits, first the highest ones.
-                    unsafe {
-                        let to = fixed.digits.ptr::<u8>().add(d * CHUNK);
-                        _mm_storel_epi64(to.add(first).cast(), digits);
-                        _mm_storel_epi64(to.add(second).cast(), _mm_unpackhi_epi64(digits, digits));
-                    }
-                }
+                // SAFETY: the place of the vector's elements.
+                unsafe { fixed.store::<D>(how, g * how.group + i * VECTOR, integers) };
             }
             let sum = _mm512_reduce_add_epi32(sum) as f32 * scale;
             // SAFETY: a scale and a sum for each group.
@@ -116,20 +129,73 @@ impl FixedRow {
             }
         }
         if how.excess != 0 {
-            let excess = _mm512_set1_epi8(how.excess as i8);
-            for first in (0..padded / CHUNK).step_by(how.together) {
-                // SAFETY: chunks whose digits are there.
+            // SAFETY: the digits are there.
+            unsafe { fixed.correct::<D>(how, padded / CHUNK / how.together) };
+        }
+        Some(fixed)
+    }
+
+    /// Puts the digits of 16 elements where they belong, the highest ones first.
+    ///
+    /// # Safety
+    /// Elements of the row from `first` on.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn store<const D: usize>(&self, how: &Arrangement, first: usize, integers: __m512i) {
+        // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
+        let half = _mm512_set1_epi32(0x0080_8080);
+        let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
+        let all = [
+            _mm512_cvtepi32_epi8(_mm512_srli_epi32::<16>(shifted)),
+            _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(shifted)),
+            _mm512_cvtepi32_epi8(shifted),
+        ];
+        let (step, inside) = (first / how.step, first % how.step);
+        for i in 0..VECTOR / how.piece {
+            let (chunk, at) = (how.place)(inside / how.piece + i);
+            let together = step * (how.step / CHUNK / how.together) + chunk / how.together;
+            let at = together * how.bytes_together(D) + chunk % how.together * D * CHUNK + at;
+            for (d, digits) in all[DIGITS - D..].iter().enumerate() {
+                // SAFETY: a chunk of the digits.
                 unsafe {
-                    let chunk = |i: usize| fixed.digits.ptr::<u8>().add((first + i) * CHUNK_BYTES);
-                    let mut less = _mm512_setzero_si512();
-                    for i in 0..how.together {
-                        less = _mm512_sub_epi32(less, products::<false>(excess, chunk(i)));
+                    let to = self.digits.ptr::<u8>().add(at + d * CHUNK);
+                    match (how.piece, i) {
+                        (16, _) => _mm_storeu_si128(to.cast(), *digits),
+                        (8, 0) => _mm_storel_epi64(to.cast(), *digits),
+                        (8, _) => to.cast::<i64>().write_unaligned(_mm_extract_epi64::<1>(*digits)),
+                        (_, 0) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<0>(*digits)),
+                        (_, 1) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<1>(*digits)),
+                        (_, 2) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<2>(*digits)),
+                        _ => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<3>(*digits)),
                     }
-                    _mm512_storeu_si512(chunk(0).add(3 * CHUNK).cast(), less);
                 }
             }
         }
-        Some(fixed)
+    }
+
+    /// Puts down what each 4 elements times the excess add up to, of so many chunks together.
+    ///
+    /// # Safety
+    /// Their digits are there.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn correct<const D: usize>(&self, how: &Arrangement, count: usize) {
+        let excess = _mm512_set1_epi8(how.excess as i8);
+        for first in 0..count {
+            // SAFETY: chunks of the row.
+            unsafe {
+                let start = self.digits.ptr::<u8>().add(first * how.bytes_together(D));
+                let mut sum = _mm512_setzero_si512();
+                for d in 0..D {
+                    sum = _mm512_slli_epi32::<8>(sum);
+                    for chunk in 0..how.together {
+                        let digits = _mm512_loadu_si512(start.add((chunk * D + d) * CHUNK).cast());
+                        sum = _mm512_dpbusd_epi32(sum, excess, digits);
+                    }
+                }
+                let less = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
+                _mm512_storeu_si512(start.add(how.together * D * CHUNK).cast(), less);
+            }
+        }
     }
 
     /// Digits, scales and sums from the beginning.
@@ -139,26 +205,13 @@ impl FixedRow {
     }
 }
 
-/// The sums of four neighbouring products each, of bytes with a chunk: exact, and where asked for with the corrections.
-///
-/// # Safety
-/// The chunk exists, on a machine with these instructions.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) unsafe fn products<const CORRECTED: bool>(bytes: __m512i, chunk: *const u8) -> __m512i {
-    // SAFETY: the caller's chunk.
-    let part = |i: usize| unsafe { _mm512_loadu_si512(chunk.add(CHUNK * i).cast()) };
-    let corrections = if CORRECTED { part(3) } else { _mm512_setzero_si512() };
-    let [first, second] = [0, 1].map(|i| _mm512_dpbusd_epi32(_mm512_setzero_si512(), bytes, part(i)));
-    joined(first, second, _mm512_dpbusd_epi32(corrections, bytes, part(2)))
-}
-
-/// What sums with each of three digits make together. The sums are taken apart from each other rather than one upon the other,
-/// which would be as many instructions but one long chain of them.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn joined(first: __m512i, second: __m512i, third: __m512i) -> __m512i {
-    _mm512_add_epi32(_mm512_slli_epi32::<16>(first), _mm512_add_epi32(_mm512_slli_epi32::<8>(second), third))
+/// The largest integer. What is added up of three digits is just below 2³¹ then.
+const fn most<const D: usize>(how: &Arrangement) -> i32 {
+    match D {
+        1 => 0x7f,
+        2 => 0x7f7f,
+        _ => (1 << how.bits) - 1,
+    }
 }
 
 /// A place in a row.
@@ -170,13 +223,13 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// So many elements further.
+    /// The next step of a row of `D` digits.
     #[inline(always)]
-    pub(super) fn after(self, elements: usize, group: usize) -> Place {
+    pub(super) fn next<const D: usize>(self, how: &Arrangement) -> Place {
         Place {
-            digits: self.digits.wrapping_add(elements / CHUNK * CHUNK_BYTES),
-            scales: self.scales.wrapping_add(elements / group),
-            sums: self.sums.wrapping_add(elements / group),
+            digits: self.digits.wrapping_add(how.step / CHUNK / how.together * how.bytes_together(D)),
+            scales: self.scales.wrapping_add(how.step / how.group),
+            sums: self.sums.wrapping_add(how.step / how.group),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::BlockMatrix;
 #[cfg(target_arch = "x86_64")]
 use super::exact;
 #[cfg(target_arch = "x86_64")]
-use super::fixed::FixedRow;
+use super::fixed::{DIGITS, FixedRow};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{self, Call};
 use crate::features::Isa;
@@ -78,10 +78,10 @@ pub(in crate::gemm) unsafe fn run(
     let tiles = m.div_ceil(x86::ROWS);
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
     let kernels = [tall, short].map(|rows| x86::kernel(gemm.isa, b.format, rows));
-    let (exact, arrangement) = exact::kernel(b.format);
+    let (exact, arrangement) = exact::kernel(b.format, DIGITS);
     let fixed = if m == 1 && gemm.isa == Isa::Avx512 && exact::available() {
         // SAFETY: the row has K elements, and the target is this machine's.
-        unsafe { FixedRow::new(rows.data, k, &arrangement) }
+        unsafe { FixedRow::new(rows.data, k, &arrangement, DIGITS) }
     } else {
         None
     };
