@@ -232,7 +232,7 @@ impl Gemm {
         unsafe { self.run_blocks_in_floats(a, blocks, epilogue) }
     }
 
-    /// A product with quantised blocks whose operands are not rounded.
+    /// A product with quantised blocks whose operands are not rounded, unless there is one row and a lower precision.
     unsafe fn run_blocks_in_floats(
         &self,
         a: &Operand<'_>,

@@ -14,6 +14,8 @@ use crate::gemm::source::{Epilogue, Operand, Tile};
 use crate::gemm::{Gemm, GemmError, part, small};
 use crate::pool;
 use kiln_ir::DType;
+#[cfg(target_arch = "x86_64")]
+use kiln_kernels::Precision;
 
 /// Rows of A up to which blocks are unpacked for each few of them again rather than into panels.
 pub(in crate::gemm) const FEW_ROWS: usize = 16;
@@ -57,6 +59,16 @@ impl Rows {
     }
 }
 
+/// Digits of an element of a single row.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn digits(precision: Precision) -> usize {
+    match precision {
+        Precision::Highest => DIGITS,
+        Precision::High => 2,
+        Precision::Medium => 1,
+    }
+}
+
 /// Runs a product with few rows of A, on a target with code for it.
 ///
 /// # Safety
@@ -78,10 +90,11 @@ pub(in crate::gemm) unsafe fn run(
     let tiles = m.div_ceil(x86::ROWS);
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
     let kernels = [tall, short].map(|rows| x86::kernel(gemm.isa, b.format, rows));
-    let (exact, arrangement) = exact::kernel(b.format, DIGITS);
+    let digits = digits(gemm.precision);
+    let (exact, arrangement) = exact::kernel(b.format, digits);
     let fixed = if m == 1 && gemm.isa == Isa::Avx512 && exact::available() {
         // SAFETY: the row has K elements, and the target is this machine's.
-        unsafe { FixedRow::new(rows.data, k, &arrangement, DIGITS) }
+        unsafe { FixedRow::new(rows.data, k, &arrangement, digits) }
     } else {
         None
     };

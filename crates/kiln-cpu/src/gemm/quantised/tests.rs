@@ -268,11 +268,78 @@ fn one_row_of_all_kinds_of_numbers() {
     }
 }
 
+/// Long rows, at every precision.
+#[test]
+fn one_row_at_lower_precisions() {
+    for isa in Isa::available() {
+        for format in BlockFormat::ALL {
+            for precision in Precision::ALL {
+                for (n, k) in [(1, 256), (5, 512), (9, 1536), (38, 8960)] {
+                    check_at(precision, isa, format, [1, n, k], Left::Rows, 2);
+                }
+            }
+        }
+    }
+}
+
+/// Small elements beside a large one: the highest precision keeps what 16 bits of the large one would lose, and 16 bits what 8 would.
+#[test]
+fn one_row_has_the_digits_of_its_precision() {
+    for isa in Isa::available() {
+        for format in BlockFormat::ALL {
+            let (k, n) = (2 * format.elements(), 9);
+            let (bytes, stride, w) = blocks(&mut Random(3), format, n, k);
+            for (small, exact, rounded) in [
+                (2f32.powi(-18), Precision::Highest, Precision::High),
+                (2f32.powi(-10), Precision::High, Precision::Medium),
+            ] {
+                let row = |small: f32| -> Vec<f32> { (0..k).map(|i| if i % 16 == 0 { 1.0 } else { small }).collect() };
+                let [with, without] = [small, 0.0].map(row);
+                let product = |precision, a: &[f32]| one_row_at(precision, isa, format, &bytes, stride, a, n);
+                let (first, second) = (product(exact, &with), product(exact, &without));
+                for (j, w) in w.chunks_exact(k).enumerate() {
+                    let parts = |large: bool| w.iter().enumerate().filter(move |(i, _)| (i % 16 == 0) == large);
+                    let sum = |large: bool| parts(large).map(|(_, w)| f64::from(*w)).sum::<f64>();
+                    let size = |large: bool| parts(large).map(|(_, w)| f64::from(w.abs())).sum::<f64>();
+                    let off = (f64::from(first[j]) - f64::from(second[j]) - sum(false) * f64::from(small)).abs();
+                    // A sixteenth of the small elements, and what sums in f32 lose of the large ones.
+                    let most = size(false) * f64::from(small) / 16.0 + size(true) * 5e-7;
+                    assert!(off <= most, "{isa:?} {format:?} {exact:?} [{j}]: off by {off}, {most} allowed");
+                }
+                if isa == Isa::Avx512 && in_fixed_point() {
+                    assert_eq!(product(rounded, &with), product(rounded, &without), "{format:?} {rounded:?}");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn in_fixed_point() -> bool {
+    exact::available()
+}
+#[cfg(not(target_arch = "x86_64"))]
+fn in_fixed_point() -> bool {
+    false
+}
+
 /// One row times all rows of blocks.
 fn one_row(isa: Isa, format: BlockFormat, bytes: &[u8], stride: usize, a: &[f32], n: usize) -> Vec<f32> {
+    one_row_at(Precision::Highest, isa, format, bytes, stride, a, n)
+}
+
+fn one_row_at(
+    precision: Precision,
+    isa: Isa,
+    format: BlockFormat,
+    bytes: &[u8],
+    stride: usize,
+    a: &[f32],
+    n: usize,
+) -> Vec<f32> {
     let mut c = vec![f32::NAN; n];
     let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
-    let gemm = Gemm { isa, threads: 1, ..Gemm::new(1, n, a.len(), DType::F32) };
+    let gemm = Gemm { isa, precision, threads: 1, ..Gemm::new(1, n, a.len(), DType::F32) };
     let row = Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: a.len() as isize, column_stride: 1 };
     let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
     // SAFETY: the operands have these sizes.
