@@ -609,7 +609,8 @@ fn processes_that_are_killed_leave_nothing_wrong_behind() {
     let mut running: Vec<_> = (0..8).map(|_| start()).collect();
     let begin = Instant::now();
     let mut killed = 0;
-    while begin.elapsed() < Duration::from_secs(seconds) {
+    // On a busy machine it takes longer until enough of them were killed.
+    while begin.elapsed() < Duration::from_secs(seconds) || killed <= 10 {
         std::thread::sleep(Duration::from_millis(5 + random.below(60) as u64));
         let at = random.below(running.len());
         // Whoever ends by itself has met a wrong answer or an error.
@@ -624,7 +625,6 @@ fn processes_that_are_killed_leave_nothing_wrong_behind() {
         process.kill().unwrap();
         process.wait().unwrap();
     }
-    assert!(killed > 10, "{killed}");
     // Every file in place is whole, and everything is still right.
     let store = Store::open(&folder.0, 100_000).unwrap();
     let list = store.list().unwrap();
