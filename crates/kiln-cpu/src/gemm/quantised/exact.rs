@@ -15,7 +15,7 @@
 //! has to be known before its lines are asked for, once and one line alone: every request for a page that is not costs as much as
 //! the first.
 
-use super::fixed::{Arrangement, CHUNK, DIGITS, FixedRow, Place};
+use super::fixed::{Arranged, Arrangement, CHUNK, DIGITS, FixedRow, Place};
 use super::unpack::half;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
@@ -37,15 +37,17 @@ pub(super) struct Call<'a> {
 /// A kernel for as many rows of blocks as a call says.
 pub(super) type Kernel = unsafe fn(Call<'_>);
 
-/// The kernel of a format for rows of so many digits, and the arrangement of rows that it reads.
-pub(super) fn kernel(format: BlockFormat, digits: usize) -> (Kernel, Arrangement) {
-    fn of<B: Bytes>(digits: usize) -> (Kernel, Arrangement) {
-        let kernel: Kernel = match digits {
-            1 => dot::<B, 1>,
-            2 => dot::<B, 2>,
-            _ => dot::<B, DIGITS>,
-        };
-        (kernel, B::ARRANGEMENT)
+/// What makes a row of A for a kernel, of as many elements as it is told: [`FixedRow::new`].
+pub(super) type Arrange = unsafe fn(*const f32, usize) -> Option<FixedRow>;
+
+/// The kernel of a format for rows of so many digits, and what makes such rows.
+pub(super) fn kernel(format: BlockFormat, digits: usize) -> (Kernel, Arrange) {
+    fn of<B: Bytes>(digits: usize) -> (Kernel, Arrange) {
+        match digits {
+            1 => (dot::<B, 1>, FixedRow::new::<B, 1>),
+            2 => (dot::<B, 2>, FixedRow::new::<B, 2>),
+            _ => (dot::<B, DIGITS>, FixedRow::new::<B, DIGITS>),
+        }
     }
     match format {
         BlockFormat::Q4_0 => of::<Q40>(digits),
@@ -63,9 +65,8 @@ pub(super) fn available() -> bool {
 }
 
 /// A format's step.
-trait Bytes {
+trait Bytes: Arranged {
     const FORMAT: BlockFormat;
-    const ARRANGEMENT: Arrangement;
     /// Adds a step's products of `R` rows with a row of `D` digits; `block` is where the blocks of a row begin.
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
@@ -87,10 +88,10 @@ macro_rules! fn_vnni {
 }
 
 /// Rows of blocks side by side.
-const SIDE_BY_SIDE: usize = 4;
-/// Bytes behind the rows side by side from which on lines are fetched, and behind their beginning from which on pages are looked up.
+pub(super) const SIDE_BY_SIDE: usize = 4;
+/// Bytes behind the rows side by side from which on lines are fetched, and further bytes from which on pages are looked up.
 const LINES_AHEAD: usize = 4096;
-const PAGES_AHEAD: usize = 12288;
+const PAGES_AHEAD: usize = 8192;
 /// Bytes of a line, and of the smallest pages.
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -123,8 +124,8 @@ unsafe fn rows<B: Bytes, const R: usize, const D: usize>(call: &Call<'_>, first:
     let step = how.step / B::FORMAT.elements();
     let mut w: [_; R] = std::array::from_fn(|r| call.w.wrapping_offset((first + r) as isize * call.w_stride));
     let all = R * call.w_stride.unsigned_abs();
-    look_up_pages(w[0].wrapping_add(PAGES_AHEAD), all);
     let mut ahead = w[0].wrapping_add(all + LINES_AHEAD);
+    look_up_pages(ahead.wrapping_add(PAGES_AHEAD), all);
     let mut a = call.a.start();
     let mut sums = [_mm512_setzero_ps(); R];
     // SAFETY: the caller's promise; fetching is harmless anywhere.
@@ -169,13 +170,20 @@ impl<const C: usize, const D: usize> Digits<C, D> {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn of(a: Place, how: &Arrangement, first: usize) -> Digits<C, D> {
+        let mut digits = Digits { chunks: [[_mm512_setzero_si512(); D]; C], corrections: _mm512_setzero_si512() };
         // SAFETY: the caller's row.
         unsafe {
             let at = a.digits.add(first / C * how.bytes_together(D));
-            let part = |i: usize| _mm512_loadu_si512(at.add(CHUNK * i).cast());
-            let corrections = if how.excess == 0 { _mm512_setzero_si512() } else { part(C * D) };
-            Digits { chunks: std::array::from_fn(|c| std::array::from_fn(|d| part(c * D + d))), corrections }
+            for (c, chunk) in digits.chunks.iter_mut().enumerate() {
+                for (d, digit) in chunk.iter_mut().enumerate() {
+                    *digit = _mm512_loadu_si512(at.add((c * D + d) * CHUNK).cast());
+                }
+            }
+            if how.excess != 0 {
+                digits.corrections = _mm512_loadu_si512(at.add(C * D * CHUNK).cast());
+            }
         }
+        digits
     }
 
     /// The sums of their products with bytes. Those with each digit are taken apart from each other rather than one upon the
@@ -183,22 +191,18 @@ impl<const C: usize, const D: usize> Digits<C, D> {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn times(&self, bytes: [__m512i; C]) -> __m512i {
-        let with = |d: usize, mut sum: __m512i| {
-            for (bytes, chunk) in bytes.iter().zip(&self.chunks) {
-                sum = _mm512_dpbusd_epi32(sum, *bytes, chunk[d]);
-            }
-            sum
-        };
-        let lowest = with(D - 1, self.corrections);
-        match D {
-            1 => lowest,
-            2 => _mm512_add_epi32(_mm512_slli_epi32::<8>(with(0, _mm512_setzero_si512())), lowest),
-            _ => {
-                let [first, second] = [0, 1].map(|d| with(d, _mm512_setzero_si512()));
-                let rest = _mm512_add_epi32(_mm512_slli_epi32::<8>(second), lowest);
-                _mm512_add_epi32(_mm512_slli_epi32::<16>(first), rest)
+        let mut sums = [_mm512_setzero_si512(); D];
+        sums[D - 1] = self.corrections;
+        for (bytes, chunk) in bytes.into_iter().zip(&self.chunks) {
+            for (sum, digit) in sums.iter_mut().zip(chunk) {
+                *sum = _mm512_dpbusd_epi32(*sum, bytes, *digit);
             }
         }
+        let mut all = sums[0];
+        for sum in &sums[1..] {
+            all = _mm512_add_epi32(_mm512_slli_epi32::<8>(all), *sum);
+        }
+        all
     }
 }
 
@@ -238,6 +242,13 @@ fn_vnni! {
     }
 }
 
+/// Eight bytes as floats.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn floats(bytes: u64) -> __m256 {
+    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)))
+}
+
 /// Each of eight lanes twice.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -258,10 +269,13 @@ const fn in_order(sixteen: usize) -> (usize, usize) {
 
 struct Q40;
 
-impl Bytes for Q40 {
-    const FORMAT: BlockFormat = BlockFormat::Q4_0;
+impl Arranged for Q40 {
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 128, bits: 22, excess: 8, together: 2, piece: 16, place: by_nibbles };
+}
+
+impl Bytes for Q40 {
+    const FORMAT: BlockFormat = BlockFormat::Q4_0;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
@@ -283,10 +297,13 @@ impl Bytes for Q40 {
 
 struct Q41;
 
-impl Bytes for Q41 {
-    const FORMAT: BlockFormat = BlockFormat::Q4_1;
+impl Arranged for Q41 {
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 128, bits: 22, excess: 0, together: 2, piece: 16, place: by_nibbles };
+}
+
+impl Bytes for Q41 {
+    const FORMAT: BlockFormat = BlockFormat::Q4_1;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
@@ -311,10 +328,13 @@ impl Bytes for Q41 {
 
 struct Q50;
 
-impl Bytes for Q50 {
-    const FORMAT: BlockFormat = BlockFormat::Q5_0;
+impl Arranged for Q50 {
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 128, bits: 22, excess: 16, together: 2, piece: 16, place: by_nibbles };
+}
+
+impl Bytes for Q50 {
+    const FORMAT: BlockFormat = BlockFormat::Q5_0;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
@@ -343,10 +363,13 @@ impl Bytes for Q50 {
 
 struct Q80;
 
-impl Bytes for Q80 {
-    const FORMAT: BlockFormat = BlockFormat::Q8_0;
+impl Arranged for Q80 {
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 128, bits: 21, excess: 128, together: 1, piece: 16, place: in_order };
+}
+
+impl Bytes for Q80 {
+    const FORMAT: BlockFormat = BlockFormat::Q8_0;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
@@ -356,7 +379,7 @@ impl Bytes for Q80 {
     ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let digits = [0, 1].map(|chunk| Digits::<1, D>::of(a, &Self::ARRANGEMENT, chunk));
+            let digits = [Digits::<1, D>::of(a, &Self::ARRANGEMENT, 0), Digits::<1, D>::of(a, &Self::ARRANGEMENT, 1)];
             let of_a = _mm_loadu_ps(a.scales);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
@@ -381,10 +404,13 @@ impl Q4K {
     }
 }
 
-impl Bytes for Q4K {
-    const FORMAT: BlockFormat = BlockFormat::Q4_K;
+impl Arranged for Q4K {
     const ARRANGEMENT: Arrangement =
         Arrangement { group: 32, step: 256, bits: 22, excess: 0, together: 4, piece: 8, place: Q4K::place };
+}
+
+impl Bytes for Q4K {
+    const FORMAT: BlockFormat = BlockFormat::Q4_K;
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
@@ -403,13 +429,12 @@ impl Bytes for Q4K {
                 let (low, top) = (0x0f0f_0f0f, 0x0303_0303);
                 let scales = u64::from(x & 0x3f3f_3f3f) | u64::from((z & low) | (x >> 6 & top) << 4) << 32;
                 let minima = u64::from(y & 0x3f3f_3f3f) | u64::from((z >> 4 & low) | (y >> 6 & top) << 4) << 32;
-                let floats = |bytes: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)));
                 let scales = _mm256_mul_ps(floats(scales), _mm256_set1_ps(half(block)));
                 let scales = _mm512_castps256_ps512(_mm256_mul_ps(scales, of_a));
                 let minima = _mm256_mul_ps(floats(minima), _mm256_set1_ps(half(block.add(2))));
                 *sum = _mm512_fnmadd_ps(_mm512_zextps256_ps512(minima), sums_of_a, *sum);
                 // The first 16 bytes of each 32 and the second: low nibbles are elements of one group, high ones of the next.
-                let [low, high] = [0, 64].map(|at| _mm512_loadu_si512(block.add(16 + at).cast()));
+                let (low, high) = (_mm512_loadu_si512(block.add(16).cast()), _mm512_loadu_si512(block.add(80).cast()));
                 let [a0, b0] = split(_mm512_shuffle_i64x2::<0b10_00_10_00>(low, high));
                 let [a1, b1] = split(_mm512_shuffle_i64x2::<0b11_01_11_01>(low, high));
                 let [c0, c1] = [_mm512_unpacklo_epi64(a0, b0), _mm512_unpackhi_epi64(a0, b0)];
@@ -428,12 +453,32 @@ impl Q6K {
         let group = four / 4;
         (four % 4, group % 4 * 16 + group / 4 * 4)
     }
+
+    fn_vnni! {
+        /// The bytes of the first 128 elements or of the others.
+        fn half(block: *const u8, number: usize) -> [__m512i; 2] {
+            let (nibble, top) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
+            let low = _mm512_loadu_si512(block.add(64 * number).cast());
+            // The first and the third quarter take their upper bits from here, the second and the fourth from two bits further on.
+            let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(block.add(128 + 32 * number).cast()));
+            let high = _mm512_srlv_epi64(high, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2));
+            let tops = [_mm512_and_si512(_mm512_slli_epi16::<4>(high), top), _mm512_and_si512(high, top)];
+            // Bits of the first operand where the mask has ones, of the second elsewhere.
+            [
+                _mm512_ternarylogic_epi32::<0xca>(nibble, low, tops[0]),
+                _mm512_ternarylogic_epi32::<0xca>(nibble, _mm512_srli_epi16::<4>(low), tops[1]),
+            ]
+        }
+    }
+}
+
+impl Arranged for Q6K {
+    const ARRANGEMENT: Arrangement =
+        Arrangement { group: 16, step: 256, bits: 22, excess: 32, together: 4, piece: 4, place: Q6K::place };
 }
 
 impl Bytes for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
-    const ARRANGEMENT: Arrangement =
-        Arrangement { group: 16, step: 256, bits: 22, excess: 32, together: 4, piece: 4, place: Q6K::place };
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
@@ -444,26 +489,14 @@ impl Bytes for Q6K {
         // SAFETY: the caller's block and row.
         unsafe {
             let (digits, of_a) = (Digits::<4, D>::of(a, &Self::ARRANGEMENT, 0), _mm512_loadu_ps(a.scales));
-            let (nibble, top) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
             let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-            let further = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let block = block(r, 0);
                 let scale = _mm512_set1_ps(half(block.add(208)));
                 let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(block.add(192).cast())));
                 let scales = _mm512_mul_ps(_mm512_mul_ps(scales, scale), of_a);
-                // Sixteen bytes of a group each: 0 … 3 and 4 … 7, 8 … 11 and 12 … 15.
-                let [[a0, a1], [a2, a3]] = [0, 1].map(|half| {
-                    let low = _mm512_loadu_si512(block.add(64 * half).cast());
-                    // The first and the third quarter take their upper bits from here, the second and the fourth from two bits further on.
-                    let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(block.add(128 + 32 * half).cast()));
-                    let high = _mm512_srlv_epi64(high, further);
-                    // Bits of the first operand where the mask has ones, of the second elsewhere.
-                    let merged = |low: __m512i, high: __m512i| {
-                        _mm512_ternarylogic_epi32::<0xca>(nibble, low, _mm512_and_si512(high, top))
-                    };
-                    [merged(low, _mm512_slli_epi16::<4>(high)), merged(_mm512_srli_epi16::<4>(low), high)]
-                });
+                // Sixteen bytes of a group each: 0 … 3, 4 … 7, 8 … 11 and 12 … 15.
+                let ([a0, a1], [a2, a3]) = (Q6K::half(block, 0), Q6K::half(block, 1));
                 let [b0, b1] = [_mm512_unpacklo_epi32(a0, a1), _mm512_unpackhi_epi32(a0, a1)];
                 let [b2, b3] = [_mm512_unpacklo_epi32(a2, a3), _mm512_unpackhi_epi32(a2, a3)];
                 let [c0, c1] = [_mm512_unpacklo_epi64(b0, b2), _mm512_unpackhi_epi64(b0, b2)];

@@ -47,6 +47,11 @@ impl Arrangement {
     }
 }
 
+/// Whose rows are arranged in some way, known when the code for it is made.
+pub(super) trait Arranged {
+    const ARRANGEMENT: Arrangement;
+}
+
 /// A row in fixed point.
 pub(super) struct FixedRow {
     digits: Scratch,
@@ -63,25 +68,13 @@ unsafe impl Sync for FixedRow {}
 const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
 
 impl FixedRow {
-    /// The row's elements; `None` where one is not finite or a group's largest is tiny or huge.
+    /// The row's elements in `D` digits; `None` where one is not finite or a group's largest is tiny or huge.
     ///
     /// # Safety
     /// `k` elements, a multiple of the group, on a machine with AVX-512 and its byte products.
-    pub(super) unsafe fn new(row: *const f32, k: usize, how: &Arrangement, digits: usize) -> Option<FixedRow> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match digits {
-                1 => FixedRow::of::<1>(row, k, how),
-                2 => FixedRow::of::<2>(row, k, how),
-                _ => FixedRow::of::<DIGITS>(row, k, how),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for [`FixedRow::new`].
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn of<const D: usize>(row: *const f32, k: usize, how: &Arrangement) -> Option<FixedRow> {
+    pub(super) unsafe fn new<A: Arranged, const D: usize>(row: *const f32, k: usize) -> Option<FixedRow> {
+        let how = const { &A::ARRANGEMENT };
         let padded = k.next_multiple_of(how.step);
         let groups = padded / how.group;
         let digits = Scratch::take::<u8>(padded / CHUNK / how.together * how.bytes_together(D));
@@ -119,7 +112,7 @@ impl FixedRow {
                 let integers = _mm512_max_epi32(integers, _mm512_set1_epi32(-most));
                 sum = _mm512_add_epi32(sum, integers);
                 // SAFETY: the place of the vector's elements.
-                unsafe { fixed.store::<D>(how, g * how.group + i * VECTOR, integers) };
+                unsafe { fixed.store::<A, D>(g * how.group + i * VECTOR, integers) };
             }
             let sum = _mm512_reduce_add_epi32(sum) as f32 * scale;
             // SAFETY: a scale and a sum for each group.
@@ -130,7 +123,7 @@ impl FixedRow {
         }
         if how.excess != 0 {
             // SAFETY: the digits are there.
-            unsafe { fixed.correct::<D>(how, padded / CHUNK / how.together) };
+            unsafe { fixed.correct::<A, D>(padded / CHUNK / how.together) };
         }
         Some(fixed)
     }
@@ -141,7 +134,8 @@ impl FixedRow {
     /// Elements of the row from `first` on.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn store<const D: usize>(&self, how: &Arrangement, first: usize, integers: __m512i) {
+    unsafe fn store<A: Arranged, const D: usize>(&self, first: usize, integers: __m512i) {
+        let how = const { &A::ARRANGEMENT };
         // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
         let half = _mm512_set1_epi32(0x0080_8080);
         let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
@@ -178,7 +172,8 @@ impl FixedRow {
     /// # Safety
     /// Their digits are there.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn correct<const D: usize>(&self, how: &Arrangement, count: usize) {
+    unsafe fn correct<A: Arranged, const D: usize>(&self, count: usize) {
+        let how = const { &A::ARRANGEMENT };
         let excess = _mm512_set1_epi8(how.excess as i8);
         for first in 0..count {
             // SAFETY: chunks of the row.

@@ -4,7 +4,7 @@ use super::BlockMatrix;
 #[cfg(target_arch = "x86_64")]
 use super::exact;
 #[cfg(target_arch = "x86_64")]
-use super::fixed::{DIGITS, FixedRow};
+use super::fixed::DIGITS;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{self, Call};
 use crate::features::Isa;
@@ -90,20 +90,21 @@ pub(in crate::gemm) unsafe fn run(
     let tiles = m.div_ceil(x86::ROWS);
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
     let kernels = [tall, short].map(|rows| x86::kernel(gemm.isa, b.format, rows));
-    let digits = digits(gemm.precision);
-    let (exact, arrangement) = exact::kernel(b.format, digits);
+    let (exact, arrange) = exact::kernel(b.format, digits(gemm.precision));
     let fixed = if m == 1 && gemm.isa == Isa::Avx512 && exact::available() {
         // SAFETY: the row has K elements, and the target is this machine's.
-        unsafe { FixedRow::new(rows.data, k, &arrangement, digits) }
+        unsafe { arrange(rows.data, k) }
     } else {
         None
     };
     let stride = if m <= ONE_ROW { LONG_TILE } else { TILE };
-    let tasks = small::tasks_for(gemm, bytes, threads).clamp(1, n);
+    let grain = if fixed.is_some() { exact::SIDE_BY_SIDE } else { 1 };
+    let tasks = small::tasks_for(gemm, bytes, threads).clamp(1, n.div_ceil(grain));
     pool::run(tasks, threads, &|task| {
         let (rows, b) = (&rows, b);
         let tile = Scratch::take::<f32>(m * stride);
-        let all = part(n, tasks, task);
+        let all = part(n.div_ceil(grain), tasks, task);
+        let all = all.start * grain..n.min(all.end * grain);
         for first in all.clone().step_by(stride) {
             let columns = first..all.end.min(first + stride);
             let whole = if fixed.is_some() { 0..0 } else { columns.clone() };
