@@ -22,7 +22,7 @@ pub enum Precision {
     Medium,
     /// Operands keep at least the 11 bits of TF32, or 16 bits of the largest element of a few beside them.
     High,
-    /// Operands are not rounded.
+    /// Operands are not rounded by more than what a sum in F32 loses of its terms anyway.
     #[default]
     Highest,
 }

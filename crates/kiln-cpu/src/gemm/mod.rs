@@ -224,7 +224,7 @@ impl Gemm {
         epilogue: &dyn Epilogue,
     ) -> Result<(), GemmError> {
         #[cfg(target_arch = "x86_64")]
-        if let Some(digits) = quantised::bytes::digits(self) {
+        if let Some(digits) = quantised::bytes::digits(self, blocks.format) {
             // SAFETY: the caller's promise.
             return unsafe { quantised::bytes::run(self, a, blocks, epilogue, digits, Gemm::run_blocks_in_floats) };
         }
@@ -232,7 +232,7 @@ impl Gemm {
         unsafe { self.run_blocks_in_floats(a, blocks, epilogue) }
     }
 
-    /// A product with quantised blocks whose operands are not rounded, unless there is one row and a lower precision.
+    /// A product with quantised blocks in f32, or of one row in fixed point.
     unsafe fn run_blocks_in_floats(
         &self,
         a: &Operand<'_>,

@@ -1,4 +1,7 @@
-//! Many rows of A times quantised blocks in bytes, where a lower precision allows A to be rounded.
+//! Several rows of A times quantised blocks in bytes.
+//!
+//! Rows of A become integers for each group of elements that shares a scale of the blocks: of 22 bits, which is what a sum in f32 keeps
+//! of its terms, or of 16 and 8 where a lower precision allows it. Sums of a group have no rounding.
 //!
 //! ```text
 //!  for each block of rows: digits of A, shared                                 (`digits`)
@@ -8,7 +11,7 @@
 //!        the sums go to the epilogue
 //! ```
 
-use super::digits::Digits;
+use super::digits::{Digits, largest};
 use super::panels::{self, COLUMNS, Panel};
 use super::{BlockMatrix, exact, tile};
 use crate::features::Isa;
@@ -16,7 +19,7 @@ use crate::gemm::scratch::Scratch;
 use crate::gemm::source::{Epilogue, Matrix, Operand, RowSource, Tile};
 use crate::gemm::{Gemm, GemmError, part};
 use crate::pool;
-use kiln_ir::DType;
+use kiln_ir::{BlockFormat, DType};
 use kiln_kernels::Precision;
 use std::ops::Range;
 
@@ -29,20 +32,22 @@ const MOST_PANELS: usize = 4;
 /// Tasks a thread should get, so that an interrupted one is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
-/// Digits of an element of A for a product; `None` where it is not made in bytes.
-pub(in crate::gemm) fn digits(gemm: &Gemm) -> Option<usize> {
+/// Rows from which on unpacking blocks to bytes pays.
+const LEAST_ROWS: usize = 2;
+/// The least of three digits' largest integers that stands for an element as well as sums in f32 do.
+const EXACT: i32 = (1 << 22) - 4;
+
+/// Digits of an element of A for a product with blocks of a format; `None` where it is not made in bytes.
+pub(in crate::gemm) fn digits(gemm: &Gemm, format: BlockFormat) -> Option<usize> {
     let digits = match gemm.precision {
-        Precision::Highest => return None,
+        Precision::Highest if largest(panels::kind(format), 3) < EXACT => return None,
+        Precision::Highest => 3,
         Precision::High => 2,
         Precision::Medium => 1,
     };
-    let least = LEAST_ROWS[digits - 1];
     let able = gemm.isa == Isa::Avx512 && exact::available();
-    (able && gemm.m >= least && gemm.k > 0 && gemm.tuning.stream != Some(false)).then_some(digits)
+    (able && gemm.m >= LEAST_ROWS && gemm.k > 0 && gemm.tuning.stream != Some(false)).then_some(digits)
 }
-
-/// Rows from which on products are made in bytes, of one digit and of two.
-const LEAST_ROWS: [usize; 2] = [2, 2];
 
 /// Runs a product of so many digits. Blocks of rows with elements that have no such digits are left to `other`.
 ///

@@ -1,7 +1,7 @@
 //! Rows of A as small integers, for products in bytes: 16 or 32 elements that share a scale of the blocks share one here too.
 //!
 //! ```text
-//!  element ──▶ an integer of 8 or 16 bits times the group's scale ──▶ one or two digits of a byte, −128 … 127, the higher first
+//!  element ──▶ an integer of 8, 16 or 22 bits times the group's scale ──▶ one to three digits of a byte, −128 … 127, the highest first
 //!  rows    ──▶ tiles of a few:  digits [group][digit][k / 4][row][k % 4],  scales and sums [group][row]
 //! ```
 //!
@@ -23,8 +23,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) const ROWS: usize = 6;
 /// Elements of a vector.
 const VECTOR: usize = 16;
-/// The largest integers of one digit and of two: the digits of a larger one could not be signed bytes.
-const LARGEST: [f32; 2] = [127.0, 32639.0];
+
+/// The largest integer of so many digits: those of a larger one could not be signed bytes, or the sum of a group would not fit into
+/// 32 bits. Scaling an element in f32 may make it two larger.
+pub(super) const fn largest(kind: Kind, count: usize) -> i32 {
+    let of_digits = [127, 127 << 8 | 127, (127 << 16 | 127 << 8 | 127) - 2][count - 1];
+    let of_sums = i32::MAX / (kind.most * kind.group as i32) - 2;
+    if of_digits < of_sums { of_digits } else { of_sums }
+}
+
 /// Exponents of the largest element of a group that integers are made for, as f32 has them: beyond, scales or products of scales
 /// could leave f32's range.
 const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
@@ -126,9 +133,11 @@ impl Digits {
         unsafe {
             match (self.kind.group, self.count) {
                 (16, 1) => self.row_of::<16, 1>(from, tile, i),
-                (16, _) => self.row_of::<16, 2>(from, tile, i),
+                (16, 2) => self.row_of::<16, 2>(from, tile, i),
+                (16, _) => self.row_of::<16, 3>(from, tile, i),
                 (_, 1) => self.row_of::<32, 1>(from, tile, i),
-                (_, _) => self.row_of::<32, 2>(from, tile, i),
+                (_, 2) => self.row_of::<32, 2>(from, tile, i),
+                (_, _) => self.row_of::<32, 3>(from, tile, i),
             }
         }
     }
@@ -137,7 +146,7 @@ impl Digits {
     unsafe fn row_of<const GROUP: usize, const COUNT: usize>(&self, from: *const f32, tile: usize, i: usize) -> bool {
         let rows = self.tile(tile).len();
         let place = self.place(tile, 0);
-        let largest_integer = LARGEST[COUNT - 1];
+        let largest_integer = largest(self.kind, COUNT) as f32;
         for group in 0..self.k / GROUP {
             let mut parts = [_mm512_setzero_ps(); 2];
             for (v, part) in parts.iter_mut().enumerate().take(GROUP / VECTOR) {
@@ -156,12 +165,12 @@ impl Digits {
             for (v, &part) in parts.iter().enumerate().take(GROUP / VECTOR) {
                 let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
                 sum = _mm512_add_epi32(sum, integers);
-                // Digits −128 … 127: those of a number 0x8080 larger, less 128 each.
-                let half = _mm512_set1_epi32(0x8080);
+                // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
+                let half = _mm512_set1_epi32(0x0080_8080);
                 let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
                 for digit in 0..COUNT {
-                    let bytes = if digit + 1 == COUNT { shifted } else { _mm512_srli_epi32::<8>(shifted) };
-                    let bytes = _mm512_cvtepi32_epi8(bytes);
+                    let places = _mm512_set1_epi32(8 * (COUNT - 1 - digit) as i32);
+                    let bytes = _mm512_cvtepi32_epi8(_mm512_srlv_epi32(shifted, places));
                     let first = ((group * COUNT + digit) * GROUP + v * VECTOR) * rows + 4 * i;
                     let words = [
                         _mm_extract_epi32::<0>(bytes),

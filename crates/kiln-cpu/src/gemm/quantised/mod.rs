@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  one row of A    ──▶ rows      in fixed point, times the bytes of the blocks: integers without rounding    (`fixed`, `exact`)
-//!  several rows, at a lower precision  ──▶ bytes   rows of A rounded to 8 or 16 bits, times the bytes of unpacked panels   (`digits`, `tile`)
+//!  several         ──▶ bytes     the same in register tiles: rows of digits times unpacked panels            (`digits`, `panels`, `tile`)
+//!  without the byte products of AVX-512, or for Q8_0 at the highest precision:
 //!  few rows of A   ──▶ rows      a few rows of W at a time: unpack 16 or 8 elements, multiply by every row of A   (`x86`)
-//!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels
+//!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels    (`panels`, `unpack`)
 //! ```
 
 #[cfg(target_arch = "x86_64")]

@@ -37,6 +37,8 @@ pub(super) struct Kind {
     pub group: usize,
     /// What bytes are too large by.
     pub excess: i32,
+    /// The most that an integer is away from zero, without the excess.
+    pub most: i32,
     /// Whether groups have addends.
     pub addends: bool,
 }
@@ -256,7 +258,7 @@ struct Q40;
 
 impl Lay for Q40 {
     const FORMAT: BlockFormat = BlockFormat::Q4_0;
-    const KIND: Kind = Kind { group: 32, excess: 8, addends: false };
+    const KIND: Kind = Kind { group: 32, excess: 8, most: 8, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         to.scale(0, halves(from, 0));
         for (i, words) in words(from, 2).into_iter().enumerate() {
@@ -270,7 +272,7 @@ struct Q41;
 
 impl Lay for Q41 {
     const FORMAT: BlockFormat = BlockFormat::Q4_1;
-    const KIND: Kind = Kind { group: 32, excess: 0, addends: true };
+    const KIND: Kind = Kind { group: 32, excess: 0, most: 15, addends: true };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         let head = word(from, 0);
         to.scale(0, low_halves(head));
@@ -297,7 +299,7 @@ struct Q50;
 
 impl Lay for Q50 {
     const FORMAT: BlockFormat = BlockFormat::Q5_0;
-    const KIND: Kind = Kind { group: 32, excess: 16, addends: false };
+    const KIND: Kind = Kind { group: 32, excess: 16, most: 16, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         to.scale(0, halves(from, 0));
         let (tops, table) = (word(from, 2), _mm512_loadu_si512(FIFTH_BITS.as_ptr().cast()));
@@ -315,7 +317,7 @@ struct Q80;
 
 impl Lay for Q80 {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
-    const KIND: Kind = Kind { group: 32, excess: 128, addends: false };
+    const KIND: Kind = Kind { group: 32, excess: 128, most: 128, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         to.scale(0, halves(from, 0));
         for part in 0..2 {
@@ -330,7 +332,7 @@ struct Q4K;
 
 impl Lay for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
-    const KIND: Kind = Kind { group: 32, excess: 0, addends: true };
+    const KIND: Kind = Kind { group: 32, excess: 0, most: 15, addends: true };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         let [head, a, b, c] = words(from, 0);
         let six = |words: __m512i| _mm512_and_si512(words, _mm512_set1_epi8(0x3f));
@@ -366,7 +368,7 @@ struct Q6K;
 
 impl Lay for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
-    const KIND: Kind = Kind { group: 16, excess: 32, addends: false };
+    const KIND: Kind = Kind { group: 16, excess: 32, most: 32, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         let scale = halves(from, 208);
         for (i, words) in words(from, 192).into_iter().enumerate() {

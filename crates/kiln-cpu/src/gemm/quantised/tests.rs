@@ -56,7 +56,7 @@ fn check(isa: Isa, format: BlockFormat, shape: [usize; 3], left: Left, threads: 
 /// How far off a product may be of its terms' sizes, and what rounding A may add, of each group's largest times the sum of its weights.
 fn bounds(precision: Precision) -> (f64, f64) {
     match precision {
-        Precision::Highest => (1e-6, 0.0),
+        Precision::Highest => (1e-6, 0.501 / 4_194_300.0),
         Precision::High => (1e-6, 0.501 / 32639.0),
         Precision::Medium => (1e-6, 0.501 / 127.0),
     }
@@ -208,18 +208,49 @@ fn rows_without_digits() {
     }
 }
 
-/// Lower precisions are another way where the machine has it: its rounding shows.
+/// Numbers that differ much beside each other, several rows of them.
+#[test]
+fn several_rows_of_all_kinds_of_numbers() {
+    for format in BlockFormat::ALL {
+        for (m, count) in [(2, 1), (3, 2), (5, 4), (7, 3)] {
+            let mut random = Random(count as u64);
+            let k = count * format.elements();
+            let (bytes, stride, w) = blocks(&mut random, format, 5, k);
+            let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
+            for (exponents, shift) in [(1, 0), (20, 0), (60, 0), (1, -100), (1, 100), (20, -70), (20, 60)] {
+                let mut number =
+                    || ((random.unit() - 0.5) * 2f64.powi((random.bits() % exponents) as i32 + shift)) as f32;
+                let mut a: Vec<f32> = (0..m * k).map(|_| number()).collect();
+                a[..16].fill(0.0);
+                let rows =
+                    Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
+                for precision in Precision::ALL {
+                    let mut c = vec![f32::NAN; m * 5];
+                    let store = Store::new(c.as_mut_ptr().cast(), DType::F32, 5, 1).unwrap();
+                    let gemm = Gemm { precision, ..Gemm::new(m, 5, k, DType::F32) };
+                    // SAFETY: the operands have these sizes.
+                    unsafe { gemm.run(Operand::Strided(rows), Operand::Blocks(matrix), &store) }.unwrap();
+                    let what = format!("{precision:?} {format:?} {k} {exponents} {shift}");
+                    compare(&what, bounds(precision), [&a, &w, &c], k);
+                }
+            }
+        }
+    }
+}
+
+/// Lower precisions take fewer digits where the machine has byte products; where it has none all of them are one.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn precision_chooses_the_digits() {
     let gemm = |precision| Gemm { precision, ..Gemm::new(64, 64, 64, DType::F32) };
-    assert_eq!(bytes::digits(&gemm(Precision::Highest)), None);
-    if Isa::get() == Isa::Avx512 && exact::available() {
-        assert_eq!(bytes::digits(&gemm(Precision::High)), Some(2));
-        assert_eq!(bytes::digits(&gemm(Precision::Medium)), Some(1));
+    let able = Isa::get() == Isa::Avx512 && exact::available();
+    for (precision, count) in [(Precision::Highest, 3), (Precision::High, 2), (Precision::Medium, 1)] {
+        assert_eq!(bytes::digits(&gemm(precision), BlockFormat::Q4_K), able.then_some(count));
+        let portable = Gemm { isa: Isa::Portable, ..gemm(precision) };
+        assert_eq!(bytes::digits(&portable, BlockFormat::Q4_K), None);
     }
-    let portable = Gemm { isa: Isa::Portable, ..gemm(Precision::Medium) };
-    assert_eq!(bytes::digits(&portable), None);
+    // Sums of 22 bits times 8 would not fit.
+    assert_eq!(bytes::digits(&gemm(Precision::Highest), BlockFormat::Q8_0), None);
 }
 
 /// One row of every length of the last step, of numbers that differ much, and of numbers that fixed point is not made for.

@@ -41,11 +41,14 @@ pub(super) fn kernel(kind: Kind, digits: usize, rows: usize) -> Kernel {
     }
     match (kind.group, kind.addends, digits) {
         (16, _, 1) => of::<16, false, 1>(rows),
-        (16, _, _) => of::<16, false, 2>(rows),
+        (16, _, 2) => of::<16, false, 2>(rows),
+        (16, _, _) => of::<16, false, 3>(rows),
         (_, false, 1) => of::<32, false, 1>(rows),
-        (_, false, _) => of::<32, false, 2>(rows),
+        (_, false, 2) => of::<32, false, 2>(rows),
+        (_, false, _) => of::<32, false, 3>(rows),
         (_, true, 1) => of::<32, true, 1>(rows),
-        (_, true, _) => of::<32, true, 2>(rows),
+        (_, true, 2) => of::<32, true, 2>(rows),
+        (_, true, _) => of::<32, true, 3>(rows),
     }
 }
 
