@@ -11,12 +11,14 @@
 use crate::compile::{CompileOptions, locate, tensors, view};
 use crate::given::Given;
 use crate::layout::Layout;
+use crate::see::dump;
 use crate::{Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, SplitOptions, merge_products, split_frozen};
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{Buffer, InputView, Packer, Produced, Program, TuneReport};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -98,6 +100,7 @@ pub struct FrozenGraph {
     recycle: bool,
     prepares: AtomicU64,
     memory: FrozenMemory,
+    dumped: Option<PathBuf>,
 }
 
 /// Where an input of the main program comes from.
@@ -173,6 +176,8 @@ impl FrozenGraph {
         let passes =
             |graph| kiln_passes::run(graph).map_err(|cause| Error::Passes { cause: Box::new(cause), at: at.clone() });
         let failed = |cause| Error::Runtime { op: "freeze".into(), cause: Box::new(cause), at: at.clone() };
+        let start = Instant::now();
+        let captured = graph;
         let mut graph = passes(graph.clone())?;
         let cut = SplitOptions { growth: options.growth };
         let mut merged = 0;
@@ -184,6 +189,7 @@ impl FrozenGraph {
             }
         }
         let split = split_frozen(&graph, frozen, &cut).map_err(broken)?;
+        let took = start.elapsed();
         let backend = crate::backend(options.compile.device);
         let build = |graph: &Graph, layouts: &[InputLayout]| {
             program_cache::build_optimised(graph, layouts, backend.clone(), &options.compile).map_err(failed)
@@ -211,6 +217,18 @@ impl FrozenGraph {
         let can_pack: Vec<bool> =
             split.main_inputs.iter().map(|from| options.pack != PackWeights::Never && is_frozen(from)).collect();
         let (main, packer) = main.pack(&can_pack, options.pack == PackWeights::Always).map_err(failed)?;
+        let name = &options.compile.name;
+        let dumped = dump::is_asked(name).then(|| {
+            let graphs = [("merge_products", &graph), ("prepare", &split.prepare), ("main", &split.main)];
+            dump::asked(&dump::Subject {
+                name,
+                captured,
+                on_the_way: graphs.map(|(stage, graph)| (stage.to_owned(), graph.to_string())).to_vec(),
+                scheduled: Some(&split.main),
+                program: &main,
+                passes: took,
+            })
+        });
         let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
             MainInput::Given(input) => Argument::Given(input),
             MainInput::Prepared(value) => Argument::Prepared(value),
@@ -250,6 +268,7 @@ impl FrozenGraph {
             recycle: options.recycle,
             prepares: AtomicU64::new(0),
             memory,
+            dumped: dumped.flatten(),
         })
     }
 
@@ -271,6 +290,11 @@ impl FrozenGraph {
     /// The inputs that are frozen, in order. [`FrozenGraph::run`] wants a version of each.
     pub fn frozen(&self) -> &[usize] {
         &self.frozen
+    }
+
+    /// The folder that `KILN_DEBUG` asked for, with the graphs, kernels and machine code of the program that every call runs.
+    pub fn dumped(&self) -> Option<&Path> {
+        self.dumped.as_deref()
     }
 
     /// Forgets what was made of the weights, and frees it.

@@ -2,7 +2,7 @@
 //! because the environment is read once.
 
 use kiln::ir::Graph;
-use kiln::{DType, Device, Tensor, compile, compile_graph};
+use kiln::{DType, Device, Options, Tensor, Var, compile, compile_graph, compile_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -77,6 +77,33 @@ fn every_program_gets_a_folder_that_tells_all() {
     let kernels = names(&first.join("kernels"));
     assert!(kernels.iter().any(|k| k.ends_with(".kernel.txt")), "{kernels:?}");
     assert!(kernels.iter().any(|k| k.ends_with(".vir.txt")), "{kernels:?}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+#[ignore = "run by the test below, in a process of its own"]
+fn frozen_products() {
+    let weight = |rows: usize| Var::new(&Tensor::ones([rows, 64], DType::F32, Device::Cpu).unwrap());
+    let (a, b) = (weight(32), weight(16));
+    let x = Tensor::ones([4, 64], DType::F32, Device::Cpu).unwrap();
+    let both = move |x: &Tensor| Ok((x.linear(&a.get(), None)?, x.linear(&b.get(), None)?));
+    compile_with(both, Options { freeze: true, ..Options::default() }).call(&x).unwrap();
+}
+
+#[test]
+fn a_frozen_program_gets_a_folder_too() {
+    let folder = fresh("frozen");
+    again("frozen_products", &folder, &[("KILN_DEBUG", "1")]);
+    let debug = folder.join("kiln_debug");
+    let programs = names(&debug);
+    assert_eq!(programs.len(), 1, "{programs:?}");
+    let files = names(&debug.join(&programs[0]));
+    for wanted in ["00-captured.kiln", "01-merge_products.kiln", "02-prepare.kiln", "03-main.kiln", "guards.txt"] {
+        assert!(files.iter().any(|f| f == wanted), "{wanted} in {files:?}");
+    }
+    let dots =
+        |file: &str| std::fs::read_to_string(debug.join(&programs[0]).join(file)).unwrap().matches(" dot ").count();
+    assert_eq!((dots("00-captured.kiln"), dots("03-main.kiln")), (2, 1));
     std::fs::remove_dir_all(folder).unwrap();
 }
 

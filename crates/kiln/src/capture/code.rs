@@ -8,6 +8,7 @@ use crate::given::Given;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::Program;
+use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -41,6 +42,16 @@ const SIZES_TUNED: usize = 32;
 pub(super) enum Kind {
     Compiled(Arc<CompiledGraph>),
     Frozen(Arc<FrozenGraph>),
+}
+
+impl Kind {
+    /// The folder that `KILN_DEBUG` asked for.
+    pub(super) fn dumped(&self) -> Option<&Path> {
+        match self {
+            Kind::Compiled(code) => code.dumped(),
+            Kind::Frozen(code) => code.dumped(),
+        }
+    }
 }
 
 impl Ready {

@@ -16,6 +16,7 @@ use super::workshop::{Arguments, Workshop};
 use super::{Captured, Outcome, capture, is_active};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
+use crate::see::dump;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::event::{self, Category, Event};
@@ -505,10 +506,9 @@ where
         event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
         entry.root.visit(&mut |node| {
             if let Node::Stop { stop: Stop::Segment(segment), .. } = node
-                && let Some(Kind::Compiled(code)) = segment.code.kind()
-                && code.dumped().is_some()
+                && let Some(folder) = segment.code.kind().and_then(Kind::dumped)
             {
-                code.add_to_dump("guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
+                dump::add(folder, "guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
             }
         });
     }

@@ -4,6 +4,7 @@
 //!  kiln_debug/3-graph/index.txt                what is here, and the launches in order
 //!                     00-captured.kiln         the graph as it was given
 //!                     01-decompose.kiln …      after each pass that changed it; the last is what was cut into kernels
+//!                                              (merge_products, prepare and main of one with frozen inputs)
 //!                     schedule.txt             launches with their nodes, lines and bytes; what was not fused and why
 //!                     plan.txt                 where each buffer lies, and when
 //!                     guards.txt               what arguments have to be (of captured functions)
@@ -11,13 +12,15 @@
 //! ```
 
 use crate::compile::CompiledGraph;
-use kiln_ir::{Source, Symbol};
+use kiln_ir::{Graph, Source, Symbol};
 use kiln_kernels::schedule::Role;
+use kiln_runtime::Program;
 use kiln_runtime::event::{self, Category, Event};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once, OnceLock};
+use std::time::Duration;
 use std::{fs, io};
 
 /// What `KILN_DEBUG` asks for.
@@ -46,14 +49,41 @@ fn wish() -> Option<&'static Wish> {
     WISH.get_or_init(|| std::env::var("KILN_DEBUG").ok().and_then(|text| Wish::parse(&text))).as_ref()
 }
 
+/// A program and the graphs it came from.
+pub(crate) struct Subject<'a> {
+    /// What it is called, or nothing.
+    pub(crate) name: &'a str,
+    /// The graph as it was given.
+    pub(crate) captured: &'a Graph,
+    /// Names and texts of the graphs on the way.
+    pub(crate) on_the_way: Vec<(String, String)>,
+    /// What was cut into kernels.
+    pub(crate) scheduled: Option<&'a Graph>,
+    pub(crate) program: &'a Program,
+    /// What the passes took.
+    pub(crate) passes: Duration,
+}
+
+/// True if programs of that name are dumped.
+pub(crate) fn is_asked(name: &str) -> bool {
+    wish().is_some_and(|wish| name != crate::eager::NAME || wish.eager)
+}
+
 /// Dumps a program if `KILN_DEBUG` asks for it; the folder.
 pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
+    is_asked(&compiled.options().name).then(|| told(|into| dump(compiled, into))).flatten()
+}
+
+/// Dumps a program, which `KILN_DEBUG` asks for; the folder.
+pub(crate) fn asked(subject: &Subject<'_>) -> Option<PathBuf> {
+    told(|into| write(subject, into))
+}
+
+/// Writes a dump where `KILN_DEBUG` wants it, and says so.
+fn told(write: impl FnOnce(&Path) -> io::Result<PathBuf>) -> Option<PathBuf> {
     let wish = wish()?;
-    if compiled.options().name == crate::eager::NAME && !wish.eager {
-        return None;
-    }
     static FIRST: Once = Once::new();
-    match dump(compiled, &wish.folder) {
+    match write(&wish.folder) {
         Ok(folder) => {
             FIRST.call_once(|| eprintln!("kiln: KILN_DEBUG writes to {}", wish.folder.display()));
             event::emit(Category::Kernels, || Event::Dumped { folder: folder.clone() });
@@ -66,17 +96,14 @@ pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
     }
 }
 
-impl CompiledGraph {
-    /// Adds a text to the program's dump, if `KILN_DEBUG` made one: `guards.txt`, for instance, which the graph knows nothing of.
-    pub fn add_to_dump(&self, name: &str, about: &str, text: &str) {
-        let Some(folder) = self.dumped() else { return };
-        let written = fs::write(folder.join(name), text).and_then(|()| {
-            let mut index = fs::OpenOptions::new().append(true).open(folder.join("index.txt"))?;
-            writeln!(index, "{name:40} {about}")
-        });
-        if let Err(error) = written {
-            eprintln!("kiln: KILN_DEBUG cannot write to {}: {error}", folder.display());
-        }
+/// Adds a text to a program's folder: `guards.txt`, for instance, which the graph knows nothing of.
+pub(crate) fn add(folder: &Path, name: &str, about: &str, text: &str) {
+    let written = fs::write(folder.join(name), text).and_then(|()| {
+        let mut index = fs::OpenOptions::new().append(true).open(folder.join("index.txt"))?;
+        writeln!(index, "{name:40} {about}")
+    });
+    if let Err(error) = written {
+        eprintln!("kiln: KILN_DEBUG cannot write to {}: {error}", folder.display());
     }
 }
 
@@ -96,32 +123,41 @@ impl CompiledGraph {
 /// # Ok::<(), kiln::Error>(())
 /// ```
 pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(into)?;
-    let name = match compiled.options().name.as_ref() {
-        "" => "graph".to_owned(),
-        name => file_name(name),
+    let mut on_the_way: Vec<(String, String)> = Vec::new();
+    let optimised = compiled.options().optimise(compiled.graph().clone(), &Source::default(), &mut |pass, graph| {
+        on_the_way.push((pass.to_owned(), graph.to_string()));
+    });
+    let subject = Subject {
+        name: &compiled.options().name,
+        captured: compiled.graph(),
+        on_the_way,
+        scheduled: optimised.as_ref().ok(),
+        program: compiled.program(),
+        passes: compiled.passes_took(),
     };
+    write(&subject, into)
+}
+
+fn write(subject: &Subject<'_>, into: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(into)?;
+    let name = if subject.name.is_empty() { "graph".to_owned() } else { file_name(subject.name) };
     let folder = own_folder(into, &name)?;
     let mut index = Index::default();
-    let file = |index: &mut Index, name: &str, about: &str, text: String| {
+    let file = |index: &mut Index, name: &str, about: &str, text: &str| {
         index.files.push((name.to_owned(), about.to_owned()));
         fs::write(folder.join(name), text)
     };
-    file(&mut index, "00-captured.kiln", "the graph as it was given", compiled.graph().to_string())?;
-    let mut passes: Vec<(String, String)> = Vec::new();
-    let optimised = compiled.options().optimise(compiled.graph().clone(), &Source::default(), &mut |pass, graph| {
-        passes.push((pass.to_owned(), graph.to_string()));
-    });
-    for (number, (pass, text)) in passes.into_iter().enumerate() {
+    file(&mut index, "00-captured.kiln", "the graph as it was given", &subject.captured.to_string())?;
+    for (number, (pass, text)) in subject.on_the_way.iter().enumerate() {
         file(&mut index, &format!("{:02}-{pass}.kiln", number + 1), "the graph after this pass", text)?;
     }
-    let program = compiled.program();
+    let program = subject.program;
     let schedule = program.schedule();
-    if let Ok(graph) = &optimised {
+    if let Some(graph) = subject.scheduled {
         let text = format!("{}\n{schedule}", schedule.explain(graph, &|_| None));
-        file(&mut index, "schedule.txt", "launches, their nodes and bytes; what was not fused and why", text)?;
+        file(&mut index, "schedule.txt", "launches, their nodes and bytes; what was not fused and why", &text)?;
     }
-    file(&mut index, "plan.txt", "where each buffer lies, and when", plan_text(compiled))?;
+    file(&mut index, "plan.txt", "where each buffer lies, and when", &plan_text(program))?;
     fs::create_dir(folder.join("kernels"))?;
     let mut written: Vec<(Arc<kiln_kernels::Kernel>, String)> = Vec::new();
     let mut launches = String::new();
@@ -131,12 +167,12 @@ pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
             Some((_, name)) => name.clone(),
             None => {
                 let name = format!("kernels/{number}-{}", file_name(step.label()));
-                file(&mut index, &format!("{name}.kernel.txt"), "a kernel", format!("{}\n", step.kernel()))?;
+                file(&mut index, &format!("{name}.kernel.txt"), "a kernel", &format!("{}\n", step.kernel()))?;
                 if let Some(text) = step.code().intermediate() {
-                    file(&mut index, &format!("{name}.vir.txt"), "its vector IR", text)?;
+                    file(&mut index, &format!("{name}.vir.txt"), "its vector IR", &text)?;
                 }
                 if let Some(text) = step.code().disassembly() {
-                    file(&mut index, &format!("{name}.asm.txt"), "its machine code", text)?;
+                    file(&mut index, &format!("{name}.asm.txt"), "its machine code", &text)?;
                 }
                 written.push((planned.kernel.clone(), name.clone()));
                 name
@@ -146,8 +182,7 @@ pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
         let at = if step.source().is_unknown() { String::new() } else { format!("  at {}", step.source()) };
         let _ = writeln!(launches, "{number:4}  {}({})  {name}{at}", step.label(), arguments.join(", "));
     }
-    let target = program.backend().target();
-    fs::write(folder.join("index.txt"), index.text(compiled, &target, &launches))?;
+    fs::write(folder.join("index.txt"), index.text(subject, &launches))?;
     Ok(folder)
 }
 
@@ -157,15 +192,16 @@ struct Index {
 }
 
 impl Index {
-    fn text(&self, compiled: &CompiledGraph, target: &str, launches: &str) -> String {
-        let times = compiled.program().times();
+    fn text(&self, subject: &Subject<'_>, launches: &str) -> String {
+        let times = subject.program.times();
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "{} nodes, {} launches for {target}; passes {:.1?}, schedule {:.1?}, code {:.1?} ({} kernels compiled)",
-            compiled.graph().nodes().len(),
-            compiled.program().steps().len(),
-            compiled.passes_took(),
+            "{} nodes, {} launches for {}; passes {:.1?}, schedule {:.1?}, code {:.1?} ({} kernels compiled)",
+            subject.captured.nodes().len(),
+            subject.program.steps().len(),
+            subject.program.backend().target(),
+            subject.passes,
             times.schedule,
             times.code,
             times.compiled,
@@ -203,8 +239,8 @@ fn file_name(text: &str) -> String {
 }
 
 /// The memory of a program; sizes in bytes where they are known.
-fn plan_text(compiled: &CompiledGraph) -> String {
-    let schedule = compiled.program().schedule();
+fn plan_text(program: &Program) -> String {
+    let schedule = program.schedule();
     let plan = kiln_kernels::plan(schedule, &|_: Symbol| None).ok();
     let mut text = match &plan {
         Some(plan) => format!(
