@@ -17,6 +17,8 @@ pub(crate) const MAX_INLINE: u32 = 64;
 pub(crate) const SHORT_ROW: i64 = 9;
 /// The most roots of one kernel.
 pub(crate) const MAX_ROOTS: usize = 32;
+/// Groups that read the same memory and do not fit together with which another reader of it is tried.
+pub(crate) const MAX_APART: usize = 4;
 /// A row longer than this leaves the nearest cache, so that keeping it costs more.
 pub(crate) const LONG_ROW: i64 = 16 * 1024;
 

@@ -102,19 +102,24 @@ impl<'a> Fusion<'a> {
                 }
             }
         }
-        for list in readers.iter_mut().filter(|list| list.len() > 1) {
-            let first = list[0];
-            for &other in &list[1..] {
-                let (mut a, mut b) = (self.group_of[first], self.group_of[other]);
-                if a > b {
-                    (a, b) = (b, a);
-                }
-                if a != b && self.groups[a].is_some() && self.groups[b].is_some() {
-                    // Whoever writes less is merged into the other; both orders are tried.
-                    let _ = self.try_merge(a, b, None).or_else(|_| self.try_merge(b, a, None));
+        for list in readers.iter().filter(|list| list.len() > 1) {
+            // Readers that do not go together, each perhaps merged with others: slices of one product (the queries and keys of a
+            // step) have readers of more than one size.
+            let mut apart: Vec<usize> = Vec::new();
+            for &reader in list {
+                if !apart.iter().any(|&first| self.merge_sibling(first, reader)) && apart.len() < cost::MAX_APART {
+                    apart.push(reader);
                 }
             }
         }
+    }
+
+    /// Merges the groups of two works that read the same memory; true if they are one, now or before.
+    fn merge_sibling(&mut self, first: usize, other: usize) -> bool {
+        let (first, other) = (self.group_of[first], self.group_of[other]);
+        let (a, b) = (first.min(other), first.max(other));
+        // Whoever writes less is merged into the other; both orders are tried.
+        a == b || self.try_merge(a, b, None).or_else(|_| self.try_merge(b, a, None)).is_ok()
     }
 
     /// True if `consumer` needs `producer` through a third group.

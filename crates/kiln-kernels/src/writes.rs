@@ -64,16 +64,24 @@ struct Writer {
 pub(crate) fn join_writes(schedule: &mut Schedule) {
     let mut writers: Vec<Writer> = Vec::new();
     for at in 0..schedule.steps.len() {
-        if let Some(writer) = join_producer(schedule, at) {
+        if let Some((from, writer)) = join_producer(schedule, at) {
+            moved(&mut writers, from, at);
             writers.push(writer);
         }
     }
     for at in 0..schedule.steps.len() {
         if let Some(mate) = find_mate(schedule, &writers, at) {
-            join_mate(schedule, &mut writers[mate], at);
+            let from = writers[mate].at;
+            join_mate(schedule, &writers[mate], at);
+            moved(&mut writers, from, from.max(at));
         }
     }
     schedule.steps.retain(|step| !step.args.is_empty());
+}
+
+/// A step is another one now; it may be the loop of several writers.
+fn moved(writers: &mut [Writer], from: usize, to: usize) {
+    writers.iter_mut().filter(|writer| writer.at == from).for_each(|writer| writer.at = to);
 }
 
 /// The buffer of a view.
@@ -86,16 +94,18 @@ fn can_wait(steps: &[Step], from: usize, to: usize) -> bool {
     steps[from + 1..to].iter().all(|between| !depends(between, &steps[from]))
 }
 
-/// Lets the loop that computes a scatter's rows write them where they belong.
-fn join_producer(schedule: &mut Schedule, at: usize) -> Option<Writer> {
+/// Lets the loop that computes a scatter's rows write them where they belong, in the scatter's place; gives where it was.
+fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> {
     let steps = &schedule.steps;
     let rows = Rows::of(&steps[at])?;
     let rows_buffer = buffer(&steps[at], rows.updates);
     let (index, output) = (buffer(&steps[at], rows.index), buffer(&steps[at], rows.output));
-    let plain = [Dim::from(rows.width), Dim::from(1)];
+    // One row lies as it likes.
+    let [between, along] = rows.updates.strides.as_slice() else { return None };
+    let plain = along.is_one() && (rows.count == 1 || *between == Dim::from(rows.width));
     let temporary =
         schedule.buffers[rows_buffer.index()].role == Role::Temp && !schedule.outputs.contains(&rows_buffer);
-    if !temporary || rows.updates.strides != plain || [index, output].contains(&rows_buffer) {
+    if !temporary || !plain || [index, output].contains(&rows_buffer) {
         return None;
     }
     let mut users = (0..steps.len()).filter(|&s| steps[s].args.contains(&rows_buffer));
@@ -109,8 +119,11 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<Writer> {
     let temp = producer.args.iter().position(|arg| *arg == rows_buffer)?;
     let mut places = Vec::new();
     for inst in insts {
-        if let InstKind::Store { place, guard, .. } = &inst.kind {
-            if place.buffer != temp || guard.is_some() || !place.indirect.is_empty() {
+        // What goes elsewhere (queries beside keys) still does.
+        if let InstKind::Store { place, guard, .. } = &inst.kind
+            && place.buffer == temp
+        {
+            if guard.is_some() || !place.indirect.is_empty() {
                 return None;
             }
             places.push(row_and_column(body, &(&place.offset - &rows.updates.offset), rows.width)?);
@@ -131,7 +144,7 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<Writer> {
     let joined = editor.finish(producer, &steps[at], rows_buffer);
     schedule.steps[at] = joined;
     retire(&mut schedule.steps[from]);
-    Some(writer)
+    Some((from, writer))
 }
 
 /// A step that is no longer needed: without arguments.
@@ -190,8 +203,8 @@ fn find_mate(schedule: &Schedule, writers: &[Writer], at: usize) -> Option<usize
     })
 }
 
-/// Lets a writer write the rows of another scatter too.
-fn join_mate(schedule: &mut Schedule, writer: &mut Writer, at: usize) {
+/// Lets a writer write the rows of another scatter too, in the place of whichever comes last.
+fn join_mate(schedule: &mut Schedule, writer: &Writer, at: usize) {
     let (step, other) = (&schedule.steps[at], &schedule.steps[writer.at]);
     let (Some(rows), KernelBody::Loop(body)) = (Rows::of(step), &other.kernel.body) else { return };
     let mut editor = Editor::new(other, body);
@@ -202,7 +215,6 @@ fn join_mate(schedule: &mut Schedule, writer: &mut Writer, at: usize) {
     let (first, last) = (writer.at.min(at), writer.at.max(at));
     schedule.steps[last] = joined;
     retire(&mut schedule.steps[first]);
-    writer.at = last;
 }
 
 /// A loop kernel of one stage being changed.

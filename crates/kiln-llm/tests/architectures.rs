@@ -102,23 +102,30 @@ fn logits_agree(model: &Arc<dyn CausalLm>, text: &Text) -> f32 {
     [at_once, one_by_one, in_parts, compiled].iter().map(|got| apart(got, &text.logits)).fold(0.0, f32::max)
 }
 
-fn greedy(model: &Arc<dyn CausalLm>, text: &Text, compile: Option<Options>) -> Vec<u32> {
+/// What a model says, and in how many kernels a token.
+fn greedy(model: &Arc<dyn CausalLm>, text: &Text, compile: Option<Options>) -> (Vec<u32>, Option<usize>) {
     let options = GeneratorOptions { context: CONTEXT, compile, ..GeneratorOptions::default() };
     let mut generator = Generator::new(model.clone(), options).unwrap();
     let request = Request { max_tokens: text.greedy.len(), ..Request::default() };
-    generator.generate(&text.prompt, &request).unwrap().ids
+    let ids = generator.generate(&text.prompt, &request).unwrap().ids;
+    (ids, generator.kernels_per_token())
 }
 
 /// Everything about one folder.
 fn agrees(name: &str) {
     let model = load(&reference(name));
-    let mut worst = 0f32;
+    let (mut worst, mut counts) = (0f32, (0, 0));
     for text in texts(name) {
         worst = worst.max(logits_agree(&model, &text));
-        assert_eq!(greedy(&model, &text, None), text.greedy, "{name}, eager");
-        assert_eq!(greedy(&model, &text, Some(Options::default())), text.greedy, "{name}, compiled");
+        assert_eq!(greedy(&model, &text, None).0, text.greedy, "{name}, eager");
+        let (said, kernels) = greedy(&model, &text, Some(Options::default()));
+        assert_eq!(said, text.greedy, "{name}, compiled");
+        let (said, frozen) = greedy(&model, &text, Some(Options { freeze: true, ..Options::default() }));
+        assert_eq!(said, text.greedy, "{name}, frozen");
+        counts = (frozen.unwrap(), kernels.unwrap());
+        assert!(counts.0 <= counts.1, "{name}: {} kernels a token frozen, {} otherwise", counts.0, counts.1);
     }
-    println!("{name}: {worst:.1e} of the largest logit");
+    println!("{name}: {worst:.1e} of the largest logit, {} kernels frozen, {} otherwise", counts.0, counts.1);
     assert!(worst < TOLERANCE, "{name}: logits are {worst:.1e} of the largest one away");
 }
 

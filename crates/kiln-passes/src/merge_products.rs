@@ -152,9 +152,11 @@ fn bias(graph: &Graph, depends: &[Depends], users: &[Vec<NodeId>], dot: NodeId) 
         return None;
     }
     let other = *node.operands.iter().find(|&&operand| operand != dot)?;
-    let expand = graph.node(other);
-    let Op::Expand { .. } = expand.op else { return None };
-    let small = expand.operands[0];
+    // One row needs no expanding.
+    let small = match &graph.node(other).op {
+        Op::Expand { .. } => graph.node(other).operands[0],
+        _ => other,
+    };
     let (shape, whole) = (&graph.ty(small).shape, &node.ty.shape);
     let (last, outer) = shape.split_last()?;
     let along_last = outer.iter().all(Dim::is_one) && whole.last() == Some(last);

@@ -107,6 +107,18 @@ fn products_of_one_operand_become_one_with_their_biases() {
     assert_eq!(adds, 1, "{}", split.main);
 }
 
+/// A bias of one row is as large as what it is added to, and nothing expands it.
+#[test]
+fn products_of_one_row_become_one_with_their_biases() {
+    let (graph, frozen, _) = block();
+    let graph = kiln_passes::run(graph.specialise(&|_| Some(1.into())).unwrap()).unwrap();
+    check(&graph, &frozen, &generate::inputs(&graph, 7));
+    let merged = merge_products(&graph, &frozen, &SplitOptions::default()).unwrap();
+    assert_eq!(merged.groups, [2]);
+    let adds = merged.graph.iter().filter(|(_, node)| node.op.kind().name() == "add").count();
+    assert_eq!(adds, 1, "{}", merged.graph);
+}
+
 #[test]
 fn products_whose_weights_come_with_the_call_stay() {
     let (graph, mut frozen, _) = block();
