@@ -128,24 +128,32 @@ unsafe fn rows<B: Bytes, const R: usize, const D: usize>(call: &Call<'_>, first:
     look_up_pages(ahead.wrapping_add(PAGES_AHEAD), all);
     let mut a = call.a.start();
     let mut sums = [_mm512_setzero_ps(); R];
-    // SAFETY: the caller's promise; fetching is harmless anywhere.
+    // SAFETY: the caller's promise.
     unsafe {
         for _ in 0..call.blocks / step {
-            for line in 0..(R * step * bytes).div_ceil(LINE) {
-                _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(line * LINE).cast());
-            }
+            fetch_lines(ahead, R * step * bytes);
             B::step::<R, D>(|r, i| w[r].add(i * bytes), a, &mut sums);
             w = w.map(|w| w.add(step * bytes));
             (ahead, a) = (ahead.wrapping_add(R * step * bytes), a.next::<D>(&how));
         }
         let left = call.blocks % step;
         if left > 0 {
+            fetch_lines(ahead, R * left * bytes);
             // Where there is no block the row has zeros, so that any will do.
             B::step::<R, D>(|r, i| w[r].add(i.min(left - 1) * bytes), a, &mut sums);
         }
         for (r, sum) in sums.into_iter().enumerate() {
             call.c.add(first + r).write(_mm512_reduce_add_ps(sum));
         }
+    }
+}
+
+/// Asks for the lines of some bytes.
+#[inline]
+fn fetch_lines(from: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        // SAFETY: fetching is harmless anywhere.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(line).cast()) };
     }
 }
 
