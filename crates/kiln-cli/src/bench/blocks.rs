@@ -4,7 +4,7 @@
 use super::Arguments;
 use super::clock::{time, together};
 use crate::Outcome;
-use kiln::{BlockFormat, CompiledGraph, DType, Device, Tensor};
+use kiln::{BlockFormat, CompileOptions, CompiledGraph, DType, Device, Precision, Tensor};
 use kiln_ir::TensorType;
 use kiln_ir::build::{GraphBuilder, linear, linear_blocks};
 use serde_json::json;
@@ -26,12 +26,12 @@ struct Product {
 }
 
 impl Product {
-    fn new(m: usize, k: usize, n: usize, format: Option<BlockFormat>) -> Result<Product, Failure> {
-        let row = match format {
-            Some(format) => format.row_bytes(k).ok_or("rows of broken blocks")?,
-            None => k,
-        };
-        let dtype = if format.is_some() { DType::U8 } else { DType::F32 };
+    fn program(
+        [m, k, n]: [usize; 3],
+        format: Option<BlockFormat>,
+        precision: Precision,
+    ) -> Result<CompiledGraph, Failure> {
+        let (dtype, row) = row(k, format)?;
         let mut b = GraphBuilder::new();
         let x = b.input(TensorType::fixed(DType::F32, &[m, k]))?;
         let w = b.input(TensorType::fixed(dtype, &[n, row]))?;
@@ -40,7 +40,14 @@ impl Product {
             None => linear(&mut b, &x, &w, None)?,
         };
         b.output(y);
-        let program = CompiledGraph::new(&b.finish(), &[], &Default::default())?;
+        let mut options = CompileOptions::default();
+        options.schedule.precision = precision;
+        Ok(CompiledGraph::new(&b.finish(), &[], &options)?)
+    }
+
+    fn new([m, k, n]: [usize; 3], format: Option<BlockFormat>) -> Result<Product, Failure> {
+        let program = Product::program([m, k, n], format, Precision::Highest)?;
+        let (dtype, row) = row(k, format)?;
         let x = Tensor::from_vec((0..m * k).map(|i| (i % 13) as f32 / 8.0 - 0.75).collect(), [m, k], Device::Cpu)?;
         let size = dtype.size_in_bits() / 8;
         let weights = (0..(BYTES / (n * row * size)).max(1)).map(|number| match format {
@@ -52,6 +59,12 @@ impl Product {
             }
         });
         Ok(Product { program, x, weights: weights.collect::<Result<_, _>>()?, turn: Cell::new(0) })
+    }
+
+    /// The same product and weights at another precision.
+    fn at(&self, precision: Precision, shape: [usize; 3], format: BlockFormat) -> Result<Product, Failure> {
+        let program = Product::program(shape, Some(format), precision)?;
+        Ok(Product { program, x: self.x.clone(), weights: self.weights.clone(), turn: Cell::new(0) })
     }
 
     fn next(&self) -> &Tensor {
@@ -78,6 +91,14 @@ impl Product {
     }
 }
 
+/// The type of weights, and elements of a row of them.
+fn row(k: usize, format: Option<BlockFormat>) -> Result<(DType, usize), Failure> {
+    Ok(match format {
+        Some(format) => (DType::U8, format.row_bytes(k).ok_or("rows of broken blocks")?),
+        None => (DType::F32, k),
+    })
+}
+
 fn bytes(count: usize, seed: usize) -> Vec<u8> {
     (0..count).map(|i| ((i + seed).wrapping_mul(2_654_435_761) >> 9) as u8 & 63).collect()
 }
@@ -86,35 +107,46 @@ fn bytes(count: usize, seed: usize) -> Vec<u8> {
 pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
     let mut json = arguments.json.as_ref().map(std::fs::File::create).transpose()?;
     let turn = arguments.turn();
-    println!("{:<24} {:>2} {:>9} {:>7} {:>9} {:>7}", "case", "T", "time", "GB/s", "read-sum", "f32");
+    println!(
+        "{:<24} {:>2} {:>9} {:>7} {:>9} {:>7} {:>7} {:>7}",
+        "case", "T", "time", "GB/s", "read-sum", "f32", "high", "medium"
+    );
     for &threads in threads {
         kiln_cpu::pool::set_threads(threads);
         for format in BlockFormat::ALL {
-            for (m, k, n) in [(1, 2048, 2048), (1, 4096, 4096), (1, 2048, 8192), (8, 2048, 2048), (128, 2048, 2048)] {
+            for shape in [[1, 2048, 2048], [1, 4096, 4096], [1, 2048, 8192], [8, 2048, 2048], [128, 2048, 2048]] {
+                let [m, k, n] = shape;
                 let name = format!("{} {m}×{k}×{n}", format.name());
                 if !name.contains(&arguments.filter) {
                     continue;
                 }
-                let (blocks, floats) = (Product::new(m, k, n, Some(format))?, Product::new(m, k, n, None)?);
-                let mut sides: [Vec<Vec<f64>>; 3] = Default::default();
+                let (blocks, floats) = (Product::new(shape, Some(format))?, Product::new(shape, None)?);
+                let high = blocks.at(Precision::High, shape, format)?;
+                let medium = blocks.at(Precision::Medium, shape, format)?;
+                let mut sides: [Vec<Vec<f64>>; 5] = Default::default();
                 for _ in 0..arguments.turns {
                     sides[0].push(time(turn, || blocks.run()));
                     sides[1].push(time(turn, || blocks.read(threads)));
                     sides[2].push(time(turn, || floats.run()));
+                    sides[3].push(time(turn, || high.run()));
+                    sides[4].push(time(turn, || medium.run()));
                 }
-                let [own, read, float] = sides.map(|side| together(&side).min);
+                let [own, read, float, high, medium] = sides.map(|side| together(&side).min);
                 let moved = blocks.weights[0].elements() as f64;
                 println!(
-                    "{name:<24} {threads:>2} {:>7.1}µs {:>7.1} {:>9.2} {:>7.2}",
+                    "{name:<24} {threads:>2} {:>7.1}µs {:>7.1} {:>9.2} {:>7.2} {:>7.2} {:>7.2}",
                     own * 1e6,
                     moved / own / 1e9,
                     read / own,
-                    float / own
+                    float / own,
+                    float / high,
+                    float / medium
                 );
                 if let Some(file) = &mut json {
                     let line = json!({
                         "what": "blocks", "case": name, "threads": threads, "seconds": own,
                         "bytes_per_second": moved / own, "read_sum": read / own, "f32": float / own,
+                        "high": float / high, "medium": float / medium,
                     });
                     writeln!(file, "{line}")?;
                 }
@@ -122,7 +154,8 @@ pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
         }
     }
     println!(
-        "read-sum: what adding up the same bytes takes, over the product's time; f32: the product with f32 weights."
+        "read-sum: what adding up the same bytes takes, over the product's time; f32: the product with f32 weights; high, medium: \
+         that over the product's time at these precisions."
     );
     Ok(())
 }
