@@ -224,7 +224,7 @@ impl Gemm {
         epilogue: &dyn Epilogue,
     ) -> Result<(), GemmError> {
         #[cfg(target_arch = "x86_64")]
-        if let Some(digits) = quantised::bytes::digits(self, blocks.format) {
+        if let Some(digits) = quantised::bytes::digits(self) {
             // SAFETY: the caller's promise.
             return unsafe { quantised::bytes::run(self, a, blocks, epilogue, digits, Gemm::run_blocks_in_floats) };
         }

@@ -11,7 +11,7 @@
 //!        the sums go to the epilogue
 //! ```
 
-use super::digits::{Digits, largest};
+use super::digits::Digits;
 use super::panels::{self, COLUMNS, Panel};
 use super::{BlockMatrix, exact, tile};
 use crate::features::Isa;
@@ -19,7 +19,7 @@ use crate::gemm::scratch::Scratch;
 use crate::gemm::source::{Epilogue, Matrix, Operand, RowSource, Tile};
 use crate::gemm::{Gemm, GemmError, part};
 use crate::pool;
-use kiln_ir::{BlockFormat, DType};
+use kiln_ir::DType;
 use kiln_kernels::Precision;
 use std::ops::Range;
 
@@ -34,13 +34,9 @@ const TASKS_A_THREAD: usize = 4;
 
 /// Rows from which on unpacking blocks to bytes pays.
 const LEAST_ROWS: usize = 2;
-/// The least of three digits' largest integers that stands for an element as well as sums in f32 do.
-const EXACT: i32 = (1 << 22) - 4;
-
-/// Digits of an element of A for a product with blocks of a format; `None` where it is not made in bytes.
-pub(in crate::gemm) fn digits(gemm: &Gemm, format: BlockFormat) -> Option<usize> {
+/// Digits of an element of A for a product; `None` where it is not made in bytes.
+pub(in crate::gemm) fn digits(gemm: &Gemm) -> Option<usize> {
     let digits = match gemm.precision {
-        Precision::Highest if largest(panels::kind(format), 3) < EXACT => return None,
         Precision::Highest => 3,
         Precision::High => 2,
         Precision::Medium => 1,

@@ -29,7 +29,12 @@ const VECTOR: usize = 16;
 pub(super) const fn largest(kind: Kind, count: usize) -> i32 {
     let of_digits = [127, 127 << 8 | 127, (127 << 16 | 127 << 8 | 127) - 2][count - 1];
     let of_sums = i32::MAX / (kind.most * kind.group as i32) - 2;
-    if of_digits < of_sums { of_digits } else { of_sums }
+    if of_digits < of_sums || is_split(kind, count) { of_digits } else { of_sums }
+}
+
+/// Whether the last digits are added up apart from the others, since sums of all would leave elements too few bits.
+pub(super) const fn is_split(kind: Kind, count: usize) -> bool {
+    count == 3 && i32::MAX / (kind.most * kind.group as i32) < (1 << 22) - 4
 }
 
 /// Exponents of the largest element of a group that integers are made for, as f32 has them: beyond, scales or products of scales
@@ -45,7 +50,7 @@ pub(super) struct Digits {
     tiles: usize,
     k: usize,
     digits: Scratch,
-    /// Scales of groups, then their sums.
+    /// Scales of groups, then their sums, then those of the last digits.
     shared: Scratch,
 }
 
@@ -60,6 +65,8 @@ pub(super) struct Place {
     pub scales: *const f32,
     /// `[group][row]`: integers that products begin with where the format has an excess, floats where it has addends.
     pub sums: *const f32,
+    /// `[group][row]`: integers that products of last digits begin with where they are split off; the sums are of the others there.
+    pub last: *const i32,
 }
 
 impl Digits {
@@ -82,7 +89,7 @@ impl Digits {
             tiles,
             k,
             digits: Scratch::take::<u8>(rows.len() * k * count),
-            shared: Scratch::take::<f32>(2 * rows.len() * (k / kind.group)),
+            shared: Scratch::take::<f32>(3 * rows.len() * (k / kind.group)),
         };
         // A few microseconds are not worth a second thread.
         let threads = if rows.len() * k < 32 << 10 { 1 } else { gemm.threads };
@@ -120,10 +127,12 @@ impl Digits {
     pub(super) fn place(&self, tile: usize, k: usize) -> Place {
         let (rows, groups) = (self.tile(tile), self.k / self.kind.group);
         let scales = self.shared.ptr::<f32>().wrapping_add(rows.start * groups + k / self.kind.group * rows.len());
+        let sums = scales.wrapping_add(self.rows * groups);
         Place {
             digits: self.digits.ptr::<u8>().wrapping_add((rows.start * self.k + k * rows.len()) * self.count),
             scales,
-            sums: scales.wrapping_add(self.rows * groups),
+            sums,
+            last: sums.wrapping_add(self.rows * groups).cast(),
         }
     }
 
@@ -147,6 +156,7 @@ impl Digits {
         let rows = self.tile(tile).len();
         let place = self.place(tile, 0);
         let largest_integer = largest(self.kind, COUNT) as f32;
+        let split = is_split(self.kind, COUNT);
         for group in 0..self.k / GROUP {
             let mut parts = [_mm512_setzero_ps(); 2];
             for (v, part) in parts.iter_mut().enumerate().take(GROUP / VECTOR) {
@@ -161,13 +171,16 @@ impl Digits {
             }
             let largest = if largest == 0 { 1.0 } else { f32::from_bits(largest) };
             let (scale, inverse) = (largest / largest_integer, largest_integer / largest);
-            let mut sum = _mm512_setzero_si512();
+            let (mut sum, mut last) = (_mm512_setzero_si512(), _mm512_setzero_si512());
             for (v, &part) in parts.iter().enumerate().take(GROUP / VECTOR) {
                 let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
                 sum = _mm512_add_epi32(sum, integers);
                 // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
                 let half = _mm512_set1_epi32(0x0080_8080);
                 let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
+                if split {
+                    last = _mm512_add_epi32(last, _mm512_cvtepi8_epi32(_mm512_cvtepi32_epi8(shifted)));
+                }
                 for digit in 0..COUNT {
                     let places = _mm512_set1_epi32(8 * (COUNT - 1 - digit) as i32);
                     let bytes = _mm512_cvtepi32_epi8(_mm512_srlv_epi32(shifted, places));
@@ -192,9 +205,14 @@ impl Digits {
             unsafe {
                 place.scales.add(group * rows + i).cast_mut().write(scale);
                 let to = place.sums.add(group * rows + i).cast_mut();
-                match self.kind.addends {
-                    true => to.write(sum as f32 * scale),
-                    false => to.cast::<i32>().write(-self.kind.excess * sum),
+                if self.kind.addends {
+                    to.write(sum as f32 * scale);
+                } else if split {
+                    let last = _mm512_reduce_add_epi32(last);
+                    to.cast::<i32>().write(-self.kind.excess * ((sum - last) >> 8));
+                    place.last.add(group * rows + i).cast_mut().write(-self.kind.excess * last);
+                } else {
+                    to.cast::<i32>().write(-self.kind.excess * sum);
                 }
             }
         }

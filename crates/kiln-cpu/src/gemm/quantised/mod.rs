@@ -3,7 +3,7 @@
 //! ```text
 //!  one row of A    ──▶ rows      in fixed point, times the bytes of the blocks: integers without rounding    (`fixed`, `exact`)
 //!  several         ──▶ bytes     the same in register tiles: rows of digits times unpacked panels            (`digits`, `panels`, `tile`)
-//!  without the byte products of AVX-512, or for Q8_0 at the highest precision:
+//!  without the byte products of AVX-512, or where a row has elements that are no such digits:
 //!  few rows of A   ──▶ rows      a few rows of W at a time: unpack 16 or 8 elements, multiply by every row of A   (`x86`)
 //!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels    (`panels`, `unpack`)
 //! ```

@@ -1,9 +1,10 @@
 //! Register tiles of products in bytes: a few rows of digits times a panel of 32 columns, with the byte products of AVX-512 VNNI.
 //!
 //! A group is added up in integers without rounding, digit by digit: what the higher digits made is shifted when the lower ones
-//! begin. Then it is scaled, by what the row and the columns share there, and added to the sums.
+//! begin. Then it is scaled, by what the row and the columns share there, and added to the sums. Where all digits together would not
+//! fit into 32 bits the last ones are scaled and added by themselves.
 
-use super::digits::{Place, ROWS};
+use super::digits::{Place, ROWS, is_split};
 use super::panels::{COLUMNS, Kind, Panel, STEP_BYTES};
 use std::arch::x86_64::*;
 
@@ -29,35 +30,43 @@ pub(super) type Kernel = unsafe fn(Call);
 
 /// The kernel for panels of a kind and `rows` rows of so many digits.
 pub(super) fn kernel(kind: Kind, digits: usize, rows: usize) -> Kernel {
-    fn of<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize>(rows: usize) -> Kernel {
+    fn of<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, const SPLIT: bool>(rows: usize) -> Kernel {
         match rows {
-            1 => tile::<GROUP, ADDENDS, DIGITS, 1>,
-            2 => tile::<GROUP, ADDENDS, DIGITS, 2>,
-            3 => tile::<GROUP, ADDENDS, DIGITS, 3>,
-            4 => tile::<GROUP, ADDENDS, DIGITS, 4>,
-            5 => tile::<GROUP, ADDENDS, DIGITS, 5>,
-            _ => tile::<GROUP, ADDENDS, DIGITS, ROWS>,
+            1 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 1>,
+            2 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 2>,
+            3 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 3>,
+            4 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 4>,
+            5 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 5>,
+            _ => tile::<GROUP, ADDENDS, DIGITS, SPLIT, ROWS>,
         }
     }
     match (kind.group, kind.addends, digits) {
-        (16, _, 1) => of::<16, false, 1>(rows),
-        (16, _, 2) => of::<16, false, 2>(rows),
-        (16, _, _) => of::<16, false, 3>(rows),
-        (_, false, 1) => of::<32, false, 1>(rows),
-        (_, false, 2) => of::<32, false, 2>(rows),
-        (_, false, _) => of::<32, false, 3>(rows),
-        (_, true, 1) => of::<32, true, 1>(rows),
-        (_, true, 2) => of::<32, true, 2>(rows),
-        (_, true, _) => of::<32, true, 3>(rows),
+        (16, _, 1) => of::<16, false, 1, false>(rows),
+        (16, _, 2) => of::<16, false, 2, false>(rows),
+        (16, _, _) => of::<16, false, 3, false>(rows),
+        (_, false, 1) => of::<32, false, 1, false>(rows),
+        (_, false, 2) => of::<32, false, 2, false>(rows),
+        (_, false, _) if is_split(kind, digits) => of::<32, false, 3, true>(rows),
+        (_, false, _) => of::<32, false, 3, false>(rows),
+        (_, true, 1) => of::<32, true, 1, false>(rows),
+        (_, true, 2) => of::<32, true, 2, false>(rows),
+        (_, true, _) => of::<32, true, 3, false>(rows),
     }
 }
+
+/// Sums of a tile.
+type Totals<const R: usize> = [[__m512; VECTORS]; R];
+/// Sums of a group.
+type Integers<const R: usize> = [[__m512i; VECTORS]; R];
 
 /// # Safety
 /// The tile of rows, the panel and the sums of the call exist, and the machine has these instructions.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, const R: usize>(call: Call) {
-    let Call { a: Place { mut digits, mut scales, mut sums }, mut panel, .. } = call;
-    let mut totals = [[_mm512_setzero_ps(); VECTORS]; R];
+unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, const SPLIT: bool, const R: usize>(
+    call: Call,
+) {
+    let Call { mut a, mut panel, .. } = call;
+    let mut totals: Totals<R> = [[_mm512_setzero_ps(); VECTORS]; R];
     // SAFETY: the caller's promise.
     unsafe {
         if call.add {
@@ -68,15 +77,22 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
             }
         }
         for _ in 0..call.groups {
-            let mut integers = [[_mm512_setzero_si512(); VECTORS]; R];
+            let mut integers: Integers<R> = [[_mm512_setzero_si512(); VECTORS]; R];
             for digit in 0..DIGITS {
+                if SPLIT && digit + 1 == DIGITS {
+                    add::<true, R>(&mut totals, &integers, a, panel);
+                }
                 for (r, integers) in integers.iter_mut().enumerate() {
                     for integer in integers {
+                        if SPLIT && digit + 1 == DIGITS {
+                            *integer = _mm512_set1_epi32(a.last.add(r).read());
+                            continue;
+                        }
                         if digit > 0 {
                             *integer = _mm512_slli_epi32::<8>(*integer);
                         }
-                        if !ADDENDS && digit + 1 == DIGITS {
-                            let less = _mm512_set1_epi32(sums.add(r).cast::<i32>().read());
+                        if !ADDENDS && digit + 1 + usize::from(SPLIT) == DIGITS {
+                            let less = _mm512_set1_epi32(a.sums.add(r).cast::<i32>().read());
                             *integer = if digit > 0 { _mm512_add_epi32(*integer, less) } else { less };
                         }
                     }
@@ -85,29 +101,29 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
                     let w: [__m512i; VECTORS] =
                         std::array::from_fn(|v| _mm512_loadu_si512(panel.bytes.add(step * STEP_BYTES + 64 * v).cast()));
                     for (r, integers) in integers.iter_mut().enumerate() {
-                        let word = digits.add((digit * GROUP / 4 + step) * 4 * R + 4 * r);
-                        let a = _mm512_set1_epi32(word.cast::<i32>().read_unaligned());
+                        let word = a.digits.add((digit * GROUP / 4 + step) * 4 * R + 4 * r);
+                        let word = _mm512_set1_epi32(word.cast::<i32>().read_unaligned());
                         for (integer, w) in integers.iter_mut().zip(w) {
-                            *integer = _mm512_dpbusd_epi32(*integer, w, a);
+                            *integer = _mm512_dpbusd_epi32(*integer, w, word);
                         }
                     }
                 }
             }
-            for v in 0..VECTORS {
-                let w = _mm512_loadu_ps(panel.scales.add(16 * v));
-                for r in 0..R {
-                    let scale = _mm512_mul_ps(w, _mm512_set1_ps(scales.add(r).read()));
-                    totals[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(integers[r][v]), scale, totals[r][v]);
-                }
-                if ADDENDS {
+            add::<false, R>(&mut totals, &integers, a, panel);
+            if ADDENDS {
+                for v in 0..VECTORS {
                     let w = _mm512_loadu_ps(panel.addends.add(16 * v));
                     for (r, totals) in totals.iter_mut().enumerate() {
-                        totals[v] = _mm512_fmadd_ps(w, _mm512_set1_ps(sums.add(r).read()), totals[v]);
+                        totals[v] = _mm512_fmadd_ps(w, _mm512_set1_ps(a.sums.add(r).read()), totals[v]);
                     }
                 }
             }
-            digits = digits.add(GROUP * DIGITS * R);
-            (scales, sums) = (scales.add(R), sums.add(R));
+            a = Place {
+                digits: a.digits.add(GROUP * DIGITS * R),
+                scales: a.scales.add(R),
+                sums: a.sums.add(R),
+                last: a.last.wrapping_add(R),
+            };
             panel = Panel {
                 bytes: panel.bytes.add(GROUP * COLUMNS),
                 scales: panel.scales.add(COLUMNS),
@@ -118,6 +134,30 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
             for (v, &total) in totals.iter().enumerate() {
                 _mm512_storeu_ps(call.c.add(r * call.c_stride + 16 * v), total);
             }
+        }
+    }
+}
+
+/// Adds a group's sums as what they stand for, or 256 times that: those of all digits but the last.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn add<const HIGHER: bool, const R: usize>(
+    totals: &mut Totals<R>,
+    integers: &Integers<R>,
+    a: Place,
+    panel: Panel,
+) {
+    for v in 0..VECTORS {
+        // SAFETY: the caller's promise.
+        let w = unsafe { _mm512_loadu_ps(panel.scales.add(16 * v)) };
+        let w = if HIGHER { _mm512_mul_ps(w, _mm512_set1_ps(256.0)) } else { w };
+        for (r, totals) in totals.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let scale = _mm512_mul_ps(w, _mm512_set1_ps(unsafe { a.scales.add(r).read() }));
+            totals[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(integers[r][v]), scale, totals[v]);
         }
     }
 }
