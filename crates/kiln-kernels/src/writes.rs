@@ -102,7 +102,7 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> 
     let (index, output) = (buffer(&steps[at], rows.index), buffer(&steps[at], rows.output));
     // One row lies as it likes.
     let [between, along] = rows.updates.strides.as_slice() else { return None };
-    let plain = along.is_one() && (rows.count == 1 || *between == Dim::from(rows.width));
+    let plain = along.is_one() && (rows.count == 1 || between.as_const() == Some(rows.width));
     let temporary =
         schedule.buffers[rows_buffer.index()].role == Role::Temp && !schedule.outputs.contains(&rows_buffer);
     if !temporary || !plain || [index, output].contains(&rows_buffer) {
