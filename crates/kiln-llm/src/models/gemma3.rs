@@ -5,11 +5,11 @@
 //!  tokens ─▶ embedding · √width ─▶ N × [ x + norm(attention(norm(x))) ; x + norm(mlp(norm(x))) ] ─▶ norm ─▶ logits
 //! ```
 
-use super::llama::Mlp;
-use super::{CausalLm, Facts, Rotation, cut, heads, joined, masks, trunk};
+use super::decoder::{Attention, AttentionKind, Decoder, Layer, Mlp, Norm};
+use super::{CausalLm, Facts, Rotation, cut, trunk};
 use crate::cache::{Mask, Step};
 use crate::config::{Fields, Gemma3Config};
-use crate::layers::{Projection, TokenEmbedding};
+use crate::layers::Projection;
 use crate::{Result, Weights};
 use kiln::nn::{Forward, Module};
 use kiln::{DType, Tensor, Var};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug, Module)]
 pub struct Gemma3 {
     /// All but the logits.
-    pub model: Decoder,
+    pub model: Decoder<Block, OffsetNorm>,
     /// The logits; without it the embedding makes them.
     pub lm_head: Option<Projection>,
     /// Settings.
@@ -29,24 +29,13 @@ pub struct Gemma3 {
     facts: Facts,
 }
 
-/// The embedding, the blocks and the last norm.
-#[derive(Debug, Module)]
-pub struct Decoder {
-    /// A row a token.
-    pub embed_tokens: TokenEmbedding,
-    /// In order.
-    pub layers: Vec<Block>,
-    /// Before the logits.
-    pub norm: OffsetNorm,
-}
-
 /// One layer.
 #[derive(Debug, Module)]
 pub struct Block {
     /// Before attention.
     pub input_layernorm: OffsetNorm,
     /// Mixes tokens.
-    pub self_attn: Attention,
+    pub self_attn: Attention<OffsetNorm>,
     /// Behind attention.
     pub post_attention_layernorm: OffsetNorm,
     /// Before the feed-forward part.
@@ -55,29 +44,6 @@ pub struct Block {
     pub mlp: Mlp,
     /// Behind the feed-forward part.
     pub post_feedforward_layernorm: OffsetNorm,
-}
-
-/// Attention with rotary positions and normed heads.
-#[derive(Debug, Module)]
-pub struct Attention {
-    /// To queries.
-    pub q_proj: Projection,
-    /// To keys.
-    pub k_proj: Projection,
-    /// To values.
-    pub v_proj: Projection,
-    /// From the heads back.
-    pub o_proj: Projection,
-    /// Of each head of the queries.
-    pub q_norm: OffsetNorm,
-    /// Of each head of the keys.
-    pub k_norm: OffsetNorm,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Which of the model's rotations: 0 in layers with a window, 1 in the others.
-    pub rotation: usize,
-    /// Of the scores.
-    pub scale: f64,
 }
 
 /// A root-mean-square norm whose weight is stored less 1, computed in f32 whatever the model's dtype.
@@ -107,15 +73,8 @@ impl Gemma3 {
         let (width, vocabulary) = (llama.hidden_size, llama.vocab_size);
         let model = trunk(weights, TRUNKS, "embed_tokens.weight");
         let head = trunk(weights, &["", "language_model"], "lm_head.weight");
-        let layers = model.under("layers");
-        let layers: Result<Vec<Block>> =
-            (0..llama.num_hidden_layers).map(|layer| Block::load(config, layer, &layers.under(layer))).collect();
         Ok(Gemma3 {
-            model: Decoder {
-                embed_tokens: model.token_embedding("embed_tokens", vocabulary, width)?,
-                layers: layers?,
-                norm: OffsetNorm::load("norm", width, llama.rms_norm_eps, &model)?,
-            },
+            model: Decoder::load(llama, &model, |layer, weights| Block::load(config, layer, weights))?,
             lm_head: head.head("lm_head", width, vocabulary, llama.tie_word_embeddings)?,
             facts: weights.facts(llama.sizes()),
             config: config.clone(),
@@ -134,15 +93,11 @@ impl CausalLm for Gemma3 {
 
     #[track_caller]
     fn hidden(&self, tokens: &Tensor, step: &Step) -> kiln::Result<Tensor> {
-        let masks = masks(step, &self.config.windows)?;
         // Rounded to the dtype, as the model was trained.
         let root = (self.config.llama.hidden_size as f64).sqrt();
         let scale = Tensor::full(1, root, self.dtype(), self.device())?;
-        let mut x = (self.model.embed_tokens.forward(tokens)? * scale)?;
-        for (index, (block, mask)) in self.model.layers.iter().zip(&masks).enumerate() {
-            x = block.forward(&x, index, step, mask)?;
-        }
-        self.model.norm.forward(&x)
+        let x = (self.model.embed_tokens.forward(tokens)? * scale)?;
+        self.model.run(x, step, &self.config.windows)
     }
 
     #[track_caller]
@@ -158,17 +113,27 @@ impl CausalLm for Gemma3 {
 impl Block {
     fn load(config: &Gemma3Config, layer: usize, weights: &Weights<'_>) -> Result<Block> {
         let llama = &config.llama;
-        let norm = |name: &str| OffsetNorm::load(name, llama.hidden_size, llama.rms_norm_eps, weights);
+        let norm = |name: &str| OffsetNorm::from_weights(name, llama.hidden_size, llama.rms_norm_eps, weights);
+        let kind = AttentionKind {
+            biased: llama.attention_bias,
+            normed: true,
+            // 0 in layers with a window, 1 in the others.
+            rotation: usize::from(config.windows[layer].is_none()),
+            scale: Some(config.query_pre_attn_scalar.powf(-0.5)),
+            ..AttentionKind::default()
+        };
         Ok(Block {
             input_layernorm: norm("input_layernorm")?,
-            self_attn: Attention::load(config, layer, &weights.under("self_attn"))?,
+            self_attn: Attention::load(llama, kind, &weights.under("self_attn"))?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
-            mlp: Mlp::load(llama, config.activation, &weights.under("mlp"))?,
+            mlp: Mlp::load(llama, config.activation, false, &weights.under("mlp"))?,
             post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
         })
     }
+}
 
+impl Layer for Block {
     #[track_caller]
     fn forward(&self, x: &Tensor, layer: usize, step: &Step, mask: &Mask) -> kiln::Result<Tensor> {
         let mixed = self.self_attn.forward(&self.input_layernorm.forward(x)?, layer, step, mask)?;
@@ -178,36 +143,8 @@ impl Block {
     }
 }
 
-impl Attention {
-    fn load(config: &Gemma3Config, layer: usize, weights: &Weights<'_>) -> Result<Attention> {
-        let llama = &config.llama;
-        let (width, depth, biased) = (llama.hidden_size, llama.head_dim, llama.attention_bias);
-        let (queries, shared) = (llama.num_attention_heads * depth, llama.num_key_value_heads * depth);
-        Ok(Attention {
-            q_proj: weights.projection("q_proj", width, queries, biased)?,
-            k_proj: weights.projection("k_proj", width, shared, biased)?,
-            v_proj: weights.projection("v_proj", width, shared, biased)?,
-            o_proj: weights.projection("o_proj", queries, width, biased)?,
-            q_norm: OffsetNorm::load("q_norm", depth, llama.rms_norm_eps, weights)?,
-            k_norm: OffsetNorm::load("k_norm", depth, llama.rms_norm_eps, weights)?,
-            head_dim: depth,
-            rotation: usize::from(config.windows[layer].is_none()),
-            scale: config.query_pre_attn_scalar.powf(-0.5),
-        })
-    }
-
-    #[track_caller]
-    fn forward(&self, x: &Tensor, layer: usize, step: &Step, mask: &Mask) -> kiln::Result<Tensor> {
-        let project = |projection: &Projection| heads(&projection.forward(x)?, self.head_dim);
-        let q = step.rotate(self.rotation, &self.q_norm.forward(&project(&self.q_proj)?)?)?;
-        let k = step.rotate(self.rotation, &self.k_norm.forward(&project(&self.k_proj)?)?)?;
-        let mixed = step.attend(layer, &q, &k, &project(&self.v_proj)?, mask, Some(self.scale))?;
-        self.o_proj.forward(&joined(&mixed)?)
-    }
-}
-
-impl OffsetNorm {
-    fn load(name: &str, width: usize, epsilon: f64, weights: &Weights<'_>) -> Result<OffsetNorm> {
+impl Norm for OffsetNorm {
+    fn from_weights(name: &str, width: usize, epsilon: f64, weights: &Weights<'_>) -> Result<OffsetNorm> {
         Ok(OffsetNorm { weight: weights.under(name).zeros("weight", &[width])?, epsilon })
     }
 }

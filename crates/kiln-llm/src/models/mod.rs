@@ -1,6 +1,7 @@
 //! Architectures, each a file, and what generation needs of them.
 
 pub mod bert;
+pub mod decoder;
 pub mod gemma3;
 pub mod gpt2;
 pub mod gpt_neox;
@@ -16,7 +17,6 @@ pub use gemma3::Gemma3;
 pub use gpt_neox::GptNeox;
 pub use gpt2::Gpt2;
 pub use llama::Llama;
-pub use phi3::Phi3;
 pub use vit::Vit;
 
 use crate::cache::{Mask, Window};
