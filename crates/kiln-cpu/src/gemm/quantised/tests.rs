@@ -273,6 +273,24 @@ fn largest_sums() {
     }
 }
 
+/// As [`largest_sums`], of one row: its elements are just below a power of two.
+#[test]
+fn largest_sums_of_one_row() {
+    for format in BlockFormat::ALL {
+        for byte in [0x00, 0x7f, 0x80, 0xff] {
+            let (n, k) = (9, 2 * format.elements());
+            let (bytes, stride, w) = blocks_of(&mut Random(3), format, n, k, |_| byte);
+            for precision in Precision::ALL {
+                for largest in [2f32.next_down(), -2f32.next_down()] {
+                    let a = vec![largest; k];
+                    let c = one_row_at(precision, Isa::get(), format, &bytes, stride, &a, n);
+                    compare(&format!("{precision:?} {format:?} {byte:#x}"), bounds(precision), [&a, &w, &c], k);
+                }
+            }
+        }
+    }
+}
+
 /// Lower precisions take fewer digits where the machine has byte products; where it has none all of them are one.
 #[test]
 #[cfg(target_arch = "x86_64")]
