@@ -24,7 +24,7 @@ use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, 
 /// let x = graph.input(TensorType::fixed(DType::F32, &[1, 3, 8]), Source::caller()).unwrap();
 /// let w = graph.input(TensorType::fixed(DType::F32, &[4, 3, 3]), Source::caller()).unwrap();
 /// let dims = ConvDims { stride: vec![1], padding: vec![(1, 1)], dilation: vec![1], input_dilation: vec![1], groups: 1 };
-/// let y = graph.add(Op::Conv(dims), &[x, w], Source::caller()).unwrap();
+/// let y = graph.add(Op::Conv(dims.into()), &[x, w], Source::caller()).unwrap();
 /// graph.output(y);
 /// let small = decompose(&graph, &|_| false).unwrap();
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
@@ -182,7 +182,7 @@ fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]
             ..DotDims::default()
         };
         // [n, out…, o]
-        let y = b.emit(Op::Dot { dims: contract, out: x_ty.dtype }, &[taps, w])?;
+        let y = b.emit(Op::Dot { dims: contract.into(), out: x_ty.dtype }, &[taps, w])?;
         let order: Vec<usize> = [0, spatial + 1].into_iter().chain(1..=spatial).collect();
         return permute(b, &y, &order);
     }
@@ -198,7 +198,7 @@ fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]
         rhs_contract: [2].into_iter().chain(kernel_axes(3)).collect(),
     };
     // [groups, n, out…, o / groups]
-    let y = b.emit(Op::Dot { dims: dot, out: x_ty.dtype }, &[taps, w])?;
+    let y = b.emit(Op::Dot { dims: dot.into(), out: x_ty.dtype }, &[taps, w])?;
     let order: Vec<usize> = [1, 0, spatial + 2].into_iter().chain(2..spatial + 2).collect();
     let y = permute(b, &y, &order)?;
     reshape(b, &y, out)
@@ -283,7 +283,7 @@ fn attention(
     let v = cast(b, &v, wide)?;
     let dims =
         DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![2] };
-    let y = b.emit(Op::Dot { dims, out: wide }, &[powers, v])?;
+    let y = b.emit(Op::Dot { dims: dims.into(), out: wide }, &[powers, v])?;
     let [batch, heads, rows] = [0, 1, 2].map(|i| q_ty.shape[i].clone());
     let y = reshape(b, &y, &[batch, heads, rows, v_ty.shape[3].clone()])?;
     let y = div(b, &y, &total)?;
@@ -318,7 +318,7 @@ pub fn attention_powers<E: Emit>(
     let last = b.ty(&q).rank() - 1;
     let dims =
         DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![3] };
-    let scores = b.emit(Op::Dot { dims, out: wide }, &[q, k.clone()])?;
+    let scores = b.emit(Op::Dot { dims: dims.into(), out: wide }, &[q, k.clone()])?;
     let shape = [&q_ty.shape[0], &q_ty.shape[1], rows, columns].map(Dim::clone);
     let scores = reshape(b, &scores, &shape)?;
     let mut scores = mul_scalar(b, &scores, scale.as_f64())?;

@@ -390,7 +390,7 @@ pub enum Op {
     /// `(lhs, rhs)`: sum of products over the contracted axes, accumulated in f32 (f64, i32, i64 for those types).
     Dot {
         /// Which axes do what.
-        dims: DotDims,
+        dims: Box<DotDims>,
         /// The result's dtype: the operands' own, or `F32` for short floats, or `I32` for `I8`/`U8`.
         out: DType,
     },
@@ -400,13 +400,13 @@ pub enum Op {
         format: BlockFormat,
     },
     /// `(x: [n, c, spatial…], w: [o, c/groups, kernel…])`: cross-correlation; accumulated as [`Op::Dot`].
-    Conv(ConvDims),
+    Conv(Box<ConvDims>),
     /// `(x)`: combine over windows (pooling).
     ReduceWindow {
         /// What to combine with.
         kind: ReduceKind,
         /// The windows.
-        dims: WindowDims,
+        dims: Box<WindowDims>,
     },
     /// `(q: [b, h, t, d], k: [b, g, s, d], v: [b, g, s, e]` and, if `mask`, `mask: [b, h, t, s])` → `[b, h, t, e]`:
     /// softmax(q·kᵀ·scale + mask)·v with h a multiple of g. A bool mask keeps what is true; a float mask (the operands' dtype or f32) is added. A row with
@@ -568,5 +568,16 @@ impl Op {
                 | Op::Flip { .. }
                 | Op::Unfold { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Graphs of whole models have thousands of nodes, which passes copy; attributes that take more are boxed.
+    #[test]
+    fn an_op_is_nine_words_at_the_most() {
+        assert!(size_of::<Op>() <= 9 * size_of::<usize>(), "{}", size_of::<Op>());
     }
 }

@@ -109,7 +109,7 @@ fn convolutions_of_every_rank_and_attribute() {
             dims.input_dilation.push(1 + random.below(3));
         }
         let inputs = [random.tensor(dtype, &x_shape), random.tensor(dtype, &w_shape)];
-        if let Some(graph) = graph_of(&Op::Conv(dims.clone()), &inputs) {
+        if let Some(graph) = graph_of(&Op::Conv(dims.clone().into()), &inputs) {
             check(&graph, &inputs, &(&dims, &x_shape, &w_shape));
             checked += 1;
         }
@@ -136,7 +136,7 @@ fn windows_of_every_rank_and_attribute() {
             padding: (0..rank).map(|_| (random.below(3), random.below(3))).collect(),
         };
         let inputs = [random.tensor(dtype, &shape)];
-        if let Some(graph) = graph_of(&Op::ReduceWindow { kind, dims: dims.clone() }, &inputs) {
+        if let Some(graph) = graph_of(&Op::ReduceWindow { kind, dims: dims.clone().into() }, &inputs) {
             check(&graph, &inputs, &(kind, &dims, &shape, dtype));
             checked += 1;
         }
@@ -187,7 +187,7 @@ fn symbolic_sizes_stay_symbolic() {
     let w = graph.input(TensorType::new(DType::F32, vec![3.into(), 2.into(), k]), Source::default()).unwrap();
     let dims =
         ConvDims { stride: vec![2], padding: vec![(1, 2)], dilation: vec![2], input_dilation: vec![2], groups: 1 };
-    let y = graph.add(Op::Conv(dims), &[x, w], Source::default()).unwrap();
+    let y = graph.add(Op::Conv(dims.into()), &[x, w], Source::default()).unwrap();
     graph.output(y);
     for (n, l, k) in [(2, 7, 3), (1, 4, 1), (3, 5, 2)] {
         check(&graph, &[random.tensor(DType::F32, &[n, 2, l]), random.tensor(DType::F32, &[3, 2, k])], &(n, l, k));
@@ -241,7 +241,7 @@ fn what_is_kept_stays_and_lines_are_passed_on() {
     let dims =
         ConvDims { stride: vec![1], padding: vec![(0, 0)], dilation: vec![1], input_dilation: vec![1], groups: 1 };
     let line = Source { file: "model.rs".into(), line: 41 };
-    let y = graph.add(Op::Conv(dims), &[x, w], line.clone()).unwrap();
+    let y = graph.add(Op::Conv(dims.into()), &[x, w], line.clone()).unwrap();
     graph.update(y, 0);
     assert_eq!(decompose(&graph, &|_| true).unwrap(), graph);
     let small = decompose(&graph, &|op| matches!(op, Op::Attention { .. })).unwrap();

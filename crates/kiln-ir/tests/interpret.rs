@@ -329,30 +329,33 @@ fn an_index_out_of_range_names_index_size_node_and_line() {
 fn dots_of_any_dimension_numbers() {
     let (x, y) = (count(&[2, 3]), count(&[3, 2]));
     let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![0], ..Default::default() };
-    check_floats(Op::Dot { dims: dims.clone(), out: DType::F64 }, &[&x, &y], &[10., 13., 28., 40.]);
-    let outer = Op::Dot { dims: DotDims::default(), out: DType::F64 };
+    check_floats(Op::Dot { dims: dims.clone().into(), out: DType::F64 }, &[&x, &y], &[10., 13., 28., 40.]);
+    let outer = Op::Dot { dims: DotDims::default().into(), out: DType::F64 };
     check_floats(outer, &[&count(&[2]), &count(&[3])], &[0., 0., 0., 0., 1., 2.]);
     // Batch axis last on one side and first on the other.
     let dims = DotDims { lhs_batch: vec![1], rhs_batch: vec![0], lhs_contract: vec![0], rhs_contract: vec![1] };
-    check_floats(Op::Dot { dims, out: DType::F64 }, &[&count(&[2, 3]), &count(&[3, 2])], &[3., 14., 33.]);
+    check_floats(Op::Dot { dims: dims.into(), out: DType::F64 }, &[&count(&[2, 3]), &count(&[3, 2])], &[3., 14., 33.]);
     let bytes = HostTensor::from_i64(DType::I8, &[2], &[100, 100]).unwrap();
     let dims = DotDims { lhs_contract: vec![0], rhs_contract: vec![0], ..Default::default() };
-    check_ints(Op::Dot { dims: dims.clone(), out: DType::I32 }, &[&bytes, &bytes], &[20000]);
-    check_ints(Op::Dot { dims: dims.clone(), out: DType::I8 }, &[&bytes, &bytes], &[32]);
+    check_ints(Op::Dot { dims: dims.clone().into(), out: DType::I32 }, &[&bytes, &bytes], &[20000]);
+    check_ints(Op::Dot { dims: dims.clone().into(), out: DType::I8 }, &[&bytes, &bytes], &[32]);
     let empty = HostTensor::zeros(DType::Bf16, &[0]).unwrap();
-    check_floats(Op::Dot { dims, out: DType::F32 }, &[&empty, &empty], &[0.0]);
+    check_floats(Op::Dot { dims: dims.into(), out: DType::F32 }, &[&empty, &empty], &[0.0]);
 }
 
 #[test]
 fn convolutions() {
     let dims = |stride, padding, dilation, input_dilation, groups| {
-        Op::Conv(ConvDims {
-            stride: vec![stride],
-            padding: vec![padding],
-            dilation: vec![dilation],
-            input_dilation: vec![input_dilation],
-            groups,
-        })
+        Op::Conv(
+            ConvDims {
+                stride: vec![stride],
+                padding: vec![padding],
+                dilation: vec![dilation],
+                input_dilation: vec![input_dilation],
+                groups,
+            }
+            .into(),
+        )
     };
     let x = floats(&[1, 1, 5], &[1., 2., 3., 4., 5.]);
     let w = floats(&[1, 1, 2], &[1., 10.]);
@@ -373,12 +376,12 @@ fn convolutions() {
 fn windows_ignore_their_padding() {
     let dims = WindowDims { size: vec![3], stride: vec![2], dilation: vec![1], padding: vec![(1, 1)] };
     let x = floats(&[4], &[-1., -2., -3., -4.]);
-    check_floats(Op::ReduceWindow { kind: ReduceKind::Max, dims: dims.clone() }, &[&x], &[-1., -2.]);
-    check_floats(Op::ReduceWindow { kind: ReduceKind::Sum, dims: dims.clone() }, &[&x], &[-3., -9.]);
-    check_floats(Op::ReduceWindow { kind: ReduceKind::Prod, dims: dims.clone() }, &[&x], &[2., -24.]);
-    check_floats(Op::ReduceWindow { kind: ReduceKind::Min, dims }, &[&x], &[-2., -4.]);
+    check_floats(Op::ReduceWindow { kind: ReduceKind::Max, dims: dims.clone().into() }, &[&x], &[-1., -2.]);
+    check_floats(Op::ReduceWindow { kind: ReduceKind::Sum, dims: dims.clone().into() }, &[&x], &[-3., -9.]);
+    check_floats(Op::ReduceWindow { kind: ReduceKind::Prod, dims: dims.clone().into() }, &[&x], &[2., -24.]);
+    check_floats(Op::ReduceWindow { kind: ReduceKind::Min, dims: dims.into() }, &[&x], &[-2., -4.]);
     let dims = WindowDims { size: vec![2, 2], stride: vec![1, 1], dilation: vec![1, 2], padding: vec![(0, 0), (0, 0)] };
-    check_floats(Op::ReduceWindow { kind: ReduceKind::Sum, dims }, &[&count(&[2, 3])], &[10.]);
+    check_floats(Op::ReduceWindow { kind: ReduceKind::Sum, dims: dims.into() }, &[&count(&[2, 3])], &[10.]);
 }
 
 #[test]

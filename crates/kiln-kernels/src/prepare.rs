@@ -49,7 +49,7 @@ pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) 
         let mut op = node.op.clone();
         if let (Some((right, by)), Op::Dot { dims, .. }) = (blocks.read_by(graph, node), &mut op) {
             operands[1] = whole[right.index()].unwrap_or(new[right.index()]);
-            *dims = by;
+            **dims = by;
         }
         let mut builder = Builder { made: &mut made.graph, source: node.source.clone() };
         let to = match (&op, rewrite_of(graph, node)) {
@@ -132,8 +132,11 @@ impl Blocks {
             return None;
         }
         let mapped = |axes: &[usize]| axes.iter().map(|&axis| order[axis]).collect::<Vec<usize>>();
-        let dims =
-            DotDims { rhs_batch: mapped(&dims.rhs_batch), rhs_contract: mapped(&dims.rhs_contract), ..dims.clone() };
+        let dims = DotDims {
+            rhs_batch: mapped(&dims.rhs_batch),
+            rhs_contract: mapped(&dims.rhs_contract),
+            ..(**dims).clone()
+        };
         let matrix = free_axes(order.len(), &dims.rhs_batch, &dims.rhs_contract).len() <= 1;
         (matrix && dims.rhs_contract == [order.len() - 1]).then_some((right, dims))
     }

@@ -196,7 +196,7 @@ fn dot(rw: &mut Rewriter, node: &Node, dims: &DotDims, out: DType) -> Found {
         lhs_contract: (lhs_rank - summed..lhs_rank).collect(),
         rhs_contract: (batch..batch + summed).collect(),
     };
-    rw.replace(node, Op::Dot { dims, out }, &[lhs, rhs])
+    rw.replace(node, Op::Dot { dims: dims.into(), out }, &[lhs, rhs])
 }
 
 fn ordered(rw: &mut Rewriter, node: &Node, x: NodeId, order: Vec<usize>) -> Result<NodeId, Error> {

@@ -61,7 +61,7 @@ type Built<T> = std::result::Result<T, kiln::ir::Error>;
 fn linear(b: &mut GraphBuilder, x: NodeId, w: NodeId) -> Built<NodeId> {
     let last = b.graph().ty(x).rank() - 1;
     let dims = DotDims { lhs_contract: vec![last], rhs_contract: vec![1], ..Default::default() };
-    build::Emit::emit(b, Op::Dot { dims, out: DType::F32 }, &[x, w])
+    build::Emit::emit(b, Op::Dot { dims: dims.into(), out: DType::F32 }, &[x, w])
 }
 
 /// x[b, K] · W[N, K]ᵀ.

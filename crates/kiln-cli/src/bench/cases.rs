@@ -161,7 +161,7 @@ impl Case {
 
 fn dot(b: &mut GraphBuilder, x: NodeId, w: NodeId, contract: usize, out: DType) -> Result<NodeId, Error> {
     let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![contract], ..Default::default() };
-    build::Emit::emit(b, Op::Dot { dims, out }, &[x, w])
+    build::Emit::emit(b, Op::Dot { dims: dims.into(), out }, &[x, w])
 }
 
 /// Attention of few queries over a cache, under a mask that all texts and heads share.

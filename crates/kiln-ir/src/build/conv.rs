@@ -39,7 +39,7 @@ pub fn conv<E: Emit>(
         input_dilation: vec![1; options.stride.len()],
         groups: options.groups,
     };
-    let y = e.emit(Op::Conv(dims), &[x.clone(), w.clone()])?;
+    let y = e.emit(Op::Conv(dims.into()), &[x.clone(), w.clone()])?;
     add_bias(e, &y, bias)
 }
 
@@ -119,7 +119,7 @@ pub fn conv_transpose<E: Emit>(
         input_dilation: options.stride.clone(),
         groups: options.groups,
     };
-    let y = e.emit(Op::Conv(dims), &[x.clone(), w])?;
+    let y = e.emit(Op::Conv(dims.into()), &[x.clone(), w])?;
     add_bias(e, &y, bias)
 }
 
@@ -237,7 +237,7 @@ pub fn conv_weight_gradient<E: Emit>(
         input_dilation: vec![1; options.stride.len()],
         groups: options.groups,
     };
-    let y = e.emit(Op::Conv(dims), &[images, taps])?;
+    let y = e.emit(Op::Conv(dims.into()), &[images, taps])?;
     let mut y = transpose(e, &y, 0, 1)?;
     // Where the last step did not fill the input, the taps fit in once more.
     for (axis, size) in shape.iter().enumerate().skip(2) {

@@ -116,7 +116,7 @@ fn cut_windows<E: Emit>(e: &mut E, y: &E::Value, x: &E::Value, options: &PoolOpt
 #[track_caller]
 pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
     let dims = window_dims(e, "max_pool", x, options)?;
-    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Max, dims }, std::slice::from_ref(x))?;
+    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Max, dims: dims.into() }, std::slice::from_ref(x))?;
     cut_windows(e, &y, x, options)
 }
 
@@ -125,7 +125,7 @@ pub fn max_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Buil
 pub fn sum_pool<E: Emit>(e: &mut E, x: &E::Value, options: &PoolOptions) -> Built<E> {
     let dims = window_dims(e, "sum_pool", x, options)?;
     let (x, dtype) = widen(e, x)?;
-    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims }, std::slice::from_ref(&x))?;
+    let y = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: dims.into() }, std::slice::from_ref(&x))?;
     let y = cut_windows(e, &y, &x, options)?;
     cast(e, &y, dtype)
 }
@@ -169,7 +169,7 @@ pub(super) fn divide_by_count<E: Emit>(
         }
     }
     let ones = full(e, Scalar::float(ty.dtype, 1.0), &shape)?;
-    let mut count = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: count_dims }, &[ones])?;
+    let mut count = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: count_dims.into() }, &[ones])?;
     // Where less than the padding is needed on the far side, the count has windows that the result has not.
     let shape = e.ty(y).shape;
     for (axis, size) in shape.iter().enumerate().skip(first) {

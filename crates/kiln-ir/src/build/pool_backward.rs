@@ -96,7 +96,7 @@ pub fn sum_pool_backward<E: Emit>(e: &mut E, gradient: &E::Value, shape: &[Dim],
         input_dilation: options.stride.clone(),
         groups: 1,
     };
-    let mut y = e.emit(Op::Conv(dims), &[images, taps])?;
+    let mut y = e.emit(Op::Conv(dims.into()), &[images, taps])?;
     for (i, size) in shape[first..].iter().enumerate() {
         y = slice_axis(e, &y, i + 2, &Dim::from(0), size, 1)?;
     }

@@ -7,7 +7,7 @@ use crate::{CompareOp, Dim, DotDims, Op, TypeError};
 #[track_caller]
 pub fn dot<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, dims: DotDims) -> Built<E> {
     let out = e.ty(x).dtype;
-    e.emit(Op::Dot { dims, out }, &[x.clone(), y.clone()])
+    e.emit(Op::Dot { dims: dims.into(), out }, &[x.clone(), y.clone()])
 }
 
 /// An axis multiplied by a matrix, `y[…, j, …] = Σ x[…, i, …]·m[i, j]`: the axis takes the length of the matrix's rows.

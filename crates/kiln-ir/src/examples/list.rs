@@ -325,7 +325,8 @@ fn dot(all: &mut List) {
             rhs_batch: rb.to_vec(),
             lhs_contract: lc.to_vec(),
             rhs_contract: rc.to_vec(),
-        },
+        }
+        .into(),
         out,
     };
     for dtype in DType::ALL {
@@ -365,30 +366,33 @@ fn conv(all: &mut List) {
         input_dilation: vec![1, 1],
         groups: 1,
     };
-    all.push(Example::new(Op::Conv(plain.clone()), &["f32[2, 3, 8]", "f32[4, 3, 3]"]));
-    all.push(Example::new(Op::Conv(plane.clone()), &["f32[2, 3, 6, 7]", "f32[4, 3, 3, 2]"]));
-    all.push(Example::new(Op::Conv(ConvDims { groups: 2, ..plane.clone() }), &["f32[1, 4, 6, 7]", "f32[6, 2, 3, 2]"]));
+    all.push(Example::new(Op::Conv(plain.clone().into()), &["f32[2, 3, 8]", "f32[4, 3, 3]"]));
+    all.push(Example::new(Op::Conv(plane.clone().into()), &["f32[2, 3, 6, 7]", "f32[4, 3, 3, 2]"]));
+    all.push(Example::new(
+        Op::Conv(Box::new(ConvDims { groups: 2, ..plane.clone() })),
+        &["f32[1, 4, 6, 7]", "f32[6, 2, 3, 2]"],
+    ));
     let transposed = ConvDims { input_dilation: vec![2], padding: vec![(1, 1)], ..plain.clone() };
-    all.push(Example::new(Op::Conv(transposed.clone()), &["f32[1, 2, 5]", "f32[3, 2, 2]"]));
+    all.push(Example::new(Op::Conv(transposed.clone().into()), &["f32[1, 2, 5]", "f32[3, 2, 2]"]));
     let cropped = ConvDims { padding: vec![(-1, 2)], ..plain.clone() };
-    all.push(Example::new(Op::Conv(cropped), &["bf16[1, 2, 6]", "bf16[3, 2, 2]"]));
+    all.push(Example::new(Op::Conv(cropped.into()), &["bf16[1, 2, 6]", "bf16[3, 2, 2]"]));
     let sizes: &[&[(&str, i64)]] = &[&[("b", 2), ("t", 7)], &[("b", 1), ("t", 3)]];
-    all.push(Example::new(Op::Conv(plain), &["f32[b, 3, t]", "f32[4, 3, 3]"]).at(sizes));
-    all.push(Example::new(Op::Conv(transposed), &["f32[b, 3, t]", "f32[4, 3, 3]"]).at(sizes));
-    all.push(Example::new(Op::Conv(plane), &["f32[b, 3, t, 7]", "f32[4, 3, 3, 2]"]).at(sizes));
+    all.push(Example::new(Op::Conv(plain.into()), &["f32[b, 3, t]", "f32[4, 3, 3]"]).at(sizes));
+    all.push(Example::new(Op::Conv(transposed.into()), &["f32[b, 3, t]", "f32[4, 3, 3]"]).at(sizes));
+    all.push(Example::new(Op::Conv(plane.into()), &["f32[b, 3, t, 7]", "f32[4, 3, 3, 2]"]).at(sizes));
 }
 
 fn reduce_window(kind: ReduceKind, all: &mut List) {
     let flat = WindowDims { size: vec![1, 3], stride: vec![1, 2], dilation: vec![1, 1], padding: vec![(0, 0), (1, 1)] };
-    for_every_dtype(&Op::ReduceWindow { kind, dims: flat.clone() }, 1, "[2, 7]", all, |example| example);
+    for_every_dtype(&Op::ReduceWindow { kind, dims: flat.clone().into() }, 1, "[2, 7]", all, |example| example);
     let plane = WindowDims {
         size: vec![1, 1, 2, 3],
         stride: vec![1, 1, 2, 1],
         dilation: vec![1, 1, 1, 2],
         padding: vec![(0, 0), (0, 0), (0, 1), (2, 2)],
     };
-    all.push(Example::new(Op::ReduceWindow { kind, dims: plane }, &["f32[1, 2, 5, 6]"]));
-    all.push(Example::new(Op::ReduceWindow { kind, dims: flat }, &["f32[b, t]"]));
+    all.push(Example::new(Op::ReduceWindow { kind, dims: plane.into() }, &["f32[1, 2, 5, 6]"]));
+    all.push(Example::new(Op::ReduceWindow { kind, dims: flat.into() }, &["f32[b, t]"]));
 }
 
 fn attention(all: &mut List) {

@@ -53,7 +53,7 @@ impl Maker<'_> {
             other => other,
         };
         let out = if self.rng.chance(0.5) { wider } else { ty.dtype };
-        self.add(Op::Dot { dims, out }, &[lhs, rhs])
+        self.add(Op::Dot { dims: dims.into(), out }, &[lhs, rhs])
     }
 
     /// Blocks, and often the product of something with their elements, as in a linear layer.
@@ -79,7 +79,7 @@ impl Maker<'_> {
         let x = self.like(DType::F32, &[rows, Dim::from(k)])?;
         let last = self.ty(weight).rank() - 1;
         let dims = DotDims { lhs_contract: vec![1], rhs_contract: vec![last], ..DotDims::default() };
-        self.add(Op::Dot { dims, out: DType::F32 }, &[x, weight])
+        self.add(Op::Dot { dims: dims.into(), out: DType::F32 }, &[x, weight])
     }
 
     pub(super) fn conv(&mut self) -> Option<NodeId> {
@@ -102,7 +102,7 @@ impl Maker<'_> {
         }
         let x = self.like(dtype, &x)?;
         let w = self.like(dtype, &w)?;
-        self.add(Op::Conv(dims), &[x, w])
+        self.add(Op::Conv(dims.into()), &[x, w])
     }
 
     pub(super) fn attention(&mut self) -> Option<NodeId> {

@@ -137,6 +137,6 @@ impl Maker<'_> {
             dims.dilation.push(dilation);
             dims.padding.push(padding);
         }
-        self.add(Op::ReduceWindow { kind, dims }, &[x])
+        self.add(Op::ReduceWindow { kind, dims: dims.into() }, &[x])
     }
 }

@@ -39,17 +39,20 @@ fn dot(lb: &[usize], rb: &[usize], lc: &[usize], rc: &[usize], out: DType) -> Op
         lhs_contract: lc.to_vec(),
         rhs_contract: rc.to_vec(),
     };
-    Op::Dot { dims, out }
+    Op::Dot { dims: dims.into(), out }
 }
 
 fn conv(stride: &[usize], padding: &[(i64, i64)], dilation: &[usize], input_dilation: &[usize], groups: usize) -> Op {
-    Op::Conv(ConvDims {
-        stride: stride.to_vec(),
-        padding: padding.to_vec(),
-        dilation: dilation.to_vec(),
-        input_dilation: input_dilation.to_vec(),
-        groups,
-    })
+    Op::Conv(
+        ConvDims {
+            stride: stride.to_vec(),
+            padding: padding.to_vec(),
+            dilation: dilation.to_vec(),
+            input_dilation: input_dilation.to_vec(),
+            groups,
+        }
+        .into(),
+    )
 }
 
 fn pool(size: &[usize], stride: &[usize], dilation: &[usize], padding: &[(usize, usize)]) -> Op {
@@ -59,7 +62,7 @@ fn pool(size: &[usize], stride: &[usize], dilation: &[usize], padding: &[(usize,
         dilation: dilation.to_vec(),
         padding: padding.to_vec(),
     };
-    Op::ReduceWindow { kind: ReduceKind::Max, dims }
+    Op::ReduceWindow { kind: ReduceKind::Max, dims: dims.into() }
 }
 
 fn attention(mask: bool) -> Op {

@@ -143,17 +143,21 @@ pub(super) fn build(
                 rhs_batch: attributes.naturals("rhs_batch")?,
                 lhs_contract: attributes.naturals("lhs_contract")?,
                 rhs_contract: attributes.naturals("rhs_contract")?,
-            },
+            }
+            .into(),
             out: declared.dtype,
         },
         OpKind::Dequantize => Op::Dequantize { format: attributes.take("format", Cursor::format)? },
-        OpKind::Conv => Op::Conv(ConvDims {
-            stride: attributes.naturals("stride")?,
-            padding: attributes.take("padding", |v| v.list(Cursor::pair))?,
-            dilation: attributes.naturals("dilation")?,
-            input_dilation: attributes.naturals("input_dilation")?,
-            groups: attributes.take("groups", Cursor::integer)?,
-        }),
+        OpKind::Conv => Op::Conv(
+            ConvDims {
+                stride: attributes.naturals("stride")?,
+                padding: attributes.take("padding", |v| v.list(Cursor::pair))?,
+                dilation: attributes.naturals("dilation")?,
+                input_dilation: attributes.naturals("input_dilation")?,
+                groups: attributes.take("groups", Cursor::integer)?,
+            }
+            .into(),
+        ),
         OpKind::ReduceWindow(kind) => Op::ReduceWindow {
             kind,
             dims: WindowDims {
@@ -161,7 +165,8 @@ pub(super) fn build(
                 stride: attributes.naturals("stride")?,
                 dilation: attributes.naturals("dilation")?,
                 padding: attributes.take("padding", |v| v.list(Cursor::pair))?,
-            },
+            }
+            .into(),
         },
         OpKind::Attention => Op::Attention {
             causal: attributes.flag("causal")?,

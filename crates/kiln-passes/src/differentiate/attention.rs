@@ -72,7 +72,7 @@ fn along_last<E: Emit>(e: &mut E, x: &E::Value, per_group: &E::Value, axis: usiz
     let last = e.ty(x).rank() - 1;
     let dims =
         DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![axis] };
-    e.emit(Op::Dot { dims, out }, &[x.clone(), per_group.clone()])
+    e.emit(Op::Dot { dims: dims.into(), out }, &[x.clone(), per_group.clone()])
 }
 
 /// Σ over rows, and over the heads that share keys.
@@ -81,5 +81,5 @@ fn over_rows<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
     let summed: Vec<usize> = (2..ty.rank() - 1).collect();
     let dims =
         DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: summed.clone(), rhs_contract: summed };
-    e.emit(Op::Dot { dims, out: ty.dtype }, &[x.clone(), y.clone()])
+    e.emit(Op::Dot { dims: dims.into(), out: ty.dtype }, &[x.clone(), y.clone()])
 }

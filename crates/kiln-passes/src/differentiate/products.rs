@@ -66,7 +66,7 @@ fn dot_side<E: Emit>(
     };
     let dims =
         DotDims { lhs_batch: lhs_dims.0, rhs_batch: rhs_dims.0, lhs_contract: lhs_dims.1, rhs_contract: rhs_dims.1 };
-    let d = e.emit(Op::Dot { dims, out }, &[lhs.clone(), rhs.clone()])?;
+    let d = e.emit(Op::Dot { dims: dims.into(), out }, &[lhs.clone(), rhs.clone()])?;
     permute(e, &d, &inverse(&axes))
 }
 
@@ -128,7 +128,7 @@ fn conv_input<E: Emit>(e: &mut E, dims: &ConvDims, x: &E::Value, w: &E::Value, g
         input_dilation: dims.stride.clone(),
         groups: dims.groups,
     };
-    let d = e.emit(Op::Conv(back), &[g.clone(), kernel])?;
+    let d = e.emit(Op::Conv(back.into()), &[g.clone(), kernel])?;
     cut(e, &d, &vec![Dim::from(0); x_ty.rank()], &x_ty.shape)
 }
 
@@ -156,6 +156,6 @@ fn conv_kernel<E: Emit>(e: &mut E, dims: &ConvDims, x: &E::Value, w: &E::Value, 
         let (lhs_batch, rhs_batch) = (vec![1], vec![1]);
         (g, taps, DotDims { lhs_batch, rhs_batch, lhs_contract: summed.clone(), rhs_contract: summed })
     };
-    let d = e.emit(Op::Dot { dims, out: w_ty.dtype }, &[g, taps])?;
+    let d = e.emit(Op::Dot { dims: dims.into(), out: w_ty.dtype }, &[g, taps])?;
     reshape(e, &d, &w_ty.shape)
 }

@@ -109,7 +109,7 @@ fn sum<E: Emit>(e: &mut E, dims: &WindowDims, x: &E::Value, g: &E::Value) -> Bui
         dilation: dims.dilation.clone(),
         padding,
     };
-    let total = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: back }, &[trimmed])?;
+    let total = e.emit(Op::ReduceWindow { kind: ReduceKind::Sum, dims: back.into() }, &[trimmed])?;
     cut(e, &total, &vec![Dim::from(0); shape.len()], &shape)
 }
 
