@@ -6,7 +6,7 @@
 //!     │  M small, B's columns contiguous ──▶ dots     rows of W[N, K] pass by once, unpacked  (`dots`, `dot`)
 //!     │  one row, W[N, K] in a cache     ──▶ row      all in one call, prepared with the kernel  (`row`)
 //!     │  N small                         ──▶ the same, of the transposed product              (`swapped`)
-//!     │  B of quantised blocks           ──▶ the same two ways, unpacked in registers or panels  (`quantised`)
+//!     │  B of quantised blocks           ──▶ in bytes, or the same two ways unpacked in registers or panels  (`quantised`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
 //!     ▼
 //!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)

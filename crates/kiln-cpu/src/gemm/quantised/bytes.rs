@@ -27,6 +27,10 @@ use std::ops::Range;
 const DEPTH: usize = 512;
 /// Rows of a block: their sums with the columns of a task are a part of the second cache.
 const MOST_ROWS: usize = 512;
+/// Fewer rows than this are no block, however long they are: blocks are unpacked again for each.
+const SHORT_BLOCK: usize = 96;
+/// Bytes of a block's digits: a part of the last-level cache.
+const DIGIT_BYTES: usize = 16 << 20;
 /// Panels of a task at the most.
 const MOST_PANELS: usize = 4;
 /// Tasks a thread should get, so that an interrupted one is not waited for.
@@ -58,7 +62,7 @@ pub(in crate::gemm) unsafe fn run(
     other: unsafe fn(&Gemm, &Operand<'_>, &BlockMatrix, &dyn Epilogue) -> Result<(), GemmError>,
 ) -> Result<(), GemmError> {
     let kind = panels::kind(b.format);
-    let row_blocks = gemm.m.div_ceil(MOST_ROWS);
+    let row_blocks = gemm.m.div_ceil((DIGIT_BYTES / (gemm.k * digits)).clamp(SHORT_BLOCK, MOST_ROWS));
     for i in 0..row_blocks {
         let rows = part(gemm.m, row_blocks, i);
         // SAFETY: the caller's promise; K is made of whole blocks.
