@@ -2,9 +2,9 @@
 
 use crate::kernel::{
     Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages,
-    Place, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
+    Place, Precision, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
-use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Precision, Reason, Role, Schedule, Step, Written};
+use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
 use kiln_ir::{codec_enum, codec_struct};
 use std::collections::HashMap;

@@ -16,7 +16,6 @@
 //! neighbouring axes are merged wherever every position allows it; each prologue and the epilogue of a product number their
 //! values from zero. A `Row` stage need not have a reduction, and a row need not be the innermost axis of memory.
 
-use crate::schedule::Precision;
 use kiln_ir::{
     ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
 };
@@ -248,6 +247,38 @@ pub struct Prologue {
     pub value: ValueId,
 }
 
+/// How exact products of F32 have to be: what the kernels may do, not what they must. As PyTorch's
+/// `set_float32_matmul_precision` names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Precision {
+    /// Operands may be rounded to about 8 bits: as BF16, or as small integers with shared scales.
+    Medium,
+    /// Operands keep at least the 11 bits of TF32, or 16 bits of the largest element of a few beside them.
+    High,
+    /// Operands are not rounded by more than what a sum in F32 loses of its terms anyway.
+    #[default]
+    Highest,
+}
+
+impl Precision {
+    /// All, the most exact first.
+    pub const ALL: [Precision; 3] = [Precision::Highest, Precision::High, Precision::Medium];
+
+    /// The name in texts and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Medium => "medium",
+            Precision::High => "high",
+            Precision::Highest => "highest",
+        }
+    }
+
+    /// The precision of this name.
+    pub fn named(name: &str) -> Option<Precision> {
+        Precision::ALL.into_iter().find(|precision| precision.name() == name)
+    }
+}
+
 /// `acc[b, m, n] = Σₖ lhs · rhs`, then the epilogue at each (b, m, n).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MatmulBody {
@@ -265,7 +296,7 @@ pub struct MatmulBody {
     pub rhs: Prologue,
     /// The accumulator's type: F32, F64, I32 or I64.
     pub acc: DType,
-    /// How exact it has to be where it accumulates in F32; else the highest.
+    /// How exact it has to be where the operands are F32; else the highest.
     pub precision: Precision,
     /// Runs at each (batch, m, n); its stores are the kernel's results.
     pub epilogue: Vec<Inst>,

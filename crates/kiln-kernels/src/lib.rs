@@ -47,11 +47,10 @@ mod work;
 mod writes;
 
 pub use driver::schedule;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Precision};
 pub use plan::{Plan, plan};
 pub use schedule::{
-    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Precision, Reason, Role, Schedule, ScheduleOptions, Step,
-    Written,
+    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step, Written,
 };
 pub use work::Work;
 

@@ -1,10 +1,9 @@
 //! The text of a kernel. It names everything the kernel is and nothing else, so that equal text means equal kernel.
 
 use crate::kernel::{
-    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Prologue,
-    Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
+    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision,
+    Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
-use crate::schedule::Precision;
 use kiln_ir::Dim;
 use std::fmt::{self, Display, Formatter};
 

@@ -1,6 +1,6 @@
 //! What the scheduler gives: buffers, and kernels in the order they run.
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Precision};
 use kiln_ir::{DType, Dim, Literal, NodeId, Ranges, TensorType};
 use std::sync::Arc;
 
@@ -12,38 +12,6 @@ pub enum Numerics {
     Fast,
     /// Every op rounds to its dtype, as if each ran alone.
     Eager,
-}
-
-/// How exact products of F32 have to be: what the kernels may do, not what they must. As PyTorch's
-/// `set_float32_matmul_precision` names them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub enum Precision {
-    /// Operands may be rounded to about 8 bits: as BF16, or as small integers with shared scales.
-    Medium,
-    /// Operands keep at least the 11 bits of TF32, or 16 bits of the largest element of a few beside them.
-    High,
-    /// Operands are not rounded by more than what a sum in F32 loses of its terms anyway.
-    #[default]
-    Highest,
-}
-
-impl Precision {
-    /// All, the most exact first.
-    pub const ALL: [Precision; 3] = [Precision::Highest, Precision::High, Precision::Medium];
-
-    /// The name in texts and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::Medium => "medium",
-            Precision::High => "high",
-            Precision::Highest => "highest",
-        }
-    }
-
-    /// The precision of this name.
-    pub fn named(name: &str) -> Option<Precision> {
-        Precision::ALL.into_iter().find(|precision| precision.name() == name)
-    }
 }
 
 /// Choices of the caller.

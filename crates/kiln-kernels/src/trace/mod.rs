@@ -7,10 +7,10 @@ use crate::dag::{Dag, Def};
 use crate::domain::{Domain, Root};
 use crate::hash::FastMap;
 use crate::index::{Division, contiguous_strides, reshape_index, view_index};
-use crate::kernel::{InstKind, Place, ReductionKind, ValueId};
+use crate::kernel::{InstKind, Place, Precision, ReductionKind, ValueId};
 use crate::pointwise::bitcast_on_values;
 use crate::realise::is_engine;
-use crate::schedule::{BufferId, Numerics, Precision};
+use crate::schedule::{BufferId, Numerics};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
 

@@ -13,14 +13,13 @@
 
 use super::digits::Digits;
 use super::panels::{self, COLUMNS, Panel};
-use super::{BlockMatrix, exact, tile};
+use super::{BlockMatrix, exact, fixed, tile};
 use crate::features::Isa;
 use crate::gemm::scratch::Scratch;
 use crate::gemm::source::{Epilogue, Matrix, Operand, RowSource, Tile};
 use crate::gemm::{Gemm, GemmError, part};
 use crate::pool;
 use kiln_ir::DType;
-use kiln_kernels::Precision;
 use std::ops::Range;
 
 /// Elements of a column that are unpacked at once: with their scales a half of the first cache.
@@ -38,15 +37,12 @@ const TASKS_A_THREAD: usize = 4;
 
 /// Rows from which on unpacking blocks to bytes pays.
 const LEAST_ROWS: usize = 2;
+
 /// Digits of an element of A for a product; `None` where it is not made in bytes.
 pub(in crate::gemm) fn digits(gemm: &Gemm) -> Option<usize> {
-    let digits = match gemm.precision {
-        Precision::Highest => 3,
-        Precision::High => 2,
-        Precision::Medium => 1,
-    };
     let able = gemm.isa == Isa::Avx512 && exact::available();
-    (able && gemm.m >= LEAST_ROWS && gemm.k > 0 && gemm.tuning.stream != Some(false)).then_some(digits)
+    (able && gemm.m >= LEAST_ROWS && gemm.k > 0 && gemm.tuning.stream != Some(false))
+        .then(|| fixed::digits(gemm.precision))
 }
 
 /// Runs a product of so many digits. Blocks of rows with elements that have no such digits are left to `other`.

@@ -8,6 +8,7 @@
 //! The sums are what bytes of blocks that are too large by some excess, or that have something added to all of them, are corrected by.
 //! They are sums of the integers, so that what rounding A changes is multiplied by the elements of W themselves and no more.
 
+use super::fixed::EXPONENTS;
 use super::panels::Kind;
 use crate::gemm::pack::copy_rows;
 use crate::gemm::scratch::Scratch;
@@ -36,10 +37,6 @@ pub(super) const fn largest(kind: Kind, count: usize) -> i32 {
 pub(super) const fn is_split(kind: Kind, count: usize) -> bool {
     count == 3 && i32::MAX / (kind.most * kind.group as i32) < (1 << 22) - 4
 }
-
-/// Exponents of the largest element of a group that integers are made for, as f32 has them: beyond, scales or products of scales
-/// could leave f32's range.
-const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
 
 /// Some rows of A as digits.
 pub(super) struct Digits {

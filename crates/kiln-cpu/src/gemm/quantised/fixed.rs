@@ -11,12 +11,22 @@
 //! of which the largest element of a group is the largest there is.
 
 use crate::gemm::scratch::Scratch;
+use kiln_kernels::Precision;
 use std::arch::x86_64::*;
 
 /// Elements of a chunk, and bytes of one of its digits.
 pub(super) const CHUNK: usize = 64;
 /// The most digits of an element.
 pub(super) const DIGITS: usize = 3;
+/// Digits of an element of A at a precision.
+pub(super) fn digits(precision: Precision) -> usize {
+    match precision {
+        Precision::Highest => DIGITS,
+        Precision::High => 2,
+        Precision::Medium => 1,
+    }
+}
+
 /// Elements of a vector.
 const VECTOR: usize = 16;
 
@@ -65,7 +75,7 @@ unsafe impl Sync for FixedRow {}
 
 /// Exponents of the largest element of a group that fixed point is made for, as f32 has them: beyond, scales or products of scales
 /// could leave f32's range.
-const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
+pub(super) const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
 
 impl FixedRow {
     /// The row's elements in `D` digits; `None` where one is not finite or a group's largest is tiny or huge.

@@ -4,7 +4,7 @@ use super::BlockMatrix;
 #[cfg(target_arch = "x86_64")]
 use super::exact;
 #[cfg(target_arch = "x86_64")]
-use super::fixed::DIGITS;
+use super::fixed::digits;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{self, Call};
 use crate::features::Isa;
@@ -14,8 +14,6 @@ use crate::gemm::source::{Epilogue, Operand, Tile};
 use crate::gemm::{Gemm, GemmError, part, small};
 use crate::pool;
 use kiln_ir::DType;
-#[cfg(target_arch = "x86_64")]
-use kiln_kernels::Precision;
 
 /// Rows of A up to which blocks are unpacked for each few of them again rather than into panels.
 pub(in crate::gemm) const FEW_ROWS: usize = 16;
@@ -56,16 +54,6 @@ impl Rows {
             }
         }
         Rows { data: to, stride: k as isize, _own: Some(own) }
-    }
-}
-
-/// Digits of an element of a single row.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn digits(precision: Precision) -> usize {
-    match precision {
-        Precision::Highest => DIGITS,
-        Precision::High => 2,
-        Precision::Medium => 1,
     }
 }
 
