@@ -72,7 +72,7 @@ fn settle(
 ) -> Result<Result<Schedule, Vec<NodeId>>, Error> {
     let mut forced: Vec<NodeId> = Vec::new();
     loop {
-        let misfits = match attempt(graph, layouts, options, &forced) {
+        let misfits = match attempt(graph, layouts, options, &forced)? {
             Ok(schedule) => return Ok(Ok(schedule)),
             Err(misfits) => misfits,
         };
@@ -123,7 +123,7 @@ fn attempt(
     layouts: &[InputLayout],
     options: &ScheduleOptions,
     forced: &[NodeId],
-) -> Result<Schedule, Vec<Misfit>> {
+) -> Result<Result<Schedule, Vec<Misfit>>, Error> {
     let inline = inline_reductions(graph);
     let realised = choose(graph, &inline, forced, options);
     let memory = lay_out(graph, &realised, layouts);
@@ -143,9 +143,9 @@ fn attempt(
     // All at once: repeated blocks have as many misfits as there are blocks.
     let misfits: Vec<Misfit> = memory.works.iter().filter(|w| !w.copy).filter_map(|w| check(w).err()).collect();
     if !misfits.is_empty() {
-        return Err(misfits);
+        return Ok(Err(misfits));
     }
-    let mut fusion = Fusion::new(scope, &memory);
+    let mut fusion = Fusion::new(scope, &memory)?;
     if options.no_fusion {
         fusion.note_all(Reason::Off);
     } else {
@@ -154,7 +154,11 @@ fn attempt(
     for group in fusion.groups.iter_mut().flatten() {
         split_choices(scope, &memory, group);
     }
-    let steps = assemble(scope, &memory, &mut fusion).map_err(|misfit| vec![misfit])?;
+    let order = fusion.order()?;
+    let steps = match assemble(scope, &memory, &mut fusion, order) {
+        Ok(steps) => steps,
+        Err(misfit) => return Ok(Err(vec![misfit])),
+    };
     let notes = fusion.notes;
     let mut schedule = Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, notes };
     update::write_updates(graph, layouts, &mut schedule);
@@ -164,17 +168,22 @@ fn attempt(
     free_early(&mut schedule, &options.ranges);
     drop_unused(&mut schedule);
     share_kernels(&mut schedule);
-    Ok(schedule)
+    Ok(Ok(schedule))
 }
 
 /// The launches of all groups, producers first.
-fn assemble(scope: Scope<'_>, memory: &Memory, fusion: &mut Fusion<'_>) -> Result<Vec<Step>, Misfit> {
+fn assemble(
+    scope: Scope<'_>,
+    memory: &Memory,
+    fusion: &mut Fusion<'_>,
+    order: Vec<usize>,
+) -> Result<Vec<Step>, Misfit> {
     let mut read = vec![false; scope.graph.nodes().len()];
     for group in fusion.groups.iter().flatten() {
         group.reads.iter().for_each(|r| read[r.index()] = true);
     }
     let mut steps = Vec::new();
-    for at in order(fusion) {
+    for at in order {
         let Some(group) = &mut fusion.groups[at] else { continue };
         let mut list = Vec::new();
         for (position, &work) in group.works.iter().enumerate() {
@@ -208,31 +217,6 @@ fn written(memory: &Memory, group: &Group, needed: &Needed<'_>) -> Vec<Written> 
         }
     }
     writes
-}
-
-/// Groups in an order in which whoever writes comes before whoever reads.
-fn order(fusion: &Fusion<'_>) -> Vec<usize> {
-    let mut order = Vec::new();
-    let mut seen = vec![false; fusion.groups.len()];
-    for start in 0..fusion.groups.len() {
-        let mut open = vec![(start, false)];
-        while let Some((at, ready)) = open.pop() {
-            if ready {
-                order.push(at);
-                continue;
-            }
-            if std::mem::replace(&mut seen[at], true) {
-                continue;
-            }
-            open.push((at, true));
-            let Some(group) = &fusion.groups[at] else { continue };
-            let mut needs: Vec<usize> = group.reads.iter().flat_map(|&r| fusion.writers(r)).collect();
-            needs.sort_unstable();
-            needs.dedup();
-            open.extend(needs.into_iter().rev().filter(|&n| !seen[n]).map(|n| (n, false)));
-        }
-    }
-    order
 }
 
 /// Drops buffers that no launch and no output uses, but for inputs.

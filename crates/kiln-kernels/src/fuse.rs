@@ -6,8 +6,9 @@ use crate::domain::{Domain, Root, axis_number};
 use crate::group::{Engine, Group, trace_group};
 use crate::hash::FastMap;
 use crate::index::{Division, forward_index, product, reshape_index, view_index};
+use crate::order::{Between, Order, topological};
 use crate::realise::{Memory, is_rearrangement};
-use crate::schedule::{Note, Reason};
+use crate::schedule::{Error, Note, Reason};
 use crate::trace::{Scope, kept_index};
 use kiln_ir::{Dim, NodeId, Op, Ranges, Symbol};
 
@@ -19,6 +20,8 @@ pub(crate) struct Fusion<'a> {
     pub groups: Vec<Option<Group>>,
     /// The group of each work.
     pub group_of: Vec<usize>,
+    /// The groups in an order in which they could run.
+    order: Order,
     /// What was not merged and why.
     pub notes: Vec<Note>,
     noted: FastMap<(NodeId, NodeId), ()>,
@@ -33,10 +36,37 @@ struct Placed {
 
 impl<'a> Fusion<'a> {
     /// One group for each piece of work.
-    pub fn new(scope: Scope<'a>, memory: &'a Memory) -> Fusion<'a> {
+    pub fn new(scope: Scope<'a>, memory: &'a Memory) -> Result<Fusion<'a>, Error> {
         let count = memory.works.len();
         let groups = (0..count).map(|number| Some(Group::of_work(scope, memory, number))).collect();
-        Fusion { scope, memory, groups, group_of: (0..count).collect(), notes: Vec::new(), noted: FastMap::default() }
+        let (group_of, order) = ((0..count).collect(), Order::default());
+        let mut fusion =
+            Fusion { scope, memory, groups, group_of, order, notes: Vec::new(), noted: FastMap::default() };
+        fusion.order = Order::new(fusion.order()?);
+        Ok(fusion)
+    }
+
+    /// Groups in an order in which whoever writes comes before whoever reads.
+    pub fn order(&self) -> Result<Vec<usize>, Error> {
+        let needs: Vec<Vec<usize>> = (0..self.groups.len()).map(|at| self.needs(at)).collect();
+        topological(&needs).map_err(|cycle| {
+            let kernel = |at: usize| {
+                let roots = self.group(at).map(|group| group.roots.as_slice()).unwrap_or_default();
+                let named =
+                    |root: &Root| format!("{} = {}", root.node, self.scope.graph.node(root.node).op.kind().name());
+                roots.iter().map(named).collect::<Vec<_>>().join(", ")
+            };
+            Error::Cycle { kernels: cycle.into_iter().map(kernel).collect() }
+        })
+    }
+
+    /// The groups that write what a group reads, but for itself.
+    fn needs(&self, at: usize) -> Vec<usize> {
+        let reads = self.group(at).map(|group| group.reads.as_slice()).unwrap_or_default();
+        let mut needs: Vec<usize> = reads.iter().flat_map(|&r| self.writers(r)).filter(|&w| w != at).collect();
+        needs.sort_unstable();
+        needs.dedup();
+        needs
     }
 
     /// Merges what can be merged.
@@ -122,28 +152,15 @@ impl<'a> Fusion<'a> {
         a == b || self.try_merge(a, b, None).or_else(|_| self.try_merge(b, a, None)).is_ok()
     }
 
-    /// True if `consumer` needs `producer` through a third group.
-    fn third_between(&self, producer: usize, consumer: usize) -> bool {
-        let (Some(p), Some(c)) = (self.group(producer), self.group(consumer)) else { return false };
-        // Works are in the graph's order: what was complete before the producer's first work does not need it.
-        let Some(first) = p.works.iter().min() else { return false };
-        let later = |at: usize| self.group(at).is_some_and(|g| g.works.iter().any(|w| w > first));
-        let needs = |g: &Group| -> Vec<usize> { g.reads.iter().flat_map(|&r| self.writers(r)).collect() };
-        let mut open = needs(c);
-        open.retain(|&w| w != producer && w != consumer && later(w));
-        let mut seen: Vec<usize> = Vec::new();
-        while let Some(at) = open.pop() {
-            if at == producer {
-                return true;
+    /// What lies between two groups that are to become one, which will need `more` than both do.
+    fn between(&self, producer: usize, consumer: usize, more: &[usize]) -> Between {
+        self.order.between(producer, consumer, &|at| {
+            let mut needs = self.needs(at);
+            if at == producer || at == consumer {
+                needs.extend(more);
             }
-            if seen.contains(&at) {
-                continue;
-            }
-            seen.push(at);
-            let Some(group) = self.group(at) else { continue };
-            open.extend(needs(group).into_iter().filter(|&w| w == producer || later(w)));
-        }
-        false
+            needs
+        })
     }
 
     /// Merges group `producer` into group `consumer`, which reads `read` from it or nothing at all.
@@ -177,7 +194,7 @@ impl<'a> Fusion<'a> {
         if self.idles(&domain, p, c) {
             return Err(Reason::Parallelism);
         }
-        if self.third_between(producer, consumer) || (read.is_none() && self.third_between(consumer, producer)) {
+        if self.between(producer, consumer, &[]) == Between::Third {
             return Err(Reason::Between);
         }
         if read.is_none() && self.depends(producer, consumer) {
@@ -191,10 +208,14 @@ impl<'a> Fusion<'a> {
         let engine = p.engine;
         let trace = trace_group(self.scope, engine, &mut domain, &mut roots, &own);
         let trace = trace.map_err(|_| Reason::OtherElements)?;
-        let mut reads: Vec<NodeId> = p.reads.iter().chain(&c.reads).copied().collect();
+        let mut reads: Vec<NodeId> = p.reads.iter().chain(&c.reads).copied().filter(|r| !own.contains(r)).collect();
+        // A node that the group writes a part of is computed again from its operands, which may lie in memory.
+        reads.extend(&trace.reads);
         reads.sort_unstable();
         reads.dedup();
-        reads.retain(|r| !own.contains(r));
+        let more: Vec<usize> = trace.reads.iter().flat_map(|&r| self.writers(r)).collect();
+        let Between::Nobody(needed) = self.between(producer, consumer, &more) else { return Err(Reason::Between) };
+        self.order.merge(producer, consumer, &needed);
         for &work in &works {
             self.group_of[work] = consumer;
         }

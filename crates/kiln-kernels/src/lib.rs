@@ -28,6 +28,7 @@ mod hash;
 mod index;
 pub mod kernel;
 mod matmul;
+mod order;
 mod pages;
 mod plan;
 mod pointwise;

@@ -194,6 +194,12 @@ pub enum Error {
         /// The size's name.
         symbol: kiln_ir::Symbol,
     },
+    /// Kernels that need each other's results, so that there is no order to launch them in: a fault of this crate.
+    #[error("no order of launches: each of these kernels needs the next, and the last one the first: {}", kernels.join("; "))]
+    Cycle {
+        /// The nodes that each kernel writes.
+        kernels: Vec<String>,
+    },
     /// A rewrite that does not type: a fault of this crate.
     #[error(transparent)]
     Graph(#[from] kiln_ir::Error),

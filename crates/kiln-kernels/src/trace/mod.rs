@@ -107,6 +107,8 @@ pub(crate) struct Trace {
     pub values: Vec<ValueId>,
     /// Nodes computed, roots and inlined ones.
     pub nodes: Vec<NodeId>,
+    /// Nodes read from memory.
+    pub reads: Vec<NodeId>,
     /// Divisions that ranges did not decide.
     pub open: Vec<Division>,
 }
@@ -141,8 +143,14 @@ pub(crate) fn kept_index(scope: Scope<'_>, root: &Root) -> Vec<Dim> {
 impl<'a> Tracer<'a> {
     /// A tracer over a domain.
     pub fn new(scope: Scope<'a>, domain: &Domain) -> Tracer<'a> {
-        let trace =
-            Trace { dag: Dag::default(), args: Vec::new(), values: Vec::new(), nodes: Vec::new(), open: Vec::new() };
+        let trace = Trace {
+            dag: Dag::default(),
+            args: Vec::new(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+            reads: Vec::new(),
+            open: Vec::new(),
+        };
         Tracer {
             scope,
             ranges: domain.ranges(scope.known),
@@ -299,7 +307,7 @@ impl<'a> Tracer<'a> {
             }
             Op::Constant(_) | Op::Input { .. } => {
                 let storage = self.scope.storage[id.index()].as_ref().ok_or(misfit)?;
-                self.load_as(storage, node.ty.dtype, index, guard).ok_or(misfit)
+                self.load_as(id, storage, node.ty.dtype, index, guard).ok_or(misfit)
             }
             Op::Iota { dtype, axis, .. } => {
                 let expr = self.indexes.get(index)[*axis].clone();
@@ -326,7 +334,7 @@ impl<'a> Tracer<'a> {
                     if self.inside.contains_key(&operand) {
                         return Err(Misfit { node: operand });
                     }
-                    return self.load_as(storage, *to, index, guard).ok_or(misfit);
+                    return self.load_as(operand, storage, *to, index, guard).ok_or(misfit);
                 }
                 self.pointwise(id, index, guard)
             }
@@ -372,6 +380,7 @@ impl<'a> Tracer<'a> {
         let element = index.last_mut().map(std::mem::take).ok_or(misfit)?;
         let position = storage.position(&index).simplify(&self.ranges);
         let (offset, indirect) = self.split_indirect(position).ok_or(misfit)?;
+        self.reads_from(bytes);
         let buffer = self.argument(storage.buffer, DType::U8);
         let place = Place { buffer, offset, indirect };
         Ok(self.trace.dag.inst(InstKind::LoadBlock { place, element, format }, DType::F32))
@@ -400,17 +409,31 @@ impl<'a> Tracer<'a> {
             return Ok(value);
         }
         let dtype = self.scope.graph.ty(id).dtype;
-        let value = self.load_as(storage, dtype, index, guard).ok_or(Misfit { node: id })?;
+        let value = self.load_as(id, storage, dtype, index, guard).ok_or(Misfit { node: id })?;
         self.memo.insert((id, index, guard), value);
         Ok(value)
     }
 
-    fn load_as(&mut self, storage: &Storage, dtype: DType, index: IndexId, guard: Option<ValueId>) -> Option<ValueId> {
+    fn load_as(
+        &mut self,
+        id: NodeId,
+        storage: &Storage,
+        dtype: DType,
+        index: IndexId,
+        guard: Option<ValueId>,
+    ) -> Option<ValueId> {
+        self.reads_from(id);
         let position = storage.position(&self.indexes.get(index)).simplify(&self.ranges);
         let (offset, indirect) = self.split_indirect(position)?;
         let buffer = self.argument(storage.buffer, dtype);
         let kind = InstKind::Load { place: Place { buffer, offset, indirect }, guard };
         Some(self.trace.dag.inst(kind, dtype.compute_type()))
+    }
+
+    fn reads_from(&mut self, node: NodeId) {
+        if !self.trace.reads.contains(&node) {
+            self.trace.reads.push(node);
+        }
     }
 
     /// The kernel's number of a buffer.
