@@ -4,6 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::program::{self, Program};
 use crate::terminal::{Console, Paint, Progress, format};
 use kiln_llm::vision::{Class, Classifier, ClassifierOptions, Image};
+use kiln_runtime::phase;
 use serde_json::json;
 use std::time::Instant;
 
@@ -58,8 +59,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     drop(progress);
     let progress = Progress::start(format!("classifying {}", format::plural(images.len(), "picture", "pictures")));
     let began = Instant::now();
-    let answers = classifier.classify_all(&images, arguments.top).map_err(program::failure)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let (answers, phases) = phase::recorded(|| classifier.classify_all(&images, arguments.top));
+    let (seconds, compile) = (began.elapsed().as_secs_f64(), phase::compiling(&phases).as_secs_f64());
+    let answers = answers.map_err(program::failure)?;
     drop(progress);
     for ((path, image), classes) in arguments.images.iter().zip(&images).zip(&answers) {
         let size = console.paint.dim(format!("{} × {}", image.width(), image.height()));
@@ -67,7 +69,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         classes.iter().for_each(|class| console.say(line(class, console.paint)));
     }
     let count = format::plural(images.len(), "picture", "pictures");
-    eprintln!("{}", Paint::stderr().dim([&count, &format::seconds(seconds), arguments.program.name()].join(" · ")));
+    eprintln!(
+        "{}",
+        Paint::stderr().dim([&count, &program::took(seconds, compile), arguments.program.name()].join(" · "))
+    );
     console.result(|| {
         let class =
             |class: &Class| json!({"index": class.index, "label": class.label, "probability": class.probability});
@@ -77,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             .collect();
         json!({
             "model": program::name(folder), "device": device.to_string(), "dtype": classifier.model().dtype().name(),
-            "mode": arguments.program.name(), "images": items, "seconds": seconds, "programs": classifier.compiles(),
+            "mode": arguments.program.name(), "images": items, "seconds": seconds, "compile_s": compile, "programs": classifier.compiles(),
         })
     });
     Ok(())

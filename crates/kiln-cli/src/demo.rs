@@ -198,7 +198,7 @@ fn first_text(
     // Each begins with nothing, not with the kernels of the one before.
     kiln_runtime::kernel_cache::clear();
     let told = match show {
-        None => tell(&mut generator, prompt, request, mode == Mode::Eager, None, |_| ControlFlow::Continue(()))?,
+        None => tell(&mut generator, prompt, request, None, |_| ControlFlow::Continue(()))?,
         Some((console, tokenizer, beginning)) => {
             let paint = console.paint;
             let (title, bar) = match mode {
@@ -209,7 +209,7 @@ fn first_text(
             let mut column = Column::new(format!("  {bar} "), terminal::width().min(100));
             let mut text = TextStream::new(tokenizer.clone(), &[]).after(prompt)?;
             console.stream(column.push(beginning));
-            let told = tell(&mut generator, prompt, request, mode == Mode::Eager, None, |id| {
+            let told = tell(&mut generator, prompt, request, None, |id| {
                 if let Ok(part) = text.push(id) {
                     console.stream(column.push(&part));
                 }

@@ -4,6 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::program::{self, Program};
 use crate::terminal::{Align, Console, Paint, Progress, Table, format};
 use kiln_llm::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
+use kiln_runtime::phase;
 use serde_json::json;
 use std::io::{IsTerminal, Read, stdin};
 use std::time::Instant;
@@ -67,8 +68,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     drop(progress);
     let progress = Progress::start(format!("embedding {}", format::plural(texts.len(), "text", "texts")));
     let began = Instant::now();
-    let vectors = embedder.embed(&texts).map_err(program::failure)?;
-    let seconds = began.elapsed().as_secs_f64();
+    let (vectors, phases) = phase::recorded(|| embedder.embed(&texts));
+    let (seconds, compile) = (began.elapsed().as_secs_f64(), phase::compiling(&phases).as_secs_f64());
+    let vectors = vectors.map_err(program::failure)?;
     drop(progress);
     show(arguments, &console, &texts, &vectors);
     let counts: Vec<usize> = texts
@@ -79,7 +81,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let facts = [
         format::plural(texts.len(), "text", "texts"),
         format!("{} numbers each", embedder.width()),
-        format::seconds(seconds),
+        program::took(seconds, compile),
         arguments.program.name().to_owned(),
     ];
     eprintln!("{}", Paint::stderr().dim(facts.join(" · ")));
@@ -91,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         json!({
             "model": program::name(folder), "device": device.to_string(), "dtype": embedder.model().dtype().name(),
             "mode": arguments.program.name(), "width": embedder.width(), "texts": items,
-            "similarity": arguments.similarity.then_some(near), "seconds": seconds, "programs": embedder.compiles(),
+            "similarity": arguments.similarity.then_some(near), "seconds": seconds, "compile_s": compile, "programs": embedder.compiles(),
         })
     });
     Ok(())

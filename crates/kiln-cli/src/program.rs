@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::mode::{Mode, precision};
+use crate::terminal::format;
 use kiln::{DType, Device, Options, Precision};
 use kiln_llm::Error;
 use std::path::Path;
@@ -84,6 +85,14 @@ pub fn folder(model: &str) -> Result<&Path, Failure> {
 pub fn name(folder: &Path) -> String {
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     whole.file_name().map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A time, and how much of it was compiling.
+pub fn took(seconds: f64, compile: f64) -> String {
+    match compile > 0.0 {
+        true => format!("{}, {} of it compiling", format::seconds(seconds), format::seconds(compile)),
+        false => format::seconds(seconds),
+    }
 }
 
 /// An error of a model or a picture, with the exit code that suits it.

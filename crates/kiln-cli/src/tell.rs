@@ -1,79 +1,51 @@
 //! A text told while somebody watches: which part of the time was compiling, and which was the model's own.
 //!
 //! ```text
-//!  call ──capture, passes, code──▶│──kernels──▶ first token ──capture, passes, code──▶│──kernels──▶ second token ─▶ …
-//!        └──── compile ──────────┘                          └─────── compile ───────┘
+//!  call ──capture, passes, code──▶│──kernels──▶ … first token ──capture, passes, code──▶│──kernels──▶ second token ─▶ …
+//!        └──── compile ──────────┘                            └─────── compile ───────┘
 //! ```
 //!
-//! A program is made on the way of the first call that needs it; the events of the runtime say when it was there.
+//! A program is made on the way of the first call that needs it, which may be any: a long prompt runs part by part, and each part
+//! may need another program. So compiling is what the phases of the compiler measured on this thread, and nothing is concluded
+//! from when something happened.
 
 use crate::terminal::{Progress, format};
 use kiln_llm::{Generated, Generator, Request, Stop};
 use kiln_runtime::event::{self, Category, Event, Listening};
+use kiln_runtime::phase;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was heard of compiling.
-#[derive(Debug, Default)]
-struct Heard {
-    /// When the newest program was ready.
-    ready: Option<Instant>,
-    /// Programs and kernels made.
-    programs: usize,
-    kernels: usize,
-    /// Time for the code of ops on their own.
-    took: Duration,
-    progress: Option<Progress>,
-}
-
-/// Hears what is compiled until it is dropped.
+/// Shows what is compiled until it is dropped.
 #[derive(Debug)]
 struct Watch {
-    heard: Arc<Mutex<Heard>>,
+    progress: Arc<Mutex<Option<Progress>>>,
     _listening: Listening,
 }
 
 impl Watch {
-    fn start(progress: Option<Progress>) -> Watch {
-        let heard = Arc::new(Mutex::new(Heard { progress, ..Heard::default() }));
-        let into = heard.clone();
-        let listening = event::listen(&[Category::Kernels, Category::Cache, Category::Perf], move |event| {
-            let mut heard = into.lock().unwrap_or_else(PoisonError::into_inner);
+    fn start(progress: Progress) -> Watch {
+        let progress = Arc::new(Mutex::new(Some(progress)));
+        let (shown, kernels) = (progress.clone(), Mutex::new(0));
+        let listening = event::listen(&[Category::Kernels, Category::Perf], move |event| {
+            let shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(progress) = &*shown else { return };
             match event {
-                Event::KernelCompiled { .. } => heard.kernels += 1,
-                Event::ProgramBuilt { took, .. } => {
-                    heard.programs += 1;
-                    heard.took += *took;
+                Event::KernelCompiled { .. } => {
+                    let mut kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
+                    *kernels += 1;
+                    progress.note(format::plural(*kernels, "kernel", "kernels"));
                 }
-                Event::KernelTuned { label, .. } => {
-                    if let Some(progress) = &heard.progress {
-                        progress.note(format!("tuning {label}"));
-                    }
-                }
-                Event::DiskCache(_) | Event::Frozen { .. } | Event::ProgramTuned { .. } => {}
-                _ => return,
-            }
-            heard.ready = Some(Instant::now());
-            if let (Some(progress), Event::KernelCompiled { .. }) = (&heard.progress, event) {
-                progress.note(format::plural(heard.kernels, "kernel", "kernels"));
+                Event::KernelTuned { label, .. } => progress.note(format!("tuning {label}")),
+                _ => {}
             }
         });
-        Watch { heard, _listening: listening }
+        Watch { progress, _listening: listening }
     }
 
-    /// How long something was compiled between two moments.
-    fn between(&self, from: Instant, to: Instant) -> Duration {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        heard.ready.map_or(Duration::ZERO, |ready| ready.min(to).saturating_duration_since(from))
-    }
-
-    fn took(&self) -> Duration {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).took
-    }
-
-    fn clear_progress(&self) {
-        let gone = self.heard.lock().unwrap_or_else(PoisonError::into_inner).progress.take();
+    fn clear(&self) {
+        let gone = self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(gone);
     }
 }
@@ -104,51 +76,85 @@ impl Told {
 }
 
 /// Continues a prompt; `each` hears every new token. With `progress`, a line on standard error shows what is compiled before the
-/// first token. `eager` says that the generator compiles ops one by one, between the runs of others.
+/// first token.
 pub fn tell(
     generator: &mut Generator,
     prompt: &[u32],
     request: &Request,
-    eager: bool,
     progress: Option<Progress>,
     mut each: impl FnMut(u32) -> ControlFlow<()>,
 ) -> kiln_llm::Result<Told> {
-    let watch = Watch::start(progress);
+    let watch = progress.map(Watch::start);
     let began = Instant::now();
-    // When the first token came, what was compiled before it, and when and what after it up to the second.
+    // When the first token came, and what was compiled before it.
     let mut first: Option<(Instant, Duration)> = None;
-    let mut second: Option<Duration> = None;
-    let (mut resumed, mut listener) = (began, Duration::ZERO);
-    let compiled = |from: Instant, to: Instant, took: Duration| match eager {
-        true => watch.took().saturating_sub(took),
-        false => watch.between(from, to),
-    };
-    let mut took = Duration::ZERO;
-    let Generated { ids, stop, reused, .. } = generator.generate_with(prompt, request, |id| {
-        let now = Instant::now();
-        if first.is_none() {
-            first = Some((now, compiled(began, now, took)));
-            took = watch.took();
-            watch.clear_progress();
-        } else if second.is_none() {
-            second = Some(compiled(resumed, now, took));
-        }
-        let go_on = each(id);
-        resumed = Instant::now();
-        listener += resumed - now;
-        go_on
-    })?;
-    let ended = Instant::now();
-    let (first, before, after) = match first {
-        Some((first, before)) => (first, before, second.unwrap_or_else(|| compiled(resumed, ended, took))),
-        None => (ended, compiled(began, ended, took), Duration::ZERO),
-    };
+    let mut listener = Duration::ZERO;
+    let (generated, phases) = phase::recorded(|| {
+        generator.generate_with(prompt, request, |id| {
+            let now = Instant::now();
+            if first.is_none() {
+                first = Some((now, phase::compiling_so_far()));
+                if let Some(watch) = &watch {
+                    watch.clear();
+                }
+            }
+            let go_on = each(id);
+            listener += now.elapsed();
+            go_on
+        })
+    });
+    let Generated { ids, stop, reused, .. } = generated?;
+    let (ended, compile) = (Instant::now(), phase::compiling(&phases));
+    let (first, before) = first.unwrap_or((ended, compile));
     Ok(Told {
         ids,
         stop,
         reused,
-        compile: before + after,
+        compile,
         first_token: (first - began).saturating_sub(before),
-        decoding: (ended - first).saturating_sub(listener + after),
+        decoding: (ended - first).saturating_sub(listener + compile.saturating_sub(before)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_llm::GeneratorOptions;
+
+    fn told(generator: &mut Generator, prompt: &[u32], tokens: usize) -> (Told, Duration) {
+        let request = Request { max_tokens: tokens, ..Request::default() };
+        let began = Instant::now();
+        let told = tell(generator, prompt, &request, None, |_| ControlFlow::Continue(())).unwrap();
+        (told, began.elapsed())
+    }
+
+    /// Parts of a prompt that run before the last program is ready are no compiling. 200 tokens go in a hundred parts of two,
+    /// and the program of the last part is made after all others have run.
+    #[test]
+    fn parts_of_a_prompt_that_run_are_no_compiling() {
+        let opened = kiln_llm::embedded().unwrap();
+        let options = GeneratorOptions { context: 256, prefill: 2, ..GeneratorOptions::default() };
+        let prompt: Vec<u32> = (0..200).map(|at| 3 + at % 400).collect();
+        let mut generator = Generator::new(opened.model.clone(), options.clone()).unwrap();
+        let (first, whole) = told(&mut generator, &prompt, 2);
+        let (again, _) = told(&mut generator, &prompt, 2);
+        assert_eq!((again.compile, &first.ids), (Duration::ZERO, &again.ids));
+        assert!(!first.compile.is_zero() && first.compile + first.first_token + first.decoding <= whole, "{first:?}");
+        // The parts took as long as they did the second time; what was called compiling before was nearly all of it.
+        assert!(first.first_token * 4 > again.first_token, "{first:?}, then {again:?}");
+    }
+
+    /// Where nothing is compiled, everything is the model's own time; eager too.
+    #[test]
+    fn what_is_there_is_not_compiled() {
+        let opened = kiln_llm::embedded().unwrap();
+        for compile in [None, Some(kiln::Options::default())] {
+            let options = GeneratorOptions { context: 64, compile, ..GeneratorOptions::default() };
+            let mut generator = Generator::new(opened.model.clone(), options).unwrap();
+            told(&mut generator, &[1, 403, 407], 4);
+            let (again, whole) = told(&mut generator, &[1, 403, 407], 4);
+            assert_eq!(again.compile, Duration::ZERO);
+            assert!(!again.first_token.is_zero() && again.first_token + again.decoding <= whole, "{again:?}");
+        }
+    }
 }

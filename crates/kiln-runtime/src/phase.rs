@@ -1,4 +1,9 @@
-//! Where the time of a compile goes: phases clock themselves while somebody on their thread asks.
+//! Where the time of a call goes: phases clock themselves while somebody on their thread asks.
+//!
+//! ```text
+//!  capture ──▶ passes, schedule, code, plan (or key, read) ──▶ capture ──▶ run
+//!  └── the time of a phase is its own: what a phase inside of it takes is not counted twice ──┘
+//! ```
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -6,21 +11,35 @@ use std::time::{Duration, Instant};
 /// Names and times, in the order the phases ended.
 pub type Phases = Vec<(&'static str, Duration)>;
 
-thread_local! {
-    static RECORDED: RefCell<Option<Phases>> = const { RefCell::new(None) };
+/// The phase of kernels that run. Every other phase is part of making a program.
+pub const RUN: &str = "run";
+
+/// What a thread has noted since somebody asked.
+#[derive(Default)]
+struct Recording {
+    phases: Phases,
+    /// Time of the phases that ended inside of the one under way.
+    inner: Duration,
 }
 
-/// Does the work of a phase, and notes how long it took if anybody asked.
+thread_local! {
+    static RECORDED: RefCell<Option<Recording>> = const { RefCell::new(None) };
+}
+
+/// Does the work of a phase, and notes how long it took if anybody asked. Time of phases inside of it is theirs alone.
 pub fn timed<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
-    if RECORDED.with_borrow(Option::is_none) {
+    let Some(outer) =
+        RECORDED.with_borrow_mut(|recorded| recorded.as_mut().map(|recording| std::mem::take(&mut recording.inner)))
+    else {
         return work();
-    }
+    };
     let start = Instant::now();
     let result = work();
     let took = start.elapsed();
     RECORDED.with_borrow_mut(|recorded| {
-        if let Some(recorded) = recorded {
-            recorded.push((name, took));
+        if let Some(recording) = recorded {
+            recording.phases.push((name, took.saturating_sub(recording.inner)));
+            recording.inner = outer + took;
         }
     });
     result
@@ -34,7 +53,65 @@ pub fn timed<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
 /// assert_eq!((sum, phases[0].0), (2, "add"));
 /// ```
 pub fn recorded<T>(work: impl FnOnce() -> T) -> (T, Phases) {
-    let outer = RECORDED.replace(Some(Phases::new()));
+    let outer = RECORDED.replace(Some(Recording::default()));
     let result = work();
-    (result, RECORDED.replace(outer).unwrap_or_default())
+    (result, RECORDED.replace(outer).unwrap_or_default().phases)
+}
+
+/// The time of the phases that made programs.
+pub fn compiling(phases: &[(&'static str, Duration)]) -> Duration {
+    phases.iter().filter(|(name, _)| *name != RUN).map(|(_, took)| *took).sum()
+}
+
+/// The time that this thread has spent on making programs since the innermost [`recorded`] began; zero outside of one.
+///
+/// ```
+/// use kiln_runtime::phase;
+/// use std::time::Duration;
+/// let ((before, after), _) = phase::recorded(|| {
+///     let before = phase::compiling_so_far();
+///     phase::timed("code", || std::thread::sleep(Duration::from_millis(2)));
+///     phase::timed(phase::RUN, || std::thread::sleep(Duration::from_millis(2)));
+///     (before, phase::compiling_so_far())
+/// });
+/// assert!(before.is_zero() && after >= Duration::from_millis(2));
+/// ```
+pub fn compiling_so_far() -> Duration {
+    RECORDED.with_borrow(|recorded| recorded.as_ref().map_or(Duration::ZERO, |recording| compiling(&recording.phases)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::sleep;
+
+    const LONG: Duration = Duration::from_millis(20);
+
+    /// A phase inside of another is counted once: the sum of all is never more than the time that passed.
+    #[test]
+    fn the_time_of_a_phase_is_its_own() {
+        let start = Instant::now();
+        let ((), phases) = recorded(|| {
+            timed("capture", || {
+                timed("code", || sleep(LONG));
+                timed(RUN, || timed("freeze", || sleep(LONG)));
+            });
+        });
+        let whole = start.elapsed();
+        let names: Vec<&str> = phases.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["code", "freeze", RUN, "capture"]);
+        assert!(phases[0].1 >= LONG && phases[1].1 >= LONG, "{phases:?}");
+        assert!(phases.iter().map(|(_, took)| *took).sum::<Duration>() <= whole, "{phases:?} in {whole:?}");
+        assert_eq!(compiling(&phases), phases[0].1 + phases[1].1 + phases[3].1);
+    }
+
+    #[test]
+    fn nothing_is_noted_where_nobody_asks() {
+        timed("code", || ());
+        assert_eq!(compiling_so_far(), Duration::ZERO);
+        let ((), inner) = recorded(|| {
+            timed("code", || ());
+        });
+        assert_eq!(inner.len(), 1);
+    }
 }

@@ -37,6 +37,8 @@ pub struct Program {
 /// How long it took to make a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BuildTimes {
+    /// Restoring a program that was saved, its code included; zero of one that was built.
+    pub read: Duration,
     /// Cutting the graph into kernels.
     pub schedule: Duration,
     /// Finding or making the kernels' code.
@@ -160,7 +162,12 @@ impl Program {
         });
         let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
         let frames = Mutex::default();
-        let times = BuildTimes { schedule: scheduled, code: start.elapsed().saturating_sub(scheduled), compiled };
+        let times = BuildTimes {
+            schedule: scheduled,
+            code: start.elapsed().saturating_sub(scheduled),
+            compiled,
+            ..BuildTimes::default()
+        };
         Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
     }
 

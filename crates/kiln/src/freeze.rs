@@ -17,7 +17,7 @@ use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, SplitOptions, merge_products, split_frozen};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{Buffer, InputView, Packer, Produced, Program, TuneReport};
+use kiln_runtime::{Buffer, InputView, Packer, Produced, Program, TuneReport, phase};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -404,9 +404,15 @@ impl FrozenGraph {
 
     /// What was made of these versions of the weights, made now if need be.
     fn ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
-        if let Some(ready) = self.made(versions) {
-            return Ok(ready);
+        match self.made(versions) {
+            Some(ready) => Ok(ready),
+            None => phase::timed("freeze", || self.make_ready(inputs, versions)),
         }
+    }
+
+    /// Prepares and packs these versions of the weights, unless another thread just did.
+    #[cold]
+    fn make_ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ready) = self.made(versions) {
             return Ok(ready);

@@ -160,7 +160,10 @@ fn a_break_is_shown_with_its_line_and_the_way_out() {
     // The same of a call that finds everything there.
     let again = fast.explain(&x).unwrap();
     assert_eq!((again.segments.len(), again.breaks.len()), (2, 1), "{again}");
-    assert_eq!(again.first_call.first().map(|(what, _)| what.as_str()), Some("passes"));
+    // How its programs were made then: by the passes, or from disk.
+    let parts: Vec<&str> = again.first_call.iter().map(|(what, _)| what.as_str()).collect();
+    assert!(parts == ["read"] || parts == ["passes", "schedule", "code"], "{parts:?}");
+    assert!(again.first_call.iter().all(|(_, took)| !took.is_zero()), "{again}");
     let page = keep("break", &first);
     check_page(&page);
     assert!(page.contains("Graph break") && page.contains("id=\"g1\""));

@@ -241,7 +241,7 @@ impl Speaker<'_> {
             }
         };
         let progress = Progress::start(if arguments.mode == Mode::Eager { "first token" } else { "compiling" });
-        let told = tell(generator, ids, &self.request, arguments.mode == Mode::Eager, Some(progress), |id| {
+        let told = tell(generator, ids, &self.request, Some(progress), |id| {
             let mut ended = stopped.is_some_and(|stopped| stopped.load(Ordering::Relaxed));
             match &mut stream {
                 Some(stream) => {

@@ -11,7 +11,7 @@ use kiln_kernels::InputLayout;
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{Role, Schedule};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Why a saved program did not come back.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -127,7 +127,7 @@ impl Program {
         let output_types: Vec<_> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
         let sizings = phase::timed("plan", || Sizings::new(&inputs, &output_types, &schedule))?;
         let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
-        let times = BuildTimes { schedule: Duration::ZERO, code: start.elapsed(), compiled };
+        let times = BuildTimes { read: start.elapsed(), compiled, ..BuildTimes::default() };
         let frames = Mutex::default();
         Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
     }

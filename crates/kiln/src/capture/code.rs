@@ -7,7 +7,7 @@ use crate::freeze::FrozenGraph;
 use crate::given::Given;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
-use kiln_runtime::Program;
+use kiln_runtime::{Program, phase};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Ready {
     #[inline]
     fn prepare(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
         if self.verify && self.verified.get().is_none() {
-            check(&self.kind, graph, inputs, at)?;
+            phase::timed("verify", || check(&self.kind, graph, inputs, at))?;
             // Whoever was first; another did the same.
             let _ = self.verified.set(());
         }
@@ -103,10 +103,10 @@ impl Ready {
         if is_done(&tuned) {
             return Ok(());
         }
-        match &self.kind {
-            Kind::Compiled(code) => code.tune(inputs, budget)?,
-            Kind::Frozen(code) => code.tune(inputs, versions, budget)?,
-        };
+        phase::timed("tune", || match &self.kind {
+            Kind::Compiled(code) => code.tune(inputs, budget),
+            Kind::Frozen(code) => code.tune(inputs, versions, budget),
+        })?;
         tuned.push(sizes);
         Ok(())
     }

@@ -20,6 +20,7 @@ use crate::see::dump;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::phase;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -262,7 +263,7 @@ where
                     return Err(Error::Recompile { guard: self.reason(&leaves), at: at.clone() });
                 }
                 self.check_declared(&leaves, at)?;
-                match self.make(arguments, &leaves, at)? {
+                match phase::timed("capture", || self.make(arguments, &leaves, at))? {
                     Made::Entry(entry) => {
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(arguments);
@@ -334,9 +335,9 @@ where
         loop {
             node = match walk.go(node, at)? {
                 Arrived::Returned(returned) => return Ok(walk.fill(&returned)),
-                Arrived::Unknown { at: branch, question, answer } => {
-                    self.branch(&mut walk, &branch, question, answer, arguments, leaves, at)?
-                }
+                Arrived::Unknown { at: branch, question, answer } => phase::timed("capture", || {
+                    self.branch(&mut walk, &branch, question, answer, arguments, leaves, at)
+                })?,
             }
         }
     }

@@ -7,6 +7,7 @@ use super::workshop::{Arguments, Workshop};
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::phase;
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -149,7 +150,8 @@ impl Driver {
     }
 
     fn go(&mut self, stop: Stop, at: &Source) -> Result<()> {
-        self.with_walk(|walk| walk.pass(&stop, at))?;
+        // What runs while the function is captured is no part of capturing it.
+        phase::timed(phase::RUN, || self.with_walk(|walk| walk.pass(&stop, at)))?;
         self.path.push(stop);
         Ok(())
     }

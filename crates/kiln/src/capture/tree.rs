@@ -232,7 +232,7 @@ impl<'a> Walk<'a> {
     pub(super) fn pass(&mut self, stop: &Stop, at: &Source) -> Result<()> {
         match stop {
             Stop::Segment(segment) if witness::is_watching() => {
-                phase::timed("run", || segment.run(&self.arguments, &mut self.slots, at))
+                phase::timed(phase::RUN, || segment.run(&self.arguments, &mut self.slots, at))
             }
             Stop::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             Stop::Question(..) => Ok(()),

@@ -1,7 +1,7 @@
 //! Explaining a compiled function: a call is watched, and each graph it ran is explained on the inputs it had.
 
 use super::measure::Measured;
-use super::{Explanation, Segment, machine};
+use super::{Explanation, Made, Segment, machine};
 use crate::capture::{Bundle, Compiled, compile};
 use crate::see::verify::VerifyReport;
 use crate::see::witness::{self, SeenSegment};
@@ -161,18 +161,16 @@ fn phases_of(phases: Phases, whole: Duration) -> Vec<(String, Duration)> {
         }
     }
     // What ran comes last, whatever was compiled after it.
-    if let Some(run) = parts.iter().position(|(name, _)| name == "run") {
+    if let Some(run) = parts.iter().position(|(name, _)| name == phase::RUN) {
         let run = parts.remove(run);
         parts.push(run);
     }
-    parts[0].1 = whole.saturating_sub(parts.iter().map(|(_, took)| *took).sum());
+    // What no phase took is part of it too: guards, and what lies between the phases.
+    parts[0].1 = whole.saturating_sub(parts[1..].iter().map(|(_, took)| *took).sum());
     parts
 }
 
 /// The parts of making programs that were there already, as they were then.
 fn making_of(segments: &[Segment]) -> Vec<(String, Duration)> {
-    let sum = |part: fn(&Segment) -> Duration| segments.iter().map(part).sum::<Duration>();
-    let parts =
-        [("passes", sum(|s| s.made.passes)), ("schedule", sum(|s| s.made.schedule)), ("code", sum(|s| s.made.code))];
-    parts.into_iter().map(|(name, took)| (name.to_owned(), took)).collect()
+    segments.iter().fold(Made::default(), |sum, segment| sum.and(segment.made)).parts()
 }

@@ -87,6 +87,8 @@ pub struct Segment {
 /// Where the time went when a program was made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Made {
+    /// Reading it from the disk cache, its code included; then there were no passes and no schedule.
+    pub read: Duration,
     /// Graph to graph.
     pub passes: Duration,
     /// Graph to kernels.
@@ -95,6 +97,31 @@ pub struct Made {
     pub code: Duration,
     /// Kernels whose code was not there yet.
     pub compiled: usize,
+}
+
+impl Made {
+    /// All of it.
+    pub fn total(&self) -> Duration {
+        self.read + self.passes + self.schedule + self.code
+    }
+
+    /// Both together.
+    fn and(self, other: Made) -> Made {
+        Made {
+            read: self.read + other.read,
+            passes: self.passes + other.passes,
+            schedule: self.schedule + other.schedule,
+            code: self.code + other.code,
+            compiled: self.compiled + other.compiled,
+        }
+    }
+
+    /// The parts that there were, by name.
+    fn parts(self) -> Vec<(String, Duration)> {
+        let parts = [("read", self.read), ("passes", self.passes), ("schedule", self.schedule), ("code", self.code)];
+        let taken = parts.into_iter().filter(|(_, took)| !took.is_zero());
+        taken.map(|(name, took)| (name.to_owned(), took)).collect()
+    }
 }
 
 /// One launch.
@@ -219,9 +246,7 @@ impl CompiledGraph {
     pub fn explain(&self, inputs: &[Tensor]) -> Result<Explanation> {
         let at = Source::caller();
         let segment = self.segment(inputs, Vec::new(), &at)?;
-        let Made { passes, schedule, code, .. } = segment.made;
-        let first_call =
-            vec![("passes".to_owned(), passes), ("schedule".to_owned(), schedule), ("code".to_owned(), code)];
+        let first_call = segment.made.parts();
         let name = match self.options().name.as_ref() {
             "" => "graph".to_owned(),
             name => name.to_owned(),
@@ -314,6 +339,7 @@ impl CompiledGraph {
             apart,
             run,
             made: Made {
+                read: made.read,
                 passes: self.passes_took(),
                 schedule: made.schedule,
                 code: made.code,
