@@ -1,5 +1,6 @@
 //! Which instruction set to generate code for.
 
+use kiln_runtime::environment;
 use std::sync::OnceLock;
 
 /// A code-generation target, in rising order.
@@ -36,9 +37,26 @@ impl Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
             let best = detect().isa;
-            let asked = std::env::var("KILN_CPU_ISA").ok().and_then(|v| Isa::parse(&v));
-            asked.map_or(best, |isa| isa.min(best))
+            match Isa::asked() {
+                Ok(asked) => asked.unwrap_or(best),
+                Err(problem) => {
+                    environment::CPU_ISA.warn(problem);
+                    best
+                }
+            }
         })
+    }
+
+    /// What `KILN_CPU_ISA` asks for; an error if it is no target, or none of this machine.
+    pub fn asked() -> Result<Option<Isa>, environment::Problem> {
+        let Some(isa) = environment::CPU_ISA.read()?.as_deref().and_then(Isa::parse) else { return Ok(None) };
+        match Isa::available().any(|available| available == isa) {
+            true => Ok(Some(isa)),
+            false => {
+                let available: Vec<&str> = Isa::available().map(Isa::name).collect();
+                Err(environment::CPU_ISA.bad(isa.name(), format!("what this machine has: {}", available.join(", "))))
+            }
+        }
     }
 
     /// The target of a name, as in `KILN_CPU_ISA`.

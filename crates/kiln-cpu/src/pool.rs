@@ -11,6 +11,7 @@
 //! One region runs at a time: a nested call, or a call while another thread's region is running, runs serially on its
 //! caller. That is always correct and, with the cores already taken, rarely slower.
 
+use kiln_runtime::environment;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -178,7 +179,7 @@ pub fn set_threads(n: usize) {
 }
 
 fn default_threads() -> usize {
-    let asked = std::env::var("KILN_THREADS").ok().and_then(|v| v.trim().parse::<usize>().ok()).filter(|n| *n > 0);
+    let asked = environment::THREADS.get().and_then(|value| value.parse::<usize>().ok());
     let n = asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
     n.min(MAX_WORKERS + 1)
 }

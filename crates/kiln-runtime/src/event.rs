@@ -11,8 +11,10 @@
 //! the way out where there is one.
 
 use crate::disk::Activity;
+use crate::environment::{self, Problem};
 use kiln_ir::Source;
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
@@ -223,6 +225,8 @@ pub enum Event {
         /// How long it took.
         took: Duration,
     },
+    /// A variable of the environment that is not understood; it is taken as not set.
+    Environment(Problem),
     /// Work that a different layout or dtype would have saved.
     Slow {
         /// What was done and why.
@@ -244,9 +248,11 @@ impl Event {
             Event::DiskCache(_) => Category::Cache,
             Event::Fusion { .. } => Category::Fusion,
             Event::ProgramRun { .. } => Category::Run,
-            Event::Slow { .. } | Event::Frozen { .. } | Event::KernelTuned { .. } | Event::ProgramTuned { .. } => {
-                Category::Perf
-            }
+            Event::Slow { .. }
+            | Event::Environment(_)
+            | Event::Frozen { .. }
+            | Event::KernelTuned { .. }
+            | Event::ProgramTuned { .. } => Category::Perf,
             Event::Guarded { .. } | Event::Specialised { .. } => Category::Guards,
             Event::Recompile { .. } => Category::Recompiles,
             Event::GraphBreak { .. } => Category::Breaks,
@@ -294,6 +300,7 @@ impl fmt::Display for Event {
             Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::DiskCache(activity) => activity.fmt(f),
+            Event::Environment(problem) => problem.fmt(f),
             Event::Frozen { inputs, prepared_bytes, packed_bytes, took } => write!(
                 f,
                 "prepared {inputs} frozen inputs: {prepared_bytes} bytes of values, {packed_bytes} bytes packed, in {took:.1?}"
@@ -439,18 +446,20 @@ fn deliver(category: Category, event: &Event) {
 }
 
 fn read_environment() {
-    let Ok(text) = std::env::var("KILN_LOG") else { return };
-    let (categories, unknown) = parse(&text);
-    for word in unknown {
-        let known: Vec<&str> = Category::ALL.iter().map(|c| c.name()).collect();
-        eprintln!("kiln: KILN_LOG has no category '{word}'; there are {} and all", known.join(", "));
+    let Ok(text) = std::env::var(environment::LOG.name) else { return };
+    // No event: nobody can listen before this has been read.
+    if let Err(problem) = environment::LOG.read() {
+        environment::print_warning(&problem);
     }
-    let log = |event: &Event| eprintln!("kiln {}: {event}", event.category());
-    change(|listeners| listeners.push(Listener { id: LOG, mask: mask(&categories), sink: Arc::new(log) }));
+    let log = |event: &Event| {
+        // A log that cannot be written is no reason to stop.
+        let _ = writeln!(std::io::stderr(), "kiln {}: {event}", event.category());
+    };
+    change(|listeners| listeners.push(Listener { id: LOG, mask: mask(&parse(&text).0), sink: Arc::new(log) }));
 }
 
 /// The categories that a value of `KILN_LOG` names, and the words that name none.
-fn parse(text: &str) -> (Vec<Category>, Vec<&str>) {
+pub(crate) fn parse(text: &str) -> (Vec<Category>, Vec<&str>) {
     let (mut categories, mut unknown) = (Vec::new(), Vec::new());
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         match Category::named(word) {

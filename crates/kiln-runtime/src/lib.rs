@@ -13,6 +13,7 @@ pub mod backend;
 pub mod buffer;
 pub mod device;
 pub mod disk;
+pub mod environment;
 pub mod error;
 pub mod event;
 pub mod host;

@@ -2,7 +2,7 @@
 
 use crate::Device;
 use kiln_cpu::CpuBackend;
-use kiln_runtime::{Backend, ReferenceBackend};
+use kiln_runtime::{Backend, ReferenceBackend, environment};
 use std::sync::{Arc, LazyLock};
 
 /// The backend of a device; made at the first use and kept. With `KILN_BACKEND=reference` in the environment kernels are not
@@ -13,8 +13,8 @@ use std::sync::{Arc, LazyLock};
 /// assert_eq!(kiln::backend(Device::Cpu).device(), Device::Cpu);
 /// ```
 pub fn backend(device: Device) -> Arc<dyn Backend> {
-    static CPU: LazyLock<Arc<dyn Backend>> = LazyLock::new(|| match std::env::var("KILN_BACKEND").as_deref() {
-        Ok("reference") => Arc::new(ReferenceBackend),
+    static CPU: LazyLock<Arc<dyn Backend>> = LazyLock::new(|| match environment::BACKEND.get().as_deref() {
+        Some("reference") => Arc::new(ReferenceBackend),
         _ => Arc::new(CpuBackend::new()),
     });
     match device {

@@ -71,15 +71,6 @@ pub enum Activity {
         /// Why.
         reason: String,
     },
-    /// A setting in the environment that means nothing.
-    BadSetting {
-        /// The variable.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-        /// What is taken instead.
-        instead: String,
-    },
 }
 
 impl fmt::Display for Activity {
@@ -102,9 +93,6 @@ impl fmt::Display for Activity {
                 write!(f, "cannot write to the disk cache {}: {reason}; going on without storing", folder.display())
             }
             Activity::Off { reason } => write!(f, "no disk cache: {reason}"),
-            Activity::BadSetting { variable, value, instead } => {
-                write!(f, "{variable}={value} is not understood; taking {instead}")
-            }
         }
     }
 }

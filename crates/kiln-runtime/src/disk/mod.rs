@@ -23,6 +23,7 @@ pub use entry::{Damage, Entry};
 pub use key::{About, Fact, Key, KeyBuilder};
 pub use store::{DEFAULT_MOST_BYTES, ImportError, Listed, Store};
 
+use crate::environment;
 use crate::event::{self, Category, Event};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,27 +128,12 @@ pub fn folder_from_environment() -> Option<PathBuf> {
 
 /// Whether the environment wants a disk cache: not with `KILN_CACHE=off`.
 fn is_wanted() -> bool {
-    match std::env::var("KILN_CACHE").as_deref() {
-        Ok("off" | "0" | "false") => false,
-        Ok("on" | "1" | "true" | "") | Err(_) => true,
-        Ok(other) => {
-            let (value, instead) = (other.to_owned(), "on".to_owned());
-            report(|| Activity::BadSetting { variable: "KILN_CACHE", value, instead });
-            true
-        }
-    }
+    !matches!(environment::CACHE.get().as_deref(), Some("off" | "0" | "false"))
 }
 
 /// The bound that the environment asks for, or the default.
 pub fn most_bytes_from_environment() -> u64 {
-    let Some(value) = std::env::var("KILN_CACHE_MAX_BYTES").ok().filter(|value| !value.trim().is_empty()) else {
-        return DEFAULT_MOST_BYTES;
-    };
-    value.trim().parse().unwrap_or_else(|_| {
-        let instead = DEFAULT_MOST_BYTES.to_string();
-        report(|| Activity::BadSetting { variable: "KILN_CACHE_MAX_BYTES", value, instead });
-        DEFAULT_MOST_BYTES
-    })
+    environment::CACHE_MAX_BYTES.get().and_then(|value| value.parse().ok()).unwrap_or(DEFAULT_MOST_BYTES)
 }
 
 fn from_environment() -> Option<Arc<Store>> {

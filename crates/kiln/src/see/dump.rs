@@ -14,8 +14,8 @@
 use crate::compile::CompiledGraph;
 use kiln_ir::{Graph, Source, Symbol};
 use kiln_kernels::schedule::Role;
-use kiln_runtime::Program;
 use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::{Program, environment};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Wish {
 
 fn wish() -> Option<&'static Wish> {
     static WISH: OnceLock<Option<Wish>> = OnceLock::new();
-    WISH.get_or_init(|| std::env::var("KILN_DEBUG").ok().and_then(|text| Wish::parse(&text))).as_ref()
+    WISH.get_or_init(|| environment::DEBUG.get().and_then(|text| Wish::parse(&text))).as_ref()
 }
 
 /// A program and the graphs it came from.
@@ -85,12 +85,12 @@ fn told(write: impl FnOnce(&Path) -> io::Result<PathBuf>) -> Option<PathBuf> {
     static FIRST: Once = Once::new();
     match write(&wish.folder) {
         Ok(folder) => {
-            FIRST.call_once(|| eprintln!("kiln: KILN_DEBUG writes to {}", wish.folder.display()));
+            FIRST.call_once(|| say(format_args!("KILN_DEBUG writes to {}", wish.folder.display())));
             event::emit(Category::Kernels, || Event::Dumped { folder: folder.clone() });
             Some(folder)
         }
         Err(error) => {
-            FIRST.call_once(|| eprintln!("kiln: KILN_DEBUG cannot write to {}: {error}", wish.folder.display()));
+            FIRST.call_once(|| say(format_args!("KILN_DEBUG cannot write to {}: {error}", wish.folder.display())));
             None
         }
     }
@@ -103,8 +103,13 @@ pub(crate) fn add(folder: &Path, name: &str, about: &str, text: &str) {
         writeln!(index, "{name:40} {about}")
     });
     if let Err(error) = written {
-        eprintln!("kiln: KILN_DEBUG cannot write to {}: {error}", folder.display());
+        say(format_args!("KILN_DEBUG cannot write to {}: {error}", folder.display()));
     }
+}
+
+/// A line on stderr; where that cannot be written there is nobody to tell.
+fn say(words: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "kiln: {words}");
 }
 
 /// Writes everything about a program to a new folder within `into`, which is made if need be: graphs after each pass, kernels,
@@ -195,15 +200,16 @@ impl Index {
     fn text(&self, subject: &Subject<'_>, launches: &str) -> String {
         let times = subject.program.times();
         let mut text = String::new();
+        let made = match times.read.is_zero() {
+            true => format!("passes {:.1?}, schedule {:.1?}, code {:.1?}", subject.passes, times.schedule, times.code),
+            false => format!("read from disk in {:.1?}", times.read),
+        };
         let _ = writeln!(
             text,
-            "{} nodes, {} launches for {}; passes {:.1?}, schedule {:.1?}, code {:.1?} ({} kernels compiled)",
+            "{} nodes, {} launches for {}; {made} ({} kernels compiled)",
             subject.captured.nodes().len(),
             subject.program.steps().len(),
             subject.program.backend().target(),
-            subject.passes,
-            times.schedule,
-            times.code,
             times.compiled,
         );
         let _ = write!(text, "\nlaunches\n{launches}\nfiles\n");
