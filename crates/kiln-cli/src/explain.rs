@@ -2,10 +2,10 @@
 //! and why not fewer; as text or as a page.
 
 use crate::failure::{Failure, Outcome};
-use crate::terminal::Console;
+use crate::terminal::{Console, format};
 use kiln::see::{Explanation, bisect_passes};
-use kiln::{Device, Generator, Tensor};
-use kiln_ir::{Dim, Graph, Symbol, generate};
+use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
+use kiln_ir::{Dim, Graph, NodeId, Symbol, generate};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub struct Arguments {
     /// Show the kernels and their machine code as well
     #[arg(long)]
     code: bool,
-    /// The value of a symbol at which kernels are measured; 256 where none is given
+    /// The value of a symbol at which kernels are measured; 256 where none is given. May be given several times
     #[arg(long = "size", value_name = "NAME=N")]
     sizes: Vec<String>,
     /// Hold every kernel and every pass against the interpreter
@@ -45,8 +45,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         std::fs::read_to_string(&arguments.file).map_err(|error| Failure::file(&arguments.file, error))?
     };
     let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", arguments.file.display()))?;
-    let compiled = kiln::compile_graph(&graph, &[])?;
-    let inputs = inputs(&graph, &sizes(&arguments.sizes)?)?;
+    let fixed = at_sizes(&graph, &sizes(&arguments.sizes, &graph)?)?;
+    needs(&fixed, arguments.verify).check(memory())?;
+    // Not from disk: how long the passes and the schedule take is part of the story.
+    let options = CompileOptions { disk_cache: false, ..CompileOptions::default() };
+    let compiled = CompiledGraph::new(&graph, &[], &options)?;
+    let inputs = inputs(&fixed)?;
     let mut explanation = compiled.explain(&inputs)?;
     if let Some(name) = arguments.file.file_name().filter(|_| arguments.file.as_os_str() != "-") {
         explanation.name = name.to_string_lossy().into_owned();
@@ -92,39 +96,171 @@ fn figures(explanation: &Explanation, right: Option<bool>) -> Value {
         json!({
             "target": segment.target, "nodes": segment.graph.nodes().len(), "arena_bytes": segment.arena_bytes,
             "kernels": kernels.collect::<Vec<Value>>(),
-            "compile_s": (made.passes + made.schedule + made.code).as_secs_f64(),
+            "compile_s": made.total().as_secs_f64(), "passes_s": made.passes.as_secs_f64(),
+            "schedule_s": made.schedule.as_secs_f64(), "code_s": made.code.as_secs_f64(),
         })
     });
     let segments: Vec<Value> = segments.collect();
     json!({"name": explanation.name, "segments": segments, "right": right})
 }
 
-/// `name=number`, each.
-fn sizes(words: &[String]) -> Result<Vec<(String, i64)>, String> {
-    let parse = |word: &String| {
-        let (name, number) = word.split_once('=')?;
-        Some((name.trim().to_owned(), number.trim().parse().ok().filter(|n| *n >= 0)?))
-    };
-    words.iter().map(|word| parse(word).ok_or_else(|| format!("--size takes NAME=N, not '{word}'"))).collect()
+/// A symbol that has no size on the command line.
+const DEFAULT_SIZE: i64 = 256;
+
+/// The sizes of symbols that the command line gives, each of which the graph has.
+fn sizes(words: &[String], graph: &Graph) -> Result<Vec<(Symbol, i64)>, Failure> {
+    let mut symbols: Vec<Symbol> = Vec::new();
+    for &input in graph.inputs() {
+        symbols.extend(graph.ty(input).shape.iter().flat_map(Dim::symbols));
+    }
+    symbols.sort_unstable();
+    symbols.dedup();
+    let mut sizes: Vec<(Symbol, i64)> = Vec::new();
+    for word in words {
+        let wrong = |what: &str| Failure::unusable(format!("--size {word}: {what}"));
+        let (name, number) = word.split_once('=').ok_or_else(|| wrong("takes NAME=N").advise("--size n=4096"))?;
+        let (name, number) = (name.trim(), number.trim());
+        let Some(&symbol) = symbols.iter().find(|symbol| symbol.as_str() == name) else {
+            let names: Vec<&str> = symbols.iter().map(Symbol::as_str).collect();
+            let names = match names.is_empty() {
+                true => "all sizes of this graph are fixed".to_owned(),
+                false => format!("the sizes of this graph are {}", names.join(", ")),
+            };
+            return Err(wrong(&format!("there is no size '{name}'; {names}")));
+        };
+        let number = number.parse::<i64>().ok().filter(|number| *number > 0);
+        let number = number.ok_or_else(|| wrong("a size is a whole number from 1 on"))?;
+        if sizes.iter().any(|(known, _)| *known == symbol) {
+            return Err(wrong("it is given twice"));
+        }
+        sizes.push((symbol, number));
+    }
+    Ok(sizes)
 }
 
-/// Random inputs at these sizes.
-fn inputs(graph: &Graph, sizes: &[(String, i64)]) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
-    const DEFAULT: i64 = 256;
+/// The graph at these sizes.
+fn at_sizes(graph: &Graph, sizes: &[(Symbol, i64)]) -> Result<Graph, Failure> {
     let size = |symbol: Symbol| {
-        let given = sizes.iter().find(|(name, _)| *name == symbol.as_str()).map_or(DEFAULT, |(_, n)| *n);
+        let given = sizes.iter().find(|(known, _)| *known == symbol).map_or(DEFAULT_SIZE, |(_, size)| *size);
         Some(Dim::from(given))
     };
-    let fixed = graph.specialise(&size)?;
+    let failed = |error| Failure::unusable("the graph has no such sizes").caused_by(error).advise("another --size");
+    graph.specialise(&size).map_err(failed)
+}
+
+/// Bytes that measuring a graph takes; nothing where they are more than can be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Needs(Option<u64>);
+
+impl Needs {
+    /// An error if there is less memory than that; `free` is nothing where the system does not tell.
+    fn check(self, free: Option<u64>) -> Result<(), Failure> {
+        let needed = match self.0 {
+            Some(needed) if free.is_none_or(|free| needed <= free) => return Ok(()),
+            Some(needed) => format!("about {}", format::bytes(needed)),
+            None => "more memory than there are addresses".to_owned(),
+        };
+        let free = free.map_or(String::new(), |free| format!(", and {} are free", format::bytes(free)));
+        Err(Failure::unusable(format!("the graph at these sizes takes {needed}{free}")).advise("a smaller --size"))
+    }
+}
+
+/// What a graph of fixed sizes takes: inputs, outputs and what lies between, as it is made, run and, with `verify`, interpreted.
+fn needs(graph: &Graph, verify: bool) -> Needs {
+    let bytes = |id: NodeId| -> Option<u64> {
+        let ty = graph.ty(id);
+        let elements = ty.fixed_shape()?.into_iter().try_fold(1u64, |all, n| all.checked_mul(n as u64))?;
+        elements.checked_mul(ty.dtype.size_in_bits() as u64).map(|bits| bits.div_ceil(8))
+    };
+    let sum = |nodes: &[NodeId]| nodes.iter().try_fold(0u64, |all, &id| all.checked_add(bytes(id)?));
+    let outputs: Vec<NodeId> = graph.outputs().iter().map(|output| output.node).collect();
+    let all: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+    // Values between inputs and outputs share memory where kernels do not fuse; the largest one is taken for that.
+    let needed = || -> Option<u64> {
+        let (inputs, outputs) = (sum(graph.inputs())?, sum(&outputs)?);
+        let sizes = all.iter().map(|&id| bytes(id)).collect::<Option<Vec<u64>>>()?;
+        let largest = sizes.into_iter().max().unwrap_or(0);
+        // Inputs that are no floats are drawn as wide numbers on the host first.
+        let drawn = if is_all_floats(graph) { 0 } else { inputs.checked_mul(4)? };
+        let interpreted = if verify { sum(&all)?.checked_mul(3)? } else { 0 };
+        [outputs, largest, drawn, interpreted].into_iter().try_fold(inputs, u64::checked_add)
+    };
+    Needs(needed())
+}
+
+/// Bytes of memory that this process can still have; nothing where the system does not tell.
+fn memory() -> Option<u64> {
+    crate::doctor::machine::memory().map(|memory| memory.available)
+}
+
+fn is_plain_float(dtype: DType) -> bool {
+    dtype.is_float() && !dtype.is_storage_only()
+}
+
+fn is_all_floats(graph: &Graph) -> bool {
+    graph.inputs().iter().all(|&input| is_plain_float(graph.ty(input).dtype))
+}
+
+/// Random inputs of a graph of fixed sizes.
+fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
     let generator = Generator::new(1);
+    // Integers may be indices, which have to fit; floats may be any.
+    let hosts = if is_all_floats(graph) { Vec::new() } else { generate::inputs(graph, 1) };
     let mut inputs = Vec::new();
-    for host in generate::inputs(&fixed, 1) {
-        let dtype = host.dtype();
-        inputs.push(if dtype.is_float() && !dtype.is_storage_only() {
-            generator.randn(host.shape().to_vec(), dtype, Device::Cpu)?
-        } else {
-            Tensor::from_bytes(host.bytes(), host.shape().to_vec(), dtype, Device::Cpu)?
+    for (number, &input) in graph.inputs().iter().enumerate() {
+        let ty = graph.ty(input);
+        let shape = ty.fixed_shape().ok_or("a size of an input is not known")?;
+        inputs.push(match hosts.get(number) {
+            Some(host) if !is_plain_float(ty.dtype) => {
+                Tensor::from_bytes(host.bytes(), host.shape().to_vec(), ty.dtype, Device::Cpu)?
+            }
+            _ => generator.randn(shape, ty.dtype, Device::Cpu)?,
         });
     }
     Ok(inputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOFTMAX: &str = include_str!("../../../docs/softmax.kiln");
+
+    fn at(sizes_given: &[&str]) -> Result<Graph, String> {
+        let graph = Graph::parse(SOFTMAX).unwrap();
+        let words: Vec<String> = sizes_given.iter().map(|word| (*word).to_owned()).collect();
+        let text = |failure: Failure| crate::failure::render(&failure, crate::terminal::Paint::off());
+        at_sizes(&graph, &sizes(&words, &graph).map_err(text)?).map_err(text)
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_graph_and_can_be() {
+        assert_eq!(at(&["n=3"]).unwrap().ty(NodeId(0)).fixed_shape(), Some(vec![3, 1024]));
+        assert_eq!(at(&[]).unwrap().ty(NodeId(0)).fixed_shape(), Some(vec![256, 1024]));
+        for (words, said) in [
+            (&["m=3"][..], "there is no size 'm'; the sizes of this graph are n"),
+            (&["n"], "takes NAME=N"),
+            (&["n=0"], "from 1 on"),
+            (&["n=-4"], "from 1 on"),
+            (&["n=99999999999999999999"], "from 1 on"),
+            (&["n=1", "n=2"], "twice"),
+        ] {
+            let error = at(words).unwrap_err();
+            assert!(error.contains(said), "{words:?}: {error}");
+        }
+    }
+
+    /// What would not fit is refused before it is asked for; what cannot be counted too.
+    #[test]
+    fn memory_is_counted_before_it_is_taken() {
+        let needs = |words: &[&str], verify| needs(&at(words).unwrap(), verify);
+        // Input, output, and the largest value between, of 4096 bytes a row.
+        assert_eq!(needs(&["n=1000000000"], false), Needs(Some(3 * 4096 * 1_000_000_000)));
+        assert!(needs(&["n=1000"], true).0 > needs(&["n=1000"], false).0);
+        assert_eq!(needs(&["n=9000000000000000000"], false), Needs(None));
+        let failure = needs(&["n=1000000000"], false).check(Some(8_000_000_000)).unwrap_err().to_string();
+        assert!(failure.contains("12288.00 GB") && failure.contains("8.00 GB are free"), "{failure}");
+        assert!(Needs(None).check(None).is_err() && Needs(Some(u64::MAX)).check(None).is_ok());
+        assert!(Needs(Some(10)).check(Some(10)).is_ok());
+    }
 }

@@ -1,7 +1,7 @@
 //! `kiln doctor`: what this machine offers and what Kiln would use.
 
 mod libraries;
-mod machine;
+pub mod machine;
 mod python;
 
 use crate::failure::Outcome;
