@@ -108,14 +108,12 @@ fn list(store: &Store, json: bool) -> Outcome {
         println!("{}", json!({"folder": folder, "bytes": bytes, "max_bytes": store.most_bytes(), "entries": entries}));
         return Ok(());
     }
-    let mut out = std::io::stdout().lock();
     if !list.is_empty() {
-        writeln!(out, "{:<12}  {:<7} {:>9} {:>8} {:>6}  label", "key", "kind", "size", "used", "uses")?;
+        println!("{:<12}  {:<7} {:>9} {:>8} {:>6}  label", "key", "kind", "size", "used", "uses");
     }
     for listed in &list {
         let target = listed.about.get("target").map(|target| format!(", {target}")).unwrap_or_default();
-        writeln!(
-            out,
+        println!(
             "{:<12}  {:<7} {:>9} {:>8} {:>6}  {}{target}",
             &listed.key[..listed.key.len().min(12)],
             listed.kind.name(),
@@ -123,9 +121,9 @@ fn list(store: &Store, json: bool) -> Outcome {
             age(listed.used),
             listed.uses,
             label(listed)
-        )?;
+        );
     }
-    writeln!(out, "{} entries, {} of {} in {folder}", list.len(), size(bytes), size(store.most_bytes()))?;
+    println!("{} entries, {} of {} in {folder}", list.len(), size(bytes), size(store.most_bytes()));
     Ok(())
 }
 

@@ -2,7 +2,6 @@
 
 use crate::failure::Outcome;
 use clap_complete::Shell;
-use std::io::Write;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +21,6 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut crate::command(), "kiln", &mut script);
-    std::io::stdout().write_all(&script)?;
+    print!("{}", String::from_utf8_lossy(&script));
     Ok(())
 }

@@ -14,6 +14,11 @@
 //! kiln completions SHELL   a script that completes all of this
 //! ```
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod terminal;
+
 mod bench;
 mod cache;
 mod classify;
@@ -31,14 +36,14 @@ mod models;
 mod program;
 mod run;
 mod selftest;
+mod settings;
 mod tell;
-mod terminal;
 
 use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::{Failure, Outcome};
 use std::process::ExitCode;
-use terminal::{Color, Paint};
+use terminal::{Color, Paint, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,11 +103,35 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    terminal::quiet_on_closed_pipe();
-    let matches = command().get_matches();
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let parsed = command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        // Help and the version are what was asked for, all else is an error of usage.
+        Err(error) => match error.print() {
+            _ if error.use_stderr() => return ExitCode::from(failure::UNUSABLE),
+            printed => return end(Ok(()), printed.and_then(|()| output::finish())),
+        },
+    };
     terminal::set_color(arguments.color);
-    let outcome = match &arguments.command {
+    let outcome = output::until_reader_goes(|| run(&arguments)).unwrap_or(Ok(()));
+    end(outcome, output::finish())
+}
+
+/// Says what went wrong, and gives the exit code: what was printed has to have arrived, whatever came of the work.
+fn end(outcome: Outcome, printed: std::io::Result<()>) -> ExitCode {
+    let lost = printed.err().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
+    let lost = lost.map(|error| Failure::new("standard output could not be written").caused_by(error).into());
+    let errors: Vec<Box<dyn std::error::Error>> = outcome.err().into_iter().chain(lost).collect();
+    for error in &errors {
+        eprint!("{}", failure::render(error.as_ref(), Paint::stderr()));
+    }
+    errors.first().map_or(ExitCode::SUCCESS, |error| ExitCode::from(Failure::code_of(error.as_ref())))
+}
+
+/// Does what was asked for, in an environment that is understood.
+fn run(arguments: &Arguments) -> Outcome {
+    settings::check()?;
+    match &arguments.command {
         None => demo::run(&demo::Arguments::default()),
         Some(Command::Demo(arguments)) => demo::run(arguments),
         Some(Command::Run(arguments)) => run::run(arguments),
@@ -115,13 +144,6 @@ fn main() -> ExitCode {
         Some(Command::Selftest(arguments)) => selftest::run(arguments),
         Some(Command::Fuzz(arguments)) => fuzz::run(arguments),
         Some(Command::Completions(arguments)) => completions::run(arguments),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprint!("{}", failure::render(error.as_ref(), Paint::stderr()));
-            ExitCode::from(Failure::code_of(error.as_ref()))
-        }
     }
 }
 

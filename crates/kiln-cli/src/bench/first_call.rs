@@ -6,6 +6,7 @@ use super::forward::{Case, Function, Part};
 use super::peer::{SCRIPT, TorchPeer};
 use crate::Outcome;
 use crate::models::{Config, Family};
+use crate::terminal::output;
 use kiln::{Compiled, Tensor};
 use kiln_runtime::phase;
 use serde_json::{Value, json};
@@ -83,8 +84,8 @@ pub fn run(arguments: &Arguments, python: &str) -> Outcome {
         print!(" {:>8} {:>8}", fastest["kernels"], fastest["launches"]);
         let warm = warm(&case.name(), samples.len())?;
         print!(" {:>6.1}ms", total(&warm) * 1e3);
-        // A long run is watched as it goes; a closed pipe is the reader's choice.
-        let _ = std::io::stdout().flush();
+        // A long run is watched as it goes.
+        output::flush();
         let torch = match arguments.peer.contains(&super::Peer::Torch) {
             true if !arguments.no_torch_compile => {
                 // A process of its own as well, so that nothing is compiled yet.

@@ -7,9 +7,9 @@ use super::turns::{self, Own};
 use super::{Arguments, report};
 use crate::Outcome;
 use crate::models::{Attention, Config, Family, Mlp, Rotary, Transformer, Weights};
+use crate::terminal::output;
 use kiln::{Compiled, Result, Tensor};
 use serde_json::{Value, json};
-use std::io::Write;
 use std::time::Instant;
 
 /// A part of a model.
@@ -204,8 +204,8 @@ fn line(row: &Row) {
         print!("  DIFFERS FROM EAGER BY {:.1e}", row.difference);
     }
     println!("{}", row.peer_error.as_ref().map_or(String::new(), |e| format!("  {e}")));
-    // A long run is watched as it goes; a closed pipe is the reader's choice.
-    let _ = std::io::stdout().flush();
+    // A long run is watched as it goes.
+    output::flush();
 }
 
 fn summary(rows: &[Row], torch: Option<&str>) {

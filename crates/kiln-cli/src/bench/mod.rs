@@ -28,6 +28,7 @@ use clock::{Copier, Turn};
 use kiln::opinions::{self, Question};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
+use kiln_runtime::environment;
 use peer::TorchPeer;
 use record::Record;
 use report::Row;
@@ -215,7 +216,7 @@ impl Arguments {
 
     /// The Python that has the peers.
     fn python(&self) -> String {
-        self.python.clone().or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into())
+        self.python.clone().or_else(|| environment::PYTHON.get()).unwrap_or("python3".into())
     }
 }
 

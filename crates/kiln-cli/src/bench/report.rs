@@ -3,8 +3,8 @@
 use super::cases::Case;
 use super::clock::Timing;
 use super::record::{Record, Subject};
+use crate::terminal::output;
 use serde_json::json;
-use std::io::Write;
 
 /// One measured case.
 pub struct Row {
@@ -71,8 +71,8 @@ pub fn line(row: &Row) {
         (_, Some(false)) => println!("  DISAGREES WITH THE INTERPRETER"),
         _ => println!(),
     }
-    // A long run is watched as it goes; a closed pipe is the reader's choice.
-    let _ = std::io::stdout().flush();
+    // A long run is watched as it goes.
+    output::flush();
 }
 
 fn geomean(values: Vec<f64>) -> Option<f64> {

@@ -3,8 +3,7 @@
 use super::record::{MemoryUse, Record, best_kiln, best_peer};
 use super::stats::VARIATION;
 use crate::terminal::format::{bytes, ratio, seconds};
-use crate::terminal::{Align, Paint, Table, format};
-use std::io::Write;
+use crate::terminal::{Align, Paint, Table, format, output};
 
 /// A time in milliseconds.
 pub fn duration(ms: f64) -> String {
@@ -62,8 +61,8 @@ pub fn print(records: &[Record]) {
     if let Some(line) = headline(records) {
         println!("  {}", paint.bold_green(line));
     }
-    // A long run is watched as it goes; a closed pipe is the reader's choice.
-    let _ = std::io::stdout().flush();
+    // A long run is watched as it goes.
+    output::flush();
 }
 
 /// How Kiln's fastest mode stands against the fastest of the others.

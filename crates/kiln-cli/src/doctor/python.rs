@@ -1,6 +1,7 @@
 //! The peer of benchmarks: a Python with PyTorch.
 
 use super::{Fact, Mark};
+use kiln_runtime::environment;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,7 +31,7 @@ print(json.dumps({'version': sys.version.split()[0], 'packages': folders, 'peers
 
 /// Asks the Python that a benchmark would start.
 pub fn look(asked: Option<&str>) -> Option<Found> {
-    let command = asked.map(str::to_owned).or_else(|| std::env::var("KILN_PYTHON").ok()).unwrap_or("python3".into());
+    let command = asked.map(str::to_owned).or_else(|| environment::PYTHON.get()).unwrap_or("python3".into());
     let output = Command::new(&command).arg("-c").arg(SCRIPT).args(PEERS).output().ok()?;
     let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
     let peer = |(place, name)| (name, answer["peers"][place].as_str().map(str::to_owned));

@@ -4,6 +4,8 @@
 //! `--color always` and `CLICOLOR_FORCE` turn them on everywhere. With `--json` a command's last line on standard output is
 //! one object, and everything for people goes to standard error.
 
+#[macro_use]
+pub mod output;
 pub mod format;
 mod progress;
 pub mod svg;
@@ -16,7 +18,7 @@ pub use wrap::Column;
 
 use serde_json::Value;
 use std::fmt::Display;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, stderr, stdout};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// When there are colours.
@@ -163,8 +165,7 @@ impl Console {
             eprint!("{part}");
         } else {
             print!("{part}");
-            // A reader that has gone away is seen by the next part.
-            let _ = stdout().flush();
+            output::flush();
         }
     }
 
@@ -174,18 +175,6 @@ impl Console {
             println!("{}", value());
         }
     }
-}
-
-/// Ends the process quietly when standard output is closed, as `kiln … | head` does.
-pub fn quiet_on_closed_pipe() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let words = panic.payload().downcast_ref::<String>();
-        if words.is_some_and(|words| words.starts_with("failed printing to std")) {
-            std::process::exit(0);
-        }
-        usual(panic);
-    }));
 }
 
 #[cfg(test)]

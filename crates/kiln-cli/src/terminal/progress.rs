@@ -2,7 +2,7 @@
 //! Where standard error is no terminal there is nothing to see.
 
 use super::{Paint, format, visible_width, width};
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -53,12 +53,10 @@ impl Progress {
                     }
                     let state = state.lock().unwrap_or_else(PoisonError::into_inner).clone();
                     eprint!("\r\x1b[K{}", line(&state, frame, began.elapsed(), width(), paint));
-                    let _ = stderr().flush();
                     (wait, shown) = (FRAME, true);
                 }
                 if shown {
                     eprint!("\r\x1b[K");
-                    let _ = stderr().flush();
                 }
             };
             (sender, std::thread::spawn(draw))

@@ -12,12 +12,12 @@ use super::turns::{self, Own};
 use super::{Arguments, report};
 use crate::Outcome;
 use crate::models::Weights;
+use crate::terminal::output;
 use kiln::nn::Module;
 use kiln::optim::{AdamW, Optimizer};
 use kiln::{Compiled, Options, Result, Tensor};
 use models::{Model, Network};
 use serde_json::{Value, json};
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -188,8 +188,8 @@ fn line(row: &Row) {
         ratio(compiled_peer(row)),
         row.peer_error.as_ref().map_or(String::new(), |e| format!("  {e}")),
     );
-    // A long run is watched as it goes; a closed pipe is the reader's choice.
-    let _ = std::io::stdout().flush();
+    // A long run is watched as it goes.
+    output::flush();
 }
 
 /// The sides of a row, in the form that all benchmarks have.
