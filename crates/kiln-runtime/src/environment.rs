@@ -156,6 +156,7 @@ fn unknown(name: &str) -> Option<Problem> {
     let is_near = |known: &str| {
         let (mine, theirs) = (words(own), words(known));
         distance(own, known) <= 2
+            || own.len().min(known.len()) >= 5 && own.starts_with(known)
             || mine.iter().all(|word| theirs.contains(word))
             || theirs.iter().all(|word| mine.contains(word))
     };
