@@ -86,6 +86,29 @@ impl BlockFormat {
         whole.then(|| elements / self.elements()).and_then(|blocks| blocks.checked_mul(self.bytes()))
     }
 
+    /// Where the f16 scales and minima of a block lie.
+    pub fn halves(self) -> &'static [usize] {
+        match self {
+            BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],
+            BlockFormat::Q4_1 | BlockFormat::Q4_K => &[0, 2],
+            BlockFormat::Q6_K => &[208],
+        }
+    }
+
+    /// Whether a scale or minimum of some blocks is infinite or NaN.
+    ///
+    /// ```
+    /// use kiln_ir::BlockFormat;
+    /// let mut block = [0; 18];
+    /// assert!(!BlockFormat::Q4_0.is_damaged(&block));
+    /// block[1] = 0x7c; // infinity
+    /// assert!(BlockFormat::Q4_0.is_damaged(&block));
+    /// ```
+    pub fn is_damaged(self, bytes: &[u8]) -> bool {
+        let damaged = |block: &[u8]| self.halves().iter().any(|&at| block[at + 1] & 0x7c == 0x7c);
+        bytes.chunks_exact(self.bytes()).any(damaged)
+    }
+
     /// Appends the elements of whole blocks; bytes of a last broken block are left out.
     pub fn dequantise(self, bytes: &[u8], out: &mut Vec<f32>) {
         for block in bytes.chunks_exact(self.bytes()) {

@@ -223,6 +223,7 @@ impl Gemm {
         blocks: &BlockMatrix,
         epilogue: &dyn Epilogue,
     ) -> Result<(), GemmError> {
+        let epilogue = &quantised::Corrected::new(self, a, blocks, epilogue);
         #[cfg(target_arch = "x86_64")]
         if let Some(digits) = quantised::bytes::digits(self) {
             // SAFETY: the caller's promise.

@@ -9,13 +9,12 @@
 //! They are sums of the integers, so that what rounding A changes is multiplied by the elements of W themselves and no more.
 
 use super::fixed::EXPONENTS;
+use super::left_row;
 use super::panels::Kind;
-use crate::gemm::pack::copy_rows;
 use crate::gemm::scratch::Scratch;
-use crate::gemm::source::{Matrix, Operand, SharedOperand};
+use crate::gemm::source::{Operand, SharedOperand};
 use crate::gemm::{Gemm, part};
 use crate::pool;
-use kiln_ir::DType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +99,7 @@ impl Digits {
                 }
                 // SAFETY: the operand's row, and its own part of a tile that is this task's.
                 unsafe {
-                    let from = floats(gemm, &a.get(), rows.start + row, &own);
+                    let from = left_row(gemm, &a.get(), rows.start + row, &own);
                     if !digits.row(from, tile, i) {
                         usual.store(false, Ordering::Relaxed);
                     }
@@ -215,25 +214,4 @@ impl Digits {
         }
         true
     }
-}
-
-/// A row of an operand as floats side by side, in the scratch where it is not.
-unsafe fn floats(gemm: &Gemm, a: &Operand<'_>, row: usize, own: &Scratch) -> *const f32 {
-    let to = own.ptr::<f32>();
-    // SAFETY: a row of the caller's operand, and room for it.
-    unsafe {
-        match a {
-            Operand::Strided(a) => {
-                let size = (a.dtype.size_in_bits() / 8) as isize;
-                let first = a.data.wrapping_offset(row as isize * a.row_stride * size);
-                if a.dtype == DType::F32 && a.column_stride == 1 {
-                    return first.cast();
-                }
-                copy_rows(gemm.isa, &Matrix { data: first, ..*a }, 1, gemm.k, to);
-            }
-            Operand::Rows(source) => source.fill(row, 0..gemm.k, to.cast()),
-            _ => unreachable!("turned down by `Gemm::check`"),
-        }
-    }
-    to
 }

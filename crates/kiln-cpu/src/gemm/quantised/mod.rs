@@ -7,9 +7,12 @@
 //!  few rows of A   ──▶ rows      a few rows of W at a time: unpack 16 or 8 elements, multiply by every row of A   (`x86`)
 //!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels    (`panels`, `unpack`)
 //! ```
+//!
+//! What they make of scales that are not finite is corrected on the way to the epilogue (`damaged`).
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod bytes;
+mod damaged;
 #[cfg(target_arch = "x86_64")]
 mod digits;
 #[cfg(target_arch = "x86_64")]
@@ -28,13 +31,15 @@ mod unpack;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(super) use damaged::Corrected;
 pub(super) use rows::{FEW_ROWS, run};
 
-#[cfg(target_arch = "x86_64")]
+use super::Gemm;
+use super::pack::copy_rows;
 use super::scratch::Scratch;
-use super::source::RowSource;
+use super::source::{Matrix, Operand, RowSource};
 use crate::features::Isa;
-use kiln_ir::BlockFormat;
+use kiln_ir::{BlockFormat, DType};
 use std::ops::Range;
 
 /// Rows of quantised blocks, each a column of B.
@@ -143,4 +148,25 @@ impl RowSource for Columns {
             }
         }
     }
+}
+
+/// A row of an operand as floats side by side, in the scratch where it is not.
+unsafe fn left_row(gemm: &Gemm, a: &Operand<'_>, row: usize, own: &Scratch) -> *const f32 {
+    let to = own.ptr::<f32>();
+    // SAFETY: a row of the caller's operand, and room for it.
+    unsafe {
+        match a {
+            Operand::Strided(a) => {
+                let size = (a.dtype.size_in_bits() / 8) as isize;
+                let first = a.data.wrapping_offset(row as isize * a.row_stride * size);
+                if a.dtype == DType::F32 && a.column_stride == 1 {
+                    return first.cast();
+                }
+                copy_rows(gemm.isa, &Matrix { data: first, ..*a }, 1, gemm.k, to);
+            }
+            Operand::Rows(source) => source.fill(row, 0..gemm.k, to.cast()),
+            _ => unreachable!("turned down by `Gemm::check`"),
+        }
+    }
+    to
 }

@@ -27,12 +27,7 @@ fn blocks_of(
     for n in 0..rows {
         let of_row = &mut bytes[n * stride..][..row];
         for block in of_row.chunks_exact_mut(format.bytes()) {
-            let halves: &[usize] = match format {
-                BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],
-                BlockFormat::Q4_1 | BlockFormat::Q4_K => &[0, 2],
-                BlockFormat::Q6_K => &[208],
-            };
-            for &at in halves {
+            for &at in format.halves() {
                 let scale = f16::from_f64(random.unit() - 0.5);
                 block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
             }
@@ -427,6 +422,58 @@ fn one_row_at(
     // SAFETY: the operands have these sizes.
     unsafe { gemm.run(Operand::Strided(row), Operand::Blocks(matrix), &store) }.unwrap();
     c
+}
+
+/// A scale or minimum that is not finite gives what the dequantised elements give: NaN, or an infinity where all terms agree in sign.
+/// Every format, target, height of the left operand and precision; the damaged block first, in the middle or last.
+#[test]
+fn damaged_blocks_give_what_their_elements_give() {
+    let halves = [f16::INFINITY, f16::NEG_INFINITY, f16::NAN, f16::MAX, f16::MIN];
+    let mut seen = [0; 3];
+    for (isa, format) in Isa::available().flat_map(|isa| BlockFormat::ALL.map(|format| (isa, format))) {
+        for (case, (m, n, count)) in
+            [(1, 5, 3), (2, 3, 4), (3, 1, 1), (6, 40, 2), (17, 3, 3), (29, 33, 1)].into_iter().enumerate()
+        {
+            let mut random = Random(case as u64);
+            let k = count * format.elements();
+            for (at, half) in format.halves().iter().flat_map(|at| halves.map(|half| (at, half))) {
+                // All integers alike, so that all elements of a block may be an infinity of one sign; or any.
+                let byte = [0x00, 0x77, 0x99, 0xff][random.below(4)];
+                let mixed = random.chance(0.5);
+                let one = |random: &mut Random| if mixed { random.bits() as u8 } else { byte };
+                let (mut bytes, stride, _) = blocks_of(&mut random, format, n, k, one);
+                for column in (0..n).step_by(2) {
+                    let block = random.below(count) * format.bytes();
+                    bytes[column * stride + block + at..][..2].copy_from_slice(&half.to_le_bytes());
+                }
+                let mut w = Vec::new();
+                (0..n).for_each(|j| format.dequantise(&bytes[j * stride..][..format.row_bytes(k).unwrap()], &mut w));
+                let sign = [1.0, -1.0][random.below(2)];
+                let any = random.chance(0.3);
+                let a: Vec<f32> =
+                    (0..m * k).map(|_| (random.unit() - if any { 0.5 } else { 0.0 }) as f32 * sign).collect();
+                for precision in Precision::ALL {
+                    let mut c = vec![0f32; m * n];
+                    let store = Store::new(c.as_mut_ptr().cast(), DType::F32, n as isize, 1).unwrap();
+                    let rows =
+                        Matrix { data: a.as_ptr().cast(), dtype: DType::F32, row_stride: k as isize, column_stride: 1 };
+                    let matrix = BlockMatrix { data: bytes.as_ptr(), format, stride: stride as isize };
+                    let gemm = Gemm { isa, precision, ..Gemm::new(m, n, k, DType::F32) };
+                    // SAFETY: the operands have these sizes.
+                    unsafe { gemm.run(Operand::Strided(rows), Operand::Blocks(matrix), &store) }.unwrap();
+                    for (i, &got) in c.iter().enumerate() {
+                        let (row, column) = (&a[i / n * k..][..k], &w[i % n * k..][..k]);
+                        let want: f64 = row.iter().zip(column).map(|(&a, &w)| f64::from(a) * f64::from(w)).sum();
+                        let same = if want.is_finite() { got.is_finite() } else { f64::from(got) == want };
+                        let what = format!("{isa:?} {format:?} {m}×{n}×{k} {half} at {at}, {precision:?}, element {i}");
+                        assert!(same || want.is_nan() && got.is_nan(), "{what}: {got}, expected {want}");
+                        seen[if want.is_nan() { 0 } else { 1 + usize::from(want.is_infinite()) }] += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 1000), "{seen:?}");
 }
 
 #[test]
