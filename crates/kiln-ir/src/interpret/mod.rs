@@ -2,9 +2,11 @@
 //! eager execution and compiled programs are measured against it.
 //!
 //! A pointwise float op computes in f64 and rounds once to its node's dtype; sums, products of matrices and attention
-//! accumulate in f64. Integers are computed exactly and wrap at their width.
+//! accumulate in f64, and those of f64 in twice its digits. Integers are computed exactly and wrap at their width.
 
+mod compensated;
 mod error;
+mod magnitude;
 mod pointwise;
 mod products;
 mod random;
@@ -13,6 +15,7 @@ pub mod special;
 mod views;
 
 pub use error::{Fault, InterpretError};
+pub use magnitude::magnitudes;
 
 use crate::host::element_count;
 use crate::{Dim, Graph, HostTensor, Node, NodeId, Op, OpKind, Symbol};

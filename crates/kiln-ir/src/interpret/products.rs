@@ -1,5 +1,6 @@
 //! Sums of products: dot, convolution, attention.
 
+use super::compensated::Compensated;
 use super::pointwise::max;
 use super::views::{filled, permute};
 use super::{Fault, strides};
@@ -13,16 +14,18 @@ pub(super) fn dequantize(format: BlockFormat, shape: &[usize], x: &HostTensor) -
     Ok(HostTensor::from_slice(shape, &elements)?)
 }
 
-/// What products are accumulated in: f64 for floats, wrapping i64 for integers.
+/// What products are accumulated in: f64 for shorter floats, twice its digits for f64, wrapping i64 for integers.
 trait Number: Copy {
-    const ZERO: Self;
+    fn zero() -> Self;
     fn multiply_add(self, x: Self, y: Self) -> Self;
     fn decode(x: &HostTensor) -> Vec<Self>;
     fn encode(dtype: DType, shape: &[usize], values: &[Self]) -> Result<HostTensor, Fault>;
 }
 
 impl Number for f64 {
-    const ZERO: f64 = 0.0;
+    fn zero() -> f64 {
+        0.0
+    }
     fn multiply_add(self, x: f64, y: f64) -> f64 {
         self + x * y
     }
@@ -34,8 +37,25 @@ impl Number for f64 {
     }
 }
 
+impl Number for Compensated {
+    fn zero() -> Compensated {
+        Compensated::from(0.0)
+    }
+    fn multiply_add(self, x: Compensated, y: Compensated) -> Compensated {
+        self.add(x.multiply(y))
+    }
+    fn decode(x: &HostTensor) -> Vec<Compensated> {
+        Compensated::of(x)
+    }
+    fn encode(dtype: DType, shape: &[usize], values: &[Compensated]) -> Result<HostTensor, Fault> {
+        Ok(HostTensor::from_f64(dtype, shape, &Compensated::round(values))?)
+    }
+}
+
 impl Number for i64 {
-    const ZERO: i64 = 0;
+    fn zero() -> i64 {
+        0
+    }
     fn multiply_add(self, x: i64, y: i64) -> i64 {
         self.wrapping_add(x.wrapping_mul(y))
     }
@@ -53,7 +73,11 @@ fn check_arithmetic(dtype: DType) -> Result<(), Fault> {
 
 pub(super) fn dot(dims: &DotDims, out: DType, x: &HostTensor, y: &HostTensor) -> Result<HostTensor, Fault> {
     check_arithmetic(x.dtype())?;
-    if x.dtype().is_float() { dot_of::<f64>(dims, out, x, y) } else { dot_of::<i64>(dims, out, x, y) }
+    match x.dtype() {
+        DType::F64 => dot_of::<Compensated>(dims, out, x, y),
+        dtype if dtype.is_float() => dot_of::<f64>(dims, out, x, y),
+        _ => dot_of::<i64>(dims, out, x, y),
+    }
 }
 
 /// Both sides brought to [batch, free, contracted], then three loops.
@@ -75,11 +99,11 @@ fn dot_of<T: Number>(dims: &DotDims, out: DType, x: &HostTensor, y: &HostTensor)
     let ys = T::decode(&permute(y, &y_order)?);
     let count = |sizes: &[usize]| element_count(sizes).unwrap_or(0);
     let (b, m, n, k) = (count(&batch), count(&sizes(x, &x_free)), count(&sizes(y, &y_free)), count(&contract));
-    let mut result = filled(&shape, T::ZERO)?;
+    let mut result = filled(&shape, T::zero())?;
     for (at, sum) in result.iter_mut().enumerate() {
         let (row, column) = (at / n, (at / (m * n)) * n + at % n);
         let (left, right) = (&xs[row * k..(row + 1) * k], &ys[column * k..(column + 1) * k]);
-        *sum = left.iter().zip(right).fold(T::ZERO, |sum, (&x, &y)| sum.multiply_add(x, y));
+        *sum = left.iter().zip(right).fold(T::zero(), |sum, (&x, &y)| sum.multiply_add(x, y));
     }
     debug_assert_eq!(result.len(), b * m * n);
     T::encode(out, &shape, &result)
@@ -87,7 +111,11 @@ fn dot_of<T: Number>(dims: &DotDims, out: DType, x: &HostTensor, y: &HostTensor)
 
 pub(super) fn conv(dims: &ConvDims, shape: &[usize], x: &HostTensor, w: &HostTensor) -> Result<HostTensor, Fault> {
     check_arithmetic(x.dtype())?;
-    if x.dtype().is_float() { conv_of::<f64>(dims, shape, x, w) } else { conv_of::<i64>(dims, shape, x, w) }
+    match x.dtype() {
+        DType::F64 => conv_of::<Compensated>(dims, shape, x, w),
+        dtype if dtype.is_float() => conv_of::<f64>(dims, shape, x, w),
+        _ => conv_of::<i64>(dims, shape, x, w),
+    }
 }
 
 /// For each output element, each channel of its group and each tap: the input element that the tap falls on, if any.
@@ -102,7 +130,7 @@ fn conv_of<T: Number>(dims: &ConvDims, shape: &[usize], x: &HostTensor, w: &Host
     let (area, taps) = (element_count(spatial).unwrap_or(0), element_count(kernel).unwrap_or(0));
     let out_area = element_count(&shape[2..]).unwrap_or(0);
     let outputs = w.shape()[0];
-    let mut result = filled(shape, T::ZERO)?;
+    let mut result = filled(shape, T::zero())?;
     for (at, sum) in result.iter_mut().enumerate() {
         let (image, output, place) = (at / out_area / outputs, at / out_area % outputs, at % out_area);
         let group = output / (outputs / dims.groups);

@@ -1,5 +1,6 @@
 //! Ops that combine elements along axes: reductions, scans, windows, sorting.
 
+use super::compensated::Compensated;
 use super::pointwise::{max, min};
 use super::{Fault, MAX_ELEMENTS, Walk, around, strides};
 use crate::host::{element_count, try_filled};
@@ -26,6 +27,18 @@ fn float_rule(kind: ReduceKind) -> (f64, fn(f64, f64) -> f64) {
         ReduceKind::Max => (f64::NEG_INFINITY, max),
         ReduceKind::Min => (f64::INFINITY, min),
     }
+}
+
+/// How floats of 64 bits combine, and from what.
+fn double_rule(kind: ReduceKind) -> (Compensated, fn(Compensated, Compensated) -> Compensated) {
+    let (initial, _) = float_rule(kind);
+    let combine: fn(Compensated, Compensated) -> Compensated = match kind {
+        ReduceKind::Sum => Compensated::add,
+        ReduceKind::Prod => Compensated::multiply,
+        ReduceKind::Max => |a, b| a.pick(b, max),
+        ReduceKind::Min => |a, b| a.pick(b, min),
+    };
+    (initial.into(), combine)
 }
 
 /// How integers and bools combine, and from what.
@@ -66,7 +79,10 @@ pub(super) fn reduce(kind: ReduceKind, axes: &[usize], x: &HostTensor) -> Result
     let mut steps = strides(&shape);
     axes.iter().for_each(|&a| steps[a] = 0);
     let places = Walk::new(x.shape(), &steps, 0);
-    if dtype.is_float() {
+    if dtype == DType::F64 {
+        let values = fold(Compensated::of(x), places, &shape, double_rule(kind))?;
+        Ok(HostTensor::from_f64(dtype, &shape, &Compensated::round(&values))?)
+    } else if dtype.is_float() {
         let values = fold(x.to_f64(), places, &shape, float_rule(kind))?;
         Ok(HostTensor::from_f64(dtype, &shape, &values)?)
     } else {
@@ -100,7 +116,11 @@ pub(super) fn scan(kind: ReduceKind, axis: usize, reverse: bool, x: &HostTensor)
     }
     let dtype = x.dtype();
     check_arithmetic(dtype)?;
-    if dtype.is_float() {
+    if dtype == DType::F64 {
+        let mut values = Compensated::of(x);
+        run(&mut values, x.shape(), axis, reverse, double_rule(kind));
+        Ok(HostTensor::from_f64(dtype, x.shape(), &Compensated::round(&values))?)
+    } else if dtype.is_float() {
         let mut values = x.to_f64();
         run(&mut values, x.shape(), axis, reverse, float_rule(kind));
         Ok(HostTensor::from_f64(dtype, x.shape(), &values)?)
@@ -215,7 +235,10 @@ pub(super) fn reduce_window(
     if element_count(&dims.size).is_none_or(|n| n > MAX_ELEMENTS) {
         return Err(Fault::TooLarge { shape: dims.size.clone() });
     }
-    if dtype.is_float() {
+    if dtype == DType::F64 {
+        let values = run(&Compensated::of(x), dims, shape, x.shape(), double_rule(kind));
+        Ok(HostTensor::from_f64(dtype, shape, &Compensated::round(&values))?)
+    } else if dtype.is_float() {
         let values = run(&x.to_f64(), dims, shape, x.shape(), float_rule(kind));
         Ok(HostTensor::from_f64(dtype, shape, &values)?)
     } else {

@@ -1,5 +1,6 @@
 //! Ops that move elements without looking at them, as raw words: views, padding, joining, gather and scatter.
 
+use super::compensated::Compensated;
 use super::pointwise::{max, min};
 use super::{Fault, Walk, around, strides};
 use crate::host::{element_count, try_filled};
@@ -165,6 +166,11 @@ pub(super) fn scatter(
     }
     if dtype.is_storage_only() {
         return Err(Fault::NoArithmetic { dtype });
+    }
+    if dtype == DType::F64 && matches!(kind, ScatterKind::Add | ScatterKind::Mul) {
+        let combine = if kind == ScatterKind::Add { Compensated::add } else { Compensated::multiply };
+        let values = run(Compensated::of(x), &places, Compensated::of(updates), combine);
+        return Ok(HostTensor::from_f64(dtype, x.shape(), &Compensated::round(&values))?);
     }
     if dtype.is_float() {
         let combine: fn(f64, f64) -> f64 = match kind {
