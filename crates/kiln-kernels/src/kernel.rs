@@ -255,7 +255,7 @@ pub enum Precision {
     Medium,
     /// Operands keep at least the 11 bits of TF32, or 16 bits of the largest element of a few beside them.
     High,
-    /// Operands are not rounded by more than what a sum in F32 loses of its terms anyway.
+    /// Operands are not rounded; beside quantised blocks by 2⁻²¹ at the most of the largest of the 16 or 32 elements that share a scale.
     #[default]
     Highest,
 }

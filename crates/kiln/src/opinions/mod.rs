@@ -5,17 +5,21 @@
 //! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
 //! disturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
 
+mod disturbance;
 pub(crate) mod envelope;
+mod jumps;
 pub(crate) mod layouts;
+mod range;
+mod rounding;
 
 pub use layouts::LayoutChoice;
 
 use crate::Tensor;
 use crate::compile::{CompileOptions, CompiledGraph};
 use crate::freeze::{FreezeOptions, FrozenGraph, PackWeights};
-use envelope::{Envelope, RangeWatch};
+use envelope::{Envelope, Products, RangeWatch};
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
-use kiln_kernels::{InputLayout, Numerics, Precision};
+use kiln_kernels::{InputLayout, Numerics};
 use std::fmt;
 
 /// Whose opinion.
@@ -101,12 +105,42 @@ pub struct Question {
     pub tamper: Option<fn(&mut HostTensor)>,
 }
 
+/// What an agreement rests on. Elements count once for each opinion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Agreement {
+    /// Elements that were held against the reference.
+    pub compared: usize,
+    /// Elements of which rounding errors make anything: a comparison of numbers that are equal but for them, say. Any answer passes.
+    pub undecided: usize,
+    /// Why nothing was compared at all.
+    pub skipped: Option<Skipped>,
+}
+
+impl Agreement {
+    /// True if no element was held against the reference, though there are some.
+    pub fn is_vacuous(&self) -> bool {
+        self.skipped.is_some() || (self.compared == 0 && self.undecided > 0)
+    }
+}
+
+/// Why nothing was compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Skipped {
+    /// A sum or product overflows or vanishes in one order and not in another, or a kernel may leave out what is not finite.
+    Order,
+    /// All opinions fail, as they should.
+    Fails,
+}
+
 /// Asks all three on one set of inputs.
-pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Result<(), Disagreement> {
+pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Result<Agreement, Disagreement> {
     let mut watch = RangeWatch::new(graph);
     let reference = interpret::run_with(graph, inputs, &mut watch);
+    let mut agreement = Agreement::default();
     if watch.loss.order {
-        return Ok(());
+        agreement.skipped = Some(Skipped::Order);
+        return Ok(agreement);
     }
     let mut question = question.clone();
     if watch.loss.short {
@@ -114,8 +148,7 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Res
     }
     let question = &question;
     let opinions = if question.skip_eager { &[Opinion::Compiled][..] } else { &[Opinion::Eager, Opinion::Compiled] };
-    // Eager products are exact.
-    let lowered = question.options.schedule.precision;
+    let compiled = Products::of(graph, question.options.schedule.precision);
     let mut envelopes = [None, None];
     for &opinion in opinions {
         let mut got = ask(opinion, graph, inputs, question);
@@ -124,17 +157,17 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Res
         }
         match (&reference, got) {
             (Ok(want), Ok(got)) => {
-                let precision = if opinion == Opinion::Eager { Precision::Highest } else { lowered };
-                let envelope = envelopes[usize::from(precision != Precision::Highest)]
-                    .get_or_insert_with(|| Envelope::new(graph, inputs, precision));
-                check(opinion, want, &got, envelope)?;
+                let products = if opinion == Opinion::Eager { Products::Exact } else { compiled };
+                let envelope = envelopes[usize::from(products != Products::Exact)]
+                    .get_or_insert_with(|| Envelope::new(graph, inputs, products));
+                check(opinion, want, &got, envelope, &mut agreement)?;
             }
             (Ok(_), Err(error)) => return Err(Disagreement::Fails { opinion, error }),
             (Err(error), Ok(_)) => return Err(Disagreement::Passes { opinion, error: error.to_string() }),
-            (Err(_), Err(_)) => {}
+            (Err(_), Err(_)) => agreement.skipped = Some(Skipped::Fails),
         }
     }
-    Ok(())
+    Ok(agreement)
 }
 
 /// One opinion's outputs.
@@ -204,21 +237,22 @@ fn check(
     want: &[HostTensor],
     got: &[HostTensor],
     envelope: &mut Envelope<'_>,
+    agreement: &mut Agreement,
 ) -> Result<(), Disagreement> {
     for (output, (want, got)) in want.iter().zip(got).enumerate() {
         if want.dtype() != got.dtype() || want.shape() != got.shape() {
             let ty = |t: &HostTensor| format!("{}{:?}", t.dtype(), t.shape());
             return Err(Disagreement::Type { opinion, output, got: ty(got), want: ty(want) });
         }
-        if let Some((element, tolerance)) = envelope.violation(output, want, got) {
-            return Err(Disagreement::Value {
-                opinion,
-                output,
-                element,
-                got: got.get(element).to_string(),
-                want: want.get(element).to_string(),
-                tolerance,
-            });
+        match envelope.check(output, want, got) {
+            Ok(undecided) => {
+                agreement.undecided += undecided;
+                agreement.compared += want.elements() - undecided;
+            }
+            Err((element, tolerance)) => {
+                let (got, want) = (got.get(element).to_string(), want.get(element).to_string());
+                return Err(Disagreement::Value { opinion, output, element, got, want, tolerance });
+            }
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Which pass changed the answer: the interpreter runs the graph before and after each pass, on live inputs.
 
 use super::verify::Deviation;
-use crate::opinions::envelope::Envelope;
+use crate::opinions::envelope::{Envelope, Products};
 use crate::opinions::layouts::to_host;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, HostTensor, Source, interpret};
@@ -133,7 +133,8 @@ fn compare(
         if got.bytes() == want.bytes() || wrong.is_some() {
             continue;
         }
-        let envelope = envelope.get_or_insert_with(|| Envelope::new(graph, inputs, Precision::Highest));
+        let envelope =
+            envelope.get_or_insert_with(|| Envelope::new(graph, inputs, Products::of(graph, Precision::Highest)));
         if let Some((element, tolerance)) = envelope.violation(number, want, got) {
             let (got, want) = (got.get(element), want.get(element));
             wrong = Some(format!("element {element} of output {number} is {got} instead of {want} (±{tolerance:.1e})"));

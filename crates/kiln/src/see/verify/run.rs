@@ -2,7 +2,7 @@
 
 use super::{Blame, Clobbered, Deviation, KernelReport, Verdict, VerifyReport};
 use crate::compile::view;
-use crate::opinions::envelope::{Envelope, RangeWatch, is_exact, least_tolerance};
+use crate::opinions::envelope::{Envelope, Products, RangeWatch, is_exact, least_tolerance};
 use crate::opinions::layouts::to_host;
 use crate::{Error, Result, Tensor};
 use kiln_ir::interpret::{self, InterpretError, Observer};
@@ -202,7 +202,8 @@ impl Checker<'_> {
             KernelBody::Matmul(body) => body.precision,
             _ => Precision::Highest,
         };
-        let mut envelope = Envelope::with_runs(&part, &inputs, precision, (DISTURBED / work).clamp(4, 252));
+        let products = Products::of(&part, precision);
+        let mut envelope = Envelope::with_runs(&part, &inputs, products, (DISTURBED / work).clamp(4, 252));
         let (element, tolerance) = envelope.violation(0, want, got)?;
         if watch.loss.short {
             let why = "a short float leaves its range inside of it, where it is not rounded; ask with Numerics::Eager";

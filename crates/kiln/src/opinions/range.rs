@@ -1,0 +1,101 @@
+//! What no error bound describes, looked for in the reference run: short floats that leave their range (kernels that keep them in f32
+//! go on, so such graphs are compiled to round as eager does), sums and products that may overflow or vanish in one order and not in
+//! another (no opinion is wrong), and infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them).
+
+use super::rounding::{is_short, largest, normal, slack, sums};
+use kiln_ir::interpret::Observer;
+use kiln_ir::{BinaryOp, DType, Graph, HostTensor, NodeId, Op, ReduceKind, UnaryOp};
+
+/// Ops on short floats that make much of a bit that rounding takes away.
+fn magnifies(op: &Op, to: DType) -> bool {
+    match op {
+        Op::Unary(op) => matches!(
+            op,
+            UnaryOp::Sin
+                | UnaryOp::Cos
+                | UnaryOp::Tan
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Round
+                | UnaryOp::Trunc
+                | UnaryOp::Lgamma
+        ),
+        Op::Binary(op) => matches!(op, BinaryOp::Rem | BinaryOp::Pow),
+        Op::Cast(_) | Op::Bitcast(_) => !to.is_float(),
+        _ => false,
+    }
+}
+
+/// What the reference run says about the range of intermediate values.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct RangeLoss {
+    /// A short float overflowed or lost digits at the small end.
+    pub short: bool,
+    /// A sum or product may overflow or vanish depending on its order.
+    pub order: bool,
+}
+
+/// Watches a reference run for [`RangeLoss`].
+pub(crate) struct RangeWatch<'a> {
+    graph: &'a Graph,
+    pub loss: RangeLoss,
+    /// Binary digits by which a product of everything the node reads may grow and shrink.
+    growth: (f64, f64),
+}
+
+impl<'a> RangeWatch<'a> {
+    pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
+        RangeWatch { graph, loss: RangeLoss::default(), growth: (0.0, 0.0) }
+    }
+}
+
+impl Observer for RangeWatch<'_> {
+    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
+        let dtype = self.graph.ty(node).dtype;
+        let op = &self.graph.node(node).op;
+        if is_short(value.dtype()) && magnifies(op, dtype) {
+            self.loss.short = true;
+        }
+        if !dtype.is_float() || !value.dtype().is_float() {
+            return None;
+        }
+        // Every partial result of any order lies between these; f32 holds the running value of the shorter types.
+        // A scatter rounds to memory at each step.
+        let held = if matches!(op, Op::Scatter { .. }) || dtype == DType::F64 { dtype } else { DType::F32 };
+        let (most, least) = (largest(held), normal(held));
+        let finite = || value.to_f64().into_iter().filter(|v| v.is_finite() && *v != 0.0);
+        if multiplies(op) {
+            self.growth.0 += finite().map(|v| v.abs().log2().max(0.0)).sum::<f64>();
+            self.growth.1 += finite().map(|v| v.abs().log2().min(0.0)).sum::<f64>();
+            self.loss.order |= self.growth.0 >= most.log2() || self.growth.1 <= least.log2();
+        }
+        if sums(self.graph, op, node) {
+            self.loss.order |= finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3;
+        }
+        if let Op::Conv(_) | Op::Attention { .. } = op {
+            // Padding, masks and weights that vanish multiply elements by zero or leave them out.
+            self.loss.order |= value.to_f64().into_iter().any(|v| !v.is_finite());
+        }
+        if let Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } = op {
+            // Products of elements are within range if the elements are within its square root.
+            self.loss.order |= finite().any(|v| v.abs() > most.sqrt() * 1e-3);
+        }
+        None
+    }
+
+    fn value(&mut self, node: NodeId, value: &mut HostTensor) {
+        self.growth = (0.0, 0.0);
+        let dtype = value.dtype();
+        if is_short(dtype) && slack(self.graph, node, &self.graph.node(node).op) > 0.0 {
+            self.loss.short |= value.to_f64().into_iter().any(|v| !v.is_finite() || v.abs() < normal(dtype));
+        }
+    }
+}
+
+fn multiplies(op: &Op) -> bool {
+    match op {
+        Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Prod,
+        Op::Scatter { kind, .. } => *kind == kiln_ir::ScatterKind::Mul,
+        _ => false,
+    }
+}
