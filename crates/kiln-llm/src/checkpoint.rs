@@ -1,10 +1,11 @@
 //! The weights of a folder in Hugging Face's layout.
 
 use crate::config::Fields;
+use crate::weight_files::WeightFiles;
 use crate::{Error, Result};
 use kiln::{BlockFormat, DType, Device, Tensor, safetensors};
 use std::collections::BTreeMap;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 /// Tensors by name. On the CPU they are views of the mapped files, which have to stay as they are while a tensor lives.
 #[derive(Debug, Clone, Default)]
@@ -16,16 +17,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` names.
+    /// The weights of a folder: the shards that `model.safetensors.index.json` or another index names, `model.safetensors`,
+    /// or whatever safetensors files there are, all of them together. A tensor that two files have is an error.
     pub fn open(folder: impl AsRef<Path>, device: Device) -> Result<Checkpoint> {
         let folder = folder.as_ref();
-        let (single, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
-        if index.exists() {
-            Checkpoint::sharded(folder, &Fields::read(index)?, device)
-        } else if single.exists() {
-            Ok(Checkpoint { tensors: safetensors::load(single, device)?, ..Checkpoint::default() })
-        } else {
-            Err(Error::NoWeights { path: folder.to_owned() })
+        match WeightFiles::find(folder)? {
+            WeightFiles::Index(index) => Checkpoint::sharded(folder, &Fields::read(index)?, device),
+            WeightFiles::Whole(files) => Checkpoint::union(&files, device),
         }
     }
 
@@ -45,6 +43,19 @@ impl Checkpoint {
             }
         }
         bytes.into_iter().max_by_key(|&(_, sum)| sum).map(|(dtype, _)| dtype)
+    }
+
+    /// The tensors of all files.
+    fn union(files: &[PathBuf], device: Device) -> Result<Checkpoint> {
+        let mut tensors = BTreeMap::new();
+        for path in files {
+            for (name, tensor) in safetensors::load(path, device)? {
+                if tensors.insert(name.clone(), tensor).is_some() {
+                    return Err(Error::DuplicateTensor { path: path.clone(), name });
+                }
+            }
+        }
+        Ok(Checkpoint { tensors, ..Checkpoint::default() })
     }
 
     fn sharded(folder: &Path, index: &Fields, device: Device) -> Result<Checkpoint> {
@@ -72,6 +83,14 @@ impl Checkpoint {
             }
             let tensor = shards.get_mut(shard).and_then(|shard| shard.remove(name));
             tensors.insert(name.clone(), tensor.ok_or_else(|| bad("the file does not have it"))?);
+        }
+        // What the index does not name is part of the model all the same: whoever loads it says what was not used.
+        for (shard, rest) in shards {
+            for (name, tensor) in rest {
+                if tensors.insert(name.clone(), tensor).is_some() {
+                    return Err(Error::DuplicateTensor { path: folder.join(shard), name });
+                }
+            }
         }
         Ok(Checkpoint { tensors, ..Checkpoint::default() })
     }

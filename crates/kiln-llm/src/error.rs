@@ -39,18 +39,51 @@ pub enum Error {
         problem: String,
     },
     /// A kind of model that there is no code for.
-    #[error("{}: models of type '{found}' are not supported", path.display())]
+    #[error("{}: models of type '{found}' {why}", path.display())]
     UnknownArchitecture {
         /// The file.
         path: PathBuf,
-        /// The `model_type`.
+        /// The `model_type`, or the class where there is none.
         found: String,
+        /// Why.
+        why: crate::models::Unsupported,
+    },
+    /// A configuration says twice what its model is, each time something else.
+    #[error(
+        "{}: model_type is '{model_type}', of which there is code for {}, but architectures says {architectures}",
+        path.display(), known.join(", ")
+    )]
+    Conflict {
+        /// The file.
+        path: PathBuf,
+        /// By its `model_type`.
+        model_type: String,
+        /// By its `architectures`.
+        architectures: String,
+        /// The architectures of that type that there is code for.
+        known: &'static [&'static str],
+    },
+    /// A configuration does not say what its model is.
+    #[error("{}: neither model_type nor architectures says what kind of model this is", path.display())]
+    NoArchitecture {
+        /// The file.
+        path: PathBuf,
     },
     /// A folder without weights.
-    #[error("{}: neither model.safetensors nor model.safetensors.index.json is there", path.display())]
+    #[error("{}: {there}", path.display())]
     NoWeights {
         /// The folder.
         path: PathBuf,
+        /// What is there instead.
+        there: crate::OtherWeights,
+    },
+    /// A tensor that two files of a checkpoint have.
+    #[error("{}: tensor '{name}' is in another file of the folder too", path.display())]
+    DuplicateTensor {
+        /// The second file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
     },
     /// The index of a sharded checkpoint does not agree with its shards.
     #[error("{}: tensor '{name}' in '{shard}': {problem}", path.display())]
@@ -83,6 +116,43 @@ pub enum Error {
     UnknownTensor {
         /// Its name.
         name: String,
+    },
+    /// A checkpoint has tensors that the model does not use: without them it would give something else.
+    #[error(
+        "the checkpoint has {count} {} that a '{kind}' with this configuration does not use: '{}'{}",
+        if *count == 1 { "tensor" } else { "tensors" }, names.join("', '"), if *count > names.len() { " …" } else { "" }
+    )]
+    UnusedTensors {
+        /// The kind of model.
+        kind: String,
+        /// The first of them.
+        names: Vec<String>,
+        /// How many there are.
+        count: usize,
+    },
+    /// The configuration says that the embedding makes the logits, and the checkpoint has another table for them.
+    #[error("tie_word_embeddings is said, but tensor '{name}' is not '{embedding}'")]
+    UntiedHead {
+        /// The table that would make the logits.
+        name: String,
+        /// The embedding.
+        embedding: String,
+    },
+    /// Logits are to be made by a table that the checkpoint does not have.
+    #[error(
+        "the checkpoint has no tensor '{name}', and tie_word_embeddings does not say that the embedding makes the logits"
+    )]
+    NoHead {
+        /// The table.
+        name: String,
+    },
+    /// A tensor of the checkpoint is not made of floats.
+    #[error("tensor '{name}' is of {got}, and weights are floats; quantised integers are read from GGUF files only")]
+    WrongDType {
+        /// Its name.
+        name: String,
+        /// In the file.
+        got: kiln::DType,
     },
     /// A tensor of the checkpoint has not the shape that the configuration asks for.
     #[error("tensor '{name}' is {got:?}, the configuration asks for {expected:?}")]
@@ -170,6 +240,23 @@ pub enum Error {
         /// The presets.
         presets: Vec<&'static str>,
     },
+    /// An id of Hugging Face's hub that nobody has downloaded.
+    #[error(
+        "'{id}' is no folder or file here, and not in Hugging Face's cache{}; Kiln downloads nothing",
+        cache.as_ref().map(|cache| format!(" ({})", cache.display())).unwrap_or_default()
+    )]
+    NotDownloaded {
+        /// As given.
+        id: String,
+        /// Where it was looked for.
+        cache: Option<PathBuf>,
+    },
+    /// A folder that is no model's.
+    #[error("{}: there is no config.json, which says what kind of model it is", path.display())]
+    NoConfig {
+        /// The folder.
+        path: PathBuf,
+    },
     /// There is no memory for weights.
     #[error("weights: {cause}")]
     Memory {
@@ -187,7 +274,7 @@ pub enum Error {
         context: usize,
     },
     /// A model that came without a tokenizer was asked for text.
-    #[error("'{name}' has no tokenizer; that of a folder is its tokenizer.json")]
+    #[error("'{name}' has no tokenizer; that of a folder is its tokenizer.json or tokenizer.model")]
     NoTokenizer {
         /// The model.
         name: String,

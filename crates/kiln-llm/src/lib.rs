@@ -42,6 +42,7 @@ mod engine;
 mod error;
 mod generate;
 pub mod gguf;
+mod hub;
 pub mod layers;
 pub mod models;
 pub mod open;
@@ -52,6 +53,7 @@ mod save;
 mod text;
 mod tokenizer;
 pub mod vision;
+mod weight_files;
 mod weights;
 
 pub use cache::{KvCache, Mask, Step, Window};
@@ -65,12 +67,13 @@ pub use error::{Error, Result};
 pub use generate::{Generated, Generator, GeneratorOptions, Padding, Request, Stop};
 pub use gguf::Gguf;
 pub use models::{CausalLm, Facts, Llama, Rotation, Sizes};
-pub use open::{OpenOptions, Opened, embedded, generate, open};
+pub use open::{OpenOptions, Opened, Origin, embedded, generate, locate, open};
 pub use presets::{PRESETS, Preset, presets};
 pub use sample::{Numbers, Rule, Sampler, Sampling};
 pub use text::TextStream;
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
 pub use vision::{Class, Classifier, ClassifierOptions, Image};
+pub use weight_files::OtherWeights;
 pub use weights::{OnProgress, Progress, Weights};
 
 /// The Rust of the guide to models.

@@ -1,6 +1,7 @@
 //! A model by its name: a folder, a GGUF file, or a preset, with all that comes with it.
 
 use crate::config::Fields;
+use crate::hub;
 use crate::models::{self, CausalLm};
 use crate::presets::{PRESETS, Preset};
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 use kiln::runtime::HostMemory;
 use kiln::{DType, Device};
 use std::fmt::{Debug, Formatter};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a model is opened.
@@ -46,6 +47,19 @@ impl Debug for OpenOptions {
     }
 }
 
+/// Where a model came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A folder.
+    Folder,
+    /// A GGUF file.
+    Gguf,
+    /// A shape with random weights.
+    Preset,
+    /// The program itself.
+    Embedded,
+}
+
 /// A model with all that came with it.
 #[derive(Debug)]
 pub struct Opened {
@@ -63,24 +77,40 @@ pub struct Opened {
     pub stop_tokens: Vec<u32>,
     /// Dtype of weights and activations.
     pub dtype: DType,
+    /// Where it came from.
+    pub origin: Origin,
 }
 
-/// Opens a folder in Hugging Face's layout, a GGUF file, or a preset with random weights.
+/// Opens a folder in Hugging Face's layout, a GGUF file, a preset with random weights, or a model of Hugging Face's hub by
+/// its id (`owner/name`) that another program has downloaded.
 pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
     let path = Path::new(model);
-    let opened = if path.is_dir() {
-        open_folder(path, options)
-    } else if path.is_file() {
-        open_gguf(path, options)
-    } else if let Some(preset) = Preset::named(model) {
-        open_preset(preset, options)
-    } else {
-        let presets = PRESETS.iter().map(|preset| preset.name).collect();
-        Err(Error::UnknownModel { name: model.into(), nearest: Preset::nearest(model), presets })
+    let opened = match Preset::named(model) {
+        Some(preset) if !path.exists() => open_preset(preset, options),
+        _ => locate(model).and_then(|path| match path.is_dir() {
+            true => open_folder(&path, options, model),
+            false => open_gguf(&path, options),
+        }),
     };
     // Vocabularies take several times their size while they are parsed.
     HostMemory::return_freed();
     opened
+}
+
+/// The folder or the file of a model: a path, or the id of a model that was downloaded from Hugging Face's hub.
+pub fn locate(model: &str) -> Result<PathBuf> {
+    let path = Path::new(model);
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    if let Some(folder) = hub::downloaded(model) {
+        return Ok(folder);
+    }
+    if hub::is_owned_id(model) {
+        return Err(Error::NotDownloaded { id: model.into(), cache: hub::cache() });
+    }
+    let presets = PRESETS.iter().map(|preset| preset.name).collect();
+    Err(Error::UnknownModel { name: model.into(), nearest: Preset::nearest(model), presets })
 }
 
 /// stories260K, which is part of the program: it tells short stories for children.
@@ -107,6 +137,7 @@ pub fn embedded_on(device: Device) -> Result<Opened> {
         generation: GenerationConfig::default(),
         stop_tokens: config.tokens("eos_token_id")?,
         dtype: DType::F32,
+        origin: Origin::Embedded,
     })
 }
 
@@ -140,11 +171,14 @@ pub fn embedded_known() -> Result<Vec<Known>> {
     texts.iter().map(known).collect()
 }
 
-fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
-    let config = Fields::read(folder.join("config.json"))?;
+fn open_folder(folder: &Path, options: &OpenOptions, asked: &str) -> Result<Opened> {
+    let path = folder.join("config.json");
+    if !path.exists() {
+        return Err(Error::NoConfig { path: folder.to_owned() });
+    }
+    let config = Fields::read(path)?;
     // Before the weights: while its file is parsed it takes several times its size.
-    let tokenizer =
-        if folder.join("tokenizer.json").exists() { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
+    let tokenizer = if folder.join("tokenizer.json").exists() { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
     let checkpoint = Checkpoint::open(folder, options.device)?;
     let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
@@ -159,14 +193,18 @@ fn open_folder(folder: &Path, options: &OpenOptions) -> Result<Opened> {
         let named = if path.exists() { Fields::read(path)?.special_token("eos_token") } else { None };
         stop_tokens.extend(named.and_then(|token| tokenizer.id(&token)));
     }
+    // A snapshot's folder is named by a revision, which says nothing.
+    let name =
+        if Path::new(asked).exists() { name_of(folder) } else { asked.rsplit('/').next().unwrap_or(asked).into() };
     Ok(Opened {
-        name: name_of(folder),
+        name,
         model,
         tokenizer,
         chat: ChatTemplate::read(folder)?,
         generation,
         stop_tokens,
         dtype,
+        origin: Origin::Folder,
     })
 }
 
@@ -185,6 +223,7 @@ fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
         generation: GenerationConfig { bos_token_id: config.bos_token_id, ..GenerationConfig::default() },
         stop_tokens: config.eos_token_ids.clone(),
         dtype,
+        origin: Origin::Gguf,
     })
 }
 
@@ -199,6 +238,7 @@ fn open_preset(preset: &Preset, options: &OpenOptions) -> Result<Opened> {
         generation: GenerationConfig::default(),
         stop_tokens: Vec::new(),
         dtype,
+        origin: Origin::Preset,
     })
 }
 

@@ -176,10 +176,9 @@ impl Preset {
     /// The preset whose name is nearest to another, if it is near at all.
     pub(crate) fn nearest(name: &str) -> Option<&'static str> {
         let name = name.to_ascii_lowercase();
-        // Many names in use are that of a shape with more behind it.
-        let away = |known: &str| if name.starts_with(known) { 1 } else { edits(&name, known) };
-        let near = PRESETS.iter().map(|preset| (away(preset.name), preset.name)).min()?;
-        (near.0 <= near.1.len() / 2).then_some(near.1)
+        // A name with more behind it is that of a trained model (`qwen2.5-0.5b-instruct`), which the preset is not.
+        let near = PRESETS.iter().map(|preset| (edits(&name, preset.name), preset.name)).min()?;
+        (near.0 <= TYPOS).then_some(near.1)
     }
 
     /// The members of its `config.json`.
@@ -187,6 +186,9 @@ impl Preset {
         Fields::parse(self.config.as_bytes(), self.name)
     }
 }
+
+/// So many characters of a name may be wrong for another one to be meant.
+const TYPOS: usize = 2;
 
 /// How many characters have to be put in, left out or replaced to make one text the other.
 fn edits(one: &str, other: &str) -> usize {
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn near_names_are_suggested() {
         assert_eq!(Preset::nearest("llama3-8b"), Some("llama-3-8b"));
-        assert_eq!(Preset::nearest("Qwen2.5-0.5B-Instruct"), Some("qwen2.5-0.5b"));
+        assert_eq!(Preset::nearest("Qwen2.5-0.5B-Instruct"), None);
         assert_eq!(Preset::nearest("gpt-2"), Some("gpt2"));
         assert_eq!(Preset::nearest("/some/folder/of/mine"), None);
         assert_eq!(edits("kitten", "sitting"), 3);

@@ -6,7 +6,7 @@ use crate::{Checkpoint, Error, Result};
 use kiln::nn::{Embedding, LayerNorm, Linear, QuantizedEmbedding, QuantizedLinear, RmsNorm};
 use kiln::{BlockFormat, DType, Device, Tensor, Var};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Display, Formatter};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,6 +35,10 @@ pub struct Weights<'a> {
     progress: Option<OnProgress>,
     loaded: Rc<Cell<(usize, usize)>>,
     kept: Option<Kept>,
+    /// Projections have a bias wherever the checkpoint has one.
+    stored_biases: bool,
+    /// The names of all that was taken, shared by all parts.
+    taken: Rc<RefCell<BTreeSet<String>>>,
 }
 
 /// Every tensor that was taken, by its name.
@@ -77,7 +81,17 @@ impl<'a> Weights<'a> {
     }
 
     fn from_source(source: Source<'_>, dtype: DType, device: Device) -> Weights<'_> {
-        Weights { source, prefix: String::new(), dtype, device, progress: None, loaded: Rc::default(), kept: None }
+        Weights {
+            source,
+            prefix: String::new(),
+            dtype,
+            device,
+            progress: None,
+            loaded: Rc::default(),
+            kept: None,
+            stored_biases: false,
+            taken: Rc::default(),
+        }
     }
 
     /// The same, telling how far it is.
@@ -93,6 +107,11 @@ impl<'a> Weights<'a> {
     /// The part whose names begin with `name` and a dot.
     pub fn under(&self, name: impl Display) -> Weights<'a> {
         Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
+    }
+
+    /// The same, with a bias of every projection that the checkpoint has one of, also where none is asked for.
+    pub fn with_stored_biases(self, stored_biases: bool) -> Weights<'a> {
+        Weights { stored_biases, ..self }
     }
 
     /// Dtype of what is taken.
@@ -113,6 +132,31 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// Whether a checkpoint has a tensor; random weights have none.
+    pub fn stores(&self, name: &str) -> bool {
+        self.stored(name).is_some()
+    }
+
+    /// A tensor of the checkpoint as it is.
+    pub(crate) fn stored(&self, name: &str) -> Option<&'a Tensor> {
+        match self.source {
+            Source::Checkpoint(checkpoint) => checkpoint.tensors.get(&format!("{}{name}", self.prefix)),
+            Source::Random { .. } => None,
+        }
+    }
+
+    /// The names of what was taken, of whatever part.
+    pub(crate) fn taken_names(&self) -> Vec<String> {
+        self.taken.borrow().iter().cloned().collect()
+    }
+
+    /// The names of the checkpoint's tensors that were not taken by any part.
+    pub fn untaken(&self) -> Vec<String> {
+        let Source::Checkpoint(checkpoint) = self.source else { return Vec::new() };
+        let taken = self.taken.borrow();
+        checkpoint.tensors.keys().filter(|name| !taken.contains(*name)).cloned().collect()
+    }
+
     /// One tensor as a variable.
     pub fn var(&self, name: &str, shape: &[usize]) -> Result<Var> {
         self.take(name, shape, Like::Normal)
@@ -130,11 +174,7 @@ impl<'a> Weights<'a> {
     /// One weight of a product. Those of a model in f32 that are stored in shorter floats stay as they lie in the file: the
     /// product widens them as it reads them, which loses nothing.
     fn factor(&self, name: &str, shape: &[usize]) -> Result<Var> {
-        let stored = match self.source {
-            Source::Checkpoint(checkpoint) => checkpoint.tensors.get(&format!("{}{name}", self.prefix)),
-            Source::Random { .. } => None,
-        };
-        let short = stored.map(Tensor::dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::Bf16));
+        let short = self.stored(name).map(Tensor::dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::Bf16));
         let dtype = short.filter(|_| self.dtype == DType::F32).unwrap_or(self.dtype);
         self.take_in(name, shape, Like::Normal, dtype)
     }
@@ -149,7 +189,12 @@ impl<'a> Weights<'a> {
                 if got != shape {
                     return Err(Error::WrongShape { name, expected: shape.to_vec(), got });
                 }
+                self.taken.borrow_mut().insert(name.clone());
                 match format {
+                    // Integers would be taken for the numbers that they stand for only with their scales.
+                    None if !tensor.dtype().is_float() => {
+                        return Err(Error::WrongDType { name, got: tensor.dtype() });
+                    }
                     Some(format) => tensor.dequantize(format)?.to_dtype(dtype)?,
                     None => tensor.to_dtype(dtype)?,
                 }
@@ -183,6 +228,7 @@ impl<'a> Weights<'a> {
         if got != shape {
             return Err(Error::WrongShape { name, expected: shape.to_vec(), got });
         }
+        self.taken.borrow_mut().insert(name.clone());
         self.tell(tensor);
         Ok(Some((Var::named(&name, tensor), format)))
     }
@@ -209,6 +255,7 @@ impl<'a> Weights<'a> {
     /// A linear layer, in whatever form its weights are.
     pub fn projection(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Projection> {
         let weights = self.under(name);
+        let bias = bias || self.stored_biases && weights.stores("bias");
         let Some((blocks, format)) = weights.blocks("weight", &[output, input])? else {
             let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
             return Ok(Projection::Dense(Linear { weight: weights.factor("weight", &[output, input])?, bias }));
@@ -219,7 +266,13 @@ impl<'a> Weights<'a> {
 
     /// The layer that makes logits; none where the embedding makes them.
     pub fn head(&self, name: &str, width: usize, vocabulary: usize, tied: bool) -> Result<Option<Projection>> {
-        if tied { Ok(None) } else { self.projection(name, width, vocabulary, false).map(Some) }
+        if tied {
+            return Ok(None);
+        }
+        match self.has(&format!("{name}.weight")) {
+            true => self.projection(name, width, vocabulary, false).map(Some),
+            false => Err(Error::NoHead { name: format!("{}{name}.weight", self.prefix) }),
+        }
     }
 
     /// What a model of these sizes with these weights knows of itself.

@@ -63,7 +63,7 @@ fn shards_are_one_checkpoint() {
 #[test]
 fn folders_that_lie_are_errors() {
     let folder = Folder::new("lies");
-    assert_eq!(folder.error(), "FOLDER: neither model.safetensors nor model.safetensors.index.json is there");
+    assert_eq!(folder.error(), "FOLDER: no *.safetensors file is there");
     let map = sharded(&folder.0);
     let mut more = map.clone();
     more.insert("ghost".into(), "model-0.safetensors".into());
@@ -92,6 +92,71 @@ fn folders_that_lie_are_errors() {
     assert!(folder.error().contains("are not within the"), "{}", folder.error());
 }
 
+/// Whatever the safetensors files of a folder are called, they are its weights.
+#[test]
+fn weights_under_other_names_are_found() {
+    let whole = Checkpoint::open(STORIES, Device::Cpu).unwrap();
+    let count = |folder: &Folder| Checkpoint::open(&folder.0, Device::Cpu).unwrap().tensors.len();
+    let folder = Folder::new("named");
+    safetensors::save(folder.0.join("consolidated.00.safetensors"), &whole.tensors).unwrap();
+    std::fs::write(folder.0.join("adapter_model.safetensors"), "not looked at").unwrap();
+    std::fs::write(folder.0.join("._consolidated.00.safetensors"), "of a Mac").unwrap();
+    assert_eq!(count(&folder), whole.tensors.len());
+
+    // Shards without an index, all of them or not.
+    let folder = Folder::new("unindexed");
+    sharded(&folder.0);
+    assert_eq!(count(&folder), whole.tensors.len());
+    let (one, other) =
+        (folder.0.join("model-00001-of-00002.safetensors"), folder.0.join("model-00002-of-00002.safetensors"));
+    std::fs::rename(folder.0.join("model-0.safetensors"), &one).unwrap();
+    std::fs::rename(folder.0.join("model-1.safetensors"), &other).unwrap();
+    assert_eq!(count(&folder), whole.tensors.len());
+    std::fs::copy(&one, folder.0.join("copy.safetensors")).unwrap();
+    let first = whole.tensors.keys().next().unwrap();
+    let expected =
+        format!("FOLDER/model-00001-of-00002.safetensors: tensor '{first}' is in another file of the folder too");
+    assert_eq!(folder.error(), expected);
+    std::fs::remove_file(folder.0.join("copy.safetensors")).unwrap();
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(folder.error(), "FOLDER: 1 of 2 shards are there, and no *.safetensors.index.json");
+
+    // An index under another name; two of them are one too many.
+    let folder = Folder::new("other-index");
+    let index = serde_json::json!({"weight_map": sharded(&folder.0)}).to_string();
+    std::fs::write(folder.0.join("model.fp16.safetensors.index.json"), &index).unwrap();
+    assert_eq!(count(&folder), whole.tensors.len());
+    std::fs::write(folder.0.join("second.safetensors.index.json"), &index).unwrap();
+    assert!(folder.error().contains("both name shards"), "{}", folder.error());
+}
+
+/// A tensor that a shard has and the index does not name is part of the checkpoint.
+#[test]
+fn what_an_index_does_not_name_is_not_lost() {
+    let folder = Folder::new("unnamed");
+    let mut map = sharded(&folder.0);
+    map.remove("model.norm.weight").unwrap();
+    folder.index(&map);
+    assert!(Checkpoint::open(&folder.0, Device::Cpu).unwrap().tensors.contains_key("model.norm.weight"));
+}
+
+/// Weights in formats that are not read are named.
+#[test]
+fn other_formats_are_named() {
+    for (file, expected) in [
+        ("pytorch_model.bin", "'pytorch_model.bin' is a pickle, which is a program and is not read"),
+        ("consolidated.00.pth", "'consolidated.00.pth' is a pickle"),
+        ("tf_model.h5", "the format of 'tf_model.h5' is not read"),
+        ("model.Q4_0.gguf", "'model.Q4_0.gguf' is opened by itself"),
+        ("adapter_model.safetensors", "'adapter_model.safetensors' holds differences to another model's weights"),
+    ] {
+        let folder = Folder::new(&format!("format-{file}"));
+        std::fs::write(folder.0.join(file), "x").unwrap();
+        std::fs::write(folder.0.join("training_args.bin"), "x").unwrap();
+        assert!(folder.error().contains(expected), "{}", folder.error());
+    }
+}
+
 #[test]
 fn weights_that_do_not_fit_the_configuration_are_errors() {
     let config = LlamaConfig::read(STORIES).unwrap();
@@ -103,7 +168,7 @@ fn weights_that_do_not_fit_the_configuration_are_errors() {
     let expected = "tensor 'model.layers.0.mlp.gate_proj.weight' is [172, 64], the configuration asks for [173, 64]";
     assert_eq!(message(&wide, &checkpoint), expected);
     let untied = LlamaConfig { tie_word_embeddings: false, ..config.clone() };
-    assert_eq!(message(&untied, &checkpoint), "the checkpoint has no tensor 'lm_head.weight'");
+    assert!(message(&untied, &checkpoint).starts_with("the checkpoint has no tensor 'lm_head.weight', and tie_word"));
     checkpoint.tensors.remove("model.norm.weight");
     assert_eq!(message(&config, &checkpoint), "the checkpoint has no tensor 'model.norm.weight'");
 }

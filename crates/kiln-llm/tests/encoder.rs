@@ -195,7 +195,7 @@ fn names_and_dtypes_of_checkpoints() {
         std::fs::write(folder.join("config.json"), text).unwrap();
         BertConfig::read(&folder).unwrap_err().to_string()
     };
-    assert!(config(r#"{"model_type": "llama"}"#).contains("'llama' are not supported"));
+    assert!(config(r#"{"model_type": "llama"}"#).contains("'llama' continue texts, and do nothing else"));
     assert!(config(r#"{"hidden_size": 16, "num_attention_heads": 3}"#).contains("3 heads do not divide"));
     assert!(config(r#"{"hidden_act": "mystery"}"#).contains("'mystery' is not supported"));
     assert!(config(r#"{"position_embedding_type": "relative_key"}"#).contains("'relative_key' is not supported"));

@@ -1,9 +1,10 @@
 //! GGUF files written here are read back; files that lie are errors.
 
-use kiln::{BlockFormat, DType, Device};
+use kiln::{BlockFormat, DType, Device, Tensor};
 use kiln_llm::gguf::{BlockType, Metadata};
 use kiln_llm::{
-    ChatTemplate, Checkpoint, Generator, GeneratorOptions, Gguf, LlamaConfig, Message, Request, Tokenizer, Weights,
+    CausalLm, ChatTemplate, Checkpoint, Generator, GeneratorOptions, Gguf, KvCache, Llama, LlamaConfig, Message,
+    Request, Tokenizer, Weights,
 };
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,11 @@ impl Writer {
 
 /// stories260K as llama.cpp would convert it, its elements in f32.
 fn stories() -> Vec<u8> {
+    stories_with(|_| ())
+}
+
+/// The same with more keys and tensors.
+fn stories_with(more: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let config = LlamaConfig::read(STORIES).unwrap();
     let checkpoint = Checkpoint::open(STORIES, Device::Cpu).unwrap();
     let mut file = Writer::default();
@@ -129,6 +135,7 @@ fn stories() -> Vec<u8> {
         let sizes: Vec<u64> = shape.iter().rev().map(|&n| n as u64).collect();
         file.tensor(&stored_name(name), &sizes, BlockType::F32, &bytes);
     }
+    more(&mut file);
     file.finish()
 }
 
@@ -242,6 +249,7 @@ fn all_tokens_that_end_a_text_are_found() {
     ] {
         file.number(&format!("qwen2.{name}"), size);
     }
+    file.key("qwen2.attention.layer_norm_rms_epsilon", 6, &1e-6f32.to_le_bytes());
     let tokens = ["a", "<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<turn>"];
     file.list("tokenizer.ggml.tokens", 8, tokens.into_iter().map(text));
     file.list(
@@ -253,6 +261,127 @@ fn all_tokens_that_end_a_text_are_found() {
     file.number("tokenizer.ggml.eot_token_id", 5);
     file.tensor("token_embd.weight", &[32, 6], BlockType::F32, &[0; 32 * 6 * 4]);
     assert_eq!(Gguf::from_bytes(file.finish()).unwrap().config().unwrap().eos_token_ids, [2, 5, 1]);
+}
+
+/// The model of a file, with all of its layers.
+fn model(file: Vec<u8>) -> kiln_llm::Result<Llama> {
+    let file = Gguf::from_bytes(file)?;
+    let checkpoint = file.checkpoint(Device::Cpu)?;
+    file.model(&file.config()?, &Weights::new(&checkpoint, DType::F32))
+}
+
+/// Logits of a short text.
+fn logits(model: &Llama) -> Vec<f32> {
+    let row = |values: [i64; 5]| Tensor::from_vec(values.to_vec(), [1, 5], Device::Cpu).unwrap();
+    let cache = KvCache::fixed(model, 1, 8).unwrap();
+    let step = cache.step(&row([0, 1, 2, 3, 4])).unwrap();
+    let hidden = model.hidden(&row([1, 403, 407, 261, 378]), &step).unwrap();
+    model.logits(&hidden).unwrap().to_vec().unwrap()
+}
+
+/// Keys that change what a model computes are honoured or refused, and so are those that nobody knows.
+#[test]
+fn settings_of_a_file_are_honoured_or_refused() {
+    let usual = logits(&model(stories()).unwrap());
+    let float = |key: &'static str, value: f32| stories_with(move |file| file.key(key, 6, &value.to_le_bytes()));
+    let number = |key: &'static str, value: u32| stories_with(move |file| file.number(key, value));
+    let message = |file: Vec<u8>| model(file).unwrap_err().to_string();
+    // A head has 8 elements: all of them turn, or the first four, each pair by its own angle.
+    assert_eq!(logits(&model(number("llama.rope.dimension_count", 8)).unwrap()), usual);
+    let half = model(number("llama.rope.dimension_count", 4)).unwrap();
+    assert_eq!(half.rotations()[0].frequencies, [1.0, 0.01]);
+    assert_ne!(logits(&half), usual);
+    for odd in [10, 3] {
+        let message = message(number("llama.rope.dimension_count", odd));
+        assert_eq!(message, format!("GGUF: llama.rope.dimension_count: {odd} is no even part of a head of 8 elements"));
+    }
+    // A factor alone is a linear one, as in llama.cpp.
+    for key in ["llama.rope.scaling.factor", "llama.rope.scale_linear"] {
+        let slow = model(float(key, 2.0)).unwrap();
+        assert_eq!(slow.rotations()[0].frequencies[0], 0.5);
+    }
+    assert_eq!(logits(&model(float("llama.attention.scale", 8f32.powf(-0.5))).unwrap()), usual);
+    assert_eq!(logits(&model(number("llama.expert_count", 0)).unwrap()), usual);
+    assert_eq!(logits(&model(number("llama.attention.sliding_window", 512)).unwrap()), usual);
+    for (file, expected) in [
+        (float("llama.attention.scale", 0.5), "llama.attention.scale: scores scaled by other than 0.353553"),
+        (number("llama.attention.value_length", 16), "llama.attention.value_length: values of another width"),
+        (number("llama.attention.sliding_window", 64), "llama.attention.sliding_window: attention with a window"),
+        (float("llama.logit_scale", 0.25), "llama.logit_scale: 0.25 is not supported"),
+        (float("llama.attention.clamp_kqv", 8.0), "llama.attention.clamp_kqv: 8 is not supported"),
+        (float("llama.brand.new", 8.0), "llama.brand.new: there is no code for this setting"),
+        (number("split.count", 3), "split.count: the model is split into 3 files"),
+        (
+            stories_with(|file| file.key("general.type", 8, &text("adapter"))),
+            "general.type: a file of type 'adapter' holds no whole model",
+        ),
+        (
+            stories_with(|file| file.key("llama.rope.scaling.type", 8, &text("longrope"))),
+            "llama.rope.scaling.type: positions scaled by 'longrope' are not supported",
+        ),
+    ] {
+        let message = message(file);
+        assert!(message.contains(expected), "{message}\nlacks\n{expected}");
+    }
+}
+
+/// A mixture of experts was once said to lack a tensor.
+#[test]
+fn files_of_other_models_say_what_they_are() {
+    let architecture = |name: &str, experts: u32| {
+        let mut file = Writer::default();
+        file.key("general.architecture", 8, &text(name));
+        file.number(&format!("{name}.expert_count"), experts);
+        Gguf::from_bytes(file.finish()).unwrap().config().unwrap_err().to_string()
+    };
+    let experts = "are not supported: mixtures of experts (MoE) are not";
+    for (name, count) in [("llama", 8), ("qwen2", 4), ("qwen2moe", 0), ("deepseek2", 0), ("gpt-oss", 32), ("new", 2)] {
+        let message = architecture(name, count);
+        assert!(message.contains(&format!("'{name}'")) && message.ends_with(experts), "{message}");
+    }
+    assert!(architecture("gemma3", 0).ends_with("are not supported as GGUF files, but as folders with safetensors"));
+    assert!(architecture("falcon", 0).ends_with("models of type 'falcon' are not supported"));
+}
+
+/// Biases are where the file has them; what else is left over is named as the file names it.
+#[test]
+fn tensors_of_a_file_are_used_or_refused() {
+    let usual = logits(&model(stories()).unwrap());
+    let bytes: Vec<u8> = (0..64).flat_map(|i| ((i % 7) as f32 - 3.0).to_le_bytes()).collect();
+    let biased = stories_with(|file| file.tensor("blk.0.attn_q.bias", &[64], BlockType::F32, &bytes));
+    assert_ne!(logits(&model(biased).unwrap()), usual);
+    let stray = stories_with(|file| file.tensor("blk.0.attn_q_norm.weight", &[8], BlockType::F32, &bytes[..32]));
+    let message = model(stray).unwrap_err().to_string();
+    assert!(message.ends_with("does not use: 'blk.0.attn_q_norm.weight'"), "{message}");
+    let mut short = LlamaConfig::read(STORIES).unwrap();
+    short.intermediate_size = 171;
+    let file = Gguf::from_bytes(stories()).unwrap();
+    let checkpoint = file.checkpoint(Device::Cpu).unwrap();
+    let message = file.model(&short, &Weights::new(&checkpoint, DType::F32)).unwrap_err().to_string();
+    assert!(message.starts_with("tensor 'blk.0.ffn_gate.weight' is [172, 64]"), "{message}");
+}
+
+/// Types are named as ggml names them, with those that can be read.
+#[test]
+fn types_of_blocks_have_names() {
+    let stored = |code: u32| {
+        let mut file = Writer::default();
+        file.tensor("x", &[256], BlockType::F32, &[0; 1024]);
+        // The type stands before the offset, which ends the entry.
+        let at = file.tensors.len() - 12;
+        file.tensors[at..at + 4].copy_from_slice(&code.to_le_bytes());
+        Gguf::from_bytes(file.finish()).unwrap_err().to_string()
+    };
+    for (code, name) in
+        [(13, "Q5_K"), (10, "Q2_K"), (23, "IQ4_XS"), (35, "TQ2_0"), (39, "MXFP4"), (7, "Q5_1"), (99, "type 99")]
+    {
+        let message = stored(code);
+        assert!(
+            message.contains(&format!("tensor 'x' is stored as {name}, which is not supported; F32, F16, ")),
+            "{message}"
+        );
+        assert!(message.ends_with("Q6_K, BF16 are"), "{message}");
+    }
 }
 
 /// Whatever is done to a file, it is read or refused, and what is read lies within it.

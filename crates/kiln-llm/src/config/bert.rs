@@ -45,7 +45,8 @@ impl BertConfig {
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn from_fields(fields: &Fields) -> Result<BertConfig> {
-        fields.model_type(&["bert"], "bert")?;
+        fields.model_type(&["bert"])?;
+        fields.supported(&[])?;
         let positions = fields.text("position_embedding_type")?.unwrap_or("absolute");
         if positions != "absolute" {
             return Err(fields.bad("position_embedding_type", format!("'{positions}' is not supported")));

@@ -1,6 +1,7 @@
 //! A JSON object whose members are asked for by name and kind.
 
 use super::Activation;
+use crate::models::{Kind, Unsupported};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -52,6 +53,12 @@ impl Fields {
     /// Whether a member is there at all, be it `null`.
     pub fn says(&self, name: &str) -> bool {
         self.value.get(name).is_some()
+    }
+
+    /// The names of members that are not `null`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let members = self.value.as_object().into_iter().flatten();
+        members.filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
     }
 
     /// Sets a member.
@@ -136,13 +143,16 @@ impl Fields {
         token.as_str().or(token.get("content").and_then(Value::as_str)).map(str::to_owned)
     }
 
-    /// Checks that `model_type` is one of these; without one it is `default`.
-    pub fn model_type(&self, known: &[&str], default: &str) -> Result<()> {
-        let found = self.text("model_type")?.unwrap_or(default);
-        if known.contains(&found) {
+    /// Checks that `model_type`, or the `architectures` where there is none, is one of these. A configuration that says
+    /// neither is taken for the first, since whoever asks knows what it is.
+    pub fn model_type(&self, known: &[&str]) -> Result<()> {
+        let Some(kind) = Kind::of(self)? else { return Ok(()) };
+        if known.contains(&kind.model_type) {
             return Ok(());
         }
-        Err(Error::UnknownArchitecture { path: self.path.clone(), found: found.into() })
+        let same_task = known.first().and_then(|name| Kind::named(name)).is_some_and(|asked| asked.task == kind.task);
+        let why = if same_task { Unsupported::NoCode } else { Unsupported::OtherTask(kind.task) };
+        Err(Error::UnknownArchitecture { path: self.path.clone(), found: kind.model_type.into(), why })
     }
 
     /// The small number that keeps a norm's divisor from 0, or its default.
@@ -165,23 +175,6 @@ impl Fields {
     pub fn activation(&self, name: &str, default: Activation) -> Result<Activation> {
         let Some(text) = self.text(name)? else { return Ok(default) };
         Activation::named(text).ok_or_else(|| self.bad(name, format!("'{text}' is not supported")))
-    }
-
-    /// Refuses settings that no architecture here honours, rather than to run without them.
-    pub fn supported(&self) -> Result<()> {
-        if let Some(quantization) = self.object("quantization_config")? {
-            let method = quantization.text("quant_method")?.unwrap_or("unknown");
-            return Err(self.bad("quantization_config", format!("weights quantised by '{method}' are not supported")));
-        }
-        if self.number_if("attn_logit_softcapping")?.is_some() {
-            return Err(self.bad("attn_logit_softcapping", "scores of attention with a soft limit are not supported"));
-        }
-        for name in ["is_encoder_decoder", "add_cross_attention", "use_bidirectional_attention"] {
-            if self.flag(name, false)? {
-                return Err(self.bad(name, "only causal decoders are supported"));
-            }
-        }
-        Ok(())
     }
 
     /// For each layer, how many of the last tokens it sees; `None` for all of them. `layer_types` says which layers have

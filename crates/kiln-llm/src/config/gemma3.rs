@@ -4,6 +4,7 @@ use super::llama::Defaults;
 use super::rope::Known;
 use super::{Activation, Fields, LlamaConfig, Rope, RopeScaling};
 use crate::Result;
+use crate::models::Kind;
 
 /// What `config.json` says about a Gemma 3.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +36,13 @@ const DEFAULTS: Defaults = Defaults {
     max_position_embeddings: 131_072,
     rms_norm_eps: 1e-6,
     tie_word_embeddings: true,
+    honoured: &[
+        "final_logit_softcapping",
+        "layer_types",
+        "query_pre_attn_scalar",
+        "sliding_window",
+        "sliding_window_pattern",
+    ],
 };
 
 impl Gemma3Config {
@@ -48,8 +56,8 @@ impl Gemma3Config {
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn from_fields(fields: &Fields) -> Result<Gemma3Config> {
-        fields.model_type(&["gemma3_text", "gemma3"], "gemma3_text")?;
-        if fields.text("model_type")? == Some("gemma3") {
+        fields.model_type(&["gemma3_text", "gemma3"])?;
+        if Kind::of(fields)?.is_some_and(|kind| kind.model_type == "gemma3") {
             let text = fields.object("text_config")?;
             let mut text = text.ok_or_else(|| fields.bad("text_config", "it is missing"))?;
             // What is said about the whole counts where the part says nothing.
@@ -76,13 +84,16 @@ impl Gemma3Config {
         if cap.is_some_and(|cap| cap <= 0.0) {
             return Err(fields.bad("final_logit_softcapping", "must be positive"));
         }
+        let activation = fields.activation("hidden_activation", Activation::GeluTanh)?;
+        // The first Gemmas said it there, and transformers does not look.
+        fields.activation("hidden_act", activation)?.only(activation, fields, "hidden_act")?;
         Ok(Gemma3Config {
             windows: fields.windows(llama.num_hidden_layers, Some(window), local)?,
             llama,
             local_rope,
             global_rope,
             query_pre_attn_scalar: scalar,
-            activation: fields.activation("hidden_activation", Activation::GeluTanh)?,
+            activation,
             final_logit_softcapping: cap,
         })
     }

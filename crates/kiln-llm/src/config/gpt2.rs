@@ -45,15 +45,17 @@ impl Gpt2Config {
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn from_fields(fields: &Fields) -> Result<Gpt2Config> {
-        fields.model_type(&["gpt2"], "gpt2")?;
-        fields.supported()?;
+        fields.model_type(&["gpt2"])?;
+        fields.supported(&[])?;
         let n_embd = fields.positive("n_embd", 768)?;
+        let n_head = fields.heads("n_head", 12, n_embd)?;
+        fields.head_dim_is(n_embd / n_head)?;
         Ok(Gpt2Config {
             vocab_size: fields.positive("vocab_size", 50257)?,
             n_positions: fields.positive("n_positions", 1024)?,
             n_embd,
             n_layer: fields.layers("n_layer", 12)?,
-            n_head: fields.heads("n_head", 12, n_embd)?,
+            n_head,
             n_inner: fields.positive("n_inner", 4 * n_embd)?,
             activation: fields.activation("activation_function", Activation::GeluTanh)?,
             layer_norm_epsilon: fields.epsilon("layer_norm_epsilon", 1e-5)?,

@@ -49,11 +49,12 @@ impl GptNeoxConfig {
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn from_fields(fields: &Fields) -> Result<GptNeoxConfig> {
-        fields.model_type(&["gpt_neox"], "gpt_neox")?;
-        fields.supported()?;
+        fields.model_type(&["gpt_neox"])?;
+        fields.supported(&["use_parallel_residual"])?;
         let hidden_size = fields.positive("hidden_size", 6144)?;
         let heads = fields.heads("num_attention_heads", 64, hidden_size)?;
         let head_dim = hidden_size / heads;
+        fields.head_dim_is(head_dim)?;
         let max_position_embeddings = fields.positive("max_position_embeddings", 2048)?;
         let known = Known { part: 0.25, ..Known::new(head_dim, max_position_embeddings) };
         Ok(GptNeoxConfig {

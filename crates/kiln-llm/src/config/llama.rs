@@ -57,6 +57,8 @@ pub(super) struct Defaults {
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
     pub tie_word_embeddings: bool,
+    /// Settings beyond those of a Llama that are honoured.
+    pub honoured: &'static [&'static str],
 }
 
 const DEFAULTS: Defaults = Defaults {
@@ -70,6 +72,7 @@ const DEFAULTS: Defaults = Defaults {
     max_position_embeddings: 2048,
     rms_norm_eps: 1e-6,
     tie_word_embeddings: false,
+    honoured: &[],
 };
 
 impl LlamaConfig {
@@ -80,7 +83,7 @@ impl LlamaConfig {
 
     /// From the members of a `config.json`.
     pub fn from_fields(fields: &Fields) -> Result<LlamaConfig> {
-        fields.model_type(&["llama"], "llama")?;
+        fields.model_type(&["llama"])?;
         fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
         let config = LlamaConfig::shared(fields, &DEFAULTS)?;
         let rope = Rope::from_fields(fields, Known::new(config.head_dim, config.max_position_embeddings))?;
@@ -101,7 +104,7 @@ impl LlamaConfig {
 
     /// What the architectures that came from Llama call the same; positions and biases are the caller's.
     pub(super) fn shared(fields: &Fields, defaults: &Defaults) -> Result<LlamaConfig> {
-        fields.supported()?;
+        fields.supported(defaults.honoured)?;
         let hidden_size = fields.positive("hidden_size", defaults.hidden_size)?;
         let heads = fields.positive("num_attention_heads", defaults.num_attention_heads)?;
         let kv_heads = fields.positive("num_key_value_heads", defaults.num_key_value_heads.unwrap_or(heads))?;

@@ -25,6 +25,7 @@ const DEFAULTS: Defaults = Defaults {
     max_position_embeddings: 4096 * 32,
     rms_norm_eps: 1e-6,
     tie_word_embeddings: false,
+    honoured: &["sliding_window", "layer_types"],
 };
 
 impl MistralConfig {
@@ -37,7 +38,7 @@ impl MistralConfig {
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn from_fields(fields: &Fields) -> Result<MistralConfig> {
-        fields.model_type(&["mistral"], "mistral")?;
+        fields.model_type(&["mistral"])?;
         fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
         let llama = LlamaConfig::shared(fields, &DEFAULTS)?;
         let rope = Rope::from_fields(fields, Known::new(llama.head_dim, llama.max_position_embeddings))?;
@@ -50,6 +51,7 @@ impl MistralConfig {
         if sliding_window == Some(0) {
             return Err(fields.bad("sliding_window", "must not be 0"));
         }
+        fields.same_layers(sliding_window)?;
         Ok(MistralConfig { llama, sliding_window })
     }
 }

@@ -12,6 +12,7 @@ mod mistral;
 mod phi3;
 mod qwen;
 mod rope;
+mod settings;
 mod vit;
 
 pub use activation::Activation;

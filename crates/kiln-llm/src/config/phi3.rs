@@ -27,12 +27,13 @@ const DEFAULTS: Defaults = Defaults {
     max_position_embeddings: 4096,
     rms_norm_eps: 1e-5,
     tie_word_embeddings: false,
+    honoured: &["sliding_window", "layer_types"],
 };
 
 impl Phi3Config {
     /// From the members of a `config.json`.
     pub fn from_fields(fields: &Fields) -> Result<Phi3Config> {
-        fields.model_type(&["phi3"], "phi3")?;
+        fields.model_type(&["phi3"])?;
         fields.activation("hidden_act", Activation::Silu)?.only(Activation::Silu, fields, "hidden_act")?;
         let llama = LlamaConfig::shared(fields, &DEFAULTS)?;
         let rope = Rope::from_fields(fields, Known::new(llama.head_dim, llama.max_position_embeddings))?;
@@ -40,6 +41,7 @@ impl Phi3Config {
         if sliding_window == Some(0) {
             return Err(fields.bad("sliding_window", "must not be 0"));
         }
+        fields.same_layers(sliding_window)?;
         Ok(Phi3Config { llama, rope, sliding_window })
     }
 }

@@ -34,12 +34,13 @@ const DEFAULTS: Defaults = Defaults {
     max_position_embeddings: 32768,
     rms_norm_eps: 1e-6,
     tie_word_embeddings: false,
+    honoured: &["sliding_window", "layer_types"],
 };
 
 impl Qwen2Config {
     /// From the members of a `config.json`.
     pub fn from_fields(fields: &Fields) -> Result<Qwen2Config> {
-        fields.model_type(&["qwen2"], "qwen2")?;
+        fields.model_type(&["qwen2"])?;
         let (llama, windows) = shared(fields, &DEFAULTS)?;
         Ok(Qwen2Config { llama, windows })
     }
@@ -48,7 +49,7 @@ impl Qwen2Config {
 impl Qwen3Config {
     /// From the members of a `config.json`.
     pub fn from_fields(fields: &Fields) -> Result<Qwen3Config> {
-        fields.model_type(&["qwen3"], "qwen3")?;
+        fields.model_type(&["qwen3"])?;
         let (mut llama, windows) = shared(fields, &Defaults { head_dim: Some(128), ..DEFAULTS })?;
         llama.attention_bias = fields.flag("attention_bias", false)?;
         Ok(Qwen3Config { llama, windows })

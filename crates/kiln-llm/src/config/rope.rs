@@ -69,6 +69,30 @@ pub struct Rope {
     pub width: usize,
 }
 
+/// What is known of the object that scales positions. All that stands there changes angles, so that nothing else may.
+const MEMBERS: &[&str] = &[
+    "rope_type",
+    "type",
+    "rope_theta",
+    "partial_rotary_factor",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "short_factor",
+    "long_factor",
+    "short_mscale",
+    "long_mscale",
+    // Whether the model was trained further with it.
+    "finetuned",
+];
+
 impl Rope {
     /// Radians a position for each pair of a head; with `long` those for texts beyond the original context, which differ
     /// with [`RopeScaling::LongRope`] only.
@@ -252,6 +276,9 @@ impl Scaling<'_> {
                 None => self.known.context,
             })
         };
+        if let Some(unknown) = inner.names().find(|name| !MEMBERS.contains(name)) {
+            return Err(self.bad(format!("{unknown} is not supported")));
+        }
         match inner.text("rope_type")?.or(inner.text("type")?).unwrap_or("default") {
             // The first files of Phi-3 call theirs so.
             "yarn" if inner.get("short_factor").is_some() => self.long_rope(inner, pairs, original()?),

@@ -1,6 +1,7 @@
 //! Settings of vision transformers: from transformers' `config.json`, or from the tensors of a checkpoint with timm's names.
 
 use super::{Activation, Fields};
+use crate::models::Kind;
 use crate::{Checkpoint, Error, Result};
 
 /// Whose names the tensors of a checkpoint have.
@@ -52,12 +53,8 @@ const USUAL_HEAD: usize = 64;
 impl VitConfig {
     /// Of a checkpoint and, if there is one, its `config.json`.
     pub fn detect(config: Option<&Fields>, checkpoint: &Checkpoint) -> Result<VitConfig> {
-        let model_type = config.map(|fields| fields.text("model_type")).transpose()?.flatten();
-        let vit = match (config, model_type) {
-            (Some(fields), Some("vit" | "deit")) => VitConfig::from_transformers(fields, checkpoint)?,
-            (Some(fields), Some(other)) => {
-                return Err(Error::UnknownArchitecture { path: fields.path().to_owned(), found: other.into() });
-            }
+        let vit = match config {
+            Some(fields) if Kind::of(fields)?.is_some() => VitConfig::from_transformers(fields, checkpoint)?,
             _ => VitConfig::from_timm(config, checkpoint)?,
         };
         let (heads, width) = (vit.num_attention_heads, vit.hidden_size);
@@ -82,7 +79,9 @@ impl VitConfig {
     /// From the members of a `config.json` of transformers (`ViTForImageClassification`, `DeiTForImageClassification`, with a
     /// teacher or without).
     pub fn from_transformers(fields: &Fields, checkpoint: &Checkpoint) -> Result<VitConfig> {
-        let prefix = fields.text("model_type")?.unwrap_or("vit").to_owned();
+        fields.model_type(&["vit", "deit"])?;
+        fields.supported(&[])?;
+        let prefix = Kind::of(fields)?.map_or("vit", |kind| kind.model_type).to_owned();
         if fields.size("num_channels", 3)? != 3 {
             return Err(fields.bad("num_channels", "pictures have three"));
         }

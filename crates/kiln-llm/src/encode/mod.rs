@@ -114,7 +114,9 @@ impl Embedder {
         let lower_case = sentences.as_ref().map_or(Ok(false), |fields| fields.flag("do_lower_case", false))?;
         let checkpoint = Checkpoint::open(folder, options.device)?;
         let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
-        let model = Arc::new(Bert::new(&config, &Weights::new(&checkpoint, dtype))?);
+        let weights = Weights::new(&checkpoint, dtype);
+        let model = Arc::new(Bert::new(&config, &weights)?);
+        weights.all_used("bert", None)?;
         let (before, after) = tokenizer.frame();
         let least = before.len() + after.len() + 1;
         let longest = options.longest.or(said).unwrap_or(usize::MAX).min(config.max_position_embeddings);

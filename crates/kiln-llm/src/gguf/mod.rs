@@ -9,7 +9,9 @@
 
 mod blocks;
 mod model;
+mod names;
 mod read;
+mod settings;
 
 pub use blocks::BlockType;
 pub use read::{GgufError, Metadata, TensorInfo};
@@ -114,8 +116,8 @@ impl Gguf {
         items.iter().map(text).collect()
     }
 
-    pub(crate) fn bad(&self, key: &str, problem: &'static str) -> Error {
-        let cause = GgufError::BadKey { key: key.into(), problem };
-        Error::Gguf { path: self.text("general.name").unwrap_or("GGUF").into(), cause: Box::new(cause) }
+    pub(crate) fn bad(&self, key: &str, problem: impl Into<String>) -> Error {
+        let cause = GgufError::BadKey { key: key.into(), problem: problem.into() };
+        Error::Gguf { path: self.name(), cause: Box::new(cause) }
     }
 }

@@ -12,7 +12,7 @@ pub enum GgufError {
     #[error("it does not begin with 'GGUF'")]
     NotGguf,
     /// A version that is not known.
-    #[error("version {version} is not supported")]
+    #[error("version {} is not supported", if version.swap_bytes() <= 3 { "big-endian".into() } else { version.to_string() })]
     Version {
         /// As the file says.
         version: u32,
@@ -59,7 +59,7 @@ pub enum GgufError {
         /// Its key.
         key: String,
         /// What is wrong with it.
-        problem: &'static str,
+        problem: String,
     },
     /// A tensor that is not as it should be.
     #[error("tensor '{name}': {problem}")]
@@ -69,12 +69,15 @@ pub enum GgufError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A type of blocks that is not known.
-    #[error("tensor '{name}' is of type {kind}, which is not supported")]
+    /// A way to store elements that there is no code for.
+    #[error(
+        "tensor '{name}' is stored as {}, which is not supported; {} are",
+        BlockType::name_of(*kind), BlockType::supported()
+    )]
     BlockType {
         /// Its name.
         name: String,
-        /// As the file says.
+        /// The number of the type, as the file says.
         kind: u32,
     },
 }
@@ -94,6 +97,19 @@ pub enum Metadata {
     Text(String),
     /// Several of one kind.
     List(Vec<Metadata>),
+}
+
+impl std::fmt::Display for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Metadata::Unsigned(n) => write!(f, "{n}"),
+            Metadata::Signed(n) => write!(f, "{n}"),
+            Metadata::Float(x) => write!(f, "{x}"),
+            Metadata::Bool(flag) => write!(f, "{flag}"),
+            Metadata::Text(text) => write!(f, "'{text}'"),
+            Metadata::List(items) => write!(f, "a list of {}", items.len()),
+        }
+    }
 }
 
 impl Metadata {
@@ -189,7 +205,8 @@ fn alignment(metadata: &BTreeMap<String, Metadata>) -> Result<usize, GgufError> 
     let key = "general.alignment";
     let Some(value) = metadata.get(key) else { return Ok(32) };
     let size = value.as_u64().filter(|n| n.is_power_of_two() && *n <= 1 << 20);
-    size.map(|n| n as usize).ok_or(GgufError::BadKey { key: key.into(), problem: "no power of two up to 2²⁰" })
+    size.map(|n| n as usize)
+        .ok_or(GgufError::BadKey { key: key.into(), problem: "no power of two up to 2²⁰".into() })
 }
 
 /// Checks the tensors' places: aligned, within the file, without overlap.

@@ -48,6 +48,17 @@ pub struct Variant {
     pub rope: Option<Rope>,
     /// The two elements of a pair that turns are neighbours, as GGUF files have them, and not half a head apart.
     pub neighbours_turn: bool,
+    /// Biases that are there if the checkpoint has them.
+    pub stored_biases: StoredBiases,
+}
+
+/// The parts whose biases the checkpoint decides, where the configuration says nothing of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoredBiases {
+    /// The projections of attention.
+    pub attention: bool,
+    /// The projections of the feed-forward part.
+    pub mlp: bool,
 }
 
 /// One layer.
@@ -65,15 +76,20 @@ pub struct Block {
 
 /// Makes one of its `config.json`.
 pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
+    // Files from before these settings say nothing of the biases that they have.
+    let stored_biases = StoredBiases { attention: !config.says("attention_bias"), mlp: !config.says("mlp_bias") };
     let mut config = LlamaConfig::from_fields(config)?;
     config.num_hidden_layers = cut(layers, config.num_hidden_layers);
-    Ok(Arc::new(Llama::new(&config, weights)?))
+    Ok(Arc::new(Llama::variant(&config, &Variant { stored_biases, ..Variant::default() }, weights)?))
 }
 
 impl Llama {
     /// With the weights of a checkpoint, in a dtype; those that have it already stay mapped.
     pub fn load(config: &LlamaConfig, checkpoint: &Checkpoint, dtype: DType) -> Result<Llama> {
-        Llama::new(config, &Weights::new(checkpoint, dtype))
+        let weights = Weights::new(checkpoint, dtype);
+        let model = Llama::new(config, &weights)?;
+        weights.all_used("llama", None)?;
+        Ok(model)
     }
 
     /// With these weights.
@@ -130,9 +146,18 @@ impl Block {
         };
         Ok(Block {
             input_layernorm: weights.rms_norm("input_layernorm", width, eps)?,
-            self_attn: Attention::load(config, kind, &weights.under("self_attn"))?,
+            self_attn: Attention::load(
+                config,
+                kind,
+                &weights.under("self_attn").with_stored_biases(variant.stored_biases.attention),
+            )?,
             post_attention_layernorm: weights.rms_norm("post_attention_layernorm", width, eps)?,
-            mlp: Mlp::load(config, Activation::Silu, variant.joined, &weights.under("mlp"))?,
+            mlp: Mlp::load(
+                config,
+                Activation::Silu,
+                variant.joined,
+                &weights.under("mlp").with_stored_biases(variant.stored_biases.mlp),
+            )?,
         })
     }
 }

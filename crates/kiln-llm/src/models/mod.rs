@@ -5,6 +5,8 @@ pub mod decoder;
 pub mod gemma3;
 pub mod gpt2;
 pub mod gpt_neox;
+mod harmless;
+mod kinds;
 pub mod llama;
 pub mod mistral;
 pub mod phi3;
@@ -16,6 +18,7 @@ pub use bert::Bert;
 pub use gemma3::Gemma3;
 pub use gpt_neox::GptNeox;
 pub use gpt2::Gpt2;
+pub use kinds::{KINDS, Kind, Task, Unsupported};
 pub use llama::Llama;
 pub use vit::Vit;
 
@@ -132,12 +135,28 @@ pub const ARCHITECTURES: &[(&str, Load)] = &[
     ("gpt_neox", gpt_neox::load),
 ];
 
-/// Makes a model of its `config.json` and its weights.
+/// Makes a model of its `config.json` and its weights. A tensor of a checkpoint that the model does not use is an error,
+/// unless it is known to be without effect.
 pub fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
-    let found = config.text("model_type")?.unwrap_or("llama");
-    match ARCHITECTURES.iter().find(|(name, _)| *name == found) {
-        Some((_, load)) => load(config, weights, layers),
-        None => Err(Error::UnknownArchitecture { path: config.path().to_owned(), found: found.into() }),
+    let kind = Kind::of(config)?.ok_or_else(|| no_kind(config))?;
+    let Some((_, load)) = ARCHITECTURES.iter().find(|(name, _)| *name == kind.model_type) else {
+        let (path, why) = (config.path().to_owned(), Unsupported::OtherTask(kind.task));
+        return Err(Error::UnknownArchitecture { path, found: kind.model_type.into(), why });
+    };
+    let model = load(config, weights, layers)?;
+    weights.all_used(kind.model_type, layers.map(|_| model.sizes().layers))?;
+    Ok(model)
+}
+
+/// What is wrong with a configuration that does not say what its model is.
+fn no_kind(config: &Fields) -> Error {
+    let path = config.path().to_owned();
+    // timm's files have a name for the architecture that says no more than its sizes.
+    match config.text("architecture") {
+        Ok(Some(timm)) if config.says("pretrained_cfg") || config.says("num_classes") => {
+            Error::UnknownArchitecture { path, found: timm.into(), why: Unsupported::OtherTask(Task::Classify) }
+        }
+        _ => Error::NoArchitecture { path },
     }
 }
 

@@ -116,7 +116,9 @@ impl Classifier {
             return Err(Error::WrongPictures { width, height, side });
         }
         let labels = labels::labels(folder, config.as_ref(), sizes.classes)?;
-        let model = Arc::new(Vit::new(&sizes, &Weights::new(&checkpoint, dtype))?);
+        let weights = Weights::new(&checkpoint, dtype);
+        let model = Arc::new(Vit::new(&sizes, &weights)?);
+        weights.all_used("vit", None)?;
         let how = match &options.compile {
             Some(how) => Options { fullgraph: true, dynamic: Dynamic::Static, ..how.clone() },
             None => Options { disable: true, ..Options::default() },
