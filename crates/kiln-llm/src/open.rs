@@ -178,7 +178,7 @@ fn open_folder(folder: &Path, options: &OpenOptions, asked: &str) -> Result<Open
     }
     let config = Fields::read(path)?;
     // Before the weights: while its file is parsed it takes several times its size.
-    let tokenizer = if folder.join("tokenizer.json").exists() { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
+    let tokenizer = if Tokenizer::is_in(folder) { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
     let checkpoint = Checkpoint::open(folder, options.device)?;
     let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());

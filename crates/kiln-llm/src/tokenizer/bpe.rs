@@ -3,9 +3,11 @@
 use super::TokenizerError;
 use super::file::{ModelPart, Vocabulary};
 use super::json::flag;
+use super::prefixes::Prefixes;
+use super::sentencepiece::{Kind, Piece, byte_tokens};
 use serde_json::Value;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
 const PART: &str = "model";
@@ -21,6 +23,10 @@ pub(super) struct Bpe {
     bytes: Option<Box<[u32; 256]>>,
     /// A word that is a token is that token, whatever the merges say.
     whole_words: bool,
+    /// Texts that are tokens wherever they are found, and do not merge.
+    kept: Prefixes,
+    /// Tokens that are cut again into what they were merged of.
+    unused: HashSet<u32>,
 }
 
 /// Which pairs merge, and which first.
@@ -28,8 +34,9 @@ pub(super) struct Bpe {
 enum Merges {
     /// Rank and token of a pair.
     Listed(HashMap<(u32, u32), (u32, u32)>),
-    /// Every pair that makes a token merges; the rank of each token, by its score. The texts are those of the tokens.
-    Scored { ranks: Vec<u32>, texts: Vec<Arc<str>> },
+    /// Every pair that makes a token merges; the rank of each token, by its score, `None` for tokens that no merge makes. The
+    /// texts are those of the tokens.
+    Scored { ranks: Vec<Option<u32>>, texts: Vec<Arc<str>> },
 }
 
 /// A token in the making, in a list with neighbours; merged ones have no length.
@@ -39,6 +46,8 @@ struct Symbol {
     previous: Option<usize>,
     next: Option<usize>,
     alive: bool,
+    /// Whether it may merge.
+    merges: bool,
 }
 
 impl Bpe {
@@ -63,32 +72,37 @@ impl Bpe {
             fuse_unknown: flag(model, PART, "fuse_unk", false)?,
             bytes: if fallback { byte_tokens(&vocabulary) } else { None },
             whole_words: flag(model, PART, "ignore_merges", false)?,
+            kept: Prefixes::default(),
+            unused: HashSet::new(),
             vocabulary,
         })
     }
 
-    /// As SentencePiece does it: tokens have scores, and the pair that makes the best one merges first.
-    pub(super) fn scored(tokens: &[String], scores: &[f32], unknown: Option<u32>) -> Bpe {
-        let mut order: Vec<usize> = (0..tokens.len()).collect();
-        let score = |token: usize| scores.get(token).copied().unwrap_or(0.0);
-        order.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
-        let mut ranks = vec![0; tokens.len()];
+    /// As SentencePiece does it: tokens have scores, and the pair that makes the best one merges first. Texts that are `kept`
+    /// are tokens as they are; with `byte_fallback` characters that are no tokens are those of their bytes.
+    pub(super) fn scored(pieces: &[Piece], unknown: Option<u32>, byte_fallback: bool, kept: Prefixes) -> Bpe {
+        let mut order: Vec<usize> = (0..pieces.len()).filter(|&token| pieces[token].kind.merges()).collect();
+        order.sort_by(|&a, &b| pieces[b].score.total_cmp(&pieces[a].score));
+        let mut ranks = vec![None; pieces.len()];
         // Equals have one rank, so that the leftmost of them is first.
         let mut rank = 0;
         for (i, &token) in order.iter().enumerate() {
-            if i > 0 && score(order[i - 1]) != score(token) {
+            if i > 0 && pieces[order[i - 1]].score != pieces[token].score {
                 rank = i as u32;
             }
-            ranks[token] = rank;
+            ranks[token] = Some(rank);
         }
-        let texts: Vec<Arc<str>> = tokens.iter().map(|text| (**text).into()).collect();
+        let texts: Vec<Arc<str>> = pieces.iter().map(|piece| piece.text.clone()).collect();
         let vocabulary = index(texts.iter().cloned());
+        let unused = pieces.iter().enumerate().filter(|(_, piece)| piece.kind == Kind::Unused);
         Bpe {
-            bytes: byte_tokens(&vocabulary),
+            bytes: if byte_fallback { byte_tokens(&vocabulary) } else { None },
+            unused: unused.map(|(id, _)| id as u32).collect(),
             merges: Merges::Scored { ranks, texts },
             unknown,
             fuse_unknown: true,
             whole_words: false,
+            kept,
             vocabulary,
         }
     }
@@ -97,7 +111,16 @@ impl Bpe {
     pub(super) fn listed(tokens: &[String], merges: &[String], whole_words: bool) -> Result<Bpe, TokenizerError> {
         let vocabulary = index(tokens.iter().map(|text| (**text).into()));
         let merges = ranked(&vocabulary, merges.iter().map(|merge| merge.split_once(' ')))?;
-        Ok(Bpe { vocabulary, merges, unknown: None, fuse_unknown: false, bytes: None, whole_words })
+        Ok(Bpe {
+            vocabulary,
+            merges,
+            unknown: None,
+            fuse_unknown: false,
+            bytes: None,
+            whole_words,
+            kept: Prefixes::default(),
+            unused: HashSet::new(),
+        })
     }
 
     pub(super) fn vocabulary(&self) -> &Vocabulary {
@@ -111,7 +134,7 @@ impl Bpe {
             Merges::Scored { ranks, texts } => {
                 let text = format!("{}{}", texts.get(left as usize)?, texts.get(right as usize)?);
                 let token = *self.vocabulary.get(&*text)?;
-                Some((*ranks.get(token as usize)?, token))
+                Some(((*ranks.get(token as usize)?)?, token))
             }
         }
     }
@@ -125,9 +148,14 @@ impl Bpe {
         }
         let mut symbols = self.symbols(word);
         let mut queue = BinaryHeap::new();
-        let offer = |queue: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize| {
-            let right = symbols[left].next?;
+        // What tokens that are not to be used were made of.
+        let mut parts = HashMap::new();
+        let mut offer = |queue: &mut BinaryHeap<_>, symbols: &[Symbol], left: usize| {
+            let right = symbols[left].next.filter(|&right| symbols[left].merges && symbols[right].merges)?;
             let (rank, token) = self.merge(symbols[left].token, symbols[right].token)?;
+            if self.unused.contains(&token) {
+                parts.insert(token, (symbols[left].token, symbols[right].token));
+            }
             queue.push(Reverse((rank, left, right, token, symbols[left].token, symbols[right].token)));
             Some(())
         };
@@ -154,35 +182,49 @@ impl Bpe {
                 offer(&mut queue, &symbols, previous);
             }
         }
-        out.extend(symbols.iter().filter(|symbol| symbol.alive).map(|symbol| symbol.token));
+        for symbol in symbols.iter().filter(|symbol| symbol.alive) {
+            let mut rest = vec![symbol.token];
+            while let Some(token) = rest.pop() {
+                match parts.get(&token) {
+                    Some(&(left, right)) => rest.extend([right, left]),
+                    None => out.push(token),
+                }
+            }
+        }
     }
 
     /// A symbol a character; its bytes or the unknown token for one that is no token.
     fn symbols(&self, word: &str) -> Vec<Symbol> {
-        let mut tokens: Vec<u32> = Vec::with_capacity(word.len());
+        let mut tokens: Vec<(u32, bool)> = Vec::with_capacity(word.len());
         let mut after_unknown = false;
-        for c in word.chars() {
-            let mut buffer = [0; 4];
-            let text = &*c.encode_utf8(&mut buffer);
+        let mut rest = word;
+        while let Some(c) = rest.chars().next() {
+            let kept = self.kept.longest(rest);
+            let length = kept.map_or(c.len_utf8(), |(length, _)| length);
+            let (text, behind) = rest.split_at(length);
+            rest = behind;
             let mut unknown = false;
-            if let Some(&token) = self.vocabulary.get(text) {
-                tokens.push(token);
+            if let Some((_, token)) = kept {
+                tokens.push((token, false));
+            } else if let Some(&token) = self.vocabulary.get(text) {
+                tokens.push((token, true));
             } else if let Some(bytes) = &self.bytes {
-                tokens.extend(text.bytes().map(|byte| bytes[byte as usize]));
+                tokens.extend(text.bytes().map(|byte| (bytes[byte as usize], true)));
             } else if let Some(token) = self.unknown {
                 if !(after_unknown && self.fuse_unknown) {
-                    tokens.push(token);
+                    tokens.push((token, true));
                 }
                 unknown = true;
             }
             after_unknown = unknown;
         }
         let last = tokens.len().wrapping_sub(1);
-        let symbol = |(i, token): (usize, u32)| Symbol {
+        let symbol = |(i, (token, merges)): (usize, (u32, bool))| Symbol {
             token,
             previous: i.checked_sub(1),
             next: (i != last).then_some(i + 1),
             alive: true,
+            merges,
         };
         tokens.into_iter().enumerate().map(symbol).collect()
     }
@@ -210,9 +252,4 @@ fn ranked<'a>(
 
 fn index(tokens: impl Iterator<Item = Arc<str>>) -> Vocabulary {
     tokens.enumerate().map(|(id, text)| (text, id as u32)).collect()
-}
-
-fn byte_tokens(vocabulary: &Vocabulary) -> Option<Box<[u32; 256]>> {
-    let tokens: Option<Vec<u32>> = (0..256).map(|byte| vocabulary.get(&*format!("<0x{byte:02X}>")).copied()).collect();
-    tokens?.try_into().ok().map(Box::new)
 }

@@ -5,6 +5,8 @@ use super::bpe::Bpe;
 use super::decode::Decoder;
 use super::normalize::Normalizer;
 use super::post::Frame;
+use super::prefixes::Prefixes;
+use super::sentencepiece::{Kind, Piece};
 use super::split::{Behaviour, CharKind, GPT2, Splitter};
 use super::{Model, Pattern, Tokenizer, TokenizerError};
 use crate::gguf::Metadata;
@@ -84,7 +86,16 @@ fn sentence_piece_parts(file: &Gguf, tokens: &[String]) -> Result<Parts> {
         decoders.push(Decoder::Strip { content: ' ', start: 1, stop: 0 });
     }
     let unknown = file.token("tokenizer.ggml.unknown_token_id").filter(|&id| (id as usize) < tokens.len());
-    Ok((Model::Bpe(Bpe::scored(tokens, &scores, unknown)), normalizers, vec![], decoders))
+    let kinds = match file.get("tokenizer.ggml.token_type") {
+        Some(Metadata::List(kinds)) => kinds.as_slice(),
+        _ => &[],
+    };
+    let kind = |id: usize| kinds.get(id).and_then(Metadata::as_u64).and_then(Kind::numbered).unwrap_or(Kind::Normal);
+    let piece = |(id, (text, &score)): (usize, (&String, &f32))| Piece { text: (**text).into(), score, kind: kind(id) };
+    let pieces: Vec<Piece> = tokens.iter().zip(&scores).enumerate().map(piece).collect();
+    // Tokens that users defined are found before, with those that are no text.
+    let model = Bpe::scored(&pieces, unknown, true, Prefixes::default());
+    Ok((Model::Bpe(model), normalizers, vec![], decoders))
 }
 
 /// Which tokens stand around a text.

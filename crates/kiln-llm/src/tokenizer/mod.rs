@@ -1,7 +1,7 @@
-//! Tokenizers as `tokenizer.json` describes them.
+//! Tokenizers as `tokenizer.json`, SentencePiece's `tokenizer.model` or a GGUF file describe them.
 //!
 //! ```text
-//!  text ─▶ added tokens cut out ─▶ normalizers ─▶ splitters ─▶ BPE or WordPiece ─▶ special tokens around ─▶ ids
+//!  text ─▶ added tokens cut out ─▶ normalizers ─▶ splitters ─▶ BPE, unigram or WordPiece ─▶ special tokens around ─▶ ids
 //!  ids ─▶ texts of the tokens ─▶ decoders ─▶ text
 //! ```
 //!
@@ -11,6 +11,7 @@
 mod added;
 mod bpe;
 mod bytes;
+mod charsmap;
 mod decode;
 mod file;
 mod gguf;
@@ -18,7 +19,11 @@ mod json;
 mod normalize;
 mod pattern;
 mod post;
+mod prefixes;
+mod proto;
+mod sentencepiece;
 mod split;
+mod unigram;
 mod wordpiece;
 
 pub use decode::DecodeStream;
@@ -38,6 +43,7 @@ use split::Splitter;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use unigram::Unigram;
 use wordpiece::WordPiece;
 
 /// Why a tokenizer could not be read or used.
@@ -76,6 +82,12 @@ pub enum TokenizerError {
         /// What is wrong.
         message: String,
     },
+    /// A model of SentencePiece that ends too early, or something else under its name.
+    #[error("tokenizer.model: damaged at byte {at}, or no SentencePiece model (tiktoken's files are not read)")]
+    Damaged {
+        /// Where the fault is.
+        at: usize,
+    },
     /// An id without a token.
     #[error("there is no token {id}")]
     NoToken {
@@ -87,6 +99,7 @@ pub enum TokenizerError {
 #[derive(Debug, Clone)]
 enum Model {
     Bpe(Bpe),
+    Unigram(Unigram),
     WordPiece(WordPiece),
 }
 
@@ -94,6 +107,7 @@ impl Model {
     fn encode(&self, word: &str, out: &mut Vec<u32>) {
         match self {
             Model::Bpe(bpe) => bpe.encode(word, out),
+            Model::Unigram(unigram) => unigram.encode(word, out),
             Model::WordPiece(pieces) => pieces.encode(word, out),
         }
     }
@@ -101,6 +115,7 @@ impl Model {
     fn vocabulary(&self) -> &Vocabulary {
         match self {
             Model::Bpe(bpe) => bpe.vocabulary(),
+            Model::Unigram(unigram) => unigram.vocabulary(),
             Model::WordPiece(pieces) => pieces.vocabulary(),
         }
     }
@@ -134,9 +149,20 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a folder.
+    /// Whether a folder has a file that [`Tokenizer::read`] reads.
+    pub fn is_in(folder: impl AsRef<Path>) -> bool {
+        ["tokenizer.json", "tokenizer.model"].iter().any(|name| folder.as_ref().join(name).exists())
+    }
+
+    /// Reads `tokenizer.json` of a folder or, where there is none, SentencePiece's `tokenizer.model`.
     pub fn read(folder: impl AsRef<Path>) -> Result<Tokenizer> {
-        let path = folder.as_ref().join("tokenizer.json");
+        let folder = folder.as_ref();
+        let model = folder.join("tokenizer.model");
+        if !folder.join("tokenizer.json").exists() && model.exists() {
+            let bytes = std::fs::read(&model).map_err(|e| Error::io(&model, &e))?;
+            return Tokenizer::from_sentencepiece(&bytes, Some(folder));
+        }
+        let path = folder.join("tokenizer.json");
         let text = std::fs::read(&path).map_err(|e| Error::io(&path, &e))?;
         Tokenizer::parse(&text).map_err(|error| match error {
             Error::Json { message, .. } => Error::Json { path: path.clone(), message },

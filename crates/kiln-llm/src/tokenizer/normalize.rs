@@ -1,8 +1,10 @@
 //! Normalizers: what is done to a text before it is split.
 
 use super::json::{count, flag, kind, parts, text};
+use super::sentencepiece::Rules;
 use super::{Class, Pattern, TokenizerError};
 use serde_json::Value;
+use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 
 const PART: &str = "normalizer";
@@ -18,8 +20,18 @@ pub(super) enum Normalizer {
     Nfkd,
     Lowercase,
     StripAccents,
-    Strip { left: bool, right: bool },
-    Bert { clean: bool, chinese: bool, accents: bool, lowercase: bool },
+    Strip {
+        left: bool,
+        right: bool,
+    },
+    /// All that a SentencePiece model says.
+    SentencePiece(Arc<Rules>),
+    Bert {
+        clean: bool,
+        chinese: bool,
+        accents: bool,
+        lowercase: bool,
+    },
 }
 
 impl Normalizer {
@@ -69,6 +81,7 @@ impl Normalizer {
                 let text = if *left { text.trim_start() } else { text };
                 if *right { text.trim_end() } else { text }.into()
             }
+            Normalizer::SentencePiece(rules) => rules.apply(text)?,
             Normalizer::Bert { clean, chinese, accents, lowercase } => {
                 let mut text = text.to_owned();
                 if *clean {
