@@ -43,7 +43,7 @@ const BAR: f32 = 20.0;
 pub fn run(arguments: &Arguments) -> Outcome {
     let console = Console::new(arguments.json);
     let (device, dtype) = (arguments.program.device()?, arguments.program.dtype()?);
-    let folder = program::folder(&arguments.model)?;
+    let folder = &program::folder(&arguments.model)?;
     let images: Result<Vec<Image>, Failure> =
         arguments.images.iter().map(|path| Image::open(path).map_err(program::failure)).collect();
     let images = images?;

@@ -50,7 +50,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let console = Console::new(arguments.json);
     let (device, dtype) = (arguments.program.device()?, arguments.program.dtype()?);
-    let folder = program::folder(&arguments.model)?;
+    let folder = &program::folder(&arguments.model)?;
     let mut options = EmbedderOptions {
         device,
         dtype,

@@ -74,12 +74,12 @@ impl Error for Failure {
 ///   try: kiln run --list
 /// ```
 pub fn render(error: &(dyn Error + 'static), paint: Paint) -> String {
-    let mut text = format!("{} {error}\n", paint.bold_red("error:"));
-    let mut said = error.to_string();
+    let mut said = without_own_lines(&error.to_string());
+    let mut text = format!("{} {said}\n", paint.bold_red("error:"));
     let mut source = error.source();
     while let Some(cause) = source {
         // An error that shows its cause as its own text says it once.
-        let words = cause.to_string();
+        let words = without_own_lines(&cause.to_string());
         if !said.contains(&words) {
             text.push_str(&format!("  {} {words}\n", paint.dim("caused by:")));
         }
@@ -92,9 +92,58 @@ pub fn render(error: &(dyn Error + 'static), paint: Paint) -> String {
     text
 }
 
+/// The words of an error without the line of Rust that they end in: to a program's author it is their own line, to
+/// whoever runs this command it is one of Kiln's.
+pub fn without_own_lines(words: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(words.len()), words);
+    while let Some(begin) = rest.find(", at ") {
+        let (before, after) = (&rest[..begin], &rest[begin + ", at ".len()..]);
+        match source_line(after) {
+            Some(length) => {
+                out.push_str(before);
+                rest = &after[length..];
+            }
+            None => {
+                out.push_str(&rest[..begin + ", at ".len()]);
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+/// How long a line of Rust is that a text begins with: `crates/kiln/src/tensor.rs:41`.
+fn source_line(text: &str) -> Option<usize> {
+    let unknown = "an unknown line";
+    if text.starts_with(unknown) {
+        return Some(unknown.len());
+    }
+    let file = text.find(".rs:")? + ".rs:".len();
+    let digits = text[file..].bytes().take_while(u8::is_ascii_digit).count();
+    // The line belongs to this place, and not to another one further on.
+    let is_here = !text[..file].contains(", ") && !text[..file].contains('\n');
+    (digits > 0 && is_here).then_some(file + digits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Errors of tensors name the line that called them, which for users of the command is Kiln's own.
+    #[test]
+    fn lines_of_rust_are_not_shown() {
+        let words =
+            "model.safetensors: too short, at crates/kiln-llm/src/checkpoint.rs:27; try again, at once, at x.rs:3";
+        assert_eq!(without_own_lines(words), "model.safetensors: too short; try again, at once");
+        assert_eq!(without_own_lines("gather: index 7, at an unknown line"), "gather: index 7");
+        for kept in ["line 3 of a.kiln", "meet, at noon", "tensor 'a, at b.rs' is odd", "x, at graph.kiln:3"] {
+            assert_eq!(without_own_lines(kept), kept);
+        }
+        let shape = kiln::Tensor::zeros([2, 3], kiln::DType::F32, kiln::Device::Cpu).unwrap();
+        let error: Box<dyn Error> = shape.matmul(&shape).unwrap_err().into();
+        assert!(error.to_string().contains(".rs:"));
+        assert_eq!(render(error.as_ref(), Paint::off()), "error: matmul: [2, 3] and [2, 3] do not agree (3 ≠ 2)\n");
+    }
 
     #[test]
     fn an_error_shows_its_causes_and_advice_once() {

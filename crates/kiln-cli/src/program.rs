@@ -4,8 +4,10 @@ use crate::failure::Failure;
 use crate::mode::{Mode, precision};
 use crate::terminal::format;
 use kiln::{DType, Device, Options, Precision};
-use kiln_llm::Error;
-use std::path::Path;
+use kiln_llm::gguf::GgufError;
+use kiln_llm::models::{Task, Unsupported};
+use kiln_llm::{Error, OtherWeights};
+use std::path::{Path, PathBuf};
 
 /// How a model is run.
 #[derive(clap::Args)]
@@ -71,14 +73,28 @@ pub fn dtype(name: &str) -> Result<DType, Failure> {
     }
 }
 
-/// The folder of a model, which has to be there.
-pub fn folder(model: &str) -> Result<&Path, Failure> {
-    let path = Path::new(model);
-    match path.is_dir() {
-        true => Ok(path),
-        false => Err(Failure::unusable(format!("'{model}' is no folder"))
-            .advise("a folder with config.json and model.safetensors")),
+/// The folder of a model, which has to be there: by its path, or in Hugging Face's cache by its id.
+pub fn folder(model: &str) -> Result<PathBuf, Failure> {
+    let no_folder = || {
+        Failure::unusable(format!("'{model}' is no folder")).advise("a folder with config.json and model.safetensors")
+    };
+    match kiln_llm::locate(model) {
+        Ok(path) if path.is_dir() => Ok(path),
+        Err(error @ Error::NotDownloaded { .. }) => Err(failure(error)),
+        _ => Err(no_folder()),
     }
+}
+
+/// What turns the pickles of a folder into safetensors.
+fn conversion(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"{folder}\").save_pretrained(\"{folder}\")"
+    )
+}
+
+fn is_safetensors(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "safetensors")
 }
 
 /// A folder's name without its path.
@@ -98,12 +114,39 @@ pub fn took(seconds: f64, compile: f64) -> String {
 /// An error of a model or a picture, with the exit code that suits it.
 pub fn failure(error: Error) -> Failure {
     match &error {
-        Error::UnknownArchitecture { .. } => {
-            let advice = "kiln run for models that write, kiln embed for BERT, kiln classify for ViT and DeiT";
-            Failure::unusable(error.to_string()).advise(advice)
+        Error::UnknownArchitecture { path, why, .. } => {
+            let failure = Failure::unusable(error.to_string());
+            let folder = path.parent().map_or("MODEL".into(), |folder| folder.display().to_string());
+            match why {
+                Unsupported::OtherTask(Task::Generate) => {
+                    failure.advise(format!("kiln run {folder} --prompt 'A text'"))
+                }
+                Unsupported::OtherTask(Task::Embed) => failure.advise(format!("kiln embed {folder} 'A text'")),
+                Unsupported::OtherTask(Task::Classify) => failure.advise(format!("kiln classify {folder} PICTURE")),
+                _ => failure,
+            }
+        }
+        Error::NotDownloaded { id, .. } => {
+            let folder = id.rsplit('/').next().unwrap_or(id);
+            Failure::unusable(error.to_string())
+                .advise(format!("hf download {id} --local-dir {folder}, then the folder {folder}"))
+        }
+        Error::NoWeights { path, there } => {
+            let failure = Failure::unusable(error.to_string());
+            match there {
+                OtherWeights::Pickle { .. } => failure.advise(format!("python -c '{}'", conversion(path))),
+                OtherWeights::Gguf { file } => failure.advise(format!("kiln run {}", path.join(file).display())),
+                _ => failure,
+            }
+        }
+        Error::Gguf { path, cause } if **cause == GgufError::NotGguf && is_safetensors(path) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            Failure::unusable(format!("{}: a safetensors file is opened by its folder", path.display()))
+                .advise(folder.display().to_string())
         }
         Error::TooShort { .. } => Failure::unusable(error.to_string()).advise("a larger --max-length"),
-        Error::Io { .. } | Error::NoWeights { .. } | Error::EmptyPrompt => Failure::unusable(error.to_string()),
+        Error::Io { .. } | Error::NoConfig { .. } | Error::EmptyPrompt => Failure::unusable(error.to_string()),
+        Error::Conflict { .. } | Error::NoArchitecture { .. } => Failure::unusable(error.to_string()),
         _ => Failure::new(error.to_string()),
     }
 }

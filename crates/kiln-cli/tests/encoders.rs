@@ -88,7 +88,7 @@ fn what_cannot_begin_ends_with_two() {
         (&["embed", "tiny-bert", "x", "--dtype", "i8"], "'i8'"),
         (&["embed", "tiny-bert", "x", "--max-length", "1"], "cannot be cut to 1 tokens"),
         (&["embed", "tiny-bert"], "no texts"),
-        (&["embed", "tiny-vit", "x"], "'vit' are not supported"),
+        (&["embed", "tiny-vit", "x"], "try: kiln classify tiny-vit"),
         (&["classify", "tiny-vit", "no.png"], "no.png"),
         (&["selftest", "--device", "tpu"], "no device 'tpu'"),
         (&["selftest", "--group", "nonsense"], "no group 'nonsense'"),

@@ -171,6 +171,128 @@ fn turns_of_a_chat_read_what_is_new() {
     assert!(output.status.code() == Some(2) && err.contains("does not fit a context of 20"), "{err}");
 }
 
+/// A context that the model has no positions for was once cut in silence, and more of it asked for then.
+#[test]
+fn a_context_beyond_the_model_is_refused() {
+    let run = |context: &str, prompt: &str| {
+        let output =
+            kiln(&["run", "stories260K", "-p", prompt, "-n", "2", "--context", context, "--mode", "eager"], None);
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, err) = run("513", "Tim");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("--context 513: 'stories260K' was made for texts of up to 512 tokens"), "{err}");
+    assert!(err.contains("try: --context 512"), "{err}");
+    assert_eq!(run("0", "Tim").0, Some(2));
+    assert_eq!(run("512", "Tim").0, Some(0));
+    let long = "Tim ".repeat(400);
+    let (_, err) = run("16", &long);
+    assert!(err.contains("does not fit a context of 16") && err.contains("more --context (up to 512)"), "{err}");
+    let (_, err) = run("512", &long);
+    assert!(err.contains("does not fit a context of 512") && !err.contains("--context"), "{err}");
+}
+
+/// A folder of a test's own, removed at its end.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("kiln-run-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn with(self, files: &[&str]) -> Folder {
+        for file in files {
+            std::fs::copy(Path::new(&folder()).join(file), self.0.join(file)).unwrap();
+        }
+        self
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A model of the hub is taken from Hugging Face's cache; where it is not there, no preset is offered in its place.
+#[test]
+fn a_model_of_the_hub_is_found_where_it_was_downloaded() {
+    let hub = Folder::new("hub");
+    let run = |id: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln"));
+        command.args(["run", id, "-p", "Once upon a time", "-n", "3", "--mode", "eager", "--json"]);
+        command.env("KILN_CACHE", "off").env("HF_HOME", hub.path()).env_remove("HF_HUB_CACHE");
+        let output = command.env_remove("HUGGINGFACE_HUB_CACHE").stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, out, err) = run("Qwen/Qwen2.5-0.5B");
+    assert!(code == Some(2) && out.is_empty(), "{err}");
+    assert!(err.contains("Kiln downloads nothing") && err.contains(hub.path()), "{err}");
+    assert!(err.contains("hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B"), "{err}");
+    assert!(!err.contains("qwen2.5-0.5b"), "a preset is suggested: {err}");
+    let snapshot = hub.0.join("hub/models--someone--stories/snapshots/0123abcd");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(Path::new(&folder()).join(file), snapshot.join(file)).unwrap();
+    }
+    let (code, out, err) = run("someone/stories");
+    assert_eq!(code, Some(0), "{err}");
+    let told: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!((&told["model"], &told["text"]), (&"stories".into(), &", there was".into()));
+}
+
+/// What is missing of a folder is said, and what can be done.
+#[test]
+fn folders_that_lack_something_say_what() {
+    let fails = |folder: &Folder, command: &str| {
+        let words: &[&str] = match command {
+            "run" => &["run", folder.path(), "-p", "x"],
+            "embed" => &["embed", folder.path(), "x"],
+            _ => &["classify", folder.path(), "x.png"],
+        };
+        let output = kiln(words, None);
+        let err = text(&output.stderr);
+        assert!(!output.status.success() && !err.contains(".rs:"), "{err}");
+        (output.status.code(), err)
+    };
+    let mute = Folder::new("mute").with(&["config.json", "model.safetensors"]);
+    let (code, err) = fails(&mute, "run");
+    assert!(code == Some(2) && err.contains("has no tokenizer.json and no tokenizer.model"), "{err}");
+    assert!(!err.contains("random weights") && err.contains("--prompt-ids"), "{err}");
+
+    let pickled = Folder::new("pickled").with(&["config.json", "tokenizer.json"]);
+    std::fs::write(pickled.0.join("pytorch_model.bin"), "PK").unwrap();
+    let (code, err) = fails(&pickled, "run");
+    assert!(code == Some(2) && err.contains("is a pickle") && err.contains("save_pretrained"), "{err}");
+
+    let damaged = Folder::new("damaged").with(&["config.json", "tokenizer.json"]);
+    std::fs::write(damaged.0.join("model.safetensors"), "12345").unwrap();
+    let (code, err) = fails(&damaged, "run");
+    assert!(code == Some(1) && err.contains("model.safetensors"), "{err}");
+
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kiln-llm/tests/reference");
+    let copied = |name: &str| {
+        let copy = Folder::new(name);
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(reference.join(name).join(file), copy.0.join(file)).unwrap();
+        }
+        copy
+    };
+    let (bert, vit) = (copied("tiny-bert"), copied("tiny-vit"));
+    let (_, err) = fails(&bert, "run");
+    assert!(err.contains(&format!("try: kiln embed {}", bert.path())), "{err}");
+    let (_, err) = fails(&vit, "run");
+    assert!(err.contains(&format!("try: kiln classify {}", vit.path())), "{err}");
+    let (_, err) = fails(&mute, "embed");
+    assert!(err.contains(&format!("try: kiln run {}", mute.path())), "{err}");
+}
+
 #[test]
 fn a_preset_runs_without_files() {
     let words = ["run", "smollm2-135m", "--layers", "1", "--prompt-ids", "1,2,3", "-n", "3", "--json"];

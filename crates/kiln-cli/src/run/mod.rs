@@ -9,7 +9,7 @@ use crate::program::PRECISION;
 use crate::tell::{Told, tell};
 use crate::terminal::{Console, Paint, Progress, format};
 use kiln::Precision;
-use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, Stop, TextStream};
+use kiln_llm::{Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, stdin, stdout};
 use std::ops::ControlFlow;
@@ -29,7 +29,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// A folder in Hugging Face's layout, a GGUF file, stories260K, or a preset (see --list)
+    /// A folder in Hugging Face's layout or its id in the local cache, a GGUF file, stories260K, or a preset (see --list)
     #[arg(required_unless_present = "list")]
     model: Option<String>,
     /// Show the models that need no file
@@ -89,7 +89,7 @@ pub struct Arguments {
     #[arg(long, default_value = "highest", value_name = "P", value_parser = precision, help_heading = "Program",
         long_help = PRECISION)]
     precision: Precision,
-    /// Tokens of prompt and text together [default: as many as needed; 4096 with --chat]
+    /// Tokens of prompt and text together, up to what the model was made for [default: as many as needed; 4096 with --chat]
     #[arg(long, value_name = "N", help_heading = "Program")]
     context: Option<usize>,
     /// Only so many of the first layers
@@ -139,6 +139,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.verbose {
         model::introduce(&opened);
     }
+    model::check_context(arguments, &opened)?;
     let request = request(arguments, &opened);
     let mut speaker = Speaker { arguments, console, opened, request, generator: None };
     if arguments.chat {
@@ -192,9 +193,12 @@ impl Speaker<'_> {
                 text.trim_end_matches('\n').to_owned()
             }
         };
-        let tokenizer = self.opened.tokenizer.as_ref().ok_or_else(|| {
-            let message = format!("'{}' is a shape with random weights, without a tokenizer", self.opened.name);
-            Failure::unusable(message).advise("--prompt-ids 1,2,3")
+        let tokenizer = self.opened.tokenizer.as_ref().ok_or_else(|| match self.opened.origin {
+            Origin::Preset => {
+                let message = format!("'{}' is a shape with random weights, without a tokenizer", self.opened.name);
+                Failure::unusable(message).advise("--prompt-ids 1,2,3")
+            }
+            _ => model::failure(kiln_llm::Error::NoTokenizer { name: self.opened.name.clone() }),
         })?;
         let ids = tokenizer.encode(&text, true)?;
         Ok((Some(text), ids))
@@ -255,7 +259,7 @@ impl Speaker<'_> {
                 false => ControlFlow::Continue(()),
             }
         });
-        let mut told = told.map_err(model::failure)?;
+        let mut told = told.map_err(|error| model::answer_failure(error, longest))?;
         if let Some(stream) = stream {
             if let Some(which) = stream.stopped() {
                 told.stop = Stop::Text(which);

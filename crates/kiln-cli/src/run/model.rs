@@ -2,7 +2,7 @@
 
 use super::Arguments;
 use crate::failure::{Failure, Outcome};
-use crate::program::{device, dtype};
+use crate::program::{self, device, dtype};
 use crate::terminal::{Align, Console, Paint, Progress, Table, format};
 use kiln::DType;
 use kiln_llm::{Error, OpenOptions, Opened, PRESETS};
@@ -52,20 +52,44 @@ pub fn failure(error: Error) -> Failure {
             let advice = nearest.map_or("kiln run --list".to_owned(), |nearest| format!("kiln run {nearest}"));
             Failure::unusable(format!("'{name}' is no folder, no GGUF file and no preset")).advise(advice)
         }
+        Error::NoTokenizer { name } => {
+            let message = format!("'{name}' has no tokenizer.json and no tokenizer.model, and so reads no text");
+            Failure::unusable(message).advise("the missing file beside config.json, or --prompt-ids 1,2,3")
+        }
         Error::NoChatTemplate { name } => {
             Failure::unusable(format!("'{name}' has no chat template: it continues texts, and does not talk"))
                 .advise("--prompt without --chat")
         }
-        Error::PromptTooLong { .. } => {
-            Failure::unusable(error.to_string()).advise("a shorter prompt, or more --context")
-        }
-        Error::EmptyPrompt | Error::BadSampling { .. } | Error::UnknownToken { .. } | Error::NoTokenizer { .. } => {
+        Error::PromptTooLong { .. } => Failure::unusable(error.to_string()).advise("a shorter prompt"),
+        Error::EmptyPrompt | Error::BadSampling { .. } | Error::UnknownToken { .. } => {
             Failure::unusable(error.to_string())
         }
-        Error::Io { .. } | Error::NoWeights { .. } | Error::UnknownArchitecture { .. } => {
-            Failure::unusable(error.to_string())
+        _ => program::failure(error),
+    }
+}
+
+/// [`failure`] of an answer of a model that was made for texts of up to `longest` tokens.
+pub fn answer_failure(error: Error, longest: usize) -> Failure {
+    match &error {
+        Error::PromptTooLong { context, .. } if *context < longest => {
+            let advice = format!("a shorter prompt, or more --context (up to {longest})");
+            Failure::unusable(error.to_string()).advise(advice)
         }
-        _ => Failure::new(error.to_string()),
+        _ => failure(error),
+    }
+}
+
+/// Refuses a context that the model has no positions for, rather than to take a shorter one.
+pub fn check_context(arguments: &Arguments, opened: &Opened) -> Result<(), Failure> {
+    let longest = opened.model.sizes().context;
+    match arguments.context {
+        Some(0) => Err(Failure::unusable("--context has to be at least 1")),
+        Some(context) if context > longest => {
+            let message =
+                format!("--context {context}: '{}' was made for texts of up to {longest} tokens", opened.name);
+            Err(Failure::unusable(message).advise(format!("--context {longest}")))
+        }
+        _ => Ok(()),
     }
 }
 

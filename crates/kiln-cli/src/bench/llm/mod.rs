@@ -13,6 +13,7 @@ pub mod sides;
 
 use super::record::{MemoryUse, Record, Subject};
 use super::side::{Side, SideError};
+use crate::failure::without_own_lines;
 use models::Source;
 use serde_json::{Value, json};
 use sides::Role;
@@ -156,7 +157,7 @@ impl Plan {
             Ok(Open { side, record: record.clone(), ids: ids(&answer) })
         });
         if let Err(error) = &opened {
-            record.error = Some(error.to_string());
+            record.error = Some(without_own_lines(&error.to_string()));
         }
         (record, opened)
     }
@@ -209,7 +210,7 @@ impl Plan {
                 let Ok(open) = slot else { continue };
                 if let Err(error) = self.turn(open) {
                     let mut record = open.record.clone();
-                    record.error = Some(error.to_string());
+                    record.error = Some(without_own_lines(&error.to_string()));
                     *slot = Err(record);
                 }
             }
@@ -240,7 +241,7 @@ impl Plan {
         let logits = match open.side.ask(&request, limit) {
             Ok(_) => read_logits(file),
             Err(error) => {
-                open.record.error = Some(error.to_string());
+                open.record.error = Some(without_own_lines(&error.to_string()));
                 Vec::new()
             }
         };
