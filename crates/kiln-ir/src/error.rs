@@ -226,6 +226,26 @@ pub enum TypeError {
         /// The operand.
         ty: TensorType,
     },
+    /// Padding by which a window of a pool could miss the input altogether.
+    #[error("padding of {padding} on axis {axis} is more than half of the window of {window}")]
+    PaddingTooLarge {
+        /// Among the pooled axes.
+        axis: usize,
+        /// Elements added on each side.
+        padding: usize,
+        /// Elements from the first to the last of the window.
+        window: usize,
+    },
+    /// An equation that is none, or does not fit its operands.
+    #[error("{equation:?}: {what}{}", named(.label))]
+    BadEquation {
+        /// As given.
+        equation: String,
+        /// What is wrong.
+        what: &'static str,
+        /// The label it is about.
+        label: Option<char>,
+    },
     /// A window that is larger than what it slides over.
     #[error("a window of {window} does not fit the {padded} elements of axis {axis} of {ty}, padding included")]
     WindowTooLarge {
@@ -305,6 +325,10 @@ pub enum TypeError {
 
 fn place(at: &Source) -> String {
     if at.is_unknown() { String::new() } else { format!(", at {at}") }
+}
+
+fn named(label: &Option<char>) -> String {
+    label.map_or_else(String::new, |label| format!(" ({label:?})"))
 }
 
 fn differ(lhs: &TensorType, rhs: &TensorType, sizes: &Option<Box<(Dim, Dim)>>) -> String {

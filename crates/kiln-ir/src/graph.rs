@@ -77,6 +77,9 @@ pub struct Source {
     pub file: Cow<'static, str>,
     /// Line, from 1; 0 when unknown.
     pub line: u32,
+    /// What the user called there, where it is more than the node's own op (`embedding` of a gather); empty otherwise. Not
+    /// part of the text form.
+    pub function: Cow<'static, str>,
 }
 
 impl Source {
@@ -84,7 +87,17 @@ impl Source {
     #[track_caller]
     pub fn caller() -> Source {
         let at = std::panic::Location::caller();
-        Source { file: Cow::Borrowed(at.file()), line: at.line() }
+        Source::new(at.file(), at.line())
+    }
+
+    /// A line of a file.
+    pub fn new(file: impl Into<Cow<'static, str>>, line: u32) -> Source {
+        Source { file: file.into(), line, function: Cow::Borrowed("") }
+    }
+
+    /// This line, with the name of the function called there.
+    pub fn calling(&self, function: &'static str) -> Source {
+        Source { function: Cow::Borrowed(function), ..self.clone() }
     }
 
     /// True when nothing is known.

@@ -67,7 +67,7 @@ mod tests {
             op,
             operands: operands.iter().map(|&i| NodeId(i)).collect(),
             ty: ty.clone(),
-            source: Source { file: "a.rs".into(), line: 3 },
+            source: Source::new("a.rs", 3),
         };
         let nodes = vec![node(Op::Input { index: 0 }, &[]), node(Op::Unary(UnaryOp::Neg), &[0])];
         (nodes, vec![NodeId(0)], vec![Output { node: NodeId(1), updates: None }])

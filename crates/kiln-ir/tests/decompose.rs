@@ -240,7 +240,7 @@ fn what_is_kept_stays_and_lines_are_passed_on() {
     let w = graph.input(TensorType::fixed(DType::F32, &[1, 1, 2]), Source::default()).unwrap();
     let dims =
         ConvDims { stride: vec![1], padding: vec![(0, 0)], dilation: vec![1], input_dilation: vec![1], groups: 1 };
-    let line = Source { file: "model.rs".into(), line: 41 };
+    let line = Source::new("model.rs", 41);
     let y = graph.add(Op::Conv(dims.into()), &[x, w], line.clone()).unwrap();
     graph.update(y, 0);
     assert_eq!(decompose(&graph, &|_| true).unwrap(), graph);

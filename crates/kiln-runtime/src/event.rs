@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn the_way_out_comes_last() {
-        let at = Source { file: "model.rs".into(), line: 7 };
+        let at = Source::new("model.rs", 7);
         let event = Event::GraphBreak { what: "reads an element".into(), fix: "use select".into(), at };
         assert_eq!(event.to_string(), "the graph breaks: the function reads an element, at model.rs:7; use select");
     }

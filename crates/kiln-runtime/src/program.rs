@@ -56,8 +56,8 @@ pub struct CompiledStep {
     pub(crate) args: Vec<usize>,
     pub(crate) label: String,
     source: Source,
-    /// The op whose indices the kernel checks, and its line.
-    indexed: Option<(String, Source)>,
+    /// The nodes whose indices the kernel checks.
+    indexed: Vec<Indexed>,
     nodes: Vec<NodeId>,
 }
 
@@ -347,8 +347,7 @@ impl Program {
 
 impl CompiledStep {
     fn new(graph: &Graph, step: &Step, code: Arc<dyn Executable>) -> CompiledStep {
-        let indexed = indexed_node(graph, step).map(|id| graph.node(id));
-        let indexed = indexed.map(|node| (node.op.kind().name(), node.source.clone()));
+        let indexed = indexed_nodes(graph, step).map(|id| Indexed::new(graph, id)).collect();
         let source = source_node(graph, step).map(|id| graph.node(id).source.clone()).unwrap_or_default();
         let args = step.args.iter().map(|id| id.index()).collect();
         let (kernel, label, nodes) = (step.kernel.clone(), step.label.clone(), step.nodes.clone());
@@ -358,9 +357,17 @@ impl CompiledStep {
 
     #[cold]
     fn error(&self, cause: LaunchError) -> Error {
-        let (op, at) = match (&cause, &self.indexed) {
-            (LaunchError::IndexOutOfRange { .. }, Some((op, at))) => (op.clone(), at.clone()),
-            _ => (self.label.clone(), self.source.clone()),
+        let indexed = match &cause {
+            // Of several the one whose axis has the size that was reported, if that is known.
+            LaunchError::IndexOutOfRange { size, .. } => {
+                let fits = |indexed: &&Indexed| indexed.size.is_none_or(|own| own == *size);
+                self.indexed.iter().find(fits).or(self.indexed.first())
+            }
+            _ => None,
+        };
+        let (op, at) = match indexed {
+            Some(Indexed { op, at, .. }) => (op.clone(), at.clone()),
+            None => (self.label.clone(), self.source.clone()),
         };
         Error::Launch { op, cause, at }
     }
@@ -371,10 +378,42 @@ fn source_node(graph: &Graph, step: &Step) -> Option<NodeId> {
     step.nodes.iter().copied().find(|&id| !graph.node(id).source.is_unknown())
 }
 
-/// The node whose indices a launch checks.
-fn indexed_node(graph: &Graph, step: &Step) -> Option<NodeId> {
+/// The nodes whose indices a launch checks.
+fn indexed_nodes<'a>(graph: &'a Graph, step: &'a Step) -> impl Iterator<Item = NodeId> + 'a {
     let is_indexed = |op: &Op| matches!(op, Op::Gather { .. } | Op::Scatter { .. });
-    step.nodes.iter().copied().find(|&id| is_indexed(&graph.node(id).op))
+    step.nodes.iter().copied().filter(move |&id| is_indexed(&graph.node(id).op))
+}
+
+/// A node whose indices a launch checks: what an error says of it.
+#[derive(Debug, Clone)]
+struct Indexed {
+    /// The function that the user called, or else the op.
+    op: String,
+    at: Source,
+    /// The size of the indexed axis, where it is constant.
+    size: Option<i64>,
+}
+
+impl Indexed {
+    fn new(graph: &Graph, id: NodeId) -> Indexed {
+        let node = graph.node(id);
+        let size = indexed_size(graph, id);
+        Indexed { op: called(&node.source, node.op.kind().name()), at: node.source.clone(), size }
+    }
+}
+
+/// The size of the axis that a node indexes, where it is constant.
+fn indexed_size(graph: &Graph, id: NodeId) -> Option<i64> {
+    let node = graph.node(id);
+    match (&node.op, node.operands.as_slice()) {
+        (Op::Gather { axis } | Op::Scatter { axis, .. }, &[x, ..]) => graph.ty(x).shape[*axis].as_const(),
+        _ => None,
+    }
+}
+
+/// The function that a line calls, or else the op itself.
+fn called(source: &Source, op: String) -> String {
+    if source.function.is_empty() { op } else { source.function.to_string() }
 }
 
 /// Memory of a schedule's constants, by buffer.

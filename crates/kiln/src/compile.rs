@@ -286,10 +286,20 @@ pub(crate) fn locate(op: &'static str, cause: kiln_runtime::Error, at: &Source) 
     match cause {
         Cause::Launch { op, cause: LaunchError::IndexOutOfRange { index, size }, at: line } => {
             let at = if line.is_unknown() { at.clone() } else { line };
-            Error::ElementOutOfRange { op, index, size, at }
+            out_of_range(op, index, size, at)
         }
         cause => Error::Runtime { op: op.into(), cause: Box::new(cause), at: at.clone() },
     }
+}
+
+/// The error for an index that a kernel found outside its axis. Divisors are checked as indices are
+/// ([`kiln_ir::build::check_divisor`]); the functions that divide check nothing else.
+pub(crate) fn out_of_range(op: String, index: i64, size: i64, at: Source) -> Error {
+    const DIVISIONS: [&str; 5] = ["rem", "fmod", "remainder", "div_floor", "div_trunc"];
+    if DIVISIONS.contains(&op.as_str()) {
+        return Error::DivisionByZero { op, at };
+    }
+    Error::ElementOutOfRange { op, index, size, at }
 }
 
 /// The layout of a tensor, as a compiled graph wants to know it.

@@ -289,6 +289,14 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// An integer was divided by zero. (Floats give infinities and NaN.)
+    #[error("{op}: integer division by zero, at {at}")]
+    DivisionByZero {
+        /// The operation.
+        op: String,
+        /// The user's line.
+        at: Source,
+    },
     /// Memory, code generation or a launch failed.
     #[error("{op}: {cause}, at {at}")]
     Runtime {

@@ -39,12 +39,8 @@ impl Tensor {
     pub(crate) fn index_places(&self, axis: usize, index: &Tensor, at: &Source) -> Result<Tensor> {
         let index = spread_index("index", &self.sizes(), axis, index, at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            let below = build::compare_scalar(b, CompareOp::Lt, &inputs[1], 0.0)?;
             let size = b.ty(&inputs[0]).shape[axis].clone();
-            let dtype = b.ty(&inputs[1]).dtype;
-            let size = build::size_value(b, &size, dtype)?;
-            let from_end = build::add(b, &inputs[1], &size)?;
-            let index = b.emit(Op::Select, &[below, from_end, inputs[1]])?;
+            let index = build::wrap_index(b, &inputs[1], &size)?;
             b.emit(Op::Gather { axis }, &[inputs[0], index])
         };
         eager::composite("index", &[axis.into()], &[self, &index], write, at)
@@ -99,7 +95,8 @@ impl Tensor {
             let (lhs, rhs) = (self.hint().to_vec(), index.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes, at: at.clone() });
         }
-        eager::primitive(&Op::Scatter { axis, kind }, &[self, index, &updates], at)
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| b.emit(Op::Scatter { axis, kind }, inputs);
+        eager::composite(op, &[axis.into(), (kind as i64).into()], &[self, index, &updates], write, at)
     }
 
     /// This tensor with `updates` put where the index says along an axis; of several for one place the last stays.
@@ -217,7 +214,15 @@ impl Tensor {
         rows.reshape_to(shape, &at)
     }
 
-    /// A new last axis of `classes` with 1 at the place the index names and 0 elsewhere, as i64. An index outside is all 0.
+    /// A new last axis of `classes` with 1 at the place the index names and 0 elsewhere, as i64.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// assert_eq!(Tensor::new([2i64, 0], Device::Cpu)?.one_hot(3)?.to_vec::<i64>()?, [0, 0, 1, 1, 0, 0]);
+    /// let message = Tensor::new([3i64], Device::Cpu)?.one_hot(3).unwrap_err().to_string();
+    /// assert!(message.starts_with("one_hot: index 3 is out of range for an axis of 3"));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -226,12 +231,14 @@ impl Tensor {
         shape.push(classes.to_dim());
         let shape = crate::shape::resolve_sizes("one_hot", shape, &at)?;
         crate::create::check_size("one_hot", &shape, DType::I64, &at)?;
+        // The index is given in the shape of the result, from which a program for any size takes the number of classes.
         let index = self.unsqueeze(self.rank())?.broadcast_at("one_hot", &shape, &at)?;
-        let dtype = self.dtype();
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            let dims = b.ty(&inputs[0]).shape;
-            let class = build::iota(b, dtype, &dims, dims.len() - 1)?;
-            let same = b.emit(Op::Compare(CompareOp::Eq), &[inputs[0], class])?;
+            let ty = b.ty(&inputs[0]);
+            let last = ty.rank() - 1;
+            let index = build::check_index(b, &inputs[0], &ty.shape[last])?;
+            let class = build::iota(b, ty.dtype, &ty.shape, last)?;
+            let same = b.emit(Op::Compare(CompareOp::Eq), &[index, class])?;
             build::cast(b, &same, DType::I64)
         };
         eager::composite("one_hot", &[], &[&index], write, &at)

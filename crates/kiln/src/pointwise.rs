@@ -135,6 +135,9 @@ impl Tensor {
     ) -> Result<Tensor> {
         let dtype = promote(&[self.into(), other.operand()]);
         let dtype = if float { to_float(dtype) } else { dtype };
+        if matches!(op, BinaryOp::Div | BinaryOp::Rem) && dtype.is_int() {
+            return self.pair(name, other, |b, x, y| build::binary(b, op, x, y), at);
+        }
         let other = other.tensor(dtype, self, at)?;
         run(name, Op::Binary(op), &[self, &other], &[dtype; 2], at)
     }
@@ -280,23 +283,32 @@ impl Tensor {
         self.pair("div_floor", divisor.into(), build::floor_div, &Source::caller())
     }
 
-    /// A composite of two promoted operands, which broadcasts them itself.
+    /// A quotient or a remainder of two promoted operands, which broadcasts them itself. An integer divisor of zero is an
+    /// error: a number's at once, an element's at run time.
     fn pair(
         &self,
         name: &'static str,
         other: Argument,
-        write: fn(&mut GraphBuilder, &NodeId, &NodeId) -> Result<NodeId, kiln_ir::Error>,
+        write: impl Fn(&mut GraphBuilder, &NodeId, &NodeId) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
         let dtype = promote(&[self.into(), other.operand()]);
+        let checked = match &other {
+            Argument::Number(number) if dtype.is_int() && number.to_scalar(dtype).as_i64() == 0 => {
+                return Err(Error::DivisionByZero { op: name.into(), at: at.clone() });
+            }
+            Argument::Number(_) => false,
+            Argument::Tensor(_) | Argument::Size(_) => dtype.is_int(),
+        };
         let other = other.tensor(dtype, self, at)?;
         shape::broadcast(name, &self.sizes(), &other.sizes(), at)?;
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
             let x = build::cast(b, &inputs[0], dtype)?;
             let y = build::cast(b, &inputs[1], dtype)?;
+            let y = if checked { build::check_divisor(b, &y)? } else { y };
             write(b, &x, &y)
         };
-        eager::composite(name, &[dtype.into()], &[self, &other], write, at)
+        eager::composite(name, &[dtype.into(), checked.into()], &[self, &other], write, at)
     }
 
     /// Quotient rounded towards zero.

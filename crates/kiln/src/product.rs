@@ -128,7 +128,8 @@ impl Tensor {
         eager::composite("outer", &[], &[self, other], write, &at)
     }
 
-    /// A sum of products in Einstein's notation, for instance `bij,bjk->bik`.
+    /// A sum of products in Einstein's notation, for instance `bij,bjk->bik`, as `torch.einsum` reads it: a repeated label
+    /// is a diagonal (`ii->i`), `...` stands for any number of axes, axes of size 1 broadcast.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};

@@ -15,7 +15,6 @@ use kiln_kernels::InputLayout;
 use kiln_runtime::disk::{self, Key, Kind, Store};
 use kiln_runtime::event::{self, Category};
 use kiln_runtime::{Backend, Program, phase};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -150,7 +149,7 @@ fn tagged(graph: &Graph) -> Graph {
     let mut number = 0;
     graph.clone().map_sources(&mut |_| {
         number += 1;
-        Source { file: Cow::Borrowed(TAG), line: number }
+        Source::new(TAG, number)
     })
 }
 

@@ -143,7 +143,7 @@ fn a_kernel_of_wrong_code_is_named_and_blamed() {
 #[test]
 fn the_users_line_is_named() {
     let mut graph = Graph::new();
-    let at = |line| Source { file: "model.rs".into(), line };
+    let at = |line| Source::new("model.rs", line);
     let x = graph.input(TensorType::fixed(DType::F32, &[64]), at(1)).unwrap();
     let y = graph.add(Op::Binary(BinaryOp::Mul), &[x, x], at(17)).unwrap();
     graph.output(y);

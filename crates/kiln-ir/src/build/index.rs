@@ -7,14 +7,43 @@ use super::{
 };
 use crate::{CompareOp, DType, Dim, Op, ScatterKind, TypeError};
 
-/// Indices with negative ones counted from the end of an axis of some size.
+/// Indices with negative ones counted from the end of an axis of some size. One that is out of range stays as it is, so
+/// that whoever checks it reports the index that was given.
 #[track_caller]
 pub fn wrap_index<E: Emit>(e: &mut E, index: &E::Value, size: &Dim) -> Built<E> {
     let dtype = e.ty(index).dtype;
     let size = size_value(e, size, dtype)?;
     let negative = compare_scalar(e, CompareOp::Lt, index, 0.0)?;
     let wrapped = add(e, index, &size)?;
-    select(e, &negative, &wrapped, index)
+    let inside = compare_scalar(e, CompareOp::Ge, &wrapped, 0.0)?;
+    let from_end = super::and(e, &negative, &inside)?;
+    select(e, &from_end, &wrapped, index)
+}
+
+/// The indices unchanged; one outside `0..size` is an error at run time, also where no memory is indexed by it.
+///
+/// It is a gather from the numbers 0, 1, …, which checks its indices like any other and takes no memory.
+#[track_caller]
+pub fn check_index<E: Emit>(e: &mut E, index: &E::Value, size: &Dim) -> Built<E> {
+    let ty = e.ty(index);
+    let mut shape = if ty.rank() == 0 { vec![Dim::from(1)] } else { ty.shape.clone() };
+    let index = reshape(e, index, &shape)?;
+    shape[0] = size.clone();
+    let numbers = iota(e, ty.dtype, &shape, 0)?;
+    let checked = e.emit(Op::Gather { axis: 0 }, &[numbers, index])?;
+    reshape(e, &checked, &ty.shape)
+}
+
+/// Integer divisors unchanged; a zero is an error at run time: index 2 of an axis of 2.
+#[track_caller]
+pub fn check_divisor<E: Emit>(e: &mut E, y: &E::Value) -> Built<E> {
+    let dtype = e.ty(y).dtype;
+    let zero = compare_scalar(e, CompareOp::Eq, y, 0.0)?;
+    let index = cast(e, &zero, DType::I32)?;
+    let index = super::mul_scalar(e, &index, 2.0)?;
+    let nothing = check_index(e, &index, &Dim::from(2))?;
+    let nothing = cast(e, &nothing, dtype)?;
+    add(e, y, &nothing)
 }
 
 /// `y[…, i, …] = x[…, index[…, i, …], …]`; where the index is shorter than x on another axis, x is cut to it.
@@ -98,6 +127,15 @@ pub fn scatter_rows<E: Emit>(
     e.emit(Op::Scatter { axis, kind }, &[x.clone(), index, updates])
 }
 
+/// An index of [`index_put`]. Of several, one beyond its own axis would land in another row, so it is checked; one alone is
+/// checked by the scatter.
+#[track_caller]
+fn own_axis<E: Emit>(e: &mut E, index: &E::Value, size: &Dim, several: bool) -> Built<E> {
+    let index = wrap_index(e, index, size)?;
+    let index = if several { check_index(e, &index, size)? } else { index };
+    cast(e, &index, DType::I64)
+}
+
 /// x with `x[index0[i], index1[i], …] ∘= values[i]` over its first axes, for indices of one shape (negative ones count from
 /// the end); values broadcast to that shape and x's other axes.
 #[track_caller]
@@ -116,11 +154,10 @@ pub fn index_put<E: Emit>(
         return fail::<_, E>("index_put", TypeError::AxisOutOfRange { axis: indices.len() - 1, ty });
     }
     // The indexed axes become one, and so do the indices.
-    let mut flat = wrap_index(e, first, &ty.shape[0])?;
-    flat = cast(e, &flat, DType::I64)?;
+    let several = !others.is_empty();
+    let mut flat = own_axis(e, first, &ty.shape[0], several)?;
     for (index, size) in others.iter().zip(&ty.shape[1..]) {
-        let index = wrap_index(e, index, size)?;
-        let index = cast(e, &index, DType::I64)?;
+        let index = own_axis(e, index, size, several)?;
         let size = size_value(e, size, DType::I64)?;
         let scaled = super::mul(e, &flat, &size)?;
         flat = add(e, &scaled, &index)?;
@@ -137,12 +174,13 @@ pub fn index_put<E: Emit>(
     reshape(e, &written, &ty.shape)
 }
 
-/// 1 where a new last axis equals the index, 0 elsewhere.
+/// 1 where a new last axis equals the index, 0 elsewhere. An index outside `0..classes` is an error at run time.
 #[track_caller]
 pub fn one_hot<E: Emit>(e: &mut E, index: &E::Value, classes: impl Into<Dim>, dtype: DType) -> Built<E> {
-    let ty = e.ty(index);
-    let column = unsqueeze(e, index, ty.rank())?;
-    let classes = iota(e, ty.dtype, &[classes.into()], 0)?;
+    let (ty, classes) = (e.ty(index), classes.into());
+    let index = check_index(e, index, &classes)?;
+    let column = unsqueeze(e, &index, ty.rank())?;
+    let classes = iota(e, ty.dtype, &[classes], 0)?;
     let hit = compare(e, CompareOp::Eq, &column, &classes)?;
     cast(e, &hit, dtype)
 }

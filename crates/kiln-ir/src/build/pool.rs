@@ -70,9 +70,15 @@ pub(super) fn window_dims<E: Emit>(
         if size == 0 || stride == 0 || dilation == 0 {
             return fail::<_, E>(name, TypeError::NotPositive { attribute: "window", axis: i, got: Dim::from(0) });
         }
+        let extent = (size - 1).checked_mul(dilation).and_then(|reach| reach.checked_add(1));
+        let Some(extent) = extent.filter(|&extent| i64::try_from(extent).is_ok()) else {
+            return fail::<_, E>(name, TypeError::TooLarge { ty });
+        };
+        if padding > extent / 2 {
+            return fail::<_, E>(name, TypeError::PaddingTooLarge { axis: i, padding, window: extent });
+        }
         let mut high = padding;
         if options.ceil {
-            let extent = (size - 1) * dilation + 1;
             high = match ty.shape[first + i].as_usize() {
                 None => padding + stride - 1,
                 Some(length) if length + 2 * padding < extent => {

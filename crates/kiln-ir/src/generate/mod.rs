@@ -13,7 +13,6 @@ pub use values::inputs;
 
 use crate::examples::Random;
 use crate::{BinaryOp, DType, Dim, Graph, NodeId, Op, OpKind, ReduceKind, Scalar, Source, Symbol, TensorType, UnaryOp};
-use std::borrow::Cow;
 
 /// What the graphs are like.
 #[derive(Debug, Clone)]
@@ -136,7 +135,7 @@ impl<'o> Maker<'o> {
     }
 
     fn source(&self) -> Source {
-        Source { file: Cow::Borrowed("generated.rs"), line: self.graph.nodes().len() as u32 + 1 }
+        Source::new("generated.rs", self.graph.nodes().len() as u32 + 1)
     }
 
     /// The number that a size stands for.

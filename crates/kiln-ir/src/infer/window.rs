@@ -77,8 +77,12 @@ pub(super) fn reduce_window(
     check_positive("dilation", &dims.dilation)?;
     let mut ty = x.clone();
     for (axis, out) in ty.shape.iter_mut().enumerate() {
-        let window = extent(&Dim::from(dims.size[axis]), dims.dilation[axis]);
         let (low, high) = dims.padding[axis];
+        // An axis that nothing slides over may be empty.
+        if (dims.size[axis], dims.stride[axis], low, high) == (1, 1, 0, 0) {
+            continue;
+        }
+        let window = extent(&Dim::from(dims.size[axis]), dims.dilation[axis]);
         let padded = &x.shape[axis] + Dim::from(low) + Dim::from(high);
         *out = positions(axis, &window, &padded, dims.stride[axis], x)?;
     }

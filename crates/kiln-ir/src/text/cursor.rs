@@ -3,7 +3,6 @@
 use super::{Found, ParseError, ParseErrorKind};
 use crate::infer::check_type;
 use crate::{BlockFormat, DType, Dim, Scalar, Source, TensorType};
-use std::borrow::Cow;
 use std::str::FromStr;
 
 /// A place in the text. Copies are cheap: looking ahead is copying.
@@ -263,7 +262,7 @@ impl<'a> Cursor<'a> {
         }
         let file = if self.eat("\"") { self.quoted()? } else { self.take_while(is_plain).to_owned() };
         self.expect(":")?;
-        Ok(Source { file: Cow::Owned(file), line: self.integer()? })
+        Ok(Source::new(file, self.integer()?))
     }
 
     /// The text after an opening quote, up to the closing one.

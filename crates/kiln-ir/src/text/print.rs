@@ -56,7 +56,7 @@ struct At<'a>(&'a Source);
 
 impl Display for At<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Source { file, line } = self.0;
+        let Source { file, line, .. } = self.0;
         if file.is_empty() && *line == 0 {
             return Ok(());
         }

@@ -115,7 +115,7 @@ fn any_source_survives() {
     for file in ["src/a.rs", "a b", "C:\\x.rs", "\"#{}\n\t\r\\", "ü/日.rs", "", "x:3", "~/n+1-2_3.rs", "\u{7f}\u{0}"]
     {
         for line in [0, 1, u32::MAX] {
-            let source = Source { file: file.to_owned().into(), line };
+            let source = Source::new(file.to_owned(), line);
             let mut graph = Graph::new();
             let ty = TensorType::fixed(DType::F32, &[2]);
             let x = graph.input(ty, source.clone()).unwrap();

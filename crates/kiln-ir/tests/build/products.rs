@@ -70,9 +70,44 @@ fn einsums() {
     check(&run(&[&x, &y, &z], |b, v| build::einsum(b, "ij,jk,kl->il", v)), &[2, 2], &chain);
     let mut b = GraphBuilder::new();
     let x = b.input(TensorType::fixed(DType::F32, &[2, 2])).unwrap();
-    for bad in ["ii->i", "ij->k", "ij,jk->ik", "i", "i1->i", "ij->ii"] {
-        assert!(build::einsum(&mut b, bad, &[x]).is_err(), "{bad}");
+    for (bad, message) in [
+        ("ij->k", "names a label that no operand has ('k')"),
+        ("ij->kk", "names a label twice ('k')"),
+        ("ij->ii", "names a label twice ('i')"),
+        ("ij,jk->ik", "one term an operand"),
+        ("i", "another number of labels"),
+        ("ijk...", "another number of labels"),
+        ("i1->i", "labels are letters ('1')"),
+        ("i...j...", "labels are letters ('.')"),
+    ] {
+        let error = build::einsum(&mut b, bad, &[x]).unwrap_err().to_string();
+        assert!(error.contains(message) && error.contains(bad), "{bad}: {error}");
     }
+}
+
+#[test]
+fn einsums_with_diagonals_ellipses_and_broadcasts() {
+    let x = noise(&[3, 3], 1);
+    let diagonal = [0, 4, 8].map(|i| x.get_f64(i));
+    check(&run(&[&x], |b, v| build::einsum(b, "ii->i", v)), &[3], &diagonal);
+    check(&run(&[&x], |b, v| build::einsum(b, "ii", v)), &[], &[diagonal.iter().sum()]);
+    let y = noise(&[3, 2, 3, 3], 2);
+    let taken: Vec<f64> =
+        (0..2).flat_map(|j| (0..3).map(move |i| ((i * 2 + j) * 3 + i) * 3 + i)).map(|i| y.get_f64(i)).collect();
+    check(&run(&[&y], |b, v| build::einsum(b, "ijii->ji", v)), &[2, 3], &taken);
+    // `...` is aligned from the last axis, and broadcasts.
+    let (p, q) = (noise(&[2, 2, 3], 3), noise(&[1, 3, 2], 4));
+    let batched: Vec<f64> = (0..2).flat_map(|i| multiply(&p.to_f64()[i * 6..][..6], &q.to_f64(), 2, 3, 2)).collect();
+    check(&run(&[&p, &q], |b, v| build::einsum(b, "...ij,...jk->...ik", v)), &[2, 2, 2], &batched);
+    check(&run(&[&p, &q], |b, v| build::einsum(b, "...ij,...jk", v)), &[2, 2, 2], &batched);
+    let summed: Vec<f64> = (0..4).map(|i| batched[i] + batched[i + 4]).collect();
+    check(&run(&[&p, &q], |b, v| build::einsum(b, "...ij,...jk->ik", v)), &[2, 2], &summed);
+    // A labelled axis of size 1 broadcasts against the others, and stays where it is alone.
+    check(&run(&[&p, &q], |b, v| build::einsum(b, "bij,bjk->bik", v)), &[2, 2, 2], &batched);
+    check(&run(&[&q], |b, v| build::einsum(b, "bij->bij", v)), &[1, 3, 2], &q.to_f64());
+    let mut b = GraphBuilder::new();
+    let x = b.input(TensorType::fixed(DType::F32, &[2, 3])).unwrap();
+    assert!(build::einsum(&mut b, "ii->i", &[x]).unwrap_err().to_string().contains("2 ≠ 3"));
 }
 
 #[test]

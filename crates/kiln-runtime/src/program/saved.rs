@@ -2,7 +2,7 @@
 //! each launch is told by. Whatever follows from the graph it was made of is taken from there when it comes back, the user's
 //! lines among it: two places that compute the same share a program and keep their own lines.
 
-use super::{BuildTimes, CompiledStep, Program, constants, indexed_node, source_node};
+use super::{BuildTimes, CompiledStep, Indexed, Program, called, constants, indexed_nodes, indexed_size, source_node};
 use crate::sizing::{InputSpec, Sizings};
 use crate::{Backend, Error, Variant, kernel_cache, phase};
 use kiln_ir::codec::{DecodeError, from_bytes, to_bytes};
@@ -42,13 +42,22 @@ struct Saved {
 /// Nodes of the captured graph whose lines a launch has.
 struct Lines {
     source: Option<NodeId>,
-    /// With the name of the op whose indices are checked.
-    indexed: Option<(String, Option<NodeId>)>,
+    /// Those whose indices are checked.
+    indexed: Vec<IndexedLine>,
+}
+
+/// A node whose indices a launch checks.
+struct IndexedLine {
+    /// The op, for a line that does not say what it calls.
+    op: String,
+    node: Option<NodeId>,
+    size: Option<i64>,
 }
 
 codec_struct! {
     Saved { schedule, code, lines }
     Lines { source, indexed }
+    IndexedLine { op, node, size }
 }
 
 /// The kernels of a schedule, each once, in the order of their first launches.
@@ -72,9 +81,13 @@ impl Program {
             let step = self.steps.iter().find(|step| Arc::ptr_eq(&step.kernel, kernel));
             step.and_then(|step| step.code.save()).map(Arc::from)
         };
+        let indexed_line = |id: NodeId| {
+            let op = graph.node(id).op.kind().name();
+            IndexedLine { op, node: from(Some(id)), size: indexed_size(graph, id) }
+        };
         let lines = self.schedule.steps.iter().map(|step| Lines {
             source: from(source_node(graph, step)),
-            indexed: indexed_node(graph, step).map(|id| (graph.node(id).op.kind().name(), from(Some(id)))),
+            indexed: indexed_nodes(graph, step).map(indexed_line).collect(),
         });
         let (schedule, lines) = (self.schedule.clone(), lines.collect());
         let code = kernels(&schedule).into_iter().map(code).collect();
@@ -107,6 +120,10 @@ impl Program {
             ready.insert(Arc::as_ptr(kernel), code);
         }
         let line = |id: Option<NodeId>| id.map_or_else(Source::default, |id| graph.node(id).source.clone());
+        let indexed = |IndexedLine { op, node, size }: IndexedLine| {
+            let at = line(node);
+            Indexed { op: called(&at, op), at, size }
+        };
         let mut steps = Vec::with_capacity(schedule.steps.len());
         for (step, lines) in schedule.steps.iter().zip(lines) {
             let code = ready.get(&Arc::as_ptr(&step.kernel)).cloned();
@@ -116,7 +133,7 @@ impl Program {
                 args: step.args.iter().map(|id| id.index()).collect(),
                 label: step.label.clone(),
                 source: line(lines.source),
-                indexed: lines.indexed.map(|(op, id)| (op, line(id))),
+                indexed: lines.indexed.into_iter().map(indexed).collect(),
                 nodes: step.nodes.clone(),
                 variant: Variant::default(),
             });
@@ -144,7 +161,7 @@ fn check(schedule: &Schedule, lines: &[Lines], graph: &Graph, layouts: &[InputLa
     };
     let is_node = |id: &NodeId| id.index() < nodes;
     let has_nodes = |lines: &Lines| {
-        let indexed = lines.indexed.as_ref().and_then(|(_, id)| id.as_ref());
+        let indexed = lines.indexed.iter().filter_map(|indexed| indexed.node.as_ref());
         lines.source.iter().chain(indexed).all(is_node)
     };
     if inputs != layouts.len() || schedule.outputs.len() != outputs {

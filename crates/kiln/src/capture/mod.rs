@@ -248,7 +248,7 @@ pub(crate) fn record(
 ) -> Result<Vec<Tensor>> {
     SESSION.with_borrow_mut(|slot| {
         let Some(Session { recording, .. }) = slot else { return Err(Error::Escaped { at: at.clone() }) };
-        recording.builder().set_source(Some(at.clone()));
+        recording.builder().set_source(Some(what.source(at)));
         let failed = |cause| eager::refused(what, cause, at);
         let mut nodes = Vec::with_capacity(operands.len());
         for operand in operands {

@@ -18,7 +18,7 @@ pub(crate) use classes::symbolic_layout;
 use crate::Layout;
 use crate::autograd::{Rule, tape};
 use crate::capture;
-use crate::compile::{CompileOptions, CompiledGraph, input_layout};
+use crate::compile::{CompileOptions, CompiledGraph, input_layout, out_of_range};
 use crate::{DType, Device, Error, Result, Tensor, dim};
 use cache::Kept;
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
@@ -48,6 +48,11 @@ impl What<'_> {
             What::Composite(name, _) | What::Update(name, _) => Some(name),
             What::Gradient(_) => Some("backward"),
         }
+    }
+
+    /// The source of its nodes, which errors at run time name.
+    pub(crate) fn source(self, at: &Source) -> Source {
+        self.name().map_or_else(|| at.clone(), |name| at.calling(name))
     }
 }
 
@@ -220,7 +225,7 @@ fn relocate(what: What<'_>, error: Error, at: &Source) -> Error {
     match error {
         Error::ElementOutOfRange { op, index, size, .. } => {
             let op = what.name().map_or(op, str::to_owned);
-            Error::ElementOutOfRange { op, index, size, at: at.clone() }
+            out_of_range(op, index, size, at.clone())
         }
         error => error,
     }
@@ -263,7 +268,7 @@ fn compile(
 /// Writes a graph for inputs of these types.
 fn graph(what: What<'_>, types: Vec<TensorType>, write: Write<'_>, at: &Source) -> Result<Graph> {
     let mut builder = GraphBuilder::new();
-    builder.set_source(Some(at.clone()));
+    builder.set_source(Some(what.source(at)));
     let failed = |cause| refused(what, cause, at);
     let mut inputs = Vec::with_capacity(types.len());
     for ty in types {

@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn lines_come_with_their_neighbours_and_none_twice() {
-        let at = |line| Source { file: file!().into(), line };
+        let at = |line| Source::new(file!(), line);
         let sources = [at(3), at(4), at(20), at(3)];
         let excerpts = excerpts(sources.iter());
         assert_eq!(excerpts.len(), 1);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_has_numbers_only() {
-        let source = Source { file: "nowhere/at/all.rs".into(), line: 7 };
+        let source = Source::new("nowhere/at/all.rs", 7);
         let excerpts = excerpts([source].iter());
         assert_eq!(excerpts[0].runs, [vec![(7, None)]]);
     }
