@@ -1,4 +1,4 @@
-//! `#[derive(Bundle)]` and `#[derive(Module)]`, which `kiln` re-exports.
+//! `#[derive(Bundle)]`, `#[derive(Module)]` and `expr!`, which `kiln` re-exports.
 //!
 //! ```text
 //!  struct or enum ──▶ shape: variants with their fields ──▶ one match arm a variant, one call a field
@@ -7,6 +7,7 @@
 //! Invariant: fields are visited in the order they are written in, by every method of a derived trait.
 
 mod bundle;
+mod expr;
 mod module;
 mod shape;
 
@@ -20,6 +21,13 @@ use syn::{DeriveInput, parse_macro_input};
 pub fn derive_bundle(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     bundle::expand(&input).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// The value of an arithmetic expression of tensors, results and numbers, with one `?` for the whole. The documentation of
+/// `kiln::expr` has an example.
+#[proc_macro]
+pub fn expr(input: TokenStream) -> TokenStream {
+    expr::expand(input.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
 /// Makes a struct or an enum a `kiln::nn::Module`. Every field has to be a `kiln::nn::Part`: a `Var`, a tensor, a plain value,

@@ -34,6 +34,7 @@ mod display;
 pub mod eager;
 pub mod element;
 pub mod error;
+mod expr;
 pub mod freeze;
 mod functional;
 mod gather;
@@ -73,6 +74,7 @@ pub use dim::Dim;
 pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
 pub use error::{Error, Result, Value};
+pub use expr::Expr;
 pub use freeze::{FreezeOptions, FrozenGraph, FrozenMemory, PackWeights};
 pub use index::{Ellipsis, Index, Indices, step};
 /// Makes a struct or an enum of bundles a [`trait@Bundle`].
@@ -101,6 +103,27 @@ pub use index::{Ellipsis, Index, Indices, step};
 /// union Batch { tokens: std::mem::ManuallyDrop<kiln::Tensor>, number: u64 }
 /// ```
 pub use kiln_derive::Bundle;
+/// The value of an arithmetic expression, with one `?` for the whole.
+///
+/// The operators are `+ - * / % & | ^`, unary `-` and `!`. Operands are tensors, [`Result`]s of tensors, variables and numbers of
+/// any type on any side; those of two numbers are Rust's. Calls, fields and whatever else is no operator stay as they are.
+///
+/// ```
+/// use kiln::{Device, Tensor, expr};
+/// let x = Tensor::new([1f32, 2., 4.], Device::Cpu)?;
+/// let (scale, shift) = (0.5f32, 3);
+/// let y = expr!(scale * &x * &x - (x.exp2()? + shift) / 2.0 + 1)?;
+/// assert_eq!(y.to_vec::<f32>()?, [-1., -0.5, -0.5]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+///
+/// It takes no other operators:
+///
+/// ```compile_fail
+/// # let x = kiln::Tensor::new([1f32], kiln::Device::Cpu).unwrap();
+/// let y = kiln::expr!(&x == 2.0);
+/// ```
+pub use kiln_derive::expr;
 pub use kiln_ir as ir;
 pub use kiln_ir::BlockFormat;
 pub use kiln_ir::DType;

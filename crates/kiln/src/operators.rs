@@ -1,6 +1,9 @@
 //! `+ - * / % & | ^` and unary minus and not, between tensors and numbers. Every operator returns a [`Result`]. A result
 //! may itself be the left operand of an operator with a tensor, and the right operand of one, which saves some `?`s;
-//! Rust's orphan rule forbids the rest (a result and a number, two results). On the left, numbers are f64 or i64.
+//! Rust's orphan rule forbids the rest (a result and a number, two results). On the left, numbers are f64, i64 or a
+//! [`Number`]: were f32 there as well, Rust could not tell the type of the literal in `(2.0 * &x)?.exp()`.
+//!
+//! [`crate::expr!`] takes whole expressions without these limits.
 //!
 //! ```
 //! use kiln::{Device, Tensor};
@@ -18,7 +21,7 @@ macro_rules! operator {
     ($trait:ident, $method:ident, $op:ident, $float:expr) => {
         operator! { @tensor $trait $method $op $float Tensor, &Tensor }
         operator! { @result $trait $method $op $float Tensor, &Tensor }
-        operator! { @number $trait $method $op $float f64 i64 }
+        operator! { @number $trait $method $op $float f64 i64 Number }
     };
     (@tensor $trait:ident $method:ident $op:ident $float:tt $($left:ty),*) => { $(
         impl<T: Into<Argument>> $trait<T> for $left {

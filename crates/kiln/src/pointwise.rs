@@ -93,6 +93,25 @@ fn run(name: &'static str, op: Op, operands: &[&Tensor], casts: &[DType], at: &S
     eager::composite(name, &params, &spread, write, at)
 }
 
+/// A quotient or a remainder in `dtype`; `checked` if the divisor may be an integer zero.
+fn divided(
+    name: &'static str,
+    operands: [&Tensor; 2],
+    dtype: DType,
+    checked: bool,
+    write: impl Fn(&mut GraphBuilder, &NodeId, &NodeId) -> Result<NodeId, kiln_ir::Error>,
+    at: &Source,
+) -> Result<Tensor> {
+    shape::broadcast(name, &operands[0].sizes(), &operands[1].sizes(), at)?;
+    let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+        let x = build::cast(b, &inputs[0], dtype)?;
+        let y = build::cast(b, &inputs[1], dtype)?;
+        let y = if checked { build::check_divisor(b, &y)? } else { y };
+        write(b, &x, &y)
+    };
+    eager::composite(name, &[dtype.into(), checked.into()], &operands, write, at)
+}
+
 impl Tensor {
     /// Converts to another dtype. Floats become integers by truncation and saturation, integers wrap, anything but zero is
     /// true. To its own dtype a tensor converts for free.
@@ -154,6 +173,9 @@ impl Tensor {
         let dtype = promote(&[self.into(), Operand::Number(left)]);
         let dtype = if float { to_float(dtype) } else { dtype };
         let left = Tensor::scalar_at(left.to_scalar(dtype), self.device(), at)?;
+        if matches!(op, BinaryOp::Div | BinaryOp::Rem) && dtype.is_int() {
+            return divided(name, [&left, self], dtype, true, |b, x, y| build::binary(b, op, x, y), at);
+        }
         run(name, Op::Binary(op), &[&left, self], &[dtype; 2], at)
     }
 
@@ -301,14 +323,7 @@ impl Tensor {
             Argument::Tensor(_) | Argument::Size(_) => dtype.is_int(),
         };
         let other = other.tensor(dtype, self, at)?;
-        shape::broadcast(name, &self.sizes(), &other.sizes(), at)?;
-        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
-            let x = build::cast(b, &inputs[0], dtype)?;
-            let y = build::cast(b, &inputs[1], dtype)?;
-            let y = if checked { build::check_divisor(b, &y)? } else { y };
-            write(b, &x, &y)
-        };
-        eager::composite(name, &[dtype.into(), checked.into()], &[self, &other], write, at)
+        divided(name, [self, &other], dtype, checked, write, at)
     }
 
     /// Quotient rounded towards zero.

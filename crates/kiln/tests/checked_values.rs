@@ -27,6 +27,7 @@ fn integers_divided_by_zero() {
     let message = |op: &str| format!("{op}: integer division by zero");
     let x = i64s([7, 8, 9]);
     refused(|x| x % &i64s([1, 0, 2]), &x, &message("rem"));
+    refused(|x| 5 % &(x - 8)?, &x, &message("rem"));
     refused(|x| x.fmod(&i64s([1, 0, 2])), &x, &message("fmod"));
     refused(|x| x.remainder(&i64s([1, 0, 2])), &x, &message("remainder"));
     refused(|x| x.div_floor(&i64s([1, 0, 2])), &x, &message("div_floor"));
