@@ -3,8 +3,7 @@
 //! writes in place.
 
 use crate::infer::{self, infer};
-use crate::{DType, Dim, Error, Op};
-use std::borrow::Cow;
+use crate::{DType, Dim, Error, Op, Source};
 use std::fmt;
 
 /// The place of a node in its graph.
@@ -67,48 +66,6 @@ impl fmt::Display for TensorType {
             write!(f, "{}{d}", if i == 0 { "" } else { ", " })?;
         }
         f.write_str("]")
-    }
-}
-
-/// The user's line that a node comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Source {
-    /// File as the compiler names it; empty when unknown.
-    pub file: Cow<'static, str>,
-    /// Line, from 1; 0 when unknown.
-    pub line: u32,
-    /// What the user called there, where it is more than the node's own op (`embedding` of a gather); empty otherwise. Not
-    /// part of the text form.
-    pub function: Cow<'static, str>,
-}
-
-impl Source {
-    /// The caller's line, through `#[track_caller]`.
-    #[track_caller]
-    pub fn caller() -> Source {
-        let at = std::panic::Location::caller();
-        Source::new(at.file(), at.line())
-    }
-
-    /// A line of a file.
-    pub fn new(file: impl Into<Cow<'static, str>>, line: u32) -> Source {
-        Source { file: file.into(), line, function: Cow::Borrowed("") }
-    }
-
-    /// This line, with the name of the function called there.
-    pub fn calling(&self, function: &'static str) -> Source {
-        Source { function: Cow::Borrowed(function), ..self.clone() }
-    }
-
-    /// True when nothing is known.
-    pub fn is_unknown(&self) -> bool {
-        self.file.is_empty()
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_unknown() { f.write_str("an unknown line") } else { write!(f, "{}:{}", self.file, self.line) }
     }
 }
 

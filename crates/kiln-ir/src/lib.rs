@@ -30,6 +30,7 @@ pub mod op;
 pub mod scalar;
 #[doc(hidden)]
 pub mod shrink;
+mod source;
 mod specialise;
 pub mod text;
 pub mod verify;
@@ -38,7 +39,7 @@ pub use blocks::BlockFormat;
 pub use dim::{Dim, Ranges, Symbol};
 pub use dtype::DType;
 pub use error::{Error, TypeError};
-pub use graph::{Graph, Node, NodeId, Output, Source, TensorType};
+pub use graph::{Graph, Node, NodeId, Output, TensorType};
 pub use host::{HostTensor, Mismatch, Tolerance};
 pub use infer::infer;
 pub use op::{
@@ -46,6 +47,7 @@ pub use op::{
     WindowDims,
 };
 pub use scalar::Scalar;
+pub use source::{Source, SourceScope};
 pub use text::{ParseError, ParseErrorKind};
 
 /// The version of this crate and a digest of its sources: part of every key of the disk cache.

@@ -43,6 +43,16 @@ impl InputLayout {
     }
 }
 
+impl Role {
+    /// The number of the input.
+    pub fn input(&self) -> Option<usize> {
+        match self {
+            Role::Input(input) => Some(*input),
+            Role::Output(_) | Role::Temp | Role::Constant(_) => None,
+        }
+    }
+}
+
 /// A buffer of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);

@@ -14,7 +14,7 @@ use kiln_ir::{BinaryOp, NodeId, Op, ScatterKind, Source};
 use kiln_passes::is_differentiable;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A place that holds a tensor and can be given another of the same dtype, shape and device.
 ///
@@ -39,6 +39,8 @@ pub struct Var(Arc<Cell>);
 struct Cell {
     id: u64,
     name: Option<String>,
+    /// What the module that it was found in calls it.
+    path: OnceLock<Box<str>>,
     dtype: DType,
     shape: Vec<usize>,
     device: Device,
@@ -127,6 +129,7 @@ impl Var {
             Cell {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
                 name,
+                path: OnceLock::new(),
                 dtype: value.dtype(),
                 shape: value.shape().to_vec(),
                 device: value.device(),
@@ -150,6 +153,15 @@ impl Var {
     /// Its name, if it was given one.
     pub fn name(&self) -> Option<&str> {
         self.0.name.as_deref()
+    }
+
+    /// Its name in the state dict of the first module that was compiled with it, as in `layers.0.weight`, if there was one.
+    pub fn path(&self) -> Option<&str> {
+        self.0.path.get().map(|path| &**path)
+    }
+
+    pub(crate) fn set_path(&self, path: &str) {
+        self.0.path.get_or_init(|| path.into());
     }
 
     /// Element type.
@@ -587,7 +599,7 @@ impl Locked<'_> {
 
 impl fmt::Debug for Var {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name().unwrap_or("var");
+        let name = self.path().or(self.name()).unwrap_or("var");
         write!(f, "{name}: {}{:?} version {}", self.dtype(), self.shape(), self.version())
     }
 }

@@ -242,3 +242,53 @@ fn a_function_that_fails_says_so() {
     let error = kiln::explain(&|x: &Tensor| x.reshape([7]), &random(&[8])).unwrap_err();
     assert!(error.to_string().contains("explain.rs"), "{error}");
 }
+
+#[derive(kiln::nn::Module)]
+struct Block {
+    norm: kiln::nn::LayerNorm,
+    layers: kiln::nn::Sequential,
+}
+
+impl kiln::nn::Forward for Block {
+    type Output = Tensor;
+    fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
+        let normed = self.norm.forward(x)?;
+        x.add(&self.layers.forward(&normed)?)
+    }
+}
+
+/// Kiln's own layers have no lines: what they do is done for whoever calls them, and their weights have the names of the
+/// state dict.
+#[test]
+fn layers_are_told_by_the_callers_lines_and_the_names_of_weights() -> kiln::Result<()> {
+    use kiln::nn::{LayerNorm, Linear, Relu, Sequential};
+    let mut layers = Sequential::new();
+    layers.push(Linear::new(64, 64)?);
+    layers.push(Relu);
+    layers.push(Linear::new(64, 64)?);
+    let fast = kiln::compile(Block { norm: LayerNorm::new(64, 1e-5)?, layers });
+    let x = Tensor::ones([8, 64], DType::F32, Device::Cpu)?;
+    let text = fast.explain(&x)?.to_string();
+    assert!(!text.contains("src/nn"), "{text}");
+    assert!(text.contains("tests/explain.rs"), "{text}");
+    for weight in ["norm.weight", "layers.0.weight", "layers.2.bias"] {
+        assert!(text.contains(weight), "{weight}: {text}");
+    }
+    // A layer that is compiled itself is called where the compiled one is.
+    let text = kiln::compile(Linear::new(64, 64)?).explain(&x)?.to_string();
+    assert!(!text.contains("crates/kiln/src"), "{text}");
+    Ok(())
+}
+
+/// What moves most bytes through memory is told first.
+#[test]
+fn what_is_not_fused_is_sorted_by_bytes() -> kiln::Result<()> {
+    let f = |x: &Tensor| {
+        let small = x.sum(0)?.cumsum(0)?.exp()?.cumsum(0)?;
+        x.cumsum(0)?.exp()?.cumsum(1)?.add(&small)
+    };
+    let explanation = kiln::explain(&f, &Tensor::ones([64, 64], DType::F32, Device::Cpu)?)?;
+    let bytes: Vec<_> = explanation.segments[0].apart.iter().map(|apart| apart.bytes).collect();
+    assert!(bytes.len() > 1 && bytes.is_sorted_by(|a, b| a >= b) && bytes.first() != bytes.last(), "{bytes:?}");
+    Ok(())
+}

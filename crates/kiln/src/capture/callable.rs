@@ -15,6 +15,9 @@ pub trait Callable<A, R, Kind> {
     fn apply(&self, arguments: &A) -> Result<R>;
 }
 
+/// Calls from here are the user's, who called the compiled module.
+pub(super) const FILE: &str = file!();
+
 /// The kind of functions and closures.
 #[derive(Debug)]
 pub enum Function {}
@@ -37,6 +40,9 @@ where
     M: Module + Forward<A>,
 {
     fn apply(&self, arguments: &A) -> Result<M::Output> {
+        if super::is_active() {
+            self.name_variables();
+        }
         self.forward(arguments)
     }
 }

@@ -319,6 +319,7 @@ fn capture<A: Bundle, R: Bundle>(
     }
     SESSION.set(Some(Session { recording, driver }));
     ACTIVE.set(true);
+    let _relay = Source::relay(callable::FILE, at.clone());
     // Whether anything outside wants gradients is seen at each call.
     let returned = catch_unwind(AssertUnwindSafe(|| tape::with_enabled(true, || f(&traced))));
     ACTIVE.set(false);

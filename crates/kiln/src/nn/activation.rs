@@ -2,6 +2,7 @@
 
 use super::{Forward, Module};
 use crate::{Result, Tensor};
+use kiln_ir::Source;
 
 macro_rules! activations {
     ($($(#[$doc:meta])* $name:ident = $method:ident;)*) => { $(
@@ -13,6 +14,7 @@ macro_rules! activations {
             type Output = Tensor;
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                let _line = Source::scope();
                 x.$method()
             }
         }
@@ -73,6 +75,7 @@ impl Forward for Gelu {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         if self.tanh { x.gelu_tanh() } else { x.gelu() }
     }
 }
@@ -94,6 +97,7 @@ impl Forward for LeakyRelu {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.leaky_relu(self.slope)
     }
 }
@@ -115,6 +119,7 @@ impl Forward for Elu {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.elu(self.alpha)
     }
 }
@@ -138,6 +143,7 @@ impl Forward for Softmax {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.softmax(self.axis)
     }
 }

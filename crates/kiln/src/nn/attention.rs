@@ -97,6 +97,7 @@ impl MultiHeadAttention {
     /// ```
     #[track_caller]
     pub fn attend(&self, query: &Tensor, key: &Tensor, value: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let _line = Source::scope();
         let (weight, bias) = (self.in_proj_weight.get(), value_of(&self.in_proj_bias));
         let shared = self.width() / self.heads * self.kv_heads;
         let sizes = [self.width(), shared, shared];
@@ -125,6 +126,7 @@ impl Forward for MultiHeadAttention {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         let shared = self.width() / self.heads * self.kv_heads;
         let projected = x.linear(&self.in_proj_weight.get(), value_of(&self.in_proj_bias).as_ref())?;
         let parts = projected.split_sizes(&[self.width(), shared, shared], -1)?;
@@ -137,6 +139,7 @@ impl Forward<(Tensor, Tensor)> for MultiHeadAttention {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, (x, mask): &(Tensor, Tensor)) -> Result<Tensor> {
+        let _line = Source::scope();
         self.attend(x, x, x, Some(mask))
     }
 }

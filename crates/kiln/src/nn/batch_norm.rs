@@ -128,6 +128,7 @@ macro_rules! batch_norms {
             type Output = Tensor;
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                let _line = Source::scope();
                 if !$ranks.contains(&x.rank()) {
                     let (op, shape) = ("batch_norm", x.shape().to_vec());
                     return Err(Error::WrongRank { op, shape, expected: $expected, at: Source::caller() });

@@ -2,7 +2,7 @@
 
 use super::{Forward, Module, Part, Visit, VisitMut};
 use crate::Result;
-use crate::capture::{Bundle, Compiled, Options};
+use crate::capture::{Bundle, Callable, Compiled, Options};
 
 /// Compiles a module: what its [`Forward`] does is captured at the first call. [`crate::compile()`] does the same; this one is for
 /// where the type of the input has to be said: `compile_module::<_, Tensor>(module)`.
@@ -35,7 +35,7 @@ where
     A: Bundle,
     M::Output: Bundle,
 {
-    Compiled::new(module, |module, input| module.forward(input), options)
+    Compiled::new(module, Callable::apply, options)
 }
 
 impl<M, A, R> Forward<A> for Compiled<M, A, R>

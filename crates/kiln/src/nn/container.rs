@@ -2,13 +2,21 @@
 
 use super::{Forward, Module};
 use crate::{Result, Tensor};
+use kiln_ir::Source;
 use std::fmt;
 use std::ops::Index;
 
 /// A module from tensor to tensor, as [`Sequential`] holds them. Every such module is one.
-pub trait Layer: Module + Forward<Tensor, Output = Tensor> + Send + Sync {}
+pub trait Layer: Module + Forward<Tensor, Output = Tensor> + Send + Sync {
+    /// [`Forward::forward`], called from this file whatever the layer is: through a table of functions the layer would
+    /// take its own line for its caller's.
+    #[doc(hidden)]
+    fn pass(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward(x)
+    }
+}
 
-impl<M: Module + Forward<Tensor, Output = Tensor> + Send + Sync + ?Sized> Layer for M {}
+impl<M: Module + Forward<Tensor, Output = Tensor> + Send + Sync> Layer for M {}
 
 /// Modules of one type, by number. Any vector of modules is a part of a module.
 ///
@@ -86,9 +94,10 @@ impl Forward for Sequential {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _relay = Source::relay(file!(), Source::caller());
         let mut x = x.clone();
         for layer in &self.0 {
-            x = layer.forward(&x)?;
+            x = (**layer).pass(&x)?;
         }
         Ok(x)
     }

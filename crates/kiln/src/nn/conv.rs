@@ -65,6 +65,7 @@ impl Forward for Conv1d {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.conv1d(&self.weight.get(), value(&self.bias).as_ref(), &self.options)
     }
 }
@@ -107,6 +108,7 @@ impl Forward for Conv2d {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.conv2d(&self.weight.get(), value(&self.bias).as_ref(), &self.options)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Forward, Mode, Module};
 use crate::{Generator, Result, Tensor};
+use kiln_ir::Source;
 use std::sync::Arc;
 
 /// In training, zeroes each element with a probability and scales the others up to keep the mean; in use, nothing.
@@ -42,6 +43,7 @@ impl Forward for Dropout {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         if !self.mode.is_training() || self.probability == 0.0 {
             return Ok(x.clone());
         }

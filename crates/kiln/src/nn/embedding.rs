@@ -2,6 +2,7 @@
 
 use super::{Forward, Module, init};
 use crate::{Result, Tensor, Var};
+use kiln_ir::Source;
 
 /// The rows of a table that indices name.
 ///
@@ -31,6 +32,7 @@ impl Forward for Embedding {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         self.weight.get().embedding(indices)
     }
 }

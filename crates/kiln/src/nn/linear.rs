@@ -2,6 +2,7 @@
 
 use super::{Forward, Module, init};
 use crate::{Result, Tensor, Var};
+use kiln_ir::Source;
 
 /// x·weightᵀ + bias over the last axis.
 ///
@@ -41,6 +42,7 @@ impl Forward for Linear {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.linear(&self.weight.get(), value(&self.bias).as_ref())
     }
 }

@@ -205,6 +205,22 @@ pub trait Module: Part {
         }));
     }
 
+    /// Tells the variables their names in the state dict, for messages and `explain`: see [`Var::path`]. Compiling a module
+    /// does it; a function that calls one may want to.
+    ///
+    /// ```
+    /// use kiln::nn::{Linear, Module};
+    /// let layer = Linear::new(2, 3)?;
+    /// layer.name_variables();
+    /// assert_eq!(layer.weight.path(), Some("weight"));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    fn name_variables(&self) {
+        for (name, variable) in state::saved(self) {
+            variable.set_path(&name);
+        }
+    }
+
     /// Forgets the gradients of the parameters.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Var::zero_grad);
@@ -247,6 +263,7 @@ impl<Input: ?Sized, M: Forward<Input> + ?Sized> Forward<Input> for Box<M> {
     type Output = M::Output;
     #[track_caller]
     fn forward(&self, input: &Input) -> Result<M::Output> {
+        let _relay = Source::relay(file!(), Source::caller());
         (**self).forward(input)
     }
 }

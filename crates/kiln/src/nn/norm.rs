@@ -35,6 +35,7 @@ impl Forward for RmsNorm {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.rms_norm(self.weight.shape().len(), Some(&self.weight.get()), self.epsilon)
     }
 }
@@ -86,6 +87,7 @@ impl Forward for LayerNorm {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.layer_norm(self.axes, value(&self.weight).as_ref(), value(&self.bias).as_ref(), self.epsilon)
     }
 }
@@ -134,6 +136,7 @@ impl Forward for GroupNorm {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.group_norm(self.groups, value(&self.weight).as_ref(), value(&self.bias).as_ref(), self.epsilon)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Forward, Module};
 use crate::product::Pool;
 use crate::{Result, Tensor};
+use kiln_ir::Source;
 
 /// The largest element of each window of the last two axes.
 ///
@@ -20,6 +21,7 @@ impl Forward for MaxPool2d {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.max_pool2d(&self.0)
     }
 }
@@ -40,6 +42,7 @@ impl Forward for AvgPool2d {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.avg_pool2d(&self.0)
     }
 }
@@ -52,6 +55,7 @@ impl Forward for AdaptiveAvgPool2d {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.adaptive_avg_pool2d(self.0)
     }
 }
@@ -83,6 +87,7 @@ impl Forward for Flatten {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.flatten(self.start, self.end)
     }
 }

@@ -3,6 +3,7 @@
 use super::linear::value;
 use super::{Forward, Module};
 use crate::{BlockFormat, DType, Result, Tensor, Var};
+use kiln_ir::Source;
 
 /// x·weightᵀ + bias over the last axis, the weight as rows of quantised blocks.
 ///
@@ -30,6 +31,7 @@ impl Forward for QuantizedLinear {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         x.linear_blocks(&self.blocks.get(), self.format, value(&self.bias).as_ref())
     }
 }
@@ -69,6 +71,7 @@ impl Forward for QuantizedEmbedding {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
         self.blocks.get().embedding_blocks(indices, self.format)?.to_dtype(self.dtype)
     }
 }

@@ -76,7 +76,7 @@ pub struct Segment {
     pub arena_bytes: usize,
     /// Bytes that temporaries would take without sharing.
     pub temp_bytes: usize,
-    /// What was not fused and why.
+    /// What was not fused and why, the most bytes first.
     pub apart: Vec<Apart>,
     /// How long a run of the whole program takes.
     pub run: Measured,
@@ -135,6 +135,8 @@ pub struct Kernel {
     pub nodes: Vec<NodeId>,
     /// The buffers it uses, by number.
     pub args: Vec<usize>,
+    /// The inputs of the graph among them, by number.
+    pub inputs: Vec<usize>,
     /// Bytes read at the least.
     pub read: u64,
     /// Bytes written at the least.
@@ -208,6 +210,16 @@ impl Segment {
     /// The measured time of all kernels.
     pub fn kernel_time(&self) -> Duration {
         self.kernels.iter().map(|kernel| kernel.time).sum()
+    }
+
+    /// What the variables and held tensors that a kernel uses are called: the weights' names in a compiled module.
+    pub fn weights_of(&self, kernel: &Kernel) -> Vec<&str> {
+        let names = kernel.inputs.iter().filter_map(|&input| self.inputs.get(input));
+        let mut weights: Vec<&str> = names.filter_map(|name| name.strip_prefix("variable ")).collect();
+        weights.iter_mut().for_each(|name| *name = name.split(':').next().unwrap_or(name));
+        weights.retain(|name| *name != "var");
+        weights.dedup();
+        weights
     }
 
     /// The user's lines of a kernel, each once, in the order of its nodes. Constants, which equal ones of other lines may stand
@@ -287,6 +299,7 @@ impl CompiledGraph {
                 kind: kind(&planned.kernel.body),
                 nodes: step.nodes().to_vec(),
                 args: planned.args.iter().map(|arg| arg.index()).collect(),
+                inputs: planned.args.iter().filter_map(|arg| schedule.buffers[arg.index()].role.input()).collect(),
                 read: work.read,
                 written: work.written,
                 flops: work.flops,
@@ -323,7 +336,9 @@ impl CompiledGraph {
             reason: note.reason.to_string(),
             bytes: bytes(note.producer),
         });
-        let apart = apart.collect();
+        // What costs most comes first.
+        let mut apart: Vec<Apart> = apart.collect();
+        apart.sort_by_key(|apart| std::cmp::Reverse(apart.bytes));
         let made = program.times();
         let names =
             if names.is_empty() { (0..inputs.len()).map(|number| format!("input {number}")).collect() } else { names };

@@ -107,6 +107,9 @@ fn list<T>(f: &mut fmt::Formatter<'_>, title: &str, items: &[T], line: impl Fn(&
     items.iter().try_for_each(|item| writeln!(f, "  {}", line(item)))
 }
 
+/// Names of weights shown for a kernel.
+const WEIGHTS_SHOWN: usize = 4;
+
 fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, copy: f64) -> fmt::Result {
     writeln!(
         f,
@@ -141,6 +144,12 @@ fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, c
         let lines: Vec<String> = segment.lines_of(kernel).iter().map(ToString::to_string).collect();
         if !lines.is_empty() {
             writeln!(f, "      at {}", lines.join(", "))?;
+        }
+        let weights = segment.weights_of(kernel);
+        if !weights.is_empty() {
+            let more = weights.len().saturating_sub(WEIGHTS_SHOWN);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            writeln!(f, "      of {}{more}", weights[..weights.len().min(WEIGHTS_SHOWN)].join(", "))?;
         }
         if let Some(variant) = &kernel.variant {
             writeln!(f, "      tuned: {variant}")?;
