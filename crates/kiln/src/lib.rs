@@ -66,7 +66,7 @@ pub use buckets::Buckets;
 pub use bytes::Bytes;
 pub use capture::{
     Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
-    cond, disable, set_stance,
+    cond, disable, own_error, set_stance,
 };
 pub use compile::{CompileOptions, CompiledGraph, compile_graph};
 pub use create::{End, Nested};

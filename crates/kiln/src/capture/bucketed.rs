@@ -31,9 +31,9 @@ struct Padded<A> {
     lengths: Vec<Tensor>,
 }
 
-impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
+impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     /// Calls the function with padded arguments.
-    pub(super) fn call_padded(&self, arguments: &A, stance: Stance, at: &Source) -> Result<R> {
+    pub(super) fn call_padded(&self, arguments: &A, stance: Stance, at: &Source) -> Result<R, E> {
         let padded = self.pad(arguments, at)?;
         let _inside = self.context(&padded).enter();
         let cuts = self.cuts(&padded.arguments, &leaves_of(&padded.arguments), at)?;
@@ -50,11 +50,11 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
             number += 1;
             tensor
         });
-        failure.map_or(Ok(cut), Err)
+        failure.map_or(Ok(cut), |error| Err(error.into()))
     }
 
     /// Makes the program for padded arguments without running it.
-    pub(super) fn prepare_padded(&self, arguments: &A, at: &Source) -> Result<()> {
+    pub(super) fn prepare_padded(&self, arguments: &A, at: &Source) -> Result<(), E> {
         let padded = self.pad(arguments, at)?;
         let _inside = self.context(&padded).enter();
         self.cuts(&padded.arguments, &leaves_of(&padded.arguments), at)?;
@@ -116,7 +116,7 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
     }
 
     /// Which axes of the results follow the padded ones: found by recording with symbols in their place.
-    fn cuts(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Arc<Cuts>> {
+    fn cuts(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Arc<Cuts>, E> {
         let mut known = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |guards: &[Guard]| guard::check(guards, leaves, &mut []).is_ok();
         if let Some((_, cuts)) = known.iter().find(|(guards, _)| fits(guards)) {
@@ -130,7 +130,7 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
         Ok(cuts)
     }
 
-    fn find_cuts(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Cuts> {
+    fn find_cuts(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Cuts, E> {
         let buckets = &self.options().buckets;
         let tensors = tensors_of(leaves);
         let wish = |tensor: usize, axis: usize, _: usize| {
@@ -139,7 +139,9 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
             Some(Wish { key: (place, usize::MAX), name, least: 0, most: None })
         };
         let unknown = |why: &'static str| Error::Buckets { why: why.to_owned(), at: at.clone() };
-        let Some(mut plan) = Plan::new(leaves, &wish) else { return Err(unknown("no argument has buckets")) };
+        let Some(mut plan) = Plan::new(leaves, &wish) else {
+            return Err(unknown("no argument has buckets").into());
+        };
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
         for _ in 0..ROUNDS {
             let types = plan.types();
@@ -151,7 +153,7 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
                 Ok(Outcome::Broken(broken)) if scope.outcome().is_none() => {
                     let why =
                         format!("the function {}, so which results follow padded sizes is not known", broken.what);
-                    return Err(Error::Buckets { why, at: broken.at });
+                    return Err(Error::Buckets { why, at: broken.at }.into());
                 }
                 Ok(Outcome::Broken(_)) => None,
                 Err(error) if scope.outcome().is_none() => return Err(error),
@@ -161,17 +163,17 @@ impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
                 Verdict::Again => {}
                 Verdict::Good(..) => {
                     let captured = captured.ok_or_else(|| Error::Escaped { at: at.clone() })?;
-                    return cuts_of(&captured, &plan, buckets.len(), &types, at);
+                    return Ok(cuts_of(&captured, &plan, buckets.len(), &types, at)?);
                 }
                 Verdict::No => {
                     let at = scope.outcome().map_or(at, |outcome| outcome.at()).clone();
                     let why = "the function asks for a padded size as a number (`size` gives one to compute with), \
                                so which results follow it is not known";
-                    return Err(Error::Buckets { why: why.to_owned(), at });
+                    return Err(Error::Buckets { why: why.to_owned(), at }.into());
                 }
             }
         }
-        Err(unknown("padded sizes depend on one another"))
+        Err(unknown("padded sizes depend on one another").into())
     }
 }
 

@@ -50,6 +50,11 @@ impl Leaf<'_> {
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an argument, a result or a part of one of compiled functions",
+    label = "is no `Bundle`",
+    note = "tensors, flags, numbers, strings, and tuples, arrays, vectors, options and maps of them are; put `#[derive(kiln::Bundle)]` on a struct or an enum of such"
+)]
 pub trait Bundle: Sized {
     /// Shows each part, always in the same order.
     fn leaves<'a>(&'a self, each: &mut dyn FnMut(Leaf<'a>));

@@ -72,9 +72,9 @@ impl std::fmt::Debug for SegmentSummary {
 
 /// A function that is compiled when it is called. See [`compile`]. It stands for the function or module itself: fields and
 /// methods of that are reached through it.
-pub struct Compiled<F, A, R> {
+pub struct Compiled<F, A, R, E = Error> {
     pub(super) f: F,
-    pub(super) apply: fn(&F, &A) -> Result<R>,
+    pub(super) apply: fn(&F, &A) -> Result<R, E>,
     pub(super) workshop: Arc<Workshop>,
     pub(super) entries: RwLock<Vec<Arc<Entry<R>>>>,
     /// Held while compiling, so that threads that need the same program wait for one of them; hits do not.
@@ -163,7 +163,7 @@ type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<Stop>);
 /// assert_eq!(fast.state_dict().into_keys().collect::<Vec<_>>(), ["bias", "weight"]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
-pub fn compile<F, A, R, Kind>(f: F) -> Compiled<F, A, R>
+pub fn compile<F, A, R, Kind>(f: F) -> Compiled<F, A, R, F::Error>
 where
     F: Callable<A, R, Kind>,
     A: Bundle,
@@ -182,7 +182,7 @@ where
 /// assert!(message.contains("reads a tensor's element"));
 /// # Ok::<(), kiln::Error>(())
 /// ```
-pub fn compile_with<F, A, R, Kind>(f: F, options: Options) -> Compiled<F, A, R>
+pub fn compile_with<F, A, R, Kind>(f: F, options: Options) -> Compiled<F, A, R, F::Error>
 where
     F: Callable<A, R, Kind>,
     A: Bundle,
@@ -191,13 +191,14 @@ where
     Compiled::new(f, F::apply, options)
 }
 
-impl<F, A, R> Compiled<F, A, R>
+impl<F, A, R, E> Compiled<F, A, R, E>
 where
     A: Bundle,
     R: Bundle,
+    E: From<Error>,
 {
     /// Compiles what `apply` does with `f`.
-    pub(crate) fn new(f: F, apply: fn(&F, &A) -> Result<R>, options: Options) -> Compiled<F, A, R> {
+    pub(crate) fn new(f: F, apply: fn(&F, &A) -> Result<R, E>, options: Options) -> Compiled<F, A, R, E> {
         Compiled {
             f,
             apply,
@@ -222,12 +223,12 @@ where
     /// Calls the function: the program for these arguments runs, and is made first where there is none.
     #[track_caller]
     #[inline]
-    pub fn call(&self, arguments: &A) -> Result<R> {
+    pub fn call(&self, arguments: &A) -> Result<R, E> {
         self.call_at(arguments, Source::caller())
     }
 
     /// [`Compiled::call`] from this line.
-    pub(crate) fn call_at(&self, arguments: &A, at: Source) -> Result<R> {
+    pub(crate) fn call_at(&self, arguments: &A, at: Source) -> Result<R, E> {
         // Inside of another function being captured this one becomes part of it.
         if self.options().disable || is_active() {
             return (self.apply)(&self.f, arguments);
@@ -243,7 +244,7 @@ where
     }
 
     /// Calls the function, with the lengths that [`Options::buckets`] asks for.
-    pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R> {
+    pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R, E> {
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         let mut walk = Walk::new(tensors_of(&leaves));
@@ -260,7 +261,7 @@ where
                     return self.fall_back(arguments);
                 }
                 if unchecked.is_empty() && stance == Stance::FailOnRecompile {
-                    return Err(Error::Recompile { guard: self.reason(&leaves), at: at.clone() });
+                    return Err(Error::Recompile { guard: self.reason(&leaves), at: at.clone() }.into());
                 }
                 self.check_declared(&leaves, at)?;
                 match phase::timed("capture", || self.make(arguments, &leaves, at))? {
@@ -281,13 +282,13 @@ where
     }
 
     #[cold]
-    fn fall_back(&self, arguments: &A) -> Result<R> {
+    fn fall_back(&self, arguments: &A) -> Result<R, E> {
         self.fallbacks.fetch_add(1, Ordering::Relaxed);
         (self.apply)(&self.f, arguments)
     }
 
     /// Whether the function itself is faster than a program: measured once, when the program is there.
-    fn is_slower(&self, entry: &Entry<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<bool> {
+    fn is_slower(&self, entry: &Entry<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<bool, E> {
         if let Some(slower) = entry.is_slower.get() {
             return Ok(*slower);
         }
@@ -331,7 +332,7 @@ where
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
-    ) -> Result<R> {
+    ) -> Result<R, E> {
         loop {
             node = match walk.go(node, at)? {
                 Arrived::Returned(returned) => return Ok(walk.fill(&returned)),
@@ -354,7 +355,7 @@ where
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
-    ) -> Result<Arc<Node<R>>> {
+    ) -> Result<Arc<Node<R>>, E> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         walk.trail.push(Stop::Question(question, answer.clone()));
         if let Some(next) = branch.branch(&answer) {
@@ -373,11 +374,11 @@ where
     }
 
     /// Captures the function; a break that cannot be is an error.
-    fn capture(&self, arguments: &A, driver: Driver, at: &Source) -> Result<Box<Captured<R>>> {
+    fn capture(&self, arguments: &A, driver: Driver, at: &Source) -> Result<Box<Captured<R>>, E> {
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
         match capture(&f, arguments, None, Some(driver), at)? {
             Outcome::Whole(captured) => Ok(captured),
-            Outcome::Broken(broken) => Err(Error::GraphBreak { what: broken.what, at: broken.at }),
+            Outcome::Broken(broken) => Err(Error::GraphBreak { what: broken.what, at: broken.at }.into()),
         }
     }
 
@@ -418,7 +419,7 @@ where
 
     /// Captures the function for arguments that there is no program for yet.
     #[cold]
-    fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Made<R>> {
+    fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Made<R>, E> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let unchecked = match self.find(leaves) {
             Found::Program(entry) => return Ok(Made::Entry(entry)),
@@ -543,7 +544,7 @@ where
     /// # Ok::<(), kiln::Error>(())
     /// ```
     #[track_caller]
-    pub fn warm_up<'a>(&self, examples: impl IntoIterator<Item = &'a A>) -> Result<()>
+    pub fn warm_up<'a>(&self, examples: impl IntoIterator<Item = &'a A>) -> Result<(), E>
     where
         A: 'a,
     {
@@ -559,7 +560,7 @@ where
     }
 
     /// Makes a program without running it, with the lengths that [`Options::buckets`] asks for.
-    pub(super) fn prepare(&self, arguments: &A, lengths: &[Tensor], at: &Source) -> Result<()> {
+    pub(super) fn prepare(&self, arguments: &A, lengths: &[Tensor], at: &Source) -> Result<(), E> {
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -578,7 +579,7 @@ where
                 self.make_whole(whole, arguments, &leaves, at)?;
             }
             Outcome::Broken(broken) if self.options().fullgraph => {
-                return Err(Error::GraphBreak { what: broken.what, at: broken.at });
+                return Err(Error::GraphBreak { what: broken.what, at: broken.at }.into());
             }
             Outcome::Broken(broken) => event::emit(Category::Breaks, || Event::GraphBreak {
                 what: broken.what.to_owned(),
@@ -590,7 +591,7 @@ where
     }
 }
 
-impl<F, A, R> Compiled<F, A, R> {
+impl<F, A, R, E> Compiled<F, A, R, E> {
     /// The function itself.
     pub fn inner(&self) -> &F {
         &self.f
@@ -645,7 +646,7 @@ impl<F, A, R> Compiled<F, A, R> {
     }
 }
 
-impl<F, A, R> std::ops::Deref for Compiled<F, A, R> {
+impl<F, A, R, E> std::ops::Deref for Compiled<F, A, R, E> {
     type Target = F;
 
     fn deref(&self) -> &F {

@@ -57,13 +57,13 @@ const BUDGET: Duration = Duration::from_millis(300);
 const TURNS: std::ops::Range<usize> = 3..50;
 
 /// The best times of two ways to compute the same, measured in turns; the first turn of each does not count.
-pub(super) fn race(
-    mut one: impl FnMut() -> Result<()>,
-    mut other: impl FnMut() -> Result<()>,
-) -> Result<(Duration, Duration)> {
+pub(super) fn race<E>(
+    mut one: impl FnMut() -> Result<(), E>,
+    mut other: impl FnMut() -> Result<(), E>,
+) -> Result<(Duration, Duration), E> {
     let start = Instant::now();
     let mut best = (Duration::MAX, Duration::MAX);
-    let timed = |work: &mut dyn FnMut() -> Result<()>| -> Result<Duration> {
+    let timed = |work: &mut dyn FnMut() -> Result<(), E>| -> Result<Duration, E> {
         let start = Instant::now();
         work()?;
         Ok(start.elapsed())

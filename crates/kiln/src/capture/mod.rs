@@ -40,7 +40,7 @@ mod tree;
 mod workshop;
 
 pub use bundle::{Bundle, Leaf};
-pub use callable::{Callable, Function, Network};
+pub use callable::{Callable, Function, Network, OwnError, WithOwnError, own_error};
 pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
@@ -296,13 +296,13 @@ impl Session {
 
 /// Runs `f` on tensors that record, in place of the tensors of `arguments`. `types` may say other types for them, by number; those
 /// with symbols are of the thread's [`dim::Scope`].
-fn capture<A: Bundle, R: Bundle>(
-    f: &dyn Fn(&A) -> Result<R>,
+fn capture<A: Bundle, R: Bundle, E: From<Error>>(
+    f: &dyn Fn(&A) -> Result<R, E>,
     arguments: &A,
     types: Option<&[kiln_ir::TensorType]>,
     driver: Option<Driver>,
     at: &Source,
-) -> Result<Outcome<R>> {
+) -> Result<Outcome<R>, E> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut recording = Recording::new(NEXT.fetch_add(1, Ordering::Relaxed), at);
     let (mut number, mut failure) = (0, None);
@@ -315,7 +315,7 @@ fn capture<A: Bundle, R: Bundle>(
         })
     });
     if let Some(error) = failure {
-        return Err(error);
+        return Err(error.into());
     }
     SESSION.set(Some(Session { recording, driver }));
     ACTIVE.set(true);
@@ -323,7 +323,7 @@ fn capture<A: Bundle, R: Bundle>(
     // Whether anything outside wants gradients is seen at each call.
     let returned = catch_unwind(AssertUnwindSafe(|| tape::with_enabled(true, || f(&traced))));
     ACTIVE.set(false);
-    let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }) };
+    let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }.into()) };
     // A function may hide the error of a break or panic because of it.
     if let Some(broken) = session.recording.broken.take() {
         return Ok(Outcome::Broken(broken));

@@ -96,7 +96,7 @@ struct Recipe {
     ranges: Ranges,
 }
 
-impl<F, A: Bundle, R: Bundle> Compiled<F, A, R> {
+impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     /// A program for a function that is one graph.
     pub(super) fn make_whole(
         &self,

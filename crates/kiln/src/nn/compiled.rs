@@ -51,7 +51,7 @@ where
     }
 }
 
-impl<M: Part, A, R> Part for Compiled<M, A, R> {
+impl<M: Part, A, R, E> Part for Compiled<M, A, R, E> {
     fn visit(&self, walk: &mut Visit<'_>) {
         self.inner().visit(walk);
     }
@@ -63,4 +63,4 @@ impl<M: Part, A, R> Part for Compiled<M, A, R> {
     }
 }
 
-impl<M: Module, A, R> Module for Compiled<M, A, R> {}
+impl<M: Module, A, R, E> Module for Compiled<M, A, R, E> {}

@@ -31,6 +31,11 @@ use std::path::Path;
 /// assert_eq!(mlp.forward(&Tensor::ones([2, 4], DType::F32, Device::Cpu)?)?.shape(), [2, 1]);
 /// # Ok::<(), kiln::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no module",
+    label = "is no `Module`",
+    note = "put `#[derive(kiln::nn::Module)]` on a struct or an enum of variables, tensors, plain values and modules"
+)]
 pub trait Module: Part {
     /// The variables to be trained, with their names; one that is there twice is named once.
     fn named_parameters(&self) -> Vec<(String, Var)> {
@@ -244,6 +249,11 @@ pub trait Module: Part {
 
 /// What a module makes of its input, where that is one thing: a tensor, a tuple, a struct with `#[derive(Bundle)]`. A module
 /// may have a `Forward` for several types of input.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not said to make anything of `{Input}`",
+    label = "has no `Forward<{Input}>`",
+    note = "write `impl kiln::nn::Forward<{Input}> for {Self}`, beside `#[derive(kiln::nn::Module)]`"
+)]
 pub trait Forward<Input: ?Sized = Tensor> {
     /// What comes out.
     type Output;

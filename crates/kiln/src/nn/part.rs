@@ -155,6 +155,11 @@ impl VisitMut<'_> {
 
 /// What can be a field of a module: a [`Var`], a constant tensor, a plain value, a [`Mode`], another module, and options,
 /// boxes, arrays, vectors, tuples and maps by name of them. `#[derive(Module)]` implements it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a part of a module",
+    label = "is no `Part`",
+    note = "put `#[derive(kiln::nn::Module)]` on a struct or an enum of variables, tensors, plain values and modules, or `#[module(skip)]` on a field that is none"
+)]
 pub trait Part {
     /// Shows every part, always in the same order.
     fn visit(&self, visit: &mut Visit<'_>);

@@ -47,10 +47,11 @@ fn name<F>() -> String {
     plain.trim_start_matches('&').to_owned()
 }
 
-impl<F, A, R> Compiled<F, A, R>
+impl<F, A, R, E> Compiled<F, A, R, E>
 where
     A: Bundle,
     R: Bundle,
+    E: From<Error>,
 {
     /// Calls the function with these arguments and explains what ran: graphs with lines, kernels with measured times, memory,
     /// breaks, guards, and why it was compiled again so far. A function that changes nothing is called several times, to
@@ -64,11 +65,11 @@ where
     /// # Ok::<(), kiln::Error>(())
     /// ```
     #[track_caller]
-    pub fn explain(&self, arguments: &A) -> Result<Explanation> {
+    pub fn explain(&self, arguments: &A) -> Result<Explanation, E> {
         self.explain_at(name::<F>(), arguments, &Source::caller())
     }
 
-    fn explain_at(&self, name: String, arguments: &A, at: &Source) -> Result<Explanation> {
+    fn explain_at(&self, name: String, arguments: &A, at: &Source) -> Result<Explanation, E> {
         let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
         let (into, own) = (heard.clone(), std::thread::current().id());
         let categories = [Category::Recompiles, Category::Perf, Category::Cache];
@@ -122,7 +123,7 @@ where
     }
 
     /// How long calls take.
-    fn time(&self, arguments: &A, at: &Source) -> Result<Measured> {
+    fn time(&self, arguments: &A, at: &Source) -> Result<Measured, E> {
         let (mut times, begin) = (Vec::new(), Instant::now());
         while times.len() < MOST && (times.len() < 3 || begin.elapsed() < BUDGET) {
             let start = Instant::now();
@@ -143,11 +144,11 @@ where
     /// # Ok::<(), kiln::Error>(())
     /// ```
     #[track_caller]
-    pub fn verify(&self, arguments: &A) -> Result<Vec<VerifyReport>> {
+    pub fn verify(&self, arguments: &A) -> Result<Vec<VerifyReport>, E> {
         let at = Source::caller();
         let (outcome, seen) = witness::watch(|| self.call_at(arguments, at));
         outcome?;
-        seen.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_, Error>>()
+        Ok(seen.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_>>()?)
     }
 }
 
