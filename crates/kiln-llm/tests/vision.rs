@@ -303,3 +303,57 @@ fn deit_names_the_cat_and_the_espresso() {
         }
     }
 }
+
+/// A check sum as PNG files have it.
+fn crc(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, &byte: &u8| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    };
+    !bytes.iter().fold(u32::MAX, step)
+}
+
+/// Photographs carry how the camera was held: all eight ways, in JPEG and PNG files, come out as Pillow's `exif_transpose` has
+/// them.
+#[test]
+fn pictures_are_put_upright() {
+    let tiff =
+        |number: u8| [b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0", &[number][..], b"\0\0\0\0\0\0"].concat();
+    let jpeg = std::fs::read(reference("images").join("colour.jpg")).unwrap();
+    let png = std::fs::read(reference("images").join("rgb.png")).unwrap();
+    for number in 1..=8u8 {
+        let exif = [b"Exif\0\0", &tiff(number)[..]].concat();
+        let length = (exif.len() as u16 + 2).to_be_bytes();
+        let turned = [&jpeg[..2], &[0xff, 0xe1], &length, &exif, &jpeg[2..]].concat();
+        check_upright(number, &jpeg, &turned);
+        // Behind the header, and before the end of the file.
+        let chunk = [b"eXIf", &tiff(number)[..]].concat();
+        let length = (chunk.len() as u32 - 4).to_be_bytes();
+        let chunk = [&length[..], &chunk, &crc(&chunk).to_be_bytes()].concat();
+        for at in [33, png.len() - 12] {
+            check_upright(number, &png, &[&png[..at], &chunk, &png[at..]].concat());
+        }
+    }
+}
+
+fn check_upright(number: u8, file: &[u8], turned: &[u8]) {
+    let (file, upright) = (Image::decode(file).unwrap(), Image::decode(turned).unwrap());
+    let (width, height) = (file.width(), file.height());
+    let swapped = number >= 5;
+    let sides = if swapped { (height, width) } else { (width, height) };
+    assert_eq!((upright.width(), upright.height()), sides, "{number}");
+    // Where the corner at the top left of the file is in the picture, and the one to the right of it.
+    let (right, bottom) = (sides.0 - 1, sides.1 - 1);
+    let corners = [
+        [(0, 0), (right, 0)],
+        [(right, 0), (0, 0)],
+        [(right, bottom), (0, bottom)],
+        [(0, bottom), (right, bottom)],
+        [(0, 0), (0, bottom)],
+        [(right, 0), (right, bottom)],
+        [(right, bottom), (right, 0)],
+        [(0, bottom), (0, 0)],
+    ][usize::from(number - 1)];
+    for (from, to) in [(0, 0), (width - 1, 0)].into_iter().zip(corners) {
+        assert_eq!(file.pixel(from.0, from.1), upright.pixel(to.0, to.1), "{number}: {from:?} is not at {to:?}");
+    }
+}

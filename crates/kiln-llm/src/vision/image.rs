@@ -1,5 +1,6 @@
 //! Pictures as files hold them: PNG and JPEG of any kind become rows of red, green and blue.
 
+use super::exif::Orientation;
 use crate::{Error, Result};
 use png::{BitDepth, ColorType, Transformations};
 use std::io::Cursor;
@@ -97,12 +98,13 @@ impl Image {
     }
 
     /// Reads the bytes of a PNG or JPEG file. Grey becomes three equal channels, palettes their colours, 16 bits a channel the
-    /// upper 8; what is said of transparency is dropped, as Pillow's `convert("RGB")` does.
+    /// upper 8; what is said of transparency is dropped, as Pillow's `convert("RGB")` does. A picture that its EXIF data says
+    /// is turned or mirrored is put upright, as `ImageOps.exif_transpose` does.
     pub fn decode(bytes: &[u8]) -> Result<Image> {
         if bytes.starts_with(&[0x89, b'P', b'N', b'G']) {
-            Ok(decode_png(bytes)?)
+            Orientation::of_png(bytes).upright(decode_png(bytes)?)
         } else if bytes.starts_with(&[0xff, 0xd8]) {
-            Ok(decode_jpeg(bytes)?)
+            Orientation::of_jpeg(bytes).upright(decode_jpeg(bytes)?)
         } else {
             Err(ImageError::UnknownFormat.into())
         }

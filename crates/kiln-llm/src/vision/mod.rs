@@ -4,6 +4,7 @@
 //!  PNG, JPEG ─▶ Image ─▶ size, part, scale as the model was trained ─▶ one program a batch: ViT, softmax ─▶ names, likeliest first
 //! ```
 
+mod exif;
 mod image;
 mod labels;
 mod preprocess;
