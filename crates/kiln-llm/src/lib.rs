@@ -64,7 +64,7 @@ pub use conversation::Conversation;
 pub use encode::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
 pub use engine::{Engine, EngineOptions, Event, Id};
 pub use error::{Error, Result};
-pub use generate::{Generated, Generator, GeneratorOptions, Padding, Request, Stop};
+pub use generate::{Cancel, Generated, Generator, GeneratorOptions, Padding, Request, Stop};
 pub use gguf::Gguf;
 pub use models::{CausalLm, Facts, Llama, Rotation, Sizes};
 pub use open::{OpenOptions, Opened, Origin, embedded, generate, locate, open};

@@ -2,7 +2,8 @@
 
 use kiln::{DType, Mode, Options, Tensor};
 use kiln_llm::{
-    CausalLm, ChatTemplate, Error, Generated, Generator, GeneratorOptions, Message, OpenOptions, Opened, Request, Stop,
+    Cancel, CausalLm, ChatTemplate, Error, Generated, Generator, GeneratorOptions, Message, OpenOptions, Opened,
+    Request, Stop,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -242,4 +243,37 @@ fn a_conversation_reads_what_is_new() {
     talk.messages().clear();
     last = talk.say("Once upon a time", &asked, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(last.ids, first.ids);
+}
+
+/// A long prompt goes in parts. Called off between two of them it ends there, without a token, and what comes after it is what it
+/// would have been: also where the cache holds the beginning of the text already.
+#[test]
+fn a_text_is_called_off_while_its_prompt_is_read() {
+    let model = model("llama");
+    for compile in [None, Some(Options::default())] {
+        let options =
+            GeneratorOptions { context: 64, compile, reuse: true, prefill: 16, ..GeneratorOptions::default() };
+        let mut generator = Generator::new(model.clone(), options.clone()).unwrap();
+        let prompt = words(3, 60);
+        let whole = Generator::new(model.clone(), options).unwrap().generate(&prompt, &request(3)).unwrap();
+        for before in [0, 20] {
+            if before > 0 {
+                generator.generate(&prompt[..before], &request(1)).unwrap();
+            }
+            let cancel = Cancel::default();
+            let (asked, own) = (cancel.clone(), std::thread::current().id());
+            // Whatever runs first is not the last part.
+            let listening = kiln::runtime::event::listen(&[kiln::runtime::event::Category::Run], move |_| {
+                if std::thread::current().id() == own {
+                    asked.ask();
+                }
+            });
+            let called_off = Request { cancel: Some(cancel), ..request(3) };
+            let text = generator.generate(&prompt, &called_off).unwrap();
+            drop(listening);
+            assert_eq!((text.stop, text.ids.len()), (Stop::Asked, 0), "{before}");
+            assert!(generator.held().len() <= before, "{:?}", generator.held());
+            assert_eq!(generator.generate(&prompt, &request(3)).unwrap().ids, whole.ids, "{before}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ mod row;
 
 pub(crate) use programs::{Program, program};
 pub(crate) use prompt::parts;
-pub use request::{Generated, Request, Stop};
+pub use request::{Cancel, Generated, Request, Stop};
 pub(crate) use row::Row;
 
 use crate::models::CausalLm;
@@ -238,22 +238,29 @@ impl Generator {
         let all: Vec<&[u32]> = texts.iter().map(|(prompt, _)| *prompt).collect();
         let (parts, reused) = prompts(programs.rows(), &all, reused, rule, &options, device)?;
         let mut tokens = vec![0i64; programs.rows()];
-        let mut begun = false;
+        // How much of what is held stands when the text is called off while it is read.
+        let (mut begun, mut kept) = (false, reused);
         while rows.iter().any(|row| !row.is_done()) {
             let next = if begun {
                 held.push(tokens[0] as u32);
                 match longer(texts, &rows, programs.cache()) {
-                    None => programs.decode.call(&rule)?,
+                    None => Some(programs.decode.call(&rule)?),
                     Some(longer) => {
+                        kept = 0;
                         let all: Vec<&[u32]> = longer.iter().map(Vec::as_slice).collect();
-                        programs.read(&prompts(programs.rows(), &all, 0, rule, &options, device)?.0)?
+                        let parts = prompts(programs.rows(), &all, 0, rule, &options, device)?.0;
+                        programs.read(&parts, &|| rows.iter().all(Row::is_done))?
                     }
                 }
             } else {
                 begun = true;
                 held.clear();
                 held.extend(texts[0].0);
-                programs.read(&parts)?
+                programs.read(&parts, &|| rows.iter().all(Row::is_done))?
+            };
+            let Some(next) = next else {
+                held.truncate(kept);
+                break;
             };
             match &mut tokens[..] {
                 [token] => *token = next.item::<i64>()?,

@@ -85,22 +85,30 @@ impl Programs {
         })
     }
 
-    /// Reads prompts; gives the first tokens, `[rows]`.
-    pub fn read(&self, parts: &[Prompt]) -> Result<Tensor> {
-        self.read_by(&self.prefill, parts)
+    /// Reads prompts; gives the first tokens, `[rows]`, unless they are called off between two parts.
+    pub fn read(&self, parts: &[Prompt], is_called_off: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
+        self.read_by(&self.prefill, parts, is_called_off)
     }
 
     /// Reads prompts; gives the logits after them, `[rows, vocabulary]`.
     pub fn read_logits(&self, parts: &[Prompt]) -> Result<Tensor> {
-        self.read_by(&self.prompt_logits, parts)
+        self.read_by(&self.prompt_logits, parts, &|| false)?.ok_or(Error::EmptyPrompt)
     }
 
-    fn read_by(&self, last: &Program<Prompt>, parts: &[Prompt]) -> Result<Tensor> {
+    fn read_by(
+        &self,
+        last: &Program<Prompt>,
+        parts: &[Prompt],
+        is_called_off: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
         let (end, before) = parts.split_last().ok_or(Error::EmptyPrompt)?;
         for part in before {
             self.fill.call(part)?;
+            if is_called_off() {
+                return Ok(None);
+            }
         }
-        Ok(last.call(end)?)
+        Ok(Some(last.call(end)?))
     }
 
     pub fn rows(&self) -> usize {

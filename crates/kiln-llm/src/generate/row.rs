@@ -1,6 +1,6 @@
 //! One text of a batch while it grows.
 
-use super::{Generated, Request, Stop};
+use super::{Cancel, Generated, Request, Stop};
 use crate::{Error, Result, TextStream, Tokenizer};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -72,7 +72,9 @@ impl Row {
     fn stop(&self) -> Option<Stop> {
         let length = self.ids.len() >= self.request.max_tokens;
         let full = self.ids.len() >= self.room;
-        self.stop.or(length.then_some(Stop::Length)).or(full.then_some(Stop::Context))
+        let asked = self.request.cancel.as_ref().is_some_and(Cancel::is_asked);
+        let ended = self.stop.or(length.then_some(Stop::Length)).or(full.then_some(Stop::Context));
+        ended.or(asked.then_some(Stop::Asked))
     }
 
     /// Whether no more tokens are wanted.
