@@ -68,6 +68,7 @@ impl Explanation {
     }
 }
 
+/// A width (`{explanation:80}`) says how many columns there are: where the table of kernels is wider, each has lines of its own.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.summary())?;
@@ -120,27 +121,16 @@ fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, c
         segment.target
     )?;
     let width = segment.kernels.iter().map(|k| k.label.len()).max().unwrap_or(0).clamp(6, 40);
-    writeln!(
-        f,
-        "{:>4}  {:width$}  {:10}  {:>8}  {:>8}  {:>7}  {:>8}  {:>5}  {:>6}  {:>5}  {:>7}",
-        "", "kernel", "kind", "read", "written", "flops", "time", "share", "GB/s", "copy", "GFLOP/s"
-    )?;
+    let is_narrow = f.width().is_some_and(|columns| columns < BESIDE_LABELS + width);
+    if !is_narrow {
+        write_head(f, width)?;
+    }
     let all = segment.kernel_time();
     for (at, kernel) in segment.kernels.iter().enumerate() {
-        writeln!(
-            f,
-            "{at:>4}  {:width$}  {:10}  {:>8}  {:>8}  {:>7}  {:>8}  {:>4.0}%  {:>6.1}  {:>4.0}%  {:>7.1}",
-            kernel.label,
-            kernel.kind,
-            Bytes(kernel.read),
-            Bytes(kernel.written),
-            Count(kernel.flops),
-            Time(kernel.time),
-            100.0 * share(kernel, all),
-            kernel.bandwidth(),
-            100.0 * kernel.bandwidth() / copy,
-            kernel.throughput(),
-        )?;
+        match is_narrow {
+            true => write_block(f, at, kernel, share(kernel, all), copy)?,
+            false => write_row(f, at, kernel, share(kernel, all), copy, width)?,
+        }
         let lines: Vec<String> = segment.lines_of(kernel).iter().map(ToString::to_string).collect();
         if !lines.is_empty() {
             writeln!(f, "      at {}", lines.join(", "))?;
@@ -166,6 +156,52 @@ fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, c
         )?;
     }
     list(f, "not fused", &segment.apart, |apart| segment.tell(apart))
+}
+
+/// Columns of the table of kernels beside their labels.
+const BESIDE_LABELS: usize = 90;
+
+fn write_head(f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+    writeln!(
+        f,
+        "{:>4}  {:width$}  {:10}  {:>8}  {:>8}  {:>7}  {:>8}  {:>5}  {:>6}  {:>5}  {:>7}",
+        "", "kernel", "kind", "read", "written", "flops", "time", "share", "GB/s", "copy", "GFLOP/s"
+    )
+}
+
+fn write_row(
+    f: &mut fmt::Formatter<'_>,
+    at: usize,
+    kernel: &Kernel,
+    share: f64,
+    copy: f64,
+    width: usize,
+) -> fmt::Result {
+    writeln!(
+        f,
+        "{at:>4}  {:width$}  {:10}  {:>8}  {:>8}  {:>7}  {:>8}  {:>4.0}%  {:>6.1}  {:>4.0}%  {:>7.1}",
+        kernel.label,
+        kernel.kind,
+        Bytes(kernel.read),
+        Bytes(kernel.written),
+        Count(kernel.flops),
+        Time(kernel.time),
+        100.0 * share,
+        kernel.bandwidth(),
+        100.0 * kernel.bandwidth() / copy,
+        kernel.throughput(),
+    )
+}
+
+/// What a row says, in lines that a narrow terminal has room for.
+fn write_block(f: &mut fmt::Formatter<'_>, at: usize, kernel: &Kernel, share: f64, copy: f64) -> fmt::Result {
+    writeln!(f, "{at:>4}  {}  ({})", kernel.label, kernel.kind)?;
+    writeln!(f, "      {}, {:.0}% of the time", Time(kernel.time), 100.0 * share)?;
+    let (read, written) = (Bytes(kernel.read), Bytes(kernel.written));
+    writeln!(f, "      {read} read, {written} written")?;
+    let (bandwidth, part) = (kernel.bandwidth(), 100.0 * kernel.bandwidth() / copy);
+    writeln!(f, "      {bandwidth:.1} GB/s ({part:.0}% of copying)")?;
+    writeln!(f, "      {} flops, {:.1} GFLOP/s", Count(kernel.flops), kernel.throughput())
 }
 
 /// The part of a time that a kernel takes.
