@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::terminal::format::bytes as size;
+use crate::terminal::{Align, Paint, Table};
 use kiln_runtime::disk::{self, Listed, Store};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -109,19 +110,21 @@ fn list(store: &Store, json: bool) -> Outcome {
         return Ok(());
     }
     if !list.is_empty() {
-        println!("{:<12}  {:<7} {:>9} {:>8} {:>6}  label", "key", "kind", "size", "used", "uses");
-    }
-    for listed in &list {
-        let target = listed.about.get("target").map(|target| format!(", {target}")).unwrap_or_default();
-        println!(
-            "{:<12}  {:<7} {:>9} {:>8} {:>6}  {}{target}",
-            &listed.key[..listed.key.len().min(12)],
-            listed.kind.name(),
-            size(listed.bytes),
-            age(listed.used),
-            listed.uses,
-            label(listed)
-        );
+        let left = ["key", "kind"].map(|title| (title, Align::Left));
+        let right = ["size", "used", "uses"].map(|title| (title, Align::Right));
+        let mut table = Table::new(&[&left[..], &right, &[("label", Align::Left)]].concat());
+        for listed in &list {
+            let target = listed.about.get("target").map(|target| format!(", {target}")).unwrap_or_default();
+            table.row([
+                listed.key[..listed.key.len().min(12)].to_owned(),
+                listed.kind.name().to_owned(),
+                size(listed.bytes),
+                age(listed.used),
+                listed.uses.to_string(),
+                format!("{}{target}", label(listed)),
+            ]);
+        }
+        print!("{}", table.render(Paint::stdout()));
     }
     println!("{} entries, {} of {} in {folder}", list.len(), size(bytes), size(store.most_bytes()));
     Ok(())

@@ -1,11 +1,11 @@
 //! `kiln classify MODEL IMAGE…`: what pictures show.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use crate::program::{self, Program};
-use crate::terminal::{Console, Paint, Progress, format};
+use crate::terminal::{self, Console, Paint, Progress, format};
 use kiln_llm::vision::{Class, Classifier, ClassifierOptions, Image};
 use kiln_runtime::phase;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -37,16 +37,27 @@ pub struct Arguments {
 }
 
 /// Columns of the longest bar.
-const BAR: f32 = 20.0;
+const BAR: usize = 20;
+
+/// The sides of a picture, or why it cannot be read.
+type Opened = Result<(usize, usize), Failure>;
 
 /// Classifies pictures.
 pub fn run(arguments: &Arguments) -> Outcome {
     let console = Console::new(arguments.json);
     let (device, dtype) = (arguments.program.device()?, arguments.program.dtype()?);
     let folder = &program::folder(&arguments.model)?;
-    let images: Result<Vec<Image>, Failure> =
-        arguments.images.iter().map(|path| Image::open(path).map_err(program::failure)).collect();
-    let images = images?;
+    let mut images = Vec::with_capacity(arguments.images.len());
+    let open = |path: &String| {
+        let image = Image::open(path).map_err(program::failure)?;
+        let size = (image.width(), image.height());
+        images.push(image);
+        Ok(size)
+    };
+    let opened: Vec<Opened> = arguments.images.iter().map(open).collect();
+    if images.is_empty() {
+        return none(arguments, &console, opened);
+    }
     let progress = Progress::start(format!("loading {}", arguments.model));
     let options = ClassifierOptions {
         device,
@@ -61,36 +72,61 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let began = Instant::now();
     let (answers, phases) = phase::recorded(|| classifier.classify_all(&images, arguments.top));
     let (seconds, compile) = (began.elapsed().as_secs_f64(), phase::compiling(&phases).as_secs_f64());
-    let answers = answers.map_err(program::failure)?;
+    let mut answers = answers.map_err(program::failure)?.into_iter();
     drop(progress);
-    for ((path, image), classes) in arguments.images.iter().zip(&images).zip(&answers) {
-        let size = console.paint.dim(format!("{} × {}", image.width(), image.height()));
-        console.say(format!("{}  {size}", console.paint.bold(path)));
-        classes.iter().for_each(|class| console.say(line(class, console.paint)));
+    let bar = console.columns().map_or(BAR, |columns| (columns / 4).clamp(4, BAR));
+    let mut items = Vec::with_capacity(opened.len());
+    for (path, image) in arguments.images.iter().zip(&opened) {
+        match image {
+            Ok((width, height)) => {
+                // As many answers come back as pictures went in.
+                let classes = answers.next().unwrap_or_default();
+                let size = console.paint.dim(format!("{width} × {height}"));
+                console.hang(format!("{}  {size}", console.paint.bold(path)), 2);
+                classes.iter().for_each(|class| console.say(line(class, bar, console.paint)));
+                let class = |class: &Class| json!({"index": class.index, "label": class.label, "probability": class.probability});
+                items.push(json!({"image": path, "classes": classes.iter().map(class).collect::<Vec<_>>()}));
+            }
+            Err(error) => items.push(failed(path, error)),
+        }
     }
     let count = format::plural(images.len(), "picture", "pictures");
-    eprintln!(
-        "{}",
-        Paint::stderr().dim([&count, &program::took(seconds, compile), arguments.program.name()].join(" · "))
-    );
+    terminal::note([&count, &program::took(seconds, compile), arguments.program.name()].join(" · "));
     console.result(|| {
-        let class =
-            |class: &Class| json!({"index": class.index, "label": class.label, "probability": class.probability});
-        let items = arguments.images.iter().zip(&answers);
-        let items: Vec<_> = items
-            .map(|(path, classes)| json!({"image": path, "classes": classes.iter().map(class).collect::<Vec<_>>()}))
-            .collect();
         json!({
             "model": program::name(folder), "device": device.to_string(), "dtype": classifier.model().dtype().name(),
             "mode": arguments.program.name(), "images": items, "seconds": seconds, "compile_s": compile, "programs": classifier.compiles(),
         })
     });
-    Ok(())
+    match opened.len() - images.len() {
+        0 => Ok(()),
+        bad => Err(Failure::new(format!("{bad} of {} pictures could not be read", opened.len())).into()),
+    }
+}
+
+/// Says why a picture has no answer, where its answer would be.
+fn failed(path: &str, error: &Failure) -> Value {
+    eprint!("{}", failure::render(error, Paint::stderr()));
+    json!({"image": path, "error": error.to_string()})
+}
+
+/// No picture can be read: no model is needed.
+fn none(arguments: &Arguments, console: &Console, opened: Vec<Opened>) -> Outcome {
+    let mut errors: Vec<Failure> = opened.into_iter().filter_map(Result::err).collect();
+    if let [only] = &errors[..] {
+        console.result(|| json!({"images": [{"image": arguments.images[0], "error": only.to_string()}]}));
+        return Err(errors.remove(0).into());
+    }
+    let items: Vec<Value> = arguments.images.iter().zip(&errors).map(|(path, error)| failed(path, error)).collect();
+    console.result(|| json!({ "images": items }));
+    let message = format!("none of {} pictures could be read", errors.len());
+    let is_unusable = errors.iter().all(|error| Failure::code_of(error) == failure::UNUSABLE);
+    Err(if is_unusable { Failure::unusable(message) } else { Failure::new(message) }.into())
 }
 
 /// A kind, how likely it is, and a bar.
-fn line(class: &Class, paint: Paint) -> String {
-    let full = (class.probability * BAR).round() as usize;
-    let bar = format!("{}{}", paint.ember("━".repeat(full)), " ".repeat(BAR as usize - full.min(BAR as usize)));
+fn line(class: &Class, columns: usize, paint: Paint) -> String {
+    let full = ((class.probability * columns as f32).round() as usize).min(columns);
+    let bar = format!("{}{}", paint.ember("━".repeat(full)), " ".repeat(columns - full));
     format!("  {:5.1} %  {bar}  {}", class.probability * 100.0, class.label)
 }

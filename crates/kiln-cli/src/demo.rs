@@ -130,24 +130,21 @@ pub fn run(arguments: &Arguments) -> Outcome {
     measure(&mut contenders, &prompt, &request)?;
 
     console.say("");
-    console.stream(table(&contenders, &console).render(paint));
+    console.table(&table(&contenders, &console));
     console.say("");
     let equal = contenders.iter().all(|contender| contender.difference.is_none());
     let ids = &contenders[0].told.ids;
     if equal {
         let shown: Vec<String> = ids.iter().take(6).map(u32::to_string).collect();
         let all = format!("all {} tokens equal in every mode", ids.len());
-        console.say(format!("  {} {all}  {}", paint.green("✓"), paint.dim(format!("[{} …]", shown.join(" ")))));
+        console.hang(format!("  {} {all}  {}", paint.green("✓"), paint.dim(format!("[{} …]", shown.join(" ")))), 2);
     }
     let rounds = contenders[0].rates.len();
     let note = format!("median of {rounds} interleaved rounds; compile: capture to machine code, no cache");
-    console.say(format!("  {}", paint.dim(note)));
+    console.hang(format!("  {}", paint.dim(note)), 0);
     console.say("");
-    console.say(format!(
-        "  {} {}",
-        paint.dim("next"),
-        paint.cyan("kiln run stories260K --prompt 'Tim had a red ball'")
-    ));
+    let next = paint.cyan("kiln run stories260K --prompt 'Tim had a red ball'");
+    console.hang(format!("  {} {next}", paint.dim("next")), 5);
     console.say(format!("       {}", paint.cyan("kiln doctor")));
 
     console.result(|| figures(arguments, &opened, &prompt, &tokenizer, &contenders));
@@ -177,7 +174,7 @@ fn introduce(console: &Console, opened: &Opened) {
         format!("{} on {}", kiln_cpu::features::Isa::get().name(), format::plural(threads, "thread", "threads")),
     ];
     console.say("");
-    console.say(format!("  {}  {}", paint.ember("kiln"), paint.dim(facts.join(" · "))));
+    console.hang(format!("  {}  {}", paint.ember("kiln"), paint.dim(facts.join(" · "))), 6);
 }
 
 /// The first text of a contender: its programs are made on the way.
@@ -220,7 +217,7 @@ fn first_text(
             let took = format::seconds((told.compile + told.first_token + told.decoding).as_secs_f64());
             let compile = format::seconds(told.compile.as_secs_f64());
             let words = format!("{} tokens in {took}, {compile} of it compiling", told.ids.len());
-            console.say(format!("  {bar} {}", paint.dim(words)));
+            console.hang(format!("  {bar} {}", paint.dim(words)), 2);
             told
         }
     };

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{self, Program};
-use crate::terminal::{Align, Console, Paint, Progress, Table, format};
+use crate::terminal::{self, Align, Console, Progress, Table, format};
 use kiln_llm::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
 use kiln_runtime::phase;
 use serde_json::json;
@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         program::took(seconds, compile),
         arguments.program.name().to_owned(),
     ];
-    eprintln!("{}", Paint::stderr().dim(facts.join(" · ")));
+    terminal::note(facts.join(" · "));
     console.result(|| {
         let items = texts.iter().zip(&vectors).zip(&counts);
         let items: Vec<_> =
@@ -138,7 +138,7 @@ fn show(arguments: &Arguments, console: &Console, texts: &[String], vectors: &[V
         for (text, vector) in texts.iter().zip(vectors) {
             let few: Vec<String> = vector.iter().take(6).map(|x| format!("{x:+.4}")).collect();
             let more = if vector.len() > few.len() { " …" } else { "" };
-            console.say(format!("{}  {}", few.join(" ") + more, console.paint.dim(short(text))));
+            console.hang(format!("{}  {}", few.join(" ") + more, console.paint.dim(short(text))), 2);
         }
         return;
     }
@@ -155,5 +155,5 @@ fn show(arguments: &Arguments, console: &Console, texts: &[String], vectors: &[V
         }));
         table.row(cells);
     }
-    console.stream(table.render(console.paint));
+    console.table(&table);
 }

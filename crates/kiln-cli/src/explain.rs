@@ -2,7 +2,7 @@
 //! and why not fewer; as text or as a page.
 
 use crate::failure::{Failure, Outcome};
-use crate::terminal::{Console, format};
+use crate::terminal::{Console, format, hung};
 use kiln::see::{Explanation, bisect_passes};
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, NodeId, Symbol, generate};
@@ -56,8 +56,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
         explanation.name = name.to_string_lossy().into_owned();
     }
     let console = Console::new(arguments.json);
-    console.say(format!("# after the passes\n{}", compiled.optimised()?));
-    console.stream(&explanation);
+    console.hang(format!("# after the passes\n{}", compiled.optimised()?), 4);
+    // Its table knows how wide it may be; what is left of sentences hangs.
+    console.stream(match console.columns() {
+        Some(columns) => hung(&format!("{explanation:columns$}"), Some(columns), 4),
+        None => explanation.to_string(),
+    });
     if arguments.code {
         for (number, step) in compiled.program().steps().iter().enumerate() {
             let code = step.code();
@@ -73,9 +77,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let mut right = None;
     if arguments.verify {
         let report = compiled.verify(&inputs)?;
-        console.say(format!("\n# verify\n{report}"));
+        console.hang(format!("\n# verify\n{report}"), 4);
         let passes = bisect_passes(&graph, &inputs)?;
-        console.say(format!("# passes\n{passes}"));
+        console.hang(format!("# passes\n{passes}"), 4);
         right = Some(report.is_right() && passes.first_wrong().is_none());
     }
     console.result(|| figures(&explanation, right));

@@ -1,5 +1,6 @@
 //! How a command fails: what went wrong, why, what to try, and the exit code that says which kind of failure it was.
 
+use crate::interrupt::{self, Interrupted};
 use crate::terminal::Paint;
 use std::error::Error;
 use std::fmt;
@@ -50,6 +51,9 @@ impl Failure {
 
     /// The exit code of any error.
     pub fn code_of(error: &(dyn Error + 'static)) -> u8 {
+        if error.is::<Interrupted>() {
+            return interrupt::EXIT_CODE;
+        }
         error.downcast_ref::<Failure>().map_or(FAILED, |failure| failure.code)
     }
 }

@@ -31,6 +31,8 @@ mod explain;
 mod failure;
 mod fuzz;
 mod fuzz_cache;
+mod interrupt;
+mod line;
 mod mode;
 mod models;
 mod program;
@@ -57,6 +59,7 @@ Exit codes:
   0  done
   1  the work failed: a result is wrong, a file is damaged
   2  the work could not begin: a wrong option, a file or a device that is not there
+  130  Ctrl-C
 
 With --json the last line on standard output is one object; words for people go to standard error.";
 
@@ -103,6 +106,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    interrupt::listen();
     let parsed = command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
@@ -122,7 +126,7 @@ fn end(outcome: Outcome, printed: std::io::Result<()>) -> ExitCode {
     let lost = printed.err().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
     let lost = lost.map(|error| Failure::new("standard output could not be written").caused_by(error).into());
     let errors: Vec<Box<dyn std::error::Error>> = outcome.err().into_iter().chain(lost).collect();
-    for error in &errors {
+    for error in errors.iter().filter(|error| !error.is::<interrupt::Interrupted>()) {
         eprint!("{}", failure::render(error.as_ref(), Paint::stderr()));
     }
     errors.first().map_or(ExitCode::SUCCESS, |error| ExitCode::from(Failure::code_of(error.as_ref())))

@@ -115,3 +115,30 @@ fn selftest_passes_here_and_can_fail() {
     assert_eq!(code, Some(1), "{out}{err}");
     assert!(out.contains("FAIL  random") && err.contains("random of 1 groups"), "{out}{err}");
 }
+
+/// A picture that cannot be read has an error in its place; the others are classified all the same.
+#[test]
+fn one_bad_picture_does_not_stop_the_others() {
+    let folder = std::env::temp_dir().join(format!("kiln-bad-pictures-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (bad, gone) = (folder.join("bad.png"), folder.join("gone.jpg"));
+    std::fs::write(&bad, b"\x89PNG\r\n\x1a\nnothing").unwrap();
+    let (bad, gone) = (bad.to_str().unwrap(), gone.to_str().unwrap());
+    let (model, good, jpeg) = ("tiny-vit", "images/rgb.png", "images/colour.jpg");
+    let (code, out, err) = kiln(&["classify", model, good, bad, gone, jpeg, "--json"], "");
+    assert_eq!(code, Some(1), "{err}");
+    let told: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    let items = told["images"].as_array().unwrap();
+    assert_eq!(items.len(), 4);
+    for (item, (path, is_good)) in items.iter().zip([(good, true), (bad, false), (gone, false), (jpeg, true)]) {
+        assert_eq!((&item["image"], item["classes"].is_array()), (&path.into(), is_good), "{item}");
+        assert_eq!(item["error"].is_string(), !is_good, "{item}");
+    }
+    assert!(err.contains("bad.png") && err.contains("gone.jpg") && err.contains("2 of 4 pictures"), "{err}");
+    // What cannot begin at all says so, and needs no model's time.
+    let (code, out, err) = kiln(&["classify", model, gone, gone, "--json"], "");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(out.contains("\"error\"") && err.contains("none of 2"), "{out}{err}");
+    assert_eq!(kiln(&["classify", model, bad], "").0, Some(1));
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,5 +1,8 @@
 //! `kiln run` and `kiln demo` on the model that ships with the repository.
 
+mod chatty;
+
+use chatty::Chatty;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -116,34 +119,12 @@ fn draws_depend_on_the_seed_alone() {
     assert_ne!(draw("default", "7"), draw("default", "8"));
 }
 
-/// A folder with the shipped model and a chat template; it goes away.
-struct Chatty(std::path::PathBuf);
-
-impl Chatty {
-    fn new() -> Chatty {
-        let path = std::env::temp_dir().join(format!("kiln-chat-test-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
-            std::fs::copy(Path::new(&folder()).join(file), path.join(file)).unwrap();
-        }
-        let template = "{% for m in messages %}{% if loop.index0 %}{{ ' ' if m.role == 'user' }}{% endif %}{{ m.content }}{% endfor %}";
-        std::fs::write(path.join("chat_template.jinja"), template).unwrap();
-        Chatty(path)
-    }
-}
-
-impl Drop for Chatty {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn turns_of_a_chat_read_what_is_new() {
-    let folder = Chatty::new();
+    let folder = Chatty::new("turns");
     let turns = "Once upon a time\nThen Tom came.\nHe was sad.\n/reset\nOnce upon a time\n";
     let talk = |more: &[&str]| -> Vec<Value> {
-        let words = ["run", folder.0.to_str().unwrap(), "--chat", "--context", "256", "-n", "12", "--json"];
+        let words = ["run", folder.path(), "--chat", "--context", "256", "-n", "12", "--json"];
         let output = kiln(&[&words[..], more].concat(), Some(turns));
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -165,10 +146,60 @@ fn turns_of_a_chat_read_what_is_new() {
             }
         }
     }
-    let words = ["run", folder.0.to_str().unwrap(), "--chat", "--context", "20", "-n", "12"];
-    let output = kiln(&words, Some("Once upon a time\nThen Tom came and Lily was sad.\n"));
-    let err = text(&output.stderr);
-    assert!(output.status.code() == Some(2) && err.contains("does not fit a context of 20"), "{err}");
+}
+
+/// A turn that does not fit is an error in its place; the turns behind it have their answers, and the exit code says so.
+#[test]
+fn a_script_goes_on_after_a_turn_that_does_not_fit() {
+    let folder = Chatty::new("goes-on");
+    let words = ["run", folder.path(), "--chat", "--context", "20", "-n", "4", "--json"];
+    let turns =
+        "Once upon a time\nThen Tom came and Lily was sad and Tom was sad and Lily was sad.\n/reset\nLily\n/rest\n";
+    let output = kiln(&words, Some(turns));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let told: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(told.len(), 4, "{out}");
+    for (turn, fits) in told.iter().zip([true, false, true, false]) {
+        assert_eq!((turn["text"].is_string(), turn["error"].is_string()), (fits, !fits), "{turn}");
+    }
+    assert!(err.contains("does not fit a context of 20") && err.contains("no command '/rest'"), "{err}");
+    assert!(output.status.code() == Some(1) && err.contains("2 of the turns failed"), "{err}");
+}
+
+/// Lines that belong together are one turn, as on a terminal.
+#[test]
+fn a_script_may_have_turns_of_several_lines() {
+    let folder = Chatty::new("lines");
+    let words = ["run", folder.path(), "--chat", "-n", "2", "--json"];
+    let prompts = |turns: &str| -> Vec<Value> {
+        let output = kiln(&words, Some(turns));
+        text(&output.stdout)
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["prompt_ids"].clone())
+            .collect()
+    };
+    let one = prompts("\"\"\"Once upon\na time\"\"\"\n");
+    assert_eq!((one.len(), &one), (1, &prompts("Once upon\\\na time\n")));
+    assert_eq!(prompts("Once upon\n\na time").len(), 2);
+    let help = kiln(&words, Some("/help\n/exit\nOnce\n"));
+    assert!(text(&help.stderr).contains("/reset") && help.stdout.is_empty() && help.status.success());
+}
+
+/// An answer that is not whole says so, and why.
+#[test]
+fn figures_say_that_a_text_was_cut() {
+    let told = |more: &[&str]| {
+        let words = [&["run", "stories260K", "-p", "Once upon a time", "--ignore-eos"], more].concat();
+        let output = kiln(&words, None);
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stderr)
+    };
+    assert!(told(&["-n", "8"]).contains("8 tokens · cut there (--max-tokens)"));
+    let full = told(&["-n", "100", "--context", "32"]);
+    assert!(full.contains("context of 32 is full (--context)"), "{full}");
+    let whole = kiln(&["run", "stories260K", "-p", "Once upon a time", "--stop", "girl"], None);
+    let whole = text(&whole.stderr);
+    assert!(!whole.contains("cut") && !whole.contains("full"), "{whole}");
 }
 
 /// A context that the model has no positions for was once cut in silence, and more of it asked for then.

@@ -51,10 +51,12 @@ pub static CACHE_MAX_BYTES: Variable =
     Variable::new("KILN_CACHE_MAX_BYTES", "a whole number of bytes", |value| value.parse::<u64>().is_ok());
 /// The Python that benchmarks find PyTorch in.
 pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true);
+/// Where what is said in conversations is kept.
+pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 9] =
-    [&THREADS, &CPU_ISA, &BACKEND, &LOG, &DEBUG, &CACHE, &CACHE_DIR, &CACHE_MAX_BYTES, &PYTHON];
+pub static VARIABLES: [&Variable; 10] =
+    [&THREADS, &CPU_ISA, &BACKEND, &LOG, &DEBUG, &CACHE, &CACHE_DIR, &CACHE_MAX_BYTES, &PYTHON, &HISTORY];
 
 /// A variable whose value means nothing, or whose name does.
 #[derive(Debug, Clone, PartialEq, Eq)]

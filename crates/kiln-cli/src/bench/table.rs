@@ -3,7 +3,7 @@
 use super::record::{MemoryUse, Record, best_kiln, best_peer};
 use super::stats::VARIATION;
 use crate::terminal::format::{bytes, ratio, seconds};
-use crate::terminal::{Align, Paint, Table, format, output};
+use crate::terminal::{Align, Paint, Table, columns, format, hung, output};
 
 /// A time in milliseconds.
 pub fn duration(ms: f64) -> String {
@@ -33,7 +33,7 @@ pub fn print(records: &[Record]) {
     println!("\n{}", paint.bold(title(first)));
     let eager = records.iter().find(|r| r.is_kiln() && !r.is_compiled());
     let peer = best_peer(records);
-    let mut columns = vec![("mode", Align::Left)];
+    let mut titles = vec![("mode", Align::Left)];
     let figures = [
         "first call",
         "median",
@@ -48,18 +48,21 @@ pub fn print(records: &[Record]) {
         "× eager",
         "× best peer",
     ];
-    columns.extend(figures.map(|title| (title, Align::Right)));
-    columns.push(("as Kiln eager", Align::Left));
-    let mut table = Table::new(&columns);
+    titles.extend(figures.map(|title| (title, Align::Right)));
+    titles.push(("as Kiln eager", Align::Left));
+    // A report and --json have all of them.
+    let spare = ["p99", "p90", "mean", "min", "launches", "peak", "± std", "first call"];
+    let mut table = Table::new(&titles).may_drop(&spare);
     for record in records {
         table.row(cells(record, eager, peer, paint));
     }
     print!("{}", table.render(paint));
     for note in notes(records) {
-        println!("  {}", if note.starts_with('!') { paint.yellow(note) } else { paint.dim(note) });
+        let note = if note.starts_with('!') { paint.yellow(note) } else { paint.dim(note) };
+        println!("{}", hung(&format!("  {note}"), columns(), 2));
     }
     if let Some(line) = headline(records) {
-        println!("  {}", paint.bold_green(line));
+        println!("{}", hung(&format!("  {}", paint.bold_green(line)), columns(), 2));
     }
     // A long run is watched as it goes.
     output::flush();

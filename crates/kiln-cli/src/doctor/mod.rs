@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 Mark::Good => paint.green("✓"),
                 Mark::Missing => paint.yellow("–"),
             };
-            console.say(format!("  {mark} {} {text}", paint.dim(format!("{name:<12}"))));
+            console.hang(format!("  {mark} {} {text}", paint.dim(format!("{name:<12}"))), 15);
             members.insert(name.replace(' ', "_"), value);
         }
         object.insert(title.replace("kiln would use", "uses").replace(' ', "_"), members.into());

@@ -4,16 +4,16 @@ mod chat;
 mod model;
 
 use crate::failure::{Failure, Outcome};
+use crate::interrupt::{self, Interrupted};
 use crate::mode::{Mode, precision};
 use crate::program::PRECISION;
 use crate::tell::{Told, tell};
-use crate::terminal::{Console, Paint, Progress, format};
+use crate::terminal::{Console, Progress, format, note};
 use kiln::Precision;
-use kiln_llm::{Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream};
+use kiln_llm::{Cancel, Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, stdin, stdout};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -149,9 +149,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(prompt) = prompt.filter(|_| !arguments.json && stdout().is_terminal()) {
         speaker.console.stream(speaker.console.paint.dim(prompt));
     }
-    let (told, text) = speaker.answer(&ids, None)?;
+    let (answer, interrupted) = interrupt::during(|cancel| speaker.answer(&ids, cancel));
+    let (told, text) = answer?;
     speaker.console.result(|| speaker.figures(&ids, &told, &text));
-    Ok(())
+    if interrupted { Err(Interrupted.into()) } else { Ok(()) }
 }
 
 /// What is asked for: the model's own wishes, unless the command line has others.
@@ -204,12 +205,8 @@ impl Speaker<'_> {
         Ok((Some(text), ids))
     }
 
-    /// What follows on tokens, shown as it comes; `stopped` ends it.
-    fn answer(
-        &mut self,
-        ids: &[u32],
-        stopped: Option<&AtomicBool>,
-    ) -> Result<(Told, String), Box<dyn std::error::Error>> {
+    /// What follows on tokens, shown as it comes; `cancel` ends it.
+    fn answer(&mut self, ids: &[u32], cancel: &Cancel) -> Result<(Told, String), Box<dyn std::error::Error>> {
         let arguments = self.arguments;
         let longest = self.opened.model.sizes().context;
         let context = arguments.context.unwrap_or_else(|| match arguments.chat {
@@ -245,19 +242,18 @@ impl Speaker<'_> {
             }
         };
         let progress = Progress::start(if arguments.mode == Mode::Eager { "first token" } else { "compiling" });
-        let told = tell(generator, ids, &self.request, Some(progress), |id| {
-            let mut ended = stopped.is_some_and(|stopped| stopped.load(Ordering::Relaxed));
+        let request = Request { cancel: Some(cancel.clone()), ..self.request.clone() };
+        let told = tell(generator, ids, &request, Some(progress), |id| {
             match &mut stream {
                 Some(stream) => {
                     show(&stream.push(id).unwrap_or_default());
-                    ended |= stream.stopped().is_some();
+                    if stream.stopped().is_some() {
+                        return ControlFlow::Break(());
+                    }
                 }
                 None => show(&format!("{id} ")),
             }
-            match ended {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
+            ControlFlow::Continue(())
         });
         let mut told = told.map_err(|error| model::answer_failure(error, longest))?;
         if let Some(stream) = stream {
@@ -267,21 +263,32 @@ impl Speaker<'_> {
             show(&stream.finish()?);
         }
         console.say(if shown { "" } else { &text });
-        eprintln!("{}", self.statistics(&told));
+        note(self.statistics(&told));
         Ok((told, text))
     }
 
     /// The line behind a text.
     fn statistics(&self, told: &Told) -> String {
-        let paint = Paint::stderr();
         let mut facts = vec![format::plural(told.ids.len(), "token", "tokens")];
+        // An answer that is not whole looks like one that is.
+        match told.stop {
+            Stop::Length => facts.push("cut there (--max-tokens)".to_owned()),
+            Stop::Context => {
+                let context = self.generator.as_ref().map_or(0, Generator::context);
+                facts.push(format!("context of {} is full (--context)", format::count(context as u64)));
+            }
+            Stop::Asked => facts.push("interrupted".to_owned()),
+            Stop::Token(_) | Stop::Text(_) => {}
+        }
         if let Some(rate) = told.tokens_per_second() {
             facts.push(format!("{} tokens/s", format::rate(rate)));
         }
         if told.reused > 0 {
             facts.push(format!("{} of the prompt kept", format::plural(told.reused, "token", "tokens")));
         }
-        facts.push(format!("first token {}", format::seconds(told.first_token.as_secs_f64())));
+        if !told.ids.is_empty() {
+            facts.push(format!("first token {}", format::seconds(told.first_token.as_secs_f64())));
+        }
         if !told.compile.is_zero() {
             facts.push(format!("compiled in {}", format::seconds(told.compile.as_secs_f64())));
         }
@@ -295,7 +302,7 @@ impl Speaker<'_> {
         if self.arguments.precision != Precision::Highest {
             facts.push(format!("{} precision", self.arguments.precision.name()));
         }
-        paint.dim(facts.join(" · "))
+        facts.join(" · ")
     }
 
     /// The object of `--json`.
@@ -305,7 +312,7 @@ impl Speaker<'_> {
             "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze, "precision": self.arguments.precision.name(),
             "prompt_ids": prompt, "prompt_tokens_read": prompt.len() - told.reused,
             "prompt_tokens_reused": told.reused, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
-            "tokens_per_s": told.tokens_per_second(), "first_token_ms": told.first_token.as_secs_f64() * 1e3,
+            "tokens_per_s": told.tokens_per_second(), "first_token_ms": (!told.ids.is_empty()).then(|| told.first_token.as_secs_f64() * 1e3),
             "compile_s": told.compile.as_secs_f64(),
             "kernels_per_token": self.generator.as_ref().and_then(Generator::kernels_per_token),
             "context": self.generator.as_ref().map(Generator::context),

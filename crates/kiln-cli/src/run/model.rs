@@ -133,7 +133,7 @@ pub fn list(console: &Console) -> Outcome {
             "weights": weights, "description": preset.description,
         }));
     }
-    console.stream(table.render(console.paint));
+    console.table(&table);
     console.result(|| json!({ "models": rows }));
     Ok(())
 }

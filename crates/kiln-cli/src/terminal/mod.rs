@@ -14,12 +14,13 @@ mod wrap;
 
 pub use progress::Progress;
 pub use table::{Align, Table};
-pub use wrap::Column;
+pub use wrap::{Column, hung};
 
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr, stdout};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use unicode_width::UnicodeWidthChar;
 
 /// When there are colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -56,6 +57,25 @@ fn colored(is_terminal: bool) -> bool {
 pub fn width() -> usize {
     let stated = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal_size::terminal_size().map(|(columns, _)| columns.0.into()).or_else(stated).unwrap_or(100).max(20)
+}
+
+/// Columns that lines to standard output should keep to: those of a terminal, or of `COLUMNS`; none into a file or a pipe.
+pub fn columns() -> Option<usize> {
+    columns_of(stdout())
+}
+
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    let stated = || std::env::var("COLUMNS").ok()?.parse().ok();
+    terminal_size::terminal_size_of(stream)
+        .map(|(columns, _)| columns.0.into())
+        .or_else(stated)
+        .map(|n: usize| n.clamp(20, 10_000))
+}
+
+/// A line about the work, behind its result: on standard error, in the background.
+pub fn note(line: impl Display) {
+    let text = hung(&line.to_string(), columns_of(stderr()), 2);
+    text.lines().for_each(|line| eprintln!("{}", Paint::stderr().dim(line)));
 }
 
 /// Puts colours on words, or leaves them as they are.
@@ -118,7 +138,7 @@ pub fn visible_width(text: &str) -> usize {
             // A colour ends at its first letter.
             let _ = characters.by_ref().find(char::is_ascii_alphabetic);
         } else {
-            width += 1;
+            width += character.width().unwrap_or(0);
         }
     }
     width
@@ -149,6 +169,21 @@ impl Console {
     pub fn recording(&self) -> String {
         let tape = self.tape.as_ref().map(|tape| tape.lock().unwrap_or_else(PoisonError::into_inner).clone());
         tape.unwrap_or_default()
+    }
+
+    /// Columns that lines for people should keep to.
+    pub fn columns(&self) -> Option<usize> {
+        if self.json { columns_of(stderr()) } else { columns() }
+    }
+
+    /// Says a line to people, with what is too long for the terminal hung beneath, so many columns behind its beginning.
+    pub fn hang(&self, line: impl Display, deeper: usize) {
+        self.say(hung(&line.to_string(), self.columns(), deeper));
+    }
+
+    /// Says a table to people.
+    pub fn table(&self, table: &Table) {
+        self.stream(table.render_in(self.paint, self.columns()));
     }
 
     /// Says a line to people.
