@@ -202,3 +202,64 @@ fn archives_carry_whole_entries_and_nothing_else() {
     let exported = store.export(&list, &mut Vec::new()).unwrap();
     assert_eq!((exported.entries, exported.left_out), (4, vec![Damage::Foreign]));
 }
+
+/// Guards against a first write of a process that takes as long as there are files: the size is in the ledger.
+#[test]
+fn a_folder_of_many_files_is_not_measured_by_each_process() {
+    let folder = Folder::new();
+    let first = folder.store(1 << 30);
+    for n in 0..300 {
+        first.put(Kind::Kernel, &key(n), &[1; 40]);
+    }
+    let size = |store: &Store| store.list().unwrap().iter().map(|l| l.bytes).sum::<u64>();
+    let ledger = folder.0.join("size");
+    let noted = || {
+        let words = fs::read(&ledger).unwrap();
+        words[8..].chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).sum::<u64>()
+    };
+    assert_eq!(noted(), size(&first));
+    // Files that vanish behind the store's back are not missed until it measures again, which a new store does not.
+    for file in folder.files(Kind::Kernel).iter().take(100) {
+        fs::remove_file(file).unwrap();
+    }
+    let second = folder.store(1 << 30);
+    second.put(Kind::Kernel, &key(1000), &[1; 40]);
+    assert!(noted() > size(&second), "it was measured");
+    // One that is damaged is made again.
+    for damage in [&b"kilnsize too short"[..], b"", b"another file of more than twenty-four bytes"] {
+        fs::write(&ledger, damage).unwrap();
+        second.put(Kind::Kernel, &key(1001), &[1; 40]);
+        assert_eq!(noted(), size(&second));
+    }
+    second.clear().unwrap();
+    assert!(!ledger.exists());
+}
+
+/// Guards the bound where no single process writes much: what all of them wrote counts.
+#[test]
+fn many_processes_together_keep_the_bound() {
+    let folder = Folder::new();
+    let payload = vec![7; 1_000];
+    for n in 0..200 {
+        // As a process that writes one entry and ends.
+        folder.store(40_000).put(Kind::Tuning, &key(n), &payload);
+        let total = folder.files(Kind::Tuning).iter().map(|f| f.metadata().unwrap().len()).sum::<u64>();
+        assert!(total <= 40_000 + 1_300, "{total} after {n}");
+    }
+    // A smaller bound holds from the first write.
+    folder.store(10_000).put(Kind::Tuning, &key(500), &payload);
+    let total = folder.files(Kind::Tuning).iter().map(|f| f.metadata().unwrap().len()).sum::<u64>();
+    assert!(total <= 10_000, "{total}");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (folder, payload) = (&folder, &payload);
+            scope.spawn(move || {
+                for n in 0..100 {
+                    folder.store(40_000).put(Kind::Tuning, &key(1000 + thread * 100 + n), payload);
+                }
+            });
+        }
+    });
+    let total = folder.files(Kind::Tuning).iter().map(|f| f.metadata().unwrap().len()).sum::<u64>();
+    assert!(total <= 40_000 + 40_000 / 16 + 5 * 1_300, "{total}");
+}

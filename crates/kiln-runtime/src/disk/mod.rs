@@ -15,6 +15,7 @@ mod activity;
 mod archive;
 mod entry;
 mod key;
+mod ledger;
 mod store;
 
 pub use activity::Activity;
@@ -171,6 +172,8 @@ pub struct Stats {
     pub damaged: u64,
     /// Entries removed to keep the bound.
     pub evicted: u64,
+    /// Times the folder was measured, file by file.
+    pub measured: u64,
 }
 
 #[derive(Default)]
@@ -181,6 +184,7 @@ struct Counts {
     failed: AtomicU64,
     damaged: AtomicU64,
     evicted: AtomicU64,
+    measured: AtomicU64,
 }
 
 static STATS: LazyLock<Counts> = LazyLock::new(Counts::default);
@@ -200,5 +204,6 @@ pub fn stats() -> Stats {
         failed: count(&STATS.failed),
         damaged: count(&STATS.damaged),
         evicted: count(&STATS.evicted),
+        measured: count(&STATS.measured),
     }
 }

@@ -4,6 +4,7 @@
 use super::activity::Activity;
 use super::entry::{self, Damage, Entry, HEADER, Header, USES_AT};
 use super::key::{About, Key, hex};
+use super::ledger::{Ledger, Sum};
 use super::{Kind, STATS, report};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,9 +17,9 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct Store {
     folder: PathBuf,
     most_bytes: u64,
-    /// Bytes written since the folder was last measured.
-    unmeasured: AtomicU64,
-    measured: AtomicBool,
+    ledger: Ledger,
+    /// Whether this process has looked for files that others left half written.
+    swept: AtomicBool,
     write_failed: AtomicBool,
 }
 
@@ -26,6 +27,8 @@ pub struct Store {
 pub const DEFAULT_MOST_BYTES: u64 = 1 << 30;
 /// Files that a process left half written are removed after this time.
 const ABANDONED: Duration = Duration::from_secs(600);
+/// The folder is measured again when a part of the bound was written since, one in so many.
+const MEASURED_EVERY: u64 = 16;
 /// The folder of files being written.
 const UNFINISHED: &str = "unfinished";
 
@@ -59,8 +62,8 @@ impl Store {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
             }
         }
-        let (unmeasured, measured, write_failed) = Default::default();
-        Ok(Store { folder, most_bytes, unmeasured, measured, write_failed })
+        let (swept, write_failed) = Default::default();
+        Ok(Store { ledger: Ledger::new(&folder), folder, most_bytes, swept, write_failed })
     }
 
     /// The folder.
@@ -136,11 +139,8 @@ impl Store {
             let text = format!("an entry of {length} bytes, and the bound is {} bytes", self.most_bytes);
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let unfinished = self.folder.join(UNFINISHED).join(format!("{}-{nanos:x}-{count}", std::process::id()));
-        let done = create(&unfinished).and_then(|mut file| {
+        let unfinished = self.unfinished();
+        let done = create_new(&unfinished).and_then(|mut file| {
             file.write_all(bytes)?;
             drop(file);
             let target = self.file(kind, name);
@@ -157,12 +157,32 @@ impl Store {
             let _ = fs::remove_file(&unfinished);
             return done;
         }
-        let unmeasured = self.unmeasured.fetch_add(length, Ordering::Relaxed) + length;
-        if !self.measured.swap(true, Ordering::Relaxed) || unmeasured > self.most_bytes / 16 {
-            self.unmeasured.store(0, Ordering::Relaxed);
+        if !self.swept.swap(true, Ordering::Relaxed) {
+            self.sweep()?;
+        }
+        let is_due = |sum: Sum| sum.total() > self.most_bytes || sum.added > self.most_bytes / MEASURED_EVERY;
+        if self.ledger.add(length, &self.unfinished()).is_none_or(is_due) {
             self.prune(self.most_bytes)?;
         }
         Ok(())
+    }
+
+    /// A name for a file being written that nobody else has.
+    fn unfinished(&self) -> PathBuf {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        self.folder.join(UNFINISHED).join(format!("{}-{nanos:x}-{count}", std::process::id()))
+    }
+
+    /// Removes files that were left half written long ago.
+    fn sweep(&self) -> io::Result<()> {
+        each_file(&self.folder.join(UNFINISHED), &mut |path, metadata| {
+            let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
+            if age.is_some_and(|age| age > ABANDONED) {
+                let _ = fs::remove_file(path);
+            }
+        })
     }
 
     /// Removes what was not used for longest until no more than `most_bytes` are left; a little less, so that not every
@@ -176,13 +196,10 @@ impl Store {
                 files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
             })?;
         }
-        each_file(&self.folder.join(UNFINISHED), &mut |path, metadata| {
-            let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
-            if age.is_some_and(|age| age > ABANDONED) {
-                let _ = fs::remove_file(path);
-            }
-        })?;
+        self.sweep()?;
+        STATS.measured.fetch_add(1, Ordering::Relaxed);
         if total <= most_bytes {
+            self.note_size(total);
             return Ok((0, 0));
         }
         files.sort();
@@ -198,9 +215,17 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
+        self.note_size(total.saturating_sub(bytes));
         STATS.evicted.fetch_add(entries as u64, Ordering::Relaxed);
         report(|| Activity::Evicted { entries, bytes, most: most_bytes });
         Ok((entries, bytes))
+    }
+
+    /// Notes the size that was measured. A folder that cannot take the note is measured again at the next write.
+    fn note_size(&self, bytes: u64) {
+        if self.ledger.measured(bytes, &self.unfinished()).is_err() {
+            self.ledger.remove();
+        }
     }
 
     /// Every entry, those used last first.
@@ -245,6 +270,7 @@ impl Store {
             })?;
             outcome?;
         }
+        self.ledger.remove();
         Ok((entries, bytes))
     }
 
@@ -344,7 +370,8 @@ fn each_file(folder: &Path, visit: &mut dyn FnMut(PathBuf, fs::Metadata)) -> io:
     Ok(())
 }
 
-fn create(path: &Path) -> io::Result<File> {
+/// A new file that only its owner may read.
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     private(&mut options);
@@ -372,6 +399,29 @@ fn open(path: &Path, writable: bool) -> io::Result<File> {
 #[cfg(not(unix))]
 fn open(path: &Path, writable: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(writable).open(path)
+}
+
+/// A file that is there already, to be appended to.
+#[cfg(unix)]
+pub(super) fn open_for_append(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)
+}
+
+#[cfg(not(unix))]
+pub(super) fn open_for_append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).open(path)
+}
+
+/// A file of at most a megabyte.
+pub(super) fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open(path, false)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    let mut bytes = Vec::new();
+    (&file).take(1 << 20).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Marks an entry as used. Several at once may lose a count, which nobody relies on.
