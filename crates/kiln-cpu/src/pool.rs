@@ -21,6 +21,8 @@ use std::thread::Thread;
 
 /// Most workers ever started.
 const MAX_WORKERS: usize = 255;
+/// Most threads of a region, the caller included.
+pub const MOST_THREADS: usize = MAX_WORKERS + 1;
 /// `pause`s before an idle worker parks: some tens of microseconds, the gap between two kernels of a program.
 const SPINS: u32 = 3000;
 /// `pause`s of a caller before it yields its core to a worker that still holds a chunk.
@@ -175,13 +177,13 @@ pub fn threads() -> usize {
 /// are not changed.
 pub fn set_threads(n: usize) {
     let n = if n == 0 { default_threads() } else { n };
-    POOL.threads.store(n.min(MAX_WORKERS + 1), Ordering::Relaxed);
+    POOL.threads.store(n.min(MOST_THREADS), Ordering::Relaxed);
 }
 
 fn default_threads() -> usize {
     let asked = environment::THREADS.get().and_then(|value| value.parse::<usize>().ok());
     let n = asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-    n.min(MAX_WORKERS + 1)
+    n.min(MOST_THREADS)
 }
 
 /// Calls `work(0)`, …, `work(chunks - 1)`, each once, on at most `threads` threads (and at most [`threads()`]), and

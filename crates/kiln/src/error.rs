@@ -405,6 +405,12 @@ pub enum Error {
         /// The line of the call.
         at: Source,
     },
+    /// Kernels were to run on no thread.
+    #[error("set_threads: kernels run on 1 thread at the least, not on 0, at {at}")]
+    NoThreads {
+        /// The user's line.
+        at: Source,
+    },
     /// There is no program for a call, and the stance forbids to make one.
     #[error("compile: there is no program for this call and the stance is fail_on_recompile: {guard}, at {at}")]
     Recompile {

@@ -57,6 +57,7 @@ pub mod safetensors;
 pub mod see;
 pub mod shape;
 pub mod tensor;
+pub mod threads;
 pub mod var;
 mod views;
 
@@ -140,4 +141,5 @@ pub use random::{Generator, manual_seed};
 pub use see::explain;
 pub use shape::{Axes, Shape, Size};
 pub use tensor::Tensor;
+pub use threads::{set_threads, threads};
 pub use var::Var;

@@ -50,3 +50,37 @@ fn one_compiled_graph_on_eight_threads() {
         }
     });
 }
+
+/// The number of threads may change at any time, also while kernels run, and changes no bit of any result.
+#[test]
+fn the_number_of_threads_changes_no_result() {
+    let before = kiln::threads();
+    let f = |x: &Tensor| x.matmul(&x.t()?)?.softmax(-1)?.matmul(x)?.sum(0);
+    let x = Tensor::arange(300 * 200, DType::F32, Device::Cpu).unwrap().mul(1e-5).unwrap().reshape([300, 200]).unwrap();
+    let fast = kiln::compile(f);
+    kiln::set_threads(1).unwrap();
+    assert_eq!(kiln::threads(), 1);
+    let expected = (f(&x).unwrap().to_vec::<f32>().unwrap(), fast.call(&x).unwrap().to_vec::<f32>().unwrap());
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..30 {
+                        assert_eq!(f(&x).unwrap().to_vec::<f32>().unwrap(), expected.0);
+                        assert_eq!(fast.call(&x).unwrap().to_vec::<f32>().unwrap(), expected.1);
+                    }
+                })
+            })
+            .collect();
+        let mut threads = 0;
+        while !running.iter().all(|thread| thread.is_finished()) {
+            threads = threads % 5 + 1;
+            kiln::set_threads(threads).unwrap();
+            std::thread::yield_now();
+        }
+    });
+    assert!(matches!(kiln::set_threads(0), Err(kiln::Error::NoThreads { .. })));
+    kiln::set_threads(1_000_000).unwrap();
+    assert_eq!(kiln::threads(), kiln::threads::MOST_THREADS, "beyond the most it is the most");
+    kiln::set_threads(before).unwrap();
+}
