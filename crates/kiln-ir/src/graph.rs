@@ -170,6 +170,15 @@ impl Graph {
         self
     }
 
+    /// Bytes that it takes in memory, elements of constants included; an estimate.
+    pub fn bytes(&self) -> usize {
+        let node = |node: &Node| {
+            let elements = if let Op::Constant(literal) = &node.op { literal.bytes.len() } else { 0 };
+            size_of_val(node.operands.as_slice()) + size_of_val(node.ty.shape.as_slice()) + elements
+        };
+        self.nodes.len() * size_of::<Node>() + self.nodes.iter().map(node).sum::<usize>()
+    }
+
     /// Gives back memory that was reserved for more nodes, for graphs that are kept.
     pub fn shrink_to_fit(&mut self) {
         self.nodes.shrink_to_fit();

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `KILN_LOG=breaks,recompiles` (or `all`) prints events of these categories to stderr, a line each; [`set_sink`] sends them
-//! elsewhere; [`listen`] hears them as well, for a while. An event says what happened, at which line of the user's, and
+//! elsewhere; [`listen`] hears them as well, for a while. What nobody should miss ([`warn`]) is on stderr also without `KILN_LOG`, which
+//! `KILN_LOG=off` ends. An event says what happened, at which line of the user's, and
 //! the way out where there is one.
 
 use crate::disk::Activity;
@@ -170,6 +171,18 @@ pub enum Event {
         /// The line of the call.
         at: Source,
     },
+    /// A function is captured no more for some reason, because it was as often as it may be: calls that would have to run the
+    /// function itself.
+    RecompileLimit {
+        /// How many programs there are for it.
+        programs: usize,
+        /// The guard that keeps failing, or the outcome that keeps being new.
+        guard: String,
+        /// What the user can do about it.
+        fix: String,
+        /// The line that decides: of the call, or of what is read.
+        at: Source,
+    },
     /// A function does what a graph cannot.
     GraphBreak {
         /// What it does.
@@ -254,7 +267,7 @@ impl Event {
             | Event::KernelTuned { .. }
             | Event::ProgramTuned { .. } => Category::Perf,
             Event::Guarded { .. } | Event::Specialised { .. } => Category::Guards,
-            Event::Recompile { .. } => Category::Recompiles,
+            Event::Recompile { .. } | Event::RecompileLimit { .. } => Category::Recompiles,
             Event::GraphBreak { .. } => Category::Breaks,
         }
     }
@@ -269,6 +282,7 @@ impl Event {
             | Event::Guarded { at, .. }
             | Event::Specialised { at, .. }
             | Event::Recompile { at, .. }
+            | Event::RecompileLimit { at, .. }
             | Event::GraphBreak { at, .. } => Some(at).filter(|at| !at.is_unknown()),
             _ => None,
         }
@@ -298,6 +312,11 @@ impl fmt::Display for Event {
             Event::Guarded { guards, .. } => write!(f, "a program for {}", guards.join("; ")),
             Event::Specialised { what, .. } => f.write_str(what),
             Event::Recompile { guard, .. } => write!(f, "recompiling: {guard}"),
+            Event::RecompileLimit { programs, guard, .. } => write!(
+                f,
+                "recompile limit: {} and none fits, because {guard}; such calls run eagerly from now on",
+                counted(*programs, "program", "programs")
+            ),
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::DiskCache(activity) => activity.fmt(f),
             Event::Environment(problem) => problem.fmt(f),
@@ -318,7 +337,10 @@ impl fmt::Display for Event {
             write!(f, ", at {at}")?;
         }
         match self {
-            Event::Specialised { fix, .. } | Event::Recompile { fix, .. } | Event::GraphBreak { fix, .. }
+            Event::Specialised { fix, .. }
+            | Event::Recompile { fix, .. }
+            | Event::RecompileLimit { fix, .. }
+            | Event::GraphBreak { fix, .. }
                 if !fix.is_empty() =>
             {
                 write!(f, "; {fix}")
@@ -435,6 +457,22 @@ pub fn emit(category: Category, event: impl FnOnce() -> Event) {
     }
 }
 
+/// Reports what nobody should miss: to whoever listens to its category and, where no log was asked for, as a line on stderr.
+/// `KILN_LOG=off`, or a sink of one's own, keeps stderr quiet.
+#[cold]
+pub fn warn(event: &Event) {
+    let category = event.category();
+    if is_enabled(category) {
+        deliver(category, event);
+    }
+    let listeners = LISTENERS.read().unwrap_or_else(PoisonError::into_inner);
+    let has_log = listeners.iter().any(|listener| listener.id == LOG);
+    drop(listeners);
+    if !has_log {
+        eprintln!("kiln warning: {event}");
+    }
+}
+
 #[cold]
 fn deliver(category: Category, event: &Event) {
     // Sinks are called without the lock, so that one may listen, stop listening or run programs itself.
@@ -465,6 +503,7 @@ pub(crate) fn parse(text: &str) -> (Vec<Category>, Vec<&str>) {
         match Category::named(word) {
             Some(category) => categories.push(category),
             None if word == "all" => categories.extend(Category::ALL),
+            None if word == "off" => {}
             None => unknown.push(word),
         }
     }
@@ -482,6 +521,7 @@ mod tests {
         assert_eq!((categories.as_slice(), unknown.len()), (&Category::ALL[..], 0));
         assert_eq!(parse("slow,compile").0, [Category::Perf, Category::Kernels]);
         assert_eq!(parse("all").0, Category::ALL);
+        assert_eq!(parse("off"), (vec![], vec![]));
         assert_eq!(parse("fusoin,,cache"), (vec![Category::Cache], vec!["fusoin"]));
     }
 

@@ -6,12 +6,21 @@ use crate::event::{self, Category, Event};
 use crate::{Backend, Error, Executable, Variant};
 use kiln_kernels::kernel::Kernel;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-/// One kernel's place: empty until somebody has compiled it. The lock is held while compiling.
-type Slot = Mutex<Option<Arc<dyn Executable>>>;
+/// One kernel's place.
+#[derive(Default)]
+struct Slot {
+    /// Empty until somebody has compiled it. The lock is held while compiling.
+    code: Mutex<Option<Arc<dyn Executable>>>,
+    /// When it was last asked for.
+    used: AtomicU64,
+    /// What it takes, once it is there; an estimate.
+    bytes: AtomicUsize,
+}
+
 type Slots = HashMap<String, HashMap<Arc<Kernel>, Arc<Slot>>>;
 
 static SLOTS: LazyLock<RwLock<Slots>> = LazyLock::new(RwLock::default);
@@ -19,14 +28,32 @@ static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
 static NANOS: AtomicU64 = AtomicU64::new(0);
 static CODE_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Counts look-ups, so that kernels have an age.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+/// Bytes of the kernels that are kept.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// Kernels kept. Beyond that, those that no program holds go.
+/// Kernels kept. Beyond that, of those that no program holds the half that was not used for longest goes.
 const KERNELS_KEPT: usize = 8192;
+/// Bytes of kernels kept, their code included; the same happens beyond it.
+const BYTES_KEPT: usize = 128 << 20;
+/// Bytes of an instruction of a kernel, about.
+const INSTRUCTION: usize = 64;
 /// Instructions from which on a kernel is kept on disk by itself: smaller ones are made as fast as they are read. Those of a
 /// program that is kept are kept with it.
 const WORTH_KEEPING: usize = 64;
 
-/// What the cache did since the process began.
+/// How long code is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// On disk, for other processes.
+    #[default]
+    Disk,
+    /// In this process alone: code may contain numbers that are nobody else's business.
+    Process,
+}
+
+/// What the cache did since the process began, and what it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Kernels found.
@@ -37,6 +64,8 @@ pub struct Stats {
     pub compile_nanos: u64,
     /// Bytes of code made.
     pub code_bytes: u64,
+    /// Bytes that kernels take now, about.
+    pub bytes: usize,
 }
 
 /// What the cache did since the process began.
@@ -51,13 +80,24 @@ pub fn stats() -> Stats {
         misses: MISSES.load(Ordering::Relaxed),
         compile_nanos: NANOS.load(Ordering::Relaxed),
         code_bytes: CODE_BYTES.load(Ordering::Relaxed),
+        bytes: KEPT.load(Ordering::Relaxed),
     }
 }
 
 /// Code for `kernel`, and whether it had to be compiled now. `label` names it in events. A failure is not kept: asking
 /// again tries again.
 pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(Arc<dyn Executable>, bool), Error> {
-    find(backend, kernel, &Variant::default(), label, None)
+    get_kept(backend, kernel, label, Keep::Disk)
+}
+
+/// [`get`], of code that is kept as said.
+pub fn get_kept(
+    backend: &dyn Backend,
+    kernel: &Arc<Kernel>,
+    label: &str,
+    keep: Keep,
+) -> Result<(Arc<dyn Executable>, bool), Error> {
+    find(backend, kernel, &Variant::default(), label, None, keep)
 }
 
 /// [`get`], for a kernel whose code may have come from another process: `saved` is what [`Executable::save`] gave there.
@@ -68,7 +108,7 @@ pub fn get_saved(
     label: &str,
     saved: Option<&[u8]>,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    find(backend, kernel, &Variant::default(), label, saved)
+    find(backend, kernel, &Variant::default(), label, saved, Keep::Disk)
 }
 
 /// [`get`] for one way to run the kernel.
@@ -78,7 +118,7 @@ pub fn get_variant(
     variant: &Variant,
     label: &str,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    find(backend, kernel, variant, label, None)
+    find(backend, kernel, variant, label, None, Keep::Process)
 }
 
 fn find(
@@ -87,23 +127,26 @@ fn find(
     variant: &Variant,
     label: &str,
     saved: Option<&[u8]>,
+    keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
     let mut target = backend.target();
     if !variant.is_default() {
         target = format!("{target} ({variant})");
     }
     let slot = slot(&target, kernel);
-    let mut code = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    slot.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    let mut code = slot.code.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(code) = &*code {
         HITS.fetch_add(1, Ordering::Relaxed);
         return Ok((code.clone(), false));
     }
-    let key = (variant.is_default() && saved.is_none() && kernel.insts().count() >= WORTH_KEEPING)
-        .then(|| on_disk(backend, kernel, label));
+    let instructions = kernel.insts().count();
+    let is_on_disk = keep == Keep::Disk && variant.is_default() && saved.is_none() && instructions >= WORTH_KEEPING;
+    let key = is_on_disk.then(|| on_disk(backend, kernel, label));
     let found = key.as_ref().and_then(|key| disk::get(Kind::Kernel, key));
     if let Some(restored) = found.as_deref().or(saved).and_then(|saved| backend.restore(kernel, saved)) {
         HITS.fetch_add(1, Ordering::Relaxed);
-        *code = Some(restored.clone());
+        slot.fill(&mut code, &restored, instructions);
         return Ok((restored, false));
     }
     let start = Instant::now();
@@ -121,7 +164,7 @@ fn find(
     if let (Some(key), Some(saved)) = (key, made.save()) {
         disk::put(Kind::Kernel, &key, &saved);
     }
-    *code = Some(made.clone());
+    slot.fill(&mut code, &made, instructions);
     Ok((made, true))
 }
 
@@ -136,16 +179,45 @@ fn on_disk(backend: &dyn Backend, kernel: &Kernel, label: &str) -> Key {
 
 /// Forgets every kernel that no program holds, and frees its code. The next program that needs one compiles it again.
 pub fn clear() {
-    drop_unused(&mut SLOTS.write().unwrap_or_else(PoisonError::into_inner));
+    drop_unused(&mut SLOTS.write().unwrap_or_else(PoisonError::into_inner), u64::MAX);
 }
 
-fn drop_unused(slots: &mut Slots) {
+/// Drops of the kernels that no program holds those that were last asked for before `age`.
+fn drop_unused(slots: &mut Slots, age: u64) {
     for kernels in slots.values_mut() {
-        // A slot that is locked is being compiled, so somebody is about to hold its code.
-        kernels.retain(|_, slot| match slot.try_lock() {
-            Ok(code) => code.as_ref().is_some_and(|code| Arc::strong_count(code) > 1),
-            Err(_) => true,
+        kernels.retain(|_, slot| {
+            // Whoever has the slot is about to fill it.
+            let goes = Arc::strong_count(slot) == 1 && slot.is_unused() && slot.used.load(Ordering::Relaxed) < age;
+            if goes {
+                KEPT.fetch_sub(slot.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            !goes
         });
+    }
+    slots.retain(|_, kernels| !kernels.is_empty());
+}
+
+/// The age in the middle of the kernels that no program holds.
+fn middle_age(slots: &Slots) -> u64 {
+    let unused = slots.values().flat_map(HashMap::values).filter(|slot| slot.is_unused());
+    let mut ages: Vec<u64> = unused.map(|slot| slot.used.load(Ordering::Relaxed)).collect();
+    let middle = ages.len() / 2;
+    if ages.is_empty() { 0 } else { *ages.select_nth_unstable(middle).1 }
+}
+
+impl Slot {
+    /// Puts code into it; `place` is what its lock guards.
+    fn fill(&self, place: &mut Option<Arc<dyn Executable>>, code: &Arc<dyn Executable>, instructions: usize) {
+        let bytes = instructions * INSTRUCTION + code.code_bytes();
+        self.bytes.store(bytes, Ordering::Relaxed);
+        KEPT.fetch_add(bytes, Ordering::Relaxed);
+        *place = Some(code.clone());
+    }
+
+    /// Whether no program holds its code. One that is locked is being compiled, so somebody is about to hold it.
+    fn is_unused(&self) -> bool {
+        let Ok(code) = self.code.try_lock() else { return false };
+        code.as_ref().is_none_or(|code| Arc::strong_count(code) == 1)
     }
 }
 
@@ -157,8 +229,12 @@ fn slot(target: &str, kernel: &Arc<Kernel>) -> Arc<Slot> {
         }
     }
     let mut slots = SLOTS.write().unwrap_or_else(PoisonError::into_inner);
-    if slots.values().map(HashMap::len).sum::<usize>() >= KERNELS_KEPT {
-        drop_unused(&mut slots);
+    let count = slots.values().map(HashMap::len).sum::<usize>();
+    // With every kernel in use there is nothing to drop, so this is not tried at each new one.
+    let is_time = count.is_multiple_of(64);
+    if is_time && (count >= KERNELS_KEPT || KEPT.load(Ordering::Relaxed) >= BYTES_KEPT) {
+        let age = middle_age(&slots);
+        drop_unused(&mut slots, age.saturating_add(1));
     }
     slots.entry(target.to_owned()).or_default().entry(kernel.clone()).or_default().clone()
 }

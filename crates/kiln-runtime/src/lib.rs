@@ -33,8 +33,11 @@ pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
 pub use device::Device;
 pub use error::{Error, Result};
 pub use host::HostMemory;
+pub use kernel_cache::Keep;
 pub use packer::Packer;
-pub use program::{BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program, RestoreError};
+pub use program::{
+    BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program, RestoreError, idle,
+};
 pub use reference::ReferenceBackend;
 pub use tune::{TuneReport, TunedFrom, TunedKernel};
 pub use variant::{Packing, Variant};

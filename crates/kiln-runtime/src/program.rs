@@ -2,19 +2,21 @@
 
 use crate::event::{self, Category, Event};
 use crate::sizing::{InputSpec, Sizing, Sizings};
-use crate::{Backend, Buffer, Device, Error, Executable, LaunchError, RawBuffer, Variant, kernel_cache, phase};
+use crate::{Backend, Buffer, Device, Error, Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache, phase};
 use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{BufferDecl, Role, Schedule, Step};
 use kiln_kernels::{InputLayout, ScheduleOptions};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod frame;
+pub mod idle;
 mod inspect;
 mod saved;
 
-use frame::{Frame, Outputs};
+use frame::Outputs;
+use idle::Frames;
 pub use inspect::Inspection;
 pub use saved::RestoreError;
 
@@ -30,7 +32,7 @@ pub struct Program {
     pub(crate) output_types: Vec<TensorType>,
     pub(crate) updates: Vec<usize>,
     pub(crate) sizings: Sizings,
-    frames: Mutex<Vec<Frame>>,
+    frames: Arc<Frames>,
     times: BuildTimes,
 }
 
@@ -137,6 +139,17 @@ impl Program {
         backend: Arc<dyn Backend>,
         options: &ScheduleOptions,
     ) -> Result<Program, Error> {
+        Program::build_kept(graph, layouts, backend, options, Keep::Disk)
+    }
+
+    /// [`Program::build`], with kernels whose code is kept as said.
+    pub fn build_kept(
+        graph: &Graph,
+        layouts: &[InputLayout],
+        backend: Arc<dyn Backend>,
+        options: &ScheduleOptions,
+        keep: Keep,
+    ) -> Result<Program, Error> {
         let start = Instant::now();
         let schedule = phase::timed("schedule", || kiln_kernels::schedule(graph, layouts, options))
             .map_err(|cause| Error::Schedule { cause: Box::new(cause) })?;
@@ -145,7 +158,8 @@ impl Program {
         let mut compiled = 0;
         let mut steps = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
-            let (code, fresh) = phase::timed("code", || kernel_cache::get(&*backend, &step.kernel, &step.label))?;
+            let (code, fresh) =
+                phase::timed("code", || kernel_cache::get_kept(&*backend, &step.kernel, &step.label, keep))?;
             compiled += fresh as usize;
             steps.push(CompiledStep::new(graph, step, code));
         }
@@ -161,7 +175,7 @@ impl Program {
             took: start.elapsed(),
         });
         let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
-        let frames = Mutex::default();
+        let frames = Arc::default();
         let times = BuildTimes {
             schedule: scheduled,
             code: start.elapsed().saturating_sub(scheduled),
@@ -194,6 +208,21 @@ impl Program {
     /// Reports what was fused and what was not as events, if anybody listens; `graph` is the one after the passes.
     pub fn report_fusion(&self, graph: &Graph) {
         report_notes(graph, &self.schedule);
+    }
+
+    /// Bytes that it holds for as long as it is kept: constants and what describes its launches; an estimate. The memory of its frames
+    /// ([`crate::idle`]) and its code, which programs share, are no part of it.
+    pub fn bytes(&self) -> usize {
+        let constant = |decl: &BufferDecl| match &decl.role {
+            // Once as it was written, once where kernels read it.
+            Role::Constant(literal) => 2 * literal.bytes.len(),
+            _ => 0,
+        };
+        let arguments: usize = self.steps.iter().map(|step| step.args.len() + step.nodes.len()).sum();
+        self.schedule.buffers.iter().map(constant).sum::<usize>()
+            + self.schedule.buffers.len() * size_of::<BufferDecl>()
+            + self.steps.len() * (size_of::<CompiledStep>() + size_of::<Step>())
+            + arguments * 2 * size_of::<usize>()
     }
 
     /// How long it took to make it.

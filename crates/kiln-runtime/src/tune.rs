@@ -145,6 +145,16 @@ impl Kept {
 }
 
 static MEMORY: LazyLock<Mutex<HashMap<[u8; 32], Kept>>> = LazyLock::new(Mutex::default);
+/// Outcomes in memory, a few hundred bytes each; beyond that all are forgotten, and read from the disk again.
+const OUTCOMES_KEPT: usize = 8192;
+
+fn remember(key: &Key, kept: &Kept) {
+    let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    if memory.len() >= OUTCOMES_KEPT {
+        memory.clear();
+    }
+    memory.insert(*key.digest(), kept.clone());
+}
 
 fn recall(key: &Key) -> Option<(Kept, TunedFrom)> {
     let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,13 +167,13 @@ fn recall(key: &Key) -> Option<(Kept, TunedFrom)> {
         disk::reject(Kind::Tuning, key, "it is not an outcome of tuning");
         return None;
     };
-    MEMORY.lock().unwrap_or_else(PoisonError::into_inner).insert(*key.digest(), kept.clone());
+    remember(key, &kept);
     Some((kept, TunedFrom::Disk))
 }
 
 fn keep(key: &Key, kept: &Kept) {
     disk::put(Kind::Tuning, key, kept.to_text().as_bytes());
-    MEMORY.lock().unwrap_or_else(PoisonError::into_inner).insert(*key.digest(), kept.clone());
+    remember(key, kept);
 }
 
 /// Forgets what this process has measured; what is on the disk stays.

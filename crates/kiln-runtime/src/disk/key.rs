@@ -16,6 +16,16 @@ pub struct Key {
     about: About,
 }
 
+/// The BLAKE3 digest of some bytes.
+///
+/// ```
+/// use kiln_runtime::disk::digest;
+/// assert_ne!(digest(b"one"), digest(b"other"));
+/// ```
+pub fn digest(bytes: &[u8]) -> [u8; 32] {
+    blake3::hash(bytes).into()
+}
+
 impl Key {
     /// Begins a key.
     pub fn build() -> KeyBuilder {

@@ -21,7 +21,7 @@ mod store;
 pub use activity::Activity;
 pub use archive::{ArchiveError, Exported, Imported};
 pub use entry::{Damage, Entry};
-pub use key::{About, Fact, Key, KeyBuilder};
+pub use key::{About, Fact, Key, KeyBuilder, digest};
 pub use store::{DEFAULT_MOST_BYTES, ImportError, Listed, Store};
 
 use crate::environment;

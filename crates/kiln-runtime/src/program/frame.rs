@@ -14,7 +14,7 @@ use super::{CompiledStep, InputView, Produced, Program, raw};
 use crate::sizing::{Sizing, Way};
 use crate::{Buffer, Error, Executable, RawBuffer, Variant};
 use kiln_kernels::schedule::Role;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Frames kept a program: as many threads run it without allocating.
 const FRAMES_KEPT: usize = 8;
@@ -42,6 +42,8 @@ pub(super) struct Frame {
     inputs: Vec<RawBuffer>,
     /// Memory of earlier outputs, by output.
     recycled: Vec<Vec<Buffer>>,
+    /// The bytes it counted for when it was put back.
+    pub(super) counted: usize,
 }
 
 /// Where outputs come from.
@@ -54,6 +56,12 @@ pub(super) enum Outputs<'a> {
 }
 
 impl Frame {
+    /// Bytes of the memory it holds.
+    pub(super) fn bytes(&self) -> usize {
+        let recycled = self.recycled.iter().flatten().map(Buffer::bytes_len).sum::<usize>();
+        self.arena.as_ref().map_or(0, Buffer::bytes_len) + recycled
+    }
+
     /// Whether everything is resolved for these sizes, as they are run now.
     fn fits(&self, sizing: &Arc<Sizing>) -> bool {
         let same = self.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing));
@@ -198,24 +206,21 @@ impl Program {
 
     /// A frame that is bound to these sizes if there is one.
     pub(super) fn take_frame(&self, sizing: &Arc<Sizing>) -> Frame {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        match frames.iter().rposition(|frame| frame.fits(sizing)) {
-            Some(at) => frames.swap_remove(at),
+        let choose = |frames: &[Frame]| match frames.iter().rposition(|frame| frame.fits(sizing)) {
+            Some(at) => Some(at),
             // A few sizes that take turns keep a frame each; of many, each takes over the memory of another.
-            None if frames.len() < SIZES_KEPT => Frame::default(),
-            None => frames.swap_remove(0),
-        }
+            None if frames.len() < SIZES_KEPT => None,
+            None => Some(0),
+        };
+        self.frames.take(choose).unwrap_or_default()
     }
 
     /// Drops all frames, since launches or inputs have changed.
     pub(crate) fn forget_frames(&mut self) {
-        self.frames.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.frames.clear();
     }
 
     pub(super) fn put_frame(&self, frame: Frame) {
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        if frames.len() < FRAMES_KEPT {
-            frames.push(frame);
-        }
+        self.frames.put(frame, FRAMES_KEPT);
     }
 }

@@ -10,7 +10,7 @@ use kiln_ir::{Graph, NodeId, Source, codec_struct};
 use kiln_kernels::InputLayout;
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{Role, Schedule};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Why a saved program did not come back.
@@ -145,7 +145,7 @@ impl Program {
         let sizings = phase::timed("plan", || Sizings::new(&inputs, &output_types, &schedule))?;
         let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
         let times = BuildTimes { read: start.elapsed(), compiled, ..BuildTimes::default() };
-        let frames = Mutex::default();
+        let frames = Arc::default();
         Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
     }
 }

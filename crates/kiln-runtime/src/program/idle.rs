@@ -1,0 +1,125 @@
+//! The frames of a program that no run uses, and a bound on the memory of all such frames of the process: beyond it the frames of the
+//! programs that were not run for longest go. A program that runs keeps the frame it has just used, however large.
+
+use super::frame::Frame;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Bound on the bytes of idle frames of the process, unless [`set_most_bytes`] says another.
+pub const DEFAULT_MOST_BYTES: usize = 1 << 30;
+
+static MOST: AtomicUsize = AtomicUsize::new(DEFAULT_MOST_BYTES);
+/// Bytes of all idle frames.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Counts runs, so that frames have an age.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
+/// Whoever has frames.
+static ALL: Mutex<Vec<Weak<Frames>>> = Mutex::new(Vec::new());
+
+/// Bytes of memory that programs keep for their next runs, in the whole process.
+///
+/// ```
+/// use kiln_runtime::idle;
+/// assert!(idle::bytes() <= idle::most_bytes());
+/// ```
+pub fn bytes() -> usize {
+    BYTES.load(Ordering::Relaxed)
+}
+
+/// The bound on [`bytes`]; each program that runs may keep one frame beyond it.
+pub fn most_bytes() -> usize {
+    MOST.load(Ordering::Relaxed)
+}
+
+/// Sets the bound on [`bytes`]. What is beyond it goes as programs run.
+pub fn set_most_bytes(bytes: usize) {
+    MOST.store(bytes, Ordering::Relaxed);
+}
+
+/// Drops all idle frames of the process; programs make new ones when they run.
+pub fn clear() {
+    free_until(0, None);
+}
+
+/// Frames of one program.
+#[derive(Default)]
+pub(super) struct Frames {
+    list: Mutex<Vec<Frame>>,
+    used: AtomicU64,
+    is_known: AtomicBool,
+}
+
+impl Frames {
+    fn lock(&self) -> MutexGuard<'_, Vec<Frame>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the frame that `choose` names, if it names one.
+    pub(super) fn take(&self, choose: impl FnOnce(&[Frame]) -> Option<usize>) -> Option<Frame> {
+        let mut list = self.lock();
+        let frame = choose(&list).map(|at| list.swap_remove(at))?;
+        BYTES.fetch_sub(frame.counted, Ordering::Relaxed);
+        Some(frame)
+    }
+
+    /// Keeps a frame, of at most `most`.
+    pub(super) fn put(self: &Arc<Frames>, mut frame: Frame, most: usize) {
+        frame.counted = frame.bytes();
+        let bytes = frame.counted;
+        let mut list = self.lock();
+        if list.len() >= most {
+            return;
+        }
+        list.push(frame);
+        drop(list);
+        self.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        let all = BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if bytes > 0 && !self.is_known.swap(true, Ordering::Relaxed) {
+            let mut known = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+            known.retain(|frames| frames.strong_count() > 0);
+            known.push(Arc::downgrade(self));
+        }
+        if all > most_bytes() {
+            free_until(most_bytes(), Some(self));
+        }
+    }
+
+    /// Drops all of them.
+    pub(super) fn clear(&self) {
+        self.keep(0);
+    }
+
+    /// Drops all but the last so many.
+    fn keep(&self, count: usize) {
+        let mut list = self.lock();
+        let first = list.len().saturating_sub(count);
+        let dropped: Vec<Frame> = list.drain(..first).collect();
+        drop(list);
+        BYTES.fetch_sub(dropped.iter().map(|frame| frame.counted).sum(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Drops frames of those that were not used for longest until no more than `most` bytes are left; of `own` the last stays.
+#[cold]
+fn free_until(most: usize, own: Option<&Arc<Frames>>) {
+    let known = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut others: Vec<Arc<Frames>> = known.iter().filter_map(Weak::upgrade).collect();
+    drop(known);
+    others.retain(|frames| own.is_none_or(|own| !Arc::ptr_eq(own, frames)));
+    others.sort_by_key(|frames| frames.used.load(Ordering::Relaxed));
+    for frames in others {
+        if bytes() <= most {
+            return;
+        }
+        frames.clear();
+    }
+    if let Some(own) = own.filter(|_| bytes() > most) {
+        own.keep(1);
+    }
+}
