@@ -461,10 +461,16 @@ impl LoopKernel {
                 area.resize(lines, Line { _bytes: [0; 64] });
             }
             run(area.as_mut_ptr().cast());
+            if area.len() > LINES_KEPT {
+                *area = Vec::new();
+            }
             Ok(record)
         })
     }
 }
+
+/// Lines of scratch memory that a thread keeps, 64 MiB of them: more are freed after the kernel.
+const LINES_KEPT: usize = (64 << 20) / 64;
 
 /// Scratch memory comes in cache lines.
 #[derive(Clone, Copy)]

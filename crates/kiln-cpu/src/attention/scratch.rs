@@ -8,6 +8,9 @@ use std::cell::RefCell;
 #[derive(Clone, Copy)]
 struct Line(#[allow(dead_code, reason = "only its size and alignment matter")] [f32; 16]);
 
+/// Lines that a thread keeps, of 64 bytes each: more are freed after their task.
+const LINES_KEPT: usize = (64 << 20) / 64;
+
 thread_local! {
     static LINES: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
@@ -67,7 +70,7 @@ pub(super) fn with<R>(sizes: Sizes, f: impl FnOnce(Scratch) -> R) -> R {
             at.cast::<f32>()
         });
         let mut part = || take.next().unwrap_or(std::ptr::null_mut());
-        f(Scratch {
+        let result = f(Scratch {
             queries: part(),
             scores: part(),
             keys: part(),
@@ -78,7 +81,11 @@ pub(super) fn with<R>(sizes: Sizes, f: impl FnOnce(Scratch) -> R) -> R {
             sums: part(),
             factors: part(),
             segments: part().cast(),
-        })
+        });
+        if memory.len() > LINES_KEPT {
+            *memory = Vec::new();
+        }
+        result
     };
     let mut f = Some(run);
     // A thread that is ending has no memory left to keep; it takes fresh memory.

@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 const ALIGN: usize = 64;
 /// Blocks that a thread keeps.
 const KEPT: usize = 8;
+/// Bytes of blocks that a thread keeps; a block beyond it is freed after its product.
+const BYTES_KEPT: usize = 64 << 20;
 
 /// An owned, aligned allocation.
 struct Block {
@@ -68,6 +70,9 @@ impl Drop for Scratch {
         // Where the thread is ending, or keeps enough already, a block is freed.
         let _ = STORE.try_with(move |store| {
             let mut store = store.borrow_mut();
+            if store.iter().map(|kept| kept.bytes).sum::<usize>() + block.bytes > BYTES_KEPT {
+                return;
+            }
             if store.len() == KEPT
                 && let Some(smallest) = (0..KEPT).min_by_key(|i| store[*i].bytes)
             {
