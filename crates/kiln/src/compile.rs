@@ -7,7 +7,7 @@ use crate::{Device, Error, Result, Tensor, capture, program_cache};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{InputView, Produced, Program, TuneReport};
+use kiln_runtime::{InputView, Keep, Produced, Program, TuneReport};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct CompileOptions {
     pub no_passes: bool,
     /// What it is called in dumps and reports.
     pub name: Cow<'static, str>,
-    /// Look for the program in the disk cache, and keep it there.
+    /// Look for the program and its kernels in the disk cache, and keep them there.
     pub disk_cache: bool,
 }
 
@@ -69,6 +69,11 @@ pub fn compile_graph(graph: &Graph, layouts: &[InputLayout]) -> Result<CompiledG
 }
 
 impl CompileOptions {
+    /// How long code is kept.
+    pub(crate) fn keep(&self) -> Keep {
+        if self.disk_cache { Keep::Disk } else { Keep::Process }
+    }
+
     /// The passes; `observe` sees the graph after each that changed it.
     pub(crate) fn optimise(&self, graph: Graph, at: &Source, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph> {
         let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
@@ -140,6 +145,11 @@ impl CompiledGraph {
     /// The program: kernels, code and the reasons for what was not fused.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Bytes that it holds for as long as it is kept, the graph and constants among them; an estimate, see [`Program::bytes`].
+    pub fn bytes(&self) -> usize {
+        self.graph.bytes() + self.program.bytes()
     }
 
     /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest from

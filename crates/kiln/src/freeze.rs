@@ -297,6 +297,12 @@ impl FrozenGraph {
         self.dumped.as_deref()
     }
 
+    /// Bytes that it holds for as long as it is kept; an estimate, see [`Program::bytes`]. What was made of the weights is no part of it:
+    /// [`FrozenGraph::memory`] says what that takes.
+    pub fn bytes(&self) -> usize {
+        self.main.bytes() + self.prepare.as_ref().map_or(0, Program::bytes)
+    }
+
     /// Forgets what was made of the weights, and frees it.
     pub fn clear(&self) {
         *self.ready.write().unwrap_or_else(PoisonError::into_inner) = None;

@@ -35,7 +35,8 @@ pub(crate) fn build(
         let start = Instant::now();
         let optimised = phase::timed("passes", || options.optimise(graph.clone(), at, &mut |_, _| {}))?;
         let passes = start.elapsed();
-        return Ok((Program::build(&optimised, layouts, backend, &options.schedule).map_err(failed)?, passes));
+        let built = Program::build_kept(&optimised, layouts, backend, &options.schedule, options.keep());
+        return Ok((built.map_err(failed)?, passes));
     };
     let key = phase::timed("key", || key(graph, "as captured", layouts, &*backend, options));
     if let Some(program) = find(&store, &key, graph, layouts, &backend) {
@@ -66,7 +67,7 @@ pub(crate) fn build_optimised(
     options: &CompileOptions,
 ) -> Result<Program, kiln_runtime::Error> {
     let Some(store) = disk::store().filter(|_| options.disk_cache) else {
-        return Program::build(graph, layouts, backend, &options.schedule);
+        return Program::build_kept(graph, layouts, backend, &options.schedule, options.keep());
     };
     let key = phase::timed("key", || key(graph, "after the passes", layouts, &*backend, options));
     if let Some(program) = find(&store, &key, graph, layouts, &backend) {

@@ -423,6 +423,9 @@ impl Tensor {
         at: &Source,
     ) -> Result<Tensor> {
         if capture::is_active() {
+            if let Some(data) = capture::data(bytes, &shape, dtype, device, at)? {
+                return Ok(data);
+            }
             let literal = kiln_ir::Literal { dtype, shape, bytes: bytes.into() };
             return capture::constant(kiln_ir::Op::Constant(literal), device, at);
         }

@@ -123,12 +123,14 @@ impl Embedder {
         if longest < least {
             return Err(Error::TooShort { longest, least });
         }
+        let buckets = (LENGTHS.len() + 1) * (options.batch.max(1).ilog2() as usize + 2);
         let how = match &options.compile {
             // A bucket is a program of its own, and all of them are kept.
             Some(how) => Options {
                 fullgraph: true,
                 dynamic: Dynamic::Static,
-                cache_limit: (LENGTHS.len() + 1) * (options.batch.max(1).ilog2() as usize + 2),
+                cache_limit: buckets,
+                recompile_limit: how.recompile_limit.max(buckets),
                 ..how.clone()
             },
             None => Options { disable: true, ..Options::default() },

@@ -82,6 +82,12 @@ impl Rule {
     }
 }
 
+impl Drop for Gradient {
+    fn drop(&mut self) {
+        crate::eager::end_gradient(self.id);
+    }
+}
+
 /// The live nodes of a graph; its inputs are those that are alive.
 fn cut_down(graph: &Graph, live: &[bool], outputs: &[NodeId]) -> Result<Graph, kiln_ir::Error> {
     let mut b = GraphBuilder::new();

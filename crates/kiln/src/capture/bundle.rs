@@ -21,6 +21,11 @@ pub enum Leaf<'a> {
 }
 
 impl Leaf<'_> {
+    /// Whether it is a plain value that says more than a flag or a count of parts.
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self, Leaf::Int(_) | Leaf::Float(_) | Leaf::Text(_))
+    }
+
     /// Whether both are the same plain value; tensors are not.
     pub(super) fn is_value(&self, other: &Leaf<'_>) -> bool {
         match (self, other) {

@@ -47,6 +47,11 @@ impl Check {
         Some(Check { code: code.into(), relation: predicate.relation, text, at })
     }
 
+    /// The line that decided by it.
+    pub(super) fn at(&self) -> &Source {
+        &self.at
+    }
+
     /// Whether it holds at these sizes.
     pub(super) fn holds(&self, sizes: &[usize]) -> bool {
         self.sides(sizes).is_some_and(|(left, right)| self.relation.holds(left, right))

@@ -61,6 +61,14 @@ impl Ready {
         Ready { kind, verify, verified: OnceLock::new(), tune, tuned: RwLock::default(), replay }
     }
 
+    /// Bytes that it holds besides the graph; an estimate.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.kind {
+            Kind::Compiled(code) => code.program().bytes(),
+            Kind::Frozen(code) => code.bytes(),
+        }
+    }
+
     /// What runs at every call.
     pub(super) fn program(&self) -> &Program {
         match &self.kind {

@@ -7,7 +7,9 @@ use super::code::Kind;
 use super::driver::Driver;
 use super::faster::{Effects, race};
 use super::guard::{self, Guard};
-use super::options::{Dynamic, Options};
+use super::held::Return;
+use super::limits::{Fate, Limits, Reason};
+use super::options::Options;
 use super::segment::Draft;
 use super::sizes::{Accepted, Sizes};
 use super::stance::{Stance, stance};
@@ -24,6 +26,7 @@ use kiln_runtime::phase;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// What a [`Compiled`] has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,6 +39,16 @@ pub struct Stats {
     pub fallbacks: u64,
     /// Calls that met an outcome for the first time, and captured how the function goes on.
     pub branches: u64,
+    /// Limits of [`Options::recompile_limit`] that were reached: reasons for which the function is captured no more.
+    pub limits: u64,
+    /// Calls that ran the function itself because of such a limit; [`Stats::fallbacks`] counts them too.
+    pub limited: u64,
+    /// Places of all programs' trees: segments, questions, returns.
+    pub nodes: usize,
+    /// Bytes that programs hold, about: what [`Options::cache_bytes`] bounds.
+    pub bytes: usize,
+    /// Time spent on capturing and compiling.
+    pub capturing: Duration,
 }
 
 /// A program of a [`Compiled`].
@@ -84,11 +97,17 @@ pub struct Compiled<F, A, R, E = Error> {
     compiles: AtomicU64,
     fallbacks: AtomicU64,
     branches: AtomicU64,
+    limited: AtomicU64,
+    /// Nanoseconds.
+    capturing: AtomicU64,
+    pub(super) limits: Limits,
     /// Why there is more than one program, the oldest first.
     recompiles: Mutex<Vec<String>>,
     /// Which axes of results were padded.
     pub(super) cuts: Mutex<KnownCuts>,
     arguments: PhantomData<fn(&A)>,
+    /// The last field, so that it is dropped last.
+    pub(super) memory: Return,
 }
 
 /// Reasons for recompiling that are kept.
@@ -97,8 +116,12 @@ const REASONS_KEPT: usize = 64;
 /// A program with its guards.
 pub(super) struct Entry<R> {
     pub(super) guards: Vec<Guard>,
-    used: AtomicU64,
-    root: Arc<Node<R>>,
+    pub(super) used: AtomicU64,
+    pub(super) root: Arc<Node<R>>,
+    /// How calls fare that meet a limit on the way.
+    fate: Fate,
+    /// Nanoseconds that it is faster than the function itself, once that was measured.
+    gain: AtomicU64,
     /// The capture, if it was of one graph.
     pub(super) whole: Option<Whole<R>>,
     pub(super) sizes: Sizes,
@@ -129,6 +152,15 @@ enum Made<R> {
     Entry(Arc<Entry<R>>),
     /// It came this far while it was captured; the rest is to be run.
     Rest(Rest<R>),
+}
+
+/// An answer that has no branch.
+struct Unknown<R> {
+    branch: Arc<Node<R>>,
+    question: Question,
+    answer: Answer,
+    /// What a branch for it counts for; none is kept without.
+    reason: Option<Reason>,
 }
 
 /// What is left to run of a call, the slots so far, and the stops so far.
@@ -210,14 +242,14 @@ where
             compiles: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
             branches: AtomicU64::new(0),
+            limited: AtomicU64::new(0),
+            capturing: AtomicU64::new(0),
+            limits: Limits::default(),
             recompiles: Mutex::default(),
             cuts: Mutex::default(),
             arguments: PhantomData,
+            memory: Return::default(),
         }
-    }
-
-    pub(super) fn options(&self) -> &Options {
-        self.workshop.options()
     }
 
     /// Calls the function: the program for these arguments runs, and is made first where there is none.
@@ -248,37 +280,53 @@ where
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         let mut walk = Walk::new(tensors_of(&leaves));
-        let node = match self.find(&leaves) {
+        let (node, entry) = match self.find(&leaves) {
             Found::Program(entry) => {
-                self.hits.fetch_add(1, Ordering::Relaxed);
-                if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
-                    return self.fall_back(arguments);
+                if entry.fate.is_eager() {
+                    return self.run_limited(arguments);
                 }
-                entry.root.clone()
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                if self.options().never_slower {
+                    if self.is_slower(&entry, arguments, &leaves, at)? {
+                        return self.fall_back(arguments);
+                    }
+                    self.limits.save(entry.gain.load(Ordering::Relaxed));
+                }
+                (entry.root.clone(), Some(entry))
             }
             Found::Unchecked(unchecked) => {
                 if unchecked.is_empty() && stance == Stance::EagerOnRecompile {
                     return self.fall_back(arguments);
                 }
                 if unchecked.is_empty() && stance == Stance::FailOnRecompile {
-                    return Err(Error::Recompile { guard: self.reason(&leaves), at: at.clone() }.into());
+                    return Err(Error::Recompile { guard: self.failed_guard(&leaves), at: at.clone() }.into());
                 }
                 self.check_declared(&leaves, at)?;
+                if let Some(reason) = self.reason(&leaves).filter(|reason| self.is_over(reason)) {
+                    self.reach(&reason, || self.failed_guard(&leaves), at);
+                    return self.run_limited(arguments);
+                }
                 match phase::timed("capture", || self.make(arguments, &leaves, at))? {
                     Made::Entry(entry) => {
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(arguments);
                         }
-                        entry.root.clone()
+                        (entry.root.clone(), Some(entry))
                     }
                     Made::Rest((node, slots, trail)) => {
                         (walk.slots, walk.trail) = (slots, trail);
-                        node
+                        (node, None)
                     }
                 }
             }
         };
-        self.run(node, walk, arguments, &leaves, at)
+        self.run(node, entry.as_deref(), walk, arguments, &leaves, at)
+    }
+
+    /// Runs the function itself, because it was captured as often as it may be.
+    fn run_limited(&self, arguments: &A) -> Result<R, E> {
+        self.limited.fetch_add(1, Ordering::Relaxed);
+        self.fall_back(arguments)
     }
 
     #[cold]
@@ -303,7 +351,8 @@ where
         }
         let effects = Effects::of(&entry.root);
         let compiled = || {
-            let result = self.run(entry.root.clone(), Walk::new(tensors_of(leaves)), arguments, leaves, at);
+            let result =
+                self.run(entry.root.clone(), Some(entry), Walk::new(tensors_of(leaves)), arguments, leaves, at);
             effects.undo(at)?;
             result.map(drop)
         };
@@ -314,6 +363,7 @@ where
         };
         let (compiled, eager) = race(compiled, eager)?;
         let slower = *entry.is_slower.get_or_init(|| eager < compiled);
+        entry.gain.store(eager.saturating_sub(compiled).as_nanos() as u64, Ordering::Relaxed);
         event::emit(Category::Perf, || Event::Remark {
             text: format!(
                 "never_slower: compiled {compiled:.1?}, eager {eager:.1?}; {} is kept",
@@ -328,6 +378,7 @@ where
     fn run(
         &self,
         mut node: Arc<Node<R>>,
+        entry: Option<&Entry<R>>,
         mut walk: Walk<'_>,
         arguments: &A,
         leaves: &[Leaf<'_>],
@@ -335,42 +386,79 @@ where
     ) -> Result<R, E> {
         loop {
             node = match walk.go(node, at)? {
-                Arrived::Returned(returned) => return Ok(walk.fill(&returned)),
-                Arrived::Unknown { at: branch, question, answer } => phase::timed("capture", || {
-                    self.branch(&mut walk, &branch, question, answer, arguments, leaves, at)
-                })?,
+                Arrived::Returned(returned) => {
+                    if let Some(entry) = entry {
+                        entry.fate.hit();
+                    }
+                    return Ok(walk.fill(&returned));
+                }
+                Arrived::Unknown { at: branch, question, answer } => {
+                    let reason = Reason::of(&question, &walk.trail);
+                    let is_over = self.is_over(&reason) && branch.branch(&answer).is_none();
+                    if is_over {
+                        self.reach(&reason, || question.news(), at);
+                        if walk.may_start_again() {
+                            if let Some(entry) = entry {
+                                entry.fate.miss();
+                            }
+                            return self.run_limited(arguments);
+                        }
+                        // What it changed so far cannot be done twice: this call is captured to its end, the next begins eagerly.
+                        if let Some(entry) = entry {
+                            entry.fate.give_up();
+                        }
+                    }
+                    let ask = Unknown { branch, question, answer, reason: (!is_over).then_some(reason) };
+                    phase::timed("capture", || self.branch(&mut walk, entry, ask, arguments, leaves, at))?
+                }
             }
         }
     }
 
     /// Captures how the function goes on after an answer that has no branch yet.
     #[cold]
-    #[allow(clippy::too_many_arguments)]
     fn branch(
         &self,
         walk: &mut Walk<'_>,
-        branch: &Node<R>,
-        question: Question,
-        answer: Answer,
+        entry: Option<&Entry<R>>,
+        unknown: Unknown<R>,
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<Arc<Node<R>>, E> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let Unknown { branch, question, answer, reason } = unknown;
         walk.trail.push(Stop::Question(question, answer.clone()));
         if let Some(next) = branch.branch(&answer) {
             return Ok(next);
         }
+        let start = Instant::now();
         self.branches.fetch_add(1, Ordering::Relaxed);
         let done = walk.trail.len();
         let driver = Driver::after(self.workshop.clone(), walk, Arguments::of(leaves));
         let captured = self.capture(arguments, driver, at)?;
         let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
-        if path.len() < STOPS_KEPT {
-            branch.grow(&answer, Node::join(path[done..].to_vec(), rest.clone()));
+        let took = self.took(start);
+        if let Some(reason) = reason {
+            self.limits.count(reason.clone(), took);
+            let is_kept = path.len() < STOPS_KEPT && {
+                branch.grow(&answer, Node::join(path[done..].to_vec(), rest.clone()));
+                entry.is_none_or(|entry| self.make_room(entry))
+            };
+            if !is_kept {
+                branch.cut(&answer);
+                self.limits.exhaust(reason);
+            }
         }
         (walk.slots, walk.trail) = (slots, path);
         Ok(rest)
+    }
+
+    /// Notes the time since `start` as spent on capturing.
+    fn took(&self, start: Instant) -> Duration {
+        let took = start.elapsed();
+        self.capturing.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        took
     }
 
     /// Captures the function; a break that cannot be is an error.
@@ -425,15 +513,20 @@ where
             Found::Program(entry) => return Ok(Made::Entry(entry)),
             Found::Unchecked(entries) => entries,
         };
+        let start = Instant::now();
+        let reason = self.reason(leaves);
         let driver = Driver::new(self.workshop.clone(), &tensors_of(leaves), Arguments::of(leaves));
         let captured = self.capture(arguments, driver, at)?;
         if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
             self.report(leaves, at);
             self.compiles.fetch_add(1, Ordering::Relaxed);
             let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+            self.count(reason, start);
             if path.len() < STOPS_KEPT {
                 let root = Node::join(path.clone(), rest.clone());
                 self.keep(Entry::new(exact_guards(leaves), root, None, Sizes::Fixed), at);
+            } else {
+                self.limits.note_length();
             }
             return Ok(Made::Rest((rest, slots, path)));
         }
@@ -443,32 +536,29 @@ where
         for (entry, sizes) in unchecked {
             if entry.accepts(&whole, sizes) {
                 self.touch(&entry);
+                self.took(start);
                 return Ok(Made::Entry(entry));
             }
         }
         self.report(leaves, at);
         self.compiles.fetch_add(1, Ordering::Relaxed);
-        Ok(Made::Entry(self.make_whole(whole, arguments, leaves, at)?))
+        let entry = self.make_whole(whole, arguments, leaves, at)?;
+        self.count(reason, start);
+        Ok(Made::Entry(entry))
     }
 
-    /// Which guard of the latest program failed.
-    fn reason(&self, leaves: &[Leaf<'_>]) -> String {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(latest) = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed)) else {
-            return "there is no program yet".to_owned();
-        };
-        let mut sizes = vec![guard::UNKNOWN; latest.sizes.count()];
-        match guard::check(&latest.guards, leaves, &mut sizes).map(|()| latest.sizes.accept(&sizes)) {
-            Err(failed) => guard::explain(&latest.guards, leaves, failed),
-            Ok(Accepted::No(check)) => format!("not {check}"),
-            Ok(_) => "the function is another graph at these sizes".to_owned(),
+    /// Counts one more program; the first has no reason.
+    fn count(&self, reason: Option<Reason>, start: Instant) {
+        let took = self.took(start);
+        if let Some(reason) = reason {
+            self.limits.count(reason, took);
         }
     }
 
     /// Says why there is one more program.
     fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
         if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            let event = Event::Recompile { guard: self.reason(leaves), fix: self.advice(leaves), at: at.clone() };
+            let event = Event::Recompile { guard: self.failed_guard(leaves), fix: self.advice(leaves), at: at.clone() };
             let mut recompiles = self.recompiles.lock().unwrap_or_else(PoisonError::into_inner);
             if recompiles.len() >= REASONS_KEPT {
                 recompiles.remove(0);
@@ -477,29 +567,6 @@ where
             drop(recompiles);
             event::emit(Category::Recompiles, || event);
         }
-    }
-
-    /// What the user can do about a guard that fails.
-    fn advice(&self, leaves: &[Leaf<'_>]) -> String {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let latest = entries.iter().max_by_key(|entry| entry.used.load(Ordering::Relaxed));
-        let failed = latest.and_then(|latest| {
-            let failed =
-                guard::check(&latest.guards, leaves, &mut vec![guard::UNKNOWN; latest.sizes.count()]).err()??;
-            Some((latest.guards.get(failed)?, leaves.get(failed)?))
-        });
-        let is_static = self.options().dynamic == Dynamic::Static;
-        let text = match failed {
-            Some((guard, leaf @ Leaf::Tensor(_))) if guard.is_alike(leaf) && is_static => {
-                "with Dynamic::Automatic a size that changes becomes a symbol"
-            }
-            Some((guard, leaf @ Leaf::Tensor(_))) if !guard.is_alike(leaf) => {
-                "one program is enough if it is made alike before the call (`to_dtype`, `contiguous`)"
-            }
-            Some((_, Leaf::Int(_) | Leaf::Float(_))) => "a number that changes often is better a tensor",
-            _ => "",
-        };
-        text.to_owned()
     }
 
     /// Says what a new program is for.
@@ -526,6 +593,12 @@ where
             entries.remove(oldest);
         }
         entries.push(entry.clone());
+        drop(entries);
+        if !self.make_room(&entry) {
+            // Larger than all programs together may be: the call that made it is its last.
+            self.entries.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, &entry));
+            self.limits.note_length();
+        }
         entry
     }
 
@@ -592,6 +665,10 @@ where
 }
 
 impl<F, A, R, E> Compiled<F, A, R, E> {
+    pub(super) fn options(&self) -> &Options {
+        self.workshop.options()
+    }
+
     /// The function itself.
     pub fn inner(&self) -> &F {
         &self.f
@@ -607,20 +684,20 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
         self.f
     }
 
-    /// Forgets all programs. Calls under way end with theirs.
-    pub fn reset(&self) {
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
-        self.workshop.clear();
-    }
-
     /// What happened so far.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let held = self.held();
         Stats {
             hits: read(&self.hits),
             compiles: read(&self.compiles),
             fallbacks: read(&self.fallbacks),
             branches: read(&self.branches),
+            limits: self.limits.reached(),
+            limited: read(&self.limited),
+            nodes: held.nodes,
+            bytes: held.bytes,
+            capturing: Duration::from_nanos(read(&self.capturing)),
         }
     }
 
@@ -656,7 +733,8 @@ impl<F, A, R, E> std::ops::Deref for Compiled<F, A, R, E> {
 
 impl<R> Entry<R> {
     pub(super) fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, sizes: Sizes) -> Entry<R> {
-        Entry { guards, used: AtomicU64::new(0), root, whole, sizes, is_slower: OnceLock::new() }
+        let (used, fate, gain, is_slower) = Default::default();
+        Entry { guards, used, root, fate, gain, whole, sizes, is_slower }
     }
 
     /// The guards, in words.

@@ -80,6 +80,8 @@ where
             let whole = driver.outside(Stop::Outside { run, from, at: at.clone() }, &at)?;
             driver.ask(Question::Outside, &at)?;
             let Some(whole) = whole.downcast_ref::<R>() else { return Err(Error::NotAFunction { at: at.clone() }) };
+            // Numbers that it gave may be what it read.
+            recording.has_read |= leaves_of(whole).iter().any(Leaf::is_number);
             let mut slot = recording.take_slots(tensors_of(&leaves_of(whole)).len());
             let mut failure = None;
             let result = whole.map_tensors(&mut |tensor| {

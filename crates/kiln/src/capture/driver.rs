@@ -28,6 +28,8 @@ pub(super) struct Driver {
     done: Vec<Stop>,
     /// The stops so far.
     path: Vec<Stop>,
+    /// How many of them are disabled parts.
+    parts: usize,
     /// Whether segments may run.
     runs: bool,
 }
@@ -46,6 +48,7 @@ impl Driver {
             produced,
             done: Vec::new(),
             path: Vec::new(),
+            parts: 0,
             runs: true,
         }
     }
@@ -86,7 +89,7 @@ impl Driver {
     pub(super) fn tensor(&self, from: &From, at: &Source) -> Result<Tensor> {
         let tensor = match from {
             From::Argument(number) => self.arguments.get(*number).cloned(),
-            From::Held(tensor) => Some(tensor.clone()),
+            From::Held(tensor) | From::Data(tensor) => Some(tensor.clone()),
             From::Slot(slot) => self.slots.get(*slot).cloned(),
             From::Var(_) | From::Gradient(_) | From::Key(..) => None,
         };
@@ -142,7 +145,8 @@ impl Driver {
 
     /// Runs a disabled part; says what it gave.
     pub(super) fn outside(&mut self, stop: Stop, at: &Source) -> Result<Rc<dyn Any>> {
-        let number = self.path.iter().filter(|stop| matches!(stop, Stop::Outside { .. })).count();
+        let number = self.parts;
+        self.parts += 1;
         if !self.repeat(|made| made.is(&stop), at)? {
             self.go(stop, at)?;
         }

@@ -16,6 +16,17 @@ pub(super) enum Guard {
     Parts(usize),
 }
 
+/// What of a part fails a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Failed {
+    /// Dtype, rank, device: what kind of thing it is.
+    Type,
+    Size,
+    Strides,
+    /// A plain value.
+    Value,
+}
+
 /// What a tensor has to be.
 #[derive(Debug, Clone)]
 pub(super) struct TensorGuard {
@@ -87,6 +98,23 @@ impl Guard {
             (Guard::Text(a), Leaf::Text(b)) => a == b,
             (Guard::Parts(a), Leaf::Parts(b)) => a == b,
             _ => false,
+        }
+    }
+
+    /// What of a part fails that does not pass.
+    pub(super) fn failed(&self, leaf: &Leaf<'_>) -> Failed {
+        match (self, leaf) {
+            (Guard::Tensor(guard), Leaf::Tensor(tensor)) if guard.is_alike(tensor) => {
+                let symbols = guard.sizes.iter().map(|size| match size {
+                    Size::Symbol { number, .. } => number + 1,
+                    Size::Is(_) => 0,
+                });
+                let mut symbols = vec![UNKNOWN; symbols.max().unwrap_or(0)];
+                let is_stride = guard.sizes_pass(tensor, &mut symbols) && !guard.strides_pass(tensor);
+                if is_stride { Failed::Strides } else { Failed::Size }
+            }
+            (Guard::Tensor(_), _) | (_, Leaf::Tensor(_)) => Failed::Type,
+            _ => Failed::Value,
         }
     }
 

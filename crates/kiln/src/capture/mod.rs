@@ -29,6 +29,8 @@ mod driver;
 mod dynamic;
 mod faster;
 mod guard;
+mod held;
+mod limits;
 mod options;
 mod recording;
 mod segment;
@@ -50,7 +52,7 @@ pub use stance::{Stance, StanceGuard, set_stance};
 
 use crate::autograd::{Tape, no_grad, tape};
 use crate::eager::{self, What, Write};
-use crate::{Device, Error, Generator, Result, Tensor, Var, dim};
+use crate::{DType, Device, Error, Generator, Result, Tensor, Var, dim};
 use driver::Driver;
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source};
@@ -149,7 +151,24 @@ pub(crate) fn concrete(tensor: &Tensor, what: &'static str, at: &Source) -> Resu
         let from = session.settle(tensor, what, at)?;
         let Session { driver: Some(driver), .. } = session else { return Err(Error::Escaped { at: at.clone() }) };
         driver.ask(Question::Elements { of: from.clone(), what, at: at.clone() }, at)?;
-        driver.tensor(&from, at)
+        let read = driver.tensor(&from, at)?;
+        // One flag is a decision; anything more is data, which may be found again in what follows.
+        session.recording.has_read |= read.dtype() != DType::Bool || read.elements() != 1;
+        Ok(read)
+    })
+}
+
+/// A tensor of elements that the function being captured made after it had read some: data of this call and no constant of its
+/// graph, so that other data does not take another program. Nothing where none was read.
+#[cold]
+pub(crate) fn data(bytes: &[u8], shape: &[usize], dtype: DType, device: Device, at: &Source) -> Result<Option<Tensor>> {
+    with_session(at, |session| {
+        if !session.recording.has_read {
+            return Ok(None);
+        }
+        let data = Tensor::from_bytes_at(bytes, shape.to_vec(), dtype, device, at)?;
+        let ty = data.ty();
+        session.recording.outside(segment::From::Data(data), ty, device, at).map(Some)
     })
 }
 

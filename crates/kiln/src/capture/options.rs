@@ -179,6 +179,13 @@ pub struct Options {
     pub disable: bool,
     /// Programs kept; beyond that the one unused for longest goes.
     pub cache_limit: usize,
+    /// Bytes that programs may hold: graphs, constants, data that was read. Beyond that those unused for longest go, and a function whose one
+    /// program is larger runs eagerly, with an event. Memory that programs work in and packed weights are not part of it.
+    pub cache_bytes: usize,
+    /// Programs, or branches, that one reason may lead to, the first included. A reason is a guard on one part of the arguments, or one
+    /// line that reads elements. Beyond it, calls that no program is for run the function itself, at eager speed, and an event names
+    /// the line, the guard and the way out.
+    pub recompile_limit: usize,
 }
 
 impl Default for Options {
@@ -197,6 +204,8 @@ impl Default for Options {
             never_slower: false,
             disable: false,
             cache_limit: 16,
+            cache_bytes: 128 << 20,
+            recompile_limit: 16,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::tensor::Weak;
 use crate::{Device, Error, Result, Tensor, Var, dim};
 use kiln_ir::build::GraphBuilder;
 use kiln_ir::{NodeId, Source, TensorType};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A function being captured.
@@ -19,8 +20,12 @@ pub(super) struct Recording {
     /// Where the inputs of this segment come from.
     from: Vec<From>,
     values: Vec<Value>,
-    /// Tensors with memory met on the way, and their values.
-    held: Vec<(Tensor, u32)>,
+    /// The first value of this segment: those before it are settled, or gone.
+    first: usize,
+    /// The number of this segment.
+    segment: u32,
+    /// Tensors with memory met on the way and their values, by where the memory is.
+    held: HashMap<usize, Vec<(Tensor, u32)>>,
     /// Variables met in this segment.
     cells: Vec<Cell>,
     /// Slots given away by segments that ended.
@@ -28,6 +33,8 @@ pub(super) struct Recording {
     /// Settings read so far, with what was read.
     pub(super) settings: Vec<(Setting, u64)>,
     pub(super) broken: Option<Break>,
+    /// Whether elements were read: what the function makes of numbers from then on may be made of these.
+    pub(super) has_read: bool,
     /// How often variables were changed.
     changes: u64,
     /// Nodes of this segment that gradients do not go past.
@@ -45,8 +52,8 @@ pub(super) struct Break {
 struct Value {
     /// The tensor; dead when the function can no longer use it.
     handle: Weak,
-    /// Its node in the segment being recorded, if it is there.
-    node: Option<NodeId>,
+    /// Its node, and the number of the segment that this is in.
+    node: Option<(u32, NodeId)>,
     ty: TensorType,
     device: Device,
     home: Home,
@@ -92,11 +99,14 @@ impl Recording {
             builder,
             from: Vec::new(),
             values: Vec::new(),
-            held: Vec::new(),
+            first: 0,
+            segment: 0,
+            held: HashMap::new(),
             cells: Vec::new(),
             slots: 0,
             settings: Vec::new(),
             broken: None,
+            has_read: false,
             changes: 0,
             stops: Vec::new(),
         }
@@ -129,6 +139,7 @@ impl Recording {
         let Some(sizes) = dim::scope::sizes(&ty) else { return Err(Error::Escaped { at: at.clone() }) };
         let value = self.next_value(at)?;
         let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, sizes, ty.dtype, None);
+        let node = node.map(|node| (self.segment, node));
         self.values.push(Value { handle: tensor.downgrade(), node, ty, device, home });
         Ok(tensor)
     }
@@ -174,13 +185,15 @@ impl Recording {
             Some(traced) if traced.recording == self.id => Ok(traced.value),
             Some(_) => Err(Error::Escaped { at: at.clone() }),
             None => {
-                if let Some((_, value)) = self.held.iter().find(|(known, _)| super::same_elements(known, tensor)) {
+                let place = tensor.buffer().ptr() as usize;
+                let mut known = self.held.get(&place).into_iter().flatten();
+                if let Some((_, value)) = known.find(|(known, _)| super::same_elements(known, tensor)) {
                     return Ok(*value);
                 }
                 let from = From::Held(tensor.clone());
                 let traced = self.outside(from, tensor.ty(), tensor.device(), at)?;
                 let value = traced.traced().map_or(0, |traced| traced.value);
-                self.held.push((tensor.clone(), value));
+                self.held.entry(place).or_default().push((tensor.clone(), value));
                 Ok(value)
             }
         }
@@ -188,13 +201,13 @@ impl Recording {
 
     fn node(&mut self, value: u32, at: &Source) -> Result<NodeId> {
         let known = &self.values[value as usize];
-        if let Some(node) = known.node {
+        if let Some((_, node)) = known.node.filter(|(segment, _)| *segment == self.segment) {
             return Ok(node);
         }
         let Home::From(from) = &known.home else { return Err(Error::Escaped { at: at.clone() }) };
         let (from, ty) = (from.clone(), known.ty.clone());
         let node = self.input(from, ty)?;
-        self.values[value as usize].node = Some(node);
+        self.values[value as usize].node = Some((self.segment, node));
         Ok(node)
     }
 
@@ -306,10 +319,11 @@ impl Recording {
         self.inside(node, device, at)
     }
 
-    /// Values that the function can still use.
+    /// Values of this segment that the function can still use. Those of earlier ones are settled.
     fn live(&self) -> Vec<u32> {
         let is_live = |value: &Value| !matches!(value.home, Home::Gone) && value.handle.is_alive();
-        (0..).zip(&self.values).filter(|(_, value)| is_live(value)).map(|(number, _)| number).collect()
+        let own = (0..).zip(&self.values).skip(self.first);
+        own.filter(|(_, value)| is_live(value)).map(|(number, _)| number).collect()
     }
 
     /// Ends the segment. Those of its values that can still be used get slots; the next segment begins.
@@ -367,8 +381,10 @@ impl Recording {
             Slotted::Kept(n) => base + count + n,
         };
         self.slots = base + count + kept.len();
-        for value in &mut self.values {
-            value.node = None;
+        // Nodes of an earlier segment are no nodes of this one, so that only the values of this one are looked at: a function with
+        // many breaks is recorded in time that grows with their number, not with its square.
+        self.segment += 1;
+        for value in &mut self.values[self.first..] {
             if !matches!(value.home, Home::From(From::Argument(_) | From::Held(_) | From::Slot(_))) {
                 value.home = Home::Gone;
             }
@@ -376,6 +392,7 @@ impl Recording {
         for (number, slotted) in &homes {
             self.values[*number as usize].home = Home::From(From::Slot(slot(slotted)));
         }
+        self.first = self.values.len();
         let taped = self.taped(&homes, count);
         let sets = sets.into_iter().map(|(set, place)| (set, place.as_ref().map(slot))).collect();
         let updates = updates.into_iter().map(|(set, input, _)| (set, input)).collect();
@@ -385,7 +402,8 @@ impl Recording {
         // It is kept for as long as the program is.
         graph.shrink_to_fit();
         let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
-        Ok(Draft { graph: Arc::new(graph), from, base, outputs: count, kept, updates, sets, stops, taped })
+        let (graph, is_private) = (Arc::new(graph), self.has_read);
+        Ok(Draft { graph, from, base, outputs: count, kept, updates, sets, stops, taped, is_private })
     }
 
     /// For each output whether it may go on a tape: not if its gradients were asked for in the function already.

@@ -28,6 +28,8 @@ pub(super) enum From {
     Key(Generator, Device),
     /// What an earlier segment left there.
     Slot(usize),
+    /// Elements that the function made after it had read some: data, which is equal where its elements are.
+    Data(Tensor),
 }
 
 impl From {
@@ -39,9 +41,17 @@ impl From {
             (From::Var(a), From::Var(b)) | (From::Gradient(a), From::Gradient(b)) => a.id() == b.id(),
             (From::Key(a, x), From::Key(b, y)) => a.same(b) && x == y,
             (From::Slot(a), From::Slot(b)) => a == b,
+            (From::Data(a), From::Data(b)) => is_same_data(a, b),
             _ => false,
         }
     }
+}
+
+/// Whether two tensors of the host have the same elements.
+fn is_same_data(a: &Tensor, b: &Tensor) -> bool {
+    let at = Source::default();
+    let bytes = || Some(a.bytes_at(&at).ok()? == b.bytes_at(&at).ok()?);
+    a.dtype() == b.dtype() && a.shape() == b.shape() && (a.same(b) || bytes() == Some(true))
 }
 
 impl fmt::Display for From {
@@ -53,6 +63,7 @@ impl fmt::Display for From {
             From::Gradient(var) => write!(f, "gradient of {var:?}"),
             From::Key(..) => f.write_str("random key"),
             From::Slot(slot) => write!(f, "value {slot} of an earlier segment"),
+            From::Data(tensor) => write!(f, "data {}", tensor.ty()),
         }
     }
 }
@@ -99,6 +110,8 @@ pub(super) struct Draft {
     pub(super) stops: Vec<NodeId>,
     /// For each output that goes to a slot whether it may go on a tape.
     pub(super) taped: Vec<bool>,
+    /// Whether elements were read before it, so that numbers in its graph may be what was read.
+    pub(super) is_private: bool,
 }
 
 impl Draft {
@@ -200,6 +213,12 @@ impl Segment {
         Segment { draft, code, updated, order, updates, reads: Arc::default(), rules: Mutex::default() }
     }
 
+    /// Whether running it changes anything but slots: a variable, a gradient, the state of a generator.
+    pub(super) fn has_effects(&self) -> bool {
+        let draws = |from: &From| matches!(from, From::Key(..));
+        !self.draft.updates.is_empty() || !self.draft.sets.is_empty() || self.draft.from.iter().any(draws)
+    }
+
     /// Runs it: takes inputs from the arguments and slots, pushes what it leaves to the slots, and changes variables.
     pub(super) fn run(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
         if self.draft.updates.is_empty() {
@@ -241,7 +260,7 @@ impl Segment {
         match from {
             From::Gradient(var) => Ok(var.snapshot_grad()),
             From::Key(generator, device) => Ok(Some(generator.draw_key(*device, at)?)),
-            From::Argument(_) | From::Held(_) | From::Slot(_) | From::Var(_) => Ok(None),
+            From::Argument(_) | From::Held(_) | From::Slot(_) | From::Var(_) | From::Data(_) => Ok(None),
         }
     }
 
@@ -283,7 +302,7 @@ impl Segment {
         for from in &self.draft.from {
             let input = match from {
                 From::Argument(number) => Some(arguments[*number]),
-                From::Held(tensor) => Some(tensor),
+                From::Held(tensor) | From::Data(tensor) => Some(tensor),
                 From::Slot(slot) => Some(&slots[*slot]),
                 From::Var(_) => read.next(),
                 From::Gradient(_) | From::Key(..) => next.next(),
@@ -357,7 +376,7 @@ impl Segment {
         for (number, from) in draft.from.iter().enumerate() {
             let input = match from {
                 From::Argument(number) => Some(Given::Borrowed(arguments[*number])),
-                From::Held(tensor) => Some(Given::Borrowed(tensor)),
+                From::Held(tensor) | From::Data(tensor) => Some(Given::Borrowed(tensor)),
                 From::Slot(slot) => Some(Given::Owned(slots[*slot].clone())),
                 _ if self.updated[number] => Some(Given::Owned(Tensor::nothing())),
                 From::Var(_) => read.next().map(Given::Borrowed),

@@ -16,6 +16,7 @@ use super::{Setting, same_elements};
 use crate::see::witness;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
+use kiln_runtime::disk::digest;
 use kiln_runtime::phase;
 use std::any::Any;
 use std::rc::Rc;
@@ -40,6 +41,18 @@ impl Question {
         matches!(self, Question::Elements { .. } | Question::Outside)
     }
 
+    /// That its answer is new, in words.
+    pub(super) fn news(&self) -> String {
+        match self {
+            Question::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
+            Question::Setting(setting) => format!("a setting it reads is {}, which is new", setting.peek()),
+            Question::HasGradient(_) => {
+                "a variable has a gradient where it had none, or none where it had one".to_owned()
+            }
+            Question::Outside => "what a disabled part gives besides elements is new at each of these calls".to_owned(),
+        }
+    }
+
     fn is(&self, other: &Question) -> bool {
         match (self, other) {
             (Question::Elements { of: a, .. }, Question::Elements { of: b, .. }) => a.is(b),
@@ -51,8 +64,11 @@ impl Question {
     }
 }
 
-/// The answer to a question.
+/// The answer to a question; of many elements their digest.
 pub(super) type Answer = Box<[u8]>;
+
+/// Bytes of elements up to which they are kept as they are.
+const ANSWER_KEPT: usize = 64;
 
 /// A part of a function that is never captured.
 pub(super) type Outside = Arc<dyn Fn(&[Tensor]) -> Result<Produced> + Send + Sync>;
@@ -91,12 +107,28 @@ impl Stop {
             _ => false,
         }
     }
+
+    /// Whether it changes anything but slots.
+    pub(super) fn has_effects(&self) -> bool {
+        match self {
+            Stop::Segment(segment) => segment.has_effects(),
+            Stop::Question(..) => false,
+            Stop::Outside { .. } => true,
+        }
+    }
 }
 
 /// A place in the tree.
 pub(super) enum Node<R> {
-    Stop { stop: Stop, next: Arc<Node<R>> },
-    Branch { question: Question, branches: RwLock<Vec<(Answer, Arc<Node<R>>)>> },
+    /// Nothing follows a stop only while the tree is taken apart.
+    Stop {
+        stop: Stop,
+        next: Option<Arc<Node<R>>>,
+    },
+    Branch {
+        question: Question,
+        branches: RwLock<Vec<(Answer, Arc<Node<R>>)>>,
+    },
     Return(Arc<Returned<R>>),
 }
 
@@ -107,10 +139,8 @@ pub(super) struct Returned<R> {
     pub(super) places: Vec<Place>,
 }
 
-/// Branches of a question; beyond that the function is called for every new outcome.
-const BRANCHES_KEPT: usize = 16;
 /// Stops of a path; longer ones are not kept.
-pub(super) const STOPS_KEPT: usize = 2048;
+pub(super) const STOPS_KEPT: usize = 1 << 17;
 
 impl<R> Node<R> {
     /// The chain of these stops.
@@ -125,7 +155,7 @@ impl<R> Node<R> {
                 Stop::Question(question, answer) => {
                     Node::Branch { question, branches: RwLock::new(vec![(answer, next)]) }
                 }
-                stop => Node::Stop { stop, next },
+                stop => Node::Stop { stop, next: Some(next) },
             })
         })
     }
@@ -137,13 +167,19 @@ impl<R> Node<R> {
         branches.iter().find(|(known, _)| **known == *answer).map(|(_, next)| next.clone())
     }
 
-    /// Keeps a branch, if there is room.
+    /// Keeps a branch.
     pub(super) fn grow(&self, answer: &[u8], next: Arc<Node<R>>) {
         let Node::Branch { branches, .. } = self else { return };
         let mut branches = branches.write().unwrap_or_else(PoisonError::into_inner);
-        if branches.len() < BRANCHES_KEPT && !branches.iter().any(|(known, _)| **known == *answer) {
+        if !branches.iter().any(|(known, _)| **known == *answer) {
             branches.push((answer.into(), next));
         }
+    }
+
+    /// Takes a branch away again.
+    pub(super) fn cut(&self, answer: &[u8]) {
+        let Node::Branch { branches, .. } = self else { return };
+        branches.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| **known != *answer);
     }
 
     /// Visits every place, parents first.
@@ -153,7 +189,7 @@ impl<R> Node<R> {
             let node = here.as_deref().unwrap_or(self);
             visit(node);
             here = match node {
-                Node::Stop { next, .. } => Some(next.clone()),
+                Node::Stop { next, .. } => next.clone(),
                 Node::Branch { branches, .. } => {
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner).clone();
                     for (_, next) in &branches[1.min(branches.len())..] {
@@ -165,6 +201,33 @@ impl<R> Node<R> {
             };
             if here.is_none() {
                 return;
+            }
+        }
+    }
+}
+
+impl<R> Node<R> {
+    /// Takes what follows out of it.
+    fn take_next(&mut self, into: &mut Vec<Arc<Node<R>>>) {
+        match self {
+            Node::Stop { next, .. } => into.extend(next.take()),
+            Node::Branch { branches, .. } => {
+                let branches = branches.get_mut().unwrap_or_else(PoisonError::into_inner);
+                into.extend(branches.drain(..).map(|(_, next)| next));
+            }
+            Node::Return(_) => {}
+        }
+    }
+}
+
+impl<R> Drop for Node<R> {
+    /// One place after another: a chain is as long as a loop has turns, and dropping it by recursion would need as much stack.
+    fn drop(&mut self) {
+        let mut rest = Vec::new();
+        self.take_next(&mut rest);
+        while let Some(node) = rest.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.take_next(&mut rest);
             }
         }
     }
@@ -204,12 +267,13 @@ impl<'a> Walk<'a> {
             node = match &*node {
                 Node::Return(returned) => return Ok(Arrived::Returned(returned.clone())),
                 Node::Stop { stop, next } => {
+                    let next = next.clone().ok_or_else(|| Error::Escaped { at: at.clone() })?;
                     // The last segment is not needed again.
-                    if !matches!(**next, Node::Return(_)) {
+                    if !matches!(*next, Node::Return(_)) {
                         self.trail.push(stop.clone());
                     }
                     self.pass(stop, at)?;
-                    next.clone()
+                    next
                 }
                 Node::Branch { question, .. } => {
                     let answer = self.answer(question, at)?;
@@ -226,6 +290,11 @@ impl<'a> Walk<'a> {
                 }
             };
         }
+    }
+
+    /// Whether nothing that it did would be done twice if the function were run from its beginning.
+    pub(super) fn may_start_again(&self) -> bool {
+        !self.trail.iter().any(Stop::has_effects)
     }
 
     /// Does what a stop says.
@@ -255,7 +324,7 @@ impl<'a> Walk<'a> {
     pub(super) fn tensor(&self, from: &From, at: &Source) -> Result<Tensor> {
         let tensor = match from {
             From::Argument(number) => self.arguments.get(*number).map(|&tensor| tensor.clone()),
-            From::Held(tensor) => Some(tensor.clone()),
+            From::Held(tensor) | From::Data(tensor) => Some(tensor.clone()),
             From::Slot(slot) => self.slots.get(*slot).cloned(),
             From::Var(_) | From::Gradient(_) | From::Key(..) => None,
         };
@@ -269,7 +338,8 @@ impl<'a> Walk<'a> {
                 if witness::is_watching() {
                     witness::see_break(what, super::driver::BREAK_FIX, line);
                 }
-                self.tensor(of, at)?.bytes_at(at)?.into()
+                let bytes = self.tensor(of, at)?.bytes_at(at)?;
+                if bytes.len() > ANSWER_KEPT { digest(&bytes).into() } else { bytes.into() }
             }
             Question::Setting(setting) => setting.peek().to_le_bytes().into(),
             Question::HasGradient(var) => [var.has_grad() as u8].into(),

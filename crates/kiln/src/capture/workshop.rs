@@ -7,6 +7,7 @@ use super::options::Options;
 use super::segment::{Draft, From, Segment, is_same_graph};
 use crate::compile::{CompileOptions, CompiledGraph, input_layout};
 use crate::freeze::{FreezeOptions, FrozenGraph};
+use crate::tensor::Weak;
 use crate::{Device, Result};
 use kiln_ir::{Graph, Ranges, Source, TensorType};
 use kiln_kernels::{InputLayout, ScheduleOptions};
@@ -19,7 +20,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Makes code for the segments of one compiled function.
 pub(super) struct Workshop {
     options: Options,
-    made: Mutex<HashMap<u64, Vec<Made>>>,
+    made: Mutex<Kept>,
+}
+
+/// Code that is there already, by a hash of what it is for.
+#[derive(Default)]
+struct Kept {
+    made: HashMap<u64, Vec<Made>>,
+    count: usize,
+    bytes: usize,
+    clock: u64,
 }
 
 /// Code that is there already.
@@ -27,7 +37,69 @@ struct Made {
     graph: Arc<Graph>,
     layouts: Vec<InputLayout>,
     ranges: Ranges,
+    /// The weights that are frozen into it.
+    weights: Vec<Weight>,
     code: Code,
+    used: u64,
+    bytes: usize,
+}
+
+/// A weight that is frozen into code: its elements are part of what was prepared, so that another's code is of no use.
+enum Weight {
+    Var(u64),
+    Held(Weak),
+}
+
+impl Weight {
+    fn of(from: &From) -> Option<Weight> {
+        match from {
+            From::Var(var) => Some(Weight::Var(var.id())),
+            From::Held(tensor) => Some(Weight::Held(tensor.downgrade())),
+            _ => None,
+        }
+    }
+
+    fn is(&self, from: &From) -> bool {
+        match (self, from) {
+            (Weight::Var(id), From::Var(var)) => *id == var.id(),
+            (Weight::Held(own), From::Held(tensor)) => own.upgrade().is_some_and(|own| own.same(tensor)),
+            _ => false,
+        }
+    }
+}
+
+impl Kept {
+    /// Code that `is_it`, which is then the one used last.
+    fn find(&mut self, key: u64, is_it: impl Fn(&Made) -> bool) -> Option<Code> {
+        self.clock += 1;
+        let made = self.made.get_mut(&key)?.iter_mut().find(|made| is_it(made))?;
+        made.used = self.clock;
+        Some(made.code.clone())
+    }
+
+    /// Keeps code; beyond so many bytes, or too many graphs, what was not used for longest goes.
+    fn keep(&mut self, key: u64, made: Made, most_bytes: usize) {
+        self.count += 1;
+        self.bytes += made.bytes;
+        self.made.entry(key).or_default().push(made);
+        if self.count <= GRAPHS_KEPT && self.bytes <= most_bytes {
+            return;
+        }
+        let mut ages: Vec<(u64, usize)> = self.made.values().flatten().map(|made| (made.used, made.bytes)).collect();
+        ages.sort_unstable();
+        let (mut count, mut bytes, mut oldest) = (self.count, self.bytes, 0);
+        for (used, size) in ages {
+            if count <= GRAPHS_KEPT / 2 && bytes <= most_bytes / 2 {
+                break;
+            }
+            (count, bytes, oldest) = (count - 1, bytes - size, used);
+        }
+        self.made.retain(|_, list| {
+            list.retain(|made| made.used > oldest);
+            !list.is_empty()
+        });
+        (self.count, self.bytes) = (count, bytes);
+    }
 }
 
 /// How the arguments lie in memory.
@@ -46,8 +118,10 @@ impl Arguments {
     }
 }
 
-/// Graphs whose code is remembered; beyond that all are forgotten. Programs in use keep theirs.
+/// Graphs whose code is remembered; beyond that the half unused for longest goes. Programs in use keep theirs.
 const GRAPHS_KEPT: usize = 512;
+/// The part of [`Options::cache_bytes`] that is for code of programs that are gone, one in so many.
+pub(super) const SPARE: usize = 4;
 /// Nodes from which on what compiling has freed goes back to the system: megabytes by then, and far less work than the compile.
 const LARGE_GRAPH: usize = 1000;
 
@@ -62,7 +136,7 @@ impl Workshop {
 
     /// Forgets all code.
     pub(super) fn clear(&self) {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
     }
 
     /// A segment of fixed sizes with its code; the arguments lie as said.
@@ -86,40 +160,41 @@ impl Workshop {
         let layouts: Vec<InputLayout> =
             draft.from.iter().zip(types).map(|(from, ty)| layout(from, ty, arguments)).collect();
         let key = key(graph, &layouts);
-        let known =
-            |made: &Made| made.layouts == layouts && made.ranges == *ranges && is_same_graph(&made.graph, graph);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = made.get(&key).and_then(|made| made.iter().find(|made| known(made))) {
-            let code = made.code.clone();
+        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
+        let frozen = if self.options.freeze { code::frozen(&draft.from, &updates) } else { Vec::new() };
+        let weights = || draft.from.iter().zip(&frozen).filter(|(_, frozen)| **frozen).map(|(from, _)| from);
+        let known = |made: &Made| {
+            made.layouts == layouts
+                && made.ranges == *ranges
+                && is_same_graph(&made.graph, graph)
+                && made.weights.len() == weights().count()
+                && made.weights.iter().zip(weights()).all(|(own, from)| own.is(from))
+        };
+        if let Some(code) = self.made.lock().unwrap_or_else(PoisonError::into_inner).find(key, known) {
             return Ok(Segment::new(draft, code));
         }
-        drop(made);
         let schedule = ScheduleOptions {
             numerics: self.options.numerics,
             precision: self.options.precision,
             ranges: ranges.clone(),
             ..ScheduleOptions::default()
         };
-        let options = CompileOptions { device: device(&draft, arguments), schedule, ..CompileOptions::default() };
-        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
-        let frozen = if self.options.freeze { code::frozen(&draft.from, &updates) } else { Vec::new() };
+        // What was read stays in this process.
+        let (device, disk_cache) = (device(&draft, arguments), !draft.is_private);
+        let options = CompileOptions { device, schedule, disk_cache, ..CompileOptions::default() };
+        let weights = weights().filter_map(Weight::of).collect();
         let job = Job { graph: graph.clone(), layouts: layouts.clone(), frozen, compile: options, at: at.clone() };
         let code = if self.options.background {
             in_background(job, self.options.clone())
         } else {
             Code::Ready(Arc::new(job.make(&self.options)?))
         };
-        made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made.len() >= GRAPHS_KEPT {
-            made.clear();
-        }
-        made.entry(key).or_default().push(Made {
-            graph: graph.clone(),
-            layouts,
-            ranges: ranges.clone(),
-            code: code.clone(),
-        });
-        drop(made);
+        let bytes = graph.bytes() + code.ready().map_or(0, Ready::bytes);
+        let (graph, ranges, most) = (graph.clone(), ranges.clone(), self.options.cache_bytes / SPARE);
+        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = Made { graph, layouts, ranges, weights, code: code.clone(), used: kept.clock, bytes };
+        kept.keep(key, made, most);
+        drop(kept);
         Ok(Segment::new(draft, code))
     }
 }
@@ -178,7 +253,7 @@ fn in_background(job: Job, options: Options) -> Code {
 fn layout(from: &From, ty: &TensorType, arguments: &Arguments) -> InputLayout {
     match from {
         From::Argument(number) => arguments.layouts[*number].clone(),
-        From::Held(tensor) => input_layout(tensor.layout()),
+        From::Held(tensor) | From::Data(tensor) => input_layout(tensor.layout()),
         From::Var(_) | From::Gradient(_) | From::Key(..) | From::Slot(_) => InputLayout::contiguous(ty),
     }
 }
@@ -186,7 +261,7 @@ fn layout(from: &From, ty: &TensorType, arguments: &Arguments) -> InputLayout {
 /// Where a segment runs.
 fn device(draft: &Draft, arguments: &Arguments) -> Device {
     let own = |from: &From| match from {
-        From::Held(tensor) => Some(tensor.device()),
+        From::Held(tensor) | From::Data(tensor) => Some(tensor.device()),
         From::Var(var) | From::Gradient(var) => Some(var.device()),
         From::Key(_, device) => Some(*device),
         From::Argument(_) | From::Slot(_) => None,

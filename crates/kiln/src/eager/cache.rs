@@ -6,10 +6,10 @@ use crate::autograd::Rule;
 use crate::compile::CompiledGraph;
 use crate::{DType, Device, Tensor};
 use kiln_ir::{Op, TensorType};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, RwLock};
 
 /// A program, with what it is for.
 struct Entry {
@@ -18,6 +18,7 @@ struct Entry {
     device: Device,
     kept: Arc<Kept>,
     used: AtomicU64,
+    bytes: usize,
 }
 
 /// A program, and the rule for its gradient once that was wanted.
@@ -63,15 +64,75 @@ struct Operand {
 }
 
 /// Programs by the hash of what they are for; equal hashes share a list.
-static PROGRAMS: LazyLock<RwLock<HashMap<u64, Vec<Entry>, Hashed>>> = LazyLock::new(RwLock::default);
+static PROGRAMS: LazyLock<RwLock<Programs>> = LazyLock::new(RwLock::default);
+
+#[derive(Default)]
+struct Programs {
+    map: HashMap<u64, Vec<Entry>, Hashed>,
+    count: usize,
+    bytes: usize,
+}
+
 /// Counts lookups, so that programs have an age.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 /// Programs kept. Beyond that, the half unused for longest goes.
 const PROGRAMS_KEPT: usize = 4096;
+/// Bytes of programs kept; the same happens beyond it.
+const BYTES_KEPT: usize = 128 << 20;
 
 /// Programs in the cache of eager operations.
 pub fn cached_programs() -> usize {
-    PROGRAMS.read().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
+    PROGRAMS.read().unwrap_or_else(PoisonError::into_inner).count
+}
+
+/// Gradients that nobody can ask for any more: their programs go.
+static ENDED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// Ended gradients from which on programs are looked through for theirs.
+const ENDED_KEPT: usize = 64;
+
+/// Nobody can ask for this gradient any more. May be called with any lock held.
+pub(crate) fn end_gradient(id: u64) {
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+}
+
+/// Drops the programs of gradients that nobody can ask for any more.
+pub(crate) fn sweep() {
+    let ended: HashSet<u64> =
+        std::mem::take(&mut *ENDED.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect();
+    if ended.is_empty() {
+        return;
+    }
+    let is_ended = |entry: &Entry| matches!(entry.what, OwnedWhat::Gradient(id) if ended.contains(&id));
+    let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let dropped = programs.drop_if(is_ended);
+    drop(programs);
+    // What they hold may itself end gradients.
+    drop(dropped);
+}
+
+impl Programs {
+    /// Takes out the programs that are to go; they are dropped by the caller, without the lock.
+    fn drop_if(&mut self, goes: impl Fn(&Entry) -> bool) -> Vec<Entry> {
+        let mut dropped = Vec::new();
+        self.map.retain(|_, list| {
+            dropped.extend(list.extract_if(.., |entry| goes(entry)));
+            !list.is_empty()
+        });
+        self.count -= dropped.len();
+        self.bytes -= dropped.iter().map(|entry| entry.bytes).sum::<usize>();
+        dropped
+    }
+
+    /// Takes out the half of the programs that was not used for longest.
+    fn drop_half(&mut self) -> Vec<Entry> {
+        let mut ages: Vec<u64> = self.map.values().flatten().map(|e| e.used.load(Ordering::Relaxed)).collect();
+        if ages.is_empty() {
+            return Vec::new();
+        }
+        let middle = ages.len() / 2;
+        let (_, &mut oldest, _) = ages.select_nth_unstable(middle);
+        self.drop_if(|entry| entry.used.load(Ordering::Relaxed) < oldest)
+    }
 }
 
 /// A rule, with the operation and the operands' types it is for.
@@ -107,7 +168,7 @@ pub(super) fn keep_rule(what: What<'_>, types: Vec<TensorType>, rule: Arc<Rule>)
 /// The program for these operands, if it is there.
 pub(super) fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<Kept>> {
     let programs = PROGRAMS.read().unwrap_or_else(PoisonError::into_inner);
-    let entry = programs.get(&hash)?.iter().find(|entry| entry.is_for(what, operands, device))?;
+    let entry = programs.map.get(&hash)?.iter().find(|entry| entry.is_for(what, operands, device))?;
     entry.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     Some(entry.kept.clone())
 }
@@ -120,11 +181,14 @@ pub(super) fn keep(
     device: Device,
     compiled: Arc<CompiledGraph>,
 ) -> Arc<Kept> {
-    let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
-    if programs.len() >= PROGRAMS_KEPT {
-        forget_half(&mut programs);
+    if ENDED.lock().unwrap_or_else(PoisonError::into_inner).len() >= ENDED_KEPT {
+        sweep();
     }
-    let list = programs.entry(hash).or_default();
+    let bytes = compiled.bytes();
+    let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
+    let is_full = programs.count >= PROGRAMS_KEPT || programs.bytes + bytes > BYTES_KEPT;
+    let dropped = if is_full { programs.drop_half() } else { Vec::new() };
+    let list = programs.map.entry(hash).or_default();
     if let Some(other) = list.iter().find(|entry| entry.is_for(what, operands, device)) {
         return other.kept.clone();
     }
@@ -135,19 +199,13 @@ pub(super) fn keep(
         device,
         kept: kept.clone(),
         used: AtomicU64::new(CLOCK.fetch_add(1, Ordering::Relaxed)),
+        bytes,
     });
+    programs.count += 1;
+    programs.bytes += bytes;
+    drop(programs);
+    drop(dropped);
     kept
-}
-
-/// Drops the half of the programs that was not used for longest.
-fn forget_half(programs: &mut HashMap<u64, Vec<Entry>, Hashed>) {
-    let mut ages: Vec<u64> = programs.values().flatten().map(|e| e.used.load(Ordering::Relaxed)).collect();
-    let middle = ages.len() / 2;
-    let (_, &mut oldest, _) = ages.select_nth_unstable(middle);
-    programs.retain(|_, list| {
-        list.retain(|e| e.used.load(Ordering::Relaxed) >= oldest);
-        !list.is_empty()
-    });
 }
 
 impl Operand {

@@ -21,6 +21,8 @@ const PATIENCE: usize = 6;
 
 /// Classes kept; beyond that all are forgotten, which costs at most some compiles.
 const CLASSES_KEPT: usize = 4096;
+/// Bytes of their programs; the same happens beyond it.
+const BYTES_KEPT: usize = 64 << 20;
 
 struct Class {
     what: OwnedWhat,
@@ -86,6 +88,14 @@ pub(super) fn symbolic(
     let layouts = types.iter().zip(operands).map(|(ty, t)| symbolic_layout(ty, t)).collect();
     let made = compile(what, types.clone(), layouts, device, write, at).ok();
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let program_bytes = |class: &Class| match &class.program {
+        Symbolic::Program(_, program) => program.bytes(),
+        _ => 0,
+    };
+    if classes.values().flatten().map(program_bytes).sum::<usize>() > BYTES_KEPT {
+        classes.clear();
+        return made;
+    }
     let class = classes.get_mut(&hash)?.iter_mut().find(|class| class.is_for(what, operands, device))?;
     class.program = match &made {
         Some(program) => Symbolic::Program(types, program.clone()),

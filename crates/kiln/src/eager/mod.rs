@@ -13,6 +13,7 @@ mod cache;
 mod classes;
 
 pub use cache::cached_programs;
+pub(crate) use cache::{end_gradient, sweep};
 pub(crate) use classes::symbolic_layout;
 
 use crate::Layout;
