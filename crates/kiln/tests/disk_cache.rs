@@ -484,16 +484,21 @@ fn large_kernels_are_kept_by_themselves() {
     }
     let graph = Graph::parse(&(text + "  return %80\n}\n")).unwrap();
     let x = Tensor::from_vec(numbers(35, 9), [5, 7], Device::Cpu).unwrap();
-    let run = || {
-        let options = CompileOptions { disk_cache: false, ..CompileOptions::default() };
+    let run = |disk_cache: bool| {
+        let options = CompileOptions { disk_cache, ..CompileOptions::default() };
         let compiled = CompiledGraph::new(&graph, &[], &options).unwrap();
         compiled.run(std::slice::from_ref(&x)).unwrap()[0].to_vec::<f32>().unwrap()
     };
-    let cold = run();
-    assert_eq!((folder.files(Kind::Kernel).len(), folder.files(Kind::Program).len()), (1, 0));
+    let cold = run(false);
+    assert_eq!((folder.files(Kind::Kernel).len(), folder.files(Kind::Program).len()), (0, 0), "neither was asked for");
+    kernel_cache::clear();
+    assert_eq!(run(true), cold);
+    assert_eq!((folder.files(Kind::Kernel).len(), folder.files(Kind::Program).len()), (1, 1));
+    // A program that is not there finds its kernel.
+    folder.files(Kind::Program).iter().for_each(|file| std::fs::remove_file(file).unwrap());
     kernel_cache::clear();
     let hits = disk::stats().hits;
-    assert_eq!(run(), cold);
+    assert_eq!(run(true), cold);
     assert_eq!(disk::stats().hits, hits + 1);
 }
 
