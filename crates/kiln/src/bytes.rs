@@ -1,11 +1,11 @@
 //! Bytes that tensors can be views of: a mapped file, or memory that was read.
 
 use crate::layout::Layout;
+use crate::mapping::Mapping;
 use crate::shape::checked_elements;
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_runtime::HostMemory;
-use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -27,7 +27,7 @@ pub struct Bytes(Arc<Place>);
 /// Where the bytes are.
 #[derive(Debug)]
 enum Place {
-    Mapped(memmap2::Mmap),
+    Mapped(Mapping),
     Memory(Vec<u8>),
 }
 
@@ -48,13 +48,11 @@ impl From<Vec<u8>> for Bytes {
 }
 
 impl Bytes {
-    /// Maps a file, which has to stay as it is while these bytes live: only what is used is read from disk.
+    /// Maps a regular file, which has to stay as it is while these bytes live: only what is used is read from disk. Of a file
+    /// that gets shorter, what is gone cannot be read: the operating system ends the process with `SIGBUS` (see
+    /// [`report_truncated_files`](crate::report_truncated_files)).
     pub fn map(path: impl AsRef<Path>) -> std::io::Result<Bytes> {
-        let file = File::open(path)?;
-        // SAFETY: the mapping is only read. The documentation asks the caller to leave the file alone; what a concurrent write
-        // does to its bytes is no worse than to any reader of the file.
-        let map = unsafe { memmap2::Mmap::map(&file) }?;
-        Ok(Bytes(Arc::new(Place::Mapped(map))))
+        Ok(Bytes(Arc::new(Place::Mapped(Mapping::of(path.as_ref())?))))
     }
 
     /// Lets the memory of a range of a mapped file go. Nothing changes but that who reads it again has it read from disk.
@@ -68,9 +66,7 @@ impl Bytes {
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
         if let (Place::Mapped(map), Some(bytes)) = (&*self.0, self.get(range.clone())) {
-            // SAFETY: the pages are the file's and are never written: whoever reads them again finds the same bytes. A
-            // refusal costs memory only.
-            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, bytes.len()) };
+            map.release(range.start, bytes.len());
         }
         #[cfg(not(unix))]
         let _ = range;

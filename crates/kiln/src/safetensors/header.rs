@@ -1,8 +1,8 @@
 //! The header of a safetensors file: which tensors there are, and where. Nothing it says is believed unchecked.
 
 use super::json::{self, Value};
-use crate::DType;
 use crate::shape::checked_elements;
+use crate::{DType, shown};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ pub enum FormatError {
         at: usize,
     },
     /// A part of the header is missing or of the wrong kind.
-    #[error("tensor '{name}': {what}")]
+    #[error("tensor '{}': {what}", shown(name))]
     BadEntry {
         /// The tensor.
         name: String,
@@ -67,7 +67,7 @@ pub enum FormatError {
         what: &'static str,
     },
     /// A dtype that tensors do not have.
-    #[error("tensor '{name}' is of dtype {dtype}, which is not supported")]
+    #[error("tensor '{}' is of dtype {}, which is not supported", shown(name), shown(dtype))]
     UnknownDType {
         /// The tensor.
         name: String,
@@ -75,7 +75,7 @@ pub enum FormatError {
         dtype: String,
     },
     /// Offsets outside the file or the wrong way round.
-    #[error("tensor '{name}': bytes {begin}..{end} are not within the {bytes} bytes of elements")]
+    #[error("tensor '{}': bytes {begin}..{end} are not within the {bytes} bytes of elements", shown(name))]
     BadOffsets {
         /// The tensor.
         name: String,
@@ -87,7 +87,7 @@ pub enum FormatError {
         bytes: usize,
     },
     /// A shape that does not match its bytes.
-    #[error("tensor '{name}': {dtype}{shape:?} does not take {bytes} bytes")]
+    #[error("tensor '{}': {dtype}{} does not take {bytes} bytes", shown(name), shown(&format!("{shape:?}")))]
     WrongSize {
         /// The tensor.
         name: String,
@@ -99,13 +99,13 @@ pub enum FormatError {
         bytes: u64,
     },
     /// Two tensors of one name.
-    #[error("tensor '{name}' is there twice")]
+    #[error("tensor '{}' is there twice", shown(name))]
     Duplicate {
         /// The name.
         name: String,
     },
     /// Tensors that share bytes, or bytes that no tensor has.
-    #[error("tensor '{name}' does not begin where the one before it ends (byte {expected}, not {begin})")]
+    #[error("tensor '{}' does not begin where the one before it ends (byte {expected}, not {begin})", shown(name))]
     Gap {
         /// The tensor.
         name: String,

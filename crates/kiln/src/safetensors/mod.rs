@@ -60,7 +60,8 @@ pub fn load_checkpoint(path: impl AsRef<Path>, device: Device) -> Result<Checkpo
         cause: Box::new(cause),
         at: at.clone(),
     };
-    let length = std::fs::metadata(path).map_err(|e| failed(FormatError::io(&e)))?.len();
+    let opened = crate::files::open(path).and_then(|file| file.metadata());
+    let length = opened.map_err(|e| failed(FormatError::io(&e)))?.len();
     if length < 8 {
         return Err(failed(FormatError::TooShort { bytes: length }));
     }
