@@ -1,5 +1,6 @@
 //! Errors of models and their files: the facts in fields.
 
+use kiln::{Shown, shown};
 use std::path::{Path, PathBuf};
 
 /// What this crate's functions give.
@@ -13,7 +14,7 @@ pub enum Error {
     #[error(transparent)]
     Kiln(Box<kiln::Error>),
     /// The file system said no.
-    #[error("{}: {message}", path.display())]
+    #[error("{}: {}", at(path), words(message))]
     Io {
         /// The file.
         path: PathBuf,
@@ -21,7 +22,7 @@ pub enum Error {
         message: String,
     },
     /// A file that should be JSON is not.
-    #[error("{}: not JSON: {message}", path.display())]
+    #[error("{}: not JSON: {}", at(path), words(message))]
     Json {
         /// The file.
         path: PathBuf,
@@ -29,7 +30,7 @@ pub enum Error {
         message: String,
     },
     /// A setting of a model is missing, of the wrong kind, or makes no sense.
-    #[error("{}: {field}: {problem}", path.display())]
+    #[error("{}: {}: {}", at(path), shown(field), words(problem))]
     Config {
         /// The file.
         path: PathBuf,
@@ -39,7 +40,7 @@ pub enum Error {
         problem: String,
     },
     /// A kind of model that there is no code for.
-    #[error("{}: models of type '{found}' {why}", path.display())]
+    #[error("{}: models of type '{}' {why}", at(path), shown(found))]
     UnknownArchitecture {
         /// The file.
         path: PathBuf,
@@ -50,8 +51,8 @@ pub enum Error {
     },
     /// A configuration says twice what its model is, each time something else.
     #[error(
-        "{}: model_type is '{model_type}', of which there is code for {}, but architectures says {architectures}",
-        path.display(), known.join(", ")
+        "{}: model_type is '{}', of which there is code for {}, but architectures says {}",
+        at(path), shown(model_type), known.join(", "), shown(architectures)
     )]
     Conflict {
         /// The file.
@@ -64,13 +65,13 @@ pub enum Error {
         known: &'static [&'static str],
     },
     /// A configuration does not say what its model is.
-    #[error("{}: neither model_type nor architectures says what kind of model this is", path.display())]
+    #[error("{}: neither model_type nor architectures says what kind of model this is", at(path))]
     NoArchitecture {
         /// The file.
         path: PathBuf,
     },
     /// A folder without weights.
-    #[error("{}: {there}", path.display())]
+    #[error("{}: {there}", at(path))]
     NoWeights {
         /// The folder.
         path: PathBuf,
@@ -78,7 +79,7 @@ pub enum Error {
         there: crate::OtherWeights,
     },
     /// A tensor that two files of a checkpoint have.
-    #[error("{}: tensor '{name}' is in another file of the folder too", path.display())]
+    #[error("{}: tensor '{}' is in another file of the folder too", at(path), shown(name))]
     DuplicateTensor {
         /// The second file.
         path: PathBuf,
@@ -86,7 +87,7 @@ pub enum Error {
         name: String,
     },
     /// The index of a sharded checkpoint does not agree with its shards.
-    #[error("{}: tensor '{name}' in '{shard}': {problem}", path.display())]
+    #[error("{}: tensor '{}' in '{}': {problem}", at(path), shown(name), shown(shard))]
     BadShard {
         /// The index.
         path: PathBuf,
@@ -98,7 +99,7 @@ pub enum Error {
         problem: &'static str,
     },
     /// A file that is no GGUF file, or cannot be used.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}: {cause}", at(path))]
     Gguf {
         /// The file.
         path: PathBuf,
@@ -106,21 +107,21 @@ pub enum Error {
         cause: Box<crate::gguf::GgufError>,
     },
     /// A tensor that the model needs is not in its checkpoint.
-    #[error("the checkpoint has no tensor '{name}'")]
+    #[error("the checkpoint has no tensor '{}'", shown(name))]
     MissingTensor {
         /// Its name.
         name: String,
     },
     /// A tensor of the checkpoint is for a part that there is no code for.
-    #[error("the checkpoint has a tensor '{name}', for which there is no code")]
+    #[error("the checkpoint has a tensor '{}', for which there is no code", shown(name))]
     UnknownTensor {
         /// Its name.
         name: String,
     },
     /// A checkpoint has tensors that the model does not use: without them it would give something else.
     #[error(
-        "the checkpoint has {count} {} that a '{kind}' with this configuration does not use: '{}'{}",
-        if *count == 1 { "tensor" } else { "tensors" }, names.join("', '"), if *count > names.len() { " …" } else { "" }
+        "the checkpoint has {count} {} that a '{}' with this configuration does not use: '{}'{}",
+        if *count == 1 { "tensor" } else { "tensors" }, shown(kind), words(&names.join("', '")), if *count > names.len() { " …" } else { "" }
     )]
     UnusedTensors {
         /// The kind of model.
@@ -131,7 +132,7 @@ pub enum Error {
         count: usize,
     },
     /// The configuration says that the embedding makes the logits, and the checkpoint has another table for them.
-    #[error("tie_word_embeddings is said, but tensor '{name}' is not '{embedding}'")]
+    #[error("tie_word_embeddings is said, but tensor '{}' is not '{}'", shown(name), shown(embedding))]
     UntiedHead {
         /// The table that would make the logits.
         name: String,
@@ -140,14 +141,15 @@ pub enum Error {
     },
     /// Logits are to be made by a table that the checkpoint does not have.
     #[error(
-        "the checkpoint has no tensor '{name}', and tie_word_embeddings does not say that the embedding makes the logits"
+        "the checkpoint has no tensor '{}', and tie_word_embeddings does not say that the embedding makes the logits",
+        shown(name)
     )]
     NoHead {
         /// The table.
         name: String,
     },
     /// A tensor of the checkpoint is not made of floats.
-    #[error("tensor '{name}' is of {got}, and weights are floats; quantised integers are read from GGUF files only")]
+    #[error("tensor '{}' is of {got}, and weights are floats; quantised integers are read from GGUF files only", shown(name))]
     WrongDType {
         /// Its name.
         name: String,
@@ -155,7 +157,7 @@ pub enum Error {
         got: kiln::DType,
     },
     /// A tensor of the checkpoint has not the shape that the configuration asks for.
-    #[error("tensor '{name}' is {got:?}, the configuration asks for {expected:?}")]
+    #[error("tensor '{}' is {}, the configuration asks for {expected:?}", shown(name), shown(&format!("{got:?}")))]
     WrongShape {
         /// Its name.
         name: String,
@@ -165,7 +167,7 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// A picture that could not be read or used.
-    #[error("{}{cause}", path.as_ref().map_or(String::new(), |path| format!("{}: ", path.display())))]
+    #[error("{}{cause}", path.as_ref().map_or(String::new(), |path| format!("{}: ", at(path))))]
     Image {
         /// The file, where there is one.
         path: Option<PathBuf>,
@@ -186,10 +188,12 @@ pub enum Error {
     #[error("tokenizer: {0}")]
     Tokenizer(#[from] crate::TokenizerError),
     /// A chat template that cannot be read, or refuses a conversation.
-    #[error("chat template: {message}")]
+    #[error("{}: {cause}", words(origin))]
     Template {
+        /// The file that it is in, or the key of a GGUF file.
+        origin: String,
         /// What is wrong, and where.
-        message: String,
+        cause: Box<crate::TemplateError>,
     },
     /// A prompt without tokens.
     #[error("the prompt has no tokens")]
@@ -313,11 +317,17 @@ impl From<crate::vision::ImageError> for Error {
 }
 
 impl Error {
-    pub(crate) fn template(error: minijinja::Error) -> Error {
-        Error::Template { message: error.to_string() }
-    }
-
     pub(crate) fn io(path: &Path, error: &std::io::Error) -> Error {
         Error::Io { path: path.to_owned(), message: error.to_string() }
     }
+}
+
+/// A path in a message. Names of files may be made to look like something else.
+fn at(path: &Path) -> String {
+    shown(&path.display().to_string()).up_to(1000).to_string()
+}
+
+/// Words that may quote a file.
+fn words(text: &str) -> Shown<'_> {
+    shown(text).up_to(400)
 }

@@ -2,7 +2,7 @@
 
 use super::Activation;
 use crate::models::{Kind, Unsupported};
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ impl Fields {
     /// Reads a file that holds one object.
     pub fn read(path: impl AsRef<Path>) -> Result<Fields> {
         let path = path.as_ref();
-        let text = std::fs::read(path).map_err(|e| Error::io(path, &e))?;
+        let text = files::read(path, files::Kind::Settings)?;
         Fields::parse(&text, path)
     }
 

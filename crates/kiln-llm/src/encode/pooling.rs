@@ -1,7 +1,7 @@
 //! How the vectors of a text's tokens become one: as a folder of sentence-transformers says.
 
 use crate::config::Fields;
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 use kiln::{DType, Tensor};
 use serde_json::Value;
 use std::path::{Component, Path};
@@ -63,7 +63,7 @@ impl Pooling {
         if !path.exists() {
             return Ok(Pooling::default());
         }
-        let text = std::fs::read(&path).map_err(|e| Error::io(&path, &e))?;
+        let text = files::read(&path, files::Kind::Settings)?;
         let json = |message: String| Error::Json { path: path.clone(), message };
         let modules: Value = serde_json::from_slice(&text).map_err(|e| json(e.to_string()))?;
         let modules = modules.as_array().ok_or_else(|| json("the whole is no list".into()))?;

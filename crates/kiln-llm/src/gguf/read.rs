@@ -1,6 +1,7 @@
 //! Reading all but the elements of a GGUF file. Nothing it says is believed unchecked.
 
 use super::BlockType;
+use kiln::shown;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -47,14 +48,22 @@ pub enum GgufError {
         /// How many lists may have together.
         most: usize,
     },
+    /// More keys or tensors than any model has.
+    #[error("{count} keys or tensors are more than the {most} that are read")]
+    Entries {
+        /// As the file says.
+        count: usize,
+        /// As many as there may be.
+        most: usize,
+    },
     /// A key or a tensor that is there twice.
-    #[error("'{name}' is there twice")]
+    #[error("'{}' is there twice", shown(name))]
     Duplicate {
         /// Its name.
         name: String,
     },
     /// A value that is missing, of the wrong kind, or makes no sense.
-    #[error("{key}: {problem}")]
+    #[error("{}: {}", shown(key), shown(problem).up_to(400))]
     BadKey {
         /// Its key.
         key: String,
@@ -62,7 +71,7 @@ pub enum GgufError {
         problem: String,
     },
     /// A tensor that is not as it should be.
-    #[error("tensor '{name}': {problem}")]
+    #[error("tensor '{}': {problem}", shown(name))]
     BadTensor {
         /// Its name.
         name: String,
@@ -71,8 +80,8 @@ pub enum GgufError {
     },
     /// A way to store elements that there is no code for.
     #[error(
-        "tensor '{name}' is stored as {}, which is not supported; {} are",
-        BlockType::name_of(*kind), BlockType::supported()
+        "tensor '{}' is stored as {}, which is not supported; {} are",
+        shown(name), BlockType::name_of(*kind), BlockType::supported()
     )]
     BlockType {
         /// Its name.
@@ -161,6 +170,8 @@ pub(super) struct Contents {
 
 /// Lists nest no deeper.
 const DEEPEST: usize = 2;
+/// The most keys, and the most tensors: each takes more memory than its bytes of the file.
+const ENTRIES: usize = 1 << 20;
 /// Values that all lists have together at the most. A value takes more memory than a byte of the file.
 const VALUES: usize = 1 << 22;
 /// The most axes a tensor has.
@@ -181,6 +192,9 @@ impl Contents {
         }
         let tensor_count = reader.count("the tensors", TENSOR_BYTES)?;
         let key_count = reader.count("the keys", KEY_BYTES)?;
+        if tensor_count.max(key_count) > ENTRIES {
+            return Err(GgufError::Entries { count: tensor_count.max(key_count), most: ENTRIES });
+        }
         let mut metadata = BTreeMap::new();
         for _ in 0..key_count {
             let key = reader.text()?;

@@ -1,7 +1,7 @@
 //! Pictures as files hold them: PNG and JPEG of any kind become rows of red, green and blue.
 
 use super::exif::Orientation;
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 use png::{BitDepth, ColorType, Transformations};
 use std::io::Cursor;
 use std::path::Path;
@@ -90,7 +90,7 @@ impl Image {
     /// Reads a PNG or JPEG file.
     pub fn open(path: impl AsRef<Path>) -> Result<Image> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|e| Error::io(path, &e))?;
+        let bytes = files::read(path, files::Kind::Picture)?;
         Image::decode(&bytes).map_err(|error| match error {
             Error::Image { cause, .. } => Error::Image { path: Some(path.to_owned()), cause },
             other => other,

@@ -1,7 +1,7 @@
 //! The names of a classifier's kinds.
 
 use crate::config::Fields;
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 use std::path::Path;
 
 /// Names by number: `id2label` of `config.json`, else the lines of `synset_words.txt` (`n01440764 tench, Tinca tinca`) or
@@ -23,7 +23,7 @@ pub(super) fn labels(folder: &Path, config: Option<&Fields>, classes: usize) -> 
         if !path.exists() {
             continue;
         }
-        let text = std::fs::read_to_string(&path).map_err(|e| Error::io(&path, &e))?;
+        let text = files::read_text(&path, files::Kind::Labels)?;
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.len() != classes {
             let problem = format!("{} lines for {classes} kinds", lines.len());
