@@ -2,6 +2,7 @@
 
 use super::TokenizerError;
 use super::json::{flag, id, text};
+use super::prefixes::Prefixes;
 use serde_json::Value;
 
 const PART: &str = "added_tokens";
@@ -55,28 +56,25 @@ pub(super) enum Piece<'a> {
 }
 
 /// Finds tokens in a text: the leftmost first, of several the longest. With each token comes the text it is found by.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Finder {
-    tokens: Vec<(String, Added)>,
-    /// Whether a token begins with a byte.
-    begins: Vec<bool>,
+    tokens: Vec<Added>,
+    /// By what each is found by.
+    texts: Prefixes,
 }
 
 impl Finder {
-    pub(super) fn new(mut tokens: Vec<(String, Added)>) -> Finder {
-        tokens.retain(|(text, _)| !text.is_empty());
-        tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
-        let mut begins = vec![false; 256];
-        tokens.iter().for_each(|(text, _)| begins[text.as_bytes()[0] as usize] = true);
-        Finder { tokens, begins }
+    pub(super) fn new(tokens: Vec<(String, Added)>) -> Finder {
+        let (texts, tokens): (Vec<String>, Vec<Added>) = tokens.into_iter().unzip();
+        let numbered = texts.iter().enumerate().map(|(number, text)| (text.as_str().into(), number as u32));
+        Finder { texts: Prefixes::new(numbered), tokens }
     }
 
     pub(super) fn split<'a>(&self, text: &'a str) -> Vec<Piece<'a>> {
         let mut pieces = Vec::new();
         let (mut at, mut rest) = (0, 0);
         while at < text.len() && !self.tokens.is_empty() {
-            let found = if self.begins[text.as_bytes()[at] as usize] { self.at(text, at) } else { None };
-            let Some((token, end)) = found else {
+            let Some((token, end)) = self.at(text, at) else {
                 at += 1;
                 continue;
             };
@@ -101,9 +99,9 @@ impl Finder {
 
     /// The longest token that begins here, with its end.
     fn at(&self, text: &str, at: usize) -> Option<(&Added, usize)> {
-        let rest = text.as_bytes().get(at..)?;
-        let (found, token) = self.tokens.iter().find(|(found, _)| rest.starts_with(found.as_bytes()))?;
-        let end = at + found.len();
+        let (length, number) = self.texts.longest(text.get(at..)?)?;
+        let token = &self.tokens[number as usize];
+        let end = at + length;
         let word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
         let inside = word(text[..at].chars().next_back()) || word(text[end..].chars().next());
         (!(token.single_word && inside)).then_some((token, end))

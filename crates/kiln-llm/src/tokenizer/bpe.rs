@@ -36,7 +36,7 @@ enum Merges {
     Listed(HashMap<(u32, u32), (u32, u32)>),
     /// Every pair that makes a token merges; the rank of each token, by its score, `None` for tokens that no merge makes. The
     /// texts are those of the tokens.
-    Scored { ranks: Vec<Option<u32>>, texts: Vec<Arc<str>> },
+    Scored { ranks: Vec<Option<u32>>, texts: Vec<Arc<str>>, longest: usize },
 }
 
 /// A token in the making, in a list with neighbours; merged ones have no length.
@@ -98,7 +98,7 @@ impl Bpe {
         Bpe {
             bytes: if byte_fallback { byte_tokens(&vocabulary) } else { None },
             unused: unused.map(|(id, _)| id as u32).collect(),
-            merges: Merges::Scored { ranks, texts },
+            merges: Merges::Scored { ranks, longest: texts.iter().map(|text| text.len()).max().unwrap_or(0), texts },
             unknown,
             fuse_unknown: true,
             whole_words: false,
@@ -131,8 +131,12 @@ impl Bpe {
     fn merge(&self, left: u32, right: u32) -> Option<(u32, u32)> {
         match &self.merges {
             Merges::Listed(merges) => merges.get(&(left, right)).copied(),
-            Merges::Scored { ranks, texts } => {
-                let text = format!("{}{}", texts.get(left as usize)?, texts.get(right as usize)?);
+            Merges::Scored { ranks, texts, longest } => {
+                let (left, right) = (texts.get(left as usize)?, texts.get(right as usize)?);
+                if left.len() + right.len() > *longest {
+                    return None;
+                }
+                let text = format!("{left}{right}");
                 let token = *self.vocabulary.get(&*text)?;
                 Some(((*ranks.get(token as usize)?)?, token))
             }

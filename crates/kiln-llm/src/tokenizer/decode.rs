@@ -2,7 +2,7 @@
 
 use super::json::{flag, kind, parts, text};
 use super::normalize::{replacement, stripping};
-use super::{Pattern, Tokenizer, TokenizerError, bytes};
+use super::{Bounds, Pattern, Tokenizer, TokenizerError, bytes};
 use serde_json::Value;
 
 const PART: &str = "decoder";
@@ -53,10 +53,18 @@ impl Decoder {
         })
     }
 
-    pub(super) fn apply(&self, tokens: Vec<String>) -> Result<Vec<String>, TokenizerError> {
+    pub(super) fn apply(&self, tokens: Vec<String>, bounds: &Bounds) -> Result<Vec<String>, TokenizerError> {
         Ok(match self {
             Decoder::Replace(pattern, content) => {
-                return tokens.iter().map(|token| pattern.replace(token, content)).collect();
+                let mut all = Vec::with_capacity(tokens.len());
+                let mut length = 0;
+                for token in &tokens {
+                    let token = pattern.replace(token, content, PART, bounds)?;
+                    length += token.len();
+                    bounds.fits(PART, length)?;
+                    all.push(token);
+                }
+                return Ok(all);
             }
             Decoder::ByteFallback => join_bytes(tokens),
             Decoder::Fuse => vec![tokens.concat()],
@@ -116,11 +124,13 @@ fn join_bytes(tokens: Vec<String>) -> Vec<String> {
 
 fn strip(token: &str, content: char, start: usize, stop: usize) -> &str {
     let mut token = token;
-    for _ in 0..start {
-        token = token.strip_prefix(content).unwrap_or(token);
+    let (mut start, mut stop) = (start, stop);
+    // A file may ask for any number: what counts is how many there are.
+    while let (1.., Some(rest)) = (start, token.strip_prefix(content)) {
+        (token, start) = (rest, start - 1);
     }
-    for _ in 0..stop {
-        token = token.strip_suffix(content).unwrap_or(token);
+    while let (1.., Some(rest)) = (stop, token.strip_suffix(content)) {
+        (token, stop) = (rest, stop - 1);
     }
     token
 }
@@ -195,6 +205,8 @@ pub(crate) struct Decoding {
 
 /// A character has no more bytes than this; what is still none after as many tokens is none.
 const LONGEST_CHARACTER: usize = 4;
+/// Tokens that have given no text and are kept.
+const MOST_HELD: usize = 64;
 
 impl Decoding {
     /// Before the first token.
@@ -224,6 +236,11 @@ impl Decoding {
         self.held = 0;
         let text = all.get(before.len()..).unwrap_or_default().to_owned();
         if text.is_empty() {
+            // Tokens without a text are looked at again with every further one: with many, the first are left behind.
+            if self.ids.len() > MOST_HELD {
+                self.ids.drain(..self.ids.len() - LONGEST_CHARACTER);
+                self.given = self.ids.len();
+            }
             return Ok(text);
         }
         self.ids.drain(..self.given);

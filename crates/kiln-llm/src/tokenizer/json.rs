@@ -1,6 +1,7 @@
 //! Members of `tokenizer.json`, with errors that name the part they are in.
 
 use super::TokenizerError;
+use super::bounds::{MOST_PARTS, few};
 use serde_json::Value;
 
 /// The parts of a sequence, or the one part itself; none for `null`.
@@ -22,6 +23,7 @@ pub(super) fn parts<'a>(value: Option<&'a Value>, list: &'static str, part: &'st
             _ => all.push(item),
         }
     }
+    few(part, all.len(), MOST_PARTS)?;
     Ok(all)
 }
 

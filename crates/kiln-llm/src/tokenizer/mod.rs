@@ -9,6 +9,7 @@
 //! read, never a wrong token later.
 
 mod added;
+mod bounds;
 mod bpe;
 mod bytes;
 mod charsmap;
@@ -30,11 +31,13 @@ pub use decode::DecodeStream;
 pub(crate) use decode::Decoding;
 pub(crate) use gguf::CONTROL;
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 use added::{Added, Finder, Piece};
+use bounds::{Bounds, LONGEST_TOKEN, MOST_PATTERNS, few};
 use bpe::Bpe;
 use decode::Decoder;
 use file::{TokenizerFile, Vocabulary};
+use kiln::shown;
 use normalize::Normalizer;
 use pattern::{Class, Pattern};
 use post::Frame;
@@ -59,7 +62,7 @@ pub enum TokenizerError {
         field: &'static str,
     },
     /// A part that there is no code for.
-    #[error("{part}: '{kind}' is not supported")]
+    #[error("{part}: '{}' is not supported", shown(kind))]
     Unsupported {
         /// The part of the file.
         part: &'static str,
@@ -67,7 +70,7 @@ pub enum TokenizerError {
         kind: String,
     },
     /// A merge of or to what is no token.
-    #[error("model: the merge of '{left}' and '{right}' is not in the vocabulary")]
+    #[error("model: the merge of '{}' and '{}' is not in the vocabulary", shown(left), shown(right))]
     BadMerge {
         /// The left one.
         left: String,
@@ -75,7 +78,7 @@ pub enum TokenizerError {
         right: String,
     },
     /// A regular expression that cannot be read, or gave up on a text.
-    #[error("the pattern '{pattern}': {message}")]
+    #[error("the pattern '{}': {}", shown(pattern), shown(message))]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -87,6 +90,34 @@ pub enum TokenizerError {
     Damaged {
         /// Where the fault is.
         at: usize,
+    },
+    /// A text that would grow too long.
+    #[error("{part}: a text would grow beyond {most} bytes")]
+    TooLong {
+        /// The part of the file that makes it grow.
+        part: &'static str,
+        /// As long as it may become.
+        most: usize,
+    },
+    /// More of something than is read.
+    #[error("{part}: {count} are more than the {most} that there may be")]
+    TooMany {
+        /// The part of the file.
+        part: &'static str,
+        /// As many as there are.
+        count: usize,
+        /// As many as there may be.
+        most: usize,
+    },
+    /// A token with a text longer than any model has.
+    #[error("the text of token {id} has {bytes} bytes, and may have {most}")]
+    LongToken {
+        /// The token.
+        id: u32,
+        /// As long as it is.
+        bytes: usize,
+        /// As long as it may be.
+        most: usize,
     },
     /// An id without a token.
     #[error("there is no token {id}")]
@@ -159,11 +190,11 @@ impl Tokenizer {
         let folder = folder.as_ref();
         let model = folder.join("tokenizer.model");
         if !folder.join("tokenizer.json").exists() && model.exists() {
-            let bytes = std::fs::read(&model).map_err(|e| Error::io(&model, &e))?;
+            let bytes = files::read(&model, files::Kind::Tokenizer)?;
             return Tokenizer::from_sentencepiece(&bytes, Some(folder));
         }
         let path = folder.join("tokenizer.json");
-        let text = std::fs::read(&path).map_err(|e| Error::io(&path, &e))?;
+        let text = files::read(&path, files::Kind::Tokenizer)?;
         Tokenizer::parse(&text).map_err(|error| match error {
             Error::Json { message, .. } => Error::Json { path: path.clone(), message },
             other => other,
@@ -174,6 +205,8 @@ impl Tokenizer {
     pub fn parse(text: &[u8]) -> Result<Tokenizer> {
         let json = |e: serde_json::Error| Error::Json { path: "tokenizer.json".into(), message: e.to_string() };
         let TokenizerFile { model, members: file } = serde_json::from_slice(text).map_err(json)?;
+        let patterns = file.values().fold(0, |sum: usize, part| sum.saturating_add(pattern_bytes(part)));
+        few("bytes of patterns", patterns, MOST_PATTERNS)?;
         // Older files do not name the model's type.
         let kind = model.fields.get("type").and_then(Value::as_str);
         let model = match kind.unwrap_or(if model.has_merges { "BPE" } else { "WordPiece" }) {
@@ -213,10 +246,14 @@ impl Tokenizer {
                 special.insert(token.id);
             }
             if token.normalized {
-                normalized.push((normalize(&normalizers, &token.content)?, token));
+                let mut bounds = Bounds::of(token.content.len());
+                normalized.push((normalize(&normalizers, &token.content, &mut bounds)?, token));
             } else {
                 raw.push((token.content.clone(), token));
             }
+        }
+        if let Some((&id, text)) = texts.iter().find(|(_, text)| text.len() > LONGEST_TOKEN) {
+            return Err(TokenizerError::LongToken { id, bytes: text.len(), most: LONGEST_TOKEN });
         }
         let (raw, normalized) = (Finder::new(raw), Finder::new(normalized));
         Ok(Tokenizer { normalizers, splitters, model, frame, decoders, raw, normalized, texts, added: ids, special })
@@ -226,15 +263,16 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
         let mut out = if special { self.frame.before.clone() } else { Vec::new() };
         let mut first = true;
+        let (mut bounds, mut words) = (Bounds::of(text.len()), Bounds::of(text.len()));
         for piece in self.raw.split(text) {
             match piece {
                 Piece::Token(id) => out.push(id),
                 Piece::Text(text) => {
-                    let text = normalize(&self.normalizers, text)?;
+                    let text = normalize(&self.normalizers, text, &mut bounds)?;
                     for piece in self.normalized.split(&text) {
                         match piece {
                             Piece::Token(id) => out.push(id),
-                            Piece::Text(text) => self.encode_words(text, first, &mut out)?,
+                            Piece::Text(text) => self.encode_words(text, first, &mut words, &mut out)?,
                         }
                         first = false;
                     }
@@ -253,15 +291,17 @@ impl Tokenizer {
         (&self.frame.before, &self.frame.after)
     }
 
-    fn encode_words(&self, text: &str, first: bool, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    fn encode_words(&self, text: &str, first: bool, bounds: &mut Bounds, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let mut words = vec![text.to_owned()];
         for splitter in &self.splitters {
             let mut split = Vec::with_capacity(words.len());
             for (i, word) in words.iter().enumerate() {
-                splitter.apply(word, first && i == 0, &mut split)?;
+                splitter.apply(word, first && i == 0, bounds, &mut split)?;
             }
+            bounds.fits("pre_tokenizer", split.iter().map(String::len).sum())?;
             words = split;
         }
+        bounds.take("pre_tokenizer", words.iter().map(String::len).sum())?;
         words.iter().for_each(|word| self.model.encode(word, out));
         Ok(())
     }
@@ -275,8 +315,10 @@ impl Tokenizer {
         if self.decoders.is_empty() {
             return Ok(tokens.join(" "));
         }
+        let bounds = Bounds::of(tokens.iter().map(String::len).sum());
         for decoder in &self.decoders {
-            tokens = decoder.apply(tokens)?;
+            tokens = decoder.apply(tokens, &bounds)?;
+            bounds.fits("decoder", tokens.iter().map(String::len).sum())?;
         }
         Ok(tokens.concat())
     }
@@ -312,6 +354,27 @@ impl Tokenizer {
     }
 }
 
-fn normalize(normalizers: &[Normalizer], text: &str) -> Result<String, TokenizerError> {
-    normalizers.iter().try_fold(text.to_owned(), |text, normalizer| normalizer.apply(&text))
+fn normalize(normalizers: &[Normalizer], text: &str, bounds: &mut Bounds) -> Result<String, TokenizerError> {
+    let mut text = text.to_owned();
+    for normalizer in normalizers {
+        text = normalizer.apply(&text, bounds)?;
+        bounds.fits("normalizer", text.len())?;
+    }
+    bounds.take("normalizer", text.len())?;
+    Ok(text)
+}
+
+/// How long the regular expressions of a part are together.
+fn pattern_bytes(part: &Value) -> usize {
+    match part {
+        Value::Object(members) => {
+            let one = |(name, value): (&String, &Value)| match value {
+                Value::String(pattern) if name == "Regex" => pattern.len(),
+                value => pattern_bytes(value),
+            };
+            members.iter().map(one).fold(0, usize::saturating_add)
+        }
+        Value::Array(items) => items.iter().map(pattern_bytes).fold(0, usize::saturating_add),
+        _ => 0,
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::json::{count, flag, kind, parts, text};
 use super::sentencepiece::Rules;
-use super::{Class, Pattern, TokenizerError};
+use super::{Bounds, Class, Pattern, TokenizerError};
 use serde_json::Value;
 use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
@@ -66,11 +66,11 @@ impl Normalizer {
         })
     }
 
-    pub(super) fn apply(&self, text: &str) -> Result<String, TokenizerError> {
+    pub(super) fn apply(&self, text: &str, bounds: &Bounds) -> Result<String, TokenizerError> {
         Ok(match self {
             Normalizer::Prepend(_) if text.is_empty() => String::new(),
             Normalizer::Prepend(prefix) => format!("{prefix}{text}"),
-            Normalizer::Replace(pattern, content) => pattern.replace(text, content)?,
+            Normalizer::Replace(pattern, content) => pattern.replace(text, content, PART, bounds)?,
             Normalizer::Nfc => text.nfc().collect(),
             Normalizer::Nfd => text.nfd().collect(),
             Normalizer::Nfkc => text.nfkc().collect(),

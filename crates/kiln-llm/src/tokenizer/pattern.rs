@@ -1,9 +1,14 @@
 //! Patterns of tokenizer files, and classes of characters.
 
-use super::TokenizerError;
-use fancy_regex::Regex;
+use super::{Bounds, TokenizerError};
+use fancy_regex::{Regex, RegexBuilder};
 use serde_json::Value;
 use std::sync::LazyLock;
+
+/// How often a search may go back; those of models do so a few times a match.
+const MOST_BACKTRACKS: usize = 250_000;
+/// How large the automaton of a part without look-around may be.
+const MOST_BYTES: usize = 2 << 20;
 
 /// A literal text or a regular expression.
 #[derive(Debug, Clone)]
@@ -26,11 +31,13 @@ impl Pattern {
     /// A regular expression.
     pub(super) fn regex(text: &str) -> Result<Pattern, TokenizerError> {
         let bad = |e: fancy_regex::Error| TokenizerError::Pattern { pattern: text.into(), message: e.to_string() };
-        Ok(Pattern::Regex(Box::new(Regex::new(text).map_err(bad)?)))
+        let mut builder = RegexBuilder::new(text);
+        builder.backtrack_limit(MOST_BACKTRACKS).delegate_size_limit(MOST_BYTES);
+        Ok(Pattern::Regex(Box::new(builder.build().map_err(bad)?)))
     }
 
     /// Where it is found, in order; never empty matches.
-    pub(super) fn matches(&self, text: &str) -> Result<Vec<(usize, usize)>, TokenizerError> {
+    pub(super) fn matches(&self, text: &str, bounds: &Bounds) -> Result<Vec<(usize, usize)>, TokenizerError> {
         match self {
             Pattern::Literal(literal) if literal.is_empty() => Ok(Vec::new()),
             Pattern::Literal(literal) => {
@@ -39,6 +46,7 @@ impl Pattern {
             Pattern::Regex(regex) => {
                 let mut found = Vec::new();
                 for one in regex.find_iter(text) {
+                    bounds.in_time(regex.as_str())?;
                     let one = one.map_err(|e| TokenizerError::Pattern {
                         pattern: regex.as_str().into(),
                         message: e.to_string(),
@@ -52,11 +60,21 @@ impl Pattern {
         }
     }
 
-    /// The text with every match replaced.
-    pub(super) fn replace(&self, text: &str, content: &str) -> Result<String, TokenizerError> {
-        let mut out = String::with_capacity(text.len());
+    /// The text with every match replaced; `part` is for messages.
+    pub(super) fn replace(
+        &self,
+        text: &str,
+        content: &str,
+        part: &'static str,
+        bounds: &Bounds,
+    ) -> Result<String, TokenizerError> {
+        let found = self.matches(text, bounds)?;
+        let removed: usize = found.iter().map(|(start, end)| end - start).sum();
+        let length = (text.len() - removed).saturating_add(found.len().saturating_mul(content.len()));
+        bounds.fits(part, length)?;
+        let mut out = String::with_capacity(length);
         let mut rest = 0;
-        for (start, end) in self.matches(text)? {
+        for (start, end) in found {
             out.push_str(&text[rest..start]);
             out.push_str(content);
             rest = end;

@@ -1,6 +1,7 @@
 //! Post-processors: the special tokens around a text.
 
 use super::TokenizerError;
+use super::bounds::{MOST_FRAME, few};
 use super::json::{id, kind, parts};
 use serde_json::Value;
 
@@ -62,6 +63,7 @@ impl Frame {
             for token in ids {
                 side.push(id(token, PART, "special_tokens")?);
             }
+            few(PART, frame.before.len() + frame.after.len(), MOST_FRAME)?;
         }
         if met { Ok(frame) } else { Err(malformed("single")) }
     }

@@ -15,9 +15,13 @@ impl Prefixes {
     }
 
     /// Calls `found` with the length and the token of each text that `text` begins with, shorter ones first.
-    pub(super) fn each(&self, text: &str, mut found: impl FnMut(usize, u32)) {
+    pub(super) fn each(&self, text: &str, found: impl FnMut(usize, u32)) {
+        self.each_of(text.bytes(), found);
+    }
+
+    fn each_of(&self, bytes: impl Iterator<Item = u8>, mut found: impl FnMut(usize, u32)) {
         let mut range = &self.0[..];
-        for (depth, &byte) in text.as_bytes().iter().enumerate() {
+        for (depth, byte) in bytes.enumerate() {
             let at = |entry: &(Arc<str>, u32)| entry.0.as_bytes().get(depth).copied();
             range = &range[range.partition_point(|entry| at(entry) < Some(byte))..];
             range = &range[..range.partition_point(|entry| at(entry) == Some(byte))];
@@ -35,6 +39,14 @@ impl Prefixes {
         if !self.0.is_empty() {
             self.each(text, |length, token| longest = Some((length, token)));
         }
+        longest
+    }
+
+    /// The longest text that begins with `start` and goes on as `text` does: how much it has of `text`, and its token.
+    pub(super) fn longest_after(&self, start: &str, text: &str) -> Option<(usize, u32)> {
+        let mut longest = None;
+        let more = |length: usize, token| (length > start.len()).then(|| (length - start.len(), token));
+        self.each_of(start.bytes().chain(text.bytes()), |length, token| longest = more(length, token).or(longest));
         longest
     }
 }
@@ -57,5 +69,9 @@ mod tests {
         assert_eq!(all("c"), []);
         assert_eq!(prefixes.longest("abc"), Some((2, 0)));
         assert_eq!(Prefixes::default().longest("abc"), None);
+        assert_eq!(prefixes.longest_after("a", "bcd"), Some((3, 2)));
+        assert_eq!(prefixes.longest_after("a", "bc"), Some((1, 0)));
+        assert_eq!(prefixes.longest_after("a", "x"), None);
+        assert_eq!(prefixes.longest_after("", "a"), Some((1, 1)));
     }
 }

@@ -1,7 +1,7 @@
 //! Pre-tokenizers: the cuts that no token crosses.
 
 use super::json::{flag, kind, parts, text};
-use super::{Class, Pattern, TokenizerError, bytes};
+use super::{Bounds, Class, Pattern, TokenizerError, bytes};
 use serde_json::Value;
 
 const PART: &str = "pre_tokenizer";
@@ -119,7 +119,13 @@ impl Splitter {
     }
 
     /// Splits one piece; `first` says that it begins the text.
-    pub(super) fn apply(&self, piece: &str, first: bool, out: &mut Vec<String>) -> Result<(), TokenizerError> {
+    pub(super) fn apply(
+        &self,
+        piece: &str,
+        first: bool,
+        bounds: &Bounds,
+        out: &mut Vec<String>,
+    ) -> Result<(), TokenizerError> {
         match self {
             Splitter::ByteLevel { prefix_space, cuts } => {
                 let spaced;
@@ -131,14 +137,14 @@ impl Splitter {
                 };
                 match cuts {
                     Some(cuts) => {
-                        let found = cuts.matches(piece)?;
+                        let found = cuts.matches(piece, bounds)?;
                         cut(piece, &found, Behaviour::Isolated, |part| out.push(bytes::to_letters(part)));
                     }
                     None => out.push(bytes::to_letters(piece)),
                 }
             }
             Splitter::Split { pattern, behaviour, invert } => {
-                let mut found = pattern.matches(piece)?;
+                let mut found = pattern.matches(piece, bounds)?;
                 if *invert {
                     found = between(&found, piece.len());
                 }
@@ -155,7 +161,7 @@ impl Splitter {
                 cut(piece, &found, *behaviour, |part| out.push(part.into()));
             }
             Splitter::Whitespace(words) => {
-                out.extend(words.matches(piece)?.into_iter().map(|(start, end)| piece[start..end].to_owned()));
+                out.extend(words.matches(piece, bounds)?.into_iter().map(|(start, end)| piece[start..end].to_owned()));
             }
             Splitter::Metaspace { replacement, prepend, split } => {
                 let mut text = piece.replace(' ', replacement.encode_utf8(&mut [0; 4]));

@@ -3,6 +3,7 @@
 use super::TokenizerError;
 use super::file::{ModelPart, Vocabulary};
 use super::json::{count, text};
+use super::prefixes::Prefixes;
 use serde_json::Value;
 
 const PART: &str = "model";
@@ -11,6 +12,8 @@ const PART: &str = "model";
 #[derive(Debug, Clone)]
 pub(super) struct WordPiece {
     vocabulary: Vocabulary,
+    /// The same, to find the longest token.
+    tokens: Prefixes,
     prefix: String,
     unknown: u32,
     longest_word: usize,
@@ -25,6 +28,7 @@ impl WordPiece {
             prefix: model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or("##").into(),
             unknown: unknown.ok_or(TokenizerError::Malformed { part: PART, field: "unk_token" })?,
             longest_word: count(model, PART, "max_input_chars_per_word", 100)?,
+            tokens: Prefixes::new(vocabulary.iter().map(|(text, &id)| (text.clone(), id))),
             vocabulary,
         })
     }
@@ -38,18 +42,11 @@ impl WordPiece {
         let mut start = 0;
         let mut known = word.chars().count() <= self.longest_word;
         while known && start < word.len() {
-            let found = (start + 1..=word.len()).rev().filter(|&end| word.is_char_boundary(end)).find_map(|end| {
-                let part = &word[start..end];
-                let token = match start {
-                    0 => self.vocabulary.get(part),
-                    _ => self.vocabulary.get(&*format!("{}{part}", self.prefix)),
-                };
-                token.map(|&token| (token, end))
-            });
-            match found {
-                Some((token, end)) => {
+            let prefix = if start == 0 { "" } else { &*self.prefix };
+            match self.tokens.longest_after(prefix, &word[start..]) {
+                Some((length, token)) => {
                     out.push(token);
-                    start = end;
+                    start += length;
                 }
                 None => known = false,
             }
