@@ -121,7 +121,7 @@ fn list(store: &Store, json: bool) -> Outcome {
                 size(listed.bytes),
                 age(listed.used),
                 listed.uses.to_string(),
-                format!("{}{target}", label(listed)),
+                format!("{}{}", kiln::shown(label(listed)), kiln::shown(&target)),
             ]);
         }
         print!("{}", table.render(Paint::stdout()));
@@ -156,14 +156,20 @@ fn why(store: &Store, key: &str, json: bool) -> Outcome {
         return Ok(());
     }
     println!("{} {}", listed.kind.name(), listed.key);
-    println!("{}, used {} ago, {} times, {}", size(listed.bytes), age(listed.used), listed.uses, listed.file.display());
+    println!(
+        "{}, used {} ago, {} times, {}",
+        size(listed.bytes),
+        age(listed.used),
+        listed.uses,
+        kiln::printable(&listed.file.display().to_string())
+    );
     if let Err(damage) = &whole {
         println!("damaged: {damage}; the next look-up removes it");
     }
     for (title, in_key) in [("\nthe key was made of", true), ("\nfor people", false)] {
         println!("{title}");
         for fact in listed.about.facts().iter().filter(|fact| fact.in_key == in_key) {
-            println!("  {:<10} {}", fact.name, fact.value);
+            println!("  {:<10} {}", fact.name, kiln::printable(&fact.value));
         }
     }
     let Some(other) = nearest else {
@@ -177,8 +183,8 @@ fn why(store: &Store, key: &str, json: bool) -> Outcome {
         label(other)
     );
     for (name, here, there) in differences {
-        println!("  {name:<10} here   {}", here.unwrap_or("(none)"));
-        println!("  {:<10} there  {}", "", there.unwrap_or("(none)"));
+        println!("  {name:<10} here   {}", kiln::printable(here.unwrap_or("(none)")));
+        println!("  {:<10} there  {}", "", kiln::printable(there.unwrap_or("(none)")));
     }
     Ok(())
 }
@@ -197,7 +203,7 @@ fn export(store: &Store, file: &Path, json: bool) -> Outcome {
 }
 
 fn import(store: &Store, file: &Path, json: bool) -> Outcome {
-    let opened = File::open(file).map_err(|error| Failure::file(file, error))?;
+    let opened = kiln::files::open(file).map_err(|error| Failure::file(file, error))?;
     let imported = store.import_archive(&mut BufReader::new(opened));
     let imported = imported.map_err(|error| format!("{}: {error}", file.display()))?;
     let refused: Vec<String> = imported.refused.iter().map(|damage| damage.to_string()).collect();

@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 // As many answers come back as pictures went in.
                 let classes = answers.next().unwrap_or_default();
                 let size = console.paint.dim(format!("{width} × {height}"));
-                console.hang(format!("{}  {size}", console.paint.bold(path)), 2);
+                console.hang(format!("{}  {size}", console.paint.bold(kiln::shown(path))), 2);
                 classes.iter().for_each(|class| console.say(line(class, bar, console.paint)));
                 let class = |class: &Class| json!({"index": class.index, "label": class.label, "probability": class.probability});
                 items.push(json!({"image": path, "classes": classes.iter().map(class).collect::<Vec<_>>()}));
@@ -128,5 +128,5 @@ fn none(arguments: &Arguments, console: &Console, opened: Vec<Opened>) -> Outcom
 fn line(class: &Class, columns: usize, paint: Paint) -> String {
     let full = ((class.probability * columns as f32).round() as usize).min(columns);
     let bar = format!("{}{}", paint.ember("━".repeat(full)), " ".repeat(columns - full));
-    format!("  {:5.1} %  {bar}  {}", class.probability * 100.0, class.label)
+    format!("  {:5.1} %  {bar}  {}", class.probability * 100.0, kiln::shown(&class.label))
 }

@@ -6,7 +6,7 @@ use crate::terminal::{self, Align, Console, Progress, Table, format};
 use kiln_llm::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
 use kiln_runtime::phase;
 use serde_json::json;
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{IsTerminal, stdin};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -111,14 +111,17 @@ fn pooling(arguments: &Arguments, said: Pooling) -> Result<Pooling, Failure> {
     Ok(Pooling { pools, normalize: said.normalize && !arguments.no_normalize })
 }
 
+/// The most bytes of texts that are read from standard input.
+const MOST_TEXT: usize = 64 << 20;
+
 /// The texts of the command line, or the lines of standard input.
 fn texts(arguments: &Arguments) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let texts = match arguments.texts.is_empty() {
         false => arguments.texts.clone(),
         true if stdin().is_terminal() => Vec::new(),
         true => {
-            let mut text = String::new();
-            stdin().read_to_string(&mut text)?;
+            let text = kiln::files::read_stream(stdin(), MOST_TEXT)
+                .map_err(|error| Failure::unusable("standard input").caused_by(error))?;
             text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
         }
     };
@@ -131,8 +134,8 @@ fn texts(arguments: &Arguments) -> Result<Vec<String>, Box<dyn std::error::Error
 /// A table of cosines, or the first numbers of each vector.
 fn show(arguments: &Arguments, console: &Console, texts: &[String], vectors: &[Vec<f32>]) {
     let short = |text: &str| match text.char_indices().nth(40) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", kiln::shown(&text[..end])),
+        None => kiln::shown(text).to_string(),
     };
     if !arguments.similarity {
         for (text, vector) in texts.iter().zip(vectors) {

@@ -7,7 +7,6 @@ use kiln::see::{Explanation, bisect_passes};
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, NodeId, Symbol, generate};
 use serde_json::{Value, json};
-use std::io::Read;
 use std::path::PathBuf;
 
 /// Options of `kiln explain`.
@@ -35,15 +34,16 @@ pub struct Arguments {
     json: bool,
 }
 
+/// The longest text of a graph; one of a thousand layers has a few MB.
+const MOST_TEXT: usize = 64 << 20;
+
 /// Prints the story of one graph.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let text = if arguments.file.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
-        text
-    } else {
-        std::fs::read_to_string(&arguments.file).map_err(|error| Failure::file(&arguments.file, error))?
+    let text = match arguments.file.as_os_str() == "-" {
+        true => kiln::files::read_stream(std::io::stdin(), MOST_TEXT),
+        false => kiln::files::read_text(&arguments.file, MOST_TEXT),
     };
+    let text = text.map_err(|error| Failure::file(&arguments.file, error))?;
     let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", arguments.file.display()))?;
     let fixed = at_sizes(&graph, &sizes(&arguments.sizes, &graph)?)?;
     needs(&fixed, arguments.verify).check(memory())?;

@@ -79,21 +79,32 @@ impl Error for Failure {
 /// ```
 pub fn render(error: &(dyn Error + 'static), paint: Paint) -> String {
     let mut said = without_own_lines(&error.to_string());
-    let mut text = format!("{} {said}\n", paint.bold_red("error:"));
+    let mut text = format!("{} {}\n", paint.bold_red("error:"), harmless(&said));
     let mut source = error.source();
     while let Some(cause) = source {
         // An error that shows its cause as its own text says it once.
         let words = without_own_lines(&cause.to_string());
         if !said.contains(&words) {
-            text.push_str(&format!("  {} {words}\n", paint.dim("caused by:")));
+            text.push_str(&format!("  {} {}\n", paint.dim("caused by:"), harmless(&words)));
         }
         said = words;
         source = cause.source();
     }
     if let Some(advice) = error.downcast_ref::<Failure>().and_then(|failure| failure.advice.as_ref()) {
-        text.push_str(&format!("  {} {advice}\n", paint.green("try:")));
+        text.push_str(&format!("  {} {}\n", paint.green("try:"), harmless(advice)));
     }
     text
+}
+
+/// Words that may quote a file: none of its codes reach the terminal, and not all of a megabyte.
+fn harmless(words: &str) -> String {
+    /// More than any message of Kiln's own has.
+    const MOST: usize = 16 << 10;
+    let words = kiln::printable(words);
+    match words.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}… ({} bytes)", &words[..end], words.len()),
+        None => words.into_owned(),
+    }
 }
 
 /// The words of an error without the line of Rust that they end in: to a program's author it is their own line, to
@@ -132,6 +143,16 @@ fn source_line(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a file says in an error cannot move the cursor, and does not fill the screen.
+    #[test]
+    fn an_error_cannot_command_the_terminal() {
+        let words = format!("tensor '\u{1b}[2J\u{9b}31m\u{202e}': two\nlines {}", "x".repeat(1 << 20));
+        let error: Box<dyn Error> = Failure::new(words.clone()).caused_by(words).into();
+        let text = render(error.as_ref(), Paint::off());
+        assert!(text.starts_with("error: tensor '\\u{1b}[2J\\u{9b}31m\\u{202e}': two\nlines x"), "{}", &text[..100]);
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()) && text.len() < 40_000, "{} bytes", text.len());
+    }
 
     /// Errors of tensors name the line that called them, which for users of the command is Kiln's own.
     #[test]

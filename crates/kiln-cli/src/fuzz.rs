@@ -7,12 +7,12 @@ use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Options of `kiln fuzz`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz text --seconds 600\n  kiln fuzz cache --seconds 600"
+    after_help = "Examples:\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz text --seconds 600\n  kiln fuzz cache --seconds 600\n  kiln fuzz files --seconds 600"
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -50,6 +50,19 @@ enum What {
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },
+    /// Mutated files of models: nothing may panic, hang or take much memory
+    #[command(after_help = "Examples:\n  kiln fuzz files --seconds 600\n  kiln fuzz files --kind templates --seed 7")]
+    Files {
+        /// Only files of this kind
+        #[arg(long, value_enum)]
+        kind: Option<crate::fuzz_files::Kind>,
+        /// How long
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Where the random numbers start [default: the clock]
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Mutated entries of the disk cache: nothing may panic, and every program gives the right answer
     #[command(after_help = "Examples:\n  kiln fuzz cache --seconds 600")]
     Cache {
@@ -68,6 +81,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     match arguments.what {
         What::Graphs { count, seed, nodes, keep_going } => graphs(&console, count, seed, nodes, keep_going),
         What::Text { seconds, seed } => texts(&console, seconds, seed),
+        What::Files { kind, seconds, seed } => {
+            let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+            crate::fuzz_files::run(&console, kind, seconds, seed.unwrap_or_else(clock))
+        }
         What::Cache { seconds, seed } => crate::fuzz_cache::run(&console, seconds, seed),
     }
 }

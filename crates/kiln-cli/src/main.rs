@@ -31,6 +31,7 @@ mod explain;
 mod failure;
 mod fuzz;
 mod fuzz_cache;
+mod fuzz_files;
 mod interrupt;
 mod line;
 mod mode;
@@ -107,6 +108,7 @@ enum Command {
 
 fn main() -> ExitCode {
     interrupt::listen();
+    kiln::report_truncated_files();
     let parsed = command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,

@@ -149,7 +149,10 @@ pub enum Error {
         name: String,
     },
     /// A tensor of the checkpoint is not made of floats.
-    #[error("tensor '{}' is of {got}, and weights are floats; quantised integers are read from GGUF files only", shown(name))]
+    #[error(
+        "tensor '{}' is of {got}, and weights are floats; quantised integers are read from GGUF files only",
+        shown(name)
+    )]
     WrongDType {
         /// Its name.
         name: String,
@@ -232,7 +235,8 @@ pub enum Error {
     },
     /// A name that is no folder, no GGUF file and no preset.
     #[error(
-        "'{name}' is no folder with a config.json, no GGUF file and no preset{} (there are {})",
+        "'{}' is no folder with a config.json, no GGUF file and no preset{} (there are {})",
+        shown(name),
         nearest.map(|nearest| format!("; is '{nearest}' meant?")).unwrap_or_default(),
         presets.join(", ")
     )]
@@ -256,7 +260,7 @@ pub enum Error {
         cache: Option<PathBuf>,
     },
     /// A folder that is no model's.
-    #[error("{}: there is no config.json, which says what kind of model it is", path.display())]
+    #[error("{}: there is no config.json, which says what kind of model it is", at(path))]
     NoConfig {
         /// The folder.
         path: PathBuf,
@@ -278,7 +282,7 @@ pub enum Error {
         context: usize,
     },
     /// A model that came without a tokenizer was asked for text.
-    #[error("'{name}' has no tokenizer; that of a folder is its tokenizer.json or tokenizer.model")]
+    #[error("'{}' has no tokenizer; that of a folder is its tokenizer.json or tokenizer.model", shown(name))]
     NoTokenizer {
         /// The model.
         name: String,
@@ -287,7 +291,7 @@ pub enum Error {
     #[error("text and stop strings need a tokenizer (see Generator::with_tokenizer)")]
     TextWithoutTokenizer,
     /// A model that came without a chat template was asked to chat.
-    #[error("'{name}' has no chat template")]
+    #[error("'{}' has no chat template", shown(name))]
     NoChatTemplate {
         /// The model.
         name: String,

@@ -44,7 +44,7 @@ fn downloaded_to(cache: &Path, name: &str) -> Option<PathBuf> {
     }
     let folder = cache.join(format!("models--{}", name.replace('/', "--")));
     let snapshots = folder.join("snapshots");
-    let main = std::fs::read_to_string(folder.join("refs/main")).ok();
+    let main = kiln::files::read_text(folder.join("refs/main"), 4096).ok();
     // The file is foreign: its text has to be the name of a folder there, and no way out of it.
     let main = main.as_deref().map(str::trim).filter(|main| is_id(main) && !main.contains('/'));
     if let Some(main) = main.map(|main| snapshots.join(main)).filter(|main| main.is_dir()) {

@@ -12,7 +12,7 @@ use crate::terminal::{Console, Progress, format, note};
 use kiln::Precision;
 use kiln_llm::{Cancel, Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream};
 use serde_json::{Value, json};
-use std::io::{IsTerminal, Read, stdin, stdout};
+use std::io::{IsTerminal, stdin, stdout};
 use std::ops::ControlFlow;
 
 const EXAMPLES: &str = "\
@@ -119,6 +119,9 @@ struct SamplingArguments {
     seed: u64,
 }
 
+/// The longest prompt that is read from standard input: more than any context holds.
+const MOST_PROMPT: usize = 64 << 20;
+
 /// A model ready to speak.
 struct Speaker<'a> {
     arguments: &'a Arguments,
@@ -147,7 +150,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     let (prompt, ids) = speaker.prompt()?;
     if let Some(prompt) = prompt.filter(|_| !arguments.json && stdout().is_terminal()) {
-        speaker.console.stream(speaker.console.paint.dim(prompt));
+        speaker.console.stream(speaker.console.paint.dim(kiln::printable(&prompt)));
     }
     let (answer, interrupted) = interrupt::during(|cancel| speaker.answer(&ids, cancel));
     let (told, text) = answer?;
@@ -189,8 +192,8 @@ impl Speaker<'_> {
                 return Err(Failure::unusable("no prompt").advise(format!("kiln run {name} {how}")).into());
             }
             None => {
-                let mut text = String::new();
-                stdin().read_to_string(&mut text)?;
+                let text = kiln::files::read_stream(stdin(), MOST_PROMPT)
+                    .map_err(|error| Failure::unusable("standard input").caused_by(error))?;
                 text.trim_end_matches('\n').to_owned()
             }
         };
@@ -238,7 +241,7 @@ impl Speaker<'_> {
         let mut show = |part: &str| {
             text.push_str(part);
             if shown {
-                console.stream(part);
+                console.foreign(part);
             }
         };
         let progress = Progress::start(if arguments.mode == Mode::Eager { "first token" } else { "compiling" });
@@ -262,7 +265,10 @@ impl Speaker<'_> {
             }
             show(&stream.finish()?);
         }
-        console.say(if shown { "" } else { &text });
+        if !shown {
+            console.foreign(&text);
+        }
+        console.say("");
         note(self.statistics(&told));
         Ok((told, text))
     }

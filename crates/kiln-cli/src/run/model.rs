@@ -103,7 +103,7 @@ pub fn introduce(opened: &Opened) {
         format!("context up to {}", format::count(sizes.context as u64)),
         if opened.chat.is_some() { "a chat template".into() } else { "no chat template".to_owned() },
     ];
-    eprintln!("{}  {}", paint.ember(&opened.name), paint.dim(facts.join(" · ")));
+    eprintln!("{}  {}", paint.ember(kiln::shown(&opened.name)), paint.dim(facts.join(" · ")));
 }
 
 /// Shows the models that need no file.

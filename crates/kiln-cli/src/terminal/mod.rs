@@ -150,6 +150,8 @@ pub struct Console {
     json: bool,
     /// The colours of the stream for people.
     pub paint: Paint,
+    /// Whether that stream is a terminal, which obeys codes in what it is sent.
+    terminal: bool,
     /// What was said so far, if somebody wants to have it.
     tape: Option<Arc<Mutex<String>>>,
 }
@@ -157,7 +159,11 @@ pub struct Console {
 impl Console {
     /// For a command; `json` if its result is an object on standard output.
     pub fn new(json: bool) -> Console {
-        Console { json, paint: if json { Paint::stderr() } else { Paint::stdout() }, tape: None }
+        let (paint, terminal) = match json {
+            true => (Paint::stderr(), stderr().is_terminal()),
+            false => (Paint::stdout(), stdout().is_terminal()),
+        };
+        Console { json, paint, terminal, tape: None }
     }
 
     /// Keeps what is said, in colours.
@@ -201,6 +207,15 @@ impl Console {
         } else {
             print!("{part}");
             output::flush();
+        }
+    }
+
+    /// Says a part of a text that a model wrote, or a file. A terminal gets line ends and tabs of it and no other codes; a pipe
+    /// or a file gets it as it is.
+    pub fn foreign(&self, part: &str) {
+        match self.terminal {
+            true => self.stream(kiln::printable(part)),
+            false => self.stream(part),
         }
     }
 

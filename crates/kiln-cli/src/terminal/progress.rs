@@ -40,7 +40,9 @@ impl Progress {
     }
 
     fn on(label: impl Into<String>, seen: bool) -> Progress {
-        let state = Arc::new(Mutex::new(State { label: label.into(), ..State::default() }));
+        // Names of models are in it.
+        let label = kiln::shown(&label.into()).to_string();
+        let state = Arc::new(Mutex::new(State { label, ..State::default() }));
         let drawing = seen.then(|| {
             let (sender, receiver) = channel();
             let (state, began, paint) = (state.clone(), Instant::now(), Paint::stderr());

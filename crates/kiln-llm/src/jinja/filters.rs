@@ -144,7 +144,7 @@ fn text_filter(name: &str, text: &Arc<str>, given: &Given, budget: &mut Budget) 
         }
         "center" => {
             let width = text::width(argument(given, 0, "width"), 80)?;
-            text::pad(text, width, ' ', Side::Both, budget).map(Value::text)
+            text::pad(text, width, ' ', Side::Centre, budget).map(Value::text)
         }
         _ => {
             let members = given.named.iter().map(|(name, value)| (Value::Text(name.clone()), value.clone())).collect();
@@ -201,6 +201,9 @@ fn item_filter(machine: &mut Machine, name: &str, value: &Value, given: &Given) 
                 machine.budget.bytes(text.len())?;
                 return Ok(Value::text(text.chars().rev().collect::<String>()));
             }
+        }
+        "map" | "select" | "reject" | "selectattr" | "rejectattr" if !value.truth() => {
+            return Value::list(Vec::new(), &mut machine.budget);
         }
         "map" => return map(machine, value, given),
         "select" | "reject" | "selectattr" | "rejectattr" => return select(machine, name, value, given),
@@ -367,7 +370,8 @@ fn select(machine: &mut Machine, name: &str, value: &Value, given: &Given) -> Do
 
 fn groupby(machine: &mut Machine, items: Vec<Value>, given: &Given) -> Done<Value> {
     let path = argument(given, 0, "attribute").ok_or_else(|| Fault::text("groupby takes an attribute"))?;
-    let keys = keys(machine, &items, Some(path), true)?;
+    let case = argument(given, 2, "case_sensitive").is_some_and(Value::truth);
+    let keys = keys(machine, &items, Some(path), case)?;
     let mut pairs = Vec::new();
     for (key, item) in keys.into_iter().zip(items) {
         let pair = Value::tuple(vec![key.clone(), item], &mut machine.budget)?;
@@ -383,7 +387,9 @@ fn groupby(machine: &mut Machine, items: Vec<Value>, given: &Given) -> Done<Valu
         }
     }
     let mut all = Vec::new();
-    for (key, items) in groups {
+    for (_, items) in groups {
+        // The group is called as its first item calls it.
+        let key = attribute(machine, &items[0], path)?;
         let items = Value::list(items, &mut machine.budget)?;
         all.push(Value::tuple(vec![key, items], &mut machine.budget)?);
     }

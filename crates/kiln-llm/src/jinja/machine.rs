@@ -2,20 +2,20 @@
 
 use super::ast::{Action, Arguments, Comparison, Expression, Program, Statement, Suffix, Symbol, Target};
 use super::budget::Budget;
-use super::value::{Closure, LoopState, Value};
-use super::{Fault, TemplateError, filters, methods, operators, predicates, sequences};
+use super::value::{LoopState, Value};
+use super::{Fault, TemplateError, filters, operators, predicates, sequences};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-type Done<T> = Result<T, Fault>;
+pub(super) type Done<T> = Result<T, Fault>;
 
 /// The functions that every template has.
 const FUNCTIONS: [&str; 5] = ["range", "dict", "namespace", "raise_exception", "strftime_now"];
 
 /// How a list of statements ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flow {
+pub(super) enum Flow {
     Next,
     Break,
     Continue,
@@ -30,18 +30,18 @@ pub(super) struct Given {
 
 /// A template being rendered.
 pub(super) struct Machine<'t> {
-    program: &'t Program,
+    pub(super) program: &'t Program,
     pub(super) budget: Budget,
     /// The values of each name, innermost scope last, with the number of the scope.
-    bindings: Vec<Vec<(usize, Value)>>,
+    pub(super) bindings: Vec<Vec<(usize, Value)>>,
     /// The names that each scope has.
-    scopes: Vec<Vec<Symbol>>,
+    pub(super) scopes: Vec<Vec<Symbol>>,
     /// The first scope of the macro that runs; of the others only the outermost is seen.
-    base: usize,
+    pub(super) base: usize,
     /// The text so far, and above it that of blocks which are captured.
-    outputs: Vec<String>,
-    namespaces: Vec<Vec<(Arc<str>, Value)>>,
-    line: u32,
+    pub(super) outputs: Vec<String>,
+    pub(super) namespaces: Vec<Vec<(Arc<str>, Value)>>,
+    pub(super) line: u32,
 }
 
 impl<'t> Machine<'t> {
@@ -75,7 +75,7 @@ impl<'t> Machine<'t> {
         }
     }
 
-    fn bind(&mut self, symbol: Symbol, value: Value) {
+    pub(super) fn bind(&mut self, symbol: Symbol, value: Value) {
         let scope = self.scopes.len() - 1;
         let values = &mut self.bindings[symbol as usize];
         match values.last_mut() {
@@ -104,14 +104,14 @@ impl<'t> Machine<'t> {
     }
 
     /// Runs within a scope of its own.
-    fn scoped<T>(&mut self, inner: impl FnOnce(&mut Self) -> Done<T>) -> Done<T> {
+    pub(super) fn scoped<T>(&mut self, inner: impl FnOnce(&mut Self) -> Done<T>) -> Done<T> {
         self.open_scope();
         let done = inner(self);
         self.close_scope();
         done
     }
 
-    fn emit(&mut self, text: &str) -> Done<()> {
+    pub(super) fn emit(&mut self, text: &str) -> Done<()> {
         self.budget.bytes(text.len())?;
         if let Some(out) = self.outputs.last_mut() {
             out.push_str(text);
@@ -120,7 +120,7 @@ impl<'t> Machine<'t> {
     }
 
     /// The text that `inner` writes.
-    fn captured(&mut self, inner: impl FnOnce(&mut Self) -> Done<Flow>) -> Done<Value> {
+    pub(super) fn captured(&mut self, inner: impl FnOnce(&mut Self) -> Done<Flow>) -> Done<Value> {
         self.outputs.push(String::new());
         let done = inner(self);
         let text = self.outputs.pop().unwrap_or_default();
@@ -129,7 +129,7 @@ impl<'t> Machine<'t> {
         Ok(Value::text(text))
     }
 
-    fn statements(&mut self, all: &'t [Statement]) -> Done<Flow> {
+    pub(super) fn statements(&mut self, all: &'t [Statement]) -> Done<Flow> {
         self.budget.down()?;
         for statement in all {
             self.line = statement.line;
@@ -235,7 +235,7 @@ impl<'t> Machine<'t> {
     }
 
     /// Runs a loop over items; `depth` says within how many runs of itself.
-    fn run_loop(&mut self, index: usize, items: &Value, depth: usize) -> Done<()> {
+    pub(super) fn run_loop(&mut self, index: usize, items: &Value, depth: usize) -> Done<()> {
         let this = &self.program.loops[index];
         let mut items = items.items(&mut self.budget)?;
         if let Some(condition) = &this.condition {
@@ -279,108 +279,6 @@ impl<'t> Machine<'t> {
             self.close_scope();
             if flow? == Flow::Break {
                 break;
-            }
-        }
-        Ok(())
-    }
-
-    /// A macro with what it sees of the scopes around it; the outermost it sees as it is when it is called.
-    fn closure(&mut self, index: usize) -> Done<Value> {
-        let mut captured = Vec::new();
-        for symbol in self.scopes[1..].iter().flatten() {
-            let values = &self.bindings[*symbol as usize];
-            let seen = values.last().filter(|(scope, _)| *scope > 0 && *scope >= self.base);
-            // A loop ends before what it leaves behind.
-            if let Some((_, value)) = seen.filter(|(_, value)| !matches!(value, Value::Loop(_))) {
-                captured.push((*symbol, value.clone()));
-            }
-        }
-        Value::closure(index, captured, &mut self.budget)
-    }
-
-    fn call_block(&mut self, block: usize, call: &'t Expression) -> Done<()> {
-        let caller = self.closure(block)?;
-        let Expression::Postfix(head, suffixes) = call else { return Err(Fault::text("a call block without a call")) };
-        let Some((Suffix::Call(arguments), before)) = suffixes.split_last() else {
-            return Err(Fault::text("a call block without a call"));
-        };
-        let head = self.eval(head)?;
-        let function = self.suffixes(head, before)?;
-        let Value::Macro(closure) = function else {
-            return Err(Fault::text(format!("{} cannot be called with a block", function.kind())));
-        };
-        let given = self.arguments(arguments)?;
-        let text = self.call_macro(&closure, given, Some(caller))?;
-        if let Some(out) = self.outputs.last_mut() {
-            text.write(out, &mut self.budget)?;
-        }
-        Ok(())
-    }
-
-    fn call_macro(&mut self, closure: &Closure, given: Given, caller: Option<Value>) -> Done<Value> {
-        let this = &self.program.macros[closure.index];
-        let base = std::mem::replace(&mut self.base, self.scopes.len());
-        let line = self.line;
-        let done = self.captured(|machine| {
-            machine.scoped(|machine| {
-                closure.captured.iter().for_each(|(symbol, value)| machine.bind(*symbol, value.clone()));
-                machine.budget.nodes(closure.captured.len())?;
-                machine.scoped(|machine| {
-                    machine.bind_parameters(closure.index, given, caller)?;
-                    machine.statements(&this.body)
-                })
-            })
-        });
-        self.base = base;
-        if done.is_ok() {
-            self.line = line;
-        }
-        done
-    }
-
-    fn bind_parameters(&mut self, index: usize, given: Given, caller: Option<Value>) -> Done<()> {
-        let program = self.program;
-        let this = &program.macros[index];
-        let name = |symbol: Symbol| &program.names[symbol as usize];
-        let Given { positional, mut named } = given;
-        let mut positional = positional.into_iter();
-        for (symbol, default) in &this.parameters {
-            let by_name = named.iter().position(|(given, _)| given == name(*symbol));
-            let value = match (positional.next(), by_name) {
-                (Some(value), _) => value,
-                (None, Some(at)) => named.swap_remove(at).1,
-                (None, None) => match default {
-                    Some(default) => self.eval(default)?,
-                    None => Value::Undefined,
-                },
-            };
-            self.bind(*symbol, value);
-        }
-        if let (Some(caller), Some(symbol)) = (caller, program.special.caller) {
-            self.bind(symbol, caller);
-        }
-        let rest: Vec<Value> = positional.collect();
-        match program.special.varargs {
-            Some(symbol) => {
-                let rest = Value::tuple(rest, &mut self.budget)?;
-                self.bind(symbol, rest);
-            }
-            None if !rest.is_empty() => {
-                let problem = format!("'{}' takes {} arguments at the most", name(this.name), this.parameters.len());
-                return Err(Fault::text(problem));
-            }
-            None => {}
-        }
-        match program.special.kwargs {
-            Some(symbol) => {
-                let members = named.into_iter().map(|(name, value)| (Value::Text(name), value)).collect();
-                let rest = Value::map(members, &mut self.budget)?;
-                self.bind(symbol, rest);
-            }
-            None => {
-                if let Some((unknown, _)) = named.first() {
-                    return Err(Fault::text(format!("'{}' has no parameter '{unknown}'", name(this.name))));
-                }
             }
         }
         Ok(())
@@ -484,7 +382,7 @@ impl<'t> Machine<'t> {
         Ok(Value::Bool(true))
     }
 
-    fn suffixes(&mut self, mut value: Value, suffixes: &'t [Suffix]) -> Done<Value> {
+    pub(super) fn suffixes(&mut self, mut value: Value, suffixes: &'t [Suffix]) -> Done<Value> {
         let mut at = 0;
         while let Some(suffix) = suffixes.get(at) {
             self.budget.step()?;
@@ -528,7 +426,7 @@ impl<'t> Machine<'t> {
         Ok(value)
     }
 
-    fn arguments(&mut self, arguments: &'t Arguments) -> Done<Given> {
+    pub(super) fn arguments(&mut self, arguments: &'t Arguments) -> Done<Given> {
         let mut given = Given { positional: self.eval_all(&arguments.positional)?, named: Vec::new() };
         for (name, value) in &arguments.named {
             given.named.push((name.clone(), self.eval(value)?));
@@ -546,113 +444,5 @@ impl<'t> Machine<'t> {
             }
         }
         Ok(given)
-    }
-
-    /// `value.name`.
-    pub(super) fn member(&mut self, value: &Value, name: &Arc<str>) -> Done<Value> {
-        match value {
-            Value::Undefined => Err(Fault::text(format!("what is undefined has no '{name}'"))),
-            Value::Map(_) => Ok(value.named(name, &mut self.budget)?.unwrap_or(Value::Undefined)),
-            Value::Namespace(index) => {
-                self.budget.scan(self.namespaces[*index].len())?;
-                let found = self.namespaces[*index].iter().find(|(known, _)| known == name);
-                Ok(found.map_or(Value::Undefined, |(_, value)| value.clone()))
-            }
-            Value::Loop(state) => Ok(loop_member(state, name)),
-            _ => Ok(Value::Undefined),
-        }
-    }
-
-    /// `value[index]`.
-    pub(super) fn item(&mut self, value: &Value, index: &Value) -> Done<Value> {
-        if let (Value::List(_) | Value::Text(_), Some(at)) = (value, index.as_integer()) {
-            return sequences::element(value, at, &mut self.budget);
-        }
-        match (value, index) {
-            (Value::Map(_), _) => Ok(value.member(index, &mut self.budget)?.unwrap_or(Value::Undefined)),
-            (_, Value::Text(name)) => self.member(value, name),
-            (Value::Undefined, _) => Err(Fault::text("what is undefined has no items")),
-            _ => Ok(Value::Undefined),
-        }
-    }
-
-    fn call_member(&mut self, value: &Value, name: &Arc<str>, given: Given) -> Done<Value> {
-        if let Value::Loop(state) = value {
-            return self.loop_method(state, name, given);
-        }
-        if let (Value::Text(_) | Value::List(_) | Value::Map(_), true) = (value, methods::known(value, name)) {
-            return methods::call(self, value, name, given);
-        }
-        let function = self.member(value, name)?;
-        if matches!(function, Value::Undefined) {
-            return Err(Fault::text(format!("{} has no method '{name}'", value.kind())));
-        }
-        self.call(&function, given)
-    }
-
-    pub(super) fn call(&mut self, function: &Value, given: Given) -> Done<Value> {
-        match function {
-            Value::Macro(closure) => self.call_macro(closure, given, None),
-            Value::Loop(state) => self.recurse(state, &given),
-            Value::Function("namespace") => {
-                let mut members = Vec::new();
-                for map in &given.positional {
-                    let Value::Map(map) = map else { return Err(Fault::text("namespace takes maps and names")) };
-                    self.budget.nodes(map.members.len())?;
-                    members.extend(map.members.iter().filter_map(|(key, v)| Some((key.as_text()?.clone(), v.clone()))));
-                }
-                members.extend(given.named);
-                self.budget.nodes(members.len() + 1)?;
-                self.namespaces.push(members);
-                Ok(Value::Namespace(self.namespaces.len() - 1))
-            }
-            Value::Function(name) => sequences::function(name, given, &mut self.budget),
-            other => Err(Fault::text(format!("{} is no function", other.kind()))),
-        }
-    }
-
-    /// `loop(items)`: the text of the same loop over others.
-    fn recurse(&mut self, state: &LoopState, given: &Given) -> Done<Value> {
-        let (Some(index), [items]) = (state.recursive, &given.positional[..]) else {
-            return Err(Fault::text("only a recursive loop can be called, with its items"));
-        };
-        let (items, depth) = (items.clone(), state.depth + 1);
-        self.captured(|machine| machine.run_loop(index, &items, depth).map(|()| Flow::Next))
-    }
-
-    fn loop_method(&mut self, state: &LoopState, name: &str, given: Given) -> Done<Value> {
-        match name {
-            "cycle" if !given.positional.is_empty() => {
-                Ok(given.positional[state.at.get() % given.positional.len()].clone())
-            }
-            "changed" => {
-                let now = Value::tuple(given.positional, &mut self.budget)?;
-                let before = state.last.borrow().clone();
-                let same = before.map(|before| before.equals(&now, &mut self.budget)).transpose()?;
-                state.last.replace(Some(now));
-                Ok(Value::Bool(same != Some(true)))
-            }
-            _ => Err(Fault::text(format!("a loop has no method '{name}'"))),
-        }
-    }
-}
-
-fn loop_member(state: &LoopState, name: &str) -> Value {
-    let (at, length) = (state.at.get(), state.items.len());
-    let item = |at: Option<usize>| at.and_then(|at| state.items.get(at)).cloned().unwrap_or(Value::Undefined);
-    let count = |n: usize| Value::Integer(n as i64);
-    match name {
-        "index" => count(at + 1),
-        "index0" => count(at),
-        "revindex" => count(length - at),
-        "revindex0" => count(length - at - 1),
-        "first" => Value::Bool(at == 0),
-        "last" => Value::Bool(at + 1 == length),
-        "length" => count(length),
-        "depth" => count(state.depth + 1),
-        "depth0" => count(state.depth),
-        "previtem" => item(at.checked_sub(1)),
-        "nextitem" => item(Some(at + 1)),
-        _ => Value::Undefined,
     }
 }

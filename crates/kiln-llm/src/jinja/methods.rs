@@ -217,7 +217,7 @@ fn of_text(machine: &mut Machine, text: &str, name: &str, given: &Given) -> Done
             let side = match name {
                 "ljust" => Side::Right,
                 "rjust" => Side::Left,
-                _ => Side::Both,
+                _ => Side::Centre,
             };
             text::pad(text, text::width(argument(given, 0, "width"), 0)?, fill, side, budget).map(Value::text)
         }

@@ -15,6 +15,8 @@
 
 mod ast;
 mod budget;
+mod calls;
+mod expressions;
 mod filters;
 mod format;
 mod json;
@@ -124,22 +126,43 @@ impl Template {
             let limit = Limit::Source { bytes: source.len(), most: LONGEST_SOURCE };
             return Err(TemplateError::Limit { line: 1, limit });
         }
-        parse::parse(source).map(Template).map_err(|Syntax { line, problem }| match problem {
-            Fault::Limit(limit) => TemplateError::Limit { line, limit },
-            Fault::Failed(problem) | Fault::Raised(problem) => TemplateError::Syntax { line, problem },
-        })
+        let parse = || {
+            parse::parse(source).map(Template).map_err(|Syntax { line, problem }| match problem {
+                Fault::Limit(limit) => TemplateError::Limit { line, limit },
+                Fault::Failed(problem) | Fault::Raised(problem) => TemplateError::Syntax { line, problem },
+            })
+        };
+        with_stack(parse)
     }
 
     /// The text for variables of these values.
     pub(crate) fn render<'a>(&self, variables: impl Iterator<Item = (&'a str, Json)>) -> Result<String, TemplateError> {
-        let mut named = Vec::new();
-        for (name, value) in variables {
-            let value = from_json(&value).map_err(|fault| fault.at(1))?;
-            named.push((name, value));
-        }
-        let weight = named.iter().fold(0usize, |sum, (_, value)| sum.saturating_add(value.extent().weight));
-        Machine::new(&self.0, Budget::new(weight)).run(named)
+        let variables: Vec<(&str, Json)> = variables.collect();
+        with_stack(|| {
+            let mut named = Vec::with_capacity(variables.len());
+            for (name, value) in &variables {
+                named.push((*name, from_json(value).map_err(|fault| fault.at(1))?));
+            }
+            let weight = named.iter().fold(0usize, |sum, (_, value)| sum.saturating_add(value.extent().weight));
+            Machine::new(&self.0, Budget::new(weight)).run(named)
+        })
     }
+}
+
+/// Memory for what is nested as deep as it may be; only what is used is taken.
+const STACK: usize = 32 << 20;
+
+/// Runs on a thread of its own: how much stack the caller has left is not known.
+fn with_stack<T: Send>(run: impl FnOnce() -> Result<T, TemplateError> + Send) -> Result<T, TemplateError> {
+    let failed = |problem: &str| Err(TemplateError::Failed { line: 1, problem: problem.into() });
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK).spawn_scoped(scope, run);
+        match thread.map(|thread| thread.join()) {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => failed("the engine panicked, which is a bug of Kiln"),
+            Err(error) => failed(&format!("there is no thread to run it: {error}")),
+        }
+    })
 }
 
 /// What went wrong, before it is known where.

@@ -21,8 +21,10 @@ pub(super) fn replace(text: &str, old: &str, new: &str, count: Option<usize>, bu
 pub(super) enum Side {
     Left,
     Right,
-    /// More on the right if it does not come out even.
+    /// More on the right if it does not come out even, as formats do it.
     Both,
+    /// As Python's `str.center` does it: on which side there is more depends on the width.
+    Centre,
 }
 
 /// A text of at least so many characters.
@@ -34,6 +36,7 @@ pub(super) fn pad(text: &str, width: usize, fill: char, side: Side, budget: &mut
         Side::Left => missing,
         Side::Right => 0,
         Side::Both => missing / 2,
+        Side::Centre => missing / 2 + (missing & width & 1),
     };
     let mut out = String::with_capacity(text.len() + missing * fill.len_utf8());
     out.extend(std::iter::repeat_n(fill, before));
@@ -82,7 +85,7 @@ fn words(text: &str, parts: usize, from_right: bool) -> Vec<&str> {
     let mut rest = if from_right { text.trim_end() } else { text.trim_start() };
     while !rest.is_empty() {
         if items.len() + 1 == parts {
-            items.push(if from_right { rest.trim_start() } else { rest.trim_end() });
+            items.push(rest);
             break;
         }
         let cut = if from_right { rest.rfind(char::is_whitespace) } else { rest.find(char::is_whitespace) };

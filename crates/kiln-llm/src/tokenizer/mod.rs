@@ -291,7 +291,13 @@ impl Tokenizer {
         (&self.frame.before, &self.frame.after)
     }
 
-    fn encode_words(&self, text: &str, first: bool, bounds: &mut Bounds, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+    fn encode_words(
+        &self,
+        text: &str,
+        first: bool,
+        bounds: &mut Bounds,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
         let mut words = vec![text.to_owned()];
         for splitter in &self.splitters {
             let mut split = Vec::with_capacity(words.len());

@@ -131,7 +131,7 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Reads the sizes; cuts the settings of a folder made for this run to so many layers.
 fn read(name: String, path: PathBuf, layers: Option<usize>, scratch: Option<Scratch>) -> Found {
     let file = path.join("config.json");
-    let text = std::fs::read_to_string(&file).map_err(|cause| format!("{}: {cause}", file.display()))?;
+    let text = kiln::files::read_text(&file, 32 << 20).map_err(|cause| format!("{}: {cause}", file.display()))?;
     let mut config: Value = serde_json::from_str(&text)?;
     let size = |names: &[&str], otherwise: usize| {
         names.iter().find_map(|name| config[*name].as_u64()).map_or(otherwise, |n| n as usize).max(1)
