@@ -1,7 +1,7 @@
 //! What was said before: in memory, and in a file of the user's between one conversation and the next.
 
 use kiln_runtime::environment;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ fn read(path: &Path) -> Vec<String> {
         return Vec::new();
     }
     let mut bytes = Vec::new();
-    let Ok(_) = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes)) else {
+    let Ok(_) = kiln::files::open(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes)) else {
         return Vec::new();
     };
     String::from_utf8_lossy(&bytes).lines().map(unescaped).filter(|entry| !entry.trim().is_empty()).collect()

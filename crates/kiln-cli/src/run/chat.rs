@@ -9,7 +9,7 @@ use crate::line::{self, History, Line, LineEditor};
 use crate::terminal::Paint;
 use kiln_llm::{Error, Message};
 use serde_json::json;
-use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
+use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
 
 const HELP: &str = "\
 /help          this
@@ -26,6 +26,9 @@ Ctrl-L         clear the screen
 
 What is said is kept in a file of yours: KILN_HISTORY=off keeps none, KILN_HISTORY=FILE another.
 A text that begins with a space is not kept.";
+
+/// The longest line of a script: more than any context holds.
+const MOST_TURN: u64 = 64 << 20;
 
 /// What a person wants.
 enum Wish {
@@ -121,8 +124,12 @@ impl Talk {
                 stderr().flush()?;
             }
             let (mut text, mut ended) = (String::new(), true);
-            while lines.read_line(&mut text)? > 0 {
+            while (&mut lines).take(MOST_TURN).read_line(&mut text)? > 0 {
                 ended = false;
+                if text.len() as u64 >= MOST_TURN {
+                    let message = format!("standard input: a line of more than {MOST_TURN} bytes");
+                    return Err(Failure::unusable(message).into());
+                }
                 text.truncate(text.trim_end_matches(['\n', '\r']).len());
                 if !line::is_open(&text) {
                     break;

@@ -62,7 +62,7 @@ fn strings_of_files_are_harmless_in_errors() {
     let parse = |text: String| Fields::parse(text.as_bytes(), "config.json");
     let errors = [
         parse(format!(r#"{{"n": {quoted}}}"#)).unwrap().size("n", 1).unwrap_err(),
-        parse(format!(r#"{{"model_type": {quoted}}}"#)).unwrap().model_type(&["llama"], "llama").unwrap_err(),
+        parse(format!(r#"{{"model_type": {quoted}}}"#)).unwrap().model_type(&["llama"]).unwrap_err(),
         parse(format!(r#"{{"a": {quoted}}}"#))
             .unwrap()
             .activation("a", kiln_llm::config::Activation::Silu)
