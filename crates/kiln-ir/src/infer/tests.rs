@@ -404,6 +404,9 @@ fn number(error: &TypeError) -> usize {
         TypeError::BadAttribute { .. } => 22,
         TypeError::TooLarge { .. } => 23,
         TypeError::InputType => 24,
+        // Of builders: no op is ever written with these.
+        TypeError::PaddingTooLarge { .. } => 25,
+        TypeError::BadEquation { .. } => 26,
     }
 }
 
