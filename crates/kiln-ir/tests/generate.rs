@@ -1,7 +1,7 @@
 //! Generated graphs are valid, run without errors, print and parse back, and leave no op or dtype out.
 
 use kiln_ir::generate::{self, Options};
-use kiln_ir::{DType, Graph, OpKind, interpret};
+use kiln_ir::{DType, Graph, NodeId, Op, OpKind, interpret};
 use std::collections::HashMap;
 
 const COUNT: u64 = 1500;
@@ -53,4 +53,31 @@ fn every_op_and_dtype_occurs() {
     }
     assert!(ranks[..6].iter().all(|&n| n >= 100), "{ranks:?}");
     assert!(empty >= 50 && updates >= 50, "{empty} empty tensors, {updates} updates");
+}
+
+/// What a scheduler gets wrong is seldom one op: memory that several kernels share has to be common.
+#[test]
+fn memory_is_shared_often() {
+    let (mut bases, mut old_reads, mut again, mut between) = (0, 0, 0, 0);
+    for seed in 0..2 * COUNT {
+        let graph = generate::graph(seed, &Options::default());
+        let users = graph.users();
+        let scatters = graph.iter().filter(|(_, node)| matches!(node.op, Op::Scatter { .. }));
+        // Scatters whose base somebody else reads too.
+        bases += scatters.filter(|(_, node)| users[node.operands[0].index()].len() > 1).count();
+        let updates = graph.outputs().iter().filter_map(|output| output.updates);
+        // Updated inputs that two others read.
+        old_reads += updates.filter(|&input| users[graph.inputs()[input].index()].len() > 1).count();
+        let outputs: Vec<_> = graph.outputs().iter().map(|output| output.node).collect();
+        again += outputs.iter().enumerate().filter(|(at, node)| outputs[..*at].contains(node)).count();
+        // Scans that are read by something that reads another node too.
+        let scans = graph.iter().filter(|(_, node)| matches!(node.op, Op::Scan { .. }));
+        let joins = |id: NodeId| users[id.index()].iter().any(|user| graph.node(*user).operands.len() > 1);
+        between += scans.filter(|(id, _)| joins(*id)).count();
+    }
+    let counts = [bases, old_reads, again, between];
+    assert!(
+        counts.iter().all(|&count| count >= 150),
+        "shared bases, old reads, returned twice, read scans: {counts:?}"
+    );
 }

@@ -7,12 +7,14 @@ mod composites;
 mod indexing;
 mod products;
 mod shapes;
+mod sharing;
 mod values;
 
 pub use values::inputs;
 
 use crate::examples::Random;
 use crate::{BinaryOp, DType, Dim, Graph, NodeId, Op, OpKind, ReduceKind, Scalar, Source, Symbol, TensorType, UnaryOp};
+use sharing::Sharing;
 
 /// What the graphs are like.
 #[derive(Debug, Clone)]
@@ -29,18 +31,23 @@ pub struct Options {
     pub ops: Vec<OpKind>,
     /// How often to draw a composite (a norm, a softmax, an activation) instead of an op, from 0 to 1.
     pub composites: f64,
+    /// How often a graph is one in which nodes of the same few types share much memory, from 0 to 1.
+    pub sharing: f64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let (dtypes, ops) = (DType::ALL.to_vec(), OpKind::all());
-        Options { nodes: 12, max_elements: 2048, symbolic: false, dtypes, ops, composites: 0.06 }
+        Options { nodes: 12, max_elements: 2048, symbolic: false, dtypes, ops, composites: 0.06, sharing: 0.25 }
     }
 }
 
 /// The graph of a seed.
 pub fn graph(seed: u64, options: &Options) -> Graph {
     let mut maker = Maker::new(seed, options);
+    if maker.rng.chance(options.sharing) {
+        maker.share();
+    }
     let wanted = 1 + maker.rng.below(options.nodes.max(1));
     let mut made = 0;
     for _ in 0..wanted * 8 {
@@ -70,6 +77,8 @@ struct Maker<'o> {
     graph: Graph,
     options: &'o Options,
     palette: Vec<Dim>,
+    /// The types of a graph that is about sharing memory.
+    sharing: Option<Sharing>,
 }
 
 /// The dtypes that an op accepts.
@@ -112,7 +121,7 @@ impl<'o> Maker<'o> {
         if rng.chance(0.06) {
             palette.push(Dim::from(0));
         }
-        let mut maker = Maker { rng, graph: Graph::new(), options, palette };
+        let mut maker = Maker { rng, graph: Graph::new(), options, palette, sharing: None };
         if options.symbolic {
             maker.add_symbols();
         }
@@ -168,6 +177,9 @@ impl<'o> Maker<'o> {
     }
 
     fn draw_kind(&mut self) -> OpKind {
+        if let Some(kind) = self.draw_memory_kind() {
+            return kind;
+        }
         // Half of the draws are pointwise, as in real programs; the rest is fair to every op.
         let ops = &self.options.ops;
         let kind = *self.rng.choose(ops);
@@ -176,6 +188,9 @@ impl<'o> Maker<'o> {
     }
 
     fn draw_dtype(&mut self, class: Class) -> DType {
+        if let Some(dtype) = self.shared_dtype(class) {
+            return dtype;
+        }
         let of_class: Vec<DType> = self.options.dtypes.iter().copied().filter(|&d| class.has(d)).collect();
         match of_class.is_empty() {
             true => class.fallback(),
@@ -185,6 +200,9 @@ impl<'o> Maker<'o> {
     }
 
     fn draw_shape(&mut self) -> Vec<Dim> {
+        if let Some(shape) = self.shared_shape() {
+            return shape;
+        }
         let rank = *self.rng.choose(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 5]);
         let mut shape: Vec<Dim> = (0..rank).map(|_| self.draw_size()).collect();
         while !self.fits(&shape) {
@@ -434,6 +452,9 @@ impl<'o> Maker<'o> {
                 }
                 None => self.graph.output(id),
             }
+        }
+        if self.sharing.is_some() {
+            self.return_again(&mut updated);
         }
         if self.graph.outputs().is_empty() {
             self.graph.output(NodeId(users.len() as u32 - 1));

@@ -48,7 +48,7 @@ fn tame(graph: &Graph, inputs: &[HostTensor]) -> bool {
 fn run(symbolic: bool) {
     let ops = OpKind::all().into_iter().filter(|&kind| derivative(kind) == Derivative::Rule).collect();
     let dtypes = vec![DType::F64];
-    let options = Options { nodes: 8, max_elements: 40, symbolic, dtypes, ops, composites: 0.1 };
+    let options = Options { nodes: 8, max_elements: 40, symbolic, dtypes, ops, composites: 0.1, sharing: 0.0 };
     let mut total = Counts::default();
     for seed in 0..count() {
         let graph = generate::graph(seed, &options);
