@@ -4,7 +4,7 @@ use crate::autograd::Tape;
 use crate::capture;
 use crate::element::{scalar_bytes, scalar_from_bytes};
 use crate::layout::Layout;
-use crate::{DType, Device, Dim, Element, Error, Number, Result, Size, dim, shape};
+use crate::{DType, Device, Dim, Element, Error, Number, Result, Size, dim, eager, shape};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
 use kiln_runtime::Buffer;
 use std::sync::{Arc, LazyLock};
@@ -63,6 +63,7 @@ impl Tensor {
             layout.fits(buffer.bytes_len() * 8 / dtype.size_in_bits()),
             "{layout:?} of {dtype} in {buffer:?}"
         );
+        debug_assert!(!eager::starts_inside_a_byte(&layout, dtype), "{layout:?} of {dtype} begins inside a byte");
         Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer), tape: None }))
     }
 
@@ -201,6 +202,11 @@ impl Tensor {
         }
         // Without elements nothing is said by strides and offset, which may be anything.
         let layout = if layout.elements() == 0 { Layout::contiguous(layout.shape().to_vec()) } else { layout };
+        if eager::starts_inside_a_byte(&layout, dtype) {
+            let (name, value, expected) =
+                ("layout", layout.offset().into(), "the lowest element has to begin at a byte");
+            return Err(Error::BadArgument { op: "from_buffer", name, value, expected, at: Source::caller() });
+        }
         Ok(Tensor::from_parts(buffer, layout, dtype))
     }
 

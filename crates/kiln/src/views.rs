@@ -417,7 +417,7 @@ impl Tensor {
         if self.is_captured() {
             return self.record_view(Op::Unfold { axis, size, stride: step, dilation: 1 }, &at);
         }
-        Ok(self.with_layout(self.layout().unfold(axis, size, step, 1)))
+        self.viewed(&at, |layout| layout.unfold(axis, size, step, 1))
     }
 
     /// Pieces of `size` along an axis; the last may be smaller. How many there are is a number, which is then guarded.
@@ -543,12 +543,25 @@ impl Tensor {
             square.push(length + 1);
             return padded.record_reshape(&square, &at)?.select_at("diagonal", n - 1, 0.into(), &at);
         }
-        let (mut shape, mut strides) = (corner.shape().to_vec(), corner.strides().to_vec());
-        shape.pop();
-        if let Some(last) = strides.pop() {
-            strides[n - 2] += last;
+        corner.viewed(&at, |layout| {
+            let (mut shape, mut strides) = (layout.shape().to_vec(), layout.strides().to_vec());
+            shape.pop();
+            if let Some(last) = strides.pop() {
+                strides[n - 2] += last;
+            }
+            Layout::new(shape, strides, layout.offset())
+        })
+    }
+
+    /// A view of some of the elements, the first of a row-major layout among them. Memory is addressed by bytes: a view that would begin
+    /// inside one is of a copy.
+    fn viewed(&self, at: &Source, view: impl Fn(&Layout) -> Layout) -> Result<Tensor> {
+        let layout = view(self.layout());
+        if !eager::starts_inside_a_byte(&layout, self.dtype()) {
+            return Ok(self.with_layout(layout));
         }
-        Ok(corner.with_layout(Layout::new(shape, strides, corner.layout().offset())))
+        let copy = eager::copy(self, at)?;
+        Ok(copy.with_layout(view(copy.layout())))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Views share memory, keep the right elements, and refuse what does not fit.
 
-use kiln::{DType, Device, Ellipsis, Error, Tensor, step};
+use kiln::{DType, Device, Ellipsis, Error, Layout, Tensor, step};
+use kiln_ir::examples::Random;
 
 fn count(shape: &[usize]) -> Tensor {
     let elements: usize = shape.iter().product();
@@ -138,4 +139,58 @@ fn layouts_over_foreign_memory_are_checked() {
     let odd = made(&[1, 4], &[isize::MAX, 1], 0).unwrap();
     assert_eq!(odd.diagonal(0).unwrap().shape(), [1]);
     assert_eq!(odd.flip(0).unwrap().slice(0, 0, 1, usize::MAX >> 1).unwrap().shape(), [1, 4]);
+}
+
+/// A random view of a tensor; the same for the same random numbers.
+fn random_view(x: &Tensor, random: &mut Random) -> Tensor {
+    let rank = x.rank();
+    if rank == 0 {
+        return x.unsqueeze(0).unwrap();
+    }
+    let axis = random.below(rank);
+    let size = x.shape()[axis];
+    match random.below(8) {
+        0 | 1 => x.flip([axis]).unwrap(),
+        2 => {
+            let start = random.below(size + 1);
+            x.slice(axis, start, start + random.below(size - start + 1), 1 + random.below(3)).unwrap()
+        }
+        3 if size > 0 && rank < 4 => x.unfold(axis, 1 + random.below(size), 1 + random.below(3)).unwrap(),
+        4 if rank >= 2 => x.diagonal(random.below(3) as i64 - 1).unwrap(),
+        5 => x.transpose(axis, random.below(rank)).unwrap(),
+        6 if size > 0 && rank > 1 => x.select(axis, random.below(size)).unwrap(),
+        7 => x.flatten(0, rank - 1).unwrap(),
+        _ => x.clone(),
+    }
+}
+
+/// Elements of half a byte, seen through views that begin at any of them, forwards and backwards: as the same views of whole bytes.
+#[test]
+fn views_of_packed_elements_may_begin_anywhere() {
+    for seed in 0..600 {
+        let mut random = Random(seed);
+        let shape: Vec<usize> = (0..1 + random.below(3)).map(|_| [0, 1, 2, 3, 4, 5, 7][random.below(7)]).collect();
+        let mut wide = (count(&shape).remainder(16).unwrap() - 8i64).unwrap();
+        let mut packed = wide.to_dtype(DType::I4).unwrap();
+        for _ in 0..4 {
+            let mut again = random.clone();
+            (wide, packed) = (random_view(&wide, &mut random), random_view(&packed, &mut again));
+            assert_eq!(packed.shape(), wide.shape(), "seed {seed}");
+            assert_eq!(i64s(&packed.to_dtype(DType::I64).unwrap()), i64s(&wide), "seed {seed}, {:?}", wide.shape());
+            let moved = packed.contiguous().unwrap();
+            assert_eq!(i64s(&moved.to_dtype(DType::I64).unwrap()), i64s(&wide), "seed {seed}, {:?}", wide.shape());
+        }
+    }
+}
+
+#[test]
+fn memory_of_packed_elements_begins_at_a_byte() {
+    let buffer = kiln::runtime::HostMemory::allocate(2).unwrap();
+    buffer.write_from_host(0, &[0x21, 0x43]).unwrap();
+    let of = |strides: isize, offset: usize, n: usize| {
+        Tensor::from_buffer(buffer.clone(), Layout::new(vec![n], vec![strides], offset), DType::I4)
+    };
+    assert_eq!(i64s(&of(-1, 3, 4).unwrap().to_dtype(DType::I64).unwrap()), [4, 3, 2, 1]);
+    assert!(matches!(of(1, 1, 3), Err(Error::BadArgument { op: "from_buffer", name: "layout", .. })));
+    assert!(matches!(of(-1, 3, 3), Err(Error::BadArgument { .. })));
 }

@@ -351,7 +351,13 @@ pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -
         }
         (Op::Flip { axes }, [x]) => Ok(x.with_layout(x.layout().flip(axes))),
         (Op::Unfold { axis, size, stride, dilation }, [x]) => {
-            Ok(x.with_layout(x.layout().unfold(*axis, *size, *stride, *dilation)))
+            let layout = x.layout().unfold(*axis, *size, *stride, *dilation);
+            // Of an axis that runs backwards, the elements that no window has are the first in memory.
+            if starts_inside_a_byte(&layout, x.dtype()) {
+                primitive(op, operands, at)
+            } else {
+                Ok(x.with_layout(layout))
+            }
         }
         _ => primitive(op, operands, at),
     }
