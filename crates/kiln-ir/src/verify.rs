@@ -2,6 +2,20 @@
 
 use crate::infer::{check_type, infer};
 use crate::{Error, Graph, Op};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ASKED_FOR: AtomicBool = AtomicBool::new(false);
+
+/// Whether the compiler verifies its own work: graphs between passes, schedules, memory plans. Always in debug builds; elsewhere from
+/// the moment that [`run_verifiers`] was called. Every floor's verifier asks this before it runs.
+pub fn verifiers_run() -> bool {
+    cfg!(debug_assertions) || ASKED_FOR.load(Ordering::Relaxed)
+}
+
+/// Switches the verifiers of all floors on for the rest of the process, in release builds too.
+pub fn run_verifiers() {
+    ASKED_FOR.store(true, Ordering::Relaxed);
+}
 
 /// Checks what [`Graph::verify`] says.
 pub fn verify(graph: &Graph) -> Result<(), Error> {

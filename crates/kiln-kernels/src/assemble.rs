@@ -162,7 +162,7 @@ pub(crate) fn step(scope: Scope<'_>, kernel: Kernel, args: Vec<BufferId>, mut no
     nodes.dedup();
     let sizes = kernel.sizes.iter().map(|&s| Dim::from(s)).collect();
     let label = label(scope, &nodes);
-    Step { kernel: Arc::new(kernel), args, sizes, nodes, label, writes: Vec::new() }
+    Step { kernel: Arc::new(kernel), args, sizes, nodes, label, reads: Vec::new(), writes: Vec::new() }
 }
 
 fn label(scope: Scope<'_>, nodes: &[NodeId]) -> String {

@@ -4,7 +4,7 @@ use crate::kernel::{
     Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages,
     Place, Precision, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
-use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, Reason, Role, Schedule, Step, Written};
+use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, ReadFrom, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
 use kiln_ir::{codec_enum, codec_struct};
 use std::collections::HashMap;
@@ -29,7 +29,8 @@ codec_struct! {
     Strided { buffer, offset, strides }
     InputLayout { strides, offset }
     BufferDecl { dtype, elements, role }
-    Written { node, buffer, offset, strides }
+    ReadFrom { node, buffer }
+    Written { node, buffer, offset, strides, parts_of }
     Note { producer, consumer, reason }
 }
 
@@ -102,7 +103,7 @@ impl Codec for BufferId {
 /// is not there.
 impl Codec for Schedule {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Schedule { buffers, steps, outputs, notes } = self;
+        let Schedule { buffers, steps, outputs, unchanged, notes } = self;
         let mut numbers: HashMap<&Kernel, usize> = HashMap::new();
         let mut kernels: Vec<&Kernel> = Vec::new();
         for step in steps {
@@ -115,15 +116,17 @@ impl Codec for Schedule {
         kernels.iter().for_each(|kernel| kernel.encode(out));
         buffers.encode(out);
         write_number(steps.len() as u64, out);
-        for Step { kernel, args, sizes, nodes, label, writes } in steps {
+        for Step { kernel, args, sizes, nodes, label, reads, writes } in steps {
             numbers[&**kernel].encode(out);
             args.encode(out);
             sizes.encode(out);
             nodes.encode(out);
             label.encode(out);
+            reads.encode(out);
             writes.encode(out);
         }
         outputs.encode(out);
+        unchanged.encode(out);
         notes.encode(out);
     }
 
@@ -138,17 +141,23 @@ impl Codec for Schedule {
             let sizes = Vec::decode(from)?;
             let nodes = Vec::decode(from)?;
             let label = String::decode(from)?;
+            let reads = Vec::<ReadFrom>::decode(from)?;
             let writes = Vec::<Written>::decode(from)?;
+            let places = reads.iter().map(|r| &r.buffer).chain(writes.iter().map(|w| &w.buffer));
             let fits = args.len() == kernel.buffers.len() && sizes.len() == kernel.sizes.len();
-            if !fits || !args.iter().chain(writes.iter().map(|w| &w.buffer)).all(is_buffer) {
+            if !fits || !args.iter().chain(places).all(is_buffer) {
                 return Err(from.invalid("launch"));
             }
-            steps.push(Step { kernel, args, sizes, nodes, label, writes });
+            steps.push(Step { kernel, args, sizes, nodes, label, reads, writes });
         }
         let outputs = Vec::<BufferId>::decode(from)?;
         if !outputs.iter().all(is_buffer) {
             return Err(from.invalid("output"));
         }
-        Ok(Schedule { buffers, steps, outputs, notes: Vec::decode(from)? })
+        let unchanged = Vec::<Written>::decode(from)?;
+        if !unchanged.iter().map(|written| &written.buffer).all(is_buffer) {
+            return Err(from.invalid("update"));
+        }
+        Ok(Schedule { buffers, steps, outputs, unchanged, notes: Vec::decode(from)? })
     }
 }

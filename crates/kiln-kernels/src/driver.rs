@@ -9,10 +9,11 @@ use crate::matmul::matmul_step;
 use crate::prepare::{Prepared, prepare};
 use crate::realise::{Memory, Work, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
-use crate::schedule::{BufferId, Error, InputLayout, Reason, Role, Schedule, ScheduleOptions, Step, Written};
+use crate::schedule::{BufferId, Error, InputLayout, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
 use crate::trace::{Misfit, Scope, Storage};
-use crate::{matmul, routine, update, writes};
+use crate::{matmul, routine, update, verify, writes};
+use kiln_ir::verify::verifiers_run;
 use kiln_ir::{Dim, Graph, NodeId, Op};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,11 +50,21 @@ pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOption
     };
     if let Some(Prepared { origin, results, .. }) = &prepared {
         let original = |id: &mut NodeId| *id = origin[id.index()];
+        let is_own = |id: NodeId| results[origin[id.index()].index()] == id;
         for step in &mut schedule.steps {
             step.nodes.iter_mut().for_each(original);
             step.nodes.dedup();
-            step.writes.retain(|w| results[origin[w.node.index()].index()] == w.node);
-            step.writes.iter_mut().for_each(|w| original(&mut w.node));
+            step.reads.retain(|r| is_own(r.node));
+            step.reads.iter_mut().for_each(|r| original(&mut r.node));
+        }
+        let steps = schedule.steps.iter_mut().map(|step| &mut step.writes);
+        for writes in steps.chain([&mut schedule.unchanged]) {
+            writes.retain(|w| is_own(w.node));
+            for written in writes {
+                original(&mut written.node);
+                written.parts_of.retain(|&id| is_own(id));
+                written.parts_of.iter_mut().for_each(original);
+            }
         }
         for note in &mut schedule.notes {
             original(&mut note.producer);
@@ -160,7 +171,8 @@ fn attempt(
         Err(misfit) => return Ok(Err(vec![misfit])),
     };
     let notes = fusion.notes;
-    let mut schedule = Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, notes };
+    let mut schedule =
+        Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, unchanged: Vec::new(), notes };
     update::write_updates(graph, layouts, &mut schedule);
     if !options.no_fusion {
         writes::join_writes(&mut schedule);
@@ -168,6 +180,9 @@ fn attempt(
     free_early(&mut schedule, &options.ranges);
     drop_unused(&mut schedule);
     share_kernels(&mut schedule);
+    if verifiers_run() {
+        verify::order(graph, &schedule)?;
+    }
     Ok(Ok(schedule))
 }
 
@@ -194,15 +209,28 @@ fn assemble(
             continue;
         }
         let needed = Needed { list };
+        let reads = read_from(memory, group);
         let mut step = match group.engine {
             Engine::Loop => loop_step(scope, memory, group, &needed)?,
             Engine::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
             Engine::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
         };
+        // What the kernel turned out not to need is no argument.
+        step.reads = reads.into_iter().filter(|read| step.args.contains(&read.buffer)).collect();
         step.writes = written(memory, group, &needed);
         steps.push(step);
     }
     Ok(steps)
+}
+
+/// What a group's launch needs in memory.
+fn read_from(memory: &Memory, group: &Group) -> Vec<ReadFrom> {
+    let traced = group.trace.iter().flat_map(|trace| &trace.reads);
+    let mut nodes: Vec<NodeId> = group.reads.iter().chain(traced).copied().collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let place = |node: NodeId| Some(ReadFrom { node, buffer: memory.storage[node.index()].as_ref()?.buffer });
+    nodes.into_iter().filter_map(place).collect()
 }
 
 /// What a group's launch puts into memory.
@@ -211,7 +239,7 @@ fn written(memory: &Memory, group: &Group, needed: &Needed<'_>) -> Vec<Written> 
     for (position, destination) in &needed.list {
         let node = memory.works[group.works[*position]].node;
         let Storage { buffer, offset, strides } = destination.storage.clone();
-        let write = Written { node, buffer, offset, strides };
+        let write = Written { node, buffer, offset, strides, parts_of: destination.nodes.clone() };
         if !writes.contains(&write) {
             writes.push(write);
         }
@@ -233,11 +261,13 @@ fn drop_unused(schedule: &mut Schedule) {
     let mut keep = used.iter();
     schedule.buffers.retain(|_| keep.next() == Some(&true));
     let places = |step: &mut Step| {
+        let read = step.reads.iter_mut().map(|r| &mut r.buffer);
         let written = step.writes.iter_mut().map(|w| &mut w.buffer);
-        step.args.iter_mut().chain(written).for_each(|b| *b = new[b.index()]);
+        step.args.iter_mut().chain(read).chain(written).for_each(|b| *b = new[b.index()]);
     };
     schedule.steps.iter_mut().for_each(places);
-    schedule.outputs.iter_mut().for_each(|b| *b = new[b.index()]);
+    let unchanged = schedule.unchanged.iter_mut().map(|w| &mut w.buffer);
+    schedule.outputs.iter_mut().chain(unchanged).for_each(|b| *b = new[b.index()]);
 }
 
 /// Equal kernels become one.

@@ -44,6 +44,7 @@ mod segments;
 mod stages;
 mod trace;
 mod update;
+pub mod verify;
 mod work;
 mod writes;
 
@@ -51,7 +52,8 @@ pub use driver::schedule;
 pub use kernel::{Kernel, Precision};
 pub use plan::{Plan, plan};
 pub use schedule::{
-    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, Reason, Role, Schedule, ScheduleOptions, Step, Written,
+    BufferDecl, BufferId, Error, InputLayout, Note, Numerics, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step,
+    Written,
 };
 pub use work::Work;
 

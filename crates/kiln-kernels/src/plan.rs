@@ -47,14 +47,17 @@ pub fn plan(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) -> Result
             continue;
         };
         let too_large = || Error::NoValue { size: schedule.buffers[buffer].elements.clone() };
-        let size = plan.bytes[buffer].checked_next_multiple_of(ALIGNMENT).ok_or_else(too_large)?;
-        let offset = best_gap(&placed, life, size);
-        let end = offset.checked_add(size).ok_or_else(too_large)?;
+        let room = plan.bytes[buffer].checked_next_multiple_of(ALIGNMENT).ok_or_else(too_large)?;
+        let offset = best_gap(&placed, life, room);
+        let end = offset.checked_add(room).ok_or_else(too_large)?;
         placed.push((offset, end, life));
         placed.sort_unstable_by_key(|&(offset, end, _)| (offset, end));
         plan.offsets[buffer] = Some(offset);
         plan.arena_bytes = plan.arena_bytes.max(end);
-        plan.temp_bytes = plan.temp_bytes.saturating_add(size);
+        plan.temp_bytes = plan.temp_bytes.saturating_add(room);
+    }
+    if kiln_ir::verify::verifiers_run() {
+        crate::verify::memory(schedule, &plan, size)?;
     }
     Ok(plan)
 }

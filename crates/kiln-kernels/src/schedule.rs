@@ -1,6 +1,7 @@
 //! What the scheduler gives: buffers, and kernels in the order they run.
 
 use crate::kernel::{Kernel, Precision};
+use crate::verify::Violation;
 use kiln_ir::{DType, Dim, Literal, NodeId, Ranges, TensorType};
 use std::sync::Arc;
 
@@ -64,6 +65,12 @@ impl BufferId {
     }
 }
 
+impl std::fmt::Display for BufferId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "buffer {}", self.0)
+    }
+}
+
 /// What a buffer holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
@@ -101,8 +108,19 @@ pub struct Step {
     pub nodes: Vec<NodeId>,
     /// A short name for logs and profiles.
     pub label: String,
+    /// The values in memory that this launch needs. Nodes that the scheduler made up for itself are not listed.
+    pub reads: Vec<ReadFrom>,
     /// What is in memory afterwards that was not before. Nodes that the scheduler made up for itself are not listed.
     pub writes: Vec<Written>,
+}
+
+/// A node's value that a launch reads from memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadFrom {
+    /// The node of the graph.
+    pub node: NodeId,
+    /// The buffer.
+    pub buffer: BufferId,
 }
 
 /// A node's value that a launch puts into memory: element `index` lies at `offset + Σ index·stride`.
@@ -116,6 +134,8 @@ pub struct Written {
     pub offset: Dim,
     /// Elements an axis step moves.
     pub strides: Vec<Dim>,
+    /// The nodes that are read from this place, of which the value makes up all or a part.
+    pub parts_of: Vec<NodeId>,
 }
 
 /// A producer and a consumer that did not become one kernel.
@@ -162,6 +182,8 @@ pub struct Schedule {
     pub steps: Vec<Step>,
     /// The buffer of each output of the graph. An output that updates an input has that input's buffer.
     pub outputs: Vec<BufferId>,
+    /// Values that lie where they are to be without a launch: updates, or parts of them, that leave an input as it is.
+    pub unchanged: Vec<Written>,
     /// What was not fused, and why.
     pub notes: Vec<Note>,
 }
@@ -210,6 +232,9 @@ pub enum Error {
         /// The nodes that each kernel writes.
         kernels: Vec<String>,
     },
+    /// A schedule or a plan that the verifier refuses: a fault of this crate.
+    #[error(transparent)]
+    Invalid(Box<Violation>),
     /// A rewrite that does not type: a fault of this crate.
     #[error(transparent)]
     Graph(#[from] kiln_ir::Error),

@@ -7,7 +7,7 @@ use crate::index::contiguous_strides;
 use crate::kernel::{
     Access, BufferArg, Domain as StageDomain, Inst, InstKind, Kernel, KernelBody, LoopBody, Place, Stage, ValueId,
 };
-use crate::schedule::{BufferId, InputLayout, Schedule, Step, Written};
+use crate::schedule::{BufferId, InputLayout, ReadFrom, Schedule, Step, Written};
 use crate::trace::Storage;
 use kiln_ir::{Dim, Graph, NodeId};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) fn write_updates(graph: &Graph, layouts: &[InputLayout], schedule: &m
         let strides = contiguous_strides(shape);
         let row_major = layout.offset.is_zero() && layout.strides == strides;
         schedule.outputs[number] = to;
-        if shape.iter().any(Dim::is_zero) || (row_major && in_place(&mut schedule.steps, from, to)) {
+        if shape.iter().any(Dim::is_zero) || (row_major && in_place(schedule, from, to)) {
             continue;
         }
         let source = Storage { buffer: from, offset: Dim::default(), strides };
@@ -58,7 +58,8 @@ pub(crate) fn depends(later: &Step, earlier: &Step) -> bool {
 }
 
 /// Lets the kernels that write `from` write `to` instead, if nobody needs what was there.
-fn in_place(steps: &mut Vec<Step>, from: BufferId, to: BufferId) -> bool {
+fn in_place(schedule: &mut Schedule, from: BufferId, to: BufferId) -> bool {
+    let steps = &mut schedule.steps;
     if steps.iter().any(|step| writes(step, to)) {
         return false;
     }
@@ -78,7 +79,9 @@ fn in_place(steps: &mut Vec<Step>, from: BufferId, to: BufferId) -> bool {
     let mut old: Vec<Option<Step>> = std::mem::take(steps).into_iter().map(Some).collect();
     steps.extend(order.into_iter().filter_map(|s| old[s].take()));
     steps.iter_mut().for_each(|step| rebind(step, from, to));
-    steps.retain(|step| !is_idle(step));
+    for idle in steps.extract_if(.., |step| is_idle(step)) {
+        schedule.unchanged.extend(idle.writes);
+    }
     true
 }
 
@@ -101,7 +104,11 @@ fn move_before(steps: &[Step], order: &mut Vec<usize>, first: usize, late: usize
 
 /// True if a kernel that writes `from` reads `to` only at the places it writes, and not after it wrote them.
 fn same_places(step: &Step, from: BufferId, to: BufferId) -> bool {
-    let number = |id: BufferId| step.args.iter().position(|arg| *arg == id);
+    // A buffer that is read as two dtypes is two arguments.
+    let number = |id: BufferId| {
+        let mut numbers = (0..step.args.len()).filter(|&at| step.args[at] == id);
+        numbers.next().filter(|_| numbers.next().is_none())
+    };
     let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
     if step.kernel.buffers[from].dtype != step.kernel.buffers[to].dtype {
         return false;
@@ -145,6 +152,7 @@ fn loaded(inst: &Inst, buffer: usize) -> bool {
 /// Replaces a buffer of a launch; an argument that is then listed twice becomes one.
 fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
     let Some(old) = step.args.iter().position(|arg| *arg == from) else { return };
+    step.reads.iter_mut().filter(|r| r.buffer == from).for_each(|r| r.buffer = to);
     step.writes.iter_mut().filter(|w| w.buffer == from).for_each(|w| w.buffer = to);
     let Some(same) = step.args.iter().position(|arg| *arg == to) else {
         step.args[old] = to;
@@ -205,6 +213,13 @@ fn copy_step(graph: &Graph, node: NodeId, from: &Storage, to: &Storage) -> Step 
         sizes: values,
         nodes: vec![node],
         label: "copy".into(),
-        writes: vec![Written { node, buffer: to.buffer, offset: to.offset.clone(), strides: to.strides.clone() }],
+        reads: vec![ReadFrom { node, buffer: from.buffer }],
+        writes: vec![Written {
+            node,
+            buffer: to.buffer,
+            offset: to.offset.clone(),
+            strides: to.strides.clone(),
+            parts_of: Vec::new(),
+        }],
     }
 }

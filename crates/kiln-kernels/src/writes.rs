@@ -150,6 +150,7 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> 
 /// A step that is no longer needed: without arguments.
 fn retire(step: &mut Step) {
     step.args.clear();
+    step.reads.clear();
     step.writes.clear();
 }
 
@@ -355,6 +356,8 @@ impl Editor {
         nodes.dedup();
         let suffix = format!("_{}", other.label);
         let label = if one.label.ends_with(&suffix) { one.label.clone() } else { one.label.clone() + &suffix };
+        let mut reads = one.reads.clone();
+        reads.extend(other.reads.iter().filter(|read| read.buffer != gone && !one.reads.contains(read)));
         let mut writes = one.writes.clone();
         writes.retain(|written| written.buffer != gone);
         writes.extend(other.writes.iter().cloned());
@@ -362,6 +365,6 @@ impl Editor {
         let sizes = axes::size_symbols(self.body.grid.iter(), insts);
         let values = sizes.iter().map(|&size| Dim::from(size)).collect();
         let kernel = Kernel { buffers: self.buffers, sizes, body: KernelBody::Loop(self.body) };
-        Step { kernel: Arc::new(kernel), args: self.args, sizes: values, nodes, label, writes }
+        Step { kernel: Arc::new(kernel), args: self.args, sizes: values, nodes, label, reads, writes }
     }
 }

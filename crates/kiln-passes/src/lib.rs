@@ -77,7 +77,7 @@ impl Pass {
     pub fn run(&self, graph: Graph, options: &Options) -> Result<Rewritten, Error> {
         let broken = |cause| Error::Broken { pass: self.name, cause };
         let out = (self.step)(graph, options).map_err(broken)?;
-        if cfg!(debug_assertions) && out.changed {
+        if kiln_ir::verify::verifiers_run() && out.changed {
             out.graph.verify().map_err(broken)?;
         }
         Ok(out)
@@ -141,7 +141,7 @@ pub fn run_with(graph: Graph, observe: &mut dyn FnMut(&str, &Graph)) -> Result<G
 
 /// [`run_with`] under options other than the default.
 pub fn run_options(mut graph: Graph, options: &Options, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph, Error> {
-    if cfg!(debug_assertions) {
+    if kiln_ir::verify::verifiers_run() {
         graph.verify().map_err(|cause| Error::Invalid { cause })?;
     }
     let mut quiet = 0;

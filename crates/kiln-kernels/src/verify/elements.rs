@@ -1,0 +1,245 @@
+//! Every element that the launches of a schedule touch at given sizes: read after it was written, written once, not in a race.
+//!
+//! Values are not computed. A gather may read any element of its range; a place or a guard that depends on data otherwise says nothing.
+//! Launches that touch very many elements are taken at their word.
+
+use super::places::{Condition, Env, Touch};
+use super::{Launch, Violation};
+use crate::hash::FastMap;
+use crate::kernel::{Access, Axis, Domain, Inst, KernelBody, RoutineBody};
+use crate::schedule::{BufferId, Role, Schedule, Step};
+use kiln_ir::{Dim, NodeId, Symbol};
+
+/// Elements that are looked at in a launch, and in all of them.
+const MOST_IN_LAUNCH: i64 = 1 << 17;
+const MOST: i64 = 1 << 20;
+
+/// What is known of a buffer.
+enum State {
+    /// Which elements are written.
+    Elements(Vec<bool>),
+    /// Memory of the caller or constants, all of it there; the elements that were changed since.
+    Given(FastMap<i64, ()>),
+    /// Written by a launch that was not looked at.
+    Unknown,
+}
+
+/// Verifies every element that launches touch.
+pub(super) fn verify(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) -> Result<(), Violation> {
+    let state = |decl: &crate::BufferDecl| match decl.role {
+        Role::Input(_) | Role::Constant(_) => State::Given(FastMap::default()),
+        Role::Output(_) | Role::Temp => match decl.elements.eval(size).and_then(|n| usize::try_from(n).ok()) {
+            Some(elements) if elements as i64 <= MOST => State::Elements(vec![false; elements]),
+            _ => State::Unknown,
+        },
+    };
+    let states = schedule.buffers.iter().map(state).collect();
+    let written = schedule.steps.iter().flat_map(|step| &step.writes).chain(&schedule.unchanged);
+    let parts = written.flat_map(|w| w.parts_of.iter().map(|&node| ((node, w.buffer), ()))).collect();
+    let mut shadow = Shadow { schedule, states, parts, left: MOST };
+    for (at, step) in schedule.steps.iter().enumerate() {
+        let values = step.kernel.sizes.iter().zip(&step.sizes).map(|(&s, value)| Some((s, value.eval(size)?)));
+        let env = values.collect::<Option<Vec<_>>>().map(Env);
+        let touches = env.and_then(|env| touches(step, &env)).filter(|touches| shadow.affords(touches));
+        match touches {
+            Some(touches) => shadow.launch(at, step, &touches)?,
+            None => shadow.skip(step),
+        }
+    }
+    shadow.outputs()
+}
+
+/// What a launch touches: loads, then stores; `None` where some size has no value.
+fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
+    let mut all = Vec::new();
+    let mut add = |insts: &[Inst], known: &[&Inst], axes: &[&Axis], grid: Option<usize>| {
+        for inst in insts {
+            if let Some(touch) = Touch::of(inst, known, axes, grid, env) {
+                all.push(touch.ok()?);
+            }
+        }
+        Some(())
+    };
+    match &step.kernel.body {
+        KernelBody::Loop(body) => {
+            let grid: Vec<_> = body.grid.iter().collect();
+            let row: Vec<_> = body.grid.iter().chain(&body.row).collect();
+            // Guards and indices may come from earlier stages.
+            let known: Vec<&Inst> = body.stages.iter().flat_map(|stage| &stage.insts).collect();
+            for stage in &body.stages {
+                let axes = if stage.domain == Domain::Row { &row } else { &grid };
+                add(&stage.insts, &known, axes, Some(grid.len()))?;
+            }
+        }
+        KernelBody::Matmul(body) => {
+            let [batch, m, n, k] = [&body.batch, &body.m, &body.n, &body.k];
+            // Many iterations read an element of an operand.
+            for (insts, outer, inner) in [(&body.lhs.insts, m, k), (&body.rhs.insts, k, n)] {
+                let axes: Vec<&Axis> = batch.iter().chain(outer).chain(inner).collect();
+                add(insts, &insts.iter().collect::<Vec<_>>(), &axes, None)?;
+            }
+            let axes: Vec<&Axis> = batch.iter().chain(m).chain(n).collect();
+            add(&body.epilogue, &body.epilogue.iter().collect::<Vec<_>>(), &axes, Some(axes.len()))?;
+        }
+        KernelBody::Attention(a) => {
+            let (b, h, g, t, s) = (&a.batch, &a.heads, &a.kv_heads, &a.queries, &a.keys);
+            all.push(Touch::view(&a.q, &[b, h, t, &a.width], false, env)?);
+            for (view, pages, width) in [(&a.k, &a.k_pages, &a.width), (&a.v, &a.v_pages, &a.value_width)] {
+                if pages.is_none() {
+                    all.push(Touch::view(view, &[b, g, s, width], false, env)?);
+                }
+            }
+            if let Some(mask) = &a.mask {
+                all.push(Touch::view(mask, &[b, h, t, s], false, env)?);
+            }
+            all.push(Touch::view(&a.out, &[b, h, t, &a.value_width], true, env)?);
+        }
+        KernelBody::Routine(RoutineBody::Scan { shape, input, output, .. }) => {
+            let shape: Vec<&Dim> = shape.iter().collect();
+            all.push(Touch::view(input, &shape, false, env)?);
+            all.push(Touch::view(output, &shape, true, env)?);
+        }
+        KernelBody::Routine(RoutineBody::SortIndices { shape, axis, count, input, output, .. }) => {
+            let mut shape: Vec<&Dim> = shape.iter().collect();
+            all.push(Touch::view(input, &shape, false, env)?);
+            shape[*axis] = count;
+            all.push(Touch::view(output, &shape, true, env)?);
+        }
+        KernelBody::Routine(RoutineBody::Scatter { shape, updates_shape, index, updates, output, .. }) => {
+            let from: Vec<&Dim> = updates_shape.iter().collect();
+            all.push(Touch::view(index, &from, false, env)?);
+            all.push(Touch::view(updates, &from, false, env)?);
+            // Any element may be changed: what was there must be.
+            let mut touch = Touch::view(output, &shape.iter().collect::<Vec<_>>(), true, env)?;
+            touch.condition = Condition::Unknown;
+            all.push(touch);
+        }
+    }
+    Some(all)
+}
+
+struct Shadow<'a> {
+    schedule: &'a Schedule,
+    states: Vec<State>,
+    /// Nodes that launches put into buffers.
+    parts: FastMap<(NodeId, BufferId), ()>,
+    /// Elements that may still be looked at.
+    left: i64,
+}
+
+impl Shadow<'_> {
+    fn affords(&mut self, touches: &[Touch]) -> bool {
+        let count = touches.iter().fold(0i64, |n, touch| n.saturating_add(touch.count()));
+        let affordable = count <= MOST_IN_LAUNCH && count <= self.left;
+        self.left -= if affordable { count } else { 0 };
+        affordable
+    }
+
+    /// A launch that is not looked at: what it writes is all there afterwards.
+    fn skip(&mut self, step: &Step) {
+        for (arg, decl) in step.args.iter().zip(&step.kernel.buffers) {
+            if decl.access != Access::Read {
+                self.states[arg.index()] = State::Unknown;
+            }
+        }
+    }
+
+    fn launch(&mut self, at: usize, step: &Step, touches: &[Touch]) -> Result<(), Violation> {
+        let stored: Vec<usize> = touches.iter().filter(|t| t.store).map(|t| t.buffer).collect();
+        // Elements that are read and stored by one launch: the iteration that reads each.
+        let mut readers: FastMap<(BufferId, i64), Option<i64>> = FastMap::default();
+        for touch in touches.iter().filter(|touch| !touch.store) {
+            let buffer = *step.args.get(touch.buffer).ok_or(self.arguments(at, step))?;
+            let shared = stored.iter().any(|&number| step.args.get(number) == Some(&buffer));
+            let old = self.reads_old(step, buffer);
+            touch.each(&mut |iteration, element, sure| {
+                if !sure {
+                    return Ok(());
+                }
+                self.load(at, buffer, element, old)?;
+                if shared {
+                    readers
+                        .entry((buffer, element))
+                        .and_modify(|i| *i = i.filter(|_| *i == iteration))
+                        .or_insert(iteration);
+                }
+                Ok(())
+            })?;
+        }
+        for touch in touches.iter().filter(|touch| touch.store) {
+            let buffer = *step.args.get(touch.buffer).ok_or(self.arguments(at, step))?;
+            touch.each(&mut |iteration, element, sure| {
+                self.store(at, buffer, element, sure)?;
+                match readers.get(&(buffer, element)) {
+                    Some(reader) if reader.is_none() || *reader != iteration => {
+                        Err(Violation::Race { at: Launch::of(at, &self.schedule.steps), buffer, element })
+                    }
+                    _ => Ok(()),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn arguments(&self, at: usize, step: &Step) -> Violation {
+        let (args, buffers) = (step.args.len(), step.kernel.buffers.len());
+        Violation::Arguments { at: Launch::of(at, &self.schedule.steps), args, buffers }
+    }
+
+    /// True if what a launch reads of a buffer is the value that an input had before.
+    fn reads_old(&self, step: &Step, buffer: BufferId) -> bool {
+        let given = matches!(self.schedule.buffers[buffer.index()].role, Role::Input(_));
+        let mut reads = step.reads.iter().filter(|read| read.buffer == buffer).peekable();
+        given && reads.peek().is_some() && reads.all(|read| !self.parts.contains_key(&(read.node, buffer)))
+    }
+
+    fn load(&self, at: usize, buffer: BufferId, element: i64, old: bool) -> Result<(), Violation> {
+        let launch = || Launch::of(at, &self.schedule.steps);
+        match &self.states[buffer.index()] {
+            State::Elements(written) => match usize::try_from(element).ok().and_then(|at| written.get(at)) {
+                Some(true) => Ok(()),
+                Some(false) => Err(Violation::UnwrittenElement { at: launch(), buffer, element }),
+                None => Err(Violation::OutOfBounds { at: launch(), buffer, element, elements: written.len() }),
+            },
+            State::Given(changed) if old && changed.contains_key(&element) => {
+                Err(Violation::OverwrittenElement { at: launch(), buffer, element })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn store(&mut self, at: usize, buffer: BufferId, element: i64, sure: bool) -> Result<(), Violation> {
+        let launch = || Launch::of(at, &self.schedule.steps);
+        match &mut self.states[buffer.index()] {
+            State::Elements(written) => {
+                let elements = written.len();
+                match usize::try_from(element).ok().and_then(|at| written.get_mut(at)) {
+                    // What may or may not be changed is there already.
+                    Some(false) if !sure => Err(Violation::UnwrittenElement { at: launch(), buffer, element }),
+                    Some(true) if sure => Err(Violation::StoredTwice { at: launch(), buffer, element }),
+                    Some(written) => {
+                        *written = true;
+                        Ok(())
+                    }
+                    None => Err(Violation::OutOfBounds { at: launch(), buffer, element, elements }),
+                }
+            }
+            State::Given(changed) => match changed.insert(element, ()) {
+                Some(()) if sure => Err(Violation::StoredTwice { at: launch(), buffer, element }),
+                _ => Ok(()),
+            },
+            State::Unknown => Ok(()),
+        }
+    }
+
+    fn outputs(&self) -> Result<(), Violation> {
+        for (output, &buffer) in self.schedule.outputs.iter().enumerate() {
+            if let State::Elements(written) = &self.states[buffer.index()]
+                && let Some(element) = written.iter().position(|written| !written)
+            {
+                return Err(Violation::NoElement { output, buffer, element });
+            }
+        }
+        Ok(())
+    }
+}

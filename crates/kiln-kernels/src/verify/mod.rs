@@ -1,0 +1,222 @@
+//! Verifiers of schedules and memory plans, from scratch: nothing here relies on how the scheduler came to its result.
+//!
+//! ```text
+//!  order    launches, whatever the sizes: writers before readers, old values read before they are overwritten
+//!  memory   a plan for given sizes: live temporaries apart; then every element that a launch touches, as far as it is known
+//! ```
+//!
+//! They run after scheduling and planning where [`kiln_ir::verify::verifiers_run`]: in debug builds, and on demand in others.
+
+mod elements;
+mod order;
+mod places;
+mod plan;
+
+pub use order::order;
+
+use crate::plan::Plan;
+use crate::schedule::{BufferId, Error, Schedule, Step};
+use kiln_ir::{NodeId, Symbol};
+
+/// A rule that a schedule or a plan breaks. Always a fault of the scheduler, never of the graph.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A launch has other arguments than its kernel.
+    #[error("{at} has {args} arguments, its kernel {buffers}")]
+    Arguments {
+        /// The launch.
+        at: Launch,
+        /// Its arguments.
+        args: usize,
+        /// The kernel's buffers.
+        buffers: usize,
+    },
+    /// A buffer is an argument twice, and one of them is written.
+    #[error("{at} writes {buffer}, which it has as another argument too")]
+    Aliased {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A launch writes a constant, or an input that no output updates.
+    #[error("{at} writes {buffer}, which is not to be changed")]
+    ReadOnly {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A launch reads memory that no launch before it has written.
+    #[error("{at} reads {buffer} before it is written")]
+    Unwritten {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A launch reads a node before all of it is there.
+    #[error("{at} reads {node} from {buffer}, a part of which {writer} writes later")]
+    Incomplete {
+        /// The launch.
+        at: Launch,
+        /// What it reads.
+        node: NodeId,
+        /// The buffer.
+        buffer: BufferId,
+        /// Who comes too late.
+        writer: Launch,
+    },
+    /// A launch reads a node that nobody writes.
+    #[error("{at} reads {node} from {buffer}, where nobody puts it")]
+    Missing {
+        /// The launch.
+        at: Launch,
+        /// What it reads.
+        node: NodeId,
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A launch reads the value that an input had, after another one has changed it.
+    #[error("{at} reads the old value of {buffer}, which {writer} has changed")]
+    Overwritten {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+        /// Who changed it.
+        writer: Launch,
+    },
+    /// Two launches put the same node into the same place.
+    #[error("{at} writes {node} to {buffer}, where {writer} has put it already")]
+    WrittenTwice {
+        /// The launch.
+        at: Launch,
+        /// What it writes.
+        node: NodeId,
+        /// The buffer.
+        buffer: BufferId,
+        /// Who did before.
+        writer: Launch,
+    },
+    /// An output that no launch writes.
+    #[error("output {output} in {buffer} is never written")]
+    NoOutput {
+        /// Which output.
+        output: usize,
+        /// Its buffer.
+        buffer: BufferId,
+    },
+    /// Two temporaries that are alive at the same time share memory.
+    #[error("{buffer} and {other} are both alive at {at} and share bytes of the arena")]
+    Shared {
+        /// A launch during which both are.
+        at: Launch,
+        /// One.
+        buffer: BufferId,
+        /// The other.
+        other: BufferId,
+    },
+    /// A temporary that does not lie in the arena, or not where memory may begin, or with other bytes than it has.
+    #[error("{buffer} has no proper place in the arena")]
+    Misplaced {
+        /// The buffer.
+        buffer: BufferId,
+    },
+    /// A launch touches an element that a buffer does not have.
+    #[error("{at} touches element {element} of {buffer}, which has {elements}")]
+    OutOfBounds {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+        /// The element.
+        element: i64,
+        /// How many there are.
+        elements: usize,
+    },
+    /// A launch reads an element that no launch before it has written.
+    #[error("{at} reads element {element} of {buffer} before it is written")]
+    UnwrittenElement {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+        /// The element.
+        element: i64,
+    },
+    /// A launch reads an element of an input's old value that is changed already.
+    #[error("{at} reads the old value of element {element} of {buffer}, which is changed by then")]
+    OverwrittenElement {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+        /// The element.
+        element: i64,
+    },
+    /// An element is stored twice.
+    #[error("{at} stores element {element} of {buffer}, which was stored before")]
+    StoredTwice {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+        /// The element.
+        element: i64,
+    },
+    /// One iteration of a launch reads what another one writes.
+    #[error("{at} reads element {element} of {buffer} in one iteration and stores it in another")]
+    Race {
+        /// The launch.
+        at: Launch,
+        /// The buffer.
+        buffer: BufferId,
+        /// The element.
+        element: i64,
+    },
+    /// An element of an output that no launch stores.
+    #[error("element {element} of output {output} in {buffer} is never stored")]
+    NoElement {
+        /// Which output.
+        output: usize,
+        /// Its buffer.
+        buffer: BufferId,
+        /// The element.
+        element: usize,
+    },
+}
+
+/// A launch of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// Its number among the steps.
+    pub step: usize,
+    /// The kernel's name.
+    pub kernel: String,
+}
+
+impl Launch {
+    fn of(step: usize, steps: &[Step]) -> Launch {
+        Launch { step, kernel: steps.get(step).map(|s| s.label.clone()).unwrap_or_default() }
+    }
+}
+
+impl std::fmt::Display for Launch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "step {} ({})", self.step, self.kernel)
+    }
+}
+
+impl From<Violation> for Error {
+    fn from(violation: Violation) -> Error {
+        Error::Invalid(Box::new(violation))
+    }
+}
+
+/// Verifies a plan of a schedule for given sizes.
+pub fn memory(schedule: &Schedule, plan: &Plan, size: &dyn Fn(Symbol) -> Option<i64>) -> Result<(), Violation> {
+    plan::verify(schedule, plan)?;
+    elements::verify(schedule, size)
+}
