@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Options of `kiln fuzz`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz text --seconds 600\n  kiln fuzz cache --seconds 600\n  kiln fuzz files --seconds 600"
+    after_help = "Examples:\n  kiln fuzz graphs --seconds 600 --check\n  kiln fuzz text --seconds 600\n  kiln fuzz cache --seconds 600\n  kiln fuzz files --seconds 600"
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -25,30 +25,19 @@ pub struct Arguments {
 #[derive(clap::Subcommand)]
 enum What {
     /// Random graphs: interpreter, eager and compiled must agree; a failure is shrunk and printed as text
-    #[command(after_help = "Examples:\n  kiln fuzz graphs --count 10000 --seed 7")]
-    Graphs {
-        /// How many graphs
-        #[arg(long, default_value_t = 10_000)]
-        count: u64,
-        /// The first seed; graph number i has seed + i
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
-        /// Ops a graph at the most
-        #[arg(long, default_value_t = 12)]
-        nodes: usize,
-        /// Go on after a failure, and count
-        #[arg(long)]
-        keep_going: bool,
-    },
+    #[command(
+        after_help = "Examples:\n  kiln fuzz graphs\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz graphs --seconds 3600 --check --keep-going --json"
+    )]
+    Graphs(GraphOptions),
     /// Mutated texts: nothing may panic, and what parses must verify and print back
     #[command(after_help = "Examples:\n  kiln fuzz text --seconds 600")]
     Text {
         /// How long
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// Where the random numbers start
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
+        /// Where the random numbers start; by default the clock says, and it is printed
+        #[arg(long)]
+        seed: Option<u64>,
     },
     /// Mutated files of models: nothing may panic, hang or take much memory
     #[command(after_help = "Examples:\n  kiln fuzz files --seconds 600\n  kiln fuzz files --kind templates --seed 7")]
@@ -69,24 +58,55 @@ enum What {
         /// How long
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// Where the random numbers start
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
+        /// Where the random numbers start; by default the clock says, and it is printed
+        #[arg(long)]
+        seed: Option<u64>,
     },
+}
+
+/// Options of `kiln fuzz graphs`.
+#[derive(clap::Args)]
+struct GraphOptions {
+    /// How many graphs [default: 10000, or as many as there is time for with --seconds]
+    #[arg(long)]
+    count: Option<u64>,
+    /// Stop after so many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// The first seed; graph number i has seed + i. By default the clock says, and it is printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Ops a graph at the most
+    #[arg(long, default_value_t = 12)]
+    nodes: usize,
+    /// Go on after a failure, and count
+    #[arg(long)]
+    keep_going: bool,
+    /// Verify graphs between passes, schedules and memory plans too, as debug builds do
+    #[arg(long)]
+    check: bool,
 }
 
 /// Runs the fuzzer asked for.
 pub fn run(arguments: &Arguments) -> Outcome {
     let console = Console::new(arguments.json);
-    match arguments.what {
-        What::Graphs { count, seed, nodes, keep_going } => graphs(&console, count, seed, nodes, keep_going),
-        What::Text { seconds, seed } => texts(&console, seconds, seed),
-        What::Files { kind, seconds, seed } => {
-            let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-            crate::fuzz_files::run(&console, kind, seconds, seed.unwrap_or_else(clock))
-        }
-        What::Cache { seconds, seed } => crate::fuzz_cache::run(&console, seconds, seed),
+    let begin = |seed: Option<u64>| {
+        let seed = seed.unwrap_or_else(seed_of_clock);
+        console.say(format!("seed {seed}"));
+        seed
+    };
+    match &arguments.what {
+        What::Graphs(options) => graphs(&console, options, begin(options.seed)),
+        What::Text { seconds, seed } => texts(&console, *seconds, begin(*seed)),
+        What::Files { kind, seconds, seed } => crate::fuzz_files::run(&console, *kind, *seconds, begin(*seed)),
+        What::Cache { seconds, seed } => crate::fuzz_cache::run(&console, *seconds, begin(*seed)),
     }
+}
+
+/// A seed that hardly any other process has, however many begin at once: 48 bits of the time and the process's number, mixed.
+fn seed_of_clock() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    Random(Random(time).bits() ^ u64::from(std::process::id())).bits() >> 16
 }
 
 /// What a seed asks: the graph, its inputs, and how they lie and compute.
@@ -95,39 +115,56 @@ fn question(seed: u64, nodes: usize) -> (Graph, Question) {
     let graph = generate::graph(seed, &options);
     let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
     let mut question = Question { layout, ..Default::default() };
+    // No graph comes twice: its program would only push others out of the user's cache.
+    question.options.disk_cache = false;
     if seed % 7 == 3 {
         question.options.schedule.numerics = Numerics::Eager;
     }
     (graph, question)
 }
 
-fn graphs(console: &Console, count: u64, seed: u64, nodes: usize, keep_going: bool) -> Outcome {
+fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
+    if options.check {
+        kiln_ir::verify::run_verifiers();
+    }
     let begin = Instant::now();
-    let mut failures = 0u64;
+    let count = options.count.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 10_000 });
+    let end = options.seconds.map(Duration::from_secs);
+    let mut failed: Vec<u64> = Vec::new();
     let mut reported = Instant::now();
-    for number in 0..count {
-        let seed = seed.wrapping_add(number);
-        let (graph, question) = question(seed, nodes);
+    let mut done = 0;
+    while done < count && end.is_none_or(|end| begin.elapsed() < end) {
+        let seed = first.wrapping_add(done);
+        let (graph, question) = question(seed, options.nodes);
+        done += 1;
         let disagree = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question).err();
         if let Some(disagreement) = disagree(&graph) {
-            failures += 1;
+            failed.push(seed);
             let small = shrink::shrink(graph, &mut |candidate| disagree(candidate).is_some());
             let last = disagree(&small).unwrap_or(disagreement);
             console.say(format!("seed {seed}: {last}\n{question:?}\n{small}"));
-            if !keep_going {
-                return Err(format!("the opinions differ for seed {seed} (graph {} of {count})", number + 1).into());
+            if !options.keep_going {
+                break;
             }
         }
         if reported.elapsed() > Duration::from_secs(10) {
             reported = Instant::now();
-            let done = number + 1;
-            eprintln!("{done} graphs, {:.0}/s, {failures} failures", done as f64 / begin.elapsed().as_secs_f64());
+            let rate = done as f64 / begin.elapsed().as_secs_f64();
+            eprintln!("{done} graphs from seed {first}, {rate:.0}/s, {} failures", failed.len());
         }
     }
     let seconds = begin.elapsed().as_secs_f64();
-    console.say(format!("{count} graphs in {seconds:.1} s ({:.0}/s): {failures} failures", count as f64 / seconds));
-    console.result(|| json!({"what": "graphs", "count": count, "seconds": seconds, "failures": failures}));
-    if failures > 0 { Err(format!("the opinions differ for {failures} of {count} graphs").into()) } else { Ok(()) }
+    let rate = done as f64 / seconds.max(1e-9);
+    console.say(format!("{done} graphs from seed {first} in {seconds:.1} s ({rate:.0}/s): {} failures", failed.len()));
+    console.result(|| {
+        json!({"what": "graphs", "seed": first, "count": done, "seconds": seconds, "check": options.check,
+            "failures": failed.len(), "failed_seeds": failed})
+    });
+    match failed.as_slice() {
+        [] => Ok(()),
+        [seed] => Err(format!("the opinions differ for seed {seed} (1 of {done} graphs)").into()),
+        _ => Err(format!("the opinions differ for {} of {done} graphs", failed.len()).into()),
+    }
 }
 
 fn texts(console: &Console, seconds: u64, seed: u64) -> Outcome {
@@ -145,6 +182,6 @@ fn texts(console: &Console, seconds: u64, seed: u64) -> Outcome {
     }
     let took = begin.elapsed().as_secs_f64();
     console.say(format!("{rounds} texts in {took:.1} s: no panic, every graph that parsed was valid"));
-    console.result(|| json!({"what": "text", "count": rounds, "seconds": took, "failures": 0}));
+    console.result(|| json!({"what": "text", "seed": seed, "count": rounds, "seconds": took, "failures": 0}));
     Ok(())
 }

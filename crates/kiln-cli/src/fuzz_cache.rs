@@ -67,7 +67,7 @@ fn in_folder(console: &Console, folder: &PathBuf, seconds: u64, seed: u64) -> Ou
         "{rounds} entries in {took:.1} s: every answer right; {} files refused, {} read; {decoded} changed payloads decoded",
         stats.damaged, stats.hits
     ));
-    console.result(|| json!({"what": "cache", "count": rounds, "seconds": took, "failures": 0}));
+    console.result(|| json!({"what": "cache", "seed": seed, "count": rounds, "seconds": took, "failures": 0}));
     Ok(())
 }
 
@@ -75,7 +75,7 @@ fn in_folder(console: &Console, folder: &PathBuf, seconds: u64, seed: u64) -> Ou
 fn cases(seed: u64, count: usize) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let store = disk::store().ok_or("no store")?;
     let mut cases: Vec<Case> = Vec::new();
-    for seed in seed..seed + 50 * count as u64 {
+    for seed in (0..50 * count as u64).map(|number| seed.wrapping_add(number)) {
         if cases.len() == count {
             break;
         }

@@ -9,7 +9,7 @@ use crate::matmul::matmul_step;
 use crate::prepare::{Prepared, prepare};
 use crate::realise::{Memory, Work, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
-use crate::schedule::{BufferId, Error, InputLayout, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step, Written};
+use crate::schedule::{Error, InputLayout, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
 use crate::trace::{Misfit, Scope, Storage};
 use crate::{matmul, routine, update, verify, writes};
@@ -252,22 +252,7 @@ fn drop_unused(schedule: &mut Schedule) {
     let mut used: Vec<bool> = schedule.buffers.iter().map(|b| matches!(b.role, Role::Input(_))).collect();
     let args = schedule.steps.iter().flat_map(|s| &s.args);
     args.chain(&schedule.outputs).for_each(|b| used[b.index()] = true);
-    let mut new = vec![BufferId(0); used.len()];
-    let mut next = 0;
-    for (at, used) in used.iter().enumerate() {
-        new[at] = BufferId(next);
-        next += u32::from(*used);
-    }
-    let mut keep = used.iter();
-    schedule.buffers.retain(|_| keep.next() == Some(&true));
-    let places = |step: &mut Step| {
-        let read = step.reads.iter_mut().map(|r| &mut r.buffer);
-        let written = step.writes.iter_mut().map(|w| &mut w.buffer);
-        step.args.iter_mut().chain(read).chain(written).for_each(|b| *b = new[b.index()]);
-    };
-    schedule.steps.iter_mut().for_each(places);
-    let unchanged = schedule.unchanged.iter_mut().map(|w| &mut w.buffer);
-    schedule.outputs.iter_mut().chain(unchanged).for_each(|b| *b = new[b.index()]);
+    schedule.retain_buffers(&used);
 }
 
 /// Equal kernels become one.

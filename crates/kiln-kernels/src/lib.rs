@@ -7,6 +7,7 @@
 //!        ──trace────▶ values: views are index arithmetic, pointwise ops are instructions
 //!        ──stages───▶ Loop kernels      ──matmul──▶ Matmul kernels      ──routine──▶ Attention, Routine
 //!        ──plan─────▶ offsets in one arena
+//!        ──verify───▶ schedules and plans, from scratch, in debug builds and on demand
 //! ```
 //!
 //! Invariants: a kernel never knows what its buffers hold; every realised node is written by exactly the works listed for

@@ -53,7 +53,7 @@ pub(crate) enum Between {
     /// A third needs the earlier one and is needed by the later one: merging the two would close a cycle.
     Third,
     /// Nobody; these come after the earlier one and are needed by the later one.
-    Nobody(Vec<usize>),
+    Nobody(FastMap<usize, ()>),
 }
 
 impl Order {
@@ -89,18 +89,18 @@ impl Order {
                 }
             }
         }
-        Between::Nobody(seen.into_keys().collect())
+        Between::Nobody(seen)
     }
 
     /// Makes `gone` a part of `kept`, given what [`Order::between`] said about them: what the later one needs comes before both, the
     /// rest of what lay between them after.
-    pub fn merge(&mut self, gone: usize, kept: usize, needed: &[usize]) {
+    pub fn merge(&mut self, gone: usize, kept: usize, needed: &FastMap<usize, ()>) {
         let (first, last) = self.sorted(gone, kept);
         let (from, last) = (self.place[first], self.place[last]);
         // What two need as one may come after both.
-        let to = needed.iter().map(|&member| self.place[member]).fold(last, usize::max);
+        let to = needed.keys().map(|&member| self.place[member]).fold(last, usize::max);
         let members = self.line[from + 1..=to].iter().flatten().copied().filter(|m| *m != gone && *m != kept);
-        let (before, after): (Vec<usize>, Vec<usize>) = members.partition(|member| needed.contains(member));
+        let (before, after): (Vec<usize>, Vec<usize>) = members.partition(|member| needed.contains_key(member));
         self.line[from..=to].fill(None);
         for (at, member) in before.into_iter().chain([kept]).chain(after).enumerate() {
             self.line[from + at] = Some(member);

@@ -188,6 +188,32 @@ pub struct Schedule {
     pub notes: Vec<Note>,
 }
 
+impl Schedule {
+    /// Keeps some of the buffers, by number, and renumbers what refers to them. No launch and no output has one that goes.
+    pub fn retain_buffers(&mut self, keep: &[bool]) {
+        let mut next = 0;
+        let number = |&keep: &bool| {
+            next += u32::from(keep);
+            keep.then(|| BufferId(next - 1))
+        };
+        let new: Vec<Option<BufferId>> = keep.iter().map(number).collect();
+        let new = |id: BufferId| new.get(id.index()).copied().flatten();
+        let mut kept = keep.iter();
+        self.buffers.retain(|_| kept.next() == Some(&true));
+        let writes = self.steps.iter_mut().map(|step| &mut step.writes).chain([&mut self.unchanged]);
+        for writes in writes {
+            writes.retain(|written| new(written.buffer).is_some());
+            writes.iter_mut().for_each(|written| written.buffer = new(written.buffer).unwrap_or(written.buffer));
+        }
+        for step in &mut self.steps {
+            step.reads.retain(|read| new(read.buffer).is_some() && step.args.contains(&read.buffer));
+            step.reads.iter_mut().for_each(|read| read.buffer = new(read.buffer).unwrap_or(read.buffer));
+        }
+        let args = self.steps.iter_mut().flat_map(|step| &mut step.args);
+        args.chain(&mut self.outputs).for_each(|id| *id = new(*id).unwrap_or(*id));
+    }
+}
+
 /// Why a graph cannot be scheduled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -198,13 +198,11 @@ impl Program {
             keep.push(stays);
             next += usize::from(stays);
         }
-        retain(&mut self.schedule.buffers, &keep);
+        self.schedule.retain_buffers(&keep);
         retain(&mut self.constants, &keep);
         let inputs: Vec<bool> = (0..self.inputs.len()).map(|input| number(input).is_some()).collect();
         retain(&mut self.inputs, &inputs);
         self.steps.iter_mut().flat_map(|step| &mut step.args).for_each(|arg| *arg = map[*arg]);
-        let args = self.schedule.steps.iter_mut().flat_map(|step| &mut step.args);
-        args.chain(&mut self.schedule.outputs).for_each(|id| *id = BufferId(map[id.index()] as u32));
         self.updates.iter_mut().for_each(|input| *input = number(*input).unwrap_or(*input));
     }
 }

@@ -11,8 +11,8 @@ use crate::schedule::{BufferId, Role, Schedule, Step};
 use kiln_ir::{Dim, NodeId, Symbol};
 
 /// Elements that are looked at in a launch, and in all of them.
-const MOST_IN_LAUNCH: i64 = 1 << 17;
-const MOST: i64 = 1 << 20;
+const MOST_IN_LAUNCH: i64 = 1 << 15;
+const MOST: i64 = 1 << 17;
 
 /// What is known of a buffer.
 enum State {
@@ -102,7 +102,7 @@ fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
         KernelBody::Routine(RoutineBody::SortIndices { shape, axis, count, input, output, .. }) => {
             let mut shape: Vec<&Dim> = shape.iter().collect();
             all.push(Touch::view(input, &shape, false, env)?);
-            shape[*axis] = count;
+            *shape.get_mut(*axis)? = count;
             all.push(Touch::view(output, &shape, true, env)?);
         }
         KernelBody::Routine(RoutineBody::Scatter { shape, updates_shape, index, updates, output, .. }) => {

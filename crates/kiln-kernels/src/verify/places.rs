@@ -44,7 +44,9 @@ impl Position {
 
     pub fn at(&self, point: &[i64]) -> Option<i64> {
         match self {
-            Position::Linear { base, strides } => Some(strides.iter().zip(point).fold(*base, |n, (s, p)| n + s * p)),
+            Position::Linear { base, strides } => {
+                strides.iter().zip(point).try_fold(*base, |n: i64, (s, p)| n.checked_add(s.checked_mul(*p)?))
+            }
             Position::General { dim, vars, env } => {
                 let value = |symbol: Symbol| {
                     let axis = vars.iter().position(|&var| var == symbol);
@@ -226,10 +228,9 @@ impl Touch {
         visit: &mut dyn FnMut(i64) -> Result<(), E>,
     ) -> Result<(), E> {
         match indirect.split_first() {
-            None => (position..position + self.run).try_for_each(visit),
-            Some((&(size, stride), rest)) => {
-                (0..size).try_for_each(|at| self.at(position + at * stride, rest, &mut *visit))
-            }
+            None => (0..self.run).try_for_each(|next| visit(position.saturating_add(next))),
+            Some((&(size, stride), rest)) => (0..size)
+                .try_for_each(|at| self.at(position.saturating_add(at.saturating_mul(stride)), rest, &mut *visit)),
         }
     }
 }
