@@ -216,7 +216,7 @@ fn a_context_beyond_the_model_is_refused() {
     assert!(err.contains("try: --context 512"), "{err}");
     assert_eq!(run("0", "Tim").0, Some(2));
     assert_eq!(run("512", "Tim").0, Some(0));
-    let long = "Tim ".repeat(400);
+    let long = "Tim ".repeat(600);
     let (_, err) = run("16", &long);
     assert!(err.contains("does not fit a context of 16") && err.contains("more --context (up to 512)"), "{err}");
     let (_, err) = run("512", &long);
