@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::terminal::format::bytes as size;
-use crate::terminal::{Align, Paint, Table};
+use crate::terminal::{Align, Paint, Table, columns, hung};
 use kiln_runtime::disk::{self, Listed, Store};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -95,9 +95,14 @@ fn report(json: bool, value: Value, text: impl Fn() -> String) -> Outcome {
     if json {
         println!("{value}");
     } else {
-        println!("{}", text());
+        say(text());
     }
     Ok(())
+}
+
+/// Prints a line, with what is too long for the terminal beneath.
+fn say(line: String) {
+    println!("{}", hung(&line, columns(), 2));
 }
 
 fn list(store: &Store, json: bool) -> Outcome {
@@ -126,7 +131,7 @@ fn list(store: &Store, json: bool) -> Outcome {
         }
         print!("{}", table.render(Paint::stdout()));
     }
-    println!("{} entries, {} of {} in {folder}", list.len(), size(bytes), size(store.most_bytes()));
+    say(format!("{} entries, {} of {} in {folder}", list.len(), size(bytes), size(store.most_bytes())));
     Ok(())
 }
 
@@ -156,20 +161,20 @@ fn why(store: &Store, key: &str, json: bool) -> Outcome {
         return Ok(());
     }
     println!("{} {}", listed.kind.name(), listed.key);
-    println!(
+    say(format!(
         "{}, used {} ago, {} times, {}",
         size(listed.bytes),
         age(listed.used),
         listed.uses,
         kiln::printable(&listed.file.display().to_string())
-    );
+    ));
     if let Err(damage) = &whole {
         println!("damaged: {damage}; the next look-up removes it");
     }
     for (title, in_key) in [("\nthe key was made of", true), ("\nfor people", false)] {
         println!("{title}");
         for fact in listed.about.facts().iter().filter(|fact| fact.in_key == in_key) {
-            println!("  {:<10} {}", fact.name, kiln::printable(&fact.value));
+            println!("{}", hung(&format!("  {:<10} {}", fact.name, kiln::printable(&fact.value)), columns(), 11));
         }
     }
     let Some(other) = nearest else {
@@ -183,8 +188,9 @@ fn why(store: &Store, key: &str, json: bool) -> Outcome {
         label(other)
     );
     for (name, here, there) in differences {
-        println!("  {name:<10} here   {}", kiln::printable(here.unwrap_or("(none)")));
-        println!("  {:<10} there  {}", "", kiln::printable(there.unwrap_or("(none)")));
+        let (here, there) = (here.unwrap_or("(none)"), there.unwrap_or("(none)"));
+        println!("{}", hung(&format!("  {name:<10} here   {}", kiln::printable(here)), columns(), 18));
+        println!("{}", hung(&format!("  {:<10} there  {}", "", kiln::printable(there)), columns(), 18));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::model::failure;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Interrupted};
 use crate::line::{self, History, Line, LineEditor};
-use crate::terminal::Paint;
+use crate::terminal::{Paint, error_columns, hung, note};
 use kiln_llm::{Error, Message};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
@@ -70,7 +70,7 @@ pub fn run(speaker: &mut Speaker) -> Outcome {
     }
     let mut talk = Talk { conversation, failed: 0, is_person: stdin().is_terminal() };
     if talk.is_person {
-        eprintln!("{}", Paint::stderr().dim("/help says what there is, /exit ends, Ctrl-C stops an answer"));
+        note("/help says what there is, /exit ends, Ctrl-C stops an answer");
     }
     match line::is_usable() {
         true => talk.on_terminal(speaker)?,
@@ -149,7 +149,7 @@ impl Talk {
             Wish::Nothing => Ok(false),
             Wish::Exit => return Ok(false),
             Wish::Help => {
-                eprintln!("{HELP}");
+                eprintln!("{}", hung(HELP, error_columns(), 15));
                 Ok(false)
             }
             Wish::Forget => {

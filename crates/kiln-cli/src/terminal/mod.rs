@@ -64,6 +64,11 @@ pub fn columns() -> Option<usize> {
     columns_of(stdout())
 }
 
+/// Columns that lines to standard error should keep to.
+pub fn error_columns() -> Option<usize> {
+    columns_of(stderr())
+}
+
 fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     let stated = || std::env::var("COLUMNS").ok()?.parse().ok();
     terminal_size::terminal_size_of(stream)
@@ -74,7 +79,7 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
 
 /// A line about the work, behind its result: on standard error, in the background.
 pub fn note(line: impl Display) {
-    let text = hung(&line.to_string(), columns_of(stderr()), 2);
+    let text = hung(&line.to_string(), error_columns(), 2);
     text.lines().for_each(|line| eprintln!("{}", Paint::stderr().dim(line)));
 }
 
@@ -179,7 +184,7 @@ impl Console {
 
     /// Columns that lines for people should keep to.
     pub fn columns(&self) -> Option<usize> {
-        if self.json { columns_of(stderr()) } else { columns() }
+        if self.json { error_columns() } else { columns() }
     }
 
     /// Says a line to people, with what is too long for the terminal hung beneath, so many columns behind its beginning.

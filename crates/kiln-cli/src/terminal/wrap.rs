@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn lines_that_are_too_long_hang() {
         let text = "short\n  a list of words that is too long\n  ok\n";
-        assert_eq!(hung(text, Some(24), 4), "short\n  a list of words that is\n      too long\n  ok\n");
+        assert_eq!(hung(text, Some(24), 4), "short\n  a list of words that\n      is too long\n  ok\n");
         // Where little room is left, further lines begin where the first does.
         assert_eq!(hung(text, Some(20), 4), "short\n  a list of words\n  that is too long\n  ok\n");
         assert_eq!(hung(text, None, 4), text);
