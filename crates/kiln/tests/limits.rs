@@ -138,7 +138,7 @@ fn effects_before_a_limit_happen_once() {
         let noise = generator.rand([2], DType::F32, Device::Cpu)?;
         let total = state.get().sum(..)?.item::<f64>()?;
         state.mul_assign(0.5)?;
-        x.mul(total)?.add(&noise)?.add(&state.get())
+        x.mul(total)?.add(&noise)?.add(state.get())
     }
     let (a, b) = (Var::new(&t(&[0., 0.])), Var::new(&t(&[0., 0.])));
     let (one, two) = (Generator::new(7), Generator::new(7));
