@@ -47,7 +47,7 @@ pub use op::{
     WindowDims,
 };
 pub use scalar::Scalar;
-pub use source::{Source, SourceScope};
+pub use source::{Function, Source, SourceScope};
 pub use text::{ParseError, ParseErrorKind};
 
 /// The version of this crate and a digest of its sources: part of every key of the disk cache.

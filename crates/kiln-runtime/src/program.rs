@@ -442,7 +442,7 @@ fn indexed_size(graph: &Graph, id: NodeId) -> Option<i64> {
 
 /// The function that a line calls, or else the op itself.
 fn called(source: &Source, op: String) -> String {
-    if source.function.is_empty() { op } else { source.function.to_string() }
+    source.function.name().map_or(op, str::to_owned)
 }
 
 /// Memory of a schedule's constants, by buffer.
