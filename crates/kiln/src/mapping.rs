@@ -165,7 +165,7 @@ mod handler {
     /// Another fault: as it would have been without this handler.
     fn not_ours(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: `install` wrote it before the handler could run; nobody writes to it afterwards.
-        let before = unsafe { (*(&raw const BEFORE)).assume_init_ref() };
+        let before = unsafe { &*(&raw const BEFORE).cast::<libc::sigaction>() };
         let (handler, informed) = (before.sa_sigaction, before.sa_flags & libc::SA_SIGINFO != 0);
         if informed && handler != libc::SIG_DFL && handler != libc::SIG_IGN {
             // SAFETY: an action with SA_SIGINFO holds a function of these arguments.

@@ -145,7 +145,18 @@ impl Parser {
         };
         let mut suffixes = Vec::new();
         self.members(&mut suffixes)?;
-        while filters {
+        if filters {
+            self.filters_and_tests(&mut suffixes)?;
+        }
+        if !suffixes.is_empty() {
+            value = Expression::Postfix(Box::new(value), suffixes);
+        }
+        Ok(value)
+    }
+
+    /// Filters, tests, and calls of what they give.
+    fn filters_and_tests(&mut self, suffixes: &mut Vec<Suffix>) -> Parsed<()> {
+        loop {
             if self.take("|") {
                 suffixes.push(self.filter()?);
             } else if self.take_word("is") {
@@ -153,13 +164,9 @@ impl Parser {
             } else if self.take("(") {
                 suffixes.push(Suffix::Call(self.arguments()?));
             } else {
-                break;
+                return Ok(());
             }
         }
-        if !suffixes.is_empty() {
-            value = Expression::Postfix(Box::new(value), suffixes);
-        }
-        Ok(value)
     }
 
     /// Members, items and calls.
