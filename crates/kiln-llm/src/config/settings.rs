@@ -119,7 +119,10 @@ impl Neutral {
             Neutral::Off => value.as_bool() == Some(false) || number(0.0),
             Neutral::On => value.as_bool() == Some(true),
             Neutral::One => number(1.0),
-            Neutral::ListOf(only) => value.as_array().is_some_and(|all| all.iter().all(|one| one.to_string() == only)),
+            Neutral::ListOf(only) => {
+                let texts = value.as_array().map(|all| all.iter().map(Value::to_string));
+                texts.is_some_and(|mut texts| texts.all(|text| text == only))
+            }
         }
     }
 }

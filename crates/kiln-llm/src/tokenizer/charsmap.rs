@@ -22,7 +22,7 @@ impl Charsmap {
         let malformed = TokenizerError::Malformed { part: "normalizer_spec", field: "precompiled_charsmap" };
         let Some((size, rest)) = bytes.split_first_chunk::<4>() else { return Err(malformed) };
         let size = u32::from_le_bytes(*size) as usize;
-        if size % 4 != 0 || size == 0 || size > rest.len() {
+        if !size.is_multiple_of(4) || size == 0 || size > rest.len() {
             return Err(malformed);
         }
         let (trie, texts) = rest.split_at(size);
