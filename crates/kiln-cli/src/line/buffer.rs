@@ -89,7 +89,7 @@ impl Buffer {
             return false;
         }
         self.cursor = start - 1;
-        self.to_column(column);
+        self.go_to_column(column);
         true
     }
 
@@ -100,7 +100,7 @@ impl Buffer {
             return false;
         }
         self.cursor = end + 1;
-        self.to_column(column);
+        self.go_to_column(column);
         true
     }
 
@@ -158,7 +158,7 @@ impl Buffer {
     }
 
     /// To this place of the line that the cursor is in, or to its end.
-    fn to_column(&mut self, column: usize) {
+    fn go_to_column(&mut self, column: usize) {
         let start = self.line_start();
         let line = &self.text[start..self.line_end()];
         self.cursor = start + clusters(line).take(column).map(str::len).sum::<usize>();

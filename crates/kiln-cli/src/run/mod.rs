@@ -318,7 +318,7 @@ impl Speaker<'_> {
             "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze, "precision": self.arguments.precision.name(),
             "prompt_ids": prompt, "prompt_tokens_read": prompt.len() - told.reused,
             "prompt_tokens_reused": told.reused, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
-            "tokens_per_s": told.tokens_per_second(), "first_token_ms": (!told.ids.is_empty()).then(|| told.first_token.as_secs_f64() * 1e3),
+            "tokens_per_s": told.tokens_per_second(), "first_token_ms": (!told.ids.is_empty()).then_some(told.first_token.as_secs_f64() * 1e3),
             "compile_s": told.compile.as_secs_f64(),
             "kernels_per_token": self.generator.as_ref().and_then(Generator::kernels_per_token),
             "context": self.generator.as_ref().map(Generator::context),

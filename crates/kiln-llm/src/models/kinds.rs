@@ -206,5 +206,5 @@ fn has_experts(fields: &Fields) -> bool {
     let several = |value: &Value| value.as_u64().is_some_and(|count| count > 1);
     let text = fields.get("text_config");
     let member = |name: &&str| fields.get(name).or_else(|| text.and_then(|text| text.get(*name)));
-    EXPERT_COUNTS.iter().filter_map(|name| member(name)).any(several)
+    EXPERT_COUNTS.iter().filter_map(member).any(several)
 }
