@@ -71,7 +71,7 @@ impl Slot {
     /// Adds a gradient to what is there.
     pub(crate) fn add(&self, gradient: &Tensor, at: &Source) -> Result<()> {
         if capture::is_active() {
-            let Some(var) = self.of.upgrade().map(Var) else { return Ok(()) };
+            let Some(var) = self.var() else { return Ok(()) };
             let sum = match capture::read_gradient(&var, at)? {
                 Some(before) => before.binary("add", BinaryOp::Add, gradient.into(), false, at)?,
                 None => gradient.clone(),
@@ -85,6 +85,11 @@ impl Slot {
         };
         *slot = Some(sum.contiguous_at(at)?);
         Ok(())
+    }
+
+    /// The variable, if there still is one.
+    pub(crate) fn var(&self) -> Option<Var> {
+        self.of.upgrade().map(Var)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
@@ -261,8 +266,13 @@ impl Var {
         Ok(value)
     }
 
+    /// Where the tapes of its values start.
+    pub(crate) fn leaf(&self) -> Tape {
+        self.0.leaf.clone()
+    }
+
     /// A value as the start of a tape if gradients are wanted.
-    fn tagged(&self, value: &Tensor) -> Tensor {
+    pub(crate) fn tagged(&self, value: &Tensor) -> Tensor {
         if self.is_trainable() { value.with_tape(Some(self.0.leaf.clone())) } else { value.detached() }
     }
 

@@ -392,3 +392,20 @@ fn a_transformer_block_is_one_program_for_all_lengths() {
     let ids = Generator::new(1).randint(0, 256, [1, 257], Device::Cpu).unwrap();
     assert!(fast.call(&ids).unwrap_err().to_string().contains("t is 257, but declared as 0..=256"));
 }
+
+#[test]
+fn settings_and_sizes_change_in_turns() {
+    // What is captured for a new value of a setting is for the sizes of its call alone, whatever the program before it was for.
+    let doubled = kiln::Setting::new(0);
+    let inner = doubled.clone();
+    let f = move |x: &Tensor| if inner.get() == 1 { x.mul(2.0)?.sum(0) } else { x.neg() };
+    for dynamic in [Dynamic::Automatic, Dynamic::Always, Dynamic::Static] {
+        let fast = kiln::compile_with(&f, Options { dynamic, ..Options::default() });
+        for (rows, setting) in [(2, 0), (4, 0), (5, 1), (3, 1), (6, 0), (2, 1), (7, 1), (4, 0), (5, 1)] {
+            doubled.set(setting);
+            let x = Tensor::arange(rows * 3, DType::F32, Device::Cpu).unwrap().reshape([rows, 3]).unwrap();
+            let (got, wanted) = (fast.call(&x).unwrap(), f(&x).unwrap());
+            assert_eq!(got.to_vec::<f32>().unwrap(), wanted.to_vec::<f32>().unwrap(), "{rows} rows, setting {setting}");
+        }
+    }
+}

@@ -2,26 +2,39 @@
 
 use super::tape::{self, Edges, Kind, Node, Tape};
 use crate::eager::{self, Eager, What};
-use crate::{Device, Error, Result, Tensor};
+use crate::{Device, Error, Result, Tensor, capture};
 use kiln_ir::build::GraphBuilder;
 use kiln_ir::{NodeId, Op, Scalar, Source};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What a walk is for.
-pub(super) enum Targets<'a> {
+pub(crate) enum Targets<'a> {
     /// Every variable that is met.
     Variables,
     /// These places.
     Places(&'a [Tape]),
+    /// These places; the walk does not go past the first few.
+    Cut(&'a [Tape], usize),
 }
 
 impl Targets<'_> {
+    fn places(&self) -> &[Tape] {
+        match self {
+            Targets::Variables => &[],
+            Targets::Places(places) | Targets::Cut(places, _) => places,
+        }
+    }
+
     fn include(&self, node: &Arc<Node>) -> bool {
         match self {
-            Targets::Variables => matches!(node.kind, Kind::Leaf(Some(_))),
-            Targets::Places(places) => places.iter().any(|place| Arc::ptr_eq(&place.node, node)),
+            Targets::Variables => matches!(node.kind, Kind::Leaf(Some(_)) | Kind::Argument(_)),
+            _ => self.places().iter().any(|place| Arc::ptr_eq(&place.node, node)),
         }
+    }
+
+    fn is_cut(&self, node: &Arc<Node>) -> bool {
+        matches!(self, Targets::Cut(places, cuts) if places[..*cuts].iter().any(|cut| Arc::ptr_eq(&cut.node, node)))
     }
 }
 
@@ -33,24 +46,21 @@ struct Visit {
     cotangents: Vec<Vec<Tensor>>,
 }
 
-/// The cotangents of the targets, given that of a tensor on the tape: of places in their order, of variables into their
+/// The cotangents of the targets, given those of tensors on the tape: of places in their order, of variables into their
 /// slots.
-pub(super) fn walk(
-    end: &Tape,
-    seed: Tensor,
+pub(crate) fn walk(
+    ends: Vec<(Tape, Tensor)>,
     targets: &Targets<'_>,
     device: Device,
     at: &Source,
 ) -> Result<Vec<Option<Tensor>>> {
-    let (mut visits, numbers) = order(end, targets, at)?;
+    let (mut visits, numbers) = order(ends.iter().map(|(end, _)| end), targets, at)?;
     let number = |tape: &Tape| numbers[&Arc::as_ptr(&tape.node)];
     let mut emit = Eager::at(device, at);
-    let mut found: Vec<Option<Tensor>> = match targets {
-        Targets::Variables => Vec::new(),
-        Targets::Places(places) => vec![None; places.len()],
-    };
-    if let Some(last) = visits.last_mut() {
-        give(&mut last.cotangents, end.result, seed);
+    let places = targets.places();
+    let mut found: Vec<Option<Tensor>> = vec![None; places.len()];
+    for (end, seed) in ends {
+        give(&mut visits[number(&end)].cotangents, end.result, seed);
     }
     for current in (0..visits.len()).rev() {
         let given = std::mem::take(&mut visits[current].cotangents);
@@ -62,9 +72,13 @@ pub(super) fn walk(
             cotangents.push(kiln_passes::accumulate(&mut emit, &given)?);
         }
         let node = visits[current].node.clone();
-        if let Targets::Places(places) = targets {
-            for (found, place) in found.iter_mut().zip(*places).filter(|(_, place)| Arc::ptr_eq(&place.node, &node)) {
-                *found = cotangents.get(place.result).cloned().flatten();
+        for (found, place) in found.iter_mut().zip(places).filter(|(_, place)| Arc::ptr_eq(&place.node, &node)) {
+            *found = cotangents.get(place.result).cloned().flatten();
+            if matches!(targets, Targets::Cut(..)) {
+                // Whoever adds these up would count what is the same place twice.
+                if let Some(cotangent) = cotangents.get_mut(place.result) {
+                    *cotangent = None;
+                }
             }
         }
         let edges = std::mem::take(&mut visits[current].edges);
@@ -77,7 +91,15 @@ pub(super) fn walk(
                 }
                 continue;
             }
+            Kind::Argument(argument) => {
+                if let (Targets::Variables, Some(Some(cotangent))) = (targets, cotangents.first()) {
+                    capture::backward_of_argument(*argument, cotangent, at)?;
+                }
+                continue;
+            }
             _ if !wanted.contains(&true) => continue,
+            Kind::Result => vec![cotangents.into_iter().next().flatten()],
+            Kind::Part(part) => capture::gradient_of_part(part, &edges, &cotangents, at)?,
             Kind::View { op, dtype, shape, at: line } => {
                 let Some(Some(cotangent)) = cotangents.first() else { continue };
                 let zero = Tensor::scalar_at(Scalar::float(*dtype, 0.0), device, line)?;
@@ -87,6 +109,11 @@ pub(super) fn walk(
             }
             Kind::Operation { rule, saved, at: line } => {
                 let present: Vec<bool> = cotangents.iter().map(Option::is_some).collect();
+                let is_wanted = |(operand, &wanted): (usize, &bool)| wanted && rule.reaches(operand, &present);
+                let wanted: Vec<bool> = wanted.iter().enumerate().map(is_wanted).collect();
+                if !wanted.contains(&true) {
+                    continue;
+                }
                 let gradient = rule.gradient(&wanted, &present)?;
                 let taped = |&i: &usize| saved[i].as_ref().map(|t| t.with_tape(edges[i].clone()));
                 let mut inputs: Vec<Tensor> = gradient.operands.iter().filter_map(taped).collect();
@@ -114,17 +141,25 @@ fn give(cotangents: &mut Vec<Vec<Tensor>>, result: usize, cotangent: Tensor) {
     cotangents[result].push(cotangent);
 }
 
-/// Every node before `end`, operands before results, and its number.
-fn order(end: &Tape, targets: &Targets<'_>, at: &Source) -> Result<(Vec<Visit>, HashMap<*const Node, usize>)> {
+/// Every node before the ends, operands before results, and its number.
+fn order<'a>(
+    ends: impl Iterator<Item = &'a Tape>,
+    targets: &Targets<'_>,
+    at: &Source,
+) -> Result<(Vec<Visit>, HashMap<*const Node, usize>)> {
     let mut visits: Vec<Visit> = Vec::new();
     let mut numbers: HashMap<*const Node, usize> = HashMap::new();
     // A node comes by twice: first its operands are put before it, then it gets its number.
-    let mut waiting: Vec<(Arc<Node>, Option<Edges>)> = vec![(end.node.clone(), None)];
+    let mut waiting: Vec<(Arc<Node>, Option<Edges>)> = ends.map(|end| (end.node.clone(), None)).collect();
     while let Some((node, edges)) = waiting.pop() {
         if numbers.contains_key(&Arc::as_ptr(&node)) {
             continue;
         }
         let Some(edges) = edges else {
+            if targets.is_cut(&node) {
+                waiting.push((node, Some(Vec::new())));
+                continue;
+            }
             let Some(edges) = node.edges() else { return Err(Error::TapeReleased { at: at.clone() }) };
             let before: Vec<Arc<Node>> = edges.iter().flatten().map(|edge| edge.node.clone()).collect();
             waiting.push((node, Some(edges)));
@@ -143,7 +178,8 @@ fn order(end: &Tape, targets: &Targets<'_>, at: &Source) -> Result<(Vec<Visit>, 
 pub(super) fn alias(tensor: &Tensor, at: &Source) -> Result<Tensor> {
     let same = || Op::Reshape { shape: tensor.ty().shape };
     match tensor.tape() {
-        Some(_) if tensor.is_traced() => eager::primitive(&same(), &[tensor], at),
+        // Also inside of `no_grad`: whoever asks for it wants a tape.
+        Some(_) if tensor.is_traced() => tape::with_enabled(true, || eager::primitive(&same(), &[tensor], at)),
         Some(_) => Ok(tape::record_view(same(), tensor, tensor.detached(), at)),
         None => Ok(tensor.with_tape(Some(Tape::start()))),
     }

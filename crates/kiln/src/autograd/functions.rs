@@ -2,7 +2,7 @@
 
 use super::backward::alias;
 use super::tape;
-use crate::capture::{self, Leaf};
+use crate::capture::Leaf;
 use crate::{Bundle, Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
@@ -49,8 +49,7 @@ pub fn value_and_grad<A: Bundle>(f: impl Fn(&A) -> Result<Tensor>) -> impl Fn(&A
 }
 
 fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: &Source) -> Result<(Tensor, A)> {
-    // A captured function may be called with what is on a tape later.
-    let mut nested = DEPTH.get() > 0 || capture::is_active();
+    let mut nested = DEPTH.get() > 0;
     argument.leaves(&mut |leaf| nested |= matches!(leaf, Leaf::Tensor(t) if t.has_tape()));
     let nested = nested && tape::is_enabled();
     let (mut starts, mut failure): (Vec<Tensor>, Option<Error>) = (Vec::new(), None);
@@ -70,7 +69,7 @@ fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: 
     let by: Vec<&Tensor> = starts.iter().filter(|t| t.has_tape()).collect();
     let seed = value.one("grad", at)?;
     let gradients = match value.has_tape() {
-        true => Some(tape::with_enabled(nested, || value.gradients_at(seed, &by, at))?),
+        true => Some(deeper(|| tape::with_enabled(nested, || value.gradients_at(seed, &by, at)))?),
         false => None,
     };
     let (mut number, mut failure) = (0, None);
@@ -84,8 +83,13 @@ fn differentiate<A: Bundle>(f: &dyn Fn(&A) -> Result<Tensor>, argument: &A, at: 
     });
     match failure {
         Some(error) => Err(error),
-        None => Ok((if nested { value } else { value.detached() }, result)),
+        None => Ok((if nested { value } else { value.detach() }, result)),
     }
+}
+
+/// Whether this thread is inside of a function being differentiated, whose operations are recorded whatever is outside.
+pub(super) fn is_inside() -> bool {
+    DEPTH.get() > 0
 }
 
 /// Runs `f` one level deeper.

@@ -18,7 +18,7 @@
 //! Invariants: what is on a tape are values, which later updates of variables do not change; a tape lives as long as
 //! the tensors at its end; where nothing wants gradients, recording is one branch.
 
-mod backward;
+pub(crate) mod backward;
 mod functions;
 mod rule;
 pub(crate) mod tape;
@@ -76,7 +76,7 @@ impl Tensor {
         if self.has_tape() || !is_differentiable(self.dtype()) {
             return self.clone();
         }
-        self.with_tape(Some(Tape::start()))
+        if self.is_traced() { capture::start(self) } else { self.with_tape(Some(Tape::start())) }
     }
 
     /// Whether it was computed from something that wants gradients, or wants them itself.
@@ -116,8 +116,9 @@ impl Tensor {
     }
 
     fn backward_at(&self, seed: Tensor, at: &Source) -> Result<()> {
-        let tape = self.tape().ok_or_else(|| Error::NoTape { op: "backward", at: at.clone() })?;
-        tape::with_enabled(false, || walk(tape, seed, &Targets::Variables, self.device(), at))?;
+        let tape = self.walked("backward", at)?;
+        let ends = vec![(tape.clone(), seed)];
+        tape::with_enabled(false, || walk(ends, &Targets::Variables, self.device(), at))?;
         tape.node.release();
         Ok(())
     }
@@ -151,10 +152,20 @@ impl Tensor {
 
     fn gradients_at(&self, seed: Tensor, by: &[&Tensor], at: &Source) -> Result<Gradients> {
         let missing = || Error::NoTape { op: "gradients", at: at.clone() };
-        let tape = self.tape().ok_or_else(missing)?;
+        let tape = self.walked("gradients", at)?;
         let places: Vec<Tape> = by.iter().map(|t| t.tape().cloned().ok_or_else(missing)).collect::<Result<_>>()?;
-        let found = walk(tape, seed, &Targets::Places(&places), self.device(), at)?;
+        let found = walk(vec![(tape.clone(), seed)], &Targets::Places(&places), self.device(), at)?;
         Ok(Gradients { of: places.into_iter().zip(found).collect() })
+    }
+
+    /// The tape that gradients of this tensor are asked along.
+    fn walked(&self, op: &'static str, at: &Source) -> Result<&Tape> {
+        let missing = || Error::NoTape { op, at: at.clone() };
+        // A captured function has tapes also where it is called inside of `no_grad`, so that it is the same there.
+        if capture::is_active() && !functions::is_inside() && !capture::is_recorded(at)? {
+            return Err(missing());
+        }
+        self.tape().ok_or_else(missing)
     }
 
     /// The cotangent 1 of a tensor of one float.

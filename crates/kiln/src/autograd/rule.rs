@@ -1,6 +1,6 @@
 //! The gradient of an operation: its small graph, differentiated, cut down to what the gradient needs.
 
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Graph, NodeId, Op, Source};
 use kiln_passes::{DifferentiateOptions, Seeds, differentiate, is_differentiable};
@@ -13,6 +13,8 @@ pub(crate) struct Rule {
     graph: Graph,
     /// Nodes that gradients do not go past.
     stops: Vec<NodeId>,
+    /// For each result the operands that gradients of it reach; empty where they reach all.
+    reach: Vec<Vec<usize>>,
     name: &'static str,
     gradients: Mutex<HashMap<Question, Result<Arc<Gradient>>>>,
 }
@@ -32,12 +34,19 @@ pub(crate) struct Gradient {
 impl Rule {
     /// The rule of what a graph computes.
     pub(crate) fn new(graph: Graph, name: &'static str) -> Rule {
-        Rule::with_stops(graph, Vec::new(), name)
+        Rule { graph, stops: Vec::new(), reach: Vec::new(), name, gradients: Mutex::default() }
     }
 
-    /// The rule of what a graph computes, but for what gradients are kept from.
-    pub(crate) fn with_stops(graph: Graph, stops: Vec<NodeId>, name: &'static str) -> Rule {
-        Rule { graph, stops, name, gradients: Mutex::default() }
+    /// The rule of what a whole program computes: gradients are kept from some nodes, and each result has its own operands.
+    pub(crate) fn of_program(graph: Graph, stops: Vec<NodeId>, reach: Vec<Vec<usize>>) -> Rule {
+        Rule { graph, stops, reach, name: "call", gradients: Mutex::default() }
+    }
+
+    /// Whether gradients of the results that are present reach an operand. One that they do not reach has no gradient at all,
+    /// which is not the same as zeros.
+    pub(super) fn reaches(&self, operand: usize, present: &[bool]) -> bool {
+        let reaches = |(reach, &present): (&Vec<usize>, &bool)| present && reach.contains(&operand);
+        self.reach.is_empty() || self.reach.iter().zip(present).any(reaches)
     }
 
     /// The graph of the gradients of the operands that are wanted, given cotangents of the results that are present.
@@ -47,13 +56,15 @@ impl Rule {
         gradients.entry(question).or_insert_with(|| self.derive(wanted, present)).clone()
     }
 
-    /// For each operand whether a gradient by those on a tape reads it, given cotangents of these results.
-    pub(crate) fn reads(&self, operands: &[&Tensor], results: &[bool]) -> Result<Vec<bool>> {
-        let carries = |output: usize| is_differentiable(self.graph.ty(self.graph.outputs()[output].node).dtype);
-        let wanted: Vec<bool> = operands.iter().map(|t| t.has_tape() && is_differentiable(t.dtype())).collect();
-        let present: Vec<bool> = results.iter().enumerate().map(|(output, &taped)| taped && carries(output)).collect();
+    /// For each operand whether a gradient by those that are wanted reads it, given cotangents of these results.
+    pub(crate) fn reads(&self, wanted: &[bool], results: &[bool]) -> Result<Vec<bool>> {
+        let carries = |node: NodeId| is_differentiable(self.graph.ty(node).dtype);
+        let inputs = self.graph.inputs().iter().zip(wanted);
+        let wanted: Vec<bool> = inputs.map(|(&input, &wanted)| wanted && carries(input)).collect();
+        let outputs = self.graph.outputs().iter().zip(results);
+        let present: Vec<bool> = outputs.map(|(output, &taped)| taped && carries(output.node)).collect();
         let gradient = self.gradient(&wanted, &present)?;
-        Ok((0..operands.len()).map(|operand| gradient.reads(operand)).collect())
+        Ok((0..wanted.len()).map(|operand| gradient.reads(operand)).collect())
     }
 
     fn derive(&self, wanted: &[bool], present: &[bool]) -> Result<Arc<Gradient>> {

@@ -4,11 +4,13 @@
 //! else keeps a tape alive but the tensors at its end.
 
 use super::rule::Rule;
+use crate::capture::Part;
 use crate::var::Slot;
-use crate::{DType, Result, Tensor};
+use crate::{DType, Result, Tensor, Var};
 use kiln_ir::{Op, Source};
 use kiln_passes::is_differentiable;
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The place of a tensor on the tape: a result of a node.
@@ -25,8 +27,19 @@ impl Tape {
     }
 
     /// The start of a tape that no variable is behind.
-    pub(super) fn start() -> Tape {
+    pub(crate) fn start() -> Tape {
         Tape { node: Node::leaf(None), result: 0 }
+    }
+
+    /// The start of the tape of an argument of a function being captured: gradients go on to the argument's own tape.
+    pub(crate) fn argument(number: usize) -> Tape {
+        Tape { node: Node::new(Kind::Argument(number), Vec::new()), result: 0 }
+    }
+
+    /// The tapes of the results of a disabled part of a function being captured, by number.
+    pub(crate) fn of_part(part: Part, edges: Edges) -> impl Fn(usize) -> Tape {
+        let node = Node::new(Kind::Part(part), edges);
+        move |result| Tape { node: node.clone(), result }
     }
 
     /// Whether gradients were asked for already, which let go of it.
@@ -34,8 +47,13 @@ impl Tape {
         self.node.edges.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
+    /// Lets go of what came before.
+    pub(crate) fn release(&self) {
+        self.node.release();
+    }
+
     /// Whether both are the same result of the same node.
-    pub(super) fn same(&self, other: &Tape) -> bool {
+    pub(crate) fn same(&self, other: &Tape) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.result == other.result
     }
 }
@@ -47,7 +65,7 @@ pub(crate) struct Node {
 }
 
 /// One an operand: where it came from, or nothing if no gradient of it is wanted.
-pub(super) type Edges = Vec<Option<Tape>>;
+pub(crate) type Edges = Vec<Option<Tape>>;
 
 pub(super) enum Kind {
     /// The start of a tape: a variable, whose gradient is collected, or a tensor that gradients are asked for by.
@@ -56,6 +74,12 @@ pub(super) enum Kind {
     View { op: Op, dtype: DType, shape: Vec<usize>, at: Source },
     /// An operation with the operands that its gradient reads.
     Operation { rule: Arc<Rule>, saved: Vec<Option<Tensor>>, at: Source },
+    /// A result of a whole program, as it is.
+    Result,
+    /// An argument, of this number, of the function being captured, which is on a tape outside of it.
+    Argument(usize),
+    /// A disabled part of the function being captured: its gradient is computed at every call, as the part itself is.
+    Part(Part),
 }
 
 impl Node {
@@ -145,21 +169,25 @@ pub(crate) fn record(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>
     Ok(results.into_iter().zip(carries).enumerate().map(place).collect())
 }
 
-/// The results of a whole program, on the tape. Its gradient is derived when it is asked for, so every operand is kept.
+/// The results of a whole program, on the tape as far as `taped` says so. Its gradient is derived when it is asked for: `saved`
+/// are the operands that it may read.
 #[cold]
 pub(crate) fn record_whole(
     rule: Arc<Rule>,
-    operands: &[&Tensor],
+    edges: Edges,
+    saved: Vec<Option<Tensor>>,
     results: Vec<Tensor>,
     taped: &[bool],
     at: &Source,
 ) -> Vec<Tensor> {
-    let edges: Edges = operands.iter().map(|t| edge(t)).collect();
-    let saved = operands.iter().map(|t| Some(t.detached())).collect();
     let node = Node::new(Kind::Operation { rule, saved, at: at.clone() }, edges);
     let place = |(result, tensor): (usize, Tensor)| {
-        let carries = taped.get(result) == Some(&true) && is_differentiable(tensor.dtype());
-        if carries { tensor.into_taped(Tape { node: node.clone(), result }) } else { tensor }
+        if taped.get(result) != Some(&true) || !is_differentiable(tensor.dtype()) {
+            return tensor;
+        }
+        // A node each, so that letting go of one is not letting go of the others.
+        let own = Node::new(Kind::Result, vec![Some(Tape { node: node.clone(), result })]);
+        tensor.into_taped(Tape { node: own, result: 0 })
     };
     results.into_iter().enumerate().map(place).collect()
 }
@@ -173,6 +201,29 @@ pub(crate) fn record_view(op: Op, operand: &Tensor, view: Tensor, at: &Source) -
     view.into_taped(Tape { node, result: 0 })
 }
 
-fn edge(tensor: &Tensor) -> Option<Tape> {
+/// The variables that gradients of these tensors go to, without going past the tapes in `cuts`; in the order of their
+/// numbers. What was released goes nowhere.
+pub(crate) fn variables<'a, 'b>(
+    ends: impl Iterator<Item = &'a Tape>,
+    cuts: impl Iterator<Item = &'b &'b Tape>,
+) -> Vec<Var> {
+    let mut seen: HashSet<*const Node> = cuts.map(|cut| Arc::as_ptr(&cut.node)).collect();
+    let mut waiting: Vec<Arc<Node>> = ends.map(|end| end.node.clone()).collect();
+    let mut found: Vec<Var> = Vec::new();
+    while let Some(node) = waiting.pop() {
+        if !seen.insert(Arc::as_ptr(&node)) {
+            continue;
+        }
+        if let Kind::Leaf(Some(slot)) = &node.kind {
+            found.extend(slot.var());
+        }
+        waiting.extend(node.edges().into_iter().flatten().flatten().map(|edge| edge.node));
+    }
+    found.sort_unstable_by_key(Var::id);
+    found
+}
+
+/// Where gradients of an operand go on.
+pub(crate) fn edge(tensor: &Tensor) -> Option<Tape> {
     tensor.tape().filter(|_| is_differentiable(tensor.dtype())).cloned()
 }

@@ -147,6 +147,11 @@ impl Code {
         }
     }
 
+    /// The code, if it was there when the versions were read: it may have come since, and wants more of them then.
+    fn ready_for(&self, versions: &[u64]) -> Option<&Ready> {
+        self.ready().filter(|ready| ready.frozen().len() == versions.len())
+    }
+
     /// What runs, once it is there.
     pub(super) fn kind(&self) -> Option<&Kind> {
         self.ready().map(|ready| &ready.kind)
@@ -159,7 +164,7 @@ impl Code {
 
     /// Runs a graph that updates nothing.
     pub(super) fn run(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
-        let Some(ready) = self.ready() else {
+        let Some(ready) = self.ready_for(versions) else {
             let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
             return crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, &inputs);
         };
@@ -180,8 +185,8 @@ impl Code {
         versions: &[u64],
         at: &Source,
     ) -> Result<Vec<Tensor>> {
-        let Some(ready) = self.ready() else {
-            let all: Vec<Tensor> = inputs.iter().map(|tensor| Tensor::clone(tensor)).collect();
+        let Some(ready) = self.ready_for(versions) else {
+            let all: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
             let outputs = crate::run_eagerly(&*at_sizes(graph, &all.iter().collect::<Vec<_>>())?, &all)?;
             let first = outputs.len() - updates.len();
             for (&input, new) in updates.iter().zip(&outputs[first..]) {

@@ -292,6 +292,7 @@ where
                     }
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
+                walk.may_grow = entry.sizes.is_fixed();
                 (entry.root.clone(), Some(entry))
             }
             Found::Unchecked(unchecked) => {
@@ -311,6 +312,7 @@ where
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(arguments);
                         }
+                        walk.may_grow = entry.sizes.is_fixed();
                         (entry.root.clone(), Some(entry))
                     }
                     Made::Rest((node, slots, trail)) => {
@@ -349,19 +351,20 @@ where
         if pending {
             return Ok(false);
         }
-        let effects = Effects::of(&entry.root);
-        let compiled = || {
-            let result =
-                self.run(entry.root.clone(), Some(entry), Walk::new(tensors_of(leaves)), arguments, leaves, at);
+        let Some(effects) = Effects::of(&entry.root) else { return Ok(false) };
+        // Where the function has not been captured so far, it is not known what it changes: another call measures.
+        let compiled = || -> Result<bool, E> {
+            let result = Walk::new(tensors_of(leaves)).go(entry.root.clone(), at);
             effects.undo(at)?;
-            result.map(drop)
+            Ok(matches!(result?, Arrived::Returned(_)))
         };
-        let eager = || {
+        let eager = || -> Result<bool, E> {
             let result = (self.apply)(&self.f, arguments);
             effects.undo(at)?;
-            result.map(drop)
+            result.map(|_| true)
         };
-        let (compiled, eager) = race(compiled, eager)?;
+        // A call that fails says so when it is made.
+        let Ok(Some((compiled, eager))) = race(compiled, eager) else { return Ok(false) };
         let slower = *entry.is_slower.get_or_init(|| eager < compiled);
         entry.gain.store(eager.saturating_sub(compiled).as_nanos() as u64, Ordering::Relaxed);
         event::emit(Category::Perf, || Event::Remark {
@@ -439,7 +442,7 @@ where
         let captured = self.capture(arguments, driver, at)?;
         let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
         let took = self.took(start);
-        if let Some(reason) = reason {
+        if let Some(reason) = reason.filter(|_| walk.may_grow) {
             self.limits.count(reason.clone(), took);
             let is_kept = path.len() < STOPS_KEPT && {
                 branch.grow(&answer, Node::join(path[done..].to_vec(), rest.clone()));
@@ -486,7 +489,7 @@ where
         let mut unchecked = Vec::new();
         for entry in entries.iter() {
             let mut sizes = vec![guard::UNKNOWN; entry.sizes.count()];
-            if guard::check(&entry.guards, leaves, &mut sizes).is_err() {
+            if guard::check(&entry.guards, leaves, &mut sizes).is_err() || !entry.is_on_its_way() {
                 continue;
             }
             match entry.sizes.accept(&sizes) {
@@ -735,6 +738,20 @@ impl<R> Entry<R> {
     pub(super) fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, sizes: Sizes) -> Entry<R> {
         let (used, fate, gain, is_slower) = Default::default();
         Entry { guards, used, root, fate, gain, whole, sizes, is_slower }
+    }
+
+    /// Whether the function goes the way now that it went when this was captured, as far as that is decided by settings and the
+    /// like. A program for one set of sizes has branches for the other ways; one for many has none, since what is captured at
+    /// a call is for its sizes.
+    fn is_on_its_way(&self) -> bool {
+        let walk = Walk::new(Vec::new());
+        let holds = |stop: &Stop| match stop {
+            Stop::Question(question, known) => {
+                walk.answer(question, &Source::default()).is_ok_and(|answer| answer == *known)
+            }
+            _ => true,
+        };
+        self.sizes.is_fixed() || self.whole.as_ref().is_none_or(|whole| whole.path.iter().all(holds))
     }
 
     /// The guards, in words.

@@ -8,7 +8,7 @@ use kiln_ir::Source;
 
 /// Chooses by a bool tensor of one element. In eager code one of the two runs; in a compiled function both do and the results
 /// are selected, so that the graph goes on, as with [`Tensor::where_`]. Both have to give tensors of the same dtypes and
-/// shapes and the same plain values, and may change no variable.
+/// shapes and the same plain values, and may change no variable, draw no random numbers and call no disabled part.
 ///
 /// ```
 /// use kiln::{Device, Options, Tensor, cond};
@@ -36,7 +36,7 @@ pub fn cond<R: Bundle>(
     let (then, otherwise) = (then()?, otherwise()?);
     let wrong = |what| Error::Cond { what, at: at.clone() };
     if changes()? != before {
-        return Err(wrong("one of them changes a variable"));
+        return Err(wrong("one of them changes a variable, draws random numbers or calls a disabled part"));
     }
     let (left, right) = (leaves_of(&then), leaves_of(&otherwise));
     let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| match (a, b) {

@@ -2,12 +2,11 @@
 
 use super::bundle::{Bundle, Leaf, leaves_of};
 use super::compiled::tensors_of;
-use super::tree::{Produced, Question, Stop};
-use super::{Session, is_active, segment, with_session};
+use super::{is_active, part, with_session};
+use crate::autograd::tape::{self, Edges};
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use std::marker::PhantomData;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// A function that runs as it is, also inside of compiled ones. See [`disable`].
@@ -60,51 +59,44 @@ where
         let at = Source::caller();
         let f = self.f.clone();
         let template = arguments.map_tensors(&mut |tensor| tensor.clone());
+        let leaves = leaves_of(arguments);
+        let given = tensors_of(&leaves);
+        let (tapes, taped) = part::tapes_of(&given);
+        let (records, line) = (tape::is_enabled(), at.clone());
         let run = move |tensors: &[Tensor]| {
-            let mut tensors = tensors.iter();
-            let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());
-            produced(f(&arguments)?)
+            tape::with_enabled(records && tape::is_enabled(), || {
+                let entered = part::entering(tensors, &taped);
+                let mut tensors = entered.iter();
+                let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());
+                let value = f(&arguments)?;
+                let rest = plain_bytes(&value);
+                let tensors: Vec<Tensor> = tensors_of(&leaves_of(&value)).into_iter().cloned().collect();
+                part::produce(value, &tensors.iter().collect::<Vec<_>>(), (&entered, &taped), &[], rest, &line)
+            })
         };
-        let run = Arc::new(run);
-        with_session(&at, |session| {
-            let mut from = Vec::new();
-            for tensor in tensors_of(&leaves_of(arguments)) {
-                from.push(session.settle(tensor, "calls a disabled part", &at)?);
-            }
-            if let Some(broken) = session.recording.broken.clone() {
-                return Err(Error::GraphBreak { what: broken.what, at: broken.at });
-            }
-            let Session { recording, driver: Some(driver) } = session else {
-                return Err(Error::Escaped { at: at.clone() });
+        let (whole, slot, traced, recording) = with_session(&at, |session| {
+            let from = session.leave(&given, "calls a disabled part", &at)?;
+            let (whole, slot) = session.outside(Arc::new(run), from, &at)?;
+            let Ok(whole) = whole.downcast::<part::Whole<R>>() else {
+                return Err(Error::NotAFunction { at: at.clone() });
             };
-            let whole = driver.outside(Stop::Outside { run, from, at: at.clone() }, &at)?;
-            driver.ask(Question::Outside, &at)?;
-            let Some(whole) = whole.downcast_ref::<R>() else { return Err(Error::NotAFunction { at: at.clone() }) };
             // Numbers that it gave may be what it read.
-            recording.has_read |= leaves_of(whole).iter().any(Leaf::is_number);
-            let mut slot = recording.take_slots(tensors_of(&leaves_of(whole)).len());
-            let mut failure = None;
-            let result = whole.map_tensors(&mut |tensor| {
-                slot += 1;
-                let traced = recording.outside(segment::From::Slot(slot - 1), tensor.ty(), tensor.device(), &at);
-                traced.unwrap_or_else(|error| {
-                    failure = Some(error);
-                    tensor.clone()
-                })
-            });
-            failure.map_or(Ok(result), Err)
-        })
+            session.recording.has_read |= leaves_of(&whole.value).iter().any(Leaf::is_number);
+            let traced = session.entered(&tensors_of(&leaves_of(&whole.value)), slot, &at)?;
+            Ok((whole, slot, traced, session.recording.id))
+        })?;
+        let edges: Edges = tapes.into_iter().map(Some).collect();
+        let mut results = part::on_tape(&whole, traced, slot, Vec::new(), edges, recording).into_iter();
+        Ok(whole.value.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone())))
     }
 }
 
-/// Takes a result apart: the tensors, and as bytes whatever else the function after it may depend on.
-fn produced<R: Bundle + 'static>(whole: R) -> Result<Produced> {
+/// All of a result but the elements of its tensors, as bytes.
+fn plain_bytes<R: Bundle>(value: &R) -> Vec<u8> {
     let mut rest = Vec::new();
-    let mut tensors = Vec::new();
-    for leaf in leaves_of(&whole) {
+    for leaf in leaves_of(value) {
         match leaf {
             Leaf::Tensor(tensor) => {
-                tensors.push(tensor.contiguous_at(&Source::default())?);
                 rest.extend(tensor.dtype().to_string().bytes());
                 rest.extend(tensor.shape().iter().flat_map(|n| n.to_le_bytes()));
             }
@@ -117,5 +109,5 @@ fn produced<R: Bundle + 'static>(whole: R) -> Result<Produced> {
         // No part runs into the next.
         rest.extend(rest.len().to_le_bytes());
     }
-    Ok(Produced { tensors, rest, whole: Rc::new(whole) })
+    rest
 }

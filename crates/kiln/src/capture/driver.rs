@@ -4,6 +4,7 @@
 use super::segment::{Draft, From, Segment};
 use super::tree::{Answer, Question, Stop, Walk};
 use super::workshop::{Arguments, Workshop};
+use crate::autograd::tape;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};
@@ -22,8 +23,8 @@ pub(super) struct Driver {
     layouts: Arguments,
     slots: Vec<Tensor>,
     outside: Vec<u8>,
-    /// What disabled parts gave.
-    produced: Vec<Rc<dyn Any>>,
+    /// What disabled parts gave, and how many tensors each.
+    produced: Vec<(Rc<dyn Any>, usize)>,
     /// What the call did before the function was called.
     done: Vec<Stop>,
     /// The stops so far.
@@ -32,6 +33,8 @@ pub(super) struct Driver {
     parts: usize,
     /// Whether segments may run.
     runs: bool,
+    /// Whether gradients are recorded where the function is called.
+    records: bool,
 }
 
 impl Driver {
@@ -50,6 +53,7 @@ impl Driver {
             path: Vec::new(),
             parts: 0,
             runs: true,
+            records: tape::is_enabled(),
         }
     }
 
@@ -70,6 +74,11 @@ impl Driver {
     /// Whether the function may read elements.
     pub(super) fn may_break(&self) -> bool {
         self.runs && !self.workshop.options().fullgraph
+    }
+
+    /// Whether segments may run.
+    pub(super) fn may_run(&self) -> bool {
+        self.runs
     }
 
     /// Whether anything ran, or was asked that ends a graph.
@@ -143,8 +152,8 @@ impl Driver {
         Ok(answer)
     }
 
-    /// Runs a disabled part; says what it gave.
-    pub(super) fn outside(&mut self, stop: Stop, at: &Source) -> Result<Rc<dyn Any>> {
+    /// Runs a disabled part; says what it gave, and how many tensors.
+    pub(super) fn outside(&mut self, stop: Stop, at: &Source) -> Result<(Rc<dyn Any>, usize)> {
         let number = self.parts;
         self.parts += 1;
         if !self.repeat(|made| made.is(&stop), at)? {
@@ -165,7 +174,7 @@ impl Driver {
         std::mem::swap(&mut walk.slots, &mut self.slots);
         std::mem::swap(&mut walk.outside, &mut self.outside);
         std::mem::swap(&mut walk.produced, &mut self.produced);
-        let result = work(&mut walk);
+        let result = tape::with_enabled(self.records, || work(&mut walk));
         (self.slots, self.outside, self.produced) = (walk.slots, walk.outside, walk.produced);
         result
     }

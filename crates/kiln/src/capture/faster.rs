@@ -14,11 +14,20 @@ pub(super) struct Effects {
 }
 
 impl Effects {
-    /// Remembers whatever the segments of a tree change.
-    pub(super) fn of<R>(root: &Node<R>) -> Effects {
+    /// Remembers whatever the segments of a tree change. Nothing where parts of it run outside of any graph: what these change
+    /// is not known, and cannot be put back.
+    pub(super) fn of<R>(root: &Node<R>) -> Option<Effects> {
         let mut effects = Effects { values: Vec::new(), gradients: Vec::new(), draws: Vec::new() };
+        let mut is_known = true;
         root.visit(&mut |node| {
-            let Node::Stop { stop: Stop::Segment(segment), .. } = node else { return };
+            let segment = match node {
+                Node::Stop { stop: Stop::Segment(segment), .. } => segment,
+                Node::Stop { stop: Stop::Outside { .. }, .. } => {
+                    is_known = false;
+                    return;
+                }
+                _ => return,
+            };
             let updates = segment.draft.updates.iter().map(|(set, _)| set);
             for set in updates.chain(segment.draft.sets.iter().map(|(set, _)| set)) {
                 match set {
@@ -32,7 +41,7 @@ impl Effects {
                 }
             }
         });
-        effects
+        is_known.then_some(effects)
     }
 
     /// Puts everything back.
@@ -56,20 +65,22 @@ const BUDGET: Duration = Duration::from_millis(300);
 /// Turns at the least and at the most.
 const TURNS: std::ops::Range<usize> = 3..50;
 
-/// The best times of two ways to compute the same, measured in turns; the first turn of each does not count.
+/// The best times of two ways to compute the same, measured in turns; the first turn of each does not count. Nothing if one of
+/// them cannot be measured, which says so.
 pub(super) fn race<E>(
-    mut one: impl FnMut() -> Result<(), E>,
-    mut other: impl FnMut() -> Result<(), E>,
-) -> Result<(Duration, Duration), E> {
+    mut one: impl FnMut() -> Result<bool, E>,
+    mut other: impl FnMut() -> Result<bool, E>,
+) -> Result<Option<(Duration, Duration)>, E> {
     let start = Instant::now();
     let mut best = (Duration::MAX, Duration::MAX);
-    let timed = |work: &mut dyn FnMut() -> Result<(), E>| -> Result<Duration, E> {
+    let timed = |work: &mut dyn FnMut() -> Result<bool, E>| -> Result<Option<Duration>, E> {
         let start = Instant::now();
-        work()?;
-        Ok(start.elapsed())
+        Ok(work()?.then(|| start.elapsed()))
     };
     for turn in 0..TURNS.end {
-        let times = (timed(&mut one)?, timed(&mut other)?);
+        let Some(first) = timed(&mut one)? else { return Ok(None) };
+        let Some(second) = timed(&mut other)? else { return Ok(None) };
+        let times = (first, second);
         if turn > 0 {
             best = (best.0.min(times.0), best.1.min(times.1));
         }
@@ -77,5 +88,5 @@ pub(super) fn race<E>(
             break;
         }
     }
-    Ok(best)
+    Ok(Some(best))
 }

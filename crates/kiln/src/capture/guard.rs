@@ -3,6 +3,7 @@
 use super::bundle::Leaf;
 use crate::{DType, Device, Layout, Tensor};
 use kiln_ir::Symbol;
+use kiln_passes::is_differentiable;
 use std::fmt;
 
 /// What a part of the arguments has to be.
@@ -34,6 +35,8 @@ pub(super) struct TensorGuard {
     pub(super) device: Device,
     pub(super) sizes: Vec<Size>,
     pub(super) strides: Strides,
+    /// Whether gradients of it are wanted outside of the function.
+    pub(super) taped: bool,
 }
 
 /// What a size has to be.
@@ -70,6 +73,7 @@ impl Guard {
                 device: tensor.device(),
                 sizes: tensor.shape().iter().map(|&n| Size::Is(n)).collect(),
                 strides: Strides::Are(tensor.strides().to_vec()),
+                taped: is_taped(tensor),
             }),
             Leaf::Bool(v) => Guard::Bool(v),
             Leaf::Int(v) => Guard::Int(v),
@@ -128,9 +132,12 @@ impl Guard {
 }
 
 impl TensorGuard {
-    /// Dtype, rank and device.
+    /// Dtype, rank, device, and whether gradients are wanted.
     fn is_alike(&self, tensor: &Tensor) -> bool {
-        self.dtype == tensor.dtype() && self.sizes.len() == tensor.rank() && self.device == tensor.device()
+        self.dtype == tensor.dtype()
+            && self.sizes.len() == tensor.rank()
+            && self.device == tensor.device()
+            && self.taped == is_taped(tensor)
     }
 
     fn sizes_pass(&self, tensor: &Tensor, symbols: &mut [usize]) -> bool {
@@ -159,6 +166,12 @@ impl TensorGuard {
             Strides::Dense(repeats) => is_dense(tensor, |axis| repeats[axis]),
         }
     }
+}
+
+/// Whether gradients of an argument are wanted outside of the function that is called with it.
+#[inline]
+pub(super) fn is_taped(tensor: &Tensor) -> bool {
+    tensor.tape().is_some() && is_differentiable(tensor.dtype())
 }
 
 /// Whether elements lie in row-major order without gaps, but for axes that repeat. Without elements they do.
@@ -237,6 +250,7 @@ impl fmt::Display for TensorGuard {
         {
             write!(f, " with strides {strides:?}")?;
         }
-        write!(f, " on {}", self.device)
+        write!(f, " on {}", self.device)?;
+        f.write_str(if self.taped { ", on a tape" } else { "" })
     }
 }

@@ -32,6 +32,7 @@ mod guard;
 mod held;
 mod limits;
 mod options;
+mod part;
 mod recording;
 mod segment;
 mod setting;
@@ -47,6 +48,7 @@ pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use options::{Declared, Dynamic, Mode, Options};
+pub(crate) use part::{Part, backward_of_argument, gradient_of_part};
 pub use setting::Setting;
 pub use stance::{Stance, StanceGuard, set_stance};
 
@@ -168,7 +170,7 @@ pub(crate) fn data(bytes: &[u8], shape: &[usize], dtype: DType, device: Device, 
         }
         let data = Tensor::from_bytes_at(bytes, shape.to_vec(), dtype, device, at)?;
         let ty = data.ty();
-        session.recording.outside(segment::From::Data(data), ty, device, at).map(Some)
+        session.recording.outside(segment::From::Data(data), ty, device, None, at).map(Some)
     })
 }
 
@@ -274,9 +276,18 @@ pub(crate) fn record(
             nodes.push(recording.node_of(operand, at)?);
         }
         let results = write(recording.builder(), &nodes).inspect_err(|cause| dim::scope::refused(cause, at));
-        let results = results.map_err(failed)?;
+        let mut results = results.map_err(failed)?;
         if !tape::is_enabled() {
+            for result in &mut results {
+                if nodes.contains(result) {
+                    // An operand as it is: gradients do go past that.
+                    let shape = recording.builder().graph().ty(*result).shape.clone();
+                    *result = recording.builder().emit(Op::Reshape { shape }, &[*result]).map_err(failed)?;
+                }
+            }
             recording.stops.extend(&results);
+        } else if !matches!(what, What::Op(_)) {
+            recording.link(&nodes, &results);
         }
         results.into_iter().map(|node| recording.inside(node, device, at)).collect()
     })
@@ -292,22 +303,48 @@ pub(crate) fn cut(tensor: &Tensor, at: &Source) -> Tensor {
     made.map_or_else(|_| tensor.clone(), |mut made| made.swap_remove(0))
 }
 
-/// Whether two tensors with memory are the same view of the same elements.
+/// A tensor with the same elements that is the start of a tape, also of the tapes that the function's results are on.
+#[cold]
+pub(crate) fn start(tensor: &Tensor) -> Tensor {
+    let at = Source::default();
+    let made = with_session(&at, |session| session.recording.start(tensor, &at));
+    // What cannot be recorded says so when it is used.
+    made.unwrap_or_else(|_| tensor.clone())
+}
+
+/// Whether two tensors with memory are the same view of the same elements, on the same tape.
 fn same_elements(a: &Tensor, b: &Tensor) -> bool {
-    a.same(b) || (a.dtype() == b.dtype() && a.buffer().same(b.buffer()) && a.layout() == b.layout())
+    let same_tape = || match (a.tape(), b.tape()) {
+        (Some(a), Some(b)) => a.same(b),
+        (None, None) => true,
+        _ => false,
+    };
+    a.same(b) || (a.dtype() == b.dtype() && a.buffer().same(b.buffer()) && a.layout() == b.layout() && same_tape())
+}
+
+/// Whether gradients are recorded where the function being captured is called.
+#[cold]
+pub(crate) fn is_recorded(at: &Source) -> Result<bool> {
+    with_session(at, |session| {
+        let records = session.recording.records;
+        if let Some(driver) = &mut session.driver
+            && !session.recording.has_asked
+        {
+            session.recording.has_asked = true;
+            driver.ask(Question::IsRecorded, at)?;
+        }
+        Ok(records)
+    })
 }
 
 impl Session {
     /// Makes sure that a tensor has memory, and says where: the segment ends and runs if it has to.
     fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<segment::From> {
         let value = self.recording.value_of(tensor, at)?;
-        let Some(driver) = self.driver.as_mut().filter(|driver| driver.may_break()) else {
-            self.recording.broken.get_or_insert(Break { what, at: at.clone() });
-            return Err(Error::GraphBreak { what, at: at.clone() });
-        };
+        self.may_break(what, at)?;
         if self.recording.settled(value).is_none() {
             let draft = self.recording.end_segment(at)?;
-            driver.segment(draft, at)?;
+            self.may_break(what, at)?.segment(draft, at)?;
         }
         self.recording.settled(value).cloned().ok_or_else(|| Error::Escaped { at: at.clone() })
     }
@@ -327,8 +364,10 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     let (mut number, mut failure) = (0, None);
     let traced = arguments.map_tensors(&mut |tensor| {
         let ty = types.and_then(|types| types.get(number)).cloned().unwrap_or_else(|| tensor.ty());
+        let tape = guard::is_taped(tensor).then(|| Tape::argument(number));
         number += 1;
-        recording.outside(segment::From::Argument(number - 1), ty, tensor.device(), at).unwrap_or_else(|error| {
+        let from = segment::From::Argument(number - 1);
+        recording.outside(from, ty, tensor.device(), tape, at).unwrap_or_else(|error| {
             failure = Some(error);
             tensor.clone()
         })
@@ -351,7 +390,16 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     if let Some(at) = dim::scope::stopped_at() {
         return Ok(Outcome::Broken(Break { what: "needs to know sizes", at }));
     }
-    let output = returned.unwrap_or_else(|panic| resume_unwind(panic))?;
+    let output = match returned.unwrap_or_else(|panic| resume_unwind(panic)) {
+        Ok(output) => output,
+        Err(error) => {
+            // What it did before it failed is done.
+            if let Some(driver) = session.driver.as_mut().filter(|driver| driver.may_run()) {
+                driver.segment(session.recording.finish(&[], at)?.0, at)?;
+            }
+            return Err(error);
+        }
+    };
     let mut tensors = Vec::new();
     output.leaves(&mut |leaf| {
         if let Leaf::Tensor(tensor) = leaf {

@@ -3,14 +3,15 @@
 //! A *value* is what a traced tensor stands for. It outlives its segment if the function can still use it when the
 //! segment ends: then it has a *slot*, from which later segments take it.
 
-use super::segment::{Draft, From, Set};
+use super::segment::{Draft, From, Leaf, Set};
 use super::{Setting, Traced};
-use crate::autograd::Tape;
+use crate::autograd::{Tape, tape};
 use crate::tensor::Weak;
 use crate::{Device, Error, Result, Tensor, Var, dim};
-use kiln_ir::build::GraphBuilder;
-use kiln_ir::{NodeId, Source, TensorType};
-use std::collections::HashMap;
+use kiln_ir::build::{Emit, GraphBuilder};
+use kiln_ir::{Graph, NodeId, Op, Source, TensorType};
+use kiln_passes::is_differentiable;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A function being captured.
@@ -35,10 +36,18 @@ pub(super) struct Recording {
     pub(super) broken: Option<Break>,
     /// Whether elements were read: what the function makes of numbers from then on may be made of these.
     pub(super) has_read: bool,
-    /// How often variables were changed.
+    /// How often variables were changed, keys drawn and disabled parts called.
     changes: u64,
     /// Nodes of this segment that gradients do not go past.
     pub(super) stops: Vec<NodeId>,
+    /// What operations of several nodes were made of: an operation's results, and its operands.
+    links: Vec<(NodeId, NodeId)>,
+    /// Nodes of this segment that tapes start at: the values of variables it has changed, where gradients of these are wanted,
+    /// and what no variable is behind.
+    leaves: Vec<(NodeId, Option<Var>)>,
+    /// Whether gradients are recorded where the function is called, and whether the function depends on it.
+    pub(super) records: bool,
+    pub(super) has_asked: bool,
 }
 
 /// What a function did that a graph cannot say.
@@ -109,6 +118,10 @@ impl Recording {
             has_read: false,
             changes: 0,
             stops: Vec::new(),
+            links: Vec::new(),
+            leaves: Vec::new(),
+            records: tape::is_enabled(),
+            has_asked: false,
         }
     }
 
@@ -118,14 +131,21 @@ impl Recording {
     }
 
     /// A traced tensor for a value of this type that segments take from `from`.
-    pub(super) fn outside(&mut self, from: From, ty: TensorType, device: Device, at: &Source) -> Result<Tensor> {
-        self.tensor(None, ty, Home::From(from), device, at)
+    pub(super) fn outside(
+        &mut self,
+        from: From,
+        ty: TensorType,
+        device: Device,
+        tape: Option<Tape>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        self.tensor(None, ty, Home::From(from), device, tape, at)
     }
 
     /// A traced tensor for a node of this segment.
     pub(super) fn inside(&mut self, node: NodeId, device: Device, at: &Source) -> Result<Tensor> {
         let ty = self.builder.graph().ty(node).clone();
-        self.tensor(Some(node), ty, Home::Here, device, at)
+        self.tensor(Some(node), ty, Home::Here, device, None, at)
     }
 
     fn tensor(
@@ -134,11 +154,12 @@ impl Recording {
         ty: TensorType,
         home: Home,
         device: Device,
+        tape: Option<Tape>,
         at: &Source,
     ) -> Result<Tensor> {
         let Some(sizes) = dim::scope::sizes(&ty) else { return Err(Error::Escaped { at: at.clone() }) };
         let value = self.next_value(at)?;
-        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, sizes, ty.dtype, None);
+        let tensor = Tensor::from_traced(Traced { recording: self.id, value, device }, sizes, ty.dtype, tape);
         let node = node.map(|node| (self.segment, node));
         self.values.push(Value { handle: tensor.downgrade(), node, ty, device, home });
         Ok(tensor)
@@ -170,7 +191,7 @@ impl Recording {
 
     /// A number that comes with the arguments.
     pub(super) fn extra_argument(&mut self, number: usize, device: Device, at: &Source) -> Result<Tensor> {
-        self.outside(From::Argument(number), TensorType::fixed(kiln_ir::DType::I64, &[]), device, at)
+        self.outside(From::Argument(number), TensorType::fixed(kiln_ir::DType::I64, &[]), device, None, at)
     }
 
     /// The node of a tensor in this segment; one from elsewhere becomes an input.
@@ -191,7 +212,7 @@ impl Recording {
                     return Ok(*value);
                 }
                 let from = From::Held(tensor.clone());
-                let traced = self.outside(from, tensor.ty(), tensor.device(), at)?;
+                let traced = self.outside(from, tensor.ty(), tensor.device(), None, at)?;
                 let value = traced.traced().map_or(0, |traced| traced.value);
                 self.held.entry(place).or_default().push((tensor.clone(), value));
                 Ok(value)
@@ -229,12 +250,57 @@ impl Recording {
     pub(super) fn read_var(&mut self, var: &Var, at: &Source) -> Result<Tensor> {
         let cell = self.cell(var, false);
         if let Some(now) = self.cells[cell].now {
-            return self.handle(now, at);
+            return if self.cells[cell].is_changed { self.changed(var, now, at) } else { self.handle(now, at) };
         }
         let tensor = self.enter(From::Var(var.clone()), var, at)?;
         self.cells[cell].input = Some(self.from.len() - 1);
         self.cells[cell].now = tensor.traced().map(|traced| traced.value);
         Ok(tensor)
+    }
+
+    /// What a variable is that this segment has changed: gradients do not go on to what it was computed from.
+    fn changed(&mut self, var: &Var, now: u32, at: &Source) -> Result<Tensor> {
+        if !is_differentiable(var.dtype()) {
+            return self.handle(now, at);
+        }
+        let (node, device) = (self.node(now, at)?, self.values[now as usize].device);
+        let same = self.same(node)?;
+        if var.is_trainable() {
+            self.leaves.push((same, Some(var.clone())));
+        } else {
+            self.stops.push(same);
+        }
+        self.inside(same, device, at)
+    }
+
+    /// Notes that these nodes are one operation. An eager operation is on the tape of its operands whatever it does with them, and
+    /// so are its results here.
+    pub(super) fn link(&mut self, operands: &[NodeId], results: &[NodeId]) {
+        let is_float = |node: &NodeId| is_differentiable(self.builder.graph().ty(*node).dtype);
+        let mut pairs = Vec::new();
+        // A result that was there before is what it was.
+        for &result in results.iter().filter(|result| is_float(result)) {
+            let earlier = operands.iter().filter(|operand| is_float(operand) && **operand < result);
+            if operands.iter().all(|operand| *operand < result) {
+                pairs.extend(earlier.map(|&operand| (result, operand)));
+            }
+        }
+        self.links.extend(pairs);
+    }
+
+    /// The value of a tensor as the start of a tape.
+    pub(super) fn start(&mut self, tensor: &Tensor, at: &Source) -> Result<Tensor> {
+        let node = self.node_of(tensor, at)?;
+        let same = self.same(node)?;
+        self.leaves.push((same, None));
+        let ty = self.builder.graph().ty(same).clone();
+        self.tensor(Some(same), ty, Home::Here, tensor.device(), Some(Tape::start()), at)
+    }
+
+    /// Another node for the value of one.
+    fn same(&mut self, node: NodeId) -> Result<NodeId> {
+        let shape = self.builder.graph().ty(node).shape.clone();
+        self.builder.emit(Op::Reshape { shape }, &[node]).map_err(|cause| Error::Graph { cause: Box::new(cause) })
     }
 
     /// A variable becomes another tensor.
@@ -272,9 +338,14 @@ impl Recording {
         Ok(())
     }
 
-    /// How often variables were changed so far.
+    /// How often variables were changed, keys drawn and disabled parts called so far.
     pub(super) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Something outside of any graph may have changed variables.
+    pub(super) fn note_change(&mut self) {
+        self.changes += 1;
     }
 
     /// Whether this segment has met the gradient of a variable.
@@ -286,14 +357,15 @@ impl Recording {
     fn enter(&mut self, from: From, var: &Var, at: &Source) -> Result<Tensor> {
         let ty = TensorType::fixed(var.dtype(), var.shape());
         let node = self.input(from.clone(), ty.clone())?;
-        self.tensor(Some(node), ty, Home::From(from), var.device(), at)
+        self.tensor(Some(node), ty, Home::From(from), var.device(), None, at)
     }
 
     /// A new random key: an input of its own.
     pub(super) fn key(&mut self, generator: &crate::Generator, device: Device, at: &Source) -> Result<Tensor> {
+        self.changes += 1;
         let ty = TensorType::fixed(kiln_ir::DType::I64, &[]);
         let node = self.input(From::Key(generator.clone(), device), ty.clone())?;
-        self.tensor(Some(node), ty, Home::From(From::Key(generator.clone(), device)), device, at)
+        self.tensor(Some(node), ty, Home::From(From::Key(generator.clone(), device)), device, None, at)
     }
 
     fn cell(&mut self, var: &Var, is_gradient: bool) -> usize {
@@ -369,6 +441,17 @@ impl Recording {
                 }
             }
         }
+        let leaves = std::mem::take(&mut self.leaves);
+        let nodes: Vec<NodeId> = leaves.iter().map(|(node, _)| *node).collect();
+        let mut links = std::mem::take(&mut self.links);
+        links.sort_unstable();
+        let mut reach = reach(self.builder.graph(), &self.stops, &nodes, &links);
+        let may_be_taped = self.may_be_taped(&homes, outputs.len());
+        let mut taped = Vec::with_capacity(outputs.len());
+        for (output, may_be) in outputs.iter().zip(may_be_taped) {
+            taped.push(if may_be { std::mem::take(&mut reach[output.index()]) } else { Vec::new() });
+        }
+        let leaves = self.used_leaves(leaves, &mut taped, &mut outputs);
         let count = outputs.len();
         for &node in &outputs {
             self.builder.output(node);
@@ -393,7 +476,6 @@ impl Recording {
             self.values[*number as usize].home = Home::From(From::Slot(slot(slotted)));
         }
         self.first = self.values.len();
-        let taped = self.taped(&homes, count);
         let sets = sets.into_iter().map(|(set, place)| (set, place.as_ref().map(slot))).collect();
         let updates = updates.into_iter().map(|(set, input, _)| (set, input)).collect();
         let mut next = GraphBuilder::new();
@@ -403,11 +485,11 @@ impl Recording {
         graph.shrink_to_fit();
         let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
         let (graph, is_private) = (Arc::new(graph), self.has_read);
-        Ok(Draft { graph, from, base, outputs: count, kept, updates, sets, stops, taped, is_private })
+        Ok(Draft { graph, from, base, outputs: count, kept, updates, sets, stops, taped, leaves, is_private })
     }
 
     /// For each output whether it may go on a tape: not if its gradients were asked for in the function already.
-    fn taped(&self, homes: &[(u32, Slotted)], count: usize) -> Vec<bool> {
+    fn may_be_taped(&self, homes: &[(u32, Slotted)], count: usize) -> Vec<bool> {
         let mut taped = vec![true; count];
         for (number, slotted) in homes {
             let tensor = self.values[*number as usize].handle.upgrade();
@@ -416,6 +498,32 @@ impl Recording {
             }
         }
         taped
+    }
+
+    /// The leaves that gradients of outputs reach, which become outputs too: with the number of that. In `taped` they stand
+    /// after the inputs.
+    fn used_leaves(
+        &self,
+        leaves: Vec<(NodeId, Option<Var>)>,
+        taped: &mut Vec<Vec<usize>>,
+        outputs: &mut Vec<NodeId>,
+    ) -> Vec<Leaf> {
+        let inputs = self.builder.graph().inputs().len();
+        let mut used = Vec::new();
+        for (number, (node, var)) in leaves.into_iter().enumerate() {
+            if !taped.iter().flatten().any(|&source| source == inputs + number) {
+                // Its number stays: what comes after it keeps its own.
+                used.push(Leaf { node, var, output: None });
+                continue;
+            }
+            let output = outputs.iter().position(|&known| known == node).unwrap_or_else(|| {
+                outputs.push(node);
+                taped.push(Vec::new());
+                outputs.len() - 1
+            });
+            used.push(Leaf { node, var, output: Some(output) });
+        }
+        used
     }
 
     /// Where a value will be found once the segment has run; nothing where it needs no new slot.
@@ -480,4 +588,31 @@ impl Recording {
 enum Slotted {
     Output(usize),
     Kept(usize),
+}
+
+/// For each node the inputs that gradients of it reach by floats alone, and by number after these the leaves, which gradients
+/// do not go past. Links, in the order of their results, are reached too.
+fn reach(graph: &Graph, stops: &[NodeId], leaves: &[NodeId], links: &[(NodeId, NodeId)]) -> Vec<Vec<usize>> {
+    let inputs = graph.inputs();
+    let mut reach: Vec<Vec<usize>> = Vec::with_capacity(graph.nodes().len());
+    let stops: HashSet<NodeId> = stops.iter().copied().collect();
+    for (id, node) in graph.iter() {
+        let own: Vec<usize> = if !is_differentiable(node.ty.dtype) || stops.contains(&id) {
+            Vec::new()
+        } else if let Op::Input { index } = node.op {
+            vec![index]
+        } else if let Some(leaf) = leaves.iter().position(|leaf| *leaf == id) {
+            vec![inputs.len() + leaf]
+        } else {
+            let first = links.partition_point(|(result, _)| *result < id);
+            let linked = links[first..].iter().take_while(|(result, _)| *result == id).map(|(_, operand)| operand);
+            let operands = node.operands.iter().chain(linked);
+            let mut own: Vec<usize> = operands.flat_map(|operand| reach[operand.index()].iter().copied()).collect();
+            own.sort_unstable();
+            own.dedup();
+            own
+        };
+        reach.push(own);
+    }
+    reach
 }

@@ -2,12 +2,14 @@
 //! and what becomes of its results.
 
 use super::code::{self, Code, Kind};
-use crate::autograd::{Rule, tape};
+use crate::autograd::tape::{self, Edges};
+use crate::autograd::{Rule, Tape};
 use crate::given::Given;
 use crate::reads::{Reads, Values};
 use crate::see::witness;
 use crate::var::Locked;
 use crate::{Device, Generator, Result, Tensor, Var};
+use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Source, Symbol};
 use std::borrow::Cow;
 use std::fmt;
@@ -108,16 +110,29 @@ pub(super) struct Draft {
     pub(super) sets: Vec<(Set, Option<usize>)>,
     /// Nodes that gradients do not go past.
     pub(super) stops: Vec<NodeId>,
-    /// For each output that goes to a slot whether it may go on a tape.
-    pub(super) taped: Vec<bool>,
+    /// For each output that goes to a slot what gradients of it reach: inputs, and by number after these the leaves.
+    pub(super) taped: Vec<Vec<usize>>,
+    /// Values that tapes start at.
+    pub(super) leaves: Vec<Leaf>,
     /// Whether elements were read before it, so that numbers in its graph may be what was read.
     pub(super) is_private: bool,
+}
+
+/// A value of a segment that a tape starts at: that of a variable which the segment has changed, or one that the function wants
+/// gradients by.
+#[derive(Debug, Clone)]
+pub(super) struct Leaf {
+    pub(super) node: NodeId,
+    pub(super) var: Option<Var>,
+    /// The output that it is, if gradients of any output reach it.
+    pub(super) output: Option<usize>,
 }
 
 impl Draft {
     /// Whether running it would do nothing.
     pub(super) fn is_empty(&self) -> bool {
-        self.outputs == 0 && self.kept.is_empty() && self.updates.is_empty() && self.sets.is_empty()
+        let draws = self.from.iter().any(|from| matches!(from, From::Key(..)));
+        self.outputs == 0 && self.kept.is_empty() && self.updates.is_empty() && self.sets.is_empty() && !draws
     }
 
     /// Whether there is a graph to run.
@@ -130,6 +145,7 @@ impl Draft {
         let from = |(a, b): (&From, &From)| a.is(b);
         (self.base, self.outputs, &self.kept) == (other.base, other.outputs, &other.kept)
             && self.taped == other.taped
+            && self.leaves.iter().map(Leaf::key).eq(other.leaves.iter().map(Leaf::key))
             && (self.from.len(), self.updates.len(), self.sets.len())
                 == (other.from.len(), other.updates.len(), other.sets.len())
             && self.from.iter().zip(&other.from).all(from)
@@ -140,6 +156,18 @@ impl Draft {
     /// Whether two recordings of a segment are the same.
     pub(super) fn is_same(&self, other: &Draft) -> bool {
         self.is_wired_like(other) && self.stops == other.stops && is_same_graph(&self.graph, &other.graph)
+    }
+}
+
+impl Leaf {
+    fn key(&self) -> (NodeId, Option<u64>, Option<usize>) {
+        (self.node, self.var.as_ref().map(Var::id), self.output)
+    }
+
+    /// Where gradients of it go.
+    fn tape(&self) -> Option<Tape> {
+        self.output?;
+        self.var.as_ref().map_or_else(|| Some(Tape::start()), |var| var.is_trainable().then(|| var.leaf()))
     }
 }
 
@@ -180,6 +208,36 @@ pub(super) fn at_sizes<'a>(graph: &'a Graph, inputs: &[&Tensor]) -> Result<Cow<'
     let value = |symbol: Symbol| sizes.iter().find(|(known, _)| *known == symbol).map(|(_, size)| Dim::from(*size));
     let special = graph.specialise(&value).map_err(|cause| crate::Error::Graph { cause: Box::new(cause) })?;
     Ok(Cow::Owned(special))
+}
+
+/// What a segment puts on the tape: inputs, and after these its leaves.
+struct Operands {
+    rule: Arc<Rule>,
+    edges: Edges,
+    saved: Vec<Option<Tensor>>,
+    taped: Vec<bool>,
+}
+
+/// The graph with these nodes as inputs after its own, and where its stops are in it.
+fn cut_at(graph: &Graph, leaves: &[NodeId], stops: &[NodeId]) -> Result<(Graph, Vec<NodeId>), kiln_ir::Error> {
+    if leaves.is_empty() {
+        return Ok((graph.clone(), stops.to_vec()));
+    }
+    let mut b = GraphBuilder::new();
+    let mut map: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
+    for id in graph.inputs().iter().chain(leaves) {
+        b.set_source(Some(graph.node(*id).source.clone()));
+        map[id.index()] = Some(b.input(graph.ty(*id).clone())?);
+    }
+    for (id, node) in graph.iter() {
+        if map[id.index()].is_none() {
+            let operands: Vec<NodeId> = node.operands.iter().filter_map(|operand| map[operand.index()]).collect();
+            b.set_source(Some(node.source.clone()));
+            map[id.index()] = Some(b.emit(node.op.clone(), &operands)?);
+        }
+    }
+    graph.outputs().iter().filter_map(|output| map[output.node.index()]).for_each(|id| b.output(id));
+    Ok((b.finish(), stops.iter().filter_map(|stop| map[stop.index()]).collect()))
 }
 
 /// Sizes whose gradients are remembered.
@@ -233,7 +291,10 @@ impl Segment {
                         var.put(slots[*slot].clone(), at)?;
                     }
                 }
-                Set::Gradient(var) => var.put_grad(slot.map(|slot| slots[slot].clone())),
+                Set::Gradient(var) => {
+                    let gradient = slot.map(|slot| slots[slot].contiguous_at(at)).transpose()?;
+                    var.put_grad(gradient);
+                }
             }
         }
         Ok(())
@@ -315,9 +376,14 @@ impl Segment {
         let mut outputs = Vec::new();
         if self.draft.computes() {
             outputs = self.code.run(&self.draft.graph, &inputs, &versions, at)?;
-            if self.is_recorded(&inputs) {
-                outputs = tape::record_whole(self.rule(&inputs)?, &inputs, outputs, &self.draft.taped, at);
-            }
+            let operands = match self.taped(&inputs) {
+                Some((edges, taped)) => {
+                    let saved = inputs.iter().map(|tensor| Some(tensor.detached())).collect();
+                    Some(Operands { rule: self.rule(&inputs)?, edges, saved, taped })
+                }
+                None => None,
+            };
+            outputs = self.record(operands, outputs, at);
         }
         let kept: Vec<Tensor> = self.draft.kept.iter().map(|&input| inputs[input].clone()).collect();
         slots.extend(outputs);
@@ -325,28 +391,58 @@ impl Segment {
         Ok(())
     }
 
-    /// Whether its outputs go on a tape. A segment that trains has used its gradients itself.
-    fn is_recorded(&self, inputs: &[&Tensor]) -> bool {
-        let trains = |set: &Set| matches!(set, Set::Value(var) if var.is_trainable());
-        tape::is_recorded(inputs)
-            && self.draft.taped.contains(&true)
-            && !self.draft.updates.iter().any(|(set, _)| trains(set))
-            && !self.draft.sets.iter().any(|(set, _)| trains(set))
+    /// Where gradients go on, of the inputs and then of the leaves, and for each output whether it goes on a tape; nothing if
+    /// none does.
+    fn taped(&self, inputs: &[&Tensor]) -> Option<(Edges, Vec<bool>)> {
+        if !tape::is_enabled() || self.draft.taped.iter().all(Vec::is_empty) {
+            return None;
+        }
+        let input = |(number, tensor): (usize, &&Tensor)| match &self.draft.from[number] {
+            // A value that is about to change has been taken out of the variable, and off its tape.
+            From::Var(var) if self.updated[number] => var.is_trainable().then(|| var.leaf()),
+            _ => tape::edge(tensor),
+        };
+        let mut edges: Edges = inputs.iter().enumerate().map(input).collect();
+        edges.extend(self.draft.leaves.iter().map(Leaf::tape));
+        let is_taped = |reach: &Vec<usize>| reach.iter().any(|&source| edges[source].is_some());
+        let taped: Vec<bool> = self.draft.taped.iter().map(is_taped).collect();
+        taped.contains(&true).then_some((edges, taped))
+    }
+
+    /// Puts outputs on the tape.
+    fn record(&self, operands: Option<Operands>, mut outputs: Vec<Tensor>, at: &Source) -> Vec<Tensor> {
+        let starts: Vec<Option<Tape>> = match operands {
+            Some(Operands { rule, edges, mut saved, taped }) => {
+                let starts = edges[saved.len()..].to_vec();
+                let leaf = |leaf: &Leaf| leaf.output.map(|output| outputs[output].clone());
+                saved.extend(self.draft.leaves.iter().map(leaf));
+                outputs = tape::record_whole(rule, edges, saved, outputs, &taped, at);
+                starts
+            }
+            None => self.draft.leaves.iter().map(Leaf::tape).collect(),
+        };
+        for (leaf, start) in self.draft.leaves.iter().zip(starts) {
+            // Gradients by it are asked for at the start itself, which is one whether anything is recorded or not.
+            if let (Some(output), Some(start)) = (leaf.output, start) {
+                outputs[output] = outputs[output].with_tape(Some(start));
+            }
+        }
+        outputs
     }
 
     /// What goes on the tape of a segment that changes some of its inputs: a copy of those only if its gradient reads them.
     #[cold]
-    fn operands(&self, inputs: &[Given<'_>]) -> Result<Option<(Arc<Rule>, Vec<Tensor>)>> {
+    fn operands(&self, inputs: &[Given<'_>]) -> Result<Option<Operands>> {
         let all: Vec<&Tensor> = inputs.iter().map(|tensor| &**tensor).collect();
-        if !self.is_recorded(&all) {
-            return Ok(None);
-        }
+        let Some((edges, taped)) = self.taped(&all) else { return Ok(None) };
         let rule = self.rule(&all)?;
-        let reads = rule.reads(&all, &self.draft.taped)?;
-        let is_kept = |input: usize| reads[input] || !self.draft.updates.iter().any(|(_, updated)| *updated == input);
-        let kept =
-            |(input, &tensor): (usize, &&Tensor)| if is_kept(input) { tensor.clone() } else { Tensor::nothing() };
-        Ok(Some((rule, all.iter().enumerate().map(kept).collect())))
+        let wanted: Vec<bool> = edges.iter().map(Option::is_some).collect();
+        // What has no gradient is refused when its gradient is asked for.
+        let reads = rule.reads(&wanted, &taped).unwrap_or_else(|_| vec![false; wanted.len()]);
+        let is_kept = |input: usize| reads[input] || !self.updated[input];
+        let kept = |(input, tensor): (usize, &&Tensor)| is_kept(input).then(|| tensor.detached());
+        let saved = all.iter().enumerate().map(kept).collect();
+        Ok(Some(Operands { rule, edges, saved, taped }))
     }
 
     /// How gradients go through it, for inputs of these sizes.
@@ -357,8 +453,11 @@ impl Segment {
         if let Some((_, rule)) = rules.iter().find(|(known, _)| *known == key) {
             return Ok(rule.clone());
         }
-        let graph = at_sizes(&self.draft.graph, inputs)?.into_owned();
-        let rule = Arc::new(Rule::with_stops(graph, self.draft.stops.clone(), "call"));
+        let graph = at_sizes(&self.draft.graph, inputs)?;
+        let leaves: Vec<NodeId> = self.draft.leaves.iter().map(|leaf| leaf.node).collect();
+        let (graph, stops) = cut_at(&graph, &leaves, &self.draft.stops)
+            .map_err(|cause| crate::Error::Graph { cause: Box::new(cause) })?;
+        let rule = Arc::new(Rule::of_program(graph, stops, self.draft.taped.clone()));
         if rules.len() >= RULES_KEPT {
             rules.clear();
         }
@@ -397,7 +496,11 @@ impl Segment {
             inputs[*input] = Given::Owned(own);
             locks.push((*input, lock));
         }
-        let kept: Vec<Tensor> = draft.kept.iter().map(|&input| Tensor::clone(&inputs[input])).collect();
+        let keep = |&input: &usize| match &draft.from[input] {
+            From::Var(var) if self.updated[input] => var.tagged(&inputs[input]),
+            _ => Tensor::clone(&inputs[input]),
+        };
+        let kept: Vec<Tensor> = draft.kept.iter().map(keep).collect();
         if witness::is_watching() {
             self.witness(inputs.iter().map(|tensor| &**tensor));
         }
@@ -407,13 +510,7 @@ impl Segment {
             lock.put(std::mem::replace(inputs[input].own(), Tensor::nothing()));
         }
         let outputs = outcome?.into_iter().take(draft.outputs).collect();
-        slots.extend(match taped? {
-            Some((rule, operands)) => {
-                let operands: Vec<&Tensor> = operands.iter().collect();
-                tape::record_whole(rule, &operands, outputs, &draft.taped, at)
-            }
-            None => outputs,
-        });
+        slots.extend(self.record(taped?, outputs, at));
         slots.extend(kept);
         Ok(())
     }

@@ -54,6 +54,11 @@ pub(super) enum Accepted<'a> {
 const SIZES_KEPT: usize = 65536;
 
 impl Sizes {
+    /// Whether these are the sizes of one call.
+    pub(super) fn is_fixed(&self) -> bool {
+        matches!(self, Sizes::Fixed)
+    }
+
     /// How many symbols the guards have.
     pub(super) fn count(&self) -> usize {
         match self {

@@ -13,6 +13,7 @@ use super::bundle::Bundle;
 use super::recording::Place;
 use super::segment::{From, Segment};
 use super::{Setting, same_elements};
+use crate::autograd::tape;
 use crate::see::witness;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
@@ -33,6 +34,8 @@ pub(super) enum Question {
     HasGradient(Var),
     /// What a disabled part gave besides the elements of its tensors.
     Outside,
+    /// Whether gradients are recorded where the function is called.
+    IsRecorded,
 }
 
 impl Question {
@@ -50,6 +53,7 @@ impl Question {
                 "a variable has a gradient where it had none, or none where it had one".to_owned()
             }
             Question::Outside => "what a disabled part gives besides elements is new at each of these calls".to_owned(),
+            Question::IsRecorded => "it is called inside of `no_grad`, or outside where it was inside".to_owned(),
         }
     }
 
@@ -58,7 +62,7 @@ impl Question {
             (Question::Elements { of: a, .. }, Question::Elements { of: b, .. }) => a.is(b),
             (Question::Setting(a), Question::Setting(b)) => a.same(b),
             (Question::HasGradient(a), Question::HasGradient(b)) => a.same(b),
-            (Question::Outside, Question::Outside) => true,
+            (Question::Outside, Question::Outside) | (Question::IsRecorded, Question::IsRecorded) => true,
             _ => false,
         }
     }
@@ -241,8 +245,10 @@ pub(super) struct Walk<'a> {
     pub(super) trail: Vec<Stop>,
     /// What the disabled part that ran last gave besides elements.
     pub(super) outside: Vec<u8>,
-    /// What disabled parts gave.
-    pub(super) produced: Vec<Rc<dyn Any>>,
+    /// What disabled parts gave, and how many tensors each.
+    pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
+    /// Whether what is captured on the way is for these sizes alone, as the tree is.
+    pub(super) may_grow: bool,
 }
 
 /// How a walk ended.
@@ -258,7 +264,14 @@ pub(super) enum Arrived<R> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(arguments: Vec<&'a Tensor>) -> Walk<'a> {
-        Walk { arguments, slots: Vec::new(), trail: Vec::new(), outside: Vec::new(), produced: Vec::new() }
+        Walk {
+            arguments,
+            slots: Vec::new(),
+            trail: Vec::new(),
+            outside: Vec::new(),
+            produced: Vec::new(),
+            may_grow: true,
+        }
     }
 
     /// Goes down from a node, until the function returns or an answer is unknown.
@@ -312,9 +325,9 @@ impl<'a> Walk<'a> {
                 }
                 let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
                 let produced = run(&inputs)?;
+                self.produced.push((produced.whole, produced.tensors.len()));
                 self.slots.extend(produced.tensors);
                 self.outside = produced.rest;
-                self.produced.push(produced.whole);
                 Ok(())
             }
         }
@@ -344,6 +357,7 @@ impl<'a> Walk<'a> {
             Question::Setting(setting) => setting.peek().to_le_bytes().into(),
             Question::HasGradient(var) => [var.has_grad() as u8].into(),
             Question::Outside => self.outside.as_slice().into(),
+            Question::IsRecorded => [tape::is_enabled() as u8].into(),
         })
     }
 
