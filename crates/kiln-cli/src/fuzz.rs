@@ -29,6 +29,9 @@ enum What {
         after_help = "Examples:\n  kiln fuzz graphs\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz graphs --seconds 3600 --check --keep-going --json"
     )]
     Graphs(GraphOptions),
+    /// Random functions: called as they are and compiled they must agree; a failure is shrunk and printed
+    #[command(after_help = "Examples:\n  kiln fuzz functions --count 10000\n  kiln fuzz functions --count 1 --seed 7")]
+    Functions(crate::fuzz_functions::Arguments),
     /// Mutated texts: nothing may panic, and what parses must verify and print back
     #[command(after_help = "Examples:\n  kiln fuzz text --seconds 600")]
     Text {
@@ -97,6 +100,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     };
     match &arguments.what {
         What::Graphs(options) => graphs(&console, options, begin(options.seed)),
+        What::Functions(options) => crate::fuzz_functions::run(&console, options, begin(options.seed)),
         What::Text { seconds, seed } => texts(&console, *seconds, begin(*seed)),
         What::Files { kind, seconds, seed } => crate::fuzz_files::run(&console, *kind, *seconds, begin(*seed)),
         What::Cache { seconds, seed } => crate::fuzz_cache::run(&console, *seconds, begin(*seed)),

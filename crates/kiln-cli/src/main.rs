@@ -32,6 +32,7 @@ mod failure;
 mod fuzz;
 mod fuzz_cache;
 mod fuzz_files;
+mod fuzz_functions;
 mod interrupt;
 mod line;
 mod mode;

@@ -7,6 +7,7 @@
 
 mod disturbance;
 pub(crate) mod envelope;
+pub mod functions;
 mod jumps;
 pub(crate) mod layouts;
 mod range;

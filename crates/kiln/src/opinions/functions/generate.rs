@@ -1,0 +1,192 @@
+//! A program of a seed.
+
+use super::program::{Binary, Block, Call, Choices, Expression, Place, Program, Statement, Tapes, Test, Unary};
+use crate::{DType, Dynamic, Mode};
+use kiln_ir::examples::Random;
+use std::sync::Arc;
+
+/// Statements of a function, those in blocks apart.
+const STATEMENTS: usize = 9;
+/// Calls at the most.
+const CALLS: usize = 5;
+/// Blocks inside of blocks.
+const DEPTH: usize = 3;
+
+/// The program of a seed.
+pub fn generate(seed: u64) -> Program {
+    let mut make = Make { random: Random(seed ^ 0x6b69_6c6e_5f66_756e), nested: 0 };
+    let count = 2 + make.below(STATEMENTS);
+    let body = make.block(count, 0);
+    let returns = (0..1 + make.below(3)).map(|_| make.place()).collect();
+    let calls = (0..2 + make.below(CALLS - 1)).map(|_| make.call()).collect();
+    let dtype = if make.random.chance(0.5) { DType::F32 } else { DType::F64 };
+    Program { seed, dtype, body, returns, calls, choices: make.choices() }
+}
+
+struct Make {
+    random: Random,
+    /// Compiled functions inside so far.
+    nested: usize,
+}
+
+impl Make {
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.below(bound)
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        self.random.chance(probability)
+    }
+
+    /// Any value: late ones are as likely as early ones, whatever there are.
+    fn place(&mut self) -> Place {
+        self.below(5040)
+    }
+
+    fn places(&mut self, most: usize) -> Vec<Place> {
+        (0..1 + self.below(most)).map(|_| self.place()).collect()
+    }
+
+    fn choices(&mut self) -> Choices {
+        let dynamic = [Dynamic::Static, Dynamic::Automatic, Dynamic::Automatic, Dynamic::Always];
+        let mode = match self.below(40) {
+            0 => Mode::MaxAutotune,
+            1..10 => Mode::ReduceOverhead,
+            _ => Mode::Default,
+        };
+        Choices {
+            dynamic: dynamic[self.below(dynamic.len())].clone(),
+            mode,
+            freeze: self.chance(0.2),
+            background: self.chance(0.06),
+            // It measures for a while.
+            never_slower: self.chance(0.003),
+            verify: self.chance(0.03),
+            cache_limit: if self.chance(0.1) { 1 } else { 16 },
+            momentum: self.chance(0.5),
+        }
+    }
+
+    fn call(&mut self) -> Call {
+        Call {
+            data: self.random.bits(),
+            rows: [1, 2, 2, 3, 4, 5][self.below(6)],
+            transposed: self.chance(0.1),
+            tapes: match self.below(8) {
+                0 => Tapes::Start,
+                1 | 2 => Tapes::Variable,
+                _ => Tapes::None,
+            },
+            no_grad: self.chance(0.08),
+            setting: self.below(2) as u64,
+            toggles: self.chance(0.06),
+            zeroes: self.chance(0.4),
+            backward: self.chance(0.35),
+        }
+    }
+
+    fn block(&mut self, count: usize, depth: usize) -> Block {
+        Arc::new((0..count).map(|_| self.statement(depth)).collect())
+    }
+
+    /// A block inside of another.
+    fn inside(&mut self, depth: usize) -> Block {
+        let count = 1 + self.below(3);
+        self.block(count, depth + 1)
+    }
+
+    fn statement(&mut self, depth: usize) -> Statement {
+        // Blocks only so deep.
+        let kinds = if depth < DEPTH { 26 } else { 18 };
+        match self.below(kinds) {
+            0..8 => Statement::Let(self.expression()),
+            8 => Statement::Assign(self.place(), self.expression()),
+            9 => Statement::Set(self.below(3), self.place()),
+            10 | 11 => Statement::Add(self.below(3), self.place()),
+            12 => {
+                let factors = [-1, 2, 0];
+                Statement::Scale(self.below(3), factors[self.below(3)])
+            }
+            13 => match self.below(3) {
+                0 => Statement::SetFirst(self.below(3), self.place()),
+                1 => Statement::SetGrad(self.below(3), self.place()),
+                _ => Statement::ZeroGrad(self.below(3)),
+            },
+            14 | 15 => Statement::Backward(self.place(), self.chance(0.2)),
+            16 => Statement::Step,
+            17 => Statement::Let(Expression::Get(self.below(3))),
+            18 | 19 => {
+                let test = self.test();
+                let then = self.inside(depth);
+                let otherwise = if self.chance(0.5) { self.inside(depth) } else { Block::default() };
+                Statement::If(test, then, otherwise)
+            }
+            20 => Statement::Repeat(1 + self.below(3), self.inside(depth)),
+            21 => match self.below(4) {
+                0 => Statement::While(self.place(), self.inside(depth)),
+                1 if self.chance(0.3) => Statement::Fail,
+                _ => Statement::NoGrad(self.inside(depth)),
+            },
+            22..25 => Statement::Disabled(self.places(2), self.inside(depth), self.places(2)),
+            _ => {
+                self.nested += 1;
+                Statement::Nested(self.nested, self.places(2), self.inside(depth), self.places(2))
+            }
+        }
+    }
+
+    fn test(&mut self) -> Test {
+        match self.below(8) {
+            0..3 => Test::Sum(self.place(), self.below(7) as i64 - 3),
+            3 => Test::First(self.place()),
+            4 | 5 => Test::Setting(self.below(2) as u64),
+            6 => Test::HasGrad(self.below(3)),
+            _ => Test::Rows(1 + self.below(3)),
+        }
+    }
+
+    fn unary(&mut self) -> Unary {
+        const ALL: [Unary; 13] = [
+            Unary::Neg,
+            Unary::Double,
+            Unary::Next,
+            Unary::Abs,
+            Unary::Relu,
+            Unary::Square,
+            Unary::Sum,
+            Unary::SumRows,
+            Unary::Product,
+            Unary::Detach,
+            Unary::RequiresGrad,
+            Unary::Flip,
+            Unary::Integer,
+        ];
+        ALL[self.below(ALL.len())]
+    }
+
+    fn expression(&mut self) -> Expression {
+        match self.below(22) {
+            0..5 => Expression::Unary(self.unary(), self.place()),
+            5..13 => {
+                let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Mul, Binary::Max][self.below(5)];
+                Expression::Binary(op, self.place(), self.place())
+            }
+            13 => Expression::Where(self.place(), self.place(), self.place()),
+            14 | 15 => Expression::Get(self.below(3)),
+            16 => Expression::Grad(self.below(3)),
+            17 => Expression::Held(self.below(3)),
+            18 => Expression::Random,
+            19 => {
+                let sides =
+                    [Unary::Neg, Unary::Double, Unary::Next, Unary::Abs, Unary::Relu, Unary::Square, Unary::Product];
+                let (a, b) = (sides[self.below(sides.len())], sides[self.below(sides.len())]);
+                Expression::Cond(self.place(), self.place(), a, b)
+            }
+            20 => {
+                let chain = (0..1 + self.below(3)).map(|_| self.unary()).collect();
+                Expression::GradOf(self.place(), chain, self.chance(0.3))
+            }
+            _ => Expression::Gradients(self.place(), self.place(), self.chance(0.5)),
+        }
+    }
+}

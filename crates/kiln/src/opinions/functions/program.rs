@@ -1,0 +1,207 @@
+//! Programs: a function, its variables and the calls it is for.
+
+use crate::{DType, Dynamic, Mode};
+use std::sync::Arc;
+
+/// A number of a value, a variable or a held tensor, modulo how many there are: every program is valid, also with statements left
+/// out.
+pub type Place = usize;
+
+/// Statements that share their values with what is around them, and keep their own to themselves.
+pub type Block = Arc<Vec<Statement>>;
+
+/// A function with the calls it is for.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Where its data comes from.
+    pub seed: u64,
+    /// The dtype of all floats.
+    pub dtype: DType,
+    /// The function. Its values begin with the two arguments.
+    pub body: Block,
+    /// The values it returns.
+    pub returns: Vec<Place>,
+    /// The calls, one after the other.
+    pub calls: Vec<Call>,
+    /// How it is compiled.
+    pub choices: Choices,
+}
+
+/// How a program is compiled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choices {
+    /// [`crate::Options::dynamic`].
+    pub dynamic: Dynamic,
+    /// [`crate::Options::mode`].
+    pub mode: Mode,
+    /// [`crate::Options::freeze`].
+    pub freeze: bool,
+    /// [`crate::Options::background`].
+    pub background: bool,
+    /// [`crate::Options::never_slower`].
+    pub never_slower: bool,
+    /// [`crate::Options::verify`].
+    pub verify: bool,
+    /// [`crate::Options::cache_limit`].
+    pub cache_limit: usize,
+    /// Whether the optimizer has momentum.
+    pub momentum: bool,
+}
+
+/// A call of the function, and what is done around it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// Where the arguments' elements come from.
+    pub data: u64,
+    /// The arguments are `[rows, 3]`.
+    pub rows: usize,
+    /// Whether the first argument lies transposed in memory.
+    pub transposed: bool,
+    /// Whether gradients of the first argument are wanted.
+    pub tapes: Tapes,
+    /// Whether the call is inside of `no_grad`.
+    pub no_grad: bool,
+    /// The setting before the call.
+    pub setting: u64,
+    /// Whether `requires_grad` of the first variable is turned over before the call.
+    pub toggles: bool,
+    /// Whether gradients are forgotten before the call.
+    pub zeroes: bool,
+    /// Whether `backward` is called on the sum of the results.
+    pub backward: bool,
+}
+
+/// Whether gradients of an argument are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tapes {
+    /// They are not.
+    None,
+    /// It is the start of a tape.
+    Start,
+    /// It was computed from a variable outside of the function.
+    Variable,
+}
+
+/// A statement. What gives values adds them to those that later statements use.
+#[derive(Debug, Clone)]
+pub enum Statement {
+    /// `let x = …`.
+    Let(Expression),
+    /// `x = …`, for a value from before.
+    Assign(Place, Expression),
+    /// A variable gets a value.
+    Set(Place, Place),
+    /// A value is added to a variable.
+    Add(Place, Place),
+    /// A variable is multiplied by a number.
+    Scale(Place, i64),
+    /// The first element of a variable becomes that of a value.
+    SetFirst(Place, Place),
+    /// The gradient of a variable is forgotten.
+    ZeroGrad(Place),
+    /// A value becomes the gradient of a variable.
+    SetGrad(Place, Place),
+    /// `backward` of the sum of a value; its error ends the function, or is ignored.
+    Backward(Place, bool),
+    /// A step of the optimizer, after which parameters are clamped.
+    Step,
+    /// A decision.
+    If(Test, Block, Block),
+    /// A number of turns.
+    Repeat(usize, Block),
+    /// While the sum of a value is positive, three turns at the most.
+    While(Place, Block),
+    /// Inside of `no_grad`.
+    NoGrad(Block),
+    /// Inside of [`crate::disable`], which gets some values and gives some.
+    Disabled(Vec<Place>, Block, Vec<Place>),
+    /// A compiled function of its own, which gets some values and gives some; its number keeps it apart from others.
+    Nested(usize, Vec<Place>, Block, Vec<Place>),
+    /// An error.
+    Fail,
+}
+
+/// What decides.
+#[derive(Debug, Clone)]
+pub enum Test {
+    /// Whether the sum of a value, read as a number, is above this.
+    Sum(Place, i64),
+    /// Whether the first of a value's elements, read as a list, is positive.
+    First(Place),
+    /// Whether the setting is this.
+    Setting(u64),
+    /// Whether a variable has a gradient.
+    HasGrad(Place),
+    /// Whether the first argument has more rows than this.
+    Rows(usize),
+}
+
+/// What a value is computed by.
+#[derive(Debug, Clone)]
+pub enum Expression {
+    /// An operation on one value.
+    Unary(Unary, Place),
+    /// An operation on two values.
+    Binary(Binary, Place, Place),
+    /// The second where the first is positive, elsewhere the third.
+    Where(Place, Place, Place),
+    /// The snapshot of a variable.
+    Get(Place),
+    /// The gradient of a variable, or zeros.
+    Grad(Place),
+    /// A tensor that the function holds.
+    Held(Place),
+    /// Random integers.
+    Random,
+    /// `cond` by the sum of a value, between two operations on another. In a compiled function both sides are on the tape of what is
+    /// chosen, so both are such that gradients pass.
+    Cond(Place, Place, Unary, Unary),
+    /// The gradient of the sum of a chain of operations, by [`crate::grad`]; twice, if said so.
+    GradOf(Place, Vec<Unary>, bool),
+    /// The gradient of the sum of a value by another, or zeros; on the tape, if said so.
+    Gradients(Place, Place, bool),
+}
+
+/// Operations on one value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unary {
+    /// −x.
+    Neg,
+    /// 2x.
+    Double,
+    /// x + 1.
+    Next,
+    /// |x|.
+    Abs,
+    /// The positive part.
+    Relu,
+    /// x², clamped.
+    Square,
+    /// The sum of all elements.
+    Sum,
+    /// The sums over rows.
+    SumRows,
+    /// The product with a held matrix.
+    Product,
+    /// Without the tape.
+    Detach,
+    /// The start of a tape.
+    RequiresGrad,
+    /// With the columns turned around.
+    Flip,
+    /// As 64-bit integers and back, which gradients do not pass.
+    Integer,
+}
+
+/// Operations on two values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binary {
+    /// a + b.
+    Add,
+    /// a − b.
+    Sub,
+    /// a · b, clamped.
+    Mul,
+    /// The greater.
+    Max,
+}

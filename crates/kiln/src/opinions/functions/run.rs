@@ -1,0 +1,325 @@
+//! Runs programs: the same code whether they are called as they are or captured.
+
+use super::program::{Binary, Block, Call, Expression, Program, Statement, Tapes, Test, Unary};
+use crate::optim::{Optimizer, Sgd, SgdConfig};
+use crate::{Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad};
+use kiln_ir::Source;
+use kiln_ir::examples::Random;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Columns of arguments, and elements of variables.
+const WIDTH: usize = 3;
+/// Products are clamped to this.
+const MOST: i64 = 8;
+
+/// A compiled function that a program calls.
+type Inner = Compiled<Box<dyn Fn(&Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync>, Vec<Tensor>, Vec<Tensor>>;
+
+/// What a program holds: variables, numbers and so on. Either way of calling has its own.
+pub(super) struct World {
+    dtype: DType,
+    pub(super) vars: Vec<Var>,
+    /// Outside of the function.
+    pub(super) outer: Var,
+    pub(super) setting: Setting,
+    pub(super) numbers: Generator,
+    held: Vec<Tensor>,
+    matrix: Tensor,
+    optimizer: Sgd,
+    /// The compiled functions that it calls, by number; none where everything is called as it is.
+    nested: Option<Mutex<HashMap<usize, Arc<Inner>>>>,
+    options: Options,
+}
+
+/// Integers from −3 to 3.
+fn integers(random: &mut Random, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let numbers: Vec<f64> = (0..shape.iter().product()).map(|_| random.below(7) as f64 - 3.0).collect();
+    Tensor::from_vec(numbers, shape.to_vec(), Device::Cpu)?.to_dtype(dtype)
+}
+
+impl World {
+    pub(super) fn new(program: &Program, is_compiled: bool, options: Options) -> Result<World> {
+        let mut random = Random(program.seed);
+        let mut row = || integers(&mut random, &[WIDTH], program.dtype);
+        let vars = vec![
+            Var::named("a", &row()?).requires_grad(true),
+            Var::named("b", &row()?).requires_grad(true),
+            Var::named("c", &row()?),
+        ];
+        let outer = Var::named("outer", &row()?).requires_grad(true);
+        let held = vec![row()?, row()?.requires_grad(), vars[1].get()];
+        let matrix = integers(&mut random, &[WIDTH, WIDTH], program.dtype)?.clamp(-1, 1)?;
+        let momentum = if program.choices.momentum { 1.0 } else { 0.0 };
+        let optimizer = Sgd::with(vars[..2].to_vec(), SgdConfig { momentum, ..Sgd::config(1.0) })?;
+        let nested = is_compiled.then(Mutex::default);
+        let (setting, numbers) = (Setting::new(0), Generator::new(program.seed));
+        let dtype = program.dtype;
+        Ok(World { dtype, vars, outer, setting, numbers, held, matrix, optimizer, nested, options })
+    }
+
+    /// Does what is done before a call, and gives its arguments.
+    pub(super) fn begin(&self, call: &Call) -> Result<Vec<Tensor>> {
+        self.setting.set(call.setting);
+        if call.toggles {
+            self.vars[0].requires_grad(!self.vars[0].is_trainable());
+        }
+        if call.zeroes {
+            self.vars.iter().chain([&self.outer]).for_each(Var::zero_grad);
+        }
+        let mut random = Random(call.data);
+        let mut x = if call.transposed {
+            integers(&mut random, &[WIDTH, call.rows], self.dtype)?.t()?
+        } else {
+            integers(&mut random, &[call.rows, WIDTH], self.dtype)?
+        };
+        let y = integers(&mut random, &[call.rows, WIDTH], self.dtype)?;
+        match call.tapes {
+            Tapes::None => {}
+            Tapes::Start => x = x.requires_grad(),
+            Tapes::Variable => x = x.add(self.outer.get())?,
+        }
+        Ok(vec![x, y])
+    }
+
+    /// The variable of a number.
+    fn var(&self, place: usize) -> &Var {
+        &self.vars[place % self.vars.len()]
+    }
+}
+
+/// Calls the function of a program.
+pub(super) fn call(program: &Program, world: &Arc<World>, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
+    inner(&program.body, &program.returns, world, arguments)
+}
+
+/// Runs a block on values of its own, and gives some of them.
+fn inner(body: &Block, returns: &[usize], world: &Arc<World>, arguments: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut scope = Scope { world, values: arguments.to_vec() };
+    scope.run(body)?;
+    Ok(returns.iter().map(|&place| scope.value(place)).collect())
+}
+
+/// The values at a point of a function.
+struct Scope<'a> {
+    world: &'a Arc<World>,
+    values: Vec<Tensor>,
+}
+
+impl Scope<'_> {
+    fn value(&self, place: usize) -> Tensor {
+        match self.values.len() {
+            0 => self.world.held[0].clone(),
+            count => self.values[place % count].clone(),
+        }
+    }
+
+    /// A value as a variable could have it.
+    fn row(&self, place: usize) -> Result<Tensor> {
+        let value = self.value(place);
+        match value.rank() {
+            0 => value.broadcast_to(WIDTH)?.contiguous(),
+            1 => Ok(value),
+            _ => value.sum(0),
+        }
+    }
+
+    fn sum(&self, place: usize) -> Result<Tensor> {
+        self.value(place).sum(..)
+    }
+
+    fn run(&mut self, block: &Block) -> Result<()> {
+        block.iter().try_for_each(|statement| self.step(statement))
+    }
+
+    /// Runs a block that keeps its values to itself.
+    fn inside(&mut self, block: &Block) -> Result<()> {
+        let before = self.values.len();
+        let done = self.run(block);
+        self.values.truncate(before);
+        done
+    }
+
+    fn step(&mut self, statement: &Statement) -> Result<()> {
+        let world = self.world;
+        match statement {
+            Statement::Let(expression) => {
+                let value = self.compute(expression)?;
+                self.values.push(value);
+            }
+            Statement::Assign(place, expression) => {
+                let value = self.compute(expression)?;
+                match self.values.len() {
+                    0 => self.values.push(value),
+                    count => self.values[place % count] = value,
+                }
+            }
+            Statement::Set(var, place) => world.var(*var).set(&self.row(*place)?)?,
+            Statement::Add(var, place) => world.var(*var).add_assign(self.row(*place)?)?,
+            Statement::Scale(var, factor) => world.var(*var).mul_assign(*factor)?,
+            Statement::SetFirst(var, place) => {
+                world.var(*var).slice_assign(0..1, &self.row(*place)?.narrow(0, 0, 1)?)?;
+            }
+            Statement::ZeroGrad(var) => world.var(*var).zero_grad(),
+            Statement::SetGrad(var, place) => world.var(*var).set_grad(Some(self.row(*place)?.detach()))?,
+            Statement::Backward(place, must) => {
+                let done = self.sum(*place)?.backward();
+                if *must {
+                    done?;
+                }
+            }
+            Statement::Step => {
+                world.optimizer.step()?;
+                for var in world.optimizer.parameters() {
+                    var.set(&var.get().detach().clamp(-MOST, MOST)?)?;
+                }
+            }
+            Statement::If(test, then, otherwise) => {
+                let block = if self.test(test)? { then } else { otherwise };
+                self.inside(block)?;
+            }
+            Statement::Repeat(turns, block) => {
+                for _ in 0..*turns {
+                    self.inside(block)?;
+                }
+            }
+            Statement::While(place, block) => {
+                for _ in 0..3 {
+                    if self.sum(*place)?.item::<f64>()? <= 0.0 {
+                        break;
+                    }
+                    self.inside(block)?;
+                }
+            }
+            Statement::NoGrad(block) => no_grad(|| self.inside(block))?,
+            Statement::Disabled(inputs, body, outputs) => {
+                let (own, body, outputs) = (world.clone(), body.clone(), outputs.clone());
+                let part = disable(move |values: &Vec<Tensor>| inner(&body, &outputs, &own, values));
+                let given = inputs.iter().map(|&place| self.value(place)).collect();
+                self.values.extend(part.call(&given)?);
+            }
+            Statement::Nested(number, inputs, body, outputs) => {
+                let given: Vec<Tensor> = inputs.iter().map(|&place| self.value(place)).collect();
+                self.values.extend(nested(world, *number, body, outputs, &given)?);
+            }
+            Statement::Fail => {
+                self.value(0).reshape([1, 2, 3, 5, 7, 11, 13])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn test(&self, test: &Test) -> Result<bool> {
+        Ok(match test {
+            Test::Sum(place, number) => self.sum(*place)?.item::<f64>()? > *number as f64,
+            Test::First(place) => self.value(*place).to_dtype(DType::F64)?.to_vec::<f64>()?[0] > 0.0,
+            Test::Setting(number) => self.world.setting.get() == *number,
+            Test::HasGrad(var) => self.world.var(*var).grad().is_some(),
+            Test::Rows(rows) => self.value(0).rank() == 2 && self.value(0).dim(0)? > *rows,
+        })
+    }
+
+    fn compute(&self, expression: &Expression) -> Result<Tensor> {
+        let world = self.world;
+        match expression {
+            Expression::Unary(op, place) => unary(world, *op, &self.value(*place)),
+            Expression::Binary(op, a, b) => {
+                let (a, b) = (self.value(*a), self.value(*b));
+                match op {
+                    Binary::Add => a.add(&b),
+                    Binary::Sub => a.sub(&b),
+                    Binary::Mul => a.mul(&b)?.clamp(-MOST, MOST),
+                    Binary::Max => a.maximum(&b),
+                }
+            }
+            Expression::Where(test, a, b) => self.value(*test).gt(0.0)?.where_(&self.value(*a), &self.value(*b)),
+            Expression::Get(var) => Ok(world.var(*var).get()),
+            Expression::Grad(var) => match world.var(*var).grad() {
+                Some(gradient) => Ok(gradient),
+                None => Tensor::zeros(WIDTH, world.dtype, Device::Cpu),
+            },
+            Expression::Held(place) => Ok(world.held[place % world.held.len()].clone()),
+            Expression::Random => world.numbers.randint(-3, 4, WIDTH, Device::Cpu)?.to_dtype(world.dtype),
+            Expression::Cond(test, place, a, b) => {
+                let row = self.row(*place)?;
+                let side = |op: Unary| unary(world, op, &row)?.sum(..);
+                cond(&self.sum(*test)?.gt(0.0)?, || side(*a), || side(*b))
+            }
+            Expression::GradOf(place, chain, twice) => {
+                let sum = |x: &Tensor| -> Result<Tensor> {
+                    let mut x = x.clone();
+                    for op in chain {
+                        x = unary(world, *op, &x)?;
+                    }
+                    x.sum(..)
+                };
+                let slope = grad(sum);
+                match twice {
+                    true => grad(|x: &Tensor| slope(x)?.mul(x)?.sum(..))(&self.value(*place)),
+                    false => slope(&self.value(*place)),
+                }
+            }
+            Expression::Gradients(of, by, on_tape) => {
+                let (of, by) = (self.sum(*of)?, self.value(*by));
+                let found = if *on_tape { of.gradients_on_tape(&[&by])? } else { of.gradients(&[&by])? };
+                found.get(&by).map_or_else(|| by.zeros_like(), |gradient| Ok(gradient.clone()))
+            }
+        }
+    }
+}
+
+fn unary(world: &World, op: Unary, x: &Tensor) -> Result<Tensor> {
+    match op {
+        Unary::Neg => x.neg(),
+        Unary::Double => x.mul(2.0),
+        Unary::Next => x.add(1.0),
+        Unary::Abs => x.abs(),
+        Unary::Relu => x.relu(),
+        Unary::Square => x.square()?.clamp(-MOST, MOST),
+        Unary::Sum => x.sum(..),
+        Unary::SumRows => {
+            if x.rank() == 2 {
+                x.sum(0)
+            } else {
+                Ok(x.clone())
+            }
+        }
+        Unary::Product => match x.rank() {
+            0 => Ok(x.clone()),
+            _ => x.matmul(&world.matrix),
+        },
+        Unary::Detach => Ok(x.detach()),
+        Unary::RequiresGrad => Ok(x.requires_grad()),
+        Unary::Flip => match x.rank() {
+            0 => Ok(x.clone()),
+            _ => x.flip(-1),
+        },
+        Unary::Integer => x.to_dtype(DType::I64)?.to_dtype(world.dtype),
+    }
+}
+
+/// Calls a function of its own: compiled, and kept from call to call; or as it is.
+fn nested(
+    world: &Arc<World>,
+    number: usize,
+    body: &Block,
+    outputs: &[usize],
+    given: &Vec<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let Some(known) = &world.nested else { return inner(body, outputs, world, given) };
+    let made = {
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || {
+            // It is kept by the world, and so does not keep it.
+            let (weak, body, outputs) = (Arc::downgrade(world), body.clone(), outputs.to_vec());
+            let f = move |values: &Vec<Tensor>| match weak.upgrade() {
+                Some(world) => inner(&body, &outputs, &world, values),
+                None => Err(crate::Error::Escaped { at: Source::default() }),
+            };
+            let f: Box<dyn Fn(&Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync> = Box::new(f);
+            Arc::new(crate::compile_with(f, world.options.clone()))
+        };
+        known.entry(number).or_insert_with(make).clone()
+    };
+    made.call(given)
+}

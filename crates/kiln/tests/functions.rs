@@ -1,0 +1,15 @@
+//! Random functions, called as they are and compiled: `kiln fuzz functions` with fixed seeds.
+
+use kiln::opinions::functions::{compare, generate, shrink};
+
+#[test]
+fn random_functions() {
+    for seed in 0..300 {
+        let program = generate(seed);
+        if let Err(difference) = compare(&program) {
+            let small = shrink(program, &mut |program| compare(program).is_err());
+            let last = compare(&small).err().unwrap_or(difference);
+            panic!("seed {seed}: {last}\n{small}");
+        }
+    }
+}
