@@ -318,3 +318,19 @@ fn eight_threads_share_a_variable() {
     });
     assert_eq!(counter.get().item::<f32>().unwrap(), 800.0);
 }
+
+#[test]
+fn views_from_before_a_break_while_code_is_made() {
+    // Without code for its segment a view is still left in row-major order, which the code after the break expects.
+    let f = |x: &Tensor| -> Result<Tensor> {
+        let turned = x.flip(0)?;
+        if x.sum(..)?.item::<f32>()? > 100.0 { x.neg() } else { turned.mul(2.0)?.add(x) }
+    };
+    let x = t(&[1., 2., 3.]);
+    for _ in 0..30 {
+        let fast = compile_with(f, Options { background: true, ..Options::default() });
+        for _ in 0..20 {
+            assert_eq!(values(&fast.call(&x).unwrap()), [7., 6., 5.]);
+        }
+    }
+}

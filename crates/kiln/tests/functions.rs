@@ -4,6 +4,7 @@ use kiln::opinions::functions::{compare, generate, shrink};
 
 #[test]
 fn random_functions() {
+    kiln::runtime::disk::set_store(None);
     for seed in 0..300 {
         let program = generate(seed);
         if let Err(difference) = compare(&program) {

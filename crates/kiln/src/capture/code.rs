@@ -165,8 +165,7 @@ impl Code {
     /// Runs a graph that updates nothing.
     pub(super) fn run(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
         let Some(ready) = self.ready_for(versions) else {
-            let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
-            return crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, &inputs);
+            return run_an_op_at_a_time(graph, inputs.iter().map(|tensor| tensor.detached()).collect(), at);
         };
         ready.prepare(graph, inputs, versions, at)?;
         match &ready.kind {
@@ -186,8 +185,7 @@ impl Code {
         at: &Source,
     ) -> Result<Vec<Tensor>> {
         let Some(ready) = self.ready_for(versions) else {
-            let all: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
-            let outputs = crate::run_eagerly(&*at_sizes(graph, &all.iter().collect::<Vec<_>>())?, &all)?;
+            let outputs = run_an_op_at_a_time(graph, inputs.iter().map(|tensor| tensor.detached()).collect(), at)?;
             let first = outputs.len() - updates.len();
             for (&input, new) in updates.iter().zip(&outputs[first..]) {
                 inputs[input] = Given::Owned(new.clone());
@@ -202,6 +200,12 @@ impl Code {
             Kind::Frozen(code) => code.update_in(updates, inputs, versions, at),
         }
     }
+}
+
+/// Runs a graph without code. Views are copied: whoever reads the outputs has code for row-major order.
+fn run_an_op_at_a_time(graph: &Graph, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+    let outputs = crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, &inputs)?;
+    outputs.iter().map(|output| output.contiguous_at(at)).collect()
 }
 
 /// The inputs that change only with their version, and are worth preparing.
