@@ -1,6 +1,7 @@
 //! `kiln classify MODEL IMAGE…`: what pictures show.
 
 use crate::failure::{self, Failure, Outcome};
+use crate::numbers::at_least;
 use crate::program::{self, Program};
 use crate::terminal::{self, Console, Paint, Progress, format};
 use kiln_llm::vision::{Class, Classifier, ClassifierOptions, Image};
@@ -24,10 +25,10 @@ pub struct Arguments {
     #[arg(required = true)]
     images: Vec<String>,
     /// So many of the likeliest kinds
-    #[arg(long, short, value_name = "N", default_value_t = 5)]
+    #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = at_least::<1>)]
     top: usize,
     /// Pictures that go through the model together, at the most
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = "Program")]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least::<1>, help_heading = "Program")]
     batch: usize,
     #[command(flatten)]
     program: Program,

@@ -4,6 +4,8 @@
 use crate::demo_kernel;
 use crate::failure::{Failure, Outcome};
 use crate::mode::Mode;
+use crate::numbers::{at_least, from_zero};
+use crate::output_file::OutputFile;
 use crate::tell::{Told, tell};
 use crate::terminal::{self, Align, Column, Console, Table, format};
 use kiln::Precision;
@@ -22,6 +24,7 @@ Examples:
   kiln demo --prompt 'Tim had a red ball' --tokens 100
   kiln demo --temperature 0.8 --seed 7     # drawn, and still the same tokens in every mode
   kiln demo --json                         # the figures as one object
+  kiln demo --svg demo.svg                 # a picture of what is shown
   kiln demo --kernel                       # one function, from its graph to its machine code";
 
 const PROMPT: &str = "Once upon a time";
@@ -36,10 +39,10 @@ pub struct Arguments {
     #[arg(long, default_value = PROMPT)]
     prompt: String,
     /// How many tokens it goes on for
-    #[arg(long, default_value_t = TOKENS, value_name = "N")]
+    #[arg(long, default_value_t = TOKENS, value_name = "N", value_parser = at_least::<2>)]
     tokens: usize,
     /// How freely tokens are drawn; 0 takes the likeliest
-    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    #[arg(long, default_value_t = 0.0, value_name = "T", value_parser = from_zero)]
     temperature: f64,
     /// What the draws begin with
     #[arg(long, default_value_t = 0)]
@@ -48,10 +51,10 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     /// Show one function instead, from its graph to its machine code
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json", "svg", "prompt", "tokens", "temperature", "seed"])]
     kernel: bool,
-    /// Write a picture of what is shown to this file
-    #[arg(long, hide = true, value_name = "FILE")]
+    /// Write a picture (SVG) of what is shown, with its colours, to this file
+    #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
@@ -105,6 +108,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return demo_kernel::run();
     }
     let console = Console::new(arguments.json);
+    let mut picture = OutputFile::maybe(arguments.svg.as_deref())?;
     let console = if arguments.svg.is_some() { console.recorded() } else { console };
     let paint = console.paint;
     // What compiling costs is a part of the show, so that nothing comes from the disk.
@@ -113,8 +117,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let tokenizer = opened.tokenizer.clone().ok_or("the embedded model has no tokenizer")?;
     let prompt = tokenizer.encode(&arguments.prompt, true)?;
     let room = opened.model.sizes().context.saturating_sub(prompt.len());
+    if arguments.tokens > room {
+        let message =
+            format!("{} of the model's context are left for the story", format::plural(room, "token", "tokens"));
+        return Err(Failure::unusable(message).advise(format!("--tokens {}", room.max(2))).into());
+    }
     let request = Request {
-        max_tokens: arguments.tokens.clamp(2, room.max(2)),
+        max_tokens: arguments.tokens,
         sampling: Sampling { temperature: arguments.temperature, seed: arguments.seed, ..Sampling::default() },
         ..Request::default()
     };
@@ -148,9 +157,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     console.say(format!("       {}", paint.cyan("kiln doctor")));
 
     console.result(|| figures(arguments, &opened, &prompt, &tokenizer, &contenders));
-    if let Some(file) = &arguments.svg {
-        let picture = terminal::svg::render(&console.recording(), "cargo run --release");
-        std::fs::write(file, picture).map_err(|error| Failure::file(file, error))?;
+    if let Some(file) = &mut picture {
+        file.write(&terminal::svg::render(&console.recording(), "cargo run --release"))?;
     }
     match contenders.iter().find_map(|contender| Some((contender.mode.name(), contender.difference?))) {
         None => Ok(()),

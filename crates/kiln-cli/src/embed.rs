@@ -1,6 +1,7 @@
 //! `kiln embed MODEL TEXT…`: the vectors of texts, and how near they are to each other.
 
 use crate::failure::{Failure, Outcome};
+use crate::numbers::at_least;
 use crate::program::{self, Program};
 use crate::terminal::{self, Align, Console, Progress, Table, format};
 use kiln_llm::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
@@ -34,10 +35,10 @@ pub struct Arguments {
     #[arg(long, help_heading = "Vectors")]
     no_normalize: bool,
     /// Cut texts to so many tokens [default: as the folder says]
-    #[arg(long, value_name = "N", help_heading = "Vectors")]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>, help_heading = "Vectors")]
     max_length: Option<usize>,
     /// Texts that go through the model together, at the most
-    #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Program")]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = at_least::<1>, help_heading = "Program")]
     batch: usize,
     #[command(flatten)]
     program: Program,

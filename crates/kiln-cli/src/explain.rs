@@ -2,6 +2,7 @@
 //! and why not fewer; as text or as a page.
 
 use crate::failure::{Failure, Outcome};
+use crate::output_file::OutputFile;
 use crate::terminal::{Console, format, hung};
 use kiln::see::{Explanation, bisect_passes};
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
@@ -46,6 +47,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let text = text.map_err(|error| Failure::file(&arguments.file, error))?;
     let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", arguments.file.display()))?;
     let fixed = at_sizes(&graph, &sizes(&arguments.sizes, &graph)?)?;
+    let mut page = OutputFile::maybe(arguments.html.as_deref())?;
     needs(&fixed, arguments.verify).check(memory())?;
     // Not from disk: how long the passes and the schedule take is part of the story.
     let options = CompileOptions { disk_cache: false, ..CompileOptions::default() };
@@ -70,9 +72,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
             console.say(code.disassembly().unwrap_or_else(|| "(no machine code of its own)".to_owned()));
         }
     }
-    if let Some(file) = &arguments.html {
-        std::fs::write(file, explanation.to_html()).map_err(|error| Failure::file(file, error))?;
-        console.say(format!("\nwrote {}", file.display()));
+    if let Some(file) = &mut page {
+        file.write(&explanation.to_html())?;
+        console.say(format!("\nwrote {}", file.path().display()));
     }
     let mut right = None;
     if arguments.verify {

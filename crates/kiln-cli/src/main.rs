@@ -37,6 +37,8 @@ mod interrupt;
 mod line;
 mod mode;
 mod models;
+mod numbers;
+mod output_file;
 mod program;
 mod run;
 mod selftest;
@@ -173,7 +175,14 @@ fn command() -> clap::Command {
         Some(Color::Never) => ColorChoice::Never,
         Some(Color::Auto) | None => ColorChoice::Auto,
     };
-    headings(Arguments::command()).styles(styles).color(choice).max_term_width(110)
+    headings(negative_numbers(Arguments::command())).styles(styles).color(choice).max_term_width(110)
+}
+
+/// Lets every option take `-1` as its value, so that it is the value that is called wrong, and what it may be is said.
+fn negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_value = |arg: &clap::Arg| arg.get_long().is_some() && arg.get_action().takes_values();
+    let command = command.mut_args(|arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg });
+    command.mut_subcommands(negative_numbers)
 }
 
 /// Makes the headings behind the options look like the others.

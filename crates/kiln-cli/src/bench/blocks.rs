@@ -2,15 +2,15 @@
 //! memory alone takes. Weights are as many as do not fit into any cache, and take turns.
 
 use super::Arguments;
-use super::clock::{time, together};
+use super::outputs::Outputs;
+use super::turns::{self, Own};
 use crate::Outcome;
 use kiln::{BlockFormat, CompileOptions, CompiledGraph, DType, Device, Precision, Tensor};
 use kiln_ir::TensorType;
 use kiln_ir::build::{GraphBuilder, linear, linear_blocks};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::cell::Cell;
 use std::hint::black_box;
-use std::io::Write;
 
 /// Bytes of all weights that take turns: several times a last level.
 const BYTES: usize = 160 << 20;
@@ -73,10 +73,8 @@ impl Product {
         &self.weights[turn]
     }
 
-    fn run(&self) {
-        if let Err(error) = self.program.run(&[self.x.clone(), self.next().clone()]) {
-            eprintln!("{error}");
-        }
+    fn run(&self) -> kiln::Result<()> {
+        self.program.run(&[self.x.clone(), self.next().clone()]).map(drop)
     }
 
     /// Adds up the words of the next weight.
@@ -104,9 +102,8 @@ fn bytes(count: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Measures every format, few rows and many.
-pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
-    let mut json = arguments.json.as_ref().map(std::fs::File::create).transpose()?;
-    let turn = arguments.turn();
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize]) -> Outcome {
+    let mut lines = Vec::new();
     println!(
         "{:<24} {:>2} {:>9} {:>7} {:>9} {:>7} {:>7} {:>7}",
         "case", "T", "time", "GB/s", "read-sum", "f32", "high", "medium"
@@ -123,15 +120,19 @@ pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
                 let (blocks, floats) = (Product::new(shape, Some(format))?, Product::new(shape, None)?);
                 let high = blocks.at(Precision::High, shape, format)?;
                 let medium = blocks.at(Precision::Medium, shape, format)?;
-                let mut sides: [Vec<Vec<f64>>; 5] = Default::default();
-                for _ in 0..arguments.turns {
-                    sides[0].push(time(turn, || blocks.run()));
-                    sides[1].push(time(turn, || blocks.read(threads)));
-                    sides[2].push(time(turn, || floats.run()));
-                    sides[3].push(time(turn, || high.run()));
-                    sides[4].push(time(turn, || medium.run()));
-                }
-                let [own, read, float, high, medium] = sides.map(|side| together(&side).min);
+                let sum = || -> kiln::Result<()> {
+                    blocks.read(threads);
+                    Ok(())
+                };
+                let sides = [
+                    Own::new(|| blocks.run()),
+                    Own::new(sum),
+                    Own::new(|| floats.run()),
+                    Own::new(|| high.run()),
+                    Own::new(|| medium.run()),
+                ];
+                let none = turns::Peer::setup(None, Value::Null, threads, &[]);
+                let [own, read, float, high, medium] = turns::take(arguments, sides, none)?.0.map(|side| side.min);
                 let moved = blocks.weights[0].elements() as f64;
                 println!(
                     "{name:<24} {threads:>2} {:>7.1}µs {:>7.1} {:>9.2} {:>7.2} {:>7.2} {:>7.2}",
@@ -142,14 +143,11 @@ pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
                     float / high,
                     float / medium
                 );
-                if let Some(file) = &mut json {
-                    let line = json!({
-                        "what": "blocks", "case": name, "threads": threads, "seconds": own,
-                        "bytes_per_second": moved / own, "read_sum": read / own, "f32": float / own,
-                        "high": float / high, "medium": float / medium,
-                    });
-                    writeln!(file, "{line}")?;
-                }
+                lines.push(json!({
+                    "what": "blocks", "case": name, "threads": threads, "seconds": own,
+                    "bytes_per_second": moved / own, "read_sum": read / own, "f32": float / own,
+                    "high": float / high, "medium": float / medium,
+                }));
             }
         }
     }
@@ -157,5 +155,5 @@ pub fn run(arguments: &Arguments, threads: &[usize]) -> Outcome {
         "read-sum: what adding up the same bytes takes, over the product's time; f32: the product with f32 weights; high, medium: \
          that over the product's time at these precisions."
     );
-    Ok(())
+    outputs.write_lines(lines)
 }

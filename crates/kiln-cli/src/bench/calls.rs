@@ -2,11 +2,14 @@
 //! way there is what is measured.
 
 use super::clock::{Timing, time, together};
+use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
+use super::turns::{self, Own};
 use super::{Arguments, Outcome};
 use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
 use serde_json::json;
+use std::cell::Cell;
 
 /// The same functions in PyTorch.
 pub const PEER: &str = concat!(include_str!("peers/lines.py"), include_str!("torch_calls.py"));
@@ -23,6 +26,8 @@ struct Row {
     /// The function itself.
     eager: Timing,
     torch: Option<(Timing, Timing)>,
+    /// Why the peer has no figures.
+    peer_error: Option<String>,
 }
 
 fn draw() -> Result<Tensor> {
@@ -43,31 +48,16 @@ fn measure<A: kiln::Bundle, R: kiln::Bundle>(
         fast.call(argument)?;
         fast.inner()(argument)?;
     }
-    let mut turn = 0;
-    let mut next = || {
-        turn += 1;
-        &arguments[turn % arguments.len()]
-    };
-    let (mut calls, mut eagers, mut torch) = (Vec::new(), Vec::new(), (Vec::new(), Vec::new()));
-    let mut peer = peer;
     let modes: &[&str] = if options.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
-    if let Some(peer) = peer.as_deref_mut() {
-        peer.setup(json!({ "name": name }), 1, modes)?;
-    }
-    for _ in 0..options.turns {
-        let mut failed = None;
-        calls.push(time(options.turn(), || failed = fast.call(next()).err().or(failed.take())));
-        eagers.push(time(options.turn(), || failed = fast.inner()(next()).err().or(failed.take())));
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
-        if let Some(peer) = peer.as_deref_mut() {
-            torch.0.push(peer.time("eager", &options.turn())?);
-            if modes.len() > 1 {
-                torch.1.push(peer.time("compile", &options.turn())?);
-            }
-        }
-    }
+    let has_peer = peer.is_some();
+    let peer = turns::Peer::setup(peer, json!({ "name": name }), 1, modes);
+    let turn = Cell::new(0);
+    let next = || {
+        turn.set(turn.get() + 1);
+        &arguments[turn.get() % arguments.len()]
+    };
+    let own = [Own::new(|| fast.call(next())), Own::new(|| fast.inner()(next()))];
+    let ([call, eager], mut torch) = turns::take(options, own, peer)?;
     let segments: Vec<_> = fast.programs().into_iter().next_back().map(|program| program.segments).unwrap_or_default();
     let codes: Vec<_> = segments.into_iter().filter_map(|segment| segment.code).collect();
     let mut launches = 0.0;
@@ -75,8 +65,10 @@ fn measure<A: kiln::Bundle, R: kiln::Bundle>(
         launches += launch_time(code, options)?;
     }
     let kernels = codes.iter().map(|code| code.program().steps().len()).sum();
-    let torch = peer.map(|_| (together(&torch.0), together(&torch.1)));
-    Ok(Row { name, mode, kernels, launches, call: together(&calls), eager: together(&eagers), torch })
+    let (peer_error, nothing) = (torch.error.clone(), || together(&[]));
+    let torch = (has_peer && peer_error.is_none())
+        .then(|| (torch.timing(0).unwrap_or_else(nothing), torch.timing(1).unwrap_or_else(nothing)));
+    Ok(Row { name, mode, kernels, launches, call, eager, torch, peer_error })
 }
 
 /// Seconds that the launches of a program take by themselves, on inputs of any elements.
@@ -119,7 +111,7 @@ fn launch_time(
 }
 
 /// Measures and prints every case.
-pub fn run(arguments: &Arguments, mut peer: Option<TorchPeer>) -> Outcome {
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, mut peer: Option<TorchPeer>) -> Outcome {
     kiln_cpu::pool::set_threads(1);
     println!(
         "a call of a compiled function beyond its kernels; times in µs a call, best of {} turns\n",
@@ -184,7 +176,7 @@ pub fn run(arguments: &Arguments, mut peer: Option<TorchPeer>) -> Outcome {
         peer.as_ref().map(|peer| format!(" (PyTorch {})", peer.version)).unwrap_or_default()
     );
     let version = peer.map(|peer| format!("torch {}", peer.version));
-    arguments.write(rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
+    arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
 impl Row {
@@ -215,6 +207,9 @@ fn print(row: &Row) {
         micros(torch.1),
         ratio
     );
+    if let Some(error) = &row.peer_error {
+        println!("  {error}");
+    }
 }
 
 /// The sides of a row, in the form that all benchmarks have.
@@ -240,5 +235,6 @@ fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
             records.push(record);
         }
     }
+    records.extend(Record::without_figures(&subject, "torch", row.peer_error.as_deref()));
     records
 }

@@ -38,7 +38,7 @@ impl Product {
     }
 
     /// One call.
-    pub fn run(&mut self) {
+    pub fn run(&mut self) -> Result<(), GemmError> {
         let k = self.gemm.k;
         let x = Matrix { data: self.x.buffer().ptr(), dtype: self.x.dtype(), row_stride: k as isize, column_stride: 1 };
         let store = Store::new(self.out.as_mut_ptr().cast(), self.x.dtype(), self.gemm.n as isize, 1);
@@ -46,13 +46,10 @@ impl Product {
             Some(packed) => Operand::Packed(packed),
             None => Operand::Strided(weights(&self.w, k)),
         };
-        let outcome = store.and_then(|store| {
+        store.and_then(|store| {
             // SAFETY: x is a row-major [M, K] tensor; the result has room for M · N elements of at most 4 bytes.
             unsafe { self.gemm.run(Operand::Strided(x), right, &store) }
-        });
-        if let Err(error) = outcome {
-            eprintln!("{error}");
-        }
+        })
     }
 }
 

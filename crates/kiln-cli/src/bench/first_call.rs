@@ -3,14 +3,14 @@
 
 use super::Arguments;
 use super::forward::{Case, Function, Part};
+use super::outputs::Outputs;
 use super::peer::{SCRIPT, TorchPeer};
-use crate::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::models::{Config, Family};
 use crate::terminal::output;
 use kiln::{Compiled, Tensor};
 use kiln_runtime::phase;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -66,14 +66,14 @@ pub fn cold(text: &str) -> Outcome {
 }
 
 /// Samples every case in new processes and prints a table.
-pub fn run(arguments: &Arguments, python: &str) -> Outcome {
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, python: &str) -> Outcome {
     print!("{:<26} {:>8} {:>9}", "first call of", "min", "median");
     PHASES.iter().for_each(|name| print!(" {name:>8}"));
     println!(" {:>8} {:>8} {:>8} {:>13}", "kernels", "launches", "warm", "torch.compile");
-    let mut rows = Vec::new();
+    let (mut rows, mut failed) = (Vec::new(), None);
     for case in cases().into_iter().filter(|case| case.name().contains(&arguments.filter)) {
         let mut samples = Vec::new();
-        for _ in 0..(5 * arguments.turns).max(1) {
+        for _ in 0..5 * arguments.turns {
             samples.push(sample(&case.name(), None)?);
         }
         let total = |sample: &Value| sample["total"].as_f64().unwrap_or(f64::NAN);
@@ -89,12 +89,19 @@ pub fn run(arguments: &Arguments, python: &str) -> Outcome {
         let torch = match arguments.peer.contains(&super::Peer::Torch) {
             true if !arguments.no_torch_compile => {
                 // A process of its own as well, so that nothing is compiled yet.
-                let first = TorchPeer::start(python, SCRIPT)?.setup(case.to_json(), case.threads, &["compile"]);
-                match &first {
-                    Ok(seconds) => print!(" {:>12.1}s", seconds[0]),
-                    Err(error) => print!("  {error}"),
+                let first = TorchPeer::start(python, SCRIPT)
+                    .and_then(|mut peer| peer.setup(case.to_json(), case.threads, &["compile"]));
+                match first {
+                    Ok(seconds) => {
+                        print!(" {:>12.1}s", seconds[0]);
+                        Some(seconds[0])
+                    }
+                    Err(error) => {
+                        print!("  {error}");
+                        failed = failed.or(Some(Failure::new(format!("{}: {error}", case.name()))));
+                        None
+                    }
                 }
-                first.ok().map(|seconds| seconds[0])
             }
             _ => None,
         };
@@ -104,14 +111,8 @@ pub fn run(arguments: &Arguments, python: &str) -> Outcome {
             "warm_s": warm, "torch_compile_s": torch,
         }));
     }
-    if let Some(path) = &arguments.json {
-        let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-        for row in rows {
-            writeln!(file, "{row}")?;
-        }
-        file.flush()?;
-    }
-    Ok(())
+    outputs.write_lines(rows)?;
+    failed.map_or(Ok(()), |failed| Err(failed.into()))
 }
 
 /// The fastest first call of a case in new processes that find the program on disk.

@@ -1,6 +1,7 @@
 //! `kiln bench forward`: blocks and whole transformers, compiled against eager Kiln, PyTorch eager and torch.compile.
 
 use super::clock::Timing;
+use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
@@ -130,7 +131,7 @@ struct Row {
 }
 
 /// Measures every case and prints a table.
-pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
     let mut rows = Vec::new();
     println!(
         "{:<28} {:>2} {:>8} {:>4} {:>9} {:>9} {:>7} {:>7} {:>7}  (how many times slower the other side is)",
@@ -143,7 +144,7 @@ pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>
     }
     summary(&rows, peer.as_ref().map(|p| p.version.as_str()));
     let version = peer.map(|peer| format!("torch {}", peer.version));
-    arguments.write(rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
+    arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
 fn measure(
@@ -246,5 +247,6 @@ fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
         record.first_call_s = Some(row.torch_first).filter(|first| mode == "default" && first.is_finite());
         records.push(record);
     }
+    records.extend(Record::without_figures(&subject, "torch", row.peer_error.as_deref()));
     records
 }

@@ -2,9 +2,10 @@
 
 use super::llm::Plan;
 use super::llm::models::{self, Source};
-use super::llm::sides::Role;
-use super::record::{self, Record};
-use super::{Arguments, Peer, html, machine, table};
+use super::llm::sides::{self, Role};
+use super::outputs::Outputs;
+use super::record;
+use super::{Arguments, Peer, machine, table};
 use crate::failure::{Failure, Outcome};
 use kiln::DType;
 use std::time::Duration;
@@ -13,11 +14,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Measures a model at every prompt length and number of threads asked for.
-pub fn run(arguments: &Arguments, what: &'static str) -> Outcome {
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, what: &'static str) -> Outcome {
     let model = arguments.model.as_deref().unwrap_or("stories260K");
     let source = models::prepare(model, dtype(arguments), arguments.layers)
         .map_err(|error| Failure::unusable(error.to_string()).advise("kiln bench decode --model stories260K"))?;
     let roles = roles(arguments, &source)?;
+    sides::can_start(&roles, &arguments.python())?;
     let mut records = Vec::new();
     let threads = if arguments.threads.is_empty() { vec![machine::cores()] } else { arguments.threads.clone() };
     for &threads in &threads {
@@ -28,8 +30,8 @@ pub fn run(arguments: &Arguments, what: &'static str) -> Outcome {
             records.extend(found);
         }
     }
-    write(arguments, &records)?;
-    failed(&records)
+    outputs.write(&records)?;
+    record::failed(&records)
 }
 
 fn dtype(arguments: &Arguments) -> DType {
@@ -90,42 +92,16 @@ pub fn plan(
         source: source.clone(),
         dtype: arguments.dtype.clone(),
         device: arguments.device.clone(),
-        threads: threads.max(1),
-        batch: arguments.batch.max(1),
+        threads,
+        batch: arguments.batch,
         prompt,
         tokens,
-        repeats: arguments.repeats.max(1),
-        turns: turns.max(1),
+        repeats: arguments.repeats,
+        turns,
         seconds: arguments.limit,
         roles,
         python: arguments.python(),
         patience: PATIENCE,
         deadline: None,
     })
-}
-
-/// The files that were asked for.
-pub fn write(arguments: &Arguments, records: &[Record]) -> Outcome {
-    if let Some(path) = &arguments.json {
-        record::write_json(path, records)?;
-    }
-    if let Some(path) = &arguments.html {
-        let command = std::env::args().skip(1).fold("kiln".to_owned(), |line, word| line + " " + &word);
-        std::fs::write(path, html::page(records, &command))?;
-    }
-    Ok(())
-}
-
-/// A mode of Kiln that gives other results than eager, or none, fails the command. A lower precision may give others.
-pub fn failed(records: &[Record]) -> Outcome {
-    let differs = |record: &Record| record.is_exact() && record.matches_eager == Some(false);
-    let bad = |record: &&Record| record.is_kiln() && (record.error.is_some() || differs(record));
-    match records.iter().find(bad) {
-        Some(record) => {
-            let why =
-                record.error.clone().unwrap_or_else(|| format!("it differs from eager: {}", table::agreement(record)));
-            Err(Failure::new(format!("{} of {}: {why}", record.label(), record.subject.model)).into())
-        }
-        None => Ok(()),
-    }
 }

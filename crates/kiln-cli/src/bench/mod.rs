@@ -12,6 +12,7 @@ mod html;
 mod language;
 mod llm;
 mod machine;
+mod outputs;
 mod peer;
 mod record;
 mod report;
@@ -22,13 +23,15 @@ mod table;
 mod train;
 mod turns;
 
-use crate::Outcome;
+use crate::failure::Outcome;
+use crate::numbers::{at_least, positive, threads};
 use cases::Case;
 use clock::{Copier, Turn};
 use kiln::opinions::{self, Question};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
 use kiln_runtime::environment;
+use outputs::Outputs;
 use peer::TorchPeer;
 use record::Record;
 use report::Row;
@@ -71,19 +74,19 @@ pub struct Arguments {
     #[arg(long, default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
     dtype: String,
     /// Texts at a time
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = at_least::<1>)]
     batch: usize,
     /// Tokens of the prompt, or of a forward pass, one table each
-    #[arg(long, value_delimiter = ',', default_value = "16")]
+    #[arg(long, value_delimiter = ',', default_value = "16", value_parser = at_least::<1>)]
     prompt: Vec<usize>,
-    /// Tokens of a text after the first (decode)
-    #[arg(long, default_value_t = 128)]
+    /// Tokens of a text after the first, of which two warm up (decode)
+    #[arg(long, default_value_t = 128, value_parser = at_least::<3>)]
     tokens: usize,
     /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
     #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
     modes: Vec<String>,
     /// Use only so many of the model's layers
-    #[arg(long)]
+    #[arg(long, value_parser = at_least::<1>)]
     layers: Option<usize>,
     /// Measure a peer beside Kiln
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -95,28 +98,28 @@ pub struct Arguments {
     #[arg(long)]
     python: Option<String>,
     /// Threads, one table or row each (default: all cores; 1 and all cores where there is no model)
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = threads)]
     threads: Vec<usize>,
     /// Samples a mode of a model
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = at_least::<1>)]
     repeats: usize,
     /// Seconds a mode of a model may take for its samples; a mode with fewer samples than asked for says so
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = positive)]
     limit: f64,
     /// Folder of models: stories15M and GGUF files are taken from here (suite)
     #[arg(long)]
     models: Option<PathBuf>,
     /// Minutes after which no peer is begun any more (suite)
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = positive)]
     minutes: f64,
     /// Only cases whose name contains this
     #[arg(long, default_value = "")]
     filter: String,
     /// Seconds a side and turn, where there is no model
-    #[arg(long, default_value_t = 0.08)]
+    #[arg(long, default_value_t = 0.08, value_parser = positive)]
     seconds: f64,
     /// Turns: every side is measured once a turn
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least::<1>)]
     turns: usize,
     /// Do not compile with torch.compile (it takes seconds to minutes a case)
     #[arg(long)]
@@ -190,13 +193,13 @@ impl Arguments {
     /// One side's turn where there is no model: as many samples as were asked for, unless that takes ten times as long as it
     /// should. A training step is long; it may take as long as a model.
     fn turn(&self) -> Turn {
-        let turns = self.turns.max(1);
-        let limit = if self.what == What::Train { self.limit / turns as f64 } else { self.seconds * 10.0 };
-        Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(turns), limit }
+        let limit = if self.what == What::Train { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
+        Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(self.turns), limit }
     }
 
-    /// Says what is not to be quoted without a word, and writes the files that were asked for.
-    fn write(&self, mut records: Vec<Record>) -> Outcome {
+    /// Says what is not to be quoted without a word, and writes the files that were asked for. A side without figures fails the
+    /// command.
+    fn write(&self, outputs: &mut Outputs, mut records: Vec<Record>) -> Outcome {
         let wide = |record: &&Record| record.statistics().is_some_and(|s| s.warning().is_some());
         let (all, varying) = (records.len(), records.iter().filter(wide).count());
         if varying > 0 {
@@ -205,13 +208,14 @@ impl Arguments {
             );
         }
         for record in &mut records {
-            record.cut = record.samples.len() < self.repeats;
+            record.cut = record.error.is_none() && record.samples.len() < self.repeats;
         }
         let short = records.iter().filter(|record| record.cut).count();
         if short > 0 {
             println!("! {short} of {all} series have fewer than {} samples: their time was up", self.repeats);
         }
-        language::write(self, &records)
+        outputs.write(&records)?;
+        record::failed(&records)
     }
 
     /// The Python that has the peers.
@@ -225,42 +229,45 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.side {
         return llm::serve();
     }
+    let mut outputs = Outputs::open(arguments)?;
+    let outputs = &mut outputs;
     match arguments.what {
-        What::Decode => return language::run(arguments, "decode"),
-        What::Forward if arguments.model.is_some() => return language::run(arguments, "forward"),
-        What::Suite => return suite::run(arguments),
+        What::Decode => return language::run(arguments, outputs, "decode"),
+        What::Forward if arguments.model.is_some() => return language::run(arguments, outputs, "forward"),
+        What::Suite => return suite::run(arguments, outputs),
         _ => {}
     }
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    if let Some(case) = &arguments.cold {
+        return first_call::cold(case);
+    }
+    // What another process compiled before must not count.
+    kiln_runtime::disk::set_store(None);
+    let cores = machine::cores();
     let threads = match &arguments.threads[..] {
         [] if cores > 1 => vec![1, cores],
         [] => vec![1],
         given => given.to_vec(),
     };
-    if let Some(case) = &arguments.cold {
-        return first_call::cold(case);
-    }
     let python = arguments.python();
-    let script = match arguments.what {
-        What::Train => train::PEER,
-        What::Calls => calls::PEER,
-        _ => peer::SCRIPT,
-    };
-    let mut peer = match arguments.peer.contains(&Peer::Torch) {
-        true => Some(TorchPeer::start(&python, script)?),
-        false => None,
+    if arguments.peer.contains(&Peer::Torch) {
+        peer::can_start(&python)?;
+    }
+    let start = |script| match arguments.peer.contains(&Peer::Torch) {
+        true => TorchPeer::start(&python, script).map(Some),
+        false => Ok(None),
     };
     let all = match arguments.what {
-        What::FirstCall => return first_call::run(arguments, &python),
-        What::Forward => return forward::run(arguments, &threads, peer),
-        What::Train => return train::run(arguments, &threads, peer),
-        What::Calls => return calls::run(arguments, peer),
-        What::Blocks => return blocks::run(arguments, &threads),
+        What::FirstCall => return first_call::run(arguments, outputs, &python),
+        What::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
+        What::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
+        What::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
+        What::Blocks => return blocks::run(arguments, outputs, &threads),
         What::Decode | What::Suite => return Err("these have a model".into()),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),
         What::Attention => cases::attention(&threads),
     };
+    let mut peer = start(peer::SCRIPT)?;
     let mut rows = Vec::new();
     report::header(peer.is_some());
     for case in all.into_iter().filter(|case| case.name().contains(&arguments.filter)) {
@@ -270,7 +277,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     report::summary(&rows, peer.as_ref().map(|p| p.version.as_str()));
     let what = arguments.what.name();
-    arguments.write(rows.iter().flat_map(|row| report::records(what, row)).collect())
+    arguments.write(outputs, rows.iter().flat_map(|row| report::records(what, row)).collect())
 }
 
 fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
@@ -293,10 +300,7 @@ fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> R
     let mut direct = direct::Product::of(&case, &tensors)?;
     let mut copier = Copier::new(bytes);
     let fused = match &mut direct {
-        Some(product) => Own::new(|| -> kiln::Result<()> {
-            product.run();
-            Ok(())
-        }),
+        Some(product) => Own::new(|| product.run()),
         None => Own::new(|| compiled.run(&tensors)),
     };
     let copy = Own::new(|| -> kiln::Result<()> {

@@ -2,6 +2,7 @@
 //! in one run, turn by turn.
 
 use super::clock::Turn;
+use crate::failure::Failure;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -26,6 +27,19 @@ pub enum PeerError {
     /// The process reported an exception.
     #[error("torch: {0}")]
     Failed(String),
+}
+
+/// An error if there is no such Python: what could be measured without it was not asked for.
+pub fn can_start(python: &str) -> Result<(), Failure> {
+    let mut command = Command::new(python);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match command.status() {
+        Ok(_) => Ok(()),
+        Err(cause) => {
+            let failure = Failure::unusable(format!("cannot start '{python}'")).caused_by(cause);
+            Err(failure.advise("--python or KILN_PYTHON, a Python that has the peer"))
+        }
+    }
 }
 
 /// A running PyTorch process.

@@ -3,9 +3,8 @@
 use super::clock::Timing;
 use super::machine;
 use super::stats::{Samples, Statistics};
+use crate::failure::{Failure, Outcome};
 use serde_json::{Value, json};
-use std::io::Write;
-use std::path::Path;
 
 /// What was measured: the same for every side.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,16 +42,32 @@ pub struct MemoryUse {
     pub activations: u64,
 }
 
+/// Graphs, programs, their code, stacks and what the allocator keeps are a few megabytes of any model. Where a tenth of the weights is
+/// less than that, a peak beyond the limit does not tell a second copy of them from these.
+const FIXED_COST: u64 = 16 << 20;
+
 impl MemoryUse {
-    /// Weights and keys and values with a tenth on top, and the activations of the bucket. Nothing else is granted: graphs,
-    /// programs, their code, stacks and whatever the allocator keeps have to fit into the tenth.
+    /// Weights and keys and values with a tenth on top, and the activations of the bucket: no room for a second copy of weights.
+    /// Graphs, programs, their code, stacks and whatever the allocator keeps have to fit into the tenth.
     pub fn limit(&self) -> u64 {
         (self.weights + self.kv) / 10 * 11 + self.activations
     }
 
-    /// Whether the peak keeps to [`MemoryUse::limit`]; `None` where the peak is unknown.
+    /// Whether the peak keeps to [`MemoryUse::limit`]; `None` where the peak is unknown, or the model is so small that what any model
+    /// takes is more than the tenth.
     pub fn within(&self) -> Option<bool> {
-        (self.peak > 0).then(|| self.peak <= self.limit())
+        let fixed = self.weights + self.kv + self.activations + FIXED_COST;
+        match self.peak {
+            0 => None,
+            peak if peak <= self.limit() => Some(true),
+            peak if peak <= fixed => None,
+            _ => Some(false),
+        }
+    }
+
+    /// Whether the peak is known and the model too small to judge it.
+    pub fn is_too_small(&self) -> bool {
+        self.peak > 0 && self.within().is_none()
     }
 }
 
@@ -92,6 +107,8 @@ pub struct Record {
     pub cut: bool,
     /// Why there are no figures.
     pub error: Option<String>,
+    /// It was not tried, because the time was up.
+    pub left_out: bool,
     /// What this kind of benchmark has to tell besides: an object, or nothing.
     pub extra: Value,
 }
@@ -100,6 +117,11 @@ impl Record {
     /// With the samples of a side that was timed in this process.
     pub fn timed(subject: &Subject, side: &str, mode: &str, timing: &Timing) -> Record {
         Record { samples: timing.samples.clone(), ..Record::new(subject, side, mode) }
+    }
+
+    /// Of a peer that failed, if it did: why.
+    pub fn without_figures(subject: &Subject, side: &str, error: Option<&str>) -> Option<Record> {
+        error.map(|error| Record { error: Some(error.to_owned()), ..Record::new(subject, side, "default") })
     }
 
     /// Nothing is known yet.
@@ -121,6 +143,7 @@ impl Record {
             same_ids: None,
             cut: false,
             error: None,
+            left_out: false,
             extra: Value::Null,
         }
     }
@@ -150,10 +173,15 @@ impl Record {
         self.samples.statistics()
     }
 
-    /// Tokens a second over all samples, slow ones included.
+    /// Calls a second, by the median as all ratios are.
+    pub fn calls_per_s(&self) -> Option<f64> {
+        self.statistics().filter(|s| s.median > 0.0).map(|s| 1e3 / s.median)
+    }
+
+    /// Tokens a second, by the median as all ratios are.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let tokens = self.subject.batch * self.subject.tokens_a_call;
-        self.statistics().filter(|s| tokens > 0 && s.mean > 0.0).map(|s| tokens as f64 * 1e3 / s.mean)
+        self.calls_per_s().filter(|_| tokens > 0).map(|calls| tokens as f64 * calls)
     }
 
     /// How many times as long another record's calls take, by medians.
@@ -205,13 +233,22 @@ impl Record {
     }
 }
 
-/// Writes one line a record.
-pub fn write_json(path: &Path, records: &[Record]) -> std::io::Result<()> {
-    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-    for record in records {
-        writeln!(file, "{}", record.to_json())?;
-    }
-    file.flush()
+/// A mode of Kiln that gives other results than eager fails the command, and so does a side without figures, a peer too. A lower
+/// precision may give others, and a peer that was left out for want of time was not tried.
+pub fn failed(records: &[Record]) -> Outcome {
+    let differs = |record: &Record| record.is_kiln() && record.is_exact() && record.matches_eager == Some(false);
+    let bad: Vec<&Record> =
+        records.iter().filter(|record| (record.error.is_some() && !record.left_out) || differs(record)).collect();
+    let Some(first) = bad.iter().find(|record| record.is_kiln()).or(bad.first()) else { return Ok(()) };
+    let why = match &first.error {
+        Some(error) => error.clone(),
+        None => format!("it differs from eager: {}", super::table::agreement(first)),
+    };
+    let more = match bad.len() {
+        1 => String::new(),
+        all => format!(" (and {} of {} more)", all - 1, records.len()),
+    };
+    Err(Failure::new(format!("{} of {}: {why}{more}", first.label(), first.subject.model)).into())
 }
 
 /// The record to beat: the peer's fastest, by median, of those that have figures.
@@ -291,7 +328,46 @@ pub mod tests {
         assert_eq!(memory.within(), None);
         memory.peak = 1107;
         assert_eq!(memory.within(), Some(true));
+        // A tenth of a small model is less than what any model takes.
         memory.peak = 1108;
+        assert_eq!((memory.within(), memory.is_too_small()), (None, true));
+        memory.peak = 1007 + FIXED_COST + 1;
+        assert_eq!((memory.within(), memory.is_too_small()), (Some(false), false));
+        // That of a large one is more.
+        let mut memory = MemoryUse { weights: 1_000_000_000, ..MemoryUse::default() };
+        memory.peak = 1_100_000_001;
         assert_eq!(memory.within(), Some(false));
+    }
+
+    /// Rates, ratios and the order of sides are all of medians, so that the longer bar has the larger ×.
+    #[test]
+    fn one_statistic_orders_rates_and_ratios() {
+        // The mean of the first is larger, its median smaller.
+        let (a, b) = (record("kiln", "default", &[1.0, 1.0, 100.0]), record("torch", "default", &[2.0, 2.0, 2.0]));
+        assert!(a.statistics().unwrap().mean > b.statistics().unwrap().mean);
+        assert_eq!(a.ratio(&b), Some(2.0));
+        assert_eq!(a.tokens_per_s().unwrap() / b.tokens_per_s().unwrap(), 2.0);
+        assert_eq!(a.calls_per_s().unwrap() / b.calls_per_s().unwrap(), 2.0);
+    }
+
+    #[test]
+    fn a_side_without_figures_fails_the_command() {
+        let fine = record("kiln", "default", &[1.0]);
+        let mut peer = record("torch", "default", &[]);
+        assert!(failed(&[fine.clone(), peer.clone()]).is_ok());
+        peer.error = Some("no compiler".into());
+        let error = failed(&[fine.clone(), peer.clone()]).unwrap_err().to_string();
+        assert_eq!(error, "torch:default of tiny: no compiler");
+        peer.left_out = true;
+        assert!(failed(&[fine.clone(), peer.clone()]).is_ok());
+        let mut other = record("kiln", "default+high", &[1.0]);
+        other.matches_eager = Some(false);
+        assert!(failed(&[other.clone()]).is_ok(), "a lower precision may differ");
+        other.mode = "default".into();
+        assert!(failed(&[other]).is_err());
+        peer.left_out = false;
+        peer.matches_eager = Some(false);
+        peer.error = None;
+        assert!(failed(&[fine, peer]).is_ok(), "a peer may differ");
     }
 }

@@ -142,5 +142,6 @@ pub fn records(what: &str, row: &Row) -> Vec<Record> {
         record.first_call_s = row.torch_first.is_finite().then_some(row.torch_first);
         records.push(record);
     }
+    records.extend(Record::without_figures(&subject, "torch", row.peer_error.as_deref()));
     records
 }

@@ -2,8 +2,9 @@
 //! forward passes of 16, 128 and 512 tokens; each with its peers, within a time.
 
 use super::llm::models::{self, Source};
-use super::llm::sides::Role;
-use super::record::{Record, best_kiln, best_peer};
+use super::llm::sides::{self, Role};
+use super::outputs::Outputs;
+use super::record::{self, Record, best_kiln, best_peer};
 use super::{Arguments, language, machine, table};
 use crate::failure::{Failure, Outcome};
 use crate::terminal::{Align, Paint, Table, format};
@@ -41,10 +42,11 @@ struct Verdict {
 }
 
 /// Runs every case, writing the files anew after each.
-pub fn run(arguments: &Arguments) -> Outcome {
+pub fn run(arguments: &Arguments, outputs: &mut Outputs) -> Outcome {
     let minutes = Duration::try_from_secs_f64(arguments.minutes * 60.0)
         .map_err(|_| Failure::unusable("--minutes takes a positive number"))?;
     let deadline = Instant::now() + minutes;
+    sides::can_start(&roles(arguments, "decode")?, &arguments.python())?;
     let threads = arguments.threads.first().copied().unwrap_or_else(machine::cores);
     let (mut verdicts, mut records): (Vec<Verdict>, Vec<Record>) = (Vec::new(), Vec::new());
     let mut run = |what, source: &Source, prompt, roles, goal| -> Outcome {
@@ -53,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         table::print(&found);
         records.extend(found.iter().cloned());
         verdicts.push(Verdict { goal, records: found });
-        language::write(arguments, &records)
+        outputs.write(&records)
     };
     for case in CASES.iter().filter(|case| name(case).contains(&arguments.filter)) {
         let source = source(case, arguments.models.as_deref())?;
@@ -70,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     print(&verdicts);
-    language::failed(&records)
+    record::failed(&records)
 }
 
 fn name(case: &Case) -> String {

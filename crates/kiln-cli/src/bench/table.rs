@@ -178,6 +178,13 @@ pub fn notes(records: &[Record]) -> Vec<String> {
             bytes(other)
         ));
     }
+    let small = records.iter().filter(|record| record.is_kiln()).filter_map(|record| record.memory);
+    if let Some(most) = small.filter(MemoryUse::is_too_small).max_by_key(|memory| memory.peak) {
+        notes.push(format!(
+            "memory not judged, what any model takes is more than a tenth of this one: {}",
+            allowed(&most)
+        ));
+    }
     let within = records.iter().filter(|record| record.is_kiln()).filter_map(|record| record.memory);
     if let Some(most) = within.filter(|memory| memory.within() == Some(true)).max_by_key(|memory| memory.peak) {
         notes.push(format!("memory ok: {}", allowed(&most)));
@@ -219,18 +226,24 @@ mod tests {
     fn memory_beyond_its_limit_is_told() {
         let side = |side: &str, peak| {
             let mut record = record(side, "default", &[1.0]);
-            record.memory = Some(MemoryUse { peak, weights: 1_000_000, process: 9_000_000, ..MemoryUse::default() });
+            record.memory =
+                Some(MemoryUse { peak, weights: 1_000_000_000, process: 9_000_000, ..MemoryUse::default() });
             record
         };
         let told = |record: &Record| {
             let memory = record.memory.expect("it is known");
             (peak(record, &memory).ends_with('!'), notes(std::slice::from_ref(record)).join(" "))
         };
-        let (marked, notes) = told(&side("kiln", 1_100_001));
+        let (marked, notes) = told(&side("kiln", 1_100_000_001));
         assert!(marked && notes.contains("exceeds its memory") && !notes.contains("memory ok"), "{notes}");
-        let (marked, notes) = told(&side("kiln", 1_100_000));
+        let (marked, notes) = told(&side("kiln", 1_100_000_000));
         assert!(!marked && notes.contains("memory ok") && notes.contains("9.0 MB of the bare process"), "{notes}");
-        assert!(!told(&side("torch", 9_000_000)).0);
+        assert!(!told(&side("torch", 9_000_000_000)).0);
+        // A model so small that the bound says nothing of it is neither marked nor praised.
+        let mut small = side("kiln", 2_800_000);
+        small.memory = small.memory.map(|memory| MemoryUse { weights: 1_000_000, ..memory });
+        let (marked, notes) = told(&small);
+        assert!(!marked && notes.contains("not judged") && !notes.contains("ok"), "{notes}");
     }
 
     #[test]

@@ -2,24 +2,20 @@
 
 use super::Arguments;
 use super::clock::{Timing, time, together};
-use super::peer::{PeerError, TorchPeer};
+use super::peer::TorchPeer;
+use crate::failure::Failure;
 use serde_json::Value;
 
 /// A function of this process that is timed, and the part of a turn that it gets.
 pub struct Own<'a> {
-    run: Box<dyn FnMut() + 'a>,
+    run: Box<dyn FnMut() -> Result<(), String> + 'a>,
     part: f64,
 }
 
 impl<'a> Own<'a> {
     /// A function that may fail, with whole turns.
     pub fn new<T, E: std::fmt::Display>(mut f: impl FnMut() -> Result<T, E> + 'a) -> Own<'a> {
-        let run = move || {
-            if let Err(error) = f() {
-                eprintln!("{error}");
-            }
-        };
-        Own { run: Box::new(run), part: 1.0 }
+        Own { run: Box::new(move || f().map(drop).map_err(|error| error.to_string())), part: 1.0 }
     }
 
     /// With half of a turn.
@@ -69,22 +65,31 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Lets every side have its turns, one after the other, again and again: what disturbs the machine meets them all.
+/// Lets every side have its turns, one after the other, again and again: what disturbs the machine meets them all. A side of this
+/// process that fails fails the run; a peer does not.
 pub fn take<const N: usize>(
     arguments: &Arguments,
     mut own: [Own<'_>; N],
     peer: Peer<'_>,
-) -> Result<([Timing; N], Torch), PeerError> {
-    let Peer { mut process, modes, first, error } = peer;
+) -> Result<([Timing; N], Torch), Failure> {
+    let Peer { mut process, modes, first, mut error } = peer;
     let turn = arguments.turn();
     let (mut mine, mut theirs) = ([const { Vec::new() }; N], vec![Vec::new(); modes.len()]);
     for _ in 0..arguments.turns {
         for (side, samples) in own.iter_mut().zip(&mut mine) {
-            samples.push(time(turn.part(side.part), &mut side.run));
+            let mut failed = None;
+            samples.push(time(turn.part(side.part), || failed = failed.take().or((side.run)().err())));
+            // A call that fails is quick; its time is no figure.
+            if let Some(error) = failed {
+                return Err(Failure::new(error));
+            }
         }
-        if let Some(process) = process.as_deref_mut() {
-            for (mode, samples) in modes.iter().zip(&mut theirs) {
-                samples.push(process.time(mode, &turn)?);
+        for (mode, samples) in modes.iter().zip(&mut theirs) {
+            match process.as_deref_mut().map(|process| process.time(mode, &turn)) {
+                Some(Ok(times)) => samples.push(times),
+                // The others go on without it.
+                Some(Err(cause)) => (process, error) = (None, Some(cause.to_string())),
+                None => {}
             }
         }
     }

@@ -6,6 +6,7 @@ mod model;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Interrupted};
 use crate::mode::{Mode, precision};
+use crate::numbers::{at_least, from_zero};
 use crate::program::PRECISION;
 use crate::tell::{Told, tell};
 use crate::terminal::{Console, Progress, format, note};
@@ -58,7 +59,7 @@ pub struct Arguments {
     verbose: bool,
 
     /// New tokens at the most [default: the model's own, or 256]
-    #[arg(long, short = 'n', value_name = "N", help_heading = "Text")]
+    #[arg(long, short = 'n', value_name = "N", value_parser = at_least::<1>, help_heading = "Text")]
     max_tokens: Option<usize>,
     /// End at this text; may be given several times
     #[arg(long, value_name = "TEXT", help_heading = "Text")]
@@ -90,17 +91,17 @@ pub struct Arguments {
         long_help = PRECISION)]
     precision: Precision,
     /// Tokens of prompt and text together, up to what the model was made for [default: as many as needed; 4096 with --chat]
-    #[arg(long, value_name = "N", help_heading = "Program")]
+    #[arg(long, value_name = "N", value_parser = at_least::<1>, help_heading = "Program")]
     context: Option<usize>,
-    /// Only so many of the first layers
-    #[arg(long, value_name = "N", help_heading = "Program")]
+    /// Only so many of the first layers, of a folder or a preset
+    #[arg(long, value_name = "N", value_parser = at_least::<1>, help_heading = "Program")]
     layers: Option<usize>,
 }
 
 #[derive(clap::Args)]
 struct SamplingArguments {
     /// Logits are divided by it; 0 takes the likeliest token [default: the model's own, or 0]
-    #[arg(long, short, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, short, value_name = "T", value_parser = from_zero)]
     temperature: Option<f64>,
     /// Only so many of the likeliest tokens; 0 means all
     #[arg(long, value_name = "K")]

@@ -17,9 +17,6 @@ const EMBEDDED: &str = "stories260K";
 pub fn open(name: &str, arguments: &Arguments) -> Result<Opened, Failure> {
     let device = device(&arguments.device)?;
     let dtype = arguments.dtype.as_deref().map(dtype).transpose()?;
-    if arguments.layers == Some(0) {
-        return Err(Failure::unusable("--layers has to be at least 1"));
-    }
     let progress = Arc::new(Progress::start(format!(
         "loading {}",
         Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy())

@@ -177,7 +177,7 @@ fn rates(out: &mut String, group: &[&Record]) {
     let rows: Vec<Bar> = group
         .iter()
         .filter_map(|record| {
-            let rate = if tokens { record.tokens_per_s()? } else { 1e3 / record.statistics()?.mean };
+            let rate = if tokens { record.tokens_per_s()? } else { record.calls_per_s()? };
             let times = against.and_then(|other| record.ratio(other)).map_or(String::new(), format::ratio);
             let note = format!("{} · {times}", format::rate(rate));
             Some(Bar { label: record.label(), color: color(record), parts: vec![rate], note, mark: None })
@@ -187,7 +187,7 @@ fn rates(out: &mut String, group: &[&Record]) {
         return;
     }
     let what = if tokens { "Tokens a second" } else { "Calls a second" };
-    out.push_str(&bars(&format!("{what}, and × as fast as {name}"), &rows, false, format::rate));
+    out.push_str(&bars(&format!("{what} by medians, and × as fast as {name}"), &rows, false, format::rate));
 }
 
 fn distribution(out: &mut String, group: &[&Record]) {

@@ -130,6 +130,7 @@ impl Plan {
         if left.is_zero() && role.side != "kiln" {
             let late = SideError::Failed("left out: the time was up".into());
             record.error = Some(late.to_string());
+            record.left_out = true;
             return (record, Err(late));
         }
         let patience = self.patience.min(left.max(Duration::from_secs(60)));

@@ -1,6 +1,8 @@
 //! Who takes part: Kiln's modes, PyTorch's, llama.cpp.
 
+use crate::bench::peer;
 use crate::bench::side::{Side, SideError};
+use crate::failure::Failure;
 
 /// PyTorch on a language model.
 const TORCH: &str = concat!(include_str!("../peers/lines.py"), include_str!("../peers/torch_llm.py"));
@@ -66,6 +68,14 @@ impl Role {
             "llama.cpp" => Side::python(python, LLAMA_CPP),
             _ => Side::python(python, TORCH),
         }
+    }
+}
+
+/// An error if some roles are a peer's and its Python cannot be started.
+pub fn can_start(roles: &[Role], python: &str) -> Result<(), Failure> {
+    match roles.iter().any(|role| role.side != "kiln") {
+        true => peer::can_start(python),
+        false => Ok(()),
     }
 }
 

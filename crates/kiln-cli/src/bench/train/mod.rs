@@ -6,6 +6,7 @@ pub mod models;
 mod tests;
 
 use super::clock::Timing;
+use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
@@ -76,7 +77,7 @@ struct Row {
 }
 
 /// Measures both models and prints a table.
-pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
     println!(
         "{:<22} {:>2} {:>8} {:>4} {:>8} {:>9} {:>9} {:>7} {:>7} {:>7}  (how many times slower the other side is)",
         "case", "T", "1st call", "ker", "arena", "min", "median", "eager", "torch", "t.comp"
@@ -97,7 +98,7 @@ pub fn run(arguments: &Arguments, threads: &[usize], mut peer: Option<TorchPeer>
         report::tell("against torch.compile", against(&|r| ratio(r, compiled_peer(r))));
     }
     let version = peer.map(|peer| format!("torch {}", peer.version));
-    arguments.write(rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
+    arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())
 }
 
 fn name(model: &Model) -> String {
@@ -220,5 +221,6 @@ fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
         record.first_call_s = Some(row.torch_first).filter(|first| mode == "default" && first.is_finite());
         records.push(record);
     }
+    records.extend(Record::without_figures(&subject, "torch", row.peer_error.as_deref()));
     records
 }
