@@ -280,8 +280,7 @@ fn memory(out: &mut String, group: &[&Record]) {
 
 /// The figures, and the lines of JSON they are from.
 fn rows(out: &mut String, group: &[&Record]) {
-    out.push_str("<div class=\"scroll\"><table><thead><tr>");
-    for title in [
+    const TITLES: [&str; 16] = [
         "mode",
         "first call",
         "median",
@@ -298,7 +297,9 @@ fn rows(out: &mut String, group: &[&Record]) {
         "launches",
         "peak",
         "as Kiln eager",
-    ] {
+    ];
+    out.push_str("<div class=\"scroll\"><table><thead><tr>");
+    for title in TITLES {
         let _ = write!(out, "<th>{title}</th>");
     }
     out.push_str("</tr></thead><tbody>");
@@ -320,8 +321,8 @@ fn rows(out: &mut String, group: &[&Record]) {
         cells.push(record.launches.map_or_else(dash, |n| n.to_string()));
         cells.push(record.memory.filter(|m| m.peak > 0).map_or_else(dash, |m| table::peak(record, &m)));
         cells.push(record.error.clone().unwrap_or_else(|| table::agreement(record)));
-        for cell in cells {
-            let _ = write!(out, "<td>{}</td>", escape(&cell));
+        for (cell, title) in cells.iter().zip(&TITLES[1..]) {
+            let _ = write!(out, "<td data-title=\"{title}\">{}</td>", escape(cell));
         }
         out.push_str("</tr>");
     }

@@ -58,7 +58,7 @@ pub fn bars(title: &str, bars: &[Bar], log: bool, tick: impl Fn(f64) -> String) 
     };
     let mut out = open(title, height);
     let bottom = 4.0 + ROW * bars.len() as f64;
-    for value in axis.ticks() {
+    for value in spaced(&axis) {
         let x = axis.at(value);
         let _ = write!(out, r#"<line x1="{x:.1}" x2="{x:.1}" y1="2" y2="{bottom:.1}" class="grid"/>"#);
         text(&mut out, x, bottom + 16.0, "tick mid", &tick(value));
@@ -109,7 +109,7 @@ pub fn lines(
     let x_axis = axis(x_log, &mut xs(), left, WIDTH - 12.0);
     let y_axis = axis(y_log, &mut ys(), bottom, top);
     let mut out = open(title, bottom + 24.0);
-    for value in x_axis.ticks() {
+    for value in spaced(&x_axis) {
         let x = x_axis.at(value);
         let _ = write!(out, r#"<line x1="{x:.1}" x2="{x:.1}" y1="{top}" y2="{bottom}" class="grid"/>"#);
         text(&mut out, x, bottom + 16.0, "tick mid", &x_tick(value));
@@ -132,6 +132,18 @@ pub fn lines(
     }
     out.push_str("</svg></figure>");
     out
+}
+
+/// The ticks of a horizontal axis whose words do not lie on each other.
+fn spaced(axis: &Axis) -> Vec<f64> {
+    const APART: f64 = 56.0;
+    let mut kept: Vec<f64> = Vec::new();
+    for tick in axis.ticks() {
+        if kept.last().is_none_or(|last| (axis.at(tick) - axis.at(*last)).abs() >= APART) {
+            kept.push(tick);
+        }
+    }
+    kept
 }
 
 fn open(title: &str, height: f64) -> String {
@@ -175,6 +187,13 @@ mod tests {
         assert!(points.contains(&(7777.0, 99.0)) && points.contains(&(12.0, 0.5)));
         assert!(points.is_sorted_by(|a, b| a.0 <= b.0));
         assert_eq!(thinned(&[1.0, 2.0], 400), [(0.0, 1.0), (1.0, 2.0)]);
+    }
+
+    #[test]
+    fn words_of_ticks_do_not_lie_on_each_other() {
+        let axis = Axis::log([6.0, 40.0], 150.0, 456.0);
+        let at: Vec<f64> = spaced(&axis).into_iter().map(|tick| axis.at(tick)).collect();
+        assert!(at.len() >= 2 && at.windows(2).all(|pair| pair[1] - pair[0] >= 56.0), "{at:?}");
     }
 
     #[test]

@@ -66,6 +66,25 @@ fn a_page_is_well_formed_and_whole() {
     assert!(!page.contains("NaN") && !page.contains("inf,"), "a number that is none");
 }
 
+/// On a narrow page a row is a block, in which each figure has its title with it.
+#[test]
+fn every_figure_of_a_row_has_its_title() {
+    let page = page(&some(), "kiln");
+    let rows = page.matches("<tr class").count() + page.matches("<tr><td>").count();
+    for title in ["first call", "median", "tokens/s", "peak", "as Kiln eager"] {
+        assert_eq!(page.matches(&format!("<td data-title=\"{title}\">")).count(), rows, "{title}");
+    }
+    assert_eq!(rows, some().len());
+}
+
+/// The longer bar has the larger ×: rates are of medians as ratios are.
+#[test]
+fn bars_and_ratios_are_of_one_statistic() {
+    let (a, b) = (record("kiln", "default", &[1.0, 1.0, 100.0]), record("torch", "default", &[2.0; 3]));
+    let page = page(&[a, b], "kiln");
+    assert!(page.contains("2,000 · 2.00×") && page.contains("1,000 · 1.00×"), "{page}");
+}
+
 #[test]
 fn nothing_is_fetched() {
     let page = page(&some(), "kiln");
