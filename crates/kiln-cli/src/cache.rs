@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Failure::unusable("no KILN_CACHE_DIR, XDG_CACHE_HOME or HOME in the environment").advise("--dir FOLDER")
     })?;
     let store = Store::open(&folder, disk::most_bytes_from_environment())
-        .map_err(|error| format!("{}: {error}", folder.display()))?;
+        .map_err(|error| Failure::unusable(folder.display().to_string()).caused_by(error))?;
     let json = arguments.json;
     match &arguments.what {
         What::Ls => list(&store, json),
@@ -143,9 +143,13 @@ fn why(store: &Store, key: &str, json: bool) -> Outcome {
         [listed] => listed,
         [] => {
             let hint = "nothing is known of a key that was never stored; KILN_LOG=cache names the keys of a run";
-            return Err(format!("no entry's key begins with '{key}'; {hint}").into());
+            let failure = Failure::unusable(format!("no entry's key begins with '{key}'; {hint}"));
+            return Err(failure.advise("kiln cache ls").into());
         }
-        _ => return Err(format!("the keys of {} entries begin with '{key}'", found.len()).into()),
+        _ => {
+            let failure = Failure::unusable(format!("the keys of {} entries begin with '{key}'", found.len()));
+            return Err(failure.advise("more of the key").into());
+        }
     };
     let whole = store.read(listed);
     let others = list.iter().filter(|other| other.kind == listed.kind && other.key != listed.key);

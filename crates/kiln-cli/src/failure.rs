@@ -49,10 +49,13 @@ impl Failure {
         Failure { advice: Some(advice.into()), ..self }
     }
 
-    /// The exit code of any error.
+    /// The exit code of any error. Errors of models have theirs in one place, [`crate::program::failure`], however they come here.
     pub fn code_of(error: &(dyn Error + 'static)) -> u8 {
         if error.is::<Interrupted>() {
             return interrupt::EXIT_CODE;
+        }
+        if let Some(error) = error.downcast_ref::<kiln_llm::Error>() {
+            return crate::program::failure(error.clone()).code;
         }
         error.downcast_ref::<Failure>().map_or(FAILED, |failure| failure.code)
     }

@@ -62,7 +62,7 @@ Examples:
 Exit codes:
   0  done
   1  the work failed: a result is wrong, a file is damaged
-  2  the work could not begin: a wrong option, a file or a device that is not there
+  2  the work could not begin: a wrong option, a file, a model or a device that is not there
   130  Ctrl-C
 
 With --json the last line on standard output is one object; words for people go to standard error.";

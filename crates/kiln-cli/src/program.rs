@@ -147,6 +147,59 @@ pub fn failure(error: Error) -> Failure {
         Error::TooShort { .. } => Failure::unusable(error.to_string()).advise("a larger --max-length"),
         Error::Io { .. } | Error::NoConfig { .. } | Error::EmptyPrompt => Failure::unusable(error.to_string()),
         Error::Conflict { .. } | Error::NoArchitecture { .. } => Failure::unusable(error.to_string()),
+        // What was asked for cannot be had of this model, whatever is in its files.
+        Error::UnknownModel { .. }
+        | Error::NoTokenizer { .. }
+        | Error::NoChatTemplate { .. }
+        | Error::TextWithoutTokenizer
+        | Error::PromptTooLong { .. }
+        | Error::UnknownToken { .. }
+        | Error::BadSampling { .. }
+        | Error::UnequalTexts { .. }
+        | Error::EmptyCache { .. }
+        | Error::Memory { .. } => Failure::unusable(error.to_string()),
+        // Files that are damaged, and work that went wrong.
         _ => Failure::new(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{FAILED, UNUSABLE};
+
+    /// One kind of error, one exit code, on every way that it takes to the end of the command.
+    #[test]
+    fn errors_of_models_have_one_exit_code() {
+        let path = || "folder/file".into();
+        let name = || "name".to_owned();
+        let cases = [
+            (Error::Io { path: path(), message: "not there".into() }, UNUSABLE),
+            (Error::EmptyPrompt, UNUSABLE),
+            (Error::PromptTooLong { tokens: 9, context: 8 }, UNUSABLE),
+            (Error::TooShort { longest: 1, least: 3 }, UNUSABLE),
+            (Error::UnknownToken { token: 9, vocabulary: 8 }, UNUSABLE),
+            (Error::UnknownModel { name: name(), nearest: None, presets: Vec::new() }, UNUSABLE),
+            (Error::NoTokenizer { name: name() }, UNUSABLE),
+            (Error::NoChatTemplate { name: name() }, UNUSABLE),
+            (Error::TextWithoutTokenizer, UNUSABLE),
+            (Error::BadSampling { name: "top_p", value: 2.0, expected: "at most 1" }, UNUSABLE),
+            (Error::EmptyCache { pages: 0, page: 16, context: 8 }, UNUSABLE),
+            (Error::UnequalTexts { tokens: 1, other: 2 }, UNUSABLE),
+            (Error::Json { path: path(), message: "line 1".into() }, FAILED),
+            (Error::Config { path: path(), field: "layers".into(), problem: "none".into() }, FAILED),
+            (Error::MissingTensor { name: name() }, FAILED),
+            (Error::UnknownTensor { name: name() }, FAILED),
+            (Error::WrongShape { name: name(), expected: vec![1], got: vec![2] }, FAILED),
+            (Error::Template { message: "line 1".into() }, FAILED),
+        ];
+        for (error, code) in cases {
+            let plain: Box<dyn std::error::Error> = error.clone().into();
+            let run: Box<dyn std::error::Error> = crate::run::failure(error.clone()).into();
+            let other: Box<dyn std::error::Error> = failure(error.clone()).into();
+            for way in [plain, run, other] {
+                assert_eq!(Failure::code_of(way.as_ref()), code, "{error:?}");
+            }
+        }
     }
 }

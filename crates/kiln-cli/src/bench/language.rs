@@ -16,8 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Measures a model at every prompt length and number of threads asked for.
 pub fn run(arguments: &Arguments, outputs: &mut Outputs, what: &'static str) -> Outcome {
     let model = arguments.model.as_deref().unwrap_or("stories260K");
-    let source = models::prepare(model, dtype(arguments), arguments.layers)
-        .map_err(|error| Failure::unusable(error.to_string()).advise("kiln bench decode --model stories260K"))?;
+    let source = models::prepare(model, dtype(arguments), arguments.layers)?;
     let roles = roles(arguments, &source)?;
     sides::can_start(&roles, &arguments.python())?;
     let mut records = Vec::new();

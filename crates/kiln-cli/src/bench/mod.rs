@@ -85,7 +85,7 @@ pub struct Arguments {
     /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
     #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
     modes: Vec<String>,
-    /// Use only so many of the model's layers
+    /// Use only so many of the first layers, of a folder or a preset
     #[arg(long, value_parser = at_least::<1>)]
     layers: Option<usize>,
     /// Measure a peer beside Kiln

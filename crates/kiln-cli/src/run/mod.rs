@@ -3,6 +3,9 @@
 mod chat;
 mod model;
 
+#[cfg(test)]
+pub use model::failure;
+
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Interrupted};
 use crate::mode::{Mode, precision};
@@ -93,7 +96,7 @@ pub struct Arguments {
     /// Tokens of prompt and text together, up to what the model was made for [default: as many as needed; 4096 with --chat]
     #[arg(long, value_name = "N", value_parser = at_least::<1>, help_heading = "Program")]
     context: Option<usize>,
-    /// Only so many of the first layers, of a folder or a preset
+    /// Only so many of the first layers; the embedded stories260K is whole
     #[arg(long, value_name = "N", value_parser = at_least::<1>, help_heading = "Program")]
     layers: Option<usize>,
 }
@@ -183,7 +186,12 @@ impl Speaker<'_> {
     /// The text to continue, if it is one, and its tokens.
     fn prompt(&self) -> Result<(Option<String>, Vec<u32>), Box<dyn std::error::Error>> {
         if !self.arguments.prompt_ids.is_empty() {
-            return Ok((None, self.arguments.prompt_ids.clone()));
+            let (ids, vocabulary) = (&self.arguments.prompt_ids, self.opened.model.sizes().vocab);
+            // Before the tokenizer is asked for their text.
+            if let Some(&token) = ids.iter().find(|&&token| token as usize >= vocabulary) {
+                return Err(model::failure(kiln_llm::Error::UnknownToken { token, vocabulary }).into());
+            }
+            return Ok((None, ids.clone()));
         }
         let text = match &self.arguments.prompt {
             Some(text) => text.clone(),

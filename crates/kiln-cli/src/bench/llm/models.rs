@@ -1,5 +1,6 @@
 //! Files that all sides read: a folder as it is, or one made for the run of the embedded model or of random weights.
 
+use crate::failure::Failure;
 use kiln::DType;
 use kiln_llm::Preset;
 use serde_json::Value;
@@ -87,7 +88,10 @@ pub fn prepare(model: &str, dtype: DType, layers: Option<usize>) -> Found {
     }
     match Preset::named(model) {
         Some(preset) => random(preset, dtype, layers),
-        None => Err(format!("'{model}' is no folder, no GGUF file and no preset").into()),
+        None => {
+            let failure = Failure::unusable(format!("'{model}' is no folder, no GGUF file and no preset"));
+            Err(failure.advise("kiln bench decode --model stories260K").into())
+        }
     }
 }
 
@@ -102,6 +106,9 @@ fn random(preset: &Preset, dtype: DType, layers: Option<usize>) -> Found {
 
 fn folder(path: &Path, layers: Option<usize>) -> Found {
     let path = path.canonicalize()?;
+    if !path.join("config.json").is_file() {
+        return Err(Failure::unusable(format!("{} has no config.json", path.display())).into());
+    }
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     // The files stay where they are. Settings and weights only: nobody needs the tokenizer, and it has its own memory.
     let scratch = Scratch::new()?;
@@ -161,7 +168,7 @@ fn width(hidden: usize, inner: usize, heads: usize, groups: usize, depth: usize)
 
 fn gguf(path: &Path, layers: Option<usize>) -> Found {
     if layers.is_some() {
-        return Err("a GGUF file is measured whole: --layers is for folders and presets".into());
+        return Err(Failure::unusable("a GGUF file is measured whole: --layers is for folders and presets").into());
     }
     let config = kiln_llm::Gguf::open(path)?.config()?;
     let (heads, groups) = (config.num_attention_heads, config.num_key_value_heads);
