@@ -36,7 +36,7 @@ enum What {
     #[command(after_help = "Examples:\n  kiln fuzz text --seconds 600")]
     Text {
         /// How long
-        #[arg(long, default_value_t = 60)]
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
         /// Where the random numbers start; by default the clock says, and it is printed
         #[arg(long)]
@@ -49,7 +49,7 @@ enum What {
         #[arg(long, value_enum)]
         kind: Option<crate::fuzz_files::Kind>,
         /// How long
-        #[arg(long, default_value_t = 60)]
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
         /// Where the random numbers start [default: the clock]
         #[arg(long)]
@@ -59,7 +59,7 @@ enum What {
     #[command(after_help = "Examples:\n  kiln fuzz cache --seconds 600")]
     Cache {
         /// How long
-        #[arg(long, default_value_t = 60)]
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
         /// Where the random numbers start; by default the clock says, and it is printed
         #[arg(long)]
@@ -80,7 +80,7 @@ struct GraphOptions {
     #[arg(long)]
     seed: Option<u64>,
     /// Ops a graph at the most
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 12, value_parser = crate::numbers::at_least::<1>)]
     nodes: usize,
     /// Go on after a failure, and count
     #[arg(long)]

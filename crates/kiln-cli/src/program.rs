@@ -191,7 +191,6 @@ mod tests {
             (Error::MissingTensor { name: name() }, FAILED),
             (Error::UnknownTensor { name: name() }, FAILED),
             (Error::WrongShape { name: name(), expected: vec![1], got: vec![2] }, FAILED),
-            (Error::Template { message: "line 1".into() }, FAILED),
         ];
         for (error, code) in cases {
             let plain: Box<dyn std::error::Error> = error.clone().into();
