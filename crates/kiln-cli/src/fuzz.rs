@@ -71,10 +71,10 @@ enum What {
 #[derive(clap::Args)]
 struct GraphOptions {
     /// How many graphs [default: 10000, or as many as there is time for with --seconds]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Stop after so many seconds
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     /// The first seed; graph number i has seed + i. By default the clock says, and it is printed
     #[arg(long)]

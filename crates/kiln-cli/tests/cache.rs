@@ -27,12 +27,9 @@ fn entries_are_listed_explained_shipped_and_removed() {
     std::fs::create_dir_all(&root).unwrap();
     assert!(text(&here, &["cache", "ls"]).contains("0 entries"));
 
-    // Two programs that differ in one size.
-    for size in [8, 16] {
-        let file = root.join("graph.kiln");
-        let graph = format!("graph(%0: f32[{size}]) {{\n  %1: f32[{size}] = exp %0\n  return %1\n}}\n");
-        std::fs::write(&file, graph).unwrap();
-        text(&here, &["explain", file.to_str().unwrap()]);
+    // Two programs that differ in the size of the context.
+    for context in ["64", "128"] {
+        text(&here, &["run", "stories260K", "--prompt", "Lily", "-n", "1", "--context", context]);
     }
     let list = json(&here, &["cache", "ls"]);
     let entries = list["entries"].as_array().unwrap();
@@ -40,7 +37,7 @@ fn entries_are_listed_explained_shipped_and_removed() {
     let key = entries[0]["key"].as_str().unwrap();
     assert!(text(&here, &["cache", "ls"]).contains(&key[..12]));
     let why = text(&here, &["cache", "why", &key[..10]]);
-    assert!(why.contains("the key was made of") && why.contains("f32[16]") && why.contains("f32[8]"), "{why}");
+    assert!(why.contains("the key was made of") && why.contains("f32[128, 4]") && why.contains("f32[64, 4]"), "{why}");
     let why = json(&here, &["cache", "why", key]);
     assert!(why["differences"].as_array().unwrap().iter().any(|d| d["part"] == "inputs"), "{why}");
 

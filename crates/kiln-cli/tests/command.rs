@@ -60,7 +60,10 @@ fn what_cannot_begin_ends_with_two_and_says_what_to_try() {
         (&["run", "stories260K", "--prompt", "x", "--device", "tpu"], &["no device 'tpu'"]),
         (&["run", "stories260K", "--prompt", "x", "--dtype", "int8"], &["'int8'", "f32, bf16 or f16"]),
         (&["run", "stories260K", "--prompt", "x", "--chat"], &["has no chat template"]),
-        (&["run", "stories260K", "--prompt", "x", "--temperature", "-1"], &["temperature is -1"]),
+        (
+            &["run", "stories260K", "--prompt", "x", "--temperature", "-1"],
+            &["'-1' for '--temperature <T>': it takes a number from 0 on"],
+        ),
         (&["run", "stories260K", "--tempo", "1"], &["--tempo", "--temperature"]),
         (&["explain", "/no/such/file"], &["error: /no/such/file\n  caused by: No such file"]),
     ];

@@ -54,6 +54,7 @@ struct Forward {
 #[derive(Clone)]
 struct Spec {
     folder: String,
+    layers: Option<usize>,
     device: Device,
     dtype: DType,
     compile: Option<Options>,
@@ -92,6 +93,7 @@ impl Work {
         }
         let spec = Spec {
             folder: text("folder")?.to_owned(),
+            layers: request["layers"].as_u64().map(|layers| layers as usize),
             device: match text("device")? {
                 "cpu" => Device::Cpu,
                 other => return Err(format!("this build has no device '{other}'").into()),
@@ -152,7 +154,8 @@ fn dtype(name: &str) -> Result<DType, String> {
 }
 
 fn load(spec: &Spec) -> kiln_llm::Result<Arc<dyn CausalLm>> {
-    let options = OpenOptions { device: spec.device, dtype: Some(spec.dtype), ..OpenOptions::default() };
+    let options =
+        OpenOptions { device: spec.device, dtype: Some(spec.dtype), layers: spec.layers, ..OpenOptions::default() };
     let model = kiln_llm::open(&spec.folder, &options)?.model;
     // The tokenizer is gone: tokens are all that is asked for here.
     HostMemory::return_freed();

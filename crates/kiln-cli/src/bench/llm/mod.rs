@@ -134,8 +134,9 @@ impl Plan {
             return (record, Err(late));
         }
         let patience = self.patience.min(left.max(Duration::from_secs(60)));
+        let folder = if role.side == "kiln" { &self.source.whole } else { &self.source.path };
         let request = json!({
-            "do": "open", "what": self.what, "folder": self.source.path, "style": role.style(), "mode": role.mode,
+            "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
             "dtype": self.dtype, "device": self.device, "threads": self.threads, "context": self.context(),
             "prompts": self.prompts(), "tokens": self.tokens,
         });

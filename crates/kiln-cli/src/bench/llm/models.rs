@@ -40,8 +40,12 @@ impl Drop for Scratch {
 pub struct Source {
     /// For the table.
     pub name: String,
-    /// Folder or GGUF file.
+    /// Folder or GGUF file. Where only some layers are used, its settings say so, as peers want it.
     pub path: PathBuf,
+    /// The same with all of its layers.
+    pub whole: PathBuf,
+    /// Layers of it that are used, where not all are.
+    pub layers: Option<usize>,
     /// Tokens with an embedding.
     pub vocabulary: usize,
     /// The longest text.
@@ -50,7 +54,7 @@ pub struct Source {
     /// halves of the feed-forward part with their product.
     pub width: usize,
     /// Kept while it is read.
-    _scratch: Option<Arc<Scratch>>,
+    _scratch: Vec<Arc<Scratch>>,
 }
 
 impl Source {
@@ -135,7 +139,8 @@ fn link(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::copy(from, to).map(|_| ())
 }
 
-/// Reads the sizes; cuts the settings of a folder made for this run to so many layers.
+/// Reads the sizes; with `layers`, makes another folder whose settings say so many. Kiln reads the whole one, and is told how many: tensors
+/// that settings do not account for are an error.
 fn read(name: String, path: PathBuf, layers: Option<usize>, scratch: Option<Scratch>) -> Found {
     let file = path.join("config.json");
     let text = kiln::files::read_text(&file, 32 << 20).map_err(|cause| format!("{}: {cause}", file.display()))?;
@@ -150,16 +155,28 @@ fn read(name: String, path: PathBuf, layers: Option<usize>, scratch: Option<Scra
     let groups = size(&["num_key_value_heads"], heads);
     let inner = size(&["intermediate_size", "n_inner"], 4 * hidden);
     let width = width(hidden, inner, heads, groups, size(&["head_dim"], hidden / heads));
-    let mut name = name;
+    let _scratch = scratch.into_iter().map(Arc::new).collect();
+    let mut source =
+        Source { name, whole: path.clone(), path: path.clone(), layers: None, vocabulary, longest, width, _scratch };
     if let Some(layers) = layers {
         let field = if config["n_layer"].is_u64() { "n_layer" } else { "num_hidden_layers" };
         let all = config[field].as_u64().ok_or("config.json does not say how many layers there are")?;
         let kept = all.min(layers.max(1) as u64);
         config[field] = kept.into();
-        std::fs::write(&file, config.to_string())?;
-        name = format!("{name}, {kept} of {all} layers");
+        let cut = Scratch::new()?;
+        for entry in std::fs::read_dir(&path)? {
+            let entry = entry?;
+            if entry.file_name() != "config.json" {
+                link(&entry.path().canonicalize()?, &cut.path().join(entry.file_name()))?;
+            }
+        }
+        std::fs::write(cut.path().join("config.json"), config.to_string())?;
+        source.name = format!("{}, {kept} of {all} layers", source.name);
+        source.path = cut.path().to_owned();
+        source.layers = Some(kept as usize);
+        source._scratch.push(Arc::new(cut));
     }
-    Ok(Source { name, path, vocabulary, longest, width, _scratch: scratch.map(Arc::new) })
+    Ok(source)
 }
 
 fn width(hidden: usize, inner: usize, heads: usize, groups: usize, depth: usize) -> usize {
@@ -175,10 +192,12 @@ fn gguf(path: &Path, layers: Option<usize>) -> Found {
     Ok(Source {
         name: path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
         path: path.canonicalize()?,
+        whole: path.canonicalize()?,
+        layers: None,
         vocabulary: config.vocab_size,
         longest: config.max_position_embeddings,
         width: width(config.hidden_size, config.intermediate_size, heads, groups, config.head_dim),
-        _scratch: None,
+        _scratch: Vec::new(),
     })
 }
 
