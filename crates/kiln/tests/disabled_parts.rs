@@ -393,3 +393,62 @@ fn variables_that_are_set_cut_gradients() -> Result<()> {
     assert_eq!(run(false)?, run(true)?);
     Ok(())
 }
+
+#[test]
+fn one_tensor_as_two_arguments() -> Result<()> {
+    // Both are on one tape: gradients of the one by the other are there, in parts and in compiled functions inside of them.
+    both_ways(|| {
+        let w = weight(&[1., 2.]);
+        let own = w.clone();
+        let by_itself = |(a, b): &(Tensor, Tensor)| {
+            let found = a.square()?.sum(..)?.gradients(&[b])?;
+            found.get(b).map_or_else(|| b.zeros_like(), |gradient| Ok(gradient.clone()))
+        };
+        let (part, inner) = (disable(by_itself), compile(by_itself));
+        let nested =
+            disable(move |h: &Tensor| inner.call(&(h.clone(), h.clone()))?.add(inner.call(&(h.clone(), h.mul(1.0)?))?));
+        let f = move |x: &Tensor| {
+            let h = (own.get() * x)?;
+            part.call(&(h.clone(), h.clone()))?.add(nested.call(&h)?)
+        };
+        Ok((f, vec![w]))
+    })?;
+    Ok(())
+}
+
+#[test]
+fn starts_of_tapes_where_nothing_is_recorded() -> Result<()> {
+    let fast = compile(|x: &Tensor| Ok((x.relu()?.requires_grad(), x.exp()?)));
+    let x = t(&[1., 2.]).requires_grad();
+    for _ in 0..2 {
+        for f in [false, true] {
+            let (start, y) = no_grad(|| if f { fast.call(&x) } else { (fast.inner())(&x) })?;
+            assert!(start.has_tape() && !y.has_tape(), "compiled: {f}");
+            let (relu, _) = if f { fast.call(&x)? } else { (fast.inner())(&x)? };
+            assert_eq!(relu.sum(..)?.gradients(&[&x])?.get(&x).unwrap().to_vec::<f32>()?, [1., 1.]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_read_values_that_have_none_of_their_own() -> Result<()> {
+    // The new value of a variable is a factor, and gradients by it are not wanted there: they still need it.
+    let run = |is_compiled: bool| -> Result<Seen> {
+        let w = weight(&[2., 3.]);
+        let own = w.clone();
+        let fast = compile(move |x: &Tensor| {
+            own.mul_assign(2.0)?;
+            x.mul(own.get().detach())
+        });
+        let mut seen = Seen::new();
+        for _ in 0..2 {
+            let x = t(&[1., -1.]).requires_grad();
+            let y = if is_compiled { fast.call(&x)? } else { (fast.inner())(&x)? };
+            look(&mut seen, y.sum(..)?.gradients(&[&x])?.get(&x).cloned())?;
+        }
+        Ok(seen)
+    };
+    assert_eq!(run(false)?, run(true)?);
+    Ok(())
+}

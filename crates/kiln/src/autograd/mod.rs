@@ -73,7 +73,12 @@ impl Tensor {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     pub fn requires_grad(&self) -> Tensor {
-        if self.has_tape() || !is_differentiable(self.dtype()) {
+        // Inside of `no_grad` nothing but starts of tapes is on one; a captured function has others, to be the same there.
+        let is_on = |tape: &Tape| {
+            let is_recorded = || functions::is_inside() || capture::is_recorded(&Source::default()).unwrap_or(true);
+            !self.is_traced() || tape.is_start() || is_recorded()
+        };
+        if self.tape().is_some_and(is_on) || !is_differentiable(self.dtype()) {
             return self.clone();
         }
         if self.is_traced() { capture::start(self) } else { self.with_tape(Some(Tape::start())) }

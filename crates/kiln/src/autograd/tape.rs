@@ -42,6 +42,11 @@ impl Tape {
         move |result| Tape { node: node.clone(), result }
     }
 
+    /// Whether it starts here.
+    pub(super) fn is_start(&self) -> bool {
+        matches!(self.node.kind, Kind::Leaf(_) | Kind::Argument(_))
+    }
+
     /// Whether gradients were asked for already, which let go of it.
     pub(crate) fn is_released(&self) -> bool {
         self.node.edges.lock().unwrap_or_else(PoisonError::into_inner).is_none()

@@ -116,6 +116,8 @@ const REASONS_KEPT: usize = 64;
 /// A program with its guards.
 pub(super) struct Entry<R> {
     pub(super) guards: Vec<Guard>,
+    /// Which arguments are on the same tape.
+    shared_tapes: Vec<usize>,
     pub(super) used: AtomicU64,
     pub(super) root: Arc<Node<R>>,
     /// How calls fare that meet a limit on the way.
@@ -487,9 +489,11 @@ where
     fn find(&self, leaves: &[Leaf<'_>]) -> Found<R> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let mut unchecked = Vec::new();
+        let shared_tapes = guard::shared_tapes(leaves);
         for entry in entries.iter() {
             let mut sizes = vec![guard::UNKNOWN; entry.sizes.count()];
-            if guard::check(&entry.guards, leaves, &mut sizes).is_err() || !entry.is_on_its_way() {
+            let is_for = guard::check(&entry.guards, leaves, &mut sizes).is_ok() && entry.shared_tapes == shared_tapes;
+            if !is_for || !entry.is_on_its_way() {
                 continue;
             }
             match entry.sizes.accept(&sizes) {
@@ -527,7 +531,7 @@ where
             self.count(reason, start);
             if path.len() < STOPS_KEPT {
                 let root = Node::join(path.clone(), rest.clone());
-                self.keep(Entry::new(exact_guards(leaves), root, None, Sizes::Fixed), at);
+                self.keep(Entry::new(exact_guards(leaves), leaves, root, None, Sizes::Fixed), at);
             } else {
                 self.limits.note_length();
             }
@@ -735,9 +739,16 @@ impl<F, A, R, E> std::ops::Deref for Compiled<F, A, R, E> {
 }
 
 impl<R> Entry<R> {
-    pub(super) fn new(guards: Vec<Guard>, root: Arc<Node<R>>, whole: Option<Whole<R>>, sizes: Sizes) -> Entry<R> {
+    /// A program for arguments like these.
+    pub(super) fn new(
+        guards: Vec<Guard>,
+        leaves: &[Leaf<'_>],
+        root: Arc<Node<R>>,
+        whole: Option<Whole<R>>,
+        sizes: Sizes,
+    ) -> Entry<R> {
         let (used, fate, gain, is_slower) = Default::default();
-        Entry { guards, used, root, fate, gain, whole, sizes, is_slower }
+        Entry { guards, shared_tapes: guard::shared_tapes(leaves), used, root, fate, gain, whole, sizes, is_slower }
     }
 
     /// Whether the function goes the way now that it went when this was captured, as far as that is decided by settings and the

@@ -1,6 +1,7 @@
 //! Guards: what has to be true of the arguments for a program to be theirs. One flat list, an entry a part.
 
 use super::bundle::Leaf;
+use crate::autograd::Tape;
 use crate::{DType, Device, Layout, Tensor};
 use kiln_ir::Symbol;
 use kiln_passes::is_differentiable;
@@ -172,6 +173,21 @@ impl TensorGuard {
 #[inline]
 pub(super) fn is_taped(tensor: &Tensor) -> bool {
     tensor.tape().is_some() && is_differentiable(tensor.dtype())
+}
+
+/// Which arguments are on the same tape: for each that is on one the first that is on it. Empty for fewer than two.
+pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Vec<usize> {
+    let taped = || {
+        leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Tensor(tensor) if is_taped(tensor) => tensor.tape(),
+            _ => None,
+        })
+    };
+    if taped().nth(1).is_none() {
+        return Vec::new();
+    }
+    let first = |tape: &Tape| taped().position(|known| known.same(tape)).unwrap_or(0);
+    taped().map(first).collect()
 }
 
 /// Whether elements lie in row-major order without gaps, but for axes that repeat. Without elements they do.

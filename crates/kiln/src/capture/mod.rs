@@ -362,9 +362,16 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let mut recording = Recording::new(NEXT.fetch_add(1, Ordering::Relaxed), at);
     let (mut number, mut failure) = (0, None);
+    let mut tapes: Vec<(Tape, Tape)> = Vec::new();
     let traced = arguments.map_tensors(&mut |tensor| {
         let ty = types.and_then(|types| types.get(number)).cloned().unwrap_or_else(|| tensor.ty());
-        let tape = guard::is_taped(tensor).then(|| Tape::argument(number));
+        let tape = tensor.tape().filter(|_| guard::is_taped(tensor)).map(|outside| {
+            // Arguments on one tape are on one here, too.
+            let known = tapes.iter().find(|(known, _)| outside.same(known)).map(|(_, tape)| tape.clone());
+            let tape = known.unwrap_or_else(|| Tape::argument(number));
+            tapes.push((outside.clone(), tape.clone()));
+            tape
+        });
         number += 1;
         let from = segment::From::Argument(number - 1);
         recording.outside(from, ty, tensor.device(), tape, at).unwrap_or_else(|error| {

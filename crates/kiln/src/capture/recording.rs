@@ -500,8 +500,7 @@ impl Recording {
         taped
     }
 
-    /// The leaves that gradients of outputs reach, which become outputs too: with the number of that. In `taped` they stand
-    /// after the inputs.
+    /// The leaves that gradients of outputs reach, which become outputs too. In `taped` they stand after the inputs.
     fn used_leaves(
         &self,
         leaves: Vec<(NodeId, Option<Var>)>,
@@ -511,9 +510,10 @@ impl Recording {
         let inputs = self.builder.graph().inputs().len();
         let mut used = Vec::new();
         for (number, (node, var)) in leaves.into_iter().enumerate() {
-            if !taped.iter().flatten().any(|&source| source == inputs + number) {
-                // Its number stays: what comes after it keeps its own.
-                used.push(Leaf { node, var, output: None });
+            let (old, new) = (inputs + number, inputs + used.len());
+            let places = taped.iter_mut().flatten().filter(|source| **source == old);
+            if places.map(|source| *source = new).count() == 0 {
+                // Gradients read it like any other value.
                 continue;
             }
             let output = outputs.iter().position(|&known| known == node).unwrap_or_else(|| {
@@ -521,7 +521,7 @@ impl Recording {
                 taped.push(Vec::new());
                 outputs.len() - 1
             });
-            used.push(Leaf { node, var, output: Some(output) });
+            used.push(Leaf { node, var, output });
         }
         used
     }

@@ -124,8 +124,8 @@ pub(super) struct Draft {
 pub(super) struct Leaf {
     pub(super) node: NodeId,
     pub(super) var: Option<Var>,
-    /// The output that it is, if gradients of any output reach it.
-    pub(super) output: Option<usize>,
+    /// The output that it is.
+    pub(super) output: usize,
 }
 
 impl Draft {
@@ -160,13 +160,12 @@ impl Draft {
 }
 
 impl Leaf {
-    fn key(&self) -> (NodeId, Option<u64>, Option<usize>) {
+    fn key(&self) -> (NodeId, Option<u64>, usize) {
         (self.node, self.var.as_ref().map(Var::id), self.output)
     }
 
     /// Where gradients of it go.
     fn tape(&self) -> Option<Tape> {
-        self.output?;
         self.var.as_ref().map_or_else(|| Some(Tape::start()), |var| var.is_trainable().then(|| var.leaf()))
     }
 }
@@ -414,7 +413,7 @@ impl Segment {
         let starts: Vec<Option<Tape>> = match operands {
             Some(Operands { rule, edges, mut saved, taped }) => {
                 let starts = edges[saved.len()..].to_vec();
-                let leaf = |leaf: &Leaf| leaf.output.map(|output| outputs[output].clone());
+                let leaf = |leaf: &Leaf| Some(outputs[leaf.output].clone());
                 saved.extend(self.draft.leaves.iter().map(leaf));
                 outputs = tape::record_whole(rule, edges, saved, outputs, &taped, at);
                 starts
@@ -423,8 +422,8 @@ impl Segment {
         };
         for (leaf, start) in self.draft.leaves.iter().zip(starts) {
             // Gradients by it are asked for at the start itself, which is one whether anything is recorded or not.
-            if let (Some(output), Some(start)) = (leaf.output, start) {
-                outputs[output] = outputs[output].with_tape(Some(start));
+            if let Some(start) = start {
+                outputs[leaf.output] = outputs[leaf.output].with_tape(Some(start));
             }
         }
         outputs
@@ -437,8 +436,8 @@ impl Segment {
         let Some((edges, taped)) = self.taped(&all) else { return Ok(None) };
         let rule = self.rule(&all)?;
         let wanted: Vec<bool> = edges.iter().map(Option::is_some).collect();
-        // What has no gradient is refused when its gradient is asked for.
-        let reads = rule.reads(&wanted, &taped).unwrap_or_else(|_| vec![false; wanted.len()]);
+        // What has no gradient is refused when its gradient is asked for, which may be that of a part of the outputs.
+        let reads = rule.reads(&wanted, &taped).unwrap_or_else(|_| vec![true; wanted.len()]);
         let is_kept = |input: usize| reads[input] || !self.updated[input];
         let kept = |(input, tensor): (usize, &&Tensor)| is_kept(input).then(|| tensor.detached());
         let saved = all.iter().enumerate().map(kept).collect();

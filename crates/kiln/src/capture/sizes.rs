@@ -134,7 +134,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let mut stops = whole.path.clone();
         stops.extend((!segment.draft.is_empty()).then(|| Stop::Segment(Arc::new(segment))));
         let root = Node::chain(stops, Node::Return(whole.returned.clone()));
-        Ok(self.keep(Entry::new(recipe.guards, root, Some(whole), recipe.sizes), at))
+        Ok(self.keep(Entry::new(recipe.guards, leaves, root, Some(whole), recipe.sizes), at))
     }
 
     /// A graph for more sizes than these, if that is wanted and there is one.

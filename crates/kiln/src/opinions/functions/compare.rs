@@ -144,10 +144,12 @@ fn look(
                 see("whether a result is on a tape", result.has_tape().to_string());
             }
             if around.backward {
-                see(
-                    "backward of the results",
-                    backward(&results).map_or_else(|error| kind(&error), |()| "done".into()),
-                );
+                let done = match catch_unwind(AssertUnwindSafe(|| backward(&results))) {
+                    Err(panic) => format!("panics: {}", panic_text(&*panic)),
+                    Ok(Err(error)) => kind(&error),
+                    Ok(Ok(())) => "done".to_owned(),
+                };
+                see("backward of the results", done);
             }
             kept.extend(results);
         }

@@ -14,7 +14,7 @@ const DEPTH: usize = 3;
 
 /// The program of a seed.
 pub fn generate(seed: u64) -> Program {
-    let mut make = Make { random: Random(seed ^ 0x6b69_6c6e_5f66_756e), nested: 0 };
+    let mut make = Make { random: Random(seed ^ 0x6b69_6c6e_5f66_756e), nested: 0, parts: 0 };
     let count = 2 + make.below(STATEMENTS);
     let body = make.block(count, 0);
     let returns = (0..1 + make.below(3)).map(|_| make.place()).collect();
@@ -27,6 +27,8 @@ struct Make {
     random: Random,
     /// Compiled functions inside so far.
     nested: usize,
+    /// Disabled parts around what is made now.
+    parts: usize,
 }
 
 impl Make {
@@ -127,7 +129,12 @@ impl Make {
                 1 if self.chance(0.3) => Statement::Fail,
                 _ => Statement::NoGrad(self.inside(depth)),
             },
-            22..25 => Statement::Disabled(self.places(2), self.inside(depth), self.places(2)),
+            22..25 => {
+                self.parts += 1;
+                let part = Statement::Disabled(self.places(2), self.inside(depth), self.places(2));
+                self.parts -= 1;
+                part
+            }
             _ => {
                 self.nested += 1;
                 Statement::Nested(self.nested, self.places(2), self.inside(depth), self.places(2))
@@ -177,11 +184,16 @@ impl Make {
             17 => Expression::Held(self.below(3)),
             18 => Expression::Random,
             19 => {
-                let sides =
-                    [Unary::Neg, Unary::Double, Unary::Next, Unary::Abs, Unary::Relu, Unary::Square, Unary::Product];
-                let (a, b) = (sides[self.below(sides.len())], sides[self.below(sides.len())]);
+                // Of both or of neither the gradient depends on the value.
+                let sides = match self.chance(0.5) {
+                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product],
+                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square],
+                };
+                let (a, b) = (sides[self.below(4)], sides[self.below(4)]);
                 Expression::Cond(self.place(), self.place(), a, b)
             }
+            // Values that one program gave are no functions of each other: outside of it their gradients by each other are none.
+            20 | 21 if self.parts > 0 => Expression::GradOf(self.place(), vec![self.unary()], self.chance(0.3)),
             20 => {
                 let chain = (0..1 + self.below(3)).map(|_| self.unary()).collect();
                 Expression::GradOf(self.place(), chain, self.chance(0.3))

@@ -157,7 +157,7 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Binary(Binary::Add, a, b) => format!("({} + {})?", of(a), of(b)),
         Expression::Binary(Binary::Sub, a, b) => format!("({} - {})?", of(a), of(b)),
         Expression::Binary(Binary::Mul, a, b) => format!("({} * {})?.clamp(-8, 8)?", of(a), of(b)),
-        Expression::Binary(Binary::Max, a, b) => format!("{}.maximum({})?", of(a), of(b)),
+        Expression::Binary(Binary::Max, a, b) => format!("({} * 2)?.maximum(({} * 2 + 1)?)?", of(a), of(b)),
         Expression::Where(test, a, b) => format!("{}.gt(0)?.where_({}, {})?", of(test), of(a), of(b)),
         Expression::Get(from) => format!("{}.get()", var(*from)),
         Expression::Grad(from) => format!("{}.grad().unwrap_or(zeros)", var(*from)),

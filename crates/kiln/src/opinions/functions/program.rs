@@ -202,6 +202,6 @@ pub enum Binary {
     Sub,
     /// a · b, clamped.
     Mul,
-    /// The greater.
+    /// The greater of 2a and 2b + 1, which are never equal: the gradient at a tie depends on which sides are asked for.
     Max,
 }

@@ -229,7 +229,7 @@ impl Scope<'_> {
                     Binary::Add => a.add(&b),
                     Binary::Sub => a.sub(&b),
                     Binary::Mul => a.mul(&b)?.clamp(-MOST, MOST),
-                    Binary::Max => a.maximum(&b),
+                    Binary::Max => a.mul(2.0)?.maximum(&b.mul(2.0)?.add(1.0)?),
                 }
             }
             Expression::Where(test, a, b) => self.value(*test).gt(0.0)?.where_(&self.value(*a), &self.value(*b)),
