@@ -13,8 +13,10 @@ const WIDTH: usize = 3;
 /// Products are clamped to this.
 const MOST: i64 = 8;
 
-/// A compiled function that a program calls.
-type Inner = Compiled<Box<dyn Fn(&Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync>, Vec<Tensor>, Vec<Tensor>>;
+/// A function that a program calls.
+type Function = Box<dyn Fn(&Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync>;
+/// The same, compiled.
+type Inner = Compiled<Function, Vec<Tensor>, Vec<Tensor>>;
 
 /// What a program holds: variables, numbers and so on. Either way of calling has its own.
 pub(super) struct World {
@@ -232,7 +234,7 @@ impl Scope<'_> {
                     Binary::Max => a.mul(2.0)?.maximum(&b.mul(2.0)?.add(1.0)?),
                 }
             }
-            Expression::Where(test, a, b) => self.value(*test).gt(0.0)?.where_(&self.value(*a), &self.value(*b)),
+            Expression::Where(test, a, b) => self.value(*test).gt(0.0)?.where_(self.value(*a), self.value(*b)),
             Expression::Get(var) => Ok(world.var(*var).get()),
             Expression::Grad(var) => match world.var(*var).grad() {
                 Some(gradient) => Ok(gradient),
@@ -316,7 +318,7 @@ fn nested(
                 Some(world) => inner(&body, &outputs, &world, values),
                 None => Err(crate::Error::Escaped { at: Source::default() }),
             };
-            let f: Box<dyn Fn(&Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync> = Box::new(f);
+            let f: Function = Box::new(f);
             Arc::new(crate::compile_with(f, world.options.clone()))
         };
         known.entry(number).or_insert_with(make).clone()
