@@ -102,5 +102,5 @@ fn the_log_prints_what_is_asked_for_a_line_each_while_others_listen() {
     }
     assert!(said("compile").contains("kiln kernels: "));
     let wrong = said("kernles");
-    assert!(wrong.contains("KILN_LOG has no category 'kernles'; there are breaks, guards, "), "{wrong}");
+    assert!(wrong.contains("KILN_LOG=kernles is not understood: it takes all, or some of breaks, guards, "), "{wrong}");
 }
