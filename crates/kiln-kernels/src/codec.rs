@@ -29,7 +29,7 @@ codec_struct! {
     Strided { buffer, offset, strides }
     InputLayout { strides, offset }
     BufferDecl { dtype, elements, role }
-    ReadFrom { node, buffer }
+    ReadFrom { node, buffer, initial }
     Written { node, buffer, offset, strides, parts_of }
     Note { producer, consumer, reason }
 }

@@ -209,7 +209,7 @@ fn assemble(
             continue;
         }
         let needed = Needed { list };
-        let reads = read_from(memory, group);
+        let reads = read_from(scope.graph, memory, group);
         let mut step = match group.engine {
             Engine::Loop => loop_step(scope, memory, group, &needed)?,
             Engine::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
@@ -224,12 +224,15 @@ fn assemble(
 }
 
 /// What a group's launch needs in memory.
-fn read_from(memory: &Memory, group: &Group) -> Vec<ReadFrom> {
+fn read_from(graph: &Graph, memory: &Memory, group: &Group) -> Vec<ReadFrom> {
     let traced = group.trace.iter().flat_map(|trace| &trace.reads);
     let mut nodes: Vec<NodeId> = group.reads.iter().chain(traced).copied().collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let place = |node: NodeId| Some(ReadFrom { node, buffer: memory.storage[node.index()].as_ref()?.buffer });
+    let place = |node: NodeId| {
+        let buffer = memory.storage[node.index()].as_ref()?.buffer;
+        Some(ReadFrom { node, buffer, initial: matches!(graph.node(node).op, Op::Input { .. }) })
+    };
     nodes.into_iter().filter_map(place).collect()
 }
 

@@ -121,6 +121,8 @@ pub struct ReadFrom {
     pub node: NodeId,
     /// The buffer.
     pub buffer: BufferId,
+    /// True if the value is what an input's memory holds before the first launch, which an update replaces.
+    pub initial: bool,
 }
 
 /// A node's value that a launch puts into memory: element `index` lies at `offset + Σ index·stride`.

@@ -213,7 +213,7 @@ fn copy_step(graph: &Graph, node: NodeId, from: &Storage, to: &Storage) -> Step 
         sizes: values,
         nodes: vec![node],
         label: "copy".into(),
-        reads: vec![ReadFrom { node, buffer: from.buffer }],
+        reads: vec![ReadFrom { node, buffer: from.buffer, initial: false }],
         writes: vec![Written {
             node,
             buffer: to.buffer,

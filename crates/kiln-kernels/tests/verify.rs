@@ -333,3 +333,25 @@ fn a_violation_names_step_kernel_and_buffer() {
     assert_eq!(error.to_string(), violation.to_string());
     assert!(violation.to_string().contains("buffer "), "{violation}");
 }
+
+/// The rows of an update that the scheduler puts together from parts of its own are read after it: that is the new value.
+#[test]
+fn the_new_value_of_an_update_made_of_parts_may_be_read() {
+    let case = Case::parse(
+        "graph(%2: f32[2, 256]) {
+           %0: u8[2, 144] = full {value=1}
+           %1: f32[2, 256] = dequantize %0 {format=q4_k}
+           %3: f32[2, 86, 1] = unfold %1 {axis=1, size=1, stride=3, dilation=2}
+           return %1 -> input 0, %2, %3
+         }",
+    );
+    let memory = |schedule: &Schedule| verify::memory(schedule, &case.plan, &symbol_value);
+    memory(&case.schedule).unwrap_or_else(|e| panic!("{e}\n{}", case.schedule));
+    let input = BufferId(0);
+    let update = case.schedule.steps.iter().position(|step| writes(step, input)).expect("an update in place");
+    let initial = |step: &Step| step.reads.iter().any(|read| read.initial && read.buffer == input);
+    let reader = case.schedule.steps.iter().position(initial).expect("a copy of the old value");
+    let mut late = case.schedule.clone();
+    late.steps[reader..=update].rotate_left(1);
+    assert!(matches!(memory(&late), Err(Violation::OverwrittenElement { .. })), "{late}");
+}

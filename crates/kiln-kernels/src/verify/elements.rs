@@ -8,7 +8,7 @@ use super::{Launch, Violation};
 use crate::hash::FastMap;
 use crate::kernel::{Access, Axis, Domain, Inst, KernelBody, RoutineBody};
 use crate::schedule::{BufferId, Role, Schedule, Step};
-use kiln_ir::{Dim, NodeId, Symbol};
+use kiln_ir::{Dim, Symbol};
 
 /// Elements that are looked at in a launch, and in all of them.
 const MOST_IN_LAUNCH: i64 = 1 << 15;
@@ -34,9 +34,7 @@ pub(super) fn verify(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) 
         },
     };
     let states = schedule.buffers.iter().map(state).collect();
-    let written = schedule.steps.iter().flat_map(|step| &step.writes).chain(&schedule.unchanged);
-    let parts = written.flat_map(|w| w.parts_of.iter().map(|&node| ((node, w.buffer), ()))).collect();
-    let mut shadow = Shadow { schedule, states, parts, left: MOST };
+    let mut shadow = Shadow { schedule, states, left: MOST };
     for (at, step) in schedule.steps.iter().enumerate() {
         let values = step.kernel.sizes.iter().zip(&step.sizes).map(|(&s, value)| Some((s, value.eval(size)?)));
         let env = values.collect::<Option<Vec<_>>>().map(Env);
@@ -121,8 +119,6 @@ fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
 struct Shadow<'a> {
     schedule: &'a Schedule,
     states: Vec<State>,
-    /// Nodes that launches put into buffers.
-    parts: FastMap<(NodeId, BufferId), ()>,
     /// Elements that may still be looked at.
     left: i64,
 }
@@ -151,7 +147,8 @@ impl Shadow<'_> {
         for touch in touches.iter().filter(|touch| !touch.store) {
             let buffer = *step.args.get(touch.buffer).ok_or(self.arguments(at, step))?;
             let shared = stored.iter().any(|&number| step.args.get(number) == Some(&buffer));
-            let old = self.reads_old(step, buffer);
+            let mut reads = step.reads.iter().filter(|read| read.buffer == buffer).peekable();
+            let old = reads.peek().is_some() && reads.all(|read| read.initial);
             touch.each(&mut |iteration, element, sure| {
                 if !sure {
                     return Ok(());
@@ -184,13 +181,6 @@ impl Shadow<'_> {
     fn arguments(&self, at: usize, step: &Step) -> Violation {
         let (args, buffers) = (step.args.len(), step.kernel.buffers.len());
         Violation::Arguments { at: Launch::of(at, &self.schedule.steps), args, buffers }
-    }
-
-    /// True if what a launch reads of a buffer is the value that an input had before.
-    fn reads_old(&self, step: &Step, buffer: BufferId) -> bool {
-        let given = matches!(self.schedule.buffers[buffer.index()].role, Role::Input(_));
-        let mut reads = step.reads.iter().filter(|read| read.buffer == buffer).peekable();
-        given && reads.peek().is_some() && reads.all(|read| !self.parts.contains_key(&(read.node, buffer)))
     }
 
     fn load(&self, at: usize, buffer: BufferId, element: i64, old: bool) -> Result<(), Violation> {

@@ -96,8 +96,8 @@ impl Check<'_> {
                 let (at, writer) = (self.launch(at), self.launch(late));
                 return Err(Violation::Incomplete { at, node: read.node, buffer, writer });
             }
-            let Role::Input(input) = *self.role(buffer) else { continue };
-            if self.graph.inputs().get(input) == Some(&read.node) {
+            let Role::Input(_) = self.role(buffer) else { continue };
+            if read.initial {
                 // Whoever writes the input too may still read it, in the same iteration; the verifier of elements looks at that.
                 let changed = self.writer[buffer.index()].filter(|&writer| writer < at);
                 if let Some(writer) = changed.filter(|_| !writes(&self.steps[at], buffer)) {
