@@ -1,4 +1,11 @@
-//! The scheduler's page: every step from a graph to a schedule, in order.
+//! The scheduler's page: every stage from a graph to a schedule, in order.
+//!
+//! ```text
+//!  prepare ▶ materialise ▶ fuse ▶ schedule ▶ write_updates ▶ join_writes ▶ free_early ▶ drop_unused ▶ share_kernels
+//!  └─ Graph ──────────────┘       └─ Schedule, verified after each stage ───────────────────────────────────────┘
+//! ```
+//!
+//! A kernel that cannot compute an operand on the way makes the scheduler start again with that operand materialised.
 
 use crate::assemble::{Needed, loop_step};
 use crate::early::free_early;
@@ -34,13 +41,35 @@ use std::sync::Arc;
 /// # Ok::<(), kiln_ir::Error>(())
 /// ```
 pub fn schedule(graph: &Graph, layouts: &[InputLayout], options: &ScheduleOptions) -> Result<Schedule, Error> {
+    schedule_with(graph, layouts, options, &mut |_, _| {})
+}
+
+/// What a stage of the scheduler made.
+#[derive(Debug, Clone, Copy)]
+pub enum Form<'a> {
+    /// A graph with the kernels' own nodes.
+    Graph(&'a Graph),
+    /// A schedule; its nodes are those of the graph that `prepare` made.
+    Schedule(&'a Schedule),
+}
+
+/// Sees what each stage made, by the stage's name.
+pub type Observe<'o> = &'o mut dyn FnMut(&'static str, Form<'_>);
+
+/// Cuts a graph into kernels and shows what each stage made.
+pub fn schedule_with(
+    graph: &Graph,
+    layouts: &[InputLayout],
+    options: &ScheduleOptions,
+    observe: Observe<'_>,
+) -> Result<Schedule, Error> {
     check_inputs(graph, layouts)?;
     // Quantised blocks that no product can read as they lie.
     let mut apart: Vec<NodeId> = Vec::new();
     let (prepared, mut schedule) = loop {
         let prepared = prepare(graph, layouts, &apart)?;
         let inner = prepared.as_ref().map_or(graph, |prepared| &prepared.graph);
-        match settle(inner, layouts, options)? {
+        match settle(inner, layouts, options, observe)? {
             Ok(schedule) => break (prepared, schedule),
             Err(blocks) => {
                 let original = |node: NodeId| prepared.as_ref().map_or(node, |p| p.origin[node.index()]);
@@ -80,10 +109,11 @@ fn settle(
     graph: &Graph,
     layouts: &[InputLayout],
     options: &ScheduleOptions,
+    observe: Observe<'_>,
 ) -> Result<Result<Schedule, Vec<NodeId>>, Error> {
     let mut forced: Vec<NodeId> = Vec::new();
     loop {
-        let misfits = match attempt(graph, layouts, options, &forced)? {
+        let misfits = match attempt(graph, layouts, options, &forced, observe)? {
             Ok(schedule) => return Ok(Ok(schedule)),
             Err(misfits) => misfits,
         };
@@ -134,6 +164,7 @@ fn attempt(
     layouts: &[InputLayout],
     options: &ScheduleOptions,
     forced: &[NodeId],
+    observe: Observe<'_>,
 ) -> Result<Result<Schedule, Vec<Misfit>>, Error> {
     let inline = inline_reductions(graph);
     let realised = choose(graph, &inline, forced, options);
@@ -173,17 +204,47 @@ fn attempt(
     let notes = fusion.notes;
     let mut schedule =
         Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, unchanged: Vec::new(), notes };
-    update::write_updates(graph, layouts, &mut schedule);
-    if !options.no_fusion {
-        writes::join_writes(&mut schedule);
-    }
-    free_early(&mut schedule, &options.ranges);
-    drop_unused(&mut schedule);
-    share_kernels(&mut schedule);
-    if verifiers_run() {
-        verify::order(graph, &schedule)?;
+    observe("prepare", Form::Graph(graph));
+    verified("schedule", graph, &schedule)?;
+    observe("schedule", Form::Schedule(&schedule));
+    for (name, stage) in STAGES {
+        stage(&Unit { graph, layouts, options }, &mut schedule);
+        verified(name, graph, &schedule)?;
+        observe(name, Form::Schedule(&schedule));
     }
     Ok(Ok(schedule))
+}
+
+/// What is being scheduled.
+struct Unit<'a> {
+    /// The graph that `prepare` made.
+    graph: &'a Graph,
+    layouts: &'a [InputLayout],
+    options: &'a ScheduleOptions,
+}
+
+/// A stage that changes a schedule.
+type Stage = fn(&Unit<'_>, &mut Schedule);
+
+/// Schedule → Schedule, in this order; the verifier runs after each.
+const STAGES: &[(&str, Stage)] = &[
+    ("write_updates", |unit, schedule| update::write_updates(unit.graph, unit.layouts, schedule)),
+    ("join_writes", |unit, schedule| {
+        if !unit.options.no_fusion {
+            writes::join_writes(schedule);
+        }
+    }),
+    ("free_early", |unit, schedule| free_early(schedule, &unit.options.ranges)),
+    ("drop_unused", |_, schedule| drop_unused(schedule)),
+    ("share_kernels", |_, schedule| share_kernels(schedule)),
+];
+
+fn verified(stage: &'static str, graph: &Graph, schedule: &Schedule) -> Result<(), Error> {
+    if !verifiers_run() {
+        return Ok(());
+    }
+    let broken = |violation| Error::Invalid { stage, violation: Box::new(violation) };
+    verify::order(graph, schedule).map_err(broken)
 }
 
 /// The launches of all groups, producers first.

@@ -49,7 +49,7 @@ pub mod verify;
 mod work;
 mod writes;
 
-pub use driver::schedule;
+pub use driver::{Form, Observe, schedule, schedule_with};
 pub use kernel::{Kernel, Precision};
 pub use plan::{Plan, plan};
 pub use schedule::{

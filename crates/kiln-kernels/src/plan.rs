@@ -57,7 +57,8 @@ pub fn plan(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) -> Result
         plan.temp_bytes = plan.temp_bytes.saturating_add(room);
     }
     if kiln_ir::verify::verifiers_run() {
-        crate::verify::memory(schedule, &plan, size)?;
+        let broken = |violation| Error::Invalid { stage: "plan", violation: Box::new(violation) };
+        crate::verify::memory(schedule, &plan, size).map_err(broken)?;
     }
     Ok(plan)
 }

@@ -261,8 +261,13 @@ pub enum Error {
         kernels: Vec<String>,
     },
     /// A schedule or a plan that the verifier refuses: a fault of this crate.
-    #[error(transparent)]
-    Invalid(Box<Violation>),
+    #[error("{stage}: {violation}")]
+    Invalid {
+        /// The stage of the pipeline that made it.
+        stage: &'static str,
+        /// What is wrong with it.
+        violation: Box<Violation>,
+    },
     /// A rewrite that does not type: a fault of this crate.
     #[error(transparent)]
     Graph(#[from] kiln_ir::Error),

@@ -329,8 +329,8 @@ fn a_violation_names_step_kernel_and_buffer() {
     turned.steps.reverse();
     let violation = verify::order(&case.graph, &turned).unwrap_err();
     assert!(violation.to_string().starts_with("step 0 ("), "{violation}");
-    let error = Error::from(violation.clone());
-    assert_eq!(error.to_string(), violation.to_string());
+    let error = Error::Invalid { stage: "write_updates", violation: Box::new(violation.clone()) };
+    assert_eq!(error.to_string(), format!("write_updates: {violation}"));
     assert!(violation.to_string().contains("buffer "), "{violation}");
 }
 

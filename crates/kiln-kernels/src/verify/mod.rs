@@ -15,7 +15,7 @@ mod plan;
 pub use order::order;
 
 use crate::plan::Plan;
-use crate::schedule::{BufferId, Error, Schedule, Step};
+use crate::schedule::{BufferId, Schedule, Step};
 use kiln_ir::{NodeId, Symbol};
 
 /// A rule that a schedule or a plan breaks. Always a fault of the scheduler, never of the graph.
@@ -206,12 +206,6 @@ impl Launch {
 impl std::fmt::Display for Launch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "step {} ({})", self.step, self.kernel)
-    }
-}
-
-impl From<Violation> for Error {
-    fn from(violation: Violation) -> Error {
-        Error::Invalid(Box::new(violation))
     }
 }
 
