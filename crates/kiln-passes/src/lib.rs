@@ -135,12 +135,16 @@ pub fn run(graph: Graph) -> Result<Graph, Error> {
 }
 
 /// Runs every pass until nothing changes and shows the graph after each pass that changed it.
-pub fn run_with(graph: Graph, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph, Error> {
+pub fn run_with(graph: Graph, observe: &mut dyn FnMut(&'static str, &Graph)) -> Result<Graph, Error> {
     run_options(graph, &Options::default(), observe)
 }
 
 /// [`run_with`] under options other than the default.
-pub fn run_options(mut graph: Graph, options: &Options, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph, Error> {
+pub fn run_options(
+    mut graph: Graph,
+    options: &Options,
+    observe: &mut dyn FnMut(&'static str, &Graph),
+) -> Result<Graph, Error> {
     if kiln_ir::verify::verifiers_run() {
         graph.verify().map_err(|cause| Error::Invalid { cause })?;
     }

@@ -2,12 +2,13 @@
 
 use crate::given::Given;
 use crate::layout::Layout;
+use crate::pipeline::{self, Built, CompileOptions, Unit};
 use crate::see::dump;
-use crate::{Device, Error, Result, Tensor, capture, program_cache};
+use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
-use kiln_kernels::{InputLayout, ScheduleOptions};
+use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{InputView, Keep, Produced, Program, TuneReport};
+use kiln_runtime::{InputView, Produced, Program, TuneReport};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,33 +19,12 @@ pub struct CompiledGraph {
     program: Program,
     /// The graph as it was given.
     graph: Arc<Graph>,
+    layouts: Vec<InputLayout>,
     options: CompileOptions,
     /// How long the passes took.
     passes: Duration,
     /// Where `KILN_DEBUG` put its dump.
     dumped: Option<PathBuf>,
-}
-
-/// Choices beyond the defaults for [`CompiledGraph::new`].
-#[derive(Debug, Clone)]
-pub struct CompileOptions {
-    /// Where it runs.
-    pub device: Device,
-    /// How it is cut into kernels.
-    pub schedule: ScheduleOptions,
-    /// Skip the graph passes, for comparison and for finding a wrong pass. Ops without a kernel are still decomposed.
-    pub no_passes: bool,
-    /// What it is called in dumps and reports.
-    pub name: Cow<'static, str>,
-    /// Look for the program and its kernels in the disk cache, and keep them there.
-    pub disk_cache: bool,
-}
-
-impl Default for CompileOptions {
-    fn default() -> CompileOptions {
-        let (device, schedule, name) = Default::default();
-        CompileOptions { device, schedule, no_passes: false, name, disk_cache: true }
-    }
 }
 
 /// Compiles a graph for inputs that lie in memory as `layouts` say; an empty list means row-major.
@@ -68,38 +48,13 @@ pub fn compile_graph(graph: &Graph, layouts: &[InputLayout]) -> Result<CompiledG
     CompiledGraph::new(graph, layouts, &CompileOptions::default())
 }
 
-impl CompileOptions {
-    /// How long code is kept.
-    pub(crate) fn keep(&self) -> Keep {
-        if self.disk_cache { Keep::Disk } else { Keep::Process }
-    }
-
-    /// The passes; `observe` sees the graph after each that changed it.
-    pub(crate) fn optimise(&self, graph: Graph, at: &Source, observe: &mut dyn FnMut(&str, &Graph)) -> Result<Graph> {
-        let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
-        match (self.no_passes, kiln_passes::Pass::named("decompose")) {
-            (true, Some(decompose)) => {
-                let graph = decompose.run(graph, &Default::default()).map_err(failed)?.graph;
-                observe(decompose.name, &graph);
-                Ok(graph)
-            }
-            _ => kiln_passes::run_with(graph, observe).map_err(failed),
-        }
-    }
-}
-
 impl CompiledGraph {
     /// [`compile_graph`] with options.
     #[track_caller]
     pub fn new(graph: &Graph, layouts: &[InputLayout], options: &CompileOptions) -> Result<CompiledGraph> {
         graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
         let at = Source::caller();
-        if layouts.is_empty() {
-            let layouts: Vec<InputLayout> =
-                graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-            return CompiledGraph::new_at(Arc::new(graph.clone()), &layouts, options, &at);
-        }
-        CompiledGraph::new_at(Arc::new(graph.clone()), layouts, options, &at)
+        CompiledGraph::new_at(Arc::new(graph.clone()), &layouts_or_contiguous(graph, layouts), options, &at)
     }
 
     /// Compiles a graph that is known to be valid.
@@ -109,11 +64,17 @@ impl CompiledGraph {
         options: &CompileOptions,
         at: &Source,
     ) -> Result<CompiledGraph> {
-        let backend = crate::backend(options.device);
-        let (program, passes) = program_cache::build(&graph, layouts, backend, options, at)?;
-        let mut compiled = CompiledGraph { program, graph, options: options.clone(), passes, dumped: None };
+        let built = pipeline::build(&Unit { graph: &graph, layouts, options, freeze: None, at })?;
+        let (layouts, options) = (layouts.to_vec(), options.clone());
+        let Built { program, passes, .. } = built;
+        let mut compiled = CompiledGraph { program, graph, layouts, options, passes, dumped: None };
         compiled.dumped = dump::if_asked(&compiled);
         Ok(compiled)
+    }
+
+    /// What it was made of.
+    pub(crate) fn unit<'a>(&'a self, at: &'a Source) -> Unit<'a> {
+        Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options, freeze: None, at }
     }
 
     /// The graph as it was given.
@@ -124,7 +85,7 @@ impl CompiledGraph {
     /// The graph after the passes, which the program's kernels and their nodes are about.
     #[track_caller]
     pub fn optimised(&self) -> Result<Graph> {
-        self.options.optimise(self.graph().clone(), &Source::caller(), &mut |_, _| {})
+        pipeline::optimise(&self.unit(&Source::caller()), self.graph().clone(), &mut |_, _| {})
     }
 
     /// How it was made.
@@ -310,6 +271,14 @@ pub(crate) fn out_of_range(op: String, index: i64, size: i64, at: Source) -> Err
         return Error::DivisionByZero { op, at };
     }
     Error::ElementOutOfRange { op, index, size, at }
+}
+
+/// The layouts, or row-major ones for an empty list.
+pub(crate) fn layouts_or_contiguous<'a>(graph: &Graph, layouts: &'a [InputLayout]) -> Cow<'a, [InputLayout]> {
+    if !layouts.is_empty() {
+        return Cow::Borrowed(layouts);
+    }
+    Cow::Owned(graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect())
 }
 
 /// The layout of a tensor, as a compiled graph wants to know it.

@@ -8,60 +8,21 @@
 //!                                         └──▶ main:     arguments, values, panels ──▶ outputs
 //! ```
 
-use crate::compile::{CompileOptions, locate, tensors, view};
+use crate::compile::{layouts_or_contiguous, locate, tensors, view};
 use crate::given::Given;
 use crate::layout::Layout;
+use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit};
 use crate::see::dump;
-use crate::{Error, Result, Tensor, capture, program_cache};
+use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
-use kiln_passes::{MainInput, SplitOptions, merge_products, split_frozen};
+use kiln_passes::MainInput;
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{Buffer, InputView, Packer, Produced, Program, TuneReport, phase};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-
-/// Choices beyond the defaults for [`FrozenGraph::new`].
-#[derive(Debug, Clone)]
-pub struct FreezeOptions {
-    /// How both halves are compiled.
-    pub compile: CompileOptions,
-    /// Make one product of those that share their left operand.
-    pub merge: bool,
-    /// Which weights the backend packs.
-    pub pack: PackWeights,
-    /// How much larger than the weights a value made of them may be; see [`SplitOptions::growth`].
-    pub growth: usize,
-    /// Let outputs take the memory of earlier ones that nobody holds any more; see [`Program::replay`].
-    pub recycle: bool,
-}
-
-/// Which weights a backend packs into a layout of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PackWeights {
-    /// None.
-    Never,
-    /// Those whose products it expects to be faster by more than the memory is worth.
-    #[default]
-    WherePays,
-    /// All it has a layout for.
-    Always,
-}
-
-impl Default for FreezeOptions {
-    fn default() -> FreezeOptions {
-        let growth = SplitOptions::default().growth;
-        FreezeOptions {
-            compile: CompileOptions::default(),
-            merge: true,
-            pack: PackWeights::default(),
-            growth,
-            recycle: false,
-        }
-    }
-}
 
 /// A graph compiled with some of its inputs frozen. Calls from many threads are fine.
 ///
@@ -156,12 +117,7 @@ impl FrozenGraph {
     ) -> Result<FrozenGraph> {
         let at = Source::caller();
         graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
-        if layouts.is_empty() {
-            let layouts: Vec<InputLayout> =
-                graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-            return FrozenGraph::new_at(graph, &layouts, frozen, options, &at);
-        }
-        FrozenGraph::new_at(graph, layouts, frozen, options, &at)
+        FrozenGraph::new_at(graph, &layouts_or_contiguous(graph, layouts), frozen, options, &at)
     }
 
     /// Compiles a graph that is known to be valid.
@@ -172,63 +128,13 @@ impl FrozenGraph {
         options: &FreezeOptions,
         at: &Source,
     ) -> Result<FrozenGraph> {
-        let broken = |cause| Error::Graph { cause: Box::new(cause) };
-        let passes =
-            |graph| kiln_passes::run(graph).map_err(|cause| Error::Passes { cause: Box::new(cause), at: at.clone() });
-        let failed = |cause| Error::Runtime { op: "freeze".into(), cause: Box::new(cause), at: at.clone() };
-        let start = Instant::now();
-        let captured = graph;
-        let mut graph = passes(graph.clone())?;
-        let cut = SplitOptions { growth: options.growth };
-        let mut merged = 0;
-        if options.merge {
-            let products = merge_products(&graph, frozen, &cut).map_err(broken)?;
-            merged = products.groups.iter().map(|members| members - 1).sum();
-            if merged > 0 {
-                graph = passes(products.graph)?;
-            }
-        }
-        let split = split_frozen(&graph, frozen, &cut).map_err(broken)?;
-        let took = start.elapsed();
-        let backend = crate::backend(options.compile.device);
-        let build = |graph: &Graph, layouts: &[InputLayout]| {
-            program_cache::build_optimised(graph, layouts, backend.clone(), &options.compile).map_err(failed)
+        let freeze = Some(Freeze { inputs: frozen, options });
+        let unit = Unit { graph, layouts, options: &options.compile, freeze, at };
+        let Built { program: main, passes, frozen: Some(built) } = pipeline::build(&unit)? else {
+            unreachable!("a unit with frozen inputs is built in two parts");
         };
-        let layout = |input: usize| layouts.get(input).cloned();
-        let prepare = match split.prepare.outputs() {
-            [] => None,
-            _ => {
-                let layouts: Option<Vec<InputLayout>> = split.prepare_inputs.iter().map(|&i| layout(i)).collect();
-                Some(build(&split.prepare, &layouts.unwrap_or_default())?)
-            }
-        };
-        let from = split.main_inputs.iter().zip(split.main.inputs());
-        let main_layouts: Option<Vec<InputLayout>> = from
-            .map(|(from, &id)| match *from {
-                MainInput::Given(input) => layout(input),
-                MainInput::Prepared(_) => Some(InputLayout::contiguous(split.main.ty(id))),
-            })
-            .collect();
-        let main = build(&split.main, &main_layouts.unwrap_or_default())?;
-        let is_frozen = |from: &MainInput| match *from {
-            MainInput::Given(input) => frozen.get(input) == Some(&true),
-            MainInput::Prepared(_) => true,
-        };
-        let can_pack: Vec<bool> =
-            split.main_inputs.iter().map(|from| options.pack != PackWeights::Never && is_frozen(from)).collect();
-        let (main, packer) = main.pack(&can_pack, options.pack == PackWeights::Always).map_err(failed)?;
-        let name = &options.compile.name;
-        let dumped = dump::is_asked(name).then(|| {
-            let graphs = [("merge_products", &graph), ("prepare", &split.prepare), ("main", &split.main)];
-            dump::asked(&dump::Subject {
-                name,
-                captured,
-                on_the_way: graphs.map(|(stage, graph)| (stage.to_owned(), graph.to_string())).to_vec(),
-                scheduled: Some(&split.main),
-                program: &main,
-                passes: took,
-            })
-        });
+        let dumped = dump::of_unit(&unit, &main, passes);
+        let pipeline::Frozen { split, merged, prepare, packer } = built;
         let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
             MainInput::Given(input) => Argument::Given(input),
             MainInput::Prepared(value) => Argument::Prepared(value),
@@ -268,7 +174,7 @@ impl FrozenGraph {
             recycle: options.recycle,
             prepares: AtomicU64::new(0),
             memory,
-            dumped: dumped.flatten(),
+            dumped,
         })
     }
 
@@ -412,7 +318,7 @@ impl FrozenGraph {
     fn ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
         match self.made(versions) {
             Some(ready) => Ok(ready),
-            None => phase::timed("freeze", || self.make_ready(inputs, versions)),
+            None => phase::timed("pack", || self.make_ready(inputs, versions)),
         }
     }
 

@@ -48,9 +48,9 @@ pub mod nn;
 mod operators;
 pub mod opinions;
 pub mod optim;
+pub mod pipeline;
 mod pointwise;
 pub mod product;
-mod program_cache;
 pub mod promotion;
 pub mod random;
 mod reads;
@@ -72,14 +72,14 @@ pub use capture::{
     Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
     cond, disable, own_error, set_stance,
 };
-pub use compile::{CompileOptions, CompiledGraph, compile_graph};
+pub use compile::{CompiledGraph, compile_graph};
 pub use create::{End, Nested};
 pub use dim::Dim;
 pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
 pub use error::{Error, Result, Value};
 pub use expr::Expr;
-pub use freeze::{FreezeOptions, FrozenGraph, FrozenMemory, PackWeights};
+pub use freeze::{FrozenGraph, FrozenMemory};
 pub use index::{Ellipsis, Index, Indices, step};
 /// Makes a struct or an enum of bundles a [`trait@Bundle`].
 ///
@@ -139,6 +139,7 @@ pub use layout::Layout;
 pub use loss::CrossEntropy;
 pub use mapping::report_truncated_files;
 pub use nn::{compile_module, compile_module_with};
+pub use pipeline::{CompileOptions, FreezeOptions, PackWeights};
 pub use pointwise::Argument;
 pub use product::{Conv, Pool};
 pub use random::{Generator, manual_seed};

@@ -62,10 +62,10 @@ fn every_program_gets_a_folder_that_tells_all() {
         assert!(first.join(name).is_file(), "{name} is listed and there");
     }
     let files = names(&first);
-    for wanted in ["00-captured.kiln", "index.txt", "kernels", "plan.txt", "schedule.txt"] {
+    for wanted in ["00-capture.kiln", "index.txt", "kernels", "plan.txt", "schedule.txt"] {
         assert!(files.iter().any(|f| f == wanted), "{wanted} in {files:?}");
     }
-    let captured = std::fs::read_to_string(first.join("00-captured.kiln")).unwrap();
+    let captured = std::fs::read_to_string(first.join("00-capture.kiln")).unwrap();
     assert!(captured.contains("debug_dump.rs:"), "nodes have their lines:\n{captured}");
     let read = Graph::parse(&captured).unwrap();
     assert!(read.nodes().len() > 3);
@@ -73,6 +73,10 @@ fn every_program_gets_a_folder_that_tells_all() {
     assert!(!passes.is_empty());
     for pass in passes {
         Graph::parse(&std::fs::read_to_string(first.join(pass)).unwrap()).unwrap();
+    }
+    for file in files.iter().filter(|file| file.starts_with(|c: char| c.is_ascii_digit())) {
+        let dump = format!("NN-{}", file.split_once('-').unwrap().1);
+        assert!(kiln::pipeline::STAGES.iter().any(|stage| stage.dump == dump), "{file} is the dump of a stage");
     }
     let kernels = names(&first.join("kernels"));
     assert!(kernels.iter().any(|k| k.ends_with(".kernel.txt")), "{kernels:?}");
@@ -98,12 +102,16 @@ fn a_frozen_program_gets_a_folder_too() {
     let programs = names(&debug);
     assert_eq!(programs.len(), 1, "{programs:?}");
     let files = names(&debug.join(&programs[0]));
-    for wanted in ["00-captured.kiln", "01-merge_products.kiln", "02-prepare.kiln", "03-main.kiln", "guards.txt"] {
-        assert!(files.iter().any(|f| f == wanted), "{wanted} in {files:?}");
-    }
-    let dots =
-        |file: &str| std::fs::read_to_string(debug.join(&programs[0]).join(file)).unwrap().matches(" dot ").count();
-    assert_eq!((dots("00-captured.kiln"), dots("03-main.kiln")), (2, 1));
+    let file = |stage: &str| {
+        let named = files.iter().rfind(|file| file.split_once('-').is_some_and(|(_, name)| name == stage));
+        named.unwrap_or_else(|| panic!("{stage} in {files:?}"))
+    };
+    let dots = |stage: &str| {
+        std::fs::read_to_string(debug.join(&programs[0]).join(file(stage))).unwrap().matches(" dot ").count()
+    };
+    assert_eq!(dots("capture.kiln"), 2);
+    assert_eq!((dots("merge_products.kiln"), dots("split_frozen.kiln")), (1, 1));
+    assert!(files.iter().any(|file| file == "guards.txt"), "{files:?}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -16,8 +16,9 @@ mod rounding;
 pub use layouts::LayoutChoice;
 
 use crate::Tensor;
-use crate::compile::{CompileOptions, CompiledGraph};
-use crate::freeze::{FreezeOptions, FrozenGraph, PackWeights};
+use crate::compile::CompiledGraph;
+use crate::freeze::FrozenGraph;
+use crate::pipeline::{CompileOptions, FreezeOptions, PackWeights};
 use envelope::{Envelope, Products, RangeWatch};
 use kiln_ir::{Graph, HostTensor, Symbol, interpret};
 use kiln_kernels::{InputLayout, Numerics};

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  kiln_debug/3-graph/index.txt                what is here, and the launches in order
-//!                     00-captured.kiln         the graph as it was given
-//!                     01-decompose.kiln …      after each pass that changed it; the last is what was cut into kernels
-//!                                              (merge_products, prepare and main of one with frozen inputs)
+//!                     00-capture.kiln          the graph as it was given
+//!                     01-decompose.kiln …      the graph after each stage that changed it, then the schedule (07-schedule.txt …):
+//!                                              the names are those of `kiln::pipeline::STAGES`
 //!                     schedule.txt             launches with their nodes, lines and bytes; what was not fused and why
 //!                     plan.txt                 where each buffer lies, and when
 //!                     guards.txt               what arguments have to be (of captured functions)
@@ -12,7 +12,9 @@
 //! ```
 
 use crate::compile::CompiledGraph;
+use crate::pipeline::{self, Unit};
 use kiln_ir::{Graph, Source, Symbol};
+use kiln_kernels::Form;
 use kiln_kernels::schedule::Role;
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{Program, environment};
@@ -49,34 +51,23 @@ fn wish() -> Option<&'static Wish> {
     WISH.get_or_init(|| environment::DEBUG.get().and_then(|text| Wish::parse(&text))).as_ref()
 }
 
-/// A program and the graphs it came from.
-pub(crate) struct Subject<'a> {
-    /// What it is called, or nothing.
-    pub(crate) name: &'a str,
-    /// The graph as it was given.
-    pub(crate) captured: &'a Graph,
-    /// Names and texts of the graphs on the way.
-    pub(crate) on_the_way: Vec<(String, String)>,
-    /// What was cut into kernels.
-    pub(crate) scheduled: Option<&'a Graph>,
-    pub(crate) program: &'a Program,
+/// A program and what it was made of.
+struct Subject<'a> {
+    unit: &'a Unit<'a>,
+    program: &'a Program,
     /// What the passes took.
-    pub(crate) passes: Duration,
+    passes: Duration,
 }
 
-/// True if programs of that name are dumped.
-pub(crate) fn is_asked(name: &str) -> bool {
-    wish().is_some_and(|wish| name != crate::eager::NAME || wish.eager)
+/// Dumps a compiled graph if `KILN_DEBUG` asks for it; the folder.
+pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
+    of_unit(&compiled.unit(&Source::default()), compiled.program(), compiled.passes_took())
 }
 
 /// Dumps a program if `KILN_DEBUG` asks for it; the folder.
-pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
-    is_asked(&compiled.options().name).then(|| told(|into| dump(compiled, into))).flatten()
-}
-
-/// Dumps a program, which `KILN_DEBUG` asks for; the folder.
-pub(crate) fn asked(subject: &Subject<'_>) -> Option<PathBuf> {
-    told(|into| write(subject, into))
+pub(crate) fn of_unit(unit: &Unit<'_>, program: &Program, passes: Duration) -> Option<PathBuf> {
+    let wanted = wish().is_some_and(|wish| unit.options.name != crate::eager::NAME || wish.eager);
+    wanted.then(|| told(|into| write(&Subject { unit, program, passes }, into))).flatten()
 }
 
 /// Writes a dump where `KILN_DEBUG` wants it, and says so.
@@ -128,37 +119,48 @@ fn say(words: std::fmt::Arguments<'_>) {
 /// # Ok::<(), kiln::Error>(())
 /// ```
 pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
-    let mut on_the_way: Vec<(String, String)> = Vec::new();
-    let optimised = compiled.options().optimise(compiled.graph().clone(), &Source::default(), &mut |pass, graph| {
-        on_the_way.push((pass.to_owned(), graph.to_string()));
+    let at = Source::default();
+    let (unit, program, passes) = (&compiled.unit(&at), compiled.program(), compiled.passes_took());
+    write(&Subject { unit, program, passes }, into)
+}
+
+/// What the stages made, each with its stage's name and its text; a schedule that a stage left as it was is not repeated. Also the graph
+/// that was cut into kernels.
+fn stages(unit: &Unit<'_>) -> (Vec<(String, String)>, Option<Graph>) {
+    let mut texts: Vec<(String, String)> = Vec::new();
+    let mut last = String::new();
+    let scheduled = pipeline::show(unit, &mut |stage, form| {
+        let (extension, text) = match form {
+            Form::Graph(graph) => ("kiln", graph.to_string()),
+            Form::Schedule(schedule) => ("txt", schedule.to_string()),
+        };
+        if text != last {
+            texts.push((format!("{stage}.{extension}"), text.clone()));
+            last = text;
+        }
     });
-    let subject = Subject {
-        name: &compiled.options().name,
-        captured: compiled.graph(),
-        on_the_way,
-        scheduled: optimised.as_ref().ok(),
-        program: compiled.program(),
-        passes: compiled.passes_took(),
-    };
-    write(&subject, into)
+    (texts, scheduled.ok())
 }
 
 fn write(subject: &Subject<'_>, into: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(into)?;
-    let name = if subject.name.is_empty() { "graph".to_owned() } else { file_name(subject.name) };
+    let name = &subject.unit.options.name;
+    let name = if name.is_empty() { "graph".to_owned() } else { file_name(name) };
     let folder = own_folder(into, &name)?;
     let mut index = Index::default();
     let file = |index: &mut Index, name: &str, about: &str, text: &str| {
         index.files.push((name.to_owned(), about.to_owned()));
         fs::write(folder.join(name), text)
     };
-    file(&mut index, "00-captured.kiln", "the graph as it was given", &subject.captured.to_string())?;
-    for (number, (pass, text)) in subject.on_the_way.iter().enumerate() {
-        file(&mut index, &format!("{:02}-{pass}.kiln", number + 1), "the graph after this pass", text)?;
+    let (texts, scheduled) = stages(subject.unit);
+    for (number, (name, text)) in texts.iter().enumerate() {
+        let about =
+            if name.ends_with(".kiln") { "the graph after this stage" } else { "the schedule after this stage" };
+        file(&mut index, &format!("{number:02}-{name}"), about, text)?;
     }
     let program = subject.program;
     let schedule = program.schedule();
-    if let Some(graph) = subject.scheduled {
+    if let Some(graph) = &scheduled {
         let text = format!("{}\n{schedule}", schedule.explain(graph, &|_| None));
         file(&mut index, "schedule.txt", "launches, their nodes and bytes; what was not fused and why", &text)?;
     }
@@ -207,7 +209,7 @@ impl Index {
         let _ = writeln!(
             text,
             "{} nodes, {} launches for {}; {made} ({} kernels compiled)",
-            subject.captured.nodes().len(),
+            subject.unit.graph.nodes().len(),
             subject.program.steps().len(),
             subject.program.backend().target(),
             times.compiled,

@@ -13,8 +13,9 @@ pub use function::explain;
 pub use measure::{Machine, Measured, machine};
 
 use crate::compile::{CompiledGraph, view};
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result, Tensor, pipeline};
 use kiln_ir::{Graph, NodeId, Op, Source, Symbol};
+use kiln_kernels::Form;
 use kiln_kernels::kernel::KernelBody;
 use kiln_kernels::schedule::Role;
 use kiln_runtime::InputView;
@@ -280,8 +281,10 @@ impl CompiledGraph {
     pub(crate) fn segment(&self, inputs: &[Tensor], names: Vec<String>, at: &Source) -> Result<Segment> {
         let failed = |cause| Error::Runtime { op: "explain".into(), cause: Box::new(cause), at: at.clone() };
         let mut passes = Vec::new();
-        let graph = self.options().optimise(self.graph().clone(), at, &mut |pass, graph| {
-            passes.push((pass.to_owned(), graph.nodes().len()));
+        let graph = pipeline::optimise(&self.unit(at), self.graph().clone(), &mut |pass, form| {
+            if let Form::Graph(graph) = form {
+                passes.push((pass.to_owned(), graph.nodes().len()));
+            }
         })?;
         let program = self.program();
         let schedule = program.schedule();

@@ -1,0 +1,234 @@
+//! The pipeline on one page: every stage from a function to launches, in order ([`STAGES`]), and the two ways through them
+//! ([`build`]). Eager operations, compiled functions, frozen graphs, tuned programs and programs from disk all come by here.
+//!
+//! ```text
+//!                                          ┌── restored from disk ─────────────────┐
+//!  capture ▶ differentiate ▶ the passes ───┴▶ prepare ▶ … ▶ schedule ▶ … ▶ plan ▶ code ┴─▶ Program ──▶ tune
+//!                                │                                                   ▲        ▲
+//!                                └─ frozen inputs: merge_products ▶ split_frozen ────┘ twice  └── pack
+//! ```
+
+mod options;
+mod stages;
+mod stored;
+
+pub use options::{CompileOptions, FreezeOptions, PackWeights};
+pub use stages::{STAGES, Stage};
+
+use crate::{Error, Result};
+use kiln_ir::{Graph, NodeId, Source};
+use kiln_kernels::{Form, InputLayout, Observe};
+use kiln_passes::{MainInput, Pass, Split, SplitOptions, merge_products, split_frozen};
+use kiln_runtime::disk::{self, Kind};
+use kiln_runtime::event::{self, Category};
+use kiln_runtime::{Packer, Program, phase};
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+/// A captured graph, and how it is to be compiled.
+pub(crate) struct Unit<'a> {
+    pub(crate) graph: &'a Graph,
+    /// How each input lies in memory.
+    pub(crate) layouts: &'a [InputLayout],
+    pub(crate) options: &'a CompileOptions,
+    pub(crate) freeze: Option<Freeze<'a>>,
+    /// The user's line that asks for it.
+    pub(crate) at: &'a Source,
+}
+
+/// Inputs that change rarely.
+pub(crate) struct Freeze<'a> {
+    /// Which inputs they are.
+    pub(crate) inputs: &'a [bool],
+    pub(crate) options: &'a FreezeOptions,
+}
+
+/// What the pipeline made of a graph.
+pub(crate) struct Built {
+    /// The program that every call runs.
+    pub(crate) program: Program,
+    /// How long the passes took; zero for a program from disk.
+    pub(crate) passes: Duration,
+    pub(crate) frozen: Option<Frozen>,
+}
+
+/// What the pipeline made of frozen inputs.
+pub(crate) struct Frozen {
+    /// The graph in two parts, and where the inputs of each come from.
+    pub(crate) split: Split,
+    /// Products that went into others.
+    pub(crate) merged: usize,
+    /// The program of the part that depends on frozen inputs alone, if there is one.
+    pub(crate) prepare: Option<Program>,
+    /// Fills the layouts that the backend's own code reads.
+    pub(crate) packer: Packer,
+}
+
+/// How far a graph has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// No pass has run on it.
+    Captured,
+    /// It has been through the passes.
+    Optimised,
+}
+
+impl Level {
+    fn name(self) -> &'static str {
+        match self {
+            Level::Captured => "captured",
+            Level::Optimised => "optimised",
+        }
+    }
+}
+
+/// Compiles a graph that is known to be valid.
+pub(crate) fn build(unit: &Unit<'_>) -> Result<Built> {
+    let Some(freeze) = &unit.freeze else {
+        let (program, passes) = program(unit, unit.graph, unit.layouts, Level::Captured)?;
+        return Ok(Built { program, passes, frozen: None });
+    };
+    let start = Instant::now();
+    let (split, merged) = phase::timed("passes", || split(unit, freeze, &mut |_, _| {}))?;
+    let passes = start.elapsed();
+    let prepare = match split.prepare.outputs() {
+        [] => None,
+        _ => {
+            let layouts: Vec<InputLayout> = split.prepare_inputs.iter().map(|&i| unit.layouts[i].clone()).collect();
+            Some(program(unit, &split.prepare, &layouts, Level::Optimised)?.0)
+        }
+    };
+    let (main, _) = program(unit, &split.main, &main_layouts(unit, &split), Level::Optimised)?;
+    let is_frozen = |from: &MainInput| match *from {
+        MainInput::Given(input) => freeze.inputs.get(input) == Some(&true),
+        MainInput::Prepared(_) => true,
+    };
+    let may_pack = freeze.options.pack != PackWeights::Never;
+    let can_pack: Vec<bool> = split.main_inputs.iter().map(|from| may_pack && is_frozen(from)).collect();
+    let always = freeze.options.pack == PackWeights::Always;
+    let packed = phase::timed("pack", || main.pack(&can_pack, always));
+    let (program, packer) = packed.map_err(|cause| failed(unit, cause))?;
+    Ok(Built { program, passes, frozen: Some(Frozen { split, merged, prepare, packer }) })
+}
+
+/// Runs the stages from graph to schedule once more and shows what each made; returns the graph that was scheduled.
+pub(crate) fn show(unit: &Unit<'_>, observe: Observe<'_>) -> Result<Graph> {
+    observe("capture", Form::Graph(unit.graph));
+    let (graph, layouts) = match &unit.freeze {
+        None => (optimise(unit, unit.graph.clone(), observe)?, Cow::Borrowed(unit.layouts)),
+        Some(freeze) => {
+            let (split, _) = split(unit, freeze, observe)?;
+            let layouts = main_layouts(unit, &split);
+            (split.main, Cow::Owned(layouts))
+        }
+    };
+    let shown = kiln_kernels::schedule_with(&graph, &layouts, &unit.options.schedule, observe);
+    shown.map_err(|cause| failed(unit, kiln_runtime::Error::Schedule { cause: Box::new(cause) }))?;
+    Ok(graph)
+}
+
+/// The passes of the list.
+pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> Result<Graph> {
+    let failed = |cause| Error::Passes { cause: Box::new(cause), at: unit.at.clone() };
+    match (unit.options.no_passes, Pass::named("decompose")) {
+        (true, Some(decompose)) => {
+            let graph = decompose.run(graph, &Default::default()).map_err(failed)?.graph;
+            observe(decompose.name, Form::Graph(&graph));
+            Ok(graph)
+        }
+        _ => kiln_passes::run_with(graph, &mut |pass, graph| observe(pass, Form::Graph(graph))).map_err(failed),
+    }
+}
+
+/// The passes, and those for frozen inputs: what depends on them alone, the rest, and the number of products that went into others.
+fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) -> Result<(Split, usize)> {
+    let broken = |cause| Error::Graph { cause: Box::new(cause) };
+    let cut = SplitOptions { growth: freeze.options.growth };
+    let mut graph = optimise(unit, unit.graph.clone(), observe)?;
+    let mut merged = 0;
+    if freeze.options.merge {
+        let products = merge_products(&graph, freeze.inputs, &cut).map_err(broken)?;
+        merged = products.groups.iter().map(|members| members - 1).sum();
+        if merged > 0 {
+            observe("merge_products", Form::Graph(&products.graph));
+            graph = optimise(unit, products.graph, observe)?;
+        }
+    }
+    let split = split_frozen(&graph, freeze.inputs, &cut).map_err(broken)?;
+    observe("split_frozen", Form::Graph(&split.prepare));
+    observe("split_frozen", Form::Graph(&split.main));
+    Ok((split, merged))
+}
+
+/// How the inputs of the part that every call runs lie in memory.
+fn main_layouts(unit: &Unit<'_>, split: &Split) -> Vec<InputLayout> {
+    let layout = |(from, &id): (&MainInput, &NodeId)| match *from {
+        MainInput::Given(input) => unit.layouts[input].clone(),
+        MainInput::Prepared(_) => InputLayout::contiguous(split.main.ty(id)),
+    };
+    split.main_inputs.iter().zip(split.main.inputs()).map(layout).collect()
+}
+
+/// The program of a graph, and how long the passes took: from disk if it is there, else scheduled, planned, compiled and kept there.
+fn program(unit: &Unit<'_>, graph: &Graph, layouts: &[InputLayout], level: Level) -> Result<(Program, Duration)> {
+    let backend = crate::backend(unit.options.device);
+    let store = disk::store().filter(|_| unit.options.disk_cache);
+    let stored = store.map(|store| {
+        let key = phase::timed("key", || stored::key(graph, level, layouts, &*backend, unit.options));
+        (store, key)
+    });
+    if let Some((store, key)) = &stored
+        && let Some(program) = stored::find(store, key, graph, layouts, &backend)
+    {
+        if event::is_enabled(Category::Fusion) {
+            program.report_fusion(&*optimised(unit, graph, level)?);
+        }
+        return Ok((program, Duration::ZERO));
+    }
+    let start = Instant::now();
+    let (scheduled, origin) = phase::timed("passes", || match &stored {
+        Some(_) => optimised_with_origin(unit, graph, level),
+        None => Ok((optimised(unit, graph, level)?, Vec::new())),
+    })?;
+    let passes = start.elapsed();
+    let built = Program::build_kept(&scheduled, layouts, backend, &unit.options.schedule, unit.options.keep());
+    let program = built.map_err(|cause| failed(unit, cause))?;
+    if let Some((store, key)) = stored {
+        phase::timed("store", || {
+            store.put(Kind::Program, &stored::described(key, graph, &program), &program.save(&scheduled, &origin));
+        });
+    }
+    Ok((program, passes))
+}
+
+/// The graph after the passes.
+fn optimised<'g>(unit: &Unit<'_>, graph: &'g Graph, level: Level) -> Result<Cow<'g, Graph>> {
+    Ok(match level {
+        Level::Optimised => Cow::Borrowed(graph),
+        Level::Captured => Cow::Owned(optimise(unit, graph.clone(), &mut |_, _| {})?),
+    })
+}
+
+/// The graph after the passes, and for each node the node of the given graph that it comes from: a stored program has no lines of its own.
+fn optimised_with_origin<'g>(
+    unit: &Unit<'_>,
+    graph: &'g Graph,
+    level: Level,
+) -> Result<(Cow<'g, Graph>, Vec<Option<NodeId>>)> {
+    if level == Level::Optimised {
+        return Ok((Cow::Borrowed(graph), graph.iter().map(|(id, _)| Some(id)).collect()));
+    }
+    match optimise(unit, stored::tagged(graph), &mut |_, _| {}) {
+        Ok(tagged) => {
+            let (optimised, origin) = stored::untagged(tagged, graph);
+            Ok((Cow::Owned(optimised), origin))
+        }
+        // Once more, for an error with the user's lines.
+        Err(_) => Ok((optimised(unit, graph, level)?, Vec::new())),
+    }
+}
+
+fn failed(unit: &Unit<'_>, cause: kiln_runtime::Error) -> Error {
+    let op = if unit.freeze.is_some() { "freeze" } else { "compile" };
+    Error::Runtime { op: op.into(), cause: Box::new(cause), at: unit.at.clone() }
+}
