@@ -149,15 +149,23 @@ fn loaded(inst: &Inst, buffer: usize) -> bool {
     place.buffer == buffer
 }
 
-/// Replaces a buffer of a launch; an argument that is then listed twice becomes one.
+/// Replaces a buffer of a launch, which has one argument for each dtype that it takes the buffer as; an argument that is then listed
+/// twice becomes one.
 fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
-    let Some(old) = step.args.iter().position(|arg| *arg == from) else { return };
     step.reads.iter_mut().filter(|r| r.buffer == from).for_each(|r| r.buffer = to);
     step.writes.iter_mut().filter(|w| w.buffer == from).for_each(|w| w.buffer = to);
-    let Some(same) = step.args.iter().position(|arg| *arg == to) else {
-        step.args[old] = to;
-        return;
-    };
+    while let Some(old) = step.args.iter().position(|arg| *arg == from) {
+        let buffers = &step.kernel.buffers;
+        let is_same = |at: &usize| step.args[*at] == to && buffers[*at].dtype == buffers[old].dtype;
+        match (0..step.args.len()).find(is_same) {
+            Some(same) => merge_arguments(step, old, same),
+            None => step.args[old] = to,
+        }
+    }
+}
+
+/// Drops an argument of a launch; its kernel uses another one, of the same dtype, for it.
+fn merge_arguments(step: &mut Step, old: usize, same: usize) {
     let kernel = Arc::make_mut(&mut step.kernel);
     let map: Vec<usize> = (0..step.args.len())
         .map(|at| {
@@ -165,7 +173,9 @@ fn rebind(step: &mut Step, from: BufferId, to: BufferId) {
             at - usize::from(at > old)
         })
         .collect();
-    kernel.buffers[same].access = Access::ReadWrite;
+    if kernel.buffers[same].access != kernel.buffers[old].access {
+        kernel.buffers[same].access = Access::ReadWrite;
+    }
     kernel.buffers.remove(old);
     step.args.remove(old);
     kernel.each_inst_mut(&mut |inst| {
