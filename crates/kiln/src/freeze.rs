@@ -10,15 +10,14 @@
 
 use crate::compile::{layouts_or_contiguous, locate, tensors, view};
 use crate::given::Given;
-use crate::layout::Layout;
 use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit};
 use crate::see::dump;
 use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
-use kiln_passes::MainInput;
+use kiln_passes::{MainInput, Split};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{Buffer, InputView, Packer, Produced, Program, TuneReport, phase};
+use kiln_runtime::{Buffer, InputView, Packer, Program, TuneReport, phase};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -45,12 +44,15 @@ use std::time::{Duration, Instant};
 /// # Ok::<(), kiln::Error>(())
 /// ```
 pub struct FrozenGraph {
+    /// The graph as it was given, and how it was compiled.
+    graph: Arc<Graph>,
+    layouts: Vec<InputLayout>,
+    options: FreezeOptions,
     main: Program,
     prepare: Option<Program>,
     packer: Packer,
     /// The frozen inputs, in order: versions are theirs.
     frozen: Vec<usize>,
-    inputs: usize,
     prepare_inputs: Vec<usize>,
     /// Where the inputs of the main program came from before packing.
     unpacked: Vec<MainInput>,
@@ -58,7 +60,6 @@ pub struct FrozenGraph {
     arguments: Vec<Argument>,
     ready: RwLock<Option<Arc<Ready>>>,
     making: Mutex<()>,
-    recycle: bool,
     prepares: AtomicU64,
     memory: FrozenMemory,
     dumped: Option<PathBuf>,
@@ -82,8 +83,16 @@ impl Argument {
     }
 }
 
+/// The two parts of a frozen graph with their inputs, before packing.
+pub(crate) struct Inspected {
+    pub(crate) split: Split,
+    pub(crate) prepare_inputs: Vec<Tensor>,
+    pub(crate) main_inputs: Vec<Tensor>,
+    pub(crate) ready: Arc<Ready>,
+}
+
 /// What was made of one set of weights.
-struct Ready {
+pub(crate) struct Ready {
     versions: Vec<u64>,
     /// Only those that the main program reads.
     prepared: Vec<Option<Tensor>>,
@@ -117,19 +126,19 @@ impl FrozenGraph {
     ) -> Result<FrozenGraph> {
         let at = Source::caller();
         graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
-        FrozenGraph::new_at(graph, &layouts_or_contiguous(graph, layouts), frozen, options, &at)
+        FrozenGraph::new_at(Arc::new(graph.clone()), &layouts_or_contiguous(graph, layouts), frozen, options, &at)
     }
 
     /// Compiles a graph that is known to be valid.
     pub(crate) fn new_at(
-        graph: &Graph,
+        graph: Arc<Graph>,
         layouts: &[InputLayout],
         frozen: &[bool],
         options: &FreezeOptions,
         at: &Source,
     ) -> Result<FrozenGraph> {
         let freeze = Some(Freeze { inputs: frozen, options });
-        let unit = Unit { graph, layouts, options: &options.compile, freeze, at };
+        let unit = Unit { graph: &graph, layouts, options: &options.compile, freeze, at };
         let Built { program: main, passes, frozen: Some(built) } = pipeline::build(&unit)? else {
             unreachable!("a unit with frozen inputs is built in two parts");
         };
@@ -161,17 +170,18 @@ impl FrozenGraph {
             prepares: 0,
         };
         Ok(FrozenGraph {
+            graph,
+            layouts: layouts.to_vec(),
+            options: options.clone(),
             main,
             prepare,
             packer,
             frozen,
-            inputs: graph.inputs().len(),
             prepare_inputs: split.prepare_inputs,
             unpacked: split.main_inputs,
             arguments,
             ready: RwLock::default(),
             making: Mutex::default(),
-            recycle: options.recycle,
             prepares: AtomicU64::new(0),
             memory,
             dumped,
@@ -249,7 +259,7 @@ impl FrozenGraph {
         self.check(inputs, versions, at)?;
         let wrong = |cause| locate("run", cause, at);
         let ready = self.ready(inputs, versions).map_err(wrong)?;
-        let views: Vec<InputView<'_>> = self.arguments.iter().map(|a| a.view(inputs, &ready, &self.packer)).collect();
+        let views = self.views(inputs, &ready);
         let input = |number: usize| match self.arguments[number] {
             Argument::Given(input) => inputs[input].clone(),
             Argument::Prepared(value) => ready.prepared(value).clone(),
@@ -257,7 +267,7 @@ impl FrozenGraph {
         };
         // SAFETY, for both: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen
         // inputs, prepared values and panels are never updated.
-        if self.recycle {
+        if self.options.recycle {
             let mut produced = Vec::with_capacity(self.main.output_types().len());
             // SAFETY: as above.
             let shapes = unsafe { self.main.replay_updating(&views, &mut produced) }.map_err(wrong)?;
@@ -296,7 +306,7 @@ impl FrozenGraph {
         let wrong = |cause| locate("tune", cause, &at);
         self.check(inputs, versions, &at)?;
         let ready = self.ready(inputs, versions).map_err(wrong)?;
-        let views: Vec<InputView<'_>> = self.arguments.iter().map(|a| a.view(inputs, &ready, &self.packer)).collect();
+        let views = self.views(inputs, &ready);
         self.main.tune(&views, budget).map_err(wrong)
     }
 
@@ -305,8 +315,11 @@ impl FrozenGraph {
             return Err(capture::break_at("runs a frozen graph", at));
         }
         let wrong = |cause| locate("run", cause, at);
-        if inputs.len() != self.inputs {
-            return Err(wrong(kiln_runtime::Error::InputCount { expected: self.inputs, got: inputs.len() }));
+        if inputs.len() != self.graph.inputs().len() {
+            return Err(wrong(kiln_runtime::Error::InputCount {
+                expected: self.graph.inputs().len(),
+                got: inputs.len(),
+            }));
         }
         if versions.len() != self.frozen.len() {
             return Err(wrong(kiln_runtime::Error::VersionCount { expected: self.frozen.len(), got: versions.len() }));
@@ -330,18 +343,7 @@ impl FrozenGraph {
             return Ok(ready);
         }
         let start = Instant::now();
-        let mut prepared: Vec<Option<Tensor>> = Vec::new();
-        if let Some(program) = &self.prepare {
-            let views: Vec<InputView<'_>> = self.prepare_inputs.iter().map(|&input| view(inputs[input])).collect();
-            let shapes = program.output_shapes(&views)?;
-            let outputs = program.run(&views)?.into_iter().zip(shapes).zip(program.output_types());
-            for ((produced, shape), ty) in outputs {
-                prepared.push(match produced {
-                    Produced::Buffer(buffer) => Some(Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype)),
-                    Produced::Input(input) => Some(inputs[self.prepare_inputs[input]].clone()),
-                });
-            }
-        }
+        let prepared = self.prepare(inputs)?.into_iter().map(Some).collect();
         let mut ready = Ready { versions: versions.to_vec(), prepared, packed: Vec::new() };
         ready.packed = self.packer.pack(&|input| match self.unpacked[input] {
             MainInput::Given(input) => view(inputs[input]),
@@ -362,6 +364,39 @@ impl FrozenGraph {
         let ready = Arc::new(ready);
         *self.ready.write().unwrap_or_else(PoisonError::into_inner) = Some(ready.clone());
         Ok(ready)
+    }
+
+    /// Computes what depends on the weights alone.
+    fn prepare(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, kiln_runtime::Error> {
+        let Some(program) = &self.prepare else { return Ok(Vec::new()) };
+        let views: Vec<InputView<'_>> = self.prepare_inputs.iter().map(|&input| view(inputs[input])).collect();
+        let shapes = program.output_shapes(&views)?;
+        let produced = program.run(&views)?;
+        Ok(tensors(program, produced, &shapes, &|input| inputs[self.prepare_inputs[input]].clone()))
+    }
+
+    /// The inputs of the program that every call runs.
+    pub(crate) fn views<'a>(&'a self, inputs: &[&'a Tensor], ready: &'a Ready) -> Vec<InputView<'a>> {
+        self.arguments.iter().map(|argument| argument.view(inputs, ready, &self.packer)).collect()
+    }
+
+    /// The graphs of both programs and their inputs, for whoever checks the programs.
+    pub(crate) fn inspect(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Inspected> {
+        self.check(inputs, versions, at)?;
+        let wrong = |cause| locate("verify", cause, at);
+        let frozen: Vec<bool> = (0..self.graph.inputs().len()).map(|input| self.frozen.contains(&input)).collect();
+        let freeze = Freeze { inputs: &frozen, options: &self.options };
+        let unit =
+            Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options.compile, freeze: None, at };
+        let (split, _) = pipeline::split(&unit, &freeze, &mut |_, _| {})?;
+        let prepared = self.prepare(inputs).map_err(wrong)?;
+        let main_inputs = self.unpacked.iter().map(|from| match *from {
+            MainInput::Given(input) => inputs[input].detached(),
+            MainInput::Prepared(value) => prepared[value].clone(),
+        });
+        let main_inputs = main_inputs.collect();
+        let prepare_inputs = self.prepare_inputs.iter().map(|&input| inputs[input].detached()).collect();
+        Ok(Inspected { split, prepare_inputs, main_inputs, ready: self.ready(inputs, versions).map_err(wrong)? })
     }
 
     fn made(&self, versions: &[u64]) -> Option<Arc<Ready>> {

@@ -4,7 +4,7 @@ use kiln::ir::{BinaryOp, DType, Graph, Op, Source, TensorType, generate};
 use kiln::runtime::{Backend, Buffer, Device, Executable, InputView, LaunchError, Program, RawBuffer};
 use kiln::see::bisect::{Stage, bisect_passes, bisect_stages};
 use kiln::see::verify::{Blame, Verdict, verify_program};
-use kiln::{CompileOptions, CompiledGraph, Generator, Tensor, compile_graph};
+use kiln::{CompileOptions, CompiledGraph, FreezeOptions, FrozenGraph, Generator, PackWeights, Tensor, compile_graph};
 use kiln_kernels::kernel::{Access, Kernel};
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use std::sync::Arc;
@@ -285,4 +285,33 @@ fn a_view_of_another_layout_is_checked_where_it_lies() {
     assert!(report.is_right(), "{report}");
     let views: &[InputView<'_>] = &[];
     assert!(compiled.program().inspect(views).is_err());
+}
+
+/// Weights that change without a new version are packed as they were: the program that runs computes with the old ones, which a check
+/// of any other program would not find.
+#[test]
+fn the_frozen_program_that_runs_is_the_one_that_is_checked() {
+    let plain = "graph(%0: f32[8, 64], %1: f32[64, 32]) {
+       %2: f32[8, 32] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+       return %2
+     }";
+    let prepared = "graph(%0: f32[8, 64], %1: f32[64, 32]) {
+       %2: f32[64, 32] = exp %1
+       %3: f32[8, 32] = dot %0, %2 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+       return %3
+     }";
+    for text in [plain, prepared] {
+        let graph = Graph::parse(text).unwrap();
+        let options = FreezeOptions { pack: PackWeights::Always, ..FreezeOptions::default() };
+        let frozen = FrozenGraph::new(&graph, &[], &[false, true], &options).unwrap();
+        assert!(frozen.memory().packed_bytes > 0, "{text}");
+        let (x, weight) = (random(&[8, 64]), random(&[64, 32]));
+        let other = weight.mul(2.0).unwrap();
+        let report = frozen.verify(&[&x, &weight], &[1]).unwrap();
+        assert!(report.is_right() && !report.kernels.is_empty(), "{report}");
+        let stale = frozen.verify(&[&x, &other], &[1]).unwrap();
+        assert!(!stale.is_right(), "{stale}");
+        let fresh = frozen.verify(&[&x, &other], &[2]).unwrap();
+        assert!(fresh.is_right(), "{fresh}");
+    }
 }

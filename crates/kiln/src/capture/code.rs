@@ -89,7 +89,7 @@ impl Ready {
     #[inline]
     fn prepare(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
         if self.verify && self.verified.get().is_none() {
-            phase::timed("verify", || check(&self.kind, graph, inputs, at))?;
+            phase::timed("verify", || check(&self.kind, inputs, versions, at))?;
             // Whoever was first; another did the same.
             let _ = self.verified.set(());
         }
@@ -122,14 +122,11 @@ impl Ready {
 
 /// Compares every kernel with the interpreter.
 #[cold]
-fn check(kind: &Kind, graph: &Graph, inputs: &[&Tensor], at: &Source) -> Result<()> {
+fn check(kind: &Kind, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
     let inputs: Vec<Tensor> = inputs.iter().map(|tensor| tensor.detached()).collect();
     let report = match kind {
         Kind::Compiled(code) => code.verify(&inputs)?,
-        // The packed program takes other inputs; the graph itself is checked as it is.
-        Kind::Frozen(_) => {
-            crate::compile_graph(graph, &inputs.iter().map(Into::into).collect::<Vec<_>>())?.verify(&inputs)?
-        }
+        Kind::Frozen(code) => code.verify(&inputs.iter().collect::<Vec<_>>(), versions)?,
     };
     if report.is_right() {
         return Ok(());

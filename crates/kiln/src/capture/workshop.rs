@@ -217,7 +217,7 @@ impl Job {
                 recycle: options.mode.replays(),
                 ..FreezeOptions::default()
             };
-            let frozen = FrozenGraph::new_at(&self.graph, &self.layouts, &self.frozen, &freeze, &self.at)?;
+            let frozen = FrozenGraph::new_at(self.graph.clone(), &self.layouts, &self.frozen, &freeze, &self.at)?;
             Kind::Frozen(Arc::new(frozen))
         } else {
             let compiled = CompiledGraph::new_at(self.graph.clone(), &self.layouts, &self.compile, &self.at)?;

@@ -141,7 +141,7 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
 }
 
 /// The passes, and those for frozen inputs: what depends on them alone, the rest, and the number of products that went into others.
-fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) -> Result<(Split, usize)> {
+pub(crate) fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) -> Result<(Split, usize)> {
     let broken = |cause| Error::Graph { cause: Box::new(cause) };
     let cut = SplitOptions { growth: freeze.options.growth };
     let mut graph = optimise(unit, unit.graph.clone(), observe)?;

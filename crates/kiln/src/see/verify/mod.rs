@@ -11,11 +11,12 @@ mod text;
 
 pub use deviation::Deviation;
 
-use crate::compile::CompiledGraph;
+use crate::compile::{CompiledGraph, view};
+use crate::freeze::FrozenGraph;
 use crate::{Result, Tensor};
 use kiln_ir::{Graph, NodeId, Source};
-use kiln_runtime::Program;
 use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::{InputView, Program};
 use std::time::{Duration, Instant};
 
 /// What became of the check of a program. `Display` is a table of its kernels and, where one is wrong, what is known of it.
@@ -149,14 +150,44 @@ impl CompiledGraph {
     }
 }
 
+impl FrozenGraph {
+    /// Holds every kernel of the programs that run against the interpreter on these inputs, which are left as they are: those that
+    /// prepare the weights, and those of every call, which read weights that are prepared and packed. See [`verify_program`].
+    #[track_caller]
+    pub fn verify(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<VerifyReport> {
+        let at = Source::caller();
+        let frozen = self.inspect(inputs, versions, &at)?;
+        if let Some(program) = self.prepare_program() {
+            let views: Vec<InputView<'_>> = frozen.prepare_inputs.iter().map(view).collect();
+            let report = check(&frozen.split.prepare, program, &frozen.prepare_inputs, &views, &at)?;
+            if !report.is_right() {
+                return Ok(report);
+            }
+        }
+        check(&frozen.split.main, self.program(), &frozen.main_inputs, &self.views(inputs, &frozen.ready), &at)
+    }
+}
+
 /// Holds every kernel of a program against the interpreter on live inputs: each launch alone, with true inputs; then all of
 /// them in a row, looking for memory that is overwritten too early. `graph` is what the program was built from, after the passes.
 /// The inputs stay as they are, those that the program updates included.
 #[track_caller]
 pub fn verify_program(graph: &Graph, program: &Program, inputs: &[Tensor]) -> Result<VerifyReport> {
     let at = Source::caller();
+    let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
+    check(graph, program, inputs, &views, &at)
+}
+
+/// [`verify_program`] for a program whose inputs are others than the graph's, because some lie packed.
+fn check(
+    graph: &Graph,
+    program: &Program,
+    inputs: &[Tensor],
+    views: &[InputView<'_>],
+    at: &Source,
+) -> Result<VerifyReport> {
     let start = Instant::now();
-    let mut report = run::check(graph, program, inputs, &at)?;
+    let mut report = run::check(graph, program, inputs, views, at)?;
     report.took = start.elapsed();
     event::emit(Category::Kernels, || Event::Verified {
         kernels: report.kernels.len(),

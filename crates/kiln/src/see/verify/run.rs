@@ -1,7 +1,6 @@
 //! The check itself: the interpreter's run, then each launch on true inputs.
 
 use super::{Blame, Clobbered, Deviation, KernelReport, Verdict, VerifyReport};
-use crate::compile::view;
 use crate::opinions::envelope::{Envelope, Products, RangeWatch, is_exact, least_tolerance};
 use crate::opinions::layouts::to_host;
 use crate::{Error, Result, Tensor};
@@ -19,11 +18,16 @@ const INTERPRETED: u64 = 50_000_000;
 /// Operations that further disturbed runs of one kernel's nodes may take together.
 const DISTURBED: u64 = 400_000_000;
 
-/// Checks a program.
-pub(super) fn check(graph: &Graph, program: &Program, inputs: &[Tensor], at: &Source) -> Result<VerifyReport> {
+/// Checks a program. `inputs` are those of the graph; `views` are those of the program, which differ where some lie packed.
+pub(super) fn check(
+    graph: &Graph,
+    program: &Program,
+    inputs: &[Tensor],
+    views: &[InputView<'_>],
+    at: &Source,
+) -> Result<VerifyReport> {
     let failed = |cause| Error::Runtime { op: "verify".into(), cause: Box::new(cause), at: at.clone() };
-    let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
-    let stopped = program.inspect(&views).map_err(failed)?;
+    let stopped = program.inspect(views).map_err(failed)?;
     let size = |symbol| stopped.size(symbol).map(Dim::from);
     let graph = graph.specialise(&size).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
     let truth = Truth::of(&graph, program, inputs, at)?;
@@ -32,7 +36,7 @@ pub(super) fn check(graph: &Graph, program: &Program, inputs: &[Tensor], at: &So
     for number in 0..program.steps().len() {
         kernels.push(checker.step(number).map_err(failed)?);
     }
-    let (clobbered, outputs) = in_a_row(&graph, program, &views, &checker.truth).map_err(failed)?;
+    let (clobbered, outputs) = in_a_row(&graph, program, views, &checker.truth).map_err(failed)?;
     Ok(VerifyReport { kernels, clobbered, outputs, took: Duration::ZERO })
 }
 
@@ -252,9 +256,11 @@ impl Checker<'_> {
         (part, reads)
     }
 
-    /// What the kernel does when it is interpreted, on the same inputs; by argument. `None` if that takes too long or fails.
+    /// What the kernel does when it is interpreted, on the same inputs; by argument. `None` if that takes too long or fails, or if an
+    /// argument lies in a layout that only the backend knows.
     fn interpreted(&self, step: &Step, number: usize, before: &[Vec<u8>]) -> Option<Vec<HostTensor>> {
-        if self.work(step) > INTERPRETED {
+        let is_packed = !self.stopped.program().steps()[number].variant().packed.is_empty();
+        if is_packed || self.work(step) > INTERPRETED {
             return None;
         }
         let mut buffers = Vec::with_capacity(step.args.len());
