@@ -100,7 +100,7 @@ impl Codec for BufferId {
 }
 
 /// Each kernel once, then the launches with its number: equal layers take little room. What is read refers to nothing that
-/// is not there.
+/// is not there, and its kernels keep the contract of kernels.
 impl Codec for Schedule {
     fn encode(&self, out: &mut Vec<u8>) {
         let Schedule { buffers, steps, outputs, unchanged, notes } = self;
@@ -132,6 +132,10 @@ impl Codec for Schedule {
 
     fn decode(from: &mut Reader<'_>) -> Result<Schedule, DecodeError> {
         let kernels: Vec<Arc<Kernel>> = Vec::<Kernel>::decode(from)?.into_iter().map(Arc::new).collect();
+        // Backends rely on the contract of kernels, and bytes may be anybody's.
+        if kernels.iter().any(|kernel| kernel.verify().is_err()) {
+            return Err(from.invalid("kernel"));
+        }
         let buffers = Vec::<BufferDecl>::decode(from)?;
         let is_buffer = |id: &BufferId| id.index() < buffers.len();
         let mut steps = Vec::new();

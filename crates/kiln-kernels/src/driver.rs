@@ -205,11 +205,12 @@ fn attempt(
     let mut schedule =
         Schedule { buffers: memory.buffers, steps, outputs: memory.outputs, unchanged: Vec::new(), notes };
     observe("prepare", Form::Graph(graph));
-    verified("schedule", graph, &schedule)?;
+    let unit = Unit { graph, layouts, options };
+    verified("schedule", &unit, &schedule)?;
     observe("schedule", Form::Schedule(&schedule));
     for (name, stage) in STAGES {
-        stage(&Unit { graph, layouts, options }, &mut schedule);
-        verified(name, graph, &schedule)?;
+        stage(&unit, &mut schedule);
+        verified(name, &unit, &schedule)?;
         observe(name, Form::Schedule(&schedule));
     }
     Ok(Ok(schedule))
@@ -239,12 +240,13 @@ const STAGES: &[(&str, Stage)] = &[
     ("share_kernels", |_, schedule| share_kernels(schedule)),
 ];
 
-fn verified(stage: &'static str, graph: &Graph, schedule: &Schedule) -> Result<(), Error> {
+fn verified(stage: &'static str, unit: &Unit<'_>, schedule: &Schedule) -> Result<(), Error> {
     if !verifiers_run() {
         return Ok(());
     }
     let broken = |violation| Error::Invalid { stage, violation: Box::new(violation) };
-    verify::order(graph, schedule).map_err(broken)
+    verify::kernels(schedule, &unit.options.ranges).map_err(broken)?;
+    verify::order(unit.graph, schedule).map_err(broken)
 }
 
 /// The launches of all groups, producers first.

@@ -23,7 +23,13 @@ pub(crate) fn split_choices(scope: Scope<'_>, memory: &Memory, group: &mut Group
     }
     let Some((axis, part, parts)) = group.trace.as_ref().and_then(|t| find_parts(t, &group.domain)) else { return };
     let mut domain = group.domain.clone();
-    domain.shape[axis] = part.clone();
+    // An axis of one step is none.
+    if part.is_one() {
+        domain.shape.remove(axis);
+        domain.row.remove(axis);
+    } else {
+        domain.shape[axis] = part.clone();
+    }
     let (mut roots, mut works): (Vec<Root>, Vec<usize>) = (Vec::new(), Vec::new());
     for (root, &work) in group.roots.iter().zip(&group.works) {
         // A root that does not move along the axis would be written once for each part.
@@ -32,7 +38,11 @@ pub(crate) fn split_choices(scope: Scope<'_>, memory: &Memory, group: &mut Group
         }
         for number in 0..parts {
             let mut axes = domain.index();
-            axes[axis] = &axes[axis] + &part * number;
+            if part.is_one() {
+                axes.insert(axis, Dim::from(number));
+            } else {
+                axes[axis] = &axes[axis] + &part * number;
+            }
             roots.push(root.rebased(&axes, &domain.ranges(scope.known)));
             works.push(work);
         }

@@ -1,6 +1,7 @@
 //! Verifiers of schedules and memory plans, from scratch: nothing here relies on how the scheduler came to its result.
 //!
 //! ```text
+//!  kernel   one kernel: values, dtypes, buffers, symbols; and the places of each launch that are outside whatever the sizes
 //!  order    launches, whatever the sizes: writers before readers, old values read before they are overwritten
 //!  memory   a plan for given sizes: live temporaries apart; then every element that a launch touches, as far as it is known
 //! ```
@@ -8,20 +9,32 @@
 //! They run after scheduling and planning where [`kiln_ir::verify::verifiers_run`]: in debug builds, and on demand in others.
 
 mod elements;
+mod kernel;
 mod order;
 mod places;
 mod plan;
 
+pub use kernel::{KernelViolation, Location, Part, Rule};
 pub use order::order;
 
 use crate::plan::Plan;
 use crate::schedule::{BufferId, Schedule, Step};
-use kiln_ir::{NodeId, Symbol};
+use kiln_ir::{NodeId, Ranges, Symbol};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// A rule that a schedule or a plan breaks. Always a fault of the scheduler, never of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
+    /// A kernel breaks the contract of kernels.
+    #[error("{at}: {cause}")]
+    Kernel {
+        /// The launch.
+        at: Launch,
+        /// The rule, and where it is broken.
+        cause: Box<KernelViolation>,
+    },
     /// A launch has other arguments than its kernel.
     #[error("{at} has {args} arguments, its kernel {buffers}")]
     Arguments {
@@ -207,6 +220,18 @@ impl std::fmt::Display for Launch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "step {} ({})", self.step, self.kernel)
     }
+}
+
+/// Verifies each kernel of a schedule, and the places of each launch as far as they are known without sizes.
+pub fn kernels(schedule: &Schedule, known: &Ranges) -> Result<(), Violation> {
+    let mut seen = HashSet::new();
+    for (number, step) in schedule.steps.iter().enumerate() {
+        if seen.insert(Arc::as_ptr(&step.kernel)) {
+            let at = || Launch::of(number, &schedule.steps);
+            step.kernel.verify().map_err(|cause| Violation::Kernel { at: at(), cause: Box::new(cause) })?;
+        }
+    }
+    kernel::bounds(schedule, known)
 }
 
 /// Verifies a plan of a schedule for given sizes.
