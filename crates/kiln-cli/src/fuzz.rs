@@ -2,7 +2,7 @@
 
 use crate::failure::Outcome;
 use crate::terminal::Console;
-use kiln::opinions::{self, LayoutChoice, Question};
+use kiln::opinions::{self, LayoutChoice, Question, Tally};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
@@ -135,20 +135,24 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     let count = options.count.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 10_000 });
     let end = options.seconds.map(Duration::from_secs);
     let mut failed: Vec<u64> = Vec::new();
+    let mut tally = Tally::default();
     let mut reported = Instant::now();
     let mut done = 0;
     while done < count && end.is_none_or(|end| begin.elapsed() < end) {
         let seed = first.wrapping_add(done);
         let (graph, question) = question(seed, options.nodes);
         done += 1;
-        let disagree = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question).err();
-        if let Some(disagreement) = disagree(&graph) {
-            failed.push(seed);
-            let small = shrink::shrink(graph, &mut |candidate| disagree(candidate).is_some());
-            let last = disagree(&small).unwrap_or(disagreement);
-            console.say(format!("seed {seed}: {last}\n{question:?}\n{small}"));
-            if !options.keep_going {
-                break;
+        let compare = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question);
+        match compare(&graph) {
+            Ok(agreement) => tally.add(&agreement),
+            Err(disagreement) => {
+                failed.push(seed);
+                let small = shrink::shrink(graph, &mut |candidate| compare(candidate).is_err());
+                let last = compare(&small).err().unwrap_or(disagreement);
+                console.say(format!("seed {seed}: {last}\n{question:?}\n{small}"));
+                if !options.keep_going {
+                    break;
+                }
             }
         }
         if reported.elapsed() > Duration::from_secs(10) {
@@ -160,9 +164,11 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     let seconds = begin.elapsed().as_secs_f64();
     let rate = done as f64 / seconds.max(1e-9);
     console.say(format!("{done} graphs from seed {first} in {seconds:.1} s ({rate:.0}/s): {} failures", failed.len()));
+    console.say(format!("{tally}"));
     console.result(|| {
         json!({"what": "graphs", "seed": first, "count": done, "seconds": seconds, "check": options.check,
-            "failures": failed.len(), "failed_seeds": failed})
+            "failures": failed.len(), "failed_seeds": failed, "agreed": tally.agreed(), "skipped_order": tally.order,
+            "failed_alike": tally.failed_alike, "vacuous": tally.vacuous, "share_undecided": tally.share_undecided()})
     });
     match failed.as_slice() {
         [] => Ok(()),

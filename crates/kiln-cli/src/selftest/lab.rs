@@ -1,6 +1,6 @@
 //! Where the groups of `kiln selftest` work: the device, how much is asked, and the count of what was found.
 
-use kiln::opinions::{self, LayoutChoice, Question};
+use kiln::opinions::{self, Disagreement, LayoutChoice, Question, Tally};
 use kiln::{DType, Device, Tensor};
 use kiln_ir::{Graph, HostTensor, Scalar, generate, shrink};
 use std::fmt::Display;
@@ -18,6 +18,8 @@ pub struct Lab {
     pub checks: u64,
     /// Those that were wrong, each in a few lines.
     pub failures: Vec<String>,
+    /// What the comparisons of graphs rest on.
+    pub tally: Tally,
 }
 
 /// Failures that are kept in words.
@@ -26,7 +28,7 @@ const MOST_SHOWN: usize = 5;
 impl Lab {
     /// With nothing found yet.
     pub fn new(device: Device, quick: bool, fault: bool) -> Lab {
-        Lab { device, quick, fault, checks: 0, failures: Vec::new() }
+        Lab { device, quick, fault, checks: 0, failures: Vec::new(), tally: Tally::default() }
     }
 
     /// How many to ask, of so many in a whole run.
@@ -68,15 +70,21 @@ impl Lab {
 
     /// Asks interpreter, eager and compiled on a graph.
     pub fn compare(&mut self, what: impl Display, graph: &Graph, inputs: &[HostTensor], question: &Question) {
-        let wrong = opinions::compare(graph, inputs, question).err();
+        let wrong = self.differ(graph, inputs, question);
         self.judge(wrong.map(|wrong| format!("{what}: {wrong}\n{graph}")));
+    }
+
+    /// How the three differ; an agreement is counted.
+    fn differ(&mut self, graph: &Graph, inputs: &[HostTensor], question: &Question) -> Option<Disagreement> {
+        opinions::compare(graph, inputs, question).inspect(|agreement| self.tally.add(agreement)).err()
     }
 
     /// Asks all three on the graph of a seed; one on which they differ is shown as small as it can be.
     pub fn compare_random(&mut self, seed: u64, options: &generate::Options, question: &Question) {
         let graph = generate::graph(seed, options);
         let differ = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), question).err();
-        let wrong = differ(&graph).map(|wrong| match self.fault {
+        let wrong = self.differ(&graph, &generate::inputs(&graph, seed), question);
+        let wrong = wrong.map(|wrong| match self.fault {
             true => format!("seed {seed}: {wrong}"),
             false => {
                 let small = shrink::shrink(graph, &mut |candidate| differ(candidate).is_some());

@@ -11,6 +11,7 @@ use crate::program::device;
 use crate::terminal::{Console, Progress, format};
 use graphs::Family;
 use kiln::Device;
+use kiln::opinions::Tally;
 use kiln_runtime::disk;
 use lab::Lab;
 use serde_json::json;
@@ -77,6 +78,7 @@ struct Found {
     group: &'static Group,
     checks: u64,
     failures: Vec<String>,
+    tally: Tally,
     took: Duration,
 }
 
@@ -117,6 +119,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         all.push(found);
     }
     let (checks, seconds) = (all.iter().map(|found| found.checks).sum(), began.elapsed().as_secs_f64());
+    let mut tally = Tally::default();
+    all.iter().for_each(|found| tally.merge(&found.tally));
+    if tally.comparisons > 0 {
+        console.say(format!("graphs: {tally}"));
+    }
     let failed: Vec<&str> = all.iter().filter(|f| !f.failures.is_empty()).map(|f| f.group.name).collect();
     let summary = format!("{} checks in {}", format::count(checks), format::seconds(seconds));
     if failed.is_empty() {
@@ -130,7 +137,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         };
         json!({
             "device": device.to_string(), "target": backend.target(), "threads": backend.threads(), "quick": arguments.quick,
-            "passed": failed.is_empty(), "checks": checks, "seconds": seconds, "groups": all.iter().map(group).collect::<Vec<_>>(),
+            "passed": failed.is_empty(), "checks": checks, "agreed": tally.agreed(), "skipped_order": tally.order,
+            "failed_alike": tally.failed_alike, "vacuous": tally.vacuous, "share_undecided": tally.share_undecided(), "seconds": seconds, "groups": all.iter().map(group).collect::<Vec<_>>(),
         })
     });
     match failed.is_empty() {
@@ -143,7 +151,7 @@ fn examine(group: &'static Group, device: Device, quick: bool, fault: bool) -> F
     let began = Instant::now();
     let mut lab = Lab::new(device, quick, fault);
     (group.run)(&mut lab);
-    Found { group, checks: lab.checks, failures: lab.failures, took: began.elapsed() }
+    Found { group, checks: lab.checks, failures: lab.failures, tally: lab.tally, took: began.elapsed() }
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Group>, Failure> {

@@ -39,13 +39,27 @@ pub(crate) struct RangeLoss {
 pub(crate) struct RangeWatch<'a> {
     graph: &'a Graph,
     pub loss: RangeLoss,
+    /// For each node: whether its value may depend on the order of a sum or product.
+    by_order: Vec<bool>,
     /// Binary digits by which a product of everything the node reads may grow and shrink.
     growth: (f64, f64),
 }
 
 impl<'a> RangeWatch<'a> {
     pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
-        RangeWatch { graph, loss: RangeLoss::default(), growth: (0.0, 0.0) }
+        let by_order = vec![false; graph.nodes().len()];
+        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth: (0.0, 0.0) }
+    }
+
+    /// For each output of the graph: whether its value may depend on the order of a sum or product.
+    pub fn outputs_by_order(&self) -> Vec<bool> {
+        self.graph.outputs().iter().map(|output| self.by_order[output.node.index()]).collect()
+    }
+
+    /// Notes that a node's value may depend on an order.
+    fn note_order(&mut self, node: NodeId, depends: bool) {
+        self.loss.order |= depends;
+        self.by_order[node.index()] |= depends;
     }
 }
 
@@ -67,24 +81,26 @@ impl Observer for RangeWatch<'_> {
         if multiplies(op) {
             self.growth.0 += finite().map(|v| v.abs().log2().max(0.0)).sum::<f64>();
             self.growth.1 += finite().map(|v| v.abs().log2().min(0.0)).sum::<f64>();
-            self.loss.order |= self.growth.0 >= most.log2() || self.growth.1 <= least.log2();
+            self.note_order(node, self.growth.0 >= most.log2() || self.growth.1 <= least.log2());
         }
         if sums(self.graph, op, node) {
-            self.loss.order |= finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3;
+            self.note_order(node, finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3);
         }
         if let Op::Conv(_) | Op::Attention { .. } = op {
             // Padding, masks and weights that vanish multiply elements by zero or leave them out.
-            self.loss.order |= value.to_f64().into_iter().any(|v| !v.is_finite());
+            self.note_order(node, value.to_f64().into_iter().any(|v| !v.is_finite()));
         }
         if let Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } = op {
             // Products of elements are within range if the elements are within its square root.
-            self.loss.order |= finite().any(|v| v.abs() > most.sqrt() * 1e-3);
+            self.note_order(node, finite().any(|v| v.abs() > most.sqrt() * 1e-3));
         }
         None
     }
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
         self.growth = (0.0, 0.0);
+        let operands = &self.graph.node(node).operands;
+        self.by_order[node.index()] |= operands.iter().any(|operand| self.by_order[operand.index()]);
         let dtype = value.dtype();
         if is_short(dtype) && slack(self.graph, node, &self.graph.node(node).op) > 0.0 {
             self.loss.short |= value.to_f64().into_iter().any(|v| !v.is_finite() || v.abs() < normal(dtype));
