@@ -5,6 +5,8 @@
 //!                        └──────────────────────portable──────▶ runs anywhere
 //! ```
 //!
+//! Where [`kiln_ir::verify::verifiers_run`], [`vir::verify`] checks the vector IR and [`regalloc::check`] the registers.
+//!
 //! Invariants: generated code touches no byte outside the buffers it is given; the portable executor runs the same vector
 //! IR and gives the same results up to the lane count's effect on the order of sums.
 

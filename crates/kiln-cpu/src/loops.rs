@@ -8,9 +8,11 @@ use crate::lower::{LowerError, Lowered, Options, Split, lower, split, stores_whe
 use crate::memory::{Code, CodeArena, MemoryError};
 use crate::pool;
 use crate::portable::Portable;
+use crate::regalloc::AllocationViolation;
 use crate::saved::Piece;
 use crate::short::Short;
-use crate::vir::{Context, IndexRecord};
+use crate::vir::{Context, IndexRecord, VirViolation, verify};
+use kiln_ir::verify::verifiers_run;
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Kernel, KernelBody, LoopBody};
 use kiln_runtime::{LaunchError, RawBuffer};
@@ -24,6 +26,12 @@ pub enum CompileError {
     /// It has no vector IR.
     #[error(transparent)]
     Lower(#[from] LowerError),
+    /// Its vector IR breaks a rule: a fault of this crate.
+    #[error(transparent)]
+    Vir(Box<VirViolation>),
+    /// Its values are not where they are read from: a fault of this crate.
+    #[error(transparent)]
+    Allocation(Box<AllocationViolation>),
     /// The code could not be installed.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -138,6 +146,10 @@ impl LoopKernel {
     /// Compiles a loop kernel's body for a target.
     pub fn compile(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options) -> Result<LoopKernel, CompileError> {
         let Lowered { function, units, row, scratch, weight, unit_is_lane } = lower(kernel, body, options)?;
+        if verifiers_run() {
+            let checked = verify(&function, kernel.buffers.len(), kernel.sizes.len());
+            checked.map_err(|violation| CompileError::Vir(Box::new(violation)))?;
+        }
         // About two vector instructions a nanosecond.
         let lanes = match isa {
             Isa::Portable => 1,
@@ -147,7 +159,10 @@ impl LoopKernel {
         let cost = (u64::from(weight.max(1)) * 8).div_ceil(lanes);
         let engine = match isa {
             Isa::Portable => Engine::Portable(Portable::new(function)),
-            _ => Engine::install(&emit(&function, isa))?,
+            _ => {
+                let emitted = emit(&function, isa);
+                Engine::install(&emitted.map_err(|violation| CompileError::Allocation(Box::new(violation)))?)?
+            }
         };
         let shape = Shape { units, row, scratch, cost, unit_is_lane };
         Ok(LoopKernel::new(kernel, body, isa, options, engine, shape))

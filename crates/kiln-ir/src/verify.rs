@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static ASKED_FOR: AtomicBool = AtomicBool::new(false);
 
-/// Whether the compiler verifies its own work: graphs between passes, schedules, memory plans. Always in debug builds; elsewhere from
+/// Whether the compiler verifies its own work: graphs between passes, kernels, schedules, memory plans, vector IR,
+/// allocations of registers. Always in debug builds; elsewhere from
 /// the moment that [`run_verifiers`] was called. Every floor's verifier asks this before it runs.
 pub fn verifiers_run() -> bool {
     cfg!(debug_assertions) || ASKED_FOR.load(Ordering::Relaxed)

@@ -150,7 +150,7 @@ fn find(
         return Ok((restored, false));
     }
     let start = Instant::now();
-    let made = backend.compile_variant(kernel, variant)?;
+    let made = backend.compile_variant(kernel, variant).map_err(|error| named(error, label))?;
     let took = start.elapsed();
     MISSES.fetch_add(1, Ordering::Relaxed);
     NANOS.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
@@ -166,6 +166,14 @@ fn find(
     }
     slot.fill(&mut code, &made, instructions);
     Ok((made, true))
+}
+
+/// An error of compilation that names the kernel.
+fn named(error: Error, label: &str) -> Error {
+    match error {
+        Error::Compile { target, reason } => Error::Compile { target, reason: format!("{label}: {reason}") },
+        other => other,
+    }
 }
 
 fn on_disk(backend: &dyn Backend, kernel: &Kernel, label: &str) -> Key {

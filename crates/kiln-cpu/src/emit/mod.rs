@@ -17,8 +17,9 @@ mod scalar;
 use crate::asm::ops::{self, VOp};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, Label, MaskSize, Mem, Rm, Size, VReg, Width};
 use crate::features::Isa;
-use crate::regalloc::{Allocation, Class, Loc, Registers, allocate};
+use crate::regalloc::{Allocation, AllocationViolation, Class, Loc, Registers, allocate, check};
 use crate::vir::*;
+use kiln_ir::verify::verifiers_run;
 
 /// Scratch areas on the stack, 64 bytes each.
 const WORK_AREAS: i32 = 4;
@@ -70,16 +71,26 @@ impl Emitted {
     }
 }
 
-/// Machine code for a function.
-pub fn emit(f: &Function, isa: Isa) -> Emitted {
+/// The registers that code for a target may keep values in.
+pub fn registers(isa: Isa) -> Registers {
     let avx512 = isa == Isa::Avx512;
-    let registers = Registers {
+    Registers {
         // rbx, rsi, rdi, r8..r15
         int: 1 << 3 | 1 << 6 | 1 << 7 | 0xff00,
         vector: if avx512 { 0x3fff_ffff } else { 0x3fff },
         mask: if avx512 { 0xfc } else { 0 },
-    };
-    let alloc = allocate(f, registers, &early);
+        callee_saved: SAVED.into_iter().fold(0, |set, r| set | 1 << r.0),
+    }
+}
+
+/// Machine code for a function. The allocation of registers is checked where [`kiln_ir::verify::verifiers_run`].
+pub fn emit(f: &Function, isa: Isa) -> Result<Emitted, AllocationViolation> {
+    let avx512 = isa == Isa::Avx512;
+    let registers = registers(isa);
+    let alloc = allocate(f, registers, &early_clobber);
+    if verifiers_run() {
+        check(f, &alloc, registers, &early_clobber)?;
+    }
     let mut e = Emitter {
         asm: Assembler::new(),
         f,
@@ -98,7 +109,7 @@ pub fn emit(f: &Function, isa: Isa) -> Emitted {
         alloc,
     };
     e.function();
-    Emitted { bytes: e.asm.finish(), calls: e.calls }
+    Ok(Emitted { bytes: e.asm.finish(), calls: e.calls })
 }
 
 /// Bits of each constant, by value.
@@ -113,7 +124,7 @@ fn definitions(f: &Function) -> Vec<Option<Op>> {
 }
 
 /// Whether an instruction becomes a sequence that writes its result before it has read all of its operands.
-fn early(inst: &Inst) -> bool {
+pub fn early_clobber(inst: &Inst) -> bool {
     match inst.op {
         Op::Copy
         | Op::Un(_)

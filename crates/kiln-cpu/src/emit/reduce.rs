@@ -124,7 +124,7 @@ impl Emitter<'_> {
 
     /// Pushes what a call would lose; gives the registers and the bytes pushed.
     fn save_live(&mut self) -> (Vec<(u8, Class)>, i32) {
-        let saved = self.live_across();
+        let saved = self.alloc.saved_across(self.at, self.f, self.registers);
         let bytes = (saved.len() as i32 * 64).max(64);
         self.asm.alu_imm(Alu::Sub, Gpr::RSP, bytes);
         for (n, &(v, class)) in saved.iter().enumerate() {
@@ -190,26 +190,6 @@ impl Emitter<'_> {
 
     fn full_width(&self) -> Width {
         if self.avx512 { Width::V512 } else { Width::V256 }
-    }
-
-    /// Registers that hold a value before and after the instruction being emitted.
-    fn live_across(&self) -> Vec<(u8, Class)> {
-        let (read, write) = (2 * self.at as u32, 2 * self.at as u32 + 1);
-        let mut live = Vec::new();
-        for (v, &(start, end)) in self.alloc.span.iter().enumerate() {
-            if let Loc::Reg(r) = self.alloc.loc[v]
-                && start < read
-                && end > write
-                && !matches!(self.defs[v], Some(Op::Const(_)))
-            {
-                let class = self.registers.class(self.f.types[v]);
-                let kept_by_callee = class == Class::Int && SAVED.contains(&Gpr(r));
-                if !kept_by_callee {
-                    live.push((r, class));
-                }
-            }
-        }
-        live
     }
 
     pub(super) fn check_index(&mut self, inst: &Inst) {

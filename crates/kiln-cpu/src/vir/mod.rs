@@ -20,11 +20,13 @@ mod call;
 mod finish;
 mod text;
 mod transpose;
+mod verify;
 
 pub use builder::{Builder, FastHasher};
 pub use call::ScalarFn;
 pub use kiln_ir::{CompareOp, DType};
 pub use transpose::{TransposeFn, transpose};
+pub use verify::{VirRule, VirViolation, verify};
 
 /// A value: a scalar, a vector or a mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

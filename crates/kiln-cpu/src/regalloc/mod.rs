@@ -5,6 +5,10 @@
 //! value with the fewest uses (a use counts eight times as much in each loop further in) for its length goes to the stack.
 //! Constants take no part: they are operands in memory, and the most used ones get the registers that are left.
 
+mod checker;
+
+pub use checker::{AllocationRule, AllocationViolation, check};
+
 use crate::vir::*;
 
 /// Where a value lives.
@@ -40,6 +44,8 @@ pub struct Registers {
     pub vector: u32,
     /// Masks; 0 where masks are vectors.
     pub mask: u32,
+    /// General-purpose registers that a function leaves as it found them.
+    pub callee_saved: u32,
 }
 
 impl Registers {
@@ -78,6 +84,28 @@ pub struct Allocation {
     pub span: Vec<(u32, u32)>,
 }
 
+impl Allocation {
+    /// The registers that are saved around the call that instruction `at` makes: those that hold a value before and after it, but for
+    /// constants, which are loaded again, and for what the callee keeps.
+    pub fn saved_across(&self, at: usize, f: &Function, registers: Registers) -> Vec<(u8, Class)> {
+        let (read, write) = (2 * at as u32, 2 * at as u32 + 1);
+        let mut saved = Vec::new();
+        for (v, &(start, end)) in self.span.iter().enumerate() {
+            if let Loc::Reg(r) = self.loc[v]
+                && start < read
+                && end > write
+                && !self.hoisted.iter().any(|(constant, _)| constant.index() == v)
+            {
+                let class = registers.class(f.types[v]);
+                if class != Class::Int || registers.callee_saved >> r & 1 == 0 {
+                    saved.push((r, class));
+                }
+            }
+        }
+        saved
+    }
+}
+
 /// What is known about a value before the scan.
 #[derive(Clone, Copy)]
 struct Life {
@@ -90,9 +118,9 @@ struct Life {
 
 const UNBORN: u32 = u32::MAX;
 
-/// Assigns registers. `early` tells instructions that write their result before they have read every operand.
-pub fn allocate(f: &Function, registers: Registers, early: &dyn Fn(&Inst) -> bool) -> Allocation {
-    let life = lives(f, early);
+/// Assigns registers. `early_clobber` tells instructions that write their result before they have read every operand.
+pub fn allocate(f: &Function, registers: Registers, early_clobber: &dyn Fn(&Inst) -> bool) -> Allocation {
+    let life = lives(f, early_clobber);
     let mut scan = Scan {
         registers,
         free: [registers.int, registers.vector, registers.mask],
@@ -145,7 +173,7 @@ pub fn allocate(f: &Function, registers: Registers, early: &dyn Fn(&Inst) -> boo
 }
 
 /// Intervals and weights.
-fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
+fn lives(f: &Function, early_clobber: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
     let mut ends = vec![0u32; f.insts.len()];
     let mut open = Vec::new();
     for (at, inst) in f.insts.iter().enumerate() {
@@ -189,7 +217,7 @@ fn lives(f: &Function, early: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
             }
             _ => {}
         }
-        let late = 2 * at32 + if early(inst) { 2 } else { 0 };
+        let late = 2 * at32 + if early_clobber(inst) { 2 } else { 0 };
         for v in inst.args.into_iter().filter(|v| v.is_some()) {
             touch(v, late, &loops);
         }
