@@ -3,14 +3,14 @@
 use crate::axes::{self, Renamed};
 use crate::cost;
 use crate::domain::{Domain, Root};
-use crate::group::{Engine, Group, trace_group};
+use crate::group::{Anchor, Group, trace_group};
 use crate::index::product;
 use crate::kernel::{self, Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody, LoopBody, Place};
-use crate::realise::{Destination, Memory};
+use crate::materialise::{Destination, Memory};
 use crate::reciprocal::multiply_by_reciprocals;
 use crate::schedule::{BufferId, Numerics, Step};
 use crate::stages::{StoreAt, stage};
-use crate::trace::{Misfit, Scope, Trace, kept_index};
+use crate::trace::{FusionRejection, Scope, Trace, kept_index};
 use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
 use std::sync::Arc;
 
@@ -56,11 +56,11 @@ pub(crate) fn loop_step(
     memory: &Memory,
     group: &mut Group,
     needed: &Needed<'_>,
-) -> Result<Step, Misfit> {
+) -> Result<Step, FusionRejection> {
     let own = group.written(memory);
     let mut trace = match group.trace.take() {
         Some(trace) => trace,
-        None => trace_group(scope, Engine::Loop, &mut group.domain, &mut group.roots, &own)?,
+        None => trace_group(scope, Anchor::Loop, &mut group.domain, &mut group.roots, &own)?,
     };
     let mut stores = stores(scope, memory, &group.domain, &group.roots, &mut trace, needed);
     let mut domain = group.domain.clone();

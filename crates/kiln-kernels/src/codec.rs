@@ -72,7 +72,7 @@ codec_enum! {
         2 = Row,
         3 = Between,
         4 = Operand,
-        5 = OneEngine,
+        5 = OneAnchor,
         6 = Parallelism,
         7 = TooLarge,
         8 = Off,

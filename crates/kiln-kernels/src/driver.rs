@@ -10,15 +10,15 @@
 use crate::assemble::{Needed, loop_step};
 use crate::early::free_early;
 use crate::fuse::Fusion;
-use crate::group::{Engine, Group};
+use crate::group::{Anchor, Group};
 use crate::kernel::Kernel;
+use crate::materialise::{Memory, Work, choose, inline_reductions, is_anchor, lay_out};
 use crate::matmul::matmul_step;
 use crate::prepare::{Prepared, prepare};
-use crate::realise::{Memory, Work, choose, inline_reductions, is_engine, lay_out};
 use crate::routine::routine_step;
 use crate::schedule::{Error, InputLayout, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
-use crate::trace::{Misfit, Scope, Storage};
+use crate::trace::{FusionRejection, Scope, Storage};
 use crate::{matmul, routine, update, verify, writes};
 use kiln_ir::verify::verifiers_run;
 use kiln_ir::{Dim, Graph, NodeId, Op};
@@ -65,15 +65,15 @@ pub fn schedule_with(
 ) -> Result<Schedule, Error> {
     check_inputs(graph, layouts)?;
     // Quantised blocks that no product can read as they lie.
-    let mut apart: Vec<NodeId> = Vec::new();
+    let mut dequantised: Vec<NodeId> = Vec::new();
     let (prepared, mut schedule) = loop {
-        let prepared = prepare(graph, layouts, &apart)?;
+        let prepared = prepare(graph, layouts, &dequantised)?;
         let inner = prepared.as_ref().map_or(graph, |prepared| &prepared.graph);
         match settle(inner, layouts, options, observe)? {
             Ok(schedule) => break (prepared, schedule),
             Err(blocks) => {
                 let original = |node: NodeId| prepared.as_ref().map_or(node, |p| p.origin[node.index()]);
-                apart.extend(blocks.into_iter().map(original));
+                dequantised.extend(blocks.into_iter().map(original));
             }
         }
     };
@@ -111,24 +111,24 @@ fn settle(
     options: &ScheduleOptions,
     observe: Observe<'_>,
 ) -> Result<Result<Schedule, Vec<NodeId>>, Error> {
-    let mut forced: Vec<NodeId> = Vec::new();
+    let mut required: Vec<NodeId> = Vec::new();
     loop {
-        let misfits = match attempt(graph, layouts, options, &forced, observe)? {
+        let rejections = match attempt(graph, layouts, options, &required, observe)? {
             Ok(schedule) => return Ok(Ok(schedule)),
-            Err(misfits) => misfits,
+            Err(rejections) => rejections,
         };
-        let is_block = |misfit: &&Misfit| matches!(graph.node(misfit.node).op, Op::Dequantize { .. });
-        let blocks: Vec<NodeId> = misfits.iter().filter(is_block).map(|misfit| misfit.node).collect();
+        let is_block = |rejection: &&FusionRejection| matches!(graph.node(rejection.node).op, Op::Dequantize { .. });
+        let blocks: Vec<NodeId> = rejections.iter().filter(is_block).map(|rejection| rejection.node).collect();
         if !blocks.is_empty() {
             return Ok(Err(blocks));
         }
         // What a kernel cannot compute on the way it reads from memory instead.
-        let known = forced.len();
-        for Misfit { node } in misfits {
-            if forced[..known].contains(&node) {
+        let known = required.len();
+        for FusionRejection { node } in rejections {
+            if required[..known].contains(&node) {
                 return Err(unsupported(graph, node));
             }
-            forced.push(node);
+            required.push(node);
         }
     }
 }
@@ -163,12 +163,12 @@ fn attempt(
     graph: &Graph,
     layouts: &[InputLayout],
     options: &ScheduleOptions,
-    forced: &[NodeId],
+    required: &[NodeId],
     observe: Observe<'_>,
-) -> Result<Result<Schedule, Vec<Misfit>>, Error> {
+) -> Result<Result<Schedule, Vec<FusionRejection>>, Error> {
     let inline = inline_reductions(graph);
-    let realised = choose(graph, &inline, forced, options);
-    let memory = lay_out(graph, &realised, layouts);
+    let materialised = choose(graph, &inline, required, options);
+    let memory = lay_out(graph, &materialised, layouts);
     let scope = Scope {
         graph,
         storage: &memory.storage,
@@ -179,13 +179,14 @@ fn attempt(
     };
     let check = |work: &Work| match &graph.node(work.node).op {
         Op::Dot { .. } => matmul::check_operands(scope, work.node),
-        op if is_engine(op) => routine::check_operands(scope, work.node),
+        op if is_anchor(op) => routine::check_operands(scope, work.node),
         _ => Ok(()),
     };
-    // All at once: repeated blocks have as many misfits as there are blocks.
-    let misfits: Vec<Misfit> = memory.works.iter().filter(|w| !w.copy).filter_map(|w| check(w).err()).collect();
-    if !misfits.is_empty() {
-        return Ok(Err(misfits));
+    // All at once: repeated blocks have as many rejections as there are blocks.
+    let rejections: Vec<FusionRejection> =
+        memory.works.iter().filter(|w| !w.copy).filter_map(|w| check(w).err()).collect();
+    if !rejections.is_empty() {
+        return Ok(Err(rejections));
     }
     let mut fusion = Fusion::new(scope, &memory)?;
     if options.no_fusion {
@@ -199,7 +200,7 @@ fn attempt(
     let order = fusion.order()?;
     let steps = match assemble(scope, &memory, &mut fusion, order) {
         Ok(steps) => steps,
-        Err(misfit) => return Ok(Err(vec![misfit])),
+        Err(rejection) => return Ok(Err(vec![rejection])),
     };
     let notes = fusion.notes;
     let mut schedule =
@@ -255,7 +256,7 @@ fn assemble(
     memory: &Memory,
     fusion: &mut Fusion<'_>,
     order: Vec<usize>,
-) -> Result<Vec<Step>, Misfit> {
+) -> Result<Vec<Step>, FusionRejection> {
     let mut read = vec![false; scope.graph.nodes().len()];
     for group in fusion.groups.iter().flatten() {
         group.reads.iter().for_each(|r| read[r.index()] = true);
@@ -265,7 +266,8 @@ fn assemble(
         let Some(group) = &mut fusion.groups[at] else { continue };
         let mut list = Vec::new();
         for (position, &work) in group.works.iter().enumerate() {
-            let wanted = memory.works[work].into.iter().filter(|d| d.forced || d.nodes.iter().any(|n| read[n.index()]));
+            let wanted =
+                memory.works[work].into.iter().filter(|d| d.required || d.nodes.iter().any(|n| read[n.index()]));
             list.extend(wanted.map(|d| (position, d)));
         }
         if list.is_empty() {
@@ -273,10 +275,10 @@ fn assemble(
         }
         let needed = Needed { list };
         let reads = read_from(scope.graph, memory, group);
-        let mut step = match group.engine {
-            Engine::Loop => loop_step(scope, memory, group, &needed)?,
-            Engine::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
-            Engine::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
+        let mut step = match group.anchor {
+            Anchor::Loop => loop_step(scope, memory, group, &needed)?,
+            Anchor::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
+            Anchor::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
         };
         // What the kernel turned out not to need is no argument.
         step.reads = reads.into_iter().filter(|read| step.args.contains(&read.buffer)).collect();

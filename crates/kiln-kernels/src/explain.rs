@@ -1,4 +1,4 @@
-//! A schedule in words: its launches, what went into each, and what stayed apart and why.
+//! A schedule in words: its launches, what went into each, and what was not fused and why.
 
 use crate::schedule::{BufferDecl, Reason, Role, Schedule};
 use kiln_ir::{Graph, Symbol};
@@ -54,7 +54,7 @@ impl Display for Reason {
             Reason::Row => "an epilogue sees one element at a time, the consumer needs a row of them",
             Reason::Between => "a kernel between them needs the first and feeds the second",
             Reason::Operand => "the operand of a product, of attention or of a routine lies in memory",
-            Reason::OneEngine => "a kernel holds one product, attention or routine",
+            Reason::OneAnchor => "a kernel holds one product, attention or routine",
             Reason::Parallelism => "one kernel would leave most cores idle",
             Reason::TooLarge => "one kernel would be too large",
             Reason::Off => "fusion is switched off",
@@ -88,7 +88,7 @@ impl Schedule {
             let (first, second) = (a.op.kind().name(), b.op.kind().name());
             let _ = writeln!(
                 out,
-                "{} {first} and {} {second} are apart: {}{lines}",
+                "{} {first} and {} {second} are not fused: {}{lines}",
                 note.producer, note.consumer, note.reason
             );
         }

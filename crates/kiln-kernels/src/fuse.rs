@@ -3,11 +3,11 @@
 
 use crate::cost;
 use crate::domain::{Domain, Root, axis_number};
-use crate::group::{Engine, Group, trace_group};
+use crate::group::{Anchor, Group, trace_group};
 use crate::hash::FastMap;
 use crate::index::{Division, forward_index, product, reshape_index, view_index};
+use crate::materialise::{Memory, is_rearrangement};
 use crate::order::{Between, Order, topological};
-use crate::realise::{Memory, is_rearrangement};
 use crate::schedule::{Error, Note, Reason};
 use crate::trace::{Scope, kept_index};
 use kiln_ir::{Dim, NodeId, Op, Ranges, Symbol};
@@ -123,7 +123,7 @@ impl<'a> Fusion<'a> {
         let graph = self.scope.graph;
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes().len()];
         for (at, group) in self.groups.iter().enumerate() {
-            let Some(group) = group.as_ref().filter(|g| g.engine == Engine::Loop) else { continue };
+            let Some(group) = group.as_ref().filter(|g| g.anchor == Anchor::Loop) else { continue };
             let total = cost::guess(&group.domain.total(), self.scope.known);
             for read in &group.reads {
                 // Sharing a small table is not worth a common kernel.
@@ -166,24 +166,24 @@ impl<'a> Fusion<'a> {
     /// Merges group `producer` into group `consumer`, which reads `read` from it or nothing at all.
     fn try_merge(&mut self, producer: usize, consumer: usize, read: Option<NodeId>) -> Result<(), Reason> {
         let (Some(p), Some(c)) = (self.group(producer), self.group(consumer)) else { return Err(Reason::OtherSpace) };
-        match (p.engine, c.engine) {
-            (Engine::Matmul(_) | Engine::Alone(_), Engine::Matmul(_) | Engine::Alone(_)) => {
-                return Err(Reason::OneEngine);
+        match (p.anchor, c.anchor) {
+            (Anchor::Matmul(_) | Anchor::Alone(_), Anchor::Matmul(_) | Anchor::Alone(_)) => {
+                return Err(Reason::OneAnchor);
             }
-            (_, Engine::Matmul(_) | Engine::Alone(_)) => return Err(Reason::Operand),
-            (Engine::Alone(_), _) => return Err(Reason::OneEngine),
+            (_, Anchor::Matmul(_) | Anchor::Alone(_)) => return Err(Reason::Operand),
+            (Anchor::Alone(_), _) => return Err(Reason::OneAnchor),
             _ => {}
         }
         if p.roots.len() + c.roots.len() > cost::MAX_ROOTS {
             return Err(Reason::TooLarge);
         }
-        let placed = match (read, p.engine) {
-            (Some(read), Engine::Matmul(_)) => self.over_producer(p, c, read),
+        let placed = match (read, p.anchor) {
+            (Some(read), Anchor::Matmul(_)) => self.over_producer(p, c, read),
             (Some(read), _) => self.over_consumer(p, c, read).or_else(|| self.over_producer(p, c, read)),
             (None, _) => self.side_by_side(p, c),
         };
-        let Placed { mut domain, mut roots, open } = placed.ok_or(match p.engine {
-            Engine::Matmul(_) if c.domain.has_row() => Reason::Row,
+        let Placed { mut domain, mut roots, open } = placed.ok_or(match p.anchor {
+            Anchor::Matmul(_) if c.domain.has_row() => Reason::Row,
             _ => Reason::OtherSpace,
         })?;
         if let Some((split, axes)) = domain.split(&open, self.scope.known) {
@@ -205,8 +205,8 @@ impl<'a> Fusion<'a> {
         works.sort_unstable_by_key(|&w| self.memory.works[w].node);
         let mut own = p.written(self.memory);
         own.extend(c.written(self.memory));
-        let engine = p.engine;
-        let trace = trace_group(self.scope, engine, &mut domain, &mut roots, &own);
+        let anchor = p.anchor;
+        let trace = trace_group(self.scope, anchor, &mut domain, &mut roots, &own);
         let trace = trace.map_err(|_| Reason::OtherElements)?;
         let mut reads: Vec<NodeId> = p.reads.iter().chain(&c.reads).copied().filter(|r| !own.contains(r)).collect();
         // A node that the group writes a part of is computed again from its operands, which may lie in memory.
@@ -220,7 +220,7 @@ impl<'a> Fusion<'a> {
             self.group_of[work] = consumer;
         }
         self.groups[producer] = None;
-        self.groups[consumer] = Some(Group { engine, domain, roots, works, reads, trace: Some(trace) });
+        self.groups[consumer] = Some(Group { anchor, domain, roots, works, reads, trace: Some(trace) });
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl<'a> Fusion<'a> {
     /// Groups that do not feed each other, over one of their domains.
     fn side_by_side(&self, p: &Group, c: &Group) -> Option<Placed> {
         let compatible = !p.domain.has_row() || p.domain.row == c.domain.row && p.domain.shape == c.domain.shape;
-        if p.engine != Engine::Loop || !compatible {
+        if p.anchor != Anchor::Loop || !compatible {
             return None;
         }
         let mut open: Vec<Division> = Vec::new();

@@ -1,13 +1,13 @@
 //! Groups of work that become one kernel each, and what reads what.
 
 use crate::domain::{Domain, Root};
-use crate::realise::{Memory, is_engine};
-use crate::trace::{Misfit, Scope, Trace, Tracer};
+use crate::materialise::{Memory, is_anchor};
+use crate::trace::{FusionRejection, Scope, Trace, Tracer};
 use kiln_ir::{Graph, NodeId, Op};
 
 /// How a group is carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub(crate) enum Anchor {
     /// A loop kernel.
     Loop,
     /// A product and its epilogue.
@@ -20,7 +20,7 @@ pub(crate) enum Engine {
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
     /// How it is carried out.
-    pub engine: Engine,
+    pub anchor: Anchor,
     /// Its iteration space.
     pub domain: Domain,
     /// Its work, in the graph's order, with the index of each.
@@ -39,15 +39,15 @@ impl Group {
         let graph = scope.graph;
         let work = &memory.works[number];
         let node = graph.node(work.node);
-        let (engine, shape, row): (_, _, &[usize]) = match &node.op {
-            _ if work.copy => (Engine::Loop, &node.ty.shape, &[]),
-            Op::Dot { .. } => (Engine::Matmul(work.node), &node.ty.shape, &[]),
-            op if is_engine(op) => (Engine::Alone(work.node), &node.ty.shape, &[]),
+        let (anchor, shape, row): (_, _, &[usize]) = match &node.op {
+            _ if work.copy => (Anchor::Loop, &node.ty.shape, &[]),
+            Op::Dot { .. } => (Anchor::Matmul(work.node), &node.ty.shape, &[]),
+            op if is_anchor(op) => (Anchor::Alone(work.node), &node.ty.shape, &[]),
             Op::Reduce { axes, .. } if scope.is_reduction(work.node) => {
-                (Engine::Loop, &graph.ty(node.operands[0]).shape, axes)
+                (Anchor::Loop, &graph.ty(node.operands[0]).shape, axes)
             }
-            Op::ArgReduce { axis, .. } => (Engine::Loop, &graph.ty(node.operands[0]).shape, std::slice::from_ref(axis)),
-            _ => (Engine::Loop, &node.ty.shape, &[]),
+            Op::ArgReduce { axis, .. } => (Anchor::Loop, &graph.ty(node.operands[0]).shape, std::slice::from_ref(axis)),
+            _ => (Anchor::Loop, &node.ty.shape, &[]),
         };
         let (domain, index) = Domain::of_shape(shape, row);
         let mut reads = Vec::new();
@@ -59,7 +59,7 @@ impl Group {
             let operands = if let Op::Scatter { .. } = node.op { &node.operands[1..] } else { &node.operands };
             reads_below(graph, memory, operands, &mut reads);
         }
-        Group { engine, domain, roots: vec![Root { node: work.node, index }], works: vec![number], reads, trace: None }
+        Group { anchor, domain, roots: vec![Root { node: work.node, index }], works: vec![number], reads, trace: None }
     }
 
     /// Nodes that this group's work writes.
@@ -91,16 +91,16 @@ fn reads_below(graph: &Graph, memory: &Memory, operands: &[NodeId], reads: &mut 
 /// Traces the roots of a loop or an epilogue over a domain, splitting axes where that makes divisions exact.
 pub(crate) fn trace_group(
     scope: Scope<'_>,
-    engine: Engine,
+    anchor: Anchor,
     domain: &mut Domain,
     roots: &mut Vec<Root>,
     own: &[NodeId],
-) -> Result<Trace, Misfit> {
+) -> Result<Trace, FusionRejection> {
     const ROUNDS: usize = 3;
     let mut round = 0;
     loop {
         let mut tracer = Tracer::new(scope, domain);
-        if let Engine::Matmul(dot) = engine {
+        if let Anchor::Matmul(dot) = anchor {
             crate::matmul::provide_accumulator(scope, &mut tracer, dot, roots)?;
         }
         let (done, open) = match tracer.run(domain, roots, own) {
@@ -108,7 +108,7 @@ pub(crate) fn trace_group(
                 let open = std::mem::take(&mut trace.open);
                 (Ok(trace), open)
             }
-            Err((misfit, open)) => (Err(misfit), open),
+            Err((rejection, open)) => (Err(rejection), open),
         };
         round += 1;
         if round == ROUNDS {

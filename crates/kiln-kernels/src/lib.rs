@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Graph ──prepare──▶ small products are sums, long reductions two steps
-//!        ──realise──▶ which nodes go through memory, and where they lie
+//!        ──materialise──▶ which nodes go through memory, and where they lie
 //!        ──fuse─────▶ groups of them, computed at the same points
 //!        ──trace────▶ values: views are index arithmetic, pointwise ops are instructions
 //!        ──stages───▶ Loop kernels      ──matmul──▶ Matmul kernels      ──routine──▶ Attention, Routine
@@ -10,7 +10,7 @@
 //!        ──verify───▶ schedules and plans, from scratch, in debug builds and on demand
 //! ```
 //!
-//! Invariants: a kernel never knows what its buffers hold; every realised node is written by exactly the works listed for
+//! Invariants: a kernel never knows what its buffers hold; every materialised node is written by exactly the works listed for
 //! it before anybody reads it; a value computed in one iteration is never read by another one except through memory
 //! that an earlier launch wrote.
 
@@ -28,6 +28,7 @@ mod group;
 mod hash;
 mod index;
 pub mod kernel;
+mod materialise;
 mod matmul;
 mod order;
 mod pages;
@@ -35,7 +36,6 @@ mod plan;
 mod pointwise;
 mod prepare;
 mod print;
-mod realise;
 mod reciprocal;
 #[doc(hidden)]
 pub mod reference;

@@ -7,10 +7,10 @@ use crate::dag::{Dag, Def, visit_operands};
 use crate::domain::{Domain, Root};
 use crate::group::{Group, trace_group};
 use crate::kernel::{Axis, InstKind, Kernel, KernelBody, MatmulBody, Precision, Prologue, ValueId};
-use crate::realise::Memory;
+use crate::materialise::Memory;
 use crate::schedule::{BufferId, Step};
 use crate::stages::straight;
-use crate::trace::{Misfit, Scope, Tracer};
+use crate::trace::{FusionRejection, Scope, Tracer};
 use kiln_ir::{DType, Dim, DotDims, Graph, NodeId, Op, Symbol};
 
 /// The free axes of an operand: neither batch nor summed.
@@ -36,9 +36,9 @@ pub(crate) fn provide_accumulator(
     tracer: &mut Tracer<'_>,
     dot: NodeId,
     roots: &[Root],
-) -> Result<(), Misfit> {
+) -> Result<(), FusionRejection> {
     let node = scope.graph.node(dot);
-    let root = roots.iter().find(|r| r.node == dot).ok_or(Misfit { node: dot })?;
+    let root = roots.iter().find(|r| r.node == dot).ok_or(FusionRejection { node: dot })?;
     let acc = accumulator(scope.graph.ty(node.operands[0]).dtype);
     let dag = tracer.dag();
     let value = dag.inst(InstKind::Accumulator, acc);
@@ -101,18 +101,18 @@ fn prologue(
     operand: NodeId,
     index: &[Dim],
     args: &mut Vec<(BufferId, DType)>,
-) -> Result<Prologue, Misfit> {
+) -> Result<Prologue, FusionRejection> {
     let mut tracer = Tracer::new(scope, &space.domain);
     let value = tracer.value_at(operand, index.to_vec())?;
     let trace = tracer.finish();
     let is_block = matches!(&trace.dag.value(value).def, Def::Inst(kind) if is_block_of_row(kind, space));
     if !is_block && !is_cheap(&trace.dag, value, space.domain.shape.len()) {
-        return Err(Misfit { node: operand });
+        return Err(FusionRejection { node: operand });
     }
     let (mut insts, value) = straight(&trace.dag, &[], Some(value));
     let map: Vec<usize> = trace.args.iter().map(|&(buffer, dtype)| argument(args, buffer, dtype)).collect();
     renumber(&mut insts, &map);
-    let value = value.ok_or(Misfit { node: operand })?;
+    let value = value.ok_or(FusionRejection { node: operand })?;
     Ok(Prologue { insts, value })
 }
 
@@ -161,10 +161,10 @@ fn is_fixed(coef: &Dim, rank: usize) -> bool {
 }
 
 /// Checks that a product's operands can be read where they are; the error names the operand that cannot.
-pub(crate) fn check_operands(scope: Scope<'_>, dot: NodeId) -> Result<(), Misfit> {
+pub(crate) fn check_operands(scope: Scope<'_>, dot: NodeId) -> Result<(), FusionRejection> {
     let node = scope.graph.node(dot);
     let (result, index) = Domain::of_shape(&node.ty.shape, &[]);
-    let space = space(scope.graph, dot, &result, &index).ok_or(Misfit { node: dot })?;
+    let space = space(scope.graph, dot, &result, &index).ok_or(FusionRejection { node: dot })?;
     let mut args = Vec::new();
     prologue(scope, &space, node.operands[0], &space.lhs, &mut args)?;
     prologue(scope, &space, node.operands[1], &space.rhs, &mut args)?;
@@ -178,15 +178,15 @@ pub(crate) fn matmul_step(
     group: &mut Group,
     dot: NodeId,
     needed: &Needed<'_>,
-) -> Result<Step, Misfit> {
+) -> Result<Step, FusionRejection> {
     let node = scope.graph.node(dot);
     let own = group.written(memory);
     let mut trace = match group.trace.take() {
         Some(trace) => trace,
-        None => trace_group(scope, group.engine, &mut group.domain, &mut group.roots, &own)?,
+        None => trace_group(scope, group.anchor, &mut group.domain, &mut group.roots, &own)?,
     };
-    let root = group.roots.iter().find(|r| r.node == dot).ok_or(Misfit { node: dot })?;
-    let space = space(scope.graph, dot, &group.domain, &root.index).ok_or(Misfit { node: dot })?;
+    let root = group.roots.iter().find(|r| r.node == dot).ok_or(FusionRejection { node: dot })?;
+    let space = space(scope.graph, dot, &group.domain, &root.index).ok_or(FusionRejection { node: dot })?;
     let mut args = Vec::new();
     let mut lhs = prologue(scope, &space, node.operands[0], &space.lhs, &mut args)?;
     let mut rhs = prologue(scope, &space, node.operands[1], &space.rhs, &mut args)?;

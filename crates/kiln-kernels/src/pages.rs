@@ -10,7 +10,7 @@ use crate::dag::{Dag, Def};
 use crate::domain::{Domain, substitute_axes};
 use crate::kernel::{InstKind, Pages, Place, Strided, ValueId};
 use crate::schedule::BufferId;
-use crate::trace::{Misfit, Scope, Trace, Tracer};
+use crate::trace::{FusionRejection, Scope, Trace, Tracer};
 use kiln_ir::{DType, Dim, Graph, NodeId, Op, Symbol};
 
 /// Keys of a page below which a copy of the pages is better than reading them where they are.
@@ -33,9 +33,9 @@ pub(crate) fn paged(
     scope: Scope<'_>,
     node: NodeId,
     args: &mut Vec<(BufferId, DType)>,
-) -> Result<(Strided, Pages), Misfit> {
+) -> Result<(Strided, Pages), FusionRejection> {
     let shape = &scope.graph.ty(node).shape;
-    let misfit = Misfit { node: gather_below(scope.graph, node).unwrap_or(node) };
+    let rejection = FusionRejection { node: gather_below(scope.graph, node).unwrap_or(node) };
     let (mut domain, mut index) = Domain::of_shape(shape, &[]);
     let mut keys = index[2].clone();
     let (trace, value) = loop {
@@ -49,19 +49,19 @@ pub(crate) fn paged(
         keys = index[2].clone();
         domain = split;
     };
-    let view = Indirect::new(&trace, value).ok_or(misfit)?;
+    let view = Indirect::new(&trace, value).ok_or(rejection)?;
     let axis = |at: &Dim| at.as_symbol();
     // Each of the other axes is one variable, or has one element.
     let [batch, head, width] = [0, 1, 3].map(|at| (axis(&index[at]), index[at].is_zero()));
     if [batch, head, width].iter().any(|(symbol, none)| symbol.is_none() && !none) {
-        return Err(misfit);
+        return Err(rejection);
     }
     let mut rows = symbols_of(&keys);
     // Whichever moves the table is the page.
     let page = rows.iter().position(|&s| view.table.offset.contains(s)).map(|at| rows.remove(at));
     let (row, more) = (rows.pop(), rows.pop());
     if more.is_some() {
-        return Err(misfit);
+        return Err(rejection);
     }
     let size_of = |symbol: Option<Symbol>| match symbol.and_then(crate::domain::axis_number) {
         Some(axis) => domain.shape[axis].clone(),
@@ -69,15 +69,15 @@ pub(crate) fn paged(
     };
     let length = size_of(row);
     if length.as_const().is_some_and(|length| length < SHORTEST) {
-        return Err(misfit);
+        return Err(rejection);
     }
     // A key's number is page · length + row.
     let number = |symbol: Option<Symbol>| symbol.map_or_else(Dim::default, Dim::from);
     if keys != number(page) * &length + number(row) {
-        return Err(misfit);
+        return Err(rejection);
     }
-    let (table, [batch_step, page_step]) = linear(view.table, [batch.0, page]).ok_or(misfit)?;
-    let (pool, [head_step, row_step, width_step]) = linear(view.pool, [head.0, row, width.0]).ok_or(misfit)?;
+    let (table, [batch_step, page_step]) = linear(view.table, [batch.0, page]).ok_or(rejection)?;
+    let (pool, [head_step, row_step, width_step]) = linear(view.pool, [head.0, row, width.0]).ok_or(rejection)?;
     let (pool_buffer, dtype) = trace.args[view.pool.buffer];
     let (table_buffer, table_dtype) = trace.args[view.table.buffer];
     let strided = Strided {

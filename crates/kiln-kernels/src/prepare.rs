@@ -31,12 +31,16 @@ enum Rewrite {
     Parts { axis: usize, parts: i64 },
 }
 
-/// The rewritten graph; `None` if it stays as it is. `apart` are quantised blocks that no product can read.
-pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) -> Result<Option<Prepared>, Error> {
-    let blocks = Blocks::of(graph, layouts, apart);
+/// The rewritten graph; `None` if it stays as it is. `dequantised` are quantised blocks that no product can read.
+pub(crate) fn prepare(
+    graph: &Graph,
+    layouts: &[InputLayout],
+    dequantised: &[NodeId],
+) -> Result<Option<Prepared>, Error> {
+    let blocks = Blocks::of(graph, layouts, dequantised);
     let turned = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
     let same = |node: &Node| rewrite_of(graph, node).is_none() && !turned(node);
-    if !blocks.apart.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
+    if !blocks.dequantised.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
     let mut made =
@@ -58,7 +62,7 @@ pub(crate) fn prepare(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) 
             (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
                 builder.reduce_in_parts(*kind, axes, operands[0], axis, parts)?
             }
-            (Op::Dequantize { format }, _) if blocks.apart[id.index()] => {
+            (Op::Dequantize { format }, _) if blocks.dequantised[id.index()] => {
                 if blocks.whole[id.index()] {
                     whole[id.index()] = Some(builder.add(node.op.clone(), &operands)?);
                 }
@@ -84,7 +88,7 @@ struct Blocks {
     /// Some product reads them as they lie.
     whole: Vec<bool>,
     /// Somebody else needs their elements.
-    apart: Vec<bool>,
+    dequantised: Vec<bool>,
     /// They lie in memory one after another.
     readable: Vec<bool>,
     /// See [`bases`].
@@ -92,15 +96,15 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of(graph: &Graph, layouts: &[InputLayout], apart: &[NodeId]) -> Blocks {
+    fn of(graph: &Graph, layouts: &[InputLayout], dequantised: &[NodeId]) -> Blocks {
         let none = vec![false; graph.nodes().len()];
-        let mut blocks = Blocks { whole: none.clone(), apart: none.clone(), readable: none, bases: bases(graph) };
+        let mut blocks = Blocks { whole: none.clone(), dequantised: none.clone(), readable: none, bases: bases(graph) };
         for (id, node) in graph.iter().filter(|(_, node)| matches!(node.op, Op::Dequantize { .. })) {
             let adjoining = match &graph.node(node.operands[0]).op {
                 Op::Input { index } => layouts[*index].strides.last().is_some_and(Dim::is_one),
                 op => !op.is_view(),
             };
-            blocks.readable[id.index()] = adjoining && !apart.contains(&id);
+            blocks.readable[id.index()] = adjoining && !dequantised.contains(&id);
         }
         for (id, node) in graph.iter() {
             if blocks.bases[id.index()].is_some() {
@@ -111,13 +115,13 @@ impl Blocks {
                 let Some(of) = blocks.bases[operand.index()].as_ref().map(|(of, _)| *of) else { continue };
                 match right {
                     Some(right) if at == 1 => blocks.whole[right.index()] = true,
-                    _ => blocks.apart[of.index()] = true,
+                    _ => blocks.dequantised[of.index()] = true,
                 }
             }
         }
         for output in graph.outputs() {
             if let Some(of) = blocks.bases[output.node.index()].as_ref().map(|(of, _)| *of) {
-                blocks.apart[of.index()] = true;
+                blocks.dequantised[of.index()] = true;
             }
         }
         blocks

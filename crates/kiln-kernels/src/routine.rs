@@ -4,23 +4,23 @@ use crate::assemble::{argument, step};
 use crate::dag::Def;
 use crate::domain::Domain;
 use crate::kernel::{Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, Pages, RoutineBody, Strided};
+use crate::materialise::Memory;
 use crate::pages::{gather_below, paged};
-use crate::realise::Memory;
 use crate::schedule::{BufferId, Step};
-use crate::trace::{Misfit, Scope, Storage, Tracer};
+use crate::trace::{FusionRejection, Scope, Storage, Tracer};
 use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
 
 /// The view of memory that a node is; the error names a node that is none.
-fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) -> Result<Strided, Misfit> {
-    let misfit = Misfit { node };
+fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) -> Result<Strided, FusionRejection> {
+    let rejection = FusionRejection { node };
     let ty = scope.graph.ty(node);
     let (domain, index) = Domain::of_shape(&ty.shape, &[]);
     let mut tracer = Tracer::new(scope, &domain);
     let value = tracer.value_at(node, index.clone())?;
     let trace = tracer.finish();
-    let Def::Inst(InstKind::Load { place, guard: None }) = &trace.dag.value(value).def else { return Err(misfit) };
+    let Def::Inst(InstKind::Load { place, guard: None }) = &trace.dag.value(value).def else { return Err(rejection) };
     if !place.indirect.is_empty() {
-        return Err(misfit);
+        return Err(rejection);
     }
     let mut rest = place.offset.clone();
     let mut strides = Vec::with_capacity(index.len());
@@ -29,13 +29,13 @@ fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) ->
             strides.push(Dim::default());
             continue;
         };
-        let (stride, other) = rest.linear_in(symbol).ok_or(misfit)?;
+        let (stride, other) = rest.linear_in(symbol).ok_or(rejection)?;
         rest = other;
         strides.push(stride);
     }
     let moves = |d: &Dim| (0..index.len()).any(|axis| d.contains(Symbol::axis(axis)));
     if strides.iter().any(moves) {
-        return Err(misfit);
+        return Err(rejection);
     }
     let (buffer, dtype) = trace.args[place.buffer];
     Ok(Strided { buffer: argument(args, buffer, dtype), offset: rest, strides })
@@ -46,7 +46,7 @@ fn rows_of_keys(
     scope: Scope<'_>,
     node: NodeId,
     args: &mut Vec<(BufferId, DType)>,
-) -> Result<(Strided, Option<Pages>), Misfit> {
+) -> Result<(Strided, Option<Pages>), FusionRejection> {
     let gathered = gather_below(scope.graph, node).filter(|gather| scope.storage[gather.index()].is_none());
     match gathered {
         None => strided(scope, node, args).map(|view| (view, None)),
@@ -58,8 +58,8 @@ fn rows_of_keys(
     }
 }
 
-/// Checks that an engine's operands can be read where they are; the error names the operand that cannot.
-pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), Misfit> {
+/// Checks that an anchor op's operands can be read where they are; the error names the operand that cannot.
+pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), FusionRejection> {
     let node = scope.graph.node(id);
     let skip = usize::from(matches!(node.op, Op::Scatter { .. }));
     let mut args = Vec::new();
@@ -72,8 +72,13 @@ pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), Misfit>
     Ok(())
 }
 
-/// The launch of one engine node that writes `into`.
-pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: &Storage) -> Result<Step, Misfit> {
+/// The launch of one anchor op that writes `into`.
+pub(crate) fn routine_step(
+    scope: Scope<'_>,
+    memory: &Memory,
+    id: NodeId,
+    into: &Storage,
+) -> Result<Step, FusionRejection> {
     let node = scope.graph.node(id);
     let mut args: Vec<(BufferId, DType)> = Vec::new();
     let mut view = |operand: usize| strided(scope, node.operands[operand], &mut args);
@@ -131,7 +136,7 @@ pub(crate) fn routine_step(scope: Scope<'_>, memory: &Memory, id: NodeId, into: 
             let (axis, kind) = (*axis, *kind);
             KernelBody::Routine(RoutineBody::Scatter { shape, updates_shape, axis, kind, index, updates, output })
         }
-        _ => return Err(Misfit { node: id }),
+        _ => return Err(FusionRejection { node: id }),
     };
     let buffers = args.iter().map(|&(buffer, dtype)| {
         let access = if buffer == into.buffer { access } else { Access::Read };

@@ -166,7 +166,7 @@ pub enum Reason {
     /// The operand of a product, of attention or of a routine is read many times and therefore lies in memory.
     Operand,
     /// Two products, attentions or routines.
-    OneEngine,
+    OneAnchor,
     /// One kernel would leave most cores idle.
     Parallelism,
     /// One kernel would be too large.

@@ -3,9 +3,9 @@
 
 use crate::dag::Def;
 use crate::domain::{Domain, Root};
-use crate::group::{Engine, Group, trace_group};
+use crate::group::{Anchor, Group, trace_group};
 use crate::kernel::InstKind;
-use crate::realise::Memory;
+use crate::materialise::Memory;
 use crate::trace::{Scope, Trace};
 use kiln_ir::{Dim, Symbol};
 
@@ -14,12 +14,12 @@ const MAX_PARTS: i64 = 4;
 
 /// Runs a loop group over one part of an axis, if that takes all choices away.
 pub(crate) fn split_choices(scope: Scope<'_>, memory: &Memory, group: &mut Group) {
-    if group.engine != Engine::Loop || group.domain.has_row() {
+    if group.anchor != Anchor::Loop || group.domain.has_row() {
         return;
     }
     let own = group.written(memory);
     if group.trace.is_none() {
-        group.trace = trace_group(scope, Engine::Loop, &mut group.domain, &mut group.roots, &own).ok();
+        group.trace = trace_group(scope, Anchor::Loop, &mut group.domain, &mut group.roots, &own).ok();
     }
     let Some((axis, part, parts)) = group.trace.as_ref().and_then(|t| find_parts(t, &group.domain)) else { return };
     let mut domain = group.domain.clone();
@@ -47,7 +47,7 @@ pub(crate) fn split_choices(scope: Scope<'_>, memory: &Memory, group: &mut Group
             works.push(work);
         }
     }
-    let Ok(trace) = trace_group(scope, Engine::Loop, &mut domain, &mut roots, &own) else { return };
+    let Ok(trace) = trace_group(scope, Anchor::Loop, &mut domain, &mut roots, &own) else { return };
     if choices(&trace).next().is_none() {
         (group.domain, group.roots, group.works, group.trace) = (domain, roots, works, Some(trace));
     }

@@ -1,8 +1,8 @@
 //! A direct executor of kernels on host memory: one element at a time, every op rounded to its compute type, sums in f64. Slow
 //! and plain, so that schedules can be checked without a code generator and code generators against something simple.
 
+mod anchors;
 mod body;
-mod engines;
 mod scalar;
 
 use crate::kernel::{Access, Axis, Kernel, KernelBody};
@@ -85,9 +85,9 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [HostTensor], sizes: &[i64]) ->
         KernelBody::Loop(body) => {
             env.each(&body.grid.clone(), &mut |env| Body::new(&kernel.buffers, buffers).grid_point(env, body))
         }
-        KernelBody::Matmul(body) => engines::matmul(&mut env, &kernel.buffers, buffers, body),
-        KernelBody::Attention(body) => engines::attention(&env, buffers, body),
-        KernelBody::Routine(body) => engines::routine(&env, buffers, body),
+        KernelBody::Matmul(body) => anchors::matmul(&mut env, &kernel.buffers, buffers, body),
+        KernelBody::Attention(body) => anchors::attention(&env, buffers, body),
+        KernelBody::Routine(body) => anchors::routine(&env, buffers, body),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ops that choose elements: padding and concatenation by position, gather by data; and short reductions, which name
 //! their elements one by one.
 
-use super::{IndexId, Misfit, Tracer};
+use super::{FusionRejection, IndexId, Tracer};
 use crate::dag::Def;
 use crate::kernel::{InstKind, ValueId};
 use kiln_ir::{BinaryOp, CompareOp, DType, Dim, NodeId, ReduceKind, Scalar, Symbol};
@@ -81,7 +81,7 @@ impl Tracer<'_> {
         value: Scalar,
         index: IndexId,
         guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
+    ) -> Result<ValueId, FusionRejection> {
         let at = self.indexes.get(index);
         let shape = &self.scope.graph.ty(operand).shape;
         let filler = self.trace.dag.constant(value);
@@ -89,7 +89,7 @@ impl Tracer<'_> {
         let mut inner = Vec::with_capacity(at.len());
         for ((at, low), size) in at.iter().zip(low).zip(shape) {
             inner.push(at - low);
-            match self.in_range(at, low, &(low + size)).ok_or(Misfit { node: operand })? {
+            match self.in_range(at, low, &(low + size)).ok_or(FusionRejection { node: operand })? {
                 Truth::Always => {}
                 Truth::Never => return Ok(filler),
                 Truth::When(inside) => condition = Some(self.trace.dag.and(condition, inside)),
@@ -113,7 +113,7 @@ impl Tracer<'_> {
         axis: usize,
         index: IndexId,
         guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
+    ) -> Result<ValueId, FusionRejection> {
         let graph = self.scope.graph;
         let at = self.indexes.get(index);
         let mut start = Dim::default();
@@ -121,7 +121,7 @@ impl Tracer<'_> {
         for &operand in operands {
             let size = &graph.ty(operand).shape[axis];
             let end = &start + size;
-            let truth = self.in_range(&at[axis], &start, &end).ok_or(Misfit { node: operand })?;
+            let truth = self.in_range(&at[axis], &start, &end).ok_or(FusionRejection { node: operand })?;
             let mut inner = at.to_vec();
             inner[axis] = &at[axis] - &start;
             start = end;
@@ -161,7 +161,7 @@ impl Tracer<'_> {
         axis: usize,
         index: IndexId,
         guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
+    ) -> Result<ValueId, FusionRejection> {
         let graph = self.scope.graph;
         let position = self.emit(positions, index, guard)?;
         let dag = &mut self.trace.dag;
@@ -178,7 +178,7 @@ impl Tracer<'_> {
             Some((symbol, _)) => *symbol,
             None => {
                 let name = format!("at{}", self.indirect.len());
-                let symbol = Symbol::new(&name).ok_or(Misfit { node: source })?;
+                let symbol = Symbol::new(&name).ok_or(FusionRejection { node: source })?;
                 self.ranges.set_below(symbol, size);
                 self.indirect.push((symbol, checked));
                 symbol
@@ -188,7 +188,7 @@ impl Tracer<'_> {
         inner[axis] = symbol.into();
         let inner = self.indexes.intern(inner);
         // Whatever does not work at a data-dependent index works from memory.
-        self.emit(source, inner, guard).map_err(|_| Misfit { node: source })
+        self.emit(source, inner, guard).map_err(|_| FusionRejection { node: source })
     }
 
     /// A short reduction, element by element.
@@ -199,7 +199,7 @@ impl Tracer<'_> {
         axes: &[usize],
         index: IndexId,
         guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
+    ) -> Result<ValueId, FusionRejection> {
         let graph = self.scope.graph;
         let node = graph.node(id);
         let count = i64::from(self.scope.inline[id.index()]);
@@ -230,7 +230,7 @@ impl Tracer<'_> {
                 (None, _) => value,
             });
         }
-        let result = result.ok_or(Misfit { node: id })?;
+        let result = result.ok_or(FusionRejection { node: id })?;
         let in_range = matches!(kind, ReduceKind::Max | ReduceKind::Min);
         Ok(self.trace.dag.settle(result, node.ty.dtype, in_range, self.scope.numerics))
     }

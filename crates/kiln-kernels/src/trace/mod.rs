@@ -8,8 +8,8 @@ use crate::domain::{Domain, Root};
 use crate::hash::FastMap;
 use crate::index::{Division, contiguous_strides, reshape_index, view_index};
 use crate::kernel::{InstKind, Place, Precision, ReductionKind, ValueId};
+use crate::materialise::is_anchor;
 use crate::pointwise::bitcast_on_values;
-use crate::realise::is_engine;
 use crate::schedule::{BufferId, Numerics};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
@@ -51,7 +51,7 @@ pub(crate) struct Scope<'a> {
     pub graph: &'a Graph,
     /// Where nodes lie that are in memory before or after some kernel.
     pub storage: &'a [Option<Storage>],
-    /// For each node how many elements it combines inline; see [`crate::realise::inline_reductions`].
+    /// For each node how many elements it combines inline; see [`crate::materialise::inline_reductions`].
     pub inline: &'a [u32],
     /// Where short floats round.
     pub numerics: Numerics,
@@ -64,7 +64,7 @@ pub(crate) struct Scope<'a> {
 /// Why a group of nodes is not one kernel: `node` is read at elements that another iteration computes, or depends on the
 /// row where it must not, or cannot be computed on values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Misfit {
+pub(crate) struct FusionRejection {
     /// The node.
     pub node: NodeId,
 }
@@ -164,11 +164,16 @@ impl<'a> Tracer<'a> {
 
     /// The values of `roots`, which must be in the graph's order; with the divisions that stayed open if they do not fit.
     /// The nodes in `own` lie in memory that these roots write: they cannot be read from there.
-    pub fn run(mut self, domain: &Domain, roots: &[Root], own: &[NodeId]) -> Result<Trace, (Misfit, Vec<Division>)> {
+    pub fn run(
+        mut self,
+        domain: &Domain,
+        roots: &[Root],
+        own: &[NodeId],
+    ) -> Result<Trace, (FusionRejection, Vec<Division>)> {
         self.hide(own);
         for root in roots {
-            // A loop never computes an engine's result; it copies it.
-            if is_engine(&self.scope.graph.node(root.node).op) {
+            // A loop never computes an anchor op's result; it copies it.
+            if is_anchor(&self.scope.graph.node(root.node).op) {
                 continue;
             }
             let index = self.indexes.intern(kept_index(self.scope, root));
@@ -177,7 +182,7 @@ impl<'a> Tracer<'a> {
         for root in roots {
             match self.root(domain, root) {
                 Ok(value) => self.trace.values.push(value),
-                Err(misfit) => return Err((misfit, self.trace.open)),
+                Err(rejection) => return Err((rejection, self.trace.open)),
             }
         }
         Ok(self.trace)
@@ -208,12 +213,12 @@ impl<'a> Tracer<'a> {
     }
 
     /// The value of one node at one index.
-    pub fn value_at(&mut self, node: NodeId, index: Vec<Dim>) -> Result<ValueId, Misfit> {
+    pub fn value_at(&mut self, node: NodeId, index: Vec<Dim>) -> Result<ValueId, FusionRejection> {
         let index = self.indexes.intern(index);
         self.emit(node, index, None)
     }
 
-    fn root(&mut self, domain: &Domain, root: &Root) -> Result<ValueId, Misfit> {
+    fn root(&mut self, domain: &Domain, root: &Root) -> Result<ValueId, FusionRejection> {
         let node = self.scope.graph.node(root.node);
         let (kind, reduced) = match &node.op {
             _ if !self.scope.is_reduction(root.node) => return self.value_at(root.node, root.index.clone()),
@@ -254,34 +259,34 @@ impl<'a> Tracer<'a> {
     }
 
     /// A reduction's kept axes may move along the grid only, its reduced axes along the row only, all of it.
-    fn check_row(&self, domain: &Domain, root: &Root, reduced: &[usize], ordered: bool) -> Result<(), Misfit> {
-        let misfit = Err(Misfit { node: root.node });
+    fn check_row(&self, domain: &Domain, root: &Root, reduced: &[usize], ordered: bool) -> Result<(), FusionRejection> {
+        let rejection = Err(FusionRejection { node: root.node });
         for (axis, at) in root.index.iter().enumerate() {
             let wanted = reduced.contains(&axis);
             if (0..domain.shape.len()).any(|d| domain.row[d] != wanted && at.contains(Symbol::axis(d))) {
-                return misfit;
+                return rejection;
             }
         }
         let covered = domain.axes(true).all(|d| reduced.iter().any(|&a| root.index[a].contains(Symbol::axis(d))));
         if !covered {
-            return misfit;
+            return rejection;
         }
         if ordered {
             let index: Vec<Dim> = domain.axes(true).map(Dim::axis).collect();
             let strides = contiguous_strides(&domain.sizes(true));
             let linear: Dim = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
             if reduced.iter().any(|&axis| root.index[axis] != linear) {
-                return misfit;
+                return rejection;
             }
         }
         Ok(())
     }
 
-    fn emit(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+    fn emit(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, FusionRejection> {
         let mut guard = guard;
         if let Some(at) = self.inside.get(&id) {
             if !at.contains(&index) && !at.is_empty() {
-                return Err(Misfit { node: id });
+                return Err(FusionRejection { node: id });
             }
             guard = guard.filter(|_| at.is_empty());
         } else if let Some(storage) = &self.scope.storage[id.index()] {
@@ -296,24 +301,24 @@ impl<'a> Tracer<'a> {
         Ok(value)
     }
 
-    fn compute(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+    fn compute(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, FusionRejection> {
         let graph = self.scope.graph;
         let node = graph.node(id);
-        let misfit = Misfit { node: id };
+        let rejection = FusionRejection { node: id };
         match &node.op {
             Op::Full { value, .. } => Ok(self.trace.dag.constant(*value)),
             Op::Constant(literal) if literal_scalar(literal).is_some() => {
-                literal_scalar(literal).map(|c| self.trace.dag.constant(c)).ok_or(misfit)
+                literal_scalar(literal).map(|c| self.trace.dag.constant(c)).ok_or(rejection)
             }
             Op::Constant(_) | Op::Input { .. } => {
-                let storage = self.scope.storage[id.index()].as_ref().ok_or(misfit)?;
-                self.load_as(id, storage, node.ty.dtype, index, guard).ok_or(misfit)
+                let storage = self.scope.storage[id.index()].as_ref().ok_or(rejection)?;
+                self.load_as(id, storage, node.ty.dtype, index, guard).ok_or(rejection)
             }
             Op::Iota { dtype, axis, .. } => {
                 let expr = self.indexes.get(index)[*axis].clone();
                 let fits = expr.bounds(&self.ranges).1.is_some_and(|high| high <= i32::MAX.into());
                 let of = if *dtype != DType::I64 && fits { DType::I32 } else { DType::I64 };
-                let value = self.index_value(&expr, of).ok_or(misfit)?;
+                let value = self.index_value(&expr, of).ok_or(rejection)?;
                 Ok(self.trace.dag.convert(value, of, *dtype))
             }
             Op::RandomBits { shape, stream } => {
@@ -322,7 +327,7 @@ impl<'a> Tracer<'a> {
                 let strides = contiguous_strides(shape);
                 let position: Dim = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
                 if self.indirect.iter().any(|(symbol, _)| position.contains(*symbol)) {
-                    return Err(misfit);
+                    return Err(rejection);
                 }
                 Ok(self.trace.dag.inst(InstKind::Random { seed, position, stream: *stream }, DType::I32))
             }
@@ -330,11 +335,12 @@ impl<'a> Tracer<'a> {
                 let operand = node.operands[0];
                 let from = graph.ty(operand).dtype;
                 if !bitcast_on_values(from, *to) {
-                    let storage = self.scope.storage[operand.index()].as_ref().ok_or(Misfit { node: operand })?;
+                    let storage =
+                        self.scope.storage[operand.index()].as_ref().ok_or(FusionRejection { node: operand })?;
                     if self.inside.contains_key(&operand) {
-                        return Err(Misfit { node: operand });
+                        return Err(FusionRejection { node: operand });
                     }
-                    return self.load_as(operand, storage, *to, index, guard).ok_or(misfit);
+                    return self.load_as(operand, storage, *to, index, guard).ok_or(rejection);
                 }
                 self.pointwise(id, index, guard)
             }
@@ -348,7 +354,7 @@ impl<'a> Tracer<'a> {
             }
             op if op.is_view() => {
                 let at = self.indexes.get(index);
-                let inner = view_index(op, &graph.ty(node.operands[0]).shape, &at).ok_or(misfit)?;
+                let inner = view_index(op, &graph.ty(node.operands[0]).shape, &at).ok_or(rejection)?;
                 let inner = self.indexes.intern(inner);
                 self.emit(node.operands[0], inner, guard)
             }
@@ -357,7 +363,7 @@ impl<'a> Tracer<'a> {
             Op::Concat { axis } => self.concat(&node.operands, *axis, index, guard),
             Op::Dequantize { format } => self.block(id, *format, index, guard),
             Op::Gather { axis } => self.gather(node.operands[0], node.operands[1], *axis, index, guard),
-            _ => Err(misfit),
+            _ => Err(rejection),
         }
     }
 
@@ -368,25 +374,25 @@ impl<'a> Tracer<'a> {
         format: BlockFormat,
         index: IndexId,
         guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
-        let misfit = Misfit { node: id };
+    ) -> Result<ValueId, FusionRejection> {
+        let rejection = FusionRejection { node: id };
         let bytes = self.scope.graph.node(id).operands[0];
-        let storage = self.scope.storage[bytes.index()].as_ref().ok_or(misfit)?;
+        let storage = self.scope.storage[bytes.index()].as_ref().ok_or(rejection)?;
         let adjoining = storage.strides.last().is_some_and(Dim::is_one);
         if !adjoining || guard.is_some() || self.inside.contains_key(&bytes) {
-            return Err(misfit);
+            return Err(rejection);
         }
         let mut index = self.indexes.get(index).to_vec();
-        let element = index.last_mut().map(std::mem::take).ok_or(misfit)?;
+        let element = index.last_mut().map(std::mem::take).ok_or(rejection)?;
         let position = storage.position(&index).simplify(&self.ranges);
-        let (offset, indirect) = self.split_indirect(position).ok_or(misfit)?;
+        let (offset, indirect) = self.split_indirect(position).ok_or(rejection)?;
         self.reads_from(bytes);
         let buffer = self.argument(storage.buffer, DType::U8);
         let place = Place { buffer, offset, indirect };
         Ok(self.trace.dag.inst(InstKind::LoadBlock { place, element, format }, DType::F32))
     }
 
-    fn pointwise(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, Misfit> {
+    fn pointwise(&mut self, id: NodeId, index: IndexId, guard: Option<ValueId>) -> Result<ValueId, FusionRejection> {
         let node = self.scope.graph.node(id);
         let mut args = [ValueId(0); 3];
         let count = node.operands.len().min(args.len());
@@ -395,7 +401,7 @@ impl<'a> Tracer<'a> {
         }
         let operand = self.scope.graph.ty(node.operands[0]).dtype;
         let value = self.trace.dag.pointwise(&node.op, node.ty.dtype, operand, &args[..count], self.scope.numerics);
-        value.ok_or(Misfit { node: id })
+        value.ok_or(FusionRejection { node: id })
     }
 
     fn load(
@@ -404,12 +410,12 @@ impl<'a> Tracer<'a> {
         storage: &Storage,
         index: IndexId,
         guard: Option<ValueId>,
-    ) -> Result<ValueId, Misfit> {
+    ) -> Result<ValueId, FusionRejection> {
         if let Some(&value) = self.memo.get(&(id, index, guard)) {
             return Ok(value);
         }
         let dtype = self.scope.graph.ty(id).dtype;
-        let value = self.load_as(id, storage, dtype, index, guard).ok_or(Misfit { node: id })?;
+        let value = self.load_as(id, storage, dtype, index, guard).ok_or(FusionRejection { node: id })?;
         self.memo.insert((id, index, guard), value);
         Ok(value)
     }

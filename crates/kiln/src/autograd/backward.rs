@@ -48,7 +48,7 @@ struct Visit {
 
 /// The cotangents of the targets, given those of tensors on the tape: of places in their order, of variables into their
 /// slots.
-pub(crate) fn walk(
+pub(crate) fn propagate(
     ends: Vec<(Tape, Tensor)>,
     targets: &Targets<'_>,
     device: Device,

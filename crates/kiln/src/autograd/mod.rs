@@ -29,7 +29,7 @@ pub(crate) use tape::Tape;
 
 use crate::capture;
 use crate::{Error, Result, Tensor};
-use backward::{Targets, walk};
+use backward::{Targets, propagate};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
 
@@ -123,7 +123,7 @@ impl Tensor {
     fn backward_at(&self, seed: Tensor, at: &Source) -> Result<()> {
         let tape = self.walked("backward", at)?;
         let ends = vec![(tape.clone(), seed)];
-        tape::with_enabled(false, || walk(ends, &Targets::Variables, self.device(), at))?;
+        tape::with_enabled(false, || propagate(ends, &Targets::Variables, self.device(), at))?;
         tape.node.release();
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Tensor {
         let missing = || Error::NoTape { op: "gradients", at: at.clone() };
         let tape = self.walked("gradients", at)?;
         let places: Vec<Tape> = by.iter().map(|t| t.tape().cloned().ok_or_else(missing)).collect::<Result<_>>()?;
-        let found = walk(vec![(tape.clone(), seed)], &Targets::Places(&places), self.device(), at)?;
+        let found = propagate(vec![(tape.clone(), seed)], &Targets::Places(&places), self.device(), at)?;
         Ok(Gradients { of: places.into_iter().zip(found).collect() })
     }
 

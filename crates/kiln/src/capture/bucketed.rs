@@ -2,7 +2,7 @@
 
 use super::bundle::{Bundle, Leaf, leaves_of};
 use super::compiled::{Compiled, exact_guards, tensors_of};
-use super::dynamic::{Plan, ROUNDS, Verdict, Wish};
+use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict};
 use super::guard::{self, Guard};
 use super::recording::Place;
 use super::stance::Stance;
@@ -136,7 +136,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let wish = |tensor: usize, axis: usize, _: usize| {
             let place = buckets.iter().position(|buckets| buckets.is_at(tensor, axis, tensors[tensor].rank()))?;
             let name = Symbol::new(&format!("padded{place}"));
-            Some(Wish { key: (place, usize::MAX), name, least: 0, most: None })
+            Some(SizeRequest { key: (place, usize::MAX), name, least: 0, most: None })
         };
         let unknown = |why: &'static str| Error::Buckets { why: why.to_owned(), at: at.clone() };
         let Some(mut plan) = Plan::new(leaves, &wish) else {

@@ -1,7 +1,7 @@
 //! The code of a segment, and what is done with it when it first runs.
 
 use super::options::Options;
-use super::segment::{From, Sizes, at_sizes, symbol_sizes};
+use super::segment::{InputSource, Sizes, at_sizes, symbol_sizes};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
 use crate::given::Given;
@@ -206,16 +206,17 @@ fn run_an_op_at_a_time(graph: &Graph, inputs: Vec<Tensor>, at: &Source) -> Resul
 }
 
 /// The inputs that change only with their version, and are worth preparing.
-pub(super) fn frozen(from: &[From], updates: &[usize]) -> Vec<bool> {
-    let is_frozen =
-        |(input, from): (usize, &From)| matches!(from, From::Held(_) | From::Var(_)) && !updates.contains(&input);
+pub(super) fn frozen(from: &[InputSource], updates: &[usize]) -> Vec<bool> {
+    let is_frozen = |(input, from): (usize, &InputSource)| {
+        matches!(from, InputSource::Held(_) | InputSource::Var(_)) && !updates.contains(&input)
+    };
     from.iter().enumerate().map(is_frozen).collect()
 }
 
 /// The versions of these inputs.
-pub(super) fn versions(from: &[From], frozen: &[usize]) -> Vec<u64> {
+pub(super) fn versions(from: &[InputSource], frozen: &[usize]) -> Vec<u64> {
     let version = |&input: &usize| match &from[input] {
-        From::Var(var) => var.version(),
+        InputSource::Var(var) => var.version(),
         _ => 0,
     };
     frozen.iter().map(version).collect()

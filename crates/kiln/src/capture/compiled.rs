@@ -5,16 +5,16 @@ use super::bundle::{Bundle, Leaf, leaves_of};
 use super::callable::Callable;
 use super::code::Kind;
 use super::driver::Driver;
-use super::faster::{Effects, race};
 use super::guard::{self, Guard};
-use super::held::Return;
-use super::limits::{Fate, Limits, Reason};
+use super::held_bytes::Return;
+use super::limits::{LimitRecord, Limits, Reason};
+use super::never_slower::{Effects, race};
 use super::options::Options;
-use super::segment::Draft;
+use super::segment::SegmentGraph;
+use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::sizes::{Accepted, Sizes};
 use super::stance::{Stance, stance};
-use super::tree::{Answer, Arrived, Node, Question, Returned, STOPS_KEPT, Stop, Walk};
-use super::workshop::{Arguments, Workshop};
+use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, Returned, STOPS_KEPT, TraceStep};
 use super::{Captured, Outcome, capture, is_active};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
@@ -43,7 +43,7 @@ pub struct Stats {
     pub limits: u64,
     /// Calls that ran the function itself because of such a limit; [`Stats::fallbacks`] counts them too.
     pub limited: u64,
-    /// Places of all programs' trees: segments, questions, returns.
+    /// Places of all programs' trees: segments, guards, returns.
     pub nodes: usize,
     /// Bytes that programs hold, about: what [`Options::cache_bytes`] bounds.
     pub bytes: usize,
@@ -88,7 +88,7 @@ impl std::fmt::Debug for SegmentSummary {
 pub struct Compiled<F, A, R, E = Error> {
     pub(super) f: F,
     pub(super) apply: fn(&F, &A) -> Result<R, E>,
-    pub(super) workshop: Arc<Workshop>,
+    pub(super) segment_compiler: Arc<SegmentCompiler>,
     pub(super) entries: RwLock<Vec<Arc<Entry<R>>>>,
     /// Held while compiling, so that threads that need the same program wait for one of them; hits do not.
     compiling: Mutex<()>,
@@ -121,7 +121,7 @@ pub(super) struct Entry<R> {
     pub(super) used: AtomicU64,
     pub(super) root: Arc<Node<R>>,
     /// How calls fare that meet a limit on the way.
-    fate: Fate,
+    limit_record: LimitRecord,
     /// Nanoseconds that it is faster than the function itself, once that was measured.
     gain: AtomicU64,
     /// The capture, if it was of one graph.
@@ -134,8 +134,8 @@ pub(super) struct Entry<R> {
 /// A function captured as one graph.
 pub(super) struct Whole<R> {
     /// What it asked for before; no elements.
-    pub(super) path: Vec<Stop>,
-    pub(super) draft: Arc<Draft>,
+    pub(super) path: Vec<TraceStep>,
+    pub(super) recorded: Arc<SegmentGraph>,
     pub(super) returned: Arc<Returned<R>>,
     /// The shapes of the arguments' tensors then.
     pub(super) shapes: Vec<Vec<usize>>,
@@ -156,17 +156,17 @@ enum Made<R> {
     Rest(Rest<R>),
 }
 
-/// An answer that has no branch.
+/// An outcome that has no branch.
 struct Unknown<R> {
     branch: Arc<Node<R>>,
-    question: Question,
-    answer: Answer,
+    guard: BranchGuard,
+    outcome: BranchOutcome,
     /// What a branch for it counts for; none is kept without.
     reason: Option<Reason>,
 }
 
-/// What is left to run of a call, the slots so far, and the stops so far.
-type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<Stop>);
+/// What is left to run of a call, the slots so far, and the steps so far.
+type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<TraceStep>);
 
 /// Compiles a function of tensors: the first call captures it as a graph, whose fused kernels later calls run.
 ///
@@ -236,7 +236,7 @@ where
         Compiled {
             f,
             apply,
-            workshop: Arc::new(Workshop::new(options)),
+            segment_compiler: Arc::new(SegmentCompiler::new(options)),
             entries: RwLock::default(),
             compiling: Mutex::default(),
             clock: AtomicU64::new(0),
@@ -281,10 +281,10 @@ where
     pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R, E> {
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
-        let mut walk = Walk::new(tensors_of(&leaves));
+        let mut execution = Execution::new(tensors_of(&leaves));
         let (node, entry) = match self.find(&leaves) {
             Found::Program(entry) => {
-                if entry.fate.is_eager() {
+                if entry.limit_record.is_eager() {
                     return self.run_limited(arguments);
                 }
                 self.hits.fetch_add(1, Ordering::Relaxed);
@@ -294,7 +294,7 @@ where
                     }
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
-                walk.may_grow = entry.sizes.is_fixed();
+                execution.may_grow = entry.sizes.is_fixed();
                 (entry.root.clone(), Some(entry))
             }
             Found::Unchecked(unchecked) => {
@@ -314,17 +314,17 @@ where
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(arguments);
                         }
-                        walk.may_grow = entry.sizes.is_fixed();
+                        execution.may_grow = entry.sizes.is_fixed();
                         (entry.root.clone(), Some(entry))
                     }
                     Made::Rest((node, slots, trail)) => {
-                        (walk.slots, walk.trail) = (slots, trail);
+                        (execution.slots, execution.trail) = (slots, trail);
                         (node, None)
                     }
                 }
             }
         };
-        self.run(node, entry.as_deref(), walk, arguments, &leaves, at)
+        self.run(node, entry.as_deref(), execution, arguments, &leaves, at)
     }
 
     /// Runs the function itself, because it was captured as often as it may be.
@@ -346,7 +346,7 @@ where
         }
         let mut pending = false;
         entry.root.visit(&mut |node| {
-            if let Node::Stop { stop: Stop::Segment(segment), .. } = node {
+            if let Node::Step { step: TraceStep::Segment(segment), .. } = node {
                 pending |= segment.code.is_pending();
             }
         });
@@ -356,9 +356,9 @@ where
         let Some(effects) = Effects::of(&entry.root) else { return Ok(false) };
         // Where the function has not been captured so far, it is not known what it changes: another call measures.
         let compiled = || -> Result<bool, E> {
-            let result = Walk::new(tensors_of(leaves)).go(entry.root.clone(), at);
+            let result = Execution::new(tensors_of(leaves)).go(entry.root.clone(), at);
             effects.undo(at)?;
-            Ok(matches!(result?, Arrived::Returned(_)))
+            Ok(matches!(result?, Reached::Returned(_)))
         };
         let eager = || -> Result<bool, E> {
             let result = (self.apply)(&self.f, arguments);
@@ -384,47 +384,47 @@ where
         &self,
         mut node: Arc<Node<R>>,
         entry: Option<&Entry<R>>,
-        mut walk: Walk<'_>,
+        mut execution: Execution<'_>,
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<R, E> {
         loop {
-            node = match walk.go(node, at)? {
-                Arrived::Returned(returned) => {
+            node = match execution.go(node, at)? {
+                Reached::Returned(returned) => {
                     if let Some(entry) = entry {
-                        entry.fate.hit();
+                        entry.limit_record.hit();
                     }
-                    return Ok(walk.fill(&returned));
+                    return Ok(execution.fill(&returned));
                 }
-                Arrived::Unknown { at: branch, question, answer } => {
-                    let reason = Reason::of(&question, &walk.trail);
-                    let is_over = self.is_over(&reason) && branch.branch(&answer).is_none();
+                Reached::Unknown { at: branch, guard, outcome } => {
+                    let reason = Reason::of(&guard, &execution.trail);
+                    let is_over = self.is_over(&reason) && branch.branch(&outcome).is_none();
                     if is_over {
-                        self.reach(&reason, || question.news(), at);
-                        if walk.may_start_again() {
+                        self.reach(&reason, || guard.news(), at);
+                        if execution.may_start_again() {
                             if let Some(entry) = entry {
-                                entry.fate.miss();
+                                entry.limit_record.miss();
                             }
                             return self.run_limited(arguments);
                         }
                         // What it changed so far cannot be done twice: this call is captured to its end, the next begins eagerly.
                         if let Some(entry) = entry {
-                            entry.fate.give_up();
+                            entry.limit_record.give_up();
                         }
                     }
-                    let ask = Unknown { branch, question, answer, reason: (!is_over).then_some(reason) };
-                    phase::timed("capture", || self.branch(&mut walk, entry, ask, arguments, leaves, at))?
+                    let ask = Unknown { branch, guard, outcome, reason: (!is_over).then_some(reason) };
+                    phase::timed("capture", || self.branch(&mut execution, entry, ask, arguments, leaves, at))?
                 }
             }
         }
     }
 
-    /// Captures how the function goes on after an answer that has no branch yet.
+    /// Captures how the function goes on after an outcome that has no branch yet.
     #[cold]
     fn branch(
         &self,
-        walk: &mut Walk<'_>,
+        execution: &mut Execution<'_>,
         entry: Option<&Entry<R>>,
         unknown: Unknown<R>,
         arguments: &A,
@@ -432,30 +432,30 @@ where
         at: &Source,
     ) -> Result<Arc<Node<R>>, E> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let Unknown { branch, question, answer, reason } = unknown;
-        walk.trail.push(Stop::Question(question, answer.clone()));
-        if let Some(next) = branch.branch(&answer) {
+        let Unknown { branch, guard, outcome, reason } = unknown;
+        execution.trail.push(TraceStep::BranchGuard(guard, outcome.clone()));
+        if let Some(next) = branch.branch(&outcome) {
             return Ok(next);
         }
         let start = Instant::now();
         self.branches.fetch_add(1, Ordering::Relaxed);
-        let done = walk.trail.len();
-        let driver = Driver::after(self.workshop.clone(), walk, Arguments::of(leaves));
+        let done = execution.trail.len();
+        let driver = Driver::after(self.segment_compiler.clone(), execution, Arguments::of(leaves));
         let captured = self.capture(arguments, driver, at)?;
         let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
         let took = self.took(start);
-        if let Some(reason) = reason.filter(|_| walk.may_grow) {
+        if let Some(reason) = reason.filter(|_| execution.may_grow) {
             self.limits.count(reason.clone(), took);
             let is_kept = path.len() < STOPS_KEPT && {
-                branch.grow(&answer, Node::join(path[done..].to_vec(), rest.clone()));
+                branch.grow(&outcome, Node::join(path[done..].to_vec(), rest.clone()));
                 entry.is_none_or(|entry| self.make_room(entry))
             };
             if !is_kept {
-                branch.cut(&answer);
+                branch.cut(&outcome);
                 self.limits.exhaust(reason);
             }
         }
-        (walk.slots, walk.trail) = (slots, path);
+        (execution.slots, execution.trail) = (slots, path);
         Ok(rest)
     }
 
@@ -479,9 +479,9 @@ where
     fn finish(&self, captured: Captured<R>, layouts: Arguments, at: &Source) -> Result<Rest<R>> {
         let Captured { driver, last, returned } = captured;
         let (path, slots) = driver.map(Driver::into_parts).unwrap_or_default();
-        let rest = self.workshop.build(Arc::new(last), &layouts, at)?;
-        let stop = (!rest.draft.is_empty()).then(|| Stop::Segment(Arc::new(rest)));
-        let rest = Node::chain(stop.into_iter().collect(), Node::Return(Arc::new(returned)));
+        let rest = self.segment_compiler.build(Arc::new(last), &layouts, at)?;
+        let step = (!rest.recorded.is_empty()).then(|| TraceStep::Segment(Arc::new(rest)));
+        let rest = Node::chain(step.into_iter().collect(), Node::Return(Arc::new(returned)));
         Ok((rest, slots, path))
     }
 
@@ -522,7 +522,7 @@ where
         };
         let start = Instant::now();
         let reason = self.reason(leaves);
-        let driver = Driver::new(self.workshop.clone(), &tensors_of(leaves), Arguments::of(leaves));
+        let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
         let captured = self.capture(arguments, driver, at)?;
         if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
             self.report(leaves, at);
@@ -537,9 +537,10 @@ where
             }
             return Ok(Made::Rest((rest, slots, path)));
         }
-        let Captured { driver, last: draft, returned } = *captured;
+        let Captured { driver, last: recorded, returned } = *captured;
         let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-        let whole = Whole { path, draft: Arc::new(draft), returned: Arc::new(returned), shapes: shapes_of(leaves) };
+        let whole =
+            Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned), shapes: shapes_of(leaves) };
         for (entry, sizes) in unchecked {
             if entry.accepts(&whole, sizes) {
                 self.touch(&entry);
@@ -581,7 +582,7 @@ where
         let guards = || entry.words();
         event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
         entry.root.visit(&mut |node| {
-            if let Node::Stop { stop: Stop::Segment(segment), .. } = node
+            if let Node::Step { step: TraceStep::Segment(segment), .. } = node
                 && let Some(folder) = segment.code.kind().and_then(Kind::dumped)
             {
                 dump::add(folder, "guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
@@ -648,13 +649,17 @@ where
             return Ok(());
         }
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
-        let driver = Driver::asking_only(self.workshop.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
+        let driver = Driver::asking_only(self.segment_compiler.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
         match capture(&f, arguments, None, Some(driver), at)? {
             Outcome::Whole(captured) => {
-                let Captured { driver, last: draft, returned } = *captured;
+                let Captured { driver, last: recorded, returned } = *captured;
                 let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-                let whole =
-                    Whole { path, draft: Arc::new(draft), returned: Arc::new(returned), shapes: shapes_of(&leaves) };
+                let whole = Whole {
+                    path,
+                    recorded: Arc::new(recorded),
+                    returned: Arc::new(returned),
+                    shapes: shapes_of(&leaves),
+                };
                 self.compiles.fetch_add(1, Ordering::Relaxed);
                 self.make_whole(whole, arguments, &leaves, at)?;
             }
@@ -673,7 +678,7 @@ where
 
 impl<F, A, R, E> Compiled<F, A, R, E> {
     pub(super) fn options(&self) -> &Options {
-        self.workshop.options()
+        self.segment_compiler.options()
     }
 
     /// The function itself.
@@ -747,18 +752,28 @@ impl<R> Entry<R> {
         whole: Option<Whole<R>>,
         sizes: Sizes,
     ) -> Entry<R> {
-        let (used, fate, gain, is_slower) = Default::default();
-        Entry { guards, shared_tapes: guard::shared_tapes(leaves), used, root, fate, gain, whole, sizes, is_slower }
+        let (used, limit_record, gain, is_slower) = Default::default();
+        Entry {
+            guards,
+            shared_tapes: guard::shared_tapes(leaves),
+            used,
+            root,
+            limit_record,
+            gain,
+            whole,
+            sizes,
+            is_slower,
+        }
     }
 
     /// Whether the function goes the way now that it went when this was captured, as far as that is decided by settings and the
     /// like. A program for one set of sizes has branches for the other ways; one for many has none, since what is captured at
     /// a call is for its sizes.
     fn is_on_its_way(&self) -> bool {
-        let walk = Walk::new(Vec::new());
-        let holds = |stop: &Stop| match stop {
-            Stop::Question(question, known) => {
-                walk.answer(question, &Source::default()).is_ok_and(|answer| answer == *known)
+        let execution = Execution::new(Vec::new());
+        let holds = |step: &TraceStep| match step {
+            TraceStep::BranchGuard(guard, known) => {
+                execution.outcome(guard, &Source::default()).is_ok_and(|outcome| outcome == *known)
             }
             _ => true,
         };
@@ -774,11 +789,11 @@ impl<R> Entry<R> {
         let mut summary =
             ProgramSummary { guards: self.words(), kernels: Vec::new(), breaks: Vec::new(), segments: Vec::new() };
         self.root.visit(&mut |node| match node {
-            Node::Stop { stop: Stop::Segment(segment), .. } => {
+            Node::Step { step: TraceStep::Segment(segment), .. } => {
                 summary.kernels.extend(segment.kernels());
                 summary.segments.push(SegmentSummary {
-                    graph: segment.draft.graph.clone(),
-                    inputs: segment.draft.from.iter().map(|from| from.to_string()).collect(),
+                    graph: segment.recorded.graph.clone(),
+                    inputs: segment.recorded.from.iter().map(|from| from.to_string()).collect(),
                     code: match segment.code.kind() {
                         Some(Kind::Compiled(code)) => Some(code.clone()),
                         _ => None,
@@ -789,10 +804,10 @@ impl<R> Entry<R> {
                     },
                 });
             }
-            Node::Stop { stop: Stop::Outside { at, .. }, .. } => {
+            Node::Step { step: TraceStep::Outside { at, .. }, .. } => {
                 summary.breaks.push(format!("calls a disabled part, at {at}"));
             }
-            Node::Branch { question: Question::Elements { what, at, .. }, .. } => {
+            Node::Branch { guard: BranchGuard::Elements { what, at, .. }, .. } => {
                 summary.breaks.push(format!("{what}, at {at}"));
             }
             _ => {}

@@ -12,7 +12,7 @@ use super::bundle::Leaf;
 use super::check::Check;
 use super::compiled::tensors_of;
 use super::guard::{Guard, Size, Strides, repeats};
-use super::segment::{Draft, From};
+use super::segment::{InputSource, SegmentGraph};
 use crate::compile::input_layout;
 use crate::dim::scope::SizeSymbol;
 use crate::dim::{Outcome, Predicate, Scope};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub(super) const ROUNDS: usize = 32;
 
 /// A size that is to be a symbol.
-pub(super) struct Wish {
+pub(super) struct SizeRequest {
     /// Sizes of one key are one symbol.
     pub(super) key: (usize, usize),
     pub(super) name: Option<Symbol>,
@@ -58,7 +58,7 @@ pub(super) enum Verdict {
 
 impl Plan {
     /// A symbol for each size that is wished for. Tensors that do not lie in row-major order have none.
-    pub(super) fn new(leaves: &[Leaf<'_>], wish: &dyn Fn(usize, usize, usize) -> Option<Wish>) -> Option<Plan> {
+    pub(super) fn new(leaves: &[Leaf<'_>], wish: &dyn Fn(usize, usize, usize) -> Option<SizeRequest>) -> Option<Plan> {
         let mut plan =
             Plan { dims: Vec::new(), free: Vec::new(), names: Vec::new(), guards: Vec::new(), checks: Vec::new() };
         let mut keys: Vec<(usize, usize)> = Vec::new();
@@ -241,9 +241,9 @@ fn multiple(dim: &Dim) -> Option<(Symbol, i64)> {
 }
 
 /// Adds inputs for symbols that no input of a segment has: sizes of arguments whose elements are not used.
-pub(super) fn bind(draft: &mut Draft, types: &[TensorType]) -> Option<()> {
+pub(super) fn bind(recorded: &mut SegmentGraph, types: &[TensorType]) -> Option<()> {
     let mut used: Vec<Symbol> = Vec::new();
-    for node in draft.graph.nodes() {
+    for node in recorded.graph.nodes() {
         for size in &node.ty.shape {
             size.visit_symbols(&mut |symbol| used.push(symbol));
         }
@@ -254,12 +254,12 @@ pub(super) fn bind(draft: &mut Draft, types: &[TensorType]) -> Option<()> {
         ty.shape.iter().any(|size| multiple(size).is_some_and(|(known, _)| known == symbol))
     };
     for symbol in used {
-        if draft.graph.inputs().iter().any(|&input| has(draft.graph.ty(input), symbol)) {
+        if recorded.graph.inputs().iter().any(|&input| has(recorded.graph.ty(input), symbol)) {
             continue;
         }
         let number = types.iter().position(|ty| has(ty, symbol))?;
-        Arc::make_mut(&mut draft.graph).input(types[number].clone(), Source::default()).ok()?;
-        draft.from.push(From::Argument(number));
+        Arc::make_mut(&mut recorded.graph).input(types[number].clone(), Source::default()).ok()?;
+        recorded.from.push(InputSource::Argument(number));
     }
     Some(())
 }

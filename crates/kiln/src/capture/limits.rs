@@ -12,7 +12,7 @@ use super::compiled::{Compiled, Entry};
 use super::guard::{self, Failed};
 use super::options::Dynamic;
 use super::sizes::Accepted;
-use super::tree::{Question, Stop};
+use super::tree::{BranchGuard, TraceStep};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Event};
 use std::collections::HashMap;
@@ -40,12 +40,12 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    /// Why a question leads nowhere; `trail` is what came before it.
-    pub(super) fn of(question: &Question, trail: &[Stop]) -> Reason {
-        match question {
-            Question::Elements { at, .. } => Reason::Outcome(at.clone()),
-            Question::Outside => match trail.last() {
-                Some(Stop::Outside { at, .. }) => Reason::Outcome(at.clone()),
+    /// Why a guard leads nowhere; `trail` is what came before it.
+    pub(super) fn of(guard: &BranchGuard, trail: &[TraceStep]) -> Reason {
+        match guard {
+            BranchGuard::Elements { at, .. } => Reason::Outcome(at.clone()),
+            BranchGuard::Outside => match trail.last() {
+                Some(TraceStep::Outside { at, .. }) => Reason::Outcome(at.clone()),
                 _ => Reason::State,
             },
             _ => Reason::State,
@@ -145,7 +145,7 @@ impl Limits {
 
 /// How the calls of one program fare that has reached a limit at a line it reads.
 #[derive(Default)]
-pub(super) struct Fate {
+pub(super) struct LimitRecord {
     /// Calls in a row that met a new outcome; [`ALWAYS`] where the function has to run from its beginning.
     misses: AtomicU32,
     /// Calls since that ran the function itself.
@@ -158,7 +158,7 @@ const MISSES: u32 = 4;
 /// One call in so many tries it then.
 const TRIED_EVERY: u32 = 32;
 
-impl Fate {
+impl LimitRecord {
     /// Whether the function itself is to run, without trying the program.
     #[inline]
     pub(super) fn is_eager(&self) -> bool {
@@ -350,15 +350,15 @@ mod tests {
 
     #[test]
     fn a_program_that_is_never_hit_is_tried_now_and_then() {
-        let fate = Fate::default();
-        (0..MISSES).for_each(|_| fate.miss());
-        let tried = (0..320).filter(|_| !fate.is_eager()).count();
+        let limit_record = LimitRecord::default();
+        (0..MISSES).for_each(|_| limit_record.miss());
+        let tried = (0..320).filter(|_| !limit_record.is_eager()).count();
         assert_eq!(tried, 10);
-        fate.hit();
-        assert!(!fate.is_eager());
-        fate.give_up();
-        fate.hit();
-        fate.miss();
-        assert!((0..100).all(|_| fate.is_eager()));
+        limit_record.hit();
+        assert!(!limit_record.is_eager());
+        limit_record.give_up();
+        limit_record.hit();
+        limit_record.miss();
+        assert!((0..100).all(|_| limit_record.is_eager()));
     }
 }

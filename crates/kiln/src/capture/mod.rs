@@ -27,20 +27,20 @@ mod cond;
 mod disable;
 mod driver;
 mod dynamic;
-mod faster;
 mod guard;
-mod held;
+mod held_bytes;
 mod limits;
+mod never_slower;
 mod options;
 mod part;
 mod recording;
 mod segment;
+mod segment_compiler;
 mod setting;
 mod sizes;
 mod stance;
 mod symbolic;
 mod tree;
-mod workshop;
 
 pub use bundle::{Bundle, Leaf};
 pub use callable::{Callable, Function, Network, OwnError, WithOwnError, own_error};
@@ -60,12 +60,12 @@ use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{NodeId, Op, Source};
 use kiln_runtime::{Buffer, HostMemory};
 use recording::{Break, Recording};
-use segment::Draft;
+use segment::SegmentGraph;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tree::{Question, Returned};
+use tree::{BranchGuard, Returned};
 
 /// What a tensor without memory stands for.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +88,7 @@ struct Captured<R> {
     /// What had to run to get here, and did.
     driver: Option<Driver>,
     /// What is left to run.
-    last: Draft,
+    last: SegmentGraph,
     returned: Returned<R>,
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn concrete(tensor: &Tensor, what: &'static str, at: &Source) -> Resu
     with_session(at, |session| {
         let from = session.settle(tensor, what, at)?;
         let Session { driver: Some(driver), .. } = session else { return Err(Error::Escaped { at: at.clone() }) };
-        driver.ask(Question::Elements { of: from.clone(), what, at: at.clone() }, at)?;
+        driver.ask(BranchGuard::Elements { of: from.clone(), what, at: at.clone() }, at)?;
         let read = driver.tensor(&from, at)?;
         // One flag is a decision; anything more is data, which may be found again in what follows.
         session.recording.has_read |= read.dtype() != DType::Bool || read.elements() != 1;
@@ -170,7 +170,7 @@ pub(crate) fn data(bytes: &[u8], shape: &[usize], dtype: DType, device: Device, 
         }
         let data = Tensor::from_bytes_at(bytes, shape.to_vec(), dtype, device, at)?;
         let ty = data.ty();
-        session.recording.outside(segment::From::Data(data), ty, device, None, at).map(Some)
+        session.recording.outside(segment::InputSource::Data(data), ty, device, None, at).map(Some)
     })
 }
 
@@ -205,7 +205,7 @@ pub(crate) fn read_gradient(var: &Var, at: &Source) -> Result<Option<Tensor>> {
         if !session.recording.knows_gradient(var) {
             is_there = var.has_grad();
             if let Some(driver) = &mut session.driver {
-                is_there = *driver.ask(Question::HasGradient(var.clone()), at)? == [1];
+                is_there = *driver.ask(BranchGuard::HasGradient(var.clone()), at)? == [1];
             }
         }
         session.recording.read_gradient(var, is_there, at)
@@ -235,8 +235,8 @@ fn read_setting(setting: &Setting, value: u64) -> u64 {
         }
         let mut read = value;
         if let Some(driver) = &mut session.driver {
-            let answer = driver.ask(Question::Setting(setting.clone()), &at)?;
-            read = answer[..].try_into().map_or(value, u64::from_le_bytes);
+            let outcome = driver.ask(BranchGuard::Setting(setting.clone()), &at)?;
+            read = outcome[..].try_into().map_or(value, u64::from_le_bytes);
         }
         session.recording.settings.push((setting.clone(), read));
         Ok(read)
@@ -331,7 +331,7 @@ pub(crate) fn is_recorded(at: &Source) -> Result<bool> {
             && !session.recording.has_asked
         {
             session.recording.has_asked = true;
-            driver.ask(Question::IsRecorded, at)?;
+            driver.ask(BranchGuard::IsRecorded, at)?;
         }
         Ok(records)
     })
@@ -339,12 +339,12 @@ pub(crate) fn is_recorded(at: &Source) -> Result<bool> {
 
 impl Session {
     /// Makes sure that a tensor has memory, and says where: the segment ends and runs if it has to.
-    fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<segment::From> {
+    fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<segment::InputSource> {
         let value = self.recording.value_of(tensor, at)?;
         self.may_break(what, at)?;
         if self.recording.settled(value).is_none() {
-            let draft = self.recording.end_segment(at)?;
-            self.may_break(what, at)?.segment(draft, at)?;
+            let recorded = self.recording.end_segment(at)?;
+            self.may_break(what, at)?.segment(recorded, at)?;
         }
         self.recording.settled(value).cloned().ok_or_else(|| Error::Escaped { at: at.clone() })
     }
@@ -373,7 +373,7 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
             tape
         });
         number += 1;
-        let from = segment::From::Argument(number - 1);
+        let from = segment::InputSource::Argument(number - 1);
         recording.outside(from, ty, tensor.device(), tape, at).unwrap_or_else(|error| {
             failure = Some(error);
             tensor.clone()

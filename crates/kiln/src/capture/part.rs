@@ -10,11 +10,11 @@
 //! that gradients go on before the part as after any other. The gradient of the gradient is again a part of the same kind.
 
 use super::driver::Driver;
-use super::segment::From;
-use super::tree::{Outside, Produced, Question, Stop};
+use super::segment::InputSource;
+use super::tree::{BranchGuard, Outside, Produced, TraceStep};
 use super::{Session, segment, with_session};
 use crate::autograd::Tape;
-use crate::autograd::backward::{Targets, walk};
+use crate::autograd::backward::{Targets, propagate};
 use crate::autograd::tape::{self, Edges};
 use crate::{Error, Result, Tensor, Var, no_grad};
 use kiln_ir::Source;
@@ -127,13 +127,13 @@ pub(super) fn produce<R: 'static>(
 impl Session {
     /// Makes sure that tensors have memory and that everything recorded so far has run, variables included: what follows runs
     /// outside of any graph. Says where the tensors are.
-    pub(super) fn leave(&mut self, tensors: &[&Tensor], what: &'static str, at: &Source) -> Result<Vec<From>> {
+    pub(super) fn leave(&mut self, tensors: &[&Tensor], what: &'static str, at: &Source) -> Result<Vec<InputSource>> {
         for tensor in tensors {
             self.recording.value_of(tensor, at)?;
         }
         self.may_break(what, at)?;
-        let draft = self.recording.end_segment(at)?;
-        self.may_break(what, at)?.segment(draft, at)?;
+        let recorded = self.recording.end_segment(at)?;
+        self.may_break(what, at)?.segment(recorded, at)?;
         tensors.iter().map(|tensor| self.settle(tensor, what, at)).collect()
     }
 
@@ -147,10 +147,15 @@ impl Session {
     }
 
     /// Runs something outside of any graph. Says what it gave, and the slot of its first tensor.
-    pub(super) fn outside(&mut self, run: Outside, from: Vec<From>, at: &Source) -> Result<(Rc<dyn Any>, usize)> {
+    pub(super) fn outside(
+        &mut self,
+        run: Outside,
+        from: Vec<InputSource>,
+        at: &Source,
+    ) -> Result<(Rc<dyn Any>, usize)> {
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
-        let (whole, count) = driver.outside(Stop::Outside { run, from, at: at.clone() }, at)?;
-        driver.ask(Question::Outside, at)?;
+        let (whole, count) = driver.outside(TraceStep::Outside { run, from, at: at.clone() }, at)?;
+        driver.ask(BranchGuard::Outside, at)?;
         // It may have changed any of them.
         recording.settings.clear();
         recording.note_change();
@@ -160,7 +165,7 @@ impl Session {
     /// Traced tensors for what a part gave, from this slot on: each with its number, without tapes.
     pub(super) fn entered(&mut self, tensors: &[&Tensor], slot: usize, at: &Source) -> Result<Vec<Tensor>> {
         let enter = |(number, tensor): (usize, &&Tensor)| {
-            let from = segment::From::Slot(slot + number);
+            let from = segment::InputSource::Slot(slot + number);
             self.recording.outside(from, tensor.ty(), tensor.device(), None, at)
         };
         tensors.iter().enumerate().map(enter).collect()
@@ -222,7 +227,7 @@ pub(crate) fn gradient_of_part(
         let device = ends.first().map_or(Default::default(), Tensor::device);
         let found = tape::with_enabled(records, || {
             let ends = ends.iter().zip(&seeds).filter_map(start).collect();
-            walk(ends, &Targets::Cut(&places, count), device, &line)
+            propagate(ends, &Targets::Cut(&places, count), device, &line)
         })?;
         let rest = found.iter().map(|found| found.is_some() as u8).collect();
         let tensors: Vec<Tensor> = found.iter().flatten().cloned().collect();
@@ -234,8 +239,8 @@ pub(crate) fn gradient_of_part(
         }
         let settled = session.leave(&given, WHAT, at)?;
         let present = part.results.iter().zip(cotangents).filter(|(_, cotangent)| cotangent.is_some());
-        let mut from: Vec<From> = present.map(|(&slot, _)| From::Slot(slot)).collect();
-        from.extend(part.cuts.iter().map(|&slot| From::Slot(slot)));
+        let mut from: Vec<InputSource> = present.map(|(&slot, _)| InputSource::Slot(slot)).collect();
+        from.extend(part.cuts.iter().map(|&slot| InputSource::Slot(slot)));
         from.extend(settled);
         let (whole, slot) = session.outside(Arc::new(run), from, at)?;
         let Ok(whole) = whole.downcast::<Whole<Vec<Option<Tensor>>>>() else {
@@ -261,12 +266,12 @@ pub(crate) fn backward_of_argument(argument: usize, cotangent: &Tensor, at: &Sou
             && let Some(tape) = argument.tape()
         {
             let ends = vec![(tape.clone(), cotangent.detached())];
-            tape::with_enabled(false, || walk(ends, &Targets::Variables, argument.device(), &line))?;
+            tape::with_enabled(false, || propagate(ends, &Targets::Variables, argument.device(), &line))?;
         }
         produce((), &[], (&[], &[]), &[], Vec::new(), &line)
     };
     with_session(at, |session| {
-        let mut from = vec![From::Argument(argument)];
+        let mut from = vec![InputSource::Argument(argument)];
         from.extend(session.leave(&[cotangent], WHAT, at)?);
         session.outside(Arc::new(run), from, at).map(drop)
     })

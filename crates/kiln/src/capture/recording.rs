@@ -3,7 +3,7 @@
 //! A *value* is what a traced tensor stands for. It outlives its segment if the function can still use it when the
 //! segment ends: then it has a *slot*, from which later segments take it.
 
-use super::segment::{Draft, From, Leaf, Set};
+use super::segment::{InputSource, Leaf, SegmentGraph, UpdateTarget};
 use super::{Setting, Traced};
 use crate::autograd::{Tape, tape};
 use crate::tensor::Weak;
@@ -19,7 +19,7 @@ pub(super) struct Recording {
     pub(super) id: u32,
     builder: GraphBuilder,
     /// Where the inputs of this segment come from.
-    from: Vec<From>,
+    from: Vec<InputSource>,
     values: Vec<Value>,
     /// The first value of this segment: those before it are settled, or gone.
     first: usize,
@@ -65,16 +65,16 @@ struct Value {
     node: Option<(u32, NodeId)>,
     ty: TensorType,
     device: Device,
-    home: Home,
+    home: ValueLocation,
 }
 
 /// Where a value is when its node is not in the segment being recorded.
 #[derive(Clone)]
-enum Home {
+enum ValueLocation {
     /// It is computed in this segment.
     Here,
     /// Any segment can take it from there.
-    From(From),
+    From(InputSource),
     /// Nowhere: nobody could use it when its segment ended.
     Gone,
 }
@@ -133,26 +133,26 @@ impl Recording {
     /// A traced tensor for a value of this type that segments take from `from`.
     pub(super) fn outside(
         &mut self,
-        from: From,
+        from: InputSource,
         ty: TensorType,
         device: Device,
         tape: Option<Tape>,
         at: &Source,
     ) -> Result<Tensor> {
-        self.tensor(None, ty, Home::From(from), device, tape, at)
+        self.tensor(None, ty, ValueLocation::From(from), device, tape, at)
     }
 
     /// A traced tensor for a node of this segment.
     pub(super) fn inside(&mut self, node: NodeId, device: Device, at: &Source) -> Result<Tensor> {
         let ty = self.builder.graph().ty(node).clone();
-        self.tensor(Some(node), ty, Home::Here, device, None, at)
+        self.tensor(Some(node), ty, ValueLocation::Here, device, None, at)
     }
 
     fn tensor(
         &mut self,
         node: Option<NodeId>,
         ty: TensorType,
-        home: Home,
+        home: ValueLocation,
         device: Device,
         tape: Option<Tape>,
         at: &Source,
@@ -184,14 +184,14 @@ impl Recording {
     pub(super) fn argument_number(&self, tensor: &Tensor) -> Option<usize> {
         let traced = tensor.traced().filter(|traced| traced.recording == self.id)?;
         match self.values.get(traced.value as usize)?.home {
-            Home::From(From::Argument(number)) => Some(number),
+            ValueLocation::From(InputSource::Argument(number)) => Some(number),
             _ => None,
         }
     }
 
     /// A number that comes with the arguments.
     pub(super) fn extra_argument(&mut self, number: usize, device: Device, at: &Source) -> Result<Tensor> {
-        self.outside(From::Argument(number), TensorType::fixed(kiln_ir::DType::I64, &[]), device, None, at)
+        self.outside(InputSource::Argument(number), TensorType::fixed(kiln_ir::DType::I64, &[]), device, None, at)
     }
 
     /// The node of a tensor in this segment; one from elsewhere becomes an input.
@@ -211,7 +211,7 @@ impl Recording {
                 if let Some((_, value)) = known.find(|(known, _)| super::same_elements(known, tensor)) {
                     return Ok(*value);
                 }
-                let from = From::Held(tensor.clone());
+                let from = InputSource::Held(tensor.clone());
                 let traced = self.outside(from, tensor.ty(), tensor.device(), None, at)?;
                 let value = traced.traced().map_or(0, |traced| traced.value);
                 self.held.entry(place).or_default().push((tensor.clone(), value));
@@ -225,23 +225,25 @@ impl Recording {
         if let Some((_, node)) = known.node.filter(|(segment, _)| *segment == self.segment) {
             return Ok(node);
         }
-        let Home::From(from) = &known.home else { return Err(Error::Escaped { at: at.clone() }) };
+        let ValueLocation::From(from) = &known.home else { return Err(Error::Escaped { at: at.clone() }) };
         let (from, ty) = (from.clone(), known.ty.clone());
         let node = self.input(from, ty)?;
         self.values[value as usize].node = Some((self.segment, node));
         Ok(node)
     }
 
-    fn input(&mut self, from: From, ty: TensorType) -> Result<NodeId> {
+    fn input(&mut self, from: InputSource, ty: TensorType) -> Result<NodeId> {
         let node = self.builder.input(ty).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
         self.from.push(from);
         Ok(node)
     }
 
     /// Where a value is that no segment under way has to compute.
-    pub(super) fn settled(&self, value: u32) -> Option<&From> {
+    pub(super) fn settled(&self, value: u32) -> Option<&InputSource> {
         match &self.values[value as usize].home {
-            Home::From(from @ (From::Argument(_) | From::Held(_) | From::Slot(_))) => Some(from),
+            ValueLocation::From(from @ (InputSource::Argument(_) | InputSource::Held(_) | InputSource::Slot(_))) => {
+                Some(from)
+            }
             _ => None,
         }
     }
@@ -252,7 +254,7 @@ impl Recording {
         if let Some(now) = self.cells[cell].now {
             return if self.cells[cell].is_changed { self.changed(var, now, at) } else { self.handle(now, at) };
         }
-        let tensor = self.enter(From::Var(var.clone()), var, at)?;
+        let tensor = self.enter(InputSource::Var(var.clone()), var, at)?;
         self.cells[cell].input = Some(self.from.len() - 1);
         self.cells[cell].now = tensor.traced().map(|traced| traced.value);
         Ok(tensor)
@@ -294,7 +296,7 @@ impl Recording {
         let same = self.same(node)?;
         self.leaves.push((same, None));
         let ty = self.builder.graph().ty(same).clone();
-        self.tensor(Some(same), ty, Home::Here, tensor.device(), Some(Tape::start()), at)
+        self.tensor(Some(same), ty, ValueLocation::Here, tensor.device(), Some(Tape::start()), at)
     }
 
     /// Another node for the value of one.
@@ -322,7 +324,7 @@ impl Recording {
         if !is_there {
             return Ok(None);
         }
-        let tensor = self.enter(From::Gradient(var.clone()), var, at)?;
+        let tensor = self.enter(InputSource::Gradient(var.clone()), var, at)?;
         self.cells[cell].input = Some(self.from.len() - 1);
         self.cells[cell].now = tensor.traced().map(|traced| traced.value);
         Ok(Some(tensor))
@@ -354,18 +356,18 @@ impl Recording {
     }
 
     /// An input of this segment that changes from call to call, with a tensor for it.
-    fn enter(&mut self, from: From, var: &Var, at: &Source) -> Result<Tensor> {
+    fn enter(&mut self, from: InputSource, var: &Var, at: &Source) -> Result<Tensor> {
         let ty = TensorType::fixed(var.dtype(), var.shape());
         let node = self.input(from.clone(), ty.clone())?;
-        self.tensor(Some(node), ty, Home::From(from), var.device(), None, at)
+        self.tensor(Some(node), ty, ValueLocation::From(from), var.device(), None, at)
     }
 
     /// A new random key: an input of its own.
     pub(super) fn key(&mut self, generator: &crate::Generator, device: Device, at: &Source) -> Result<Tensor> {
         self.changes += 1;
         let ty = TensorType::fixed(kiln_ir::DType::I64, &[]);
-        let node = self.input(From::Key(generator.clone(), device), ty.clone())?;
-        self.tensor(Some(node), ty, Home::From(From::Key(generator.clone(), device)), device, None, at)
+        let node = self.input(InputSource::Key(generator.clone(), device), ty.clone())?;
+        self.tensor(Some(node), ty, ValueLocation::From(InputSource::Key(generator.clone(), device)), device, None, at)
     }
 
     fn cell(&mut self, var: &Var, is_gradient: bool) -> usize {
@@ -383,7 +385,7 @@ impl Recording {
         if let Some(tensor) = known.handle.upgrade() {
             return Ok(tensor);
         }
-        if let Home::From(From::Held(tensor)) = &known.home {
+        if let ValueLocation::From(InputSource::Held(tensor)) = &known.home {
             return Ok(tensor.clone());
         }
         let device = known.device;
@@ -393,18 +395,18 @@ impl Recording {
 
     /// Values of this segment that the function can still use. Those of earlier ones are settled.
     fn live(&self) -> Vec<u32> {
-        let is_live = |value: &Value| !matches!(value.home, Home::Gone) && value.handle.is_alive();
+        let is_live = |value: &Value| !matches!(value.home, ValueLocation::Gone) && value.handle.is_alive();
         let own = (0..).zip(&self.values).skip(self.first);
         own.filter(|(_, value)| is_live(value)).map(|(number, _)| number).collect()
     }
 
     /// Ends the segment. Those of its values that can still be used get slots; the next segment begins.
-    pub(super) fn end_segment(&mut self, at: &Source) -> Result<Draft> {
+    pub(super) fn end_segment(&mut self, at: &Source) -> Result<SegmentGraph> {
         let live = self.live();
         self.end_with(&live, at)
     }
 
-    fn end_with(&mut self, wanted: &[u32], at: &Source) -> Result<Draft> {
+    fn end_with(&mut self, wanted: &[u32], at: &Source) -> Result<SegmentGraph> {
         let base = self.slots;
         let mut outputs: Vec<NodeId> = Vec::new();
         let mut kept: Vec<usize> = Vec::new();
@@ -420,7 +422,7 @@ impl Recording {
                 continue;
             }
             let Some(now) = cell.now else {
-                sets.push((Set::Gradient(cell.var), None));
+                sets.push((UpdateTarget::Gradient(cell.var), None));
                 continue;
             };
             let node = self.node(now, at)?;
@@ -428,10 +430,11 @@ impl Recording {
             if !cell.is_gradient && cell.input.is_none() && !is_input {
                 // Written without having been read: still written in place.
                 let ty = TensorType::fixed(cell.var.dtype(), cell.var.shape());
-                self.input(From::Var(cell.var.clone()), ty)?;
+                self.input(InputSource::Var(cell.var.clone()), ty)?;
                 cell.input = Some(self.from.len() - 1);
             }
-            let target = if cell.is_gradient { Set::Gradient(cell.var) } else { Set::Value(cell.var) };
+            let target =
+                if cell.is_gradient { UpdateTarget::Gradient(cell.var) } else { UpdateTarget::Value(cell.var) };
             match cell.input {
                 Some(input) if self.builder.graph().inputs()[input] == node => {}
                 Some(input) if !is_input => updates.push((target, input, node)),
@@ -468,12 +471,15 @@ impl Recording {
         // many breaks is recorded in time that grows with their number, not with its square.
         self.segment += 1;
         for value in &mut self.values[self.first..] {
-            if !matches!(value.home, Home::From(From::Argument(_) | From::Held(_) | From::Slot(_))) {
-                value.home = Home::Gone;
+            if !matches!(
+                value.home,
+                ValueLocation::From(InputSource::Argument(_) | InputSource::Held(_) | InputSource::Slot(_))
+            ) {
+                value.home = ValueLocation::Gone;
             }
         }
         for (number, slotted) in &homes {
-            self.values[*number as usize].home = Home::From(From::Slot(slot(slotted)));
+            self.values[*number as usize].home = ValueLocation::From(InputSource::Slot(slot(slotted)));
         }
         self.first = self.values.len();
         let sets = sets.into_iter().map(|(set, place)| (set, place.as_ref().map(slot))).collect();
@@ -485,7 +491,7 @@ impl Recording {
         graph.shrink_to_fit();
         let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
         let (graph, is_private) = (Arc::new(graph), self.has_read);
-        Ok(Draft { graph, from, base, outputs: count, kept, updates, sets, stops, taped, leaves, is_private })
+        Ok(SegmentGraph { graph, from, base, outputs: count, kept, updates, sets, stops, taped, leaves, is_private })
     }
 
     /// For each output whether it may go on a tape: not if its gradients were asked for in the function already.
@@ -555,7 +561,7 @@ impl Recording {
     }
 
     /// Ends the last segment: the values of `returned` are wanted. Says where each of them is.
-    pub(super) fn finish(&mut self, returned: &[&Tensor], at: &Source) -> Result<(Draft, Vec<Place>)> {
+    pub(super) fn finish(&mut self, returned: &[&Tensor], at: &Source) -> Result<(SegmentGraph, Vec<Place>)> {
         let mut wanted = Vec::with_capacity(returned.len());
         for tensor in returned {
             match tensor.traced() {
@@ -564,17 +570,17 @@ impl Recording {
                 _ => {}
             }
         }
-        let draft = self.end_with(&wanted, at)?;
+        let recorded = self.end_with(&wanted, at)?;
         let place = |tensor: &&Tensor| match tensor.traced() {
             None => Ok(Place::Itself),
             Some(traced) => match self.settled(traced.value) {
-                Some(From::Argument(number)) => Ok(Place::Argument(*number)),
-                Some(From::Slot(slot)) => Ok(Place::Slot(*slot)),
+                Some(InputSource::Argument(number)) => Ok(Place::Argument(*number)),
+                Some(InputSource::Slot(slot)) => Ok(Place::Slot(*slot)),
                 _ => Err(Error::Escaped { at: at.clone() }),
             },
         };
         let places = returned.iter().map(place).collect::<Result<_>>()?;
-        Ok((draft, places))
+        Ok((recorded, places))
     }
 
     /// Slots for values made outside of any segment.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where an input of a segment comes from.
 #[derive(Debug, Clone)]
-pub(super) enum From {
+pub(super) enum InputSource {
     /// The tensor of this number among the arguments.
     Argument(usize),
     /// A tensor that the function holds.
@@ -34,16 +34,18 @@ pub(super) enum From {
     Data(Tensor),
 }
 
-impl From {
+impl InputSource {
     /// Whether both are the same place.
-    pub(super) fn is(&self, other: &From) -> bool {
+    pub(super) fn is(&self, other: &InputSource) -> bool {
         match (self, other) {
-            (From::Argument(a), From::Argument(b)) => a == b,
-            (From::Held(a), From::Held(b)) => super::same_elements(a, b),
-            (From::Var(a), From::Var(b)) | (From::Gradient(a), From::Gradient(b)) => a.id() == b.id(),
-            (From::Key(a, x), From::Key(b, y)) => a.same(b) && x == y,
-            (From::Slot(a), From::Slot(b)) => a == b,
-            (From::Data(a), From::Data(b)) => is_same_data(a, b),
+            (InputSource::Argument(a), InputSource::Argument(b)) => a == b,
+            (InputSource::Held(a), InputSource::Held(b)) => super::same_elements(a, b),
+            (InputSource::Var(a), InputSource::Var(b)) | (InputSource::Gradient(a), InputSource::Gradient(b)) => {
+                a.id() == b.id()
+            }
+            (InputSource::Key(a, x), InputSource::Key(b, y)) => a.same(b) && x == y,
+            (InputSource::Slot(a), InputSource::Slot(b)) => a == b,
+            (InputSource::Data(a), InputSource::Data(b)) => is_same_data(a, b),
             _ => false,
         }
     }
@@ -56,48 +58,48 @@ fn is_same_data(a: &Tensor, b: &Tensor) -> bool {
     a.dtype() == b.dtype() && a.shape() == b.shape() && (a.same(b) || bytes() == Some(true))
 }
 
-impl fmt::Display for From {
+impl fmt::Display for InputSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            From::Argument(number) => write!(f, "argument {number}"),
-            From::Held(tensor) => write!(f, "held tensor {}", tensor.ty()),
-            From::Var(var) => write!(f, "variable {var:?}"),
-            From::Gradient(var) => write!(f, "gradient of {var:?}"),
-            From::Key(..) => f.write_str("random key"),
-            From::Slot(slot) => write!(f, "value {slot} of an earlier segment"),
-            From::Data(tensor) => write!(f, "data {}", tensor.ty()),
+            InputSource::Argument(number) => write!(f, "argument {number}"),
+            InputSource::Held(tensor) => write!(f, "held tensor {}", tensor.ty()),
+            InputSource::Var(var) => write!(f, "variable {var:?}"),
+            InputSource::Gradient(var) => write!(f, "gradient of {var:?}"),
+            InputSource::Key(..) => f.write_str("random key"),
+            InputSource::Slot(slot) => write!(f, "value {slot} of an earlier segment"),
+            InputSource::Data(tensor) => write!(f, "data {}", tensor.ty()),
         }
     }
 }
 
 /// What a segment changes.
 #[derive(Debug, Clone)]
-pub(super) enum Set {
+pub(super) enum UpdateTarget {
     /// The value of a variable.
     Value(Var),
     /// The gradient of a variable.
     Gradient(Var),
 }
 
-impl Set {
+impl UpdateTarget {
     fn var(&self) -> &Var {
         match self {
-            Set::Value(var) | Set::Gradient(var) => var,
+            UpdateTarget::Value(var) | UpdateTarget::Gradient(var) => var,
         }
     }
 
-    fn is(&self, other: &Set) -> bool {
+    fn is(&self, other: &UpdateTarget) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other) && self.var().id() == other.var().id()
     }
 }
 
 /// A segment as it was recorded.
 #[derive(Debug, Clone)]
-pub(super) struct Draft {
+pub(super) struct SegmentGraph {
     /// Its outputs: first those that go to slots, then the updates. The program and what finds it share it.
     pub(super) graph: Arc<Graph>,
     /// Where its inputs come from.
-    pub(super) from: Vec<From>,
+    pub(super) from: Vec<InputSource>,
     /// Its first slot.
     pub(super) base: usize,
     /// How many outputs go to slots.
@@ -105,9 +107,9 @@ pub(super) struct Draft {
     /// The inputs that go to the slots after these.
     pub(super) kept: Vec<usize>,
     /// What is written in place, and the input that it is.
-    pub(super) updates: Vec<(Set, usize)>,
+    pub(super) updates: Vec<(UpdateTarget, usize)>,
     /// What becomes the value of a slot, or none.
-    pub(super) sets: Vec<(Set, Option<usize>)>,
+    pub(super) sets: Vec<(UpdateTarget, Option<usize>)>,
     /// Nodes that gradients do not go past.
     pub(super) stops: Vec<NodeId>,
     /// For each output that goes to a slot what gradients of it reach: inputs, and by number after these the leaves.
@@ -128,10 +130,10 @@ pub(super) struct Leaf {
     pub(super) output: usize,
 }
 
-impl Draft {
+impl SegmentGraph {
     /// Whether running it would do nothing.
     pub(super) fn is_empty(&self) -> bool {
-        let draws = self.from.iter().any(|from| matches!(from, From::Key(..)));
+        let draws = self.from.iter().any(|from| matches!(from, InputSource::Key(..)));
         self.outputs == 0 && self.kept.is_empty() && self.updates.is_empty() && self.sets.is_empty() && !draws
     }
 
@@ -141,8 +143,8 @@ impl Draft {
     }
 
     /// Whether both do the same, the graphs aside.
-    pub(super) fn is_wired_like(&self, other: &Draft) -> bool {
-        let from = |(a, b): (&From, &From)| a.is(b);
+    pub(super) fn is_wired_like(&self, other: &SegmentGraph) -> bool {
+        let from = |(a, b): (&InputSource, &InputSource)| a.is(b);
         (self.base, self.outputs, &self.kept) == (other.base, other.outputs, &other.kept)
             && self.taped == other.taped
             && self.leaves.iter().map(Leaf::key).eq(other.leaves.iter().map(Leaf::key))
@@ -154,7 +156,7 @@ impl Draft {
     }
 
     /// Whether two recordings of a segment are the same.
-    pub(super) fn is_same(&self, other: &Draft) -> bool {
+    pub(super) fn is_same(&self, other: &SegmentGraph) -> bool {
         self.is_wired_like(other) && self.stops == other.stops && is_same_graph(&self.graph, &other.graph)
     }
 }
@@ -244,7 +246,7 @@ const RULES_KEPT: usize = 64;
 
 /// A segment with its code.
 pub(super) struct Segment {
-    pub(super) draft: Arc<Draft>,
+    pub(super) recorded: Arc<SegmentGraph>,
     pub(super) code: Code,
     /// For each input whether it is updated.
     updated: Vec<bool>,
@@ -259,38 +261,38 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    pub(super) fn new(draft: Arc<Draft>, code: Code) -> Segment {
-        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
-        let updated = (0..draft.from.len()).map(|input| updates.contains(&input)).collect();
+    pub(super) fn new(recorded: Arc<SegmentGraph>, code: Code) -> Segment {
+        let updates: Vec<usize> = recorded.updates.iter().map(|(_, input)| *input).collect();
+        let updated = (0..recorded.from.len()).map(|input| updates.contains(&input)).collect();
         let mut order: Vec<usize> = (0..updates.len()).collect();
         order.sort_unstable_by_key(|&update| {
-            let (set, _) = &draft.updates[update];
-            (set.var().id(), matches!(set, Set::Gradient(_)))
+            let (set, _) = &recorded.updates[update];
+            (set.var().id(), matches!(set, UpdateTarget::Gradient(_)))
         });
-        Segment { draft, code, updated, order, updates, reads: Arc::default(), rules: Mutex::default() }
+        Segment { recorded, code, updated, order, updates, reads: Arc::default(), rules: Mutex::default() }
     }
 
     /// Whether running it changes anything but slots: a variable, a gradient, the state of a generator.
     pub(super) fn has_effects(&self) -> bool {
-        let draws = |from: &From| matches!(from, From::Key(..));
-        !self.draft.updates.is_empty() || !self.draft.sets.is_empty() || self.draft.from.iter().any(draws)
+        let draws = |from: &InputSource| matches!(from, InputSource::Key(..));
+        !self.recorded.updates.is_empty() || !self.recorded.sets.is_empty() || self.recorded.from.iter().any(draws)
     }
 
     /// Runs it: takes inputs from the arguments and slots, pushes what it leaves to the slots, and changes variables.
     pub(super) fn run(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
-        if self.draft.updates.is_empty() {
+        if self.recorded.updates.is_empty() {
             self.run_pure(arguments, slots, at)?;
         } else {
             self.run_updating(arguments, slots, at)?;
         }
-        for (set, slot) in &self.draft.sets {
+        for (set, slot) in &self.recorded.sets {
             match set {
-                Set::Value(var) => {
+                UpdateTarget::Value(var) => {
                     if let Some(slot) = slot {
                         var.put(slots[*slot].clone(), at)?;
                     }
                 }
-                Set::Gradient(var) => {
+                UpdateTarget::Gradient(var) => {
                     let gradient = slot.map(|slot| slots[slot].contiguous_at(at)).transpose()?;
                     var.put_grad(gradient);
                 }
@@ -301,46 +303,50 @@ impl Segment {
 
     /// The versions of the inputs that are frozen. Read before the inputs: at worst these are newer, and prepared again.
     fn versions(&self) -> Vec<u64> {
-        self.code.ready().map(|code| code::versions(&self.draft.from, code.frozen())).unwrap_or_default()
+        self.code.ready().map(|code| code::versions(&self.recorded.from, code.frozen())).unwrap_or_default()
     }
 
     /// What the variables are that it only reads, in the order of the inputs.
     fn values(&self, at: &Source) -> Result<Arc<Values>> {
-        fn read<'a>((from, updated): (&'a From, &bool)) -> Option<&'a Var> {
+        fn read<'a>((from, updated): (&'a InputSource, &bool)) -> Option<&'a Var> {
             match from {
-                From::Var(var) if !updated => Some(var),
+                InputSource::Var(var) if !updated => Some(var),
                 _ => None,
             }
         }
-        self.reads.of(self.draft.from.iter().zip(&self.updated).filter_map(read), at)
+        self.reads.of(self.recorded.from.iter().zip(&self.updated).filter_map(read), at)
     }
 
     /// An input that is borrowed from nobody.
-    fn fresh(from: &From, at: &Source) -> Result<Option<Tensor>> {
+    fn fresh(from: &InputSource, at: &Source) -> Result<Option<Tensor>> {
         match from {
-            From::Gradient(var) => Ok(var.snapshot_grad()),
-            From::Key(generator, device) => Ok(Some(generator.draw_key(*device, at)?)),
-            From::Argument(_) | From::Held(_) | From::Slot(_) | From::Var(_) | From::Data(_) => Ok(None),
+            InputSource::Gradient(var) => Ok(var.snapshot_grad()),
+            InputSource::Key(generator, device) => Ok(Some(generator.draw_key(*device, at)?)),
+            InputSource::Argument(_)
+            | InputSource::Held(_)
+            | InputSource::Slot(_)
+            | InputSource::Var(_)
+            | InputSource::Data(_) => Ok(None),
         }
     }
 
     /// Shows the segment and its inputs to whoever watches the call.
     #[cold]
     fn witness<'a>(&self, inputs: impl Iterator<Item = &'a Tensor>) {
-        if !self.draft.updates.is_empty() || !self.draft.sets.is_empty() {
+        if !self.recorded.updates.is_empty() || !self.recorded.sets.is_empty() {
             witness::see_effect();
         }
-        if !self.draft.computes() {
+        if !self.recorded.computes() {
             return;
         }
         let inputs: Vec<Tensor> = inputs.map(Tensor::detached).collect();
-        let names = self.draft.from.iter().map(|from| from.to_string()).collect();
+        let names = self.recorded.from.iter().map(|from| from.to_string()).collect();
         match self.code.kind() {
             Some(Kind::Compiled(code)) => witness::see_segment(code.clone(), inputs, names),
             // The packed program takes other inputs; the graph itself is shown as it is.
             Some(Kind::Frozen(_)) => {
                 let layouts: Vec<_> = inputs.iter().map(Into::into).collect();
-                let fixed = at_sizes(&self.draft.graph, &inputs.iter().collect::<Vec<_>>());
+                let fixed = at_sizes(&self.recorded.graph, &inputs.iter().collect::<Vec<_>>());
                 if let Ok(code) = fixed.and_then(|graph| crate::compile_graph(&graph, &layouts)) {
                     witness::see_segment(Arc::new(code), inputs, names);
                 }
@@ -353,19 +359,19 @@ impl Segment {
     fn run_pure(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
         let versions = self.versions();
         let mut fresh = Vec::new();
-        for from in &self.draft.from {
+        for from in &self.recorded.from {
             fresh.extend(Self::fresh(from, at)?);
         }
         let values = self.values(at)?;
         let (mut next, mut read) = (fresh.iter(), values.tensors().iter());
-        let mut inputs: Vec<&Tensor> = Vec::with_capacity(self.draft.from.len());
-        for from in &self.draft.from {
+        let mut inputs: Vec<&Tensor> = Vec::with_capacity(self.recorded.from.len());
+        for from in &self.recorded.from {
             let input = match from {
-                From::Argument(number) => Some(arguments[*number]),
-                From::Held(tensor) | From::Data(tensor) => Some(tensor),
-                From::Slot(slot) => Some(&slots[*slot]),
-                From::Var(_) => read.next(),
-                From::Gradient(_) | From::Key(..) => next.next(),
+                InputSource::Argument(number) => Some(arguments[*number]),
+                InputSource::Held(tensor) | InputSource::Data(tensor) => Some(tensor),
+                InputSource::Slot(slot) => Some(&slots[*slot]),
+                InputSource::Var(_) => read.next(),
+                InputSource::Gradient(_) | InputSource::Key(..) => next.next(),
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
         }
@@ -373,8 +379,8 @@ impl Segment {
             self.witness(inputs.iter().copied());
         }
         let mut outputs = Vec::new();
-        if self.draft.computes() {
-            outputs = self.code.run(&self.draft.graph, &inputs, &versions, at)?;
+        if self.recorded.computes() {
+            outputs = self.code.run(&self.recorded.graph, &inputs, &versions, at)?;
             let operands = match self.taped(&inputs) {
                 Some((edges, taped)) => {
                     let saved = inputs.iter().map(|tensor| Some(tensor.detached())).collect();
@@ -384,7 +390,7 @@ impl Segment {
             };
             outputs = self.record(operands, outputs, at);
         }
-        let kept: Vec<Tensor> = self.draft.kept.iter().map(|&input| inputs[input].clone()).collect();
+        let kept: Vec<Tensor> = self.recorded.kept.iter().map(|&input| inputs[input].clone()).collect();
         slots.extend(outputs);
         slots.extend(kept);
         Ok(())
@@ -393,18 +399,18 @@ impl Segment {
     /// Where gradients go on, of the inputs and then of the leaves, and for each output whether it goes on a tape; nothing if
     /// none does.
     fn taped(&self, inputs: &[&Tensor]) -> Option<(Edges, Vec<bool>)> {
-        if !tape::is_enabled() || self.draft.taped.iter().all(Vec::is_empty) {
+        if !tape::is_enabled() || self.recorded.taped.iter().all(Vec::is_empty) {
             return None;
         }
-        let input = |(number, tensor): (usize, &&Tensor)| match &self.draft.from[number] {
+        let input = |(number, tensor): (usize, &&Tensor)| match &self.recorded.from[number] {
             // A value that is about to change has been taken out of the variable, and off its tape.
-            From::Var(var) if self.updated[number] => var.is_trainable().then(|| var.leaf()),
+            InputSource::Var(var) if self.updated[number] => var.is_trainable().then(|| var.leaf()),
             _ => tape::edge(tensor),
         };
         let mut edges: Edges = inputs.iter().enumerate().map(input).collect();
-        edges.extend(self.draft.leaves.iter().map(Leaf::tape));
+        edges.extend(self.recorded.leaves.iter().map(Leaf::tape));
         let is_taped = |reach: &Vec<usize>| reach.iter().any(|&source| edges[source].is_some());
-        let taped: Vec<bool> = self.draft.taped.iter().map(is_taped).collect();
+        let taped: Vec<bool> = self.recorded.taped.iter().map(is_taped).collect();
         taped.contains(&true).then_some((edges, taped))
     }
 
@@ -414,13 +420,13 @@ impl Segment {
             Some(Operands { rule, edges, mut saved, taped }) => {
                 let starts = edges[saved.len()..].to_vec();
                 let leaf = |leaf: &Leaf| Some(outputs[leaf.output].clone());
-                saved.extend(self.draft.leaves.iter().map(leaf));
+                saved.extend(self.recorded.leaves.iter().map(leaf));
                 outputs = tape::record_whole(rule, edges, saved, outputs, &taped, at);
                 starts
             }
-            None => self.draft.leaves.iter().map(Leaf::tape).collect(),
+            None => self.recorded.leaves.iter().map(Leaf::tape).collect(),
         };
-        for (leaf, start) in self.draft.leaves.iter().zip(starts) {
+        for (leaf, start) in self.recorded.leaves.iter().zip(starts) {
             // Gradients by it are asked for at the start itself, which is one whether anything is recorded or not.
             if let Some(start) = start {
                 outputs[leaf.output] = outputs[leaf.output].with_tape(Some(start));
@@ -447,16 +453,16 @@ impl Segment {
     /// How gradients go through it, for inputs of these sizes.
     #[cold]
     fn rule(&self, inputs: &[&Tensor]) -> Result<Arc<Rule>> {
-        let key = symbol_sizes(&self.draft.graph, inputs);
+        let key = symbol_sizes(&self.recorded.graph, inputs);
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, rule)) = rules.iter().find(|(known, _)| *known == key) {
             return Ok(rule.clone());
         }
-        let graph = at_sizes(&self.draft.graph, inputs)?;
-        let leaves: Vec<NodeId> = self.draft.leaves.iter().map(|leaf| leaf.node).collect();
-        let (graph, stops) = cut_at(&graph, &leaves, &self.draft.stops)
+        let graph = at_sizes(&self.recorded.graph, inputs)?;
+        let leaves: Vec<NodeId> = self.recorded.leaves.iter().map(|leaf| leaf.node).collect();
+        let (graph, stops) = cut_at(&graph, &leaves, &self.recorded.stops)
             .map_err(|cause| crate::Error::Graph { cause: Box::new(cause) })?;
-        let rule = Arc::new(Rule::of_program(graph, stops, self.draft.taped.clone()));
+        let rule = Arc::new(Rule::of_program(graph, stops, self.recorded.taped.clone()));
         if rules.len() >= RULES_KEPT {
             rules.clear();
         }
@@ -465,19 +471,19 @@ impl Segment {
     }
 
     fn run_updating(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
-        let draft = &self.draft;
+        let recorded = &self.recorded;
         let versions = self.versions();
         // Variables that are only read first: whoever changes them meanwhile changes a copy.
         let values = self.values(at)?;
         let mut read = values.tensors().iter();
-        let mut inputs: Vec<Given<'_>> = Vec::with_capacity(draft.from.len());
-        for (number, from) in draft.from.iter().enumerate() {
+        let mut inputs: Vec<Given<'_>> = Vec::with_capacity(recorded.from.len());
+        for (number, from) in recorded.from.iter().enumerate() {
             let input = match from {
-                From::Argument(number) => Some(Given::Borrowed(arguments[*number])),
-                From::Held(tensor) | From::Data(tensor) => Some(Given::Borrowed(tensor)),
-                From::Slot(slot) => Some(Given::Owned(slots[*slot].clone())),
+                InputSource::Argument(number) => Some(Given::Borrowed(arguments[*number])),
+                InputSource::Held(tensor) | InputSource::Data(tensor) => Some(Given::Borrowed(tensor)),
+                InputSource::Slot(slot) => Some(Given::Owned(slots[*slot].clone())),
                 _ if self.updated[number] => Some(Given::Owned(Tensor::nothing())),
-                From::Var(_) => read.next().map(Given::Borrowed),
+                InputSource::Var(_) => read.next().map(Given::Borrowed),
                 from => Self::fresh(from, at)?.map(Given::Owned),
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
@@ -485,30 +491,30 @@ impl Segment {
         // Then those that change, locked in one order for all threads.
         let mut locks: Vec<(usize, Locked<'_>)> = Vec::with_capacity(self.order.len());
         for &update in &self.order {
-            let (set, input) = &draft.updates[update];
+            let (set, input) = &recorded.updates[update];
             let mut lock = match set {
-                Set::Value(var) => var.lock_value(at)?,
-                Set::Gradient(var) => var.lock_grad(),
+                UpdateTarget::Value(var) => var.lock_value(at)?,
+                UpdateTarget::Gradient(var) => var.lock_grad(),
             };
             // Kept inputs stay what they were: with another handle of them alive the update goes to a copy.
             let own = lock.take().ok_or_else(|| crate::Error::Escaped { at: at.clone() })?;
             inputs[*input] = Given::Owned(own);
             locks.push((*input, lock));
         }
-        let keep = |&input: &usize| match &draft.from[input] {
-            From::Var(var) if self.updated[input] => var.tagged(&inputs[input]),
+        let keep = |&input: &usize| match &recorded.from[input] {
+            InputSource::Var(var) if self.updated[input] => var.tagged(&inputs[input]),
             _ => Tensor::clone(&inputs[input]),
         };
-        let kept: Vec<Tensor> = draft.kept.iter().map(keep).collect();
+        let kept: Vec<Tensor> = recorded.kept.iter().map(keep).collect();
         if witness::is_watching() {
             self.witness(inputs.iter().map(|tensor| &**tensor));
         }
         let taped = self.operands(&inputs);
-        let outcome = self.code.run_updating(&draft.graph, &self.updates, &mut inputs, &versions, at);
+        let outcome = self.code.run_updating(&recorded.graph, &self.updates, &mut inputs, &versions, at);
         for (input, mut lock) in locks {
             lock.put(std::mem::replace(inputs[input].own(), Tensor::nothing()));
         }
-        let outputs = outcome?.into_iter().take(draft.outputs).collect();
+        let outputs = outcome?.into_iter().take(recorded.outputs).collect();
         slots.extend(self.record(taped?, outputs, at));
         slots.extend(kept);
         Ok(())

@@ -7,13 +7,13 @@
 use super::bundle::{Bundle, Leaf};
 use super::check::Check;
 use super::compiled::{Compiled, Entry, Whole, exact_guards, shapes_of, tensors_of};
-use super::dynamic::{Plan, ROUNDS, Verdict, Wish, bind};
+use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict, bind};
 use super::guard::{Guard, Size};
 use super::options::{Declared, Dynamic};
-use super::segment::Draft;
+use super::segment::SegmentGraph;
+use super::segment_compiler::Arguments;
 use super::symbolic::{self, Symbols};
-use super::tree::{Node, Stop};
-use super::workshop::Arguments;
+use super::tree::{Node, TraceStep};
 use super::{Outcome, capture};
 use crate::compile::input_layout;
 use crate::dim::Scope;
@@ -94,7 +94,7 @@ impl Sizes {
 
 /// What a program is made of.
 struct Recipe {
-    draft: Arc<Draft>,
+    recorded: Arc<SegmentGraph>,
     guards: Vec<Guard>,
     sizes: Sizes,
     layouts: Option<Vec<InputLayout>>,
@@ -111,7 +111,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         at: &Source,
     ) -> Result<Arc<Entry<R>>> {
         let exactly = || Recipe {
-            draft: whole.draft.clone(),
+            recorded: whole.recorded.clone(),
             guards: exact_guards(leaves),
             sizes: Sizes::Fixed,
             layouts: None,
@@ -124,15 +124,15 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         if let Some(layouts) = recipe.layouts.take() {
             lie.layouts = layouts;
         }
-        let mut built = self.workshop.build_for(recipe.draft.clone(), &lie, &recipe.ranges, at);
+        let mut built = self.segment_compiler.build_for(recipe.recorded.clone(), &lie, &recipe.ranges, at);
         if built.is_err() && is_wide {
             // What cannot be compiled for all sizes still can for one.
             recipe = exactly();
-            built = self.workshop.build(whole.draft.clone(), &Arguments::of(leaves), at);
+            built = self.segment_compiler.build(whole.recorded.clone(), &Arguments::of(leaves), at);
         }
         let segment = built?;
         let mut stops = whole.path.clone();
-        stops.extend((!segment.draft.is_empty()).then(|| Stop::Segment(Arc::new(segment))));
+        stops.extend((!segment.recorded.is_empty()).then(|| TraceStep::Segment(Arc::new(segment))));
         let root = Node::chain(stops, Node::Return(whole.returned.clone()));
         Ok(self.keep(Entry::new(recipe.guards, leaves, root, Some(whole), recipe.sizes), at))
     }
@@ -145,7 +145,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             Dynamic::Automatic => self.plan_of_changes(leaves, &[]),
             Dynamic::Always => Plan::new(leaves, &|tensor, axis, now| {
                 let least = self.least_symbol(tensor, axis, tensors[tensor].rank());
-                (now >= least).then_some(Wish { key: (now, now), name: None, least, most: None })
+                (now >= least).then_some(SizeRequest { key: (now, now), name: None, least, most: None })
             }),
             Dynamic::Declared(declared) => self.plan_of_changes(leaves, declared),
         };
@@ -170,10 +170,10 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let layouts = Some(symbolic_layouts(&symbols, leaves));
         let now = symbols.values.iter().map(|v| v.1).collect();
         let graph = Arc::new(graph);
-        let draft = Arc::new(Draft { graph: graph.clone(), ..Draft::clone(&whole.draft) });
+        let recorded = Arc::new(SegmentGraph { graph: graph.clone(), ..SegmentGraph::clone(&whole.recorded) });
         let checked = RwLock::new(HashSet::from([now]));
         let sizes = Sizes::Seen(Seen { graph, count: symbols.values.len(), checked });
-        Some(Recipe { draft, guards: symbols.guards, sizes, layouts, ranges })
+        Some(Recipe { recorded, guards: symbols.guards, sizes, layouts, ranges })
     }
 
     /// A plan in which declared sizes are symbols, and those that differ from an earlier program's or were symbols there.
@@ -198,13 +198,13 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             let named = declared.iter().position(|declared| declared.is_at(tensor, axis, tensors[tensor].rank()));
             if let Some(place) = named {
                 let Declared { symbol, least, most, .. } = &declared[place];
-                return Some(Wish { key: (place, usize::MAX), name: *symbol, least: *least, most: *most });
+                return Some(SizeRequest { key: (place, usize::MAX), name: *symbol, least: *least, most: *most });
             }
             let was = *shapes.get(tensor)?.get(axis)?;
             let is_symbol = matches!(guards.get(tensor)?.sizes.get(axis)?, Size::Symbol { .. });
             let least = self.least_symbol(tensor, axis, tensors[tensor].rank());
             let is_wanted = now >= least && (was != now || is_symbol);
-            is_wanted.then_some(Wish { key: (was, now), name: None, least, most: None })
+            is_wanted.then_some(SizeRequest { key: (was, now), name: None, least, most: None })
         })
     }
 
@@ -239,16 +239,17 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 Verdict::No => return None,
                 Verdict::Good(ranges, predicates) => {
                     let captured = captured?;
-                    let same = captured.last.is_wired_like(&whole.draft) && captured.returned.is_like(&whole.returned);
+                    let same =
+                        captured.last.is_wired_like(&whole.recorded) && captured.returned.is_like(&whole.returned);
                     if !same {
                         return None;
                     }
-                    let mut draft = captured.last;
-                    bind(&mut draft, &types)?;
+                    let mut recorded = captured.last;
+                    bind(&mut recorded, &types)?;
                     let (count, layouts) = (plan.count(), Some(plan.layouts(leaves)));
                     let (guards, checks) = plan.finish(&predicates)?;
                     let sizes = Sizes::Symbolic { count, checks };
-                    return Some(Recipe { draft: Arc::new(draft), guards, sizes, layouts, ranges });
+                    return Some(Recipe { recorded: Arc::new(recorded), guards, sizes, layouts, ranges });
                 }
             }
         }
@@ -278,7 +279,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 return None;
             }
             let symbols = Symbols::between(&entry.guards, &before.shapes, leaves)?;
-            let graph = symbolic::unify(&before.draft, &whole.draft, &symbols)?;
+            let graph = symbolic::unify(&before.recorded, &whole.recorded, &symbols)?;
             Some((symbols, graph))
         })
     }
@@ -304,8 +305,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             let types: Vec<TensorType> = tensors_of(leaves).into_iter().zip(&nearby).map(ty).collect();
             let Ok(Outcome::Whole(other)) = capture(&f, arguments, Some(&types), None, at) else { return None };
             let symbols = Symbols::between(&guards, &nearby, leaves)?;
-            let graph = symbolic::unify(&other.last, &whole.draft, &symbols)?;
-            (other.returned.is_like(&whole.returned) && other.last.is_wired_like(&whole.draft))
+            let graph = symbolic::unify(&other.last, &whole.recorded, &symbols)?;
+            (other.returned.is_like(&whole.returned) && other.last.is_wired_like(&whole.recorded))
                 .then_some((symbols, graph))
         };
         let largest = sizes.last().copied()?;
@@ -321,7 +322,7 @@ impl<R: Bundle> Entry<R> {
     /// Whether a capture is this program's graph at these sizes; it is then remembered.
     pub(super) fn accepts(&self, capture: &Whole<R>, sizes: Vec<usize>) -> bool {
         let (Sizes::Seen(seen), Some(whole)) = (&self.sizes, &self.whole) else { return false };
-        let same = whole.is_like(capture) && symbolic::is_at(&seen.graph, &sizes, &capture.draft.graph);
+        let same = whole.is_like(capture) && symbolic::is_at(&seen.graph, &sizes, &capture.recorded.graph);
         if same {
             let mut checked = seen.checked.write().unwrap_or_else(PoisonError::into_inner);
             if checked.len() >= SIZES_KEPT {
@@ -338,7 +339,7 @@ impl<R: Bundle> Whole<R> {
     fn is_like(&self, other: &Whole<R>) -> bool {
         self.path.len() == other.path.len()
             && self.path.iter().zip(&other.path).all(|(a, b)| a.is(b))
-            && self.draft.is_wired_like(&other.draft)
+            && self.recorded.is_wired_like(&other.recorded)
             && self.returned.is_like(&other.returned)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::bundle::Leaf;
 use super::guard::{Guard, Size, Strides, repeats};
-use super::segment::{Draft, From};
+use super::segment::{InputSource, SegmentGraph};
 use kiln_ir::{Dim, Graph, Op, Symbol, TensorType};
 use std::cell::RefCell;
 
@@ -72,7 +72,7 @@ struct Known {
 }
 
 /// The graph that is `a` at the first values of the symbols and `b` at the second, if there is one to be found.
-pub(super) fn unify(a: &Draft, b: &Draft, symbols: &Symbols) -> Option<Graph> {
+pub(super) fn unify(a: &SegmentGraph, b: &SegmentGraph, symbols: &Symbols) -> Option<Graph> {
     let from = &a.from;
     let (a, b) = (&a.graph, &b.graph);
     if a.nodes().len() != b.nodes().len() {
@@ -91,7 +91,7 @@ pub(super) fn unify(a: &Draft, b: &Draft, symbols: &Symbols) -> Option<Graph> {
         let id = match (&one.op, &other.op) {
             (Op::Input { index }, Op::Input { .. }) => {
                 let ty = match from.get(*index) {
-                    Some(From::Argument(number)) => arguments.get(*number)?.clone(),
+                    Some(InputSource::Argument(number)) => arguments.get(*number)?.clone(),
                     _ => one.ty.clone(),
                 };
                 graph.input(ty, one.source.clone()).ok()?

@@ -11,7 +11,7 @@
 
 use super::bundle::Bundle;
 use super::recording::Place;
-use super::segment::{From, Segment};
+use super::segment::{InputSource, Segment};
 use super::{Setting, same_elements};
 use crate::autograd::tape;
 use crate::see::witness;
@@ -23,11 +23,11 @@ use std::any::Any;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a function asked for that decides how it goes on.
+/// A value that decides how a function goes on: a guard inside of the function rather than on its arguments.
 #[derive(Debug, Clone)]
-pub(super) enum Question {
+pub(super) enum BranchGuard {
     /// The elements of a tensor.
-    Elements { of: From, what: &'static str, at: Source },
+    Elements { of: InputSource, what: &'static str, at: Source },
     /// A setting.
     Setting(Setting),
     /// Whether a variable has a gradient.
@@ -38,41 +38,43 @@ pub(super) enum Question {
     IsRecorded,
 }
 
-impl Question {
-    /// Whether the answer is in a tensor's elements, so that a graph ends here.
+impl BranchGuard {
+    /// Whether the outcome is in a tensor's elements, so that a graph ends here.
     pub(super) fn is_break(&self) -> bool {
-        matches!(self, Question::Elements { .. } | Question::Outside)
+        matches!(self, BranchGuard::Elements { .. } | BranchGuard::Outside)
     }
 
-    /// That its answer is new, in words.
+    /// Says that its outcome is new.
     pub(super) fn news(&self) -> String {
         match self {
-            Question::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
-            Question::Setting(setting) => format!("a setting it reads is {}, which is new", setting.peek()),
-            Question::HasGradient(_) => {
+            BranchGuard::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
+            BranchGuard::Setting(setting) => format!("a setting it reads is {}, which is new", setting.peek()),
+            BranchGuard::HasGradient(_) => {
                 "a variable has a gradient where it had none, or none where it had one".to_owned()
             }
-            Question::Outside => "what a disabled part gives besides elements is new at each of these calls".to_owned(),
-            Question::IsRecorded => "it is called inside of `no_grad`, or outside where it was inside".to_owned(),
+            BranchGuard::Outside => {
+                "what a disabled part gives besides elements is new at each of these calls".to_owned()
+            }
+            BranchGuard::IsRecorded => "it is called inside of `no_grad`, or outside where it was inside".to_owned(),
         }
     }
 
-    fn is(&self, other: &Question) -> bool {
+    fn is(&self, other: &BranchGuard) -> bool {
         match (self, other) {
-            (Question::Elements { of: a, .. }, Question::Elements { of: b, .. }) => a.is(b),
-            (Question::Setting(a), Question::Setting(b)) => a.same(b),
-            (Question::HasGradient(a), Question::HasGradient(b)) => a.same(b),
-            (Question::Outside, Question::Outside) | (Question::IsRecorded, Question::IsRecorded) => true,
+            (BranchGuard::Elements { of: a, .. }, BranchGuard::Elements { of: b, .. }) => a.is(b),
+            (BranchGuard::Setting(a), BranchGuard::Setting(b)) => a.same(b),
+            (BranchGuard::HasGradient(a), BranchGuard::HasGradient(b)) => a.same(b),
+            (BranchGuard::Outside, BranchGuard::Outside) | (BranchGuard::IsRecorded, BranchGuard::IsRecorded) => true,
             _ => false,
         }
     }
 }
 
-/// The answer to a question; of many elements their digest.
-pub(super) type Answer = Box<[u8]>;
+/// The outcome of a branch guard: a few bytes, or the digest of many elements.
+pub(super) type BranchOutcome = Box<[u8]>;
 
 /// Bytes of elements up to which they are kept as they are.
-const ANSWER_KEPT: usize = 64;
+const OUTCOME_KEPT: usize = 64;
 
 /// A part of a function that is never captured.
 pub(super) type Outside = Arc<dyn Fn(&[Tensor]) -> Result<Produced> + Send + Sync>;
@@ -88,24 +90,24 @@ pub(super) struct Produced {
 
 /// A part of a path through a function.
 #[derive(Clone)]
-pub(super) enum Stop {
+pub(super) enum TraceStep {
     Segment(Arc<Segment>),
-    Question(Question, Answer),
+    BranchGuard(BranchGuard, BranchOutcome),
     /// Runs a disabled part, whose tensors go to slots.
     Outside {
         run: Outside,
-        from: Vec<From>,
+        from: Vec<InputSource>,
         at: Source,
     },
 }
 
-impl Stop {
-    /// Whether two recordings of a stop are the same.
-    pub(super) fn is(&self, other: &Stop) -> bool {
+impl TraceStep {
+    /// Whether two recordings of a step are the same.
+    pub(super) fn is(&self, other: &TraceStep) -> bool {
         match (self, other) {
-            (Stop::Segment(a), Stop::Segment(b)) => a.draft.is_same(&b.draft),
-            (Stop::Question(a, x), Stop::Question(b, y)) => a.is(b) && x == y,
-            (Stop::Outside { from: a, .. }, Stop::Outside { from: b, .. }) => {
+            (TraceStep::Segment(a), TraceStep::Segment(b)) => a.recorded.is_same(&b.recorded),
+            (TraceStep::BranchGuard(a, x), TraceStep::BranchGuard(b, y)) => a.is(b) && x == y,
+            (TraceStep::Outside { from: a, .. }, TraceStep::Outside { from: b, .. }) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
             }
             _ => false,
@@ -115,23 +117,23 @@ impl Stop {
     /// Whether it changes anything but slots.
     pub(super) fn has_effects(&self) -> bool {
         match self {
-            Stop::Segment(segment) => segment.has_effects(),
-            Stop::Question(..) => false,
-            Stop::Outside { .. } => true,
+            TraceStep::Segment(segment) => segment.has_effects(),
+            TraceStep::BranchGuard(..) => false,
+            TraceStep::Outside { .. } => true,
         }
     }
 }
 
-/// A place in the tree.
+/// A node of the tree.
 pub(super) enum Node<R> {
-    /// Nothing follows a stop only while the tree is taken apart.
-    Stop {
-        stop: Stop,
+    /// Nothing follows a step only while the tree is taken apart.
+    Step {
+        step: TraceStep,
         next: Option<Arc<Node<R>>>,
     },
     Branch {
-        question: Question,
-        branches: RwLock<Vec<(Answer, Arc<Node<R>>)>>,
+        guard: BranchGuard,
+        branches: RwLock<Vec<(BranchOutcome, Arc<Node<R>>)>>,
     },
     Return(Arc<Returned<R>>),
 }
@@ -143,47 +145,47 @@ pub(super) struct Returned<R> {
     pub(super) places: Vec<Place>,
 }
 
-/// Stops of a path; longer ones are not kept.
+/// Steps of a path; longer ones are not kept.
 pub(super) const STOPS_KEPT: usize = 1 << 17;
 
 impl<R> Node<R> {
-    /// The chain of these stops.
-    pub(super) fn chain(stops: Vec<Stop>, end: Node<R>) -> Arc<Node<R>> {
-        Node::join(stops, Arc::new(end))
+    /// The chain of these steps.
+    pub(super) fn chain(steps: Vec<TraceStep>, end: Node<R>) -> Arc<Node<R>> {
+        Node::join(steps, Arc::new(end))
     }
 
-    /// The chain of these stops, and then what follows.
-    pub(super) fn join(stops: Vec<Stop>, end: Arc<Node<R>>) -> Arc<Node<R>> {
-        stops.into_iter().rev().fold(end, |next, stop| {
-            Arc::new(match stop {
-                Stop::Question(question, answer) => {
-                    Node::Branch { question, branches: RwLock::new(vec![(answer, next)]) }
+    /// The chain of these steps, and then what follows.
+    pub(super) fn join(steps: Vec<TraceStep>, end: Arc<Node<R>>) -> Arc<Node<R>> {
+        steps.into_iter().rev().fold(end, |next, step| {
+            Arc::new(match step {
+                TraceStep::BranchGuard(guard, outcome) => {
+                    Node::Branch { guard, branches: RwLock::new(vec![(outcome, next)]) }
                 }
-                stop => Node::Stop { stop, next: Some(next) },
+                step => Node::Step { step, next: Some(next) },
             })
         })
     }
 
-    /// The way on after an answer.
-    pub(super) fn branch(&self, answer: &[u8]) -> Option<Arc<Node<R>>> {
+    /// The way on after an outcome.
+    pub(super) fn branch(&self, outcome: &[u8]) -> Option<Arc<Node<R>>> {
         let Node::Branch { branches, .. } = self else { return None };
         let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
-        branches.iter().find(|(known, _)| **known == *answer).map(|(_, next)| next.clone())
+        branches.iter().find(|(known, _)| **known == *outcome).map(|(_, next)| next.clone())
     }
 
     /// Keeps a branch.
-    pub(super) fn grow(&self, answer: &[u8], next: Arc<Node<R>>) {
+    pub(super) fn grow(&self, outcome: &[u8], next: Arc<Node<R>>) {
         let Node::Branch { branches, .. } = self else { return };
         let mut branches = branches.write().unwrap_or_else(PoisonError::into_inner);
-        if !branches.iter().any(|(known, _)| **known == *answer) {
-            branches.push((answer.into(), next));
+        if !branches.iter().any(|(known, _)| **known == *outcome) {
+            branches.push((outcome.into(), next));
         }
     }
 
     /// Takes a branch away again.
-    pub(super) fn cut(&self, answer: &[u8]) {
+    pub(super) fn cut(&self, outcome: &[u8]) {
         let Node::Branch { branches, .. } = self else { return };
-        branches.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| **known != *answer);
+        branches.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| **known != *outcome);
     }
 
     /// Visits every place, parents first.
@@ -193,7 +195,7 @@ impl<R> Node<R> {
             let node = here.as_deref().unwrap_or(self);
             visit(node);
             here = match node {
-                Node::Stop { next, .. } => next.clone(),
+                Node::Step { next, .. } => next.clone(),
                 Node::Branch { branches, .. } => {
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner).clone();
                     for (_, next) in &branches[1.min(branches.len())..] {
@@ -214,7 +216,7 @@ impl<R> Node<R> {
     /// Takes what follows out of it.
     fn take_next(&mut self, into: &mut Vec<Arc<Node<R>>>) {
         match self {
-            Node::Stop { next, .. } => into.extend(next.take()),
+            Node::Step { next, .. } => into.extend(next.take()),
             Node::Branch { branches, .. } => {
                 let branches = branches.get_mut().unwrap_or_else(PoisonError::into_inner);
                 into.extend(branches.drain(..).map(|(_, next)| next));
@@ -237,12 +239,12 @@ impl<R> Drop for Node<R> {
     }
 }
 
-/// A walk down the tree: what a call has so far.
-pub(super) struct Walk<'a> {
+/// The state of a call that goes down the tree.
+pub(super) struct Execution<'a> {
     pub(super) arguments: Vec<&'a Tensor>,
     pub(super) slots: Vec<Tensor>,
-    /// The stops so far.
-    pub(super) trail: Vec<Stop>,
+    /// The steps so far.
+    pub(super) trail: Vec<TraceStep>,
     /// What the disabled part that ran last gave besides elements.
     pub(super) outside: Vec<u8>,
     /// What disabled parts gave, and how many tensors each.
@@ -251,20 +253,20 @@ pub(super) struct Walk<'a> {
     pub(super) may_grow: bool,
 }
 
-/// How a walk ended.
-pub(super) enum Arrived<R> {
+/// How far a call came.
+pub(super) enum Reached<R> {
     Returned(Arc<Returned<R>>),
-    /// At a question with an answer that has no branch.
+    /// At a guard with an outcome that has no branch.
     Unknown {
         at: Arc<Node<R>>,
-        question: Question,
-        answer: Answer,
+        guard: BranchGuard,
+        outcome: BranchOutcome,
     },
 }
 
-impl<'a> Walk<'a> {
-    pub(super) fn new(arguments: Vec<&'a Tensor>) -> Walk<'a> {
-        Walk {
+impl<'a> Execution<'a> {
+    pub(super) fn new(arguments: Vec<&'a Tensor>) -> Execution<'a> {
+        Execution {
             arguments,
             slots: Vec::new(),
             trail: Vec::new(),
@@ -274,30 +276,30 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Goes down from a node, until the function returns or an answer is unknown.
-    pub(super) fn go<R>(&mut self, mut node: Arc<Node<R>>, at: &Source) -> Result<Arrived<R>> {
+    /// Goes down from a node, until the function returns or an outcome is unknown.
+    pub(super) fn go<R>(&mut self, mut node: Arc<Node<R>>, at: &Source) -> Result<Reached<R>> {
         loop {
             node = match &*node {
-                Node::Return(returned) => return Ok(Arrived::Returned(returned.clone())),
-                Node::Stop { stop, next } => {
+                Node::Return(returned) => return Ok(Reached::Returned(returned.clone())),
+                Node::Step { step, next } => {
                     let next = next.clone().ok_or_else(|| Error::Escaped { at: at.clone() })?;
                     // The last segment is not needed again.
                     if !matches!(*next, Node::Return(_)) {
-                        self.trail.push(stop.clone());
+                        self.trail.push(step.clone());
                     }
-                    self.pass(stop, at)?;
+                    self.pass(step, at)?;
                     next
                 }
-                Node::Branch { question, .. } => {
-                    let answer = self.answer(question, at)?;
-                    match node.branch(&answer) {
+                Node::Branch { guard, .. } => {
+                    let outcome = self.outcome(guard, at)?;
+                    match node.branch(&outcome) {
                         Some(next) => {
-                            self.trail.push(Stop::Question(question.clone(), answer));
+                            self.trail.push(TraceStep::BranchGuard(guard.clone(), outcome));
                             next
                         }
                         None => {
-                            let question = question.clone();
-                            return Ok(Arrived::Unknown { at: node, question, answer });
+                            let guard = guard.clone();
+                            return Ok(Reached::Unknown { at: node, guard, outcome });
                         }
                     }
                 }
@@ -307,18 +309,18 @@ impl<'a> Walk<'a> {
 
     /// Whether nothing that it did would be done twice if the function were run from its beginning.
     pub(super) fn may_start_again(&self) -> bool {
-        !self.trail.iter().any(Stop::has_effects)
+        !self.trail.iter().any(TraceStep::has_effects)
     }
 
-    /// Does what a stop says.
-    pub(super) fn pass(&mut self, stop: &Stop, at: &Source) -> Result<()> {
-        match stop {
-            Stop::Segment(segment) if witness::is_watching() => {
+    /// Executes a step.
+    pub(super) fn pass(&mut self, step: &TraceStep, at: &Source) -> Result<()> {
+        match step {
+            TraceStep::Segment(segment) if witness::is_watching() => {
                 phase::timed(phase::RUN, || segment.run(&self.arguments, &mut self.slots, at))
             }
-            Stop::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
-            Stop::Question(..) => Ok(()),
-            Stop::Outside { run, from, at } => {
+            TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
+            TraceStep::BranchGuard(..) => Ok(()),
+            TraceStep::Outside { run, from, at } => {
                 if witness::is_watching() {
                     witness::see_break("calls a part that is disabled", "", at);
                     witness::see_effect();
@@ -334,30 +336,30 @@ impl<'a> Walk<'a> {
     }
 
     /// A tensor that is there already.
-    pub(super) fn tensor(&self, from: &From, at: &Source) -> Result<Tensor> {
+    pub(super) fn tensor(&self, from: &InputSource, at: &Source) -> Result<Tensor> {
         let tensor = match from {
-            From::Argument(number) => self.arguments.get(*number).map(|&tensor| tensor.clone()),
-            From::Held(tensor) | From::Data(tensor) => Some(tensor.clone()),
-            From::Slot(slot) => self.slots.get(*slot).cloned(),
-            From::Var(_) | From::Gradient(_) | From::Key(..) => None,
+            InputSource::Argument(number) => self.arguments.get(*number).map(|&tensor| tensor.clone()),
+            InputSource::Held(tensor) | InputSource::Data(tensor) => Some(tensor.clone()),
+            InputSource::Slot(slot) => self.slots.get(*slot).cloned(),
+            InputSource::Var(_) | InputSource::Gradient(_) | InputSource::Key(..) => None,
         };
         tensor.ok_or_else(|| Error::Escaped { at: at.clone() })
     }
 
-    /// The answer to a question now.
-    pub(super) fn answer(&self, question: &Question, at: &Source) -> Result<Answer> {
-        Ok(match question {
-            Question::Elements { of, what, at: line } => {
+    /// Evaluates a branch guard.
+    pub(super) fn outcome(&self, guard: &BranchGuard, at: &Source) -> Result<BranchOutcome> {
+        Ok(match guard {
+            BranchGuard::Elements { of, what, at: line } => {
                 if witness::is_watching() {
                     witness::see_break(what, super::driver::BREAK_FIX, line);
                 }
                 let bytes = self.tensor(of, at)?.bytes_at(at)?;
-                if bytes.len() > ANSWER_KEPT { digest(&bytes).into() } else { bytes.into() }
+                if bytes.len() > OUTCOME_KEPT { digest(&bytes).into() } else { bytes.into() }
             }
-            Question::Setting(setting) => setting.peek().to_le_bytes().into(),
-            Question::HasGradient(var) => [var.has_grad() as u8].into(),
-            Question::Outside => self.outside.as_slice().into(),
-            Question::IsRecorded => [tape::is_enabled() as u8].into(),
+            BranchGuard::Setting(setting) => setting.peek().to_le_bytes().into(),
+            BranchGuard::HasGradient(var) => [var.has_grad() as u8].into(),
+            BranchGuard::Outside => self.outside.as_slice().into(),
+            BranchGuard::IsRecorded => [tape::is_enabled() as u8].into(),
         })
     }
 

@@ -45,7 +45,7 @@ stages! {
     "merge_products",        "passes",   "Graph",         "Graph::verify",                  "NN-merge_products.kiln",       "kiln-passes/src/merge_products.rs";
     "split_frozen",          "passes",   "two Graphs",    "Graph::verify",                  "NN-split_frozen.kiln",         "kiln-passes/src/split_frozen.rs";
     "prepare",               "schedule", "Graph",         "Graph::verify",                  "NN-prepare.kiln",              "kiln-kernels/src/prepare.rs";
-    "materialise",           "schedule", "works",         "Error::Unsupported",             "NN-schedule.txt",              "kiln-kernels/src/realise.rs";
+    "materialise",           "schedule", "works",         "Error::Unsupported",             "NN-schedule.txt",              "kiln-kernels/src/materialise.rs";
     "fuse",                  "schedule", "groups",        "Error::Cycle",                   "NN-schedule.txt",              "kiln-kernels/src/fuse.rs";
     "schedule",              "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-schedule.txt",              "kiln-kernels/src/driver.rs";
     "write_updates",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-write_updates.txt",         "kiln-kernels/src/update.rs";

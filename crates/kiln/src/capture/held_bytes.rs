@@ -2,9 +2,9 @@
 //! ([`super::Options::cache_bytes`]).
 
 use super::compiled::{Compiled, Entry};
-use super::segment::{From, Segment};
-use super::tree::{Node, Stop};
-use super::workshop::SPARE;
+use super::segment::{InputSource, Segment};
+use super::segment_compiler::SPARE;
+use super::tree::{Node, TraceStep};
 use kiln_runtime::HostMemory;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -29,10 +29,10 @@ impl Held {
             self.nodes += 1;
             self.bytes += size_of::<Node<R>>();
             match node {
-                Node::Stop { stop: Stop::Segment(segment), .. } => self.add_segment(segment),
+                Node::Step { step: TraceStep::Segment(segment), .. } => self.add_segment(segment),
                 Node::Branch { branches, .. } => {
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
-                    self.bytes += branches.iter().map(|(answer, _)| answer.len() + WIRE).sum::<usize>();
+                    self.bytes += branches.iter().map(|(outcome, _)| outcome.len() + WIRE).sum::<usize>();
                 }
                 _ => {}
             }
@@ -43,14 +43,15 @@ impl Held {
         if !self.seen.insert(Arc::as_ptr(segment) as usize) {
             return;
         }
-        let draft = &segment.draft;
-        let wires = draft.from.len() + draft.outputs + draft.kept.len() + draft.updates.len() + draft.sets.len();
+        let recorded = &segment.recorded;
+        let wires =
+            recorded.from.len() + recorded.outputs + recorded.kept.len() + recorded.updates.len() + recorded.sets.len();
         self.bytes += size_of::<Segment>() + wires * WIRE;
-        if self.seen.insert(Arc::as_ptr(&draft.graph) as usize) {
-            self.bytes += draft.graph.bytes();
+        if self.seen.insert(Arc::as_ptr(&recorded.graph) as usize) {
+            self.bytes += recorded.graph.bytes();
         }
-        for from in &draft.from {
-            if let From::Data(data) = from
+        for from in &recorded.from {
+            if let InputSource::Data(data) = from
                 && self.seen.insert(data.buffer().ptr() as usize)
             {
                 self.bytes += data.buffer().bytes_len();
@@ -103,7 +104,7 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
     pub fn reset(&self) {
         let entries = std::mem::take(&mut *self.entries.write().unwrap_or_else(PoisonError::into_inner));
         drop(entries);
-        self.workshop.clear();
+        self.segment_compiler.clear();
         self.limits.clear();
         crate::eager::sweep();
         HostMemory::trim();

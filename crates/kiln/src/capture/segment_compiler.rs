@@ -4,7 +4,7 @@ use super::bundle::Leaf;
 use super::code::{self, Code, Kind, Ready};
 use super::compiled::tensors_of;
 use super::options::Options;
-use super::segment::{Draft, From, Segment, is_same_graph};
+use super::segment::{InputSource, Segment, SegmentGraph, is_same_graph};
 use crate::compile::{CompiledGraph, input_layout};
 use crate::freeze::FrozenGraph;
 use crate::pipeline::{CompileOptions, FreezeOptions};
@@ -19,7 +19,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Makes code for the segments of one compiled function.
-pub(super) struct Workshop {
+pub(super) struct SegmentCompiler {
     options: Options,
     made: Mutex<Kept>,
 }
@@ -52,18 +52,18 @@ enum Weight {
 }
 
 impl Weight {
-    fn of(from: &From) -> Option<Weight> {
+    fn of(from: &InputSource) -> Option<Weight> {
         match from {
-            From::Var(var) => Some(Weight::Var(var.id())),
-            From::Held(tensor) => Some(Weight::Held(tensor.downgrade())),
+            InputSource::Var(var) => Some(Weight::Var(var.id())),
+            InputSource::Held(tensor) => Some(Weight::Held(tensor.downgrade())),
             _ => None,
         }
     }
 
-    fn is(&self, from: &From) -> bool {
+    fn is(&self, from: &InputSource) -> bool {
         match (self, from) {
-            (Weight::Var(id), From::Var(var)) => *id == var.id(),
-            (Weight::Held(own), From::Held(tensor)) => own.upgrade().is_some_and(|own| own.same(tensor)),
+            (Weight::Var(id), InputSource::Var(var)) => *id == var.id(),
+            (Weight::Held(own), InputSource::Held(tensor)) => own.upgrade().is_some_and(|own| own.same(tensor)),
             _ => false,
         }
     }
@@ -126,9 +126,9 @@ pub(super) const SPARE: usize = 4;
 /// Nodes from which on what compiling has freed goes back to the system: megabytes by then, and far less work than the compile.
 const LARGE_GRAPH: usize = 1000;
 
-impl Workshop {
-    pub(super) fn new(options: Options) -> Workshop {
-        Workshop { options, made: Mutex::default() }
+impl SegmentCompiler {
+    pub(super) fn new(options: Options) -> SegmentCompiler {
+        SegmentCompiler { options, made: Mutex::default() }
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -141,29 +141,29 @@ impl Workshop {
     }
 
     /// A segment of fixed sizes with its code; the arguments lie as said.
-    pub(super) fn build(&self, draft: Arc<Draft>, arguments: &Arguments, at: &Source) -> Result<Segment> {
-        self.build_for(draft, arguments, &Ranges::default(), at)
+    pub(super) fn build(&self, recorded: Arc<SegmentGraph>, arguments: &Arguments, at: &Source) -> Result<Segment> {
+        self.build_for(recorded, arguments, &Ranges::default(), at)
     }
 
     /// A segment with its code, for sizes in these ranges.
     pub(super) fn build_for(
         &self,
-        draft: Arc<Draft>,
+        recorded: Arc<SegmentGraph>,
         arguments: &Arguments,
         ranges: &Ranges,
         at: &Source,
     ) -> Result<Segment> {
-        if !draft.computes() {
-            return Ok(Segment::new(draft, Code::Nothing));
+        if !recorded.computes() {
+            return Ok(Segment::new(recorded, Code::Nothing));
         }
-        let graph = &draft.graph;
+        let graph = &recorded.graph;
         let types = graph.inputs().iter().map(|&id| graph.ty(id));
         let layouts: Vec<InputLayout> =
-            draft.from.iter().zip(types).map(|(from, ty)| layout(from, ty, arguments)).collect();
+            recorded.from.iter().zip(types).map(|(from, ty)| layout(from, ty, arguments)).collect();
         let key = key(graph, &layouts);
-        let updates: Vec<usize> = draft.updates.iter().map(|(_, input)| *input).collect();
-        let frozen = if self.options.freeze { code::frozen(&draft.from, &updates) } else { Vec::new() };
-        let weights = || draft.from.iter().zip(&frozen).filter(|(_, frozen)| **frozen).map(|(from, _)| from);
+        let updates: Vec<usize> = recorded.updates.iter().map(|(_, input)| *input).collect();
+        let frozen = if self.options.freeze { code::frozen(&recorded.from, &updates) } else { Vec::new() };
+        let weights = || recorded.from.iter().zip(&frozen).filter(|(_, frozen)| **frozen).map(|(from, _)| from);
         let known = |made: &Made| {
             made.layouts == layouts
                 && made.ranges == *ranges
@@ -172,7 +172,7 @@ impl Workshop {
                 && made.weights.iter().zip(weights()).all(|(own, from)| own.is(from))
         };
         if let Some(code) = self.made.lock().unwrap_or_else(PoisonError::into_inner).find(key, known) {
-            return Ok(Segment::new(draft, code));
+            return Ok(Segment::new(recorded, code));
         }
         let schedule = ScheduleOptions {
             numerics: self.options.numerics,
@@ -181,7 +181,7 @@ impl Workshop {
             ..ScheduleOptions::default()
         };
         // What was read stays in this process.
-        let (device, disk_cache) = (device(&draft, arguments), !draft.is_private);
+        let (device, disk_cache) = (device(&recorded, arguments), !recorded.is_private);
         let options = CompileOptions { device, schedule, disk_cache, ..CompileOptions::default() };
         let weights = weights().filter_map(Weight::of).collect();
         let job = Job { graph: graph.clone(), layouts: layouts.clone(), frozen, compile: options, at: at.clone() };
@@ -196,7 +196,7 @@ impl Workshop {
         let made = Made { graph, layouts, ranges, weights, code: code.clone(), used: kept.clock, bytes };
         kept.keep(key, made, most);
         drop(kept);
-        Ok(Segment::new(draft, code))
+        Ok(Segment::new(recorded, code))
     }
 }
 
@@ -251,23 +251,25 @@ fn in_background(job: Job, options: Options) -> Code {
 }
 
 /// How an input lies in memory.
-fn layout(from: &From, ty: &TensorType, arguments: &Arguments) -> InputLayout {
+fn layout(from: &InputSource, ty: &TensorType, arguments: &Arguments) -> InputLayout {
     match from {
-        From::Argument(number) => arguments.layouts[*number].clone(),
-        From::Held(tensor) | From::Data(tensor) => input_layout(tensor.layout()),
-        From::Var(_) | From::Gradient(_) | From::Key(..) | From::Slot(_) => InputLayout::contiguous(ty),
+        InputSource::Argument(number) => arguments.layouts[*number].clone(),
+        InputSource::Held(tensor) | InputSource::Data(tensor) => input_layout(tensor.layout()),
+        InputSource::Var(_) | InputSource::Gradient(_) | InputSource::Key(..) | InputSource::Slot(_) => {
+            InputLayout::contiguous(ty)
+        }
     }
 }
 
 /// Where a segment runs.
-fn device(draft: &Draft, arguments: &Arguments) -> Device {
-    let own = |from: &From| match from {
-        From::Held(tensor) | From::Data(tensor) => Some(tensor.device()),
-        From::Var(var) | From::Gradient(var) => Some(var.device()),
-        From::Key(_, device) => Some(*device),
-        From::Argument(_) | From::Slot(_) => None,
+fn device(recorded: &SegmentGraph, arguments: &Arguments) -> Device {
+    let own = |from: &InputSource| match from {
+        InputSource::Held(tensor) | InputSource::Data(tensor) => Some(tensor.device()),
+        InputSource::Var(var) | InputSource::Gradient(var) => Some(var.device()),
+        InputSource::Key(_, device) => Some(*device),
+        InputSource::Argument(_) | InputSource::Slot(_) => None,
     };
-    arguments.device.or_else(|| draft.from.iter().find_map(own)).unwrap_or_default()
+    arguments.device.or_else(|| recorded.from.iter().find_map(own)).unwrap_or_default()
 }
 
 /// A hash of what has to be equal for code to be shared.

@@ -1,6 +1,6 @@
 //! Which nodes go through memory, where they lie there, and who writes them.
 //!
-//! A realised node lies in a row-major buffer of its own, or in a part of the buffer of a later node that only moves its
+//! A materialised node lies in a row-major buffer of its own, or in a part of the buffer of a later node that only moves its
 //! elements about (a permutation, a reshape, one operand of a concatenation): then the producer writes straight into it.
 
 use crate::cost;
@@ -18,7 +18,7 @@ pub(crate) struct Destination {
     /// The nodes that are read from here, this write making up all or a part of them.
     pub nodes: Vec<NodeId>,
     /// Written even if no kernel reads it: an output.
-    pub forced: bool,
+    pub required: bool,
     /// The node may be read from here: nobody changes it later.
     pub readable: bool,
 }
@@ -58,7 +58,7 @@ struct Inline {
 }
 
 /// True for ops that end a kernel: their results are combined from many elements.
-pub(crate) fn is_engine(op: &Op) -> bool {
+pub(crate) fn is_anchor(op: &Op) -> bool {
     matches!(op, Op::Dot { .. } | Op::Attention { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
 }
 
@@ -97,14 +97,19 @@ pub(crate) fn is_rearrangement(op: &Op) -> bool {
     matches!(op, Op::Reshape { .. } | Op::Permute { .. } | Op::Flip { .. })
 }
 
-/// Chooses the nodes that go through memory. `forced` are nodes that a kernel turned out to need there.
-pub(crate) fn choose(graph: &Graph, inline_counts: &[u32], forced: &[NodeId], options: &ScheduleOptions) -> Vec<bool> {
+/// Chooses the nodes that go through memory. `required` are nodes that a kernel turned out to need there.
+pub(crate) fn choose(
+    graph: &Graph,
+    inline_counts: &[u32],
+    required: &[NodeId],
+    options: &ScheduleOptions,
+) -> Vec<bool> {
     let count = graph.nodes().len();
     let (uses, repeated) = count_uses(graph);
-    let mut realised = vec![false; count];
-    forced.iter().for_each(|id| realised[id.index()] = true);
-    graph.outputs().iter().for_each(|output| realised[output.node.index()] = true);
-    mark_operands(graph, inline_counts, &mut realised);
+    let mut materialised = vec![false; count];
+    required.iter().for_each(|id| materialised[id.index()] = true);
+    graph.outputs().iter().for_each(|output| materialised[output.node.index()] = true);
+    mark_operands(graph, inline_counts, &mut materialised);
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
     // Results of products and what only they lead to, element by element: an epilogue can store these instead.
     let mut after_product = vec![false; count];
@@ -113,7 +118,7 @@ pub(crate) fn choose(graph: &Graph, inline_counts: &[u32], forced: &[NodeId], op
         let in_memory = match &node.op {
             Op::Input { .. } => true,
             Op::Constant(literal) => literal_scalar(literal).is_none(),
-            op => is_engine(op) || (is_reduction(op) && inline_counts[at] == 0),
+            op => is_anchor(op) || (is_reduction(op) && inline_counts[at] == 0),
         };
         let mut own = Inline { cost: cost::of_op(&node.op), loads: 0, nodes: 1 };
         for operand in &node.operands {
@@ -151,10 +156,10 @@ pub(crate) fn choose(graph: &Graph, inline_counts: &[u32], forced: &[NodeId], op
         let worth_it = (shared && dear) || stored_instead || large;
         // What is not part of a product has been taken apart before.
         let unpacked = matches!(node.op, Op::Dequantize { .. });
-        realised[at] |= in_memory || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
-        inline.push(if realised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
+        materialised[at] |= in_memory || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
+        inline.push(if materialised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
-    realised
+    materialised
 }
 
 /// How often each node is read (through views), and whether each of its elements is read repeatedly.
@@ -182,30 +187,30 @@ fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
 }
 
 /// Operands of products, attention and routines lie in memory: the first node under the views, or under a cast for a product.
-fn mark_operands(graph: &Graph, inline_counts: &[u32], realised: &mut [bool]) {
+fn mark_operands(graph: &Graph, inline_counts: &[u32], materialised: &mut [bool]) {
     for (_, node) in graph.iter() {
-        if !is_engine(&node.op) {
+        if !is_anchor(&node.op) {
             continue;
         }
         for (number, &operand) in node.operands.iter().enumerate() {
             // Quantised blocks are unpacked by the product; their bytes lie in memory.
             if let Op::Dequantize { .. } = graph.node(operand).op {
-                realised[graph.node(operand).operands[0].index()] = true;
+                materialised[graph.node(operand).operands[0].index()] = true;
                 continue;
             }
             let casts = matches!(node.op, Op::Dot { .. });
             let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
             let bits = graph.ty(operand).dtype.size_in_bits();
-            if casts && is_short_chain(graph, operand, realised, &mut chain) && chain.narrowest < bits {
+            if casts && is_short_chain(graph, operand, materialised, &mut chain) && chain.narrowest < bits {
                 continue;
             }
             // Pages of keys and values are read through their table.
             let paged = matches!(node.op, Op::Attention { .. }) && matches!(number, 1 | 2);
-            let gather = gather_below(graph, operand).filter(|gather| paged && !realised[gather.index()]);
+            let gather = gather_below(graph, operand).filter(|gather| paged && !materialised[gather.index()]);
             let below = gather.map_or(vec![operand], |gather| graph.node(gather).operands.to_vec());
             for operand in below {
-                if let Some(base) = base_of_operand(graph, operand, inline_counts, realised, casts) {
-                    realised[base.index()] = true;
+                if let Some(base) = base_of_operand(graph, operand, inline_counts, materialised, casts) {
+                    materialised[base.index()] = true;
                 }
             }
         }
@@ -222,7 +227,7 @@ struct Chain {
 
 /// True if an operand takes a few cheap ops on inputs. If these are narrower than the operand (quantised weights), a product
 /// computes it as it reads them: less memory is read than if the operand were written before.
-fn is_short_chain(graph: &Graph, id: NodeId, realised: &[bool], chain: &mut Chain) -> bool {
+fn is_short_chain(graph: &Graph, id: NodeId, materialised: &[bool], chain: &mut Chain) -> bool {
     let node = graph.node(id);
     let price = match &node.op {
         Op::Full { .. } => return true,
@@ -230,7 +235,7 @@ fn is_short_chain(graph: &Graph, id: NodeId, realised: &[bool], chain: &mut Chai
             chain.narrowest = chain.narrowest.min(node.ty.dtype.size_in_bits());
             return true;
         }
-        _ if realised[id.index()] => return false,
+        _ if materialised[id.index()] => return false,
         op if op.is_view() => 0,
         Op::Bitcast(_) => return false,
         op if op.is_pointwise() => cost::of_op(op),
@@ -240,15 +245,15 @@ fn is_short_chain(graph: &Graph, id: NodeId, realised: &[bool], chain: &mut Chai
         return false;
     }
     chain.left -= price;
-    node.operands.iter().all(|&operand| is_short_chain(graph, operand, realised, chain))
+    node.operands.iter().all(|&operand| is_short_chain(graph, operand, materialised, chain))
 }
 
-/// The node under an engine's operand that must be realised; `None` if it is in memory anyway.
+/// The node under an anchor op's operand that must be materialised; `None` if it is in memory anyway.
 fn base_of_operand(
     graph: &Graph,
     operand: NodeId,
     inline_counts: &[u32],
-    realised: &[bool],
+    materialised: &[bool],
     casts: bool,
 ) -> Option<NodeId> {
     let mut at = operand;
@@ -257,7 +262,7 @@ fn base_of_operand(
         let node = graph.node(at);
         let in_memory = match &node.op {
             Op::Input { .. } | Op::Constant(_) => true,
-            op => realised[at.index()] || is_engine(op) || (is_reduction(op) && inline_counts[at.index()] == 0),
+            op => materialised[at.index()] || is_anchor(op) || (is_reduction(op) && inline_counts[at.index()] == 0),
         };
         if in_memory {
             // A cast of a value that a kernel computes anyway is better stored after the cast.
@@ -275,8 +280,8 @@ fn base_of_operand(
     }
 }
 
-/// Lays realised nodes out and lists the work.
-pub(crate) fn lay_out(graph: &Graph, realised: &[bool], layouts: &[InputLayout]) -> Memory {
+/// Lays materialised nodes out and lists the work.
+pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout]) -> Memory {
     let count = graph.nodes().len();
     let mut memory = Memory {
         buffers: Vec::new(),
@@ -292,7 +297,7 @@ pub(crate) fn lay_out(graph: &Graph, realised: &[bool], layouts: &[InputLayout])
     }
     for (id, node) in graph.iter() {
         if let Op::Constant(literal) = &node.op
-            && realised[id.index()]
+            && materialised[id.index()]
             && literal_scalar(literal).is_none()
         {
             let buffer = memory.declare(graph, id, Role::Constant(literal.clone()));
@@ -305,16 +310,16 @@ pub(crate) fn lay_out(graph: &Graph, realised: &[bool], layouts: &[InputLayout])
         let buffer = memory.declare(graph, output.node, role);
         memory.outputs.push(buffer);
         let storage = row_major(buffer, &graph.ty(output.node).shape);
-        pending[output.node.index()].push(Destination { storage, nodes: Vec::new(), forced: true, readable: true });
+        pending[output.node.index()].push(Destination { storage, nodes: Vec::new(), required: true, readable: true });
     }
     for (id, node) in graph.iter().rev() {
         let at = id.index();
         let in_memory = memory.storage[at].is_some();
         let readable = |list: &[Destination]| list.iter().position(|d| d.readable);
-        if realised[at] && readable(&pending[at]).is_none() && !in_memory {
+        if materialised[at] && readable(&pending[at]).is_none() && !in_memory {
             let buffer = memory.declare(graph, id, Role::Temp);
             let storage = row_major(buffer, &node.ty.shape);
-            pending[at].push(Destination { storage, nodes: Vec::new(), forced: false, readable: true });
+            pending[at].push(Destination { storage, nodes: Vec::new(), required: false, readable: true });
         }
         let mut into = std::mem::take(&mut pending[at]);
         if into.is_empty() {
@@ -331,12 +336,12 @@ pub(crate) fn lay_out(graph: &Graph, realised: &[bool], layouts: &[InputLayout])
             }
             continue;
         }
-        if is_engine(&node.op) && !matches!(node.op, Op::Dot { .. }) && into.len() > 1 {
+        if is_anchor(&node.op) && !matches!(node.op, Op::Dot { .. }) && into.len() > 1 {
             memory.works.push(Work { node: id, into: into.split_off(1), copy: true });
         }
         if let Op::Scatter { .. } = node.op {
             // The base is written where the result will be; then the scatter changes it.
-            let base = Destination { nodes: vec![id], forced: false, readable: false, ..into[0].clone() };
+            let base = Destination { nodes: vec![id], required: false, readable: false, ..into[0].clone() };
             pending[node.operands[0].index()].push(base);
         }
         memory.works.push(Work { node: id, into, copy: in_memory });
@@ -392,7 +397,7 @@ fn hand_down(graph: &Graph, id: NodeId, into: &[Destination]) -> Option<Vec<(Nod
                 .iter()
                 .map(|d| {
                     let storage = unview(op, &graph.ty(operand).shape, &node.ty.shape, &d.storage)?;
-                    Some(Destination { storage, nodes: d.nodes.clone(), forced: d.forced, readable: d.readable })
+                    Some(Destination { storage, nodes: d.nodes.clone(), required: d.required, readable: d.readable })
                 })
                 .collect();
             Some(vec![(operand, moved?)])

@@ -1,7 +1,7 @@
 //! Whether a program is faster than the function itself: measured, with everything that either changes put back.
 
-use super::segment::{From, Set};
-use super::tree::{Node, Stop};
+use super::segment::{InputSource, UpdateTarget};
+use super::tree::{Node, TraceStep};
 use crate::{Generator, Result, Tensor, Var};
 use kiln_ir::Source;
 use std::time::{Duration, Instant};
@@ -21,22 +21,22 @@ impl Effects {
         let mut is_known = true;
         root.visit(&mut |node| {
             let segment = match node {
-                Node::Stop { stop: Stop::Segment(segment), .. } => segment,
-                Node::Stop { stop: Stop::Outside { .. }, .. } => {
+                Node::Step { step: TraceStep::Segment(segment), .. } => segment,
+                Node::Step { step: TraceStep::Outside { .. }, .. } => {
                     is_known = false;
                     return;
                 }
                 _ => return,
             };
-            let updates = segment.draft.updates.iter().map(|(set, _)| set);
-            for set in updates.chain(segment.draft.sets.iter().map(|(set, _)| set)) {
+            let updates = segment.recorded.updates.iter().map(|(set, _)| set);
+            for set in updates.chain(segment.recorded.sets.iter().map(|(set, _)| set)) {
                 match set {
-                    Set::Value(var) => effects.values.push((var.clone(), var.snapshot())),
-                    Set::Gradient(var) => effects.gradients.push((var.clone(), var.snapshot_grad())),
+                    UpdateTarget::Value(var) => effects.values.push((var.clone(), var.snapshot())),
+                    UpdateTarget::Gradient(var) => effects.gradients.push((var.clone(), var.snapshot_grad())),
                 }
             }
-            for from in &segment.draft.from {
-                if let From::Key(generator, _) = from {
+            for from in &segment.recorded.from {
+                if let InputSource::Key(generator, _) = from {
                     effects.draws.push((generator.clone(), generator.draws()));
                 }
             }
