@@ -169,7 +169,7 @@ fn explanations_name_kernels_and_reasons() {
     let told = schedule.explain(&graph, &|_| None);
     assert!(told.contains("0: exp (1 nodes, 2048 bytes read, 2048 written)"), "{told}");
     assert!(told.contains("%2: f32[8, 64] = exp at model.rs:3"), "{told}");
-    assert!(told.contains("%2 exp and %3 dot are apart: the operand of a product"), "{told}");
+    assert!(told.contains("%2 exp and %3 dot are not fused: the operand of a product"), "{told}");
 }
 
 #[test]

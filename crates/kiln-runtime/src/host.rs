@@ -5,7 +5,7 @@
 //! its first touch.
 
 use crate::buffer::{ALIGNMENT, Buffer, Memory};
-use crate::shelves::Shelves;
+use crate::slab::SlabAllocator;
 use crate::{Device, Error, pages};
 use std::any::Any;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The memory of [`Device::Cpu`].
 pub struct HostMemory {
     kept: Mutex<Kept>,
-    shelves: Shelves,
+    slab: SlabAllocator,
     /// Bytes of middling size that were ever allocated apart; what was released counts on.
     apart: AtomicUsize,
 }
@@ -39,15 +39,15 @@ const CLASSES: usize = 96;
 const BLOCKS_A_CLASS: usize = 16;
 /// Bytes kept altogether.
 const BYTES_KEPT: usize = 512 << 20;
-/// What lies on shelves: shorter ones cost few pages, longer ones have huge pages to themselves.
+/// Sizes of buffers that the slab allocator serves: shorter ones cost few pages, longer ones have huge pages to themselves.
 const MIDDLING: Range<usize> = 128 << 10..8 << 20;
-/// Bytes of that size that are allocated apart before the first shelf: a small program shall not pay for huge pages. One that
-/// runs for long and asks for more than is kept comes to use shelves too.
+/// Bytes of that size that are allocated apart before the first slab: a small program shall not pay for huge pages. One that
+/// runs for long and asks for more than is kept comes to use slabs too.
 const APART: usize = 16 << 20;
 
 static HOST: HostMemory = HostMemory {
     kept: Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }),
-    shelves: Shelves::new(),
+    slab: SlabAllocator::new(),
     apart: AtomicUsize::new(0),
 };
 
@@ -107,7 +107,7 @@ impl HostMemory {
         }
         kept.bytes = 0;
         drop(kept);
-        HOST.shelves.trim(unmap_shelf);
+        HOST.slab.trim(unmap_slab);
         HostMemory::return_freed();
     }
 
@@ -133,7 +133,7 @@ impl HostMemory {
 
     fn take(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
         if MIDDLING.contains(&bytes) && self.apart.load(Ordering::Relaxed) > APART {
-            let place = self.shelves.take(bytes, pages::map);
+            let place = self.slab.take(bytes, pages::map);
             return place.ok_or(Error::OutOfMemory { bytes, device: Device::Cpu });
         }
         let size = match class_of(bytes) {
@@ -154,9 +154,9 @@ impl HostMemory {
     }
 }
 
-/// The memory of a shelf goes back; the shelves have forgotten it.
-fn unmap_shelf(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: shelves are mapped by `take`, with `pages::map`, and an empty one is used by nobody.
+/// The memory of a slab goes back; the allocator has forgotten it.
+fn unmap_slab(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: slab are mapped by `take`, with `pages::map`, and an empty one is used by nobody.
     unsafe { pages::unmap_whole(start, bytes) };
 }
 
@@ -170,8 +170,8 @@ impl Memory for HostMemory {
     }
 
     unsafe fn release(&self, ptr: NonNull<u8>, bytes: usize) {
-        // SAFETY: what is on a shelf was taken by `take`, with these bytes.
-        if MIDDLING.contains(&bytes) && unsafe { self.shelves.give_back(ptr, bytes, unmap_shelf) } {
+        // SAFETY: what is on a slab was taken by `take`, with these bytes.
+        if MIDDLING.contains(&bytes) && unsafe { self.slab.give_back(ptr, bytes, unmap_slab) } {
             return;
         }
         let size = match class_of(bytes) {

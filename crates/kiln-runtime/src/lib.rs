@@ -23,8 +23,8 @@ mod pages;
 pub mod phase;
 pub mod program;
 pub mod reference;
-mod shelves;
 mod sizing;
+mod slab;
 pub mod tune;
 pub mod variant;
 

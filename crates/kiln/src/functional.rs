@@ -268,7 +268,7 @@ impl Tensor {
         eager::composite("interpolate_linear", &key, &[self], write, &Source::caller())
     }
 
-    /// The rotary embedding: pairs of elements of the last axis turned by an angle, given as cosine and sine with half as
+    /// The rotary embedding: pairs of elements of the last axis rotated by an angle, given as cosine and sine with half as
     /// many elements on the last axis and otherwise broadcasting to this tensor.
     #[track_caller]
     pub fn rope(&self, cos: &Tensor, sin: &Tensor, style: RopeStyle) -> Result<Tensor> {

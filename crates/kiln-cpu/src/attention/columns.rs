@@ -5,9 +5,9 @@ use super::geometry::{Segment, View};
 use super::mask;
 use super::run::{Job, MOST_ROWS, Task, part};
 use super::scratch::{Scratch, Sizes};
-use super::sight;
 use super::softmax::SoftmaxArgs;
 use super::tile::{Element, TileArgs};
+use super::visible;
 use crate::features::Isa;
 use crate::gemm::{Matrix, pack_rows};
 use kiln_ir::DType;
@@ -83,7 +83,7 @@ impl Job<'_> {
                     let (head, query) = self.g.place(task.kv_head, row);
                     *extent = match self.extents.get(task.batch * self.g.queries + query) {
                         Some(known) => known.clone(),
-                        None => sight::extent(self.g, mask, [task.batch, head, query]),
+                        None => visible::extent(self.g, mask, [task.batch, head, query]),
                     };
                 }
             }
@@ -99,14 +99,14 @@ impl Job<'_> {
                     }
                     let place = [task.batch, task.kv_head];
                     let (rows, extent) = (task.rows.clone(), |row: usize| extents[row].clone());
-                    let sight = sight::of_rows(self.g, view, place, rows, &keys, extent, |row, end| {
+                    let visible_keys = visible::of_rows(self.g, view, place, rows, &keys, extent, |row, end| {
                         visible.0[row] = causal[row].min(end as i32);
                     });
-                    if sight.keys.is_empty() {
+                    if visible_keys.keys.is_empty() {
                         continue;
                     }
-                    keys = sight.keys;
-                    shown = (!sight.plain).then_some(view);
+                    keys = visible_keys.keys;
+                    shown = (!visible_keys.plain).then_some(view);
                 }
                 let k = self.keys(task, &keys, scratch);
                 self.scores(k, &keys, vectors, &visible, scratch);

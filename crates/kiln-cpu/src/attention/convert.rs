@@ -53,7 +53,7 @@ pub(super) unsafe fn element(dtype: DType, at: *const u8) -> f32 {
             DType::F64 => at.cast::<f64>().read() as f32,
             DType::Bool if at.read() != 0 => 0.0,
             DType::Bool => f32::NEG_INFINITY,
-            other => unreachable!("{other} was turned down by `Attention::new`"),
+            other => unreachable!("{other} was refused by `Attention::new`"),
         }
     }
 }
@@ -184,7 +184,7 @@ pub(super) unsafe fn narrow_row(isa: Isa, from: *mut f32, factor: f32, count: us
                         DType::F32 => at.cast::<f32>().write(value),
                         DType::Bf16 => at.cast::<bf16>().write(bf16::from_f32(value)),
                         DType::F16 => at.cast::<f16>().write(f16::from_f32(value)),
-                        other => unreachable!("{other} was turned down by `Attention::new`"),
+                        other => unreachable!("{other} was refused by `Attention::new`"),
                     }
                 }
             }

@@ -67,7 +67,7 @@ unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], r
                 DType::F32 => to.cast::<f32>().write(value as f32),
                 DType::F16 => to.cast::<f16>().write(f16::from_f64(value)),
                 DType::Bf16 => to.cast::<bf16>().write(bf16::from_f64(value)),
-                other => unreachable!("{other} was turned down by `Attention::new`"),
+                other => unreachable!("{other} was refused by `Attention::new`"),
             }
         }
     }

@@ -2,7 +2,7 @@
 //! result of its own, so that neither the number of threads nor what other groups see changes a single bit.
 
 use super::run::Job;
-use super::sight::{self, Sight};
+use super::visible::{self, VisibleKeys};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ pub(super) struct Unit {
     /// Batch and key head in one number.
     pub group: usize,
     /// What is seen of the tile.
-    pub sight: Sight,
+    pub visible_keys: VisibleKeys,
 }
 
 /// The units of a group, which follow each other.
@@ -76,37 +76,37 @@ impl Plan {
         if same && let Some(last) = self.groups.last() {
             let (from, count) = (last.first, last.count);
             for at in from..from + count {
-                let sight = self.units[at].sight.clone();
-                self.push(group, sight);
+                let visible_keys = self.units[at].visible_keys.clone();
+                self.push(group, visible_keys);
             }
         } else {
             // The last query sees the most.
             let end = g.visible(g.queries - 1);
             for start in (0..end).step_by(tile) {
                 let keys = start..end.min(start + tile);
-                let sight = match &g.mask {
-                    None => Sight::all(keys),
+                let visible_keys = match &g.mask {
+                    None => VisibleKeys::all(keys),
                     // SAFETY: the caller's promise.
                     Some(mask) => unsafe {
                         // Where heads share the mask, those of one have them all.
                         let rows = if mask.strides[1] == 0 { g.queries } else { g.group_rows() };
-                        sight::of_rows(g, mask, [batch, kv_head], 0..rows, &keys, |_| 0..g.keys, |_, _| ())
+                        visible::of_rows(g, mask, [batch, kv_head], 0..rows, &keys, |_| 0..g.keys, |_, _| ())
                     },
                 };
-                if !sight.keys.is_empty() {
-                    self.push(group, sight);
+                if !visible_keys.keys.is_empty() {
+                    self.push(group, visible_keys);
                 }
             }
         }
         if self.units.len() == first {
-            self.push(group, Sight::all(0..0));
+            self.push(group, VisibleKeys::all(0..0));
         }
         let count = self.units.len() - first;
         self.groups.push(Group { first, count, left: AtomicUsize::new(count) });
     }
 
-    fn push(&mut self, group: usize, sight: Sight) {
-        self.keys += sight.keys.len();
-        self.units.push(Unit { group, sight });
+    fn push(&mut self, group: usize, visible_keys: VisibleKeys) {
+        self.keys += visible_keys.keys.len();
+        self.units.push(Unit { group, visible_keys });
     }
 }

@@ -60,7 +60,7 @@ impl Units<'_> {
             let unit = &self.plan.units[at];
             let group = &self.plan.groups[unit.group];
             let (batch, kv_head) = (unit.group / job.g.kv_heads, unit.group % job.g.kv_heads);
-            let mut task = Task { batch, kv_head, rows: 0..job.g.group_rows(), keys: unit.sight.keys.clone() };
+            let mut task = Task { batch, kv_head, rows: 0..job.g.group_rows(), keys: unit.visible_keys.keys.clone() };
             // SAFETY: the caller's promise; the last of a group sees what the others wrote.
             unsafe {
                 let queries = match packed {
@@ -71,7 +71,7 @@ impl Units<'_> {
                     },
                 };
                 packed = Some((unit.group, queries));
-                job.rows(&task, unit.sight.plain, queries, scratch);
+                job.rows(&task, unit.visible_keys.plain, queries, scratch);
                 if group.count == 1 {
                     for row in task.rows.clone() {
                         let result = scratch.results.add(row * job.padded_values);

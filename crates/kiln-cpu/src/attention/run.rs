@@ -3,8 +3,8 @@
 use super::convert::{narrow_row, widen_row};
 use super::geometry::{Geometry, Segment, View};
 use super::scratch::{self, Scratch, Sizes};
-use super::sight;
 use super::tile::{self, Element};
+use super::visible;
 use super::{Code, Scale, portable};
 use crate::choices::Choices;
 use crate::features::Isa;
@@ -108,7 +108,7 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     }
     if let Some(mask) = g.mask.as_ref().filter(|mask| mask.strides[1] == 0) {
         // SAFETY: the mask is readable.
-        job.extents = unsafe { sight::extents(g, mask) };
+        job.extents = unsafe { visible::extents(g, mask) };
     }
     let split_keys = choices.keys.unwrap_or(SPLIT_KEYS).max(1);
     let mut most_rows = MOST_ROWS;

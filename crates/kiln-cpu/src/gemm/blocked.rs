@@ -300,7 +300,7 @@ where
                         pack::<T>(self.gemm.isa, &from, 0..rows.len(), rows.len(), 0..ks.len(), to);
                     }
                     Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_) => {
-                        unreachable!("turned down by `Gemm::check`")
+                        unreachable!("refused by `Gemm::check`")
                     }
                 }
                 // The partner of a last k without one.

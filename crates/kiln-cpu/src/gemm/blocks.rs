@@ -189,7 +189,7 @@ impl<'a> Blocks<'a> {
                 }
                 Operand::Rows(source) => source.fill(r, 0..gemm.k, padded.as_mut_ptr().cast()),
                 Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_) => {
-                    unreachable!("turned down by `Gemm::check`")
+                    unreachable!("refused by `Gemm::check`")
                 }
             }
             for (s, block) in padded.chunks_exact(step).enumerate() {

@@ -225,9 +225,9 @@ impl Gemm {
     ) -> Result<(), GemmError> {
         let epilogue = &quantised::Corrected::new(self, a, blocks, epilogue);
         #[cfg(target_arch = "x86_64")]
-        if let Some(digits) = quantised::bytes::digits(self) {
+        if let Some(limbs) = quantised::bytes::limbs(self) {
             // SAFETY: the caller's promise.
-            return unsafe { quantised::bytes::run(self, a, blocks, epilogue, digits, Gemm::run_blocks_in_floats) };
+            return unsafe { quantised::bytes::run(self, a, blocks, epilogue, limbs, Gemm::run_blocks_in_floats) };
         }
         // SAFETY: the caller's promise.
         unsafe { self.run_blocks_in_floats(a, blocks, epilogue) }

@@ -110,9 +110,9 @@ pub(super) unsafe fn pack<T: Accumulator>(
 {
     if width == 1 && lanes.len() == 1 && from.k_stride == 1 && ks.len() > 1 {
         // One lane lies in the panel as it does in memory: as many lanes of one k.
-        let turned = Lanes { lane_stride: from.k_stride, k_stride: from.lane_stride, ..*from };
+        let transposed = Lanes { lane_stride: from.k_stride, k_stride: from.lane_stride, ..*from };
         // SAFETY: the same elements.
-        return unsafe { pack(isa, &turned, ks.clone(), ks.len(), lanes, panel) };
+        return unsafe { pack(isa, &transposed, ks.clone(), ks.len(), lanes, panel) };
     }
     if T::DTYPE == DType::F32 && transpose::can(isa, from) {
         // SAFETY: T is f32; the rest is the caller's promise.
@@ -130,7 +130,7 @@ pub(super) unsafe fn pack<T: Accumulator>(
             DType::I32 => pack_as::<i32, T>(from, lanes, width, ks, panel),
             DType::I64 => pack_as::<i64, T>(from, lanes, width, ks, panel),
             DType::U8 | DType::Bool => pack_as::<u8, T>(from, lanes, width, ks, panel),
-            other => unreachable!("{other:?} was turned down when the plan was made"),
+            other => unreachable!("{other:?} was refused when the plan was made"),
         }
     }
 }

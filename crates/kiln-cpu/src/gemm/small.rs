@@ -178,7 +178,7 @@ unsafe fn panel_of(gemm: &Gemm, a: &Operand<'_>, rows: Range<usize>, ks: Range<u
                 pack::<f32>(gemm.isa, &from, 0..width, width, 0..k, to);
             }
             Operand::Columns(_) | Operand::Packed(_) | Operand::Blocks(_) => {
-                unreachable!("turned down by `Gemm::check`")
+                unreachable!("refused by `Gemm::check`")
             }
         }
     }

@@ -34,7 +34,7 @@ pub trait RowSource: Sync {
         1
     }
 
-    /// Writes the elements `columns` of some rows, `width` of them or fewer, turned: `to[column][row]`, `width` accumulators for each
+    /// Writes the elements `columns` of some rows, `width` of them or fewer, transposed: `to[column][row]`, `width` accumulators for each
     /// column, with anything in the places of missing rows. False, and nothing written, where that is no cheaper
     /// than turning filled rows.
     ///

@@ -62,7 +62,7 @@ macro_rules! write_from {
                     DType::I32 => write_rows!(self, tile, $from, i32, |v: $from| v as i32),
                     DType::I64 => write_rows!(self, tile, $from, i64, |v: $from| v as i64),
                     DType::U8 => write_rows!(self, tile, $from, u8, |v: $from| v as u8),
-                    other => unreachable!("{other:?} was turned down by `Store::new`"),
+                    other => unreachable!("{other:?} was refused by `Store::new`"),
                 }
             }
         }

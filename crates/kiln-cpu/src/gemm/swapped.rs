@@ -24,15 +24,15 @@ impl<'a> Swapped<'a> {
         if gemm.n * 2 > gemm.m {
             return None;
         }
-        let turned = |m: &Matrix| Matrix { row_stride: m.column_stride, column_stride: m.row_stride, ..*m };
+        let transposed = |m: &Matrix| Matrix { row_stride: m.column_stride, column_stride: m.row_stride, ..*m };
         let left = match b {
-            Operand::Strided(b) => Operand::Strided(turned(b)),
+            Operand::Strided(b) => Operand::Strided(transposed(b)),
             Operand::Columns(source) => Operand::Rows(*source),
             _ => return None,
         };
         let Operand::Strided(a) = a else { return None };
         let gemm = Gemm { m: gemm.n, n: gemm.m, ..*gemm };
-        let path = small::choose(&gemm, &left, &Operand::Strided(turned(a)))?;
+        let path = small::choose(&gemm, &left, &Operand::Strided(transposed(a)))?;
         // Turning tiles back costs what dot products gain where there are many of them.
         if matches!(path, Path::Dot(..)) && gemm.m > DOT_COLUMNS {
             return None;
@@ -45,21 +45,21 @@ impl<'a> Swapped<'a> {
     /// # Safety
     /// As for [`Gemm::run`].
     pub(super) unsafe fn run(&self, epilogue: &dyn Epilogue) -> Result<(), GemmError> {
-        let turn = Turn { isa: self.gemm.isa, epilogue };
+        let transposed = TransposedEpilogue { isa: self.gemm.isa, epilogue };
         // SAFETY: the caller's promise.
-        unsafe { small::run(&self.gemm, self.path, &self.left, &turn) }
+        unsafe { small::run(&self.gemm, self.path, &self.left, &transposed) }
     }
 }
 
 /// Turns the tiles of a transposed product back.
-struct Turn<'a> {
+struct TransposedEpilogue<'a> {
     isa: Isa,
     epilogue: &'a dyn Epilogue,
 }
 
-impl Epilogue for Turn<'_> {
+impl Epilogue for TransposedEpilogue<'_> {
     unsafe fn apply(&self, tile: Tile) {
-        let turned = Tile {
+        let transposed = Tile {
             row: tile.column,
             rows: tile.columns,
             column: tile.row,
@@ -70,14 +70,14 @@ impl Epilogue for Turn<'_> {
         // One row is one column as it lies.
         if tile.rows == 1 {
             // SAFETY: the tile is ours.
-            return unsafe { self.epilogue.apply(turned) };
+            return unsafe { self.epilogue.apply(transposed) };
         }
         let scratch = Scratch::take::<f32>(tile.rows * tile.columns);
         let from = Lanes { data: tile.data, dtype: tile.dtype, lane_stride: tile.row_stride as isize, k_stride: 1 };
         // SAFETY: the scratch holds the tile, which is ours.
         unsafe {
             pack::pack::<f32>(self.isa, &from, 0..tile.rows, tile.rows, 0..tile.columns, scratch.ptr());
-            self.epilogue.apply(Tile { data: scratch.ptr(), ..turned });
+            self.epilogue.apply(Tile { data: scratch.ptr(), ..transposed });
         }
     }
 }

@@ -1,10 +1,10 @@
 //! An axis inside the loop over vectors. Loads that jump along the lanes are contiguous along it, so blocks of them are
-//! turned by 90 degrees into local memory, from where lanes are read side by side.
+//! transposed into local memory, from where lanes are read side by side.
 
 use super::*;
 use kiln_kernels::kernel::Place;
 
-/// Most loads that are turned; each takes a block of local memory.
+/// Most loads that are transposed; each takes a block of local memory.
 const MOST: usize = 4;
 
 /// Lanes, at most.
@@ -12,8 +12,8 @@ const ROWS: usize = 16;
 /// Points of the inner axis in a block: some cache lines of each row.
 const COLUMNS: usize = 64;
 
-/// A load whose block has been turned.
-pub(super) struct Turned {
+/// A load whose block has been transposed.
+pub(super) struct TransposedLoad {
     place: Place,
     /// The copy of the body that reads it.
     copy: usize,
@@ -41,7 +41,7 @@ impl Lowerer<'_> {
         for copy in 0..copies {
             self.copy = copy;
             for place in &jumping {
-                let memory = self.turn(place, columns)?;
+                let memory = self.transpose(place, columns)?;
                 blocks.push((place.clone(), copy, memory));
             }
         }
@@ -52,10 +52,10 @@ impl Lowerer<'_> {
         self.symbols.push((axis.var, counter));
         let column = self.b.int(IntOp::Sub, counter, start);
         let index = self.b.mul_lanes(column, 1);
-        let turned = |(place, copy, memory)| Turned { place, copy, memory, index };
-        self.turned = blocks.into_iter().map(turned).collect();
+        let transposed = |(place, copy, memory)| TransposedLoad { place, copy, memory, index };
+        self.transposed = blocks.into_iter().map(transposed).collect();
         self.stages_around_vector(copies)?;
-        self.turned.clear();
+        self.transposed.clear();
         self.symbols.pop();
         self.b.close();
         self.b.close();
@@ -81,7 +81,7 @@ impl Lowerer<'_> {
     }
 
     /// Turns the block at the vector at hand and the inner axis's position; gives its memory.
-    fn turn(&mut self, place: &Place, columns: V) -> Result<V, LowerError> {
+    fn transpose(&mut self, place: &Place, columns: V) -> Result<V, LowerError> {
         let Some(along) = self.along else { return Err(LowerError::Malformed("an inner axis without a vector axis")) };
         let (base, dtype, _) = self.buffer(place.buffer)?;
         let bytes = dtype.size_in_bits() / 8;
@@ -108,9 +108,10 @@ impl Lowerer<'_> {
         Ok(memory)
     }
 
-    /// The block and the index of a load that has been turned.
-    pub(super) fn turned_target(&self, place: &Place) -> Option<(V, V)> {
-        let found = self.turned.iter().find(|turned| turned.copy == self.copy && turned.place == *place)?;
+    /// The block and the index of a load that has been transposed.
+    pub(super) fn transposed_target(&self, place: &Place) -> Option<(V, V)> {
+        let found =
+            self.transposed.iter().find(|transposed| transposed.copy == self.copy && transposed.place == *place)?;
         Some((found.memory, found.index))
     }
 }

@@ -136,7 +136,7 @@ struct Lowerer<'a> {
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
     /// Loads along an inner axis that come from blocks in local memory.
-    turned: Vec<inner::Turned>,
+    transposed: Vec<inner::TransposedLoad>,
     /// Base of each row temporary.
     temps: Vec<V>,
     /// Whether lanes are grid points.
@@ -181,7 +181,7 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
         dtypes: value_types(&body, count),
         uses: count_uses(&body, count)?,
         products: vec![[None; COPIES]; count],
-        turned: Vec::new(),
+        transposed: Vec::new(),
         temps: Vec::new(),
         by_lane: vector == VectorAxis::Grid,
         temp_copies: 1,

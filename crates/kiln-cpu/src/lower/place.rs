@@ -111,8 +111,8 @@ impl Lowerer<'_> {
         let (guard, guard_uniform) = self.guard(guard)?;
         // Eight-bit floats are decoded from their bytes by vector code.
         let stored = if matches!(memory, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { memory };
-        let turned = self.turned_target(place);
-        let mut t = match turned {
+        let transposed = self.transposed_target(place);
+        let mut t = match transposed {
             Some((base, index)) => {
                 let memory =
                     Memory { dtype: stored, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
@@ -121,7 +121,7 @@ impl Lowerer<'_> {
             None => self.target(base, stored, place)?,
         };
         // Local memory is written again and again.
-        let read_only = read_only && turned.is_none();
+        let read_only = read_only && transposed.is_none();
         let ty = Ty::of(stored);
         let mut uniform = false;
         let value = if t.memory.access == Access::Single {

@@ -91,9 +91,9 @@ struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     fn of(body: &'a MatmulBody) -> Sides<'a> {
-        let turned = plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n);
+        let transposed = plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n);
         // Quantised blocks stay on the right.
-        if turned && !plain::is_blocks(&body.rhs) {
+        if transposed && !plain::is_blocks(&body.rhs) {
             Sides { rows: &body.n, columns: &body.m, left: &body.rhs, right: &body.lhs }
         } else {
             Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: &body.rhs }

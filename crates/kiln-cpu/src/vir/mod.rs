@@ -298,7 +298,7 @@ pub enum Op {
     Copy,
     /// Scalar: the address of byte n of the function's own memory.
     Local(u32),
-    /// Copies a block of elements of that many bytes from address a, whose rows are b elements apart, to address c, turned by
+    /// Copies a block of elements of that many bytes from address a, whose rows are b elements apart, to address c, transposed by
     /// 90 degrees: columns there are a lane count apart. d: rows · 2³² + columns.
     Transpose(u8),
     /// Opens a loop: while counter a < (≤ if `inclusive`) b; after each turn the counter grows by `step`.

@@ -1,4 +1,4 @@
-//! Blocks of elements turned by 90 degrees: what vector code calls where a load jumps along the lanes.
+//! Blocks of elements transposed: what vector code calls where a load jumps along the lanes.
 
 /// The C signature: source, elements from one of its rows to the next, target, `rows << 32 | columns`, elements from one
 /// column to the next in the target. Element (r, c) of the source becomes element `c · pitch + r` of the target.

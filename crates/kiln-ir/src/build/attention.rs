@@ -76,7 +76,7 @@ pub enum RopeStyle {
     Interleaved,
 }
 
-/// The rotary embedding: pairs of elements of the last axis turned by an angle, given as cosine and sine with half as many
+/// The rotary embedding: pairs of elements of the last axis rotated by an angle, given as cosine and sine with half as many
 /// elements on the last axis and otherwise broadcasting to x.
 #[track_caller]
 pub fn rope<E: Emit>(e: &mut E, x: &E::Value, cos: &E::Value, sin: &E::Value, style: RopeStyle) -> Built<E> {

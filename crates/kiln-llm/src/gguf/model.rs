@@ -80,7 +80,7 @@ impl Gguf {
         let (width, heads) = (settings.size("embedding_length")?, settings.size("attention.head_count")?);
         let rope = settings.rope(settings.head_dim(width, heads)?, settings.size("context_length")?)?;
         Ok(Variant {
-            neighbours_turn: settings.architecture.neighbours_turn,
+            interleaved_rope: settings.architecture.interleaved_rope,
             qkv_bias: settings.architecture.qkv_bias,
             rope: Some(rope),
             // No key says which projections have biases; the tensors do.

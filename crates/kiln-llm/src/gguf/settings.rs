@@ -11,14 +11,14 @@ pub(super) struct Architecture {
     /// Files name it so, and begin the keys of its settings with it.
     pub(super) name: &'static str,
     /// Pairs that turn are neighbours: the rows of queries and keys were put in that order when the file was written.
-    pub(super) neighbours_turn: bool,
+    pub(super) interleaved_rope: bool,
     /// Queries, keys and values have biases.
     pub(super) qkv_bias: bool,
 }
 
 const ARCHITECTURES: [Architecture; 2] = [
-    Architecture { name: "llama", neighbours_turn: true, qkv_bias: false },
-    Architecture { name: "qwen2", neighbours_turn: false, qkv_bias: true },
+    Architecture { name: "llama", interleaved_rope: true, qkv_bias: false },
+    Architecture { name: "qwen2", interleaved_rope: false, qkv_bias: true },
 ];
 
 /// Architectures of files whose models are supported as folders.

@@ -46,8 +46,8 @@ pub struct Variant {
     pub windows: Vec<Option<usize>>,
     /// The rotary embedding, if it is not that of a Llama with these settings.
     pub rope: Option<Rope>,
-    /// The two elements of a pair that turns are neighbours, as GGUF files have them, and not half a head apart.
-    pub neighbours_turn: bool,
+    /// Interleaved rotary embedding, as in GGUF files: the two elements of a rotated pair are neighbours, not half a head apart.
+    pub interleaved_rope: bool,
     /// Biases that are there if the checkpoint has them.
     pub stored_biases: StoredBiases,
 }
@@ -103,7 +103,7 @@ impl Llama {
         let model = trunk(weights, &["model", ""], "embed_tokens.weight");
         let window = |layer: usize| variant.windows.get(layer).copied().flatten();
         let rope = variant.rope.clone().unwrap_or_else(|| config.rope());
-        let style = if variant.neighbours_turn { RopeStyle::Interleaved } else { RopeStyle::Half };
+        let style = if variant.interleaved_rope { RopeStyle::Interleaved } else { RopeStyle::Half };
         Ok(Llama {
             model: Decoder::load(config, &model, |_, weights| Block::load(config, variant, weights))?,
             lm_head: weights.head("lm_head", width, vocabulary, config.tie_word_embeddings)?,

@@ -105,7 +105,7 @@ impl Forward for LeakyRelu {
 /// x above 0, alpha · (eˣ − 1) below.
 #[derive(Debug, Clone, Copy, Module)]
 pub struct Elu {
-    /// The limit below 0, with the sign turned.
+    /// The limit below 0, with the opposite sign.
     pub alpha: f64,
 }
 

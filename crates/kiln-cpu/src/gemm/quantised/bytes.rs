@@ -4,14 +4,14 @@
 //! of its terms, or of 16 and 8 where a lower precision allows it. Sums of a group have no rounding.
 //!
 //! ```text
-//!  for each block of rows: digits of A, shared                                 (`digits`)
+//!  for each block of rows: limbs of A, shared                                 (`limbs`)
 //!     for each few panels of columns                    (tasks of the pool)
 //!        for each block of K, each panel: unpack it into the nearest cache     (`panels`)
 //!           for each tile of rows: a register tile, added to the sums          (`tile`)
 //!        the sums go to the epilogue
 //! ```
 
-use super::digits::Digits;
+use super::limbs::Limbs;
 use super::panels::{self, COLUMNS, Panel};
 use super::{BlockMatrix, exact, fixed, tile};
 use crate::features::Isa;
@@ -28,8 +28,8 @@ const DEPTH: usize = 512;
 const MOST_ROWS: usize = 512;
 /// Fewer rows than this are no block, however long they are: blocks are unpacked again for each.
 const SHORT_BLOCK: usize = 96;
-/// Bytes of a block's digits: a part of the last-level cache.
-const DIGIT_BYTES: usize = 16 << 20;
+/// Bytes of a block's limbs: a part of the last-level cache.
+const LIMB_BYTES: usize = 16 << 20;
 /// Panels of a task at the most.
 const MOST_PANELS: usize = 4;
 /// Tasks a thread should get, so that an interrupted one is not waited for.
@@ -38,33 +38,33 @@ const TASKS_A_THREAD: usize = 4;
 /// Rows from which on unpacking blocks to bytes pays.
 const LEAST_ROWS: usize = 2;
 
-/// Digits of an element of A for a product; `None` where it is not made in bytes.
-pub(in crate::gemm) fn digits(gemm: &Gemm) -> Option<usize> {
+/// Limbs of an element of A for a product; `None` where it is not made in bytes.
+pub(in crate::gemm) fn limbs(gemm: &Gemm) -> Option<usize> {
     let able = gemm.isa == Isa::Avx512 && exact::available();
     (able && gemm.m >= LEAST_ROWS && gemm.k > 0 && gemm.tuning.stream != Some(false))
-        .then(|| fixed::digits(gemm.precision))
+        .then(|| fixed::limbs(gemm.precision))
 }
 
-/// Runs a product of so many digits. Blocks of rows with elements that have no such digits are left to `other`.
+/// Runs a product of so many limbs. Blocks of rows with elements that have no such limbs are left to `other`.
 ///
 /// # Safety
-/// As for [`Gemm::run`], on a machine that [`digits`] found able.
+/// As for [`Gemm::run`], on a machine that [`limbs`] found able.
 pub(in crate::gemm) unsafe fn run(
     gemm: &Gemm,
     a: &Operand<'_>,
     b: &BlockMatrix,
     epilogue: &dyn Epilogue,
-    digits: usize,
+    limbs: usize,
     other: unsafe fn(&Gemm, &Operand<'_>, &BlockMatrix, &dyn Epilogue) -> Result<(), GemmError>,
 ) -> Result<(), GemmError> {
     let kind = panels::kind(b.format);
-    let row_blocks = gemm.m.div_ceil((DIGIT_BYTES / (gemm.k * digits)).clamp(SHORT_BLOCK, MOST_ROWS));
+    let row_blocks = gemm.m.div_ceil((LIMB_BYTES / (gemm.k * limbs)).clamp(SHORT_BLOCK, MOST_ROWS));
     for i in 0..row_blocks {
         let rows = part(gemm.m, row_blocks, i);
         // SAFETY: the caller's promise; K is made of whole blocks.
         unsafe {
-            match Digits::new(gemm, a, rows.clone(), kind, digits) {
-                Some(a) => Block { gemm, a, b, epilogue, rows: rows.start, digits }.multiply(),
+            match Limbs::new(gemm, a, rows.clone(), kind, limbs) {
+                Some(a) => Block { gemm, a, b, epilogue, rows: rows.start, limbs }.multiply(),
                 None => {
                     let from = After { a, epilogue, row: rows.start };
                     let part = Gemm { m: rows.len(), ..*gemm };
@@ -112,12 +112,12 @@ impl Epilogue for After<'_> {
 /// One block of rows.
 struct Block<'a> {
     gemm: &'a Gemm,
-    a: Digits,
+    a: Limbs,
     b: &'a BlockMatrix,
     epilogue: &'a dyn Epilogue,
     /// The first row.
     rows: usize,
-    digits: usize,
+    limbs: usize,
 }
 
 impl Block<'_> {
@@ -149,7 +149,7 @@ impl Block<'_> {
         let scales = shared.ptr::<f32>();
         let panel = Panel { bytes: bytes.ptr(), scales, addends: scales.wrapping_add(groups * COLUMNS) };
         let tall = self.a.tile(tiles.start).len();
-        let kernels = [tall, tall - 1].map(|rows| tile::kernel(kind, self.digits, rows));
+        let kernels = [tall, tall - 1].map(|rows| tile::kernel(kind, self.limbs, rows));
         let columns = |panel: usize| panel * COLUMNS..n.min((panel + 1) * COLUMNS);
         let blocks = |start: usize| start / elements..k.min(start + DEPTH) / elements;
         for start in (0..k).step_by(DEPTH) {
@@ -168,7 +168,7 @@ impl Block<'_> {
                     }
                     let of_tile = self.a.tile(t);
                     let first = (column_panel - column_panels.start) * COLUMNS;
-                    // SAFETY: a tile's digits, the panel, and their sums.
+                    // SAFETY: a tile's limbs, the panel, and their sums.
                     unsafe {
                         kernels[usize::from(of_tile.len() != tall)](tile::Call {
                             a: self.a.place(t, start),

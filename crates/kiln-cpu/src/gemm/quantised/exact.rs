@@ -1,6 +1,6 @@
 //! One row of A in fixed point times rows of quantised blocks, with the byte products of AVX-512 VNNI.
 //!
-//! A step's bytes are multiplied by each of the row's digits, which are then put together again: what an integer lane holds is
+//! A step's bytes are multiplied by each of the row's limbs, which are then put together again: what an integer lane holds is
 //! exact. It is scaled once, by what the blocks and the row share there. Bytes are unsigned, so that those of formats with signed
 //! integers are some excess too large: the row's corrections take it off again.
 //!
@@ -10,12 +10,12 @@
 //!                             as they are multiplied     └───────────┴ lines that are fetched meanwhile, in the order of memory
 //! ```
 //!
-//! Four rows side by side read the digits once for all of them, so that these may be more than the nearest cache holds. The order
+//! Four rows side by side read the limbs once for all of them, so that these may be more than the nearest cache holds. The order
 //! in which blocks are read is then not that of memory, which the machine would fetch ahead by itself: so they are asked for. A page
 //! has to be known before its lines are asked for, once and one line alone: every request for a page that is not costs as much as
 //! the first.
 
-use super::fixed::{Arranged, Arrangement, CHUNK, DIGITS, FixedRow, Place};
+use super::fixed::{Arranged, Arrangement, CHUNK, FixedRow, LIMBS, Place};
 use super::unpack::half;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
@@ -40,22 +40,22 @@ pub(super) type Kernel = unsafe fn(Call<'_>);
 /// What makes a row of A for a kernel, of as many elements as it is told: [`FixedRow::new`].
 pub(super) type Arrange = unsafe fn(*const f32, usize) -> Option<FixedRow>;
 
-/// The kernel of a format for rows of so many digits, and what makes such rows.
-pub(super) fn kernel(format: BlockFormat, digits: usize) -> (Kernel, Arrange) {
-    fn of<B: Bytes>(digits: usize) -> (Kernel, Arrange) {
-        match digits {
+/// The kernel of a format for rows of so many limbs, and what makes such rows.
+pub(super) fn kernel(format: BlockFormat, limbs: usize) -> (Kernel, Arrange) {
+    fn of<B: Bytes>(limbs: usize) -> (Kernel, Arrange) {
+        match limbs {
             1 => (dot::<B, 1>, FixedRow::new::<B, 1>),
             2 => (dot::<B, 2>, FixedRow::new::<B, 2>),
-            _ => (dot::<B, DIGITS>, FixedRow::new::<B, DIGITS>),
+            _ => (dot::<B, LIMBS>, FixedRow::new::<B, LIMBS>),
         }
     }
     match format {
-        BlockFormat::Q4_0 => of::<Q40>(digits),
-        BlockFormat::Q4_1 => of::<Q41>(digits),
-        BlockFormat::Q5_0 => of::<Q50>(digits),
-        BlockFormat::Q8_0 => of::<Q80>(digits),
-        BlockFormat::Q4_K => of::<Q4K>(digits),
-        BlockFormat::Q6_K => of::<Q6K>(digits),
+        BlockFormat::Q4_0 => of::<Q40>(limbs),
+        BlockFormat::Q4_1 => of::<Q41>(limbs),
+        BlockFormat::Q5_0 => of::<Q50>(limbs),
+        BlockFormat::Q8_0 => of::<Q80>(limbs),
+        BlockFormat::Q4_K => of::<Q4K>(limbs),
+        BlockFormat::Q6_K => of::<Q6K>(limbs),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn available() -> bool {
 /// A format's step.
 trait Bytes: Arranged {
     const FORMAT: BlockFormat;
-    /// Adds a step's products of `R` rows with a row of `D` digits; `block` is where the blocks of a row begin.
+    /// Adds a step's products of `R` rows with a row of `D` limbs; `block` is where the blocks of a row begin.
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
         a: Place,
@@ -97,7 +97,7 @@ const LINE: usize = 64;
 const PAGE: usize = 4096;
 
 /// # Safety
-/// The rows and sums of the call exist, the row of A has `D` digits and is arranged for the format, and the machine has these
+/// The rows and sums of the call exist, the row of A has `D` limbs and is arranged for the format, and the machine has these
 /// instructions.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn dot<B: Bytes, const D: usize>(call: Call<'_>) {
@@ -167,34 +167,34 @@ fn look_up_pages(from: *const u8, bytes: usize) {
     }
 }
 
-/// The digits of `C` chunks whose products are added up, and their corrections.
-struct Digits<const C: usize, const D: usize> {
+/// The limbs of `C` chunks whose products are added up, and their corrections.
+struct Limbs<const C: usize, const D: usize> {
     chunks: [[__m512i; D]; C],
     corrections: __m512i,
 }
 
-impl<const C: usize, const D: usize> Digits<C, D> {
+impl<const C: usize, const D: usize> Limbs<C, D> {
     /// Those of a step from some chunk on.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn of(a: Place, how: &Arrangement, first: usize) -> Digits<C, D> {
-        let mut digits = Digits { chunks: [[_mm512_setzero_si512(); D]; C], corrections: _mm512_setzero_si512() };
+    unsafe fn of(a: Place, how: &Arrangement, first: usize) -> Limbs<C, D> {
+        let mut limbs = Limbs { chunks: [[_mm512_setzero_si512(); D]; C], corrections: _mm512_setzero_si512() };
         // SAFETY: the caller's row.
         unsafe {
-            let at = a.digits.add(first / C * how.bytes_together(D));
-            for (c, chunk) in digits.chunks.iter_mut().enumerate() {
-                for (d, digit) in chunk.iter_mut().enumerate() {
-                    *digit = _mm512_loadu_si512(at.add((c * D + d) * CHUNK).cast());
+            let at = a.limbs.add(first / C * how.bytes_together(D));
+            for (c, chunk) in limbs.chunks.iter_mut().enumerate() {
+                for (d, limb) in chunk.iter_mut().enumerate() {
+                    *limb = _mm512_loadu_si512(at.add((c * D + d) * CHUNK).cast());
                 }
             }
             if how.excess != 0 {
-                digits.corrections = _mm512_loadu_si512(at.add(C * D * CHUNK).cast());
+                limbs.corrections = _mm512_loadu_si512(at.add(C * D * CHUNK).cast());
             }
         }
-        digits
+        limbs
     }
 
-    /// The sums of their products with bytes. Those with each digit are taken apart from each other rather than one upon the
+    /// The sums of their products with bytes. Those with each limb are taken apart from each other rather than one upon the
     /// other, which would be one long chain of instructions.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
@@ -202,8 +202,8 @@ impl<const C: usize, const D: usize> Digits<C, D> {
         let mut sums = [_mm512_setzero_si512(); D];
         sums[D - 1] = self.corrections;
         for (bytes, chunk) in bytes.into_iter().zip(&self.chunks) {
-            for (sum, digit) in sums.iter_mut().zip(chunk) {
-                *sum = _mm512_dpbusd_epi32(*sum, bytes, *digit);
+            for (sum, limb) in sums.iter_mut().zip(chunk) {
+                *sum = _mm512_dpbusd_epi32(*sum, bytes, *limb);
             }
         }
         let mut all = sums[0];
@@ -293,11 +293,11 @@ impl Bytes for Q40 {
     ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let (digits, of_a) = (Digits::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
+            let (limbs, of_a) = (Limbs::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
             for (r, sum) in sums.iter_mut().enumerate() {
                 let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
                 let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
-                add(sum, digits.times(nibbles(blocks, 2)), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
+                add(sum, limbs.times(nibbles(blocks, 2)), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
             }
         }
     }
@@ -321,14 +321,14 @@ impl Bytes for Q41 {
     ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let (digits, of_a) = (Digits::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
+            let (limbs, of_a) = (Limbs::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
             let sums_of_a = _mm512_zextps128_ps512(_mm_loadu_ps(a.sums));
             for (r, sum) in sums.iter_mut().enumerate() {
                 let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
                 let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
                 let addends = _mm512_zextps128_ps512(halves(blocks.map(|block| block.add(2))));
                 *sum = _mm512_fmadd_ps(addends, sums_of_a, *sum);
-                add(sum, digits.times(nibbles(blocks, 4)), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
+                add(sum, limbs.times(nibbles(blocks, 4)), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
             }
         }
     }
@@ -352,7 +352,7 @@ impl Bytes for Q50 {
     ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let (digits, of_a) = (Digits::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
+            let (limbs, of_a) = (Limbs::<2, D>::of(a, &Self::ARRANGEMENT, 0), _mm_loadu_ps(a.scales));
             for (r, sum) in sums.iter_mut().enumerate() {
                 let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
                 let [low, high] = nibbles(blocks, 6);
@@ -363,7 +363,7 @@ impl Bytes for Q50 {
                 let low = _mm512_mask_add_epi8(low, all(2), low, top);
                 let high = _mm512_mask_add_epi8(high, all(4), high, top);
                 let scales = _mm512_castps128_ps512(_mm_mul_ps(halves(blocks), of_a));
-                add(sum, digits.times([low, high]), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
+                add(sum, limbs.times([low, high]), spread(scales, [0, 0, 1, 1, 2, 2, 3, 3]));
             }
         }
     }
@@ -387,7 +387,7 @@ impl Bytes for Q80 {
     ) {
         // SAFETY: the caller's blocks and row.
         unsafe {
-            let digits = [Digits::<1, D>::of(a, &Self::ARRANGEMENT, 0), Digits::<1, D>::of(a, &Self::ARRANGEMENT, 1)];
+            let limbs = [Limbs::<1, D>::of(a, &Self::ARRANGEMENT, 0), Limbs::<1, D>::of(a, &Self::ARRANGEMENT, 1)];
             let of_a = _mm_loadu_ps(a.scales);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let blocks = [block(r, 0), block(r, 1), block(r, 2), block(r, 3)];
@@ -396,7 +396,7 @@ impl Bytes for Q80 {
                     let part = |i: usize| _mm256_loadu_si256(blocks[i].add(2).cast());
                     let bytes = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(part(2 * i)), part(2 * i + 1));
                     let bytes = _mm512_xor_si512(bytes, _mm512_set1_epi8(i8::MIN));
-                    add(sum, digits[i].times([bytes]), spread(scales, lanes));
+                    add(sum, limbs[i].times([bytes]), spread(scales, lanes));
                 }
             }
         }
@@ -428,7 +428,7 @@ impl Bytes for Q4K {
     ) {
         // SAFETY: the caller's block and row.
         unsafe {
-            let digits = Digits::<4, D>::of(a, &Self::ARRANGEMENT, 0);
+            let limbs = Limbs::<4, D>::of(a, &Self::ARRANGEMENT, 0);
             let (of_a, sums_of_a) = (_mm256_loadu_ps(a.scales), _mm512_zextps256_ps512(_mm256_loadu_ps(a.sums)));
             for (r, sum) in sums.iter_mut().enumerate() {
                 let block = block(r, 0);
@@ -447,7 +447,7 @@ impl Bytes for Q4K {
                 let [a1, b1] = split(_mm512_shuffle_i64x2::<0b11_01_11_01>(low, high));
                 let [c0, c1] = [_mm512_unpacklo_epi64(a0, b0), _mm512_unpackhi_epi64(a0, b0)];
                 let [c2, c3] = [_mm512_unpacklo_epi64(a1, b1), _mm512_unpackhi_epi64(a1, b1)];
-                add(sum, digits.times([c0, c1, c2, c3]), spread(scales, [0, 1, 2, 3, 4, 5, 6, 7]));
+                add(sum, limbs.times([c0, c1, c2, c3]), spread(scales, [0, 1, 2, 3, 4, 5, 6, 7]));
             }
         }
     }
@@ -496,7 +496,7 @@ impl Bytes for Q6K {
     ) {
         // SAFETY: the caller's block and row.
         unsafe {
-            let (digits, of_a) = (Digits::<4, D>::of(a, &Self::ARRANGEMENT, 0), _mm512_loadu_ps(a.scales));
+            let (limbs, of_a) = (Limbs::<4, D>::of(a, &Self::ARRANGEMENT, 0), _mm512_loadu_ps(a.scales));
             let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let block = block(r, 0);
@@ -509,7 +509,7 @@ impl Bytes for Q6K {
                 let [b2, b3] = [_mm512_unpacklo_epi32(a2, a3), _mm512_unpackhi_epi32(a2, a3)];
                 let [c0, c1] = [_mm512_unpacklo_epi64(b0, b2), _mm512_unpackhi_epi64(b0, b2)];
                 let [c2, c3] = [_mm512_unpacklo_epi64(b1, b3), _mm512_unpackhi_epi64(b1, b3)];
-                add(sum, digits.times([c0, c1, c2, c3]), _mm512_permutexvar_ps(lanes, scales));
+                add(sum, limbs.times([c0, c1, c2, c3]), _mm512_permutexvar_ps(lanes, scales));
             }
         }
     }

@@ -2,26 +2,26 @@
 //!
 //! ```text
 //!  16 or 32 elements that share a scale of the blocks  ──▶  integers of 22 bits and a power of two
-//!  an integer  ──▶  three digits of a byte, −128 … 127     a chunk: the first digits of 64 elements, the second, the third
+//!  an integer  ──▶  three limbs of a byte, −128 … 127     a chunk: the first limbs of 64 elements, the second, the third
 //!                                                          behind chunks that are added up: corrections for each 4 of them
 //! ```
 //!
-//! Bytes of blocks times bytes of digits are added up in integers without rounding; what is lost is what an element loses below
-//! 2⁻²² of the largest one beside it, about as much as a sum in f32 loses anyway. Two digits are integers of 15 bits and one of 7,
+//! Bytes of blocks times bytes of limbs are added up in integers without rounding; what is lost is what an element loses below
+//! 2⁻²² of the largest one beside it, about as much as a sum in f32 loses anyway. Two limbs are integers of 15 bits and one of 7,
 //! of which the largest element of a group is the largest there is.
 
 use crate::gemm::scratch::Scratch;
 use kiln_kernels::Precision;
 use std::arch::x86_64::*;
 
-/// Elements of a chunk, and bytes of one of its digits.
+/// Elements of a chunk, and bytes of one of its limbs.
 pub(super) const CHUNK: usize = 64;
-/// The most digits of an element.
-pub(super) const DIGITS: usize = 3;
-/// Digits of an element of A at a precision.
-pub(super) fn digits(precision: Precision) -> usize {
+/// The most limbs of an element.
+pub(super) const LIMBS: usize = 3;
+/// Limbs of an element of A at a precision.
+pub(super) fn limbs(precision: Precision) -> usize {
     match precision {
-        Precision::Highest => DIGITS,
+        Precision::Highest => LIMBS,
         Precision::High => 2,
         Precision::Medium => 1,
     }
@@ -37,7 +37,7 @@ pub(super) struct Arrangement {
     pub group: usize,
     /// Elements of a kernel's step; the row is filled up with zeros to whole steps.
     pub step: usize,
-    /// Integers of three digits are below two to the power of this.
+    /// Integers of three limbs are below two to the power of this.
     pub bits: u32,
     /// What the bytes of blocks are too large by: corrections are what 4 elements times it add up to.
     pub excess: u8,
@@ -50,10 +50,10 @@ pub(super) struct Arrangement {
 }
 
 impl Arrangement {
-    /// Bytes of the chunks whose sums are added up, with so many digits, and of their corrections.
+    /// Bytes of the chunks whose sums are added up, with so many limbs, and of their corrections.
     #[inline(always)]
-    pub(super) const fn bytes_together(&self, digits: usize) -> usize {
-        (self.together * digits + (self.excess != 0) as usize) * CHUNK
+    pub(super) const fn bytes_together(&self, limbs: usize) -> usize {
+        (self.together * limbs + (self.excess != 0) as usize) * CHUNK
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) trait Arranged {
 
 /// A row in fixed point.
 pub(super) struct FixedRow {
-    digits: Scratch,
+    limbs: Scratch,
     /// Scales of groups, then their sums.
     floats: Scratch,
     groups: usize,
@@ -78,7 +78,7 @@ unsafe impl Sync for FixedRow {}
 pub(super) const EXPONENTS: std::ops::RangeInclusive<u32> = 64..=190;
 
 impl FixedRow {
-    /// The row's elements in `D` digits; `None` where one is not finite or a group's largest is tiny or huge.
+    /// The row's elements in `D` limbs; `None` where one is not finite or a group's largest is tiny or huge.
     ///
     /// # Safety
     /// `k` elements, a multiple of the group, on a machine with AVX-512 and its byte products.
@@ -87,9 +87,9 @@ impl FixedRow {
         let how = const { &A::ARRANGEMENT };
         let padded = k.next_multiple_of(how.step);
         let groups = padded / how.group;
-        let digits = Scratch::take::<u8>(padded / CHUNK / how.together * how.bytes_together(D));
+        let limbs = Scratch::take::<u8>(padded / CHUNK / how.together * how.bytes_together(D));
         let floats = Scratch::take::<f32>(2 * groups);
-        let fixed = FixedRow { digits, floats, groups };
+        let fixed = FixedRow { limbs, floats, groups };
         let vectors = how.group / VECTOR;
         for g in 0..groups {
             let mut parts = [_mm512_setzero_ps(); 2];
@@ -109,7 +109,7 @@ impl FixedRow {
             let most = most::<D>(how);
             let (scale, inverse) = match D {
                 // Elements are below 2^(exponent − 126).
-                DIGITS => {
+                LIMBS => {
                     (f32::from_bits((exponent + 1 - how.bits) << 23), f32::from_bits((253 + how.bits - exponent) << 23))
                 }
                 _ if largest == 0 => (1.0, 1.0),
@@ -132,13 +132,13 @@ impl FixedRow {
             }
         }
         if how.excess != 0 {
-            // SAFETY: the digits are there.
+            // SAFETY: the limbs are there.
             unsafe { fixed.correct::<A, D>(padded / CHUNK / how.together) };
         }
         Some(fixed)
     }
 
-    /// Puts the digits of 16 elements where they belong, the highest ones first.
+    /// Puts the limbs of 16 elements where they belong, the highest ones first.
     ///
     /// # Safety
     /// Elements of the row from `first` on.
@@ -146,7 +146,7 @@ impl FixedRow {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn store<A: Arranged, const D: usize>(&self, first: usize, integers: __m512i) {
         let how = const { &A::ARRANGEMENT };
-        // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
+        // Limbs −128 … 127: those of a number 0x808080 larger, less 128 each.
         let half = _mm512_set1_epi32(0x0080_8080);
         let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
         let all = [
@@ -159,18 +159,18 @@ impl FixedRow {
             let (chunk, at) = (how.place)(inside / how.piece + i);
             let together = step * (how.step / CHUNK / how.together) + chunk / how.together;
             let at = together * how.bytes_together(D) + chunk % how.together * D * CHUNK + at;
-            for (d, digits) in all[DIGITS - D..].iter().enumerate() {
-                // SAFETY: a chunk of the digits.
+            for (d, limbs) in all[LIMBS - D..].iter().enumerate() {
+                // SAFETY: a chunk of the limbs.
                 unsafe {
-                    let to = self.digits.ptr::<u8>().add(at + d * CHUNK);
+                    let to = self.limbs.ptr::<u8>().add(at + d * CHUNK);
                     match (how.piece, i) {
-                        (16, _) => _mm_storeu_si128(to.cast(), *digits),
-                        (8, 0) => _mm_storel_epi64(to.cast(), *digits),
-                        (8, _) => to.cast::<i64>().write_unaligned(_mm_extract_epi64::<1>(*digits)),
-                        (_, 0) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<0>(*digits)),
-                        (_, 1) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<1>(*digits)),
-                        (_, 2) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<2>(*digits)),
-                        _ => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<3>(*digits)),
+                        (16, _) => _mm_storeu_si128(to.cast(), *limbs),
+                        (8, 0) => _mm_storel_epi64(to.cast(), *limbs),
+                        (8, _) => to.cast::<i64>().write_unaligned(_mm_extract_epi64::<1>(*limbs)),
+                        (_, 0) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<0>(*limbs)),
+                        (_, 1) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<1>(*limbs)),
+                        (_, 2) => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<2>(*limbs)),
+                        _ => to.cast::<i32>().write_unaligned(_mm_extract_epi32::<3>(*limbs)),
                     }
                 }
             }
@@ -180,7 +180,7 @@ impl FixedRow {
     /// Puts down what each 4 elements times the excess add up to, of so many chunks together.
     ///
     /// # Safety
-    /// Their digits are there.
+    /// Their limbs are there.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn correct<A: Arranged, const D: usize>(&self, count: usize) {
         let how = const { &A::ARRANGEMENT };
@@ -188,13 +188,13 @@ impl FixedRow {
         for first in 0..count {
             // SAFETY: chunks of the row.
             unsafe {
-                let start = self.digits.ptr::<u8>().add(first * how.bytes_together(D));
+                let start = self.limbs.ptr::<u8>().add(first * how.bytes_together(D));
                 let mut sum = _mm512_setzero_si512();
                 for d in 0..D {
                     sum = _mm512_slli_epi32::<8>(sum);
                     for chunk in 0..how.together {
-                        let digits = _mm512_loadu_si512(start.add((chunk * D + d) * CHUNK).cast());
-                        sum = _mm512_dpbusd_epi32(sum, excess, digits);
+                        let limbs = _mm512_loadu_si512(start.add((chunk * D + d) * CHUNK).cast());
+                        sum = _mm512_dpbusd_epi32(sum, excess, limbs);
                     }
                 }
                 let less = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
@@ -203,14 +203,14 @@ impl FixedRow {
         }
     }
 
-    /// Digits, scales and sums from the beginning.
+    /// Limbs, scales and sums from the beginning.
     pub(super) fn start(&self) -> Place {
         let scales = self.floats.ptr::<f32>();
-        Place { digits: self.digits.ptr(), scales, sums: scales.wrapping_add(self.groups) }
+        Place { limbs: self.limbs.ptr(), scales, sums: scales.wrapping_add(self.groups) }
     }
 }
 
-/// The largest integer. What is added up of three digits is just below 2³¹ then.
+/// The largest integer. What is added up of three limbs is just below 2³¹ then.
 const fn most<const D: usize>(how: &Arrangement) -> i32 {
     match D {
         1 => 0x7f,
@@ -222,17 +222,17 @@ const fn most<const D: usize>(how: &Arrangement) -> i32 {
 /// A place in a row.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    pub digits: *const u8,
+    pub limbs: *const u8,
     pub scales: *const f32,
     pub sums: *const f32,
 }
 
 impl Place {
-    /// The next step of a row of `D` digits.
+    /// The next step of a row of `D` limbs.
     #[inline(always)]
     pub(super) fn next<const D: usize>(self, how: &Arrangement) -> Place {
         Place {
-            digits: self.digits.wrapping_add(how.step / CHUNK / how.together * how.bytes_together(D)),
+            limbs: self.limbs.wrapping_add(how.step / CHUNK / how.together * how.bytes_together(D)),
             scales: self.scales.wrapping_add(how.step / how.group),
             sums: self.sums.wrapping_add(how.step / how.group),
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  one row of A    ──▶ rows      in fixed point, times the bytes of the blocks: integers without rounding    (`fixed`, `exact`)
-//!  several         ──▶ bytes     the same in register tiles: rows of digits times unpacked panels            (`digits`, `panels`, `tile`)
-//!  without the byte products of AVX-512, or where a row has elements that are no such digits:
+//!  several         ──▶ bytes     the same in register tiles: rows of limbs times unpacked panels            (`limbs`, `panels`, `tile`)
+//!  without the byte products of AVX-512, or where a row has elements that are no such limbs:
 //!  few rows of A   ──▶ rows      a few rows of W at a time: unpack 16 or 8 elements, multiply by every row of A   (`x86`)
 //!  else, portable  ──▶ blocked   columns are unpacked into the panels of one task, then the usual kernels    (`panels`, `unpack`)
 //! ```
@@ -14,11 +14,11 @@
 pub(super) mod bytes;
 mod damaged;
 #[cfg(target_arch = "x86_64")]
-mod digits;
-#[cfg(target_arch = "x86_64")]
 mod exact;
 #[cfg(target_arch = "x86_64")]
 mod fixed;
+#[cfg(target_arch = "x86_64")]
+mod limbs;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod rows;
@@ -165,7 +165,7 @@ unsafe fn left_row(gemm: &Gemm, a: &Operand<'_>, row: usize, own: &Scratch) -> *
                 copy_rows(gemm.isa, &Matrix { data: first, ..*a }, 1, gemm.k, to);
             }
             Operand::Rows(source) => source.fill(row, 0..gemm.k, to.cast()),
-            _ => unreachable!("turned down by `Gemm::check`"),
+            _ => unreachable!("refused by `Gemm::check`"),
         }
     }
     to

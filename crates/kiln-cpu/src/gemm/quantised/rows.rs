@@ -4,7 +4,7 @@ use super::BlockMatrix;
 #[cfg(target_arch = "x86_64")]
 use super::exact;
 #[cfg(target_arch = "x86_64")]
-use super::fixed::digits;
+use super::fixed::limbs;
 #[cfg(target_arch = "x86_64")]
 use super::x86::{self, Call};
 use crate::features::Isa;
@@ -50,7 +50,7 @@ impl Rows {
             match a {
                 Operand::Rows(source) => fill_rows::<f32>(*source, 0..m, 0..k, to),
                 Operand::Strided(a) => crate::gemm::pack::copy_rows(gemm.isa, a, m, k, to),
-                _ => unreachable!("turned down by `Gemm::check`"),
+                _ => unreachable!("refused by `Gemm::check`"),
             }
         }
         Rows { data: to, stride: k as isize, _own: Some(own) }
@@ -78,7 +78,7 @@ pub(in crate::gemm) unsafe fn run(
     let tiles = m.div_ceil(x86::ROWS);
     let (tall, short) = (m.div_ceil(tiles), m / tiles);
     let kernels = [tall, short].map(|rows| x86::kernel(gemm.isa, b.format, rows));
-    let (exact, arrange) = exact::kernel(b.format, digits(gemm.precision));
+    let (exact, arrange) = exact::kernel(b.format, limbs(gemm.precision));
     let fixed = if m == 1 && gemm.isa == Isa::Avx512 && exact::available() {
         // SAFETY: the row has K elements, and the target is this machine's.
         unsafe { arrange(rows.data, k) }

@@ -73,7 +73,7 @@ fn check_at(precision: Precision, isa: Isa, format: BlockFormat, [m, n, k]: [usi
     let (bytes, stride, w) = blocks(&mut random, format, n, k);
     let mut a: Vec<f32> = (0..m * k).map(|_| (random.unit() * 4.0 - 2.0) as f32).collect();
     let short: Vec<bf16> = a.iter().map(|&x| bf16::from_f32(x)).collect();
-    let turned: Vec<f32> = (0..m * k).map(|i| a[i % m * k + i / m]).collect();
+    let transposed: Vec<f32> = (0..m * k).map(|i| a[i % m * k + i / m]).collect();
     let kept = a.clone();
     let source = Source(&kept, k);
     let strided = |data: *const u8, dtype, row_stride, column_stride| {
@@ -81,7 +81,7 @@ fn check_at(precision: Precision, isa: Isa, format: BlockFormat, [m, n, k]: [usi
     };
     let operand = match left {
         Left::Rows => strided(kept.as_ptr().cast(), DType::F32, k as isize, 1),
-        Left::Columns => strided(turned.as_ptr().cast(), DType::F32, 1, m as isize),
+        Left::Columns => strided(transposed.as_ptr().cast(), DType::F32, 1, m as isize),
         Left::Bf16 => {
             a.iter_mut().zip(&short).for_each(|(a, short)| *a = short.to_f32());
             strided(short.as_ptr().cast(), DType::Bf16, k as isize, 1)
@@ -181,9 +181,9 @@ fn every_kind_of_left_operand_in_bytes() {
     }
 }
 
-/// A block of rows with elements that have no digits is multiplied in floats, and only that one.
+/// A block of rows with elements that have no limbs is multiplied in floats, and only that one.
 #[test]
-fn rows_without_digits() {
+fn rows_without_limbs() {
     let (m, n, k) = (600, 33, 64);
     let mut random = Random(7);
     let (bytes, stride, w) = blocks(&mut random, BlockFormat::Q5_0, n, k);
@@ -286,16 +286,16 @@ fn largest_sums_of_one_row() {
     }
 }
 
-/// Lower precisions take fewer digits where the machine has byte products; where it has none all of them are one.
+/// Lower precisions take fewer limbs where the machine has byte products; where it has none all of them are one.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn precision_chooses_the_digits() {
+fn precision_chooses_the_limbs() {
     let gemm = |precision| Gemm { precision, ..Gemm::new(64, 64, 64, DType::F32) };
     let able = Isa::get() == Isa::Avx512 && exact::available();
     for (precision, count) in [(Precision::Highest, 3), (Precision::High, 2), (Precision::Medium, 1)] {
-        assert_eq!(bytes::digits(&gemm(precision)), able.then_some(count));
+        assert_eq!(bytes::limbs(&gemm(precision)), able.then_some(count));
         let portable = Gemm { isa: Isa::Portable, ..gemm(precision) };
-        assert_eq!(bytes::digits(&portable), None);
+        assert_eq!(bytes::limbs(&portable), None);
     }
 }
 
@@ -361,7 +361,7 @@ fn one_row_at_lower_precisions() {
 
 /// Small elements beside a large one: the highest precision keeps what 16 bits of the large one would lose, and 16 bits what 8 would.
 #[test]
-fn one_row_has_the_digits_of_its_precision() {
+fn one_row_has_the_limbs_of_its_precision() {
     for isa in Isa::available() {
         for format in BlockFormat::ALL {
             let (k, n) = (2 * format.elements(), 9);

@@ -1,10 +1,10 @@
-//! Register tiles of products in bytes: a few rows of digits times a panel of 32 columns, with the byte products of AVX-512 VNNI.
+//! Register tiles of products in bytes: a few rows of limbs times a panel of 32 columns, with the byte products of AVX-512 VNNI.
 //!
-//! A group is added up in integers without rounding, digit by digit: what the higher digits made is shifted when the lower ones
-//! begin. Then it is scaled, by what the row and the columns share there, and added to the sums. Where all digits together would not
+//! A group is added up in integers without rounding, limb by limb: what the higher limbs made is shifted when the lower ones
+//! begin. Then it is scaled, by what the row and the columns share there, and added to the sums. Where all limbs together would not
 //! fit into 32 bits the last ones are scaled and added by themselves.
 
-use super::digits::{Place, ROWS, is_split};
+use super::limbs::{Place, ROWS, is_split};
 use super::panels::{COLUMNS, Kind, Panel, STEP_BYTES};
 use std::arch::x86_64::*;
 
@@ -28,25 +28,25 @@ pub(super) struct Call {
 /// A kernel for a number of rows.
 pub(super) type Kernel = unsafe fn(Call);
 
-/// The kernel for panels of a kind and `rows` rows of so many digits.
-pub(super) fn kernel(kind: Kind, digits: usize, rows: usize) -> Kernel {
-    fn of<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, const SPLIT: bool>(rows: usize) -> Kernel {
+/// The kernel for panels of a kind and `rows` rows of so many limbs.
+pub(super) fn kernel(kind: Kind, limbs: usize, rows: usize) -> Kernel {
+    fn of<const GROUP: usize, const ADDENDS: bool, const LIMBS: usize, const SPLIT: bool>(rows: usize) -> Kernel {
         match rows {
-            1 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 1>,
-            2 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 2>,
-            3 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 3>,
-            4 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 4>,
-            5 => tile::<GROUP, ADDENDS, DIGITS, SPLIT, 5>,
-            _ => tile::<GROUP, ADDENDS, DIGITS, SPLIT, ROWS>,
+            1 => tile::<GROUP, ADDENDS, LIMBS, SPLIT, 1>,
+            2 => tile::<GROUP, ADDENDS, LIMBS, SPLIT, 2>,
+            3 => tile::<GROUP, ADDENDS, LIMBS, SPLIT, 3>,
+            4 => tile::<GROUP, ADDENDS, LIMBS, SPLIT, 4>,
+            5 => tile::<GROUP, ADDENDS, LIMBS, SPLIT, 5>,
+            _ => tile::<GROUP, ADDENDS, LIMBS, SPLIT, ROWS>,
         }
     }
-    match (kind.group, kind.addends, digits) {
+    match (kind.group, kind.addends, limbs) {
         (16, _, 1) => of::<16, false, 1, false>(rows),
         (16, _, 2) => of::<16, false, 2, false>(rows),
         (16, _, _) => of::<16, false, 3, false>(rows),
         (_, false, 1) => of::<32, false, 1, false>(rows),
         (_, false, 2) => of::<32, false, 2, false>(rows),
-        (_, false, _) if is_split(kind, digits) => of::<32, false, 3, true>(rows),
+        (_, false, _) if is_split(kind, limbs) => of::<32, false, 3, true>(rows),
         (_, false, _) => of::<32, false, 3, false>(rows),
         (_, true, 1) => of::<32, true, 1, false>(rows),
         (_, true, 2) => of::<32, true, 2, false>(rows),
@@ -62,7 +62,7 @@ type Integers<const R: usize> = [[__m512i; VECTORS]; R];
 /// # Safety
 /// The tile of rows, the panel and the sums of the call exist, and the machine has these instructions.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, const SPLIT: bool, const R: usize>(
+unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const LIMBS: usize, const SPLIT: bool, const R: usize>(
     call: Call,
 ) {
     let Call { mut a, mut panel, .. } = call;
@@ -78,22 +78,22 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
         }
         for _ in 0..call.groups {
             let mut integers: Integers<R> = [[_mm512_setzero_si512(); VECTORS]; R];
-            for digit in 0..DIGITS {
-                if SPLIT && digit + 1 == DIGITS {
+            for limb in 0..LIMBS {
+                if SPLIT && limb + 1 == LIMBS {
                     add::<true, R>(&mut totals, &integers, a, panel);
                 }
                 for (r, integers) in integers.iter_mut().enumerate() {
                     for integer in integers {
-                        if SPLIT && digit + 1 == DIGITS {
+                        if SPLIT && limb + 1 == LIMBS {
                             *integer = _mm512_set1_epi32(a.last.add(r).read());
                             continue;
                         }
-                        if digit > 0 {
+                        if limb > 0 {
                             *integer = _mm512_slli_epi32::<8>(*integer);
                         }
-                        if !ADDENDS && digit + 1 + usize::from(SPLIT) == DIGITS {
+                        if !ADDENDS && limb + 1 + usize::from(SPLIT) == LIMBS {
                             let less = _mm512_set1_epi32(a.sums.add(r).cast::<i32>().read());
-                            *integer = if digit > 0 { _mm512_add_epi32(*integer, less) } else { less };
+                            *integer = if limb > 0 { _mm512_add_epi32(*integer, less) } else { less };
                         }
                     }
                 }
@@ -101,7 +101,7 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
                     let w: [__m512i; VECTORS] =
                         std::array::from_fn(|v| _mm512_loadu_si512(panel.bytes.add(step * STEP_BYTES + 64 * v).cast()));
                     for (r, integers) in integers.iter_mut().enumerate() {
-                        let word = a.digits.add((digit * GROUP / 4 + step) * 4 * R + 4 * r);
+                        let word = a.limbs.add((limb * GROUP / 4 + step) * 4 * R + 4 * r);
                         let word = _mm512_set1_epi32(word.cast::<i32>().read_unaligned());
                         for (integer, w) in integers.iter_mut().zip(w) {
                             *integer = _mm512_dpbusd_epi32(*integer, w, word);
@@ -119,7 +119,7 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
                 }
             }
             a = Place {
-                digits: a.digits.add(GROUP * DIGITS * R),
+                limbs: a.limbs.add(GROUP * LIMBS * R),
                 scales: a.scales.add(R),
                 sums: a.sums.add(R),
                 last: a.last.wrapping_add(R),
@@ -138,7 +138,7 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const DIGITS: usize, con
     }
 }
 
-/// Adds a group's sums as what they stand for, or 256 times that: those of all digits but the last.
+/// Adds a group's sums as what they stand for, or 256 times that: those of all limbs but the last.
 ///
 /// # Safety
 /// As for [`tile`].

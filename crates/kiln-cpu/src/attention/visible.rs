@@ -10,39 +10,39 @@ const STEP: usize = 16;
 
 /// The part of a range of keys that is seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sight {
+pub(super) struct VisibleKeys {
     /// From the first to the last that some row sees; empty where none sees any.
     pub keys: Range<usize>,
     /// All rows see all of these, and the mask adds nothing to their scores.
     pub plain: bool,
 }
 
-impl Sight {
+impl VisibleKeys {
     /// Everything is seen.
-    pub(super) fn all(keys: Range<usize>) -> Sight {
-        Sight { keys, plain: true }
+    pub(super) fn all(keys: Range<usize>) -> VisibleKeys {
+        VisibleKeys { keys, plain: true }
     }
 
-    fn nothing(at: usize) -> Sight {
-        Sight { keys: at..at, plain: true }
+    fn nothing(at: usize) -> VisibleKeys {
+        VisibleKeys { keys: at..at, plain: true }
     }
 
     /// What is seen by this or the other.
-    fn or(self, other: Sight) -> Sight {
+    fn or(self, other: VisibleKeys) -> VisibleKeys {
         if self.keys.is_empty() {
-            return Sight { plain: other.keys.is_empty(), ..other };
+            return VisibleKeys { plain: other.keys.is_empty(), ..other };
         }
         if other.keys.is_empty() {
-            return Sight { plain: false, ..self };
+            return VisibleKeys { plain: false, ..self };
         }
         let plain = self.plain && other.plain && self.keys == other.keys;
-        Sight { keys: self.keys.start.min(other.keys.start)..self.keys.end.max(other.keys.end), plain }
+        VisibleKeys { keys: self.keys.start.min(other.keys.start)..self.keys.end.max(other.keys.end), plain }
     }
 
     /// With a beginning that is a whole number of steps from that of the range it is a part of.
-    fn aligned(self, whole: &Range<usize>) -> Sight {
+    fn aligned(self, whole: &Range<usize>) -> VisibleKeys {
         let start = self.keys.start - (self.keys.start - whole.start) % STEP;
-        Sight { plain: self.plain && start == self.keys.start, keys: start..self.keys.end }
+        VisibleKeys { plain: self.plain && start == self.keys.start, keys: start..self.keys.end }
     }
 }
 
@@ -73,7 +73,7 @@ pub(super) unsafe fn extent(g: &Geometry, mask: &View, row: [usize; 3]) -> Range
 }
 
 /// What rows of a group see of `keys`, by the mask alone, given what each sees at the most; `each` is told where every row's
-/// sight ends.
+/// visible_keys ends.
 ///
 /// # Safety
 /// The mask is readable.
@@ -85,38 +85,38 @@ pub(super) unsafe fn of_rows(
     keys: &Range<usize>,
     extent: impl Fn(usize) -> Range<usize>,
     mut each: impl FnMut(usize, usize),
-) -> Sight {
-    let mut all: Option<Sight> = None;
-    let mut last: Option<(*const u8, Sight)> = None;
+) -> VisibleKeys {
+    let mut all: Option<VisibleKeys> = None;
+    let mut last: Option<(*const u8, VisibleKeys)> = None;
     for (i, row) in rows.enumerate() {
         let (head, query) = g.place(kv_head, row);
         let from = mask.row([batch, head, query]).cast_const();
-        let sight = match &last {
-            Some((same, sight)) if *same == from => sight.clone(),
+        let visible_keys = match &last {
+            Some((same, visible_keys)) if *same == from => visible_keys.clone(),
             _ => {
                 let most = extent(i);
                 let most = keys.start.max(most.start)..keys.end.min(most.end);
-                let sight = if most.is_empty() {
-                    Sight::nothing(keys.start)
+                let visible_keys = if most.is_empty() {
+                    VisibleKeys::nothing(keys.start)
                 } else {
                     // SAFETY: the caller's promise.
                     unsafe { of_row(mask, from, &most) }
                 };
                 all = Some(match all {
-                    Some(all) => all.or(sight.clone()),
-                    None => sight.clone(),
+                    Some(all) => all.or(visible_keys.clone()),
+                    None => visible_keys.clone(),
                 });
-                last = Some((from, sight.clone()));
-                sight
+                last = Some((from, visible_keys.clone()));
+                visible_keys
             }
         };
-        each(i, sight.keys.end);
+        each(i, visible_keys.keys.end);
     }
-    all.unwrap_or_else(|| Sight::nothing(keys.start)).aligned(keys)
+    all.unwrap_or_else(|| VisibleKeys::nothing(keys.start)).aligned(keys)
 }
 
 /// What one row sees.
-unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> Sight {
+unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> VisibleKeys {
     let from = row.wrapping_offset(keys.start as isize * mask.step() * mask.size);
     let count = keys.len();
     // SAFETY: the row holds the keys.
@@ -155,7 +155,7 @@ unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> Sight {
             _ => (0..count, false),
         }
     };
-    Sight { keys: keys.start + range.start..keys.start + range.end, plain }
+    VisibleKeys { keys: keys.start + range.start..keys.start + range.end, plain }
 }
 
 /// Whether an element of a line is seen; without branches, so that it becomes vector code.
@@ -200,7 +200,7 @@ fn scan<T>(
 
 #[cfg(test)]
 mod tests {
-    use super::{Sight, scan};
+    use super::{VisibleKeys, scan};
 
     #[test]
     fn scans_find_the_ends() {
@@ -225,14 +225,14 @@ mod tests {
 
     #[test]
     fn rows_that_see_different_keys_are_not_plain() {
-        let sight = |keys| Sight { keys, plain: true };
-        assert_eq!(sight(2..5).or(sight(2..5)), sight(2..5));
-        assert_eq!(sight(2..5).or(sight(3..9)), Sight { keys: 2..9, plain: false });
-        assert_eq!(sight(2..2).or(sight(3..9)), Sight { keys: 3..9, plain: false });
-        assert_eq!(sight(3..9).or(sight(2..2)), Sight { keys: 3..9, plain: false });
-        assert_eq!(sight(1..1).or(sight(2..2)), sight(2..2));
-        assert_eq!(sight(37..50).aligned(&(4..60)), Sight { keys: 36..50, plain: false });
-        assert_eq!(sight(36..50).aligned(&(4..60)), sight(36..50));
-        assert_eq!(Sight::all(4..6).aligned(&(4..60)), sight(4..6));
+        let visible_keys = |keys| VisibleKeys { keys, plain: true };
+        assert_eq!(visible_keys(2..5).or(visible_keys(2..5)), visible_keys(2..5));
+        assert_eq!(visible_keys(2..5).or(visible_keys(3..9)), VisibleKeys { keys: 2..9, plain: false });
+        assert_eq!(visible_keys(2..2).or(visible_keys(3..9)), VisibleKeys { keys: 3..9, plain: false });
+        assert_eq!(visible_keys(3..9).or(visible_keys(2..2)), VisibleKeys { keys: 3..9, plain: false });
+        assert_eq!(visible_keys(1..1).or(visible_keys(2..2)), visible_keys(2..2));
+        assert_eq!(visible_keys(37..50).aligned(&(4..60)), VisibleKeys { keys: 36..50, plain: false });
+        assert_eq!(visible_keys(36..50).aligned(&(4..60)), visible_keys(36..50));
+        assert_eq!(VisibleKeys::all(4..6).aligned(&(4..60)), visible_keys(4..6));
     }
 }

@@ -1,8 +1,8 @@
 //! Rows of A as small integers, for products in bytes: 16 or 32 elements that share a scale of the blocks share one here too.
 //!
 //! ```text
-//!  element ──▶ an integer of 8, 16 or 22 bits times the group's scale ──▶ one to three digits of a byte, −128 … 127, the highest first
-//!  rows    ──▶ tiles of a few:  digits [group][digit][k / 4][row][k % 4],  scales and sums [group][row]
+//!  element ──▶ an integer of 8, 16 or 22 bits times the group's scale ──▶ one to three limbs of a byte, −128 … 127, the highest first
+//!  rows    ──▶ tiles of a few:  limbs [group][limb][k / 4][row][k % 4],  scales and sums [group][row]
 //! ```
 //!
 //! The sums are what bytes of blocks that are too large by some excess, or that have something added to all of them, are corrected by.
@@ -24,49 +24,49 @@ pub(super) const ROWS: usize = 6;
 /// Elements of a vector.
 const VECTOR: usize = 16;
 
-/// The largest integer of so many digits: those of a larger one could not be signed bytes, or the sum of a group would not fit into
+/// The largest integer of so many limbs: those of a larger one could not be signed bytes, or the sum of a group would not fit into
 /// 32 bits. Scaling an element in f32 may make it two larger.
 pub(super) const fn largest(kind: Kind, count: usize) -> i32 {
-    let of_digits = [127, 127 << 8 | 127, (127 << 16 | 127 << 8 | 127) - 2][count - 1];
+    let of_limbs = [127, 127 << 8 | 127, (127 << 16 | 127 << 8 | 127) - 2][count - 1];
     let of_sums = i32::MAX / (kind.most * kind.group as i32) - 2;
-    if of_digits < of_sums || is_split(kind, count) { of_digits } else { of_sums }
+    if of_limbs < of_sums || is_split(kind, count) { of_limbs } else { of_sums }
 }
 
-/// Whether the last digits are added up apart from the others, since sums of all would leave elements too few bits.
+/// Whether the last limbs are added up apart from the others, since sums of all would leave elements too few bits.
 pub(super) const fn is_split(kind: Kind, count: usize) -> bool {
     count == 3 && i32::MAX / (kind.most * kind.group as i32) < (1 << 22) - 4
 }
 
-/// Some rows of A as digits.
-pub(super) struct Digits {
+/// Some rows of A as limbs.
+pub(super) struct Limbs {
     kind: Kind,
-    /// Digits of an element.
+    /// Limbs of an element.
     count: usize,
     rows: usize,
     tiles: usize,
     k: usize,
-    digits: Scratch,
-    /// Scales of groups, then their sums, then those of the last digits.
+    limbs: Scratch,
+    /// Scales of groups, then their sums, then those of the last limbs.
     shared: Scratch,
 }
 
 // SAFETY: only read once it is made; while it is made, tasks write disjoint tiles.
-unsafe impl Sync for Digits {}
+unsafe impl Sync for Limbs {}
 
 /// A tile of rows from some k on.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    pub digits: *const u8,
+    pub limbs: *const u8,
     /// `[group][row]`.
     pub scales: *const f32,
     /// `[group][row]`: integers that products begin with where the format has an excess, floats where it has addends.
     pub sums: *const f32,
-    /// `[group][row]`: integers that products of last digits begin with where they are split off; the sums are of the others there.
+    /// `[group][row]`: integers that products of last limbs begin with where they are split off; the sums are of the others there.
     pub last: *const i32,
 }
 
-impl Digits {
-    /// The rows of an operand, `count` digits an element; `None` where one is not finite or a group's largest is tiny or huge.
+impl Limbs {
+    /// The rows of an operand, `count` limbs an element; `None` where one is not finite or a group's largest is tiny or huge.
     ///
     /// # Safety
     /// As for [`Gemm::run`], for K a multiple of the group, on a machine with AVX-512 of bytes.
@@ -76,15 +76,15 @@ impl Digits {
         rows: Range<usize>,
         kind: Kind,
         count: usize,
-    ) -> Option<Digits> {
+    ) -> Option<Limbs> {
         let (tiles, k) = (rows.len().div_ceil(ROWS), gemm.k);
-        let digits = Digits {
+        let limbs = Limbs {
             kind,
             count,
             rows: rows.len(),
             tiles,
             k,
-            digits: Scratch::take::<u8>(rows.len() * k * count),
+            limbs: Scratch::take::<u8>(rows.len() * k * count),
             shared: Scratch::take::<f32>(3 * rows.len() * (k / kind.group)),
         };
         // A few microseconds are not worth a second thread.
@@ -92,7 +92,7 @@ impl Digits {
         let (usual, a) = (AtomicBool::new(true), SharedOperand(*a));
         pool::run(tiles, threads, &|tile| {
             let own = Scratch::take::<f32>(k);
-            let of_tile = digits.tile(tile);
+            let of_tile = limbs.tile(tile);
             for (i, row) in of_tile.clone().enumerate() {
                 if !usual.load(Ordering::Relaxed) {
                     return;
@@ -100,13 +100,13 @@ impl Digits {
                 // SAFETY: the operand's row, and its own part of a tile that is this task's.
                 unsafe {
                     let from = left_row(gemm, &a.get(), rows.start + row, &own);
-                    if !digits.row(from, tile, i) {
+                    if !limbs.row(from, tile, i) {
                         usual.store(false, Ordering::Relaxed);
                     }
                 }
             }
         });
-        usual.into_inner().then_some(digits)
+        usual.into_inner().then_some(limbs)
     }
 
     /// How many tiles there are.
@@ -125,7 +125,7 @@ impl Digits {
         let scales = self.shared.ptr::<f32>().wrapping_add(rows.start * groups + k / self.kind.group * rows.len());
         let sums = scales.wrapping_add(self.rows * groups);
         Place {
-            digits: self.digits.ptr::<u8>().wrapping_add((rows.start * self.k + k * rows.len()) * self.count),
+            limbs: self.limbs.ptr::<u8>().wrapping_add((rows.start * self.k + k * rows.len()) * self.count),
             scales,
             sums,
             last: sums.wrapping_add(self.rows * groups).cast(),
@@ -171,16 +171,16 @@ impl Digits {
             for (v, &part) in parts.iter().enumerate().take(GROUP / VECTOR) {
                 let integers = _mm512_cvtps_epi32(_mm512_mul_ps(part, _mm512_set1_ps(inverse)));
                 sum = _mm512_add_epi32(sum, integers);
-                // Digits −128 … 127: those of a number 0x808080 larger, less 128 each.
+                // Limbs −128 … 127: those of a number 0x808080 larger, less 128 each.
                 let half = _mm512_set1_epi32(0x0080_8080);
                 let shifted = _mm512_xor_si512(_mm512_add_epi32(integers, half), half);
                 if split {
                     last = _mm512_add_epi32(last, _mm512_cvtepi8_epi32(_mm512_cvtepi32_epi8(shifted)));
                 }
-                for digit in 0..COUNT {
-                    let places = _mm512_set1_epi32(8 * (COUNT - 1 - digit) as i32);
+                for limb in 0..COUNT {
+                    let places = _mm512_set1_epi32(8 * (COUNT - 1 - limb) as i32);
                     let bytes = _mm512_cvtepi32_epi8(_mm512_srlv_epi32(shifted, places));
-                    let first = ((group * COUNT + digit) * GROUP + v * VECTOR) * rows + 4 * i;
+                    let first = ((group * COUNT + limb) * GROUP + v * VECTOR) * rows + 4 * i;
                     let words = [
                         _mm_extract_epi32::<0>(bytes),
                         _mm_extract_epi32::<1>(bytes),
@@ -190,7 +190,7 @@ impl Digits {
                     for (step, word) in words.into_iter().enumerate() {
                         // SAFETY: four k of the row in its tile.
                         unsafe {
-                            let to = place.digits.add(first + step * 4 * rows);
+                            let to = place.limbs.add(first + step * 4 * rows);
                             to.cast_mut().cast::<i32>().write_unaligned(word);
                         }
                     }
