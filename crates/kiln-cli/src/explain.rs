@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::output_file::OutputFile;
 use crate::terminal::{Console, format, hung};
-use kiln::see::{Explanation, bisect_passes};
+use kiln::inspect::{Explanation, bisect_passes};
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, NodeId, Symbol, generate};
 use serde_json::{Value, json};

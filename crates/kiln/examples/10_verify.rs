@@ -1,6 +1,6 @@
 //! Is the compiler right? Every kernel against the reference interpreter on live arguments, and every pass.
 
-use kiln::see::bisect_passes;
+use kiln::inspect::bisect_passes;
 use kiln::{DType, Device, Options, Result, Tensor};
 
 fn attention(x: &Tensor) -> Result<Tensor> {

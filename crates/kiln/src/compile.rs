@@ -1,9 +1,9 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
-use crate::given::Given;
+use crate::call_input::CallInput;
+use crate::inspect::dump;
 use crate::layout::Layout;
 use crate::pipeline::{self, Built, CompileOptions, Unit};
-use crate::see::dump;
 use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
@@ -178,18 +178,18 @@ impl CompiledGraph {
     }
 
     fn update_at(&self, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
-        let mut inputs: Vec<Given<'_>> = inputs.into_iter().map(Given::Owned).collect();
+        let mut inputs: Vec<CallInput<'_>> = inputs.into_iter().map(CallInput::Owned).collect();
         self.update_in(&mut inputs, false, at)
     }
 
     /// Runs a graph that updates inputs. Of each of these there is a new tensor afterwards where it could not be written in
     /// place.
-    pub(crate) fn update_in(&self, inputs: &mut [Given<'_>], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
+    pub(crate) fn update_in(&self, inputs: &mut [CallInput<'_>], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(|tensor| tensor.is_traced()) {
             return Err(capture::break_at("runs a compiled graph", at));
         }
         for &updated in self.program.updates() {
-            let Some(tensor) = inputs.get_mut(updated).map(Given::own) else { continue };
+            let Some(tensor) = inputs.get_mut(updated).map(CallInput::own) else { continue };
             if !tensor.is_sole_owner() || !tensor.buffer().is_writable() {
                 event::emit(Category::Perf, || Event::Slow {
                     text: format!(

@@ -8,10 +8,10 @@
 //!                                         └──▶ main:     arguments, values, panels ──▶ outputs
 //! ```
 
+use crate::call_input::CallInput;
 use crate::compile::{layouts_or_contiguous, locate, tensors, view};
-use crate::given::Given;
+use crate::inspect::dump;
 use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit};
-use crate::see::dump;
 use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
@@ -284,12 +284,12 @@ impl FrozenGraph {
     pub(crate) fn update_in(
         &self,
         updates: &[usize],
-        inputs: &mut [Given<'_>],
+        inputs: &mut [CallInput<'_>],
         versions: &[u64],
         at: &Source,
     ) -> Result<Vec<Tensor>> {
         for &updated in updates {
-            if let Some(tensor) = inputs.get_mut(updated).map(Given::own)
+            if let Some(tensor) = inputs.get_mut(updated).map(CallInput::own)
                 && (!tensor.is_sole_owner() || !tensor.buffer().is_writable())
             {
                 *tensor = tensor.duplicate(at)?;

@@ -1,6 +1,6 @@
 //! `explain`: what is told, as text and as a page; and that the page is whole and loads nothing.
 
-use kiln::see::Explanation;
+use kiln::inspect::Explanation;
 use kiln::{DType, Device, Dynamic, Generator, Mode, Options, Result, Tensor, Var, compile, compile_with};
 
 fn random(shape: &[usize]) -> Tensor {

@@ -2,9 +2,9 @@
 
 use super::options::Options;
 use super::segment::{InputSource, Sizes, at_sizes, symbol_sizes};
+use crate::call_input::CallInput;
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
-use crate::given::Given;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::{Program, phase};
@@ -177,7 +177,7 @@ impl Code {
         &self,
         graph: &Graph,
         updates: &[usize],
-        inputs: &mut [Given<'_>],
+        inputs: &mut [CallInput<'_>],
         versions: &[u64],
         at: &Source,
     ) -> Result<Vec<Tensor>> {
@@ -185,7 +185,7 @@ impl Code {
             let outputs = run_an_op_at_a_time(graph, inputs.iter().map(|tensor| tensor.detached()).collect(), at)?;
             let first = outputs.len() - updates.len();
             for (&input, new) in updates.iter().zip(&outputs[first..]) {
-                inputs[input] = Given::Owned(new.clone());
+                inputs[input] = CallInput::Owned(new.clone());
             }
             return Ok(outputs);
         };

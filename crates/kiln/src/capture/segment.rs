@@ -4,10 +4,10 @@
 use super::code::{self, Code, Kind};
 use crate::autograd::tape::{self, Edges};
 use crate::autograd::{Rule, Tape};
-use crate::given::Given;
-use crate::reads::{Reads, Values};
-use crate::see::witness;
+use crate::call_input::CallInput;
+use crate::inspect::witness;
 use crate::var::Locked;
+use crate::variable_reads::{Reads, Values};
 use crate::{Device, Generator, Result, Tensor, Var};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Source, Symbol};
@@ -437,7 +437,7 @@ impl Segment {
 
     /// What goes on the tape of a segment that changes some of its inputs: a copy of those only if its gradient reads them.
     #[cold]
-    fn operands(&self, inputs: &[Given<'_>]) -> Result<Option<Operands>> {
+    fn operands(&self, inputs: &[CallInput<'_>]) -> Result<Option<Operands>> {
         let all: Vec<&Tensor> = inputs.iter().map(|tensor| &**tensor).collect();
         let Some((edges, taped)) = self.taped(&all) else { return Ok(None) };
         let rule = self.rule(&all)?;
@@ -476,15 +476,15 @@ impl Segment {
         // Variables that are only read first: whoever changes them meanwhile changes a copy.
         let values = self.values(at)?;
         let mut read = values.tensors().iter();
-        let mut inputs: Vec<Given<'_>> = Vec::with_capacity(recorded.from.len());
+        let mut inputs: Vec<CallInput<'_>> = Vec::with_capacity(recorded.from.len());
         for (number, from) in recorded.from.iter().enumerate() {
             let input = match from {
-                InputSource::Argument(number) => Some(Given::Borrowed(arguments[*number])),
-                InputSource::Held(tensor) | InputSource::Data(tensor) => Some(Given::Borrowed(tensor)),
-                InputSource::Slot(slot) => Some(Given::Owned(slots[*slot].clone())),
-                _ if self.updated[number] => Some(Given::Owned(Tensor::nothing())),
-                InputSource::Var(_) => read.next().map(Given::Borrowed),
-                from => Self::fresh(from, at)?.map(Given::Owned),
+                InputSource::Argument(number) => Some(CallInput::Borrowed(arguments[*number])),
+                InputSource::Held(tensor) | InputSource::Data(tensor) => Some(CallInput::Borrowed(tensor)),
+                InputSource::Slot(slot) => Some(CallInput::Owned(slots[*slot].clone())),
+                _ if self.updated[number] => Some(CallInput::Owned(Tensor::nothing())),
+                InputSource::Var(_) => read.next().map(CallInput::Borrowed),
+                from => Self::fresh(from, at)?.map(CallInput::Owned),
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
         }
@@ -498,7 +498,7 @@ impl Segment {
             };
             // Kept inputs stay what they were: with another handle of them alive the update goes to a copy.
             let own = lock.take().ok_or_else(|| crate::Error::Escaped { at: at.clone() })?;
-            inputs[*input] = Given::Owned(own);
+            inputs[*input] = CallInput::Owned(own);
             locks.push((*input, lock));
         }
         let keep = |&input: &usize| match &recorded.from[input] {

@@ -14,7 +14,7 @@ use super::recording::Place;
 use super::segment::{InputSource, Segment};
 use super::{Setting, same_elements};
 use crate::autograd::tape;
-use crate::see::witness;
+use crate::inspect::witness;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 use kiln_runtime::disk::digest;

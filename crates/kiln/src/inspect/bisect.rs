@@ -57,7 +57,7 @@ impl BisectReport {
 ///   return %3
 /// }").unwrap();
 /// let x = Tensor::from_vec(vec![0f32, 1., 2., 3.], 4, Device::Cpu)?;
-/// let report = kiln::see::bisect_passes(&graph, &[x])?;
+/// let report = kiln::inspect::bisect_passes(&graph, &[x])?;
 /// assert!(report.first_wrong().is_none() && !report.passes.is_empty(), "{report}");
 /// # Ok::<(), kiln::Error>(())
 /// ```

@@ -22,7 +22,7 @@ pub struct Machine {
 /// The machine, measured once a process; takes a tenth of a second or so.
 ///
 /// ```
-/// let machine = kiln::see::explain::machine();
+/// let machine = kiln::inspect::explain::machine();
 /// assert!(machine.copy > 0.1 && machine.threads >= 1);
 /// ```
 pub fn machine() -> Machine {

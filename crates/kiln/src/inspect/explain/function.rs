@@ -3,8 +3,8 @@
 use super::measure::Measured;
 use super::{Explanation, Made, Segment, machine};
 use crate::capture::{Bundle, Compiled, compile};
-use crate::see::verify::VerifyReport;
-use crate::see::witness::{self, SeenSegment};
+use crate::inspect::verify::VerifyReport;
+use crate::inspect::witness::{self, SeenSegment};
 use crate::{Error, Result};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};

@@ -27,28 +27,28 @@ use std::{fs, io};
 
 /// What `KILN_DEBUG` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wish {
+struct DumpRequest {
     folder: PathBuf,
     /// Programs of eager operations as well.
     eager: bool,
 }
 
-impl Wish {
+impl DumpRequest {
     /// `1` is `kiln_debug`, `all` is that with eager operations, anything else names a folder; nothing, `0` and `false` ask
     /// for nothing.
-    fn parse(text: &str) -> Option<Wish> {
+    fn parse(text: &str) -> Option<DumpRequest> {
         match text.trim() {
             "" | "0" | "false" | "off" => None,
-            "1" | "true" | "on" => Some(Wish { folder: "kiln_debug".into(), eager: false }),
-            "all" => Some(Wish { folder: "kiln_debug".into(), eager: true }),
-            folder => Some(Wish { folder: folder.into(), eager: false }),
+            "1" | "true" | "on" => Some(DumpRequest { folder: "kiln_debug".into(), eager: false }),
+            "all" => Some(DumpRequest { folder: "kiln_debug".into(), eager: true }),
+            folder => Some(DumpRequest { folder: folder.into(), eager: false }),
         }
     }
 }
 
-fn wish() -> Option<&'static Wish> {
-    static WISH: OnceLock<Option<Wish>> = OnceLock::new();
-    WISH.get_or_init(|| environment::DEBUG.get().and_then(|text| Wish::parse(&text))).as_ref()
+fn request() -> Option<&'static DumpRequest> {
+    static REQUEST: OnceLock<Option<DumpRequest>> = OnceLock::new();
+    REQUEST.get_or_init(|| environment::DEBUG.get().and_then(|text| DumpRequest::parse(&text))).as_ref()
 }
 
 /// A program and what it was made of.
@@ -66,22 +66,22 @@ pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
 
 /// Dumps a program if `KILN_DEBUG` asks for it; the folder.
 pub(crate) fn of_unit(unit: &Unit<'_>, program: &Program, passes: Duration) -> Option<PathBuf> {
-    let wanted = wish().is_some_and(|wish| unit.options.name != crate::eager::NAME || wish.eager);
+    let wanted = request().is_some_and(|request| unit.options.name != crate::eager::NAME || request.eager);
     wanted.then(|| told(|into| write(&Subject { unit, program, passes }, into))).flatten()
 }
 
 /// Writes a dump where `KILN_DEBUG` wants it, and says so.
 fn told(write: impl FnOnce(&Path) -> io::Result<PathBuf>) -> Option<PathBuf> {
-    let wish = wish()?;
+    let request = request()?;
     static FIRST: Once = Once::new();
-    match write(&wish.folder) {
+    match write(&request.folder) {
         Ok(folder) => {
-            FIRST.call_once(|| say(format_args!("KILN_DEBUG writes to {}", wish.folder.display())));
+            FIRST.call_once(|| say(format_args!("KILN_DEBUG writes to {}", request.folder.display())));
             event::emit(Category::Kernels, || Event::Dumped { folder: folder.clone() });
             Some(folder)
         }
         Err(error) => {
-            FIRST.call_once(|| say(format_args!("KILN_DEBUG cannot write to {}: {error}", wish.folder.display())));
+            FIRST.call_once(|| say(format_args!("KILN_DEBUG cannot write to {}: {error}", request.folder.display())));
             None
         }
     }
@@ -113,7 +113,7 @@ fn say(words: std::fmt::Arguments<'_>) {
 ///   return %1
 /// }").unwrap();
 /// let compiled = kiln::compile_graph(&graph, &[])?;
-/// let folder = kiln::see::dump(&compiled, &std::env::temp_dir().join("kiln_debug_example")).unwrap();
+/// let folder = kiln::inspect::dump(&compiled, &std::env::temp_dir().join("kiln_debug_example")).unwrap();
 /// assert!(folder.join("index.txt").is_file());
 /// # std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
 /// # Ok::<(), kiln::Error>(())
@@ -278,11 +278,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_are_understood() {
-        assert_eq!(Wish::parse("1"), Some(Wish { folder: "kiln_debug".into(), eager: false }));
-        assert_eq!(Wish::parse("all"), Some(Wish { folder: "kiln_debug".into(), eager: true }));
-        assert_eq!(Wish::parse("/tmp/x"), Some(Wish { folder: "/tmp/x".into(), eager: false }));
-        assert_eq!((Wish::parse("0"), Wish::parse("")), (None, None));
+    fn requests_are_parsed() {
+        assert_eq!(DumpRequest::parse("1"), Some(DumpRequest { folder: "kiln_debug".into(), eager: false }));
+        assert_eq!(DumpRequest::parse("all"), Some(DumpRequest { folder: "kiln_debug".into(), eager: true }));
+        assert_eq!(DumpRequest::parse("/tmp/x"), Some(DumpRequest { folder: "/tmp/x".into(), eager: false }));
+        assert_eq!((DumpRequest::parse("0"), DumpRequest::parse("")), (None, None));
     }
 
     #[test]
