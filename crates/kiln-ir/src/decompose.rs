@@ -226,24 +226,6 @@ fn depthwise(
     cast(b, &y, dtype)
 }
 
-/// What combining with leaves a value as it is.
-fn identity(kind: ReduceKind, dtype: DType) -> Scalar {
-    let width = dtype.size_in_bits();
-    let (lowest, highest) = match dtype {
-        DType::Bool => (0, 1),
-        DType::U8 => (0, 255),
-        _ => (i64::MIN >> (64 - width), i64::MAX >> (64 - width)),
-    };
-    match kind {
-        ReduceKind::Sum => Scalar::int(dtype, 0),
-        ReduceKind::Prod => Scalar::int(dtype, 1),
-        ReduceKind::Max if dtype.is_float() => Scalar::float(dtype, f64::NEG_INFINITY),
-        ReduceKind::Min if dtype.is_float() => Scalar::float(dtype, f64::INFINITY),
-        ReduceKind::Max => Scalar::int(dtype, lowest),
-        ReduceKind::Min => Scalar::int(dtype, highest),
-    }
-}
-
 fn reduce_window(
     b: &mut GraphBuilder,
     kind: ReduceKind,
@@ -253,7 +235,7 @@ fn reduce_window(
 ) -> Result<NodeId, Error> {
     let ty = b.ty(&x);
     let amounts: Vec<(i64, i64)> = dims.padding.iter().map(|&(low, high)| (low as i64, high as i64)).collect();
-    let mut y = pad(b, &x, 0, &amounts, identity(kind, ty.dtype))?;
+    let mut y = pad(b, &x, 0, &amounts, kind.identity(ty.dtype))?;
     for (axis, count) in out.iter().enumerate() {
         let size = Dim::from(dims.size[axis]);
         y = windows(b, &y, axis, &size, dims.stride[axis], dims.dilation[axis], count)?;

@@ -88,6 +88,15 @@ impl DType {
         }
     }
 
+    /// The smallest and the largest value of an integer type or bool.
+    pub const fn int_range(self) -> (i64, i64) {
+        match self {
+            DType::Bool => (0, 1),
+            DType::U8 => (0, 255),
+            _ => (i64::MIN >> (64 - self.size_in_bits()), i64::MAX >> (64 - self.size_in_bits())),
+        }
+    }
+
     /// Bytes that `elements` packed elements take; `None` on overflow.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         match elements.checked_mul(self.size_in_bits()) {

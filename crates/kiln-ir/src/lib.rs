@@ -32,6 +32,7 @@ pub mod scalar;
 pub mod shrink;
 mod source;
 mod specialise;
+pub mod table;
 pub mod text;
 pub mod verify;
 
@@ -42,12 +43,10 @@ pub use error::{Error, TypeError};
 pub use graph::{Graph, Node, NodeId, Output, TensorType};
 pub use host::{HostTensor, Mismatch, Tolerance};
 pub use infer::infer;
-pub use op::{
-    ArgKind, Axes, BinaryOp, CompareOp, ConvDims, DotDims, Literal, Op, OpKind, ReduceKind, ScatterKind, UnaryOp,
-    WindowDims,
-};
+pub use op::{ArgKind, Axes, ConvDims, DotDims, Literal, Op, OpKind, WindowDims};
 pub use scalar::Scalar;
 pub use source::{Function, Source, SourceScope};
+pub use table::{BinaryOp, CompareOp, ReduceKind, ScatterKind, UnaryOp};
 pub use text::{ParseError, ParseErrorKind};
 
 /// The version of this crate and a digest of its sources: part of every key of the disk cache.

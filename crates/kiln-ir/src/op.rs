@@ -2,160 +2,12 @@
 //! functions over them ([`crate::build`]).
 //!
 //! An op is defined once: its attributes live here, its shape rule in `infer`, its reference semantics in `interpret`,
-//! its text in `text`. A test walks over [`OpKind::all`] and fails for the op that lacks a part.
+//! its text in `text`; all of a pointwise function in its row of the [table](crate::table). A test walks over [`OpKind::all`]
+//! and fails for the op that lacks a part.
 
-use crate::{BlockFormat, DType, Dim, Scalar};
+use crate::table::named_ops;
+use crate::{BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, UnaryOp};
 use std::sync::Arc;
-
-/// Declares an enum of plain op names with `ALL`, `name` and `from_name`.
-macro_rules! named_ops {
-    ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $enum { $($(#[$doc])* $variant,)* }
-        impl $enum {
-            /// Every variant, in the order of the declaration.
-            pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
-            /// The name in the text form.
-            pub const fn name(self) -> &'static str {
-                match self { $($enum::$variant => $name,)* }
-            }
-            /// The variant of that name.
-            pub fn from_name(name: &str) -> Option<$enum> {
-                Self::ALL.iter().copied().find(|v| v.name() == name)
-            }
-        }
-    };
-}
-
-named_ops! {
-    /// Pointwise functions of one operand. The result has the operand's dtype, but for `IsNan`, which gives `Bool`.
-    UnaryOp {
-        /// −x (integers wrap).
-        Neg = "neg",
-        /// |x| (integers wrap).
-        Abs = "abs",
-        /// −1, 0 or 1; NaN and ±0 stay.
-        Sign = "sign",
-        /// Towards −∞ (floats).
-        Floor = "floor",
-        /// Towards +∞ (floats).
-        Ceil = "ceil",
-        /// To the nearest integer, ties to even (floats).
-        Round = "round",
-        /// Towards zero (floats).
-        Trunc = "trunc",
-        /// √x.
-        Sqrt = "sqrt",
-        /// 1/√x.
-        Rsqrt = "rsqrt",
-        /// 1/x.
-        Recip = "recip",
-        /// eˣ.
-        Exp = "exp",
-        /// 2ˣ.
-        Exp2 = "exp2",
-        /// eˣ − 1 without loss near 0.
-        Expm1 = "expm1",
-        /// Natural logarithm.
-        Log = "log",
-        /// Logarithm to base 2.
-        Log2 = "log2",
-        /// ln(1 + x) without loss near 0.
-        Log1p = "log1p",
-        /// Sine.
-        Sin = "sin",
-        /// Cosine.
-        Cos = "cos",
-        /// Tangent.
-        Tan = "tan",
-        /// Arc sine.
-        Asin = "asin",
-        /// Arc cosine.
-        Acos = "acos",
-        /// Arc tangent.
-        Atan = "atan",
-        /// Hyperbolic tangent.
-        Tanh = "tanh",
-        /// Error function.
-        Erf = "erf",
-        /// Inverse error function.
-        ErfInv = "erf_inv",
-        /// ln|Γ(x)|.
-        Lgamma = "lgamma",
-        /// Bitwise not of integers, logical not of bools.
-        Not = "not",
-        /// True where x is NaN.
-        IsNan = "is_nan",
-    }
-}
-
-named_ops! {
-    /// Pointwise functions of two operands of one dtype and shape; the result has the operands' dtype.
-    BinaryOp {
-        /// x + y (integers wrap; or on bools).
-        Add = "add",
-        /// x − y.
-        Sub = "sub",
-        /// x · y (and on bools).
-        Mul = "mul",
-        /// x / y; integers truncate towards zero, a zero divisor gives 0.
-        Div = "div",
-        /// Remainder with the sign of x, as C's `fmod` and `%`; an integer zero divisor gives 0.
-        Rem = "rem",
-        /// xʸ (floats).
-        Pow = "pow",
-        /// The angle of (y: first operand, x: second operand).
-        Atan2 = "atan2",
-        /// The larger; NaN if either is NaN.
-        Max = "max",
-        /// The smaller; NaN if either is NaN.
-        Min = "min",
-        /// Bitwise and of integers, logical and of bools.
-        And = "and",
-        /// Bitwise or.
-        Or = "or",
-        /// Bitwise exclusive or.
-        Xor = "xor",
-        /// x shifted left by y bits; 0 when y is not in 0..width (integers).
-        Shl = "shl",
-        /// x shifted right by y bits, arithmetically for signed types; y is clamped to width − 1, a negative y counts as width − 1.
-        Shr = "shr",
-    }
-}
-
-named_ops! {
-    /// Comparisons of two operands of one dtype and shape; the result is `Bool`. Comparisons with NaN are false but `Ne`.
-    CompareOp {
-        /// x = y.
-        Eq = "eq",
-        /// x ≠ y.
-        Ne = "ne",
-        /// x < y.
-        Lt = "lt",
-        /// x ≤ y.
-        Le = "le",
-        /// x > y.
-        Gt = "gt",
-        /// x ≥ y.
-        Ge = "ge",
-    }
-}
-
-named_ops! {
-    /// What a reduction, a scan or a window combines with. Max and Min give NaN if any element is NaN. Bools: Max is
-    /// *any*, Min is *all*. An empty Sum is 0, Prod 1, Max the lowest value (−∞), Min the highest (+∞).
-    ReduceKind {
-        /// Sum; short floats accumulate in f32.
-        Sum = "sum",
-        /// Product.
-        Prod = "prod",
-        /// Largest.
-        Max = "max",
-        /// Smallest.
-        Min = "min",
-    }
-}
 
 named_ops! {
     /// Which element's index a reduction gives. The first wins among equals; NaN counts as the extreme.
@@ -164,22 +16,6 @@ named_ops! {
         Max = "argmax",
         /// Index of the smallest.
         Min = "argmin",
-    }
-}
-
-named_ops! {
-    /// How a scatter combines with what is there. With several writes to one place, `Set` keeps the last in row-major order.
-    ScatterKind {
-        /// Replace.
-        Set = "set",
-        /// Add.
-        Add = "add",
-        /// Keep the larger.
-        Max = "max",
-        /// Keep the smaller.
-        Min = "min",
-        /// Multiply.
-        Mul = "mul",
     }
 }
 
@@ -422,136 +258,73 @@ pub enum Op {
     },
 }
 
-/// An op without its attributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum OpKind {
-    Input,
-    Full,
-    Constant,
-    Iota,
-    RandomBits,
-    Unary(UnaryOp),
-    Binary(BinaryOp),
-    Compare(CompareOp),
-    Select,
-    Cast,
-    Bitcast,
-    Reduce(ReduceKind),
-    ArgReduce(ArgKind),
-    Scan(ReduceKind),
-    SortIndices,
-    Reshape,
-    Permute,
-    Expand,
-    Slice,
-    Pad,
-    Flip,
-    Unfold,
-    Concat,
-    Gather,
-    Scatter(ScatterKind),
-    Dot,
-    Dequantize,
-    Conv,
-    ReduceWindow(ReduceKind),
-    Attention,
+/// Declares the kinds of op in the order of [`OpKind::all`]: `Variant = name`, or, where a part of the op's attributes belongs to the
+/// kind, `Variant(attribute: type of it) = name`.
+macro_rules! op_kinds {
+    (@all $kind:ident) => { vec![OpKind::$kind] };
+    (@all $kind:ident $of:ident) => { $of::ALL.iter().map(|&of| OpKind::$kind(of)).collect() };
+    ($($kind:ident $(($field:tt $of:ident: $type:ident))? = $name:expr,)*) => {
+        /// An op without its attributes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum OpKind { $($kind $(($type))?,)* }
+
+        impl OpKind {
+            /// Every kind of op.
+            pub fn all() -> Vec<OpKind> {
+                let all: &[Vec<OpKind>] = &[$(op_kinds!(@all $kind $($type)?),)*];
+                all.concat()
+            }
+
+            /// The name in the text form.
+            pub fn name(self) -> String {
+                match self { $(OpKind::$kind $({ 0: $of })? => $name.to_string(),)* }
+            }
+        }
+
+        impl Op {
+            /// The op without its attributes.
+            pub fn kind(&self) -> OpKind {
+                match self { $(Op::$kind { $($field: $of,)? .. } => OpKind::$kind $((*$of))?,)* }
+            }
+        }
+    };
 }
 
-impl OpKind {
-    /// Every kind of op.
-    pub fn all() -> Vec<OpKind> {
-        use OpKind::*;
-        let mut all = vec![Input, Full, Constant, Iota, RandomBits];
-        all.extend(UnaryOp::ALL.iter().map(|&o| Unary(o)));
-        all.extend(BinaryOp::ALL.iter().map(|&o| Binary(o)));
-        all.extend(CompareOp::ALL.iter().map(|&o| Compare(o)));
-        all.extend([Select, Cast, Bitcast]);
-        all.extend(ReduceKind::ALL.iter().map(|&o| Reduce(o)));
-        all.extend(ArgKind::ALL.iter().map(|&o| ArgReduce(o)));
-        all.extend(ReduceKind::ALL.iter().map(|&o| Scan(o)));
-        all.extend([SortIndices, Reshape, Permute, Expand, Slice, Pad, Flip, Unfold, Concat, Gather]);
-        all.extend(ScatterKind::ALL.iter().map(|&o| Scatter(o)));
-        all.extend([Dot, Dequantize, Conv]);
-        all.extend(ReduceKind::ALL.iter().map(|&o| ReduceWindow(o)));
-        all.push(Attention);
-        all
-    }
-
-    /// The name in the text form.
-    pub fn name(self) -> String {
-        match self {
-            OpKind::Unary(o) => o.name().into(),
-            OpKind::Binary(o) => o.name().into(),
-            OpKind::Compare(o) => o.name().into(),
-            OpKind::Reduce(k) => format!("reduce_{}", k.name()),
-            OpKind::ArgReduce(k) => k.name().into(),
-            OpKind::Scan(k) => format!("scan_{}", k.name()),
-            OpKind::Scatter(k) => format!("scatter_{}", k.name()),
-            OpKind::ReduceWindow(k) => format!("window_{}", k.name()),
-            OpKind::Input => "input".into(),
-            OpKind::Full => "full".into(),
-            OpKind::Constant => "constant".into(),
-            OpKind::Iota => "iota".into(),
-            OpKind::RandomBits => "random_bits".into(),
-            OpKind::Select => "select".into(),
-            OpKind::Cast => "cast".into(),
-            OpKind::Bitcast => "bitcast".into(),
-            OpKind::SortIndices => "sort_indices".into(),
-            OpKind::Reshape => "reshape".into(),
-            OpKind::Permute => "permute".into(),
-            OpKind::Expand => "expand".into(),
-            OpKind::Slice => "slice".into(),
-            OpKind::Pad => "pad".into(),
-            OpKind::Flip => "flip".into(),
-            OpKind::Unfold => "unfold".into(),
-            OpKind::Concat => "concat".into(),
-            OpKind::Gather => "gather".into(),
-            OpKind::Dot => "dot".into(),
-            OpKind::Dequantize => "dequantize".into(),
-            OpKind::Conv => "conv".into(),
-            OpKind::Attention => "attention".into(),
-        }
-    }
+op_kinds! {
+    Input = "input",
+    Full = "full",
+    Constant = "constant",
+    Iota = "iota",
+    RandomBits = "random_bits",
+    Unary(0 op: UnaryOp) = op.name(),
+    Binary(0 op: BinaryOp) = op.name(),
+    Compare(0 op: CompareOp) = op.name(),
+    Select = "select",
+    Cast = "cast",
+    Bitcast = "bitcast",
+    Reduce(kind kind: ReduceKind) = format!("reduce_{}", kind.name()),
+    ArgReduce(kind kind: ArgKind) = kind.name(),
+    Scan(kind kind: ReduceKind) = format!("scan_{}", kind.name()),
+    SortIndices = "sort_indices",
+    Reshape = "reshape",
+    Permute = "permute",
+    Expand = "expand",
+    Slice = "slice",
+    Pad = "pad",
+    Flip = "flip",
+    Unfold = "unfold",
+    Concat = "concat",
+    Gather = "gather",
+    Scatter(kind kind: ScatterKind) = format!("scatter_{}", kind.name()),
+    Dot = "dot",
+    Dequantize = "dequantize",
+    Conv = "conv",
+    ReduceWindow(kind kind: ReduceKind) = format!("window_{}", kind.name()),
+    Attention = "attention",
 }
 
 impl Op {
-    /// The op without its attributes.
-    pub fn kind(&self) -> OpKind {
-        match self {
-            Op::Input { .. } => OpKind::Input,
-            Op::Full { .. } => OpKind::Full,
-            Op::Constant(_) => OpKind::Constant,
-            Op::Iota { .. } => OpKind::Iota,
-            Op::RandomBits { .. } => OpKind::RandomBits,
-            Op::Unary(o) => OpKind::Unary(*o),
-            Op::Binary(o) => OpKind::Binary(*o),
-            Op::Compare(o) => OpKind::Compare(*o),
-            Op::Select => OpKind::Select,
-            Op::Cast(_) => OpKind::Cast,
-            Op::Bitcast(_) => OpKind::Bitcast,
-            Op::Reduce { kind, .. } => OpKind::Reduce(*kind),
-            Op::ArgReduce { kind, .. } => OpKind::ArgReduce(*kind),
-            Op::Scan { kind, .. } => OpKind::Scan(*kind),
-            Op::SortIndices { .. } => OpKind::SortIndices,
-            Op::Reshape { .. } => OpKind::Reshape,
-            Op::Permute { .. } => OpKind::Permute,
-            Op::Expand { .. } => OpKind::Expand,
-            Op::Slice { .. } => OpKind::Slice,
-            Op::Pad { .. } => OpKind::Pad,
-            Op::Flip { .. } => OpKind::Flip,
-            Op::Unfold { .. } => OpKind::Unfold,
-            Op::Concat { .. } => OpKind::Concat,
-            Op::Gather { .. } => OpKind::Gather,
-            Op::Scatter { kind, .. } => OpKind::Scatter(*kind),
-            Op::Dot { .. } => OpKind::Dot,
-            Op::Dequantize { .. } => OpKind::Dequantize,
-            Op::Conv(_) => OpKind::Conv,
-            Op::ReduceWindow { kind, .. } => OpKind::ReduceWindow(*kind),
-            Op::Attention { .. } => OpKind::Attention,
-        }
-    }
-
     /// True for ops that compute each element of the result from the elements at the same place of the operands.
     pub fn is_pointwise(&self) -> bool {
         matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast(_) | Op::Bitcast(_))

@@ -1,7 +1,7 @@
 //! What things cost, in rough units of one vector addition; a load from the nearest cache is three.
 
 use crate::kernel::InstKind;
-use kiln_ir::{BinaryOp, Dim, Op, Ranges, UnaryOp};
+use kiln_ir::{Dim, Op, Ranges};
 
 /// A load that is neither guarded nor indirect.
 pub(crate) const LOAD: u32 = 3;
@@ -30,28 +30,9 @@ pub(crate) fn of_inst(kind: &InstKind) -> u32 {
         InstKind::Load { .. } | InstKind::LoadBlock { .. } => 2 * LOAD,
         InstKind::LoadTemp(_) | InstKind::StoreTemp(..) => TEMP,
         InstKind::Store { .. } => LOAD,
-        InstKind::Unary(op, _) => of_unary(*op),
-        InstKind::Binary(op, ..) => of_binary(*op),
+        InstKind::Unary(op, _) => op.row().cost,
+        InstKind::Binary(op, ..) => op.row().cost,
         InstKind::Random { .. } => 20,
-        _ => 1,
-    }
-}
-
-fn of_unary(op: UnaryOp) -> u32 {
-    match op {
-        UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Not | UnaryOp::IsNan => 1,
-        UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => 1,
-        UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 4,
-        UnaryOp::ErfInv | UnaryOp::Lgamma | UnaryOp::Tan => 24,
-        _ => 12,
-    }
-}
-
-fn of_binary(op: BinaryOp) -> u32 {
-    match op {
-        BinaryOp::Div => 4,
-        BinaryOp::Rem => 8,
-        BinaryOp::Pow | BinaryOp::Atan2 => 24,
         _ => 1,
     }
 }
@@ -59,8 +40,8 @@ fn of_binary(op: BinaryOp) -> u32 {
 /// One node, when its value is computed inline.
 pub(crate) fn of_op(op: &Op) -> u32 {
     match op {
-        Op::Unary(op) => of_unary(*op),
-        Op::Binary(op) => of_binary(*op),
+        Op::Unary(op) => op.row().cost,
+        Op::Binary(op) => op.row().cost,
         Op::RandomBits { .. } => 20,
         Op::Full { .. } | Op::Constant(_) => 0,
         Op::Gather { .. } => 2 * LOAD,

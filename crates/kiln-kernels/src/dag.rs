@@ -97,7 +97,7 @@ impl Dag {
 
     /// A unary op.
     pub fn unary(&mut self, op: UnaryOp, x: ValueId) -> ValueId {
-        let dtype = if op == UnaryOp::IsNan { DType::Bool } else { self.value(x).dtype };
+        let dtype = op.result(self.value(x).dtype);
         self.inst(InstKind::Unary(op, x), dtype)
     }
 

@@ -6,7 +6,7 @@
 use crate::dag::{Dag, Def};
 use crate::kernel::{InstKind, ValueId};
 use crate::schedule::Numerics;
-use kiln_ir::{BinaryOp, CompareOp, DType, Op, Scalar, UnaryOp};
+use kiln_ir::{BinaryOp, CompareOp, DType, Op, Scalar};
 
 impl Dag {
     /// The value of a pointwise op of result type `dtype` on values that hold elements of type `operand`. `None` for an op
@@ -22,24 +22,12 @@ impl Dag {
         let value = match (op, args) {
             (Op::Unary(op), [x]) => {
                 let value = self.unary(*op, *x);
-                let in_range = match op {
-                    UnaryOp::Sign | UnaryOp::IsNan => true,
-                    UnaryOp::Not => dtype != DType::U8,
-                    UnaryOp::Neg | UnaryOp::Abs => dtype.is_float(),
-                    UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => true,
-                    _ => false,
-                };
-                return Some(self.settle(value, dtype, in_range, numerics));
+                return Some(self.settle(value, dtype, (op.row().fits)(dtype), numerics));
             }
             (Op::Binary(op), [x, y]) => {
                 let y = if *op == BinaryOp::Shr && dtype == DType::U8 { self.clamp_shift(*y) } else { *y };
                 let value = self.binary(*op, *x, y);
-                let in_range = match op {
-                    BinaryOp::Max | BinaryOp::Min => true,
-                    BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shr | BinaryOp::Rem => !dtype.is_float(),
-                    _ => false,
-                };
-                return Some(self.settle(value, dtype, in_range, numerics));
+                return Some(self.settle(value, dtype, (op.row().fits)(dtype), numerics));
             }
             (Op::Compare(op), [x, y]) => self.compare(*op, *x, *y),
             (Op::Select, [c, x, y]) => self.select(*c, *x, *y),

@@ -86,22 +86,10 @@ pub(crate) fn negated(value: Scalar) -> Option<Scalar> {
     }
 }
 
-/// The comparison with its sides exchanged: the same for every pair of values, NaN included.
-fn mirrored(op: CompareOp) -> CompareOp {
-    match op {
-        CompareOp::Eq => CompareOp::Eq,
-        CompareOp::Ne => CompareOp::Ne,
-        CompareOp::Lt => CompareOp::Gt,
-        CompareOp::Le => CompareOp::Ge,
-        CompareOp::Gt => CompareOp::Lt,
-        CompareOp::Ge => CompareOp::Le,
-    }
-}
-
 fn compare(rw: &mut Rewriter, node: &Node, op: CompareOp) -> Found {
     let (x, y) = (node.operands[0], node.operands[1]);
     if place(rw, x) > place(rw, y) {
-        return rw.replace(node, Op::Compare(mirrored(op)), &[y, x]);
+        return rw.replace(node, Op::Compare(op.mirrored()), &[y, x]);
     }
     Ok(None)
 }

@@ -1,6 +1,6 @@
 //! What [`crate::expr!`] computes with: a tensor, a number, or the first error.
 
-use crate::{Argument, Dim, Error, Number, Result, Tensor, Var};
+use crate::{Argument, DType, Dim, Error, Number, Result, Tensor, Var};
 use kiln_ir::{BinaryOp, Source, UnaryOp};
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Sub};
 
@@ -33,7 +33,7 @@ impl Expr {
                 (Argument::Tensor(x), y) => x.binary(name, op, y, float, &at)?.into(),
                 (Argument::Number(x), Argument::Tensor(y)) => y.binary_reversed(name, op, x, float, &at)?.into(),
                 (Argument::Size(x), Argument::Tensor(y)) => {
-                    let x = x.tensor(crate::DType::I64, y.device(), &at)?;
+                    let x = x.tensor(DType::I64, y.device(), &at)?;
                     x.binary(name, op, y.into(), float, &at)?.into()
                 }
                 (x, y) => numbers(name, op, number(&x), number(&y), &at)?.into(),
@@ -63,28 +63,17 @@ fn numbers(name: &'static str, op: BinaryOp, x: Number, y: Number, at: &Source) 
             Rem if y == 0 => return Err(Error::DivisionByZero { op: name.into(), at: at.clone() }),
             Div => x.checked_div(y).map(Number::Int),
             Rem => x.checked_rem(y).map(Number::Int),
-            And => Some(Number::Int(x & y)),
-            Or => Some(Number::Int(x | y)),
-            Xor => Some(Number::Int(x ^ y)),
+            And | Or | Xor => op.row().int.map(|f| Number::Int(f(DType::I64, x, y))),
             _ => None,
         },
         (Number::Bool(x), Number::Bool(y)) => match op {
-            And => Some(Number::Bool(x & y)),
-            Or => Some(Number::Bool(x | y)),
-            Xor => Some(Number::Bool(x ^ y)),
+            And | Or | Xor => op.row().int.map(|f| Number::Bool(f(DType::Bool, x.into(), y.into()) != 0)),
             _ => None,
         },
-        _ => {
-            let (x, y) = (x.as_f64(), y.as_f64());
-            match op {
-                Add => Some(Number::Float(x + y)),
-                Sub => Some(Number::Float(x - y)),
-                Mul => Some(Number::Float(x * y)),
-                Div => Some(Number::Float(x / y)),
-                Rem => Some(Number::Float(x % y)),
-                _ => None,
-            }
-        }
+        _ => match op {
+            Add | Sub | Mul | Div | Rem => op.row().float.map(|f| Number::Float(f(x.as_f64(), y.as_f64()))),
+            _ => None,
+        },
     };
     let expected = "its numbers have no such operator, or the result is too large";
     result.ok_or_else(|| Error::BadArgument { op: "expr", name, value: x.as_f64().into(), expected, at: at.clone() })

@@ -85,9 +85,6 @@ mod tests {
     fn values_come_back() {
         DType::ALL.into_iter().for_each(round_trip);
         BlockFormat::ALL.into_iter().for_each(round_trip);
-        UnaryOp::ALL.iter().copied().for_each(round_trip);
-        BinaryOp::ALL.iter().copied().for_each(round_trip);
-        ReduceKind::ALL.iter().copied().for_each(round_trip);
         [0, 1, -1, 63, -64, 64, i64::MAX, i64::MIN].into_iter().for_each(round_trip);
         [0, 127, 128, u64::MAX].into_iter().for_each(round_trip);
         for dtype in DType::ALL {

@@ -116,29 +116,20 @@ fn random_bits(all: &mut List) {
 }
 
 fn unary(op: UnaryOp, all: &mut List) {
-    let domain = match op {
-        UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Log | UnaryOp::Log2 | UnaryOp::Lgamma => Some((0.125, 4.0)),
-        UnaryOp::Asin | UnaryOp::Acos | UnaryOp::ErfInv => Some((-0.875, 0.875)),
-        UnaryOp::Log1p => Some((-0.875, 4.0)),
-        UnaryOp::Recip => Some((0.25, 4.0)),
-        _ => None,
-    };
-    let within = |example: Example| match domain {
+    let within = |example: Example| match op.row().domain {
         Some((low, high)) => example.between(0, low, high),
         None => example,
     };
     for_every_dtype(&Op::Unary(op), 1, "[2, 5]", all, within);
     for_every_dtype(&Op::Unary(op), 1, "[b, 3]", all, within);
-    let scalar = if op == UnaryOp::Not { "i32[]" } else { "f32[]" };
-    all.push(within(Example::new(Op::Unary(op), &[scalar])));
+    let scalar = format!("{}[]", op.row().accepts.example());
+    all.push(within(Example::new(Op::Unary(op), &[&scalar])));
 }
 
 fn binary(op: BinaryOp, all: &mut List) {
-    let within = |example: Example| match op {
-        BinaryOp::Pow => example.between(0, 0.25, 3.0),
-        BinaryOp::Shl | BinaryOp::Shr => example.between(1, 0.0, 7.0),
-        BinaryOp::Div | BinaryOp::Rem => example.between(1, 1.0, 4.0),
-        _ => example,
+    let within = |example: Example| match op.row().domain {
+        Some((operand, low, high)) => example.between(operand, low, high),
+        None => example,
     };
     for_every_dtype(&Op::Binary(op), 2, "[2, 5]", all, within);
     for_every_dtype(&Op::Binary(op), 2, "[b, 3, t]", all, within);

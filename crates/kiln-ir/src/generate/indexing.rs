@@ -27,8 +27,7 @@ impl Maker<'_> {
     }
 
     pub(super) fn scatter(&mut self, kind: ScatterKind) -> Option<NodeId> {
-        let class = if matches!(kind, ScatterKind::Add | ScatterKind::Mul) { Class::Number } else { Class::Computable };
-        let x = self.pick_ranked(class, 1)?;
+        let x = self.pick_ranked(kind.accepts(), 1)?;
         let ty = self.ty(x);
         let axis = self.draw_axis(x);
         let mut shape = ty.shape.clone();

@@ -13,7 +13,8 @@ mod values;
 pub use values::inputs;
 
 use crate::examples::Random;
-use crate::{BinaryOp, DType, Dim, Graph, NodeId, Op, OpKind, ReduceKind, Scalar, Source, Symbol, TensorType, UnaryOp};
+use crate::table::DTypeClass as Class;
+use crate::{BinaryOp, DType, Dim, Graph, NodeId, Op, OpKind, Scalar, Source, Symbol, TensorType, UnaryOp};
 use sharing::Sharing;
 
 /// What the graphs are like.
@@ -79,36 +80,6 @@ struct Maker<'o> {
     palette: Vec<Dim>,
     /// The types of a graph that is about sharing memory.
     sharing: Option<Sharing>,
-}
-
-/// The dtypes that an op accepts.
-#[derive(Clone, Copy, PartialEq)]
-enum Class {
-    Any,
-    Computable,
-    Number,
-    Float,
-    Integer,
-    Bits,
-}
-
-impl Class {
-    fn has(self, dtype: DType) -> bool {
-        match self {
-            Class::Any => true,
-            _ if dtype.is_storage_only() => false,
-            Class::Computable => true,
-            Class::Number => dtype != DType::Bool,
-            Class::Float => dtype.is_float(),
-            Class::Integer => dtype.is_int(),
-            Class::Bits => dtype.is_int() || dtype == DType::Bool,
-        }
-    }
-
-    /// A dtype that every class with members like this one has.
-    fn fallback(self) -> DType {
-        if matches!(self, Class::Integer | Class::Bits) { DType::I32 } else { DType::F32 }
-    }
 }
 
 /// The sizes that graphs are made of: tails, primes, powers of two.
@@ -193,7 +164,7 @@ impl<'o> Maker<'o> {
         }
         let of_class: Vec<DType> = self.options.dtypes.iter().copied().filter(|&d| class.has(d)).collect();
         match of_class.is_empty() {
-            true => class.fallback(),
+            true => class.example(),
             false if self.rng.chance(0.3) && of_class.contains(&DType::F32) => DType::F32,
             false => *self.rng.choose(&of_class),
         }
@@ -327,7 +298,7 @@ impl<'o> Maker<'o> {
                 self.add(Op::RandomBits { shape, stream }, &[seed])
             }
             OpKind::Unary(op) => {
-                let x = self.pick(unary_class(op))?;
+                let x = self.pick(op.row().accepts)?;
                 self.add(Op::Unary(op), &[x])
             }
             OpKind::Binary(op) => self.binary(op),
@@ -347,12 +318,12 @@ impl<'o> Maker<'o> {
             }
             OpKind::Bitcast => self.bitcast(),
             OpKind::Reduce(kind) => {
-                let x = self.pick(reduce_class(kind))?;
+                let x = self.pick(kind.accepts())?;
                 let axes = (0..self.graph.ty(x).rank()).filter(|_| self.rng.chance(0.5)).collect();
                 self.add(Op::Reduce { kind, axes }, &[x])
             }
             OpKind::Scan(kind) => {
-                let x = self.pick_ranked(reduce_class(kind), 1)?;
+                let x = self.pick_ranked(kind.accepts(), 1)?;
                 let axis = self.draw_axis(x);
                 let reverse = self.rng.chance(0.5);
                 self.add(Op::Scan { kind, axis, reverse }, &[x])
@@ -401,14 +372,7 @@ impl<'o> Maker<'o> {
     }
 
     fn binary(&mut self, op: BinaryOp) -> Option<NodeId> {
-        let class = match op {
-            BinaryOp::Add | BinaryOp::Mul | BinaryOp::Max | BinaryOp::Min => Class::Computable,
-            BinaryOp::Sub | BinaryOp::Div | BinaryOp::Rem => Class::Number,
-            BinaryOp::Pow | BinaryOp::Atan2 => Class::Float,
-            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => Class::Bits,
-            BinaryOp::Shl | BinaryOp::Shr => Class::Integer,
-        };
-        let (x, y) = self.pair(class)?;
+        let (x, y) = self.pair(op.row().accepts)?;
         self.add(Op::Binary(op), &[x, y])
     }
 
@@ -461,16 +425,4 @@ impl<'o> Maker<'o> {
         }
         self.graph
     }
-}
-
-fn unary_class(op: UnaryOp) -> Class {
-    match op {
-        UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign => Class::Number,
-        UnaryOp::Not => Class::Bits,
-        _ => Class::Float,
-    }
-}
-
-fn reduce_class(kind: ReduceKind) -> Class {
-    if matches!(kind, ReduceKind::Sum | ReduceKind::Prod) { Class::Number } else { Class::Computable }
 }

@@ -1,6 +1,6 @@
 //! Views and windows.
 
-use super::{Class, Maker, reduce_class};
+use super::{Class, Maker};
 use crate::{Dim, NodeId, Op, ReduceKind, WindowDims};
 
 impl Maker<'_> {
@@ -117,7 +117,7 @@ impl Maker<'_> {
     }
 
     pub(super) fn reduce_window(&mut self, kind: ReduceKind) -> Option<NodeId> {
-        let x = self.pick_ranked(reduce_class(kind), 1)?;
+        let x = self.pick_ranked(kind.accepts(), 1)?;
         let shape = self.ty(x).shape;
         let mut dims = WindowDims { size: vec![], stride: vec![], dilation: vec![], padding: vec![] };
         for length in &shape {

@@ -1,7 +1,7 @@
 //! Type rules of the ops that read, write or produce indices.
 
 use super::{
-    check_axis, check_not_negative, exceeds, expect_computable, expect_dtype, expect_number, expect_same_but,
+    check_axis, check_not_negative, exceeds, expect_class, expect_computable, expect_dtype, expect_same_but,
     expect_same_dtype, expect_same_shape, take,
 };
 use crate::{DType, Dim, ScatterKind, TensorType, TypeError};
@@ -30,10 +30,7 @@ pub(super) fn gather(axis: usize, operands: &[&TensorType]) -> Result<TensorType
 pub(super) fn scatter(axis: usize, kind: ScatterKind, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
     let [x, index, updates] = take(operands)?;
     for (operand, ty) in [(0, x), (2, updates)] {
-        match kind {
-            ScatterKind::Add | ScatterKind::Mul => expect_number(operand, ty)?,
-            ScatterKind::Set | ScatterKind::Max | ScatterKind::Min => expect_computable(operand, ty)?,
-        }
+        expect_class(operand, ty, kind.accepts())?;
     }
     expect_index(index)?;
     expect_same_dtype(x, updates)?;

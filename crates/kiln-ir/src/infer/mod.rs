@@ -12,6 +12,7 @@ mod tests;
 mod view;
 mod window;
 
+use crate::table::DTypeClass;
 use crate::{DType, Dim, Op, Scalar, TensorType, TypeError};
 
 /// The type of `op` applied to operands of these types.
@@ -150,14 +151,17 @@ fn expect_computable(operand: usize, ty: &TensorType) -> Result<(), TypeError> {
     }
 }
 
-fn expect_number(operand: usize, ty: &TensorType) -> Result<(), TypeError> {
+fn expect_class(operand: usize, ty: &TensorType, class: DTypeClass) -> Result<(), TypeError> {
     expect_computable(operand, ty)?;
-    expect_dtype(operand, ty, ty.dtype != DType::Bool, "a number")
+    expect_dtype(operand, ty, class.has(ty.dtype), class.text())
+}
+
+fn expect_number(operand: usize, ty: &TensorType) -> Result<(), TypeError> {
+    expect_class(operand, ty, DTypeClass::Number)
 }
 
 fn expect_float(operand: usize, ty: &TensorType) -> Result<(), TypeError> {
-    expect_computable(operand, ty)?;
-    expect_dtype(operand, ty, ty.dtype.is_float(), "a float")
+    expect_class(operand, ty, DTypeClass::Float)
 }
 
 fn expect_rank(operand: usize, ty: &TensorType, rank: usize) -> Result<(), TypeError> {

@@ -1,22 +1,14 @@
 //! Type rules of the ops that combine elements along axes: reductions, scans, windows, convolutions.
 
 use super::{
-    check_ascending, check_axis, check_length, check_positive, exceeds, expect_computable, expect_number,
+    check_ascending, check_axis, check_length, check_positive, exceeds, expect_class, expect_computable, expect_number,
     expect_same_dtype, is_negative, take,
 };
 use crate::{ConvDims, DType, Dim, ReduceKind, TensorType, TypeError, WindowDims};
 
-/// Sums and products want numbers; bools have a largest and a smallest too (any, all).
-fn expect_reducible(kind: ReduceKind, x: &TensorType) -> Result<(), TypeError> {
-    match kind {
-        ReduceKind::Sum | ReduceKind::Prod => expect_number(0, x),
-        ReduceKind::Max | ReduceKind::Min => expect_computable(0, x),
-    }
-}
-
 pub(super) fn reduce(kind: ReduceKind, axes: &[usize], operands: &[&TensorType]) -> Result<TensorType, TypeError> {
     let [x] = take(operands)?;
-    expect_reducible(kind, x)?;
+    expect_class(0, x, kind.accepts())?;
     check_ascending(axes, x)?;
     let mut ty = x.clone();
     axes.iter().for_each(|&axis| ty.shape[axis] = Dim::from(1));
@@ -37,7 +29,7 @@ pub(super) fn arg_reduce(axis: usize, operands: &[&TensorType]) -> Result<Tensor
 
 pub(super) fn scan(kind: ReduceKind, axis: usize, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
     let [x] = take(operands)?;
-    expect_reducible(kind, x)?;
+    expect_class(0, x, kind.accepts())?;
     check_axis(axis, x)?;
     Ok(x.clone())
 }
@@ -67,7 +59,7 @@ pub(super) fn reduce_window(
     operands: &[&TensorType],
 ) -> Result<TensorType, TypeError> {
     let [x] = take(operands)?;
-    expect_reducible(kind, x)?;
+    expect_class(0, x, kind.accepts())?;
     check_length("size", dims.size.len(), x.rank())?;
     check_length("stride", dims.stride.len(), x.rank())?;
     check_length("dilation", dims.dilation.len(), x.rank())?;

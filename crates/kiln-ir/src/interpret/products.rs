@@ -1,11 +1,11 @@
 //! Sums of products: dot, convolution, attention.
 
 use super::compensated::Compensated;
-use super::pointwise::max;
+use super::reduce::float_rule;
 use super::views::{filled, permute};
 use super::{Fault, strides};
 use crate::host::element_count;
-use crate::{BlockFormat, ConvDims, DType, DotDims, HostTensor};
+use crate::{BlockFormat, ConvDims, DType, DotDims, HostTensor, ReduceKind};
 
 /// The elements of quantised blocks.
 pub(super) fn dequantize(format: BlockFormat, shape: &[usize], x: &HostTensor) -> Result<HostTensor, Fault> {
@@ -206,7 +206,8 @@ pub(super) fn attention(
                 *score = f64::NEG_INFINITY;
             }
         }
-        let top = scores.iter().copied().fold(f64::NEG_INFINITY, max);
+        let (lowest, max) = float_rule(ReduceKind::Max);
+        let top = scores.iter().copied().fold(lowest, max);
         if top == f64::NEG_INFINITY {
             continue;
         }

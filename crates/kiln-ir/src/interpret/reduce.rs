@@ -1,55 +1,31 @@
 //! Ops that combine elements along axes: reductions, scans, windows, sorting.
 
 use super::compensated::Compensated;
-use super::pointwise::{max, min};
 use super::{Fault, MAX_ELEMENTS, Walk, around, strides};
 use crate::host::{element_count, try_filled};
 use crate::{ArgKind, DType, HostTensor, ReduceKind, WindowDims};
 use std::cmp::Ordering;
 
-/// The smallest and largest value of an integer type or bool.
-fn int_bounds(dtype: DType) -> (i64, i64) {
-    match dtype {
-        DType::Bool => (0, 1),
-        DType::U8 => (0, 255),
-        _ => {
-            let width = dtype.size_in_bits();
-            (i64::MIN >> (64 - width), i64::MAX >> (64 - width))
-        }
-    }
-}
-
 /// How floats combine, and from what.
-fn float_rule(kind: ReduceKind) -> (f64, fn(f64, f64) -> f64) {
-    match kind {
-        ReduceKind::Sum => (0.0, |a, b| a + b),
-        ReduceKind::Prod => (1.0, |a, b| a * b),
-        ReduceKind::Max => (f64::NEG_INFINITY, max),
-        ReduceKind::Min => (f64::INFINITY, min),
-    }
+pub(super) fn float_rule(kind: ReduceKind) -> (f64, fn(f64, f64) -> f64) {
+    (kind.float_identity(), kind.combine().row().float.unwrap_or(|a, _| a))
 }
 
 /// How floats of 64 bits combine, and from what.
-fn double_rule(kind: ReduceKind) -> (Compensated, fn(Compensated, Compensated) -> Compensated) {
-    let (initial, _) = float_rule(kind);
-    let combine: fn(Compensated, Compensated) -> Compensated = match kind {
-        ReduceKind::Sum => Compensated::add,
-        ReduceKind::Prod => Compensated::multiply,
-        ReduceKind::Max => |a, b| a.pick(b, max),
-        ReduceKind::Min => |a, b| a.pick(b, min),
+fn double_rule(kind: ReduceKind) -> (Compensated, impl Fn(Compensated, Compensated) -> Compensated) {
+    let (initial, combine) = float_rule(kind);
+    let combine = move |a: Compensated, b| match kind {
+        ReduceKind::Sum => a.add(b),
+        ReduceKind::Prod => a.multiply(b),
+        ReduceKind::Max | ReduceKind::Min => a.pick(b, combine),
     };
     (initial.into(), combine)
 }
 
 /// How integers and bools combine, and from what.
-fn int_rule(kind: ReduceKind, dtype: DType) -> (i64, fn(i64, i64) -> i64) {
-    let (lowest, highest) = int_bounds(dtype);
-    match kind {
-        ReduceKind::Sum => (0, i64::wrapping_add),
-        ReduceKind::Prod => (1, i64::wrapping_mul),
-        ReduceKind::Max => (lowest, i64::max),
-        ReduceKind::Min => (highest, i64::min),
-    }
+pub(super) fn int_rule(kind: ReduceKind, dtype: DType) -> (i64, impl Fn(i64, i64) -> i64) {
+    let combine = kind.combine().row().int.unwrap_or(|_, a, _| a);
+    (kind.identity(dtype).as_i64(), move |a, b| combine(dtype, a, b))
 }
 
 fn check_arithmetic(dtype: DType) -> Result<(), Fault> {
@@ -61,7 +37,7 @@ fn fold<T: Clone>(
     values: Vec<T>,
     places: impl Iterator<Item = usize>,
     shape: &[usize],
-    (initial, combine): (T, fn(T, T) -> T),
+    (initial, combine): (T, impl Fn(T, T) -> T),
 ) -> Result<Vec<T>, Fault> {
     let too_large = || Fault::TooLarge { shape: shape.to_vec() };
     let mut result = element_count(shape).and_then(|n| try_filled(n, initial)).ok_or_else(too_large)?;
@@ -103,7 +79,7 @@ pub(super) fn scan(kind: ReduceKind, axis: usize, reverse: bool, x: &HostTensor)
         shape: &[usize],
         axis: usize,
         reverse: bool,
-        (initial, combine): (T, fn(T, T) -> T),
+        (initial, combine): (T, impl Fn(T, T) -> T),
     ) {
         for line in lines(shape, axis) {
             let mut sum = initial;
@@ -204,7 +180,7 @@ pub(super) fn reduce_window(
         dims: &WindowDims,
         shape: &[usize],
         from: &[usize],
-        (initial, combine): (T, fn(T, T) -> T),
+        (initial, combine): (T, impl Fn(T, T) -> T),
     ) -> Vec<T> {
         let steps = strides(from);
         let windows = element_count(shape).unwrap_or(0);

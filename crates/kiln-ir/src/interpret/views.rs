@@ -1,7 +1,7 @@
 //! Ops that move elements without looking at them, as raw words: views, padding, joining, gather and scatter.
 
 use super::compensated::Compensated;
-use super::pointwise::{max, min};
+use super::reduce::{float_rule, int_rule};
 use super::{Fault, Walk, around, strides};
 use crate::host::{element_count, try_filled};
 use crate::{DType, HostTensor, Scalar, ScatterKind};
@@ -152,7 +152,7 @@ pub(super) fn scatter(
     if index.shape() != updates.shape() {
         return Err(differ("index and updates", index.shape(), updates.shape()));
     }
-    fn run<T: Copy>(mut values: Vec<T>, places: &[usize], updates: Vec<T>, combine: fn(T, T) -> T) -> Vec<T> {
+    fn run<T: Copy>(mut values: Vec<T>, places: &[usize], updates: Vec<T>, combine: impl Fn(T, T) -> T) -> Vec<T> {
         for (&place, update) in places.iter().zip(updates) {
             values[place] = combine(values[place], update);
         }
@@ -160,10 +160,10 @@ pub(super) fn scatter(
     }
     let places = targets(x, index, axis)?;
     let dtype = x.dtype();
-    if kind == ScatterKind::Set {
+    let Some(reduction) = kind.reduction() else {
         let words = run(x.to_words(), &places, updates.to_words(), |_, new| new);
         return Ok(HostTensor::from_words(dtype, x.shape(), &words)?);
-    }
+    };
     if dtype.is_storage_only() {
         return Err(Fault::NoArithmetic { dtype });
     }
@@ -173,24 +173,10 @@ pub(super) fn scatter(
         return Ok(HostTensor::from_f64(dtype, x.shape(), &Compensated::round(&values))?);
     }
     if dtype.is_float() {
-        let combine: fn(f64, f64) -> f64 = match kind {
-            ScatterKind::Set => |_, new| new,
-            ScatterKind::Add => |a, b| a + b,
-            ScatterKind::Mul => |a, b| a * b,
-            ScatterKind::Max => max,
-            ScatterKind::Min => min,
-        };
-        let values = run(x.to_f64(), &places, updates.to_f64(), combine);
+        let values = run(x.to_f64(), &places, updates.to_f64(), float_rule(reduction).1);
         return Ok(HostTensor::from_f64(dtype, x.shape(), &values)?);
     }
-    let combine: fn(i64, i64) -> i64 = match kind {
-        ScatterKind::Set => |_, new| new,
-        ScatterKind::Add => i64::wrapping_add,
-        ScatterKind::Mul => i64::wrapping_mul,
-        ScatterKind::Max => i64::max,
-        ScatterKind::Min => i64::min,
-    };
-    let values = run(x.to_i64(), &places, updates.to_i64(), combine);
+    let values = run(x.to_i64(), &places, updates.to_i64(), int_rule(reduction, dtype).1);
     Ok(HostTensor::from_i64(dtype, x.shape(), &values)?)
 }
 

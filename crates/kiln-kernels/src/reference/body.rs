@@ -146,11 +146,11 @@ impl<'a> Body<'a> {
                 row[self.row_at] = Some(value);
                 return Ok(None);
             }
-            InstKind::Unary(op, x) => scalar::unary(*op, self.get(*x)?).ok_or_else(|| malformed(inst.to_string()))?,
+            InstKind::Unary(op, x) => op.eval(self.get(*x)?).ok_or_else(|| malformed(inst.to_string()))?,
             InstKind::Binary(op, x, y) => {
-                scalar::binary(*op, self.get(*x)?, self.get(*y)?).ok_or_else(|| malformed(inst.to_string()))?
+                op.eval(self.get(*x)?, self.get(*y)?).ok_or_else(|| malformed(inst.to_string()))?
             }
-            InstKind::Compare(op, x, y) => Scalar::bool(scalar::compare(*op, self.get(*x)?, self.get(*y)?)),
+            InstKind::Compare(op, x, y) => Scalar::bool(op.eval(self.get(*x)?, self.get(*y)?)),
             InstKind::Select(c, x, y) => self.get(if self.get(*c)?.as_i64() != 0 { *x } else { *y })?,
             InstKind::Cast(x) => self.get(*x)?.cast(inst.dtype),
             InstKind::Bitcast(x) => scalar::bitcast(self.get(*x)?, inst.dtype),

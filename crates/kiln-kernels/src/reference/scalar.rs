@@ -1,7 +1,6 @@
 //! Ops on single values of compute types.
 
-use kiln_ir::interpret::special;
-use kiln_ir::{ArgKind, BinaryOp, CompareOp, DType, ReduceKind, Scalar, UnaryOp};
+use kiln_ir::{ArgKind, CompareOp, DType, ReduceKind, Scalar};
 
 /// A memory element in its compute type.
 pub(super) fn widen(value: Scalar) -> Scalar {
@@ -15,166 +14,17 @@ pub(super) fn zero(dtype: DType) -> Scalar {
     if dtype.is_float() { Scalar::float(dtype, 0.0) } else { Scalar::int(dtype, 0) }
 }
 
-fn max(x: f64, y: f64) -> f64 {
-    if x.is_nan() || y.is_nan() { f64::NAN } else { x.max(y) }
-}
-
-fn min(x: f64, y: f64) -> f64 {
-    if x.is_nan() || y.is_nan() { f64::NAN } else { x.min(y) }
-}
-
-pub(super) fn unary(op: UnaryOp, x: Scalar) -> Option<Scalar> {
-    let (dtype, v) = match x {
-        Scalar::Float(dtype, v) => (dtype, v),
-        Scalar::Int(dtype, v) => {
-            let result = match op {
-                UnaryOp::Neg => v.wrapping_neg(),
-                UnaryOp::Abs => v.wrapping_abs(),
-                UnaryOp::Sign => v.signum(),
-                UnaryOp::Not if dtype == DType::Bool => i64::from(v == 0),
-                UnaryOp::Not => !v,
-                _ => return None,
-            };
-            return Some(Scalar::int(dtype, result));
-        }
-    };
-    let result = match op {
-        UnaryOp::Neg => -v,
-        UnaryOp::Abs => v.abs(),
-        UnaryOp::Sign => {
-            if v.is_nan() || v == 0.0 {
-                v
-            } else {
-                v.signum()
-            }
-        }
-        UnaryOp::Floor => v.floor(),
-        UnaryOp::Ceil => v.ceil(),
-        UnaryOp::Round => v.round_ties_even(),
-        UnaryOp::Trunc => v.trunc(),
-        UnaryOp::Sqrt => v.sqrt(),
-        UnaryOp::Rsqrt => 1.0 / v.sqrt(),
-        UnaryOp::Recip => v.recip(),
-        UnaryOp::Exp => v.exp(),
-        UnaryOp::Exp2 => v.exp2(),
-        UnaryOp::Expm1 => v.exp_m1(),
-        UnaryOp::Log => v.ln(),
-        UnaryOp::Log2 => v.log2(),
-        UnaryOp::Log1p => v.ln_1p(),
-        UnaryOp::Sin => v.sin(),
-        UnaryOp::Cos => v.cos(),
-        UnaryOp::Tan => v.tan(),
-        UnaryOp::Asin => v.asin(),
-        UnaryOp::Acos => v.acos(),
-        UnaryOp::Atan => v.atan(),
-        UnaryOp::Tanh => v.tanh(),
-        UnaryOp::Erf => special::erf(v),
-        UnaryOp::ErfInv => special::erf_inv(v),
-        UnaryOp::Lgamma => special::lgamma(v),
-        UnaryOp::IsNan => return Some(Scalar::bool(v.is_nan())),
-        UnaryOp::Not => return None,
-    };
-    Some(Scalar::float(dtype, result))
-}
-
-pub(super) fn binary(op: BinaryOp, x: Scalar, y: Scalar) -> Option<Scalar> {
-    if x.dtype() != y.dtype() {
-        return None;
-    }
-    let (dtype, a, b) = match (x, y) {
-        (Scalar::Float(dtype, a), Scalar::Float(_, b)) => (dtype, a, b),
-        _ => return binary_int(op, x, y),
-    };
-    let result = match op {
-        BinaryOp::Add => a + b,
-        BinaryOp::Sub => a - b,
-        BinaryOp::Mul => a * b,
-        BinaryOp::Div => a / b,
-        BinaryOp::Rem => a % b,
-        BinaryOp::Pow => a.powf(b),
-        BinaryOp::Atan2 => a.atan2(b),
-        BinaryOp::Max => max(a, b),
-        BinaryOp::Min => min(a, b),
-        _ => return None,
-    };
-    Some(Scalar::float(dtype, result))
-}
-
-fn binary_int(op: BinaryOp, x: Scalar, y: Scalar) -> Option<Scalar> {
-    let (dtype, a, b) = (x.dtype(), x.as_i64(), y.as_i64());
-    let width = dtype.size_in_bits() as i64;
-    let result = match op {
-        BinaryOp::Add if dtype == DType::Bool => a | b,
-        BinaryOp::Add => a.wrapping_add(b),
-        BinaryOp::Sub => a.wrapping_sub(b),
-        BinaryOp::Mul => a.wrapping_mul(b),
-        BinaryOp::Div | BinaryOp::Rem if b == 0 => 0,
-        BinaryOp::Div => a.wrapping_div(b),
-        BinaryOp::Rem => a.wrapping_rem(b),
-        BinaryOp::Max => a.max(b),
-        BinaryOp::Min => a.min(b),
-        BinaryOp::And => a & b,
-        BinaryOp::Or => a | b,
-        BinaryOp::Xor => a ^ b,
-        BinaryOp::Shl if (0..width).contains(&b) => a << b,
-        BinaryOp::Shl => 0,
-        BinaryOp::Shr => a >> if (0..width).contains(&b) { b } else { width - 1 },
-        BinaryOp::Pow | BinaryOp::Atan2 => return None,
-    };
-    Some(Scalar::int(dtype, result))
-}
-
-pub(super) fn compare(op: CompareOp, x: Scalar, y: Scalar) -> bool {
-    fn all<T: PartialOrd>(op: CompareOp, a: T, b: T) -> bool {
-        match op {
-            CompareOp::Eq => a == b,
-            CompareOp::Ne => a != b,
-            CompareOp::Lt => a < b,
-            CompareOp::Le => a <= b,
-            CompareOp::Gt => a > b,
-            CompareOp::Ge => a >= b,
-        }
-    }
-    match (x, y) {
-        (Scalar::Float(_, a), Scalar::Float(_, b)) => all(op, a, b),
-        _ => all(op, x.as_i64(), y.as_i64()),
-    }
-}
-
 pub(super) fn reduce(kind: ReduceKind, dtype: DType, list: &[Scalar]) -> Scalar {
-    if dtype.is_float() {
-        let values = list.iter().map(|v| v.as_f64());
-        return Scalar::float(
-            dtype,
-            match kind {
-                ReduceKind::Sum => values.fold(0.0, |a, b| a + b),
-                ReduceKind::Prod => values.product(),
-                ReduceKind::Max => values.fold(f64::NEG_INFINITY, max),
-                ReduceKind::Min => values.fold(f64::INFINITY, min),
-            },
-        );
-    }
-    let values = list.iter().map(|v| v.as_i64());
-    let (low, high) = match dtype {
-        DType::Bool => (0, 1),
-        DType::I32 => (i32::MIN.into(), i32::MAX.into()),
-        _ => (i64::MIN, i64::MAX),
-    };
-    Scalar::int(
-        dtype,
-        match kind {
-            ReduceKind::Sum => values.fold(0, i64::wrapping_add),
-            ReduceKind::Prod => values.fold(1, i64::wrapping_mul),
-            ReduceKind::Max => values.fold(low, i64::max),
-            ReduceKind::Min => values.fold(high, i64::min),
-        },
-    )
+    // In 64 bits, rounded once.
+    let wide = if dtype.is_float() { DType::F64 } else { DType::I64 };
+    let combine = |sum: Scalar, value: &Scalar| kind.combine().eval(sum, value.cast(wide)).unwrap_or(sum);
+    list.iter().fold(kind.identity(dtype).cast(wide), combine).cast(dtype)
 }
 
 pub(super) fn arg_reduce(kind: ArgKind, list: &[Scalar]) -> Scalar {
     let beats = |a: Scalar, b: Scalar| match (a, b) {
         (Scalar::Float(_, a), Scalar::Float(_, b)) if a.is_nan() || b.is_nan() => a.is_nan() && !b.is_nan(),
-        _ => compare(if kind == ArgKind::Max { CompareOp::Gt } else { CompareOp::Lt }, a, b),
+        _ => (if kind == ArgKind::Max { CompareOp::Gt } else { CompareOp::Lt }).eval(a, b),
     };
     let mut best = 0;
     for at in 1..list.len() {

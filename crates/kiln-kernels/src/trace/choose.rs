@@ -218,10 +218,7 @@ impl Tracer<'_> {
             let dag = &mut self.trace.dag;
             let dtype = dag.value(value).dtype;
             result = Some(match (result, kind) {
-                (Some(so_far), ReduceKind::Sum) => dag.binary(BinaryOp::Add, so_far, value),
-                (Some(so_far), ReduceKind::Prod) => dag.binary(BinaryOp::Mul, so_far, value),
-                (Some(so_far), ReduceKind::Max) => dag.binary(BinaryOp::Max, so_far, value),
-                (Some(so_far), ReduceKind::Min) => dag.binary(BinaryOp::Min, so_far, value),
+                (Some(so_far), _) => dag.binary(kind.combine(), so_far, value),
                 // A sum starts from zero, which takes the sign from a negative zero.
                 (None, ReduceKind::Sum) if dtype.is_float() => {
                     let zero = dag.constant(Scalar::float(dtype, 0.0));

@@ -235,7 +235,7 @@ impl<'a> Tracer<'a> {
         let empty = reduced.iter().any(|&axis| shape[axis].is_zero());
         let result = if empty || reduced.iter().all(|&axis| shape[axis].is_one()) {
             let value = match kind {
-                ReductionKind::Reduce(kind) => of_nothing(kind, dtype),
+                ReductionKind::Reduce(kind) => kind.identity(dtype),
                 ReductionKind::Arg(_) => Scalar::int(DType::I64, 0),
             };
             self.trace.dag.constant(value)
@@ -457,23 +457,6 @@ pub(crate) fn literal_scalar(literal: &kiln_ir::Literal) -> Option<Scalar> {
     if literal.shape.iter().product::<usize>() == 1 { literal.element(0) } else { None }
 }
 
-/// What a reduction of nothing gives.
-fn of_nothing(kind: ReduceKind, dtype: DType) -> Scalar {
-    let (low, high) = match dtype {
-        DType::Bool => (0, 1),
-        DType::U8 => (0, 255),
-        _ => (i64::MIN >> (64 - dtype.size_in_bits()), i64::MAX >> (64 - dtype.size_in_bits())),
-    };
-    match kind {
-        ReduceKind::Sum => Scalar::int(dtype, 0),
-        ReduceKind::Prod => Scalar::int(dtype, 1),
-        ReduceKind::Max if dtype.is_float() => Scalar::float(dtype, f64::NEG_INFINITY),
-        ReduceKind::Min if dtype.is_float() => Scalar::float(dtype, f64::INFINITY),
-        ReduceKind::Max => Scalar::int(dtype, low),
-        ReduceKind::Min => Scalar::int(dtype, high),
-    }
-}
-
 /// What keeps a short integer's largest or smallest of nothing in range: an accumulator starts from that of its own, wider
 /// type.
 fn identity(kind: ReductionKind, dtype: DType) -> Option<(BinaryOp, Scalar)> {
@@ -481,8 +464,9 @@ fn identity(kind: ReductionKind, dtype: DType) -> Option<(BinaryOp, Scalar)> {
         return None;
     }
     match kind {
-        ReductionKind::Reduce(ReduceKind::Max) => Some((BinaryOp::Max, of_nothing(ReduceKind::Max, dtype))),
-        ReductionKind::Reduce(ReduceKind::Min) => Some((BinaryOp::Min, of_nothing(ReduceKind::Min, dtype))),
+        ReductionKind::Reduce(kind @ (ReduceKind::Max | ReduceKind::Min)) => {
+            Some((kind.combine(), kind.identity(dtype)))
+        }
         _ => None,
     }
 }

@@ -6,7 +6,8 @@
 //!  gradients ◀── backward nodes ◀── cotangents        no path: nothing is emitted; zeros only for an input asked for
 //! ```
 //!
-//! The rules are generic over [`Emit`], so that a tape of eager tensors ([`gradient`], [`accumulate`]) and the graph pass
+//! The rules of the pointwise functions stand in their rows of the table of ops ([`kiln_ir::table`]), those of the other ops in the
+//! files of this module. The rules are generic over [`Emit`], so that a tape of eager tensors ([`gradient`], [`accumulate`]) and the graph pass
 //! ([`differentiate`]) share them. They follow PyTorch where a derivative is a matter of convention:
 //!
 //! - `abs` and `sign` at 0 give 0; `sqrt` at 0 gives ∞; the rounding functions give 0 everywhere.
@@ -24,55 +25,27 @@
 mod attention;
 mod graph;
 mod indexing;
-mod pointwise;
 mod products;
 mod reduce;
 mod shift;
-mod special;
 mod views;
 mod windows;
 
 pub use graph::{DifferentiateError, DifferentiateOptions, Seeds, differentiate};
+pub use kiln_ir::table::{Derivative, Gradients};
 
-use kiln_ir::build::{Built, Emit, add, cast, full};
-use kiln_ir::{BinaryOp, DType, Dim, Op, OpKind, Scalar, TensorType, UnaryOp};
-
-/// What the derivative of a kind of op is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Derivative {
-    /// [`gradient`] has a rule for its float operands.
-    Rule,
-    /// 0 wherever it exists: the result is piecewise constant.
-    Zero,
-    /// None: the op takes nothing, or its operands or results are integers, bools or bits.
-    None,
-}
+use kiln_ir::build::{self, Built, Emit, add, cast, full};
+use kiln_ir::table::when;
+use kiln_ir::{DType, Dim, Op, OpKind, Scalar, TensorType};
 
 /// What the derivative of a kind of op is; every kind is declared here.
 pub fn derivative(kind: OpKind) -> Derivative {
-    use UnaryOp::*;
     match kind {
         OpKind::Input | OpKind::Full | OpKind::Constant | OpKind::Iota | OpKind::RandomBits => Derivative::None,
         OpKind::Compare(_) | OpKind::Bitcast | OpKind::ArgReduce(_) | OpKind::SortIndices => Derivative::None,
         OpKind::Dequantize => Derivative::None,
-        OpKind::Unary(op) => match op {
-            Sign | Floor | Ceil | Round | Trunc => Derivative::Zero,
-            Not | IsNan => Derivative::None,
-            Neg | Abs | Sqrt | Rsqrt | Recip | Exp | Exp2 | Expm1 | Log | Log2 | Log1p | Sin | Cos | Tan | Asin
-            | Acos | Atan | Tanh | Erf | ErfInv | Lgamma => Derivative::Rule,
-        },
-        OpKind::Binary(op) => match op {
-            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => Derivative::None,
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Div
-            | BinaryOp::Rem
-            | BinaryOp::Pow
-            | BinaryOp::Atan2
-            | BinaryOp::Max
-            | BinaryOp::Min => Derivative::Rule,
-        },
+        OpKind::Unary(op) => op.derivative(),
+        OpKind::Binary(op) => op.derivative(),
         OpKind::Select
         | OpKind::Cast
         | OpKind::Reduce(_)
@@ -98,9 +71,6 @@ pub fn derivative(kind: OpKind) -> Derivative {
 pub fn is_differentiable(dtype: DType) -> bool {
     dtype.is_float() && !dtype.is_storage_only()
 }
-
-/// What a rule gives: a cotangent for each operand, or nothing where it is 0 or was not wanted.
-pub type Gradients<E> = Result<Vec<Option<<E as Emit>::Value>>, <E as Emit>::Error>;
 
 /// The cotangents of an op's operands, given its result and the result's cotangent (which has the result's type). Only
 /// those are computed that are `wanted`; nothing stands for a cotangent of 0. Each has its operand's type.
@@ -136,8 +106,8 @@ pub fn gradient<E: Emit>(
     }
     let (y, g) = (result, cotangent);
     let one = match (op, operands) {
-        (Op::Binary(op), [a, b]) => return pointwise::binary(e, *op, [a, b], y, g, &wanted),
-        (Op::Select, [condition, ..]) => return pointwise::select(e, condition, g, &wanted),
+        (Op::Binary(op), [a, b]) => return op.cotangents(e, [a, b], y, g, [wanted[0], wanted[1]]),
+        (Op::Select, [condition, ..]) => return select(e, condition, g, &wanted),
         (Op::Concat { axis }, parts) => return views::concat(e, *axis, parts, g, &wanted),
         (Op::Gather { axis }, [x, index]) => {
             return Ok(vec![Some(indexing::gather(e, *axis, x, index, g)?), None]);
@@ -150,7 +120,7 @@ pub fn gradient<E: Emit>(
         (Op::Attention { causal, scale, .. }, [q, k, v, mask @ ..]) => {
             return attention::attention(e, *causal, *scale, [q, k, v], mask.first(), y, g, &wanted);
         }
-        (Op::Unary(op), [x]) => pointwise::unary(e, *op, x, y, g)?,
+        (Op::Unary(op), [x]) => return Ok(vec![op.cotangent(e, x, y, g)?]),
         (Op::Cast(_), [x]) => {
             let dtype = e.ty(x).dtype;
             cast(e, g, dtype)?
@@ -186,7 +156,11 @@ fn zeros<E: Emit>(e: &mut E, ty: &TensorType) -> Built<E> {
     full(e, Scalar::float(ty.dtype, 0.0), &ty.shape)
 }
 
-/// What a rule for several operands computes, one by one as wanted.
-fn when<E: Emit>(wanted: bool, compute: impl FnOnce() -> Built<E>) -> Result<Option<E::Value>, E::Error> {
-    wanted.then(compute).transpose()
+/// The cotangent goes to the side that was chosen, place by place.
+fn select<E: Emit>(e: &mut E, condition: &E::Value, g: &E::Value, wanted: &[bool]) -> Gradients<E> {
+    let ty = e.ty(g);
+    let zero = zeros(e, &ty)?;
+    let then = when::<E>(wanted[1], || build::select(e, condition, g, &zero))?;
+    let otherwise = when::<E>(wanted[2], || build::select(e, condition, &zero, g))?;
+    Ok(vec![None, then, otherwise])
 }

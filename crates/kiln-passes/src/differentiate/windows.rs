@@ -4,7 +4,7 @@ use super::indexing::scatter_add;
 use super::reduce::products_of_others;
 use super::views::{cut, inverse, spread, view};
 use kiln_ir::build::{Built, Emit, add, binary_scalar, cast, iota, mul, mul_scalar, permute, reshape, size_value};
-use kiln_ir::{ArgKind, BinaryOp, DType, Dim, Op, ReduceKind, Scalar, TensorType, WindowDims};
+use kiln_ir::{ArgKind, BinaryOp, DType, Dim, Op, ReduceKind, TensorType, WindowDims};
 
 /// The cotangent of x.
 pub(super) fn reduce_window<E: Emit>(
@@ -46,15 +46,9 @@ fn taps<E: Emit>(
         e.emit(op, &[value])
     };
     if dims.padding.iter().any(|&(low, high)| low + high > 0) {
-        let identity = match kind {
-            ReduceKind::Sum => 0.0,
-            ReduceKind::Prod => 1.0,
-            ReduceKind::Max => f64::NEG_INFINITY,
-            ReduceKind::Min => f64::INFINITY,
-        };
         let low = dims.padding.iter().map(|p| Dim::from(p.0)).collect();
         let high = dims.padding.iter().map(|p| Dim::from(p.1)).collect();
-        value = step(e, value, Op::Pad { low, high, value: Scalar::float(dtype, identity) })?;
+        value = step(e, value, Op::Pad { low, high, value: kind.identity(dtype) })?;
     }
     for axis in 0..out.len() {
         let (size, stride, dilation) = (dims.size[axis], dims.stride[axis], dims.dilation[axis]);

@@ -132,7 +132,7 @@ fn exact_reciprocal(dtype: DType, c: f64) -> Option<Scalar> {
 fn with_int(rw: &mut Rewriter, node: &Node, op: BinaryOp, dtype: DType, c: i64) -> Found {
     let x = node.operands[0];
     let ones = if dtype == DType::Bool { 1 } else { Scalar::int(dtype, -1).as_i64() };
-    let (lowest, highest) = int_range(dtype);
+    let (lowest, highest) = dtype.int_range();
     let zero = Scalar::int(dtype, 0);
     match op {
         BinaryOp::Add | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr if c == 0 => Ok(Some(x)),
@@ -158,19 +158,6 @@ fn with_int(rw: &mut Rewriter, node: &Node, op: BinaryOp, dtype: DType, c: i64) 
         | BinaryOp::Max
         | BinaryOp::Min => join_constants(rw, node, op),
         _ => Ok(None),
-    }
-}
-
-/// The lowest and the highest value of an integer dtype or bool.
-pub(super) fn int_range(dtype: DType) -> (i64, i64) {
-    match dtype {
-        DType::Bool => (0, 1),
-        DType::U8 => (0, u8::MAX.into()),
-        DType::I64 => (i64::MIN, i64::MAX),
-        other => {
-            let half = 1i64 << (other.size_in_bits() - 1);
-            (-half, half - 1)
-        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Laws of comparisons.
 
-use super::binary::int_range;
 use crate::rewrite::{Found, Rewriter};
 use kiln_ir::{CompareOp, DType, Node, Op, Scalar, UnaryOp};
 
@@ -48,7 +47,7 @@ fn with_bool(rw: &mut Rewriter, node: &Node, op: CompareOp, c: bool) -> Found {
 
 /// Comparisons that the range of the dtype decides.
 fn with_int(rw: &mut Rewriter, node: &Node, op: CompareOp, dtype: DType, c: i64) -> Found {
-    let (lowest, highest) = int_range(dtype);
+    let (lowest, highest) = dtype.int_range();
     match op {
         CompareOp::Ge if c == lowest => rw.replace_by_full(node, Scalar::bool(true)),
         CompareOp::Le if c == highest => rw.replace_by_full(node, Scalar::bool(true)),

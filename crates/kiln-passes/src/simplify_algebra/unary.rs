@@ -53,17 +53,11 @@ fn not(rw: &mut Rewriter, node: &Node) -> Found {
         Op::Unary(UnaryOp::Not) => Ok(Some(rw.operand(x))),
         Op::Compare(op) => {
             let operands = [rw.node(x).operands[0], rw.node(x).operands[1]];
-            let opposite = match op {
-                // Exactly one of = and ≠ holds, for NaN too.
-                CompareOp::Eq => CompareOp::Ne,
-                CompareOp::Ne => CompareOp::Eq,
-                // The orders are total on integers and bools only: with NaN both < and ≥ are false.
-                _ if rw.ty(operands[0]).dtype.is_float() => return Ok(None),
-                CompareOp::Lt => CompareOp::Ge,
-                CompareOp::Le => CompareOp::Gt,
-                CompareOp::Gt => CompareOp::Le,
-                CompareOp::Ge => CompareOp::Lt,
-            };
+            // Exactly one of = and ≠ holds, for NaN too; with NaN both < and ≥ are false.
+            if !matches!(op, CompareOp::Eq | CompareOp::Ne) && rw.ty(operands[0]).dtype.is_float() {
+                return Ok(None);
+            }
+            let opposite = op.negated();
             debug_assert_eq!(node.ty.dtype, DType::Bool);
             rw.replace(node, Op::Compare(opposite), &operands)
         }

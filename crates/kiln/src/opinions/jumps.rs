@@ -5,8 +5,8 @@
 //! of an operand are looked for, and tried.
 
 use super::rounding::largest;
-use kiln_ir::{BinaryOp, DType, Op, ReduceKind, Scalar, ScatterKind, UnaryOp};
-use std::f64::consts::{FRAC_PI_2, PI};
+use kiln_ir::table::Operand;
+use kiln_ir::{DType, Op, ReduceKind, Scalar, ScatterKind};
 
 /// An operand's element, and what is beside it.
 #[derive(Debug, Clone, Copy)]
@@ -26,10 +26,9 @@ pub(super) struct Place {
 
 /// Whether an op has points at which it jumps.
 pub(super) fn has_jumps(op: &Op) -> bool {
-    use UnaryOp::{Abs, Atan, Cos, Erf, IsNan, Neg, Not, Sin, Tanh};
     match op {
-        Op::Unary(op) => !matches!(op, Neg | Abs | Sin | Cos | Atan | Tanh | Erf | Not | IsNan),
-        Op::Binary(op) => matches!(op, BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem | BinaryOp::Pow | BinaryOp::Atan2),
+        Op::Unary(op) => op.row().jump.is_some(),
+        Op::Binary(op) => op.row().jumps.is_some(),
         Op::Compare(_) | Op::Bitcast(_) | Op::ArgReduce { .. } | Op::SortIndices { .. } | Op::Dot { .. } => true,
         Op::Cast(_) => true,
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Prod,
@@ -42,32 +41,12 @@ pub(super) fn has_jumps(op: &Op) -> bool {
 pub(super) fn point(op: &Op, dtype: DType, at: Place) -> Option<f64> {
     let Place { position, value, reach, other, .. } = at;
     let within = |point: f64| (point.is_finite() && (point - value).abs() <= reach).then_some(point);
-    let whole = || within(value.round());
     match op {
-        Op::Unary(op) => match op {
-            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Trunc => whole(),
-            UnaryOp::Round => within((value - 0.5).round() + 0.5),
-            UnaryOp::Sign | UnaryOp::Recip | UnaryOp::Sqrt | UnaryOp::Rsqrt => within(0.0),
-            UnaryOp::Log | UnaryOp::Log2 => within(0.0),
-            UnaryOp::Log1p => within(-1.0),
-            UnaryOp::Asin | UnaryOp::Acos | UnaryOp::ErfInv => within(value.signum()),
-            UnaryOp::Lgamma => whole().filter(|point| *point <= 0.0),
-            UnaryOp::Tan => within(((value - FRAC_PI_2) / PI).round() * PI + FRAC_PI_2),
-            // Beyond, the result is an infinity.
-            UnaryOp::Exp | UnaryOp::Expm1 => within(largest(dtype).ln()),
-            UnaryOp::Exp2 => within(largest(dtype).log2()),
-            _ => None,
-        },
-        Op::Binary(op) => match (op, position) {
-            (BinaryOp::Mul, _) => within(0.0).filter(|_| !other.is_finite()),
-            (BinaryOp::Div, 1) => within(0.0),
-            (BinaryOp::Rem, 0) => within((value / other).round() * other),
-            (BinaryOp::Rem, _) => within(0.0).or_else(|| within(other / (other / value).round())),
-            (BinaryOp::Pow, 0) => within(0.0),
-            (BinaryOp::Pow, _) => whole().filter(|_| other <= at.other_reach),
-            (BinaryOp::Atan2, _) => within(0.0),
-            _ => None,
-        },
+        Op::Unary(op) => within((op.row().jump?)(value, largest(dtype))),
+        Op::Binary(op) => {
+            let operand = Operand { position, value, other, other_reach: at.other_reach };
+            (op.row().jumps?)(operand).into_iter().find_map(within)
+        }
         // Both may move.
         Op::Compare(_) => ((value - other).abs() <= reach + at.other_reach).then_some(other),
         Op::Cast(DType::Bool) => within(0.0),
@@ -75,7 +54,7 @@ pub(super) fn point(op: &Op, dtype: DType, at: Place) -> Option<f64> {
             let rounded = |value: f64| Scalar::float(*to, value).as_f64();
             (rounded(value - reach) != rounded(value + reach)).then_some(value)
         }
-        Op::Cast(_) => whole(),
+        Op::Cast(_) => within(value.round()),
         // Every bit counts, every other order.
         Op::Bitcast(_) | Op::ArgReduce { .. } | Op::SortIndices { .. } => Some(value),
         Op::Dot { .. } | Op::Reduce { .. } | Op::Scan { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. } => {
@@ -88,7 +67,7 @@ pub(super) fn point(op: &Op, dtype: DType, at: Place) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kiln_ir::CompareOp;
+    use kiln_ir::{BinaryOp, CompareOp, UnaryOp};
 
     fn of(op: Op, value: f64, reach: f64, other: f64) -> Option<f64> {
         let place = Place { position: 0, value, reach, other, other_reach: 0.0, beside_infinity: false };

@@ -4,23 +4,13 @@
 
 use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;
-use kiln_ir::{BinaryOp, DType, Graph, HostTensor, NodeId, Op, ReduceKind, UnaryOp};
+use kiln_ir::{DType, Graph, HostTensor, NodeId, Op, ReduceKind};
 
 /// Ops on short floats that make much of a bit that rounding takes away.
 fn magnifies(op: &Op, to: DType) -> bool {
     match op {
-        Op::Unary(op) => matches!(
-            op,
-            UnaryOp::Sin
-                | UnaryOp::Cos
-                | UnaryOp::Tan
-                | UnaryOp::Floor
-                | UnaryOp::Ceil
-                | UnaryOp::Round
-                | UnaryOp::Trunc
-                | UnaryOp::Lgamma
-        ),
-        Op::Binary(op) => matches!(op, BinaryOp::Rem | BinaryOp::Pow),
+        Op::Unary(op) => op.row().magnifies,
+        Op::Binary(op) => op.row().magnifies,
         Op::Cast(_) | Op::Bitcast(_) => !to.is_float(),
         _ => false,
     }

@@ -1,6 +1,6 @@
 //! How much a correct kernel may round: bounds on the error of one op, beyond the reference's own rounding.
 
-use kiln_ir::{BinaryOp, DType, Graph, NodeId, Op, ReduceKind, ScatterKind, UnaryOp};
+use kiln_ir::{BinaryOp, DType, Graph, NodeId, Op, ReduceKind, ScatterKind};
 
 /// A result may be this many times as far off as the worst disturbed run was.
 pub(super) const MARGIN: f64 = 8.0;
@@ -68,19 +68,8 @@ pub(super) fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
     // Inside a fused kernel a short float is not rounded at all.
     let short = if is_short(dtype) { 1.0 } else { 0.0 };
     match op {
-        Op::Unary(op) => match op {
-            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign => 0.0,
-            UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc => 0.0,
-            UnaryOp::Sqrt | UnaryOp::Recip => 1.0,
-            UnaryOp::Lgamma | UnaryOp::ErfInv => 16.0,
-            _ => 4.0,
-        },
-        Op::Binary(op) => match op {
-            BinaryOp::Max | BinaryOp::Min | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => 0.0,
-            BinaryOp::Pow | BinaryOp::Atan2 => 16.0,
-            BinaryOp::Div | BinaryOp::Rem => 0.5 + short,
-            _ => short,
-        },
+        Op::Unary(op) => op.row().ulps,
+        Op::Binary(op) => op.row().ulps + op.row().short_ulps * short,
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => match kind {
             ReduceKind::Sum => short,
             // Half a unit a factor, as in sums.

@@ -1,9 +1,7 @@
 //! The derivative of ln|Γ(x)|, which is no primitive.
 
-use kiln_ir::CompareOp;
-use kiln_ir::build::{
-    Built, Emit, add, add_scalar, compare_scalar, floor, log, mul, mul_scalar, neg, recip, select, sub, tan,
-};
+use super::{Built, Emit, add, add_scalar, compare_scalar, floor, log, mul, mul_scalar, neg, recip, select, sub, tan};
+use crate::CompareOp;
 use std::f64::consts::PI;
 
 /// Terms of the recurrence ψ(x) = ψ(x + 1) − 1/x that are spent on getting away from 0.
@@ -15,7 +13,8 @@ const SERIES: [f64; 7] =
 
 /// ψ(x), the logarithmic derivative of Γ, of a value of f32 or f64: reflected to the right of 1/2, moved to the right of 8
 /// by the recurrence, there by the asymptotic series.
-pub(super) fn digamma<E: Emit>(e: &mut E, x: &E::Value) -> Built<E> {
+#[track_caller]
+pub fn digamma<E: Emit>(e: &mut E, x: &E::Value) -> Built<E> {
     // ψ(x) = ψ(1 − x) − π / tan(πx)
     let left = compare_scalar(e, CompareOp::Lt, x, 0.5)?;
     let negative = neg(e, x)?;
