@@ -5,8 +5,7 @@
 use crate::emit::{Call, Callee, Emitted};
 use crate::features::Isa;
 use crate::lower::Options;
-use crate::vir::{ScalarFn, Ty};
-use kiln_ir::codec::{Codec, DecodeError, Reader};
+use crate::vir::Ty;
 use kiln_ir::{Dim, codec_enum, codec_struct};
 use kiln_kernels::kernel::{Kernel, LoopBody};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -55,17 +54,6 @@ codec_struct! {
 }
 
 codec_enum! {
-    Callee { 0 = Lanes(function, ty), 1 = Transpose(bytes) }
+    Callee { 0 = Lanes(ty), 1 = Transpose(bytes) }
     Ty { 0 = F32, 1 = F64, 2 = I32, 3 = I64, 4 = Mask, 5 = Int }
-}
-
-impl Codec for ScalarFn {
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.push(*self as u8);
-    }
-
-    fn decode(from: &mut Reader<'_>) -> Result<ScalarFn, DecodeError> {
-        let number = usize::from(from.byte()?);
-        ScalarFn::ALL.get(number).copied().ok_or_else(|| from.invalid("function"))
-    }
 }

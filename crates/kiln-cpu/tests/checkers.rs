@@ -381,7 +381,7 @@ const OF_FUNCTIONS: &[Damage] = &[
         })
     }),
     ("a function of two numbers without the second", |f| {
-        first(f, |inst| matches!(inst.op, Op::Call(ScalarFn::Rem | ScalarFn::Pow)).then(|| inst.args[1] = V::NONE))
+        first(f, |inst| matches!(inst.op, Op::Call(ScalarFn::Binary(_))).then(|| inst.args[1] = V::NONE))
     }),
     ("a width that is not said", |f| {
         f.wide = !f.wide;

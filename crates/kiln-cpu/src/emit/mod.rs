@@ -46,7 +46,7 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callee {
     /// [`ScalarFn::pointer`].
-    Lanes(ScalarFn, Ty),
+    Lanes(Ty),
     /// [`transpose`] of elements of so many bytes.
     Transpose(u8),
 }
@@ -54,7 +54,7 @@ pub enum Callee {
 impl Callee {
     fn address(self) -> usize {
         match self {
-            Callee::Lanes(f, ty) => f.pointer(ty) as usize,
+            Callee::Lanes(ty) => ScalarFn::pointer(ty) as usize,
             Callee::Transpose(bytes) => transpose(bytes.into(), true) as usize,
         }
     }

@@ -101,7 +101,8 @@ impl Emitter<'_> {
         self.asm.lea(Gpr::RSI, moved(wa));
         self.asm.lea(Gpr::RDX, moved(if b.is_some() { wb } else { wa }));
         self.asm.mov_imm(Gpr::RCX, self.lanes as i64);
-        self.call_function(Callee::Lanes(f, ty));
+        self.asm.mov_imm(Gpr::R8, f.number() as i64);
+        self.call_function(Callee::Lanes(ty));
         self.restore(&saved, bytes);
         if mask.is_some() {
             self.asm.rm(ops::VMOVUPS, width, self.s0, result);

@@ -9,20 +9,8 @@ use kiln_kernels::kernel::Inst as BodyInst;
 pub(super) fn weight(kind: &InstKind) -> u32 {
     match kind {
         InstKind::Const(_) => 0,
-        InstKind::Unary(op, _) => match op {
-            UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Log | UnaryOp::Log2 => 14,
-            UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip => 5,
-            UnaryOp::Neg
-            | UnaryOp::Abs
-            | UnaryOp::Not
-            | UnaryOp::Floor
-            | UnaryOp::Ceil
-            | UnaryOp::Round
-            | UnaryOp::Trunc => 1,
-            _ => 25,
-        },
-        InstKind::Binary(BinaryOp::Div, ..) => 5,
-        InstKind::Binary(BinaryOp::Pow | BinaryOp::Atan2 | BinaryOp::Rem, ..) => 40,
+        InstKind::Unary(op, _) => op.row().instructions,
+        InstKind::Binary(op, ..) => op.row().instructions,
         InstKind::Random { .. } => 80,
         InstKind::Load { .. } | InstKind::Store { .. } => 2,
         _ => 1,
@@ -196,7 +184,7 @@ impl Lowerer<'_> {
             BinaryOp::Add => self.b.add(ty, a, b),
             BinaryOp::Sub => self.b.sub(ty, a, b),
             BinaryOp::Mul => self.b.mul(ty, a, b),
-            BinaryOp::Div if ty == Ty::I64 => self.b.pure(Op::Call(ScalarFn::Div), ty, ty, &[a, b]),
+            BinaryOp::Div if ty == Ty::I64 => self.b.pure(Op::Call(ScalarFn::Binary(op)), ty, ty, &[a, b]),
             BinaryOp::Div => self.b.div(ty, a, b),
             BinaryOp::Rem if ty == Ty::I32 => {
                 let q = self.b.div(ty, a, b);

@@ -15,22 +15,9 @@ pub(super) struct Accumulator {
 
 /// The result of a reduction over no points, as an instruction.
 pub(super) fn of_nothing(r: &Reduction) -> BodyInst {
-    let highest = matches!(r.kind, ReductionKind::Reduce(ReduceKind::Min));
     let (dtype, value) = match r.kind {
         ReductionKind::Arg(_) => (DType::I64, Scalar::int(DType::I64, 0)),
-        ReductionKind::Reduce(ReduceKind::Sum) => (r.dtype, Scalar::int(r.dtype, 0)),
-        ReductionKind::Reduce(ReduceKind::Prod) => (r.dtype, Scalar::int(r.dtype, 1)),
-        _ => {
-            let value = match r.dtype {
-                DType::F32 | DType::F64 => {
-                    Scalar::float(r.dtype, if highest { f64::INFINITY } else { f64::NEG_INFINITY })
-                }
-                DType::Bool => Scalar::bool(highest),
-                DType::I32 => Scalar::int(r.dtype, if highest { i32::MAX } else { i32::MIN }.into()),
-                _ => Scalar::int(r.dtype, if highest { i64::MAX } else { i64::MIN }),
-            };
-            (r.dtype, value)
-        }
+        ReductionKind::Reduce(kind) => (r.dtype, kind.identity(r.dtype)),
     };
     BodyInst { id: r.result, dtype, kind: InstKind::Const(value) }
 }

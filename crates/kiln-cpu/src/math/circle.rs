@@ -5,6 +5,7 @@
 
 use super::lanes::*;
 use crate::vir::ScalarFn;
+use kiln_ir::UnaryOp;
 use std::f64::consts::{FRAC_1_PI, FRAC_2_PI};
 
 /// What a width needs.
@@ -30,7 +31,7 @@ pub(super) fn sin<F: Float>(c: &Circle, x: F) -> F {
     let (size, sign) = (x.abs(), x.sign());
     let t = size.mul_add(x.lit(FRAC_1_PI), x.lit(c.magic));
     let near = sin_reduced(c, subtract(c, size, t - x.lit(c.magic)), t.bits().shl(c.top) ^ sign);
-    near.unless(size.gt(x.lit(c.near)), ScalarFn::Sin, x, x)
+    near.unless(size.gt(x.lit(c.near)), ScalarFn::Unary(UnaryOp::Sin), x, x)
 }
 
 /// cos x = sin(x + π/2)
@@ -39,7 +40,7 @@ pub(super) fn cos<F: Float>(c: &Circle, x: F) -> F {
     // x − (k + ½)·π, of which cos x is −sin for even k.
     let k = (t - x.lit(c.magic)) + x.lit(0.5);
     let near = sin_reduced(c, subtract(c, x, k), (t.bits() + x.int(1)).shl(c.top));
-    near.unless(x.abs().gt(x.lit(c.near)), ScalarFn::Cos, x, x)
+    near.unless(x.abs().gt(x.lit(c.near)), ScalarFn::Unary(UnaryOp::Cos), x, x)
 }
 
 /// tan x
@@ -55,7 +56,7 @@ pub(super) fn tan<F: Float>(c: &Circle, x: F) -> F {
     let low = (r - high) - product - k.mul_sub(part(1), product);
     let low = k.neg_mul_add(part(2), low);
     let near = tan_reduced(c, high, low, t.bits(), sign);
-    near.unless(size.gt(x.lit(c.near)), ScalarFn::Tan, x, x)
+    near.unless(size.gt(x.lit(c.near)), ScalarFn::Unary(UnaryOp::Tan), x, x)
 }
 
 /// x − k·π

@@ -20,13 +20,14 @@
 //! | log2 | 1.14 | 0.83 | | acos | 1.14 | 1.14 | | lgamma | 1.94 | call |
 //! | pow | 0.82 | 1.33 | | rem | exact | exact | | rsqrt, recip | 1.5, 0.5 | 1.5, 0.5 |
 //!
-//! *call*: a scalar function, lane by lane. One is called, too, where sine, cosine and tangent have operands beyond 10⁵ (F64:
+//! *call*: a scalar function, lane by lane, as for every function without code here. One is called, too, where sine, cosine and tangent have operands beyond 10⁵ (F64:
 //! 10⁷), lgamma negative ones and rem a quotient beyond 2²³; vectors without such a lane pay for a test.
 
 mod arc;
 mod circle;
 mod code;
 mod double;
+mod functions;
 mod lanes;
 #[cfg(test)]
 mod numbers;
@@ -39,6 +40,7 @@ mod tests;
 use crate::vir::*;
 use code::Coder;
 use kiln_ir::{BinaryOp, UnaryOp};
+use lanes::Float;
 
 /// |x|
 pub fn abs(b: &mut Builder, ty: Ty, x: V) -> V {
@@ -91,8 +93,8 @@ pub fn unary(b: &mut Builder, op: UnaryOp, ty: Ty, x: V) -> V {
         _ => {
             let coder = Coder::new(b, ty);
             let x = coder.float(x);
-            let y = if ty == Ty::F32 { single::unary(op, x) } else { double::unary(op, x) };
-            y.unwrap_or(x).v
+            let y = if ty == Ty::F32 { functions::single_unary(op, x) } else { functions::double_unary(op, x) };
+            y.unwrap_or_else(|| Float::call(ScalarFn::Unary(op), x, x)).v
         }
     }
 }
@@ -100,12 +102,12 @@ pub fn unary(b: &mut Builder, op: UnaryOp, ty: Ty, x: V) -> V {
 /// A function of two operands that is no single instruction, on vectors of floats (`Rem` also of 64-bit integers).
 pub fn binary(b: &mut Builder, op: BinaryOp, ty: Ty, x: V, y: V) -> V {
     if !ty.is_float() {
-        return b.pure(Op::Call(ScalarFn::Rem), ty, ty, &[x, y]);
+        return b.pure(Op::Call(ScalarFn::Binary(op)), ty, ty, &[x, y]);
     }
     let coder = Coder::new(b, ty);
     let (x, y) = (coder.float(x), coder.float(y));
-    let z = if ty == Ty::F32 { single::binary(op, x, y) } else { double::binary(op, x, y) };
-    z.unwrap_or(x).v
+    let z = if ty == Ty::F32 { functions::single_binary(op, x, y) } else { functions::double_binary(op, x, y) };
+    z.unwrap_or_else(|| Float::call(ScalarFn::Binary(op), x, y)).v
 }
 
 /// 1 + tanh x of a vector of F32, without the cancellation for negative x.

@@ -112,23 +112,13 @@ pub(super) fn unary(op: UnOp, ty: Ty, a: &Lanes) -> Lanes {
 }
 
 pub(super) fn compare(op: CompareOp, ty: Ty, a: u64, b: u64) -> u64 {
-    fn with<T: PartialOrd>(op: CompareOp, x: T, y: T) -> u64 {
-        match op {
-            CompareOp::Eq => x == y,
-            CompareOp::Ne => x != y,
-            CompareOp::Lt => x < y,
-            CompareOp::Le => x <= y,
-            CompareOp::Gt => x > y,
-            CompareOp::Ge => x >= y,
-        }
-        .into()
-    }
-    match ty {
-        Ty::F32 => with(op, f32s(a), f32s(b)),
-        Ty::F64 => with(op, f64s(a), f64s(b)),
-        Ty::I32 => with(op, a as i32, b as i32),
-        _ => with(op, a as i64, b as i64),
-    }
+    let holds = match ty {
+        Ty::F32 => op.holds(f32s(a), f32s(b)),
+        Ty::F64 => op.holds(f64s(a), f64s(b)),
+        Ty::I32 => op.holds(a as i32, b as i32),
+        _ => op.holds(a as i64, b as i64),
+    };
+    holds.into()
 }
 
 pub(super) fn convert(to: Ty, from: Ty, x: u64) -> u64 {

@@ -1,7 +1,7 @@
 //! Elements as the routines see them: every dtype widens to `f64` or `i64`, exactly, and narrows back as a store does.
 
 use half::{bf16, f16};
-use kiln_ir::ReduceKind;
+use kiln_ir::{DType, ReduceKind};
 use std::cmp::Ordering;
 
 /// A number wide enough for every element of its family.
@@ -16,12 +16,7 @@ pub trait Wide: Copy + PartialEq {
 
 impl Wide for f64 {
     fn identity(kind: ReduceKind) -> f64 {
-        match kind {
-            ReduceKind::Sum => 0.0,
-            ReduceKind::Prod => 1.0,
-            ReduceKind::Max => f64::NEG_INFINITY,
-            ReduceKind::Min => f64::INFINITY,
-        }
+        kind.float_identity()
     }
     fn combine(kind: ReduceKind, a: f64, b: f64) -> f64 {
         match kind {
@@ -39,12 +34,7 @@ impl Wide for f64 {
 
 impl Wide for i64 {
     fn identity(kind: ReduceKind) -> i64 {
-        match kind {
-            ReduceKind::Sum => 0,
-            ReduceKind::Prod => 1,
-            ReduceKind::Max => i64::MIN,
-            ReduceKind::Min => i64::MAX,
-        }
+        kind.identity(DType::I64).as_i64()
     }
     fn combine(kind: ReduceKind, a: i64, b: i64) -> i64 {
         match kind {
@@ -172,14 +162,3 @@ macro_rules! with_element {
     };
 }
 pub(super) use with_element;
-
-/// The combination a scatter makes, as a reduction where it is one.
-pub fn scatter_reduction(kind: kiln_ir::ScatterKind) -> Option<ReduceKind> {
-    match kind {
-        kiln_ir::ScatterKind::Set => None,
-        kiln_ir::ScatterKind::Add => Some(ReduceKind::Sum),
-        kiln_ir::ScatterKind::Max => Some(ReduceKind::Max),
-        kiln_ir::ScatterKind::Min => Some(ReduceKind::Min),
-        kiln_ir::ScatterKind::Mul => Some(ReduceKind::Prod),
-    }
-}

@@ -1,7 +1,7 @@
 //! Scattered writes along one axis. Lines along the axis never meet, so they run in parallel and each in row-major order:
 //! the result does not depend on the number of threads.
 
-use super::element::{Element, Wide, scatter_reduction, with_element};
+use super::element::{Element, Wide, with_element};
 use super::{View, visit};
 use kiln_ir::{DType, ReduceKind, ScatterKind};
 use kiln_runtime::LaunchError;
@@ -46,7 +46,7 @@ impl Job<'_> {
         let before: usize = self.updates_shape[..self.axis].iter().product();
         let after: usize = self.updates_shape[self.axis + 1..].iter().product();
         let along = self.updates_shape[self.axis];
-        let reduction = scatter_reduction(self.kind);
+        let reduction = self.kind.reduction();
         let bad = AtomicUsize::new(usize::MAX);
         let bad_index = AtomicI64::new(0);
         // Work is cut over the axes before and, where those are few, over the axes after as well.

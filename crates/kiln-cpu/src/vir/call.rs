@@ -1,52 +1,15 @@
 //! Scalar functions that vector code calls lane by lane, where a polynomial in registers would not pay.
 
-use super::Ty;
-use kiln_ir::interpret::special;
-use kiln_ir::{DType, float8};
+use super::{IntOp, Ty};
+use kiln_ir::{BinaryOp, DType, UnaryOp, float8};
 
 /// A function of one or two scalars.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScalarFn {
-    /// eˣ
-    Exp,
-    /// 2ˣ
-    Exp2,
-    /// eˣ − 1
-    Expm1,
-    /// ln x
-    Log,
-    /// log₂ x
-    Log2,
-    /// ln(1 + x)
-    Log1p,
-    /// sin x
-    Sin,
-    /// cos x
-    Cos,
-    /// tan x
-    Tan,
-    /// arc sine
-    Asin,
-    /// arc cosine
-    Acos,
-    /// arc tangent
-    Atan,
-    /// tanh x
-    Tanh,
-    /// Error function.
-    Erf,
-    /// Its inverse.
-    ErfInv,
-    /// ln|Γ(x)|
-    Lgamma,
-    /// xʸ
-    Pow,
-    /// The angle of (y, x).
-    Atan2,
-    /// Remainder with the sign of x; integers: 0 where y is 0.
-    Rem,
-    /// Integer quotient towards zero; 0 where y is 0.
-    Div,
+    /// A function of the table of ops.
+    Unary(UnaryOp),
+    /// A function of the table of ops.
+    Binary(BinaryOp),
     /// Quotient towards −∞; 0 where y is 0.
     FloorDiv,
     /// Remainder with the sign of y; 0 where y is 0.
@@ -61,33 +24,21 @@ pub enum ScalarFn {
     EncodeE5M2,
 }
 
-/// The C signature: result, operands, number of lanes; each points to packed lanes.
-pub type LanesFn = unsafe extern "C" fn(dst: *mut u8, a: *const u8, b: *const u8, lanes: usize);
+/// The C signature: result, operands, number of lanes; each points to packed lanes. The last argument is [`ScalarFn::number`].
+pub type LanesFn = unsafe extern "C" fn(dst: *mut u8, a: *const u8, b: *const u8, lanes: usize, function: usize);
+
+/// Those that are in no table.
+const OTHERS: [ScalarFn; 6] = {
+    use ScalarFn::*;
+    [FloorDiv, Modulo, RoundE4M3, RoundE5M2, EncodeE4M3, EncodeE5M2]
+};
 
 impl ScalarFn {
-    /// On floats, computed in 64 bits.
+    /// On floats, computed in 64 bits; functions of integers give NaN.
     pub fn float(self, x: f64, y: f64) -> f64 {
         match self {
-            ScalarFn::Exp => x.exp(),
-            ScalarFn::Exp2 => x.exp2(),
-            ScalarFn::Expm1 => x.exp_m1(),
-            ScalarFn::Log => x.ln(),
-            ScalarFn::Log2 => x.log2(),
-            ScalarFn::Log1p => x.ln_1p(),
-            ScalarFn::Sin => x.sin(),
-            ScalarFn::Cos => x.cos(),
-            ScalarFn::Tan => x.tan(),
-            ScalarFn::Asin => x.asin(),
-            ScalarFn::Acos => x.acos(),
-            ScalarFn::Atan => x.atan(),
-            ScalarFn::Tanh => x.tanh(),
-            ScalarFn::Erf => special::erf(x),
-            ScalarFn::ErfInv => special::erf_inv(x),
-            ScalarFn::Lgamma => special::lgamma(x),
-            ScalarFn::Pow => x.powf(y),
-            ScalarFn::Atan2 => x.atan2(y),
-            ScalarFn::Rem => x % y,
-            ScalarFn::Div => x / y,
+            ScalarFn::Unary(op) => op.row().float.map_or(f64::NAN, |f| f(x)),
+            ScalarFn::Binary(op) => op.row().float.map_or(f64::NAN, |f| f(x, y)),
             ScalarFn::FloorDiv => (x / y).floor(),
             ScalarFn::Modulo => x - y * (x / y).floor(),
             ScalarFn::RoundE4M3 => float8::round(DType::F8E4M3, x),
@@ -98,56 +49,78 @@ impl ScalarFn {
         }
     }
 
-    /// On integers; functions of floats give 0.
+    /// On integers of 64 bits; functions of floats give 0.
     pub fn integer(self, x: i64, y: i64) -> i64 {
         match self {
-            ScalarFn::Div if y != 0 => x.wrapping_div(y),
-            ScalarFn::Rem if y != 0 => x.wrapping_rem(y),
-            ScalarFn::FloorDiv => super::IntOp::FloorDiv.eval(x, y),
-            ScalarFn::Modulo => super::IntOp::Modulo.eval(x, y),
+            ScalarFn::Unary(op) => op.row().int.map_or(0, |f| f(DType::I64, x)),
+            ScalarFn::Binary(op) => op.row().int.map_or(0, |f| f(DType::I64, x, y)),
+            ScalarFn::FloorDiv => IntOp::FloorDiv.eval(x, y),
+            ScalarFn::Modulo => IntOp::Modulo.eval(x, y),
             _ => 0,
         }
     }
 
     /// The function that vector code of that type calls.
-    pub fn pointer(self, ty: Ty) -> LanesFn {
-        macro_rules! table {
-            ($($name:ident)*) => {
-                match self { $(ScalarFn::$name => match ty {
-                    Ty::F32 => over_f32::<{ ScalarFn::$name as u8 }>,
-                    Ty::F64 => over_f64::<{ ScalarFn::$name as u8 }>,
-                    Ty::I32 => over_i32::<{ ScalarFn::$name as u8 }>,
-                    _ => over_i64::<{ ScalarFn::$name as u8 }>,
-                },)* }
-            };
+    pub fn pointer(ty: Ty) -> LanesFn {
+        match ty {
+            Ty::F32 => over_f32,
+            Ty::F64 => over_f64,
+            Ty::I32 => over_i32,
+            _ => over_i64,
         }
-        table!(Exp Exp2 Expm1 Log Log2 Log1p Sin Cos Tan Asin Acos Atan Tanh Erf ErfInv Lgamma Pow Atan2 Rem Div FloorDiv Modulo RoundE4M3 RoundE5M2 EncodeE4M3 EncodeE5M2)
     }
 
-    pub(crate) const ALL: [ScalarFn; 26] = {
-        use ScalarFn::*;
-        [
-            Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Tanh, Erf, ErfInv, Lgamma, Pow, Atan2,
-            Rem, Div, FloorDiv, Modulo, RoundE4M3, RoundE5M2, EncodeE4M3, EncodeE5M2,
-        ]
-    };
+    /// Tells the function apart from every other.
+    pub fn number(self) -> usize {
+        match self {
+            ScalarFn::Unary(op) => op as usize,
+            ScalarFn::Binary(op) => UnaryOp::ALL.len() + op as usize,
+            other => {
+                let place = OTHERS.iter().position(|f| *f == other).unwrap_or_default();
+                UnaryOp::ALL.len() + BinaryOp::ALL.len() + place
+            }
+        }
+    }
+
+    /// The function of that number; that of the last for one that is none.
+    fn numbered(number: usize) -> ScalarFn {
+        let (unary, binary) = (UnaryOp::ALL.len(), BinaryOp::ALL.len());
+        if number < unary {
+            ScalarFn::Unary(UnaryOp::ALL[number])
+        } else if number < unary + binary {
+            ScalarFn::Binary(BinaryOp::ALL[number - unary])
+        } else {
+            OTHERS[(number - unary - binary).min(OTHERS.len() - 1)]
+        }
+    }
 }
 
+/// # Safety
+/// `lanes` packed lanes lie behind each pointer.
+unsafe fn each<T>(dst: *mut u8, a: *const u8, b: *const u8, lanes: usize, f: impl Fn(T, T) -> T) {
+    for i in 0..lanes {
+        // SAFETY: by the caller's promise.
+        unsafe { dst.cast::<T>().add(i).write(f(a.cast::<T>().add(i).read(), b.cast::<T>().add(i).read())) };
+    }
+}
+
+/// Those that are a few instructions have a loop of their own.
 macro_rules! over {
-    ($name:ident, $lane:ty, $body:expr) => {
-        unsafe extern "C" fn $name<const F: u8>(dst: *mut u8, a: *const u8, b: *const u8, lanes: usize) {
-            let f = ScalarFn::ALL[F as usize];
-            for i in 0..lanes {
-                // SAFETY: the caller passes `lanes` packed lanes behind each pointer.
-                unsafe {
-                    let (x, y) = (a.cast::<$lane>().add(i).read(), b.cast::<$lane>().add(i).read());
-                    dst.cast::<$lane>().add(i).write($body(f, x, y));
+    ($name:ident, $lane:ty, $meaning:ident, $($short:ident)*) => {
+        unsafe extern "C" fn $name(dst: *mut u8, a: *const u8, b: *const u8, lanes: usize, function: usize) {
+            // SAFETY: by the caller's promise.
+            unsafe {
+                match ScalarFn::numbered(function) {
+                    $(ScalarFn::$short => each(dst, a, b, lanes, |x: $lane, y: $lane| {
+                        ScalarFn::$short.$meaning(x.into(), y.into()) as $lane
+                    }),)*
+                    f => each(dst, a, b, lanes, |x: $lane, y: $lane| f.$meaning(x.into(), y.into()) as $lane),
                 }
             }
         }
     };
 }
-over!(over_f32, f32, |f: ScalarFn, x: f32, y: f32| f.float(x.into(), y.into()) as f32);
-over!(over_f64, f64, |f: ScalarFn, x: f64, y: f64| f.float(x, y));
-over!(over_i32, i32, |f: ScalarFn, x: i32, y: i32| f.integer(x.into(), y.into()) as i32);
-over!(over_i64, i64, |f: ScalarFn, x: i64, y: i64| f.integer(x, y));
+over!(over_f32, f32, float, RoundE4M3 RoundE5M2 EncodeE4M3 EncodeE5M2);
+over!(over_f64, f64, float,);
+over!(over_i32, i32, integer, FloorDiv Modulo);
+over!(over_i64, i64, integer, FloorDiv Modulo);

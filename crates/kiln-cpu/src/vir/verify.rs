@@ -524,8 +524,9 @@ fn has_binary(op: BinOp, ty: Ty) -> bool {
 /// Whether a function has two operands, and whether it is defined for integers.
 fn arity(function: ScalarFn) -> (bool, bool) {
     match function {
-        ScalarFn::Pow | ScalarFn::Atan2 => (true, false),
-        ScalarFn::Rem | ScalarFn::Div | ScalarFn::FloorDiv | ScalarFn::Modulo => (true, true),
+        ScalarFn::Unary(op) => (false, op.row().int.is_some()),
+        ScalarFn::Binary(op) => (true, op.row().int.is_some()),
+        ScalarFn::FloorDiv | ScalarFn::Modulo => (true, true),
         _ => (false, false),
     }
 }

@@ -19,7 +19,7 @@ const SQRT_HALF: i64 = 0x3fe6_a09e_667f_3bcd;
 const ONE: i64 = 0x3ff0_0000_0000_0000;
 
 /// e and f with x = 2ᵉ·(1 + f) and √½ ≤ 1 + f < √2, for positive x, also below the normal range.
-pub(super) fn split<F: Float>(x: F) -> (F, F) {
+pub fn split<F: Float>(x: F) -> (F, F) {
     let tiny = x.lt(x.lit(f64::MIN_POSITIVE));
     let x = F::select(tiny, x * x.lit(2f64.powi(54)), x);
     let (e, f) = split_normal(x);

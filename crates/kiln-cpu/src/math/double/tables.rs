@@ -5,7 +5,7 @@ use super::super::circle::Circle;
 use super::super::power::Power;
 use std::f64::consts::{FRAC_PI_2, LN_2, PI};
 
-pub(super) const CIRCLE: Circle = Circle {
+pub const CIRCLE: Circle = Circle {
     sin: &[
         2.721_038_459_288_818_2e-15,
         -7.642_985_215_169_286e-13,
@@ -39,7 +39,7 @@ pub(super) const CIRCLE: Circle = Circle {
     top: 63,
 };
 
-pub(super) const ARC: Arc = Arc {
+pub const ARC: Arc = Arc {
     asin: &[
         0.031_916_307_244_204_6,
         -0.016_230_007_600_725_842,
@@ -79,7 +79,7 @@ pub(super) const ARC: Arc = Arc {
     half_pi: [FRAC_PI_2, 6.123_233_995_736_766e-17],
 };
 
-pub(super) const POWER: Power = Power {
+pub const POWER: Power = Power {
     artanh: &[
         0.065_987_826_789_204_83,
         0.066_283_453_703_236_14,

@@ -5,6 +5,7 @@ use super::super::power::{Sum, log2_sum};
 use super::logarithm::split;
 use super::tables::POWER;
 use crate::vir::ScalarFn;
+use kiln_ir::UnaryOp;
 
 /// ln Γ(1 + t) / t for −0.3 ≤ t ≤ 0.7.
 const ONE: [f64; 12] = [
@@ -70,5 +71,5 @@ pub fn lgamma<F: Float>(x: F) -> F {
     let y = F::select(x.eq(zero), x.lit(f64::INFINITY), y);
     let y = F::select(x.gt(x.lit(4.085e36)), x.lit(f64::INFINITY), y);
     let y = F::select(x.ne(x), x, y);
-    y.unless(x.lt(zero), ScalarFn::Lgamma, x, x)
+    y.unless(x.lt(zero), ScalarFn::Unary(UnaryOp::Lgamma), x, x)
 }

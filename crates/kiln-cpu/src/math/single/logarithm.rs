@@ -19,7 +19,7 @@ const LOG: [f64; 8] = [
 const SQRT_HALF: i64 = 0x3f35_04f3;
 
 /// e and f with x = 2ᵉ·(1 + f) and √½ ≤ 1 + f < √2, for positive x, also below the normal range.
-pub(super) fn split<F: Float>(x: F) -> (F, F) {
+pub fn split<F: Float>(x: F) -> (F, F) {
     let tiny = x.lt(x.lit(f32::MIN_POSITIVE.into()));
     let x = F::select(tiny, x * x.lit(8_388_608.0), x);
     let (e, f) = split_normal(x);
