@@ -36,9 +36,12 @@ impl Lowerer<'_> {
                 let moved = self.b.int(IntOp::Mul, scalar, by);
                 base = self.advance(base, moved, dtype);
             } else {
-                let index = self.as_wide(value);
-                let by = self.b.pure(Op::Splat, Ty::I64, Ty::I64, &[by]);
-                let moved = self.b.mul(Ty::I64, index, by);
+                let mut moved = self.as_wide(value);
+                // AVX2 takes ten instructions for a product of 64-bit integers.
+                if self.b.as_number(by) != Some(1) {
+                    let by = self.b.pure(Op::Splat, Ty::I64, Ty::I64, &[by]);
+                    moved = self.b.mul(Ty::I64, moved, by);
+                }
                 varying = Some(varying.map_or(moved, |s| self.b.add(Ty::I64, s, moved)));
             }
         }
