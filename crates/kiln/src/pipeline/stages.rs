@@ -53,7 +53,7 @@ stages! {
     "free_early",            "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-free_early.txt",            "kiln-kernels/src/early.rs";
     "drop_unused",           "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-drop_unused.txt",           "kiln-kernels/src/driver.rs";
     "share_kernels",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "schedule.txt",                 "kiln-kernels/src/driver.rs";
-    "code",                  "code",     "machine code",  "disassembly in the tests",       "kernels/N-label.*.txt",        "kiln-cpu/src/backend.rs";
+    "code",                  "code",     "machine code",  "vir::verify, regalloc::check",   "kernels/N-label.*.txt",        "kiln-cpu/src/backend.rs";
     "plan",                  "plan",     "Plan",          "kiln_kernels::verify::memory",   "plan.txt",                     "kiln-kernels/src/plan.rs";
     "pack",                  "pack",     "packed inputs", "kiln fuzz graphs",               "plan.txt",                     "kiln-runtime/src/packer.rs";
     "tune",                  "tune",     "Variants",      "Options::verify",                "kernels/N-label.*.txt",        "kiln-runtime/src/tune.rs";
