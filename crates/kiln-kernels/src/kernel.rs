@@ -15,6 +15,7 @@
 //! place it reads; values that do not move along the row are in `Point` stages; axes of size one do not occur, and
 //! neighbouring axes are merged wherever every position allows it; each prologue and the epilogue of a product number their
 //! values from zero. A `Row` stage need not have a reduction, and a row need not be the innermost axis of memory.
+//! [`Kernel::verify`] checks what can be checked without a launch.
 
 use kiln_ir::{
     ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
@@ -73,7 +74,7 @@ pub struct Axis {
     pub size: Dim,
 }
 
-/// A value inside a body. Values are numbered across all stages of one body, in the order of definition.
+/// A value inside a body. Values are numbered across all stages of one body, in the order of definition; stores take numbers too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub u32);
 

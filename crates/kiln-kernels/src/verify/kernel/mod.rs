@@ -36,7 +36,7 @@ pub struct KernelViolation {
 pub struct Location {
     /// The part of the body.
     pub part: Part,
-    /// The number of the instruction in its part, and its text.
+    /// The number of the instruction or reduction in its part, and its text.
     pub inst: Option<(usize, String)>,
 }
 
@@ -57,6 +57,16 @@ pub enum Part {
     Epilogue,
 }
 
+impl Part {
+    /// What its instructions are called.
+    fn unit(self) -> &'static str {
+        match self {
+            Part::Reductions(_) => "reduction",
+            _ => "instruction",
+        }
+    }
+}
+
 impl Location {
     fn of(part: Part, number: usize, inst: &Inst) -> Location {
         Location { part, inst: Some((number, inst.to_string())) }
@@ -68,13 +78,13 @@ impl fmt::Display for Location {
         match self.part {
             Part::Kernel => f.write_str("kernel")?,
             Part::Stage(stage) => write!(f, "stage {stage}")?,
-            Part::Reductions(stage) => write!(f, "reductions of stage {stage}")?,
+            Part::Reductions(stage) => write!(f, "stage {stage}")?,
             Part::Lhs => f.write_str("left prologue")?,
             Part::Rhs => f.write_str("right prologue")?,
             Part::Epilogue => f.write_str("epilogue")?,
         }
         match &self.inst {
-            Some((number, text)) => write!(f, ", instruction {number} ({text})"),
+            Some((number, text)) => write!(f, ", {} {number} ({text})", self.part.unit()),
             None => Ok(()),
         }
     }
@@ -289,9 +299,9 @@ fn verify_loop(kernel: &Kernel, body: &LoopBody, written: &mut [bool]) -> Result
         checker.temps = is_row.then_some((&body.temps, &mut temps));
         checker.run(&stage.insts)?;
         let part = Part::Reductions(number);
-        for reduction in &stage.reductions {
+        for (at, reduction) in stage.reductions.iter().enumerate() {
             let located =
-                |rule| KernelViolation { at: Location { part, inst: Some((0, reduction.to_string())) }, rule };
+                |rule| KernelViolation { at: Location { part, inst: Some((at, reduction.to_string())) }, rule };
             insts::reduction(&mut scope, reduction, is_row).map_err(located)?;
         }
         scope.close(&stage.reductions).map_err(|rule| KernelViolation { at: Location { part, inst: None }, rule })?;
