@@ -1,9 +1,9 @@
 //! `kiln cache`: what is on disk, why it is there, and how to ship it.
 
-use crate::failure::{Failure, Outcome};
-use crate::terminal::format::bytes as size;
-use crate::terminal::{Align, Paint, Table, columns, hung};
 use kiln_runtime::disk::{self, Listed, Store};
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::format::bytes as size;
+use kiln_terminal::{Align, Paint, Table, columns, hung};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};

@@ -1,11 +1,11 @@
 //! `kiln classify MODEL IMAGE…`: what pictures show.
 
-use crate::failure::{self, Failure, Outcome};
-use crate::numbers::at_least;
 use crate::program::{self, Program};
-use crate::terminal::{self, Console, Paint, Progress, format};
 use kiln_llm::vision::{Class, Classifier, ClassifierOptions, Image};
 use kiln_runtime::phase;
+use kiln_terminal::failure::{self, Failure, Outcome};
+use kiln_terminal::numbers::at_least;
+use kiln_terminal::{Console, Paint, Progress, format};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         }
     }
     let count = format::plural(images.len(), "picture", "pictures");
-    terminal::note([&count, &program::took(seconds, compile), arguments.program.name()].join(" · "));
+    kiln_terminal::note([&count, &program::took(seconds, compile), arguments.program.name()].join(" · "));
     console.result(|| {
         json!({
             "model": program::name(folder), "device": device.to_string(), "dtype": classifier.model().dtype().name(),
@@ -121,7 +121,7 @@ fn none(arguments: &Arguments, console: &Console, opened: Vec<Opened>) -> Outcom
     let items: Vec<Value> = arguments.images.iter().zip(&errors).map(|(path, error)| failed(path, error)).collect();
     console.result(|| json!({ "images": items }));
     let message = format!("none of {} pictures could be read", errors.len());
-    let is_unusable = errors.iter().all(|error| Failure::code_of(error) == failure::UNUSABLE);
+    let is_unusable = errors.iter().all(|error| program::exit_code(error) == failure::UNUSABLE);
     Err(if is_unusable { Failure::unusable(message) } else { Failure::new(message) }.into())
 }
 

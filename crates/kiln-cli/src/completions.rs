@@ -1,7 +1,7 @@
 //! `kiln completions SHELL`: a script with which a shell completes commands and options.
 
-use crate::failure::Outcome;
 use clap_complete::Shell;
+use kiln_terminal::failure::Outcome;
 
 const EXAMPLES: &str = "\
 Examples:

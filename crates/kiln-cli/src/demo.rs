@@ -2,15 +2,15 @@
 //! compiling cost and brought, and whether every token is the same.
 
 use crate::demo_kernel;
-use crate::failure::{Failure, Outcome};
 use crate::mode::Mode;
-use crate::numbers::{at_least, from_zero};
-use crate::output_file::OutputFile;
 use crate::tell::{Told, tell};
-use crate::terminal::{self, Align, Column, Console, Table, format};
 use kiln::Precision;
 use kiln_llm::{Generator, GeneratorOptions, Opened, Request, Sampling, TextStream, Tokenizer};
 use kiln_runtime::event::{self, Category, Event};
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::numbers::{at_least, from_zero};
+use kiln_terminal::output_file::OutputFile;
+use kiln_terminal::{Align, Column, Console, Table, format};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -158,7 +158,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
     console.result(|| figures(arguments, &opened, &prompt, &tokenizer, &contenders));
     if let Some(file) = &mut picture {
-        file.write(&terminal::svg::render(&console.recording(), "cargo run --release"))?;
+        file.write(&kiln_terminal::svg::render(&console.recording(), "cargo run --release"))?;
     }
     match contenders.iter().find_map(|contender| Some((contender.mode.name(), contender.difference?))) {
         None => Ok(()),
@@ -211,7 +211,7 @@ fn first_text(
                 _ => (paint.ember("compiled"), paint.ember("▏")),
             };
             console.say(format!("\n  {title}"));
-            let mut column = Column::new(format!("  {bar} "), terminal::width().min(100));
+            let mut column = Column::new(format!("  {bar} "), kiln_terminal::width().min(100));
             let mut text = TextStream::new(tokenizer.clone(), &[]).after(prompt)?;
             console.stream(column.push(beginning));
             let told = tell(&mut generator, prompt, request, None, |id| {

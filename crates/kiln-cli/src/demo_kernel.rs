@@ -1,10 +1,10 @@
 //! `kiln` alone: one function goes from graph to machine code, is timed eager and fused, and is checked by the interpreter.
 
-use crate::failure::Outcome;
 use kiln::opinions::{self, Question};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{DType, HostTensor, TensorType};
+use kiln_terminal::failure::Outcome;
 use std::time::Instant;
 
 /// gelu(x)·w + b on this many rows and columns.

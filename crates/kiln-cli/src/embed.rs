@@ -1,11 +1,11 @@
 //! `kiln embed MODEL TEXT…`: the vectors of texts, and how near they are to each other.
 
-use crate::failure::{Failure, Outcome};
-use crate::numbers::at_least;
 use crate::program::{self, Program};
-use crate::terminal::{self, Align, Console, Progress, Table, format};
 use kiln_llm::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
 use kiln_runtime::phase;
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::numbers::at_least;
+use kiln_terminal::{Align, Console, Progress, Table, format};
 use serde_json::json;
 use std::io::{IsTerminal, stdin};
 use std::time::Instant;
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         program::took(seconds, compile),
         arguments.program.name().to_owned(),
     ];
-    terminal::note(facts.join(" · "));
+    kiln_terminal::note(facts.join(" · "));
     console.result(|| {
         let items = texts.iter().zip(&vectors).zip(&counts);
         let items: Vec<_> =

@@ -1,12 +1,12 @@
 //! `kiln explain FILE`: a graph in text form, what the passes make of it, the kernels it is cut into with their measured times,
 //! and why not fewer; as text or as a page.
 
-use crate::failure::{Failure, Outcome};
-use crate::output_file::OutputFile;
-use crate::terminal::{Console, format, hung};
 use kiln::inspect::{Explanation, bisect_passes};
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, NodeId, Symbol, generate};
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::output_file::OutputFile;
+use kiln_terminal::{Console, format, hung};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -235,7 +235,7 @@ mod tests {
     fn at(sizes_given: &[&str]) -> Result<Graph, String> {
         let graph = Graph::parse(SOFTMAX).unwrap();
         let words: Vec<String> = sizes_given.iter().map(|word| (*word).to_owned()).collect();
-        let text = |failure: Failure| crate::failure::render(&failure, crate::terminal::Paint::off());
+        let text = |failure: Failure| kiln_terminal::failure::render(&failure, kiln_terminal::Paint::off());
         at_sizes(&graph, &sizes(&words, &graph).map_err(text)?).map_err(text)
     }
 

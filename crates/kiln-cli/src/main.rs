@@ -1,4 +1,5 @@
-//! The `kiln` command: one file a subcommand, each with its options (`Arguments`) and what it does (`run`).
+//! The `kiln` command: one file a subcommand, each with its options (`Arguments`) and what it does (`run`). Measuring and testing
+//! (`bench`, `selftest`, `fuzz`) are in `kiln-harness`, how all of them talk is in `kiln-terminal`.
 //!
 //! ```text
 //! kiln                     the demo: a model tells a story, eager and compiled, timed and checked
@@ -17,9 +18,8 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
-mod terminal;
+extern crate kiln_terminal;
 
-mod bench;
 mod cache;
 mod classify;
 mod completions;
@@ -28,28 +28,20 @@ mod demo_kernel;
 mod doctor;
 mod embed;
 mod explain;
-mod failure;
-mod fuzz;
-mod fuzz_cache;
-mod fuzz_files;
-mod fuzz_functions;
 mod interrupt;
 mod line;
 mod mode;
-mod models;
-mod numbers;
-mod output_file;
 mod program;
 mod run;
-mod selftest;
 mod settings;
 mod tell;
 
 use clap::builder::styling::{AnsiColor, Style, Styles};
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use failure::{Failure, Outcome};
+use kiln_harness::{bench, fuzz, selftest};
+use kiln_terminal::failure::{self, Failure, Outcome};
+use kiln_terminal::{Color, Paint, output};
 use std::process::ExitCode;
-use terminal::{Color, Paint, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,7 +113,7 @@ fn main() -> ExitCode {
             printed => return end(Ok(()), printed.and_then(|()| output::finish())),
         },
     };
-    terminal::set_color(arguments.color);
+    kiln_terminal::set_color(arguments.color);
     let outcome = output::until_reader_goes(|| run(&arguments)).unwrap_or(Ok(()));
     end(outcome, output::finish())
 }
@@ -134,7 +126,7 @@ fn end(outcome: Outcome, printed: std::io::Result<()>) -> ExitCode {
     for error in errors.iter().filter(|error| !error.is::<interrupt::Interrupted>()) {
         eprint!("{}", failure::render(error.as_ref(), Paint::stderr()));
     }
-    errors.first().map_or(ExitCode::SUCCESS, |error| ExitCode::from(Failure::code_of(error.as_ref())))
+    errors.first().map_or(ExitCode::SUCCESS, |error| ExitCode::from(program::exit_code(error.as_ref())))
 }
 
 /// Does what was asked for, in an environment that is understood.

@@ -1,12 +1,14 @@
 //! What commands that run a model share: how, on what and in which dtype it runs, and errors with advice.
 
-use crate::failure::Failure;
+use crate::interrupt::{self, Interrupted};
 use crate::mode::{Mode, precision};
-use crate::terminal::format;
 use kiln::{DType, Device, Options, Precision};
 use kiln_llm::gguf::GgufError;
 use kiln_llm::models::{Task, Unsupported};
 use kiln_llm::{Error, OtherWeights};
+use kiln_terminal::device::device;
+use kiln_terminal::failure::{FAILED, Failure};
+use kiln_terminal::format;
 use std::path::{Path, PathBuf};
 
 /// How a model is run.
@@ -51,15 +53,6 @@ impl Program {
     /// The mode's name.
     pub fn name(&self) -> &'static str {
         self.mode.name()
-    }
-}
-
-/// The device of this name, if it is there.
-pub fn device(name: &str) -> Result<Device, Failure> {
-    match name.split(':').next() {
-        Some("cpu") if name == "cpu" => Ok(Device::Cpu),
-        Some("cuda") => Err(Failure::unusable("the CUDA backend is not part of this build").advise("--device cpu")),
-        _ => Err(Failure::unusable(format!("there is no device '{name}'")).advise("--device cpu")),
     }
 }
 
@@ -109,6 +102,17 @@ pub fn took(seconds: f64, compile: f64) -> String {
         true => format!("{}, {} of it compiling", format::seconds(seconds), format::seconds(compile)),
         false => format::seconds(seconds),
     }
+}
+
+/// The exit code of any error. Errors of models have theirs in one place, [`failure`], however they come here.
+pub fn exit_code(error: &(dyn std::error::Error + 'static)) -> u8 {
+    if error.is::<Interrupted>() {
+        return interrupt::EXIT_CODE;
+    }
+    if let Some(error) = error.downcast_ref::<Error>() {
+        return failure(error.clone()).code();
+    }
+    error.downcast_ref::<Failure>().map_or(FAILED, Failure::code)
 }
 
 /// An error of a model or a picture, with the exit code that suits it.
@@ -166,7 +170,7 @@ pub fn failure(error: Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{FAILED, UNUSABLE};
+    use kiln_terminal::failure::UNUSABLE;
 
     /// One kind of error, one exit code, on every way that it takes to the end of the command.
     #[test]
@@ -197,7 +201,7 @@ mod tests {
             let run: Box<dyn std::error::Error> = crate::run::failure(error.clone()).into();
             let other: Box<dyn std::error::Error> = failure(error.clone()).into();
             for way in [plain, run, other] {
-                assert_eq!(Failure::code_of(way.as_ref()), code, "{error:?}");
+                assert_eq!(exit_code(way.as_ref()), code, "{error:?}");
             }
         }
     }

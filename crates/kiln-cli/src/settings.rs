@@ -1,10 +1,10 @@
 //! The `KILN_*` variables: a value that is not understood stops the command before it begins, a name that is nearly one of Kiln's
 //! is told.
 
-use crate::failure::Failure;
-use crate::terminal::Paint;
 use kiln_cpu::features::Isa;
 use kiln_runtime::environment::{self, Problem};
+use kiln_terminal::Paint;
+use kiln_terminal::failure::Failure;
 
 /// An error for the first variable whose value is not understood.
 pub fn check() -> Result<(), Failure> {

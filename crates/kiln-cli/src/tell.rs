@@ -9,10 +9,10 @@
 //! may need another program. So compiling is what the phases of the compiler measured on this thread, and nothing is concluded
 //! from when something happened.
 
-use crate::terminal::{Progress, format};
 use kiln_llm::{Generated, Generator, Request, Stop};
 use kiln_runtime::event::{self, Category, Event, Listening};
 use kiln_runtime::phase;
+use kiln_terminal::{Progress, format};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

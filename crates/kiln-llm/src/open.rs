@@ -113,6 +113,12 @@ pub fn locate(model: &str) -> Result<PathBuf> {
     Err(Error::UnknownModel { name: model.into(), nearest: Preset::nearest(model), presets })
 }
 
+/// Settings and weights of [`embedded`], by the names that they have in a folder.
+pub const EMBEDDED_FILES: [(&str, &[u8]); 2] = [
+    ("config.json", include_bytes!("../models/stories260K/config.json")),
+    ("model.safetensors", include_bytes!("../models/stories260K/model.safetensors")),
+];
+
 /// stories260K, which is part of the program: it tells short stories for children.
 ///
 /// ```
@@ -126,8 +132,9 @@ pub fn embedded() -> Result<Opened> {
 
 /// [`embedded`] on a device.
 pub fn embedded_on(device: Device) -> Result<Opened> {
-    let config = Fields::parse(include_bytes!("../models/stories260K/config.json"), "config.json")?;
-    let checkpoint = Checkpoint::from_bytes(include_bytes!("../models/stories260K/model.safetensors"), device)?;
+    let [(config_name, config), (_, weights)] = EMBEDDED_FILES;
+    let config = Fields::parse(config, config_name)?;
+    let checkpoint = Checkpoint::from_bytes(weights, device)?;
     let tokenizer = Tokenizer::parse(include_bytes!("../models/stories260K/tokenizer.json"))?;
     Ok(Opened {
         name: "stories260K".into(),

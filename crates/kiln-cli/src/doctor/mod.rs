@@ -4,11 +4,11 @@ mod libraries;
 pub mod machine;
 mod python;
 
-use crate::failure::Outcome;
-use crate::terminal::{Console, format};
 use kiln_cpu::features::{Isa, detect};
 use kiln_cpu::pool;
 use kiln_runtime::disk::{self, Store};
+use kiln_terminal::failure::Outcome;
+use kiln_terminal::{Console, format};
 use serde_json::{Map, Value, json};
 
 const EXAMPLES: &str = "\

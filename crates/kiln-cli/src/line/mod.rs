@@ -20,10 +20,10 @@ pub use history::History;
 pub use turn::{is_open, meant};
 
 use crate::interrupt::{self, Ending};
-use crate::terminal::Paint;
 use editor::{Editor, Step};
 use keys::{Decoder, Key};
 use kiln_llm::Cancel;
+use kiln_terminal::Paint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
@@ -190,7 +190,7 @@ fn show(screen: &mut Screen, editor: &Editor, margins: &Margins) -> io::Result<(
     let (columns, height) = size.map_or((80, 24), |(columns, rows)| (columns.0.into(), rows.0.into()));
     let search = editor.searching().map(|(query, found)| {
         let words = format!("{} '{query}': ", if found { "search" } else { "no such" });
-        Margins::new(Paint::stderr().dim(&words), crate::terminal::visible_width(&words))
+        Margins::new(Paint::stderr().dim(&words), kiln_terminal::visible_width(&words))
     });
     let buffer = editor.buffer();
     let frame = layout(search.as_ref().unwrap_or(margins), buffer.text(), buffer.cursor(), columns);

@@ -3,11 +3,11 @@
 
 use super::Speaker;
 use super::model::failure;
-use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Interrupted};
 use crate::line::{self, History, Line, LineEditor};
-use crate::terminal::{Paint, error_columns, hung, note};
 use kiln_llm::{Error, Message};
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::{Paint, error_columns, hung, note};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Read, Write, stderr, stdin};
 
@@ -170,7 +170,7 @@ impl Talk {
             Ok(_) => Ok(true),
             // What was said before stands; a shorter question may fit.
             Err(error) => {
-                eprint!("{}", crate::failure::render(error.as_ref(), paint));
+                eprint!("{}", kiln_terminal::failure::render(error.as_ref(), paint));
                 speaker.console.result(|| json!({ "error": error.to_string() }));
                 self.failed += usize::from(!self.is_person);
                 Ok(true)

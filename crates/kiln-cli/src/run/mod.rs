@@ -6,15 +6,15 @@ mod model;
 #[cfg(test)]
 pub use model::failure;
 
-use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Interrupted};
 use crate::mode::{Mode, precision};
-use crate::numbers::{at_least, from_zero};
 use crate::program::PRECISION;
 use crate::tell::{Told, tell};
-use crate::terminal::{Console, Progress, format, note};
 use kiln::Precision;
 use kiln_llm::{Cancel, Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream};
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::numbers::{at_least, from_zero};
+use kiln_terminal::{Console, Progress, format, note};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin, stdout};
 use std::ops::ControlFlow;

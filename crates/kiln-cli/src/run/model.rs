@@ -1,11 +1,12 @@
 //! Opening what `MODEL` names, with a bar while weights come in and advice where it fails.
 
 use super::Arguments;
-use crate::failure::{Failure, Outcome};
-use crate::program::{self, device, dtype};
-use crate::terminal::{Align, Console, Paint, Progress, Table, format};
+use crate::program::{self, dtype};
 use kiln::DType;
 use kiln_llm::{Error, OpenOptions, Opened, PRESETS};
+use kiln_terminal::device::device;
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::{Align, Console, Paint, Progress, Table, format};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

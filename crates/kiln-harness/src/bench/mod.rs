@@ -1,0 +1,362 @@
+//! `kiln bench`: fused kernels, products and attention, measured against a copy of the same bytes, against eager Kiln and,
+//! if asked, against PyTorch eager and torch.compile in the same run, turn by turn.
+
+mod blocks;
+mod calls;
+mod cases;
+mod clock;
+mod direct;
+mod first_call;
+mod forward;
+mod html;
+mod language;
+mod llm;
+mod machine;
+mod outputs;
+mod peer;
+mod record;
+mod report;
+mod side;
+mod stats;
+mod suite;
+mod table;
+mod train;
+mod turns;
+
+use cases::Case;
+use clock::{Copier, Turn};
+use kiln::opinions::{self, Question};
+use kiln::{CompiledGraph, Device, Tensor};
+use kiln_ir::HostTensor;
+use kiln_runtime::environment;
+use kiln_terminal::failure::Outcome;
+use kiln_terminal::numbers::{at_least, positive, threads};
+use outputs::Outputs;
+use peer::TorchPeer;
+use record::Record;
+use report::Row;
+use std::path::PathBuf;
+use std::time::Instant;
+use turns::Own;
+
+const EXAMPLES: &str = "\
+Examples:
+  kiln bench decode                                                # the embedded model, every mode
+  kiln bench decode --model stories15M --peer torch --html out.html  # a folder, PyTorch beside it
+  kiln bench decode --model smollm2.gguf --peer llama.cpp --threads 2
+  kiln bench decode --model smollm2.gguf --modes default,default+high,default+medium
+  kiln bench decode --model llama-3.2-1b --layers 1 --modes eager,default --tokens 64
+  kiln bench forward --model smollm2-135m --prompt 16,128,512 --peer torch --json out.jsonl
+  kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
+  kiln bench suite --models ~/models --minutes 40 --json suite.jsonl --html suite.html
+  kiln bench train --threads 2
+  kiln bench ops --filter softmax --threads 1
+  kiln bench blocks --filter q4 --threads 2
+  kiln bench matmul --peer torch --python ~/torch/bin/python
+  kiln bench calls
+
+Every mode of every side is a process of its own; they take turns. Above 5 % variation there is a warning.";
+
+/// Options of `kiln bench`.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// What to measure
+    #[arg(value_enum)]
+    what: What,
+    /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K)
+    #[arg(long)]
+    model: Option<String>,
+    /// Where
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Of weights and activations of a model
+    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
+    dtype: String,
+    /// Texts at a time
+    #[arg(long, default_value_t = 1, value_parser = at_least::<1>)]
+    batch: usize,
+    /// Tokens of the prompt, or of a forward pass, one table each
+    #[arg(long, value_delimiter = ',', default_value = "16", value_parser = at_least::<1>)]
+    prompt: Vec<usize>,
+    /// Tokens of a text after the first, of which two warm up (decode)
+    #[arg(long, default_value_t = 128, value_parser = at_least::<3>)]
+    tokens: usize,
+    /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
+    #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
+    modes: Vec<String>,
+    /// Use only so many of the first layers, of a folder or a preset
+    #[arg(long, value_parser = at_least::<1>)]
+    layers: Option<usize>,
+    /// Measure a peer beside Kiln
+    #[arg(long, value_enum, value_delimiter = ',')]
+    peer: Vec<Peer>,
+    /// Modes of the peers, for instance torch:eager,torch-lean:default (default: all that make sense)
+    #[arg(long, value_delimiter = ',')]
+    peer_modes: Vec<String>,
+    /// The Python that has the peer (default: $KILN_PYTHON, then python3)
+    #[arg(long)]
+    python: Option<String>,
+    /// Threads, one table or row each (default: all cores; 1 and all cores where there is no model)
+    #[arg(long, value_delimiter = ',', value_parser = threads)]
+    threads: Vec<usize>,
+    /// Samples a mode of a model
+    #[arg(long, default_value_t = 100, value_parser = at_least::<1>)]
+    repeats: usize,
+    /// Seconds a mode of a model may take for its samples; a mode with fewer samples than asked for says so
+    #[arg(long, default_value_t = 60.0, value_parser = positive)]
+    limit: f64,
+    /// Folder of models: stories15M and GGUF files are taken from here (suite)
+    #[arg(long)]
+    models: Option<PathBuf>,
+    /// Minutes after which no peer is begun any more (suite)
+    #[arg(long, default_value_t = 60.0, value_parser = positive)]
+    minutes: f64,
+    /// Only cases whose name contains this
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// Seconds a side and turn, where there is no model
+    #[arg(long, default_value_t = 0.08, value_parser = positive)]
+    seconds: f64,
+    /// Turns: every side is measured once a turn
+    #[arg(long, default_value_t = 3, value_parser = at_least::<1>)]
+    turns: usize,
+    /// Do not compile with torch.compile (it takes seconds to minutes a case)
+    #[arg(long)]
+    no_torch_compile: bool,
+    /// Make one first call and print it as JSON; what `first-call` starts its new processes with
+    #[arg(long, hide = true)]
+    cold: Option<String>,
+    /// Be one side of a comparison: answer requests from standard input
+    #[arg(long, hide = true)]
+    side: bool,
+    /// Write one JSON object a mode to this file
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write a page with plots to this file
+    #[arg(long)]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum What {
+    /// Tokens a second of a language model: a prompt, then one token after the other
+    Decode,
+    /// gelu·w+b, norms, softmax, RoPE, SwiGLU
+    Ops,
+    /// Products with plain weights, W[N, K] (linear) and W[K, N] (matmul), with weights packed beforehand, and one row in both orders of reading
+    Matmul,
+    /// Products with weights as quantised blocks, against a sum of the same bytes and against f32 weights
+    Blocks,
+    /// Scaled dot-product attention
+    Attention,
+    /// The first call of 4- and 32-layer transformers in a new process, and where its time goes
+    FirstCall,
+    /// Forward passes: of a language model with --model; otherwise MLP blocks, attention blocks and a four-layer transformer at 1, 16 and 128 tokens
+    Forward,
+    /// What a call of a compiled function costs beyond its kernels
+    Calls,
+    /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
+    Train,
+    /// The published table: decode of four models, forward passes of 16, 128 and 512 tokens, first calls, each with PyTorch
+    Suite,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Peer {
+    /// PyTorch eager and torch.compile
+    Torch,
+    /// llama.cpp, for GGUF files
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+impl What {
+    /// As it is typed.
+    fn name(self) -> &'static str {
+        match self {
+            What::Decode => "decode",
+            What::Ops => "ops",
+            What::Matmul => "matmul",
+            What::Blocks => "blocks",
+            What::Attention => "attention",
+            What::FirstCall => "first-call",
+            What::Forward => "forward",
+            What::Calls => "calls",
+            What::Train => "train",
+            What::Suite => "suite",
+        }
+    }
+}
+
+impl Arguments {
+    /// One side's turn where there is no model: as many samples as were asked for, unless that takes ten times as long as it
+    /// should. A training step is long; it may take as long as a model.
+    fn turn(&self) -> Turn {
+        let limit = if self.what == What::Train { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
+        Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(self.turns), limit }
+    }
+
+    /// Says what is not to be quoted without a word, and writes the files that were asked for. A side without figures fails the
+    /// command.
+    fn write(&self, outputs: &mut Outputs, mut records: Vec<Record>) -> Outcome {
+        let wide = |record: &&Record| record.statistics().is_some_and(|s| s.warning().is_some());
+        let (all, varying) = (records.len(), records.iter().filter(wide).count());
+        if varying > 0 {
+            println!(
+                "! {varying} of {all} series vary by more than 5 % of their mean: quote minima, or a quieter machine"
+            );
+        }
+        for record in &mut records {
+            record.cut = record.error.is_none() && record.samples.len() < self.repeats;
+        }
+        let short = records.iter().filter(|record| record.cut).count();
+        if short > 0 {
+            println!("! {short} of {all} series have fewer than {} samples: their time was up", self.repeats);
+        }
+        outputs.write(&records)?;
+        record::failed(&records)
+    }
+
+    /// The Python that has the peers.
+    fn python(&self) -> String {
+        self.python.clone().or_else(|| environment::PYTHON.get()).unwrap_or("python3".into())
+    }
+}
+
+/// Measures what was asked for and prints a table.
+pub fn run(arguments: &Arguments) -> Outcome {
+    if arguments.side {
+        return llm::serve();
+    }
+    let mut outputs = Outputs::open(arguments)?;
+    let outputs = &mut outputs;
+    match arguments.what {
+        What::Decode => return language::run(arguments, outputs, "decode"),
+        What::Forward if arguments.model.is_some() => return language::run(arguments, outputs, "forward"),
+        What::Suite => return suite::run(arguments, outputs),
+        _ => {}
+    }
+    if let Some(case) = &arguments.cold {
+        return first_call::cold(case);
+    }
+    // What another process compiled before must not count.
+    kiln_runtime::disk::set_store(None);
+    let cores = machine::cores();
+    let threads = match &arguments.threads[..] {
+        [] if cores > 1 => vec![1, cores],
+        [] => vec![1],
+        given => given.to_vec(),
+    };
+    let python = arguments.python();
+    if arguments.peer.contains(&Peer::Torch) {
+        peer::can_start(&python)?;
+    }
+    let start = |script| match arguments.peer.contains(&Peer::Torch) {
+        true => TorchPeer::start(&python, script).map(Some),
+        false => Ok(None),
+    };
+    let all = match arguments.what {
+        What::FirstCall => return first_call::run(arguments, outputs, &python),
+        What::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
+        What::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
+        What::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
+        What::Blocks => return blocks::run(arguments, outputs, &threads),
+        What::Decode | What::Suite => return Err("these have a model".into()),
+        What::Ops => cases::ops(&threads),
+        What::Matmul => cases::matmul(&threads),
+        What::Attention => cases::attention(&threads),
+    };
+    let mut peer = start(peer::SCRIPT)?;
+    let mut rows = Vec::new();
+    report::header(peer.is_some());
+    for case in all.into_iter().filter(|case| case.name().contains(&arguments.filter)) {
+        let row = measure(case, peer.as_mut(), arguments)?;
+        report::line(&row);
+        rows.push(row);
+    }
+    report::summary(&rows, peer.as_ref().map(|p| p.version.as_str()));
+    let what = arguments.what.name();
+    arguments.write(outputs, rows.iter().flat_map(|row| report::records(what, row)).collect())
+}
+
+fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
+    kiln_cpu::pool::set_threads(case.threads);
+    let graph = case.graph()?;
+    let hosts = inputs(&case, &graph)?;
+    let tensors: Vec<Tensor> = hosts
+        .iter()
+        .map(|h| Tensor::from_bytes(h.bytes(), h.shape().to_vec(), h.dtype(), Device::Cpu))
+        .collect::<Result<_, _>>()?;
+    kiln_runtime::kernel_cache::clear();
+    let begin = Instant::now();
+    let compiled = CompiledGraph::new(&graph, &[], &Default::default())?;
+    let compile = begin.elapsed().as_secs_f64();
+    let outputs = compiled.run(&tensors)?;
+    let bytes = tensors.iter().chain(&outputs).map(|t| t.elements() * t.dtype().size_in_bits() / 8).sum::<usize>();
+
+    let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
+    let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
+    let mut direct = direct::Product::of(&case, &tensors)?;
+    let mut copier = Copier::new(bytes);
+    let fused = match &mut direct {
+        Some(product) => Own::new(|| product.run()),
+        None => Own::new(|| compiled.run(&tensors)),
+    };
+    let copy = Own::new(|| -> kiln::Result<()> {
+        copier.copy(case.threads);
+        Ok(())
+    });
+    let own = [fused, copy.half(), Own::new(|| kiln::run_eagerly(&graph, &tensors)).half()];
+    let ([kiln, copy, eager], mut torch) = turns::take(arguments, own, peer)?;
+    let agrees = agreement(&graph, &hosts);
+    Ok(Row {
+        kernels: compiled.program().steps().len(),
+        compile,
+        bytes,
+        kiln,
+        copy,
+        eager,
+        torch_eager: torch.timing(0),
+        torch_compile: torch.timing(1),
+        torch_first: torch.first(1),
+        peer_error: torch.error,
+        agrees,
+        case,
+    })
+}
+
+/// True if the fused program agrees with the reference interpreter; `None` where the interpreter would take too long.
+fn agreement(graph: &kiln_ir::Graph, hosts: &[HostTensor]) -> Option<bool> {
+    let work: usize = hosts.iter().map(HostTensor::elements).sum();
+    if work > 300_000
+        || graph.iter().any(|(_, n)| matches!(n.op, kiln_ir::Op::Dot { .. } | kiln_ir::Op::Attention { .. }))
+    {
+        return None;
+    }
+    let question = Question { skip_eager: true, ..Default::default() };
+    Some(opinions::compare(graph, hosts, &question).is_ok())
+}
+
+/// Ordinary numbers in −1..1, but for what the case knows better.
+fn inputs(case: &Case, graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    graph
+        .inputs()
+        .iter()
+        .map(|&id| {
+            let ty = graph.ty(id);
+            let shape = ty.fixed_shape().ok_or("a benchmark with symbolic sizes")?;
+            let count = shape.iter().product::<usize>();
+            let mut random = || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+            };
+            let special = case.special(ty.dtype, count);
+            let values = special.unwrap_or_else(|| (0..count).map(|_| random()).collect());
+            Ok(HostTensor::from_f64(ty.dtype, &shape, &values)?)
+        })
+        .collect()
+}

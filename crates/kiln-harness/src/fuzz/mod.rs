@@ -1,0 +1,201 @@
+//! `kiln fuzz`: random graphs through all three opinions, and random texts through the parser and the verifier.
+
+mod cache;
+mod files;
+mod functions;
+
+use kiln::opinions::{self, LayoutChoice, Question, Tally};
+use kiln_ir::examples::{Random, examples};
+use kiln_ir::{Graph, generate, shrink, text};
+use kiln_kernels::Numerics;
+use kiln_terminal::Console;
+use kiln_terminal::failure::Outcome;
+use serde_json::json;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Options of `kiln fuzz`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  kiln fuzz graphs --seconds 600 --check\n  kiln fuzz text --seconds 600\n  kiln fuzz cache --seconds 600\n  kiln fuzz files --seconds 600"
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    what: What,
+    /// End with one JSON object on standard output
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Random graphs: interpreter, eager and compiled must agree; a failure is shrunk and printed as text
+    #[command(
+        after_help = "Examples:\n  kiln fuzz graphs\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz graphs --seconds 3600 --check --keep-going --json"
+    )]
+    Graphs(GraphOptions),
+    /// Random functions: called as they are and compiled they must agree; a failure is shrunk and printed
+    #[command(after_help = "Examples:\n  kiln fuzz functions --count 10000\n  kiln fuzz functions --count 1 --seed 7")]
+    Functions(functions::Arguments),
+    /// Mutated texts: nothing may panic, and what parses must verify and print back
+    #[command(after_help = "Examples:\n  kiln fuzz text --seconds 600")]
+    Text {
+        /// How long
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// Where the random numbers start; by default the clock says, and it is printed
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Mutated files of models: nothing may panic, hang or take much memory
+    #[command(after_help = "Examples:\n  kiln fuzz files --seconds 600\n  kiln fuzz files --kind templates --seed 7")]
+    Files {
+        /// Only files of this kind
+        #[arg(long, value_enum)]
+        kind: Option<files::Kind>,
+        /// How long
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// Where the random numbers start [default: the clock]
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Mutated entries of the disk cache: nothing may panic, and every program gives the right answer
+    #[command(after_help = "Examples:\n  kiln fuzz cache --seconds 600")]
+    Cache {
+        /// How long
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// Where the random numbers start; by default the clock says, and it is printed
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+}
+
+/// Options of `kiln fuzz graphs`.
+#[derive(clap::Args)]
+struct GraphOptions {
+    /// How many graphs [default: 10000, or as many as there is time for with --seconds]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Stop after so many seconds
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// The first seed; graph number i has seed + i. By default the clock says, and it is printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Ops a graph at the most
+    #[arg(long, default_value_t = 12, value_parser = kiln_terminal::numbers::at_least::<1>)]
+    nodes: usize,
+    /// Go on after a failure, and count
+    #[arg(long)]
+    keep_going: bool,
+    /// Verify graphs between passes, schedules and memory plans too, as debug builds do
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the fuzzer asked for.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let console = Console::new(arguments.json);
+    let begin = |seed: Option<u64>| {
+        let seed = seed.unwrap_or_else(seed_of_clock);
+        console.say(format!("seed {seed}"));
+        seed
+    };
+    match &arguments.what {
+        What::Graphs(options) => graphs(&console, options, begin(options.seed)),
+        What::Functions(options) => functions::run(&console, options, begin(options.seed)),
+        What::Text { seconds, seed } => texts(&console, *seconds, begin(*seed)),
+        What::Files { kind, seconds, seed } => files::run(&console, *kind, *seconds, begin(*seed)),
+        What::Cache { seconds, seed } => cache::run(&console, *seconds, begin(*seed)),
+    }
+}
+
+/// A seed that hardly any other process has, however many begin at once: 48 bits of the time and the process's number, mixed.
+fn seed_of_clock() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    Random(Random(time).bits() ^ u64::from(std::process::id())).bits() >> 16
+}
+
+/// What a seed asks: the graph, its inputs, and how they lie and compute.
+fn question(seed: u64, nodes: usize) -> (Graph, Question) {
+    let options = generate::Options { nodes, symbolic: seed % 5 == 4, ..Default::default() };
+    let graph = generate::graph(seed, &options);
+    let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
+    let mut question = Question { layout, ..Default::default() };
+    // No graph comes twice: its program would only push others out of the user's cache.
+    question.options.disk_cache = false;
+    if seed % 7 == 3 {
+        question.options.schedule.numerics = Numerics::Eager;
+    }
+    (graph, question)
+}
+
+fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
+    if options.check {
+        kiln_ir::verify::run_verifiers();
+    }
+    let begin = Instant::now();
+    let count = options.count.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 10_000 });
+    let end = options.seconds.map(Duration::from_secs);
+    let mut failed: Vec<u64> = Vec::new();
+    let mut tally = Tally::default();
+    let mut reported = Instant::now();
+    let mut done = 0;
+    while done < count && end.is_none_or(|end| begin.elapsed() < end) {
+        let seed = first.wrapping_add(done);
+        let (graph, question) = question(seed, options.nodes);
+        done += 1;
+        let compare = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question);
+        match compare(&graph) {
+            Ok(agreement) => tally.add(&agreement),
+            Err(disagreement) => {
+                failed.push(seed);
+                let small = shrink::shrink(graph, &mut |candidate| compare(candidate).is_err());
+                let last = compare(&small).err().unwrap_or(disagreement);
+                console.say(format!("seed {seed}: {last}\n{question:?}\n{small}"));
+                if !options.keep_going {
+                    break;
+                }
+            }
+        }
+        if reported.elapsed() > Duration::from_secs(10) {
+            reported = Instant::now();
+            let rate = done as f64 / begin.elapsed().as_secs_f64();
+            eprintln!("{done} graphs from seed {first}, {rate:.0}/s, {} failures", failed.len());
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let rate = done as f64 / seconds.max(1e-9);
+    console.say(format!("{done} graphs from seed {first} in {seconds:.1} s ({rate:.0}/s): {} failures", failed.len()));
+    console.say(format!("{tally}"));
+    console.result(|| {
+        json!({"what": "graphs", "seed": first, "count": done, "seconds": seconds, "check": options.check,
+            "failures": failed.len(), "failed_seeds": failed, "agreed": tally.agreed(), "skipped_order": tally.order,
+            "failed_alike": tally.failed_alike, "vacuous": tally.vacuous, "share_undecided": tally.share_undecided()})
+    });
+    match failed.as_slice() {
+        [] => Ok(()),
+        [seed] => Err(format!("the opinions differ for seed {seed} (1 of {done} graphs)").into()),
+        _ => Err(format!("the opinions differ for {} of {done} graphs", failed.len()).into()),
+    }
+}
+
+fn texts(console: &Console, seconds: u64, seed: u64) -> Outcome {
+    let begin = Instant::now();
+    let mut random = Random(seed);
+    let seeds: Vec<String> = examples().iter().map(|example| example.graph.to_string()).collect();
+    let mut rounds = 0u64;
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        for _ in 0..256 {
+            let mut text = seeds[random.below(seeds.len())].clone().into_bytes();
+            text::mutate(&mut text, &mut random);
+            text::fuzz_once(&text);
+            rounds += 1;
+        }
+    }
+    let took = begin.elapsed().as_secs_f64();
+    console.say(format!("{rounds} texts in {took:.1} s: no panic, every graph that parsed was valid"));
+    console.result(|| json!({"what": "text", "seed": seed, "count": rounds, "seconds": took, "failures": 0}));
+    Ok(())
+}
