@@ -53,6 +53,7 @@ mod random;
 mod sample;
 mod save;
 mod text;
+pub mod time;
 mod tokenizer;
 pub mod vision;
 mod weight_files;

@@ -1,6 +1,7 @@
 //! GGUF files written here are read back; files that lie are errors.
 
 use kiln::{BlockFormat, DType, Device, Tensor};
+use kiln_ir::examples::Random;
 use kiln_llm::gguf::{BlockType, Metadata};
 use kiln_llm::{
     CausalLm, ChatTemplate, Checkpoint, Generator, GeneratorOptions, Gguf, KvCache, Llama, LlamaConfig, Message,
@@ -397,13 +398,8 @@ fn mutations_are_read_or_refused() {
     file.tensor("x", &[4, 2], BlockType::F16, &[2; 16]);
     let file = file.finish();
     assert_eq!(Gguf::from_bytes(file.clone()).unwrap().get("llama.block_count"), Some(&Metadata::Unsigned(2)));
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random(1);
+    let mut random = |below| random.below(below);
     let (mut read, mut refused) = (0, 0);
     for _ in 0..20_000 {
         let mut mutant = file.clone();

@@ -6,6 +6,7 @@
 //! ```
 
 use kiln::{Device, Options, Precision, Tensor, safetensors};
+use kiln_ir::examples::Random;
 use kiln_llm::{
     CausalLm, ChatTemplate, Generator, GeneratorOptions, Gguf, KvCache, Message, OpenOptions, Request, Tokenizer, open,
 };
@@ -165,13 +166,8 @@ fn changed_heads_are_read_or_refused() {
     copy.write_all(&bytes).unwrap();
     copy.set_len(length).unwrap();
     assert_eq!(Gguf::open(&path).unwrap().tensors(), file.tensors());
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random(1);
+    let mut random = |below| random.below(below);
     let (mut read, mut refused) = (0, 0);
     let rounds = std::env::var("KILN_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
     for _ in 0..rounds {

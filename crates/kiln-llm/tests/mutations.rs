@@ -2,6 +2,7 @@
 //! panic, and never in an allocation that only a lie asked for.
 
 use kiln::{DType, Device, safetensors};
+use kiln_ir::examples::Random;
 use kiln_llm::config::{Fields, GenerationConfig};
 use kiln_llm::{ChatTemplate, Checkpoint, KvCache, Message, Tokenizer, Weights, models};
 use serde_json::{Value, json};
@@ -76,15 +77,11 @@ fn odd_values() -> Vec<Value> {
     ]
 }
 
-/// SplitMix64.
-struct Draws(u64);
+struct Draws(Random);
 
 impl Draws {
     fn below(&mut self, count: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % count.max(1) as u64) as usize
+        self.0.below(count)
     }
 
     fn value(&mut self) -> Value {
@@ -150,7 +147,7 @@ fn read_json(path: PathBuf) -> Value {
 
 #[test]
 fn damaged_configurations() {
-    let mut draws = Draws(1);
+    let mut draws = Draws(Random(1));
     let mut made = 0;
     for folder in folders() {
         let config = read_json(folder.join("config.json"));
@@ -189,7 +186,7 @@ fn damaged_configurations() {
 
 #[test]
 fn damaged_headers_of_safetensors() {
-    let mut draws = Draws(2);
+    let mut draws = Draws(Random(2));
     let stored = std::fs::read(folders()[0].join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(stored[..8].try_into().unwrap()) as usize;
     let header: Value = serde_json::from_slice(&stored[8..8 + length]).unwrap();
@@ -226,7 +223,7 @@ fn damaged_headers_of_safetensors() {
 
 #[test]
 fn damaged_indices_of_shards() {
-    let mut draws = Draws(3);
+    let mut draws = Draws(Random(3));
     let folder = std::env::temp_dir().join(format!("kiln-index-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::copy(folders()[0].join("model.safetensors"), folder.join("one.safetensors")).unwrap();
@@ -264,7 +261,7 @@ fn damaged_indices_of_shards() {
 
 #[test]
 fn damaged_settings_of_generation_and_chat() {
-    let mut draws = Draws(4);
+    let mut draws = Draws(Random(4));
     let folder = std::env::temp_dir().join(format!("kiln-settings-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let generation =
@@ -298,7 +295,7 @@ fn damaged_settings_of_generation_and_chat() {
 
 #[test]
 fn damaged_tokenizers() {
-    let mut draws = Draws(5);
+    let mut draws = Draws(Random(5));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/stories260K/tokenizer.json");
     let whole = read_json(path);
     for round in 0..60 {

@@ -1,6 +1,7 @@
 //! Models of SentencePiece: ids and texts are those of its own library; `reference/make_sentencepiece.py` trained the small
 //! models and wrote what it gives. Damaged models are errors, never wrong tokens.
 
+use kiln_ir::examples::Random;
 use kiln_llm::{OpenOptions, Tokenizer, open};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -115,13 +116,8 @@ fn a_model_with_such_a_tokenizer_opens() {
 /// Whatever is done to a model, it is read or refused.
 #[test]
 fn damaged_models_are_read_or_refused() {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random(1);
+    let mut random = |below| random.below(below);
     let (mut read, mut refused) = (0, 0);
     for name in ["bpe-unused", "unigram", "unigram-bytes"] {
         let whole = model(name);

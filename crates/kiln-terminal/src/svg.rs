@@ -1,5 +1,7 @@
 //! A picture of what a terminal showed: its text with its colours as an SVG.
 
+use kiln::escape_html;
+
 /// Width of a character.
 const CELL: f64 = 8.43;
 /// Height of a line.
@@ -77,7 +79,6 @@ fn runs(line: &str, mut look: Look) -> (Vec<(String, Look)>, Look) {
 
 /// The picture of a text with colours.
 pub fn render(text: &str, title: &str) -> String {
-    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let lines: Vec<&str> = text.trim_end().trim_start_matches('\n').lines().collect();
     let columns = lines.iter().map(|line| super::visible_width(line)).max().unwrap_or(0);
     let (width, height) = (columns as f64 * CELL + 2.0 * PAD, lines.len() as f64 * LINE + BAR + 1.5 * PAD);
@@ -85,7 +86,7 @@ pub fn render(text: &str, title: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
          height=\"{height:.0}\" font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace\" \
          font-size=\"14\">\n<title>{}</title>\n<rect width=\"100%\" height=\"100%\" rx=\"10\" fill=\"#0d1117\"/>\n",
-        escape(title)
+        escape_html(title)
     );
     for (place, color) in ["#ff5f56", "#ffbd2e", "#27c93f"].iter().enumerate() {
         let x = 20.0 + 20.0 * place as f64;
@@ -94,7 +95,7 @@ pub fn render(text: &str, title: &str) -> String {
     let middle = width / 2.0;
     svg.push_str(&format!(
         "<text x=\"{middle:.0}\" y=\"23\" text-anchor=\"middle\" fill=\"#8b949e\">{}</text>\n",
-        escape(title)
+        escape_html(title)
     ));
     let mut look = Look::default();
     for (number, line) in lines.iter().enumerate() {
@@ -111,7 +112,7 @@ pub fn render(text: &str, title: &str) -> String {
                     PAD + column as f64 * CELL,
                     length as f64 * CELL,
                     look.style(),
-                    escape(&text)
+                    escape_html(&text)
                 ));
             }
             column += length;

@@ -145,7 +145,7 @@ pub use pointwise::Argument;
 pub use product::{Conv, Pool};
 pub use random::{Generator, manual_seed};
 pub use shape::{Axes, Shape, Size};
-pub use shown::{Shown, printable, shown};
+pub use shown::{Shown, escape_html, printable, shown};
 pub use tensor::Tensor;
 pub use threads::{set_threads, threads};
 pub use var::Var;

@@ -1,7 +1,7 @@
 //! What a figure has to say about where and when it was taken, and what this process holds.
 
+use kiln_llm::time::{seconds_now, strftime};
 use serde_json::{Value, json};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Name of the processor; empty where the system does not tell.
 pub fn cpu() -> String {
@@ -17,23 +17,7 @@ pub fn cores() -> usize {
 
 /// Now, in UTC, as `2026-11-15T10:00:00Z`.
 pub fn date() -> String {
-    iso(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
-}
-
-/// Seconds since 1970 as a date and a time.
-fn iso(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Days since 0000-03-01: years then end with their leap day.
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    strftime("%Y-%m-%dT%H:%M:%SZ", seconds_now())
 }
 
 /// What every JSON line says about its place and time.
@@ -80,14 +64,6 @@ fn status(field: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(iso(0), "1970-01-01T00:00:00Z");
-        assert_eq!(iso(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(iso(1_735_689_599), "2024-12-31T23:59:59Z");
-        assert_eq!(iso(1_794_736_800), "2026-11-15T10:00:00Z");
-    }
 
     #[test]
     #[cfg(target_os = "linux")]

@@ -110,7 +110,7 @@ fn text_filter(name: &str, text: &Arc<str>, given: &Given, budget: &mut Budget) 
         "lower" => made(3, &|| text.to_lowercase()),
         "capitalize" => made(3, &|| text::capitalize(text)),
         "title" => made(3, &|| text::title(text, true)),
-        "escape" | "e" | "forceescape" => made(5, &|| text::escape(text)),
+        "escape" | "e" | "forceescape" => made(5, &|| kiln::escape_html(text)),
         "urlencode" => made(3, &|| text::percent_encode(text)),
         "trim" => {
             let chars = word(0, "chars");

@@ -28,7 +28,6 @@ mod parse;
 mod predicates;
 mod sequences;
 mod text;
-mod time;
 mod value;
 
 use ast::Program;

@@ -1,9 +1,9 @@
 //! Lists, maps and ranges: what filters, methods and functions do with them.
 
+use super::Fault;
 use super::budget::Budget;
 use super::machine::Given;
 use super::value::Value;
-use super::{Fault, time};
 use std::cmp::Ordering;
 
 type Done<T> = Result<T, Fault>;
@@ -108,7 +108,7 @@ pub(super) fn function(name: &str, given: Given, budget: &mut Budget) -> Done<Va
             let format = text("strftime_now")?;
             // The longest field has ten characters for two of the format.
             budget.bytes(format.len().saturating_mul(8))?;
-            Ok(Value::text(time::strftime(&format, time::seconds_now())))
+            Ok(Value::text(crate::time::strftime(&format, crate::time::seconds_now())))
         }
         other => Err(Fault::text(format!("there is no function '{other}'"))),
     }

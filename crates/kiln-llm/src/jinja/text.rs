@@ -196,22 +196,6 @@ pub(super) fn truncate(text: &str, length: usize, cuts_words: bool, end: &str, l
     kept + end
 }
 
-/// `&`, `<`, `>` and quotes as HTML writes them.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&#34;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 /// Bytes other than letters, digits and `_.-~/` as `%XX`.
 pub(super) fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -5,27 +5,13 @@ mod svg;
 
 use super::record::{Record, best_kiln, best_peer};
 use super::{machine, table};
+use kiln::escape_html as escape;
 use kiln_terminal::format;
 use std::fmt::Write;
 use svg::{Bar, Line, bars, lines, thinned};
 
 /// Points of a line at the most.
 const POINTS: usize = 400;
-
-/// Words as a page may have them.
-fn escape(words: &str) -> String {
-    let mut safe = String::with_capacity(words.len());
-    for character in words.chars() {
-        match character {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            other => safe.push(other),
-        }
-    }
-    safe
-}
 
 /// The colour of a side and mode: the same one in every plot of every page.
 fn color(record: &Record) -> usize {

@@ -57,8 +57,8 @@ fn a_page_is_well_formed_and_whole() {
     assert_eq!(all.iter().filter(|name| *name == "section").count(), 3, "the overview, and one a subject");
     // Overview; rates, first calls, distribution, series, memory; rates, distribution, series of the second subject.
     assert_eq!(all.iter().filter(|name| *name == "svg").count(), 9);
-    assert!(page.contains("no &lt;compiler&gt; &amp; no &quot;luck&quot;"));
-    assert!(page.contains("--filter &quot;&lt;x&gt;&quot;"));
+    assert!(page.contains("no &lt;compiler&gt; &amp; no &#34;luck&#34;"));
+    assert!(page.contains("--filter &#34;&lt;x&gt;&#34;"));
     assert!(
         page.contains("is 3.48× as fast as torch-lean:default, the fastest of the others (4.00× by minima)"),
         "the headline"

@@ -3,25 +3,10 @@
 use super::source::{Excerpt, excerpts};
 use super::text::{Bytes, Count, Time, plural, share};
 use super::{Explanation, Kernel, Segment, memory};
+use crate::escape_html as escape;
 use kiln_ir::{NodeId, Op, Source};
 use std::fmt::Write;
 use std::time::Duration;
-
-/// Text that is safe between tags and in quoted attributes.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
 
 /// Escaped text in which what stands between backticks is code.
 fn with_code(text: &str) -> String {

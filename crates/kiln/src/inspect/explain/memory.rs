@@ -1,8 +1,9 @@
 //! The memory plan as a picture: launches to the right, the arena upwards, a box for each temporary's place and life.
 
 use super::Segment;
-use super::html::{escape, hue, id_list};
+use super::html::{hue, id_list};
 use super::text::Bytes;
+use crate::escape_html as escape;
 use std::fmt::Write;
 
 const WIDTH: f64 = 1180.0;

@@ -1,9 +1,9 @@
-//! The time of day, for templates that say it.
+//! Times of the calendar, in UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seconds since 1970.
-pub(super) fn seconds_now() -> u64 {
+pub fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
@@ -24,7 +24,11 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// A time in seconds since 1970 by C's format; what is no known field stays as it is.
-pub(super) fn strftime(format: &str, seconds: u64) -> String {
+///
+/// ```
+/// assert_eq!(kiln_llm::time::strftime("%Y-%m-%dT%H:%M:%SZ", 951_782_400), "2000-02-29T00:00:00Z");
+/// ```
+pub fn strftime(format: &str, seconds: u64) -> String {
     let (days, time) = (seconds / 86400, seconds % 86400);
     let (year, month, day) = date(days);
     let weekday = DAYS[(days % 7) as usize];
@@ -77,5 +81,6 @@ mod tests {
         assert_eq!(strftime("%a %d %b %Y %H:%M:%S %%%q%", 0), "Thu 01 Jan 1970 00:00:00 %%q%");
         assert_eq!(strftime("%A, %d %B %y", 951_782_400), "Tuesday, 29 February 00");
         assert_eq!(strftime("%Y-%m-%d", 4_107_542_400), "2100-03-01");
+        assert_eq!(strftime("%Y-%m-%dT%H:%M:%SZ", 1_735_689_599), "2024-12-31T23:59:59Z");
     }
 }
