@@ -153,6 +153,7 @@ pub fn failure(error: Error) -> Failure {
         Error::Conflict { .. } | Error::NoArchitecture { .. } => Failure::unusable(error.to_string()),
         // What was asked for cannot be had of this model, whatever is in its files.
         Error::UnknownModel { .. }
+        | Error::TooManyLayers { .. }
         | Error::NoTokenizer { .. }
         | Error::NoChatTemplate { .. }
         | Error::TextWithoutTokenizer
@@ -180,6 +181,7 @@ mod tests {
         let cases = [
             (Error::Io { path: path(), message: "not there".into() }, UNUSABLE),
             (Error::EmptyPrompt, UNUSABLE),
+            (Error::TooManyLayers { asked: 9, layers: 8 }, UNUSABLE),
             (Error::PromptTooLong { tokens: 9, context: 8 }, UNUSABLE),
             (Error::TooShort { longest: 1, least: 3 }, UNUSABLE),
             (Error::UnknownToken { token: 9, vocabulary: 8 }, UNUSABLE),

@@ -78,6 +78,14 @@ pub enum Error {
         /// What is there instead.
         there: crate::OtherWeights,
     },
+    /// More of the first layers were asked for than the model has.
+    #[error("{asked} layers were asked for, and the model has {layers}")]
+    TooManyLayers {
+        /// How many were asked for.
+        asked: usize,
+        /// How many there are.
+        layers: usize,
+    },
     /// A tensor that two files of a checkpoint have.
     #[error("{}: tensor '{}' is in another file of the folder too", at(path), shown(name))]
     DuplicateTensor {

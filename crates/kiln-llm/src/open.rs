@@ -21,7 +21,7 @@ pub struct OpenOptions {
     pub device: Device,
     /// Dtype of weights and activations. Without it f32, but bf16 for what is stored in bf16.
     pub dtype: Option<DType>,
-    /// Only so many of the first layers.
+    /// Only so many of the first layers; more than there are is an error.
     pub layers: Option<usize>,
     /// Seed of a preset's weights.
     pub seed: u64,
@@ -219,7 +219,7 @@ fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
     let file = Gguf::open(path)?;
     let dtype = options.dtype.unwrap_or(DType::F32);
     let mut config = file.config()?;
-    config.num_hidden_layers = options.layers.unwrap_or(usize::MAX).clamp(1, config.num_hidden_layers);
+    config.num_hidden_layers = models::cut(options.layers, config.num_hidden_layers)?;
     let checkpoint = file.checkpoint(options.device)?;
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
     Ok(Opened {

@@ -36,8 +36,8 @@ impl Preset {
         let mut config: Value = serde_json::from_str(self.config).map_err(bad)?;
         if let Some(layers) = layers {
             let field = if config["n_layer"].is_u64() { "n_layer" } else { "num_hidden_layers" };
-            let all = config[field].as_u64().unwrap_or(u64::MAX);
-            config[field] = all.min(layers.max(1) as u64).into();
+            let all = config[field].as_u64().unwrap_or(u64::MAX) as usize;
+            config[field] = models::cut(Some(layers), all)?.into();
         }
         let stored = match dtype {
             DType::Bf16 => "bfloat16",

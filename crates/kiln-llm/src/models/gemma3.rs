@@ -58,7 +58,7 @@ pub struct OffsetNorm {
 /// Makes one of its `config.json`.
 pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
     let mut config = Gemma3Config::from_fields(config)?;
-    config.llama.num_hidden_layers = cut(layers, config.llama.num_hidden_layers);
+    config.llama.num_hidden_layers = cut(layers, config.llama.num_hidden_layers)?;
     config.windows.truncate(config.llama.num_hidden_layers);
     Ok(Arc::new(Gemma3::new(&config, weights)?))
 }

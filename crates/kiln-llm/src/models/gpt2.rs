@@ -90,7 +90,7 @@ pub struct Conv1d {
 /// Makes one of its `config.json`.
 pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
     let mut config = Gpt2Config::from_fields(config)?;
-    config.n_layer = cut(layers, config.n_layer);
+    config.n_layer = cut(layers, config.n_layer)?;
     Ok(Arc::new(Gpt2::new(&config, weights)?))
 }
 

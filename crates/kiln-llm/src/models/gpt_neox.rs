@@ -79,7 +79,7 @@ pub struct Mlp {
 /// Makes one of its `config.json`.
 pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
     let mut config = GptNeoxConfig::from_fields(config)?;
-    config.num_hidden_layers = cut(layers, config.num_hidden_layers);
+    config.num_hidden_layers = cut(layers, config.num_hidden_layers)?;
     Ok(Arc::new(GptNeox::new(&config, weights)?))
 }
 

@@ -79,7 +79,7 @@ pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>
     // Files from before these settings say nothing of the biases that they have.
     let stored_biases = StoredBiases { attention: !config.says("attention_bias"), mlp: !config.says("mlp_bias") };
     let mut config = LlamaConfig::from_fields(config)?;
-    config.num_hidden_layers = cut(layers, config.num_hidden_layers);
+    config.num_hidden_layers = cut(layers, config.num_hidden_layers)?;
     Ok(Arc::new(Llama::variant(&config, &Variant { stored_biases, ..Variant::default() }, weights)?))
 }
 

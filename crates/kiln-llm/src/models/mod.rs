@@ -160,9 +160,12 @@ fn no_kind(config: &Fields) -> Error {
     }
 }
 
-/// How many of the layers are made.
-fn cut(layers: Option<usize>, all: usize) -> usize {
-    layers.unwrap_or(all).clamp(1, all)
+/// How many of the layers are made: an error where more are asked for than there are.
+pub(crate) fn cut(layers: Option<usize>, all: usize) -> Result<usize> {
+    match layers {
+        Some(asked) if asked > all => Err(Error::TooManyLayers { asked, layers: all }),
+        asked => Ok(asked.unwrap_or(all).max(1)),
+    }
 }
 
 /// The part of the weights below the first of some prefixes under which a tensor is; an empty one stands for the whole.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Makes one of its `config.json`.
 pub(super) fn load(config: &Fields, weights: &Weights<'_>, layers: Option<usize>) -> Result<Arc<dyn CausalLm>> {
     let Phi3Config { mut llama, rope, sliding_window } = Phi3Config::from_fields(config)?;
-    llama.num_hidden_layers = cut(layers, llama.num_hidden_layers);
+    llama.num_hidden_layers = cut(layers, llama.num_hidden_layers)?;
     let windows = vec![sliding_window; llama.num_hidden_layers];
     let variant = Variant { joined: true, rope: Some(rope), windows, ..Variant::default() };
     Ok(Arc::new(Llama::variant(&llama, &variant, weights)?))

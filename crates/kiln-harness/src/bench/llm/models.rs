@@ -155,7 +155,11 @@ fn read(name: String, path: PathBuf, layers: Option<usize>, scratch: Option<Scra
     if let Some(layers) = layers {
         let field = if config["n_layer"].is_u64() { "n_layer" } else { "num_hidden_layers" };
         let all = config[field].as_u64().ok_or("config.json does not say how many layers there are")?;
-        let kept = all.min(layers.max(1) as u64);
+        let all = all as usize;
+        if layers > all {
+            return Err(kiln_llm::Error::TooManyLayers { asked: layers, layers: all }.into());
+        }
+        let kept = layers.max(1);
         config[field] = kept.into();
         let cut = Scratch::new()?;
         for entry in std::fs::read_dir(&path)? {
@@ -167,7 +171,7 @@ fn read(name: String, path: PathBuf, layers: Option<usize>, scratch: Option<Scra
         std::fs::write(cut.path().join("config.json"), config.to_string())?;
         source.name = format!("{}, {kept} of {all} layers", source.name);
         source.path = cut.path().to_owned();
-        source.layers = Some(kept as usize);
+        source.layers = Some(kept);
         source._scratch.push(Arc::new(cut));
     }
     Ok(source)
@@ -221,6 +225,18 @@ mod tests {
         assert_eq!(after["num_hidden_layers"], 1);
         assert_eq!(std::fs::read_to_string(whole.path.join("config.json")).expect("settings"), before);
         assert!(cut.path.join("model.safetensors").exists());
+    }
+
+    /// Of embedded weights, a folder and a preset, whose random weights are not made first.
+    #[test]
+    fn more_layers_than_there_are_is_an_error() {
+        let whole = prepare("stories260K", DType::F32, None).expect("embedded");
+        for model in ["stories260K", "stories15m", &whole.path.display().to_string()] {
+            let error = prepare(model, DType::F32, Some(7)).expect_err("too many");
+            let error = error.downcast_ref::<kiln_llm::Error>().expect("an error of models");
+            assert!(matches!(error, kiln_llm::Error::TooManyLayers { asked: 7, layers: 5 | 6 }), "{model}: {error}");
+        }
+        assert!(prepare("stories260K", DType::F32, Some(5)).is_ok());
     }
 
     #[test]
