@@ -14,6 +14,7 @@ mod llm;
 mod machine;
 mod outputs;
 mod peer;
+mod published;
 mod record;
 mod report;
 mod side;
@@ -54,6 +55,7 @@ Examples:
   kiln bench blocks --filter q4 --threads 2
   kiln bench matmul --peer torch --python ~/torch/bin/python
   kiln bench calls
+  kiln bench report > docs/benchmarks.md                           # the page of the lines that are kept
 
 Every mode of every side is a process of its own; they take turns. Above 5 % variation there is a warning.";
 
@@ -133,6 +135,9 @@ pub struct Arguments {
     /// Write one JSON object a mode to this file
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Folder of JSON lines (report)
+    #[arg(long, value_name = "FOLDER", default_value = "docs/benchmarks")]
+    lines: PathBuf,
     /// Write a page with plots to this file
     #[arg(long)]
     html: Option<PathBuf>,
@@ -160,6 +165,8 @@ enum What {
     Train,
     /// The published table: decode of four models, forward passes of 16, 128 and 512 tokens, first calls, each with PyTorch
     Suite,
+    /// Measure nothing: write docs/benchmarks.md from JSON lines that were kept
+    Report,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -185,6 +192,7 @@ impl What {
             What::Calls => "calls",
             What::Train => "train",
             What::Suite => "suite",
+            What::Report => "report",
         }
     }
 }
@@ -229,6 +237,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.side {
         return llm::serve();
     }
+    if arguments.what == What::Report {
+        print!("{}", published::page(&arguments.lines)?);
+        return Ok(());
+    }
     let mut outputs = Outputs::open(arguments)?;
     let outputs = &mut outputs;
     match arguments.what {
@@ -262,7 +274,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         What::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
         What::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
         What::Blocks => return blocks::run(arguments, outputs, &threads),
-        What::Decode | What::Suite => return Err("these have a model".into()),
+        What::Decode | What::Suite | What::Report => return Err("these were done above".into()),
         What::Ops => cases::ops(&threads),
         What::Matmul => cases::matmul(&threads),
         What::Attention => cases::attention(&threads),
