@@ -230,7 +230,7 @@ fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
 mod tests {
     use super::*;
 
-    const SOFTMAX: &str = include_str!("../../../docs/softmax.kiln");
+    const SOFTMAX: &str = include_str!("../softmax.kiln");
 
     fn at(sizes_given: &[&str]) -> Result<Graph, String> {
         let graph = Graph::parse(SOFTMAX).unwrap();

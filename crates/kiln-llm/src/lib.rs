@@ -82,5 +82,5 @@ pub use weights::{OnProgress, Progress, Weights};
 
 /// The Rust of the guide to models.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/models.md")]
+#[doc = include_str!("../guide.md")]
 mod guide {}

@@ -451,7 +451,7 @@ fn decoder(p: &Vec<Tensor>) -> Result<Tensor> {
 
 #[test]
 fn of_a_decoder_against_pytorch() -> Result<()> {
-    let reference = include_str!("../../kiln-passes/tests/gradients/decoder.txt");
+    let reference = include_str!("reference/decoder.txt");
     let layer: [&[usize]; 8] = [&[8], &[8], &[16, 8], &[8, 8], &[8], &[12, 8], &[12], &[8, 12]];
     let shapes: Vec<&[usize]> =
         [&[7, 8][..], &[4, 8]].into_iter().chain(layer).chain(layer).chain([&[8][..]]).collect();
