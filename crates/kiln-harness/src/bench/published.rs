@@ -155,19 +155,21 @@ impl<'a> Table<'a> {
     }
 
     fn is_named_column(&self, record: &Value) -> bool {
-        record["mode"] == "eager" || self.question["kiln"].as_array().is_some_and(|m| !m.contains(&record["mode"]))
+        let others = self.question["kiln"].as_array().filter(|_| self.question["summary"].is_null());
+        record["mode"] == "eager" || others.is_some_and(|modes| !modes.contains(&record["mode"]))
     }
 
     fn write(&self, out: &mut String) {
         let question = self.question;
         let _ = writeln!(out, "\n## {}\n", text(question, "question"));
-        for run in question["runs"].as_array().into_iter().flatten() {
-            let (machine, date, command) = (text(run, "machine"), text(run, "date"), text(run, "command"));
-            let _ = writeln!(out, "- Machine {machine}, {date}: `{command}`");
-        }
         let by = if self.of_minima() { "minima" } else { "medians" };
         let note = question["note"].as_str().map(|note| format!("; {note}")).unwrap_or_default();
-        let _ = writeln!(out, "- By {by}{note}.\n");
+        let run = |run: &Value| {
+            format!("Machine {}, {}: `{}`", text(run, "machine"), text(run, "date"), text(run, "command"))
+        };
+        let runs: Vec<String> = question["runs"].as_array().into_iter().flatten().map(run).collect();
+        // Lines around a table are few.
+        let _ = writeln!(out, "{}. By {by}{note}.\n", runs.join(";\n"));
         let lines = match question["summary"].as_str() {
             Some(field) => self.summary(field),
             None => self.every_row(),
