@@ -8,23 +8,23 @@ use std::path::Path;
 #[path = "../examples/gpt_fast.rs"]
 mod gpt_fast;
 
-use gpt_fast::{Config, Generator, Llama};
+use gpt_fast::{Config, Llama, TextGenerator};
 
 #[test]
 fn compiled_and_eager_generate_the_same_tokens() {
     kiln::manual_seed(3);
     let config = Config { vocabulary: 96, width: 32, inner: 88, layers: 2, heads: 4, kv_heads: 2, context: 48 };
-    let generator = Generator::new(&config, Llama::new(&config, false).unwrap()).unwrap();
+    let generator = TextGenerator::new(&config, Llama::new(&config, false).unwrap()).unwrap();
     let mut found = Vec::new();
     for temperature in [0.0, 1.0] {
-        let all = generator.compare(&[1, 5, 9], 40, temperature, 2).unwrap();
+        let all = generator.compare(&[1, 5, 9], 40, temperature).unwrap();
         assert_eq!((all.len(), all[0].tokens.len()), (3, 40));
         assert!(all.iter().all(|run| run.tokens == all[0].tokens), "at temperature {temperature}");
         found.push(all[0].tokens.clone());
     }
     assert_ne!(found[0], found[1], "drawing gives other tokens than the likeliest");
     // The cache ends; generating does too.
-    assert_eq!(generator.compare(&[1, 5, 9], 1000, 0.0, 1).unwrap()[1].tokens.len(), 46);
+    assert_eq!(generator.compare(&[1, 5, 9], 1000, 0.0).unwrap()[1].tokens.len(), 46);
 }
 
 /// The first list of numbers of this name in a text of JSON.
@@ -44,7 +44,7 @@ fn a_trained_checkpoint_continues_as_in_pytorch() {
     let llama = Llama::new(&config, true).unwrap();
     llama.load_state_dict(&tensors, true).unwrap();
     let count = (all.len() - prompt.len()).min(60);
-    let runs = Generator::new(&config, llama).unwrap().compare(&prompt, count, 0.0, 2).unwrap();
+    let runs = TextGenerator::new(&config, llama).unwrap().compare(&prompt, count, 0.0).unwrap();
     for run in runs {
         assert_eq!(run.tokens, all[prompt.len()..][..count]);
     }
