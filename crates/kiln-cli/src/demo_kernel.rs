@@ -1,6 +1,6 @@
 //! `kiln` alone: one function goes from graph to machine code, is timed eager and fused, and is checked by the interpreter.
 
-use kiln::opinions::{self, Question};
+use kiln::oracle::{self, Config};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{DType, HostTensor, TensorType};
@@ -58,7 +58,7 @@ pub fn run() -> Outcome {
 
     let fused = fastest(|| compiled.run(&tensors).map(drop))?;
     let eager = fastest(|| kiln::run_eagerly(&graph, &tensors).map(drop))?;
-    opinions::compare(&graph, &hosts, &Question::default())?;
+    oracle::compare(&graph, &hosts, &Config::default())?;
 
     println!(
         "compile, first call   {:>9.1} µs   (warm process {:.1} µs)",

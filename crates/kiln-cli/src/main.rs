@@ -10,8 +10,8 @@
 //! kiln explain FILE        what became of a graph: kernels, bytes, what was not fused and why
 //! kiln cache …             what is on disk, and how to ship it
 //! kiln doctor              what this machine offers and what Kiln would use
-//! kiln selftest            the three opinions on this machine, one line a group
-//! kiln fuzz …              look for graphs on which the three opinions differ
+//! kiln selftest            differential tests on this machine, one line a group
+//! kiln fuzz …              look for graphs on which interpreter, eager and compiled differ
 //! kiln completions SHELL   a script that completes all of this
 //! ```
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  bench     cases, models and peers ──▶ turns ──▶ Record a mode of a side ──▶ table, JSON lines, page with plots
-//!  selftest  groups of graphs and programs ──▶ the three opinions on this machine ──▶ a line a group
+//!  selftest  groups of graphs and programs ──▶ differential tests on this machine ──▶ a line a group
 //!  fuzz      random graphs, functions, texts, files, cache entries ──▶ the first that breaks something, shrunk
 //! ```
 //!

@@ -1,6 +1,6 @@
 //! Caches of keys and values: rows written where data say, attention that reads them through a table of pages.
 
-use kiln::opinions::{self, Question};
+use kiln::oracle::{self, Config};
 use kiln_ir::{DType, Graph, HostTensor};
 
 /// One step of decoding over a pool of pages: keys are turned and written with the values, then read through the table.
@@ -85,7 +85,7 @@ fn writes_and_pages_agree_with_the_interpreter() {
         for (batch, heads) in [(1, 2), (1, 1), (3, 2), (2, 1)] {
             let graph = step(batch, heads, dtype);
             for seed in 1..6 {
-                let disagreement = opinions::compare(&graph, &inputs(&graph, seed), &Question::default());
+                let disagreement = oracle::compare(&graph, &inputs(&graph, seed), &Config::default());
                 assert!(disagreement.is_ok(), "{dtype} {batch} {heads}: {}", disagreement.unwrap_err());
             }
         }

@@ -1,6 +1,6 @@
 //! Frozen graphs: the same answers, weights prepared and packed once a version, by whichever thread comes first.
 
-use kiln::opinions::{self, LayoutChoice, Question};
+use kiln::oracle::{self, Config, LayoutChoice};
 use kiln::runtime::Program;
 use kiln::runtime::event::{self, Category};
 use kiln::{CompiledGraph, DType, Device, FreezeOptions, FrozenGraph, PackWeights, Tensor};
@@ -255,8 +255,8 @@ fn random_graphs_agree_with_the_interpreter() {
             (0..graph.inputs().len()).map(|i| mask >> (i % 64) & 1 == 1).collect::<Vec<bool>>()
         };
         let disagree = |graph: &Graph| {
-            let question = Question { layout, skip_eager: true, frozen: frozen(graph), ..Default::default() };
-            opinions::compare(graph, &generate::inputs(graph, seed), &question).err()
+            let config = Config { layout, skip_eager: true, frozen: frozen(graph), ..Default::default() };
+            oracle::compare(graph, &generate::inputs(graph, seed), &config).err()
         };
         if disagree(&graph).is_some() {
             let small = shrink::shrink(graph, &mut |candidate| disagree(candidate).is_some());

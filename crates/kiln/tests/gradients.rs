@@ -1,7 +1,7 @@
 //! Interpreter, eager and compiled agree on gradients: of every op's examples, and of random graphs
 //! (`KILN_FUZZ_GRAPHS` says how many).
 
-use kiln::opinions::{self, Question};
+use kiln::oracle::{self, Config};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{DType, Graph, HostTensor, NodeId, Op, OpKind, Symbol, generate, interpret, shrink};
 use kiln_passes::{Derivative, DifferentiateOptions, Seeds, derivative, differentiate, is_differentiable};
@@ -50,13 +50,13 @@ fn of_every_op() {
             let Some(literals) = example.inputs(binding, seed as u64) else { continue };
             let inputs: Vec<HostTensor> = literals.iter().map(|l| HostTensor::from_literal(l).unwrap()).collect();
             let Some((joint, inputs)) = differentiated(&example.graph, &inputs, binding, seed as u64) else { continue };
-            if let Err(error) = opinions::compare(&joint, &inputs, &Question::default()) {
+            if let Err(error) = oracle::compare(&joint, &inputs, &Config::default()) {
                 panic!("{}: {error}\n{joint}", example.name);
             }
             asked += 1;
         }
     }
-    assert!(asked > 300, "only {asked} questions were asked");
+    assert!(asked > 300, "only {asked} configs were asked");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn of_random_graphs() {
         options.symbolic = seed % 3 == 0;
         let disagree = |graph: &Graph| {
             let (joint, inputs) = differentiated(graph, &generate::inputs(graph, seed), &[], seed)?;
-            opinions::compare(&joint, &inputs, &Question::default()).err().map(|e| format!("{e}\n{joint}"))
+            oracle::compare(&joint, &inputs, &Config::default()).err().map(|e| format!("{e}\n{joint}"))
         };
         let graph = generate::graph(seed, &options);
         if disagree(&graph).is_some() {

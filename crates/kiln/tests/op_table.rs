@@ -1,8 +1,8 @@
 //! Every part of the compiler answers for every row of the table of pointwise ops, and the columns of a row agree with each
-//! other. The values of each op on every dtype are compared in `three_opinions`, its derivative with differences in the tests of
+//! other. The values of each op on every dtype are compared in `differential`, its derivative with differences in the tests of
 //! the passes, and the accuracy of its code in those of the CPU: all of them walk over the table.
 
-use kiln::opinions;
+use kiln::oracle;
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::codec::{Codec, from_bytes, to_bytes};
 use kiln_ir::table::{DTypeClass, Derivative};
@@ -116,7 +116,7 @@ fn meanings_are_there_for_every_dtype_and_all_floors_share_them() {
             let result = interpret::run(&graph, &inputs).unwrap()[0].to_literal();
             let got: Vec<Scalar> = (0..5).map(|i| result.element(i).unwrap()).collect();
             assert_eq!(got, want, "{} of {dtype}", op.kind().name());
-            let compared = opinions::compare(&graph, &inputs, &Default::default());
+            let compared = oracle::compare(&graph, &inputs, &Default::default());
             assert!(compared.is_ok(), "{} of {dtype}: {compared:?}", op.kind().name());
         }
     }

@@ -1,4 +1,4 @@
-//! Graphs on which the opinions once differed: `tests/oracle/SEED_what.kiln`, one each. A file holds the whole graph that
+//! Graphs on which interpreter, eager and compiled once differed: `tests/oracle/SEED_what.kiln`, one each. A file holds the whole graph that
 //! `kiln fuzz graphs --count 1 --seed SEED` made when it was found, so that it keeps its meaning when the generator changes:
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! with. A line `# fails: why` marks a disagreement that is known and not fixed yet; such a file is run, but not held against
 //! anybody. `KILN_BLESS=1` writes the digests.
 
-use kiln::opinions::{self, LayoutChoice, Question};
+use kiln::oracle::{self, Config, LayoutChoice};
 use kiln_ir::{Graph, HostTensor, Scalar, generate};
 use kiln_kernels::Numerics;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ struct Fixture {
     text: String,
     graph: Graph,
     seed: u64,
-    question: Question,
+    config: Config,
 }
 
 impl Fixture {
@@ -38,14 +38,14 @@ impl Fixture {
         let seed = field("seed").parse().unwrap_or_else(|_| fail("the seed is no number".into()));
         let layout = LayoutChoice::ALL.into_iter().find(|l| format!("{l:?}") == field("layout"));
         let layout = layout.unwrap_or_else(|| fail(format!("there is no layout `{}`", field("layout"))));
-        let mut question = Question { layout, ..Default::default() };
-        question.options.disk_cache = false;
-        question.options.schedule.numerics = match field("numerics") {
+        let mut config = Config { layout, ..Default::default() };
+        config.options.disk_cache = false;
+        config.options.schedule.numerics = match field("numerics") {
             "Fast" => Numerics::Fast,
             "Eager" => Numerics::Eager,
             other => fail(format!("there are no numerics `{other}`")),
         };
-        Fixture { path, graph, seed, question, text }
+        Fixture { path, graph, seed, config, text }
     }
 
     /// The inputs, if they are those that the file was written for.
@@ -90,10 +90,10 @@ fn fixtures() -> impl Iterator<Item = Fixture> {
 }
 
 #[test]
-fn seeds_on_which_the_opinions_differed_agree() {
+fn seeds_on_which_results_differed_agree() {
     let mut failures = String::new();
     for fixture in fixtures() {
-        let outcome = opinions::compare(&fixture.graph, &fixture.inputs(), &fixture.question);
+        let outcome = oracle::compare(&fixture.graph, &fixture.inputs(), &fixture.config);
         match (outcome, field(&fixture.text, "fails")) {
             (Ok(_), _) => {}
             (Err(error), Some(why)) => eprintln!("{}: {error} (known: {why})", fixture.path.display()),
@@ -120,9 +120,9 @@ fn other_answers_to_them_are_noticed() {
     let mut noticed = 0;
     for fixture in fixtures() {
         let inputs = fixture.inputs();
-        let Ok(honest) = opinions::compare(&fixture.graph, &inputs, &fixture.question) else { continue };
-        let question = Question { tamper: Some(tamper), ..fixture.question.clone() };
-        let tampered = opinions::compare(&fixture.graph, &inputs, &question);
+        let Ok(honest) = oracle::compare(&fixture.graph, &inputs, &fixture.config) else { continue };
+        let config = Config { tamper: Some(tamper), ..fixture.config.clone() };
+        let tampered = oracle::compare(&fixture.graph, &inputs, &config);
         assert!(tampered.is_err() || honest.is_vacuous(), "{}: {honest:?}", fixture.path.display());
         noticed += usize::from(tampered.is_err());
     }

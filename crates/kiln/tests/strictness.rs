@@ -1,12 +1,12 @@
 //! What the oracle must notice: answers that are a little wrong where little rounds, or wrong altogether where much does. Bounds
 //! that explain everything would pass the fuzzer too.
 
-use kiln::opinions::{self, Disagreement, Question};
+use kiln::oracle::{self, Config, Disagreement};
 use kiln_ir::examples::Random;
 use kiln_ir::{DType, Graph, HostTensor, Scalar};
 
 /// Compares with every answer changed by `tamper`.
-fn tampered(graph: &str, inputs: &[HostTensor], tamper: fn(f64) -> f64) -> Result<opinions::Agreement, Disagreement> {
+fn tampered(graph: &str, inputs: &[HostTensor], tamper: fn(f64) -> f64) -> Result<oracle::Agreement, Disagreement> {
     thread_local!(static TAMPER: std::cell::Cell<fn(f64) -> f64> = const { std::cell::Cell::new(|x| x) });
     TAMPER.set(tamper);
     let change = |answer: &mut HostTensor| {
@@ -16,9 +16,9 @@ fn tampered(graph: &str, inputs: &[HostTensor], tamper: fn(f64) -> f64) -> Resul
             answer.set(i, value);
         }
     };
-    let mut question = Question { tamper: Some(change), ..Default::default() };
-    question.options.disk_cache = false;
-    opinions::compare(&Graph::parse(graph).unwrap(), inputs, &question)
+    let mut config = Config { tamper: Some(change), ..Default::default() };
+    config.options.disk_cache = false;
+    oracle::compare(&Graph::parse(graph).unwrap(), inputs, &config)
 }
 
 /// The graph agrees as it is, with nothing left undecided, and does not when its answer is changed.
@@ -115,5 +115,5 @@ fn agreements_say_what_they_rest_on() {
     assert!(agreement.is_vacuous() && agreement.undecided > 0, "{agreement:?}");
     let order = "graph(%0: f32[2]) { %1: f32[1] = reduce_sum %0 {axes=[0]} return %1 }";
     let large = HostTensor::from_f64(DType::F32, &[2], &[3e38, 3e38]).unwrap();
-    assert_eq!(tampered(order, &[large], |x| x).unwrap().skipped, Some(opinions::Skipped::Order));
+    assert_eq!(tampered(order, &[large], |x| x).unwrap().skipped, Some(oracle::Skipped::Order));
 }

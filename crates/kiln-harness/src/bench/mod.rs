@@ -26,7 +26,7 @@ mod turns;
 
 use cases::Case;
 use clock::{Copier, Turn};
-use kiln::opinions::{self, Question};
+use kiln::oracle::{self, Config};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
 use kiln_runtime::environment;
@@ -346,8 +346,8 @@ fn agreement(graph: &kiln_ir::Graph, hosts: &[HostTensor]) -> Option<bool> {
     {
         return None;
     }
-    let question = Question { skip_eager: true, ..Default::default() };
-    Some(opinions::compare(graph, hosts, &question).is_ok())
+    let config = Config { skip_eager: true, ..Default::default() };
+    Some(oracle::compare(graph, hosts, &config).is_ok())
 }
 
 /// Ordinary numbers in −1..1, but for what the case knows better.

@@ -1,10 +1,10 @@
-//! `kiln fuzz`: random graphs through all three opinions, and random texts through the parser and the verifier.
+//! `kiln fuzz`: random graphs through the differential test, and random texts through the parser and the verifier.
 
 mod cache;
 mod files;
 mod functions;
 
-use kiln::opinions::{self, LayoutChoice, Question, Tally};
+use kiln::oracle::{self, Config, LayoutChoice, Tally};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
@@ -118,17 +118,17 @@ fn seed_of_clock() -> u64 {
 }
 
 /// What a seed asks: the graph, its inputs, and how they lie and compute.
-fn question(seed: u64, nodes: usize) -> (Graph, Question) {
+fn config(seed: u64, nodes: usize) -> (Graph, Config) {
     let options = generate::Options { nodes, symbolic: seed % 5 == 4, ..Default::default() };
     let graph = generate::graph(seed, &options);
     let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
-    let mut question = Question { layout, ..Default::default() };
+    let mut config = Config { layout, ..Default::default() };
     // No graph comes twice: its program would only push others out of the user's cache.
-    question.options.disk_cache = false;
+    config.options.disk_cache = false;
     if seed % 7 == 3 {
-        question.options.schedule.numerics = Numerics::Eager;
+        config.options.schedule.numerics = Numerics::Eager;
     }
-    (graph, question)
+    (graph, config)
 }
 
 fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
@@ -144,16 +144,16 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     let mut done = 0;
     while done < count && end.is_none_or(|end| begin.elapsed() < end) {
         let seed = first.wrapping_add(done);
-        let (graph, question) = question(seed, options.nodes);
+        let (graph, config) = config(seed, options.nodes);
         done += 1;
-        let compare = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question);
+        let compare = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), &config);
         match compare(&graph) {
             Ok(agreement) => tally.add(&agreement),
             Err(disagreement) => {
                 failed.push(seed);
                 let small = shrink::shrink(graph, &mut |candidate| compare(candidate).is_err());
                 let last = compare(&small).err().unwrap_or(disagreement);
-                console.say(format!("seed {seed}: {last}\n{question:?}\n{small}"));
+                console.say(format!("seed {seed}: {last}\n{config:?}\n{small}"));
                 if !options.keep_going {
                     break;
                 }
@@ -176,8 +176,8 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     });
     match failed.as_slice() {
         [] => Ok(()),
-        [seed] => Err(format!("the opinions differ for seed {seed} (1 of {done} graphs)").into()),
-        _ => Err(format!("the opinions differ for {} of {done} graphs", failed.len()).into()),
+        [seed] => Err(format!("interpreter, eager and compiled differ for seed {seed} (1 of {done} graphs)").into()),
+        _ => Err(format!("interpreter, eager and compiled differ for {} of {done} graphs", failed.len()).into()),
     }
 }
 

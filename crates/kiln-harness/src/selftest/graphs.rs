@@ -1,7 +1,7 @@
-//! Groups that ask all three opinions on graphs: of every op's examples, of shapes that models have, and of random graphs.
+//! Differential tests of graphs: of every op's examples, of shapes that models have, and of random graphs.
 
 use super::lab::Lab;
-use kiln::opinions::LayoutChoice;
+use kiln::oracle::LayoutChoice;
 use kiln_ir::build::{self, AttentionOptions, GraphBuilder};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{
@@ -70,8 +70,8 @@ impl Family {
                     if lab.is_enough() {
                         return;
                     }
-                    let question = lab.question(layout);
-                    lab.compare(&example.name, &example.graph, &inputs, &question);
+                    let config = lab.config(layout);
+                    lab.compare(&example.name, &example.graph, &inputs, &config);
                 }
             }
         }
@@ -125,9 +125,9 @@ impl Family {
         }
         for (seed, (name, graph)) in graphs.into_iter().enumerate() {
             let Some(graph) = lab.expect(&name, graph) else { continue };
-            let question = lab.question(LayoutChoice::Contiguous);
+            let config = lab.config(LayoutChoice::Contiguous);
             let inputs = generate::inputs(&graph, seed as u64);
-            lab.compare(name, &graph, &inputs, &question);
+            lab.compare(name, &graph, &inputs, &config);
         }
     }
 }
@@ -147,11 +147,11 @@ fn random(lab: &mut Lab, first: u64, count: u64, options: &generate::Options) {
             return;
         }
         let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed % 4) as usize] };
-        let mut question = lab.question(layout);
+        let mut config = lab.config(layout);
         if seed % 7 == 3 {
-            question.options.schedule.numerics = Numerics::Eager;
+            config.options.schedule.numerics = Numerics::Eager;
         }
-        lab.compare_random(seed, options, &question);
+        lab.compare_random(seed, options, &config);
     }
 }
 
@@ -160,7 +160,7 @@ pub fn gradients(lab: &mut Lab) {
     let ops = OpKind::all().into_iter().filter(|&kind| derivative(kind) == Derivative::Rule).collect();
     let dtypes = vec![DType::F32, DType::Bf16, DType::F64];
     let mut options = generate::Options { nodes: 6, max_elements: 256, ops, dtypes, ..Default::default() };
-    let question = lab.question(LayoutChoice::Contiguous);
+    let config = lab.config(LayoutChoice::Contiguous);
     for seed in 0..lab.count(900) {
         if lab.is_enough() {
             return;
@@ -168,7 +168,7 @@ pub fn gradients(lab: &mut Lab) {
         options.symbolic = seed % 3 == 0;
         let graph = generate::graph(seed, &options);
         match differentiated(&graph, &generate::inputs(&graph, seed), seed) {
-            Ok(Some((joint, inputs))) => lab.compare(format!("gradients of seed {seed}"), &joint, &inputs, &question),
+            Ok(Some((joint, inputs))) => lab.compare(format!("gradients of seed {seed}"), &joint, &inputs, &config),
             Ok(None) => {}
             Err(error) => lab.judge(Some(format!("gradients of seed {seed}: {error}\n{graph}"))),
         }

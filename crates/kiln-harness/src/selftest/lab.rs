@@ -1,6 +1,6 @@
 //! Where the groups of `kiln selftest` work: the device, how much is asked, and the count of what was found.
 
-use kiln::opinions::{self, Disagreement, LayoutChoice, Question, Tally};
+use kiln::oracle::{self, Config, Disagreement, LayoutChoice, Tally};
 use kiln::{DType, Device, Tensor};
 use kiln_ir::{Graph, HostTensor, Scalar, generate, shrink};
 use std::fmt::Display;
@@ -60,30 +60,30 @@ impl Lab {
         }
     }
 
-    /// A question on this device.
-    pub fn question(&self, layout: LayoutChoice) -> Question {
-        let mut question = Question { layout, ..Question::default() };
-        question.options.device = self.device;
-        question.tamper = self.fault.then_some(tamper as fn(&mut HostTensor));
-        question
+    /// A config on this device.
+    pub fn config(&self, layout: LayoutChoice) -> Config {
+        let mut config = Config { layout, ..Config::default() };
+        config.options.device = self.device;
+        config.tamper = self.fault.then_some(tamper as fn(&mut HostTensor));
+        config
     }
 
     /// Asks interpreter, eager and compiled on a graph.
-    pub fn compare(&mut self, what: impl Display, graph: &Graph, inputs: &[HostTensor], question: &Question) {
-        let wrong = self.differ(graph, inputs, question);
+    pub fn compare(&mut self, what: impl Display, graph: &Graph, inputs: &[HostTensor], config: &Config) {
+        let wrong = self.differ(graph, inputs, config);
         self.judge(wrong.map(|wrong| format!("{what}: {wrong}\n{graph}")));
     }
 
     /// How the three differ; an agreement is counted.
-    fn differ(&mut self, graph: &Graph, inputs: &[HostTensor], question: &Question) -> Option<Disagreement> {
-        opinions::compare(graph, inputs, question).inspect(|agreement| self.tally.add(agreement)).err()
+    fn differ(&mut self, graph: &Graph, inputs: &[HostTensor], config: &Config) -> Option<Disagreement> {
+        oracle::compare(graph, inputs, config).inspect(|agreement| self.tally.add(agreement)).err()
     }
 
     /// Asks all three on the graph of a seed; one on which they differ is shown as small as it can be.
-    pub fn compare_random(&mut self, seed: u64, options: &generate::Options, question: &Question) {
+    pub fn compare_random(&mut self, seed: u64, options: &generate::Options, config: &Config) {
         let graph = generate::graph(seed, options);
-        let differ = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), question).err();
-        let wrong = self.differ(&graph, &generate::inputs(&graph, seed), question);
+        let differ = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), config).err();
+        let wrong = self.differ(&graph, &generate::inputs(&graph, seed), config);
         let wrong = wrong.map(|wrong| match self.fault {
             true => format!("seed {seed}: {wrong}"),
             false => {

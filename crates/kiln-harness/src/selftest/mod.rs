@@ -1,4 +1,4 @@
-//! `kiln selftest`: the three opinions on this machine, one line a group. Whatever a compiled program says is compared with what
+//! `kiln selftest`: differential tests on this machine, one line a group. Whatever a compiled program says is compared with what
 //! the reference interpreter, eager execution or PyTorch says.
 
 mod graphs;
@@ -8,7 +8,7 @@ mod programs;
 
 use graphs::Family;
 use kiln::Device;
-use kiln::opinions::Tally;
+use kiln::oracle::Tally;
 use kiln_runtime::disk;
 use kiln_terminal::device::device;
 use kiln_terminal::failure::{Failure, Outcome};
@@ -127,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let failed: Vec<&str> = all.iter().filter(|f| !f.failures.is_empty()).map(|f| f.group.name).collect();
     let summary = format!("{} checks in {}", format::count(checks), format::seconds(seconds));
     if failed.is_empty() {
-        console.say(format!("{}: {summary}", paint.bold_green("all opinions agree")));
+        console.say(format!("{}: {summary}", paint.bold_green("interpreter, eager and compiled agree")));
     }
     console.result(|| {
         let group = |found: &Found| {

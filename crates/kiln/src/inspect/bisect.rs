@@ -1,8 +1,8 @@
 //! Which pass changed the answer: the interpreter runs the graph before and after each pass, on live inputs.
 
 use super::verify::Deviation;
-use crate::opinions::envelope::{Envelope, Products};
-use crate::opinions::layouts::to_host;
+use crate::oracle::bounds::{ErrorBounds, Products};
+use crate::oracle::layouts::to_host;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, HostTensor, Source, interpret};
 use kiln_kernels::Precision;
@@ -122,7 +122,7 @@ fn compare(
     }
     let mut deviations = Vec::with_capacity(want.len());
     let mut wrong = None;
-    let mut envelope: Option<Envelope<'_>> = None;
+    let mut bounds: Option<ErrorBounds<'_>> = None;
     for (number, (want, got)) in want.iter().zip(got).enumerate() {
         if want.dtype() != got.dtype() || want.shape() != got.shape() {
             let ty = |t: &HostTensor| format!("{}{:?}", t.dtype(), t.shape());
@@ -133,9 +133,9 @@ fn compare(
         if got.bytes() == want.bytes() || wrong.is_some() {
             continue;
         }
-        let envelope =
-            envelope.get_or_insert_with(|| Envelope::new(graph, inputs, Products::of(graph, Precision::Highest)));
-        if let Some((element, tolerance)) = envelope.violation(number, want, got) {
+        let bounds =
+            bounds.get_or_insert_with(|| ErrorBounds::new(graph, inputs, Products::of(graph, Precision::Highest)));
+        if let Some((element, tolerance)) = bounds.violation(number, want, got) {
             let (got, want) = (got.get(element), want.get(element));
             wrong = Some(format!("element {element} of output {number} is {got} instead of {want} (±{tolerance:.1e})"));
         }

@@ -1,6 +1,6 @@
 //! How far one tensor is from another.
 
-use crate::opinions::envelope::{epsilon, normal};
+use crate::oracle::bounds::{epsilon, normal};
 use kiln_ir::{DType, HostTensor, Scalar};
 
 /// How far computed elements are from what they should be.

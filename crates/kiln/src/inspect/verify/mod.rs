@@ -2,7 +2,7 @@
 //!
 //! The interpreter runs the graph, and what it says of every node that goes through memory is the truth. Each launch then gets
 //! true inputs, and what it writes is held against the truth. So a kernel that is found wrong is wrong by itself, and the
-//! first one is where to look. How far a right kernel may be off is found as in [`crate::opinions`]: by disturbing the
+//! first one is where to look. How far a right kernel may be off is found as in [`crate::oracle`]: by perturbing the
 //! interpreter's results by as much as each op of the kernel may round.
 
 mod deviation;

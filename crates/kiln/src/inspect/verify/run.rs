@@ -1,8 +1,8 @@
 //! The check itself: the interpreter's run, then each launch on true inputs.
 
 use super::{Blame, Clobbered, Deviation, KernelReport, Verdict, VerifyReport};
-use crate::opinions::envelope::{Envelope, Products, RangeWatch, is_exact, least_tolerance};
-use crate::opinions::layouts::to_host;
+use crate::oracle::bounds::{ErrorBounds, Products, RangeWatch, is_exact, least_tolerance};
+use crate::oracle::layouts::to_host;
 use crate::{Error, Result, Tensor};
 use kiln_ir::interpret::{self, InterpretError, Observer};
 use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Source};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// Operations of a kernel beyond which it is not interpreted as a kernel, which is slower than as a graph.
 const INTERPRETED: u64 = 50_000_000;
-/// Operations that further disturbed runs of one kernel's nodes may take together.
-const DISTURBED: u64 = 400_000_000;
+/// Operations that further perturbed runs of one kernel's nodes may take together.
+const PERTURBED: u64 = 400_000_000;
 
 /// Checks a program. `inputs` are those of the graph; `views` are those of the program, which differ where some lie packed.
 pub(super) fn check(
@@ -207,13 +207,13 @@ impl Checker<'_> {
             _ => Precision::Highest,
         };
         let products = Products::of(&part, precision);
-        let mut envelope = Envelope::with_runs(&part, &inputs, products, (DISTURBED / work).clamp(4, 252));
-        let (element, tolerance) = envelope.violation(0, want, got)?;
+        let mut bounds = ErrorBounds::with_runs(&part, &inputs, products, (PERTURBED / work).clamp(4, 252));
+        let (element, tolerance) = bounds.violation(0, want, got)?;
         if watch.loss.short {
             let why = "a short float leaves its range inside of it, where it is not rounded; ask with Numerics::Eager";
             return Some(Verdict::Unclear(why.to_owned()));
         }
-        let blame = self.blame(step, number, write, want, before, &mut envelope);
+        let blame = self.blame(step, number, write, want, before, &mut bounds);
         let (got, want) = (got.get(element).to_string(), want.get(element).to_string());
         Some(Verdict::Wrong { node: write.node, element, got, want, tolerance, blame })
     }
@@ -284,7 +284,7 @@ impl Checker<'_> {
         write: &Written,
         want: &HostTensor,
         before: &[Vec<u8>],
-        envelope: &mut Envelope<'_>,
+        bounds: &mut ErrorBounds<'_>,
     ) -> Blame {
         let told = self.interpreted(step, number, before).and_then(|buffers| {
             let at = self.argument(step, write)?;
@@ -292,7 +292,7 @@ impl Checker<'_> {
         });
         match told {
             None => Blame::Open,
-            Some(told) if envelope.violation(0, want, &told).is_none() => Blame::Code,
+            Some(told) if bounds.violation(0, want, &told).is_none() => Blame::Code,
             Some(_) => Blame::Kernel,
         }
     }

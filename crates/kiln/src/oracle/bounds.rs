@@ -1,65 +1,65 @@
-//! How far a correct result may be from the reference, found by disturbing the reference.
+//! How far a correct result may be from the reference, found by perturbing the reference.
 //!
 //! ```text
-//!  a few disturbed runs      ──▶ the tolerance of each element: the furthest that a run moved it, times a margin
+//!  a few perturbed runs      ──▶ the tolerance of each element: the furthest that a run moved it, times a margin
 //!  a violation               ──▶ many more, which also learn how far the operands of ops that jump move (`jumps`);
 //!                                then runs in which these operands are at, before and behind the points where they do
 //!  an element that a run     ──▶ undecided: any answer passes, and is counted
 //!  makes something else of
 //! ```
 
-use super::disturbance::{Disturbance, Findings, Plan, Undisturbed};
+use super::perturbation::{Findings, Perturbation, Plan, Unperturbed};
 use super::rounding::{MARGIN, largest, tiny};
 use kiln_ir::{Graph, HostTensor, Scalar, interpret};
 
-pub(crate) use super::disturbance::Products;
+pub(crate) use super::perturbation::Products;
 pub(crate) use super::range::RangeWatch;
 pub(crate) use super::rounding::{epsilon, is_exact, least_tolerance, normal};
 
-/// Disturbed runs made at once, and again before a violation is believed.
+/// Perturbed runs made at once, and again before a violation is believed.
 const RUNS: u64 = 4;
 const MORE_RUNS: u64 = 252;
 
-/// The outputs of disturbed runs of one graph.
-pub(crate) struct Envelope<'a> {
+/// The outputs of perturbed runs of one graph.
+pub(crate) struct ErrorBounds<'a> {
     graph: &'a Graph,
     inputs: &'a [HostTensor],
     runs: Vec<Vec<HostTensor>>,
     findings: Findings,
     made: u64,
-    /// Nothing in the graph rounds, so that all opinions must be equal to the bit.
+    /// Nothing in the graph rounds, so that all results must be equal to the bit.
     exact: bool,
-    /// Disturbed runs made before a violation is believed.
+    /// Perturbed runs made before a violation is believed.
     more: u64,
     /// How products may round.
     products: Products,
 }
 
-/// An element that is further off than the disturbed runs explain, with what was allowed.
+/// An element that is further off than the perturbed runs explain, with what was allowed.
 pub(crate) type Violation = (usize, f64);
 
-impl<'a> Envelope<'a> {
-    pub fn new(graph: &'a Graph, inputs: &'a [HostTensor], products: Products) -> Envelope<'a> {
-        Envelope::with_runs(graph, inputs, products, MORE_RUNS)
+impl<'a> ErrorBounds<'a> {
+    pub fn new(graph: &'a Graph, inputs: &'a [HostTensor], products: Products) -> ErrorBounds<'a> {
+        ErrorBounds::with_runs(graph, inputs, products, MORE_RUNS)
     }
 
-    /// [`Envelope::new`] with at most `more` further runs, for graphs that take long.
-    pub fn with_runs(graph: &'a Graph, inputs: &'a [HostTensor], products: Products, more: u64) -> Envelope<'a> {
+    /// [`ErrorBounds::new`] with at most `more` further runs, for graphs that take long.
+    pub fn with_runs(graph: &'a Graph, inputs: &'a [HostTensor], products: Products, more: u64) -> ErrorBounds<'a> {
         let (exact, findings) = (is_exact(graph), Findings::new(graph));
-        let mut envelope = Envelope { graph, inputs, runs: vec![], findings, made: 0, exact, more, products };
+        let mut bounds = ErrorBounds { graph, inputs, runs: vec![], findings, made: 0, exact, more, products };
         if !exact {
-            envelope.extend(RUNS, false);
+            bounds.extend(RUNS, false);
         }
-        envelope
+        bounds
     }
 
     fn extend(&mut self, runs: u64, jumps: bool) {
         for _ in 0..runs {
             let plan = Plan::new(self.made);
             self.made += 1;
-            let mut disturbance = Disturbance::new(self.graph, &mut self.findings, plan, self.products, jumps);
-            // A disturbed index may leave its range; that run says nothing.
-            if let Ok(run) = interpret::run_with(self.graph, self.inputs, &mut disturbance) {
+            let mut perturbation = Perturbation::new(self.graph, &mut self.findings, plan, self.products, jumps);
+            // A perturbed index may leave its range; that run says nothing.
+            if let Ok(run) = interpret::run_with(self.graph, self.inputs, &mut perturbation) {
                 self.runs.push(run);
             }
         }
@@ -71,18 +71,18 @@ impl<'a> Envelope<'a> {
             return self.extend(self.more, false);
         }
         let learning = self.more.div_ceil(4);
-        if interpret::run_with(self.graph, self.inputs, &mut Undisturbed(&mut self.findings)).is_ok() {
+        if interpret::run_with(self.graph, self.inputs, &mut Unperturbed(&mut self.findings)).is_ok() {
             self.extend(learning, false);
             self.extend(self.more - learning, true);
         }
     }
 
-    /// The first element of an output that is further off than the disturbed runs explain, with what was allowed.
+    /// The first element of an output that is further off than the perturbed runs explain, with what was allowed.
     pub fn violation(&mut self, output: usize, want: &HostTensor, got: &HostTensor) -> Option<Violation> {
         self.check(output, want, got).err()
     }
 
-    /// How many elements of an output are undecided, or the first one that is further off than the disturbed runs explain.
+    /// How many elements of an output are undecided, or the first one that is further off than the perturbed runs explain.
     pub fn check(&mut self, output: usize, want: &HostTensor, got: &HostTensor) -> Result<usize, Violation> {
         let first = self.scan(output, want, got);
         if first.is_ok() || self.exact || self.made > RUNS {
@@ -110,7 +110,7 @@ impl<'a> Envelope<'a> {
         Ok(undecided)
     }
 
-    /// The allowed distance at one element; `None` where the disturbed runs show that anything may come out.
+    /// The allowed distance at one element; `None` where the perturbed runs show that anything may come out.
     fn tolerance(&self, output: usize, element: usize, want: &HostTensor) -> Option<f64> {
         if let Scalar::Int(_, centre) = want.get(element) {
             let moved = self.runs.iter().any(|run| run[output].get(element).as_i64() != centre);

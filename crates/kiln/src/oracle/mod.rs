@@ -1,15 +1,15 @@
-//! Three opinions on one graph: the reference interpreter, eager (each node a program of its own) and compiled (the whole
+//! The differential test of one graph: the oracle, which is the reference interpreter, eager (each node a program of its own) and compiled (the whole
 //! graph fused). Tests, the fuzzer and `kiln selftest` ask them all and report who disagrees where.
 //!
-//! How far two opinions may be apart depends on the graph: a subtraction of nearly equal numbers turns a rounding error into
+//! How far two results may be apart depends on the graph: a subtraction of nearly equal numbers turns a rounding error into
 //! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
-//! disturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
+//! perturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
 
-mod disturbance;
-pub(crate) mod envelope;
+pub(crate) mod bounds;
 pub mod functions;
 mod jumps;
 pub(crate) mod layouts;
+mod perturbation;
 mod range;
 mod rounding;
 mod tally;
@@ -21,39 +21,41 @@ use crate::Tensor;
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
 use crate::pipeline::{CompileOptions, FreezeOptions, PackWeights};
-use envelope::{Envelope, Products, RangeWatch};
+use bounds::{ErrorBounds, Products, RangeWatch};
 use kiln_ir::interpret::{self, Fault, InterpretError};
 use kiln_ir::{Graph, HostTensor, Symbol};
 use kiln_kernels::{InputLayout, Numerics};
 use std::fmt;
 
-/// Whose opinion.
+/// Whose candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opinion {
+pub enum Candidate {
     /// Each node compiled and run alone.
     Eager,
     /// The whole graph, fused.
     Compiled,
 }
 
-impl fmt::Display for Opinion {
+impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Opinion::Eager => "eager",
-            Opinion::Compiled => "compiled",
+            Candidate::Eager => "eager",
+            Candidate::Compiled => "compiled",
         })
     }
 }
 
-/// How the opinions differ.
+/// How a result differs from the oracle's.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Disagreement {
     /// An element is further off than rounding explains.
-    #[error("{opinion}, output {output}, element {element}: {got}, but the interpreter says {want} (±{tolerance:.3e})")]
+    #[error(
+        "{candidate}, output {output}, element {element}: {got}, but the interpreter says {want} (±{tolerance:.3e})"
+    )]
     Value {
         /// Who.
-        opinion: Opinion,
+        candidate: Candidate,
         /// Which output.
         output: usize,
         /// Row-major position.
@@ -66,36 +68,36 @@ pub enum Disagreement {
         tolerance: f64,
     },
     /// One failed and the other did not.
-    #[error("{opinion} fails ({error}), the interpreter does not")]
+    #[error("{candidate} fails ({error}), the interpreter does not")]
     Fails {
         /// Who.
-        opinion: Opinion,
+        candidate: Candidate,
         /// How.
         error: String,
     },
     /// The reference fails and the other does not.
-    #[error("the interpreter fails ({error}), {opinion} does not")]
+    #[error("the interpreter fails ({error}), {candidate} does not")]
     Passes {
         /// Who.
-        opinion: Opinion,
+        candidate: Candidate,
         /// How the reference fails.
         error: String,
     },
     /// Both fail, for different reasons.
-    #[error("{opinion} fails ({error}), the interpreter too, but because: {want}")]
+    #[error("{candidate} fails ({error}), the interpreter too, but because: {want}")]
     Errors {
         /// Who.
-        opinion: Opinion,
+        candidate: Candidate,
         /// How.
         error: String,
         /// How the reference fails.
         want: String,
     },
     /// The type of a result.
-    #[error("{opinion}, output {output} is {got}, expected {want}")]
+    #[error("{candidate}, output {output} is {got}, expected {want}")]
     Type {
         /// Who.
-        opinion: Opinion,
+        candidate: Candidate,
         /// Which output.
         output: usize,
         /// Its type.
@@ -107,7 +109,7 @@ pub enum Disagreement {
 
 /// What to ask.
 #[derive(Debug, Clone, Default)]
-pub struct Question {
+pub struct Config {
     /// How the compiled program is made; its device also runs eager.
     pub options: CompileOptions,
     /// How the inputs lie in memory.
@@ -120,7 +122,7 @@ pub struct Question {
     pub tamper: Option<fn(&mut HostTensor)>,
 }
 
-/// What an agreement rests on. Elements count once for each opinion.
+/// What an agreement rests on. Elements count once for each candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreement {
     /// Elements that were held against the reference.
@@ -146,12 +148,12 @@ pub enum Skipped {
     /// All outputs depend on a sum or product that overflows or vanishes in one order and not in another, or that a kernel may leave
     /// out because it is not finite.
     Order,
-    /// All opinions fail for the same reason, as they should.
+    /// All fail for the same reason, as they should.
     Fails,
 }
 
 /// Asks all three on one set of inputs.
-pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Result<Agreement, Disagreement> {
+pub fn compare(graph: &Graph, inputs: &[HostTensor], config: &Config) -> Result<Agreement, Disagreement> {
     let mut watch = RangeWatch::new(graph);
     let reference = interpret::run_with(graph, inputs, &mut watch);
     let mut agreement = Agreement::default();
@@ -160,34 +162,35 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Res
         agreement.skipped = Some(Skipped::Order);
         return Ok(agreement);
     }
-    let mut question = question.clone();
+    let mut config = config.clone();
     if watch.loss.short {
-        question.options.schedule.numerics = Numerics::Eager;
+        config.options.schedule.numerics = Numerics::Eager;
     }
-    let question = &question;
-    let opinions = if question.skip_eager { &[Opinion::Compiled][..] } else { &[Opinion::Eager, Opinion::Compiled] };
-    let compiled = Products::of(graph, question.options.schedule.precision);
-    let mut envelopes = [None, None];
-    for &opinion in opinions {
-        let mut got = ask(opinion, graph, inputs, question);
-        if let (Opinion::Compiled, Some(tamper), Ok(outputs)) = (opinion, question.tamper, &mut got) {
+    let config = &config;
+    let candidates =
+        if config.skip_eager { &[Candidate::Compiled][..] } else { &[Candidate::Eager, Candidate::Compiled] };
+    let compiled = Products::of(graph, config.options.schedule.precision);
+    let mut bounds_by_products = [None, None];
+    for &candidate in candidates {
+        let mut got = ask(candidate, graph, inputs, config);
+        if let (Candidate::Compiled, Some(tamper), Ok(outputs)) = (candidate, config.tamper, &mut got) {
             outputs.iter_mut().for_each(tamper);
         }
         match (&reference, got) {
             (Ok(want), Ok(got)) => {
-                let products = if opinion == Opinion::Eager { Products::Exact } else { compiled };
-                let envelope = envelopes[usize::from(products != Products::Exact)]
-                    .get_or_insert_with(|| Envelope::new(graph, inputs, products));
-                check(opinion, want, &got, &by_order, envelope, &mut agreement)?;
+                let products = if candidate == Candidate::Eager { Products::Exact } else { compiled };
+                let bounds = bounds_by_products[usize::from(products != Products::Exact)]
+                    .get_or_insert_with(|| ErrorBounds::new(graph, inputs, products));
+                check(candidate, want, &got, &by_order, bounds, &mut agreement)?;
             }
             // What depends on the order may be an index, too.
             (Ok(_), Err(_)) | (Err(_), Ok(_)) if by_order.contains(&true) => agreement.skipped = Some(Skipped::Order),
-            (Ok(_), Err(error)) => return Err(Disagreement::Fails { opinion, error: error.to_string() }),
-            (Err(error), Ok(_)) => return Err(Disagreement::Passes { opinion, error: error.to_string() }),
+            (Ok(_), Err(error)) => return Err(Disagreement::Fails { candidate, error: error.to_string() }),
+            (Err(error), Ok(_)) => return Err(Disagreement::Passes { candidate, error: error.to_string() }),
             (Err(want), Err(error)) => {
                 if !error.is_like(want) {
                     let (error, want) = (error.to_string(), want.to_string());
-                    return Err(Disagreement::Errors { opinion, error, want });
+                    return Err(Disagreement::Errors { candidate, error, want });
                 }
                 agreement.skipped = Some(Skipped::Fails);
             }
@@ -196,7 +199,7 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], question: &Question) -> Res
     Ok(agreement)
 }
 
-/// Why an opinion gave no outputs.
+/// Why an candidate gave no outputs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -249,34 +252,31 @@ impl Failure {
     }
 }
 
-/// One opinion's outputs.
+/// One candidate's outputs.
 pub fn ask(
-    opinion: Opinion,
+    candidate: Candidate,
     graph: &Graph,
     inputs: &[HostTensor],
-    question: &Question,
+    config: &Config,
 ) -> Result<Vec<HostTensor>, Failure> {
     let tensors: Vec<Tensor> =
-        inputs.iter().map(|host| question.layout.place(host, question.options.device)).collect::<Result<_, _>>()?;
+        inputs.iter().map(|host| config.layout.place(host, config.options.device)).collect::<Result<_, _>>()?;
     let read = |outputs: &[Tensor]| outputs.iter().map(layouts::to_host).collect::<Result<_, _>>();
-    let outputs = match opinion {
-        Opinion::Eager => one_by_one(graph, &tensors)?,
-        Opinion::Compiled => {
+    let outputs = match candidate {
+        Candidate::Eager => one_by_one(graph, &tensors)?,
+        Candidate::Compiled => {
             let layouts: Vec<InputLayout> = tensors.iter().map(InputLayout::from).collect();
             let symbolic = graph.inputs().iter().any(|&id| graph.ty(id).fixed_shape().is_none());
             let layouts = if symbolic { vec![] } else { layouts };
-            if question.frozen.contains(&true) {
-                let options = FreezeOptions {
-                    compile: question.options.clone(),
-                    pack: PackWeights::Always,
-                    ..Default::default()
-                };
-                let frozen = FrozenGraph::new(graph, &layouts, &question.frozen, &options)?;
+            if config.frozen.contains(&true) {
+                let options =
+                    FreezeOptions { compile: config.options.clone(), pack: PackWeights::Always, ..Default::default() };
+                let frozen = FrozenGraph::new(graph, &layouts, &config.frozen, &options)?;
                 let inputs: Vec<&Tensor> = tensors.iter().collect();
                 let versions = vec![0; frozen.frozen().len()];
                 return read(&frozen.run(&inputs, &versions)?).map_err(Failure::Unreadable);
             }
-            CompiledGraph::new(graph, &layouts, &question.options)?.run(&tensors)?
+            CompiledGraph::new(graph, &layouts, &config.options)?.run(&tensors)?
         }
     };
     read(&outputs).map_err(Failure::Unreadable)
@@ -305,30 +305,30 @@ fn sizes(graph: &Graph, inputs: &[Tensor]) -> Vec<(Symbol, usize)> {
 }
 
 fn check(
-    opinion: Opinion,
+    candidate: Candidate,
     want: &[HostTensor],
     got: &[HostTensor],
     by_order: &[bool],
-    envelope: &mut Envelope<'_>,
+    bounds: &mut ErrorBounds<'_>,
     agreement: &mut Agreement,
 ) -> Result<(), Disagreement> {
     for (output, (want, got)) in want.iter().zip(got).enumerate() {
         if want.dtype() != got.dtype() || want.shape() != got.shape() {
             let ty = |t: &HostTensor| format!("{}{:?}", t.dtype(), t.shape());
-            return Err(Disagreement::Type { opinion, output, got: ty(got), want: ty(want) });
+            return Err(Disagreement::Type { candidate, output, got: ty(got), want: ty(want) });
         }
         if by_order[output] {
             agreement.undecided += want.elements();
             continue;
         }
-        match envelope.check(output, want, got) {
+        match bounds.check(output, want, got) {
             Ok(undecided) => {
                 agreement.undecided += undecided;
                 agreement.compared += want.elements() - undecided;
             }
             Err((element, tolerance)) => {
                 let (got, want) = (got.get(element).to_string(), want.get(element).to_string());
-                return Err(Disagreement::Value { opinion, output, element, got, want, tolerance });
+                return Err(Disagreement::Value { candidate, output, element, got, want, tolerance });
             }
         }
     }

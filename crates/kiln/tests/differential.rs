@@ -1,7 +1,7 @@
 //! Interpreter, eager and compiled agree: on every op's examples, and on random graphs. `KILN_FUZZ_GRAPHS` asks for more of
 //! them than the some thousand that run by default.
 
-use kiln::opinions::{self, LayoutChoice, Question, Tally};
+use kiln::oracle::{self, Config, LayoutChoice, Tally};
 use kiln_ir::examples::examples;
 use kiln_ir::{Graph, HostTensor, generate, shrink};
 use kiln_kernels::Numerics;
@@ -22,8 +22,8 @@ fn on_every_op() {
                 if !fixed && layout != LayoutChoice::Contiguous {
                     continue;
                 }
-                let question = Question { layout, ..Default::default() };
-                match opinions::compare(&example.graph, &inputs, &question) {
+                let config = Config { layout, ..Default::default() };
+                match oracle::compare(&example.graph, &inputs, &config) {
                     Ok(agreement) => tally.add(&agreement),
                     Err(error) => panic!("{} ({layout:?}): {error}\n{}", example.name, example.graph),
                 }
@@ -45,9 +45,9 @@ fn on_random_graphs(first: u64, count: u64, options: &generate::Options, numeric
         let graph = generate::graph(seed, options);
         let fixed = !options.symbolic;
         let layout = if fixed { LayoutChoice::ALL[(seed % 4) as usize] } else { LayoutChoice::Contiguous };
-        let mut question = Question { layout, ..Default::default() };
-        question.options.schedule.numerics = numerics;
-        let compare = |graph: &Graph| opinions::compare(graph, &generate::inputs(graph, seed), &question);
+        let mut config = Config { layout, ..Default::default() };
+        config.options.schedule.numerics = numerics;
+        let compare = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), &config);
         match compare(&graph) {
             Ok(agreement) => tally.add(&agreement),
             Err(_) => {

@@ -1,4 +1,4 @@
-//! The reference, disturbed: every result moved by a part of what a correct kernel may be off.
+//! The reference, perturbed: every result moved by a part of what a correct kernel may be off.
 
 use super::jumps::{self, Place};
 use super::rounding::{MARGIN, epsilon, is_short, largest, normal, slack, sum_error, sums, zero_sign_is_open};
@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-/// How products of the opinion in question round their operands.
+/// How products of the candidate in config round their operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Products {
     /// Not at all, as eager ones.
@@ -80,7 +80,7 @@ pub(super) struct Findings {
     magnitudes: Vec<Option<(Vec<f64>, usize)>>,
     /// By node: whether it is read by an op that jumps.
     watched: Vec<bool>,
-    /// By watched node: its undisturbed value, and the furthest that a run moved each element.
+    /// By watched node: its unperturbed value, and the furthest that a run moved each element.
     centres: Vec<Option<Vec<f64>>>,
     spreads: Vec<Vec<f64>>,
 }
@@ -117,10 +117,10 @@ impl Findings {
     }
 }
 
-/// Remembers the undisturbed values of watched nodes.
-pub(super) struct Undisturbed<'a>(pub &'a mut Findings);
+/// Remembers the unperturbed values of watched nodes.
+pub(super) struct Unperturbed<'a>(pub &'a mut Findings);
 
-impl Observer for Undisturbed<'_> {
+impl Observer for Unperturbed<'_> {
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
         if self.0.watched[node.index()] {
             self.0.centres[node.index()] = Some(value.to_f64());
@@ -129,7 +129,7 @@ impl Observer for Undisturbed<'_> {
 }
 
 /// Moves results by parts of what a correct kernel may be off.
-pub(super) struct Disturbance<'a> {
+pub(super) struct Perturbation<'a> {
     graph: &'a Graph,
     findings: &'a mut Findings,
     plan: Plan,
@@ -147,18 +147,18 @@ pub(super) struct Disturbance<'a> {
     values: Vec<Vec<f64>>,
 }
 
-impl<'a> Disturbance<'a> {
+impl<'a> Perturbation<'a> {
     pub fn new(
         graph: &'a Graph,
         findings: &'a mut Findings,
         plan: Plan,
         products: Products,
         jumps: bool,
-    ) -> Disturbance<'a> {
+    ) -> Perturbation<'a> {
         let values = vec![vec![]; graph.nodes().len()];
         let state = plan.seed;
         let (of_node, magnitude, terms) = (0.0, 0.0, vec![]);
-        Disturbance { graph, findings, plan, products, state, jumps, of_node, magnitude, terms, values }
+        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, terms, values }
     }
 
     /// Uniform in −1..1.
@@ -279,7 +279,7 @@ impl<'a> Disturbance<'a> {
     }
 }
 
-impl Observer for Disturbance<'_> {
+impl Observer for Perturbation<'_> {
     fn operand(&mut self, node: NodeId, position: usize, value: &HostTensor) -> Option<HostTensor> {
         let dtype = value.dtype();
         let op = &self.graph.node(node).op;

@@ -1,4 +1,4 @@
-//! Two opinions on whole *functions*: the same program called as it is and compiled, call after call.
+//! Differential tests of whole *functions*: the same program called as it is and compiled, call after call.
 //!
 //! A [`Program`] is a small function over the public API of tensors and variables: it reads elements and decides by them, has
 //! disabled parts, snapshots, updates, gradients, random numbers, loops, nested compiled functions, and is called several times
@@ -10,7 +10,7 @@
 //! program in f32 that does not is asked again in f64: an answer that is right there was rounding, and is not counted.
 //!
 //! ```
-//! use kiln::opinions::functions::{compare, generate};
+//! use kiln::oracle::functions::{compare, generate};
 //! let program = generate(7);
 //! compare(&program).unwrap_or_else(|difference| panic!("{difference}\n{program}"));
 //! ```

@@ -1,7 +1,7 @@
 //! Where ops jump: the points at which a small error of an operand becomes another answer altogether, such as the integers for
 //! `floor`, zero for `log` and the poles of `lgamma`.
 //!
-//! Random disturbances find such a point only by luck: they would have to hit the one float that is it. So the points within reach
+//! Random perturbations find such a point only by luck: they would have to hit the one float that is it. So the points within reach
 //! of an operand are looked for, and tried.
 
 use super::rounding::largest;

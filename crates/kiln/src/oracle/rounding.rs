@@ -2,10 +2,10 @@
 
 use kiln_ir::{BinaryOp, DType, Graph, NodeId, Op, ReduceKind, ScatterKind};
 
-/// A result may be this many times as far off as the worst disturbed run was.
+/// A result may be this many times as far off as the worst perturbed run was.
 pub(super) const MARGIN: f64 = 8.0;
 
-/// Whether nothing in a graph rounds, so that all opinions must be equal to the bit.
+/// Whether nothing in a graph rounds, so that all results must be equal to the bit.
 pub(crate) fn is_exact(graph: &Graph) -> bool {
     let inexact = |(id, node): (NodeId, &kiln_ir::Node)| {
         slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id) || zero_sign_is_open(&node.op)
@@ -13,7 +13,7 @@ pub(crate) fn is_exact(graph: &Graph) -> bool {
     !graph.iter().any(inexact)
 }
 
-/// What is allowed at the least where something rounds, whatever the disturbed runs say.
+/// What is allowed at the least where something rounds, whatever the perturbed runs say.
 pub(crate) fn least_tolerance(dtype: DType, want: f64) -> f64 {
     if dtype.is_float() { MARGIN * (want.abs() * epsilon(dtype) + tiny(dtype)) } else { 0.0 }
 }

@@ -1,6 +1,6 @@
 //! What no error bound describes, looked for in the reference run: short floats that leave their range (kernels that keep them in f32
 //! go on, so such graphs are compiled to round as eager does), sums and products that may overflow or vanish in one order and not in
-//! another (no opinion is wrong), and infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them).
+//! another (no candidate is wrong), and infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them).
 
 use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;

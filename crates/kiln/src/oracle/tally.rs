@@ -6,7 +6,7 @@ use std::fmt;
 /// Counts comparisons. `Display` is a line for people.
 ///
 /// ```
-/// use kiln::opinions::{Agreement, Skipped, Tally};
+/// use kiln::oracle::{Agreement, Skipped, Tally};
 /// let mut tally = Tally::default();
 /// tally.add(&Agreement { compared: 4, ..Agreement::default() });
 /// tally.add(&Agreement { skipped: Some(Skipped::Order), ..Agreement::default() });
