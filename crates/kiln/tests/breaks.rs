@@ -334,3 +334,29 @@ fn views_from_before_a_break_while_code_is_made() {
         }
     }
 }
+
+/// A tape that starts inside of the function, at a tensor that it holds, is another one at each call: the function is still the same.
+#[test]
+fn tapes_that_start_at_held_tensors_are_no_part_of_them() {
+    let held = Tensor::new([1f32, -2., 3.], Device::Cpu).unwrap();
+    let by_grad = {
+        let held = held.clone();
+        move |x: &Tensor| {
+            let slope = kiln::grad(|v: &Tensor| v.abs()?.sum(..))(&held)?;
+            if x.sum(..)?.item::<f32>()? > 0.0 { slope.mul(x) } else { slope.add(x) }
+        }
+    };
+    let by_hand = move |x: &Tensor| {
+        let start = held.requires_grad();
+        let value = start.mul(&start)?.sum(..)?;
+        let positive = x.sum(..)?.item::<f32>()? > 0.0;
+        let slope = value.gradients(&[&start])?.get(&start).cloned().unwrap();
+        if positive { slope.mul(x) } else { slope.add(x) }
+    };
+    let inputs = [[1f32, 2., 3.], [-1., -2., -3.], [4., 5., 6.]].map(|x| Tensor::new(x, Device::Cpu).unwrap());
+    let (fast_grad, fast_hand) = (compile(by_grad.clone()), compile(by_hand.clone()));
+    for x in &inputs {
+        assert_eq!(fast_grad.call(x).unwrap().to_vec::<f32>().unwrap(), by_grad(x).unwrap().to_vec::<f32>().unwrap());
+        assert_eq!(fast_hand.call(x).unwrap().to_vec::<f32>().unwrap(), by_hand(x).unwrap().to_vec::<f32>().unwrap());
+    }
+}

@@ -177,10 +177,15 @@ fn order<'a>(
 /// A tensor on the tape whose gradients can be asked for as a leaf's, although it has a tape already.
 pub(super) fn alias(tensor: &Tensor, at: &Source) -> Result<Tensor> {
     let same = || Op::Reshape { shape: tensor.ty().shape };
+    let is_recorded = tensor.is_traced() || capture::is_active();
     match tensor.tape() {
         // Also inside of `no_grad`: whoever asks for it wants a tape.
-        Some(_) if tensor.is_traced() => tape::with_enabled(true, || eager::primitive(&same(), &[tensor], at)),
+        Some(_) if is_recorded => tape::with_enabled(true, || eager::primitive(&same(), &[tensor], at)),
         Some(_) => Ok(tape::record_view(same(), tensor, tensor.detached(), at)),
+        // A tape that begins anew at each call is no part of a held tensor.
+        None if is_recorded => {
+            capture::alias(tensor, Some(Tape::start())).ok_or_else(|| Error::Escaped { at: at.clone() })
+        }
         None => Ok(tensor.with_tape(Some(Tape::start()))),
     }
 }

@@ -81,7 +81,11 @@ impl Tensor {
         if self.tape().is_some_and(is_on) || !is_differentiable(self.dtype()) {
             return self.clone();
         }
-        if self.is_traced() { capture::start(self) } else { self.with_tape(Some(Tape::start())) }
+        // A function being captured starts another tape at each call, also of a tensor that it holds.
+        match self.is_traced() || capture::is_active() {
+            true => capture::start(self),
+            false => self.with_tape(Some(Tape::start())),
+        }
     }
 
     /// Whether it was computed from something that wants gradients, or wants them itself.
