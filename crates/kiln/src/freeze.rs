@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// A graph compiled with some of its inputs frozen. Calls from many threads are fine.
 ///
 /// ```
-/// use kiln::freeze::{FreezeOptions, FrozenGraph};
+/// use kiln::{FreezeOptions, FrozenGraph};
 /// use kiln::{DType, Device, Tensor, ir::Graph};
 /// let graph = Graph::parse("graph(%0: f32[n], %1: f32[1]) {
 ///   %2: f32[1] = exp %1

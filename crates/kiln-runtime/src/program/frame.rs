@@ -10,6 +10,7 @@
 //! A run takes a frame that fits its sizes, writes the addresses it brings and launches; then the frame goes back. Nothing is
 //! looked up by name and, with [`Program::replay`], nothing is allocated.
 
+use super::idle::Counted;
 use super::{CompiledStep, InputView, Produced, Program, raw};
 use crate::sizing::{Sizing, Way};
 use crate::{Buffer, Error, Executable, RawBuffer, Variant};
@@ -43,7 +44,7 @@ pub(super) struct Frame {
     /// Memory of earlier outputs, by output.
     recycled: Vec<Vec<Buffer>>,
     /// The bytes it counted for when it was put back.
-    pub(super) counted: usize,
+    pub(super) counted: Counted,
 }
 
 /// Where outputs come from.

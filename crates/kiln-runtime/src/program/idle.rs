@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub const DEFAULT_MOST_BYTES: usize = 1 << 30;
 
 static MOST: AtomicUsize = AtomicUsize::new(DEFAULT_MOST_BYTES);
-/// Bytes of all idle frames.
+/// Bytes of all frames; one that is running counts as it did when it was idle.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Counts runs, so that frames have an age.
+/// Counts how often another program ran than before, so that frames have an age.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
 /// Whoever has frames.
 static ALL: Mutex<Vec<Weak<Frames>>> = Mutex::new(Vec::new());
@@ -41,6 +41,30 @@ pub fn clear() {
     free_until(0, None);
 }
 
+/// Bytes of one frame, as part of those of all.
+#[derive(Default)]
+pub(super) struct Counted(usize);
+
+impl Counted {
+    fn count(&self) -> usize {
+        self.0
+    }
+
+    fn set(&mut self, bytes: usize) {
+        BYTES.fetch_add(bytes, Ordering::Relaxed);
+        BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        self.0 = bytes;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Frames of one program.
 #[derive(Default)]
 pub(super) struct Frames {
@@ -57,29 +81,34 @@ impl Frames {
     /// Takes the frame that `choose` names, if it names one.
     pub(super) fn take(&self, choose: impl FnOnce(&[Frame]) -> Option<usize>) -> Option<Frame> {
         let mut list = self.lock();
-        let frame = choose(&list).map(|at| list.swap_remove(at))?;
-        BYTES.fetch_sub(frame.counted, Ordering::Relaxed);
-        Some(frame)
+        choose(&list).map(|at| list.swap_remove(at))
     }
 
-    /// Keeps a frame, of at most `most`.
+    /// Keeps a frame, of at most `most`. A program that runs again and again with the memory it has changes nothing that threads share.
     pub(super) fn put(self: &Arc<Frames>, mut frame: Frame, most: usize) {
-        frame.counted = frame.bytes();
-        let bytes = frame.counted;
+        let (bytes, counted) = (frame.bytes(), frame.counted.count());
+        if bytes != counted {
+            frame.counted.set(bytes);
+        }
         let mut list = self.lock();
         if list.len() >= most {
             return;
         }
         list.push(frame);
         drop(list);
-        self.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let all = BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if bytes > 0 && !self.is_known.swap(true, Ordering::Relaxed) {
+        let last = CLOCK.load(Ordering::Relaxed);
+        if self.used.load(Ordering::Relaxed) != last {
+            self.used.store(CLOCK.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        if bytes == counted {
+            return;
+        }
+        if !self.is_known.swap(true, Ordering::Relaxed) {
             let mut known = ALL.lock().unwrap_or_else(PoisonError::into_inner);
             known.retain(|frames| frames.strong_count() > 0);
             known.push(Arc::downgrade(self));
         }
-        if all > most_bytes() {
+        if self::bytes() > most_bytes() {
             free_until(most_bytes(), Some(self));
         }
     }
@@ -95,7 +124,7 @@ impl Frames {
         let first = list.len().saturating_sub(count);
         let dropped: Vec<Frame> = list.drain(..first).collect();
         drop(list);
-        BYTES.fetch_sub(dropped.iter().map(|frame| frame.counted).sum(), Ordering::Relaxed);
+        drop(dropped);
     }
 }
 
