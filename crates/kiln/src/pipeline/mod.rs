@@ -1,5 +1,5 @@
 //! The pipeline on one page: every stage from a function to launches, in order ([`STAGES`]), and the two ways through them
-//! ([`build`]). Eager operations, compiled functions, frozen graphs, tuned programs and programs from disk all come by here.
+//! (`build`). Eager operations, compiled functions, frozen graphs, tuned programs and programs from disk all come by here.
 //!
 //! ```text
 //!                                          ┌── restored from disk ─────────────────┐
