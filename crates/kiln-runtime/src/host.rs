@@ -156,7 +156,7 @@ impl HostMemory {
 
 /// The memory of a slab goes back; the allocator has forgotten it.
 fn unmap_slab(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: slab are mapped by `take`, with `pages::map`, and an empty one is used by nobody.
+    // SAFETY: slabs are mapped by `take`, with `pages::map`, and an empty one is used by nobody.
     unsafe { pages::unmap_whole(start, bytes) };
 }
 

@@ -97,7 +97,7 @@ fn for_all_sizes() -> Vec<(&'static str, Function)> {
     ]
 }
 
-/// The third candidate: the graph of a program, at several sizes, by the reference interpreter.
+/// The oracle: the graph of a program, at several sizes, by the reference interpreter.
 fn interpret(name: &str, program: &ProgramSummary) {
     let [segment] = &program.segments[..] else { return };
     if segment.inputs.iter().any(|input| input != "argument 0") {

@@ -56,7 +56,7 @@ fn of_every_op() {
             asked += 1;
         }
     }
-    assert!(asked > 300, "only {asked} configs were asked");
+    assert!(asked > 300, "only {asked} graphs were compared");
 }
 
 #[test]

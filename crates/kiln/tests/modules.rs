@@ -224,7 +224,7 @@ fn strict_loading_names_everything_that_is_wrong() -> Result<()> {
     state.extend(running.map(|running| ("extra".to_owned(), running)));
     let before = module.1.weight.as_ref().map(Var::version);
     let Err(Error::StateDict { cause, .. }) = module.load_state_dict(&state, false) else { panic!("a wrong shape") };
-    assert_eq!(cause.misfits[0].name, "0.weight");
+    assert_eq!(cause.mismatches[0].name, "0.weight");
     assert_eq!(cause.to_string(), "0.weight is f32[2, 3], not f64[2, 4]");
     assert_eq!(module.1.weight.as_ref().map(Var::version), before);
     Ok(())

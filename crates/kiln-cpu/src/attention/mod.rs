@@ -5,7 +5,7 @@
 //!     │ few   ──▶ Rows      scores [query][key]: keys pass by unpacked, once for all heads of the group      (`dot`)
 //!     │ many  ──▶ Columns   scores [key][query]: a lane is a query, so that nothing is transposed but q      (`tile`)
 //!     ▼
-//!  for each tile of keys of which the mask shows something (`visible_keys`), cut down to what it shows:
+//!  for each tile of keys of which the mask shows something (`visible`), cut down to what it shows:
 //!     scores ─▶ mask ─▶ softmax, with what earlier tiles left ─▶ results = factor · results + weights · v
 //!     ▼
 //!  results / sums ─▶ out; where keys were split between tasks, parts are merged first                          (`merge`)

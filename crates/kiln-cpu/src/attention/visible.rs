@@ -73,7 +73,7 @@ pub(super) unsafe fn extent(g: &Geometry, mask: &View, row: [usize; 3]) -> Range
 }
 
 /// What rows of a group see of `keys`, by the mask alone, given what each sees at the most; `each` is told where every row's
-/// visible_keys ends.
+/// visible range ends.
 ///
 /// # Safety
 /// The mask is readable.

@@ -1,5 +1,5 @@
 //! Runs vector IR without generating code: one instruction at a time over a block of lanes. It is what other processors
-//! than x86-64 use, and a second candidate on the code generator everywhere.
+//! than x86-64 use, and what the code generator is compared with everywhere.
 
 mod ops;
 

@@ -189,7 +189,7 @@ impl Record {
         Some(other.statistics()?.median / self.statistics()?.median)
     }
 
-    /// [`Record::ratio`] of the fastest samples, which others' work on the machine perturbs the least.
+    /// [`Record::ratio`] of the fastest samples, which others' work on the machine disturbs the least.
     pub fn ratio_of_minima(&self, other: &Record) -> Option<f64> {
         Some(other.statistics()?.min / self.statistics()?.min)
     }

@@ -65,7 +65,7 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Lets every side have its turns, one after the other, again and again: what perturbs the machine meets them all. A side of this
+/// Lets every side have its turns, one after the other, again and again: what disturbs the machine meets them all. A side of this
 /// process that fails fails the run; a peer does not.
 pub fn take<const N: usize>(
     arguments: &Arguments,

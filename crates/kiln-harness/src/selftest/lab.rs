@@ -60,7 +60,7 @@ impl Lab {
         }
     }
 
-    /// A config on this device.
+    /// How graphs are compared on this device.
     pub fn config(&self, layout: LayoutChoice) -> Config {
         let mut config = Config { layout, ..Config::default() };
         config.options.device = self.device;

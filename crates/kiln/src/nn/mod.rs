@@ -56,7 +56,7 @@ pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use part::{Met, MetMut, Part, Role, Visit, VisitMut};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
 pub use quantized::{QuantizedEmbedding, QuantizedLinear};
-pub use state::{Loaded, Misfit, StateDictError};
+pub use state::{Loaded, ShapeMismatch, StateDictError};
 
 /// Makes a struct or an enum of [`Part`]s a [`trait@Module`]. A field's name is its part of the names in the state dict; a lone
 /// field without a name adds none, nor does an enum's variant. Attributes of a field:

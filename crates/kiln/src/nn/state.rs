@@ -44,7 +44,7 @@ pub struct Loaded {
 
 /// A tensor that is not what the variable of its name needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub struct ShapeMismatch {
     /// Whose.
     pub name: String,
     /// Dtype and shape of the module's variable.
@@ -59,7 +59,7 @@ pub struct StateDictError {
     /// Names that the module has and the state dict lacks, and the other way round.
     pub names: Loaded,
     /// Tensors of the wrong shape.
-    pub misfits: Vec<Misfit>,
+    pub mismatches: Vec<ShapeMismatch>,
 }
 
 impl fmt::Display for StateDictError {
@@ -69,13 +69,13 @@ impl fmt::Display for StateDictError {
             [name] => Some(format!("{name} is {}", what[0])),
             names => Some(format!("{} are {}", names.join(", "), what[1])),
         };
-        let misfit = |Misfit { name, expected, got }: &Misfit| {
+        let mismatch = |ShapeMismatch { name, expected, got }: &ShapeMismatch| {
             Some(format!("{name} is {}{:?}, not {}{:?}", expected.0, expected.1, got.0, got.1))
         };
         let missing = list(&self.names.missing, ["missing"; 2]);
         let unexpected = list(&self.names.unexpected, ["not part of the module", "no parts of the module"]);
         let problems: Vec<String> =
-            [missing, unexpected].into_iter().chain(self.misfits.iter().map(misfit)).flatten().collect();
+            [missing, unexpected].into_iter().chain(self.mismatches.iter().map(mismatch)).flatten().collect();
         f.write_str(&problems.join("; "))
     }
 }
@@ -85,11 +85,11 @@ impl std::error::Error for StateDictError {}
 /// Compares names and shapes.
 fn check(variables: &[(String, Var)], tensors: &BTreeMap<String, Tensor>, strict: bool, at: &Source) -> Result<Loaded> {
     let mut names = Loaded::default();
-    let mut misfits = Vec::new();
+    let mut mismatches = Vec::new();
     for (name, var) in variables {
         match tensors.get(name) {
             None => names.missing.push(name.clone()),
-            Some(tensor) if tensor.shape() != var.shape() => misfits.push(Misfit {
+            Some(tensor) if tensor.shape() != var.shape() => mismatches.push(ShapeMismatch {
                 name: name.clone(),
                 expected: (var.dtype(), var.shape().to_vec()),
                 got: (tensor.dtype(), tensor.shape().to_vec()),
@@ -99,10 +99,10 @@ fn check(variables: &[(String, Var)], tensors: &BTreeMap<String, Tensor>, strict
     }
     let known: HashSet<&String> = variables.iter().map(|(name, _)| name).collect();
     names.unexpected = tensors.keys().filter(|name| !known.contains(name)).cloned().collect();
-    let refused = !misfits.is_empty() || (strict && names != Loaded::default());
+    let refused = !mismatches.is_empty() || (strict && names != Loaded::default());
     if refused {
         let names = if strict { names } else { Loaded::default() };
-        return Err(Error::StateDict { cause: Box::new(StateDictError { names, misfits }), at: at.clone() });
+        return Err(Error::StateDict { cause: Box::new(StateDictError { names, mismatches }), at: at.clone() });
     }
     Ok(names)
 }

@@ -1,5 +1,5 @@
-//! The differential test of one graph: the oracle, which is the reference interpreter, eager (each node a program of its own) and compiled (the whole
-//! graph fused). Tests, the fuzzer and `kiln selftest` ask them all and report who disagrees where.
+//! The differential test of one graph. The oracle is the reference interpreter; held against it are eager (each node a program of its
+//! own) and compiled (the whole graph fused). Tests, the fuzzer and `kiln selftest` run all three and report where they disagree.
 //!
 //! How far two results may be apart depends on the graph: a subtraction of nearly equal numbers turns a rounding error into
 //! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
@@ -27,7 +27,7 @@ use kiln_ir::{Graph, HostTensor, Symbol};
 use kiln_kernels::{InputLayout, Numerics};
 use std::fmt;
 
-/// Whose candidate.
+/// What is held against the oracle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Candidate {
     /// Each node compiled and run alone.
@@ -199,7 +199,7 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], config: &Config) -> Result<
     Ok(agreement)
 }
 
-/// Why an candidate gave no outputs.
+/// Why a candidate gave no outputs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {

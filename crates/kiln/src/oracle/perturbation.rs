@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-/// How products of the candidate in config round their operands.
+/// How products of the candidate under test round their operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Products {
     /// Not at all, as eager ones.

@@ -31,16 +31,16 @@ impl fmt::Display for Difference {
 impl std::error::Error for Difference {}
 
 /// Something that can be seen after a call.
-struct Seen {
+struct Observation {
     what: String,
     value: String,
     /// More about it, which may differ: an error's text.
     detail: String,
 }
 
-impl Seen {
-    fn new(what: &str, value: String) -> Seen {
-        Seen { what: what.to_owned(), value, detail: String::new() }
+impl Observation {
+    fn new(what: &str, value: String) -> Observation {
+        Observation { what: what.to_owned(), value, detail: String::new() }
     }
 
     fn told(&self) -> String {
@@ -49,7 +49,7 @@ impl Seen {
 }
 
 /// All that can be seen.
-type Sight = Vec<Seen>;
+type Observations = Vec<Observation>;
 
 /// Runs a program both ways. An answer in f32 that differs by rounding alone is right in f64, and counts as right.
 pub fn compare(program: &Program) -> Result<(), Difference> {
@@ -93,16 +93,20 @@ fn once(program: &Program) -> Result<(), Difference> {
         same(number, &eager, &compiled)?;
     }
     // Results of earlier calls stay what they were, and both drew as many numbers.
-    let last = |world: &World, kept: &[Tensor]| -> Sight {
-        let mut sight: Sight = kept.iter().map(|tensor| Seen::new("a result kept", show(tensor))).collect();
+    let last = |world: &World, kept: &[Tensor]| -> Observations {
+        let mut observations: Observations =
+            kept.iter().map(|tensor| Observation::new("a result kept", show(tensor))).collect();
         let next = world.numbers.randint(0, 1 << 40, 1, crate::Device::Cpu);
-        sight.push(Seen::new("the next random number", next.map_or_else(|error| error.to_string(), |x| show(&x))));
-        sight
+        observations.push(Observation::new(
+            "the next random number",
+            next.map_or_else(|error| error.to_string(), |x| show(&x)),
+        ));
+        observations
     };
     same(program.calls.len(), &last(&own, &eager_kept), &last(&other, &compiled_kept))
 }
 
-fn same(call: usize, eager: &Sight, compiled: &Sight) -> Result<(), Difference> {
+fn same(call: usize, eager: &Observations, compiled: &Observations) -> Result<(), Difference> {
     for (eager, compiled) in eager.iter().zip(compiled) {
         if eager.value != compiled.value {
             let (what, eager, compiled) = (eager.what.clone(), eager.told(), compiled.told());
@@ -122,12 +126,12 @@ fn look(
     around: &Call,
     kept: &mut Vec<Tensor>,
     f: &dyn Fn(&Vec<Tensor>) -> Result<Vec<Tensor>>,
-) -> Sight {
-    let mut sight = Sight::new();
-    let mut see = |what: &str, value: String| sight.push(Seen::new(what, value));
+) -> Observations {
+    let mut observations = Observations::new();
+    let mut see = |what: &str, value: String| observations.push(Observation::new(what, value));
     let arguments = match world.begin(around) {
         Ok(arguments) => arguments,
-        Err(error) => return vec![Seen::new("arguments", error.to_string())],
+        Err(error) => return vec![Observation::new("arguments", error.to_string())],
     };
     let mut detail = String::new();
     let called = || if around.no_grad { no_grad(|| f(&arguments)) } else { f(&arguments) };
@@ -161,8 +165,8 @@ fn look(
     }
     see("the setting", world.setting.get().to_string());
     // The outcome comes first.
-    sight[0].detail = detail;
-    sight
+    observations[0].detail = detail;
+    observations
 }
 
 fn backward(results: &[Tensor]) -> Result<()> {
