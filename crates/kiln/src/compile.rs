@@ -1,9 +1,8 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
 use crate::call_input::CallInput;
-use crate::inspect::dump;
 use crate::layout::Layout;
-use crate::pipeline::{self, Built, CompileOptions, Unit};
+use crate::pipeline::{self, Built, CompileOptions, Unit, dump};
 use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
@@ -64,12 +63,11 @@ impl CompiledGraph {
         options: &CompileOptions,
         at: &Source,
     ) -> Result<CompiledGraph> {
-        let built = pipeline::build(&Unit { graph: &graph, layouts, options, freeze: None, at })?;
+        let unit = Unit { graph: &graph, layouts, options, freeze: None, at };
+        let Built { program, passes, .. } = pipeline::build(&unit)?;
+        let dumped = dump::if_asked(&unit, &program, passes);
         let (layouts, options) = (layouts.to_vec(), options.clone());
-        let Built { program, passes, .. } = built;
-        let mut compiled = CompiledGraph { program, graph, layouts, options, passes, dumped: None };
-        compiled.dumped = dump::if_asked(&compiled);
-        Ok(compiled)
+        Ok(CompiledGraph { program, graph, layouts, options, passes, dumped })
     }
 
     /// What it was made of.

@@ -10,8 +10,7 @@
 
 use crate::call_input::CallInput;
 use crate::compile::{layouts_or_contiguous, locate, tensors, view};
-use crate::inspect::dump;
-use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit};
+use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit, dump};
 use crate::{Error, Result, Tensor, capture};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
@@ -142,7 +141,7 @@ impl FrozenGraph {
         let Built { program: main, passes, frozen: Some(built) } = pipeline::build(&unit)? else {
             unreachable!("a unit with frozen inputs is built in two parts");
         };
-        let dumped = dump::of_unit(&unit, &main, passes);
+        let dumped = dump::if_asked(&unit, &main, passes);
         let pipeline::Frozen { split, merged, prepare, packer } = built;
         let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
             MainInput::Given(input) => Argument::Given(input),

@@ -70,7 +70,7 @@ pub use buckets::Buckets;
 pub use bytes::Bytes;
 pub use capture::{
     Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
-    cond, disable, own_error, set_stance,
+    cond, disable, explain, own_error, set_stance,
 };
 pub use compile::{CompiledGraph, compile_graph};
 pub use create::{End, Nested};
@@ -81,7 +81,6 @@ pub use error::{Error, Result, Value};
 pub use expr::Expr;
 pub use freeze::{FrozenGraph, FrozenMemory};
 pub use index::{Ellipsis, Index, Indices, step};
-pub use inspect::explain;
 /// Makes a struct or an enum of bundles a [`trait@Bundle`].
 ///
 /// ```

@@ -18,7 +18,7 @@ use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, Returned
 use super::{Captured, Outcome, capture, is_active};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
-use crate::inspect::dump;
+use crate::pipeline::dump;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::event::{self, Category, Event};

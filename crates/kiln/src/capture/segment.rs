@@ -2,10 +2,10 @@
 //! and what becomes of its results.
 
 use super::code::{self, Code, Kind};
+use super::watch;
 use crate::autograd::tape::{self, Edges};
 use crate::autograd::{Rule, Tape};
 use crate::call_input::CallInput;
-use crate::inspect::witness;
 use crate::var::Locked;
 use crate::variable_reads::{Reads, Values};
 use crate::{Device, Generator, Result, Tensor, Var};
@@ -332,9 +332,9 @@ impl Segment {
 
     /// Shows the segment and its inputs to whoever watches the call.
     #[cold]
-    fn witness<'a>(&self, inputs: impl Iterator<Item = &'a Tensor>) {
+    fn show<'a>(&self, inputs: impl Iterator<Item = &'a Tensor>) {
         if !self.recorded.updates.is_empty() || !self.recorded.sets.is_empty() {
-            witness::see_effect();
+            watch::see_effect();
         }
         if !self.recorded.computes() {
             return;
@@ -342,17 +342,17 @@ impl Segment {
         let inputs: Vec<Tensor> = inputs.map(Tensor::detached).collect();
         let names = self.recorded.from.iter().map(|from| from.to_string()).collect();
         match self.code.kind() {
-            Some(Kind::Compiled(code)) => witness::see_segment(code.clone(), inputs, names),
+            Some(Kind::Compiled(code)) => watch::see_segment(code.clone(), inputs, names),
             // The packed program takes other inputs; the graph itself is shown as it is.
             Some(Kind::Frozen(_)) => {
                 let layouts: Vec<_> = inputs.iter().map(Into::into).collect();
                 let fixed = at_sizes(&self.recorded.graph, &inputs.iter().collect::<Vec<_>>());
                 if let Ok(code) = fixed.and_then(|graph| crate::compile_graph(&graph, &layouts)) {
-                    witness::see_segment(Arc::new(code), inputs, names);
+                    watch::see_segment(Arc::new(code), inputs, names);
                 }
-                witness::see_frozen();
+                watch::see_frozen();
             }
-            None => witness::see_eager(),
+            None => watch::see_eager(),
         }
     }
 
@@ -375,8 +375,8 @@ impl Segment {
             };
             inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
         }
-        if witness::is_watching() {
-            self.witness(inputs.iter().copied());
+        if watch::is_watching() {
+            self.show(inputs.iter().copied());
         }
         let mut outputs = Vec::new();
         if self.recorded.computes() {
@@ -506,8 +506,8 @@ impl Segment {
             _ => Tensor::clone(&inputs[input]),
         };
         let kept: Vec<Tensor> = recorded.kept.iter().map(keep).collect();
-        if witness::is_watching() {
-            self.witness(inputs.iter().map(|tensor| &**tensor));
+        if watch::is_watching() {
+            self.show(inputs.iter().map(|tensor| &**tensor));
         }
         let taped = self.operands(&inputs);
         let outcome = self.code.run_updating(&recorded.graph, &self.updates, &mut inputs, &versions, at);

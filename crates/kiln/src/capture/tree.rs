@@ -12,9 +12,9 @@
 use super::bundle::Bundle;
 use super::recording::Place;
 use super::segment::{InputSource, Segment};
+use super::watch;
 use super::{Setting, same_elements};
 use crate::autograd::tape;
-use crate::inspect::witness;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 use kiln_runtime::disk::digest;
@@ -315,15 +315,15 @@ impl<'a> Execution<'a> {
     /// Executes a step.
     pub(super) fn pass(&mut self, step: &TraceStep, at: &Source) -> Result<()> {
         match step {
-            TraceStep::Segment(segment) if witness::is_watching() => {
+            TraceStep::Segment(segment) if watch::is_watching() => {
                 phase::timed(phase::RUN, || segment.run(&self.arguments, &mut self.slots, at))
             }
             TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             TraceStep::BranchGuard(..) => Ok(()),
             TraceStep::Outside { run, from, at } => {
-                if witness::is_watching() {
-                    witness::see_break("calls a part that is disabled", "", at);
-                    witness::see_effect();
+                if watch::is_watching() {
+                    watch::see_break("calls a part that is disabled", "", at);
+                    watch::see_effect();
                 }
                 let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
                 let produced = run(&inputs)?;
@@ -350,8 +350,8 @@ impl<'a> Execution<'a> {
     pub(super) fn outcome(&self, guard: &BranchGuard, at: &Source) -> Result<BranchOutcome> {
         Ok(match guard {
             BranchGuard::Elements { of, what, at: line } => {
-                if witness::is_watching() {
-                    witness::see_break(what, super::driver::BREAK_FIX, line);
+                if watch::is_watching() {
+                    watch::see_break(what, super::driver::BREAK_FIX, line);
                 }
                 let bytes = self.tensor(of, at)?.bytes_at(at)?;
                 if bytes.len() > OUTCOME_KEPT { digest(&bytes).into() } else { bytes.into() }

@@ -20,7 +20,7 @@ use crate::Layout;
 use crate::autograd::{Rule, tape};
 use crate::capture;
 use crate::compile::{CompiledGraph, input_layout, out_of_range};
-use crate::pipeline::CompileOptions;
+use crate::pipeline::{CompileOptions, EAGER};
 use crate::{DType, Device, Error, Result, Tensor, dim};
 use cache::Kept;
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
@@ -251,9 +251,6 @@ fn make(
     compile(what, types, layouts, device, write, at)
 }
 
-/// What programs of eager operations are called.
-pub(crate) const NAME: &str = "eager";
-
 /// Writes a graph for inputs of these types and compiles it.
 fn compile(
     what: What<'_>,
@@ -263,7 +260,7 @@ fn compile(
     write: Write<'_>,
     at: &Source,
 ) -> Result<Arc<CompiledGraph>> {
-    let options = CompileOptions { device, name: NAME.into(), disk_cache: false, ..CompileOptions::default() };
+    let options = CompileOptions { device, name: EAGER.into(), disk_cache: false, ..CompileOptions::default() };
     Ok(Arc::new(CompiledGraph::new_at(Arc::new(graph(what, types, write, at)?), &layouts, &options, at)?))
 }
 

@@ -8,12 +8,15 @@
 //!                                └─ frozen inputs: merge_products ▶ split_frozen ────┘ twice  └── pack
 //! ```
 
+pub(crate) mod dump;
 mod options;
 mod stages;
 mod stored;
 
 pub use options::{CompileOptions, FreezeOptions, PackWeights};
 pub use stages::{STAGES, Stage};
+
+pub(crate) use options::EAGER;
 
 use crate::{Error, Result};
 use kiln_ir::{Graph, NodeId, Source};

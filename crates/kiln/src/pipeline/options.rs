@@ -6,6 +6,9 @@ use kiln_passes::SplitOptions;
 use kiln_runtime::Keep;
 use std::borrow::Cow;
 
+/// The name of the programs of eager operations.
+pub(crate) const EAGER: &str = "eager";
+
 /// Choices beyond the defaults for [`crate::CompiledGraph::new`].
 #[derive(Debug, Clone)]
 pub struct CompileOptions {

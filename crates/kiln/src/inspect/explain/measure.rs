@@ -88,7 +88,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub(super) fn of(mut times: Vec<Duration>) -> Measured {
+    pub(crate) fn of(mut times: Vec<Duration>) -> Measured {
         times.sort_unstable();
         let at = |number: usize| times.get(number).copied().unwrap_or_default();
         Measured { median: at(times.len() / 2), fastest: at(0) }

@@ -2,14 +2,12 @@
 //! what was not fused and why, guards, breaks, recompiles and where the first call's time went. As text (`Display`) and as
 //! one HTML page that needs nothing else ([`Explanation::to_html`]).
 
-mod function;
 mod html;
 mod measure;
 mod memory;
 mod source;
 mod text;
 
-pub use function::explain;
 pub use measure::{Machine, Measured, machine};
 
 use crate::compile::{CompiledGraph, view};
@@ -107,7 +105,7 @@ impl Made {
     }
 
     /// Both together.
-    fn and(self, other: Made) -> Made {
+    pub(crate) fn and(self, other: Made) -> Made {
         Made {
             read: self.read + other.read,
             passes: self.passes + other.passes,
@@ -118,7 +116,7 @@ impl Made {
     }
 
     /// The parts that there were, by name.
-    fn parts(self) -> Vec<(String, Duration)> {
+    pub(crate) fn parts(self) -> Vec<(String, Duration)> {
         let parts = [("read", self.read), ("passes", self.passes), ("schedule", self.schedule), ("code", self.code)];
         let taken = parts.into_iter().filter(|(_, took)| !took.is_zero());
         taken.map(|(name, took)| (name.to_owned(), took)).collect()

@@ -1,9 +1,9 @@
-//! Watches a call on this thread: which graphs it runs on which inputs, and where a graph ends. For whoever wants to look at a
-//! call from outside ([`super::explain`], [`super::verify`]); costs a call one load when nobody does.
+//! Watches a call on this thread: which graphs it runs on which inputs, and where a graph ends. This is how `explain` and `verify`
+//! learn what a call does; it costs a call one load while nobody watches.
 
-use super::explain::Break;
 use crate::Tensor;
 use crate::compile::CompiledGraph;
+use crate::inspect::explain::Break;
 use kiln_ir::Source;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -11,9 +11,8 @@
 //!                     kernels/0-exp.kernel.txt the kernel; .vir.txt its vector IR, .asm.txt its machine code
 //! ```
 
-use crate::compile::CompiledGraph;
-use crate::pipeline::{self, Unit};
-use kiln_ir::{Graph, Source, Symbol};
+use super::{EAGER, Unit, show};
+use kiln_ir::{Graph, Symbol};
 use kiln_kernels::Form;
 use kiln_kernels::schedule::Role;
 use kiln_runtime::event::{self, Category, Event};
@@ -51,30 +50,11 @@ fn request() -> Option<&'static DumpRequest> {
     REQUEST.get_or_init(|| environment::DEBUG.get().and_then(|text| DumpRequest::parse(&text))).as_ref()
 }
 
-/// A program and what it was made of.
-struct Subject<'a> {
-    unit: &'a Unit<'a>,
-    program: &'a Program,
-    /// What the passes took.
-    passes: Duration,
-}
-
-/// Dumps a compiled graph if `KILN_DEBUG` asks for it; the folder.
-pub(crate) fn if_asked(compiled: &CompiledGraph) -> Option<PathBuf> {
-    of_unit(&compiled.unit(&Source::default()), compiled.program(), compiled.passes_took())
-}
-
-/// Dumps a program if `KILN_DEBUG` asks for it; the folder.
-pub(crate) fn of_unit(unit: &Unit<'_>, program: &Program, passes: Duration) -> Option<PathBuf> {
-    let wanted = request().is_some_and(|request| unit.options.name != crate::eager::NAME || request.eager);
-    wanted.then(|| told(|into| write(&Subject { unit, program, passes }, into))).flatten()
-}
-
-/// Writes a dump where `KILN_DEBUG` wants it, and says so.
-fn told(write: impl FnOnce(&Path) -> io::Result<PathBuf>) -> Option<PathBuf> {
-    let request = request()?;
+/// Dumps a program if `KILN_DEBUG` asks for it, and returns the folder. `passes` is how long the passes took.
+pub(crate) fn if_asked(unit: &Unit<'_>, program: &Program, passes: Duration) -> Option<PathBuf> {
+    let request = request().filter(|request| unit.options.name != EAGER || request.eager)?;
     static FIRST: Once = Once::new();
-    match write(&request.folder) {
+    match dump(unit, program, passes, &request.folder) {
         Ok(folder) => {
             FIRST.call_once(|| say(format_args!("KILN_DEBUG writes to {}", request.folder.display())));
             event::emit(Category::Kernels, || Event::Dumped { folder: folder.clone() });
@@ -103,33 +83,12 @@ fn say(words: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "kiln: {words}");
 }
 
-/// Writes everything about a program to a new folder within `into`, which is made if need be: graphs after each pass, kernels,
-/// vector IR, machine code and memory. `KILN_DEBUG=1` does this for every program made.
-///
-/// ```
-/// use kiln::ir::Graph;
-/// let graph = Graph::parse("graph(%0: f32[8]) {
-///   %1: f32[8] = exp %0
-///   return %1
-/// }").unwrap();
-/// let compiled = kiln::compile_graph(&graph, &[])?;
-/// let folder = kiln::inspect::dump(&compiled, &std::env::temp_dir().join("kiln_debug_example")).unwrap();
-/// assert!(folder.join("index.txt").is_file());
-/// # std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
-/// # Ok::<(), kiln::Error>(())
-/// ```
-pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
-    let at = Source::default();
-    let (unit, program, passes) = (&compiled.unit(&at), compiled.program(), compiled.passes_took());
-    write(&Subject { unit, program, passes }, into)
-}
-
 /// What the stages made, each with its stage's name and its text; a schedule that a stage left as it was is not repeated. Also the graph
 /// that was cut into kernels.
 fn stages(unit: &Unit<'_>) -> (Vec<(String, String)>, Option<Graph>) {
     let mut texts: Vec<(String, String)> = Vec::new();
     let mut last = String::new();
-    let scheduled = pipeline::show(unit, &mut |stage, form| {
+    let scheduled = show(unit, &mut |stage, form| {
         let (extension, text) = match form {
             Form::Graph(graph) => ("kiln", graph.to_string()),
             Form::Schedule(schedule) => ("txt", schedule.to_string()),
@@ -142,9 +101,10 @@ fn stages(unit: &Unit<'_>) -> (Vec<(String, String)>, Option<Graph>) {
     (texts, scheduled.ok())
 }
 
-fn write(subject: &Subject<'_>, into: &Path) -> io::Result<PathBuf> {
+/// Writes everything about a program to a new folder within `into`, which is made if need be, and returns that folder.
+pub(crate) fn dump(unit: &Unit<'_>, program: &Program, passes: Duration, into: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(into)?;
-    let name = &subject.unit.options.name;
+    let name = &unit.options.name;
     let name = if name.is_empty() { "graph".to_owned() } else { file_name(name) };
     let folder = own_folder(into, &name)?;
     let mut index = Index::default();
@@ -152,13 +112,12 @@ fn write(subject: &Subject<'_>, into: &Path) -> io::Result<PathBuf> {
         index.files.push((name.to_owned(), about.to_owned()));
         fs::write(folder.join(name), text)
     };
-    let (texts, scheduled) = stages(subject.unit);
+    let (texts, scheduled) = stages(unit);
     for (number, (name, text)) in texts.iter().enumerate() {
         let about =
             if name.ends_with(".kiln") { "the graph after this stage" } else { "the schedule after this stage" };
         file(&mut index, &format!("{number:02}-{name}"), about, text)?;
     }
-    let program = subject.program;
     let schedule = program.schedule();
     if let Some(graph) = &scheduled {
         let text = format!("{}\n{schedule}", schedule.explain(graph, &|_| None));
@@ -189,7 +148,7 @@ fn write(subject: &Subject<'_>, into: &Path) -> io::Result<PathBuf> {
         let at = if step.source().is_unknown() { String::new() } else { format!("  at {}", step.source()) };
         let _ = writeln!(launches, "{number:4}  {}({})  {name}{at}", step.label(), arguments.join(", "));
     }
-    fs::write(folder.join("index.txt"), index.text(subject, &launches))?;
+    fs::write(folder.join("index.txt"), index.text(unit, program, passes, &launches))?;
     Ok(folder)
 }
 
@@ -199,19 +158,19 @@ struct Index {
 }
 
 impl Index {
-    fn text(&self, subject: &Subject<'_>, launches: &str) -> String {
-        let times = subject.program.times();
+    fn text(&self, unit: &Unit<'_>, program: &Program, passes: Duration, launches: &str) -> String {
+        let times = program.times();
         let mut text = String::new();
         let made = match times.read.is_zero() {
-            true => format!("passes {:.1?}, schedule {:.1?}, code {:.1?}", subject.passes, times.schedule, times.code),
+            true => format!("passes {:.1?}, schedule {:.1?}, code {:.1?}", passes, times.schedule, times.code),
             false => format!("read from disk in {:.1?}", times.read),
         };
         let _ = writeln!(
             text,
             "{} nodes, {} launches for {}; {made} ({} kernels compiled)",
-            subject.unit.graph.nodes().len(),
-            subject.program.steps().len(),
-            subject.program.backend().target(),
+            unit.graph.nodes().len(),
+            program.steps().len(),
+            program.backend().target(),
             times.compiled,
         );
         let _ = write!(text, "\nlaunches\n{launches}\nfiles\n");

@@ -1,10 +1,9 @@
-//! Explaining a compiled function: a call is watched, and each graph it ran is explained on the inputs it had.
+//! Explaining and verifying a compiled function: a call is watched, and each graph it ran is looked at on the inputs it had.
 
-use super::measure::Measured;
-use super::{Explanation, Made, Segment, machine};
-use crate::capture::{Bundle, Compiled, compile};
+use super::watch::{self, SeenSegment};
+use super::{Bundle, Compiled, compile};
+use crate::inspect::explain::{Explanation, Made, Measured, Segment, machine};
 use crate::inspect::verify::VerifyReport;
-use crate::inspect::witness::{self, SeenSegment};
 use crate::{Error, Result};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};
@@ -80,7 +79,7 @@ where
         });
         let before = self.stats();
         let start = Instant::now();
-        let ((outcome, seen), phases) = phase::recorded(|| witness::watch(|| self.call_at(arguments, at.clone())));
+        let ((outcome, seen), phases) = phase::recorded(|| watch::watch(|| self.call_at(arguments, at.clone())));
         let first = start.elapsed();
         drop(listening);
         outcome?;
@@ -146,7 +145,7 @@ where
     #[track_caller]
     pub fn verify(&self, arguments: &A) -> Result<Vec<VerifyReport>, E> {
         let at = Source::caller();
-        let (outcome, seen) = witness::watch(|| self.call_at(arguments, at));
+        let (outcome, seen) = watch::watch(|| self.call_at(arguments, at));
         outcome?;
         Ok(seen.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_>>()?)
     }
