@@ -38,13 +38,14 @@ mod pool;
 mod quantized;
 mod state;
 
+pub use crate::error::{Loaded, ShapeMismatch, StateDictError};
 pub use activation::{
     Elu, Gelu, Hardsigmoid, Hardswish, Identity, LeakyRelu, LogSigmoid, Mish, Relu, Relu6, Selu, Sigmoid, Silu,
     Softmax, Softplus, Softsign, Tanh,
 };
 pub use attention::MultiHeadAttention;
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d};
-pub use compiled::{compile_module, compile_module_with};
+pub use compiled::{Network, compile_module, compile_module_with};
 pub use container::{Layer, ModuleList, Sequential};
 pub use conv::{Conv1d, Conv2d};
 pub use dropout::Dropout;
@@ -56,7 +57,6 @@ pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use part::{Met, MetMut, Part, Role, Visit, VisitMut};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
 pub use quantized::{QuantizedEmbedding, QuantizedLinear};
-pub use state::{Loaded, ShapeMismatch, StateDictError};
 
 /// Makes a struct or an enum of [`Part`]s a [`trait@Module`]. A field's name is its part of the names in the state dict; a lone
 /// field without a name adds none, nor does an enum's variant. Attributes of a field:

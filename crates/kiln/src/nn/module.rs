@@ -1,8 +1,9 @@
 //! The trait of modules: parameters by name, state dicts, devices and modes, all of it from one walk over the parts.
 
-use super::state::{self, Loaded};
+use super::state;
 use super::{Met, MetMut, Mode, Part, Role, Visit, VisitMut};
 use crate::capture::Leaf;
+use crate::error::Loaded;
 use crate::{DType, Device, Result, Tensor, Var, safetensors};
 use kiln_ir::Source;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -12,7 +12,8 @@
 mod header;
 mod json;
 
-pub use header::{Entry, FormatError, Header};
+pub use crate::error::FormatError;
+pub use header::{Entry, Header};
 
 use crate::{Bytes, Device, Error, Result, Tensor};
 use kiln_ir::Source;

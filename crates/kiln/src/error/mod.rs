@@ -1,5 +1,13 @@
 //! Errors of tensor code: the facts in fields, and the user's line in each.
 
+mod format;
+mod shown;
+mod state_dict;
+
+pub use format::FormatError;
+pub use shown::{Shown, escape_html, printable, shown};
+pub use state_dict::{Loaded, ShapeMismatch, StateDictError};
+
 use crate::{DType, Device};
 use kiln_ir::{Source, TypeError};
 use std::fmt;
@@ -425,7 +433,7 @@ pub enum Error {
         /// The file.
         path: String,
         /// What is wrong.
-        cause: Box<crate::safetensors::FormatError>,
+        cause: Box<FormatError>,
         /// The user's line.
         at: Source,
     },
@@ -433,7 +441,7 @@ pub enum Error {
     #[error("state dict: {cause}, at {at}")]
     StateDict {
         /// What is wrong.
-        cause: Box<crate::nn::StateDictError>,
+        cause: Box<StateDictError>,
         /// The user's line.
         at: Source,
     },
