@@ -1,10 +1,9 @@
-//! What can be compiled: functions of tensors, functions with errors of their own, and modules.
+//! What can be compiled: functions of tensors and functions with errors of their own; `nn` adds modules.
 
-use crate::nn::{Forward, Module};
 use crate::{Error, Result};
 
 /// What [`crate::compile()`] takes: a function or closure `Fn(&A) -> Result<R>`, one with another error behind [`own_error`], or a
-/// module by its [`Forward`]. `Kind` says which of them it is and is inferred.
+/// module by its [`Forward`](crate::nn::Forward). `Kind` says which of them it is and is inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a function `Fn(&A) -> kiln::Result<R>` nor a module with `Forward`",
     label = "cannot be compiled",
@@ -20,16 +19,12 @@ pub trait Callable<A, R, Kind> {
     fn apply(&self, arguments: &A) -> Result<R, Self::Error>;
 }
 
-/// Calls from here are the user's, who called the compiled module.
+/// Calls from here are the user's, who called the compiled function.
 pub(super) const FILE: &str = file!();
 
 /// The kind of functions and closures.
 #[derive(Debug)]
 pub enum Function {}
-
-/// The kind of modules.
-#[derive(Debug)]
-pub enum Network {}
 
 /// The kind of functions with an error of their own.
 #[derive(Debug)]
@@ -43,20 +38,6 @@ where
 
     fn apply(&self, arguments: &A) -> Result<R> {
         self(arguments)
-    }
-}
-
-impl<M, A> Callable<A, M::Output, Network> for M
-where
-    M: Module + Forward<A>,
-{
-    type Error = Error;
-
-    fn apply(&self, arguments: &A) -> Result<M::Output> {
-        if super::is_active() {
-            self.name_variables();
-        }
-        self.forward(arguments)
     }
 }
 

@@ -45,7 +45,7 @@ mod tree;
 mod watch;
 
 pub use bundle::{Bundle, Leaf};
-pub use callable::{Callable, Function, Network, OwnError, WithOwnError, own_error};
+pub use callable::{Callable, Function, OwnError, WithOwnError, own_error};
 pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
@@ -137,6 +137,12 @@ fn with_session<T>(at: &Source, work: impl FnOnce(&mut Session) -> Result<T>) ->
     let result = paused(|| catch_unwind(AssertUnwindSafe(|| work(&mut session))));
     SESSION.set(Some(session));
     result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// The line of the call that the function is captured for, while it is.
+pub(crate) fn call_site() -> Option<Source> {
+    let at = |session: &Option<Session>| session.as_ref().map(|session| session.recording.at.clone());
+    if is_active() { SESSION.with_borrow(at) } else { None }
 }
 
 /// Notes that the function being captured does what can be neither recorded nor run on the way.

@@ -17,6 +17,8 @@ use std::sync::Arc;
 /// A function being captured.
 pub(super) struct Recording {
     pub(super) id: u32,
+    /// The line of the call.
+    pub(super) at: Source,
     builder: GraphBuilder,
     /// Where the inputs of this segment come from.
     from: Vec<InputSource>,
@@ -105,6 +107,7 @@ impl Recording {
         builder.set_source(Some(at.clone()));
         Recording {
             id,
+            at: at.clone(),
             builder,
             from: Vec::new(),
             values: Vec::new(),

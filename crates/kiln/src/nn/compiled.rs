@@ -1,8 +1,29 @@
 //! Modules that are compiled: they stay the modules they are.
 
 use super::{Forward, Module, Part, Visit, VisitMut};
-use crate::Result;
-use crate::capture::{Bundle, Callable, Compiled, Options};
+use crate::capture::{Bundle, Callable, Compiled, Options, call_site};
+use crate::{Error, Result};
+use kiln_ir::Source;
+
+/// The kind of modules.
+#[derive(Debug)]
+pub enum Network {}
+
+impl<M, A> Callable<A, M::Output, Network> for M
+where
+    M: Module + Forward<A>,
+{
+    type Error = Error;
+
+    fn apply(&self, arguments: &A) -> Result<M::Output> {
+        // Calls from here are the user's, who called the compiled module.
+        let relay = call_site().map(|at| Source::relay(file!(), at));
+        if relay.is_some() {
+            self.name_variables();
+        }
+        self.forward(arguments)
+    }
+}
 
 /// Compiles a module: what its [`Forward`] does is captured at the first call. [`crate::compile()`] does the same; this one is for
 /// where the type of the input has to be said: `compile_module::<_, Tensor>(module)`.
