@@ -1,5 +1,7 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
+pub(crate) mod inspect;
+
 use crate::call_input::CallInput;
 use crate::layout::Layout;
 use crate::pipeline::{self, Built, CompileOptions, Unit, dump};

@@ -9,9 +9,11 @@
 //! ```
 
 use crate::call_input::CallInput;
+use crate::compile::inspect::verify_at;
 use crate::compile::{layouts_or_contiguous, locate, tensors, view};
 use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit, dump};
 use crate::{Error, Result, Tensor, capture};
+use kiln_inspect::verify::VerifyReport;
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, Split};
@@ -83,15 +85,15 @@ impl Argument {
 }
 
 /// The two parts of a frozen graph with their inputs, before packing.
-pub(crate) struct Inspected {
-    pub(crate) split: Split,
-    pub(crate) prepare_inputs: Vec<Tensor>,
-    pub(crate) main_inputs: Vec<Tensor>,
-    pub(crate) ready: Arc<Ready>,
+struct Inspected {
+    split: Split,
+    prepare_inputs: Vec<Tensor>,
+    main_inputs: Vec<Tensor>,
+    ready: Arc<Ready>,
 }
 
 /// What was made of one set of weights.
-pub(crate) struct Ready {
+struct Ready {
     versions: Vec<u64>,
     /// Only those that the main program reads.
     prepared: Vec<Option<Tensor>>,
@@ -375,12 +377,29 @@ impl FrozenGraph {
     }
 
     /// The inputs of the program that every call runs.
-    pub(crate) fn views<'a>(&'a self, inputs: &[&'a Tensor], ready: &'a Ready) -> Vec<InputView<'a>> {
+    fn views<'a>(&'a self, inputs: &[&'a Tensor], ready: &'a Ready) -> Vec<InputView<'a>> {
         self.arguments.iter().map(|argument| argument.view(inputs, ready, &self.packer)).collect()
     }
 
+    /// Holds every kernel of the programs that run against the interpreter on these inputs, which are left as they are: those that
+    /// prepare the weights, and those of every call, which read weights that are prepared and packed. See
+    /// [`crate::inspect::verify_program`].
+    #[track_caller]
+    pub fn verify(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<VerifyReport> {
+        let at = Source::caller();
+        let frozen = self.inspect(inputs, versions, &at)?;
+        if let Some(program) = self.prepare_program() {
+            let views: Vec<InputView<'_>> = frozen.prepare_inputs.iter().map(view).collect();
+            let report = verify_at(&frozen.split.prepare, program, &frozen.prepare_inputs, &views, &at)?;
+            if !report.is_right() {
+                return Ok(report);
+            }
+        }
+        verify_at(&frozen.split.main, self.program(), &frozen.main_inputs, &self.views(inputs, &frozen.ready), &at)
+    }
+
     /// The graphs of both programs and their inputs, for whoever checks the programs.
-    pub(crate) fn inspect(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Inspected> {
+    fn inspect(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Inspected> {
         self.check(inputs, versions, at)?;
         let wrong = |cause| locate("verify", cause, at);
         let frozen: Vec<bool> = (0..self.graph.inputs().len()).map(|input| self.frozen.contains(&input)).collect();

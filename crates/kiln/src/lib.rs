@@ -76,7 +76,7 @@ pub use create::{End, Nested};
 pub use dim::Dim;
 pub use eager::{Eager, run_eagerly};
 pub use element::{Element, Number};
-pub use error::{Error, Result, Shown, Value, escape_html, printable, shown};
+pub use error::{Error, Result, Shown, Value, printable, shown};
 pub use expr::Expr;
 pub use freeze::{FrozenGraph, FrozenMemory};
 pub use index::{Ellipsis, Index, Indices, step};
@@ -127,6 +127,7 @@ pub use kiln_derive::Bundle;
 /// let y = kiln::expr!(&x == 2.0);
 /// ```
 pub use kiln_derive::expr;
+pub use kiln_inspect::escape_html;
 pub use kiln_ir as ir;
 pub use kiln_ir::BlockFormat;
 pub use kiln_ir::DType;

@@ -1,7 +1,8 @@
 //! `verify` and `bisect`: right programs are found right, and a wrong kernel, a wrong memory plan and a wrong pass are named.
 
-use kiln::inspect::bisect::{Stage, bisect_passes, bisect_stages};
-use kiln::inspect::verify::{Blame, Verdict, verify_program};
+use kiln::inspect::bisect::Stage;
+use kiln::inspect::verify::{Blame, Verdict};
+use kiln::inspect::{bisect_passes, bisect_stages, verify_program};
 use kiln::ir::{BinaryOp, DType, Graph, Op, Source, TensorType, generate};
 use kiln::runtime::{Backend, Buffer, Device, Executable, InputView, LaunchError, Program, RawBuffer};
 use kiln::{CompileOptions, CompiledGraph, FreezeOptions, FrozenGraph, Generator, PackWeights, Tensor, compile_graph};

@@ -2,18 +2,14 @@
 
 use super::watch::{self, SeenSegment};
 use super::{Bundle, Compiled, compile};
-use crate::inspect::explain::{Explanation, Made, Measured, Segment, machine};
-use crate::inspect::verify::VerifyReport;
 use crate::{Error, Result};
+use kiln_inspect::explain::{Explanation, Made, Measured, Segment, machine};
+use kiln_inspect::verify::VerifyReport;
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::phase::{self, Phases};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Calls are repeated for about this long, and at most so often.
-const BUDGET: Duration = Duration::from_millis(100);
-const MOST: usize = 200;
 
 /// Compiles a function, calls it and explains what became of it: graphs, kernels with measured times, memory, breaks, guards.
 ///
@@ -89,7 +85,11 @@ where
         for SeenSegment { code, inputs, names } in &seen.segments {
             segments.push(code.segment(inputs, names.clone(), at)?);
         }
-        let call = if seen.effects { None } else { Some(self.time(arguments, at)?) };
+        let call = if seen.effects {
+            None
+        } else {
+            Some(Measured::repeated(|| self.call_at(arguments, at.clone()).map(drop))?)
+        };
         let mut remarks: Vec<String> = Vec::new();
         for event in heard.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let said = event.to_string();
@@ -110,7 +110,7 @@ where
         }
         Ok(Explanation {
             name,
-            machine: machine(),
+            machine: machine(crate::backend(crate::Device::default()).threads()),
             first_call: if is_new { phases_of(phases, first) } else { making_of(&segments) },
             segments,
             breaks: seen.breaks,
@@ -119,17 +119,6 @@ where
             remarks,
             call,
         })
-    }
-
-    /// How long calls take.
-    fn time(&self, arguments: &A, at: &Source) -> Result<Measured, E> {
-        let (mut times, begin) = (Vec::new(), Instant::now());
-        while times.len() < MOST && (times.len() < 3 || begin.elapsed() < BUDGET) {
-            let start = Instant::now();
-            self.call_at(arguments, at.clone())?;
-            times.push(start.elapsed());
-        }
-        Ok(Measured::of(times))
     }
 
     /// Calls the function with these arguments and holds every kernel that ran against the interpreter, on the inputs it

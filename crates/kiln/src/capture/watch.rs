@@ -3,7 +3,7 @@
 
 use crate::Tensor;
 use crate::compile::CompiledGraph;
-use crate::inspect::explain::Break;
+use kiln_inspect::explain::Break;
 use kiln_ir::Source;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ mod shown;
 mod state_dict;
 
 pub use format::FormatError;
-pub use shown::{Shown, escape_html, printable, shown};
+pub use shown::{Shown, printable, shown};
 pub use state_dict::{Loaded, ShapeMismatch, StateDictError};
 
 use crate::{DType, Device};

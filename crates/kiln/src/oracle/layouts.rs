@@ -64,9 +64,3 @@ impl LayoutChoice {
         Ok(flat.with_layout(Layout::new(shape, strides, offset)))
     }
 }
-
-/// The elements on the host.
-pub(crate) fn to_host(tensor: &Tensor) -> std::result::Result<HostTensor, String> {
-    let bytes = tensor.to_bytes().map_err(|e| e.to_string())?;
-    HostTensor::from_bytes(tensor.dtype(), tensor.shape(), bytes).map_err(|e| e.to_string())
-}

@@ -5,13 +5,8 @@
 //! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
 //! perturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
 
-pub(crate) mod bounds;
 pub mod functions;
-mod jumps;
-pub(crate) mod layouts;
-mod perturbation;
-mod range;
-mod rounding;
+mod layouts;
 mod tally;
 
 pub use layouts::LayoutChoice;
@@ -20,8 +15,9 @@ pub use tally::Tally;
 use crate::Tensor;
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
+use crate::inspect::to_host;
 use crate::pipeline::{CompileOptions, FreezeOptions, PackWeights};
-use bounds::{ErrorBounds, Products, RangeWatch};
+use kiln_inspect::bounds::{ErrorBounds, Products, RangeWatch};
 use kiln_ir::interpret::{self, Fault, InterpretError};
 use kiln_ir::{Graph, HostTensor, Symbol};
 use kiln_kernels::{InputLayout, Numerics};
@@ -209,9 +205,6 @@ pub enum Failure {
     /// The graph does not type at the sizes of its inputs.
     #[error(transparent)]
     Graph(#[from] kiln_ir::Error),
-    /// The outputs could not be read.
-    #[error("{0}")]
-    Unreadable(String),
 }
 
 /// What a failure is about. Which of several bad indices is found first depends on the order of execution.
@@ -261,7 +254,7 @@ pub fn ask(
 ) -> Result<Vec<HostTensor>, Failure> {
     let tensors: Vec<Tensor> =
         inputs.iter().map(|host| config.layout.place(host, config.options.device)).collect::<Result<_, _>>()?;
-    let read = |outputs: &[Tensor]| outputs.iter().map(layouts::to_host).collect::<Result<_, _>>();
+    let read = |outputs: &[Tensor]| outputs.iter().map(to_host).collect::<crate::Result<Vec<HostTensor>>>();
     let outputs = match candidate {
         Candidate::Eager => one_by_one(graph, &tensors)?,
         Candidate::Compiled => {
@@ -274,12 +267,12 @@ pub fn ask(
                 let frozen = FrozenGraph::new(graph, &layouts, &config.frozen, &options)?;
                 let inputs: Vec<&Tensor> = tensors.iter().collect();
                 let versions = vec![0; frozen.frozen().len()];
-                return read(&frozen.run(&inputs, &versions)?).map_err(Failure::Unreadable);
+                return Ok(read(&frozen.run(&inputs, &versions)?)?);
             }
             CompiledGraph::new(graph, &layouts, &config.options)?.run(&tensors)?
         }
     };
-    read(&outputs).map_err(Failure::Unreadable)
+    Ok(read(&outputs)?)
 }
 
 /// Eager, at the inputs' sizes.

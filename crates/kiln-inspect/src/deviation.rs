@@ -1,7 +1,8 @@
 //! How far one tensor is from another.
 
-use crate::oracle::bounds::{epsilon, normal};
+use crate::bounds::{epsilon, normal};
 use kiln_ir::{DType, HostTensor, Scalar};
+use std::fmt;
 
 /// How far computed elements are from what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -44,6 +45,28 @@ impl Deviation {
             }
         }
         found
+    }
+}
+
+/// A figure of an error: short, and nothing where there is none.
+pub(crate) struct Figure(pub(crate) f64);
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            0.0 => "0".to_owned(),
+            x if x.is_infinite() => "inf".to_owned(),
+            x if (0.01..10_000.0).contains(&x) => format!("{x:.2}"),
+            x => format!("{x:.1e}"),
+        };
+        f.pad(&text)
+    }
+}
+
+impl fmt::Display for Deviation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Deviation { max_abs, max_rel, max_ulp, .. } = *self;
+        write!(f, "{} abs, {} rel, {} ulp", Figure(max_abs), Figure(max_rel), Figure(max_ulp))
     }
 }
 

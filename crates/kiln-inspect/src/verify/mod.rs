@@ -2,19 +2,14 @@
 //!
 //! The interpreter runs the graph, and what it says of every node that goes through memory is the truth. Each launch then gets
 //! true inputs, and what it writes is held against the truth. So a kernel that is found wrong is wrong by itself, and the
-//! first one is where to look. How far a right kernel may be off is found as in [`crate::oracle`]: by perturbing the
+//! first one is where to look. How far a right kernel may be off is found by [`crate::bounds`]: by perturbing the
 //! interpreter's results by as much as each op of the kernel may round.
 
-mod deviation;
 mod run;
 mod text;
 
-pub use deviation::Deviation;
-
-use crate::compile::{CompiledGraph, view};
-use crate::freeze::FrozenGraph;
-use crate::{Result, Tensor};
-use kiln_ir::{Graph, NodeId, Source};
+use crate::{Deviation, Result};
+use kiln_ir::{Graph, HostTensor, NodeId, Source};
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{InputView, Program};
 use std::time::{Duration, Instant};
@@ -127,67 +122,37 @@ impl Verdict {
     }
 }
 
-impl CompiledGraph {
-    /// Holds every kernel against the interpreter on these inputs, which are left as they are. See [`verify_program`].
-    ///
-    /// ```
-    /// use kiln::{Tensor, Device, ir::Graph};
-    /// let graph = Graph::parse("graph(%0: f32[n, 16], %1: f32[16, 16]) {
-    ///   %2: f32[n, 16] = exp %0
-    ///   %3: f32[n, 16] = dot %2, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
-    ///   return %3
-    /// }").unwrap();
-    /// let compiled = kiln::compile_graph(&graph, &[])?;
-    /// let (x, w) = (Tensor::randn([4, 16], kiln::DType::F32, Device::Cpu)?, Tensor::randn([16, 16], kiln::DType::F32, Device::Cpu)?);
-    /// let report = compiled.verify(&[x, w])?;
-    /// assert!(report.is_right(), "{report}");
-    /// # Ok::<(), kiln::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn verify(&self, inputs: &[Tensor]) -> Result<VerifyReport> {
-        let graph = self.optimised()?;
-        verify_program(&graph, self.program(), inputs)
-    }
-}
-
-impl FrozenGraph {
-    /// Holds every kernel of the programs that run against the interpreter on these inputs, which are left as they are: those that
-    /// prepare the weights, and those of every call, which read weights that are prepared and packed. See [`verify_program`].
-    #[track_caller]
-    pub fn verify(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<VerifyReport> {
-        let at = Source::caller();
-        let frozen = self.inspect(inputs, versions, &at)?;
-        if let Some(program) = self.prepare_program() {
-            let views: Vec<InputView<'_>> = frozen.prepare_inputs.iter().map(view).collect();
-            let report = check(&frozen.split.prepare, program, &frozen.prepare_inputs, &views, &at)?;
-            if !report.is_right() {
-                return Ok(report);
-            }
-        }
-        check(&frozen.split.main, self.program(), &frozen.main_inputs, &self.views(inputs, &frozen.ready), &at)
-    }
-}
-
 /// Holds every kernel of a program against the interpreter on live inputs: each launch alone, with true inputs; then all of
-/// them in a row, looking for memory that is overwritten too early. `graph` is what the program was built from, after the passes.
-/// The inputs stay as they are, those that the program updates included.
-#[track_caller]
-pub fn verify_program(graph: &Graph, program: &Program, inputs: &[Tensor]) -> Result<VerifyReport> {
-    let at = Source::caller();
-    let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
-    check(graph, program, inputs, &views, &at)
-}
-
-/// [`verify_program`] for a program whose inputs are others than the graph's, because some lie packed.
-fn check(
+/// them in a row, looking for memory that is overwritten too early. `graph` is what the program was built from, after the passes,
+/// and `inputs` are its inputs. `views` are those of the program, which differ where some lie packed; all of them stay as they are,
+/// those that the program updates included.
+///
+/// ```
+/// use kiln_ir::{DType, Graph, HostTensor};
+/// use kiln_kernels::{InputLayout, ScheduleOptions};
+/// use kiln_runtime::{Backend, InputView, Program, ReferenceBackend};
+/// let graph = Graph::parse("graph(%0: f32[2]) {
+///   %1: f32[2] = exp %0
+///   return %1
+/// }").unwrap();
+/// let x = HostTensor::from_slice(&[2], &[0f32, 1.0]).unwrap();
+/// let buffer = ReferenceBackend.allocate(8)?;
+/// buffer.write_from_host(0, x.bytes())?;
+/// let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
+/// let program = Program::build(&graph, &layouts, std::sync::Arc::new(ReferenceBackend), &ScheduleOptions::default())?;
+/// let view = InputView { buffer: &buffer, dtype: DType::F32, shape: &[2], strides: &[1], offset: 0 };
+/// let report = kiln_inspect::verify(&graph, &program, vec![x], &[view])?;
+/// assert!(report.is_right(), "{report}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn verify(
     graph: &Graph,
     program: &Program,
-    inputs: &[Tensor],
+    inputs: Vec<HostTensor>,
     views: &[InputView<'_>],
-    at: &Source,
 ) -> Result<VerifyReport> {
     let start = Instant::now();
-    let mut report = run::check(graph, program, inputs, views, at)?;
+    let mut report = run::check(graph, program, inputs, views)?;
     report.took = start.elapsed();
     event::emit(Category::Kernels, || Event::Verified {
         kernels: report.kernels.len(),

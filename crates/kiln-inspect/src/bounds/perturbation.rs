@@ -43,7 +43,7 @@ impl Plan {
 
 /// How products of the candidate under test round their operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Products {
+pub enum Products {
     /// Not at all, as eager ones.
     Exact,
     /// As compiled kernels may: by the precision, and in fixed point beside quantised blocks.

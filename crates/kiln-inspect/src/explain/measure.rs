@@ -4,10 +4,12 @@ use kiln_runtime::{Error, Inspection};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Runs are repeated for about this long.
+/// Runs of kernels are repeated for about this long, and at most so often; calls likewise.
 const BUDGET: Duration = Duration::from_millis(150);
-/// But not more often, and not less often.
 const MOST: usize = 300;
+const CALL_BUDGET: Duration = Duration::from_millis(100);
+const MOST_CALLS: usize = 200;
+/// Both are repeated so often at the least.
 const LEAST: usize = 3;
 
 /// What a machine can do, measured.
@@ -19,16 +21,16 @@ pub struct Machine {
     pub copy: f64,
 }
 
-/// The machine, measured once a process; takes a tenth of a second or so.
+/// The machine, measured once a process with as many threads as kernels use; takes a tenth of a second or so.
 ///
 /// ```
-/// let machine = kiln::inspect::explain::machine();
+/// let machine = kiln_inspect::explain::machine(1);
 /// assert!(machine.copy > 0.1 && machine.threads >= 1);
 /// ```
-pub fn machine() -> Machine {
+pub fn machine(threads: usize) -> Machine {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
     *MACHINE.get_or_init(|| {
-        let threads = crate::backend(crate::Device::default()).threads().max(1);
+        let threads = threads.max(1);
         Machine { threads, copy: copy_bandwidth(threads) }
     })
 }
@@ -88,7 +90,18 @@ pub struct Measured {
 }
 
 impl Measured {
-    pub(crate) fn of(mut times: Vec<Duration>) -> Measured {
+    /// Repeats something for a tenth of a second or so, three times at the least.
+    pub fn repeated<E>(mut work: impl FnMut() -> Result<(), E>) -> Result<Measured, E> {
+        let (mut times, begin) = (Vec::new(), Instant::now());
+        while times.len() < MOST_CALLS && (times.len() < LEAST || begin.elapsed() < CALL_BUDGET) {
+            let start = Instant::now();
+            work()?;
+            times.push(start.elapsed());
+        }
+        Ok(Measured::of(times))
+    }
+
+    fn of(mut times: Vec<Duration>) -> Measured {
         times.sort_unstable();
         let at = |number: usize| times.get(number).copied().unwrap_or_default();
         Measured { median: at(times.len() / 2), fastest: at(0) }

@@ -1,10 +1,8 @@
 //! Which pass changed the answer: the interpreter runs the graph before and after each pass, on live inputs.
 
-use super::verify::Deviation;
-use crate::oracle::bounds::{ErrorBounds, Products};
-use crate::oracle::layouts::to_host;
-use crate::{Error, Result, Tensor};
-use kiln_ir::{Graph, HostTensor, Source, interpret};
+use crate::bounds::{ErrorBounds, Products};
+use crate::{Deviation, Result};
+use kiln_ir::{Graph, HostTensor, interpret};
 use kiln_kernels::Precision;
 use std::fmt;
 
@@ -46,54 +44,42 @@ impl BisectReport {
     }
 }
 
-/// Runs the passes on a graph and asks the interpreter after each whether the answer is still the same.
-///
-/// ```
-/// use kiln::{Device, Tensor, ir::Graph};
-/// let graph = Graph::parse("graph(%0: f32[4]) {
-///   %1: f32[4] = neg %0
-///   %2: f32[4] = neg %1
-///   %3: f32[4] = exp %2
-///   return %3
-/// }").unwrap();
-/// let x = Tensor::from_vec(vec![0f32, 1., 2., 3.], 4, Device::Cpu)?;
-/// let report = kiln::inspect::bisect_passes(&graph, &[x])?;
-/// assert!(report.first_wrong().is_none() && !report.passes.is_empty(), "{report}");
-/// # Ok::<(), kiln::Error>(())
-/// ```
-#[track_caller]
-pub fn bisect_passes(graph: &Graph, inputs: &[Tensor]) -> Result<BisectReport> {
-    let at = Source::caller();
+/// Runs the passes and returns the graph after each that changed it.
+pub fn stages(graph: &Graph) -> Result<Vec<Stage>> {
     let mut stages = Vec::new();
-    let failed = |cause| Error::Passes { cause: Box::new(cause), at: at.clone() };
     kiln_passes::run_with(graph.clone(), &mut |pass, graph| {
         stages.push(Stage { pass: pass.to_owned(), graph: graph.clone() });
-    })
-    .map_err(failed)?;
-    bisect_at(graph, &stages, inputs, &at)
+    })?;
+    Ok(stages)
 }
 
-/// [`bisect_passes`] for graphs that are already there: each stage against the one before it, the first against `graph`.
-#[track_caller]
-pub fn bisect_stages(graph: &Graph, stages: &[Stage], inputs: &[Tensor]) -> Result<BisectReport> {
-    bisect_at(graph, stages, inputs, &Source::caller())
-}
-
-fn bisect_at(graph: &Graph, stages: &[Stage], inputs: &[Tensor], at: &Source) -> Result<BisectReport> {
-    let mut hosts = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        hosts.push(to_host(input).map_err(|reason| Error::Unreadable { reason, at: at.clone() })?);
-    }
-    let failed = |cause| Error::Interpret { cause: Box::new(cause), at: at.clone() };
-    let mut want = interpret::run(graph, &hosts).map_err(failed)?;
+/// Asks the interpreter after each stage whether the answer is still the same: each against the one before it, the first against
+/// `graph`.
+///
+/// ```
+/// use kiln_inspect::bisect::{bisect, stages};
+/// use kiln_ir::{Graph, HostTensor};
+/// let graph = Graph::parse("graph(%0: f32[2]) {
+///   %1: f32[2] = neg %0
+///   %2: f32[2] = neg %1
+///   %3: f32[2] = exp %2
+///   return %3
+/// }").unwrap();
+/// let x = HostTensor::from_slice(&[2], &[0f32, 1.0]).unwrap();
+/// let report = bisect(&graph, &stages(&graph)?, &[x])?;
+/// assert!(report.first_wrong().is_none() && !report.passes.is_empty(), "{report}");
+/// # Ok::<(), kiln_inspect::Error>(())
+/// ```
+pub fn bisect(graph: &Graph, stages: &[Stage], inputs: &[HostTensor]) -> Result<BisectReport> {
+    let mut want = interpret::run(graph, inputs)?;
     let mut report = BisectReport { passes: Vec::new(), around: None };
     let mut before = graph;
     for Stage { pass, graph } in stages {
         let nodes = (before.nodes().len(), graph.nodes().len());
-        let (outputs, wrong, next) = match interpret::run(graph, &hosts) {
+        let (outputs, wrong, next) = match interpret::run(graph, inputs) {
             Err(error) => (Vec::new(), Some(format!("the graph cannot be interpreted any more: {error}")), None),
             Ok(got) => {
-                let (outputs, wrong) = compare(before, &hosts, &want, &got);
+                let (outputs, wrong) = compare(before, inputs, &want, &got);
                 (outputs, wrong, Some(got))
             }
         };

@@ -8,20 +8,42 @@
 //!  makes something else of
 //! ```
 
-use super::perturbation::{Findings, Perturbation, Plan, Unperturbed};
-use super::rounding::{MARGIN, largest, tiny};
-use kiln_ir::{Graph, HostTensor, Scalar, interpret};
+mod jumps;
+mod perturbation;
+mod range;
+mod rounding;
 
-pub(crate) use super::perturbation::Products;
-pub(crate) use super::range::RangeWatch;
-pub(crate) use super::rounding::{epsilon, is_exact, least_tolerance, normal};
+pub use perturbation::Products;
+pub use range::{RangeLoss, RangeWatch};
+
+pub(crate) use rounding::{epsilon, is_exact, least_tolerance, normal};
+
+use kiln_ir::{Graph, HostTensor, Scalar, interpret};
+use perturbation::{Findings, Perturbation, Plan, Unperturbed};
+use rounding::{MARGIN, largest, tiny};
 
 /// Perturbed runs made at once, and again before a violation is believed.
 const RUNS: u64 = 4;
 const MORE_RUNS: u64 = 252;
 
 /// The outputs of perturbed runs of one graph.
-pub(crate) struct ErrorBounds<'a> {
+///
+/// ```
+/// use kiln_inspect::bounds::{ErrorBounds, Products};
+/// use kiln_ir::{Graph, HostTensor, interpret};
+/// let graph = Graph::parse("graph(%0: f32[2]) {
+///   %1: f32[2] = exp %0
+///   return %1
+/// }").unwrap();
+/// let inputs = [HostTensor::from_slice(&[2], &[0f32, 1.0]).unwrap()];
+/// let want = interpret::run(&graph, &inputs).unwrap().remove(0);
+/// let mut bounds = ErrorBounds::new(&graph, &inputs, Products::Exact);
+/// let rounded = HostTensor::from_slice(&[2], &[1.0000001f32, 2.718282]).unwrap();
+/// let wrong = HostTensor::from_slice(&[2], &[1f32, 2.71]).unwrap();
+/// assert_eq!(bounds.check(0, &want, &rounded), Ok(0));
+/// assert_eq!(bounds.violation(0, &want, &wrong).map(|(element, _)| element), Some(1));
+/// ```
+pub struct ErrorBounds<'a> {
     graph: &'a Graph,
     inputs: &'a [HostTensor],
     runs: Vec<Vec<HostTensor>>,
@@ -36,9 +58,10 @@ pub(crate) struct ErrorBounds<'a> {
 }
 
 /// An element that is further off than the perturbed runs explain, with what was allowed.
-pub(crate) type Violation = (usize, f64);
+pub type Violation = (usize, f64);
 
 impl<'a> ErrorBounds<'a> {
+    /// A few perturbed runs of a graph on these inputs; many more are made before a violation is believed.
     pub fn new(graph: &'a Graph, inputs: &'a [HostTensor], products: Products) -> ErrorBounds<'a> {
         ErrorBounds::with_runs(graph, inputs, products, MORE_RUNS)
     }

@@ -1,11 +1,10 @@
 //! The check itself: the interpreter's run, then each launch on true inputs.
 
 use super::{Blame, Clobbered, Deviation, KernelReport, Verdict, VerifyReport};
-use crate::oracle::bounds::{ErrorBounds, Products, RangeWatch, is_exact, least_tolerance};
-use crate::oracle::layouts::to_host;
-use crate::{Error, Result, Tensor};
-use kiln_ir::interpret::{self, InterpretError, Observer};
-use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Source};
+use crate::Result;
+use crate::bounds::{ErrorBounds, Products, RangeWatch, is_exact, least_tolerance};
+use kiln_ir::interpret::{self, Observer};
+use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar};
 use kiln_kernels::kernel::{Access, KernelBody};
 use kiln_kernels::schedule::{Role, Step, Written};
 use kiln_kernels::{Precision, reference};
@@ -22,21 +21,19 @@ const PERTURBED: u64 = 400_000_000;
 pub(super) fn check(
     graph: &Graph,
     program: &Program,
-    inputs: &[Tensor],
+    inputs: Vec<HostTensor>,
     views: &[InputView<'_>],
-    at: &Source,
 ) -> Result<VerifyReport> {
-    let failed = |cause| Error::Runtime { op: "verify".into(), cause: Box::new(cause), at: at.clone() };
-    let stopped = program.inspect(views).map_err(failed)?;
+    let stopped = program.inspect(views)?;
     let size = |symbol| stopped.size(symbol).map(Dim::from);
-    let graph = graph.specialise(&size).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
-    let truth = Truth::of(&graph, program, inputs, at)?;
+    let graph = graph.specialise(&size)?;
+    let truth = Truth::of(&graph, program, inputs)?;
     let mut checker = Checker { graph: &graph, truth, stopped, images: vec![None; program.schedule().buffers.len()] };
     let mut kernels = Vec::with_capacity(program.steps().len());
     for number in 0..program.steps().len() {
-        kernels.push(checker.step(number).map_err(failed)?);
+        kernels.push(checker.step(number)?);
     }
-    let (clobbered, outputs) = in_a_row(&graph, program, views, &checker.truth).map_err(failed)?;
+    let (clobbered, outputs) = in_a_row(&graph, program, views, &checker.truth)?;
     Ok(VerifyReport { kernels, clobbered, outputs, took: Duration::ZERO })
 }
 
@@ -54,19 +51,14 @@ impl Observer for Truth {
 }
 
 impl Truth {
-    fn of(graph: &Graph, program: &Program, inputs: &[Tensor], at: &Source) -> Result<Truth> {
-        let interpreted = |cause: InterpretError| Error::Interpret { cause: Box::new(cause), at: at.clone() };
-        let mut hosts = Vec::with_capacity(inputs.len());
-        for input in inputs {
-            hosts.push(to_host(input).map_err(|reason| Error::Unreadable { reason, at: at.clone() })?);
-        }
+    fn of(graph: &Graph, program: &Program, inputs: Vec<HostTensor>) -> Result<Truth> {
         let written = program.schedule().steps.iter().flat_map(|step| step.writes.iter().map(|w| w.node));
         let outputs = graph.outputs().iter().map(|output| output.node);
         let nothing = HostTensor::scalar(Scalar::bool(false));
         let values = written.chain(outputs).map(|node| (node, nothing.clone())).collect();
         let mut truth = Truth { values };
-        interpret::run_with(graph, &hosts, &mut truth).map_err(interpreted)?;
-        truth.values.extend(graph.inputs().iter().copied().zip(hosts));
+        interpret::run_with(graph, &inputs, &mut truth)?;
+        truth.values.extend(graph.inputs().iter().copied().zip(inputs));
         Ok(truth)
     }
 }

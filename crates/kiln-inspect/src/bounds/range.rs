@@ -18,7 +18,7 @@ fn magnifies(op: &Op, to: DType) -> bool {
 
 /// What the reference run says about the range of intermediate values.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct RangeLoss {
+pub struct RangeLoss {
     /// A short float overflowed or lost digits at the small end.
     pub short: bool,
     /// A sum or product may overflow or vanish depending on its order.
@@ -26,8 +26,9 @@ pub(crate) struct RangeLoss {
 }
 
 /// Watches a reference run for [`RangeLoss`].
-pub(crate) struct RangeWatch<'a> {
+pub struct RangeWatch<'a> {
     graph: &'a Graph,
+    /// What was found so far.
     pub loss: RangeLoss,
     /// For each node: whether its value may depend on the order of a sum or product.
     by_order: Vec<bool>,
@@ -36,6 +37,7 @@ pub(crate) struct RangeWatch<'a> {
 }
 
 impl<'a> RangeWatch<'a> {
+    /// Watches a run of this graph, to be given to `interpret::run_with`.
     pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
         let by_order = vec![false; graph.nodes().len()];
         RangeWatch { graph, loss: RangeLoss::default(), by_order, growth: (0.0, 0.0) }

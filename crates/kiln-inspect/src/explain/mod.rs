@@ -10,13 +10,11 @@ mod text;
 
 pub use measure::{Machine, Measured, machine};
 
-use crate::compile::{CompiledGraph, view};
-use crate::{Error, Result, Tensor, pipeline};
+use crate::Result;
 use kiln_ir::{Graph, NodeId, Op, Source, Symbol};
-use kiln_kernels::Form;
 use kiln_kernels::kernel::KernelBody;
 use kiln_kernels::schedule::Role;
-use kiln_runtime::InputView;
+use kiln_runtime::{InputView, Program};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +103,7 @@ impl Made {
     }
 
     /// Both together.
-    pub(crate) fn and(self, other: Made) -> Made {
+    pub fn and(self, other: Made) -> Made {
         Made {
             read: self.read + other.read,
             passes: self.passes + other.passes,
@@ -116,7 +114,7 @@ impl Made {
     }
 
     /// The parts that there were, by name.
-    pub(crate) fn parts(self) -> Vec<(String, Duration)> {
+    pub fn parts(self) -> Vec<(String, Duration)> {
         let parts = [("read", self.read), ("passes", self.passes), ("schedule", self.schedule), ("code", self.code)];
         let taken = parts.into_iter().filter(|(_, took)| !took.is_zero());
         taken.map(|(name, took)| (name.to_owned(), took)).collect()
@@ -236,61 +234,47 @@ impl Segment {
     }
 }
 
-impl CompiledGraph {
-    /// Explains the graph and measures its kernels on these inputs, which are left as they are.
-    ///
-    /// ```
-    /// use kiln::{DType, Device, Tensor, ir::Graph};
-    /// let graph = Graph::parse("graph(%0: f32[64, 256]) {
-    ///   %1: f32[64, 256] = exp %0
-    ///   %2: f32[64, 256] = mul %1, %0
-    ///   return %2
-    /// }").unwrap();
-    /// let compiled = kiln::compile_graph(&graph, &[])?;
-    /// let explanation = compiled.explain(&[Tensor::randn([64, 256], DType::F32, Device::Cpu)?])?;
-    /// assert_eq!(explanation.segments[0].kernels.len(), 1);
-    /// assert!(explanation.to_string().contains("exp_mul"));
-    /// assert!(explanation.to_html().starts_with("<!doctype html>"));
-    /// # Ok::<(), kiln::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn explain(&self, inputs: &[Tensor]) -> Result<Explanation> {
-        let at = Source::caller();
-        let segment = self.segment(inputs, Vec::new(), &at)?;
-        let first_call = segment.made.parts();
-        let name = match self.options().name.as_ref() {
-            "" => "graph".to_owned(),
-            name => name.to_owned(),
-        };
-        Ok(Explanation {
-            name,
-            machine: machine(),
+impl Explanation {
+    /// The explanation of one compiled graph.
+    pub fn of_graph(name: &str, machine: Machine, segment: Segment) -> Explanation {
+        Explanation {
+            name: if name.is_empty() { "graph".to_owned() } else { name.to_owned() },
+            machine,
             call: Some(segment.run),
+            first_call: segment.made.parts(),
             segments: vec![segment],
             breaks: Vec::new(),
             programs: Vec::new(),
             recompiles: Vec::new(),
             remarks: Vec::new(),
-            first_call,
-        })
+        }
     }
+}
 
-    /// Explains the graph as one of several; `names` say what its inputs are.
-    pub(crate) fn segment(&self, inputs: &[Tensor], names: Vec<String>, at: &Source) -> Result<Segment> {
-        let failed = |cause| Error::Runtime { op: "explain".into(), cause: Box::new(cause), at: at.clone() };
-        let mut passes = Vec::new();
-        let graph = pipeline::optimise(&self.unit(at), self.graph().clone(), &mut |pass, form| {
-            if let Form::Graph(graph) = form {
-                passes.push((pass.to_owned(), graph.nodes().len()));
-            }
-        })?;
-        let program = self.program();
+/// A compiled graph to be explained: the graphs on its way, and the program.
+pub struct Subject<'a> {
+    /// The graph as it was captured.
+    pub captured: &'a Graph,
+    /// The passes that changed it, each with the number of nodes after it.
+    pub passes: Vec<(String, usize)>,
+    /// How long the passes took when the program was made.
+    pub passes_took: Duration,
+    /// The graph after the passes.
+    pub graph: Graph,
+    /// What was made of it.
+    pub program: &'a Program,
+}
+
+impl Segment {
+    /// Explains a compiled graph and measures its kernels on these inputs, which are left as they are. `names` say what the inputs
+    /// are; if there are none, they are numbered.
+    pub fn measured(subject: Subject<'_>, views: &[InputView<'_>], names: Vec<String>) -> Result<Segment> {
+        let Subject { captured, passes, passes_took, graph, program } = subject;
         let schedule = program.schedule();
-        let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
-        let mut stopped = program.inspect(&views).map_err(failed)?;
-        let (times, run) = measure::kernels(&mut stopped).map_err(failed)?;
+        let mut stopped = program.inspect(views)?;
+        let (times, run) = measure::kernels(&mut stopped)?;
         let size = |symbol: Symbol| stopped.size(symbol);
-        let variants = program.variants(&views).map_err(failed)?;
+        let variants = program.variants(views)?;
         let mut kernels: Vec<Kernel> = Vec::with_capacity(schedule.steps.len());
         for (number, (step, planned)) in program.steps().iter().zip(&schedule.steps).enumerate() {
             let work = schedule.work(planned, &size).unwrap_or_default();
@@ -342,11 +326,11 @@ impl CompiledGraph {
         apart.sort_by_key(|apart| std::cmp::Reverse(apart.bytes));
         let made = program.times();
         let names =
-            if names.is_empty() { (0..inputs.len()).map(|number| format!("input {number}")).collect() } else { names };
+            if names.is_empty() { (0..views.len()).map(|number| format!("input {number}")).collect() } else { names };
         Ok(Segment {
             target: program.backend().target(),
             inputs: names,
-            captured: self.graph().clone(),
+            captured: captured.clone(),
             passes,
             kernels,
             buffers,
@@ -356,7 +340,7 @@ impl CompiledGraph {
             run,
             made: Made {
                 read: made.read,
-                passes: self.passes_took(),
+                passes: passes_took,
                 schedule: made.schedule,
                 code: made.code,
                 compiled: made.compiled,

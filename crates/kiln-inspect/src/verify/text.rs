@@ -1,6 +1,7 @@
 //! A check in words.
 
-use super::{Blame, Deviation, KernelReport, Verdict, VerifyReport};
+use super::{Blame, KernelReport, Verdict, VerifyReport};
+use crate::deviation::{Deviation, Figure};
 use std::fmt;
 
 impl fmt::Display for Blame {
@@ -26,28 +27,6 @@ impl fmt::Display for Verdict {
             }
             Verdict::Failed { error } => write!(f, "fails, and the interpreter does not: {error}"),
         }
-    }
-}
-
-/// A figure of an error: short, and nothing where there is none.
-pub(super) struct Figure(pub f64);
-
-impl fmt::Display for Figure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.0 {
-            0.0 => "0".to_owned(),
-            x if x.is_infinite() => "inf".to_owned(),
-            x if (0.01..10_000.0).contains(&x) => format!("{x:.2}"),
-            x => format!("{x:.1e}"),
-        };
-        f.pad(&text)
-    }
-}
-
-impl fmt::Display for Deviation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Deviation { max_abs, max_rel, max_ulp, .. } = *self;
-        write!(f, "{} abs, {} rel, {} ulp", Figure(max_abs), Figure(max_rel), Figure(max_ulp))
     }
 }
 
