@@ -17,7 +17,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream, Error> {
         #[automatically_derived]
         impl #generics ::kiln::Bundle for #name #arguments #conditions {
             #[allow(unused_variables)]
-            fn leaves<'leaf>(&'leaf self, each: &mut dyn ::core::ops::FnMut(::kiln::capture::Leaf<'leaf>)) {
+            fn leaves<'leaf>(&'leaf self, each: &mut dyn ::core::ops::FnMut(::kiln::Leaf<'leaf>)) {
                 #leaves
             }
             #[allow(unused_variables)]
@@ -29,7 +29,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream, Error> {
 }
 
 fn leaves(variant: &Variant<'_>) -> TokenStream {
-    let which = variant.name.iter().map(|name| quote!(each(::kiln::capture::Leaf::Text(#name));));
+    let which = variant.name.iter().map(|name| quote!(each(::kiln::Leaf::Text(#name));));
     let parts = variant.fields.iter().map(|part| {
         let binding = &part.binding;
         quote_spanned!(part.field.ty.span()=> ::kiln::Bundle::leaves(#binding, each);)

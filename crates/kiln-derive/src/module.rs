@@ -28,7 +28,7 @@ pub fn expand(input: &DeriveInput) -> Result<TokenStream, Error> {
     let (generics, arguments, conditions) = generics.split_for_impl();
     let name = &input.ident;
     let visit = shape::arms(&variants, |number, variant| {
-        let which = variant.name.iter().map(|name| quote!(visit.value(::kiln::capture::Leaf::Text(#name));));
+        let which = variant.name.iter().map(|name| quote!(visit.value(::kiln::Leaf::Text(#name));));
         let parts = visits(variant, &choices[number]);
         quote!(#(#which)* #parts)
     });

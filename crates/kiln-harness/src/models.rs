@@ -1,8 +1,7 @@
 //! Models that the benchmarks run: an MLP block, an attention block and whole pre-norm transformers, as plain functions of
 //! tensors. Weights are structs of tensors that a compiled function may hold or take as arguments.
 
-use kiln::capture::Leaf;
-use kiln::{Bundle, Device, Result, RopeStyle, Tensor};
+use kiln::{Bundle, Device, Leaf, Result, RopeStyle, Tensor};
 use std::cell::Cell;
 
 /// Which family of models.

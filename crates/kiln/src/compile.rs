@@ -5,7 +5,7 @@ pub(crate) mod inspect;
 use crate::call_input::CallInput;
 use crate::layout::Layout;
 use crate::pipeline::{self, Built, CompileOptions, Unit, dump};
-use crate::{Error, Result, Tensor, capture};
+use crate::{Error, Result, Tensor, tracer};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
@@ -119,7 +119,7 @@ impl CompiledGraph {
     pub fn tune(&self, inputs: &[&Tensor], budget: Duration) -> Result<TuneReport> {
         let at = Source::caller();
         if inputs.iter().any(|t| t.is_traced()) {
-            return Err(capture::break_at("tunes a compiled graph", &at));
+            return Err(tracer::break_at("tunes a compiled graph", &at));
         }
         let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
         self.program.tune(&views, budget).map_err(|e| locate("tune", e, &at))
@@ -151,7 +151,7 @@ impl CompiledGraph {
 
     pub(crate) fn run_at(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(|t| t.is_traced()) {
-            return Err(capture::break_at("runs a compiled graph", at));
+            return Err(tracer::break_at("runs a compiled graph", at));
         }
         let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
         let produced = self.program.run(&views).map_err(|e| locate(op, e, at))?;
@@ -186,7 +186,7 @@ impl CompiledGraph {
     /// place.
     pub(crate) fn update_in(&self, inputs: &mut [CallInput<'_>], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(|tensor| tensor.is_traced()) {
-            return Err(capture::break_at("runs a compiled graph", at));
+            return Err(tracer::break_at("runs a compiled graph", at));
         }
         for &updated in self.program.updates() {
             let Some(tensor) = inputs.get_mut(updated).map(CallInput::own) else { continue };

@@ -12,7 +12,7 @@ use crate::call_input::CallInput;
 use crate::compile::inspect::verify_at;
 use crate::compile::{layouts_or_contiguous, locate, tensors, view};
 use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit, dump};
-use crate::{Error, Result, Tensor, capture};
+use crate::{Error, Result, Tensor, tracer};
 use kiln_inspect::verify::VerifyReport;
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
@@ -313,7 +313,7 @@ impl FrozenGraph {
 
     fn check(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
         if inputs.iter().any(|t| t.is_traced()) {
-            return Err(capture::break_at("runs a frozen graph", at));
+            return Err(tracer::break_at("runs a frozen graph", at));
         }
         let wrong = |cause| locate("run", cause, at);
         if inputs.len() != self.graph.inputs().len() {

@@ -24,6 +24,7 @@ mod assign;
 pub mod autograd;
 pub mod backend;
 pub mod buckets;
+mod bundle;
 mod bytes;
 mod call_input;
 pub mod capture;
@@ -56,9 +57,12 @@ pub mod quantized;
 pub mod random;
 mod reduce;
 pub mod safetensors;
+mod setting;
 pub mod shape;
+mod tape;
 pub mod tensor;
 pub mod threads;
+mod tracer;
 pub mod var;
 mod variable_reads;
 mod views;
@@ -66,10 +70,11 @@ mod views;
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
 pub use buckets::Buckets;
+pub use bundle::{Bundle, Leaf};
 pub use bytes::Bytes;
 pub use capture::{
-    Bundle, Compiled, Declared, Disabled, Dynamic, Mode, Options, Setting, Stance, StanceGuard, compile, compile_with,
-    cond, disable, explain, own_error, set_stance,
+    Compiled, Declared, Disabled, Dynamic, Mode, Options, Stance, StanceGuard, compile, compile_with, cond, disable,
+    explain, own_error, set_stance,
 };
 pub use compile::{CompiledGraph, compile_graph};
 pub use create::{End, Nested};
@@ -143,6 +148,7 @@ pub use pipeline::{CompileOptions, FreezeOptions, PackWeights};
 pub use pointwise::Argument;
 pub use product::{Conv, Pool};
 pub use random::{Generator, manual_seed};
+pub use setting::Setting;
 pub use shape::{Axes, Shape, Size};
 pub use tensor::Tensor;
 pub use threads::{set_threads, threads};

@@ -81,8 +81,8 @@ impl Generator {
 
     /// A new key for one draw.
     fn key(&self, device: Device, at: &Source) -> Result<Tensor> {
-        if crate::capture::is_active() {
-            return crate::capture::random_key(self, device, at);
+        if crate::tracer::is_active() {
+            return crate::tracer::random_key(self, device, at);
         }
         self.draw_key(device, at)
     }

@@ -1,12 +1,12 @@
 //! The tensor: an immutable handle of elements in device memory.
 
-use crate::autograd::Tape;
-use crate::capture;
 use crate::element::{scalar_bytes, scalar_from_bytes};
 use crate::layout::Layout;
+use crate::tape::Tape;
+use crate::tracer::{self, Traced};
 use crate::{DType, Device, Dim, Element, Error, Number, Result, Size, dim, eager, shape};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
-use kiln_runtime::Buffer;
+use kiln_runtime::{Buffer, HostMemory};
 use std::sync::{Arc, LazyLock};
 
 /// An n-dimensional array of one dtype on one device.
@@ -53,7 +53,7 @@ enum Payload {
     Memory(Buffer),
     /// Nowhere yet: this is a value of a function being captured. Its sizes, where they are not all numbers; the layout's are
     /// then those of this call.
-    Traced(capture::Traced, Option<Box<[Dim]>>),
+    Traced(Traced, Option<Box<[Dim]>>),
 }
 
 impl Tensor {
@@ -70,7 +70,7 @@ impl Tensor {
     /// No elements: stands where a tensor was taken from.
     pub(crate) fn nothing() -> Tensor {
         static NOTHING: LazyLock<Tensor> =
-            LazyLock::new(|| Tensor::from_parts(capture::no_memory().clone(), Layout::contiguous(vec![0]), DType::U8));
+            LazyLock::new(|| Tensor::from_parts(no_memory().clone(), Layout::contiguous(vec![0]), DType::U8));
         NOTHING.clone()
     }
 
@@ -80,7 +80,7 @@ impl Tensor {
     }
 
     /// A value of the function being captured.
-    pub(crate) fn from_traced(traced: capture::Traced, sizes: Vec<Dim>, dtype: DType, tape: Option<Tape>) -> Tensor {
+    pub(crate) fn from_traced(traced: Traced, sizes: Vec<Dim>, dtype: DType, tape: Option<Tape>) -> Tensor {
         let layout = Layout::contiguous(dim::hints(&sizes));
         let sizes = (!sizes.iter().all(|size| size.is_plain())).then(|| sizes.into());
         Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Traced(traced, sizes), tape }))
@@ -96,7 +96,7 @@ impl Tensor {
     pub(crate) fn with_tape(&self, tape: Option<Tape>) -> Tensor {
         let payload = match &self.0.payload {
             Payload::Memory(buffer) => Payload::Memory(buffer.clone()),
-            Payload::Traced(traced, sizes) => match capture::alias(self, tape.clone()) {
+            Payload::Traced(traced, sizes) => match tracer::alias(self, tape.clone()) {
                 Some(alias) => return alias,
                 None => Payload::Traced(*traced, sizes.clone()),
             },
@@ -128,11 +128,11 @@ impl Tensor {
     /// What an operation that changes nothing gives: this tensor, without its tape where nothing is recorded.
     #[inline]
     pub(crate) fn unchanged(&self) -> Tensor {
-        if self.0.tape.is_some() && !crate::autograd::tape::is_enabled() { self.detach() } else { self.clone() }
+        if self.0.tape.is_some() && !crate::tape::is_enabled() { self.detach() } else { self.clone() }
     }
 
     /// The value of a function being captured that this tensor stands for.
-    pub(crate) fn traced(&self) -> Option<capture::Traced> {
+    pub(crate) fn traced(&self) -> Option<Traced> {
         match self.0.payload {
             Payload::Memory(_) => None,
             Payload::Traced(traced, _) => Some(traced),
@@ -294,7 +294,7 @@ impl Tensor {
     pub fn buffer(&self) -> &Buffer {
         match &self.0.payload {
             Payload::Memory(buffer) => buffer,
-            Payload::Traced(..) => capture::no_memory(),
+            Payload::Traced(..) => no_memory(),
         }
     }
 
@@ -369,9 +369,9 @@ impl Tensor {
 
     pub(crate) fn bytes_at(&self, at: &Source) -> Result<Vec<u8>> {
         if self.is_traced() {
-            return capture::concrete(self, "reads a tensor's elements", at)?.bytes_at(at);
+            return tracer::concrete(self, "reads a tensor's elements", at)?.bytes_at(at);
         }
-        let packed = capture::paused(|| self.contiguous_at(at))?;
+        let packed = tracer::paused(|| self.contiguous_at(at))?;
         let bits = self.dtype().size_in_bits();
         let mut bytes = vec![0; (self.elements() * bits).div_ceil(8)];
         let start = packed.layout().offset() * bits / 8;
@@ -395,7 +395,7 @@ impl Tensor {
             return Err(Error::NotOneElement { shape: self.hint().to_vec(), at });
         }
         if self.is_traced() {
-            return capture::concrete(self, "reads a tensor's element", &at)?.item();
+            return tracer::concrete(self, "reads a tensor's element", &at)?.item();
         }
         let bits = self.dtype().size_in_bits();
         let first = self.layout().offset() * bits;
@@ -413,8 +413,8 @@ impl Tensor {
     }
 
     pub(crate) fn scalar_at(value: Scalar, device: Device, at: &Source) -> Result<Tensor> {
-        if capture::is_active() {
-            return capture::constant(kiln_ir::Op::Full { value, shape: vec![] }, device, at);
+        if tracer::is_active() {
+            return tracer::constant(kiln_ir::Op::Full { value, shape: vec![] }, device, at);
         }
         let (bytes, size) = scalar_bytes(value);
         Tensor::from_bytes_at(&bytes[..size], vec![], value.dtype(), device, at)
@@ -428,12 +428,12 @@ impl Tensor {
         device: Device,
         at: &Source,
     ) -> Result<Tensor> {
-        if capture::is_active() {
-            if let Some(data) = capture::data(bytes, &shape, dtype, device, at)? {
+        if tracer::is_active() {
+            if let Some(data) = tracer::data(bytes, &shape, dtype, device, at)? {
                 return Ok(data);
             }
             let literal = kiln_ir::Literal { dtype, shape, bytes: bytes.into() };
-            return capture::constant(kiln_ir::Op::Constant(literal), device, at);
+            return tracer::constant(kiln_ir::Op::Constant(literal), device, at);
         }
         let failed = |e| runtime_error("allocate", e, at);
         let buffer = crate::backend(device).allocate(bytes.len()).map_err(failed)?;
@@ -479,4 +479,11 @@ impl Tensor {
 
 pub(crate) fn runtime_error(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
     Error::Runtime { op: op.to_owned(), cause: Box::new(cause), at: at.clone() }
+}
+
+/// The buffer of tensors without memory.
+#[cold]
+fn no_memory() -> &'static Buffer {
+    static EMPTY: LazyLock<Buffer> = LazyLock::new(|| HostMemory::allocate(0).expect("no bytes are always there"));
+    &EMPTY
 }

@@ -2,11 +2,11 @@
 //! variables; everything computed from them is a tensor.
 
 use crate::assign::Region;
-use crate::autograd::Tape;
-use crate::capture;
 use crate::eager::{self, Param};
 use crate::promotion::{Operand, kind, promote};
 use crate::shape::resolve_axis;
+use crate::tape::Tape;
+use crate::tracer;
 use crate::variable_reads::Reads;
 use crate::{Argument, DType, Device, Error, Indices, Layout, Number, Result, Setting, Size, Tensor, dim};
 use kiln_ir::build::{self, Emit, GraphBuilder};
@@ -70,13 +70,13 @@ pub(crate) struct Slot {
 impl Slot {
     /// Adds a gradient to what is there.
     pub(crate) fn add(&self, gradient: &Tensor, at: &Source) -> Result<()> {
-        if capture::is_active() {
+        if tracer::is_active() {
             let Some(var) = self.var() else { return Ok(()) };
-            let sum = match capture::read_gradient(&var, at)? {
+            let sum = match tracer::read_gradient(&var, at)? {
                 Some(before) => before.binary("add", BinaryOp::Add, gradient.into(), false, at)?,
                 None => gradient.clone(),
             };
-            return capture::write_gradient(&var, Some(&sum), at);
+            return tracer::write_gradient(&var, Some(&sum), at);
         }
         let mut slot = self.lock();
         let sum = match slot.take() {
@@ -122,11 +122,11 @@ impl Var {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let value = if value.is_traced() {
             // The break is noted in the recording, whose function then runs eagerly.
-            let _ = capture::break_at("makes a variable", at);
+            let _ = tracer::break_at("makes a variable", at);
             value.clone()
         } else {
             // Without memory for a copy the first update tries again, which can say so.
-            capture::paused(|| value.contiguous_at(at)).unwrap_or_else(|_| value.clone())
+            tracer::paused(|| value.contiguous_at(at)).unwrap_or_else(|_| value.clone())
         };
         let value = value.detached();
         Var(Arc::new_cyclic(|cell| {
@@ -206,8 +206,8 @@ impl Var {
     /// The current value: a tensor, which stays as it is whatever happens to the variable.
     #[track_caller]
     pub fn get(&self) -> Tensor {
-        if capture::is_active()
-            && let Ok(traced) = capture::read_var(self, &Source::caller())
+        if tracer::is_active()
+            && let Ok(traced) = tracer::read_var(self, &Source::caller())
         {
             self.0.met.store(true, Ordering::Release);
             TRAINABLE.get();
@@ -251,8 +251,8 @@ impl Var {
 
     /// The one place where a whole new value comes in; it has the variable's dtype, shape and device.
     fn replace(&self, value: Tensor, at: &Source) -> Result<()> {
-        if capture::is_active() || value.is_traced() {
-            return capture::write_var(self, &value, at);
+        if tracer::is_active() || value.is_traced() {
+            return tracer::write_var(self, &value, at);
         }
         self.put(value, at)
     }
@@ -298,7 +298,7 @@ impl Var {
         write: impl Fn(&mut GraphBuilder, &[NodeId]) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<()> {
-        if capture::is_active() {
+        if tracer::is_active() {
             let old = self.get();
             let mut all = vec![&old];
             all.extend(operands);
@@ -376,7 +376,7 @@ impl Var {
         if source.dtype() != self.dtype() {
             return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: source.dtype(), at });
         }
-        if capture::is_active() {
+        if tracer::is_active() {
             return self.replace(self.get().region_assign(&region, source, &at)?, &at);
         }
         let source = region.source(op, &source.detached(), &at)?;
@@ -467,8 +467,8 @@ impl Var {
     /// The gradient collected so far.
     #[track_caller]
     pub fn grad(&self) -> Option<Tensor> {
-        if capture::is_active()
-            && let Ok(traced) = capture::read_gradient(self, &Source::caller())
+        if tracer::is_active()
+            && let Ok(traced) = tracer::read_gradient(self, &Source::caller())
         {
             return traced;
         }
@@ -478,7 +478,7 @@ impl Var {
     /// Forgets the gradient.
     #[track_caller]
     pub fn zero_grad(&self) {
-        if capture::is_active() && capture::write_gradient(self, None, &Source::caller()).is_ok() {
+        if tracer::is_active() && tracer::write_gradient(self, None, &Source::caller()).is_ok() {
             return;
         }
         *self.0.grad.lock() = None;
@@ -491,8 +491,8 @@ impl Var {
         if let Some(grad) = &grad {
             self.check("set_grad", grad, &at)?;
         }
-        if capture::is_active() || grad.as_ref().is_some_and(Tensor::is_traced) {
-            return capture::write_gradient(self, grad.as_ref(), &at);
+        if tracer::is_active() || grad.as_ref().is_some_and(Tensor::is_traced) {
+            return tracer::write_gradient(self, grad.as_ref(), &at);
         }
         *self.0.grad.lock() = grad.map(|grad| grad.contiguous_at(&at)).transpose()?;
         Ok(())

@@ -1,10 +1,10 @@
 //! Views: other shapes and orders of the same memory. Nothing here launches a kernel, but a reshape (or what is made of one) whose elements do not lie so
 //! that strides can describe the result: that one copies.
 
-use crate::autograd::tape;
 use crate::layout::Layout;
 use crate::shape::{check_elements, checked_elements, resolve_axes, resolve_axis, resolve_shape, resolve_sizes};
-use crate::{Axes, Dim, Error, Result, Shape, Size, Tensor, capture, dim, eager};
+use crate::tape;
+use crate::{Axes, Dim, Error, Result, Shape, Size, Tensor, dim, eager, tracer};
 use kiln_ir::{Op, Source};
 
 impl Tensor {
@@ -115,7 +115,7 @@ impl Tensor {
     /// made, or it is on a tape.
     #[inline]
     fn is_captured(&self) -> bool {
-        capture::is_active() || self.is_traced() || tape::is_recorded(&[self])
+        tracer::is_active() || self.is_traced() || tape::is_recorded(&[self])
     }
 
     #[cold]

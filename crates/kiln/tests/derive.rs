@@ -1,7 +1,6 @@
 //! `#[derive(Bundle)]` on every kind of type, through `compile`.
 
-use kiln::capture::Leaf;
-use kiln::{Bundle, DType, Device, Result, Tensor};
+use kiln::{Bundle, DType, Device, Leaf, Result, Tensor};
 use std::collections::BTreeMap;
 
 #[derive(Bundle, Clone)]

@@ -1,8 +1,7 @@
 //! What every module can do: names, state dicts, files, dtypes, modes, whatever its fields are.
 
-use kiln::capture::Leaf;
 use kiln::nn::{self, Forward, Linear, Mode, Module, init};
-use kiln::{Conv, DType, Device, Error, Pool, Result, Tensor, Var};
+use kiln::{Conv, DType, Device, Error, Leaf, Pool, Result, Tensor, Var};
 use std::collections::{BTreeMap, HashMap};
 
 fn var(value: f32) -> Var {

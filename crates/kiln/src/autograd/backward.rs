@@ -1,8 +1,8 @@
 //! Walking a tape back from its end.
 
-use super::tape::{self, Edges, Kind, Node, Tape};
 use crate::eager::{self, Eager, What};
-use crate::{Device, Error, Result, Tensor, capture};
+use crate::tape::{self, Edges, Kind, Node, Tape};
+use crate::{Device, Error, Result, Tensor, tracer};
 use kiln_ir::build::GraphBuilder;
 use kiln_ir::{NodeId, Op, Scalar, Source};
 use std::collections::HashMap;
@@ -93,13 +93,13 @@ pub(crate) fn propagate(
             }
             Kind::Argument(argument) => {
                 if let (Targets::Variables, Some(Some(cotangent))) = (targets, cotangents.first()) {
-                    capture::backward_of_argument(*argument, cotangent, at)?;
+                    tracer::backward_of_argument(*argument, cotangent, at)?;
                 }
                 continue;
             }
             _ if !wanted.contains(&true) => continue,
             Kind::Result => vec![cotangents.into_iter().next().flatten()],
-            Kind::Part(part) => capture::gradient_of_part(part, &edges, &cotangents, at)?,
+            Kind::Custom(custom) => custom.gradient(&edges, &cotangents, at)?,
             Kind::View { op, dtype, shape, at: line } => {
                 let Some(Some(cotangent)) = cotangents.first() else { continue };
                 let zero = Tensor::scalar_at(Scalar::float(*dtype, 0.0), device, line)?;
@@ -177,14 +177,14 @@ fn order<'a>(
 /// A tensor on the tape whose gradients can be asked for as a leaf's, although it has a tape already.
 pub(super) fn alias(tensor: &Tensor, at: &Source) -> Result<Tensor> {
     let same = || Op::Reshape { shape: tensor.ty().shape };
-    let is_recorded = tensor.is_traced() || capture::is_active();
+    let is_recorded = tensor.is_traced() || tracer::is_active();
     match tensor.tape() {
         // Also inside of `no_grad`: whoever asks for it wants a tape.
         Some(_) if is_recorded => tape::with_enabled(true, || eager::primitive(&same(), &[tensor], at)),
         Some(_) => Ok(tape::record_view(same(), tensor, tensor.detached(), at)),
         // A tape that begins anew at each call is no part of a held tensor.
         None if is_recorded => {
-            capture::alias(tensor, Some(Tape::start())).ok_or_else(|| Error::Escaped { at: at.clone() })
+            tracer::alias(tensor, Some(Tape::start())).ok_or_else(|| Error::Escaped { at: at.clone() })
         }
         None => Ok(tensor.with_tape(Some(Tape::start()))),
     }

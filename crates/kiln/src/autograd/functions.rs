@@ -1,9 +1,8 @@
 //! Functions of gradients: `grad(f)` is a function too.
 
 use super::backward::alias;
-use super::tape;
-use crate::capture::Leaf;
-use crate::{Bundle, Error, Result, Tensor};
+use crate::bundle::{Bundle, Leaf};
+use crate::{Error, Result, Tensor, tape};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
 use std::cell::Cell;

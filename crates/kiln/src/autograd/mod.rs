@@ -20,15 +20,11 @@
 
 pub(crate) mod backward;
 mod functions;
-mod rule;
-pub(crate) mod tape;
 
 pub use functions::{grad, value_and_grad};
-pub(crate) use rule::Rule;
-pub(crate) use tape::Tape;
 
-use crate::capture;
-use crate::{Error, Result, Tensor};
+use crate::tape::{self, Tape};
+use crate::{Error, Result, Tensor, tracer};
 use backward::{Targets, propagate};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
@@ -75,36 +71,17 @@ impl Tensor {
     pub fn requires_grad(&self) -> Tensor {
         // Inside of `no_grad` nothing but starts of tapes is on one; a captured function has others, to be the same there.
         let is_on = |tape: &Tape| {
-            let is_recorded = || functions::is_inside() || capture::is_recorded(&Source::default()).unwrap_or(true);
+            let is_recorded = || functions::is_inside() || tracer::is_recorded(&Source::default()).unwrap_or(true);
             !self.is_traced() || tape.is_start() || is_recorded()
         };
         if self.tape().is_some_and(is_on) || !is_differentiable(self.dtype()) {
             return self.clone();
         }
         // A function being captured starts another tape at each call, also of a tensor that it holds.
-        match self.is_traced() || capture::is_active() {
-            true => capture::start(self),
+        match self.is_traced() || tracer::is_active() {
+            true => tracer::start(self),
             false => self.with_tape(Some(Tape::start())),
         }
-    }
-
-    /// Whether it was computed from something that wants gradients, or wants them itself.
-    pub fn has_tape(&self) -> bool {
-        self.tape().is_some()
-    }
-
-    /// The same elements without a tape: gradients do not go past it.
-    ///
-    /// ```
-    /// use kiln::{Device, Tensor};
-    /// let x = Tensor::new([3f32], Device::Cpu)?.requires_grad();
-    /// let y = (&x * x.detach())?.sum(..)?;
-    /// assert_eq!(y.gradients(&[&x])?.get(&x).unwrap().to_vec::<f32>()?, [3.]);
-    /// # Ok::<(), kiln::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn detach(&self) -> Tensor {
-        if self.is_traced() { capture::cut(self, &Source::caller()) } else { self.detached() }
     }
 
     /// Adds the gradients of this tensor, which has one element, to those of every variable it was computed from
@@ -171,7 +148,7 @@ impl Tensor {
     fn walked(&self, op: &'static str, at: &Source) -> Result<&Tape> {
         let missing = || Error::NoTape { op, at: at.clone() };
         // A captured function has tapes also where it is called inside of `no_grad`, so that it is the same there.
-        if capture::is_active() && !functions::is_inside() && !capture::is_recorded(at)? {
+        if tracer::is_active() && !functions::is_inside() && !tracer::is_recorded(at)? {
             return Err(missing());
         }
         self.tape().ok_or_else(missing)

@@ -1,6 +1,5 @@
 //! Calls whose arguments are padded to [`Buckets`], and whose results are cut to what is valid.
 
-use super::bundle::{Bundle, Leaf, leaves_of};
 use super::compiled::{Compiled, exact_guards, tensors_of};
 use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict};
 use super::guard::{self, Guard};
@@ -8,6 +7,7 @@ use super::recording::Place;
 use super::stance::Stance;
 use super::{Captured, Outcome, capture};
 use crate::buckets::{Buckets, Context, length};
+use crate::bundle::{Bundle, Leaf, leaves_of};
 use crate::dim::Scope;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Source, Symbol, TensorType};

@@ -1,7 +1,6 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
 use super::bucketed::KnownCuts;
-use super::bundle::{Bundle, Leaf, leaves_of};
 use super::callable::Callable;
 use super::code::Kind;
 use super::driver::Driver;
@@ -15,10 +14,12 @@ use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::sizes::{Accepted, Sizes};
 use super::stance::{Stance, stance};
 use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, Returned, STOPS_KEPT, TraceStep};
-use super::{Captured, Outcome, capture, is_active};
+use super::{Captured, Outcome, capture};
+use crate::bundle::{Bundle, Leaf, leaves_of};
 use crate::compile::CompiledGraph;
 use crate::freeze::FrozenGraph;
 use crate::pipeline::dump;
+use crate::tracer::is_active;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::event::{self, Category, Event};

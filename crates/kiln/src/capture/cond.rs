@@ -1,8 +1,9 @@
 //! A choice by data that stays in the graph.
 
-use super::bundle::{Bundle, Leaf, leaves_of};
 use super::compiled::tensors_of;
-use super::{is_active, with_session};
+use super::with_session;
+use crate::bundle::{Bundle, Leaf, leaves_of};
+use crate::tracer::is_active;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 

@@ -1,9 +1,10 @@
 //! Parts of functions that are never captured.
 
-use super::bundle::{Bundle, Leaf, leaves_of};
 use super::compiled::tensors_of;
-use super::{is_active, part, with_session};
-use crate::autograd::tape::{self, Edges};
+use super::{part, with_session};
+use crate::bundle::{Bundle, Leaf, leaves_of};
+use crate::tape::{self, Edges};
+use crate::tracer::is_active;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use std::marker::PhantomData;

@@ -4,7 +4,7 @@
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
-use crate::autograd::tape;
+use crate::tape;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Category, Event};

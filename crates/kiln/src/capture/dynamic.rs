@@ -8,11 +8,11 @@
 //!                                           └─▶ numbers were read: no
 //! ```
 
-use super::bundle::Leaf;
 use super::check::Check;
 use super::compiled::tensors_of;
 use super::guard::{Guard, Size, Strides, repeats};
 use super::segment::{InputSource, SegmentGraph};
+use crate::bundle::Leaf;
 use crate::compile::input_layout;
 use crate::dim::scope::SizeSymbol;
 use crate::dim::{Outcome, Predicate, Scope};

@@ -1,7 +1,8 @@
 //! Explaining and verifying a compiled function: a call is watched, and each graph it ran is looked at on the inputs it had.
 
 use super::watch::{self, SeenSegment};
-use super::{Bundle, Compiled, compile};
+use super::{Compiled, compile};
+use crate::bundle::Bundle;
 use crate::{Error, Result};
 use kiln_inspect::explain::{Explanation, Made, Measured, Segment, machine};
 use kiln_inspect::verify::VerifyReport;

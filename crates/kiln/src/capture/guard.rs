@@ -1,7 +1,7 @@
 //! Guards: what has to be true of the arguments for a program to be theirs. One flat list, an entry a part.
 
-use super::bundle::Leaf;
-use crate::autograd::Tape;
+use crate::bundle::Leaf;
+use crate::tape::Tape;
 use crate::{DType, Device, Layout, Tensor};
 use kiln_ir::Symbol;
 use kiln_passes::is_differentiable;

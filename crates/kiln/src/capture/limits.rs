@@ -7,12 +7,12 @@
 //!                             └─ at its limit ────▶ run the function itself
 //! ```
 
-use super::bundle::Leaf;
 use super::compiled::{Compiled, Entry};
 use super::guard::{self, Failed};
 use super::options::Dynamic;
 use super::sizes::Accepted;
 use super::tree::{BranchGuard, TraceStep};
+use crate::bundle::Leaf;
 use kiln_ir::Source;
 use kiln_runtime::event::{self, Event};
 use std::collections::HashMap;

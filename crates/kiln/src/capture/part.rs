@@ -13,9 +13,8 @@ use super::driver::Driver;
 use super::segment::InputSource;
 use super::tree::{BranchGuard, Outside, Produced, TraceStep};
 use super::{Session, segment, with_session};
-use crate::autograd::Tape;
 use crate::autograd::backward::{Targets, propagate};
-use crate::autograd::tape::{self, Edges};
+use crate::tape::{self, CustomGradient, Edges, Tape};
 use crate::{Error, Result, Tensor, Var, no_grad};
 use kiln_ir::Source;
 use std::any::Any;
@@ -24,7 +23,7 @@ use std::sync::Arc;
 
 /// A disabled part, as the tape of the function being captured knows it. Its node has an edge for each of `cuts`, and then one
 /// for each of `variables`.
-pub(crate) struct Part {
+struct Part {
     recording: u32,
     /// The slots of its results.
     results: Vec<usize>,
@@ -190,7 +189,7 @@ pub(super) fn on_tape<R>(
     }
     edges.extend(whole.variables.iter().map(|var| Some(var.leaf())));
     let results = (slot..first).collect();
-    let tape = Tape::of_part(Part { recording, results, cuts, variables: whole.variables.clone() }, edges);
+    let tape = Tape::of_custom(Box::new(Part { recording, results, cuts, variables: whole.variables.clone() }), edges);
     let put = |(number, tensor): (usize, Tensor)| match whole.tapes[number] {
         Some(On::Own(result)) => tensor.with_tape(Some(tape(result))),
         Some(On::Argument(argument)) => tensor.with_tape(arguments[argument].clone()),
@@ -200,9 +199,15 @@ pub(super) fn on_tape<R>(
     tensors.into_iter().enumerate().map(put).collect()
 }
 
+impl CustomGradient for Part {
+    fn gradient(&self, edges: &Edges, cotangents: &[Option<Tensor>], at: &Source) -> Result<Vec<Option<Tensor>>> {
+        gradient_of_part(self, edges, cotangents, at)
+    }
+}
+
 /// The cotangents of what a part depends on, an edge each, given those of its results.
 #[cold]
-pub(crate) fn gradient_of_part(
+fn gradient_of_part(
     part: &Part,
     edges: &Edges,
     cotangents: &[Option<Tensor>],
@@ -258,7 +263,7 @@ pub(crate) fn gradient_of_part(
 
 /// Gives a cotangent of an argument of the function being captured to the tape that the argument is on.
 #[cold]
-pub(crate) fn backward_of_argument(argument: usize, cotangent: &Tensor, at: &Source) -> Result<()> {
+pub(super) fn backward_of_argument(argument: usize, cotangent: &Tensor, at: &Source) -> Result<()> {
     const WHAT: &str = "asks for gradients of variables outside of it";
     let line = at.clone();
     let run = move |tensors: &[Tensor]| {

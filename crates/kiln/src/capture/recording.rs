@@ -4,9 +4,10 @@
 //! segment ends: then it has a *slot*, from which later segments take it.
 
 use super::segment::{InputSource, Leaf, SegmentGraph, UpdateTarget};
-use super::{Setting, Traced};
-use crate::autograd::{Tape, tape};
+use crate::setting::Setting;
+use crate::tape::{self, Tape};
 use crate::tensor::Weak;
+use crate::tracer::Traced;
 use crate::{Device, Error, Result, Tensor, Var, dim};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Graph, NodeId, Op, Source, TensorType};

@@ -3,9 +3,8 @@
 
 use super::code::{self, Code, Kind};
 use super::watch;
-use crate::autograd::tape::{self, Edges};
-use crate::autograd::{Rule, Tape};
 use crate::call_input::CallInput;
+use crate::tape::{self, Edges, Rule, Tape};
 use crate::var::Locked;
 use crate::variable_reads::{Reads, Values};
 use crate::{Device, Generator, Result, Tensor, Var};

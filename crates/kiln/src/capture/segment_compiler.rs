@@ -1,10 +1,10 @@
 //! Makes code for segments: equal graphs share it.
 
-use super::bundle::Leaf;
 use super::code::{self, Code, Kind, Ready};
 use super::compiled::tensors_of;
 use super::options::Options;
 use super::segment::{InputSource, Segment, SegmentGraph, is_same_graph};
+use crate::bundle::Leaf;
 use crate::compile::{CompiledGraph, input_layout};
 use crate::freeze::FrozenGraph;
 use crate::pipeline::{CompileOptions, FreezeOptions};

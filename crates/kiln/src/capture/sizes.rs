@@ -4,7 +4,6 @@
 //! made of those of two sets of sizes ([`super::symbolic`]), and every other set is checked once by recording again, which
 //! costs no compile.
 
-use super::bundle::{Bundle, Leaf};
 use super::check::Check;
 use super::compiled::{Compiled, Entry, Whole, exact_guards, shapes_of, tensors_of};
 use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict, bind};
@@ -15,6 +14,7 @@ use super::segment_compiler::Arguments;
 use super::symbolic::{self, Symbols};
 use super::tree::{Node, TraceStep};
 use super::{Outcome, capture};
+use crate::bundle::{Bundle, Leaf};
 use crate::compile::input_layout;
 use crate::dim::Scope;
 use crate::eager::symbolic_layout;

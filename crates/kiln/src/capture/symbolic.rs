@@ -1,9 +1,9 @@
 //! One graph for many sizes, made of the graphs of two: where they differ in a size, the size is an expression of the sizes of
 //! the arguments. The expression is guessed from the two; whoever uses the graph for other sizes checks it there.
 
-use super::bundle::Leaf;
 use super::guard::{Guard, Size, Strides, repeats};
 use super::segment::{InputSource, SegmentGraph};
+use crate::bundle::Leaf;
 use kiln_ir::{Dim, Graph, Op, Symbol, TensorType};
 use std::cell::RefCell;
 

@@ -9,12 +9,13 @@
 //! A call walks down without calling the function. At an outcome without a branch the function is called again: what ran
 //! already is not run again, and what it records after that outcome becomes the branch.
 
-use super::bundle::Bundle;
 use super::recording::Place;
+use super::same_elements;
 use super::segment::{InputSource, Segment};
 use super::watch;
-use super::{Setting, same_elements};
-use crate::autograd::tape;
+use crate::bundle::Bundle;
+use crate::setting::Setting;
+use crate::tape;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 use kiln_runtime::disk::digest;
@@ -377,7 +378,7 @@ impl<'a> Execution<'a> {
 impl<R: Bundle> Returned<R> {
     /// Whether two captures return the same but for the tensors' elements.
     pub(super) fn is_like(&self, other: &Returned<R>) -> bool {
-        use super::bundle::{Leaf, leaves_of};
+        use crate::bundle::{Leaf, leaves_of};
         let mut places = self.places.iter().zip(&other.places);
         let mut same = |pair: (&Leaf<'_>, &Leaf<'_>)| match pair {
             (Leaf::Tensor(a), Leaf::Tensor(b)) => match places.next() {

@@ -2,8 +2,8 @@
 //! and strides.
 
 use super::{Param, What};
-use crate::autograd::Rule;
 use crate::compile::CompiledGraph;
+use crate::tape::Rule;
 use crate::{DType, Device, Tensor};
 use kiln_ir::{Op, TensorType};
 use std::collections::{HashMap, HashSet};

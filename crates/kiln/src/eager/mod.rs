@@ -17,10 +17,10 @@ pub(crate) use cache::{end_gradient, sweep};
 pub(crate) use classes::symbolic_layout;
 
 use crate::Layout;
-use crate::autograd::{Rule, tape};
-use crate::capture;
 use crate::compile::{CompiledGraph, input_layout, out_of_range};
 use crate::pipeline::{CompileOptions, EAGER};
+use crate::tape::{self, Rule};
+use crate::tracer;
 use crate::{DType, Device, Error, Result, Tensor, dim};
 use cache::Kept;
 use kiln_ir::build::{BuildError, Emit, GraphBuilder};
@@ -129,8 +129,8 @@ pub(crate) fn run(
     if let Some(other) = operands.iter().find(|t| t.device() != device) {
         return Err(Error::DeviceMismatch { op: name, lhs: device, rhs: other.device(), at: at.clone() });
     }
-    if capture::is_active() || operands.iter().any(|t| t.is_traced()) {
-        let results = capture::record(what, operands, device, write, at)?;
+    if tracer::is_active() || operands.iter().any(|t| t.is_traced()) {
+        let results = tracer::record(what, operands, device, write, at)?;
         if !tape::is_recorded(operands) {
             return Ok(results);
         }
@@ -311,7 +311,7 @@ pub(crate) fn copy(tensor: &Tensor, at: &Source) -> Result<Tensor> {
 /// Any op on tensors: views become layouts, constants become memory, everything else runs.
 pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -> Result<Tensor> {
     let wrong = |cause: TypeError| Error::Type { op: op.kind().name(), cause: Box::new(cause), at: at.clone() };
-    let traced = capture::is_active() || operands.iter().any(|t| t.is_traced());
+    let traced = tracer::is_active() || operands.iter().any(|t| t.is_traced());
     if traced || !(op.is_view() || matches!(op, Op::Full { .. } | Op::Constant(_))) {
         return match operands {
             [] => only(run(What::Op(op), &[], device, &|b, _| Ok(vec![b.emit(op.clone(), &[])?]), at)?),

@@ -1,7 +1,8 @@
 //! Modules that are compiled: they stay the modules they are.
 
 use super::{Forward, Module, Part, Visit, VisitMut};
-use crate::capture::{Bundle, Callable, Compiled, Options, call_site};
+use crate::bundle::Bundle;
+use crate::capture::{Callable, Compiled, Options, call_site};
 use crate::{Error, Result};
 use kiln_ir::Source;
 

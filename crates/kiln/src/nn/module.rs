@@ -2,7 +2,7 @@
 
 use super::state;
 use super::{Met, MetMut, Mode, Part, Role, Visit, VisitMut};
-use crate::capture::Leaf;
+use crate::bundle::Leaf;
 use crate::error::Loaded;
 use crate::{DType, Device, Result, Tensor, Var, safetensors};
 use kiln_ir::Source;

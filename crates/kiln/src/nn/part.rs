@@ -1,7 +1,7 @@
 //! What modules are made of, and the walk over it by name.
 
 use super::Mode;
-use crate::capture::Leaf;
+use crate::bundle::Leaf;
 use crate::product::{Conv, Pool};
 use crate::{DType, Device, Tensor, Var};
 use std::collections::{BTreeMap, HashMap};

@@ -25,10 +25,10 @@ type Question = (Vec<bool>, Vec<bool>);
 /// A graph from operands and cotangents to cotangents of operands.
 pub(crate) struct Gradient {
     /// The key of its programs: no other has it.
-    pub(super) id: u64,
+    pub(crate) id: u64,
     graph: Graph,
     /// The operands that it takes, before the cotangents.
-    pub(super) operands: Vec<usize>,
+    pub(crate) operands: Vec<usize>,
 }
 
 impl Rule {
@@ -44,13 +44,13 @@ impl Rule {
 
     /// Whether gradients of the results that are present reach an operand. One that they do not reach has no gradient at all,
     /// which is not the same as zeros.
-    pub(super) fn reaches(&self, operand: usize, present: &[bool]) -> bool {
+    pub(crate) fn reaches(&self, operand: usize, present: &[bool]) -> bool {
         let reaches = |(reach, &present): (&Vec<usize>, &bool)| present && reach.contains(&operand);
         self.reach.is_empty() || self.reach.iter().zip(present).any(reaches)
     }
 
     /// The graph of the gradients of the operands that are wanted, given cotangents of the results that are present.
-    pub(super) fn gradient(&self, wanted: &[bool], present: &[bool]) -> Result<Arc<Gradient>> {
+    pub(crate) fn gradient(&self, wanted: &[bool], present: &[bool]) -> Result<Arc<Gradient>> {
         let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
         let question = (wanted.to_vec(), present.to_vec());
         gradients.entry(question).or_insert_with(|| self.derive(wanted, present)).clone()
@@ -118,12 +118,12 @@ fn cut_down(graph: &Graph, live: &[bool], outputs: &[NodeId]) -> Result<Graph, k
 
 impl Gradient {
     /// Whether it takes an operand.
-    pub(super) fn reads(&self, operand: usize) -> bool {
+    pub(crate) fn reads(&self, operand: usize) -> bool {
         self.operands.contains(&operand)
     }
 
     /// Writes it into another graph, for these inputs.
-    pub(super) fn write(&self, b: &mut GraphBuilder, inputs: &[NodeId]) -> Result<Vec<NodeId>, kiln_ir::Error> {
+    pub(crate) fn write(&self, b: &mut GraphBuilder, inputs: &[NodeId]) -> Result<Vec<NodeId>, kiln_ir::Error> {
         let mut map: Vec<NodeId> = Vec::with_capacity(self.graph.nodes().len());
         for node in self.graph.nodes() {
             map.push(match &node.op {

@@ -1,5 +1,6 @@
 //! Plain state outside of a captured function that it depends on, such as whether a module is in training.
 
+use crate::tracer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +30,7 @@ impl Setting {
     /// Its value now.
     pub fn get(&self) -> u64 {
         let value = self.peek();
-        if super::is_active() { super::read_setting(self, value) } else { value }
+        if tracer::is_active() { tracer::read_setting(self, value) } else { value }
     }
 
     /// Gives it another value.
@@ -47,7 +48,7 @@ impl Setting {
         self.0.fetch_xor(bits, Ordering::AcqRel);
     }
 
-    pub(super) fn peek(&self) -> u64 {
+    pub(crate) fn peek(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }

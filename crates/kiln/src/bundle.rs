@@ -22,12 +22,12 @@ pub enum Leaf<'a> {
 
 impl Leaf<'_> {
     /// Whether it is a plain value that says more than a flag or a count of parts.
-    pub(super) fn is_number(&self) -> bool {
+    pub(crate) fn is_number(&self) -> bool {
         matches!(self, Leaf::Int(_) | Leaf::Float(_) | Leaf::Text(_))
     }
 
     /// Whether both are the same plain value; tensors are not.
-    pub(super) fn is_value(&self, other: &Leaf<'_>) -> bool {
+    pub(crate) fn is_value(&self, other: &Leaf<'_>) -> bool {
         match (self, other) {
             (Leaf::Bool(a), Leaf::Bool(b)) => a == b,
             (Leaf::Int(a), Leaf::Int(b)) => a == b,
@@ -43,7 +43,7 @@ impl Leaf<'_> {
 /// vectors, options and maps by name of bundles. Own structs of tensors implement it part by part:
 ///
 /// ```
-/// use kiln::{Bundle, Tensor, capture::Leaf};
+/// use kiln::{Bundle, Leaf, Tensor};
 /// struct Pair { left: Tensor, right: Tensor }
 /// impl Bundle for Pair {
 ///     fn leaves<'a>(&'a self, each: &mut dyn FnMut(Leaf<'a>)) {
@@ -69,7 +69,7 @@ pub trait Bundle: Sized {
 }
 
 /// The parts of a bundle.
-pub(super) fn leaves_of<B: Bundle>(bundle: &B) -> Vec<Leaf<'_>> {
+pub(crate) fn leaves_of<B: Bundle>(bundle: &B) -> Vec<Leaf<'_>> {
     let mut leaves = Vec::with_capacity(8);
     bundle.leaves(&mut |leaf| leaves.push(leaf));
     leaves

@@ -3,10 +3,12 @@
 //! A node holds the operands that its gradient reads, without tapes of their own, and edges to the nodes of the operands. Nothing
 //! else keeps a tape alive but the tensors at its end.
 
-use super::rule::Rule;
-use crate::capture::Part;
+mod rule;
+
+pub(crate) use rule::Rule;
+
 use crate::var::Slot;
-use crate::{DType, Result, Tensor, Var};
+use crate::{DType, Result, Tensor, Var, tracer};
 use kiln_ir::{Op, Source};
 use kiln_passes::is_differentiable;
 use std::cell::Cell;
@@ -16,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The place of a tensor on the tape: a result of a node.
 #[derive(Clone)]
 pub(crate) struct Tape {
-    pub(super) node: Arc<Node>,
-    pub(super) result: usize,
+    pub(crate) node: Arc<Node>,
+    pub(crate) result: usize,
 }
 
 impl Tape {
@@ -36,14 +38,14 @@ impl Tape {
         Tape { node: Node::new(Kind::Argument(number), Vec::new()), result: 0 }
     }
 
-    /// The tapes of the results of a disabled part of a function being captured, by number.
-    pub(crate) fn of_part(part: Part, edges: Edges) -> impl Fn(usize) -> Tape {
-        let node = Node::new(Kind::Part(part), edges);
+    /// The tapes of the results, by number, of an operation that computes its gradient itself.
+    pub(crate) fn of_custom(gradient: Box<dyn CustomGradient>, edges: Edges) -> impl Fn(usize) -> Tape {
+        let node = Node::new(Kind::Custom(gradient), edges);
         move |result| Tape { node: node.clone(), result }
     }
 
     /// Whether it starts here.
-    pub(super) fn is_start(&self) -> bool {
+    pub(crate) fn is_start(&self) -> bool {
         matches!(self.node.kind, Kind::Leaf(_) | Kind::Argument(_))
     }
 
@@ -64,7 +66,7 @@ impl Tape {
 }
 
 pub(crate) struct Node {
-    pub(super) kind: Kind,
+    pub(crate) kind: Kind,
     /// Gone once the tape was released.
     edges: Mutex<Option<Edges>>,
 }
@@ -72,7 +74,7 @@ pub(crate) struct Node {
 /// One an operand: where it came from, or nothing if no gradient of it is wanted.
 pub(crate) type Edges = Vec<Option<Tape>>;
 
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The start of a tape: a variable, whose gradient is collected, or a tensor that gradients are asked for by.
     Leaf(Option<Arc<Slot>>),
     /// A view, or an op whose gradient needs nothing but types.
@@ -83,8 +85,15 @@ pub(super) enum Kind {
     Result,
     /// An argument, of this number, of the function being captured, which is on a tape outside of it.
     Argument(usize),
-    /// A disabled part of the function being captured: its gradient is computed at every call, as the part itself is.
-    Part(Part),
+    /// An operation that computes its gradient itself.
+    Custom(Box<dyn CustomGradient>),
+}
+
+/// The gradient of an operation that has no [`Rule`]: of a disabled part of a function being captured, which is computed at every
+/// call, as the part itself is.
+pub(crate) trait CustomGradient: Send + Sync {
+    /// The cotangents of what the operation depends on, one for each edge, given those of its results.
+    fn gradient(&self, edges: &Edges, cotangents: &[Option<Tensor>], at: &Source) -> Result<Vec<Option<Tensor>>>;
 }
 
 impl Node {
@@ -98,12 +107,12 @@ impl Node {
     }
 
     /// Where the operands came from; nothing if the tape was released.
-    pub(super) fn edges(&self) -> Option<Edges> {
+    pub(crate) fn edges(&self) -> Option<Edges> {
         self.edges.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lets go of what came before.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop_all(edges.into_iter().flatten().flatten().collect());
     }
@@ -231,4 +240,25 @@ pub(crate) fn variables<'a, 'b>(
 /// Where gradients of an operand go on.
 pub(crate) fn edge(tensor: &Tensor) -> Option<Tape> {
     tensor.tape().filter(|_| is_differentiable(tensor.dtype())).cloned()
+}
+
+impl Tensor {
+    /// Whether it was computed from something that wants gradients, or wants them itself.
+    pub fn has_tape(&self) -> bool {
+        self.tape().is_some()
+    }
+
+    /// The same elements without a tape: gradients do not go past it.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([3f32], Device::Cpu)?.requires_grad();
+    /// let y = (&x * x.detach())?.sum(..)?;
+    /// assert_eq!(y.gradients(&[&x])?.get(&x).unwrap().to_vec::<f32>()?, [3.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn detach(&self) -> Tensor {
+        if self.is_traced() { tracer::cut(self, &Source::caller()) } else { self.detached() }
+    }
 }
