@@ -123,7 +123,7 @@ pub fn without_own_lines(words: &str) -> String {
     out + rest
 }
 
-/// How long a line of Rust is that a text begins with: `crates/kiln/src/tensor.rs:41`.
+/// How long a line of Rust is that a text begins with: `crates/kiln/src/tensor/mod.rs:41`.
 fn source_line(text: &str) -> Option<usize> {
     let unknown = "an unknown line";
     if text.starts_with(unknown) {

@@ -10,6 +10,6 @@
 //!
 //! The work is done by [`kiln_inspect`], which knows graphs and programs; the functions here take tensors.
 
-pub use crate::capture::explain;
+pub use crate::compile::capture::explain;
 pub use crate::compile::inspect::{bisect_passes, bisect_stages, dump, to_host, verify_program};
 pub use kiln_inspect::{BisectReport, Deviation, Explanation, VerifyReport, bisect, explain, verify};

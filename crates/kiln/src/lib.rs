@@ -20,71 +20,27 @@
 // Derived code names the crate as its users do.
 extern crate self as kiln;
 
-mod assign;
 pub mod autograd;
 pub mod backend;
-pub mod buckets;
-mod bundle;
-mod bytes;
-mod call_input;
-pub mod capture;
 pub mod compile;
-pub mod create;
-pub mod dim;
-mod display;
-pub mod eager;
-pub mod element;
 pub mod error;
-mod expr;
-pub mod files;
-pub mod freeze;
-mod functional;
-mod gather;
-pub mod index;
 pub mod inspect;
-pub mod layout;
-pub mod loss;
-mod mapping;
 pub mod nn;
-mod operators;
 pub mod optim;
 pub mod oracle;
 pub mod pipeline;
-mod pointwise;
-pub mod product;
-pub mod promotion;
-pub mod quantized;
-pub mod random;
-mod reduce;
-pub mod safetensors;
-mod setting;
-pub mod shape;
-mod tape;
 pub mod tensor;
-pub mod threads;
-mod tracer;
-pub mod var;
-mod variable_reads;
-mod views;
 
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
 pub use backend::backend;
-pub use buckets::Buckets;
-pub use bundle::{Bundle, Leaf};
-pub use bytes::Bytes;
-pub use capture::{
-    Compiled, Declared, Disabled, Dynamic, Mode, Options, Stance, StanceGuard, compile, compile_with, cond, disable,
-    explain, own_error, set_stance,
+pub use backend::threads::{self, set_threads, threads};
+pub use compile::buckets::{self, Buckets};
+pub use compile::capture::{
+    self, Compiled, Declared, Disabled, Dynamic, Mode, Options, Stance, StanceGuard, compile, compile_with, cond,
+    disable, explain, own_error, set_stance,
 };
-pub use compile::{CompiledGraph, compile_graph};
-pub use create::{End, Nested};
-pub use dim::Dim;
-pub use eager::{Eager, run_eagerly};
-pub use element::{Element, Number};
+pub use compile::freeze::{self, FrozenGraph, FrozenMemory};
 pub use error::{Error, Result, Shown, Value, printable, shown};
-pub use expr::Expr;
-pub use freeze::{FrozenGraph, FrozenMemory};
-pub use index::{Ellipsis, Index, Indices, step};
 /// Makes a struct or an enum of bundles a [`trait@Bundle`].
 ///
 /// ```
@@ -140,16 +96,27 @@ pub use kiln_ir::build::{PadMode, Reduction, RopeStyle};
 pub use kiln_kernels::{Numerics, Precision};
 pub use kiln_runtime as runtime;
 pub use kiln_runtime::Device;
-pub use layout::Layout;
-pub use loss::CrossEntropy;
-pub use mapping::report_truncated_files;
 pub use nn::{compile_module, compile_module_with};
 pub use pipeline::{CompileOptions, FreezeOptions, PackWeights};
-pub use pointwise::Argument;
-pub use product::{Conv, Pool};
-pub use random::{Generator, manual_seed};
-pub use setting::Setting;
-pub use shape::{Axes, Shape, Size};
 pub use tensor::Tensor;
-pub use threads::{set_threads, threads};
-pub use var::Var;
+pub use tensor::bundle::{Bundle, Leaf};
+pub use tensor::compiled_graph::{CompiledGraph, compile_graph};
+pub use tensor::create::{self, End, Nested};
+pub use tensor::dim::{self, Dim};
+pub use tensor::eager::{self, Eager, run_eagerly};
+pub use tensor::element::{self, Element, Number};
+pub use tensor::files::bytes::Bytes;
+pub use tensor::files::mapping::report_truncated_files;
+pub use tensor::files::{self, safetensors};
+pub use tensor::index::{self, Ellipsis, Index, Indices, step};
+pub use tensor::layout::{self, Layout};
+pub use tensor::ops::expr::Expr;
+pub use tensor::ops::loss::{self, CrossEntropy};
+pub use tensor::ops::pointwise::Argument;
+pub use tensor::ops::product::{self, Conv, Pool};
+pub use tensor::ops::quantized;
+pub use tensor::promotion;
+pub use tensor::random::{self, Generator, manual_seed};
+pub use tensor::setting::Setting;
+pub use tensor::shape::{self, Axes, Shape, Size};
+pub use tensor::var::{self, Var};

@@ -1,8 +1,9 @@
 //! Walking a tape back from its end.
 
-use crate::eager::{self, Eager, What};
-use crate::tape::{self, Edges, Kind, Node, Tape};
-use crate::{Device, Error, Result, Tensor, tracer};
+use crate::tensor::eager::{self, Eager, What};
+use crate::tensor::tape::{self, Edges, Kind, Node, Tape};
+use crate::tensor::tracer;
+use crate::{Device, Error, Result, Tensor};
 use kiln_ir::build::GraphBuilder;
 use kiln_ir::{NodeId, Op, Scalar, Source};
 use std::collections::HashMap;
@@ -104,7 +105,7 @@ pub(crate) fn propagate(
                 let Some(Some(cotangent)) = cotangents.first() else { continue };
                 let zero = Tensor::scalar_at(Scalar::float(*dtype, 0.0), device, line)?;
                 // Only its type is looked at.
-                let operand = zero.broadcast_at("backward", &crate::dim::plain(shape), line)?;
+                let operand = zero.broadcast_at("backward", &crate::tensor::dim::plain(shape), line)?;
                 kiln_passes::gradient(&mut emit, op, &[operand], cotangent, cotangent, &[true])?
             }
             Kind::Operation { rule, saved, at: line } => {

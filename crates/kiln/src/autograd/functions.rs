@@ -1,8 +1,9 @@
 //! Functions of gradients: `grad(f)` is a function too.
 
 use super::backward::alias;
-use crate::bundle::{Bundle, Leaf};
-use crate::{Error, Result, Tensor, tape};
+use crate::tensor::bundle::{Bundle, Leaf};
+use crate::tensor::tape;
+use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
 use std::cell::Cell;

@@ -23,8 +23,9 @@ mod functions;
 
 pub use functions::{grad, value_and_grad};
 
-use crate::tape::{self, Tape};
-use crate::{Error, Result, Tensor, tracer};
+use crate::tensor::tape::{self, Tape};
+use crate::tensor::tracer;
+use crate::{Error, Result, Tensor};
 use backward::{Targets, propagate};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;

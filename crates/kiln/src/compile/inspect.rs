@@ -1,7 +1,7 @@
 //! Explaining, verifying and dumping compiled graphs: their graphs, programs and inputs are handed to [`kiln_inspect`].
 
-use super::{CompiledGraph, view};
 use crate::pipeline::{self, dump as dumps};
+use crate::tensor::compiled_graph::{CompiledGraph, view};
 use crate::{Error, Result, Tensor};
 use kiln_inspect::bisect::{self, BisectReport, Stage};
 use kiln_inspect::explain::{self, Explanation, Segment, Subject};

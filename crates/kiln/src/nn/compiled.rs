@@ -1,8 +1,8 @@
 //! Modules that are compiled: they stay the modules they are.
 
 use super::{Forward, Module, Part, Visit, VisitMut};
-use crate::bundle::Bundle;
-use crate::capture::{Callable, Compiled, Options, call_site};
+use crate::compile::capture::{Callable, Compiled, Options, call_site};
+use crate::tensor::bundle::Bundle;
 use crate::{Error, Result};
 use kiln_ir::Source;
 

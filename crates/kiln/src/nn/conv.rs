@@ -2,7 +2,7 @@
 
 use super::linear::value;
 use super::{Forward, Module, init};
-use crate::product::Conv;
+use crate::tensor::ops::product::Conv;
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 

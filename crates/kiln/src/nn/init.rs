@@ -70,7 +70,7 @@ pub fn normal(shape: impl Shape, deviation: f64) -> Result<Tensor> {
 
 /// Elements that one output of a weight `[out, in, …]` depends on, and outputs that one input reaches.
 fn fans(shape: &impl Shape) -> (f64, f64) {
-    let sizes = crate::dim::hints(&shape.sizes());
+    let sizes = crate::tensor::dim::hints(&shape.sizes());
     let size = |axis: usize| sizes.get(axis).copied().unwrap_or(1) as f64;
     let window: f64 = sizes.iter().skip(2).map(|&n| n as f64).product();
     (size(1) * window, size(0) * window)

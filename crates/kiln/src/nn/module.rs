@@ -2,9 +2,10 @@
 
 use super::state;
 use super::{Met, MetMut, Mode, Part, Role, Visit, VisitMut};
-use crate::bundle::Leaf;
 use crate::error::Loaded;
-use crate::{DType, Device, Result, Tensor, Var, safetensors};
+use crate::tensor::bundle::Leaf;
+use crate::tensor::files::safetensors;
+use crate::{DType, Device, Result, Tensor, Var};
 use kiln_ir::Source;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! What modules are made of, and the walk over it by name.
 
 use super::Mode;
-use crate::bundle::Leaf;
-use crate::product::{Conv, Pool};
+use crate::tensor::bundle::Leaf;
+use crate::tensor::ops::product::{Conv, Pool};
 use crate::{DType, Device, Tensor, Var};
 use std::collections::{BTreeMap, HashMap};
 

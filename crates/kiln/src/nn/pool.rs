@@ -1,7 +1,7 @@
 //! Pooling, and joining axes after it.
 
 use super::{Forward, Module};
-use crate::product::Pool;
+use crate::tensor::ops::product::Pool;
 use crate::{Result, Tensor};
 use kiln_ir::Source;
 

@@ -1,6 +1,6 @@
 //! Inputs in awkward places: transposed, with gaps, reversed, broadcast where their values allow it.
 
-use crate::layout::Layout;
+use crate::tensor::layout::Layout;
 use crate::{Device, Result, Tensor};
 use kiln_ir::HostTensor;
 

@@ -13,10 +13,10 @@ pub use layouts::LayoutChoice;
 pub use tally::Tally;
 
 use crate::Tensor;
-use crate::compile::CompiledGraph;
-use crate::freeze::FrozenGraph;
+use crate::compile::freeze::FrozenGraph;
 use crate::inspect::to_host;
 use crate::pipeline::{CompileOptions, FreezeOptions, PackWeights};
+use crate::tensor::compiled_graph::CompiledGraph;
 use kiln_inspect::bounds::{ErrorBounds, Products, RangeWatch};
 use kiln_ir::interpret::{self, Fault, InterpretError};
 use kiln_ir::{Graph, HostTensor, Symbol};

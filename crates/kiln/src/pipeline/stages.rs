@@ -33,7 +33,7 @@ macro_rules! stages {
 #[rustfmt::skip]
 stages! {
     // name                  phase       makes            verifier                          dump                            code
-    "capture",               "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln/src/capture/recording.rs";
+    "capture",               "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln/src/compile/capture/recording.rs";
     "differentiate",         "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln-passes/src/differentiate/mod.rs";
     "decompose",             "passes",   "Graph",         "Graph::verify",                  "NN-decompose.kiln",            "kiln-passes/src/decompose.rs";
     "canonicalize",          "passes",   "Graph",         "Graph::verify",                  "NN-canonicalize.kiln",         "kiln-passes/src/canonicalize.rs";

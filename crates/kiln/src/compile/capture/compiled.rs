@@ -1,0 +1,842 @@
+//! `compile(f)`: a function with its programs, each behind its guards.
+
+use super::bucketed::KnownCuts;
+use super::callable::Callable;
+use super::code::Kind;
+use super::driver::Driver;
+use super::guard::{self, Guard};
+use super::held_bytes::Return;
+use super::limits::{LimitRecord, Limits, Reason};
+use super::never_slower::{Effects, race};
+use super::options::Options;
+use super::segment::SegmentGraph;
+use super::segment_compiler::{Arguments, SegmentCompiler};
+use super::sizes::{Accepted, Sizes};
+use super::stance::{Stance, stance};
+use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, Returned, STOPS_KEPT, TraceStep};
+use super::{Captured, Outcome, capture};
+use crate::compile::freeze::FrozenGraph;
+use crate::pipeline::dump;
+use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::compiled_graph::CompiledGraph;
+use crate::tensor::tracer::is_active;
+use crate::{Error, Result, Tensor};
+use kiln_ir::{Graph, Source};
+use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::phase;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// What a [`Compiled`] has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Calls that found their program.
+    pub hits: u64,
+    /// Programs made.
+    pub compiles: u64,
+    /// Calls that ran the function itself.
+    pub fallbacks: u64,
+    /// Calls that met an outcome for the first time, and captured how the function goes on.
+    pub branches: u64,
+    /// Limits of [`Options::recompile_limit`] that were reached: reasons for which the function is captured no more.
+    pub limits: u64,
+    /// Calls that ran the function itself because of such a limit; [`Stats::fallbacks`] counts them too.
+    pub limited: u64,
+    /// Places of all programs' trees: segments, guards, returns.
+    pub nodes: usize,
+    /// Bytes that programs hold, about: what [`Options::cache_bytes`] bounds.
+    pub bytes: usize,
+    /// Time spent on capturing and compiling.
+    pub capturing: Duration,
+}
+
+/// A program of a [`Compiled`].
+#[derive(Debug, Clone)]
+pub struct ProgramSummary {
+    /// What the arguments have to be, a line a part.
+    pub guards: Vec<String>,
+    /// The kernels, in the order they run, all branches one after the other.
+    pub kernels: Vec<String>,
+    /// What ended a graph, with the line.
+    pub breaks: Vec<String>,
+    /// The graphs between the breaks.
+    pub segments: Vec<SegmentSummary>,
+}
+
+/// A graph of a [`Compiled`], from one break to the next.
+#[derive(Clone)]
+pub struct SegmentSummary {
+    /// As it was captured.
+    pub graph: Arc<Graph>,
+    /// What each of its inputs is.
+    pub inputs: Vec<String>,
+    /// Its code, once it is there, and if its weights are not frozen.
+    pub code: Option<Arc<CompiledGraph>>,
+    /// Its code with frozen weights, once it is there.
+    pub frozen: Option<Arc<FrozenGraph>>,
+}
+
+impl std::fmt::Debug for SegmentSummary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SegmentSummary").field("inputs", &self.inputs).finish_non_exhaustive()
+    }
+}
+
+/// A function that is compiled when it is called. See [`compile`]. It stands for the function or module itself: fields and
+/// methods of that are reached through it.
+pub struct Compiled<F, A, R, E = Error> {
+    pub(super) f: F,
+    pub(super) apply: fn(&F, &A) -> Result<R, E>,
+    pub(super) segment_compiler: Arc<SegmentCompiler>,
+    pub(super) entries: RwLock<Vec<Arc<Entry<R>>>>,
+    /// Held while compiling, so that threads that need the same program wait for one of them; hits do not.
+    compiling: Mutex<()>,
+    clock: AtomicU64,
+    hits: AtomicU64,
+    compiles: AtomicU64,
+    fallbacks: AtomicU64,
+    branches: AtomicU64,
+    limited: AtomicU64,
+    /// Nanoseconds.
+    capturing: AtomicU64,
+    pub(super) limits: Limits,
+    /// Why there is more than one program, the oldest first.
+    recompiles: Mutex<Vec<String>>,
+    /// Which axes of results were padded.
+    pub(super) cuts: Mutex<KnownCuts>,
+    arguments: PhantomData<fn(&A)>,
+    /// The last field, so that it is dropped last.
+    pub(super) memory: Return,
+}
+
+/// Reasons for recompiling that are kept.
+const REASONS_KEPT: usize = 64;
+
+/// A program with its guards.
+pub(super) struct Entry<R> {
+    pub(super) guards: Vec<Guard>,
+    /// Which arguments are on the same tape.
+    shared_tapes: Vec<usize>,
+    pub(super) used: AtomicU64,
+    pub(super) root: Arc<Node<R>>,
+    /// How calls fare that meet a limit on the way.
+    limit_record: LimitRecord,
+    /// Nanoseconds that it is faster than the function itself, once that was measured.
+    gain: AtomicU64,
+    /// The capture, if it was of one graph.
+    pub(super) whole: Option<Whole<R>>,
+    pub(super) sizes: Sizes,
+    /// Whether the function itself was measured to be faster.
+    is_slower: OnceLock<bool>,
+}
+
+/// A function captured as one graph.
+pub(super) struct Whole<R> {
+    /// What it asked for before; no elements.
+    pub(super) path: Vec<TraceStep>,
+    pub(super) recorded: Arc<SegmentGraph>,
+    pub(super) returned: Arc<Returned<R>>,
+    /// The shapes of the arguments' tensors then.
+    pub(super) shapes: Vec<Vec<usize>>,
+}
+
+/// What there is for some arguments.
+enum Found<R> {
+    Program(Arc<Entry<R>>),
+    /// Programs whose guards pass, but whether the function is theirs at these sizes has to be seen.
+    Unchecked(Vec<(Arc<Entry<R>>, Vec<usize>)>),
+}
+
+/// What came of a call without a program.
+enum Made<R> {
+    /// It has one now.
+    Entry(Arc<Entry<R>>),
+    /// It came this far while it was captured; the rest is to be run.
+    Rest(Rest<R>),
+}
+
+/// An outcome that has no branch.
+struct Unknown<R> {
+    branch: Arc<Node<R>>,
+    guard: BranchGuard,
+    outcome: BranchOutcome,
+    /// What a branch for it counts for; none is kept without.
+    reason: Option<Reason>,
+}
+
+/// What is left to run of a call, the slots so far, and the steps so far.
+type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<TraceStep>);
+
+/// Compiles a function of tensors: the first call captures it as a graph, whose fused kernels later calls run.
+///
+/// The function has to be a pure function of its arguments and of the tensors, variables and settings it holds: it is called
+/// to be captured, not at every call, so prints, counters and changed Rust variables are not seen again. Other dtypes, shapes,
+/// strides or plain values among the arguments capture it again. Where it reads elements (`item`, `to_vec`) the graph
+/// ends and another begins, and each outcome that was seen has its own way on; [`Options::fullgraph`] makes that an error.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// let weight = Tensor::ones([4, 2], DType::F32, Device::Cpu)?;
+/// let fast = kiln::compile(move |x: &Tensor| x.matmul(&weight)?.relu());
+/// let x = Tensor::ones([3, 4], DType::F32, Device::Cpu)?;
+/// assert_eq!(fast.call(&x)?.to_vec::<f32>()?, [4.0; 6]);
+/// assert_eq!(fast.call(&x)?.shape(), [3, 2]);
+/// assert_eq!((fast.stats().compiles, fast.stats().hits), (1, 1));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+///
+/// A module is compiled by its [`crate::nn::Forward`] and stays the module it is:
+///
+/// ```
+/// use kiln::nn::{Linear, Module};
+/// use kiln::{DType, Device, Tensor};
+/// let fast = kiln::compile(Linear::new(4, 2)?);
+/// assert_eq!(fast.call(&Tensor::ones([3, 4], DType::F32, Device::Cpu)?)?.shape(), [3, 2]);
+/// assert_eq!(fast.weight.shape(), [2, 4]);
+/// assert_eq!(fast.state_dict().into_keys().collect::<Vec<_>>(), ["bias", "weight"]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn compile<F, A, R, Kind>(f: F) -> Compiled<F, A, R, F::Error>
+where
+    F: Callable<A, R, Kind>,
+    A: Bundle,
+    R: Bundle,
+{
+    compile_with(f, Options::default())
+}
+
+/// [`compile`] with options.
+///
+/// ```
+/// use kiln::{DType, Device, Options, Tensor};
+/// let options = Options { fullgraph: true, ..Options::default() };
+/// let fast = kiln::compile_with(|x: &Tensor| if x.sum(..)?.item::<f32>()? > 0.0 { x.exp() } else { x.log() }, options);
+/// let message = fast.call(&Tensor::ones(2, DType::F32, Device::Cpu)?).unwrap_err().to_string();
+/// assert!(message.contains("reads a tensor's element"));
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn compile_with<F, A, R, Kind>(f: F, options: Options) -> Compiled<F, A, R, F::Error>
+where
+    F: Callable<A, R, Kind>,
+    A: Bundle,
+    R: Bundle,
+{
+    Compiled::new(f, F::apply, options)
+}
+
+impl<F, A, R, E> Compiled<F, A, R, E>
+where
+    A: Bundle,
+    R: Bundle,
+    E: From<Error>,
+{
+    /// Compiles what `apply` does with `f`.
+    pub(crate) fn new(f: F, apply: fn(&F, &A) -> Result<R, E>, options: Options) -> Compiled<F, A, R, E> {
+        Compiled {
+            f,
+            apply,
+            segment_compiler: Arc::new(SegmentCompiler::new(options)),
+            entries: RwLock::default(),
+            compiling: Mutex::default(),
+            clock: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+            compiles: AtomicU64::new(0),
+            fallbacks: AtomicU64::new(0),
+            branches: AtomicU64::new(0),
+            limited: AtomicU64::new(0),
+            capturing: AtomicU64::new(0),
+            limits: Limits::default(),
+            recompiles: Mutex::default(),
+            cuts: Mutex::default(),
+            arguments: PhantomData,
+            memory: Return::default(),
+        }
+    }
+
+    /// Calls the function: the program for these arguments runs, and is made first where there is none.
+    #[track_caller]
+    #[inline]
+    pub fn call(&self, arguments: &A) -> Result<R, E> {
+        self.call_at(arguments, Source::caller())
+    }
+
+    /// [`Compiled::call`] from this line.
+    pub(crate) fn call_at(&self, arguments: &A, at: Source) -> Result<R, E> {
+        // Inside of another function being captured this one becomes part of it.
+        if self.options().disable || is_active() {
+            return (self.apply)(&self.f, arguments);
+        }
+        let stance = stance();
+        if stance == Stance::ForceEager {
+            return self.fall_back(arguments);
+        }
+        if !self.options().buckets.is_empty() {
+            return self.call_padded(arguments, stance, &at);
+        }
+        self.call_with(arguments, &[], stance, &at)
+    }
+
+    /// Calls the function, with the lengths that [`Options::buckets`] asks for.
+    pub(super) fn call_with(&self, arguments: &A, lengths: &[Tensor], stance: Stance, at: &Source) -> Result<R, E> {
+        let mut leaves = leaves_of(arguments);
+        leaves.extend(lengths.iter().map(Leaf::Tensor));
+        let mut execution = Execution::new(tensors_of(&leaves));
+        let (node, entry) = match self.find(&leaves) {
+            Found::Program(entry) => {
+                if entry.limit_record.is_eager() {
+                    return self.run_limited(arguments);
+                }
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                if self.options().never_slower {
+                    if self.is_slower(&entry, arguments, &leaves, at)? {
+                        return self.fall_back(arguments);
+                    }
+                    self.limits.save(entry.gain.load(Ordering::Relaxed));
+                }
+                execution.may_grow = entry.sizes.is_fixed();
+                (entry.root.clone(), Some(entry))
+            }
+            Found::Unchecked(unchecked) => {
+                if unchecked.is_empty() && stance == Stance::EagerOnRecompile {
+                    return self.fall_back(arguments);
+                }
+                if unchecked.is_empty() && stance == Stance::FailOnRecompile {
+                    return Err(Error::Recompile { guard: self.failed_guard(&leaves), at: at.clone() }.into());
+                }
+                self.check_declared(&leaves, at)?;
+                if let Some(reason) = self.reason(&leaves).filter(|reason| self.is_over(reason)) {
+                    self.reach(&reason, || self.failed_guard(&leaves), at);
+                    return self.run_limited(arguments);
+                }
+                match phase::timed("capture", || self.make(arguments, &leaves, at))? {
+                    Made::Entry(entry) => {
+                        if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
+                            return self.fall_back(arguments);
+                        }
+                        execution.may_grow = entry.sizes.is_fixed();
+                        (entry.root.clone(), Some(entry))
+                    }
+                    Made::Rest((node, slots, trail)) => {
+                        (execution.slots, execution.trail) = (slots, trail);
+                        (node, None)
+                    }
+                }
+            }
+        };
+        self.run(node, entry.as_deref(), execution, arguments, &leaves, at)
+    }
+
+    /// Runs the function itself, because it was captured as often as it may be.
+    fn run_limited(&self, arguments: &A) -> Result<R, E> {
+        self.limited.fetch_add(1, Ordering::Relaxed);
+        self.fall_back(arguments)
+    }
+
+    #[cold]
+    fn fall_back(&self, arguments: &A) -> Result<R, E> {
+        self.fallbacks.fetch_add(1, Ordering::Relaxed);
+        (self.apply)(&self.f, arguments)
+    }
+
+    /// Whether the function itself is faster than a program: measured once, when the program is there.
+    fn is_slower(&self, entry: &Entry<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<bool, E> {
+        if let Some(slower) = entry.is_slower.get() {
+            return Ok(*slower);
+        }
+        let mut pending = false;
+        entry.root.visit(&mut |node| {
+            if let Node::Step { step: TraceStep::Segment(segment), .. } = node {
+                pending |= segment.code.is_pending();
+            }
+        });
+        if pending {
+            return Ok(false);
+        }
+        let Some(effects) = Effects::of(&entry.root) else { return Ok(false) };
+        // Where the function has not been captured so far, it is not known what it changes: another call measures.
+        let compiled = || -> Result<bool, E> {
+            let result = Execution::new(tensors_of(leaves)).go(entry.root.clone(), at);
+            effects.undo(at)?;
+            Ok(matches!(result?, Reached::Returned(_)))
+        };
+        let eager = || -> Result<bool, E> {
+            let result = (self.apply)(&self.f, arguments);
+            effects.undo(at)?;
+            result.map(|_| true)
+        };
+        // A call that fails says so when it is made.
+        let Ok(Some((compiled, eager))) = race(compiled, eager) else { return Ok(false) };
+        let slower = *entry.is_slower.get_or_init(|| eager < compiled);
+        entry.gain.store(eager.saturating_sub(compiled).as_nanos() as u64, Ordering::Relaxed);
+        event::emit(Category::Perf, || Event::Remark {
+            text: format!(
+                "never_slower: compiled {compiled:.1?}, eager {eager:.1?}; {} is kept",
+                if slower { "eager" } else { "compiled" }
+            ),
+            at: at.clone(),
+        });
+        Ok(slower)
+    }
+
+    /// Goes down the tree from a node; where it ends, the function is captured on from there.
+    fn run(
+        &self,
+        mut node: Arc<Node<R>>,
+        entry: Option<&Entry<R>>,
+        mut execution: Execution<'_>,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        at: &Source,
+    ) -> Result<R, E> {
+        loop {
+            node = match execution.go(node, at)? {
+                Reached::Returned(returned) => {
+                    if let Some(entry) = entry {
+                        entry.limit_record.hit();
+                    }
+                    return Ok(execution.fill(&returned));
+                }
+                Reached::Unknown { at: branch, guard, outcome } => {
+                    let reason = Reason::of(&guard, &execution.trail);
+                    let is_over = self.is_over(&reason) && branch.branch(&outcome).is_none();
+                    if is_over {
+                        self.reach(&reason, || guard.news(), at);
+                        if execution.may_start_again() {
+                            if let Some(entry) = entry {
+                                entry.limit_record.miss();
+                            }
+                            return self.run_limited(arguments);
+                        }
+                        // What it changed so far cannot be done twice: this call is captured to its end, the next begins eagerly.
+                        if let Some(entry) = entry {
+                            entry.limit_record.give_up();
+                        }
+                    }
+                    let ask = Unknown { branch, guard, outcome, reason: (!is_over).then_some(reason) };
+                    phase::timed("capture", || self.branch(&mut execution, entry, ask, arguments, leaves, at))?
+                }
+            }
+        }
+    }
+
+    /// Captures how the function goes on after an outcome that has no branch yet.
+    #[cold]
+    fn branch(
+        &self,
+        execution: &mut Execution<'_>,
+        entry: Option<&Entry<R>>,
+        unknown: Unknown<R>,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        at: &Source,
+    ) -> Result<Arc<Node<R>>, E> {
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let Unknown { branch, guard, outcome, reason } = unknown;
+        execution.trail.push(TraceStep::BranchGuard(guard, outcome.clone()));
+        if let Some(next) = branch.branch(&outcome) {
+            return Ok(next);
+        }
+        let start = Instant::now();
+        self.branches.fetch_add(1, Ordering::Relaxed);
+        let done = execution.trail.len();
+        let driver = Driver::after(self.segment_compiler.clone(), execution, Arguments::of(leaves));
+        let captured = self.capture(arguments, driver, at)?;
+        let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+        let took = self.took(start);
+        if let Some(reason) = reason.filter(|_| execution.may_grow) {
+            self.limits.count(reason.clone(), took);
+            let is_kept = path.len() < STOPS_KEPT && {
+                branch.grow(&outcome, Node::join(path[done..].to_vec(), rest.clone()));
+                entry.is_none_or(|entry| self.make_room(entry))
+            };
+            if !is_kept {
+                branch.cut(&outcome);
+                self.limits.exhaust(reason);
+            }
+        }
+        (execution.slots, execution.trail) = (slots, path);
+        Ok(rest)
+    }
+
+    /// Notes the time since `start` as spent on capturing.
+    fn took(&self, start: Instant) -> Duration {
+        let took = start.elapsed();
+        self.capturing.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        took
+    }
+
+    /// Captures the function; a break that cannot be is an error.
+    fn capture(&self, arguments: &A, driver: Driver, at: &Source) -> Result<Box<Captured<R>>, E> {
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        match capture(&f, arguments, None, Some(driver), at)? {
+            Outcome::Whole(captured) => Ok(captured),
+            Outcome::Broken(broken) => Err(Error::GraphBreak { what: broken.what, at: broken.at }.into()),
+        }
+    }
+
+    /// The end of a capture that ran something on its way: what is left to run, the slots so far, and the way there.
+    fn finish(&self, captured: Captured<R>, layouts: Arguments, at: &Source) -> Result<Rest<R>> {
+        let Captured { driver, last, returned } = captured;
+        let (path, slots) = driver.map(Driver::into_parts).unwrap_or_default();
+        let rest = self.segment_compiler.build(Arc::new(last), &layouts, at)?;
+        let step = (!rest.recorded.is_empty()).then(|| TraceStep::Segment(Arc::new(rest)));
+        let rest = Node::chain(step.into_iter().collect(), Node::Return(Arc::new(returned)));
+        Ok((rest, slots, path))
+    }
+
+    /// The program for these parts. Read-locked only for the look.
+    fn find(&self, leaves: &[Leaf<'_>]) -> Found<R> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let mut unchecked = Vec::new();
+        let shared_tapes = guard::shared_tapes(leaves);
+        for entry in entries.iter() {
+            let mut sizes = vec![guard::UNKNOWN; entry.sizes.count()];
+            // Empty lists are compared here: `memcmp` of none reads a page that is not there, which takes a microcode assist.
+            let same_tapes = match (entry.shared_tapes.as_slice(), shared_tapes.as_slice()) {
+                ([], []) => true,
+                (known, now) => known == now,
+            };
+            let is_for = guard::check(&entry.guards, leaves, &mut sizes).is_ok() && same_tapes;
+            if !is_for || !entry.is_on_its_way() {
+                continue;
+            }
+            match entry.sizes.accept(&sizes) {
+                Accepted::Yes => {
+                    self.touch(entry);
+                    return Found::Program(entry.clone());
+                }
+                Accepted::No(_) => {}
+                Accepted::Unchecked => unchecked.push((entry.clone(), sizes)),
+            }
+        }
+        Found::Unchecked(unchecked)
+    }
+
+    fn touch(&self, entry: &Entry<R>) {
+        entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Captures the function for arguments that there is no program for yet.
+    #[cold]
+    fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Made<R>, E> {
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let unchecked = match self.find(leaves) {
+            Found::Program(entry) => return Ok(Made::Entry(entry)),
+            Found::Unchecked(entries) => entries,
+        };
+        let start = Instant::now();
+        let reason = self.reason(leaves);
+        let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
+        let captured = self.capture(arguments, driver, at)?;
+        if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
+            self.report(leaves, at);
+            self.compiles.fetch_add(1, Ordering::Relaxed);
+            let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+            self.count(reason, start);
+            if path.len() < STOPS_KEPT {
+                let root = Node::join(path.clone(), rest.clone());
+                self.keep(Entry::new(exact_guards(leaves), leaves, root, None, Sizes::Fixed), at);
+            } else {
+                self.limits.note_length();
+            }
+            return Ok(Made::Rest((rest, slots, path)));
+        }
+        let Captured { driver, last: recorded, returned } = *captured;
+        let path = driver.map(Driver::into_parts).unwrap_or_default().0;
+        let whole =
+            Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned), shapes: shapes_of(leaves) };
+        for (entry, sizes) in unchecked {
+            if entry.accepts(&whole, sizes) {
+                self.touch(&entry);
+                self.took(start);
+                return Ok(Made::Entry(entry));
+            }
+        }
+        self.report(leaves, at);
+        self.compiles.fetch_add(1, Ordering::Relaxed);
+        let entry = self.make_whole(whole, arguments, leaves, at)?;
+        self.count(reason, start);
+        Ok(Made::Entry(entry))
+    }
+
+    /// Counts one more program; the first has no reason.
+    fn count(&self, reason: Option<Reason>, start: Instant) {
+        let took = self.took(start);
+        if let Some(reason) = reason {
+            self.limits.count(reason, took);
+        }
+    }
+
+    /// Says why there is one more program.
+    fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
+        if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            let event = Event::Recompile { guard: self.failed_guard(leaves), fix: self.advice(leaves), at: at.clone() };
+            let mut recompiles = self.recompiles.lock().unwrap_or_else(PoisonError::into_inner);
+            if recompiles.len() >= REASONS_KEPT {
+                recompiles.remove(0);
+            }
+            recompiles.push(event.to_string());
+            drop(recompiles);
+            event::emit(Category::Recompiles, || event);
+        }
+    }
+
+    /// Says what a new program is for.
+    fn announce(&self, entry: &Entry<R>, at: &Source) {
+        let guards = || entry.words();
+        event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
+        entry.root.visit(&mut |node| {
+            if let Node::Step { step: TraceStep::Segment(segment), .. } = node
+                && let Some(folder) = segment.code.kind().and_then(Kind::dumped)
+            {
+                dump::add(folder, "guards.txt", "what arguments have to be", &(guards().join("\n") + "\n"));
+            }
+        });
+    }
+
+    pub(super) fn keep(&self, entry: Entry<R>, at: &Source) -> Arc<Entry<R>> {
+        self.announce(&entry, at);
+        let entry = Arc::new(entry);
+        self.touch(&entry);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        while entries.len() >= self.options().cache_limit.max(1) {
+            let oldest = entries.iter().enumerate().min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+            let Some((oldest, _)) = oldest else { break };
+            entries.remove(oldest);
+        }
+        entries.push(entry.clone());
+        drop(entries);
+        if !self.make_room(&entry) {
+            // Larger than all programs together may be: the call that made it is its last.
+            self.entries.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, &entry));
+            self.limits.note_length();
+        }
+        entry
+    }
+
+    /// Makes programs for arguments like these without running them: the elements of the tensors do not matter. What comes
+    /// after the first data read is compiled when it is first reached.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let fast = kiln::compile(|x: &Tensor| x.exp());
+    /// let shapes = [[1, 8], [16, 8]];
+    /// let examples: Vec<Tensor> = shapes.iter().map(|&s| Tensor::zeros(s, DType::F32, Device::Cpu)).collect::<Result<_, _>>()?;
+    /// fast.warm_up(&examples)?;
+    /// assert_eq!(fast.stats().compiles, 2);
+    /// fast.call(&Tensor::ones([16, 8], DType::F32, Device::Cpu)?)?;
+    /// assert_eq!((fast.stats().compiles, fast.stats().hits), (2, 1));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn warm_up<'a>(&self, examples: impl IntoIterator<Item = &'a A>) -> Result<(), E>
+    where
+        A: 'a,
+    {
+        let at = Source::caller();
+        for arguments in examples {
+            if self.options().buckets.is_empty() {
+                self.prepare(arguments, &[], &at)?;
+            } else {
+                self.prepare_padded(arguments, &at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a program without running it, with the lengths that [`Options::buckets`] asks for.
+    pub(super) fn prepare(&self, arguments: &A, lengths: &[Tensor], at: &Source) -> Result<(), E> {
+        let mut leaves = leaves_of(arguments);
+        leaves.extend(lengths.iter().map(Leaf::Tensor));
+        let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(self.find(&leaves), Found::Program(_)) {
+            return Ok(());
+        }
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        let driver = Driver::asking_only(self.segment_compiler.clone(), &tensors_of(&leaves), Arguments::of(&leaves));
+        match capture(&f, arguments, None, Some(driver), at)? {
+            Outcome::Whole(captured) => {
+                let Captured { driver, last: recorded, returned } = *captured;
+                let path = driver.map(Driver::into_parts).unwrap_or_default().0;
+                let whole = Whole {
+                    path,
+                    recorded: Arc::new(recorded),
+                    returned: Arc::new(returned),
+                    shapes: shapes_of(&leaves),
+                };
+                self.compiles.fetch_add(1, Ordering::Relaxed);
+                self.make_whole(whole, arguments, &leaves, at)?;
+            }
+            Outcome::Broken(broken) if self.options().fullgraph => {
+                return Err(Error::GraphBreak { what: broken.what, at: broken.at }.into());
+            }
+            Outcome::Broken(broken) => event::emit(Category::Breaks, || Event::GraphBreak {
+                what: broken.what.to_owned(),
+                fix: String::new(),
+                at: broken.at.clone(),
+            }),
+        }
+        Ok(())
+    }
+}
+
+impl<F, A, R, E> Compiled<F, A, R, E> {
+    pub(super) fn options(&self) -> &Options {
+        self.segment_compiler.options()
+    }
+
+    /// The function itself.
+    pub fn inner(&self) -> &F {
+        &self.f
+    }
+
+    /// The function itself, to be changed; call [`Compiled::reset`] after a change that is none of a variable.
+    pub fn inner_mut(&mut self) -> &mut F {
+        &mut self.f
+    }
+
+    /// The function itself, without its programs.
+    pub fn into_inner(self) -> F {
+        self.f
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let held = self.held();
+        Stats {
+            hits: read(&self.hits),
+            compiles: read(&self.compiles),
+            fallbacks: read(&self.fallbacks),
+            branches: read(&self.branches),
+            limits: self.limits.reached(),
+            limited: read(&self.limited),
+            nodes: held.nodes,
+            bytes: held.bytes,
+            capturing: Duration::from_nanos(read(&self.capturing)),
+        }
+    }
+
+    /// Why there is more than one program, the oldest reason first.
+    pub fn recompiles(&self) -> Vec<String> {
+        self.recompiles.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The programs there are, in the order they were made.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let fast = kiln::compile(|x: &Tensor| x.exp()?.add(1.0)?.log());
+    /// fast.call(&Tensor::zeros(100, DType::F32, Device::Cpu)?)?;
+    /// let programs = fast.programs();
+    /// assert_eq!((programs.len(), programs[0].kernels.len()), (1, 1));
+    /// assert!(programs[0].guards[0].starts_with("f32[100]"));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    pub fn programs(&self) -> Vec<ProgramSummary> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().map(|entry| entry.summary()).collect()
+    }
+}
+
+impl<F, A, R, E> std::ops::Deref for Compiled<F, A, R, E> {
+    type Target = F;
+
+    fn deref(&self) -> &F {
+        &self.f
+    }
+}
+
+impl<R> Entry<R> {
+    /// A program for arguments like these.
+    pub(super) fn new(
+        guards: Vec<Guard>,
+        leaves: &[Leaf<'_>],
+        root: Arc<Node<R>>,
+        whole: Option<Whole<R>>,
+        sizes: Sizes,
+    ) -> Entry<R> {
+        let (used, limit_record, gain, is_slower) = Default::default();
+        Entry {
+            guards,
+            shared_tapes: guard::shared_tapes(leaves),
+            used,
+            root,
+            limit_record,
+            gain,
+            whole,
+            sizes,
+            is_slower,
+        }
+    }
+
+    /// Whether the function goes the way now that it went when this was captured, as far as that is decided by settings and the
+    /// like. A program for one set of sizes has branches for the other ways; one for many has none, since what is captured at
+    /// a call is for its sizes.
+    fn is_on_its_way(&self) -> bool {
+        if self.sizes.is_fixed() {
+            return true;
+        }
+        let execution = Execution::new(Vec::new());
+        let holds = |step: &TraceStep| match step {
+            TraceStep::BranchGuard(guard, known) => {
+                execution.outcome(guard, &Source::default()).is_ok_and(|outcome| outcome == *known)
+            }
+            _ => true,
+        };
+        self.whole.as_ref().is_none_or(|whole| whole.path.iter().all(holds))
+    }
+
+    /// The guards, in words.
+    pub(super) fn words(&self) -> Vec<String> {
+        self.guards.iter().map(Guard::to_string).chain(self.sizes.words()).collect()
+    }
+
+    fn summary(&self) -> ProgramSummary {
+        let mut summary =
+            ProgramSummary { guards: self.words(), kernels: Vec::new(), breaks: Vec::new(), segments: Vec::new() };
+        self.root.visit(&mut |node| match node {
+            Node::Step { step: TraceStep::Segment(segment), .. } => {
+                summary.kernels.extend(segment.kernels());
+                summary.segments.push(SegmentSummary {
+                    graph: segment.recorded.graph.clone(),
+                    inputs: segment.recorded.from.iter().map(|from| from.to_string()).collect(),
+                    code: match segment.code.kind() {
+                        Some(Kind::Compiled(code)) => Some(code.clone()),
+                        _ => None,
+                    },
+                    frozen: match segment.code.kind() {
+                        Some(Kind::Frozen(code)) => Some(code.clone()),
+                        _ => None,
+                    },
+                });
+            }
+            Node::Step { step: TraceStep::Outside { at, .. }, .. } => {
+                summary.breaks.push(format!("calls a disabled part, at {at}"));
+            }
+            Node::Branch { guard: BranchGuard::Elements { what, at, .. }, .. } => {
+                summary.breaks.push(format!("{what}, at {at}"));
+            }
+            _ => {}
+        });
+        summary
+    }
+}
+
+pub(super) fn exact_guards(leaves: &[Leaf<'_>]) -> Vec<Guard> {
+    leaves.iter().map(Guard::exactly).collect()
+}
+
+pub(super) fn tensors_of<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a Tensor> {
+    let tensor = |leaf: &Leaf<'a>| match *leaf {
+        Leaf::Tensor(tensor) => Some(tensor),
+        _ => None,
+    };
+    leaves.iter().filter_map(tensor).collect()
+}
+
+pub(super) fn shapes_of(leaves: &[Leaf<'_>]) -> Vec<Vec<usize>> {
+    tensors_of(leaves).iter().map(|t| t.shape().to_vec()).collect()
+}

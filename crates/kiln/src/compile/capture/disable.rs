@@ -1,0 +1,114 @@
+//! Parts of functions that are never captured.
+
+use super::compiled::tensors_of;
+use super::{part, with_session};
+use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::tape::{self, Edges};
+use crate::tensor::tracer::is_active;
+use crate::{Error, Result, Tensor};
+use kiln_ir::Source;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A function that runs as it is, also inside of compiled ones. See [`disable`].
+pub struct Disabled<F, A, R> {
+    f: Arc<F>,
+    types: PhantomData<fn(&A) -> R>,
+}
+
+/// Excludes a part from compilation: inside of a compiled function the graph ends before it, it is called with tensors that
+/// have memory at every call, and the graph goes on with what it gives. It may print, count and read elements.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+/// let count = Arc::new(AtomicUsize::new(0));
+/// let seen = count.clone();
+/// let log = kiln::disable(move |x: &Tensor| {
+///     seen.fetch_add(x.shape()[0], Ordering::Relaxed);
+///     x.add(1.0)
+/// });
+/// let fast = kiln::compile(move |x: &Tensor| log.call(&x.mul(2.0)?)?.neg());
+/// let x = Tensor::ones(3, DType::F32, Device::Cpu)?;
+/// for _ in 0..4 {
+///     assert_eq!(fast.call(&x)?.to_vec::<f32>()?, [-3.0; 3]);
+/// }
+/// assert_eq!(count.load(Ordering::Relaxed), 12);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn disable<F, A, R>(f: F) -> Disabled<F, A, R>
+where
+    F: Fn(&A) -> Result<R> + Send + Sync + 'static,
+    A: Bundle + Send + Sync + 'static,
+    R: Bundle + 'static,
+{
+    Disabled { f: Arc::new(f), types: PhantomData }
+}
+
+impl<F, A, R> Disabled<F, A, R>
+where
+    F: Fn(&A) -> Result<R> + Send + Sync + 'static,
+    A: Bundle + Send + Sync + 'static,
+    R: Bundle + 'static,
+{
+    /// Calls the function.
+    #[track_caller]
+    pub fn call(&self, arguments: &A) -> Result<R> {
+        if !is_active() {
+            return (self.f)(arguments);
+        }
+        let at = Source::caller();
+        let f = self.f.clone();
+        let template = arguments.map_tensors(&mut |tensor| tensor.clone());
+        let leaves = leaves_of(arguments);
+        let given = tensors_of(&leaves);
+        let (tapes, taped) = part::tapes_of(&given);
+        let (records, line) = (tape::is_enabled(), at.clone());
+        let run = move |tensors: &[Tensor]| {
+            tape::with_enabled(records && tape::is_enabled(), || {
+                let entered = part::entering(tensors, &taped);
+                let mut tensors = entered.iter();
+                let arguments = template.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone());
+                let value = f(&arguments)?;
+                let rest = plain_bytes(&value);
+                let tensors: Vec<Tensor> = tensors_of(&leaves_of(&value)).into_iter().cloned().collect();
+                part::produce(value, &tensors.iter().collect::<Vec<_>>(), (&entered, &taped), &[], rest, &line)
+            })
+        };
+        let (whole, slot, traced, recording) = with_session(&at, |session| {
+            let from = session.leave(&given, "calls a disabled part", &at)?;
+            let (whole, slot) = session.outside(Arc::new(run), from, &at)?;
+            let Ok(whole) = whole.downcast::<part::Whole<R>>() else {
+                return Err(Error::NotAFunction { at: at.clone() });
+            };
+            // Numbers that it gave may be what it read.
+            session.recording.has_read |= leaves_of(&whole.value).iter().any(Leaf::is_number);
+            let traced = session.entered(&tensors_of(&leaves_of(&whole.value)), slot, &at)?;
+            Ok((whole, slot, traced, session.recording.id))
+        })?;
+        let edges: Edges = tapes.into_iter().map(Some).collect();
+        let mut results = part::on_tape(&whole, traced, slot, Vec::new(), edges, recording).into_iter();
+        Ok(whole.value.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone())))
+    }
+}
+
+/// All of a result but the elements of its tensors, as bytes.
+fn plain_bytes<R: Bundle>(value: &R) -> Vec<u8> {
+    let mut rest = Vec::new();
+    for leaf in leaves_of(value) {
+        match leaf {
+            Leaf::Tensor(tensor) => {
+                rest.extend(tensor.dtype().to_string().bytes());
+                rest.extend(tensor.shape().iter().flat_map(|n| n.to_le_bytes()));
+            }
+            Leaf::Bool(v) => rest.push(v as u8),
+            Leaf::Int(v) => rest.extend(v.to_le_bytes()),
+            Leaf::Float(v) => rest.extend(v.to_bits().to_le_bytes()),
+            Leaf::Text(v) => rest.extend(v.bytes()),
+            Leaf::Parts(n) => rest.extend(n.to_le_bytes()),
+        }
+        // No part runs into the next.
+        rest.extend(rest.len().to_le_bytes());
+    }
+    rest
+}

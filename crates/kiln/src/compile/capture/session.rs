@@ -1,0 +1,213 @@
+//! The capture under way on a thread, and how tensor code records in it.
+
+use super::driver::Driver;
+use super::part;
+use super::recording::{Break, Recording};
+use super::segment::InputSource;
+use super::tree::BranchGuard;
+use crate::tensor::dim;
+use crate::tensor::eager::{self, What, Write};
+use crate::tensor::setting::Setting;
+use crate::tensor::tape::{self, Tape};
+use crate::tensor::tracer::{self, Tracer, is_active, paused};
+use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
+use kiln_ir::build::Emit;
+use kiln_ir::{Op, Source};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A capture under way.
+pub(super) struct Session {
+    pub(super) recording: Recording,
+    /// Runs segments; without one, nothing can be read.
+    pub(super) driver: Option<Driver>,
+}
+
+thread_local! {
+    static SESSION: RefCell<Option<Session>> = const { RefCell::new(None) };
+}
+
+/// Runs `f` with `session` as the capture under way; gives the session back, unless it is lost.
+pub(super) fn within<T>(session: Session, f: impl FnOnce() -> T) -> (T, Option<Session>) {
+    SESSION.set(Some(session));
+    let result = tracer::traced_by(&SessionTracer, f);
+    (result, SESSION.take())
+}
+
+/// Works on the capture under way, which is away meanwhile: what runs records nothing.
+pub(super) fn with_session<T>(at: &Source, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    let Some(mut session) = SESSION.take() else { return Err(Error::Escaped { at: at.clone() }) };
+    let result = paused(|| catch_unwind(AssertUnwindSafe(|| work(&mut session))));
+    SESSION.set(Some(session));
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// The line of the call that the function is captured for, while it is.
+pub(crate) fn call_site() -> Option<Source> {
+    let at = |session: &Option<Session>| session.as_ref().map(|session| session.recording.at.clone());
+    if is_active() { SESSION.with_borrow(at) } else { None }
+}
+
+/// The number of the argument that a traced tensor is, if it is one.
+pub(crate) fn argument_number(tensor: &Tensor) -> Option<usize> {
+    let at = Source::default();
+    with_session(&at, |session| Ok(session.recording.argument_number(tensor))).ok().flatten()
+}
+
+/// A number that comes with the arguments, after their tensors.
+pub(crate) fn extra_argument(number: usize, device: Device, at: &Source) -> Result<Tensor> {
+    with_session(at, |session| session.recording.extra_argument(number, device, at))
+}
+
+impl Session {
+    /// Makes sure that a tensor has memory, and says where: the segment ends and runs if it has to.
+    pub(super) fn settle(&mut self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<InputSource> {
+        let value = self.recording.value_of(tensor, at)?;
+        self.may_break(what, at)?;
+        if self.recording.settled(value).is_none() {
+            let recorded = self.recording.end_segment(at)?;
+            self.may_break(what, at)?.segment(recorded, at)?;
+        }
+        self.recording.settled(value).cloned().ok_or_else(|| Error::Escaped { at: at.clone() })
+    }
+}
+
+/// The [`Tracer`] of a capture: it works on the session of the thread.
+pub(super) struct SessionTracer;
+
+impl Tracer for SessionTracer {
+    fn record(
+        &self,
+        what: What<'_>,
+        operands: &[&Tensor],
+        device: Device,
+        write: Write<'_>,
+        at: &Source,
+    ) -> Result<Vec<Tensor>> {
+        SESSION.with_borrow_mut(|slot| {
+            let Some(Session { recording, .. }) = slot else { return Err(Error::Escaped { at: at.clone() }) };
+            recording.builder().set_source(Some(what.source(at)));
+            let failed = |cause| eager::refused(what, cause, at);
+            let mut nodes = Vec::with_capacity(operands.len());
+            for operand in operands {
+                nodes.push(recording.node_of(operand, at)?);
+            }
+            let results = write(recording.builder(), &nodes).inspect_err(|cause| dim::scope::refused(cause, at));
+            let mut results = results.map_err(failed)?;
+            if !tape::is_enabled() {
+                for result in &mut results {
+                    if nodes.contains(result) {
+                        // An operand as it is: gradients do go past that.
+                        let shape = recording.builder().graph().ty(*result).shape.clone();
+                        *result = recording.builder().emit(Op::Reshape { shape }, &[*result]).map_err(failed)?;
+                    }
+                }
+                recording.stops.extend(&results);
+            } else if !matches!(what, What::Op(_)) {
+                recording.link(&nodes, &results);
+            }
+            results.into_iter().map(|node| recording.inside(node, device, at)).collect()
+        })
+    }
+
+    fn data(&self, bytes: &[u8], shape: &[usize], dtype: DType, device: Device, at: &Source) -> Result<Option<Tensor>> {
+        with_session(at, |session| {
+            if !session.recording.has_read {
+                return Ok(None);
+            }
+            let data = Tensor::from_bytes_at(bytes, shape.to_vec(), dtype, device, at)?;
+            let ty = data.ty();
+            session.recording.outside(InputSource::Data(data), ty, device, None, at).map(Some)
+        })
+    }
+
+    fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
+        with_session(at, |session| {
+            let from = session.settle(tensor, what, at)?;
+            let Session { driver: Some(driver), .. } = session else { return Err(Error::Escaped { at: at.clone() }) };
+            driver.ask(BranchGuard::Elements { of: from.clone(), what, at: at.clone() }, at)?;
+            let read = driver.tensor(&from, at)?;
+            // One flag is a decision; anything more is data, which may be found again in what follows.
+            session.recording.has_read |= read.dtype() != DType::Bool || read.elements() != 1;
+            Ok(read)
+        })
+    }
+
+    fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor> {
+        with_session(at, |session| session.recording.alias(tensor, tape, at))
+    }
+
+    fn start(&self, tensor: &Tensor, at: &Source) -> Result<Tensor> {
+        with_session(at, |session| session.recording.start(tensor, at))
+    }
+
+    fn is_recorded(&self, at: &Source) -> Result<bool> {
+        with_session(at, |session| {
+            let records = session.recording.records;
+            if let Some(driver) = &mut session.driver
+                && !session.recording.has_asked
+            {
+                session.recording.has_asked = true;
+                driver.ask(BranchGuard::IsRecorded, at)?;
+            }
+            Ok(records)
+        })
+    }
+
+    fn backward_of_argument(&self, argument: usize, cotangent: &Tensor, at: &Source) -> Result<()> {
+        part::backward_of_argument(argument, cotangent, at)
+    }
+
+    fn break_at(&self, what: &'static str, at: &Source) -> Result<()> {
+        with_session(at, |session| {
+            session.recording.broken.get_or_insert(Break { what, at: at.clone() });
+            Ok(())
+        })
+    }
+
+    fn read_var(&self, var: &Var, at: &Source) -> Result<Tensor> {
+        with_session(at, |session| session.recording.read_var(var, at))
+    }
+
+    fn write_var(&self, var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
+        with_session(at, |session| session.recording.write_var(var, tensor, at))
+    }
+
+    fn read_gradient(&self, var: &Var, at: &Source) -> Result<Option<Tensor>> {
+        with_session(at, |session| {
+            let mut is_there = false;
+            if !session.recording.knows_gradient(var) {
+                is_there = var.has_grad();
+                if let Some(driver) = &mut session.driver {
+                    is_there = *driver.ask(BranchGuard::HasGradient(var.clone()), at)? == [1];
+                }
+            }
+            session.recording.read_gradient(var, is_there, at)
+        })
+    }
+
+    fn write_gradient(&self, var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
+        with_session(at, |session| session.recording.write_gradient(var, tensor, at))
+    }
+
+    fn random_key(&self, generator: &Generator, device: Device, at: &Source) -> Result<Tensor> {
+        with_session(at, |session| session.recording.key(generator, device, at))
+    }
+
+    fn read_setting(&self, setting: &Setting, value: u64) -> Result<u64> {
+        let at = Source::default();
+        with_session(&at, |session| {
+            let known = session.recording.settings.iter().find(|(known, _)| known.same(setting));
+            if let Some((_, value)) = known {
+                return Ok(*value);
+            }
+            let mut read = value;
+            if let Some(driver) = &mut session.driver {
+                let outcome = driver.ask(BranchGuard::Setting(setting.clone()), &at)?;
+                read = outcome[..].try_into().map_or(value, u64::from_le_bytes);
+            }
+            session.recording.settings.push((setting.clone(), read));
+            Ok(read)
+        })
+    }
+}

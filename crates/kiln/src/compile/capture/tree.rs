@@ -1,0 +1,394 @@
+//! The tree of a captured function: segments in the order they run, and at each value that the function asked for a branch for
+//! every outcome it was captured with.
+//!
+//! ```text
+//!  segment ─▶ read ─┬─ true  ─▶ segment ─▶ return
+//!                   └─ false ─▶ return
+//! ```
+//!
+//! A call walks down without calling the function. At an outcome without a branch the function is called again: what ran
+//! already is not run again, and what it records after that outcome becomes the branch.
+
+use super::recording::Place;
+use super::same_elements;
+use super::segment::{InputSource, Segment};
+use super::watch;
+use crate::tensor::bundle::Bundle;
+use crate::tensor::setting::Setting;
+use crate::tensor::tape;
+use crate::{Error, Result, Tensor, Var};
+use kiln_ir::Source;
+use kiln_runtime::disk::digest;
+use kiln_runtime::phase;
+use std::any::Any;
+use std::rc::Rc;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// A value that decides how a function goes on: a guard inside of the function rather than on its arguments.
+#[derive(Debug, Clone)]
+pub(super) enum BranchGuard {
+    /// The elements of a tensor.
+    Elements { of: InputSource, what: &'static str, at: Source },
+    /// A setting.
+    Setting(Setting),
+    /// Whether a variable has a gradient.
+    HasGradient(Var),
+    /// What a disabled part gave besides the elements of its tensors.
+    Outside,
+    /// Whether gradients are recorded where the function is called.
+    IsRecorded,
+}
+
+impl BranchGuard {
+    /// Whether the outcome is in a tensor's elements, so that a graph ends here.
+    pub(super) fn is_break(&self) -> bool {
+        matches!(self, BranchGuard::Elements { .. } | BranchGuard::Outside)
+    }
+
+    /// Says that its outcome is new.
+    pub(super) fn news(&self) -> String {
+        match self {
+            BranchGuard::Elements { what, .. } => format!("it {what}, and what it reads is new at each of these calls"),
+            BranchGuard::Setting(setting) => format!("a setting it reads is {}, which is new", setting.peek()),
+            BranchGuard::HasGradient(_) => {
+                "a variable has a gradient where it had none, or none where it had one".to_owned()
+            }
+            BranchGuard::Outside => {
+                "what a disabled part gives besides elements is new at each of these calls".to_owned()
+            }
+            BranchGuard::IsRecorded => "it is called inside of `no_grad`, or outside where it was inside".to_owned(),
+        }
+    }
+
+    fn is(&self, other: &BranchGuard) -> bool {
+        match (self, other) {
+            (BranchGuard::Elements { of: a, .. }, BranchGuard::Elements { of: b, .. }) => a.is(b),
+            (BranchGuard::Setting(a), BranchGuard::Setting(b)) => a.same(b),
+            (BranchGuard::HasGradient(a), BranchGuard::HasGradient(b)) => a.same(b),
+            (BranchGuard::Outside, BranchGuard::Outside) | (BranchGuard::IsRecorded, BranchGuard::IsRecorded) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The outcome of a branch guard: a few bytes, or the digest of many elements.
+pub(super) type BranchOutcome = Box<[u8]>;
+
+/// Bytes of elements up to which they are kept as they are.
+const OUTCOME_KEPT: usize = 64;
+
+/// A part of a function that is never captured.
+pub(super) type Outside = Arc<dyn Fn(&[Tensor]) -> Result<Produced> + Send + Sync>;
+
+/// What such a part gave.
+pub(super) struct Produced {
+    /// Its tensors, in row-major order.
+    pub(super) tensors: Vec<Tensor>,
+    /// All but the elements of these.
+    pub(super) rest: Vec<u8>,
+    pub(super) whole: Rc<dyn Any>,
+}
+
+/// A part of a path through a function.
+#[derive(Clone)]
+pub(super) enum TraceStep {
+    Segment(Arc<Segment>),
+    BranchGuard(BranchGuard, BranchOutcome),
+    /// Runs a disabled part, whose tensors go to slots.
+    Outside {
+        run: Outside,
+        from: Vec<InputSource>,
+        at: Source,
+    },
+}
+
+impl TraceStep {
+    /// Whether two recordings of a step are the same.
+    pub(super) fn is(&self, other: &TraceStep) -> bool {
+        match (self, other) {
+            (TraceStep::Segment(a), TraceStep::Segment(b)) => a.recorded.is_same(&b.recorded),
+            (TraceStep::BranchGuard(a, x), TraceStep::BranchGuard(b, y)) => a.is(b) && x == y,
+            (TraceStep::Outside { from: a, .. }, TraceStep::Outside { from: b, .. }) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it changes anything but slots.
+    pub(super) fn has_effects(&self) -> bool {
+        match self {
+            TraceStep::Segment(segment) => segment.has_effects(),
+            TraceStep::BranchGuard(..) => false,
+            TraceStep::Outside { .. } => true,
+        }
+    }
+}
+
+/// A node of the tree.
+pub(super) enum Node<R> {
+    /// Nothing follows a step only while the tree is taken apart.
+    Step {
+        step: TraceStep,
+        next: Option<Arc<Node<R>>>,
+    },
+    Branch {
+        guard: BranchGuard,
+        branches: RwLock<Vec<(BranchOutcome, Arc<Node<R>>)>>,
+    },
+    Return(Arc<Returned<R>>),
+}
+
+/// What a function returned: tensors that stand for values, and where these are.
+pub(super) struct Returned<R> {
+    pub(super) output: R,
+    /// In the order of the output's tensors.
+    pub(super) places: Vec<Place>,
+}
+
+/// Steps of a path; longer ones are not kept.
+pub(super) const STOPS_KEPT: usize = 1 << 17;
+
+impl<R> Node<R> {
+    /// The chain of these steps.
+    pub(super) fn chain(steps: Vec<TraceStep>, end: Node<R>) -> Arc<Node<R>> {
+        Node::join(steps, Arc::new(end))
+    }
+
+    /// The chain of these steps, and then what follows.
+    pub(super) fn join(steps: Vec<TraceStep>, end: Arc<Node<R>>) -> Arc<Node<R>> {
+        steps.into_iter().rev().fold(end, |next, step| {
+            Arc::new(match step {
+                TraceStep::BranchGuard(guard, outcome) => {
+                    Node::Branch { guard, branches: RwLock::new(vec![(outcome, next)]) }
+                }
+                step => Node::Step { step, next: Some(next) },
+            })
+        })
+    }
+
+    /// The way on after an outcome.
+    pub(super) fn branch(&self, outcome: &[u8]) -> Option<Arc<Node<R>>> {
+        let Node::Branch { branches, .. } = self else { return None };
+        let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
+        branches.iter().find(|(known, _)| **known == *outcome).map(|(_, next)| next.clone())
+    }
+
+    /// Keeps a branch.
+    pub(super) fn grow(&self, outcome: &[u8], next: Arc<Node<R>>) {
+        let Node::Branch { branches, .. } = self else { return };
+        let mut branches = branches.write().unwrap_or_else(PoisonError::into_inner);
+        if !branches.iter().any(|(known, _)| **known == *outcome) {
+            branches.push((outcome.into(), next));
+        }
+    }
+
+    /// Takes a branch away again.
+    pub(super) fn cut(&self, outcome: &[u8]) {
+        let Node::Branch { branches, .. } = self else { return };
+        branches.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| **known != *outcome);
+    }
+
+    /// Visits every place, parents first.
+    pub(super) fn visit(&self, visit: &mut dyn FnMut(&Node<R>)) {
+        let mut here = None;
+        loop {
+            let node = here.as_deref().unwrap_or(self);
+            visit(node);
+            here = match node {
+                Node::Step { next, .. } => next.clone(),
+                Node::Branch { branches, .. } => {
+                    let branches = branches.read().unwrap_or_else(PoisonError::into_inner).clone();
+                    for (_, next) in &branches[1.min(branches.len())..] {
+                        next.visit(visit);
+                    }
+                    branches.first().map(|(_, next)| next.clone())
+                }
+                Node::Return(_) => None,
+            };
+            if here.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl<R> Node<R> {
+    /// Takes what follows out of it.
+    fn take_next(&mut self, into: &mut Vec<Arc<Node<R>>>) {
+        match self {
+            Node::Step { next, .. } => into.extend(next.take()),
+            Node::Branch { branches, .. } => {
+                let branches = branches.get_mut().unwrap_or_else(PoisonError::into_inner);
+                into.extend(branches.drain(..).map(|(_, next)| next));
+            }
+            Node::Return(_) => {}
+        }
+    }
+}
+
+impl<R> Drop for Node<R> {
+    /// One place after another: a chain is as long as a loop has turns, and dropping it by recursion would need as much stack.
+    fn drop(&mut self) {
+        let mut rest = Vec::new();
+        self.take_next(&mut rest);
+        while let Some(node) = rest.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.take_next(&mut rest);
+            }
+        }
+    }
+}
+
+/// The state of a call that goes down the tree.
+pub(super) struct Execution<'a> {
+    pub(super) arguments: Vec<&'a Tensor>,
+    pub(super) slots: Vec<Tensor>,
+    /// The steps so far.
+    pub(super) trail: Vec<TraceStep>,
+    /// What the disabled part that ran last gave besides elements.
+    pub(super) outside: Vec<u8>,
+    /// What disabled parts gave, and how many tensors each.
+    pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
+    /// Whether what is captured on the way is for these sizes alone, as the tree is.
+    pub(super) may_grow: bool,
+}
+
+/// How far a call came.
+pub(super) enum Reached<R> {
+    Returned(Arc<Returned<R>>),
+    /// At a guard with an outcome that has no branch.
+    Unknown {
+        at: Arc<Node<R>>,
+        guard: BranchGuard,
+        outcome: BranchOutcome,
+    },
+}
+
+impl<'a> Execution<'a> {
+    pub(super) fn new(arguments: Vec<&'a Tensor>) -> Execution<'a> {
+        Execution {
+            arguments,
+            slots: Vec::new(),
+            trail: Vec::new(),
+            outside: Vec::new(),
+            produced: Vec::new(),
+            may_grow: true,
+        }
+    }
+
+    /// Goes down from a node, until the function returns or an outcome is unknown.
+    pub(super) fn go<R>(&mut self, mut node: Arc<Node<R>>, at: &Source) -> Result<Reached<R>> {
+        loop {
+            node = match &*node {
+                Node::Return(returned) => return Ok(Reached::Returned(returned.clone())),
+                Node::Step { step, next } => {
+                    let next = next.clone().ok_or_else(|| Error::Escaped { at: at.clone() })?;
+                    // The last segment is not needed again.
+                    if !matches!(*next, Node::Return(_)) {
+                        self.trail.push(step.clone());
+                    }
+                    self.pass(step, at)?;
+                    next
+                }
+                Node::Branch { guard, .. } => {
+                    let outcome = self.outcome(guard, at)?;
+                    match node.branch(&outcome) {
+                        Some(next) => {
+                            self.trail.push(TraceStep::BranchGuard(guard.clone(), outcome));
+                            next
+                        }
+                        None => {
+                            let guard = guard.clone();
+                            return Ok(Reached::Unknown { at: node, guard, outcome });
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    /// Whether nothing that it did would be done twice if the function were run from its beginning.
+    pub(super) fn may_start_again(&self) -> bool {
+        !self.trail.iter().any(TraceStep::has_effects)
+    }
+
+    /// Executes a step.
+    pub(super) fn pass(&mut self, step: &TraceStep, at: &Source) -> Result<()> {
+        match step {
+            TraceStep::Segment(segment) if watch::is_watching() => {
+                phase::timed(phase::RUN, || segment.run(&self.arguments, &mut self.slots, at))
+            }
+            TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
+            TraceStep::BranchGuard(..) => Ok(()),
+            TraceStep::Outside { run, from, at } => {
+                if watch::is_watching() {
+                    watch::see_break("calls a part that is disabled", "", at);
+                    watch::see_effect();
+                }
+                let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
+                let produced = run(&inputs)?;
+                self.produced.push((produced.whole, produced.tensors.len()));
+                self.slots.extend(produced.tensors);
+                self.outside = produced.rest;
+                Ok(())
+            }
+        }
+    }
+
+    /// A tensor that is there already.
+    pub(super) fn tensor(&self, from: &InputSource, at: &Source) -> Result<Tensor> {
+        let tensor = match from {
+            InputSource::Argument(number) => self.arguments.get(*number).map(|&tensor| tensor.clone()),
+            InputSource::Held(tensor) | InputSource::Data(tensor) => Some(tensor.clone()),
+            InputSource::Slot(slot) => self.slots.get(*slot).cloned(),
+            InputSource::Var(_) | InputSource::Gradient(_) | InputSource::Key(..) => None,
+        };
+        tensor.ok_or_else(|| Error::Escaped { at: at.clone() })
+    }
+
+    /// Evaluates a branch guard.
+    pub(super) fn outcome(&self, guard: &BranchGuard, at: &Source) -> Result<BranchOutcome> {
+        Ok(match guard {
+            BranchGuard::Elements { of, what, at: line } => {
+                if watch::is_watching() {
+                    watch::see_break(what, super::driver::BREAK_FIX, line);
+                }
+                let bytes = self.tensor(of, at)?.bytes_at(at)?;
+                if bytes.len() > OUTCOME_KEPT { digest(&bytes).into() } else { bytes.into() }
+            }
+            BranchGuard::Setting(setting) => setting.peek().to_le_bytes().into(),
+            BranchGuard::HasGradient(var) => [var.has_grad() as u8].into(),
+            BranchGuard::Outside => self.outside.as_slice().into(),
+            BranchGuard::IsRecorded => [tape::is_enabled() as u8].into(),
+        })
+    }
+
+    /// What the function returns.
+    pub(super) fn fill<R: Bundle>(&self, returned: &Returned<R>) -> R {
+        let mut places = returned.places.iter();
+        returned.output.map_tensors(&mut |tensor| match places.next() {
+            Some(Place::Argument(number)) => self.arguments[*number].clone(),
+            Some(Place::Slot(slot)) => self.slots[*slot].clone(),
+            _ => tensor.clone(),
+        })
+    }
+}
+
+impl<R: Bundle> Returned<R> {
+    /// Whether two captures return the same but for the tensors' elements.
+    pub(super) fn is_like(&self, other: &Returned<R>) -> bool {
+        use crate::tensor::bundle::{Leaf, leaves_of};
+        let mut places = self.places.iter().zip(&other.places);
+        let mut same = |pair: (&Leaf<'_>, &Leaf<'_>)| match pair {
+            (Leaf::Tensor(a), Leaf::Tensor(b)) => match places.next() {
+                Some((Place::Itself, Place::Itself)) => same_elements(a, b),
+                Some((a, b)) => a == b,
+                None => false,
+            },
+            (a, b) => a.is_value(b),
+        };
+        let (own, others) = (leaves_of(&self.output), leaves_of(&other.output));
+        own.len() == others.len() && own.iter().zip(&others).all(&mut same)
+    }
+}

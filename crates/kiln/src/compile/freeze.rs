@@ -1,0 +1,432 @@
+//! Graphs with frozen inputs: what depends on weights alone is computed once, products that share an operand become one, and
+//! weights lie in memory as the backend reads them fastest. Weights stay arguments: a call that brings another version of
+//! one does all of this again, and only that.
+//!
+//! ```text
+//!  Graph ──merge_products──▶ ──split_frozen──▶ prepare:  weights ──▶ values           once a version
+//!                                         │    packer:   weights, values ──▶ panels   once a version
+//!                                         └──▶ main:     arguments, values, panels ──▶ outputs
+//! ```
+
+use super::inspect::verify_at;
+use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit, dump};
+use crate::tensor::call_input::CallInput;
+use crate::tensor::compiled_graph::{layouts_or_contiguous, locate, tensors, view};
+use crate::tensor::tracer;
+use crate::{Error, Result, Tensor};
+use kiln_inspect::verify::VerifyReport;
+use kiln_ir::{Graph, Source};
+use kiln_kernels::InputLayout;
+use kiln_passes::{MainInput, Split};
+use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::{Buffer, InputView, Packer, Program, TuneReport, phase};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// A graph compiled with some of its inputs frozen. Calls from many threads are fine.
+///
+/// ```
+/// use kiln::{FreezeOptions, FrozenGraph};
+/// use kiln::{DType, Device, Tensor, ir::Graph};
+/// let graph = Graph::parse("graph(%0: f32[n], %1: f32[1]) {
+///   %2: f32[1] = exp %1
+///   %3: f32[n] = expand %2
+///   %4: f32[n] = mul %0, %3
+///   return %4
+/// }").unwrap();
+/// let frozen = FrozenGraph::new(&graph, &[], &[false, true], &FreezeOptions::default())?;
+/// let x = Tensor::ones(3, DType::F32, Device::Cpu)?;
+/// let w = Tensor::zeros(1, DType::F32, Device::Cpu)?;
+/// let y = frozen.run(&[&x, &w], &[0])?.remove(0);
+/// assert_eq!(y.to_vec::<f32>()?, [1.0; 3]);
+/// frozen.run(&[&x, &w], &[0])?;
+/// assert_eq!(frozen.memory().prepares, 1);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub struct FrozenGraph {
+    /// The graph as it was given, and how it was compiled.
+    graph: Arc<Graph>,
+    layouts: Vec<InputLayout>,
+    options: FreezeOptions,
+    main: Program,
+    prepare: Option<Program>,
+    packer: Packer,
+    /// The frozen inputs, in order: versions are theirs.
+    frozen: Vec<usize>,
+    prepare_inputs: Vec<usize>,
+    /// Where the inputs of the main program came from before packing.
+    unpacked: Vec<MainInput>,
+    /// Where they come from now.
+    arguments: Vec<Argument>,
+    ready: RwLock<Option<Arc<Ready>>>,
+    making: Mutex<()>,
+    prepares: AtomicU64,
+    memory: FrozenMemory,
+    dumped: Option<PathBuf>,
+}
+
+/// Where an input of the main program comes from.
+#[derive(Debug, Clone, Copy)]
+enum Argument {
+    Given(usize),
+    Prepared(usize),
+    Packed(usize),
+}
+
+impl Argument {
+    fn view<'a>(self, inputs: &[&'a Tensor], ready: &'a Ready, packer: &'a Packer) -> InputView<'a> {
+        match self {
+            Argument::Given(input) => view(inputs[input]),
+            Argument::Prepared(value) => view(ready.prepared(value)),
+            Argument::Packed(number) => packer.view(number, &ready.packed[number]),
+        }
+    }
+}
+
+/// The two parts of a frozen graph with their inputs, before packing.
+struct Inspected {
+    split: Split,
+    prepare_inputs: Vec<Tensor>,
+    main_inputs: Vec<Tensor>,
+    ready: Arc<Ready>,
+}
+
+/// What was made of one set of weights.
+struct Ready {
+    versions: Vec<u64>,
+    /// Only those that the main program reads.
+    prepared: Vec<Option<Tensor>>,
+    packed: Vec<Buffer>,
+}
+
+/// What freezing costs and what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrozenMemory {
+    /// Bytes of packed weights.
+    pub packed_bytes: usize,
+    /// Bytes of other values that were computed from weights and are kept.
+    pub prepared_bytes: usize,
+    /// Weights that are not read as they lie any more: their own memory could go.
+    pub unread: usize,
+    /// Products that went into others.
+    pub merged: usize,
+    /// How often weights were prepared and packed: once for each set of versions.
+    pub prepares: u64,
+}
+
+impl FrozenGraph {
+    /// Compiles a graph for inputs that lie in memory as `layouts` say (an empty list means row-major) and of which those are
+    /// frozen for which `frozen` says so. Inputs that the graph updates cannot be and are taken as they come.
+    #[track_caller]
+    pub fn new(
+        graph: &Graph,
+        layouts: &[InputLayout],
+        frozen: &[bool],
+        options: &FreezeOptions,
+    ) -> Result<FrozenGraph> {
+        let at = Source::caller();
+        graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        FrozenGraph::new_at(Arc::new(graph.clone()), &layouts_or_contiguous(graph, layouts), frozen, options, &at)
+    }
+
+    /// Compiles a graph that is known to be valid.
+    pub(crate) fn new_at(
+        graph: Arc<Graph>,
+        layouts: &[InputLayout],
+        frozen: &[bool],
+        options: &FreezeOptions,
+        at: &Source,
+    ) -> Result<FrozenGraph> {
+        let freeze = Some(Freeze { inputs: frozen, options });
+        let unit = Unit { graph: &graph, layouts, options: &options.compile, freeze, at };
+        let Built { program: main, passes, frozen: Some(built) } = pipeline::build(&unit)? else {
+            unreachable!("a unit with frozen inputs is built in two parts");
+        };
+        let dumped = dump::if_asked(&unit, &main, passes);
+        let pipeline::Frozen { split, merged, prepare, packer } = built;
+        let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
+            MainInput::Given(input) => Argument::Given(input),
+            MainInput::Prepared(value) => Argument::Prepared(value),
+        });
+        let arguments: Vec<Argument> = kept.chain((0..packer.sources().len()).map(Argument::Packed)).collect();
+        let frozen: Vec<usize> = (0..graph.inputs().len()).filter(|&i| frozen.get(i) == Some(&true)).collect();
+        let bytes = |value: usize| {
+            let shape = split.prepare.ty(split.prepare.outputs()[value].node);
+            shape.elements().as_const().and_then(|n| shape.dtype.bytes_for(n as usize)).unwrap_or(0)
+        };
+        let is_read =
+            |&&input: &&usize| arguments.iter().any(|a| matches!(a, Argument::Given(given) if *given == input));
+        let memory = FrozenMemory {
+            packed_bytes: packer.bytes(),
+            prepared_bytes: arguments
+                .iter()
+                .map(|argument| match argument {
+                    Argument::Prepared(value) => bytes(*value),
+                    _ => 0,
+                })
+                .sum(),
+            unread: frozen.iter().filter(|input| !is_read(input)).count(),
+            merged,
+            prepares: 0,
+        };
+        Ok(FrozenGraph {
+            graph,
+            layouts: layouts.to_vec(),
+            options: options.clone(),
+            main,
+            prepare,
+            packer,
+            frozen,
+            prepare_inputs: split.prepare_inputs,
+            unpacked: split.main_inputs,
+            arguments,
+            ready: RwLock::default(),
+            making: Mutex::default(),
+            prepares: AtomicU64::new(0),
+            memory,
+            dumped,
+        })
+    }
+
+    /// The program that every call runs. Its inputs are not those of the graph.
+    pub fn program(&self) -> &Program {
+        &self.main
+    }
+
+    /// The program that runs when a weight has changed, if there is anything to compute then.
+    pub fn prepare_program(&self) -> Option<&Program> {
+        self.prepare.as_ref()
+    }
+
+    /// What freezing costs, and how often it was done.
+    pub fn memory(&self) -> FrozenMemory {
+        FrozenMemory { prepares: self.prepares.load(Ordering::Relaxed), ..self.memory }
+    }
+
+    /// The inputs that are frozen, in order. [`FrozenGraph::run`] wants a version of each.
+    pub fn frozen(&self) -> &[usize] {
+        &self.frozen
+    }
+
+    /// The folder that `KILN_DEBUG` asked for, with the graphs, kernels and machine code of the program that every call runs.
+    pub fn dumped(&self) -> Option<&Path> {
+        self.dumped.as_deref()
+    }
+
+    /// Bytes that it holds for as long as it is kept; an estimate, see [`Program::bytes`]. What was made of the weights is no part of it:
+    /// [`FrozenGraph::memory`] says what that takes.
+    pub fn bytes(&self) -> usize {
+        self.main.bytes() + self.prepare.as_ref().map_or(0, Program::bytes)
+    }
+
+    /// Forgets what was made of the weights, and frees it.
+    pub fn clear(&self) {
+        *self.ready.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Runs the graph on its inputs, all of them; those that it updates are copied, and the new values come out. `versions`
+    /// has a number for each frozen input ([`FrozenGraph::frozen`]) that changes whenever the input's elements do.
+    #[track_caller]
+    pub fn run(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        if self.main.updates().is_empty() {
+            return self.run_at(inputs, versions, &at);
+        }
+        let mut copies = Vec::new();
+        for &updated in self.main.updates() {
+            if let Some(Argument::Given(input)) = self.arguments.get(updated).copied()
+                && let Some(tensor) = inputs.get(input)
+            {
+                copies.push((input, tensor.duplicate(&at)?));
+            }
+        }
+        let mut inputs = inputs.to_vec();
+        copies.iter().for_each(|(input, copy)| inputs[*input] = copy);
+        self.run_at(&inputs, versions, &at)
+    }
+
+    /// Runs the graph on its inputs; those that it updates are written in place.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of the inputs that the graph updates meanwhile, and none of it is given as another input.
+    #[track_caller]
+    pub unsafe fn run_updating(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Vec<Tensor>> {
+        self.run_at(inputs, versions, &Source::caller())
+    }
+
+    /// Runs the graph. Updated inputs are the caller's to give away.
+    pub(crate) fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
+        self.check(inputs, versions, at)?;
+        let wrong = |cause| locate("run", cause, at);
+        let ready = self.ready(inputs, versions).map_err(wrong)?;
+        let views = self.views(inputs, &ready);
+        let input = |number: usize| match self.arguments[number] {
+            Argument::Given(input) => inputs[input].clone(),
+            Argument::Prepared(value) => ready.prepared(value).clone(),
+            Argument::Packed(_) => unreachable!("no output of a graph is a packed input"),
+        };
+        // SAFETY, for both: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen
+        // inputs, prepared values and panels are never updated.
+        if self.options.recycle {
+            let mut produced = Vec::with_capacity(self.main.output_types().len());
+            // SAFETY: as above.
+            let shapes = unsafe { self.main.replay_updating(&views, &mut produced) }.map_err(wrong)?;
+            return Ok(tensors(&self.main, produced, &shapes, &input));
+        }
+        // SAFETY: as above.
+        let produced = unsafe { self.main.run_updating(&views, &[]) }.map_err(wrong)?;
+        let shapes = self.main.output_shapes(&views).map_err(wrong)?;
+        Ok(tensors(&self.main, produced, &shapes, &input))
+    }
+
+    /// Runs the graph, which updates these inputs. Of each there is a new tensor afterwards where it could not be written in
+    /// place.
+    pub(crate) fn update_in(
+        &self,
+        updates: &[usize],
+        inputs: &mut [CallInput<'_>],
+        versions: &[u64],
+        at: &Source,
+    ) -> Result<Vec<Tensor>> {
+        for &updated in updates {
+            if let Some(tensor) = inputs.get_mut(updated).map(CallInput::own)
+                && (!tensor.is_sole_owner() || !tensor.buffer().is_writable())
+            {
+                *tensor = tensor.duplicate(at)?;
+            }
+        }
+        self.run_at(&inputs.iter().map(|tensor| &**tensor).collect::<Vec<_>>(), versions, at)
+    }
+
+    /// Measures the ways to run each kernel of the main program on these inputs, for about as long as `budget` says, and takes
+    /// the fastest from now on.
+    #[track_caller]
+    pub fn tune(&self, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<TuneReport> {
+        let at = Source::caller();
+        let wrong = |cause| locate("tune", cause, &at);
+        self.check(inputs, versions, &at)?;
+        let ready = self.ready(inputs, versions).map_err(wrong)?;
+        let views = self.views(inputs, &ready);
+        self.main.tune(&views, budget).map_err(wrong)
+    }
+
+    fn check(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(tracer::break_at("runs a frozen graph", at));
+        }
+        let wrong = |cause| locate("run", cause, at);
+        if inputs.len() != self.graph.inputs().len() {
+            return Err(wrong(kiln_runtime::Error::InputCount {
+                expected: self.graph.inputs().len(),
+                got: inputs.len(),
+            }));
+        }
+        if versions.len() != self.frozen.len() {
+            return Err(wrong(kiln_runtime::Error::VersionCount { expected: self.frozen.len(), got: versions.len() }));
+        }
+        Ok(())
+    }
+
+    /// What was made of these versions of the weights, made now if need be.
+    fn ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
+        match self.made(versions) {
+            Some(ready) => Ok(ready),
+            None => phase::timed("pack", || self.make_ready(inputs, versions)),
+        }
+    }
+
+    /// Prepares and packs these versions of the weights, unless another thread just did.
+    #[cold]
+    fn make_ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ready) = self.made(versions) {
+            return Ok(ready);
+        }
+        let start = Instant::now();
+        let prepared = self.prepare(inputs)?.into_iter().map(Some).collect();
+        let mut ready = Ready { versions: versions.to_vec(), prepared, packed: Vec::new() };
+        ready.packed = self.packer.pack(&|input| match self.unpacked[input] {
+            MainInput::Given(input) => view(inputs[input]),
+            MainInput::Prepared(value) => view(ready.prepared(value)),
+        })?;
+        for value in 0..ready.prepared.len() {
+            if !self.arguments.iter().any(|a| matches!(a, Argument::Prepared(read) if *read == value)) {
+                ready.prepared[value] = None;
+            }
+        }
+        self.prepares.fetch_add(1, Ordering::Relaxed);
+        event::emit(Category::Perf, || Event::Frozen {
+            inputs: self.frozen.len(),
+            prepared_bytes: self.memory.prepared_bytes,
+            packed_bytes: self.memory.packed_bytes,
+            took: start.elapsed(),
+        });
+        let ready = Arc::new(ready);
+        *self.ready.write().unwrap_or_else(PoisonError::into_inner) = Some(ready.clone());
+        Ok(ready)
+    }
+
+    /// Computes what depends on the weights alone.
+    fn prepare(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, kiln_runtime::Error> {
+        let Some(program) = &self.prepare else { return Ok(Vec::new()) };
+        let views: Vec<InputView<'_>> = self.prepare_inputs.iter().map(|&input| view(inputs[input])).collect();
+        let shapes = program.output_shapes(&views)?;
+        let produced = program.run(&views)?;
+        Ok(tensors(program, produced, &shapes, &|input| inputs[self.prepare_inputs[input]].clone()))
+    }
+
+    /// The inputs of the program that every call runs.
+    fn views<'a>(&'a self, inputs: &[&'a Tensor], ready: &'a Ready) -> Vec<InputView<'a>> {
+        self.arguments.iter().map(|argument| argument.view(inputs, ready, &self.packer)).collect()
+    }
+
+    /// Holds every kernel of the programs that run against the interpreter on these inputs, which are left as they are: those that
+    /// prepare the weights, and those of every call, which read weights that are prepared and packed. See
+    /// [`crate::inspect::verify_program`].
+    #[track_caller]
+    pub fn verify(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<VerifyReport> {
+        let at = Source::caller();
+        let frozen = self.inspect(inputs, versions, &at)?;
+        if let Some(program) = self.prepare_program() {
+            let views: Vec<InputView<'_>> = frozen.prepare_inputs.iter().map(view).collect();
+            let report = verify_at(&frozen.split.prepare, program, &frozen.prepare_inputs, &views, &at)?;
+            if !report.is_right() {
+                return Ok(report);
+            }
+        }
+        verify_at(&frozen.split.main, self.program(), &frozen.main_inputs, &self.views(inputs, &frozen.ready), &at)
+    }
+
+    /// The graphs of both programs and their inputs, for whoever checks the programs.
+    fn inspect(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Inspected> {
+        self.check(inputs, versions, at)?;
+        let wrong = |cause| locate("verify", cause, at);
+        let frozen: Vec<bool> = (0..self.graph.inputs().len()).map(|input| self.frozen.contains(&input)).collect();
+        let freeze = Freeze { inputs: &frozen, options: &self.options };
+        let unit =
+            Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options.compile, freeze: None, at };
+        let (split, _) = pipeline::split(&unit, &freeze, &mut |_, _| {})?;
+        let prepared = self.prepare(inputs).map_err(wrong)?;
+        let main_inputs = self.unpacked.iter().map(|from| match *from {
+            MainInput::Given(input) => inputs[input].detached(),
+            MainInput::Prepared(value) => prepared[value].clone(),
+        });
+        let main_inputs = main_inputs.collect();
+        let prepare_inputs = self.prepare_inputs.iter().map(|&input| inputs[input].detached()).collect();
+        Ok(Inspected { split, prepare_inputs, main_inputs, ready: self.ready(inputs, versions).map_err(wrong)? })
+    }
+
+    fn made(&self, versions: &[u64]) -> Option<Arc<Ready>> {
+        let ready = self.ready.read().unwrap_or_else(PoisonError::into_inner);
+        ready.as_ref().filter(|ready| ready.versions == versions).cloned()
+    }
+}
+
+impl Ready {
+    /// A value that the main program reads.
+    fn prepared(&self, value: usize) -> &Tensor {
+        self.prepared[value].as_ref().expect("values that are read are kept")
+    }
+}

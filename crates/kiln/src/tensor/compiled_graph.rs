@@ -1,0 +1,296 @@
+//! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
+
+use crate::pipeline::{self, Built, CompileOptions, Unit, dump};
+use crate::tensor::call_input::CallInput;
+use crate::tensor::layout::Layout;
+use crate::tensor::tracer;
+use crate::{Error, Result, Tensor};
+use kiln_ir::{Graph, Source};
+use kiln_kernels::InputLayout;
+use kiln_runtime::event::{self, Category, Event};
+use kiln_runtime::{InputView, Produced, Program, TuneReport};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A graph compiled for one device, with its kernels fused. Calls from many threads are fine.
+pub struct CompiledGraph {
+    program: Program,
+    /// The graph as it was given.
+    graph: Arc<Graph>,
+    layouts: Vec<InputLayout>,
+    options: CompileOptions,
+    /// How long the passes took.
+    passes: Duration,
+    /// Where `KILN_DEBUG` put its dump.
+    dumped: Option<PathBuf>,
+}
+
+/// Compiles a graph for inputs that lie in memory as `layouts` say; an empty list means row-major.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor, ir::Graph};
+/// let graph = Graph::parse("graph(%0: f32[n], %1: f32[n]) {
+///   %2: f32[n] = mul %0, %1
+///   %3: f32[n] = exp %2
+///   return %3
+/// }").unwrap();
+/// let fused = kiln::compile_graph(&graph, &[])?;
+/// let x = Tensor::from_vec(vec![0f32, 1., 2.], 3, Device::Cpu)?;
+/// let y = fused.run(&[x.clone(), (x * -1.0)?])?.remove(0);
+/// assert_eq!(y.to_vec::<f32>()?[0], 1.0);
+/// assert_eq!(fused.program().steps().len(), 1);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[track_caller]
+pub fn compile_graph(graph: &Graph, layouts: &[InputLayout]) -> Result<CompiledGraph> {
+    CompiledGraph::new(graph, layouts, &CompileOptions::default())
+}
+
+impl CompiledGraph {
+    /// [`compile_graph`] with options.
+    #[track_caller]
+    pub fn new(graph: &Graph, layouts: &[InputLayout], options: &CompileOptions) -> Result<CompiledGraph> {
+        graph.verify().map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        let at = Source::caller();
+        CompiledGraph::new_at(Arc::new(graph.clone()), &layouts_or_contiguous(graph, layouts), options, &at)
+    }
+
+    /// Compiles a graph that is known to be valid.
+    pub(crate) fn new_at(
+        graph: Arc<Graph>,
+        layouts: &[InputLayout],
+        options: &CompileOptions,
+        at: &Source,
+    ) -> Result<CompiledGraph> {
+        let unit = Unit { graph: &graph, layouts, options, freeze: None, at };
+        let Built { program, passes, .. } = pipeline::build(&unit)?;
+        let dumped = dump::if_asked(&unit, &program, passes);
+        let (layouts, options) = (layouts.to_vec(), options.clone());
+        Ok(CompiledGraph { program, graph, layouts, options, passes, dumped })
+    }
+
+    /// What it was made of.
+    pub(crate) fn unit<'a>(&'a self, at: &'a Source) -> Unit<'a> {
+        Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options, freeze: None, at }
+    }
+
+    /// The graph as it was given.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// The graph after the passes, which the program's kernels and their nodes are about.
+    #[track_caller]
+    pub fn optimised(&self) -> Result<Graph> {
+        pipeline::optimise(&self.unit(&Source::caller()), self.graph().clone(), &mut |_, _| {})
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> &CompileOptions {
+        &self.options
+    }
+
+    /// The folder that `KILN_DEBUG` made for it.
+    pub fn dumped(&self) -> Option<&Path> {
+        self.dumped.as_deref()
+    }
+
+    /// How long the passes took.
+    pub fn passes_took(&self) -> Duration {
+        self.passes
+    }
+
+    /// The program: kernels, code and the reasons for what was not fused.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Bytes that it holds for as long as it is kept, the graph and constants among them; an estimate, see [`Program::bytes`].
+    pub fn bytes(&self) -> usize {
+        self.graph.bytes() + self.program.bytes()
+    }
+
+    /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest from
+    /// now on. Outcomes are kept in the disk cache.
+    #[track_caller]
+    pub fn tune(&self, inputs: &[&Tensor], budget: Duration) -> Result<TuneReport> {
+        let at = Source::caller();
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(tracer::break_at("tunes a compiled graph", &at));
+        }
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        self.program.tune(&views, budget).map_err(|e| locate("tune", e, &at))
+    }
+
+    /// Runs the graph. Inputs have to lie in memory as the graph was compiled for. Inputs that the graph updates are left
+    /// as they are: their new values come out in new memory; see [`CompiledGraph::run_owned`].
+    #[track_caller]
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        if self.program.updates().is_empty() {
+            let inputs: Vec<&Tensor> = inputs.iter().collect();
+            return self.run_at("run", &inputs, &at);
+        }
+        self.update_at(inputs.to_vec(), &at)
+    }
+
+    /// Runs the graph on inputs that the caller gives away. An updated input of which this is the only handle is written
+    /// in place; another is copied first, which is reported as an event.
+    #[track_caller]
+    pub fn run_owned(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let at = Source::caller();
+        if self.program.updates().is_empty() {
+            let inputs: Vec<&Tensor> = inputs.iter().collect();
+            return self.run_at("run", &inputs, &at);
+        }
+        self.update_at(inputs, &at)
+    }
+
+    pub(crate) fn run_at(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+        if inputs.iter().any(|t| t.is_traced()) {
+            return Err(tracer::break_at("runs a compiled graph", at));
+        }
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        let produced = self.program.run(&views).map_err(|e| locate(op, e, at))?;
+        let inputs = |i: usize| inputs[i].clone();
+        self.collect(&views, produced, &inputs).map_err(|e| locate(op, e, at))
+    }
+
+    /// As [`CompiledGraph::run_at`], with outputs in the memory of earlier ones that nobody holds any more.
+    pub(crate) fn replay_at(&self, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        let mut produced = Vec::with_capacity(self.program.output_types().len());
+        let shapes = self.program.replay(&views, &mut produced).map_err(|e| locate("call", e, at))?;
+        Ok(tensors(&self.program, produced, &shapes, &|i| inputs[i].clone()))
+    }
+
+    /// Runs a graph that only updates its first input.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of the first input meanwhile, and no other input lies in it.
+    pub(crate) unsafe fn run_in_place(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<()> {
+        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.program.run_updating(&views, &[]) }.map(|_| ()).map_err(|e| locate(op, e, at))
+    }
+
+    fn update_at(&self, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+        let mut inputs: Vec<CallInput<'_>> = inputs.into_iter().map(CallInput::Owned).collect();
+        self.update_in(&mut inputs, false, at)
+    }
+
+    /// Runs a graph that updates inputs. Of each of these there is a new tensor afterwards where it could not be written in
+    /// place.
+    pub(crate) fn update_in(&self, inputs: &mut [CallInput<'_>], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
+        if inputs.iter().any(|tensor| tensor.is_traced()) {
+            return Err(tracer::break_at("runs a compiled graph", at));
+        }
+        for &updated in self.program.updates() {
+            let Some(tensor) = inputs.get_mut(updated).map(CallInput::own) else { continue };
+            if !tensor.is_sole_owner() || !tensor.buffer().is_writable() {
+                event::emit(Category::Perf, || Event::Slow {
+                    text: format!(
+                        "input {updated} of {:?} is shared, so its update copies it; drop the other handles first",
+                        tensor.shape()
+                    ),
+                    at: at.clone(),
+                });
+                *tensor = tensor.duplicate(at)?;
+            }
+        }
+        let views: Vec<InputView<'_>> = inputs.iter().map(|tensor| view(tensor)).collect();
+        let failed = |e| locate("run", e, at);
+        if recycle {
+            let mut produced = Vec::with_capacity(self.program.output_types().len());
+            // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
+            let shapes = unsafe { self.program.replay_updating(&views, &mut produced) }.map_err(failed)?;
+            return Ok(tensors(&self.program, produced, &shapes, &|i| Tensor::clone(&inputs[i])));
+        }
+        // SAFETY: as above.
+        let produced = unsafe { self.program.run_updating(&views, &[]) }.map_err(failed)?;
+        self.collect(&views, produced, &|i| Tensor::clone(&inputs[i])).map_err(failed)
+    }
+
+    /// Tensors over the outputs.
+    fn collect(
+        &self,
+        views: &[InputView<'_>],
+        produced: Vec<Produced>,
+        input: &dyn Fn(usize) -> Tensor,
+    ) -> Result<Vec<Tensor>, kiln_runtime::Error> {
+        let shapes = self.program.output_shapes(views)?;
+        Ok(tensors(&self.program, produced, &shapes, input))
+    }
+}
+
+/// Tensors over what a program produced.
+pub(crate) fn tensors(
+    program: &Program,
+    produced: Vec<Produced>,
+    shapes: &[Vec<usize>],
+    input: &dyn Fn(usize) -> Tensor,
+) -> Vec<Tensor> {
+    let types = program.output_types();
+    let tensor = |((produced, shape), ty): ((Produced, &Vec<usize>), &kiln_ir::TensorType)| match produced {
+        Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape.clone()), ty.dtype),
+        Produced::Input(i) => input(i),
+    };
+    produced.into_iter().zip(shapes).zip(types).map(tensor).collect()
+}
+
+pub(crate) fn view(tensor: &Tensor) -> InputView<'_> {
+    InputView {
+        buffer: tensor.buffer(),
+        dtype: tensor.dtype(),
+        shape: tensor.shape(),
+        strides: tensor.strides(),
+        offset: tensor.layout().offset(),
+    }
+}
+
+/// An error of a run, at the line of the op that failed where that is known.
+pub(crate) fn locate(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
+    use kiln_runtime::{Error as Cause, LaunchError};
+    match cause {
+        Cause::Launch { op, cause: LaunchError::IndexOutOfRange { index, size }, at: line } => {
+            let at = if line.is_unknown() { at.clone() } else { line };
+            out_of_range(op, index, size, at)
+        }
+        cause => Error::Runtime { op: op.into(), cause: Box::new(cause), at: at.clone() },
+    }
+}
+
+/// The error for an index that a kernel found outside its axis. Divisors are checked as indices are
+/// ([`kiln_ir::build::check_divisor`]); the functions that divide check nothing else.
+pub(crate) fn out_of_range(op: String, index: i64, size: i64, at: Source) -> Error {
+    const DIVISIONS: [&str; 5] = ["rem", "fmod", "remainder", "div_floor", "div_trunc"];
+    if DIVISIONS.contains(&op.as_str()) {
+        return Error::DivisionByZero { op, at };
+    }
+    Error::ElementOutOfRange { op, index, size, at }
+}
+
+/// The layouts, or row-major ones for an empty list.
+pub(crate) fn layouts_or_contiguous<'a>(graph: &Graph, layouts: &'a [InputLayout]) -> Cow<'a, [InputLayout]> {
+    if !layouts.is_empty() {
+        return Cow::Borrowed(layouts);
+    }
+    Cow::Owned(graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect())
+}
+
+/// The layout of a tensor, as a compiled graph wants to know it.
+impl From<&Tensor> for InputLayout {
+    fn from(tensor: &Tensor) -> InputLayout {
+        input_layout(tensor.layout())
+    }
+}
+
+/// Offsets start at the lowest place touched, so that a tensor's place in its buffer is no part of the code.
+pub(crate) fn input_layout(layout: &Layout) -> InputLayout {
+    let first = layout.reach().map_or(0, |(low, _)| -low);
+    let stride = |(&stride, &size): (&isize, &usize)| if size == 1 { 0i64 } else { stride as i64 };
+    let strides = layout.strides().iter().zip(layout.shape()).map(|pair| stride(pair).into()).collect();
+    InputLayout { strides, offset: (first as i64).into() }
+}

@@ -1,0 +1,519 @@
+//! Tensors: an immutable handle of elements in device memory, with everything that computes eagerly.
+//!
+//! ```text
+//!  create, files, random ──▶ Tensor ──ops──▶ eager ──▶ CompiledGraph ──▶ Tensor
+//!                              │               └─ while a function is captured ──▶ tracer, which records
+//!                              └─ layout, shape, dim, index, element, promotion: what an op needs to know of its operands
+//!  Var holds a tensor and changes; tape says how a tensor was computed, for autograd
+//! ```
+//!
+//! Nothing here knows how a function is captured or how gradients are walked: `compile` implements the trait `Tracer`, and
+//! `autograd` walks the tape.
+
+pub(crate) mod bundle;
+pub(crate) mod call_input;
+pub(crate) mod compiled_graph;
+pub mod create;
+pub mod dim;
+mod display;
+pub mod eager;
+pub mod element;
+pub mod files;
+pub mod index;
+pub mod layout;
+pub(crate) mod ops;
+pub mod promotion;
+pub mod random;
+pub(crate) mod setting;
+pub mod shape;
+pub(crate) mod tape;
+pub(crate) mod tracer;
+pub mod var;
+
+use crate::{DType, Device, Dim, Element, Error, Number, Result, Size};
+use element::{scalar_bytes, scalar_from_bytes};
+use kiln_ir::{HostTensor, Scalar, Source, TensorType};
+use kiln_runtime::{Buffer, HostMemory};
+use layout::Layout;
+use std::sync::{Arc, LazyLock};
+use tape::Tape;
+use tracer::Traced;
+
+/// An n-dimensional array of one dtype on one device.
+///
+/// A tensor is a handle: cloning it costs a reference count, and its elements never change. Slicing, transposing,
+/// expanding and most reshapes give another view of the same memory. Every operation that can fail returns a
+/// [`Result`], and arithmetic operators work on results too, so that one `?` at the end of a line is enough.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor};
+/// let x = Tensor::from_vec(vec![1f32, 2., 3., 4.], [2, 2], Device::Cpu)?;
+/// let y = ((&x * 2.0)? + x.t()?)?;
+/// assert_eq!(y.to_vec::<f32>()?, [3., 7., 8., 12.]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+/// A handle of a tensor that does not keep it.
+pub(crate) struct Weak(std::sync::Weak<Inner>);
+
+impl Weak {
+    /// The tensor, if somebody keeps it.
+    pub(crate) fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(Tensor)
+    }
+
+    /// Whether somebody keeps it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+struct Inner {
+    dtype: DType,
+    layout: Layout,
+    payload: Payload,
+    /// How it came about, where gradients are wanted.
+    tape: Option<Tape>,
+}
+
+/// Where the elements are.
+enum Payload {
+    Memory(Buffer),
+    /// Nowhere yet: this is a value of a function being captured. Its sizes, where they are not all numbers; the layout's are
+    /// then those of this call.
+    Traced(Traced, Option<Box<[Dim]>>),
+}
+
+impl Tensor {
+    /// A tensor over a buffer. The layout must lie inside it.
+    pub(crate) fn from_parts(buffer: Buffer, layout: Layout, dtype: DType) -> Tensor {
+        debug_assert!(
+            layout.fits(buffer.bytes_len() * 8 / dtype.size_in_bits()),
+            "{layout:?} of {dtype} in {buffer:?}"
+        );
+        debug_assert!(!eager::starts_inside_a_byte(&layout, dtype), "{layout:?} of {dtype} begins inside a byte");
+        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer), tape: None }))
+    }
+
+    /// No elements: stands where a tensor was taken from.
+    pub(crate) fn nothing() -> Tensor {
+        static NOTHING: LazyLock<Tensor> =
+            LazyLock::new(|| Tensor::from_parts(no_memory().clone(), Layout::contiguous(vec![0]), DType::U8));
+        NOTHING.clone()
+    }
+
+    /// A handle that does not keep the tensor.
+    pub(crate) fn downgrade(&self) -> Weak {
+        Weak(Arc::downgrade(&self.0))
+    }
+
+    /// A value of the function being captured.
+    pub(crate) fn from_traced(traced: Traced, sizes: Vec<Dim>, dtype: DType, tape: Option<Tape>) -> Tensor {
+        let layout = Layout::contiguous(dim::hints(&sizes));
+        let sizes = (!sizes.iter().all(|size| size.is_plain())).then(|| sizes.into());
+        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Traced(traced, sizes), tape }))
+    }
+
+    /// How it came about, where gradients are wanted.
+    #[inline]
+    pub(crate) fn tape(&self) -> Option<&Tape> {
+        self.0.tape.as_ref()
+    }
+
+    /// The same elements with another tape.
+    pub(crate) fn with_tape(&self, tape: Option<Tape>) -> Tensor {
+        let payload = match &self.0.payload {
+            Payload::Memory(buffer) => Payload::Memory(buffer.clone()),
+            Payload::Traced(traced, sizes) => match tracer::alias(self, tape.clone()) {
+                Some(alias) => return alias,
+                None => Payload::Traced(*traced, sizes.clone()),
+            },
+        };
+        Tensor(Arc::new(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape }))
+    }
+
+    /// This tensor with another tape; a fresh one without another handle is not copied.
+    pub(crate) fn into_taped(mut self, tape: Tape) -> Tensor {
+        match Arc::get_mut(&mut self.0) {
+            Some(inner) => {
+                inner.tape = Some(tape);
+                self
+            }
+            None => self.with_tape(Some(tape)),
+        }
+    }
+
+    /// The same elements without a tape.
+    pub(crate) fn detached(&self) -> Tensor {
+        if self.0.tape.is_some() { self.with_tape(None) } else { self.clone() }
+    }
+
+    /// The same elements without a tape, and this handle gone.
+    pub(crate) fn into_detached(self) -> Tensor {
+        if self.0.tape.is_some() { self.with_tape(None) } else { self }
+    }
+
+    /// What an operation that changes nothing gives: this tensor, without its tape where nothing is recorded.
+    #[inline]
+    pub(crate) fn unchanged(&self) -> Tensor {
+        if self.0.tape.is_some() && !crate::tensor::tape::is_enabled() { self.detach() } else { self.clone() }
+    }
+
+    /// The value of a function being captured that this tensor stands for.
+    pub(crate) fn traced(&self) -> Option<Traced> {
+        match self.0.payload {
+            Payload::Memory(_) => None,
+            Payload::Traced(traced, _) => Some(traced),
+        }
+    }
+
+    /// The sizes, where they are not all numbers.
+    #[inline]
+    fn symbolic(&self) -> Option<&[Dim]> {
+        match &self.0.payload {
+            Payload::Traced(_, Some(sizes)) => Some(sizes),
+            _ => None,
+        }
+    }
+
+    /// Whether sizes are more than numbers.
+    #[inline]
+    pub(crate) fn is_symbolic(&self) -> bool {
+        self.symbolic().is_some()
+    }
+
+    /// The sizes at this call. What is decided by them has to be guarded: by [`Tensor::sizes`], which does so.
+    #[inline]
+    pub(crate) fn hint(&self) -> &[usize] {
+        self.0.layout.shape()
+    }
+
+    /// One size, for computing others.
+    #[inline]
+    pub(crate) fn extent(&self, axis: usize) -> Dim {
+        self.symbolic().map_or_else(|| self.hint()[axis].into(), |sizes| sizes[axis])
+    }
+
+    /// The sizes as numbers, which the function being captured may do with what it wants.
+    #[inline]
+    #[track_caller]
+    fn read_sizes(&self) {
+        if self.is_symbolic() {
+            dim::scope::number_read(Source::caller());
+        }
+    }
+
+    /// Whether this tensor stands for a value of a function that [`crate::compile()`] is capturing: it has a dtype and a
+    /// shape, but no elements yet.
+    #[inline]
+    pub fn is_traced(&self) -> bool {
+        matches!(self.0.payload, Payload::Traced(..))
+    }
+
+    /// A tensor over memory that already holds its elements, for instance another library's or a mapped file's.
+    ///
+    /// ```
+    /// use kiln::{DType, Layout, Tensor, runtime::HostMemory};
+    /// let buffer = HostMemory::allocate(8)?;
+    /// buffer.write_from_host(0, &[1, 2, 3, 4, 5, 6, 7, 8])?;
+    /// let odd = Tensor::from_buffer(buffer, Layout::new(vec![4], vec![2], 0), DType::U8).unwrap();
+    /// assert_eq!(odd.to_vec::<u8>().unwrap(), [1, 3, 5, 7]);
+    /// # Ok::<(), kiln::runtime::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_buffer(buffer: Buffer, layout: Layout, dtype: DType) -> Result<Tensor> {
+        let got = buffer.bytes_len() * 8 / dtype.size_in_bits();
+        if !layout.fits(got) {
+            let expected = shape::checked_elements(layout.shape()).unwrap_or(usize::MAX);
+            let (op, at) = ("from_buffer", Source::caller());
+            return Err(Error::ElementCount { op, shape: layout.shape().to_vec(), expected, got, at });
+        }
+        // Without elements nothing is said by strides and offset, which may be anything.
+        let layout = if layout.elements() == 0 { Layout::contiguous(layout.shape().to_vec()) } else { layout };
+        if eager::starts_inside_a_byte(&layout, dtype) {
+            let (name, value, expected) =
+                ("layout", layout.offset().into(), "the lowest element has to begin at a byte");
+            return Err(Error::BadArgument { op: "from_buffer", name, value, expected, at: Source::caller() });
+        }
+        Ok(Tensor::from_parts(buffer, layout, dtype))
+    }
+
+    /// Sizes as plain numbers. In a function being captured for many sizes, [`Tensor::size`] gives sizes to compute with.
+    #[inline]
+    #[track_caller]
+    pub fn shape(&self) -> &[usize] {
+        self.read_sizes();
+        self.0.layout.shape()
+    }
+
+    /// Size of one axis as a plain number; negative axes count from the end. See [`Tensor::size`].
+    #[track_caller]
+    pub fn dim(&self, axis: impl Size) -> Result<usize> {
+        let axis = shape::resolve_axis("dim", axis, self.hint(), 0, &Source::caller())?;
+        self.read_sizes();
+        Ok(self.hint()[axis])
+    }
+
+    /// Size of one axis, to compute with and to give wherever a size is wanted; negative axes count from the end. A function
+    /// that uses it instead of [`Tensor::dim`] can be captured once for many sizes.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([2, 6], DType::F32, Device::Cpu)?;
+    /// let (rows, columns) = (x.size(0)?, x.size(-1)?);
+    /// assert_eq!(x.reshape((rows * 3, columns / 3))?.shape(), [6, 2]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn size(&self, axis: impl Size) -> Result<Dim> {
+        let axis = shape::resolve_axis("size", axis, self.hint(), 0, &Source::caller())?;
+        Ok(self.extent(axis))
+    }
+
+    /// All sizes, to compute with; see [`Tensor::size`].
+    pub fn sizes(&self) -> Vec<Dim> {
+        self.symbolic().map_or_else(|| dim::plain(self.hint()), <[Dim]>::to_vec)
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.0.layout.rank()
+    }
+
+    /// Number of elements.
+    #[inline]
+    #[track_caller]
+    pub fn elements(&self) -> usize {
+        self.read_sizes();
+        self.0.layout.elements()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+
+    /// Where the elements are.
+    pub fn device(&self) -> Device {
+        match &self.0.payload {
+            Payload::Memory(buffer) => buffer.device(),
+            Payload::Traced(traced, _) => traced.device,
+        }
+    }
+
+    /// Sizes, strides and offset in the buffer.
+    #[inline]
+    #[track_caller]
+    pub fn layout(&self) -> &Layout {
+        self.read_sizes();
+        &self.0.layout
+    }
+
+    /// Elements that a step along each axis moves.
+    #[inline]
+    #[track_caller]
+    pub fn strides(&self) -> &[isize] {
+        self.read_sizes();
+        self.0.layout.strides()
+    }
+
+    /// The memory that this tensor is a view of. Other tensors may share it. That of a tensor being captured
+    /// ([`Tensor::is_traced`]) is empty.
+    pub fn buffer(&self) -> &Buffer {
+        match &self.0.payload {
+            Payload::Memory(buffer) => buffer,
+            Payload::Traced(..) => no_memory(),
+        }
+    }
+
+    /// True when the elements lie in row-major order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.layout.is_contiguous()
+    }
+
+    /// True when both are handles of the same tensor.
+    pub fn same(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The dtype and shape, as a graph writes them.
+    pub fn ty(&self) -> TensorType {
+        match self.symbolic() {
+            None => TensorType::fixed(self.dtype(), self.hint()),
+            Some(sizes) => TensorType::new(self.dtype(), dim::expressions(sizes)),
+        }
+    }
+
+    /// The same buffer under another layout.
+    pub(crate) fn with_layout(&self, layout: Layout) -> Tensor {
+        Tensor::from_parts(self.buffer().clone(), layout, self.dtype())
+    }
+
+    /// True when this is the only handle of the memory, which may then be written.
+    pub(crate) fn is_sole_owner(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some_and(|inner| match &mut inner.payload {
+            Payload::Memory(buffer) => buffer.is_unique(),
+            Payload::Traced(..) => false,
+        })
+    }
+
+    /// The same elements with the same strides in memory of its own.
+    pub(crate) fn duplicate(&self, at: &Source) -> Result<Tensor> {
+        let failed = |e| runtime_error("copy", e, at);
+        let (low, high) = self.layout().reach().unwrap_or((0, -1));
+        let bits = self.dtype().size_in_bits();
+        let first = self.layout().offset().saturating_add_signed(low) * bits / 8;
+        let mut bytes = vec![0; ((high - low + 1) as usize * bits).div_ceil(8)];
+        self.buffer().read_to_host(first, &mut bytes).map_err(failed)?;
+        let buffer = crate::backend(self.device()).allocate(bytes.len()).map_err(failed)?;
+        buffer.write_from_host(0, &bytes).map_err(failed)?;
+        let layout = Layout::new(self.shape().to_vec(), self.strides().to_vec(), low.unsigned_abs());
+        Ok(Tensor::from_parts(buffer, layout, self.dtype()))
+    }
+
+    /// The elements in row-major order. `T` has to be the tensor's dtype: [`Tensor::to_dtype`] converts.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::from_vec(vec![1i64, 2, 3, 4], [2, 2], Device::Cpu)?;
+    /// assert_eq!(x.t()?.to_vec::<i64>()?, [1, 3, 2, 4]);
+    /// assert!(x.to_vec::<f32>().is_err());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let at = Source::caller();
+        if T::DTYPE != self.dtype() {
+            return Err(Error::DTypeMismatch { op: "to_vec", lhs: self.dtype(), rhs: T::DTYPE, at });
+        }
+        Ok(T::from_bytes(&self.bytes_at(&at)?))
+    }
+
+    /// The elements' bytes in row-major order, packed as the dtype stores them.
+    #[track_caller]
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        self.bytes_at(&Source::caller())
+    }
+
+    pub(crate) fn bytes_at(&self, at: &Source) -> Result<Vec<u8>> {
+        if self.is_traced() {
+            return tracer::concrete(self, "reads a tensor's elements", at)?.bytes_at(at);
+        }
+        let packed = tracer::paused(|| self.contiguous_at(at))?;
+        let bits = self.dtype().size_in_bits();
+        let mut bytes = vec![0; (self.elements() * bits).div_ceil(8)];
+        let start = packed.layout().offset() * bits / 8;
+        packed.buffer().read_to_host(start, &mut bytes).map_err(|e| runtime_error("to_vec", e, at))?;
+        Ok(bytes)
+    }
+
+    /// The one element, converted to `T`.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::from_vec(vec![1f32, 2., 3.], 3, Device::Cpu)?;
+    /// assert_eq!(x.sum(..)?.item::<f64>()?, 6.0);
+    /// assert!(x.item::<f32>().is_err());
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> Result<T> {
+        let at = Source::caller();
+        if !dim::product(&self.sizes()).equals(Dim::plain(1), &at) {
+            return Err(Error::NotOneElement { shape: self.hint().to_vec(), at });
+        }
+        if self.is_traced() {
+            return tracer::concrete(self, "reads a tensor's element", &at)?.item();
+        }
+        let bits = self.dtype().size_in_bits();
+        let first = self.layout().offset() * bits;
+        let mut bytes = [0; 8];
+        let wanted = &mut bytes[..bits.div_ceil(8)];
+        self.buffer().read_to_host(first / 8, wanted).map_err(|e| runtime_error("item", e, &at))?;
+        bytes[0] >>= first % 8;
+        Ok(T::from_scalar(scalar_from_bytes(self.dtype(), bytes)))
+    }
+
+    /// A tensor of no axes.
+    #[track_caller]
+    pub fn scalar(value: impl Into<Number>, dtype: DType, device: Device) -> Result<Tensor> {
+        Tensor::scalar_at(value.into().to_scalar(dtype), device, &Source::caller())
+    }
+
+    pub(crate) fn scalar_at(value: Scalar, device: Device, at: &Source) -> Result<Tensor> {
+        if tracer::is_active() {
+            return tracer::constant(kiln_ir::Op::Full { value, shape: vec![] }, device, at);
+        }
+        let (bytes, size) = scalar_bytes(value);
+        Tensor::from_bytes_at(&bytes[..size], vec![], value.dtype(), device, at)
+    }
+
+    /// A tensor of packed elements; `bytes` are as many as the shape needs.
+    pub(crate) fn from_bytes_at(
+        bytes: &[u8],
+        shape: Vec<usize>,
+        dtype: DType,
+        device: Device,
+        at: &Source,
+    ) -> Result<Tensor> {
+        if tracer::is_active() {
+            if let Some(data) = tracer::data(bytes, &shape, dtype, device, at)? {
+                return Ok(data);
+            }
+            let literal = kiln_ir::Literal { dtype, shape, bytes: bytes.into() };
+            return tracer::constant(kiln_ir::Op::Constant(literal), device, at);
+        }
+        let failed = |e| runtime_error("allocate", e, at);
+        let buffer = crate::backend(device).allocate(bytes.len()).map_err(failed)?;
+        buffer.write_from_host(0, bytes).map_err(failed)?;
+        Ok(Tensor::from_parts(buffer, Layout::contiguous(shape), dtype))
+    }
+
+    /// A tensor of a host tensor's elements: what the reference interpreter works on.
+    #[track_caller]
+    pub fn from_host(host: &HostTensor, device: Device) -> Result<Tensor> {
+        Tensor::from_bytes_at(host.bytes(), host.shape().to_vec(), host.dtype(), device, &Source::caller())
+    }
+
+    /// The elements as a host tensor, for the reference interpreter and for comparisons.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::arange(4, DType::Bf16, Device::Cpu)?;
+    /// assert_eq!(x.to_host()?.to_f64(), [0., 1., 2., 3.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_host(&self) -> Result<HostTensor> {
+        let at = Source::caller();
+        let bytes = self.bytes_at(&at)?;
+        let got = bytes.len() * 8 / self.dtype().size_in_bits();
+        HostTensor::from_bytes(self.dtype(), self.shape(), bytes).map_err(|_| {
+            let (op, shape, expected) = ("to_host", self.shape().to_vec(), self.elements());
+            Error::ElementCount { op, shape, expected, got, at }
+        })
+    }
+
+    /// The same elements on another device. On the tensor's own device this is the tensor itself.
+    #[track_caller]
+    pub fn to_device(&self, device: Device) -> Result<Tensor> {
+        if device == self.device() {
+            return Ok(self.clone());
+        }
+        let at = Source::caller();
+        Tensor::from_bytes_at(&self.bytes_at(&at)?, self.shape().to_vec(), self.dtype(), device, &at)
+    }
+}
+
+pub(crate) fn runtime_error(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
+    Error::Runtime { op: op.to_owned(), cause: Box::new(cause), at: at.clone() }
+}
+
+/// The buffer of tensors without memory.
+#[cold]
+fn no_memory() -> &'static Buffer {
+    static EMPTY: LazyLock<Buffer> = LazyLock::new(|| HostMemory::allocate(0).expect("no bytes are always there"));
+    &EMPTY
+}

@@ -1,0 +1,323 @@
+//! Products: matrices, linear layers, convolutions, pooling.
+
+use crate::tensor::eager::{self, Param};
+use crate::{DType, Error, Result, Tensor};
+use kiln_ir::build::{self, ConvOptions, GraphBuilder, PoolOptions};
+use kiln_ir::{NodeId, Source};
+
+impl Tensor {
+    /// The product of matrices in the last two axes; the axes before broadcast. A vector on the left is a row, on the right
+    /// a column. Both have to have one dtype; short floats accumulate in f32.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let a = Tensor::new([[1f32, 2.], [3., 4.]], Device::Cpu)?;
+    /// let b = Tensor::new([[1f32], [10.]], Device::Cpu)?;
+    /// assert_eq!(a.matmul(&b)?.to_vec::<f32>()?, [21., 43.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
+        let at = Source::caller();
+        self.check_product("matmul", other, &at)?;
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
+        eager::composite("matmul", &[], &[self, other], write, &at)
+    }
+
+    fn check_product(&self, op: &'static str, other: &Tensor, at: &Source) -> Result<()> {
+        self.same_dtype(op, other, at)?;
+        for side in [self, other] {
+            if side.rank() == 0 {
+                let expected = "one axis or more";
+                return Err(Error::WrongRank { op, shape: vec![], expected, at: at.clone() });
+            }
+        }
+        let (left, right) = (self.rank() - 1, other.rank().saturating_sub(2));
+        let mismatch = |sizes| {
+            let (lhs, rhs) = (self.hint().to_vec(), other.hint().to_vec());
+            Error::ShapeMismatch { op, lhs, rhs, sizes, at: at.clone() }
+        };
+        if !self.extent(left).equals(other.extent(right), at) {
+            return Err(mismatch(Some((self.hint()[left], other.hint()[right]))));
+        }
+        let batch = |t: &Tensor| t.sizes()[..t.rank().saturating_sub(2)].to_vec();
+        match crate::tensor::shape::broadcast(op, &batch(self), &batch(other), at) {
+            Ok(_) => Ok(()),
+            Err(Error::ShapeMismatch { sizes, .. }) => Err(mismatch(sizes)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The products of two lists of matrices, `[n, rows, k]` and `[n, k, columns]`.
+    #[track_caller]
+    pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
+        let at = Source::caller();
+        for side in [self, other] {
+            if side.rank() != 3 {
+                let expected = "three axes";
+                return Err(Error::WrongRank { op: "bmm", shape: side.hint().to_vec(), expected, at });
+            }
+        }
+        self.check_product("bmm", other, &at)?;
+        if !self.extent(0).equals(other.extent(0), &at) {
+            let (lhs, rhs) = (self.hint().to_vec(), other.hint().to_vec());
+            let sizes = Some((self.hint()[0], other.hint()[0]));
+            return Err(Error::ShapeMismatch { op: "bmm", lhs, rhs, sizes, at });
+        }
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
+        eager::composite("bmm", &[], &[self, other], write, &at)
+    }
+
+    /// x·wᵀ + bias over the last axis, with `w: [out, in]`. A weight of shorter floats than an f32 `x` is widened as it is
+    /// read, which loses nothing: half the memory for the same product.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::new([[1.5f32, -2.0]], Device::Cpu)?;
+    /// let weight = Tensor::new([[2f32, 0.5], [1.0, 1.0]], Device::Cpu)?;
+    /// assert_eq!(x.linear(&weight.to_dtype(DType::F16)?, None)?.to_vec::<f32>()?, [2.0, -0.5]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let at = Source::caller();
+        let widens = self.dtype() == DType::F32 && matches!(weight.dtype(), DType::F16 | DType::Bf16);
+        if !widens {
+            self.same_dtype("linear", weight, &at)?;
+        }
+        if self.rank() == 0 || weight.rank() != 2 {
+            let (side, expected) =
+                if self.rank() == 0 { (self, "one axis or more") } else { (weight, "a weight of two axes") };
+            return Err(Error::WrongRank { op: "linear", shape: side.hint().to_vec(), expected, at });
+        }
+        let last = self.rank() - 1;
+        if !self.extent(last).equals(weight.extent(1), &at) {
+            let (lhs, rhs) = (self.hint().to_vec(), weight.hint().to_vec());
+            let sizes = Some((self.hint()[last], weight.hint()[1]));
+            return Err(Error::ShapeMismatch { op: "linear", lhs, rhs, sizes, at });
+        }
+        let mut operands = vec![self, weight];
+        operands.extend(bias);
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+            let weight = if widens { build::cast(b, &inputs[1], DType::F32)? } else { inputs[1] };
+            build::linear(b, &inputs[0], &weight, inputs.get(2))
+        };
+        eager::composite("linear", &[], &operands, write, &at)
+    }
+
+    /// The sum of the products of two vectors' elements.
+    #[track_caller]
+    pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
+        let at = Source::caller();
+        for side in [self, other] {
+            if side.rank() != 1 {
+                let expected = "one axis";
+                return Err(Error::WrongRank { op: "dot", shape: side.hint().to_vec(), expected, at });
+            }
+        }
+        self.check_product("dot", other, &at)?;
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::matmul(b, &inputs[0], &inputs[1]);
+        eager::composite("dot", &[], &[self, other], write, &at)
+    }
+
+    /// `y[i, j] = self[i] · other[j]` of two vectors.
+    #[track_caller]
+    pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
+        let at = Source::caller();
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::outer(b, &inputs[0], &inputs[1]);
+        eager::composite("outer", &[], &[self, other], write, &at)
+    }
+
+    /// A sum of products in Einstein's notation, for instance `bij,bjk->bik`, as `torch.einsum` reads it: a repeated label
+    /// is a diagonal (`ii->i`), `...` stands for any number of axes, axes of size 1 broadcast.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let a = Tensor::ones([2, 3], DType::F32, Device::Cpu)?;
+    /// assert_eq!(Tensor::einsum("ij,kj->ik", &[&a, &a])?.to_vec::<f32>()?, [3.; 4]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn einsum(equation: &str, operands: &[&Tensor]) -> Result<Tensor> {
+        let at = Source::caller();
+        let key: Vec<Param> = equation.chars().map(|c| Param::Int(c as i64)).collect();
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::einsum(b, equation, inputs);
+        eager::composite("einsum", &key, operands, write, &at)
+    }
+
+    fn convolved(
+        &self,
+        op: &'static str,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: &ConvOptions,
+        transposed: Option<&[usize]>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        self.same_dtype(op, weight, at)?;
+        let spatial = options.stride.len();
+        for side in [self, weight] {
+            if side.rank() != spatial + 2 {
+                let expected = if spatial == 1 { "three axes" } else { "four axes" };
+                return Err(Error::WrongRank { op, shape: side.hint().to_vec(), expected, at: at.clone() });
+            }
+        }
+        let mut operands = vec![self, weight];
+        operands.extend(bias);
+        let lists = [&options.stride, &options.padding, &options.dilation];
+        let mut key: Vec<Param> = lists.iter().map(|&list| list.into()).collect();
+        key.extend([options.groups.into(), transposed.unwrap_or(&[]).into()]);
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| match transposed {
+            Some(extra) => build::conv_transpose(b, &inputs[0], &inputs[1], inputs.get(2), options, extra),
+            None => build::conv(b, &inputs[0], &inputs[1], inputs.get(2), options),
+        };
+        eager::composite(op, &key, &operands, write, at)
+    }
+
+    /// Cross-correlation of `[n, c, length]` with `weight: [o, c/groups, taps]`.
+    #[track_caller]
+    pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<1>) -> Result<Tensor> {
+        self.convolved("conv1d", weight, bias, &options.build(), None, &Source::caller())
+    }
+
+    /// Cross-correlation of `[n, c, height, width]` with `weight: [o, c/groups, rows, columns]`.
+    ///
+    /// ```
+    /// use kiln::{Conv, DType, Device, Tensor};
+    /// let x = Tensor::ones([1, 1, 4, 4], DType::F32, Device::Cpu)?;
+    /// let w = Tensor::ones([2, 1, 3, 3], DType::F32, Device::Cpu)?;
+    /// let y = x.conv2d(&w, None, &Conv { padding: [1, 1], ..Conv::default() })?;
+    /// assert_eq!(y.shape(), [1, 2, 4, 4]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<2>) -> Result<Tensor> {
+        self.convolved("conv2d", weight, bias, &options.build(), None, &Source::caller())
+    }
+
+    /// The transpose of [`Tensor::conv1d`], with `weight: [c, o/groups, taps]`.
+    #[track_caller]
+    pub fn conv_transpose1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<1>) -> Result<Tensor> {
+        let extra = &options.output_padding;
+        self.convolved("conv_transpose1d", weight, bias, &options.build(), Some(extra), &Source::caller())
+    }
+
+    /// The transpose of [`Tensor::conv2d`], with `weight: [c, o/groups, rows, columns]`.
+    #[track_caller]
+    pub fn conv_transpose2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<2>) -> Result<Tensor> {
+        let extra = &options.output_padding;
+        self.convolved("conv_transpose2d", weight, bias, &options.build(), Some(extra), &Source::caller())
+    }
+
+    fn pooled(
+        &self,
+        op: &'static str,
+        options: &Pool<2>,
+        write: impl Fn(&mut GraphBuilder, &NodeId, &PoolOptions) -> Result<NodeId, kiln_ir::Error>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        if self.rank() < 2 {
+            let expected = "two axes or more";
+            return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at: at.clone() });
+        }
+        let built = options.build();
+        let lists = [&built.size, &built.stride, &built.padding, &built.dilation];
+        let mut key: Vec<Param> = lists.iter().map(|&list| list.into()).collect();
+        key.extend([options.ceil.into(), options.count_padding.into()]);
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &built);
+        eager::composite(op, &key, &[self], write, at)
+    }
+
+    /// The largest element of each window over the last two axes.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Pool, Tensor};
+    /// let x = Tensor::arange(16, DType::F32, Device::Cpu)?.reshape([1, 1, 4, 4])?;
+    /// assert_eq!(x.max_pool2d(&Pool::new([2, 2]))?.to_vec::<f32>()?, [5., 7., 13., 15.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn max_pool2d(&self, options: &Pool<2>) -> Result<Tensor> {
+        self.pooled("max_pool2d", options, build::max_pool, &Source::caller())
+    }
+
+    /// The mean of each window over the last two axes.
+    #[track_caller]
+    pub fn avg_pool2d(&self, options: &Pool<2>) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, o: &PoolOptions| build::avg_pool(b, x, o, options.count_padding);
+        self.pooled("avg_pool2d", options, write, &Source::caller())
+    }
+
+    /// Means over windows that divide the last two axes into the given numbers of parts, as even as can be.
+    #[track_caller]
+    pub fn adaptive_avg_pool2d(&self, sizes: [usize; 2]) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::adaptive_avg_pool(b, &inputs[0], &sizes);
+        eager::composite("adaptive_avg_pool2d", &[sizes[..].into()], &[self], write, &Source::caller())
+    }
+}
+
+/// Choices of a convolution over `N` spatial axes; the default is step 1, no padding, no dilation, one group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conv<const N: usize> {
+    /// Step of the window.
+    pub stride: [usize; N],
+    /// Zeros on both sides.
+    pub padding: [usize; N],
+    /// Spacing between the kernel's taps.
+    pub dilation: [usize; N],
+    /// Channel groups.
+    pub groups: usize,
+    /// Elements added at the end of a transposed convolution's result.
+    pub output_padding: [usize; N],
+}
+
+impl<const N: usize> Default for Conv<N> {
+    fn default() -> Conv<N> {
+        Conv { stride: [1; N], padding: [0; N], dilation: [1; N], groups: 1, output_padding: [0; N] }
+    }
+}
+
+impl<const N: usize> Conv<N> {
+    fn build(&self) -> ConvOptions {
+        ConvOptions {
+            stride: self.stride.to_vec(),
+            padding: self.padding.to_vec(),
+            dilation: self.dilation.to_vec(),
+            groups: self.groups,
+        }
+    }
+}
+
+/// Choices of pooling over the last `N` axes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool<const N: usize> {
+    /// Size of the window.
+    pub size: [usize; N],
+    /// Step of the window.
+    pub stride: [usize; N],
+    /// Elements added on both sides.
+    pub padding: [usize; N],
+    /// Spacing inside the window.
+    pub dilation: [usize; N],
+    /// A last window that is not full counts too.
+    pub ceil: bool,
+    /// Padding counts as zeros in a mean.
+    pub count_padding: bool,
+}
+
+impl<const N: usize> Pool<N> {
+    /// Windows side by side, without padding.
+    pub fn new(size: [usize; N]) -> Pool<N> {
+        Pool { size, stride: size, padding: [0; N], dilation: [1; N], ceil: false, count_padding: true }
+    }
+
+    fn build(&self) -> PoolOptions {
+        PoolOptions {
+            size: self.size.to_vec(),
+            stride: self.stride.to_vec(),
+            padding: self.padding.to_vec(),
+            dilation: self.dilation.to_vec(),
+            ceil: self.ceil,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Random tensors. A [`Generator`] is a seed and a count of draws; each draw is a pure function of the two, so that the same
+//! program gives the same numbers on every device and with any number of threads inside a kernel.
+
+use crate::tensor::create::check_size;
+use crate::tensor::eager;
+use crate::tensor::shape::resolve_shape;
+use crate::{DType, Device, Error, Result, Shape, Tensor};
+use kiln_ir::build::{self, Emit, GraphBuilder};
+use kiln_ir::{BinaryOp, Dim, NodeId, Op, Scalar, Source};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+/// A source of random tensors.
+///
+/// ```
+/// use kiln::{DType, Device, Generator};
+/// let a = Generator::new(7).rand([2, 3], DType::F32, Device::Cpu)?;
+/// let b = Generator::new(7).rand([2, 3], DType::F32, Device::Cpu)?;
+/// assert_eq!(a.to_vec::<f32>()?, b.to_vec::<f32>()?);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+///
+/// Clones are the same generator. In a compiled function a draw takes another key at each call, the one that it would take if
+/// the function were called itself.
+#[derive(Debug, Clone)]
+pub struct Generator(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    seed: AtomicU64,
+    draws: AtomicU64,
+}
+
+/// Writes a draw: key, shape, stream, dtype.
+type Draw = fn(&mut GraphBuilder, &NodeId, &[Dim], u32, DType) -> Result<NodeId, kiln_ir::Error>;
+
+/// The generator of [`Tensor::rand`] and the like. Its first seed is fixed, so that programs repeat unless told otherwise.
+static DEFAULT: LazyLock<Generator> = LazyLock::new(|| Generator::new(0));
+
+/// Restarts the process's default generator.
+///
+/// ```
+/// use kiln::{DType, Device, Tensor, manual_seed};
+/// manual_seed(1);
+/// let a = Tensor::randn([4], DType::F32, Device::Cpu)?;
+/// manual_seed(1);
+/// let b = Tensor::randn([4], DType::F32, Device::Cpu)?;
+/// assert_eq!(a.to_vec::<f32>()?, b.to_vec::<f32>()?);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn manual_seed(seed: u64) {
+    DEFAULT.reseed(seed);
+}
+
+impl Generator {
+    /// A generator with a seed.
+    pub fn new(seed: u64) -> Generator {
+        Generator(Arc::new(State { seed: AtomicU64::new(seed), draws: AtomicU64::new(0) }))
+    }
+
+    /// True when both are the same generator.
+    pub fn same(&self, other: &Generator) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Starts again from another seed.
+    pub fn reseed(&self, seed: u64) {
+        self.0.seed.store(seed, Ordering::Relaxed);
+        self.0.draws.store(0, Ordering::Relaxed);
+    }
+
+    /// How many keys were drawn.
+    pub(crate) fn draws(&self) -> u64 {
+        self.0.draws.load(Ordering::Relaxed)
+    }
+
+    /// Goes back to an earlier count.
+    pub(crate) fn set_draws(&self, draws: u64) {
+        self.0.draws.store(draws, Ordering::Relaxed);
+    }
+
+    /// A new key for one draw.
+    fn key(&self, device: Device, at: &Source) -> Result<Tensor> {
+        if crate::tensor::tracer::is_active() {
+            return crate::tensor::tracer::random_key(self, device, at);
+        }
+        self.draw_key(device, at)
+    }
+
+    /// A new key for one draw, now: SplitMix64 over seed and count.
+    pub(crate) fn draw_key(&self, device: Device, at: &Source) -> Result<Tensor> {
+        let draw = self.0.draws.fetch_add(1, Ordering::Relaxed);
+        let mut z =
+            self.0.seed.load(Ordering::Relaxed).wrapping_add(draw.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Tensor::scalar_at(Scalar::int(DType::I64, (z ^ (z >> 31)) as i64), device, at)
+    }
+
+    /// Draws through a graph that gets the key and the shape.
+    fn draw(
+        &self,
+        name: &'static str,
+        shape: &[crate::Dim],
+        dtype: DType,
+        device: Device,
+        write: impl Fn(&mut GraphBuilder, &NodeId, &[Dim]) -> Result<NodeId, kiln_ir::Error>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        check_size(name, shape, dtype, at)?;
+        let key = self.key(device, at)?;
+        let dims = crate::tensor::dim::expressions(shape);
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &dims);
+        eager::composite(name, &[(&crate::tensor::dim::hints(shape)).into(), dtype.into()], &[&key], write, at)
+    }
+
+    fn float_draw(
+        &self,
+        name: &'static str,
+        shape: impl Shape,
+        dtype: DType,
+        device: Device,
+        write: Draw,
+        at: &Source,
+    ) -> Result<Tensor> {
+        if !dtype.is_float() {
+            return Err(Error::WrongDType { op: name, got: dtype, expected: "a float dtype", at: at.clone() });
+        }
+        let shape = resolve_shape(name, shape, at)?;
+        self.draw(name, &shape, dtype, device, |b, key, dims| write(b, key, dims, 0, dtype), at)
+    }
+
+    /// Evenly distributed in 0 ≤ x < 1.
+    #[track_caller]
+    pub fn rand(&self, shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
+        self.float_draw("rand", shape, dtype, device, build::uniform, &Source::caller())
+    }
+
+    /// Normally distributed with mean 0 and variance 1.
+    #[track_caller]
+    pub fn randn(&self, shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
+        self.float_draw("randn", shape, dtype, device, build::normal, &Source::caller())
+    }
+
+    /// Integers in `low..high`, as i64.
+    #[track_caller]
+    pub fn randint(&self, low: i64, high: i64, shape: impl Shape, device: Device) -> Result<Tensor> {
+        let at = Source::caller();
+        let shape = resolve_shape("randint", shape, &at)?;
+        let Some(range) = high.checked_sub(low).filter(|&n| n > 0) else {
+            let (op, name, expected) = ("randint", "high", "it has to be above low, by less than 2⁶³");
+            return Err(Error::BadArgument { op, name, value: high.into(), expected, at });
+        };
+        // 62 random bits modulo the range: the bias is below range / 2⁶².
+        let bits = |b: &mut GraphBuilder, key: &NodeId, dims: &[Dim]| {
+            let number = |b: &mut GraphBuilder, value: i64| build::full(b, Scalar::int(DType::I64, value), dims);
+            let word = |b: &mut GraphBuilder, stream: u32| {
+                let word = b.emit(Op::RandomBits { shape: dims.to_vec(), stream }, &[*key])?;
+                let word = build::cast(b, &word, DType::I64)?;
+                let mask = number(b, 0x7fff_ffff)?;
+                b.emit(Op::Binary(BinaryOp::And), &[word, mask])
+            };
+            let (high, low) = (word(b, 0)?, word(b, 1)?);
+            let shift = number(b, 31)?;
+            let high = b.emit(Op::Binary(BinaryOp::Shl), &[high, shift])?;
+            b.emit(Op::Binary(BinaryOp::Or), &[high, low])
+        };
+        let bits = self.draw("randint", &shape, DType::I64, device, bits, &at)?;
+        bits.fmod(range)?.add(low)
+    }
+
+    /// True with a probability, elsewhere false.
+    #[track_caller]
+    pub fn bernoulli(&self, probability: f64, shape: impl Shape, device: Device) -> Result<Tensor> {
+        let at = Source::caller();
+        let shape = resolve_shape("bernoulli", shape, &at)?;
+        let evenly = self.draw(
+            "rand",
+            &shape,
+            DType::F32,
+            device,
+            |b, key, dims| build::uniform(b, key, dims, 0, DType::F32),
+            &at,
+        )?;
+        evenly.lt(probability)
+    }
+
+    /// A random order of 0, 1, … below `count`, as i64.
+    #[track_caller]
+    pub fn randperm(&self, count: usize, device: Device) -> Result<Tensor> {
+        self.randint(0, i64::MAX, count, device)?.argsort(0, false)
+    }
+
+    /// x with each element zeroed with a probability and the others scaled up to keep the mean.
+    #[track_caller]
+    pub fn dropout(&self, x: &Tensor, probability: f64) -> Result<Tensor> {
+        let at = Source::caller();
+        if !(0.0..=1.0).contains(&probability) {
+            let (op, name, expected) = ("dropout", "probability", "it has to be between 0 and 1");
+            return Err(Error::BadArgument { op, name, value: probability.into(), expected, at });
+        }
+        let key = self.key(x.device(), &at)?;
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::dropout(b, &inputs[0], &inputs[1], 0, probability);
+        eager::composite("dropout", &[probability.into()], &[x, &key], write, &at)
+    }
+}
+
+impl Tensor {
+    /// Evenly distributed in 0 ≤ x < 1, from the default generator.
+    #[track_caller]
+    pub fn rand(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
+        DEFAULT.rand(shape, dtype, device)
+    }
+
+    /// Normally distributed with mean 0 and variance 1, from the default generator.
+    #[track_caller]
+    pub fn randn(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
+        DEFAULT.randn(shape, dtype, device)
+    }
+
+    /// Evenly distributed in 0 ≤ x < 1, in this tensor's shape, dtype and device, from the default generator.
+    #[track_caller]
+    pub fn rand_like(&self) -> Result<Tensor> {
+        DEFAULT.rand(self.sizes(), self.dtype(), self.device())
+    }
+
+    /// Normally distributed, in this tensor's shape, dtype and device, from the default generator.
+    #[track_caller]
+    pub fn randn_like(&self) -> Result<Tensor> {
+        DEFAULT.randn(self.sizes(), self.dtype(), self.device())
+    }
+
+    /// Integers in `low..high` as i64, from the default generator.
+    #[track_caller]
+    pub fn randint(low: i64, high: i64, shape: impl Shape, device: Device) -> Result<Tensor> {
+        DEFAULT.randint(low, high, shape, device)
+    }
+
+    /// A random order of 0, 1, … below `count` as i64, from the default generator.
+    #[track_caller]
+    pub fn randperm(count: usize, device: Device) -> Result<Tensor> {
+        DEFAULT.randperm(count, device)
+    }
+
+    /// Each element zeroed with a probability and the others scaled up to keep the mean, by the default generator.
+    #[track_caller]
+    pub fn dropout(&self, probability: f64) -> Result<Tensor> {
+        DEFAULT.dropout(self, probability)
+    }
+}
