@@ -1,9 +1,9 @@
 //! `kiln` alone: one function goes from graph to machine code, is timed eager and fused, and is checked by the interpreter.
 
-use kiln::oracle::{self, Config};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{DType, HostTensor, TensorType};
+use kiln_oracle::{self as oracle, Config};
 use kiln_terminal::failure::Outcome;
 use std::time::Instant;
 

@@ -27,7 +27,6 @@ pub mod error;
 pub mod inspect;
 pub mod nn;
 pub mod optim;
-pub mod oracle;
 pub mod pipeline;
 pub mod tensor;
 

@@ -26,9 +26,9 @@ mod turns;
 
 use cases::Case;
 use clock::{Copier, Turn};
-use kiln::oracle::{self, Config};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
+use kiln_oracle::{self as oracle, Config};
 use kiln_runtime::environment;
 use kiln_terminal::failure::Outcome;
 use kiln_terminal::numbers::{at_least, positive, threads};

@@ -1,6 +1,6 @@
 //! `kiln fuzz functions`: random functions over tensors and variables, called as they are and compiled.
 
-use kiln::oracle::functions::{compare, generate, shrink};
+use kiln_oracle::functions::{compare, generate, shrink};
 use kiln_terminal::Console;
 use kiln_terminal::failure::Outcome;
 use serde_json::json;

@@ -4,10 +4,10 @@ mod cache;
 mod files;
 mod functions;
 
-use kiln::oracle::{self, Config, LayoutChoice, Tally};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
+use kiln_oracle::{self as oracle, Config, LayoutChoice, Tally};
 use kiln_terminal::Console;
 use kiln_terminal::failure::Outcome;
 use serde_json::json;

@@ -1,13 +1,13 @@
 //! Differential tests of graphs: of every op's examples, of shapes that models have, and of random graphs.
 
 use super::lab::Lab;
-use kiln::oracle::LayoutChoice;
 use kiln_ir::build::{self, AttentionOptions, GraphBuilder};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{
     BinaryOp, DType, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, TensorType, UnaryOp, generate, interpret,
 };
 use kiln_kernels::Numerics;
+use kiln_oracle::LayoutChoice;
 use kiln_passes::{Derivative, DifferentiateOptions, Seeds, derivative, differentiate, is_differentiable};
 
 /// A family of ops.

@@ -1,8 +1,8 @@
 //! Where the groups of `kiln selftest` work: the device, how much is asked, and the count of what was found.
 
-use kiln::oracle::{self, Config, Disagreement, LayoutChoice, Tally};
 use kiln::{DType, Device, Tensor};
 use kiln_ir::{Graph, HostTensor, Scalar, generate, shrink};
+use kiln_oracle::{self as oracle, Config, Disagreement, LayoutChoice, Tally};
 use std::fmt::Display;
 
 /// What a group works with and what it found.

@@ -8,7 +8,7 @@ mod programs;
 
 use graphs::Family;
 use kiln::Device;
-use kiln::oracle::Tally;
+use kiln_oracle::Tally;
 use kiln_runtime::disk;
 use kiln_terminal::device::device;
 use kiln_terminal::failure::{Failure, Outcome};

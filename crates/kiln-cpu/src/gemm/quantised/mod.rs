@@ -14,7 +14,7 @@
 //! scale of the blocks (21 for one row of Q8_0), in three digits of a byte: products of bytes are then exact in integers, and what is
 //! lost is at most 2⁻²² (2⁻²¹) of that largest element times the sizes of its group's weights. That is what a sum in f32 loses of
 //! terms of that size (about 5 · 10⁻⁶ of the largest logit after 30 layers), and more than it loses where the largest elements meet
-//! weights that are zero; the error bound of `kiln::oracle` includes it. A lower precision takes two digits or one. Rows that are
+//! weights that are zero; the error bound of `kiln_inspect::bounds` includes it. A lower precision takes two digits or one. Rows that are
 //! not finite, tiny or huge, and other machines, multiply in f32 what dequantising first would give: few rows unpack a vector of
 //! weights in registers (four bits are an index into a table of 16 scaled floats, one permutation), many unpack the panels of one task.
 //!

@@ -2,7 +2,6 @@
 //! other. The values of each op on every dtype are compared in `differential`, its derivative with differences in the tests of
 //! the passes, and the accuracy of its code in those of the CPU: all of them walk over the table.
 
-use kiln::oracle;
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::codec::{Codec, from_bytes, to_bytes};
 use kiln_ir::table::{DTypeClass, Derivative};
@@ -10,6 +9,7 @@ use kiln_ir::{
     BinaryOp, CompareOp, DType, Graph, HostTensor, Literal, Op, OpKind, ReduceKind, Scalar, Source, TensorType,
     UnaryOp, examples, infer, interpret,
 };
+use kiln_oracle as oracle;
 
 /// An op of the table: how many operands it has, and what they may be.
 fn pointwise() -> Vec<(Op, usize, DTypeClass)> {

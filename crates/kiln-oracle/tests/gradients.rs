@@ -1,9 +1,9 @@
 //! Interpreter, eager and compiled agree on gradients: of every op's examples, and of random graphs
 //! (`KILN_FUZZ_GRAPHS` says how many).
 
-use kiln::oracle::{self, Config};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{DType, Graph, HostTensor, NodeId, Op, OpKind, Symbol, generate, interpret, shrink};
+use kiln_oracle::{self as oracle, Config};
 use kiln_passes::{Derivative, DifferentiateOptions, Seeds, derivative, differentiate, is_differentiable};
 
 /// The graph with the gradients of every output by every input that can have one, and seeds behind the inputs.

@@ -1,8 +1,8 @@
 //! Runs programs: the same code whether they are called as they are or captured.
 
 use super::program::{Binary, Block, Call, Expression, Program, Statement, Tapes, Test, Unary};
-use crate::optim::{Optimizer, Sgd, SgdConfig};
-use crate::{Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad};
+use kiln::optim::{Optimizer, Sgd, SgdConfig};
+use kiln::{Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad};
 use kiln_ir::Source;
 use kiln_ir::examples::Random;
 use std::collections::HashMap;
@@ -316,10 +316,10 @@ fn nested(
             let (weak, body, outputs) = (Arc::downgrade(world), body.clone(), outputs.to_vec());
             let f = move |values: &Vec<Tensor>| match weak.upgrade() {
                 Some(world) => inner(&body, &outputs, &world, values),
-                None => Err(crate::Error::Escaped { at: Source::default() }),
+                None => Err(kiln::Error::Escaped { at: Source::default() }),
             };
             let f: Function = Box::new(f);
-            Arc::new(crate::compile_with(f, world.options.clone()))
+            Arc::new(kiln::compile_with(f, world.options.clone()))
         };
         known.entry(number).or_insert_with(make).clone()
     };

@@ -2,7 +2,7 @@
 //! made the plain ones, as long as it still fails.
 
 use super::program::{Block, Call, Choices, Expression, Program, Statement, Tapes};
-use crate::{Dynamic, Mode};
+use kiln::{Dynamic, Mode};
 use std::sync::Arc;
 
 /// The smallest program found that `fails`, as the given one does.

@@ -1,4 +1,4 @@
-//! Graphs on which interpreter, eager and compiled once differed: `tests/oracle/SEED_what.kiln`, one each. A file holds the whole graph that
+//! Graphs on which interpreter, eager and compiled once differed: `tests/regressions/SEED_what.kiln`, one each. A file holds the whole graph that
 //! `kiln fuzz graphs --count 1 --seed SEED` made when it was found, so that it keeps its meaning when the generator changes:
 //!
 //! ```text
@@ -15,9 +15,9 @@
 //! with. A line `# fails: why` marks a disagreement that is known and not fixed yet; such a file is run, but not held against
 //! anybody. `KILN_BLESS=1` writes the digests.
 
-use kiln::oracle::{self, Config, LayoutChoice};
 use kiln_ir::{Graph, HostTensor, Scalar, generate};
 use kiln_kernels::Numerics;
+use kiln_oracle::{self as oracle, Config, LayoutChoice};
 use std::path::{Path, PathBuf};
 
 struct Fixture {
@@ -81,7 +81,7 @@ fn digest(inputs: &[HostTensor]) -> String {
 }
 
 fn fixtures() -> impl Iterator<Item = Fixture> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracle");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/regressions");
     let mut paths: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|e| e == "kiln"));
     paths.sort();

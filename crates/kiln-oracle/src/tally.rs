@@ -1,12 +1,12 @@
 //! How many comparisons rest on what: a run of many says which share of them decided nothing.
 
-use super::{Agreement, Skipped};
+use crate::{Agreement, Skipped};
 use std::fmt;
 
 /// Counts comparisons. `Display` is a line for people.
 ///
 /// ```
-/// use kiln::oracle::{Agreement, Skipped, Tally};
+/// use kiln_oracle::{Agreement, Skipped, Tally};
 /// let mut tally = Tally::default();
 /// tally.add(&Agreement { compared: 4, ..Agreement::default() });
 /// tally.add(&Agreement { skipped: Some(Skipped::Order), ..Agreement::default() });

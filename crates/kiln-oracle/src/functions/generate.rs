@@ -1,7 +1,7 @@
 //! A program of a seed.
 
 use super::program::{Binary, Block, Call, Choices, Expression, Place, Program, Statement, Tapes, Test, Unary};
-use crate::{DType, Dynamic, Mode};
+use kiln::{DType, Dynamic, Mode};
 use kiln_ir::examples::Random;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! What the oracle must notice: answers that are a little wrong where little rounds, or wrong altogether where much does. Bounds
 //! that explain everything would pass the fuzzer too.
 
-use kiln::oracle::{self, Config, Disagreement};
 use kiln_ir::examples::Random;
 use kiln_ir::{DType, Graph, HostTensor, Scalar};
+use kiln_oracle::{self as oracle, Config, Disagreement};
 
 /// Compares with every answer changed by `tamper`.
 fn tampered(graph: &str, inputs: &[HostTensor], tamper: fn(f64) -> f64) -> Result<oracle::Agreement, Disagreement> {

@@ -10,7 +10,7 @@
 //! program in f32 that does not is asked again in f64: an answer that is right there was rounding, and is not counted.
 //!
 //! ```
-//! use kiln::oracle::functions::{compare, generate};
+//! use kiln_oracle::functions::{compare, generate};
 //! let program = generate(7);
 //! compare(&program).unwrap_or_else(|difference| panic!("{difference}\n{program}"));
 //! ```

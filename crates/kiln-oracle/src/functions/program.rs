@@ -1,6 +1,6 @@
 //! Programs: a function, its variables and the calls it is for.
 
-use crate::{DType, Dynamic, Mode};
+use kiln::{DType, Dynamic, Mode};
 use std::sync::Arc;
 
 /// A number of a value, a variable or a held tensor, modulo how many there are: every program is valid, also with statements left
@@ -30,19 +30,19 @@ pub struct Program {
 /// How a program is compiled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choices {
-    /// [`crate::Options::dynamic`].
+    /// [`kiln::Options::dynamic`].
     pub dynamic: Dynamic,
-    /// [`crate::Options::mode`].
+    /// [`kiln::Options::mode`].
     pub mode: Mode,
-    /// [`crate::Options::freeze`].
+    /// [`kiln::Options::freeze`].
     pub freeze: bool,
-    /// [`crate::Options::background`].
+    /// [`kiln::Options::background`].
     pub background: bool,
-    /// [`crate::Options::never_slower`].
+    /// [`kiln::Options::never_slower`].
     pub never_slower: bool,
-    /// [`crate::Options::verify`].
+    /// [`kiln::Options::verify`].
     pub verify: bool,
-    /// [`crate::Options::cache_limit`].
+    /// [`kiln::Options::cache_limit`].
     pub cache_limit: usize,
     /// Whether the optimizer has momentum.
     pub momentum: bool,
@@ -113,7 +113,7 @@ pub enum Statement {
     While(Place, Block),
     /// Inside of `no_grad`.
     NoGrad(Block),
-    /// Inside of [`crate::disable`], which gets some values and gives some.
+    /// Inside of [`kiln::disable`], which gets some values and gives some.
     Disabled(Vec<Place>, Block, Vec<Place>),
     /// A compiled function of its own, which gets some values and gives some; its number keeps it apart from others.
     Nested(usize, Vec<Place>, Block, Vec<Place>),
@@ -156,7 +156,7 @@ pub enum Expression {
     /// `cond` by the sum of a value, between two operations on another. In a compiled function both sides are on the tape of what is
     /// chosen, so both are such that gradients pass.
     Cond(Place, Place, Unary, Unary),
-    /// The gradient of the sum of a chain of operations, by [`crate::grad`]; twice, if said so.
+    /// The gradient of the sum of a chain of operations, by [`kiln::grad`]; twice, if said so.
     GradOf(Place, Vec<Unary>, bool),
     /// The gradient of the sum of a value by another, or zeros; on the tape, if said so.
     Gradients(Place, Place, bool),

@@ -1,6 +1,6 @@
 //! Random functions, called as they are and compiled: `kiln fuzz functions` with fixed seeds.
 
-use kiln::oracle::functions::{compare, generate, shrink};
+use kiln_oracle::functions::{compare, generate, shrink};
 
 #[test]
 fn random_functions() {

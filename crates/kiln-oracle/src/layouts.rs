@@ -1,7 +1,6 @@
-//! Inputs in awkward places: transposed, with gaps, reversed, broadcast where their values allow it.
+//! Inputs in awkward places: transposed, with gaps, reversed.
 
-use crate::tensor::layout::Layout;
-use crate::{Device, Result, Tensor};
+use kiln::{Device, Result, Tensor};
 use kiln_ir::HostTensor;
 
 /// How inputs lie in memory.
@@ -44,12 +43,12 @@ impl LayoutChoice {
             span *= shape[axis] * gap;
         }
         let mut offset = if self == LayoutChoice::Sliced { 1 } else { 0 };
-        if self == LayoutChoice::Reversed && shape[rank - 1] > 0 {
+        if self == LayoutChoice::Reversed {
             offset += strides[rank - 1] as usize * (shape[rank - 1] - 1);
             strides[rank - 1] = -strides[rank - 1];
         }
         let width = bits / 8;
-        let mut memory = vec![0x5au8; (span + gap) * width];
+        let mut memory = vec![0x5au8; span * width];
         let mut coordinate = vec![0usize; rank];
         for element in 0..host.elements() {
             let mut rest = element;
@@ -60,7 +59,36 @@ impl LayoutChoice {
             let at = coordinate.iter().zip(&strides).fold(offset as isize, |at, (&c, &s)| at + c as isize * s) as usize;
             memory[at * width..][..width].copy_from_slice(&host.bytes()[element * width..][..width]);
         }
-        let flat = Tensor::from_bytes(&memory, vec![memory.len() / width], host.dtype(), device)?;
-        Ok(flat.with_layout(Layout::new(shape, strides, offset)))
+        let whole: Vec<usize> = order.iter().map(|&axis| shape[axis] * gap).collect();
+        let mut tensor = Tensor::from_bytes(&memory, whole, host.dtype(), device)?;
+        match self {
+            LayoutChoice::Contiguous => Ok(tensor),
+            LayoutChoice::Transposed if rank == 1 => Ok(tensor),
+            LayoutChoice::Transposed => tensor.transpose(rank - 1, rank - 2),
+            LayoutChoice::Reversed => tensor.flip(rank - 1),
+            LayoutChoice::Sliced => {
+                for (axis, size) in shape.iter().enumerate() {
+                    let first = usize::from(axis == rank - 1);
+                    tensor = tensor.slice(axis, first, 2 * size, 2)?;
+                }
+                Ok(tensor)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_where_the_choice_says() {
+        let host = HostTensor::from_slice(&[2, 3], &[0f32, 1., 2., 3., 4., 5.]).unwrap();
+        let places = [(vec![3, 1], 0), (vec![1, 2], 0), (vec![12, 2], 1), (vec![3, -1], 2)];
+        for (choice, (strides, offset)) in LayoutChoice::ALL.into_iter().zip(places) {
+            let tensor = choice.place(&host, Device::Cpu).unwrap();
+            assert_eq!((tensor.strides(), tensor.layout().offset()), (&strides[..], offset), "{choice:?}");
+            assert_eq!(kiln::inspect::to_host(&tensor).unwrap().to_f64(), host.to_f64(), "{choice:?}");
+        }
     }
 }

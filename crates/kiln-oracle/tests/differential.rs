@@ -1,10 +1,10 @@
 //! Interpreter, eager and compiled agree: on every op's examples, and on random graphs. `KILN_FUZZ_GRAPHS` asks for more of
 //! them than the some thousand that run by default.
 
-use kiln::oracle::{self, Config, LayoutChoice, Tally};
 use kiln_ir::examples::examples;
 use kiln_ir::{Graph, HostTensor, generate, shrink};
 use kiln_kernels::Numerics;
+use kiln_oracle::{self as oracle, Config, LayoutChoice, Tally};
 
 /// The share of comparisons that may hold nothing against the reference.
 const MOST_SKIPPED: f64 = 0.05;

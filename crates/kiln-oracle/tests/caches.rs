@@ -1,7 +1,7 @@
 //! Caches of keys and values: rows written where data say, attention that reads them through a table of pages.
 
-use kiln::oracle::{self, Config};
 use kiln_ir::{DType, Graph, HostTensor};
+use kiln_oracle::{self as oracle, Config};
 
 /// One step of decoding over a pool of pages: keys are turned and written with the values, then read through the table.
 fn step(batch: usize, heads: usize, dtype: &str) -> Graph {

@@ -2,7 +2,7 @@
 
 use super::program::{Call, Program};
 use super::run::{World, call};
-use crate::{DType, Error, Options, Result, Tensor, compile_with, no_grad};
+use kiln::{DType, Error, Options, Result, Tensor, compile_with, no_grad};
 use kiln_kernels::Numerics;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,7 +96,7 @@ fn once(program: &Program) -> Result<(), Difference> {
     let last = |world: &World, kept: &[Tensor]| -> Observations {
         let mut observations: Observations =
             kept.iter().map(|tensor| Observation::new("a result kept", show(tensor))).collect();
-        let next = world.numbers.randint(0, 1 << 40, 1, crate::Device::Cpu);
+        let next = world.numbers.randint(0, 1 << 40, 1, kiln::Device::Cpu);
         observations.push(Observation::new(
             "the next random number",
             next.map_or_else(|error| error.to_string(), |x| show(&x)),

@@ -1,22 +1,13 @@
-//! The differential test of one graph. The oracle is the reference interpreter; held against it are eager (each node a program of its
-//! own) and compiled (the whole graph fused). Tests, the fuzzer and `kiln selftest` run all three and report where they disagree.
+//! The differential test of one graph: eager (each node a program of its own) and compiled (the whole graph fused) against the
+//! reference interpreter.
 //!
 //! How far two results may be apart depends on the graph: a subtraction of nearly equal numbers turns a rounding error into
 //! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
 //! perturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
 
-pub mod functions;
-mod layouts;
-mod tally;
-
-pub use layouts::LayoutChoice;
-pub use tally::Tally;
-
-use crate::Tensor;
-use crate::compile::freeze::FrozenGraph;
-use crate::inspect::to_host;
-use crate::pipeline::{CompileOptions, FreezeOptions, PackWeights};
-use crate::tensor::compiled_graph::CompiledGraph;
+use crate::LayoutChoice;
+use kiln::inspect::to_host;
+use kiln::{CompileOptions, CompiledGraph, FreezeOptions, FrozenGraph, PackWeights, Tensor};
 use kiln_inspect::bounds::{ErrorBounds, Products, RangeWatch};
 use kiln_ir::interpret::{self, Fault, InterpretError};
 use kiln_ir::{Graph, HostTensor, Symbol};
@@ -201,7 +192,7 @@ pub fn compare(graph: &Graph, inputs: &[HostTensor], config: &Config) -> Result<
 pub enum Failure {
     /// The graph could not be compiled or run.
     #[error(transparent)]
-    Run(#[from] crate::Error),
+    Run(#[from] kiln::Error),
     /// The graph does not type at the sizes of its inputs.
     #[error(transparent)]
     Graph(#[from] kiln_ir::Error),
@@ -219,7 +210,7 @@ enum Subject {
 impl Failure {
     /// True if it is about the same as the reference's.
     fn is_like(&self, reference: &InterpretError) -> bool {
-        use crate::Error;
+        use kiln::Error;
         let wanted = match reference {
             InterpretError::Node { cause: Fault::IndexOutOfRange { .. }, .. } => Subject::Index,
             InterpretError::Node {
@@ -254,7 +245,7 @@ pub fn ask(
 ) -> Result<Vec<HostTensor>, Failure> {
     let tensors: Vec<Tensor> =
         inputs.iter().map(|host| config.layout.place(host, config.options.device)).collect::<Result<_, _>>()?;
-    let read = |outputs: &[Tensor]| outputs.iter().map(to_host).collect::<crate::Result<Vec<HostTensor>>>();
+    let read = |outputs: &[Tensor]| outputs.iter().map(to_host).collect::<kiln::Result<Vec<HostTensor>>>();
     let outputs = match candidate {
         Candidate::Eager => one_by_one(graph, &tensors)?,
         Candidate::Compiled => {
@@ -279,7 +270,7 @@ pub fn ask(
 fn one_by_one(graph: &Graph, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
     let sizes = sizes(graph, inputs);
     let fixed = graph.specialise(&|symbol| sizes.iter().find(|(s, _)| *s == symbol).map(|&(_, n)| n.into()))?;
-    Ok(crate::run_eagerly(&fixed, inputs)?)
+    Ok(kiln::run_eagerly(&fixed, inputs)?)
 }
 
 /// What the graph's size symbols are for these inputs.
