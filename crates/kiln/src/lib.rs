@@ -14,6 +14,13 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 //!
+//! Each module below uses only modules to its left (docs/architecture.md has every edge, `tests/rooms.rs` checks them); what users
+//! write is re-exported here:
+//!
+//! ```text
+//!  error ◀ backend ◀ pipeline ◀ tensor ◀ autograd ◀ compile ◀ nn ◀ optim
+//! ```
+//!
 //! Invariants: a tensor's elements never change; nothing above [`backend()`] knows which device it works for; every
 //! error names the user's line.
 

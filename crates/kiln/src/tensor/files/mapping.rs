@@ -206,8 +206,9 @@ mod tests {
         for reporting in [false, true] {
             let path = std::env::temp_dir().join(format!("kiln-truncated-{}-{reporting}", std::process::id()));
             std::fs::write(&path, vec![1u8; 1 << 20]).unwrap();
+            let test = concat!(module_path!(), "::a_truncated_file_is_named").trim_start_matches("kiln::");
             let child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "mapping::tests::a_truncated_file_is_named", "--nocapture"])
+                .args(["--exact", test, "--nocapture"])
                 .env(CASE, format!("{reporting} {}", path.display()))
                 .output()
                 .unwrap();
