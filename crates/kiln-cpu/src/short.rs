@@ -1,5 +1,7 @@
-//! Lists that are short nearly always: they lie on the stack, so that a launch allocates nothing.
+//! Lists that are short nearly always: they lie on the stack, and longer ones in scratch memory of the thread, so that a launch
+//! allocates nothing.
 
+use crate::gemm::Scratch;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 
@@ -9,39 +11,55 @@ const INLINE: usize = 24;
 /// A list of plain values.
 pub(crate) struct Short<T: Copy> {
     inline: [MaybeUninit<T>; INLINE],
-    /// Elements of `inline` in use, while `long` is empty.
     len: usize,
-    /// Everything, once there is too much of it.
-    long: Vec<T>,
+    /// Where all elements are once there are too many, and how many have room there.
+    long: Option<(Scratch, usize)>,
 }
+
+// SAFETY: the scratch memory is the list's own, and goes to whichever thread drops it.
+unsafe impl<T: Copy + Send> Send for Short<T> {}
+// SAFETY: as above; a shared list is only read.
+unsafe impl<T: Copy + Sync> Sync for Short<T> {}
 
 impl<T: Copy> Short<T> {
     pub fn new() -> Short<T> {
-        Short { inline: [MaybeUninit::uninit(); INLINE], len: 0, long: Vec::new() }
+        Short { inline: [MaybeUninit::uninit(); INLINE], len: 0, long: None }
+    }
+
+    fn start(&self) -> *const T {
+        self.long.as_ref().map_or(self.inline.as_ptr().cast(), |(memory, _)| memory.ptr::<T>().cast_const())
+    }
+
+    fn start_mut(&mut self) -> *mut T {
+        match &self.long {
+            Some((memory, _)) => memory.ptr(),
+            None => self.inline.as_mut_ptr().cast(),
+        }
+    }
+
+    /// Sees to it that there is room for so many elements.
+    fn make_room(&mut self, count: usize) {
+        let had = self.long.as_ref().map_or(INLINE, |(_, room)| *room);
+        if count <= had {
+            return;
+        }
+        let room = count.max(2 * had);
+        let memory = Scratch::take::<T>(room);
+        // SAFETY: both have so many elements, and the new memory is nobody else's.
+        unsafe { std::ptr::copy_nonoverlapping(self.start(), memory.ptr::<T>(), self.len) };
+        self.long = Some((memory, room));
     }
 
     pub fn push(&mut self, value: T) {
-        if self.long.is_empty() && self.len < INLINE {
-            self.inline[self.len].write(value);
-            self.len += 1;
-            return;
-        }
-        if self.long.is_empty() {
-            let all: Vec<T> = self.to_vec();
-            self.long = all;
-        }
-        self.long.push(value);
+        self.make_room(self.len + 1);
+        let at = self.len;
+        // SAFETY: there is room for one more.
+        unsafe { self.start_mut().add(at).write(value) };
+        self.len += 1;
     }
 
     pub fn truncate(&mut self, len: usize) {
-        if self.long.is_empty() {
-            self.len = self.len.min(len);
-            return;
-        }
-        self.long.truncate(len);
-        if self.long.is_empty() {
-            self.len = 0;
-        }
+        self.len = self.len.min(len);
     }
 }
 
@@ -49,33 +67,30 @@ impl<T: Copy> Deref for Short<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        if !self.long.is_empty() {
-            return &self.long;
-        }
         // SAFETY: the first `len` elements have been written.
-        unsafe { std::slice::from_raw_parts(self.inline.as_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }
 
 impl<T: Copy> DerefMut for Short<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        if !self.long.is_empty() {
-            return &mut self.long;
-        }
+        let len = self.len;
         // SAFETY: the first `len` elements have been written.
-        unsafe { std::slice::from_raw_parts_mut(self.inline.as_mut_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start_mut(), len) }
     }
 }
 
 impl<T: Copy> Clone for Short<T> {
     fn clone(&self) -> Short<T> {
-        Short { inline: self.inline, len: self.len, long: self.long.clone() }
+        self.iter().copied().collect()
     }
 }
 
 impl<T: Copy> Extend<T> for Short<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
-        values.into_iter().for_each(|value| self.push(value));
+        let values = values.into_iter();
+        self.make_room(self.len + values.size_hint().0);
+        values.for_each(|value| self.push(value));
     }
 }
 

@@ -36,7 +36,8 @@ pub use host::HostMemory;
 pub use kernel_cache::Keep;
 pub use packer::Packer;
 pub use program::{
-    BuildTimes, CompiledStep, InputView, Inspection, OutputShapes, Produced, Program, RestoreError, idle,
+    BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, Produced, Program,
+    RestoreError, idle,
 };
 pub use reference::ReferenceBackend;
 pub use tune::{TuneReport, TunedFrom, TunedKernel};

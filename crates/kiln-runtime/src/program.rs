@@ -15,7 +15,7 @@ pub mod idle;
 mod inspect;
 mod saved;
 
-use frame::Outputs;
+use frame::{Frame, Outputs};
 use idle::Frames;
 pub use inspect::Inspection;
 pub use saved::RestoreError;
@@ -108,6 +108,47 @@ pub struct InputView<'a> {
     pub strides: &'a [isize],
     /// Place of the first element in the buffer, in elements.
     pub offset: usize,
+}
+
+/// The inputs of one run, which it asks for by number.
+///
+/// # Safety
+/// Two runs for which [`Inputs::pinned`] gives the same key have the same views of all inputs that are not among
+/// [`Pinned::others`]; this is relied on for the addresses that kernels read.
+pub unsafe trait Inputs {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// An input.
+    fn view(&self, input: usize) -> InputView<'_>;
+
+    /// What is known about inputs that stay the same from run to run, such as weights: a run need not look at them again.
+    fn pinned(&self) -> Option<Pinned<'_>> {
+        None
+    }
+}
+
+/// Inputs that are the same at every run with this key.
+#[derive(Debug, Clone, Copy)]
+pub struct Pinned<'a> {
+    /// Stands for the views of the pinned inputs; never used for others.
+    pub key: PinKey,
+    /// The inputs that are not pinned.
+    pub others: &'a [u32],
+}
+
+/// A number that stands for pinned inputs; two of them where they come from two places.
+pub type PinKey = (u64, u64);
+
+// SAFETY: nothing is pinned.
+unsafe impl Inputs for &[InputView<'_>] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn view(&self, input: usize) -> InputView<'_> {
+        self[input]
+    }
 }
 
 /// An output of one run.
@@ -265,7 +306,9 @@ impl Program {
 
     fn execute_given(&self, inputs: &[InputView<'_>], given: &[Option<Buffer>]) -> Result<Vec<Produced>, Error> {
         let mut produced = Vec::with_capacity(self.schedule.outputs.len());
-        self.execute(inputs, Outputs::Given(given), &mut produced)?;
+        self.with_frame(&inputs, |frame, sizing| {
+            frame.run(self, sizing, &inputs, Outputs::Given(given), &mut produced)
+        })?;
         Ok(produced)
     }
 
@@ -279,7 +322,7 @@ impl Program {
         inputs: &[InputView<'_>],
         given: &[Option<Buffer>],
     ) -> Result<Vec<Produced>, Error> {
-        self.check_updates(inputs)?;
+        self.check_updates(&inputs)?;
         self.execute_given(inputs, given)
     }
 
@@ -316,7 +359,7 @@ impl Program {
         if let Some(&input) = self.updates.first() {
             return Err(Error::UpdatesInput { input });
         }
-        self.execute(inputs, Outputs::Recycled, produced).map(OutputShapes)
+        self.recycle(inputs, produced)
     }
 
     /// [`Program::replay`] for a program that overwrites inputs.
@@ -328,35 +371,78 @@ impl Program {
         inputs: &[InputView<'_>],
         produced: &mut Vec<Produced>,
     ) -> Result<OutputShapes, Error> {
-        self.check_updates(inputs)?;
-        self.execute(inputs, Outputs::Recycled, produced).map(OutputShapes)
+        self.check_updates(&inputs)?;
+        self.recycle(inputs, produced)
     }
 
-    fn check_updates(&self, inputs: &[InputView<'_>]) -> Result<(), Error> {
+    /// Runs the program without a list of its inputs or outputs: it asks for inputs by number, and `each` gets every output with
+    /// its sizes and dtype, in order. With `recycles` outputs take the memory of earlier ones ([`Program::replay`]), and the run
+    /// allocates nothing.
+    ///
+    /// # Safety
+    /// As [`Program::run_updating`].
+    pub unsafe fn run_each(
+        &self,
+        inputs: &dyn Inputs,
+        recycles: bool,
+        each: &mut dyn FnMut(Produced, &[usize], DType),
+    ) -> Result<(), Error> {
+        self.check_updates(inputs)?;
+        let outputs = if recycles { Outputs::Recycled } else { Outputs::Given(&[]) };
+        self.with_frame(inputs, |frame, sizing| {
+            let mut produced = std::mem::take(&mut frame.produced);
+            let outcome = frame.run(self, sizing, inputs, outputs, &mut produced);
+            if outcome.is_ok() {
+                let types = sizing.output_shapes.iter().zip(&self.output_types);
+                for (produced, (shape, ty)) in produced.drain(..).zip(types) {
+                    each(produced, shape, ty.dtype);
+                }
+            }
+            produced.clear();
+            frame.produced = produced;
+            outcome
+        })
+    }
+
+    fn check_updates(&self, inputs: &dyn Inputs) -> Result<(), Error> {
         for &input in &self.updates {
-            if let Some(view) = inputs.get(input).filter(|view| !view.buffer.is_writable()) {
-                return Err(Error::ReadOnly { bytes: view.buffer.bytes_len() });
+            if input < inputs.count() && !inputs.view(input).buffer.is_writable() {
+                return Err(Error::ReadOnly { bytes: inputs.view(input).buffer.bytes_len() });
             }
         }
         Ok(())
     }
 
-    fn execute(
+    /// Does `work` with a frame for the sizes of these inputs.
+    fn with_frame<T>(
         &self,
-        inputs: &[InputView<'_>],
-        outputs: Outputs<'_>,
-        produced: &mut Vec<Produced>,
-    ) -> Result<Arc<Sizing>, Error> {
+        inputs: &dyn Inputs,
+        work: impl FnOnce(&mut Frame, &Arc<Sizing>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let start = event::is_enabled(Category::Run).then(Instant::now);
-        let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
-        let mut frame = self.take_frame(&sizing);
-        let outcome = frame.run(self, &sizing, inputs, outputs, produced);
+        let found;
+        let sizing = match self.sizings.fixed(inputs.count(), &self.inputs)? {
+            Some(sizing) => sizing,
+            None => {
+                found = self.sizings.find(&self.inputs, &self.output_types, &self.schedule, inputs)?;
+                &found
+            }
+        };
+        let mut frame = self.take_frame(sizing);
+        let outcome = work(&mut frame, sizing);
         self.put_frame(frame);
         if let Some(start) = start {
             let launches = self.steps.len();
             event::emit(Category::Run, || Event::ProgramRun { launches, took: start.elapsed() });
         }
-        outcome.map(|()| sizing)
+        outcome
+    }
+
+    fn recycle(&self, inputs: &[InputView<'_>], produced: &mut Vec<Produced>) -> Result<OutputShapes, Error> {
+        self.with_frame(&inputs, |frame, sizing| {
+            frame.run(self, sizing, &inputs, Outputs::Recycled, produced)?;
+            Ok(OutputShapes(sizing.clone()))
+        })
     }
 
     fn check_given(&self, output: usize, buffer: &Buffer, needed: usize) -> Result<Buffer, Error> {

@@ -1,6 +1,6 @@
 //! Everything of a program that depends on sizes, worked out once for each set of sizes it is called with.
 
-use crate::program::{InputView, unbound};
+use crate::program::{InputView, Inputs, unbound};
 use crate::{Buffer, Device, Error, Executable, RawBuffer, Variant};
 use kiln_ir::{Dim, Symbol, TensorType};
 use kiln_kernels::InputLayout;
@@ -82,8 +82,8 @@ impl Bound {
     }
 
     /// The value for these inputs, which are compared with the shapes that follow from it.
-    fn value(&self, views: &[InputView<'_>]) -> Option<i64> {
-        Some(*views.get(self.input)?.shape.get(self.axis)? as i64 / self.factor)
+    fn value(&self, inputs: &dyn Inputs) -> Option<i64> {
+        Some(*inputs.view(self.input).shape.get(self.axis)? as i64 / self.factor)
     }
 }
 
@@ -125,12 +125,9 @@ impl Sizings {
         schedule: &Schedule,
         views: &[InputView<'_>],
     ) -> Result<Arc<Sizing>, Error> {
-        if views.len() != specs.len() {
-            return Err(Error::InputCount { expected: specs.len(), got: views.len() });
-        }
-        let sizing = match &self.fixed {
+        let sizing = match self.fixed(views.len(), specs)? {
             Some(sizing) => sizing.clone(),
-            None => self.find(specs, outputs, schedule, views)?,
+            None => self.find(specs, outputs, schedule, &views)?,
         };
         for (input, ((view, spec), sized)) in views.iter().zip(specs).zip(&sizing.inputs).enumerate() {
             sized.check(input, view, spec)?;
@@ -138,21 +135,31 @@ impl Sizings {
         Ok(sizing)
     }
 
+    /// The only sizing, if there is one. Refuses another number of inputs than the program has.
+    #[inline]
+    pub(crate) fn fixed(&self, count: usize, specs: &[InputSpec]) -> Result<Option<&Arc<Sizing>>, Error> {
+        if count != specs.len() {
+            return Err(Error::InputCount { expected: specs.len(), got: count });
+        }
+        Ok(self.fixed.as_ref())
+    }
+
     /// The values of the program's symbols for these inputs.
     pub(crate) fn values(&self, views: &[InputView<'_>]) -> Vec<(Symbol, i64)> {
-        let value = |bound: &Bound| Some((bound.symbol, bound.value(views)?));
+        let value = |bound: &Bound| Some((bound.symbol, bound.value(&views)?));
         self.symbols.iter().filter_map(value).collect()
     }
 
-    fn find(
+    /// The sizing for these inputs, as many as the program has, which are not checked against it yet.
+    pub(crate) fn find(
         &self,
         specs: &[InputSpec],
         outputs: &[TensorType],
         schedule: &Schedule,
-        views: &[InputView<'_>],
+        inputs: &dyn Inputs,
     ) -> Result<Arc<Sizing>, Error> {
         let matches =
-            |sizing: &Arc<Sizing>| self.symbols.iter().zip(&sizing.values).all(|(s, v)| s.value(views) == Some(*v));
+            |sizing: &Arc<Sizing>| self.symbols.iter().zip(&sizing.values).all(|(s, v)| s.value(inputs) == Some(*v));
         {
             let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(found) = recent.iter().rev().find(|s| matches(s)) {
@@ -161,8 +168,8 @@ impl Sizings {
         }
         let mut values = Vec::with_capacity(self.symbols.len());
         for symbol in &self.symbols {
-            let wrong = || wrong_type(symbol.input, &views[symbol.input], &specs[symbol.input]);
-            values.push(symbol.value(views).ok_or_else(wrong)?);
+            let wrong = || wrong_type(symbol.input, &inputs.view(symbol.input), &specs[symbol.input]);
+            values.push(symbol.value(inputs).ok_or_else(wrong)?);
         }
         let sizing = Arc::new(Sizing::new(values, &self.symbols, specs, outputs, schedule)?);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,7 +11,7 @@
 //! looked up by name and, with [`Program::replay`], nothing is allocated.
 
 use super::idle::Counted;
-use super::{CompiledStep, InputView, Produced, Program, raw};
+use super::{CompiledStep, InputView, Inputs, PinKey, Produced, Program, raw};
 use crate::sizing::{Sizing, Way};
 use crate::{Buffer, Error, Executable, RawBuffer, Variant};
 use kiln_kernels::schedule::Role;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Frames kept a program: as many threads run it without allocating.
 const FRAMES_KEPT: usize = 8;
 /// Frames up to which sizes that have none get a new one, instead of one that other sizes have left.
-const SIZES_KEPT: usize = 3;
+const SIZES_KEPT: usize = 4;
 /// Memory kept for one output of a frame, for callers that hold on to earlier results for a while.
 const OUTPUTS_KEPT: usize = 4;
 
@@ -36,11 +36,16 @@ pub(super) struct Frame {
     arena: Option<Buffer>,
     /// The arguments of all launches.
     arguments: Vec<RawBuffer>,
-    /// Places in `arguments` and the input that goes there.
+    /// Inputs and their places in `arguments`, by input.
     input_places: Vec<(u32, u32)>,
+    /// By input where its places end.
+    input_ends: Vec<u32>,
+    /// The pinned inputs whose addresses are in place.
+    pinned: Option<PinKey>,
     /// Places in `arguments` and the output that goes there.
     output_places: Vec<(u32, u32)>,
-    inputs: Vec<RawBuffer>,
+    /// A list for the outputs of a run, empty between runs.
+    pub(super) produced: Vec<Produced>,
     /// Memory of earlier outputs, by output.
     recycled: Vec<Vec<Buffer>>,
     /// The bytes it counted for when it was put back.
@@ -72,9 +77,13 @@ impl Frame {
     /// Resolves everything for these sizes.
     fn bind(&mut self, program: &Program, sizing: &Arc<Sizing>) -> Result<(), Error> {
         self.sizing = None;
+        self.pinned = None;
         self.generation = sizing.generation();
         self.codes.clear();
-        self.codes.extend(program.ways(sizing).iter().map(|way| way.code.clone()));
+        match sizing.ways() {
+            Some(ways) => self.codes.extend(ways.iter().map(|way| way.code.clone())),
+            None => self.codes.extend(program.steps.iter().map(|step| step.code.clone())),
+        }
         let arena = match &self.arena {
             Some(arena) if arena.bytes_len() >= sizing.arena_bytes => arena.clone(),
             _ => self.arena.insert(program.backend.allocate(sizing.arena_bytes)?).clone(),
@@ -85,13 +94,11 @@ impl Frame {
         self.recycled.clear();
         self.recycled.resize_with(program.schedule.outputs.len(), Vec::new);
         let nothing = RawBuffer { ptr: arena.ptr(), bytes: 0 };
-        self.inputs.clear();
-        self.inputs.resize(program.inputs.len(), nothing);
         for &buffer in program.steps.iter().flat_map(|step| &step.args) {
             let place = self.arguments.len() as u32;
             self.arguments.push(match &program.schedule.buffers[buffer].role {
                 Role::Input(input) => {
-                    self.input_places.push((place, *input as u32));
+                    self.input_places.push((*input as u32, place));
                     nothing
                 }
                 Role::Output(output) => {
@@ -104,7 +111,42 @@ impl Frame {
                 Role::Temp => sizing.temp(buffer, &arena)?,
             });
         }
+        self.input_places.sort_unstable();
+        self.input_ends.clear();
+        for input in 0..program.inputs.len() as u32 {
+            self.input_ends.push(self.input_places.partition_point(|&(known, _)| known <= input) as u32);
+        }
         self.sizing = Some(sizing.clone());
+        Ok(())
+    }
+
+    /// Writes the address of an input wherever it is an argument.
+    fn put_input(
+        &mut self,
+        input: usize,
+        program: &Program,
+        sizing: &Sizing,
+        inputs: &dyn Inputs,
+    ) -> Result<(), Error> {
+        let (sized, view) = (&sizing.inputs[input], inputs.view(input));
+        sized.check(input, &view, &program.inputs[input])?;
+        let raw = sized.raw(input, &view, program.device())?;
+        let start = if input == 0 { 0 } else { self.input_ends[input - 1] };
+        for &(_, place) in &self.input_places[start as usize..self.input_ends[input] as usize] {
+            self.arguments[place as usize] = raw;
+        }
+        Ok(())
+    }
+
+    /// Writes the addresses of the inputs; those that are pinned only where they are not in place.
+    fn put_inputs(&mut self, program: &Program, sizing: &Sizing, inputs: &dyn Inputs) -> Result<(), Error> {
+        let pinned = inputs.pinned();
+        if let Some(pinned) = pinned.filter(|pinned| self.pinned == Some(pinned.key)) {
+            return pinned.others.iter().try_for_each(|&input| self.put_input(input as usize, program, sizing, inputs));
+        }
+        self.pinned = None;
+        (0..program.inputs.len()).try_for_each(|input| self.put_input(input, program, sizing, inputs))?;
+        self.pinned = pinned.map(|pinned| pinned.key);
         Ok(())
     }
 
@@ -113,7 +155,7 @@ impl Frame {
         &mut self,
         program: &Program,
         sizing: &Arc<Sizing>,
-        inputs: &[InputView<'_>],
+        inputs: &dyn Inputs,
         outputs: Outputs<'_>,
         produced: &mut Vec<Produced>,
     ) -> Result<(), Error> {
@@ -121,14 +163,8 @@ impl Frame {
             self.bind(program, sizing)?;
         }
         produced.clear();
+        self.put_inputs(program, sizing, inputs)?;
         self.outputs(program, sizing, outputs, produced)?;
-        let device = program.device();
-        for (input, (to, view)) in self.inputs.iter_mut().zip(inputs).enumerate() {
-            *to = sizing.inputs[input].raw(input, view, device)?;
-        }
-        for &(place, input) in &self.input_places {
-            self.arguments[place as usize] = self.inputs[input as usize];
-        }
         for &(place, output) in &self.output_places {
             self.arguments[place as usize] = match &produced[output as usize] {
                 Produced::Buffer(buffer) => raw(buffer),

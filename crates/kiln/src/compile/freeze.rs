@@ -10,8 +10,8 @@
 
 use super::inspect::verify_at;
 use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit, dump};
-use crate::tensor::call_input::CallInput;
-use crate::tensor::compiled_graph::{layouts_or_contiguous, locate, tensors, view};
+use crate::tensor::call_input::{CallInputs, new_pin};
+use crate::tensor::compiled_graph::{failed, handing_over, layouts_or_contiguous, locate, tensors, view};
 use crate::tensor::tracer;
 use crate::{Error, Result, Tensor};
 use kiln_inspect::verify::VerifyReport;
@@ -19,7 +19,7 @@ use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, Split};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{Buffer, InputView, Packer, Program, TuneReport, phase};
+use kiln_runtime::{Buffer, InputView, Inputs, Packer, Pinned, Program, TuneReport, phase};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -60,6 +60,8 @@ pub struct FrozenGraph {
     unpacked: Vec<MainInput>,
     /// Where they come from now.
     arguments: Vec<Argument>,
+    /// The inputs of the main program that are given and not frozen.
+    given: Vec<u32>,
     ready: RwLock<Option<Arc<Ready>>>,
     making: Mutex<()>,
     prepares: AtomicU64,
@@ -76,12 +78,36 @@ enum Argument {
 }
 
 impl Argument {
-    fn view<'a>(self, inputs: &[&'a Tensor], ready: &'a Ready, packer: &'a Packer) -> InputView<'a> {
+    fn view<'a>(self, inputs: &'a dyn CallInputs, ready: &'a Ready, packer: &'a Packer) -> InputView<'a> {
         match self {
-            Argument::Given(input) => view(inputs[input]),
+            Argument::Given(input) => view(inputs.tensor(input)),
             Argument::Prepared(value) => view(ready.prepared(value)),
             Argument::Packed(number) => packer.view(number, &ready.packed[number]),
         }
+    }
+}
+
+/// The inputs of the program that every call runs.
+struct MainInputs<'a> {
+    graph: &'a FrozenGraph,
+    inputs: &'a dyn CallInputs,
+    ready: &'a Ready,
+}
+
+// SAFETY: prepared values and panels are those of `ready`, for which its own number stands. Frozen inputs that the program reads
+// as they lie are pinned where the contract of `CallInputs` says so, all others are asked for at each run.
+unsafe impl Inputs for MainInputs<'_> {
+    fn count(&self) -> usize {
+        self.graph.arguments.len()
+    }
+
+    fn view(&self, input: usize) -> InputView<'_> {
+        self.graph.arguments[input].view(self.inputs, self.ready, &self.graph.packer)
+    }
+
+    fn pinned(&self) -> Option<Pinned<'_>> {
+        let (key, _) = self.inputs.pinned()?.key;
+        Some(Pinned { key: (key, self.ready.pin), others: &self.graph.given })
     }
 }
 
@@ -94,7 +120,9 @@ struct Inspected {
 }
 
 /// What was made of one set of weights.
-struct Ready {
+pub(crate) struct Ready {
+    /// Stands for the values and panels.
+    pin: u64,
     versions: Vec<u64>,
     /// Only those that the main program reads.
     prepared: Vec<Option<Tensor>>,
@@ -156,6 +184,8 @@ impl FrozenGraph {
             let shape = split.prepare.ty(split.prepare.outputs()[value].node);
             shape.elements().as_const().and_then(|n| shape.dtype.bytes_for(n as usize)).unwrap_or(0)
         };
+        let is_given = |argument: &Argument| matches!(argument, Argument::Given(input) if !frozen.contains(input));
+        let given = (0..arguments.len() as u32).filter(|&input| is_given(&arguments[input as usize])).collect();
         let is_read =
             |&&input: &&usize| arguments.iter().any(|a| matches!(a, Argument::Given(given) if *given == input));
         let memory = FrozenMemory {
@@ -182,6 +212,7 @@ impl FrozenGraph {
             prepare_inputs: split.prepare_inputs,
             unpacked: split.main_inputs,
             arguments,
+            given,
             ready: RwLock::default(),
             making: Mutex::default(),
             prepares: AtomicU64::new(0),
@@ -257,47 +288,37 @@ impl FrozenGraph {
     }
 
     /// Runs the graph. Updated inputs are the caller's to give away.
-    pub(crate) fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
+    fn run_at(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
         self.check(inputs, versions, at)?;
-        let wrong = |cause| locate("run", cause, at);
+        let mut outputs = Vec::with_capacity(self.main.output_types().len());
+        // SAFETY: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own.
+        unsafe { self.execute(&inputs, versions, outputs.capacity(), &mut |output| outputs.push(output), at) }?;
+        Ok(outputs)
+    }
+
+    /// Runs the graph; `each` gets the first `wanted` outputs, in order. `versions` are as many as there are frozen inputs.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of the inputs that the graph updates meanwhile, and none of it is given as another input.
+    pub(crate) unsafe fn execute(
+        &self,
+        inputs: &dyn CallInputs,
+        versions: &[u64],
+        wanted: usize,
+        each: &mut dyn FnMut(Tensor),
+        at: &Source,
+    ) -> Result<()> {
+        let wrong = |cause| failed("run", cause, inputs, at);
         let ready = self.ready(inputs, versions).map_err(wrong)?;
-        let views = self.views(inputs, &ready);
         let input = |number: usize| match self.arguments[number] {
-            Argument::Given(input) => inputs[input].clone(),
+            Argument::Given(input) => inputs.as_output(input),
             Argument::Prepared(value) => ready.prepared(value).clone(),
             Argument::Packed(_) => unreachable!("no output of a graph is a packed input"),
         };
-        // SAFETY, for both: the caller of `run_updating` vouches for updated inputs, and `run` gives copies of its own. Frozen
-        // inputs, prepared values and panels are never updated.
-        if self.options.recycle {
-            let mut produced = Vec::with_capacity(self.main.output_types().len());
-            // SAFETY: as above.
-            let shapes = unsafe { self.main.replay_updating(&views, &mut produced) }.map_err(wrong)?;
-            return Ok(tensors(&self.main, produced, &shapes, &input));
-        }
-        // SAFETY: as above.
-        let produced = unsafe { self.main.run_updating(&views, &[]) }.map_err(wrong)?;
-        let shapes = self.main.output_shapes(&views).map_err(wrong)?;
-        Ok(tensors(&self.main, produced, &shapes, &input))
-    }
-
-    /// Runs the graph, which updates these inputs. Of each there is a new tensor afterwards where it could not be written in
-    /// place.
-    pub(crate) fn update_in(
-        &self,
-        updates: &[usize],
-        inputs: &mut [CallInput<'_>],
-        versions: &[u64],
-        at: &Source,
-    ) -> Result<Vec<Tensor>> {
-        for &updated in updates {
-            if let Some(tensor) = inputs.get_mut(updated).map(CallInput::own)
-                && (!tensor.is_sole_owner() || !tensor.buffer().is_writable())
-            {
-                *tensor = tensor.duplicate(at)?;
-            }
-        }
-        self.run_at(&inputs.iter().map(|tensor| &**tensor).collect::<Vec<_>>(), versions, at)
+        let main = MainInputs { graph: self, inputs, ready: &ready };
+        let mut each = handing_over(wanted, &input, each);
+        // SAFETY: the caller's promise. Frozen inputs, prepared values and panels are never updated.
+        unsafe { self.main.run_each(&main, self.options.recycle, &mut each) }.map_err(wrong)
     }
 
     /// Measures the ways to run each kernel of the main program on these inputs, for about as long as `budget` says, and takes
@@ -307,9 +328,8 @@ impl FrozenGraph {
         let at = Source::caller();
         let wrong = |cause| locate("tune", cause, &at);
         self.check(inputs, versions, &at)?;
-        let ready = self.ready(inputs, versions).map_err(wrong)?;
-        let views = self.views(inputs, &ready);
-        self.main.tune(&views, budget).map_err(wrong)
+        let ready = self.ready(&inputs, versions).map_err(wrong)?;
+        self.main.tune(&self.views(&inputs, &ready), budget).map_err(wrong)
     }
 
     fn check(&self, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
@@ -330,10 +350,10 @@ impl FrozenGraph {
     }
 
     /// What was made of these versions of the weights, made now if need be.
-    fn ready(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
+    fn ready(&self, inputs: &dyn CallInputs, versions: &[u64]) -> Result<Arc<Ready>, kiln_runtime::Error> {
         match self.made(versions) {
             Some(ready) => Ok(ready),
-            None => phase::timed("pack", || self.make_ready(inputs, versions)),
+            None => phase::timed("pack", || self.make_ready(&inputs.list(), versions)),
         }
     }
 
@@ -346,7 +366,7 @@ impl FrozenGraph {
         }
         let start = Instant::now();
         let prepared = self.prepare(inputs)?.into_iter().map(Some).collect();
-        let mut ready = Ready { versions: versions.to_vec(), prepared, packed: Vec::new() };
+        let mut ready = Ready { pin: new_pin(), versions: versions.to_vec(), prepared, packed: Vec::new() };
         ready.packed = self.packer.pack(&|input| match self.unpacked[input] {
             MainInput::Given(input) => view(inputs[input]),
             MainInput::Prepared(value) => view(ready.prepared(value)),
@@ -378,7 +398,7 @@ impl FrozenGraph {
     }
 
     /// The inputs of the program that every call runs.
-    fn views<'a>(&'a self, inputs: &[&'a Tensor], ready: &'a Ready) -> Vec<InputView<'a>> {
+    pub(crate) fn views<'a>(&'a self, inputs: &'a dyn CallInputs, ready: &'a Ready) -> Vec<InputView<'a>> {
         self.arguments.iter().map(|argument| argument.view(inputs, ready, &self.packer)).collect()
     }
 
@@ -396,7 +416,7 @@ impl FrozenGraph {
                 return Ok(report);
             }
         }
-        verify_at(&frozen.split.main, self.program(), &frozen.main_inputs, &self.views(inputs, &frozen.ready), &at)
+        verify_at(&frozen.split.main, self.program(), &frozen.main_inputs, &self.views(&inputs, &frozen.ready), &at)
     }
 
     /// The graphs of both programs and their inputs, for whoever checks the programs.
@@ -415,7 +435,7 @@ impl FrozenGraph {
         });
         let main_inputs = main_inputs.collect();
         let prepare_inputs = self.prepare_inputs.iter().map(|&input| inputs[input].detached()).collect();
-        Ok(Inspected { split, prepare_inputs, main_inputs, ready: self.ready(inputs, versions).map_err(wrong)? })
+        Ok(Inspected { split, prepare_inputs, main_inputs, ready: self.ready(&inputs, versions).map_err(wrong)? })
     }
 
     fn made(&self, versions: &[u64]) -> Option<Arc<Ready>> {

@@ -1,6 +1,7 @@
 //! What a compiled function takes and returns: tensors and plain values, in tuples, lists and maps of them.
 
 use crate::Tensor;
+use crate::tensor::scratch::Scratch;
 use std::collections::{BTreeMap, HashMap};
 
 /// A part of a [`Bundle`].
@@ -69,8 +70,8 @@ pub trait Bundle: Sized {
 }
 
 /// The parts of a bundle.
-pub(crate) fn leaves_of<B: Bundle>(bundle: &B) -> Vec<Leaf<'_>> {
-    let mut leaves = Vec::with_capacity(8);
+pub(crate) fn leaves_of<B: Bundle>(bundle: &B) -> Scratch<Leaf<'_>> {
+    let mut leaves = Scratch::new();
     bundle.leaves(&mut |leaf| leaves.push(leaf));
     leaves
 }

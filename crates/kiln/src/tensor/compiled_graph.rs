@@ -1,10 +1,10 @@
 //! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
 
 use crate::pipeline::{self, Built, CompileOptions, Unit, dump};
-use crate::tensor::call_input::CallInput;
+use crate::tensor::call_input::{CallInputs, Views};
 use crate::tensor::layout::Layout;
 use crate::tensor::tracer;
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
@@ -152,18 +152,10 @@ impl CompiledGraph {
         if inputs.iter().any(|t| t.is_traced()) {
             return Err(tracer::break_at("runs a compiled graph", at));
         }
-        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
-        let produced = self.program.run(&views).map_err(|e| locate(op, e, at))?;
-        let inputs = |i: usize| inputs[i].clone();
-        self.collect(&views, produced, &inputs).map_err(|e| locate(op, e, at))
-    }
-
-    /// As [`CompiledGraph::run_at`], with outputs in the memory of earlier ones that nobody holds any more.
-    pub(crate) fn replay_at(&self, inputs: &[&Tensor], at: &Source) -> Result<Vec<Tensor>> {
-        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
-        let mut produced = Vec::with_capacity(self.program.output_types().len());
-        let shapes = self.program.replay(&views, &mut produced).map_err(|e| locate("call", e, at))?;
-        Ok(tensors(&self.program, produced, &shapes, &|i| inputs[i].clone()))
+        let mut outputs = Vec::with_capacity(self.program.output_types().len());
+        // SAFETY: a program that updates inputs is run by `update_at`.
+        unsafe { self.execute(op, &inputs, false, outputs.capacity(), &mut |output| outputs.push(output), at) }?;
+        Ok(outputs)
     }
 
     /// Runs a graph that only updates its first input.
@@ -171,58 +163,88 @@ impl CompiledGraph {
     /// # Safety
     /// Nobody else uses the memory of the first input meanwhile, and no other input lies in it.
     pub(crate) unsafe fn run_in_place(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<()> {
-        let views: Vec<InputView<'_>> = inputs.iter().map(|t| view(t)).collect();
         // SAFETY: the caller's promise.
-        unsafe { self.program.run_updating(&views, &[]) }.map(|_| ()).map_err(|e| locate(op, e, at))
+        unsafe { self.execute(op, &inputs, false, 0, &mut |_| (), at) }
     }
 
-    fn update_at(&self, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
-        let mut inputs: Vec<CallInput<'_>> = inputs.into_iter().map(CallInput::Owned).collect();
-        self.update_in(&mut inputs, false, at)
-    }
-
-    /// Runs a graph that updates inputs. Of each of these there is a new tensor afterwards where it could not be written in
-    /// place.
-    pub(crate) fn update_in(&self, inputs: &mut [CallInput<'_>], recycle: bool, at: &Source) -> Result<Vec<Tensor>> {
+    fn update_at(&self, mut inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
         if inputs.iter().any(|tensor| tensor.is_traced()) {
             return Err(tracer::break_at("runs a compiled graph", at));
         }
         for &updated in self.program.updates() {
-            let Some(tensor) = inputs.get_mut(updated).map(CallInput::own) else { continue };
-            if !tensor.is_sole_owner() || !tensor.buffer().is_writable() {
-                event::emit(Category::Perf, || Event::Slow {
-                    text: format!(
-                        "input {updated} of {:?} is shared, so its update copies it; drop the other handles first",
-                        tensor.shape()
-                    ),
-                    at: at.clone(),
-                });
-                *tensor = tensor.duplicate(at)?;
+            if let Some(tensor) = inputs.get_mut(updated) {
+                make_writable(tensor, updated, at)?;
             }
         }
-        let views: Vec<InputView<'_>> = inputs.iter().map(|tensor| view(tensor)).collect();
-        let failed = |e| locate("run", e, at);
-        if recycle {
-            let mut produced = Vec::with_capacity(self.program.output_types().len());
-            // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
-            let shapes = unsafe { self.program.replay_updating(&views, &mut produced) }.map_err(failed)?;
-            return Ok(tensors(&self.program, produced, &shapes, &|i| Tensor::clone(&inputs[i])));
-        }
-        // SAFETY: as above.
-        let produced = unsafe { self.program.run_updating(&views, &[]) }.map_err(failed)?;
-        self.collect(&views, produced, &|i| Tensor::clone(&inputs[i])).map_err(failed)
+        let mut outputs = Vec::with_capacity(self.program.output_types().len());
+        // SAFETY: each updated input is the only handle of its memory, and `inputs` is ours.
+        unsafe { self.execute("run", &inputs, false, outputs.capacity(), &mut |output| outputs.push(output), at) }?;
+        Ok(outputs)
     }
 
-    /// Tensors over the outputs.
-    fn collect(
+    /// Runs the program; `each` gets the first `wanted` outputs, in order. With `recycles` they take the memory of earlier ones that
+    /// nobody holds any more.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of updated inputs meanwhile, and no other input lies in it.
+    pub(crate) unsafe fn execute(
         &self,
-        views: &[InputView<'_>],
-        produced: Vec<Produced>,
-        input: &dyn Fn(usize) -> Tensor,
-    ) -> Result<Vec<Tensor>, kiln_runtime::Error> {
-        let shapes = self.program.output_shapes(views)?;
-        Ok(tensors(&self.program, produced, &shapes, input))
+        op: &'static str,
+        inputs: &dyn CallInputs,
+        recycles: bool,
+        wanted: usize,
+        each: &mut dyn FnMut(Tensor),
+        at: &Source,
+    ) -> Result<()> {
+        let input = |input: usize| inputs.as_output(input);
+        let mut each = handing_over(wanted, &input, each);
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.program.run_each(&Views(inputs), recycles, &mut each) };
+        outcome.map_err(|cause| failed(op, cause, inputs, at))
     }
+}
+
+/// Makes tensors of the first `wanted` outputs of a program.
+pub(crate) fn handing_over<'a>(
+    wanted: usize,
+    input: &'a dyn Fn(usize) -> Tensor,
+    each: &'a mut dyn FnMut(Tensor),
+) -> impl FnMut(Produced, &[usize], DType) + 'a {
+    let mut count = 0;
+    move |produced, shape, dtype| {
+        count += 1;
+        if count <= wanted {
+            each(match produced {
+                Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape), dtype),
+                Produced::Input(number) => input(number),
+            });
+        }
+    }
+}
+
+/// The error of a run. A tensor of a function being captured has no memory, so that a run of it fails.
+#[cold]
+pub(crate) fn failed(op: &'static str, cause: kiln_runtime::Error, inputs: &dyn CallInputs, at: &Source) -> Error {
+    if inputs.iter().any(Tensor::is_traced) {
+        return tracer::break_at("runs a compiled graph", at);
+    }
+    locate(op, cause, at)
+}
+
+/// Sees to it that an input may be written: one whose memory has other handles is copied, which is reported as an event.
+pub(crate) fn make_writable(tensor: &mut Tensor, input: usize, at: &Source) -> Result<()> {
+    if tensor.is_sole_owner() && tensor.buffer().is_writable() {
+        return Ok(());
+    }
+    event::emit(Category::Perf, || Event::Slow {
+        text: format!(
+            "input {input} of {:?} is shared, so its update copies it; drop the other handles first",
+            tensor.shape()
+        ),
+        at: at.clone(),
+    });
+    *tensor = tensor.duplicate(at)?;
+    Ok(())
 }
 
 /// Tensors over what a program produced.
@@ -234,7 +256,7 @@ pub(crate) fn tensors(
 ) -> Vec<Tensor> {
     let types = program.output_types();
     let tensor = |((produced, shape), ty): ((Produced, &Vec<usize>), &kiln_ir::TensorType)| match produced {
-        Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape.clone()), ty.dtype),
+        Produced::Buffer(buffer) => Tensor::from_parts(buffer, Layout::contiguous(shape), ty.dtype),
         Produced::Input(i) => input(i),
     };
     produced.into_iter().zip(shapes).zip(types).map(tensor).collect()

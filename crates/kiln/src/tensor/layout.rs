@@ -1,28 +1,108 @@
 //! How a tensor lies in its buffer: sizes, strides and the place of its first element, all in elements. Views are made by changing a
 //! layout; memory is never touched.
 
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
+
 /// Sizes, strides and offset.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Layout {
-    shape: Vec<usize>,
-    strides: Vec<isize>,
+    shape: Axes<usize>,
+    strides: Axes<isize>,
     offset: usize,
+}
+
+/// Axes up to which their numbers need no memory of their own.
+const INLINE: usize = 6;
+
+/// A number an axis.
+#[derive(Clone)]
+enum Axes<T> {
+    Inline { rank: u8, numbers: [T; INLINE] },
+    Long(Box<[T]>),
+}
+
+impl<T: Copy + Default> Axes<T> {
+    /// As many as there are axes, all zero.
+    #[inline]
+    fn zero(rank: usize) -> Axes<T> {
+        match rank {
+            0..=INLINE => Axes::Inline { rank: rank as u8, numbers: [T::default(); INLINE] },
+            _ => Axes::Long(vec![T::default(); rank].into()),
+        }
+    }
+
+    #[inline]
+    fn of(numbers: &[T]) -> Axes<T> {
+        Axes::from_fn(numbers.len(), |axis| numbers[axis])
+    }
+
+    #[inline]
+    fn from_fn(rank: usize, number: impl Fn(usize) -> T) -> Axes<T> {
+        let mut axes = Axes::zero(rank);
+        axes.iter_mut().enumerate().for_each(|(axis, to)| *to = number(axis));
+        axes
+    }
+}
+
+impl<T> Deref for Axes<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match self {
+            Axes::Inline { rank, numbers } => &numbers[..usize::from(*rank)],
+            Axes::Long(numbers) => numbers,
+        }
+    }
+}
+
+impl<T> DerefMut for Axes<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Axes::Inline { rank, numbers } => &mut numbers[..usize::from(*rank)],
+            Axes::Long(numbers) => numbers,
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Axes<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: PartialEq> PartialEq for Axes<T> {
+    fn eq(&self, other: &Axes<T>) -> bool {
+        **self == **other
+    }
+}
+
+impl<T: Eq> Eq for Axes<T> {}
+
+impl<T: Hash> Hash for Axes<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
 }
 
 impl Layout {
     /// Row-major from the buffer's start.
-    pub fn contiguous(shape: Vec<usize>) -> Layout {
-        let strides = contiguous_strides(&shape);
+    pub fn contiguous(shape: impl AsRef<[usize]>) -> Layout {
+        let shape = Axes::of(shape.as_ref());
+        let mut strides = Axes::zero(shape.len());
+        fill_contiguous(&shape, &mut strides);
         Layout { shape, strides, offset: 0 }
     }
 
     /// A layout of any kind; strides that are missing are 0, and those of axes with fewer than two places do not matter.
     /// [`crate::Tensor::from_buffer`] checks it against a buffer.
-    pub fn new(shape: Vec<usize>, mut strides: Vec<isize>, offset: usize) -> Layout {
-        strides.resize(shape.len(), 0);
-        for (stride, _) in strides.iter_mut().zip(&shape).filter(|(_, size)| **size < 2) {
-            *stride = 0;
-        }
+    pub fn new(shape: impl AsRef<[usize]>, strides: impl AsRef<[isize]>, offset: usize) -> Layout {
+        let (shape, given) = (Axes::of(shape.as_ref()), strides.as_ref());
+        let stride = |axis: usize| if shape[axis] < 2 { 0 } else { given.get(axis).copied().unwrap_or(0) };
+        let strides = Axes::from_fn(shape.len(), stride);
         Layout { shape, strides, offset }
     }
 
@@ -33,7 +113,7 @@ impl Layout {
             return true;
         }
         let (mut low, mut high) = (self.offset as i128, self.offset as i128);
-        for (&size, &stride) in self.shape.iter().zip(&self.strides) {
+        for (&size, &stride) in self.shape.iter().zip(self.strides.iter()) {
             let last = (size as i128 - 1) * stride as i128;
             if last < 0 { low += last } else { high += last }
         }
@@ -68,7 +148,7 @@ impl Layout {
     /// True when the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1isize;
-        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+        for (&size, &stride) in self.shape.iter().zip(self.strides.iter()).rev() {
             if size == 0 {
                 return true;
             }
@@ -85,7 +165,7 @@ impl Layout {
     /// The smallest and the largest place touched, relative to the offset; `None` when there are no elements.
     pub fn reach(&self) -> Option<(isize, isize)> {
         let (mut low, mut high) = (0, 0);
-        for (&size, &stride) in self.shape.iter().zip(&self.strides) {
+        for (&size, &stride) in self.shape.iter().zip(self.strides.iter()) {
             let last = stride * (size as isize).checked_sub(1).filter(|&n| n >= 0)?;
             if last < 0 { low += last } else { high += last }
         }
@@ -94,15 +174,16 @@ impl Layout {
 
     /// Axis `i` of the result is axis `order[i]`.
     pub fn permute(&self, order: &[usize]) -> Layout {
-        let shape = order.iter().map(|&axis| self.shape[axis]).collect();
-        let strides = order.iter().map(|&axis| self.strides[axis]).collect();
+        let shape = Axes::from_fn(order.len(), |axis| self.shape[order[axis]]);
+        let strides = Axes::from_fn(order.len(), |axis| self.strides[order[axis]]);
         Layout { shape, strides, offset: self.offset }
     }
 
     /// Repeats axes of size 1; same rank.
-    pub fn expand(&self, shape: Vec<usize>) -> Layout {
+    pub fn expand(&self, shape: impl AsRef<[usize]>) -> Layout {
+        let shape = Axes::of(shape.as_ref());
         let same = |i: usize| self.shape[i] == shape[i];
-        let strides = (0..shape.len()).map(|i| if same(i) { self.strides[i] } else { 0 }).collect();
+        let strides = Axes::from_fn(shape.len(), |i| if same(i) { self.strides[i] } else { 0 });
         Layout { shape, strides, offset: self.offset }
     }
 
@@ -111,8 +192,8 @@ impl Layout {
         // With no elements the first place may lie beyond the buffer, so it is left where it is.
         let moved = |i: usize| start[i] as isize * self.strides[i];
         let offset = if size.contains(&0) { 0 } else { (0..size.len()).map(moved).sum() };
-        let strides = self.strides.iter().zip(step).map(|(&stride, &step)| stride * step as isize).collect();
-        Layout { shape: size.to_vec(), strides, offset: (self.offset as isize + offset) as usize }
+        let strides = Axes::from_fn(self.rank(), |axis| self.strides[axis] * step[axis] as isize);
+        Layout { shape: Axes::of(size), strides, offset: (self.offset as isize + offset) as usize }
     }
 
     /// Reverses axes.
@@ -131,24 +212,31 @@ impl Layout {
 
     /// Windows along an axis; the new last axis counts inside a window.
     pub fn unfold(&self, axis: usize, size: usize, stride: usize, dilation: usize) -> Layout {
-        let mut unfolded = self.clone();
         let reach = size.saturating_sub(1) * dilation + 1;
-        unfolded.shape[axis] = self.shape[axis].checked_sub(reach).map_or(0, |room| room / stride + 1);
-        unfolded.strides[axis] = self.strides[axis] * stride as isize;
-        unfolded.shape.push(size);
-        unfolded.strides.push(self.strides[axis] * dilation as isize);
-        unfolded
+        let windows = self.shape[axis].checked_sub(reach).map_or(0, |room| room / stride + 1);
+        let rank = self.rank();
+        let shape = Axes::from_fn(rank + 1, |i| match i {
+            _ if i == rank => size,
+            _ if i == axis => windows,
+            _ => self.shape[i],
+        });
+        let strides = Axes::from_fn(rank + 1, |i| match i {
+            _ if i == rank => self.strides[axis] * dilation as isize,
+            _ if i == axis => self.strides[axis] * stride as isize,
+            _ => self.strides[i],
+        });
+        Layout { shape, strides, offset: self.offset }
     }
 
     /// The same elements in row-major order under another shape of as many elements, if strides can say that.
     pub fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_contiguous() {
-            return Some(Layout { offset: self.offset, ..Layout::contiguous(shape.to_vec()) });
+            return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });
         }
         // Axes of size 1 say nothing; runs of the others are matched, shortest first, by their number of elements.
         let old: Vec<(usize, isize)> =
             self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(size, _)| size != 1).collect();
-        let mut strides = vec![0; shape.len()];
+        let mut strides = Axes::zero(shape.len());
         let (mut from, mut to) = (0, 0);
         while from < old.len() {
             let (mut from_end, mut to_end) = (from + 1, to + 1);
@@ -174,17 +262,17 @@ impl Layout {
             }
             (from, to) = (from_end, to_end);
         }
-        Some(Layout { shape: shape.to_vec(), strides, offset: self.offset })
+        Some(Layout { shape: Axes::of(shape), strides, offset: self.offset })
     }
 }
 
-/// Row-major strides.
-pub(crate) fn contiguous_strides(shape: &[usize]) -> Vec<isize> {
-    let mut strides = vec![1; shape.len()];
-    for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * shape[axis].max(1) as isize;
+/// Writes row-major strides.
+fn fill_contiguous(shape: &[usize], strides: &mut [isize]) {
+    let mut stride = 1;
+    for (to, &size) in strides.iter_mut().zip(shape).rev() {
+        *to = stride;
+        stride *= size.max(1) as isize;
     }
-    strides
 }
 
 #[cfg(test)]
@@ -194,7 +282,7 @@ mod tests {
     /// The places of all elements in row-major order.
     fn places(layout: &Layout) -> Vec<isize> {
         let mut places = vec![layout.offset as isize];
-        for (&size, &stride) in layout.shape.iter().zip(&layout.strides) {
+        for (&size, &stride) in layout.shape.iter().zip(layout.strides.iter()) {
             places = places.iter().flat_map(|&p| (0..size as isize).map(move |i| p + i * stride)).collect();
         }
         places

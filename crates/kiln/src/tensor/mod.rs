@@ -24,6 +24,7 @@ pub mod layout;
 pub(crate) mod ops;
 pub mod promotion;
 pub mod random;
+pub(crate) mod scratch;
 pub(crate) mod setting;
 pub mod shape;
 pub(crate) mod tape;
@@ -35,6 +36,8 @@ use element::{scalar_bytes, scalar_from_bytes};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
 use kiln_runtime::{Buffer, HostMemory};
 use layout::Layout;
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, LazyLock};
 use tape::Tape;
 use tracer::Traced;
@@ -53,7 +56,41 @@ use tracer::Traced;
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Tensor(Arc<Inner>);
+pub struct Tensor(ManuallyDrop<Arc<Inner>>);
+
+/// Handles kept a thread for tensors to come.
+const SPARES_KEPT: usize = 64;
+
+thread_local! {
+    static SPARES: RefCell<Vec<Arc<Inner>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for Tensor {
+    /// The memory of the last handle is kept for the next tensor, so that a tensor that is made and dropped does not allocate one.
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the tensor is gone, nobody takes its handle again.
+        let handle = unsafe { ManuallyDrop::take(&mut self.0) };
+        if Arc::strong_count(&handle) == 1 {
+            spare(handle);
+        }
+    }
+}
+
+/// Keeps the memory of a handle that nobody else has, as far as that is so.
+fn spare(mut handle: Arc<Inner>) {
+    if let Some(inner) = Arc::get_mut(&mut handle) {
+        // These may hold other tensors.
+        let _ = (std::mem::replace(&mut inner.payload, Payload::Spare), inner.tape.take());
+        // At the end of the thread, or with enough of them, it goes.
+        let _ = SPARES.try_with(|spares| {
+            let mut spares = spares.borrow_mut();
+            if spares.len() < SPARES_KEPT {
+                spares.push(handle);
+            }
+        });
+    }
+}
 
 /// A handle of a tensor that does not keep it.
 pub(crate) struct Weak(std::sync::Weak<Inner>);
@@ -61,7 +98,7 @@ pub(crate) struct Weak(std::sync::Weak<Inner>);
 impl Weak {
     /// The tensor, if somebody keeps it.
     pub(crate) fn upgrade(&self) -> Option<Tensor> {
-        self.0.upgrade().map(Tensor)
+        self.0.upgrade().map(|handle| Tensor(ManuallyDrop::new(handle)))
     }
 
     /// Whether somebody keeps it.
@@ -84,9 +121,26 @@ enum Payload {
     /// Nowhere yet: this is a value of a function being captured. Its sizes, where they are not all numbers; the layout's are
     /// then those of this call.
     Traced(Traced, Option<Box<[Dim]>>),
+    /// Of no tensor: memory for one.
+    Spare,
 }
 
 impl Tensor {
+    fn of(inner: Inner) -> Tensor {
+        let spare = SPARES.try_with(|spares| spares.borrow_mut().pop());
+        let handle = match spare {
+            Ok(Some(mut handle)) => match Arc::get_mut(&mut handle) {
+                Some(place) => {
+                    *place = inner;
+                    handle
+                }
+                None => Arc::new(inner),
+            },
+            _ => Arc::new(inner),
+        };
+        Tensor(ManuallyDrop::new(handle))
+    }
+
     /// A tensor over a buffer. The layout must lie inside it.
     pub(crate) fn from_parts(buffer: Buffer, layout: Layout, dtype: DType) -> Tensor {
         debug_assert!(
@@ -94,13 +148,13 @@ impl Tensor {
             "{layout:?} of {dtype} in {buffer:?}"
         );
         debug_assert!(!eager::starts_inside_a_byte(&layout, dtype), "{layout:?} of {dtype} begins inside a byte");
-        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Memory(buffer), tape: None }))
+        Tensor::of(Inner { dtype, layout, payload: Payload::Memory(buffer), tape: None })
     }
 
     /// No elements: stands where a tensor was taken from.
     pub(crate) fn nothing() -> Tensor {
         static NOTHING: LazyLock<Tensor> =
-            LazyLock::new(|| Tensor::from_parts(no_memory().clone(), Layout::contiguous(vec![0]), DType::U8));
+            LazyLock::new(|| Tensor::from_parts(no_memory().clone(), Layout::contiguous([0]), DType::U8));
         NOTHING.clone()
     }
 
@@ -113,7 +167,7 @@ impl Tensor {
     pub(crate) fn from_traced(traced: Traced, sizes: Vec<Dim>, dtype: DType, tape: Option<Tape>) -> Tensor {
         let layout = Layout::contiguous(dim::hints(&sizes));
         let sizes = (!sizes.iter().all(|size| size.is_plain())).then(|| sizes.into());
-        Tensor(Arc::new(Inner { dtype, layout, payload: Payload::Traced(traced, sizes), tape }))
+        Tensor::of(Inner { dtype, layout, payload: Payload::Traced(traced, sizes), tape })
     }
 
     /// How it came about, where gradients are wanted.
@@ -126,12 +180,13 @@ impl Tensor {
     pub(crate) fn with_tape(&self, tape: Option<Tape>) -> Tensor {
         let payload = match &self.0.payload {
             Payload::Memory(buffer) => Payload::Memory(buffer.clone()),
+            Payload::Spare => Payload::Spare,
             Payload::Traced(traced, sizes) => match tracer::alias(self, tape.clone()) {
                 Some(alias) => return alias,
                 None => Payload::Traced(*traced, sizes.clone()),
             },
         };
-        Tensor(Arc::new(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape }))
+        Tensor::of(Inner { dtype: self.0.dtype, layout: self.0.layout.clone(), payload, tape })
     }
 
     /// This tensor with another tape; a fresh one without another handle is not copied.
@@ -150,11 +205,6 @@ impl Tensor {
         if self.0.tape.is_some() { self.with_tape(None) } else { self.clone() }
     }
 
-    /// The same elements without a tape, and this handle gone.
-    pub(crate) fn into_detached(self) -> Tensor {
-        if self.0.tape.is_some() { self.with_tape(None) } else { self }
-    }
-
     /// What an operation that changes nothing gives: this tensor, without its tape where nothing is recorded.
     #[inline]
     pub(crate) fn unchanged(&self) -> Tensor {
@@ -164,7 +214,7 @@ impl Tensor {
     /// The value of a function being captured that this tensor stands for.
     pub(crate) fn traced(&self) -> Option<Traced> {
         match self.0.payload {
-            Payload::Memory(_) => None,
+            Payload::Memory(_) | Payload::Spare => None,
             Payload::Traced(traced, _) => Some(traced),
         }
     }
@@ -231,7 +281,7 @@ impl Tensor {
             return Err(Error::ElementCount { op, shape: layout.shape().to_vec(), expected, got, at });
         }
         // Without elements nothing is said by strides and offset, which may be anything.
-        let layout = if layout.elements() == 0 { Layout::contiguous(layout.shape().to_vec()) } else { layout };
+        let layout = if layout.elements() == 0 { Layout::contiguous(layout.shape()) } else { layout };
         if eager::starts_inside_a_byte(&layout, dtype) {
             let (name, value, expected) =
                 ("layout", layout.offset().into(), "the lowest element has to begin at a byte");
@@ -300,6 +350,7 @@ impl Tensor {
         match &self.0.payload {
             Payload::Memory(buffer) => buffer.device(),
             Payload::Traced(traced, _) => traced.device,
+            Payload::Spare => Device::default(),
         }
     }
 
@@ -324,7 +375,7 @@ impl Tensor {
     pub fn buffer(&self) -> &Buffer {
         match &self.0.payload {
             Payload::Memory(buffer) => buffer,
-            Payload::Traced(..) => no_memory(),
+            Payload::Traced(..) | Payload::Spare => no_memory(),
         }
     }
 
@@ -355,7 +406,7 @@ impl Tensor {
     pub(crate) fn is_sole_owner(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some_and(|inner| match &mut inner.payload {
             Payload::Memory(buffer) => buffer.is_unique(),
-            Payload::Traced(..) => false,
+            Payload::Traced(..) | Payload::Spare => false,
         })
     }
 
@@ -369,7 +420,7 @@ impl Tensor {
         self.buffer().read_to_host(first, &mut bytes).map_err(failed)?;
         let buffer = crate::backend(self.device()).allocate(bytes.len()).map_err(failed)?;
         buffer.write_from_host(0, &bytes).map_err(failed)?;
-        let layout = Layout::new(self.shape().to_vec(), self.strides().to_vec(), low.unsigned_abs());
+        let layout = Layout::new(self.shape(), self.strides(), low.unsigned_abs());
         Ok(Tensor::from_parts(buffer, layout, self.dtype()))
     }
 
@@ -407,6 +458,18 @@ impl Tensor {
         let start = packed.layout().offset() * bits / 8;
         packed.buffer().read_to_host(start, &mut bytes).map_err(|e| runtime_error("to_vec", e, at))?;
         Ok(bytes)
+    }
+
+    /// Shows the bytes of [`Tensor::bytes_at`] to `read`: where they lie, if the host can read them there.
+    pub(crate) fn with_bytes<T>(&self, at: &Source, read: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let bits = self.dtype().size_in_bits();
+        if !self.is_traced() && self.is_contiguous() && bits.is_multiple_of(8) {
+            let (start, size) = (self.layout().offset() * bits / 8, self.elements() * bits / 8);
+            if let Some(bytes) = self.buffer().host_bytes().and_then(|bytes| bytes.get(start..start + size)) {
+                return Ok(read(bytes));
+            }
+        }
+        Ok(read(&self.bytes_at(at)?))
     }
 
     /// The one element, converted to `T`.

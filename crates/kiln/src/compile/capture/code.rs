@@ -3,8 +3,9 @@
 use super::options::Options;
 use super::segment::{InputSource, Sizes, at_sizes, symbol_sizes};
 use crate::compile::freeze::FrozenGraph;
-use crate::tensor::call_input::CallInput;
+use crate::tensor::call_input::CallInputs;
 use crate::tensor::compiled_graph::CompiledGraph;
+use crate::tensor::scratch::Scratch;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
 use kiln_runtime::{Program, phase};
@@ -85,8 +86,32 @@ impl Ready {
         }
     }
 
+    /// Runs the graph that it is the code of; `each` gets the first `wanted` outputs, in order.
+    ///
+    /// # Safety
+    /// Nobody else uses the memory of the inputs that the graph updates meanwhile, and none of it is given as another input.
+    pub(super) unsafe fn run(
+        &self,
+        graph: &Graph,
+        inputs: &dyn CallInputs,
+        versions: &[u64],
+        wanted: usize,
+        each: &mut dyn FnMut(Tensor),
+        at: &Source,
+    ) -> Result<()> {
+        if self.verify || self.tune.is_some() {
+            self.prepare(graph, &inputs.list(), versions, at)?;
+        }
+        match &self.kind {
+            // SAFETY: the caller's promise.
+            Kind::Compiled(code) => unsafe { code.execute("call", inputs, self.replay, wanted, each, at) },
+            // SAFETY: the caller's promise.
+            Kind::Frozen(code) => unsafe { code.execute(inputs, versions, wanted, each, at) },
+        }
+    }
+
     /// What is to be done before a run with these inputs, once, or once for their sizes.
-    #[inline]
+    #[cold]
     fn prepare(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<()> {
         if self.verify && self.verified.get().is_none() {
             phase::timed("verify", || check(&self.kind, inputs, versions, at))?;
@@ -145,7 +170,7 @@ impl Code {
     }
 
     /// The code, if it was there when the versions were read: it may have come since, and wants more of them then.
-    fn ready_for(&self, versions: &[u64]) -> Option<&Ready> {
+    pub(super) fn ready_for(&self, versions: &[u64]) -> Option<&Ready> {
         self.ready().filter(|ready| ready.frozen().len() == versions.len())
     }
 
@@ -158,49 +183,10 @@ impl Code {
     pub(super) fn is_pending(&self) -> bool {
         matches!(self, Code::Pending(slot) if slot.get().is_none())
     }
-
-    /// Runs a graph that updates nothing.
-    pub(super) fn run(&self, graph: &Graph, inputs: &[&Tensor], versions: &[u64], at: &Source) -> Result<Vec<Tensor>> {
-        let Some(ready) = self.ready_for(versions) else {
-            return run_an_op_at_a_time(graph, inputs.iter().map(|tensor| tensor.detached()).collect(), at);
-        };
-        ready.prepare(graph, inputs, versions, at)?;
-        match &ready.kind {
-            Kind::Compiled(code) if ready.replay => code.replay_at(inputs, at),
-            Kind::Compiled(code) => code.run_at("call", inputs, at),
-            Kind::Frozen(code) => code.run_at(inputs, versions, at),
-        }
-    }
-
-    /// Runs a graph that updates inputs; afterwards `inputs` has their new values.
-    pub(super) fn run_updating(
-        &self,
-        graph: &Graph,
-        updates: &[usize],
-        inputs: &mut [CallInput<'_>],
-        versions: &[u64],
-        at: &Source,
-    ) -> Result<Vec<Tensor>> {
-        let Some(ready) = self.ready_for(versions) else {
-            let outputs = run_an_op_at_a_time(graph, inputs.iter().map(|tensor| tensor.detached()).collect(), at)?;
-            let first = outputs.len() - updates.len();
-            for (&input, new) in updates.iter().zip(&outputs[first..]) {
-                inputs[input] = CallInput::Owned(new.clone());
-            }
-            return Ok(outputs);
-        };
-        if ready.verify || ready.tune.is_some() {
-            ready.prepare(graph, &inputs.iter().map(|tensor| &**tensor).collect::<Vec<_>>(), versions, at)?;
-        }
-        match &ready.kind {
-            Kind::Compiled(code) => code.update_in(inputs, ready.replay, at),
-            Kind::Frozen(code) => code.update_in(updates, inputs, versions, at),
-        }
-    }
 }
 
 /// Runs a graph without code. Views are copied: whoever reads the outputs has code for row-major order.
-fn run_an_op_at_a_time(graph: &Graph, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
+pub(super) fn run_an_op_at_a_time(graph: &Graph, inputs: Vec<Tensor>, at: &Source) -> Result<Vec<Tensor>> {
     let outputs = crate::run_eagerly(&*at_sizes(graph, &inputs.iter().collect::<Vec<_>>())?, &inputs)?;
     outputs.iter().map(|output| output.contiguous_at(at)).collect()
 }
@@ -214,7 +200,7 @@ pub(super) fn frozen(from: &[InputSource], updates: &[usize]) -> Vec<bool> {
 }
 
 /// The versions of these inputs.
-pub(super) fn versions(from: &[InputSource], frozen: &[usize]) -> Vec<u64> {
+pub(super) fn versions(from: &[InputSource], frozen: &[usize]) -> Scratch<u64> {
     let version = |&input: &usize| match &from[input] {
         InputSource::Var(var) => var.version(),
         _ => 0,

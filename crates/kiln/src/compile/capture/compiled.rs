@@ -19,6 +19,7 @@ use crate::compile::freeze::FrozenGraph;
 use crate::pipeline::dump;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::compiled_graph::CompiledGraph;
+use crate::tensor::scratch::Scratch;
 use crate::tensor::tracer::is_active;
 use crate::{Error, Result, Tensor};
 use kiln_ir::{Graph, Source};
@@ -167,7 +168,7 @@ struct Unknown<R> {
 }
 
 /// What is left to run of a call, the slots so far, and the steps so far.
-type Rest<R> = (Arc<Node<R>>, Vec<Tensor>, Vec<TraceStep>);
+type Rest<R> = (Arc<Node<R>>, Scratch<Tensor>, Vec<TraceStep>);
 
 /// Compiles a function of tensors: the first call captures it as a graph, whose fused kernels later calls run.
 ///
@@ -319,7 +320,7 @@ where
                         (entry.root.clone(), Some(entry))
                     }
                     Made::Rest((node, slots, trail)) => {
-                        (execution.slots, execution.trail) = (slots, trail);
+                        (execution.slots, execution.trail) = (slots, trail.into_iter().collect());
                         (node, None)
                     }
                 }
@@ -434,7 +435,7 @@ where
     ) -> Result<Arc<Node<R>>, E> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let Unknown { branch, guard, outcome, reason } = unknown;
-        execution.trail.push(TraceStep::BranchGuard(guard, outcome.clone()));
+        execution.trail.push(TraceStep::BranchGuard(guard, outcome));
         if let Some(next) = branch.branch(&outcome) {
             return Ok(next);
         }
@@ -456,7 +457,7 @@ where
                 self.limits.exhaust(reason);
             }
         }
-        (execution.slots, execution.trail) = (slots, path);
+        (execution.slots, execution.trail) = (slots, path.into_iter().collect());
         Ok(rest)
     }
 
@@ -492,9 +493,9 @@ where
         let mut unchecked = Vec::new();
         let shared_tapes = guard::shared_tapes(leaves);
         for entry in entries.iter() {
-            let mut sizes = vec![guard::UNKNOWN; entry.sizes.count()];
+            let mut sizes = Scratch::filled(guard::UNKNOWN, entry.sizes.count());
             // Empty lists are compared here: `memcmp` of none reads a page that is not there, which takes a microcode assist.
-            let same_tapes = match (entry.shared_tapes.as_slice(), shared_tapes.as_slice()) {
+            let same_tapes = match (&*entry.shared_tapes, &*shared_tapes) {
                 ([], []) => true,
                 (known, now) => known == now,
             };
@@ -508,7 +509,7 @@ where
                     return Found::Program(entry.clone());
                 }
                 Accepted::No(_) => {}
-                Accepted::Unchecked => unchecked.push((entry.clone(), sizes)),
+                Accepted::Unchecked => unchecked.push((entry.clone(), sizes.to_vec())),
             }
         }
         Found::Unchecked(unchecked)
@@ -761,7 +762,7 @@ impl<R> Entry<R> {
         let (used, limit_record, gain, is_slower) = Default::default();
         Entry {
             guards,
-            shared_tapes: guard::shared_tapes(leaves),
+            shared_tapes: guard::shared_tapes(leaves).to_vec(),
             used,
             root,
             limit_record,
@@ -779,7 +780,7 @@ impl<R> Entry<R> {
         if self.sizes.is_fixed() {
             return true;
         }
-        let execution = Execution::new(Vec::new());
+        let execution = Execution::new(Scratch::new());
         let holds = |step: &TraceStep| match step {
             TraceStep::BranchGuard(guard, known) => {
                 execution.outcome(guard, &Source::default()).is_ok_and(|outcome| outcome == *known)
@@ -829,7 +830,7 @@ pub(super) fn exact_guards(leaves: &[Leaf<'_>]) -> Vec<Guard> {
     leaves.iter().map(Guard::exactly).collect()
 }
 
-pub(super) fn tensors_of<'a>(leaves: &[Leaf<'a>]) -> Vec<&'a Tensor> {
+pub(super) fn tensors_of<'a>(leaves: &[Leaf<'a>]) -> Scratch<&'a Tensor> {
     let tensor = |leaf: &Leaf<'a>| match *leaf {
         Leaf::Tensor(tensor) => Some(tensor),
         _ => None,

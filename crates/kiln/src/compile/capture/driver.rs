@@ -4,6 +4,7 @@
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
+use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
@@ -21,7 +22,7 @@ pub(super) struct Driver {
     segment_compiler: Arc<SegmentCompiler>,
     arguments: Vec<Tensor>,
     layouts: Arguments,
-    slots: Vec<Tensor>,
+    slots: Scratch<Tensor>,
     outside: Vec<u8>,
     /// What disabled parts gave, and how many tensors each.
     produced: Vec<(Rc<dyn Any>, usize)>,
@@ -41,7 +42,7 @@ impl Driver {
     /// For a call that did nothing yet.
     pub(super) fn new(segment_compiler: Arc<SegmentCompiler>, arguments: &[&Tensor], layouts: Arguments) -> Driver {
         let arguments = arguments.iter().map(|&tensor| tensor.clone()).collect();
-        let (slots, outside, produced) = (Vec::new(), Vec::new(), Vec::new());
+        let (slots, outside, produced) = (Scratch::new(), Vec::new(), Vec::new());
         Driver {
             segment_compiler,
             arguments,
@@ -74,7 +75,7 @@ impl Driver {
     ) -> Driver {
         let mut driver = Driver::new(segment_compiler, &execution.arguments, layouts);
         driver.slots = std::mem::take(&mut execution.slots);
-        driver.done = std::mem::take(&mut execution.trail);
+        driver.done = execution.trail.drain().collect();
         driver.produced = std::mem::take(&mut execution.produced);
         driver
     }
@@ -98,7 +99,7 @@ impl Driver {
     }
 
     /// The steps so far, and the slots.
-    pub(super) fn into_parts(self) -> (Vec<TraceStep>, Vec<Tensor>) {
+    pub(super) fn into_parts(self) -> (Vec<TraceStep>, Scratch<Tensor>) {
         (self.path, self.slots)
     }
 
@@ -143,8 +144,8 @@ impl Driver {
     /// The function asks for something.
     pub(super) fn ask(&mut self, guard: BranchGuard, at: &Source) -> Result<BranchOutcome> {
         if let Some(TraceStep::BranchGuard(_, outcome)) = self.made() {
-            let outcome = outcome.clone();
-            let asked = TraceStep::BranchGuard(guard, outcome.clone());
+            let outcome = *outcome;
+            let asked = TraceStep::BranchGuard(guard, outcome);
             self.repeat(|step| step.is(&asked), at)?;
             return Ok(outcome);
         }
@@ -156,7 +157,7 @@ impl Driver {
                 at: at.clone(),
             });
         }
-        self.path.push(TraceStep::BranchGuard(guard, outcome.clone()));
+        self.path.push(TraceStep::BranchGuard(guard, outcome));
         Ok(outcome)
     }
 
@@ -183,7 +184,8 @@ impl Driver {
         std::mem::swap(&mut execution.outside, &mut self.outside);
         std::mem::swap(&mut execution.produced, &mut self.produced);
         let result = tape::with_enabled(self.records, || work(&mut execution));
-        (self.slots, self.outside, self.produced) = (execution.slots, execution.outside, execution.produced);
+        std::mem::swap(&mut execution.slots, &mut self.slots);
+        (self.outside, self.produced) = (execution.outside, execution.produced);
         result
     }
 }

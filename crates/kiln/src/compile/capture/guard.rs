@@ -1,6 +1,7 @@
 //! Guards: what has to be true of the arguments for a program to be theirs. One flat list, an entry a part.
 
 use crate::tensor::bundle::Leaf;
+use crate::tensor::scratch::Scratch;
 use crate::tensor::tape::Tape;
 use crate::{DType, Device, Layout, Tensor};
 use kiln_ir::Symbol;
@@ -154,8 +155,8 @@ impl TensorGuard {
     }
 
     fn is_row_major(&self, strides: &[isize]) -> bool {
-        let sizes = self.sizes.iter().map(|size| if let Size::Is(n) = size { *n } else { 0 }).collect();
-        Layout::new(sizes, strides.to_vec(), 0).is_contiguous()
+        let size = |size: &Size| if let Size::Is(n) = size { *n } else { 0 };
+        Layout::new(self.sizes.iter().map(size).collect::<Vec<_>>(), strides, 0).is_contiguous()
     }
 
     fn strides_pass(&self, tensor: &Tensor) -> bool {
@@ -176,7 +177,7 @@ pub(super) fn is_taped(tensor: &Tensor) -> bool {
 }
 
 /// Which arguments are on the same tape: for each that is on one the first that is on it. Empty for fewer than two.
-pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Vec<usize> {
+pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Scratch<usize> {
     let taped = || {
         leaves.iter().filter_map(|leaf| match leaf {
             Leaf::Tensor(tensor) if is_taped(tensor) => tensor.tape(),
@@ -184,7 +185,7 @@ pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Vec<usize> {
         })
     };
     if taped().nth(1).is_none() {
-        return Vec::new();
+        return Scratch::new();
     }
     let first = |tape: &Tape| taped().position(|known| known.same(tape)).unwrap_or(0);
     taped().map(first).collect()

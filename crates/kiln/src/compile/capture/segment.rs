@@ -3,13 +3,16 @@
 
 use super::code::{self, Code, Kind};
 use super::watch;
-use crate::tensor::call_input::CallInput;
+use crate::tensor::call_input::CallInputs;
+use crate::tensor::compiled_graph::make_writable;
+use crate::tensor::scratch::Scratch;
 use crate::tensor::tape::{self, Edges, Rule, Tape};
 use crate::tensor::var::Locked;
 use crate::tensor::var::reads::{Reads, Values};
 use crate::{Device, Generator, Result, Tensor, Var};
 use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::{Dim, Graph, NodeId, Source, Symbol};
+use kiln_runtime::Pinned;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -247,28 +250,145 @@ const RULES_KEPT: usize = 64;
 pub(super) struct Segment {
     pub(super) recorded: Arc<SegmentGraph>,
     pub(super) code: Code,
-    /// For each input whether it is updated.
-    updated: Vec<bool>,
+    /// Where each input is found when it runs.
+    places: Vec<Place>,
+    /// The inputs that may be others at each run: all but held tensors and variables that are only read.
+    others: Vec<u32>,
     /// The updates in the order in which their variables are locked, the same for all threads.
     order: Vec<usize>,
-    /// The inputs that are updated.
-    updates: Vec<usize>,
     /// The variables that are only read.
+    read: Vec<Var>,
     reads: Arc<Reads>,
+    /// What decides whether outputs go on a tape; nothing where none ever does.
+    reached: Option<Reached>,
     /// How gradients go through it, by the sizes of its symbols.
     rules: Mutex<Vec<(Sizes, Arc<Rule>)>>,
 }
 
+/// Where an input is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Argument(u32),
+    Slot(u32),
+    /// The segment has it.
+    Held,
+    /// Of this number among the variables that are only read.
+    Read(u32),
+    /// Of this number among those that every run makes for itself.
+    Fresh(u32),
+    /// Of this number among the updates, in the order of their locks.
+    Taken(u32),
+}
+
+/// The inputs that gradients of outputs reach.
+struct Reached {
+    /// Those that may be others at each run.
+    others: Vec<u32>,
+    /// Whether a variable that is only read is among them.
+    reads: bool,
+    /// Whether a held tensor on a tape is among them, or a leaf.
+    always: bool,
+}
+
+/// What a run changes: taken out of its variables, which are locked. Goes back to them at the end, whatever that is.
+#[derive(Default)]
+struct Taken<'a> {
+    tensors: Scratch<Tensor>,
+    locks: Scratch<Locked<'a>>,
+}
+
+impl Taken<'_> {
+    fn put_back(&mut self) {
+        for (mut lock, tensor) in self.locks.drain().zip(self.tensors.drain()) {
+            lock.put(tensor);
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.put_back();
+    }
+}
+
+/// The inputs of one run.
+struct Gathered<'a> {
+    segment: &'a Segment,
+    arguments: &'a [&'a Tensor],
+    slots: &'a [Tensor],
+    values: &'a Values,
+    fresh: Scratch<Tensor>,
+    taken: Taken<'a>,
+}
+
+// SAFETY: an input that is not among `others` is held by the segment or one of `values`, and the number of these stands for no
+// others. The values are of this segment alone.
+unsafe impl CallInputs for Gathered<'_> {
+    fn count(&self) -> usize {
+        self.segment.places.len()
+    }
+
+    #[inline]
+    fn tensor(&self, input: usize) -> &Tensor {
+        match self.segment.places[input] {
+            Place::Argument(number) => self.arguments[number as usize],
+            Place::Slot(slot) => &self.slots[slot as usize],
+            Place::Held => match &self.segment.recorded.from[input] {
+                InputSource::Held(tensor) | InputSource::Data(tensor) => tensor,
+                _ => unreachable!("places are made of the sources"),
+            },
+            Place::Read(number) => &self.values.tensors()[number as usize],
+            Place::Fresh(number) => &self.fresh[number as usize],
+            Place::Taken(number) => &self.taken.tensors[number as usize],
+        }
+    }
+
+    /// The new value of a variable is on no tape yet.
+    fn as_output(&self, input: usize) -> Tensor {
+        match self.segment.places[input] {
+            Place::Taken(_) => self.tensor(input).detached(),
+            _ => self.tensor(input).clone(),
+        }
+    }
+
+    fn pinned(&self) -> Option<Pinned<'_>> {
+        Some(Pinned { key: (self.values.pin(), 0), others: &self.segment.others })
+    }
+}
+
 impl Segment {
     pub(super) fn new(recorded: Arc<SegmentGraph>, code: Code) -> Segment {
-        let updates: Vec<usize> = recorded.updates.iter().map(|(_, input)| *input).collect();
-        let updated = (0..recorded.from.len()).map(|input| updates.contains(&input)).collect();
-        let mut order: Vec<usize> = (0..updates.len()).collect();
+        let mut order: Vec<usize> = (0..recorded.updates.len()).collect();
         order.sort_unstable_by_key(|&update| {
             let (set, _) = &recorded.updates[update];
             (set.var().id(), matches!(set, UpdateTarget::Gradient(_)))
         });
-        Segment { recorded, code, updated, order, updates, reads: Arc::default(), rules: Mutex::default() }
+        let mut taken = vec![None; recorded.from.len()];
+        for (number, &update) in order.iter().enumerate() {
+            taken[recorded.updates[update].1] = Some(number as u32);
+        }
+        let (mut places, mut read, mut fresh) = (Vec::with_capacity(recorded.from.len()), Vec::new(), 0);
+        for (from, taken) in recorded.from.iter().zip(taken) {
+            places.push(match (from, taken) {
+                (_, Some(number)) => Place::Taken(number),
+                (InputSource::Argument(number), _) => Place::Argument(*number as u32),
+                (InputSource::Slot(slot), _) => Place::Slot(*slot as u32),
+                (InputSource::Held(_) | InputSource::Data(_), _) => Place::Held,
+                (InputSource::Var(var), _) => {
+                    read.push(var.clone());
+                    Place::Read(read.len() as u32 - 1)
+                }
+                (InputSource::Gradient(_) | InputSource::Key(..), _) => {
+                    fresh += 1;
+                    Place::Fresh(fresh - 1)
+                }
+            });
+        }
+        let is_other = |input: &u32| !matches!(places[*input as usize], Place::Held | Place::Read(_));
+        let others: Vec<u32> = (0..places.len() as u32).filter(is_other).collect();
+        let reached = Reached::of(&recorded, &places, &others);
+        let (reads, rules) = Default::default();
+        Segment { recorded, code, places, others, order, read, reads, reached, rules }
     }
 
     /// Whether running it changes anything but slots: a variable, a gradient, the state of a generator.
@@ -278,12 +398,10 @@ impl Segment {
     }
 
     /// Runs it: takes inputs from the arguments and slots, pushes what it leaves to the slots, and changes variables.
-    pub(super) fn run(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
-        if self.recorded.updates.is_empty() {
-            self.run_pure(arguments, slots, at)?;
-        } else {
-            self.run_updating(arguments, slots, at)?;
-        }
+    pub(super) fn run(&self, arguments: &[&Tensor], slots: &mut Scratch<Tensor>, at: &Source) -> Result<()> {
+        let mut left = Scratch::new();
+        self.compute(arguments, slots, &mut left, at)?;
+        slots.extend(left.drain());
         for (set, slot) in &self.recorded.sets {
             match set {
                 UpdateTarget::Value(var) => {
@@ -300,45 +418,103 @@ impl Segment {
         Ok(())
     }
 
-    /// The versions of the inputs that are frozen. Read before the inputs: at worst these are newer, and prepared again.
-    fn versions(&self) -> Vec<u64> {
-        self.code.ready().map(|code| code::versions(&self.recorded.from, code.frozen())).unwrap_or_default()
-    }
-
-    /// What the variables are that it only reads, in the order of the inputs.
-    fn values(&self, at: &Source) -> Result<Arc<Values>> {
-        fn read<'a>((from, updated): (&'a InputSource, &bool)) -> Option<&'a Var> {
-            match from {
-                InputSource::Var(var) if !updated => Some(var),
-                _ => None,
+    /// Runs its graph; `left` gets what goes to the slots.
+    fn compute(&self, arguments: &[&Tensor], slots: &[Tensor], left: &mut Scratch<Tensor>, at: &Source) -> Result<()> {
+        // The versions of the inputs that are frozen. Read before the inputs: at worst these are newer, and prepared again.
+        let versions = match self.code.ready() {
+            Some(code) => code::versions(&self.recorded.from, code.frozen()),
+            None => Scratch::new(),
+        };
+        // Variables that are only read first: whoever changes them meanwhile changes a copy.
+        let values = self.reads.of(&self.read, at)?;
+        let (fresh, taken) = Default::default();
+        let mut inputs = Gathered { segment: self, arguments, slots, values: &values, fresh, taken };
+        for &input in &self.others {
+            if let Place::Fresh(_) = self.places[input as usize] {
+                inputs.fresh.push(Self::fresh(&self.recorded.from[input as usize], at)?);
             }
         }
-        self.reads.of(self.recorded.from.iter().zip(&self.updated).filter_map(read), at)
+        self.take(&mut inputs.taken, at)?;
+        // Kept inputs stay what they were: with another handle of them alive the update goes to a copy.
+        let keep = |&input: &usize| match (&self.recorded.from[input], self.places[input]) {
+            (InputSource::Var(var), Place::Taken(_)) => var.tagged(inputs.tensor(input)),
+            _ => inputs.tensor(input).clone(),
+        };
+        let mut kept: Scratch<Tensor> = self.recorded.kept.iter().map(keep).collect();
+        if watch::is_watching() {
+            self.show(&inputs);
+        }
+        if self.recorded.computes() {
+            let operands = self.operands(&inputs)?;
+            match self.code.ready_for(&versions) {
+                Some(ready) => {
+                    for (tensor, &update) in inputs.taken.tensors.iter_mut().zip(&self.order) {
+                        make_writable(tensor, self.recorded.updates[update].1, at)?;
+                    }
+                    let (graph, wanted) = (&self.recorded.graph, self.recorded.outputs);
+                    // SAFETY: what the graph updates has been taken out of its variables, which are locked, and is writable.
+                    unsafe { ready.run(graph, &inputs, &versions, wanted, &mut |output| left.push(output), at) }?;
+                }
+                None => self.compute_without_code(&mut inputs, left, at)?,
+            }
+            inputs.taken.put_back();
+            self.record(operands, left, at);
+        }
+        left.extend(kept.drain());
+        Ok(())
+    }
+
+    /// Locks the variables that it changes, in one order for all threads, and takes their values out.
+    fn take<'a>(&'a self, taken: &mut Taken<'a>, at: &Source) -> Result<()> {
+        for &update in &self.order {
+            let mut lock = match &self.recorded.updates[update].0 {
+                UpdateTarget::Value(var) => var.lock_value(at)?,
+                UpdateTarget::Gradient(var) => var.lock_grad(),
+            };
+            taken.tensors.push(lock.take().ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
+            taken.locks.push(lock);
+        }
+        Ok(())
+    }
+
+    /// Runs the graph an op at a time.
+    #[cold]
+    fn compute_without_code(&self, inputs: &mut Gathered<'_>, left: &mut Scratch<Tensor>, at: &Source) -> Result<()> {
+        let all: &dyn CallInputs = inputs;
+        let given = all.iter().map(Tensor::detached).collect();
+        let mut outputs = code::run_an_op_at_a_time(&self.recorded.graph, given, at)?;
+        let updates = outputs.split_off(self.recorded.outputs);
+        for (tensor, &update) in inputs.taken.tensors.iter_mut().zip(&self.order) {
+            *tensor = updates[update].clone();
+        }
+        left.extend(outputs);
+        Ok(())
     }
 
     /// An input that is borrowed from nobody.
-    fn fresh(from: &InputSource, at: &Source) -> Result<Option<Tensor>> {
-        match from {
-            InputSource::Gradient(var) => Ok(var.snapshot_grad()),
-            InputSource::Key(generator, device) => Ok(Some(generator.draw_key(*device, at)?)),
+    fn fresh(from: &InputSource, at: &Source) -> Result<Tensor> {
+        let tensor = match from {
+            InputSource::Gradient(var) => var.snapshot_grad(),
+            InputSource::Key(generator, device) => Some(generator.draw_key(*device, at)?),
             InputSource::Argument(_)
             | InputSource::Held(_)
             | InputSource::Slot(_)
             | InputSource::Var(_)
-            | InputSource::Data(_) => Ok(None),
-        }
+            | InputSource::Data(_) => None,
+        };
+        tensor.ok_or_else(|| crate::Error::Escaped { at: at.clone() })
     }
 
     /// Shows the segment and its inputs to whoever watches the call.
     #[cold]
-    fn show<'a>(&self, inputs: impl Iterator<Item = &'a Tensor>) {
+    fn show(&self, inputs: &dyn CallInputs) {
         if !self.recorded.updates.is_empty() || !self.recorded.sets.is_empty() {
             watch::see_effect();
         }
         if !self.recorded.computes() {
             return;
         }
-        let inputs: Vec<Tensor> = inputs.map(Tensor::detached).collect();
+        let inputs: Vec<Tensor> = inputs.iter().map(Tensor::detached).collect();
         let names = self.recorded.from.iter().map(|from| from.to_string()).collect();
         match self.code.kind() {
             Some(Kind::Compiled(code)) => watch::see_segment(code.clone(), inputs, names),
@@ -355,72 +531,61 @@ impl Segment {
         }
     }
 
-    fn run_pure(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
-        let versions = self.versions();
-        let mut fresh = Vec::new();
-        for from in &self.recorded.from {
-            fresh.extend(Self::fresh(from, at)?);
-        }
-        let values = self.values(at)?;
-        let (mut next, mut read) = (fresh.iter(), values.tensors().iter());
-        let mut inputs: Vec<&Tensor> = Vec::with_capacity(self.recorded.from.len());
-        for from in &self.recorded.from {
-            let input = match from {
-                InputSource::Argument(number) => Some(arguments[*number]),
-                InputSource::Held(tensor) | InputSource::Data(tensor) => Some(tensor),
-                InputSource::Slot(slot) => Some(&slots[*slot]),
-                InputSource::Var(_) => read.next(),
-                InputSource::Gradient(_) | InputSource::Key(..) => next.next(),
-            };
-            inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
-        }
-        if watch::is_watching() {
-            self.show(inputs.iter().copied());
-        }
-        let mut outputs = Vec::new();
-        if self.recorded.computes() {
-            outputs = self.code.run(&self.recorded.graph, &inputs, &versions, at)?;
-            let operands = match self.taped(&inputs) {
-                Some((edges, taped)) => {
-                    let saved = inputs.iter().map(|tensor| Some(tensor.detached())).collect();
-                    Some(Operands { rule: self.rule(&inputs)?, edges, saved, taped })
-                }
-                None => None,
-            };
-            outputs = self.record(operands, outputs, at);
-        }
-        let kept: Vec<Tensor> = self.recorded.kept.iter().map(|&input| inputs[input].clone()).collect();
-        slots.extend(outputs);
-        slots.extend(kept);
-        Ok(())
+    /// What goes on the tape, if anything does. Of inputs that are about to change it has a copy only if the gradient reads them.
+    #[inline]
+    fn operands(&self, inputs: &Gathered<'_>) -> Result<Option<Operands>> {
+        let Some(reached) = self.reached.as_ref().filter(|_| tape::is_enabled()) else { return Ok(None) };
+        let may_be_taped = reached.always
+            || reached.reads && inputs.values.is_taped()
+            || reached.others.iter().any(|&input| inputs.tensor(input as usize).tape().is_some());
+        if may_be_taped { self.taped_operands(inputs) } else { Ok(None) }
     }
 
-    /// Where gradients go on, of the inputs and then of the leaves, and for each output whether it goes on a tape; nothing if
-    /// none does.
-    fn taped(&self, inputs: &[&Tensor]) -> Option<(Edges, Vec<bool>)> {
-        if !tape::is_enabled() || self.recorded.taped.iter().all(Vec::is_empty) {
-            return None;
-        }
-        let input = |(number, tensor): (usize, &&Tensor)| match &self.recorded.from[number] {
-            // A value that is about to change has been taken out of the variable, and off its tape.
-            InputSource::Var(var) if self.updated[number] => var.is_trainable().then(|| var.leaf()),
+    #[cold]
+    fn taped_operands(&self, inputs: &Gathered<'_>) -> Result<Option<Operands>> {
+        let inputs: Vec<&Tensor> = (inputs as &dyn CallInputs).list();
+        let is_taken = |input: usize| matches!(self.places[input], Place::Taken(_));
+        let edge = |(number, tensor): (usize, &&Tensor)| match &self.recorded.from[number] {
+            InputSource::Var(var) if is_taken(number) => var.is_trainable().then(|| var.leaf()),
             _ => tape::edge(tensor),
         };
-        let mut edges: Edges = inputs.iter().enumerate().map(input).collect();
+        let mut edges: Edges = inputs.iter().enumerate().map(edge).collect();
         edges.extend(self.recorded.leaves.iter().map(Leaf::tape));
         let is_taped = |reach: &Vec<usize>| reach.iter().any(|&source| edges[source].is_some());
         let taped: Vec<bool> = self.recorded.taped.iter().map(is_taped).collect();
-        taped.contains(&true).then_some((edges, taped))
+        if !taped.contains(&true) {
+            return Ok(None);
+        }
+        let rule = self.rule(&inputs)?;
+        let mut reads = vec![true; edges.len()];
+        if !self.order.is_empty() {
+            let wanted: Vec<bool> = edges.iter().map(Option::is_some).collect();
+            // What has no gradient is refused when its gradient is asked for, which may be that of a part of the outputs.
+            reads = rule.reads(&wanted, &taped).unwrap_or(reads);
+        }
+        let is_kept = |input: usize| reads[input] || !is_taken(input);
+        let kept = |(input, tensor): (usize, &&Tensor)| is_kept(input).then(|| tensor.detached());
+        let saved = inputs.iter().enumerate().map(kept).collect();
+        Ok(Some(Operands { rule, edges, saved, taped }))
     }
 
     /// Puts outputs on the tape.
-    fn record(&self, operands: Option<Operands>, mut outputs: Vec<Tensor>, at: &Source) -> Vec<Tensor> {
+    #[inline]
+    fn record(&self, operands: Option<Operands>, outputs: &mut Scratch<Tensor>, at: &Source) {
+        if operands.is_some() || !self.recorded.leaves.is_empty() {
+            self.record_outputs(operands, outputs, at);
+        }
+    }
+
+    #[cold]
+    fn record_outputs(&self, operands: Option<Operands>, outputs: &mut Scratch<Tensor>, at: &Source) {
         let starts: Vec<Option<Tape>> = match operands {
             Some(Operands { rule, edges, mut saved, taped }) => {
                 let starts = edges[saved.len()..].to_vec();
                 let leaf = |leaf: &Leaf| Some(outputs[leaf.output].clone());
                 saved.extend(self.recorded.leaves.iter().map(leaf));
-                outputs = tape::record_whole(rule, edges, saved, outputs, &taped, at);
+                let results = outputs.drain().collect();
+                outputs.extend(tape::record_whole(rule, edges, saved, results, &taped, at));
                 starts
             }
             None => self.recorded.leaves.iter().map(Leaf::tape).collect(),
@@ -431,22 +596,6 @@ impl Segment {
                 outputs[leaf.output] = outputs[leaf.output].with_tape(Some(start));
             }
         }
-        outputs
-    }
-
-    /// What goes on the tape of a segment that changes some of its inputs: a copy of those only if its gradient reads them.
-    #[cold]
-    fn operands(&self, inputs: &[CallInput<'_>]) -> Result<Option<Operands>> {
-        let all: Vec<&Tensor> = inputs.iter().map(|tensor| &**tensor).collect();
-        let Some((edges, taped)) = self.taped(&all) else { return Ok(None) };
-        let rule = self.rule(&all)?;
-        let wanted: Vec<bool> = edges.iter().map(Option::is_some).collect();
-        // What has no gradient is refused when its gradient is asked for, which may be that of a part of the outputs.
-        let reads = rule.reads(&wanted, &taped).unwrap_or_else(|_| vec![true; wanted.len()]);
-        let is_kept = |input: usize| reads[input] || !self.updated[input];
-        let kept = |(input, tensor): (usize, &&Tensor)| is_kept(input).then(|| tensor.detached());
-        let saved = all.iter().enumerate().map(kept).collect();
-        Ok(Some(Operands { rule, edges, saved, taped }))
     }
 
     /// How gradients go through it, for inputs of these sizes.
@@ -468,54 +617,23 @@ impl Segment {
         rules.push((key, rule.clone()));
         Ok(rule)
     }
+}
 
-    fn run_updating(&self, arguments: &[&Tensor], slots: &mut Vec<Tensor>, at: &Source) -> Result<()> {
-        let recorded = &self.recorded;
-        let versions = self.versions();
-        // Variables that are only read first: whoever changes them meanwhile changes a copy.
-        let values = self.values(at)?;
-        let mut read = values.tensors().iter();
-        let mut inputs: Vec<CallInput<'_>> = Vec::with_capacity(recorded.from.len());
-        for (number, from) in recorded.from.iter().enumerate() {
-            let input = match from {
-                InputSource::Argument(number) => Some(CallInput::Borrowed(arguments[*number])),
-                InputSource::Held(tensor) | InputSource::Data(tensor) => Some(CallInput::Borrowed(tensor)),
-                InputSource::Slot(slot) => Some(CallInput::Owned(slots[*slot].clone())),
-                _ if self.updated[number] => Some(CallInput::Owned(Tensor::nothing())),
-                InputSource::Var(_) => read.next().map(CallInput::Borrowed),
-                from => Self::fresh(from, at)?.map(CallInput::Owned),
-            };
-            inputs.push(input.ok_or_else(|| crate::Error::Escaped { at: at.clone() })?);
-        }
-        // Then those that change, locked in one order for all threads.
-        let mut locks: Vec<(usize, Locked<'_>)> = Vec::with_capacity(self.order.len());
-        for &update in &self.order {
-            let (set, input) = &recorded.updates[update];
-            let mut lock = match set {
-                UpdateTarget::Value(var) => var.lock_value(at)?,
-                UpdateTarget::Gradient(var) => var.lock_grad(),
-            };
-            // Kept inputs stay what they were: with another handle of them alive the update goes to a copy.
-            let own = lock.take().ok_or_else(|| crate::Error::Escaped { at: at.clone() })?;
-            inputs[*input] = CallInput::Owned(own);
-            locks.push((*input, lock));
-        }
-        let keep = |&input: &usize| match &recorded.from[input] {
-            InputSource::Var(var) if self.updated[input] => var.tagged(&inputs[input]),
-            _ => Tensor::clone(&inputs[input]),
+impl Reached {
+    /// Nothing if no output ever goes on a tape.
+    fn of(recorded: &SegmentGraph, places: &[Place], others: &[u32]) -> Option<Reached> {
+        let mut is_reached = vec![false; places.len() + recorded.leaves.len()];
+        recorded.taped.iter().flatten().for_each(|&source| is_reached[source] = true);
+        let (inputs, leaves) = is_reached.split_at(places.len());
+        let is_held_on_tape = |input: usize| match &recorded.from[input] {
+            InputSource::Held(tensor) | InputSource::Data(tensor) => inputs[input] && tensor.tape().is_some(),
+            _ => false,
         };
-        let kept: Vec<Tensor> = recorded.kept.iter().map(keep).collect();
-        if watch::is_watching() {
-            self.show(inputs.iter().map(|tensor| &**tensor));
-        }
-        let taped = self.operands(&inputs);
-        let outcome = self.code.run_updating(&recorded.graph, &self.updates, &mut inputs, &versions, at);
-        for (input, mut lock) in locks {
-            lock.put(std::mem::replace(inputs[input].own(), Tensor::nothing()));
-        }
-        let outputs = outcome?.into_iter().take(recorded.outputs).collect();
-        slots.extend(self.record(taped?, outputs, at));
-        slots.extend(kept);
-        Ok(())
+        let reached = Reached {
+            others: others.iter().copied().filter(|&input| inputs[input as usize]).collect(),
+            reads: places.iter().zip(inputs).any(|(place, reached)| *reached && matches!(place, Place::Read(_))),
+            always: leaves.contains(&true) || (0..places.len()).any(is_held_on_tape),
+        };
+        (reached.always || reached.reads || !reached.others.is_empty()).then_some(reached)
     }
 }

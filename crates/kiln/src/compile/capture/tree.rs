@@ -14,6 +14,7 @@ use super::same_elements;
 use super::segment::{InputSource, Segment};
 use super::watch;
 use crate::tensor::bundle::Bundle;
+use crate::tensor::scratch::Scratch;
 use crate::tensor::setting::Setting;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor, Var};
@@ -21,6 +22,7 @@ use kiln_ir::Source;
 use kiln_runtime::disk::digest;
 use kiln_runtime::phase;
 use std::any::Any;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -71,11 +73,40 @@ impl BranchGuard {
     }
 }
 
-/// The outcome of a branch guard: a few bytes, or the digest of many elements.
-pub(super) type BranchOutcome = Box<[u8]>;
+/// The outcome of a branch guard: a few bytes, or the digest of many.
+#[derive(Clone, Copy)]
+pub(super) struct BranchOutcome {
+    len: u8,
+    bytes: [u8; OUTCOME_KEPT],
+}
 
-/// Bytes of elements up to which they are kept as they are.
+/// Bytes up to which an outcome is kept as it is.
 const OUTCOME_KEPT: usize = 64;
+
+impl BranchOutcome {
+    pub(super) fn of(outcome: &[u8]) -> BranchOutcome {
+        if outcome.len() > OUTCOME_KEPT {
+            return BranchOutcome::of(&digest(outcome));
+        }
+        let mut bytes = [0; OUTCOME_KEPT];
+        bytes[..outcome.len()].copy_from_slice(outcome);
+        BranchOutcome { len: outcome.len() as u8, bytes }
+    }
+}
+
+impl Deref for BranchOutcome {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl PartialEq for BranchOutcome {
+    fn eq(&self, other: &BranchOutcome) -> bool {
+        **self == **other
+    }
+}
 
 /// A part of a function that is never captured.
 pub(super) type Outside = Arc<dyn Fn(&[Tensor]) -> Result<Produced> + Send + Sync>;
@@ -179,7 +210,7 @@ impl<R> Node<R> {
         let Node::Branch { branches, .. } = self else { return };
         let mut branches = branches.write().unwrap_or_else(PoisonError::into_inner);
         if !branches.iter().any(|(known, _)| **known == *outcome) {
-            branches.push((outcome.into(), next));
+            branches.push((BranchOutcome::of(outcome), next));
         }
     }
 
@@ -242,10 +273,10 @@ impl<R> Drop for Node<R> {
 
 /// The state of a call that goes down the tree.
 pub(super) struct Execution<'a> {
-    pub(super) arguments: Vec<&'a Tensor>,
-    pub(super) slots: Vec<Tensor>,
+    pub(super) arguments: Scratch<&'a Tensor>,
+    pub(super) slots: Scratch<Tensor>,
     /// The steps so far.
-    pub(super) trail: Vec<TraceStep>,
+    pub(super) trail: Scratch<TraceStep>,
     /// What the disabled part that ran last gave besides elements.
     pub(super) outside: Vec<u8>,
     /// What disabled parts gave, and how many tensors each.
@@ -266,11 +297,11 @@ pub(super) enum Reached<R> {
 }
 
 impl<'a> Execution<'a> {
-    pub(super) fn new(arguments: Vec<&'a Tensor>) -> Execution<'a> {
+    pub(super) fn new(arguments: Scratch<&'a Tensor>) -> Execution<'a> {
         Execution {
             arguments,
-            slots: Vec::new(),
-            trail: Vec::new(),
+            slots: Scratch::new(),
+            trail: Scratch::new(),
             outside: Vec::new(),
             produced: Vec::new(),
             may_grow: true,
@@ -278,32 +309,29 @@ impl<'a> Execution<'a> {
     }
 
     /// Goes down from a node, until the function returns or an outcome is unknown.
-    pub(super) fn go<R>(&mut self, mut node: Arc<Node<R>>, at: &Source) -> Result<Reached<R>> {
+    pub(super) fn go<R>(&mut self, mut from: Arc<Node<R>>, at: &Source) -> Result<Reached<R>> {
         loop {
-            node = match &*node {
-                Node::Return(returned) => return Ok(Reached::Returned(returned.clone())),
-                Node::Step { step, next } => {
-                    let next = next.clone().ok_or_else(|| Error::Escaped { at: at.clone() })?;
-                    // The last segment is not needed again.
-                    if !matches!(*next, Node::Return(_)) {
-                        self.trail.push(step.clone());
-                    }
-                    self.pass(step, at)?;
-                    next
+            let mut node = &from;
+            while let Node::Step { step, next } = &**node {
+                let next = next.as_ref().ok_or_else(|| Error::Escaped { at: at.clone() })?;
+                // The last segment is not needed again.
+                if !matches!(**next, Node::Return(_)) {
+                    self.trail.push(step.clone());
                 }
+                self.pass(step, at)?;
+                node = next;
+            }
+            from = match &**node {
+                Node::Return(returned) => return Ok(Reached::Returned(returned.clone())),
                 Node::Branch { guard, .. } => {
                     let outcome = self.outcome(guard, at)?;
-                    match node.branch(&outcome) {
-                        Some(next) => {
-                            self.trail.push(TraceStep::BranchGuard(guard.clone(), outcome));
-                            next
-                        }
-                        None => {
-                            let guard = guard.clone();
-                            return Ok(Reached::Unknown { at: node, guard, outcome });
-                        }
-                    }
+                    let Some(next) = node.branch(&outcome) else {
+                        return Ok(Reached::Unknown { at: node.clone(), guard: guard.clone(), outcome });
+                    };
+                    self.trail.push(TraceStep::BranchGuard(guard.clone(), outcome));
+                    next
                 }
+                Node::Step { .. } => unreachable!("steps are passed above"),
             };
         }
     }
@@ -354,13 +382,12 @@ impl<'a> Execution<'a> {
                 if watch::is_watching() {
                     watch::see_break(what, super::driver::BREAK_FIX, line);
                 }
-                let bytes = self.tensor(of, at)?.bytes_at(at)?;
-                if bytes.len() > OUTCOME_KEPT { digest(&bytes).into() } else { bytes.into() }
+                self.tensor(of, at)?.with_bytes(at, BranchOutcome::of)?
             }
-            BranchGuard::Setting(setting) => setting.peek().to_le_bytes().into(),
-            BranchGuard::HasGradient(var) => [var.has_grad() as u8].into(),
-            BranchGuard::Outside => self.outside.as_slice().into(),
-            BranchGuard::IsRecorded => [tape::is_enabled() as u8].into(),
+            BranchGuard::Setting(setting) => BranchOutcome::of(&setting.peek().to_le_bytes()),
+            BranchGuard::HasGradient(var) => BranchOutcome::of(&[var.has_grad() as u8]),
+            BranchGuard::Outside => BranchOutcome::of(&self.outside),
+            BranchGuard::IsRecorded => BranchOutcome::of(&[tape::is_enabled() as u8]),
         })
     }
 

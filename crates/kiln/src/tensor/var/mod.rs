@@ -49,8 +49,8 @@ struct Cell {
     device: Device,
     /// Row-major without gaps; the start of a tape if gradients are wanted.
     value: Mutex<Tensor>,
-    version: AtomicU64,
-    trainable: AtomicBool,
+    /// Twice its version, and one more if gradients of it are wanted.
+    stamp: AtomicU64,
     /// Whether a function being captured has read it.
     met: AtomicBool,
     /// Who keeps a handle of the value from call to call, and whether anybody may.
@@ -142,8 +142,7 @@ impl Var {
                 shape: value.shape().to_vec(),
                 device: value.device(),
                 value: Mutex::new(value),
-                version: AtomicU64::new(0),
-                trainable: AtomicBool::new(false),
+                stamp: AtomicU64::new(0),
                 met: AtomicBool::new(false),
                 keepers: Mutex::default(),
                 is_kept: AtomicBool::new(false),
@@ -194,7 +193,7 @@ impl Var {
 
     /// How often it was updated.
     pub fn version(&self) -> u64 {
-        self.0.version.load(Ordering::Acquire)
+        self.stamp() >> 1
     }
 
     /// True when both are the same variable.
@@ -276,7 +275,11 @@ impl Var {
 
     /// A value as the start of a tape if gradients are wanted.
     pub(crate) fn tagged(&self, value: &Tensor) -> Tensor {
-        if self.is_trainable() { value.with_tape(Some(self.0.leaf.clone())) } else { value.detached() }
+        if !self.is_trainable() {
+            return value.detached();
+        }
+        let is_tagged = value.tape().is_some_and(|tape| tape.same(&self.0.leaf));
+        if is_tagged { value.clone() } else { value.with_tape(Some(self.0.leaf.clone())) }
     }
 
     /// After an update: a value that was copied for it has lost its tape.
@@ -288,7 +291,7 @@ impl Var {
     }
 
     fn raise(&self) {
-        self.0.version.fetch_add(1, Ordering::Release);
+        self.0.stamp.fetch_add(2, Ordering::Release);
     }
 
     /// The one place where the value is computed from the old one: `write` gets the old value and the operands. In place, if
@@ -453,7 +456,8 @@ impl Var {
         self.take_back();
         let mut value = self.lock();
         let wanted = wanted && is_differentiable(self.dtype());
-        if self.0.trainable.swap(wanted, Ordering::AcqRel) != wanted {
+        if self.is_trainable() != wanted {
+            self.0.stamp.fetch_xor(1, Ordering::AcqRel);
             *value = self.tagged(&value);
             if self.0.met.load(Ordering::Acquire) {
                 TRAINABLE.toggle(self.id().wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -464,7 +468,7 @@ impl Var {
 
     /// Whether gradients of it are wanted.
     pub fn is_trainable(&self) -> bool {
-        self.0.trainable.load(Ordering::Acquire)
+        self.stamp() & 1 == 1
     }
 
     /// The gradient collected so far.
@@ -547,8 +551,9 @@ impl Var {
     }
 
     /// Changes with the value, and with whether gradients of it are wanted.
+    #[inline]
     pub(crate) fn stamp(&self) -> u64 {
-        self.version() << 1 | u64::from(self.is_trainable())
+        self.0.stamp.load(Ordering::Acquire)
     }
 
     /// Says that `reads` keeps a handle of the value, which it gives back when the value is about to change.
@@ -590,10 +595,10 @@ enum Held<'a> {
 }
 
 impl Locked<'_> {
-    /// Takes the tensor out, so that there may be no other handle of it.
+    /// Takes the tensor out, so that there may be no other handle of it. A value stays on its tape.
     pub(crate) fn take(&mut self) -> Option<Tensor> {
         match &mut self.guard {
-            Held::Value(value) => Some(std::mem::replace(&mut **value, Tensor::nothing()).into_detached()),
+            Held::Value(value) => Some(std::mem::replace(&mut **value, Tensor::nothing())),
             Held::Gradient(grad) => grad.take(),
         }
     }
