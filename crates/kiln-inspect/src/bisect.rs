@@ -6,7 +6,7 @@ use kiln_ir::{Graph, HostTensor, interpret};
 use kiln_kernels::Precision;
 use std::fmt;
 
-/// A graph on its way through the passes, and how it got there.
+/// The graph after one pass.
 #[derive(Debug, Clone)]
 pub struct Stage {
     /// The pass that made it.
@@ -15,7 +15,7 @@ pub struct Stage {
     pub graph: Graph,
 }
 
-/// One pass, checked.
+/// The outcome of checking one pass.
 #[derive(Debug, Clone)]
 pub struct PassReport {
     /// Its name.
@@ -24,11 +24,11 @@ pub struct PassReport {
     pub nodes: (usize, usize),
     /// The outputs after it against those before it.
     pub outputs: Vec<Deviation>,
-    /// What is wrong, in words.
+    /// What is wrong, if anything.
     pub wrong: Option<String>,
 }
 
-/// What became of the check of passes. `Display` is a line a pass.
+/// The outcome of checking the passes. `Display` is a line a pass.
 #[derive(Debug, Clone)]
 pub struct BisectReport {
     /// The passes that changed the graph, in order, as far as the first that is wrong.
@@ -38,7 +38,7 @@ pub struct BisectReport {
 }
 
 impl BisectReport {
-    /// The first pass that changed the answer.
+    /// Returns the first pass that changed the answer.
     pub fn first_wrong(&self) -> Option<&PassReport> {
         self.passes.iter().find(|pass| pass.wrong.is_some())
     }

@@ -41,7 +41,7 @@ pub enum Disagreement {
         "{candidate}, output {output}, element {element}: {got}, but the interpreter says {want} (±{tolerance:.3e})"
     )]
     Value {
-        /// Who.
+        /// The candidate that disagrees.
         candidate: Candidate,
         /// Which output.
         output: usize,
@@ -49,7 +49,7 @@ pub enum Disagreement {
         element: usize,
         /// Its value.
         got: String,
-        /// The reference's.
+        /// The interpreter's.
         want: String,
         /// What was allowed.
         tolerance: f64,
@@ -57,33 +57,33 @@ pub enum Disagreement {
     /// One failed and the other did not.
     #[error("{candidate} fails ({error}), the interpreter does not")]
     Fails {
-        /// Who.
+        /// The candidate that disagrees.
         candidate: Candidate,
-        /// How.
+        /// The candidate's error.
         error: String,
     },
     /// The reference fails and the other does not.
     #[error("the interpreter fails ({error}), {candidate} does not")]
     Passes {
-        /// Who.
+        /// The candidate that disagrees.
         candidate: Candidate,
-        /// How the reference fails.
+        /// The interpreter's error.
         error: String,
     },
     /// Both fail, for different reasons.
     #[error("{candidate} fails ({error}), the interpreter too, but because: {want}")]
     Errors {
-        /// Who.
+        /// The candidate that disagrees.
         candidate: Candidate,
-        /// How.
+        /// The candidate's error.
         error: String,
-        /// How the reference fails.
+        /// The interpreter's error.
         want: String,
     },
     /// The type of a result.
     #[error("{candidate}, output {output} is {got}, expected {want}")]
     Type {
-        /// Who.
+        /// The candidate that disagrees.
         candidate: Candidate,
         /// Which output.
         output: usize,
@@ -94,7 +94,7 @@ pub enum Disagreement {
     },
 }
 
-/// What to ask.
+/// How candidates are made and asked.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// How the compiled program is made; its device also runs eager.
@@ -112,7 +112,7 @@ pub struct Config {
 /// What an agreement rests on. Elements count once for each candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreement {
-    /// Elements that were held against the reference.
+    /// Elements that were compared with the reference.
     pub compared: usize,
     /// Elements of which rounding errors make anything (a comparison of numbers that are equal but for them, say), and those of outputs
     /// that depend on a sum or product which its order decides. Any answer passes.
@@ -122,7 +122,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// True if no element was held against the reference, though there are some.
+    /// Returns whether no element was compared with the reference, though there are some.
     pub fn is_vacuous(&self) -> bool {
         self.skipped.is_some() || (self.compared == 0 && self.undecided > 0)
     }
@@ -139,7 +139,7 @@ pub enum Skipped {
     Fails,
 }
 
-/// Asks all three on one set of inputs.
+/// Runs a graph by the interpreter, eagerly and compiled on one set of inputs, and compares the results.
 pub fn compare(graph: &Graph, inputs: &[HostTensor], config: &Config) -> Result<Agreement, Disagreement> {
     let mut watch = RangeWatch::new(graph);
     let reference = interpret::run_with(graph, inputs, &mut watch);

@@ -18,10 +18,10 @@ use kiln_runtime::{InputView, Program};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What there is to know about a compiled function or graph. `Display` is a report for the terminal.
+/// The explanation of a compiled function or graph. `Display` is a report for the terminal.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// What it is called.
+    /// The name of the function or graph.
     pub name: String,
     /// The machine it was measured on.
     pub machine: Machine,
@@ -268,6 +268,27 @@ pub struct Subject<'a> {
 impl Segment {
     /// Explains a compiled graph and measures its kernels on these inputs, which are left as they are. `names` say what the inputs
     /// are; if there are none, they are numbered.
+    ///
+    /// ```
+    /// use kiln_inspect::explain::{Explanation, Segment, Subject, machine};
+    /// use kiln_ir::{DType, Graph};
+    /// use kiln_kernels::{InputLayout, ScheduleOptions};
+    /// use kiln_runtime::{Backend, InputView, Program, ReferenceBackend};
+    /// let graph = Graph::parse("graph(%0: f32[2]) {
+    ///   %1: f32[2] = exp %0
+    ///   return %1
+    /// }").unwrap();
+    /// let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
+    /// let program = Program::build(&graph, &layouts, std::sync::Arc::new(ReferenceBackend), &ScheduleOptions::default())?;
+    /// let buffer = ReferenceBackend.allocate(8)?;
+    /// let view = InputView { buffer: &buffer, dtype: DType::F32, shape: &[2], strides: &[1], offset: 0 };
+    /// let (passes, passes_took) = Default::default();
+    /// let subject = Subject { captured: &graph, passes, passes_took, graph: graph.clone(), program: &program };
+    /// let segment = Segment::measured(subject, &[view], vec!["x".to_owned()])?;
+    /// let explanation = Explanation::of_graph("exp", machine(1), segment);
+    /// assert_eq!(explanation.segments[0].kernels[0].label, "exp");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn measured(subject: Subject<'_>, views: &[InputView<'_>], names: Vec<String>) -> Result<Segment> {
         let Subject { captured, passes, passes_took, graph, program } = subject;
         let schedule = program.schedule();

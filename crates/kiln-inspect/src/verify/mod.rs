@@ -14,31 +14,31 @@ use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::{InputView, Program};
 use std::time::{Duration, Instant};
 
-/// What became of the check of a program. `Display` is a table of its kernels and, where one is wrong, what is known of it.
+/// The outcome of verifying a program. `Display` is a table of its kernels and, if one is wrong, the details of the first such.
 #[derive(Debug, Clone)]
 pub struct VerifyReport {
     /// The kernels, in the order they run.
     pub kernels: Vec<KernelReport>,
-    /// Memory that was overwritten before it was read, when the kernels ran one after another as they do in a call.
+    /// Memory that was overwritten before it was read, when the kernels ran one after another as in a call.
     pub clobbered: Option<Clobbered>,
-    /// The outputs of such a run, each against the interpreter's: the errors of all kernels together.
+    /// The outputs of that run, each against the interpreter's: the accumulated errors of all kernels.
     pub outputs: Vec<Deviation>,
     /// How long the check took.
     pub took: Duration,
 }
 
-/// One launch of a program, checked.
+/// The outcome of verifying one launch of a program.
 #[derive(Debug, Clone)]
 pub struct KernelReport {
     /// Its number in the program.
     pub number: usize,
     /// A short name of what it computes.
     pub label: String,
-    /// Its nodes, each with its op and type in words and the user's line.
+    /// The nodes it computes, each with its type and op as text and the user's line.
     pub nodes: Vec<(NodeId, String, Source)>,
-    /// What it wrote, against the truth.
+    /// How far what it wrote is from the interpreter's values.
     pub deviation: Deviation,
-    /// Whether that is as it should be.
+    /// Whether that is within the error bound.
     pub verdict: Verdict,
     /// The kernel's text.
     pub text: String,
@@ -48,26 +48,26 @@ pub struct KernelReport {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// As right as rounding lets it be.
+    /// Every element is within its error bound.
     Right,
-    /// Nobody can tell, and why.
+    /// It cannot be decided, for this reason.
     Unclear(String),
-    /// An element is further off than rounding explains.
+    /// An element is outside of its error bound.
     Wrong {
-        /// The node it is an element of.
+        /// The node whose value it is an element of.
         node: NodeId,
         /// Its row-major position.
         element: usize,
-        /// What it is.
+        /// The value that the kernel computed.
         got: String,
-        /// What it should be.
+        /// The interpreter's value.
         want: String,
-        /// How far off it may be.
+        /// The error bound.
         tolerance: f64,
-        /// Who is to blame.
+        /// Which stage of the compiler is at fault.
         blame: Blame,
     },
-    /// It changed memory beside what it should write.
+    /// It changed memory outside of its results.
     WroteOutside {
         /// The buffer.
         buffer: String,
@@ -76,56 +76,57 @@ pub enum Verdict {
     },
     /// The launch failed, though the interpreter did not.
     Failed {
-        /// How.
+        /// The launch's error.
         error: String,
     },
 }
 
-/// Where the fault of a wrong kernel lies.
+/// Which stage of the compiler made a kernel wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The kernel, interpreted, is right: its machine code is wrong.
+    /// Code generation: the kernel is right when it is interpreted.
     Code,
-    /// The kernel itself does not compute its nodes: the scheduler made a wrong one.
+    /// The scheduler: the kernel is wrong when it is interpreted, too.
     Kernel,
-    /// Not found out: the kernel is too large to be interpreted.
+    /// Unknown: the kernel is too large to be interpreted.
     Open,
 }
 
-/// Memory that another launch wrote between the launch that filled it and one that reads it: a fault of the memory plan.
+/// Memory that was overwritten between the launch that filled it and one that reads it: an error of the memory plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clobbered {
     /// The buffer.
     pub buffer: String,
     /// The launch that wrote it last.
     pub writer: usize,
-    /// The launch that reads it and finds something else.
+    /// The launch that reads it and finds other bytes.
     pub reader: usize,
 }
 
 impl VerifyReport {
-    /// Whether nothing wrong was found.
+    /// Returns whether no kernel is wrong and no memory was overwritten early.
     pub fn is_right(&self) -> bool {
         self.first_wrong().is_none() && self.clobbered.is_none()
     }
 
-    /// The first kernel that is wrong, in the order they run.
+    /// Returns the first kernel that is wrong, in the order of execution.
     pub fn first_wrong(&self) -> Option<&KernelReport> {
         self.kernels.iter().find(|kernel| kernel.verdict.is_wrong())
     }
 }
 
 impl Verdict {
-    /// Whether something is wrong for sure.
+    /// Returns whether the kernel is known to be wrong.
     pub fn is_wrong(&self) -> bool {
         !matches!(self, Verdict::Right | Verdict::Unclear(_))
     }
 }
 
-/// Holds every kernel of a program against the interpreter on live inputs: each launch alone, with true inputs; then all of
-/// them in a row, looking for memory that is overwritten too early. `graph` is what the program was built from, after the passes,
-/// and `inputs` are its inputs. `views` are those of the program, which differ where some lie packed; all of them stay as they are,
-/// those that the program updates included.
+/// Compares every kernel of a program with the interpreter: first each launch alone, on the interpreter's values, then all of them in
+/// a row, looking for memory that is overwritten too early.
+///
+/// `graph` is what the program was built from, after the passes, and `inputs` are the graph's inputs. `views` are the program's, which
+/// differ from them where weights are packed. Nothing they view is changed, not even inputs that the program updates.
 ///
 /// ```
 /// use kiln_ir::{DType, Graph, HostTensor};
