@@ -117,7 +117,7 @@ fn layouts_over_foreign_memory_are_checked() {
     use kiln::{Layout, runtime::HostMemory};
     let made = |shape: &[usize], strides: &[isize], offset| {
         let buffer = HostMemory::allocate(64).unwrap();
-        Tensor::from_buffer(buffer, Layout::new(shape.to_vec(), strides.to_vec(), offset), DType::F32)
+        Tensor::from_buffer(buffer, Layout::new(shape, strides, offset), DType::F32)
     };
     assert!(made(&[4, 4], &[4, 1], 0).is_ok());
     assert!(made(&[4, 4], &[-4, -1], 15).is_ok());
