@@ -5,3 +5,5 @@ pub mod buckets;
 pub mod capture;
 pub mod freeze;
 pub(crate) mod inspect;
+
+pub use crate::tensor::compiled_graph::{CompiledGraph, compile_graph};

@@ -43,6 +43,8 @@ mod symbolic;
 mod tree;
 mod watch;
 
+pub use crate::tensor::bundle::{Bundle, Leaf};
+pub use crate::tensor::setting::Setting;
 pub use callable::{Callable, Function, OwnError, WithOwnError, own_error};
 pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
@@ -52,7 +54,6 @@ pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
 pub use stance::{Stance, StanceGuard, set_stance};
 
-use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::dim;
 use crate::tensor::tape::{self, Tape};
 use crate::{Error, Result, Tensor};
