@@ -284,7 +284,7 @@ where
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         let mut execution = Execution::new(tensors_of(&leaves));
-        let (node, entry) = match self.find(&leaves) {
+        let (rest, entry) = match self.find(&leaves) {
             Found::Program(entry) => {
                 if entry.limit_record.is_eager() {
                     return self.run_limited(arguments);
@@ -297,7 +297,7 @@ where
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
                 execution.may_grow = entry.sizes.is_fixed();
-                (entry.root.clone(), Some(entry))
+                (None, Some(entry))
             }
             Found::Unchecked(unchecked) => {
                 if unchecked.is_empty() && stance == Stance::EagerOnRecompile {
@@ -317,15 +317,17 @@ where
                             return self.fall_back(arguments);
                         }
                         execution.may_grow = entry.sizes.is_fixed();
-                        (entry.root.clone(), Some(entry))
+                        (None, Some(entry))
                     }
                     Made::Rest((node, slots, trail)) => {
                         (execution.slots, execution.trail) = (slots, trail.into_iter().collect());
-                        (node, None)
+                        (Some(node), None)
                     }
                 }
             }
         };
+        let node = rest.as_ref().or(entry.as_ref().map(|entry| &entry.root));
+        let node = node.ok_or_else(|| Error::Escaped { at: at.clone() })?;
         self.run(node, entry.as_deref(), execution, arguments, &leaves, at)
     }
 
@@ -358,7 +360,7 @@ where
         let Some(effects) = Effects::of(&entry.root) else { return Ok(false) };
         // Where the function has not been captured so far, it is not known what it changes: another call measures.
         let compiled = || -> Result<bool, E> {
-            let result = Execution::new(tensors_of(leaves)).go(entry.root.clone(), at);
+            let result = Execution::new(tensors_of(leaves)).go(&entry.root, at);
             effects.undo(at)?;
             Ok(matches!(result?, Reached::Returned(_)))
         };
@@ -384,13 +386,15 @@ where
     /// Goes down the tree from a node; where it ends, the function is captured on from there.
     fn run(
         &self,
-        mut node: Arc<Node<R>>,
+        from: &Arc<Node<R>>,
         entry: Option<&Entry<R>>,
         mut execution: Execution<'_>,
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<R, E> {
+        let mut rest;
+        let mut node = from;
         loop {
             node = match execution.go(node, at)? {
                 Reached::Returned(returned) => {
@@ -416,7 +420,8 @@ where
                         }
                     }
                     let ask = Unknown { branch, guard, outcome, reason: (!is_over).then_some(reason) };
-                    phase::timed("capture", || self.branch(&mut execution, entry, ask, arguments, leaves, at))?
+                    rest = phase::timed("capture", || self.branch(&mut execution, entry, ask, arguments, leaves, at))?;
+                    &rest
                 }
             }
         }

@@ -259,6 +259,8 @@ pub(super) struct Segment {
     /// The variables that are only read.
     read: Vec<Var>,
     reads: Arc<Reads>,
+    /// Their values, where there are none of them.
+    nothing_read: Option<Values>,
     /// What decides whether outputs go on a tape; nothing where none ever does.
     reached: Option<Reached>,
     /// How gradients go through it, by the sizes of its symbols.
@@ -387,8 +389,9 @@ impl Segment {
         let is_other = |input: &u32| !matches!(places[*input as usize], Place::Held | Place::Read(_));
         let others: Vec<u32> = (0..places.len() as u32).filter(is_other).collect();
         let reached = Reached::of(&recorded, &places, &others);
+        let nothing_read = read.is_empty().then(Values::none);
         let (reads, rules) = Default::default();
-        Segment { recorded, code, places, others, order, read, reads, reached, rules }
+        Segment { recorded, code, places, others, order, read, reads, nothing_read, reached, rules }
     }
 
     /// Whether running it changes anything but slots: a variable, a gradient, the state of a generator.
@@ -426,9 +429,16 @@ impl Segment {
             None => Scratch::new(),
         };
         // Variables that are only read first: whoever changes them meanwhile changes a copy.
-        let values = self.reads.of(&self.read, at)?;
+        let read;
+        let values = match &self.nothing_read {
+            Some(values) => values,
+            None => {
+                read = self.reads.of(&self.read, at)?;
+                &*read
+            }
+        };
         let (fresh, taken) = Default::default();
-        let mut inputs = Gathered { segment: self, arguments, slots, values: &values, fresh, taken };
+        let mut inputs = Gathered { segment: self, arguments, slots, values, fresh, taken };
         for &input in &self.others {
             if let Place::Fresh(_) = self.places[input as usize] {
                 inputs.fresh.push(Self::fresh(&self.recorded.from[input as usize], at)?);

@@ -309,29 +309,30 @@ impl<'a> Execution<'a> {
     }
 
     /// Goes down from a node, until the function returns or an outcome is unknown.
-    pub(super) fn go<R>(&mut self, mut from: Arc<Node<R>>, at: &Source) -> Result<Reached<R>> {
+    pub(super) fn go<R>(&mut self, from: &Arc<Node<R>>, at: &Source) -> Result<Reached<R>> {
+        let mut branch;
+        let mut node = from;
         loop {
-            let mut node = &from;
-            while let Node::Step { step, next } = &**node {
-                let next = next.as_ref().ok_or_else(|| Error::Escaped { at: at.clone() })?;
-                // The last segment is not needed again.
-                if !matches!(**next, Node::Return(_)) {
-                    self.trail.push(step.clone());
-                }
-                self.pass(step, at)?;
-                node = next;
-            }
-            from = match &**node {
+            node = match &**node {
                 Node::Return(returned) => return Ok(Reached::Returned(returned.clone())),
+                Node::Step { step, next } => {
+                    let next = next.as_ref().ok_or_else(|| Error::Escaped { at: at.clone() })?;
+                    // The last segment is not needed again.
+                    if !matches!(**next, Node::Return(_)) {
+                        self.trail.push(step.clone());
+                    }
+                    self.pass(step, at)?;
+                    next
+                }
                 Node::Branch { guard, .. } => {
                     let outcome = self.outcome(guard, at)?;
                     let Some(next) = node.branch(&outcome) else {
                         return Ok(Reached::Unknown { at: node.clone(), guard: guard.clone(), outcome });
                     };
                     self.trail.push(TraceStep::BranchGuard(guard.clone(), outcome));
-                    next
+                    branch = next;
+                    &branch
                 }
-                Node::Step { .. } => unreachable!("steps are passed above"),
             };
         }
     }

@@ -24,6 +24,11 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// The values of no variables.
+    pub(crate) fn none() -> Values {
+        Values { pin: new_pin(), is_taped: false, stamps: Vec::new(), tensors: Vec::new() }
+    }
+
     /// The values, in the order of the variables.
     pub(crate) fn tensors(&self) -> &[Tensor] {
         &self.tensors
