@@ -14,7 +14,7 @@ use crate::trace::{FusionRejection, Scope, Trace, kept_index};
 use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
 use std::sync::Arc;
 
-/// The writes of a group that somebody needs, each with the position of its root.
+/// The writes of a group whose results are used, each with the position of its root.
 pub(crate) struct Needed<'a> {
     /// Position among the group's roots, and where to.
     pub list: Vec<(usize, &'a Destination)>,

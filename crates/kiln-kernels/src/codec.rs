@@ -1,4 +1,4 @@
-//! Kernels and schedules as bytes, for what is kept between processes; see [`kiln_ir::codec`].
+//! Encodes kernels and schedules as bytes for caches that outlive the process; see [`kiln_ir::codec`].
 
 use crate::kernel::{
     Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages,
@@ -132,7 +132,7 @@ impl Codec for Schedule {
 
     fn decode(from: &mut Reader<'_>) -> Result<Schedule, DecodeError> {
         let kernels: Vec<Arc<Kernel>> = Vec::<Kernel>::decode(from)?.into_iter().map(Arc::new).collect();
-        // Backends rely on the contract of kernels, and bytes may be anybody's.
+        // Backends rely on the contract of kernels, and the bytes are not trusted.
         if kernels.iter().any(|kernel| kernel.verify().is_err()) {
             return Err(from.invalid("kernel"));
         }

@@ -7,7 +7,7 @@ use kiln_ir::{Dim, Op, Ranges};
 pub(crate) const LOAD: u32 = 3;
 /// Reading a row temporary; writing one costs the same.
 pub(crate) const TEMP: u32 = 2;
-/// Above this, computing a value again is dearer than keeping it.
+/// Above this, recomputing a value costs more than keeping it.
 pub(crate) const EXPENSIVE: u32 = 8;
 /// What an operand of a product may cost that is computed as it is read.
 pub(crate) const PROLOGUE: u32 = 5;
@@ -22,7 +22,7 @@ pub(crate) const MAX_APART: usize = 4;
 /// A row longer than this leaves the nearest cache, so that keeping it costs more.
 pub(crate) const LONG_ROW: i64 = 16 * 1024;
 
-/// One instruction.
+/// The cost of one instruction.
 pub(crate) fn of_inst(kind: &InstKind) -> u32 {
     match kind {
         InstKind::Const(_) | InstKind::Accumulator => 0,
@@ -37,7 +37,7 @@ pub(crate) fn of_inst(kind: &InstKind) -> u32 {
     }
 }
 
-/// One node, when its value is computed inline.
+/// The cost of one node when its value is computed inline.
 pub(crate) fn of_op(op: &Op) -> u32 {
     match op {
         Op::Unary(op) => op.row().cost,

@@ -5,16 +5,16 @@ use crate::kernel::{InstKind, Place, ReductionKind, ValueId};
 use kiln_ir::{BinaryOp, CompareOp, DType, Dim, Scalar, UnaryOp};
 use std::hash::{Hash, Hasher};
 
-/// What a value is.
+/// The definition of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Def {
     /// Computed where it is used. Never a store or a temp.
     Inst(InstKind),
     /// A combination over the row.
     Reduced {
-        /// How.
+        /// How values are combined.
         kind: ReductionKind,
-        /// What is combined.
+        /// The value that is combined.
         value: ValueId,
     },
 }
@@ -22,7 +22,7 @@ pub(crate) enum Def {
 /// A value with its compute type (for `Arg` reductions `I64`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// What it is.
+    /// Its definition.
     pub def: Def,
     /// Its type.
     pub dtype: DType,

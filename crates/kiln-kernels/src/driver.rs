@@ -53,10 +53,10 @@ pub enum Form<'a> {
     Schedule(&'a Schedule),
 }
 
-/// Sees what each stage made, by the stage's name.
+/// Called with the name and the result of each stage.
 pub type Observe<'o> = &'o mut dyn FnMut(&'static str, Form<'_>);
 
-/// Cuts a graph into kernels and shows what each stage made.
+/// Cuts a graph into kernels and passes what each stage made to `observe`.
 pub fn schedule_with(
     graph: &Graph,
     layouts: &[InputLayout],
@@ -64,7 +64,7 @@ pub fn schedule_with(
     observe: Observe<'_>,
 ) -> Result<Schedule, Error> {
     check_inputs(graph, layouts)?;
-    // Quantised blocks that no product can read as they lie.
+    // Quantised blocks that no product can read in their own layout.
     let mut dequantised: Vec<NodeId> = Vec::new();
     let (prepared, mut schedule) = loop {
         let prepared = prepare(graph, layouts, &dequantised)?;
@@ -104,7 +104,7 @@ pub fn schedule_with(
     Ok(schedule)
 }
 
-/// A schedule in which every kernel finds its operands; or the blocks that some product turned out not to be able to read.
+/// A schedule in which every kernel finds its operands, or the blocks that some product cannot read.
 fn settle(
     graph: &Graph,
     layouts: &[InputLayout],
@@ -280,7 +280,7 @@ fn assemble(
             Anchor::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
             Anchor::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
         };
-        // What the kernel turned out not to need is no argument.
+        // Arguments that the kernel does not use are dropped.
         step.reads = reads.into_iter().filter(|read| step.args.contains(&read.buffer)).collect();
         step.writes = written(memory, group, &needed);
         steps.push(step);

@@ -1,15 +1,15 @@
 //! The order of launches: one that reads memory and takes no more than it frees runs as soon as it can.
 //!
-//! Graphs list what they compute in the order that somebody thought of it: a training step has all its weight gradients at
-//! the end, though each needs an activation and a gradient that nobody else reads any more. Run early, they find their
-//! operands in cache, and the arena holds a layer instead of all of them.
+//! Graphs list nodes in the order of the user's code: a training step has all its weight gradients at the end, though each
+//! needs an activation and a gradient that have no other readers left. Run early, they find their operands in cache, and the
+//! arena holds one layer's operands instead of all.
 
 use crate::cost;
 use crate::kernel::Access;
 use crate::schedule::{Role, Schedule, Step};
 use kiln_ir::Ranges;
 
-/// Results of at most this many bytes may be had at any time.
+/// Launches with results of at most this many bytes may be moved forward at any time.
 const FEW_BYTES: i64 = 4096;
 
 /// Moves launches forward that free memory.
@@ -41,7 +41,7 @@ pub(crate) fn free_early(schedule: &mut Schedule, known: &Ranges) {
             let freed: i64 = args.iter().filter(|b| uses[b.index()] == 1).map(|b| bytes[b.index()]).sum();
             let taken: i64 = args.iter().filter(|b| !alive[b.index()]).map(|b| bytes[b.index()]).sum();
             let reads = args.iter().any(|b| alive[b.index()] && bytes[b.index()] > 0);
-            // Others may wait for a few numbers, which take no room to speak of.
+            // Others may wait for a few numbers, which take next to no memory.
             ((reads && freed >= taken) || (1..=FEW_BYTES).contains(&taken)).then_some(freed - taken)
         };
         let best = (0..ready.len()).filter_map(|i| gain(ready[i]).map(|gain| (i, gain)));

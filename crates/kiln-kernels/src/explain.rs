@@ -1,4 +1,4 @@
-//! A schedule in words: its launches, what went into each, and what was not fused and why.
+//! Renders a schedule as text: its launches, the nodes of each, and what was not fused and why.
 
 use crate::schedule::{BufferDecl, Reason, Role, Schedule};
 use kiln_ir::{Graph, Symbol};
@@ -51,9 +51,9 @@ impl Display for Reason {
         f.write_str(match self {
             Reason::OtherElements => "the consumer reads elements that another iteration computes",
             Reason::OtherSpace => "their iteration spaces cannot be brought together",
-            Reason::Row => "an epilogue sees one element at a time, the consumer needs a row of them",
+            Reason::Row => "an epilogue gets one element at a time, the consumer needs a row of them",
             Reason::Between => "a kernel between them needs the first and feeds the second",
-            Reason::Operand => "the operand of a product, of attention or of a routine lies in memory",
+            Reason::Operand => "the operand of a product, of attention or of a routine is materialised",
             Reason::OneAnchor => "a kernel holds one product, attention or routine",
             Reason::Parallelism => "one kernel would leave most cores idle",
             Reason::TooLarge => "one kernel would be too large",

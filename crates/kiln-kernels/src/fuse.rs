@@ -46,7 +46,7 @@ impl<'a> Fusion<'a> {
         Ok(fusion)
     }
 
-    /// Groups in an order in which whoever writes comes before whoever reads.
+    /// Groups in topological order: writers before readers.
     pub fn order(&self) -> Result<Vec<usize>, Error> {
         let needs: Vec<Vec<usize>> = (0..self.groups.len()).map(|at| self.needs(at)).collect();
         topological(&needs).map_err(|cycle| {
@@ -148,11 +148,11 @@ impl<'a> Fusion<'a> {
     fn merge_sibling(&mut self, first: usize, other: usize) -> bool {
         let (first, other) = (self.group_of[first], self.group_of[other]);
         let (a, b) = (first.min(other), first.max(other));
-        // Whoever writes less is merged into the other; both orders are tried.
+        // The group that writes less is merged into the other; both orders are tried.
         a == b || self.try_merge(a, b, None).or_else(|_| self.try_merge(b, a, None)).is_ok()
     }
 
-    /// What lies between two groups that are to become one, which will need `more` than both do.
+    /// What is between two groups that are to become one, which will need `more` in addition to what both need.
     fn between(&self, producer: usize, consumer: usize, more: &[usize]) -> Between {
         self.order.between(producer, consumer, &|at| {
             let mut needs = self.needs(at);
@@ -209,12 +209,12 @@ impl<'a> Fusion<'a> {
         let trace = trace_group(self.scope, anchor, &mut domain, &mut roots, &own);
         let trace = trace.map_err(|_| Reason::OtherElements)?;
         let mut reads: Vec<NodeId> = p.reads.iter().chain(&c.reads).copied().filter(|r| !own.contains(r)).collect();
-        // A node that the group writes a part of is computed again from its operands, which may lie in memory.
+        // A node that the group writes a part of is computed again from its operands, which may be in memory.
         reads.extend(&trace.reads);
         reads.sort_unstable();
         reads.dedup();
         let more: Vec<usize> = trace.reads.iter().flat_map(|&r| self.writers(r)).collect();
-        let Between::Nobody(needed) = self.between(producer, consumer, &more) else { return Err(Reason::Between) };
+        let Between::Acyclic(needed) = self.between(producer, consumer, &more) else { return Err(Reason::Between) };
         self.order.merge(producer, consumer, &needed);
         for &work in &works {
             self.group_of[work] = consumer;
@@ -279,7 +279,7 @@ impl<'a> Fusion<'a> {
         let unused: Vec<bool> = used.iter().map(|u| !u).collect();
         let whole = p.domain.has_row() && !mapped.contains(&false);
         let wanted = if whole {
-            // The row is where the producer's row lies.
+            // The row is the image of the producer's row.
             let row: Vec<&Dim> = p.domain.axes(true).filter_map(|axis| axes[axis].as_ref()).collect();
             let grid: Vec<&Dim> = p.domain.axes(false).filter_map(|axis| axes[axis].as_ref()).collect();
             let (row, grid) = (along(&domain, &row), along(&domain, &grid));

@@ -27,7 +27,7 @@ pub(crate) struct Group {
     pub roots: Vec<Root>,
     /// The work's numbers, in the same order.
     pub works: Vec<usize>,
-    /// Nodes read from memory that other groups (or nobody) write.
+    /// Nodes read from memory that other groups write, or that no group does.
     pub reads: Vec<NodeId>,
     /// The values, for a loop or an epilogue.
     pub trace: Option<Trace>,

@@ -20,9 +20,9 @@ pub(crate) fn product(shape: &[Dim]) -> Dim {
 /// `value` may make it exact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// What is divided.
+    /// The dividend.
     pub value: Dim,
-    /// By what.
+    /// The divisor.
     pub divisor: Dim,
 }
 

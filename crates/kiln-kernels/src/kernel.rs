@@ -1,4 +1,4 @@
-//! What a kernel is: the contract between the scheduler above and the code generators below. Target-neutral.
+//! The definition of a kernel: the contract between the scheduler above and the code generators below. Target-neutral.
 //!
 //! A kernel works on numbered buffers and never knows what they hold. Sizes are [`Dim`]s: constants, or expressions over the
 //! kernel's size symbols, whose values a launch brings. Positions are [`Dim`]s too, over the size symbols and the axis
@@ -28,7 +28,7 @@ pub struct Kernel {
     pub buffers: Vec<BufferArg>,
     /// Size symbols whose values a launch brings, in order. Empty when every size is constant.
     pub sizes: Vec<Symbol>,
-    /// What it does.
+    /// The computation.
     pub body: KernelBody,
 }
 
@@ -37,7 +37,7 @@ pub struct Kernel {
 pub struct BufferArg {
     /// Element type in memory.
     pub dtype: DType,
-    /// How it is used.
+    /// Whether it is read, written or both.
     pub access: Access,
 }
 
@@ -52,7 +52,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// What a kernel does.
+/// The computation of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KernelBody {
     /// Pointwise and reduction kernels.
@@ -70,7 +70,7 @@ pub enum KernelBody {
 pub struct Axis {
     /// The variable, as it appears in positions.
     pub var: Symbol,
-    /// How many steps.
+    /// The number of steps.
     pub size: Dim,
 }
 
@@ -85,7 +85,7 @@ pub struct LoopBody {
     pub grid: Vec<Axis>,
     /// Axes that a `Row` stage runs over, outermost first. Empty for a pointwise kernel, which has one `Point` stage.
     pub row: Vec<Axis>,
-    /// In order.
+    /// The stages, in order of execution.
     pub stages: Vec<Stage>,
     /// Row temporaries: storage for `row`'s points, private to a grid point, addressed by row position.
     pub temps: Vec<DType>,
@@ -94,16 +94,16 @@ pub struct LoopBody {
 /// A part of a loop kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Stage {
-    /// Where it runs.
+    /// The points that it runs at.
     pub domain: Domain,
-    /// In order. Values defined in a `Row` stage are visible only in that stage (use temps to carry them); values of
-    /// `Point` stages and results of reductions are visible in all later stages.
+    /// Instructions in order. Values defined in a `Row` stage are visible only in that stage (use temps to carry them); values
+    /// of `Point` stages and results of reductions are visible in all later stages.
     pub insts: Vec<Inst>,
     /// Combinations over the row, only in `Row` stages; the results are visible after the stage.
     pub reductions: Vec<Reduction>,
 }
 
-/// Where a stage runs.
+/// The points that a stage runs at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Domain {
     /// Once at each grid point.
@@ -115,7 +115,7 @@ pub enum Domain {
 /// A combination of one value over the row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reduction {
-    /// How.
+    /// How values are combined.
     pub kind: ReductionKind,
     /// The value combined at each point, of type `dtype`.
     pub value: ValueId,
@@ -128,7 +128,7 @@ pub struct Reduction {
 /// How a reduction combines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReductionKind {
-    /// Plain.
+    /// A reduction of values.
     Reduce(ReduceKind),
     /// Position of the extreme; the first wins among equals, NaN is the extreme.
     Arg(ArgKind),
@@ -141,14 +141,14 @@ pub struct Inst {
     pub id: ValueId,
     /// Its type. Values are of compute types: F32, F64, I32, I64, Bool; short types exist only in memory and in `Round`.
     pub dtype: DType,
-    /// What is computed.
+    /// The computation.
     pub kind: InstKind,
 }
 
 /// A place in a buffer: `offset + Σ value·stride` elements from its start.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which buffer.
+    /// Index of the buffer among the kernel's arguments.
     pub buffer: usize,
     /// The affine (or div/mod) part, over axis variables and size symbols.
     pub offset: Dim,
@@ -174,7 +174,7 @@ pub enum InstKind {
     },
     /// Element of a buffer, widened to its compute type. With a guard: memory is touched only where it is true, elsewhere 0.
     Load {
-        /// Where from.
+        /// The address of the element.
         place: Place,
         /// Bool value.
         guard: Option<ValueId>,
@@ -184,18 +184,18 @@ pub enum InstKind {
     LoadBlock {
         /// Where the first block is.
         place: Place,
-        /// Which element.
+        /// Index of the element in the blocks.
         element: Dim,
-        /// How blocks lie in bytes.
+        /// Layout of a block.
         format: BlockFormat,
     },
     /// Writes a value, narrowed to the buffer's dtype (short floats round to nearest even, short integers wrap). With a
     /// guard: only where it is true. Stores to one buffer never hit one place twice, except through `guard`-exclusive stores and
     /// at data-dependent places: a kernel with those runs its grid in order, one point after another, and the last stays.
     Store {
-        /// Where to.
+        /// The address of the element.
         place: Place,
-        /// What.
+        /// The value that is written.
         value: ValueId,
         /// Bool value.
         guard: Option<ValueId>,
@@ -242,7 +242,7 @@ pub enum InstKind {
 /// `Load` and a `Cast`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Prologue {
-    /// In order.
+    /// Instructions in order.
     pub insts: Vec<Inst>,
     /// The value yielded.
     pub value: ValueId,
@@ -265,7 +265,7 @@ impl Precision {
     /// All, the most exact first.
     pub const ALL: [Precision; 3] = [Precision::Highest, Precision::High, Precision::Medium];
 
-    /// The name in texts and on the command line.
+    /// The name in text and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Precision::Medium => "medium",
@@ -326,42 +326,42 @@ pub struct AttentionBody {
     pub k: Strided,
     /// [b, g, s, e].
     pub v: Strided,
-    /// Where `k` lies in pages: its strides are then those inside a page, and that of the batch is not used.
+    /// The page table of `k`, if it is paged: its strides are then those inside a page, and that of the batch is not used.
     pub k_pages: Option<Pages>,
-    /// Likewise for `v`.
+    /// The page table of `v`, if it is paged.
     pub v_pages: Option<Pages>,
     /// [b, h, t, s]; bool keeps, float adds.
     pub mask: Option<Strided>,
     /// [b, h, t, e].
     pub out: Strided,
-    /// Row i sees columns j ≤ i + s − t.
+    /// Causal mask: keys j ≤ i + s − t are visible to row i.
     pub causal: bool,
     /// Factor on q·kᵀ (an F64 scalar).
     pub scale: Scalar,
 }
 
-/// Keys or values in pages: key `s` of a batch is row `s % length` of the page that entry `s / length` of its table names.
-/// Entries are checked as [`InstKind::CheckIndex`] checks an index, those of pages that nobody sees too.
+/// Paged keys or values: key `s` of a batch is row `s % length` of the page that entry `s / length` of its table names. Entries
+/// are checked as [`InstKind::CheckIndex`] checks an index, also those of pages without visible keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pages {
     /// [b, n], I32 or I64.
     pub table: Strided,
     /// Keys of a page.
     pub length: Dim,
-    /// Elements from page to page.
+    /// Elements from one page to the next.
     pub stride: Dim,
-    /// How many pages there are.
+    /// The number of pages.
     pub count: Dim,
 }
 
 /// A strided view of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Strided {
-    /// Which buffer.
+    /// Index of the buffer among the kernel's arguments.
     pub buffer: usize,
     /// Elements from the buffer's start.
     pub offset: Dim,
-    /// Elements an axis step moves.
+    /// Elements from one index of each axis to the next.
     pub strides: Vec<Dim>,
 }
 
@@ -374,13 +374,13 @@ pub enum RoutineBody {
         shape: Vec<Dim>,
         /// The axis.
         axis: usize,
-        /// How.
+        /// How elements are combined.
         kind: ReduceKind,
-        /// From the end.
+        /// Scans from the end.
         reverse: bool,
-        /// Read from.
+        /// The input.
         input: Strided,
-        /// Written to.
+        /// The result.
         output: Strided,
     },
     /// [`kiln_ir::Op::SortIndices`].
@@ -393,7 +393,7 @@ pub enum RoutineBody {
         descending: bool,
         /// Results kept along the axis.
         count: Dim,
-        /// Read from.
+        /// The input.
         input: Strided,
         /// I64 indices.
         output: Strided,
@@ -407,13 +407,13 @@ pub enum RoutineBody {
         updates_shape: Vec<Dim>,
         /// The axis.
         axis: usize,
-        /// How.
+        /// How updates are combined with the output.
         kind: ScatterKind,
         /// I32 or I64 indices.
         index: Strided,
         /// The updates.
         updates: Strided,
-        /// Read and written.
+        /// The base, which becomes the result.
         output: Strided,
     },
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Graph ──prepare──▶ small products are sums, long reductions two steps
-//!        ──materialise──▶ which nodes go through memory, and where they lie
+//!        ──materialise──▶ which nodes go through memory, and where they are stored
 //!        ──fuse─────▶ groups of them, computed at the same points
 //!        ──trace────▶ values: views are index arithmetic, pointwise ops are instructions
 //!        ──stages───▶ Loop kernels      ──matmul──▶ Matmul kernels      ──routine──▶ Attention, Routine
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Invariants: a kernel never knows what its buffers hold; every materialised node is written by exactly the works listed for
-//! it before anybody reads it; a value computed in one iteration is never read by another one except through memory
+//! it before it is read; a value computed in one iteration is never read by another one except through memory
 //! that an earlier launch wrote.
 
 mod assemble;

@@ -1,7 +1,7 @@
-//! Which nodes go through memory, where they lie there, and who writes them.
+//! Chooses which nodes are materialised, where they are stored, and which work writes them.
 //!
-//! A materialised node lies in a row-major buffer of its own, or in a part of the buffer of a later node that only moves its
-//! elements about (a permutation, a reshape, one operand of a concatenation): then the producer writes straight into it.
+//! A materialised node is stored in a row-major buffer of its own, or in a part of the buffer of a later node that only moves
+//! its elements (a permutation, a reshape, one operand of a concatenation): then the producer writes straight into it.
 
 use crate::cost;
 use crate::index::contiguous_strides;
@@ -13,13 +13,13 @@ use kiln_ir::{Dim, Graph, Node, NodeId, Op};
 /// A place that a value must be written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Destination {
-    /// Where.
+    /// Buffer and layout.
     pub storage: Storage,
     /// The nodes that are read from here, this write making up all or a part of them.
     pub nodes: Vec<NodeId>,
     /// Written even if no kernel reads it: an output.
     pub required: bool,
-    /// The node may be read from here: nobody changes it later.
+    /// The node may be read from here: it is not overwritten later.
     pub readable: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Destination {
 pub(crate) struct Work {
     /// The node.
     pub node: NodeId,
-    /// Where its value goes.
+    /// The places that its value is written to.
     pub into: Vec<Destination>,
     /// The node is in memory already and is only copied.
     pub copy: bool,
@@ -97,7 +97,7 @@ pub(crate) fn is_rearrangement(op: &Op) -> bool {
     matches!(op, Op::Reshape { .. } | Op::Permute { .. } | Op::Flip { .. })
 }
 
-/// Chooses the nodes that go through memory. `required` are nodes that a kernel turned out to need there.
+/// Chooses the nodes that are materialised. `required` are nodes that some kernel can only read from memory.
 pub(crate) fn choose(
     graph: &Graph,
     inline_counts: &[u32],
@@ -151,10 +151,10 @@ pub(crate) fn choose(
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
         let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
         let large = own.nodes > cost::MAX_INLINE;
-        // Views are index arithmetic in whoever reads them, but for a chain of them without end.
+        // Views are index arithmetic in their readers, except for very long chains of them.
         let moves = node.op.is_view() && own.nodes <= 4 * cost::MAX_INLINE;
         let worth_it = (shared && dear) || stored_instead || large;
-        // What is not part of a product has been taken apart before.
+        // Blocks that are not part of a product have been dequantised before.
         let unpacked = matches!(node.op, Op::Dequantize { .. });
         materialised[at] |= in_memory || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
         inline.push(if materialised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
@@ -186,14 +186,15 @@ fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
     (uses, repeated)
 }
 
-/// Operands of products, attention and routines lie in memory: the first node under the views, or under a cast for a product.
+/// Operands of products, attention and routines are materialised: the first node under the views, or under a cast for a
+/// product.
 fn mark_operands(graph: &Graph, inline_counts: &[u32], materialised: &mut [bool]) {
     for (_, node) in graph.iter() {
         if !is_anchor(&node.op) {
             continue;
         }
         for (number, &operand) in node.operands.iter().enumerate() {
-            // Quantised blocks are unpacked by the product; their bytes lie in memory.
+            // Quantised blocks are unpacked by the product; their bytes are in memory.
             if let Op::Dequantize { .. } = graph.node(operand).op {
                 materialised[graph.node(operand).operands[0].index()] = true;
                 continue;
@@ -416,7 +417,7 @@ fn is_computed(graph: &Graph, id: NodeId) -> bool {
     }
 }
 
-/// Where a view's operand lies, given where the view lies.
+/// The storage of a view's operand, given that of the view.
 fn unview(op: &Op, operand_shape: &[Dim], shape: &[Dim], storage: &Storage) -> Option<Storage> {
     let Storage { buffer, offset, strides } = storage;
     match op {

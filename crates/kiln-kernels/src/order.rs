@@ -1,5 +1,5 @@
-//! Orders in which whoever writes comes before whoever reads: the order of all groups at the end of fusion, and one that is
-//! kept up to date while groups are merged, so that a merge that would close a cycle is found by looking between two groups.
+//! Topological orders, writers before readers: the order of all groups at the end of fusion, and one that is kept up to date
+//! while groups are merged, so that a merge that would close a cycle is found by searching between two groups.
 
 use crate::hash::FastMap;
 
@@ -43,7 +43,7 @@ pub(crate) fn topological(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>
 pub(crate) struct Order {
     /// Members in order; those that became part of another one leave holes.
     line: Vec<Option<usize>>,
-    /// Where each member is.
+    /// The position of each member in `line`.
     place: Vec<usize>,
 }
 
@@ -52,8 +52,8 @@ pub(crate) struct Order {
 pub(crate) enum Between {
     /// A third needs the earlier one and is needed by the later one: merging the two would close a cycle.
     Third,
-    /// Nobody; these come after the earlier one and are needed by the later one.
-    Nobody(FastMap<usize, ()>),
+    /// No third member does; these come after the earlier one and are needed by the later one.
+    Acyclic(FastMap<usize, ()>),
 }
 
 impl Order {
@@ -70,7 +70,7 @@ impl Order {
 
     /// Looks for a third between two members. `needs` gives what a member needs; for the two of them, what their union will.
     ///
-    /// Whatever lies on a path from the earlier to the later one lies between them in the order, so only that part is searched.
+    /// Every path from the earlier to the later one stays between them in the order, so only that part is searched.
     pub fn between(&self, a: usize, b: usize, needs: &dyn Fn(usize) -> Vec<usize>) -> Between {
         let (first, last) = self.sorted(a, b);
         let inside = |member: usize| self.place[member] > self.place[first] && member != last;
@@ -89,11 +89,11 @@ impl Order {
                 }
             }
         }
-        Between::Nobody(seen)
+        Between::Acyclic(seen)
     }
 
-    /// Makes `gone` a part of `kept`, given what [`Order::between`] said about them: what the later one needs comes before both, the
-    /// rest of what lay between them after.
+    /// Makes `gone` a part of `kept`, given the result of [`Order::between`] for them: what the later one needs comes before
+    /// both, the rest of what was between them after.
     pub fn merge(&mut self, gone: usize, kept: usize, needed: &FastMap<usize, ()>) {
         let (first, last) = self.sorted(gone, kept);
         let (from, last) = (self.place[first], self.place[last]);
@@ -160,7 +160,7 @@ mod tests {
                 let cycle = through(a, b) || through(b, a);
                 match order.between(a, b, &|at| needs[at].clone()) {
                     Between::Third => assert!(cycle, "seed {seed}: {a} and {b} of {needs:?}"),
-                    Between::Nobody(between) => {
+                    Between::Acyclic(between) => {
                         assert!(!cycle, "seed {seed}: {a} and {b} of {needs:?}");
                         order.merge(a, b, &between);
                         let moved = std::mem::take(&mut needs[a]);

@@ -1,5 +1,5 @@
-//! Keys and values that lie in pages, found through a table: a gather of whole pages that attention reads through itself,
-//! so that no gathered copy exists.
+//! Paged keys and values, found through a page table: attention reads through a gather of whole pages itself, so that no
+//! gathered copy exists.
 //!
 //! ```text
 //!  pool [pages, heads, length, width] ──gather by table [b, n]──▶ … permute, reshape … ──▶ [b, heads, n · length, width]
@@ -28,7 +28,7 @@ pub(crate) fn gather_below(graph: &Graph, operand: NodeId) -> Option<NodeId> {
     }
 }
 
-/// The pages that keys or values, [b, g, s, d], lie in; the error names a node that is not read through a table.
+/// The page table of keys or values, [b, g, s, d]; the error names a node that is not read through a table.
 pub(crate) fn paged(
     scope: Scope<'_>,
     node: NodeId,
@@ -42,7 +42,7 @@ pub(crate) fn paged(
         let mut tracer = Tracer::new(scope, &domain);
         let value = tracer.value_at(node, index.clone())?;
         let trace = tracer.finish();
-        // The axis of keys falls into pages and places in a page.
+        // The axis of keys is split into pages and rows of a page.
         let Some((split, axes)) = domain.split(&trace.open, scope.known) else { break (trace, value) };
         let ranges = split.ranges(scope.known);
         index = index.iter().map(|at| substitute_axes(at, &axes).simplify(&ranges)).collect();
@@ -57,7 +57,7 @@ pub(crate) fn paged(
         return Err(rejection);
     }
     let mut rows = symbols_of(&keys);
-    // Whichever moves the table is the page.
+    // The variable that moves the table is that of the page.
     let page = rows.iter().position(|&s| view.table.offset.contains(s)).map(|at| rows.remove(at));
     let (row, more) = (rows.pop(), rows.pop());
     if more.is_some() {
@@ -93,7 +93,7 @@ pub(crate) fn paged(
     Ok((strided, Pages { table, length, stride: view.stride, count: view.count }))
 }
 
-/// A load at a place that one entry of a table says.
+/// A load whose address one table entry gives.
 struct Indirect<'a> {
     pool: &'a Place,
     stride: Dim,

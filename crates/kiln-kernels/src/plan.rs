@@ -6,14 +6,14 @@ use kiln_ir::{Dim, Symbol};
 /// Every offset is a multiple of this.
 pub const ALIGNMENT: usize = 64;
 
-/// Where temporaries lie for given sizes.
+/// The offsets of temporaries for given sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// Bytes of the arena; the peak.
     pub arena_bytes: usize,
     /// For each buffer of the schedule its offset in the arena, if it is a temporary.
     pub offsets: Vec<Option<usize>>,
-    /// For each buffer of the schedule its bytes, whatever its role.
+    /// For each buffer of the schedule its bytes, in any role.
     pub bytes: Vec<usize>,
     /// Bytes that all temporaries would take without sharing.
     pub temp_bytes: usize,

@@ -46,7 +46,7 @@ impl Dag {
         self.round(value, dtype)
     }
 
-    /// [`Op::Cast`]. A cast to a short float rounds under either numerics: the user asked for it.
+    /// [`Op::Cast`]. A cast to a short float rounds under either numerics: the user requested it.
     pub fn convert(&mut self, x: ValueId, from: DType, to: DType) -> ValueId {
         if from == to {
             return x;

@@ -1,5 +1,6 @@
-//! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with what is around them,
-//! quantised blocks become shifts and masks of their bytes wherever no product reads them as they lie, and long reductions to a few elements become two steps, the first of which keeps every core busy.
+//! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with their neighbours,
+//! quantised blocks that no product reads directly become shifts and masks of their bytes, and long reductions to a few
+//! elements become two steps, the first of which keeps every core busy.
 
 use crate::matmul::{accumulator, free_axes};
 use crate::schedule::InputLayout;
@@ -25,7 +26,7 @@ const LONG: i64 = 64 * 1024;
 /// In how many parts a long reduction is done at the most.
 const MAX_PARTS: i64 = 256;
 
-/// What becomes of a node.
+/// The rewrite of a node.
 enum Rewrite {
     Sum,
     Parts { axis: usize, parts: i64 },
@@ -38,15 +39,15 @@ pub(crate) fn prepare(
     dequantised: &[NodeId],
 ) -> Result<Option<Prepared>, Error> {
     let blocks = Blocks::of(graph, layouts, dequantised);
-    let turned = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
-    let same = |node: &Node| rewrite_of(graph, node).is_none() && !turned(node);
+    let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
+    let same = |node: &Node| rewrite_of(graph, node).is_none() && !transposed(node);
     if !blocks.dequantised.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
     let mut made =
         Prepared { graph: Graph::with_capacity(graph.nodes().len()), origin: Vec::new(), results: Vec::new() };
     let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
-    // The blocks that products read, where `new` has their elements for everybody else.
+    // The blocks that products read, where `new` has their elements for all other readers.
     let mut whole: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
     for (id, node) in graph.iter() {
         let mut operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
@@ -83,13 +84,13 @@ pub(crate) fn prepare(
     Ok(Some(made))
 }
 
-/// Who reads quantised blocks, for each node that is some.
+/// The readers of quantised blocks, for each node that is some.
 struct Blocks {
-    /// Some product reads them as they lie.
+    /// Some product reads them in their own layout.
     whole: Vec<bool>,
-    /// Somebody else needs their elements.
+    /// Some other node needs their elements.
     dequantised: Vec<bool>,
-    /// They lie in memory one after another.
+    /// They are contiguous in memory.
     readable: Vec<bool>,
     /// See [`bases`].
     bases: Vec<Option<(NodeId, Vec<usize>)>>,
@@ -127,8 +128,8 @@ impl Blocks {
         blocks
     }
 
-    /// The blocks that a product reads as they lie, and its dimensions over them: its right operand is a matrix of them, perhaps
-    /// turned, summed along their rows.
+    /// The blocks that a product reads in their own layout, and its dimensions over them: its right operand is a matrix of
+    /// them, perhaps transposed, summed along their rows.
     fn read_by(&self, graph: &Graph, node: &Node) -> Option<(NodeId, DotDims)> {
         let Op::Dot { dims, out: DType::F32 } = &node.op else { return None };
         let (right, order) = self.bases[node.operands[1].index()].clone()?;
@@ -272,7 +273,7 @@ impl Builder<'_> {
         parts: i64,
     ) -> Result<NodeId, Error> {
         let dtype = self.made.ty(x).dtype;
-        // Partial sums keep the accumulator's digits.
+        // Partial sums keep the accumulator's precision.
         let x = self.cast(x, dtype.compute_type())?;
         let mut shape = self.made.ty(x).shape.clone();
         let kept: Vec<Dim> = shape

@@ -41,7 +41,7 @@ fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) ->
     Ok(Strided { buffer: argument(args, buffer, dtype), offset: rest, strides })
 }
 
-/// The view that keys or values are, with the pages that they lie in where they do.
+/// The view of keys or values, with their page table if they are paged.
 fn rows_of_keys(
     scope: Scope<'_>,
     node: NodeId,
@@ -50,7 +50,7 @@ fn rows_of_keys(
     let gathered = gather_below(scope.graph, node).filter(|gather| scope.storage[gather.index()].is_none());
     match gathered {
         None => strided(scope, node, args).map(|view| (view, None)),
-        // Whatever lies between may be in memory, and is a view then.
+        // A node between them may be materialised, and is a view then.
         Some(_) => match strided(scope, node, args) {
             Ok(view) => Ok((view, None)),
             Err(_) => paged(scope, node, args).map(|(view, pages)| (view, Some(pages))),
@@ -147,7 +147,7 @@ pub(crate) fn routine_step(
     symbols.sort_unstable();
     symbols.dedup();
     let kernel = Kernel { buffers: buffers.collect(), sizes: symbols, body };
-    // Whoever reads through a table is told of as the gather that it stands for.
+    // A read through a page table is listed as the gather that it replaces.
     let mut nodes = vec![id];
     if let KernelBody::Attention(body) = &kernel.body {
         let paged = [(1, &body.k_pages), (2, &body.v_pages)].into_iter().filter(|(_, pages)| pages.is_some());

@@ -28,7 +28,7 @@ pub struct ScheduleOptions {
     pub no_fusion: bool,
 }
 
-/// How an input lies in its buffer, in elements.
+/// The layout of an input in its buffer, in elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct InputLayout {
     /// Elements an axis step moves; may be zero or negative.
@@ -71,7 +71,7 @@ impl std::fmt::Display for BufferId {
     }
 }
 
-/// What a buffer holds.
+/// The role of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Memory of the caller: input number `.0`. Written only if an output updates it.
@@ -91,7 +91,7 @@ pub struct BufferDecl {
     pub dtype: DType,
     /// Number of elements. For an input with strides: of its tensor, not of the memory it spans.
     pub elements: Dim,
-    /// What it holds.
+    /// Its role.
     pub role: Role,
 }
 
@@ -125,7 +125,7 @@ pub struct ReadFrom {
     pub initial: bool,
 }
 
-/// A node's value that a launch puts into memory: element `index` lies at `offset + Σ index·stride`.
+/// A node's value that a launch writes to memory: element `index` is at `offset + Σ index·stride`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// The node of the graph.
@@ -159,11 +159,11 @@ pub enum Reason {
     OtherElements,
     /// The iteration spaces cannot be brought together.
     OtherSpace,
-    /// An epilogue sees one element at a time, the consumer needs a row of them.
+    /// An epilogue gets one element at a time, the consumer needs a row of them.
     Row,
     /// A kernel between them needs the producer and feeds the consumer.
     Between,
-    /// The operand of a product, of attention or of a routine is read many times and therefore lies in memory.
+    /// The operand of a product, of attention or of a routine is read many times and therefore materialised.
     Operand,
     /// Two products, attentions or routines.
     OneAnchor,
@@ -184,7 +184,7 @@ pub struct Schedule {
     pub steps: Vec<Step>,
     /// The buffer of each output of the graph. An output that updates an input has that input's buffer.
     pub outputs: Vec<BufferId>,
-    /// Values that lie where they are to be without a launch: updates, or parts of them, that leave an input as it is.
+    /// Values that are in place without a launch: updates, or parts of them, that leave an input unchanged.
     pub unchanged: Vec<Written>,
     /// What was not fused, and why.
     pub notes: Vec<Note>,

@@ -1,5 +1,5 @@
-//! A concatenation met inside a pointwise kernel is a choice at each point. Where the choice depends on which of a few equal
-//! parts of an axis the point lies in, the kernel runs over one part and computes all of them, each without a choice.
+//! A concatenation inside a pointwise kernel is a select at each point. Where it depends on which of a few equal parts of an
+//! axis the point is in, the kernel runs over one part and computes all of them, each without a select.
 
 use crate::dag::Def;
 use crate::domain::{Domain, Root};

@@ -14,16 +14,16 @@ use kiln_ir::{DType, Symbol};
 /// A value to be stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreAt {
-    /// Where.
+    /// The address.
     pub place: Place,
-    /// What.
+    /// The value that is written.
     pub value: ValueId,
 }
 
 /// Stages and row temporaries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Staged {
-    /// In order.
+    /// The stages, in order of execution.
     pub stages: Vec<Stage>,
     /// Types of the temporaries.
     pub temps: Vec<DType>,

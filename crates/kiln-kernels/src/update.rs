@@ -1,5 +1,5 @@
 //! Outputs that are the new value of an input. The kernel that computes one writes straight into the input's memory if
-//! everybody who reads the old value does so before, or in the same iteration; else the result is copied there at the end.
+//! all readers of the old value run before it, or read it in the same iteration; else the result is copied there at the end.
 
 use crate::axes;
 use crate::domain::Domain;
@@ -57,7 +57,7 @@ pub(crate) fn depends(later: &Step, earlier: &Step) -> bool {
     shared(later, earlier) || shared(earlier, later)
 }
 
-/// Lets the kernels that write `from` write `to` instead, if nobody needs what was there.
+/// Lets the kernels that write `from` write `to` instead, if the old value of `to` has no readers left.
 fn in_place(schedule: &mut Schedule, from: BufferId, to: BufferId) -> bool {
     let steps = &mut schedule.steps;
     if steps.iter().any(|step| writes(step, to)) {
@@ -85,7 +85,7 @@ fn in_place(schedule: &mut Schedule, from: BufferId, to: BufferId) -> bool {
     true
 }
 
-/// Moves the step at position `late`, with whatever it needs, before position `first`.
+/// Moves the step at position `late`, with the steps it depends on, before position `first`.
 fn move_before(steps: &[Step], order: &mut Vec<usize>, first: usize, late: usize) -> bool {
     let mut moved = vec![late];
     for at in (first..late).rev() {

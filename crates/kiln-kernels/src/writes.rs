@@ -100,7 +100,7 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> 
     let rows = Rows::of(&steps[at])?;
     let rows_buffer = buffer(&steps[at], rows.updates);
     let (index, output) = (buffer(&steps[at], rows.index), buffer(&steps[at], rows.output));
-    // One row lies as it likes.
+    // A single row may have any stride between rows.
     let [between, along] = rows.updates.strides.as_slice() else { return None };
     let plain = along.is_one() && (rows.count == 1 || between.as_const() == Some(rows.width));
     let temporary =
@@ -154,8 +154,8 @@ fn retire(step: &mut Step) {
     step.writes.clear();
 }
 
-/// Row and column of a place that lies at `offset` in rows of `width`, if the axes that rows move along count them one
-/// after another, so that they are taken in order.
+/// Row and column of an element at `offset` in rows of `width`, if the axes that rows move along count them one after another,
+/// so that they are taken in order.
 fn row_and_column(body: &LoopBody, offset: &Dim, width: i64) -> Option<(Dim, Dim)> {
     let (mut row, mut column, mut rest) = (Dim::default(), Dim::default(), offset.clone());
     // How far rows move by one step of the axis outside, and the last column.
@@ -167,7 +167,7 @@ fn row_and_column(body: &LoopBody, offset: &Dim, width: i64) -> Option<(Dim, Dim
         if step % width == 0 {
             let rows = step / width;
             if rows != 0 {
-                // All of this axis lies before the next step of the one outside.
+                // All of this axis comes before the next step of the one outside.
                 if rows < 0 || rows.checked_mul(size)? > outer {
                     return None;
                 }
@@ -204,7 +204,7 @@ fn find_mate(schedule: &Schedule, writers: &[Writer], at: usize) -> Option<usize
     })
 }
 
-/// Lets a writer write the rows of another scatter too, in the place of whichever comes last.
+/// Lets a writer write the rows of another scatter too, at the position of the later one.
 fn join_mate(schedule: &mut Schedule, writer: &Writer, at: usize) {
     let (step, other) = (&schedule.steps[at], &schedule.steps[writer.at]);
     let (Some(rows), KernelBody::Loop(body)) = (Rows::of(step), &other.kernel.body) else { return };
@@ -287,7 +287,7 @@ impl Editor {
         Some((checked, self.add(DType::Bool, InstKind::Binary(BinaryOp::And, low, high))))
     }
 
-    /// Where column `column` of the checked row lies.
+    /// The address of column `column` of the checked row.
     fn target(buffer: usize, view: &Strided, column: &Dim, checked: ValueId) -> Place {
         let offset = &view.offset + column * &view.strides[1];
         Place { buffer, offset, indirect: vec![(checked, view.strides[0].clone())] }

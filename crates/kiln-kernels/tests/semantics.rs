@@ -11,7 +11,7 @@ fn with_kernels(graph: &Graph) -> Graph {
     decompose(graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap()
 }
 
-/// How an input lies in memory: the layout, its numbers, and how many elements the memory has.
+/// The layout of an input in memory, its numbers, and the number of elements of the memory.
 struct Placed {
     layout: InputLayout,
     strides: Vec<i64>,
@@ -166,10 +166,10 @@ fn explanations_name_kernels_and_reasons() {
     let graph = Graph::parse(text).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
     let schedule = schedule(&graph, &layouts, &ScheduleOptions::default()).unwrap();
-    let told = schedule.explain(&graph, &|_| None);
-    assert!(told.contains("0: exp (1 nodes, 2048 bytes read, 2048 written)"), "{told}");
-    assert!(told.contains("%2: f32[8, 64] = exp at model.rs:3"), "{told}");
-    assert!(told.contains("%2 exp and %3 dot are not fused: the operand of a product"), "{told}");
+    let text = schedule.explain(&graph, &|_| None);
+    assert!(text.contains("0: exp (1 nodes, 2048 bytes read, 2048 written)"), "{text}");
+    assert!(text.contains("%2: f32[8, 64] = exp at model.rs:3"), "{text}");
+    assert!(text.contains("%2 exp and %3 dot are not fused: the operand of a product"), "{text}");
 }
 
 #[test]

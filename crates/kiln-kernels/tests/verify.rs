@@ -301,7 +301,7 @@ fn an_update_before_the_last_reader_of_the_old_value_is_refused() {
     assert!(matches!(missing, Err(Violation::NoOutput { output: 1, buffer: BufferId(0) })), "{missing:?}");
 }
 
-/// Each element of the input is read by the iteration that replaces it; once turned round, by another one.
+/// Each element of the input is read by the iteration that replaces it; once reversed, by another one.
 #[test]
 fn reading_what_another_iteration_replaces_is_a_race() {
     let case = Case::parse(
@@ -325,9 +325,9 @@ fn reading_what_another_iteration_replaces_is_a_race() {
 #[test]
 fn a_violation_names_step_kernel_and_buffer() {
     let case = Case::parse(UPDATE);
-    let mut turned = case.schedule.clone();
-    turned.steps.reverse();
-    let violation = verify::order(&case.graph, &turned).unwrap_err();
+    let mut reversed = case.schedule.clone();
+    reversed.steps.reverse();
+    let violation = verify::order(&case.graph, &reversed).unwrap_err();
     assert!(violation.to_string().starts_with("step 0 ("), "{violation}");
     let error = Error::Invalid { stage: "write_updates", violation: Box::new(violation.clone()) };
     assert_eq!(error.to_string(), format!("write_updates: {violation}"));

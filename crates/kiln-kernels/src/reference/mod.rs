@@ -26,11 +26,11 @@ pub enum Fault {
     /// A kernel touches memory outside of a buffer: a wrong kernel.
     #[error("element {at} of buffer {buffer}, which has {elements}")]
     OutOfBounds {
-        /// Which argument.
+        /// The argument's index.
         buffer: usize,
-        /// Which element.
+        /// The element's index.
         at: i64,
-        /// How many there are.
+        /// The number of elements of the buffer.
         elements: usize,
     },
     /// A kernel that is not one: a value used before it is defined, a size without a value.
@@ -93,7 +93,7 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [HostTensor], sizes: &[i64]) ->
 
 /// Runs a schedule. `inputs` are the flat memory of the graph's inputs, which updates change; the outputs come back flat.
 ///
-/// Temporaries live in one arena at their planned offsets; memory that nobody has written holds NaN and −1.
+/// Temporaries live in one arena at their planned offsets; memory that has not been written holds NaN and −1.
 pub fn run(
     schedule: &Schedule,
     inputs: &mut [HostTensor],
@@ -147,12 +147,12 @@ fn fresh(dtype: DType, bytes: usize) -> Vec<u8> {
     vec![if dtype == DType::Bool { 1 } else { 0xff }; bytes]
 }
 
-/// A flat tensor over bytes. Bytes that nobody wrote are no bools; they read as true.
+/// A flat tensor over bytes. Bytes that were never written are no bools; they read as true.
 fn tensor(dtype: DType, mut bytes: Vec<u8>) -> Result<HostTensor, Fault> {
     if dtype == DType::Bool {
         bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
     }
     let elements = bytes.len() * 8 / dtype.size_in_bits();
-    // An odd number of packed halves: the last half belongs to nobody.
+    // An odd number of packed halves: the last half is unused.
     HostTensor::from_bytes(dtype, &[elements], bytes).map_err(|e| malformed(e.to_string()))
 }

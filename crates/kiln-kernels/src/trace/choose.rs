@@ -187,7 +187,7 @@ impl Tracer<'_> {
         let mut inner = self.indexes.get(index).to_vec();
         inner[axis] = symbol.into();
         let inner = self.indexes.intern(inner);
-        // Whatever does not work at a data-dependent index works from memory.
+        // What cannot be computed at a data-dependent index is read from memory.
         self.emit(source, inner, guard).map_err(|_| FusionRejection { node: source })
     }
 

@@ -14,10 +14,10 @@ use crate::schedule::{BufferId, Numerics};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
 
-/// Where a node's elements lie.
+/// Where a node's elements are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Storage {
-    /// In which buffer.
+    /// The buffer.
     pub buffer: BufferId,
     /// The element at index zero.
     pub offset: Dim,
@@ -49,7 +49,7 @@ impl Scope<'_> {
 pub(crate) struct Scope<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// Where nodes lie that are in memory before or after some kernel.
+    /// The storage of nodes that are in memory before or after some kernel.
     pub storage: &'a [Option<Storage>],
     /// For each node how many elements it combines inline; see [`crate::materialise::inline_reductions`].
     pub inline: &'a [u32],
@@ -163,7 +163,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// The values of `roots`, which must be in the graph's order; with the divisions that stayed open if they do not fit.
-    /// The nodes in `own` lie in memory that these roots write: they cannot be read from there.
+    /// The nodes in `own` are in memory that these roots write: they cannot be read from there.
     pub fn run(
         mut self,
         domain: &Domain,
@@ -367,7 +367,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// An element of quantised blocks, whose bytes lie in memory one after another.
+    /// An element of quantised blocks, whose bytes are contiguous in memory.
     fn block(
         &mut self,
         id: NodeId,

@@ -1,9 +1,9 @@
 //! Verifiers of schedules and memory plans, from scratch: nothing here relies on how the scheduler came to its result.
 //!
 //! ```text
-//!  kernel   one kernel: values, dtypes, buffers, symbols; and the places of each launch that are outside whatever the sizes
-//!  order    launches, whatever the sizes: writers before readers, old values read before they are overwritten
-//!  memory   a plan for given sizes: live temporaries apart; then every element that a launch touches, as far as it is known
+//!  kernel   one kernel: values, dtypes, buffers, symbols; and the addresses of each launch that are out of bounds for all sizes
+//!  order    launches, for all sizes: writers before readers, old values read before they are overwritten
+//!  memory   a plan for given sizes: live temporaries do not overlap; then every element that a launch accesses, where known
 //! ```
 //!
 //! They run after scheduling and planning where [`kiln_ir::verify::verifiers_run`]: in debug builds, and on demand in others.
@@ -78,10 +78,10 @@ pub enum Violation {
         node: NodeId,
         /// The buffer.
         buffer: BufferId,
-        /// Who comes too late.
+        /// The launch that writes it too late.
         writer: Launch,
     },
-    /// A launch reads a node that nobody writes.
+    /// A launch reads a node that no launch writes.
     #[error("{at} reads {node} from {buffer}, where nobody puts it")]
     Missing {
         /// The launch.
@@ -98,7 +98,7 @@ pub enum Violation {
         at: Launch,
         /// The buffer.
         buffer: BufferId,
-        /// Who changed it.
+        /// The launch that changed it.
         writer: Launch,
     },
     /// Two launches put the same node into the same place.
@@ -110,13 +110,13 @@ pub enum Violation {
         node: NodeId,
         /// The buffer.
         buffer: BufferId,
-        /// Who did before.
+        /// The launch that wrote it before.
         writer: Launch,
     },
     /// An output that no launch writes.
     #[error("output {output} in {buffer} is never written")]
     NoOutput {
-        /// Which output.
+        /// The output's index.
         output: usize,
         /// Its buffer.
         buffer: BufferId,
@@ -126,12 +126,12 @@ pub enum Violation {
     Shared {
         /// A launch during which both are.
         at: Launch,
-        /// One.
+        /// The first.
         buffer: BufferId,
-        /// The other.
+        /// The second.
         other: BufferId,
     },
-    /// A temporary that does not lie in the arena, or not where memory may begin, or with other bytes than it has.
+    /// A temporary outside of the arena, or not aligned, or with another number of bytes than it has.
     #[error("{buffer} has no proper place in the arena")]
     Misplaced {
         /// The buffer.
@@ -146,7 +146,7 @@ pub enum Violation {
         buffer: BufferId,
         /// The element.
         element: i64,
-        /// How many there are.
+        /// The number of elements of the buffer.
         elements: usize,
     },
     /// A launch reads an element that no launch before it has written.
@@ -192,7 +192,7 @@ pub enum Violation {
     /// An element of an output that no launch stores.
     #[error("element {element} of output {output} in {buffer} is never stored")]
     NoElement {
-        /// Which output.
+        /// The output's index.
         output: usize,
         /// Its buffer.
         buffer: BufferId,
@@ -222,7 +222,7 @@ impl std::fmt::Display for Launch {
     }
 }
 
-/// Verifies each kernel of a schedule, and the places of each launch as far as they are known without sizes.
+/// Verifies each kernel of a schedule, and the addresses of each launch where they are known without sizes.
 pub fn kernels(schedule: &Schedule, known: &Ranges) -> Result<(), Violation> {
     let mut seen = HashSet::new();
     for (number, step) in schedule.steps.iter().enumerate() {

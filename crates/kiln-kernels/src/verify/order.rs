@@ -1,4 +1,4 @@
-//! The order of launches, whatever the sizes.
+//! Verifies the order of launches, for all sizes.
 
 use super::{Launch, Violation};
 use crate::kernel::Access;
@@ -6,8 +6,8 @@ use crate::schedule::{BufferId, ReadFrom, Role, Schedule, Step, Written};
 use kiln_ir::{Dim, Graph, NodeId};
 use std::collections::HashMap;
 
-/// Verifies that every launch finds what it reads: memory that was written, all parts of it, and the value that it is to see. `graph` is
-/// the graph that was scheduled.
+/// Verifies that every launch finds what it reads: memory that was written, all parts of it, and the value that it should read.
+/// `graph` is the graph that was scheduled.
 pub fn order(graph: &Graph, schedule: &Schedule) -> Result<(), Violation> {
     let steps = &schedule.steps;
     let mut check = Check { graph, schedule, steps, writer: vec![None; schedule.buffers.len()], parts: HashMap::new() };
@@ -98,7 +98,8 @@ impl Check<'_> {
             }
             let Role::Input(_) = self.role(buffer) else { continue };
             if read.initial {
-                // Whoever writes the input too may still read it, in the same iteration; the verifier of elements looks at that.
+                // A launch that writes the input too may still read it, in the same iteration; the verifier of elements checks
+                // that.
                 let changed = self.writer[buffer.index()].filter(|&writer| writer < at);
                 if let Some(writer) = changed.filter(|_| !writes(&self.steps[at], buffer)) {
                     let (at, writer) = (self.launch(at), self.launch(writer));

@@ -1,4 +1,4 @@
-//! The places that a launch touches at given sizes, without the values it computes.
+//! The addresses that a launch accesses at given sizes, without the values it computes.
 
 use crate::kernel::{Axis, Inst, InstKind, Strided, ValueId};
 use kiln_ir::{BinaryOp, Dim, Symbol, UnaryOp};
@@ -58,11 +58,11 @@ impl Position {
     }
 }
 
-/// Where an instruction touches memory, as far as that does not depend on data.
+/// When an instruction accesses memory, as far as that does not depend on data.
 pub(super) enum Condition {
-    /// Everywhere.
+    /// At every point.
     Always,
-    /// Nobody knows.
+    /// Depends on data.
     Unknown,
     /// Where `low ≤ position < high`.
     Between {
@@ -128,9 +128,9 @@ pub(super) struct Touch {
     pub position: Position,
     /// Elements touched from there on.
     pub run: i64,
-    /// Where.
+    /// When it does.
     pub condition: Condition,
-    /// Data-dependent parts of the place: how many steps, and how far each goes. `None` where that is not known.
+    /// Data-dependent parts of the address: number of steps and their stride. `None` where that is not known.
     pub indirect: Option<Vec<(i64, i64)>>,
     /// A store, not a load.
     pub store: bool,

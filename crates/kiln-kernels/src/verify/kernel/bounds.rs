@@ -1,4 +1,4 @@
-//! Places of a launch that lie outside of their buffer whatever the sizes are.
+//! Finds addresses of a launch that are outside of their buffer for all sizes.
 //!
 //! Two points of the axes are looked at for each load and store: the one of the lowest and the one of the highest position. A
 //! place is refused only where a proof says that it is outside there, that the axes are not empty and that the guard holds.

@@ -4,7 +4,7 @@
 //!  scope    buffers, values, temporaries and symbols: declared, in range, defined before use, visible where they are used
 //!  insts    dtypes of every instruction, order of loads and stores
 //!  views    attention and routines: ranks, dtypes and accesses of strided views
-//!  bounds   places of a launch that lie outside of their buffer for all sizes
+//!  bounds   addresses of a launch that are outside of their buffer for all sizes
 //! ```
 
 mod bounds;
@@ -25,9 +25,9 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {rule}")]
 pub struct KernelViolation {
-    /// Where.
+    /// The part of the kernel.
     pub at: Location,
-    /// Which rule.
+    /// The rule that is violated.
     pub rule: Rule,
 }
 
@@ -99,7 +99,7 @@ pub enum Rule {
     UnknownBuffer {
         /// The number.
         buffer: usize,
-        /// How many there are.
+        /// The number of buffers.
         buffers: usize,
     },
     /// A buffer is read or written against its declaration.
@@ -107,9 +107,9 @@ pub enum Rule {
     Access {
         /// The buffer.
         buffer: usize,
-        /// What is declared.
+        /// The declared access.
         access: Access,
-        /// Whether it is written.
+        /// Whether the kernel writes it.
         written: bool,
     },
     /// A buffer that is declared as written has no store.
@@ -155,7 +155,7 @@ pub enum Rule {
     /// A value or buffer of another type than the rule says.
     #[error("{what} is {found}, expected {expected}")]
     DType {
-        /// What has the type.
+        /// What has the type, as text.
         what: &'static str,
         /// The type that it should have.
         expected: DType,
@@ -204,7 +204,7 @@ pub enum Rule {
     UnknownTemp {
         /// The number.
         temp: usize,
-        /// How many there are.
+        /// The number of temporaries.
         temps: usize,
     },
     /// A temporary is read before it is written.
@@ -216,13 +216,13 @@ pub enum Rule {
     /// An instruction in a part that does not have it.
     #[error("{what} does not belong here")]
     Misplaced {
-        /// What.
+        /// The instruction, as text.
         what: &'static str,
     },
     /// A list of another length than the rule says.
     #[error("{what}: {found}, expected {expected}")]
     Count {
-        /// What is counted.
+        /// What is counted, as text.
         what: &'static str,
         /// The number there should be.
         expected: usize,
@@ -236,13 +236,13 @@ pub enum Rule {
         buffer: BufferId,
         /// An element that is touched.
         position: Dim,
-        /// How many there are.
+        /// The number of elements of the buffer.
         elements: Dim,
     },
     /// A number out of its range.
     #[error("{what} is {value}")]
     OutOfRange {
-        /// What.
+        /// What is out of range, as text.
         what: &'static str,
         /// Its value.
         value: Dim,
