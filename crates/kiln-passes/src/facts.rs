@@ -22,7 +22,7 @@ fn not_negative_zero(graph: &Graph, id: NodeId, depth: u32) -> bool {
         Op::Unary(UnaryOp::Sqrt) => operand(0),
         // Rounded to nearest, a sum is −0 only when both sides are; a tiny sum is exact, so it never rounds to zero.
         Op::Binary(BinaryOp::Add) => operand(0) || operand(1),
-        // A square has a clear sign bit, whatever it rounds to.
+        // A square has a clear sign bit after any rounding.
         Op::Binary(BinaryOp::Mul) => node.operands[0] == node.operands[1],
         // Either may be chosen between −0 and +0, but nothing new appears.
         Op::Binary(BinaryOp::Max | BinaryOp::Min) => operand(0) && operand(1),

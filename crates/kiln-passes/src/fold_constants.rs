@@ -42,7 +42,7 @@ fn repeated(literal: &Literal) -> Option<Scalar> {
     (1..elements).all(|i| tensor.get(i) == first).then_some(first)
 }
 
-/// One value from one value each, whatever the shape.
+/// One value from one value each, for any shape.
 fn splats(rw: &mut Rewriter, node: &Node) -> Found {
     let values = node.operands.iter().filter_map(|&x| rw.splat(x)).map(HostTensor::scalar).collect();
     match evaluate(&node.op, values) {

@@ -1,6 +1,6 @@
-//! Makes one view of several and none of those that change nothing. Views only say where an element comes from, so every
-//! rule is a statement about indices, and values are never touched. Slices move towards the source, expansions away from
-//! it, so that what lies between works on the fewest elements.
+//! Merges chains of views into one and removes those that change nothing. Views only say where an element comes from, so every
+//! rule is a statement about indices, and values are never changed. Slices move towards the source, expansions away from it, so
+//! that the nodes between work on the fewest elements.
 
 mod concat;
 mod gather;

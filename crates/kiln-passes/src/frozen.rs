@@ -41,8 +41,8 @@ fn is_fixed(node: &Node) -> bool {
     fixed.get()
 }
 
-/// The value that a chain of views, of casts which loads do for nothing and of quantised blocks starts from: blocks are there to
-/// be smaller than what they stand for, and products unpack them as they read them.
+/// The value that a chain of views, of casts that are free in loads and of quantised blocks starts from: blocks are smaller
+/// than their elements, and products unpack them while reading.
 pub(crate) fn anchor(graph: &Graph, mut id: NodeId) -> NodeId {
     loop {
         let node = graph.node(id);
@@ -54,7 +54,7 @@ pub(crate) fn anchor(graph: &Graph, mut id: NodeId) -> NodeId {
     }
 }
 
-/// The short floats that a node widens to f32: kernels do so as they load them, for nothing.
+/// The short floats that a node widens to f32: free, since kernels widen while loading.
 pub(crate) fn widened(graph: &Graph, id: NodeId) -> Option<NodeId> {
     let node = graph.node(id);
     let short = *node.operands.first()?;

@@ -4,8 +4,8 @@
 //!            ┌───────────────────────── until nothing changes ─────────────────────────┐
 //!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //!
-//!  Graph ──▶ differentiate ──▶ Graph with gradients (asked for, not part of the list)
-//!  Graph ──▶ merge_products ▶ split_frozen ──▶ a Graph run once and a Graph run by every call (asked for, under `freeze`)
+//!  Graph ──▶ differentiate ──▶ Graph with gradients (on request, not part of the list)
+//!  Graph ──▶ merge_products ▶ split_frozen ──▶ a Graph run once and a Graph run by every call (on request, under `freeze`)
 //! ```
 //!
 //! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN

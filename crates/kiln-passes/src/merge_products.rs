@@ -83,7 +83,7 @@ fn groups(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Gro
         let Op::Dot { dims, out } = &node.op else { continue };
         let [lhs, rhs] = node.operands[..] else { continue };
         let free = graph.ty(rhs).rank() - dims.rhs_contract.len();
-        // Blocks would have to be copied to lie side by side.
+        // Blocks would have to be copied to be contiguous.
         let blocks = is_blocks(graph, rhs);
         let weights = depends[rhs.index()] == Depends::Frozen && depends[lhs.index()] == Depends::Calls && !blocks;
         if weights && dims.rhs_batch.is_empty() && free == 1 {
@@ -111,11 +111,11 @@ fn is_blocks(graph: &Graph, mut id: NodeId) -> bool {
     matches!(graph.node(id).op, Op::Dequantize { .. })
 }
 
-/// Weights as they lie in memory and the views of them that a product reads: what widens them on the way comes after they are
-/// put side by side.
+/// Weights in their stored layout and the views of them that a product reads: casts that widen them are applied after they are
+/// concatenated.
 struct Weights {
     stem: NodeId,
-    /// From the stem on.
+    /// The views from the stem on.
     views: Vec<NodeId>,
 }
 
@@ -144,7 +144,7 @@ impl Weights {
     }
 }
 
-/// The sum of a product and a frozen bias along its last axis, if nobody else uses the product.
+/// The sum of a product and a frozen bias along its last axis, if the product has no other users.
 fn bias(graph: &Graph, depends: &[Depends], users: &[Vec<NodeId>], dot: NodeId) -> Option<(NodeId, NodeId)> {
     let &[sum] = &users[dot.index()][..] else { return None };
     let node = graph.node(sum);
@@ -207,8 +207,8 @@ impl Group {
     }
 }
 
-/// Weights one after another along an axis. Where all of them are permuted alike, what lies in memory is put together, and the
-/// whole is permuted: rows that were contiguous along the sum stay so.
+/// Concatenates weights along an axis. Where all of them are permuted alike, the stored weights are concatenated, and the whole
+/// is permuted: rows that were contiguous along the sum stay so.
 fn side_by_side(graph: &mut Graph, weights: &[NodeId], axis: usize, at: &Source) -> Result<NodeId, Error> {
     if let Op::Permute { order } = graph.node(weights[0]).op.clone()
         && weights.iter().all(|&id| graph.node(id).op == Op::Permute { order: order.clone() })

@@ -1,5 +1,5 @@
-//! Cuts a graph in two at its frozen inputs: what depends on them alone is computed once, by `prepare`, and `main` reads the
-//! results. Views and casts that loads do for nothing stay with whoever reads them, so that nothing is copied without need.
+//! Splits a graph at its frozen inputs: what depends on them alone is computed once, by `prepare`, and `main` reads the
+//! results. Views and casts that are free in loads stay with their readers, so that nothing is copied without need.
 //!
 //! ```text
 //!  x, w, s ──▶ cast w · s ──▶ dot x ──▶ y        w, s frozen
@@ -35,7 +35,7 @@ pub enum MainInput {
     Prepared(usize),
 }
 
-/// What a cut may cost.
+/// Bounds on what a split may cost.
 #[derive(Debug, Clone)]
 pub struct SplitOptions {
     /// A value is prepared only if it is at most that many times as large as the inputs it is made of; otherwise each call makes
@@ -68,9 +68,9 @@ impl Default for SplitOptions {
 /// ```
 pub fn split_frozen(graph: &Graph, frozen: &[bool], options: &SplitOptions) -> Result<Split, Error> {
     let depends = dependences(graph, frozen);
-    let places = places(graph, &depends, options);
+    let origins = origins(graph, &depends, options);
     let prepared: Vec<NodeId> =
-        graph.iter().map(|(id, _)| id).filter(|id| places[id.index()] == Some(Place::Prepared)).collect();
+        graph.iter().map(|(id, _)| id).filter(|id| origins[id.index()] == Some(Origin::Prepared)).collect();
 
     let mut needed = vec![false; graph.nodes().len()];
     prepared.iter().for_each(|id| needed[id.index()] = true);
@@ -95,7 +95,7 @@ pub fn split_frozen(graph: &Graph, frozen: &[bool], options: &SplitOptions) -> R
     let mut main = Mover::new(graph);
     let mut main_inputs = Vec::new();
     for (index, &id) in graph.inputs().iter().enumerate() {
-        if depends[id.index()] != Depends::Frozen || places[id.index()].is_some() {
+        if depends[id.index()] != Depends::Frozen || origins[id.index()].is_some() {
             main_inputs.push(MainInput::Given(index));
             main.input(id, id)?;
         }
@@ -105,7 +105,7 @@ pub fn split_frozen(graph: &Graph, frozen: &[bool], options: &SplitOptions) -> R
         main.input(id, id)?;
     }
     for (id, node) in graph.iter() {
-        if places[id.index()] == Some(Place::Main) && !matches!(node.op, Op::Input { .. }) {
+        if origins[id.index()] == Some(Origin::Main) && !matches!(node.op, Op::Input { .. }) {
             main.keep(id)?;
         }
     }
@@ -125,7 +125,7 @@ pub fn split_frozen(graph: &Graph, frozen: &[bool], options: &SplitOptions) -> R
 
 /// Where `main` gets a value from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Origin {
     /// It has it as an input, or computes it.
     Main,
     /// It is an output of `prepare`.
@@ -133,26 +133,26 @@ enum Place {
 }
 
 /// For each node that `main` needs: where it gets it from.
-fn places(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Option<Place>> {
-    let mut places: Vec<Option<Place>> = vec![None; graph.nodes().len()];
+fn origins(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Option<Origin>> {
+    let mut origins: Vec<Option<Origin>> = vec![None; graph.nodes().len()];
     let mut open: Vec<NodeId> = graph.outputs().iter().map(|output| output.node).collect();
-    // An updated input is part of the signature, whoever reads it.
+    // An updated input is part of the signature, with or without readers.
     open.extend(graph.inputs().iter().filter(|id| depends[id.index()] == Depends::Calls));
     while let Some(id) = open.pop() {
-        if places[id.index()].is_some() {
+        if origins[id.index()].is_some() {
             continue;
         }
         let is_anchor = || anchor(graph, id) == id && !matches!(graph.node(id).op, Op::Input { .. });
-        let place = match depends[id.index()] {
-            Depends::Frozen if is_anchor() && pays(graph, &[id], options.growth) => Place::Prepared,
-            _ => Place::Main,
+        let origin = match depends[id.index()] {
+            Depends::Frozen if is_anchor() && pays(graph, &[id], options.growth) => Origin::Prepared,
+            _ => Origin::Main,
         };
-        places[id.index()] = Some(place);
-        if place == Place::Main {
+        origins[id.index()] = Some(origin);
+        if origin == Origin::Main {
             open.extend(&graph.node(id).operands);
         }
     }
-    places
+    origins
 }
 
 /// Moves nodes from one graph to another.

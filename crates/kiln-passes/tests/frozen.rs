@@ -96,7 +96,7 @@ fn products_of_one_operand_become_one_with_their_biases() {
     check(&graph, &frozen, &inputs);
     let merged = merge_products(&graph, &frozen, &SplitOptions::default()).unwrap();
     assert_eq!(merged.groups, [2]);
-    assert_eq!(dots(&merged.graph), 2, "the weights of the third lie the other way round\n{}", merged.graph);
+    assert_eq!(dots(&merged.graph), 2, "the weights of the third are transposed\n{}", merged.graph);
     let split = split_frozen(&kiln_passes::run(merged.graph).unwrap(), &frozen, &SplitOptions::default()).unwrap();
     // Both concatenations and the dequantised weights; x is the only input that calls bring.
     let prepared = |from: &&MainInput| matches!(from, MainInput::Prepared(_));
@@ -167,7 +167,7 @@ fn short_weights_stay_short_side_by_side() {
     let graph = kiln_passes::run(graph).unwrap();
     check(&graph, &frozen, &generate::inputs(&graph, 3));
     let merged = merge_products(&graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
-    assert_eq!(merged.groups, [2], "those of f32 stay apart");
+    assert_eq!(merged.groups, [2], "those of f32 are not merged");
     let split = split_frozen(&merged.graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
     assert_eq!(split.prepared_bytes, 8 * 4 * 2);
 }

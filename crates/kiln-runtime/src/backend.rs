@@ -15,10 +15,10 @@ pub trait Backend: Send + Sync {
     /// Memory on the device, with any contents, aligned to [`crate::ALIGNMENT`].
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error>;
 
-    /// Code for one kernel. Called once a kernel and target; see [`crate::kernel_cache`].
+    /// Compiles one kernel. Called once per kernel and target; see [`crate::kernel_cache`].
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error>;
 
-    /// A layout in which `kernel` reads `buffer` faster than as it lies, for buffers that many launches read and that seldom
+    /// A layout in which `kernel` reads `buffer` faster than in its own, for buffers that many launches read and that seldom
     /// change; `None` where there is none.
     fn packing(&self, kernel: &Kernel, buffer: usize) -> Option<Packing> {
         let _ = (kernel, buffer);
@@ -60,7 +60,7 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// What measured times depend on beside the target: the machine in words, threads included.
+    /// What measured times depend on beside the target: a description of the machine, threads included.
     fn machine(&self) -> String {
         String::new()
     }
@@ -82,7 +82,7 @@ pub trait Executable: Send + Sync {
     ///
     /// # Safety
     /// `buffers` are those of the kernel, in order, on this device, and valid for every access the kernel makes at these
-    /// `sizes` (the values of its size symbols, in order). Buffers that it writes overlap no other argument, and nobody else
+    /// `sizes` (the values of its size symbols, in order). Buffers that it writes overlap no other argument, and nothing else
     /// accesses them until the launch is done.
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError>;
 
@@ -119,10 +119,10 @@ pub enum LaunchError {
         /// Size of the axis.
         size: i64,
     },
-    /// Scratch memory that the kernel needs could not be had.
+    /// Scratch memory for the kernel could not be allocated.
     #[error("out of memory: {bytes} bytes for a kernel's temporaries")]
     OutOfMemory {
-        /// How much was asked for.
+        /// The requested number of bytes.
         bytes: usize,
     },
     /// The kernel was given arguments that are not those it was compiled for.
@@ -130,9 +130,9 @@ pub enum LaunchError {
     WrongArguments {
         /// "buffers" or "sizes".
         what: &'static str,
-        /// How many it has.
+        /// The number of buffers the kernel has.
         expected: usize,
-        /// How many it got.
+        /// The number of buffers given.
         got: usize,
     },
     /// A size that is negative or cannot be addressed.

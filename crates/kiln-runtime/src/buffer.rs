@@ -1,4 +1,4 @@
-//! Device memory: a counted reference to bytes that a device owns, or that somebody else owns and keeps alive for us.
+//! Device memory: a counted reference to bytes that a device owns, or that a foreign owner keeps alive.
 //!
 //! A buffer knows nothing of elements or shapes. Its bytes are reached from the host only through
 //! [`Buffer::read_to_host`] and [`Buffer::write_from_host`], which go through the device's [`Memory`].
@@ -17,10 +17,10 @@ pub trait Memory: Send + Sync {
     /// The device.
     fn device(&self) -> Device;
 
-    /// Takes back an allocation of this memory.
+    /// Releases an allocation of this memory.
     ///
     /// # Safety
-    /// `ptr` and `bytes` are those of an allocation of this memory that nobody uses any more.
+    /// `ptr` and `bytes` are those of an allocation of this memory that is no longer used.
     unsafe fn release(&self, ptr: NonNull<u8>, bytes: usize);
 
     /// Copies device bytes to the host, after everything queued before that writes them.
@@ -67,7 +67,7 @@ struct Storage {
 enum Owner {
     /// Ours: released when the last reference goes.
     Device,
-    /// Somebody else's: alive as long as the value is.
+    /// Foreign memory: alive as long as the value is.
     Foreign { _keep: Arc<dyn Any + Send + Sync>, writable: bool },
 }
 
@@ -91,7 +91,7 @@ impl Buffer {
     /// A buffer that owns an allocation of `memory` and releases it at the end.
     ///
     /// # Safety
-    /// `ptr` is valid for `bytes` bytes of that memory and nobody else releases it.
+    /// `ptr` is valid for `bytes` bytes of that memory and nothing else releases it.
     pub unsafe fn from_allocation(memory: &'static dyn Memory, ptr: NonNull<u8>, bytes: usize) -> Buffer {
         Buffer(Arc::new(Storage { ptr, bytes, memory, device: memory.device(), owner: Owner::Device }))
     }
@@ -99,8 +99,8 @@ impl Buffer {
     /// A buffer over memory that `keep` keeps alive, for instance a mapped file or another library's tensor.
     ///
     /// # Safety
-    /// `ptr` is valid for reading (and writing, if `writable`) `bytes` bytes of `memory` as long as `keep` lives, and
-    /// nobody writes it meanwhile.
+    /// `ptr` is valid for reading (and writing, if `writable`) `bytes` bytes of `memory` as long as `keep` lives, and nothing
+    /// else writes it meanwhile.
     pub unsafe fn from_foreign(
         memory: &'static dyn Memory,
         ptr: NonNull<u8>,
@@ -112,7 +112,7 @@ impl Buffer {
         Buffer(Arc::new(Storage { ptr, bytes, memory, device: memory.device(), owner }))
     }
 
-    /// Where it is.
+    /// The device whose memory it is.
     pub fn device(&self) -> Device {
         self.0.device
     }
@@ -135,7 +135,7 @@ impl Buffer {
         }
     }
 
-    /// True when no other handle refers to this memory, so that it may be written without anybody noticing.
+    /// True when no other handle refers to this memory, so that a write to it is not visible elsewhere.
     pub fn is_unique(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some() && self.is_writable()
     }
@@ -148,18 +148,18 @@ impl Buffer {
     /// Copies `target.len()` bytes from byte `offset` on.
     pub fn read_to_host(&self, offset: usize, target: &mut [u8]) -> Result<(), Error> {
         self.check_range(offset, target.len())?;
-        // SAFETY: the range lies in the buffer.
+        // SAFETY: the range is inside the buffer.
         unsafe { self.0.memory.copy_to_host(self.ptr().add(offset), target) }
     }
 
-    /// Overwrites `source.len()` bytes from byte `offset` on. Every tensor over this buffer sees them: meant for buffers that are
-    /// being filled.
+    /// Overwrites `source.len()` bytes from byte `offset` on. The write is visible through every tensor over this buffer: meant
+    /// for buffers that are being filled.
     pub fn write_from_host(&self, offset: usize, source: &[u8]) -> Result<(), Error> {
         self.check_range(offset, source.len())?;
         if !self.is_writable() {
             return Err(Error::ReadOnly { bytes: self.0.bytes });
         }
-        // SAFETY: the range lies in the buffer, which may be written.
+        // SAFETY: the range is inside the buffer, which may be written.
         unsafe { self.0.memory.copy_from_host(source, self.ptr().add(offset)) }
     }
 
@@ -187,7 +187,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A range of device memory as a kernel sees it.
+/// A range of device memory, as passed to kernels.
 #[derive(Debug, Clone, Copy)]
 pub struct RawBuffer {
     /// The first byte.

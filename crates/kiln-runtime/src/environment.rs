@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// The values that it takes, in words.
+    /// A description of the values that it takes.
     pub allowed: &'static str,
     is_valid: fn(&str) -> bool,
     warned: AtomicBool,
@@ -30,7 +30,7 @@ pub static THREADS: Variable = Variable::new("KILN_THREADS", "a whole number fro
 pub static CPU_ISA: Variable = Variable::new("KILN_CPU_ISA", "portable, avx2 or avx512", |value| {
     ["portable", "avx2", "avx512"].contains(&value.to_ascii_lowercase().as_str())
 });
-/// What runs kernels.
+/// Selects the backend.
 pub static BACKEND: Variable =
     Variable::new("KILN_BACKEND", "cpu or reference", |value| ["cpu", "reference"].contains(&value));
 /// The events that are printed.
@@ -68,14 +68,14 @@ pub enum Problem {
         variable: String,
         /// Its value.
         value: String,
-        /// What it takes.
+        /// A description of the values it takes.
         allowed: String,
     },
-    /// A variable that nobody reads, and that looks like one that is read.
+    /// A variable that is not read, with a name similar to one that is.
     UnknownName {
         /// The variable.
         variable: String,
-        /// What it looks like.
+        /// The similar name.
         nearest: &'static str,
     },
 }
@@ -147,7 +147,7 @@ pub fn check() -> Vec<Problem> {
     values.chain(names).collect()
 }
 
-/// What is wrong with a name: it is none of Kiln's, and looks like one.
+/// A problem with a name: it is not one of Kiln's, but similar to one.
 fn unknown(name: &str) -> Option<Problem> {
     const PREFIX: &str = "KILN_";
     let own = name.strip_prefix(PREFIX)?;

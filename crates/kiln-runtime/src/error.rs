@@ -3,16 +3,16 @@
 use crate::{Device, LaunchError};
 use kiln_ir::{DType, Source, TensorType};
 
-/// Why memory, a kernel or a program is not to be had.
+/// An error of memory, a kernel or a program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The device has not that much memory.
     #[error("out of memory: {bytes} bytes on {device}")]
     OutOfMemory {
-        /// How much was asked for.
+        /// The requested number of bytes.
         bytes: usize,
-        /// Where.
+        /// The device.
         device: Device,
     },
     /// A copy beyond the end of a buffer.
@@ -20,7 +20,7 @@ pub enum Error {
     OutsideBuffer {
         /// First byte.
         offset: usize,
-        /// How many.
+        /// The number of elements.
         length: usize,
         /// The buffer's size.
         bytes: usize,
@@ -36,25 +36,25 @@ pub enum Error {
     Compile {
         /// The backend's target.
         target: String,
-        /// What it does not do.
+        /// What is not supported.
         reason: String,
     },
     /// A graph that could not be cut into kernels.
     #[error("{cause}")]
     Schedule {
-        /// What is wrong.
+        /// The scheduler's error.
         cause: Box<kiln_kernels::Error>,
     },
     /// A schedule that uses a buffer in a way its role does not allow; a mistake of the scheduler.
     #[error("the schedule misuses its buffer {buffer}")]
     BrokenSchedule {
-        /// Which buffer.
+        /// The buffer's index.
         buffer: usize,
     },
     /// A program that overwrites an input, called in a way that does not allow that.
     #[error("the program updates input {input} in place")]
     UpdatesInput {
-        /// Which input.
+        /// The input's index.
         input: usize,
     },
     /// A failing launch, with the line of the op it was computing.
@@ -62,7 +62,7 @@ pub enum Error {
     Launch {
         /// The op, or the ops of a fused kernel.
         op: String,
-        /// What happened.
+        /// The cause.
         cause: LaunchError,
         /// The user's line.
         at: Source,
@@ -70,9 +70,9 @@ pub enum Error {
     /// A program called with the wrong number of inputs.
     #[error("the program takes {expected} inputs, not {got}")]
     InputCount {
-        /// As built.
+        /// The number the program was built for.
         expected: usize,
-        /// As given.
+        /// The number given.
         got: usize,
     },
     /// A frozen program called with the wrong number of versions.
@@ -80,35 +80,35 @@ pub enum Error {
     VersionCount {
         /// Frozen inputs.
         expected: usize,
-        /// As given.
+        /// The number given.
         got: usize,
     },
     /// An input whose type is not the one the program was built for.
     #[error("input {input} is {dtype}{shape:?}, the program was built for {expected}")]
     InputType {
-        /// Which input.
+        /// The input's index.
         input: usize,
-        /// What was given.
+        /// The dtype given.
         dtype: DType,
-        /// What was given.
+        /// The shape given.
         shape: Vec<usize>,
-        /// As built.
+        /// The type the program was built for.
         expected: Box<TensorType>,
     },
     /// An input whose strides are not those the program was built for.
     #[error("input {input} has strides {strides:?}, the program was built for [{expected}]")]
     InputStrides {
-        /// Which input.
+        /// The input's index.
         input: usize,
-        /// What was given.
+        /// The strides given.
         strides: Vec<isize>,
-        /// As built.
+        /// The layout the program was built for.
         expected: String,
     },
     /// An input that reaches beyond its buffer.
     #[error("input {input} reaches beyond its buffer of {bytes} bytes")]
     InputOutsideBuffer {
-        /// Which input.
+        /// The input's index.
         input: usize,
         /// The buffer's size.
         bytes: usize,
@@ -118,9 +118,9 @@ pub enum Error {
     WrongDevice {
         /// "input" or "output".
         what: &'static str,
-        /// Which one.
+        /// Its index.
         index: usize,
-        /// Where it is.
+        /// The device it is on.
         device: Device,
         /// Where the program runs.
         expected: Device,
@@ -128,7 +128,7 @@ pub enum Error {
     /// An output buffer, given by the caller, that is too small.
     #[error("output {output} needs {needed} bytes, the buffer given has {bytes}")]
     OutputTooSmall {
-        /// Which output.
+        /// The output's index.
         output: usize,
         /// Bytes of the output.
         needed: usize,

@@ -1,15 +1,15 @@
-//! Events: whatever the runtime does that a user may want to know of. Off by default and then one relaxed load.
+//! Events: what the runtime does that a user may want to know. Off by default, at the cost of one relaxed load.
 //!
 //! ```text
-//!  emit ──▶ is anybody listening to the category? ──▶ the log (stderr, what KILN_LOG names; or the sink set instead of it)
+//!  emit ──▶ does the category have listeners?     ──▶ the log (stderr, what KILN_LOG names; or the sink set instead of it)
 //!                                                ├──▶ listener, as long as its guard lives
 //!                                                └──▶ listener …
 //! ```
 //!
 //! `KILN_LOG=breaks,recompiles` (or `all`) prints events of these categories to stderr, a line each; [`set_sink`] sends them
-//! elsewhere; [`listen`] hears them as well, for a while. What nobody should miss ([`warn`]) is on stderr also without `KILN_LOG`, which
-//! `KILN_LOG=off` ends. An event says what happened, at which line of the user's, and
-//! the way out where there is one.
+//! elsewhere; [`listen`] adds a listener for as long as its guard lives. Warnings ([`warn`]) are printed to stderr even without
+//! `KILN_LOG`; `KILN_LOG=off` silences them. An event says what happened, at which line of the user's code, and the remedy
+//! where there is one.
 
 use crate::disk::Activity;
 use crate::environment::{self, Problem};
@@ -104,7 +104,7 @@ pub enum Event {
         label: String,
         /// Size of the code.
         code_bytes: usize,
-        /// How long it took.
+        /// The time it took.
         took: Duration,
     },
     /// A graph became a program.
@@ -115,7 +115,7 @@ pub enum Event {
         launches: usize,
         /// Kernels that had to be compiled for it.
         compiled: usize,
-        /// How long it took.
+        /// The time it took.
         took: Duration,
     },
     /// Everything about a program was written to a folder.
@@ -123,13 +123,13 @@ pub enum Event {
         /// The folder.
         folder: PathBuf,
     },
-    /// The kernels of a program were held against the interpreter.
+    /// The kernels of a program were checked against the interpreter.
     Verified {
-        /// How many there are.
+        /// The number of kernels.
         kernels: usize,
-        /// The first that is wrong, in words.
+        /// A description of the first that is wrong.
         wrong: Option<String>,
-        /// How long it took.
+        /// The time it took.
         took: Duration,
     },
     /// A remark of the scheduler: what was fused, or was not and why.
@@ -148,14 +148,14 @@ pub enum Event {
     },
     /// A program was made; it is run for arguments that pass its guards.
     Guarded {
-        /// The guards, in words.
+        /// The guards, rendered.
         guards: Vec<String>,
         /// The line of the call.
         at: Source,
     },
     /// A program is for fewer sizes than it might be.
     Specialised {
-        /// To what, and why.
+        /// What it is specialised to, and why.
         what: String,
         /// What the user can do about it; empty where nothing.
         fix: String,
@@ -185,7 +185,7 @@ pub enum Event {
     },
     /// A function does what a graph cannot.
     GraphBreak {
-        /// What it does.
+        /// The operation that breaks the graph.
         what: String,
         /// What the user can do about it; empty where nothing.
         fix: String,
@@ -196,18 +196,18 @@ pub enum Event {
     DiskCache(Activity),
     /// Frozen inputs were prepared and packed, because they are new or have changed.
     Frozen {
-        /// How many are frozen.
+        /// The number of frozen inputs.
         inputs: usize,
         /// Bytes of values computed from them.
         prepared_bytes: usize,
         /// Bytes of their packed copies.
         packed_bytes: usize,
-        /// How long it took.
+        /// The time it took.
         took: Duration,
     },
-    /// What became of work on another thread, or of a measurement.
+    /// The outcome of work on another thread, or of a measurement.
     Remark {
-        /// In words.
+        /// The outcome.
         text: String,
         /// The user's line.
         at: Source,
@@ -216,7 +216,7 @@ pub enum Event {
     KernelTuned {
         /// The ops in the kernel.
         label: String,
-        /// How it is run now.
+        /// The variant that was chosen.
         chosen: String,
         /// How many times as fast as before.
         gain: f64,
@@ -231,11 +231,11 @@ pub enum Event {
         kernels: usize,
         /// Those that are run in another way now.
         changed: usize,
-        /// Their launches' time as they were.
+        /// The sum of their launches' times before.
         before: Duration,
-        /// As they are.
+        /// The same after.
         after: Duration,
-        /// How long it took.
+        /// The time it took.
         took: Duration,
     },
     /// A variable of the environment that is not understood; it is taken as not set.
@@ -250,7 +250,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What it is about.
+    /// Its category.
     pub fn category(&self) -> Category {
         match self {
             Event::KernelCompiled { .. }
@@ -394,7 +394,7 @@ pub fn set_sink(categories: &[Category], sink: impl Fn(&Event) + Send + Sync + '
     });
 }
 
-/// Hears events until it is dropped; see [`listen`].
+/// Receives events until it is dropped; see [`listen`].
 #[must_use = "a listener hears nothing once it is dropped"]
 #[derive(Debug)]
 pub struct Listening {
@@ -440,7 +440,7 @@ fn change(edit: impl FnOnce(&mut Vec<Listener>)) {
     ENABLED.store(listeners.iter().fold(0, |mask, l| mask | l.mask), Ordering::Relaxed);
 }
 
-/// Whether anybody listens to a category.
+/// Whether a category has listeners.
 #[inline]
 pub fn is_enabled(category: Category) -> bool {
     if !FROM_ENVIRONMENT.is_completed() {
@@ -449,7 +449,7 @@ pub fn is_enabled(category: Category) -> bool {
     ENABLED.load(Ordering::Relaxed) & category as u32 != 0
 }
 
-/// Reports what `event` makes, if anybody listens to the category.
+/// Reports the event that `event` makes, if the category has listeners.
 #[inline]
 pub fn emit(category: Category, event: impl FnOnce() -> Event) {
     if is_enabled(category) {
@@ -457,8 +457,8 @@ pub fn emit(category: Category, event: impl FnOnce() -> Event) {
     }
 }
 
-/// Reports what nobody should miss: to whoever listens to its category and, where no log was asked for, as a line on stderr.
-/// `KILN_LOG=off`, or a sink of one's own, keeps stderr quiet.
+/// Reports a warning: to the listeners of its category and, where no log was requested, as a line on stderr. `KILN_LOG=off`, or
+/// a sink, keeps stderr quiet.
 #[cold]
 pub fn warn(event: &Event) {
     let category = event.category();
@@ -485,7 +485,7 @@ fn deliver(category: Category, event: &Event) {
 
 fn read_environment() {
     let Ok(text) = std::env::var(environment::LOG.name) else { return };
-    // No event: nobody can listen before this has been read.
+    // No event: there can be no listener before this has been read.
     if let Err(problem) = environment::LOG.read() {
         environment::print_warning(&problem);
     }

@@ -1,5 +1,5 @@
-//! The host's memory: 64-byte aligned allocations, with a bounded list of released ones kept for reuse. Once there are many
-//! of a middling size, as weights are, they lie side by side on huge pages.
+//! The host's memory: 64-byte aligned allocations, with a bounded list of released ones kept for reuse. Once there are many of
+//! a middling size, as weights are, they share slabs of huge pages.
 //!
 //! Reuse matters twice: a small eager op is dominated by the allocator, and a large fresh allocation by the page faults of
 //! its first touch.
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct HostMemory {
     kept: Mutex<Kept>,
     slab: SlabAllocator,
-    /// Bytes of middling size that were ever allocated apart; what was released counts on.
-    apart: AtomicUsize,
+    /// Bytes of middling size that were ever allocated outside of slabs, released ones included.
+    outside_slabs: AtomicUsize,
 }
 
 /// Released allocations by size class.
@@ -27,7 +27,7 @@ struct Kept {
     bytes: usize,
 }
 
-/// An allocation nobody uses, of its class's size.
+/// A released allocation, of its class's size.
 struct Block(NonNull<u8>);
 
 // SAFETY: the list is the only owner of the block.
@@ -41,14 +41,14 @@ const BLOCKS_A_CLASS: usize = 16;
 const BYTES_KEPT: usize = 512 << 20;
 /// Sizes of buffers that the slab allocator serves: shorter ones cost few pages, longer ones have huge pages to themselves.
 const MIDDLING: Range<usize> = 128 << 10..8 << 20;
-/// Bytes of that size that are allocated apart before the first slab: a small program shall not pay for huge pages. One that
-/// runs for long and asks for more than is kept comes to use slabs too.
-const APART: usize = 16 << 20;
+/// Bytes of that size that are allocated outside of slabs before the first slab: a small program should not pay for huge pages.
+/// One that runs for long and allocates more than is kept comes to use slabs too.
+const BEFORE_SLABS: usize = 16 << 20;
 
 static HOST: HostMemory = HostMemory {
     kept: Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }),
     slab: SlabAllocator::new(),
-    apart: AtomicUsize::new(0),
+    outside_slabs: AtomicUsize::new(0),
 };
 
 /// Has the system read mapped memory into its pages before it is used. Ranges that are not mapped, or systems that cannot,
@@ -132,7 +132,7 @@ impl HostMemory {
     }
 
     fn take(&self, bytes: usize) -> Result<NonNull<u8>, Error> {
-        if MIDDLING.contains(&bytes) && self.apart.load(Ordering::Relaxed) > APART {
+        if MIDDLING.contains(&bytes) && self.outside_slabs.load(Ordering::Relaxed) > BEFORE_SLABS {
             let place = self.slab.take(bytes, pages::map);
             return place.ok_or(Error::OutOfMemory { bytes, device: Device::Cpu });
         }
@@ -148,7 +148,7 @@ impl HostMemory {
             None => bytes,
         };
         if MIDDLING.contains(&bytes) {
-            self.apart.fetch_add(bytes, Ordering::Relaxed);
+            self.outside_slabs.fetch_add(bytes, Ordering::Relaxed);
         }
         pages::allocate(size).ok_or(Error::OutOfMemory { bytes, device: Device::Cpu })
     }
@@ -156,7 +156,7 @@ impl HostMemory {
 
 /// The memory of a slab goes back; the allocator has forgotten it.
 fn unmap_slab(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: slabs are mapped by `take`, with `pages::map`, and an empty one is used by nobody.
+    // SAFETY: slabs are mapped by `take`, with `pages::map`, and an empty one is not in use.
     unsafe { pages::unmap_whole(start, bytes) };
 }
 
@@ -247,8 +247,11 @@ mod tests {
             assert!(bytes.iter().all(|b| *b == i as u8), "buffer {i} is not what was written");
         }
         let last: Vec<usize> = buffers[50..].iter().map(|b| b.ptr() as usize).collect();
-        let apart: Vec<usize> = last.windows(2).map(|w| w[1].abs_diff(w[0])).collect();
-        assert!(apart.iter().filter(|d| **d == size.next_multiple_of(4096)).count() > 5, "not side by side: {apart:?}");
+        let distances: Vec<usize> = last.windows(2).map(|w| w[1].abs_diff(w[0])).collect();
+        assert!(
+            distances.iter().filter(|d| **d == size.next_multiple_of(4096)).count() > 5,
+            "not side by side: {distances:?}"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The process's kernels: a map from (target, kernel) to code. Equal kernels compile once, whoever asks first; a compile
-//! in one thread does not hold up another thread's hit.
+//! The process's kernels: a map from (target, kernel) to code. Equal kernels compile once; a compile in one thread does not
+//! block another thread's hit.
 
 use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-/// One kernel's place.
+/// The cache entry of one kernel.
 #[derive(Default)]
 struct Slot {
-    /// Empty until somebody has compiled it. The lock is held while compiling.
+    /// Empty until it is compiled. The lock is held while compiling.
     code: Mutex<Option<Arc<dyn Executable>>>,
-    /// When it was last asked for.
+    /// When it was last requested.
     used: AtomicU64,
     /// What it takes, once it is there; an estimate.
     bytes: AtomicUsize,
@@ -39,8 +39,8 @@ const KERNELS_KEPT: usize = 8192;
 const BYTES_KEPT: usize = 128 << 20;
 /// Bytes of an instruction of a kernel, about.
 const INSTRUCTION: usize = 64;
-/// Instructions from which on a kernel is kept on disk by itself: smaller ones are made as fast as they are read. Those of a
-/// program that is kept are kept with it.
+/// Kernels of fewer instructions are not stored on disk by themselves: they compile as fast as they load. Those of a stored
+/// program are stored with it.
 const WORTH_KEEPING: usize = 64;
 
 /// How long code is kept.
@@ -49,7 +49,7 @@ pub enum Keep {
     /// On disk, for other processes.
     #[default]
     Disk,
-    /// In this process alone: code may contain numbers that are nobody else's business.
+    /// In this process alone: code may contain numbers that are valid only in it.
     Process,
 }
 
@@ -190,11 +190,11 @@ pub fn clear() {
     drop_unused(&mut SLOTS.write().unwrap_or_else(PoisonError::into_inner), u64::MAX);
 }
 
-/// Drops of the kernels that no program holds those that were last asked for before `age`.
+/// Drops kernels that no program holds and that were last requested before `age`.
 fn drop_unused(slots: &mut Slots, age: u64) {
     for kernels in slots.values_mut() {
         kernels.retain(|_, slot| {
-            // Whoever has the slot is about to fill it.
+            // A slot with another holder is about to be filled.
             let goes = Arc::strong_count(slot) == 1 && slot.is_unused() && slot.used.load(Ordering::Relaxed) < age;
             if goes {
                 KEPT.fetch_sub(slot.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Slot {
         *place = Some(code.clone());
     }
 
-    /// Whether no program holds its code. One that is locked is being compiled, so somebody is about to hold it.
+    /// Whether no program holds its code. A locked slot is being compiled, so it is about to be used.
     fn is_unused(&self) -> bool {
         let Ok(code) = self.code.try_lock() else { return false };
         code.as_ref().is_none_or(|code| Arc::strong_count(code) == 1)

@@ -26,7 +26,7 @@ pub struct Packer {
     kept: Vec<usize>,
 }
 
-/// One input that lies packed.
+/// One packed input.
 struct Pack {
     /// Its number among the inputs before packing.
     input: usize,
@@ -60,8 +60,8 @@ impl Packer {
             pack.sized.check(pack.input, &view, &pack.spec)?;
             let from = pack.sized.raw(pack.input, &view, self.backend.device())?;
             let to = self.backend.allocate(pack.packing.bytes)?;
-            // SAFETY: the source was checked to lie in its buffer as the code expects, the target has the size the backend
-            // asked for and is nobody else's yet.
+            // SAFETY: the source was checked to be inside its buffer in the layout the code expects, the target has the size
+            // the backend requested and is not shared yet.
             unsafe { pack.code.launch(&[from, raw(&to)], &[]) }.map_err(|cause| Error::Launch {
                 op: "pack".into(),
                 cause,

@@ -1,4 +1,4 @@
-//! Memory straight from the system, zeroed, on huge pages where they are to be had: a kernel that streams through a large buffer
+//! Memory straight from the system, zeroed, on huge pages where available: a kernel that streams through a large buffer
 //! otherwise spends a good part of its time on page faults and address translation.
 
 use crate::buffer::ALIGNMENT;
@@ -24,10 +24,10 @@ pub(crate) fn allocate(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
 }
 
-/// Gives back what [`allocate`] gave.
+/// Releases memory from [`allocate`].
 ///
 /// # Safety
-/// `ptr` came from `allocate(bytes)` and nobody uses it any more.
+/// `ptr` came from `allocate(bytes)` and is no longer used.
 pub(crate) unsafe fn release(ptr: NonNull<u8>, bytes: usize) {
     if bytes >= LARGE && cfg!(unix) {
         // SAFETY: the caller's promise: this is the range that `map` kept.
@@ -59,8 +59,8 @@ pub(crate) fn read_ahead(range: std::ops::Range<usize>) {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn read_ahead(_: std::ops::Range<usize>) {}
 
-/// Maps memory that begins with a huge page: more than needed, of which both ends go back at once. What does not fill a huge
-/// page at the end lies on ordinary ones, so that no more than it takes is ever resident.
+/// Maps memory that is aligned to a huge page: more than needed, of which both ends are unmapped at once. A tail shorter than a
+/// huge page is on ordinary ones, so that no more than needed is ever resident.
 #[cfg(unix)]
 pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     let length = bytes.checked_next_multiple_of(PAGE)?;
@@ -73,7 +73,7 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     }
     let start = NonNull::new(start.cast::<u8>())?;
     let before = start.as_ptr().align_offset(HUGE);
-    // SAFETY: `before` is less than HUGE, so all three ranges lie in the mapping; the first and last are used by nobody.
+    // SAFETY: `before` is less than HUGE, so all three ranges are inside the mapping; the first and last are not in use.
     unsafe {
         let kept = start.add(before);
         if before > 0 {
@@ -87,17 +87,17 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Gives back all of what [`map`] gave.
+/// Unmaps all memory from [`map`].
 ///
 /// # Safety
-/// `map(bytes)` gave it and nobody uses it any more.
+/// It came from `map(bytes)` and is no longer used.
 pub(crate) unsafe fn unmap_whole(ptr: NonNull<u8>, bytes: usize) {
     // SAFETY: the range that `map` kept.
     unsafe { unmap(ptr, bytes.next_multiple_of(PAGE)) };
 }
 
 /// # Safety
-/// The range is mapped and nobody uses it.
+/// The range is mapped and not in use.
 #[cfg(unix)]
 unsafe fn unmap(ptr: NonNull<u8>, length: usize) {
     // SAFETY: the caller's promise. It cannot fail for a range that is mapped.
@@ -134,7 +134,7 @@ mod tests {
         for bytes in [0, 1, 100, LARGE - 1, LARGE, LARGE + 1, 5 * HUGE, 5 * HUGE + 4097] {
             let ptr = allocate(bytes).unwrap();
             assert_eq!(ptr.as_ptr() as usize % if bytes >= LARGE { HUGE } else { ALIGNMENT }, 0);
-            // SAFETY: the allocation holds `bytes` bytes, used by nobody else.
+            // SAFETY: the allocation holds `bytes` bytes and is not shared.
             unsafe {
                 let slice = std::slice::from_raw_parts_mut(ptr.as_ptr(), bytes);
                 assert!(slice.iter().all(|&b| b == 0));

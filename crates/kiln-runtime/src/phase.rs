@@ -1,4 +1,4 @@
-//! Where the time of a call goes: phases clock themselves while somebody on their thread asks.
+//! Measures where the time of a call goes: phases are timed while a recording is active on their thread.
 //!
 //! ```text
 //!  capture ──▶ passes, schedule, code, plan (or key, read) ──▶ capture ──▶ run
@@ -14,7 +14,7 @@ pub type Phases = Vec<(&'static str, Duration)>;
 /// The phase of kernels that run. Every other phase is part of making a program.
 pub const RUN: &str = "run";
 
-/// What a thread has noted since somebody asked.
+/// What a thread has recorded since the recording began.
 #[derive(Default)]
 struct Recording {
     phases: Phases,
@@ -26,7 +26,7 @@ thread_local! {
     static RECORDED: RefCell<Option<Recording>> = const { RefCell::new(None) };
 }
 
-/// Does the work of a phase, and notes how long it took if anybody asked. Time of phases inside of it is theirs alone.
+/// Runs a phase and records its time if a recording is active. The time of nested phases is theirs alone.
 pub fn timed<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
     let Some(outer) =
         RECORDED.with_borrow_mut(|recorded| recorded.as_mut().map(|recording| std::mem::take(&mut recording.inner)))

@@ -69,7 +69,7 @@ impl CompiledStep {
         &self.kernel
     }
 
-    /// How the kernel is run: which arguments lie packed, what was tuned.
+    /// The variant of the kernel: which arguments are packed, and the tuned choices.
     pub fn variant(&self) -> &Variant {
         &self.variant
     }
@@ -110,13 +110,13 @@ pub struct InputView<'a> {
     pub offset: usize,
 }
 
-/// The inputs of one run, which it asks for by number.
+/// The inputs of one run, requested by number.
 ///
 /// # Safety
 /// Two runs for which [`Inputs::pinned`] gives the same key have the same views of all inputs that are not among
 /// [`Pinned::others`]; this is relied on for the addresses that kernels read.
 pub unsafe trait Inputs {
-    /// How many there are.
+    /// The number of inputs.
     fn count(&self) -> usize;
 
     /// An input.
@@ -226,7 +226,7 @@ impl Program {
         Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
     }
 
-    /// Where it runs.
+    /// The device it runs on.
     pub fn device(&self) -> Device {
         self.backend.device()
     }
@@ -246,7 +246,7 @@ impl Program {
         &self.schedule
     }
 
-    /// Reports what was fused and what was not as events, if anybody listens; `graph` is the one after the passes.
+    /// Reports what was fused and what was not as events, if there is a listener; `graph` is the one after the passes.
     pub fn report_fusion(&self, graph: &Graph) {
         report_notes(graph, &self.schedule);
     }
@@ -315,7 +315,7 @@ impl Program {
     /// Runs a program that overwrites inputs.
     ///
     /// # Safety
-    /// Nobody else uses the memory of the updated inputs (see [`Program::updates`]) meanwhile, and none of it is given as
+    /// Nothing else uses the memory of the updated inputs (see [`Program::updates`]) meanwhile, and none of it is given as
     /// another input.
     pub unsafe fn run_updating(
         &self,
@@ -326,9 +326,9 @@ impl Program {
         self.execute_given(inputs, given)
     }
 
-    /// Runs the program as often as one likes without allocating: the launch list is resolved for the sizes of these inputs
-    /// once, and outputs take the memory of earlier ones that nobody holds any more. `produced` gets the outputs; give the same
-    /// vector each time. A program that updates inputs is refused: see [`Program::replay_updating`].
+    /// Runs the program without allocating: the launch list is resolved for the sizes of these inputs once, and outputs reuse
+    /// the memory of earlier ones that are no longer held. `produced` gets the outputs; give the same vector each time. A
+    /// program that updates inputs is refused: see [`Program::replay_updating`].
     ///
     /// ```
     /// use kiln_ir::{DType, Graph};
@@ -375,9 +375,9 @@ impl Program {
         self.recycle(inputs, produced)
     }
 
-    /// Runs the program without a list of its inputs or outputs: it asks for inputs by number, and `each` gets every output with
-    /// its sizes and dtype, in order. With `recycles` outputs take the memory of earlier ones ([`Program::replay`]), and the run
-    /// allocates nothing.
+    /// Runs the program without a list of its inputs or outputs: it requests inputs by number, and `each` gets every output
+    /// with its sizes and dtype, in order. With `recycles` outputs reuse the memory of earlier ones ([`Program::replay`]), and
+    /// the run allocates nothing.
     ///
     /// # Safety
     /// As [`Program::run_updating`].

@@ -1,5 +1,5 @@
 //! A backend without a code generator: every kernel is run by [`kiln_kernels::reference`], element by element, on copies of its
-//! buffers. Hundreds of times slower than any other; there to tell a wrong kernel from wrong code.
+//! buffers. Hundreds of times slower than any other; it distinguishes a wrong kernel from wrong code.
 
 use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
 use kiln_ir::HostTensor;
@@ -55,7 +55,7 @@ impl Executable for Interpreted {
         })?;
         for ((buffer, arg), copy) in buffers.iter().zip(&self.kernel.buffers).zip(&copies) {
             if arg.access != Access::Read {
-                // SAFETY: the launch's contract: the buffer may be written and nobody else uses it.
+                // SAFETY: the launch's contract: the buffer may be written and is not shared.
                 unsafe { std::ptr::copy_nonoverlapping(copy.bytes().as_ptr(), buffer.ptr, copy.bytes().len()) }
             }
         }

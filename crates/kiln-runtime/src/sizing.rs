@@ -256,7 +256,7 @@ impl Sizing {
         if offset.checked_add(bytes).is_none_or(|end| end > arena.bytes_len()) {
             return Err(Error::BrokenSchedule { buffer });
         }
-        // SAFETY: the range lies in the arena.
+        // SAFETY: the range is inside the arena.
         Ok(RawBuffer { ptr: unsafe { arena.ptr().add(offset) }, bytes })
     }
 }
@@ -310,7 +310,7 @@ impl SizedInput {
         Ok(())
     }
 
-    /// The memory as kernels see it, once it is known to hold every element.
+    /// The memory as passed to kernels, once it is known to hold every element.
     pub(crate) fn raw(&self, input: usize, view: &InputView<'_>, device: Device) -> Result<RawBuffer, Error> {
         let buffer = view.buffer;
         if buffer.device() != device {

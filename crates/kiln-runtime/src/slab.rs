@@ -48,10 +48,11 @@ impl SlabAllocator {
         })
     }
 
-    /// Gives back what [`SlabAllocator::take`] gave; false for an address that is on no slab. `unmap` takes the memory of a slab.
+    /// Releases memory from [`SlabAllocator::take`]; false for an address outside of all slabs. `unmap` takes the memory of a
+    /// slab.
     ///
     /// # Safety
-    /// If `ptr` is on a slab, it came from `take(bytes)` and nobody uses it any more.
+    /// If `ptr` is on a slab, it came from `take(bytes)` and is no longer used.
     pub(crate) unsafe fn give_back(
         &self,
         ptr: NonNull<u8>,
@@ -99,7 +100,7 @@ impl Slab {
         if free > length {
             self.free.insert(place + length, free - length);
         }
-        // SAFETY: places lie on the slab.
+        // SAFETY: offsets are inside the slab.
         Some(unsafe { self.start.add(place) })
     }
 

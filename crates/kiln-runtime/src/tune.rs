@@ -3,11 +3,11 @@
 //! ```text
 //!  rounds of the whole program: in each, every kernel runs one of its candidates     caches are as in a real run
 //!    1. every candidate a few times            ──▶ the best few
-//!    2. those and what there was, turn by turn ──▶ medians; a change of less than 3 % is none
+//!    2. those and the present, alternating     ──▶ medians; a gain of less than 3 % is ignored
 //!  outcome ──▶ memory and disk, by target, machine, kernel and sizes
 //! ```
 //!
-//! Whatever is chosen computes the same, up to the order of sums.
+//! All candidates compute the same, up to the order of sums.
 
 use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
@@ -32,12 +32,12 @@ const FEWEST_ROUNDS: usize = 7;
 /// How often better candidates are looked for next to the best one.
 const WAVES: usize = 2;
 
-/// What tuning found.
+/// The outcome of tuning.
 #[derive(Debug, Clone, Default)]
 pub struct TuneReport {
     /// One entry for each different kernel and sizes that has more than one way to run.
     pub kernels: Vec<TunedKernel>,
-    /// How long it took.
+    /// The time it took.
     pub took: Duration,
     /// Whether the budget ended before everything was measured.
     pub out_of_time: bool,
@@ -85,12 +85,12 @@ pub enum TunedFrom {
 }
 
 impl TuneReport {
-    /// The sum of all launches as they were.
+    /// The sum of all launch times before tuning.
     pub fn before(&self) -> Duration {
         self.kernels.iter().map(|k| k.before * k.steps.len() as u32).sum()
     }
 
-    /// The sum of all launches as they are now.
+    /// The sum of all launch times after tuning.
     pub fn after(&self) -> Duration {
         self.kernels.iter().map(|k| k.after * k.steps.len() as u32).sum()
     }
@@ -373,8 +373,8 @@ impl Rounds<'_> {
         Ok(())
     }
 
-    /// Runs the program so many times, every subject with its next candidate in each. Once a round has been
-    /// enough for everybody, `fewest` of them do.
+    /// Runs the program `count` times, every subject with its next candidate in each. Once every subject is settled, `fewest`
+    /// rounds are enough.
     fn rounds(&mut self, subjects: &mut [Subject], count: usize, fewest: usize) -> Result<(), Error> {
         for subject in subjects.iter_mut().filter(|s| !s.decided) {
             subject.candidates.iter_mut().for_each(|c| c.samples.clear());

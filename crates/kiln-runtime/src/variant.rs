@@ -1,5 +1,5 @@
-//! Ways to run one kernel. A [`Kernel`](kiln_kernels::Kernel) says what is computed; a [`Variant`] says how one target does it: which of
-//! its buffers lie in a layout of the target's own, and which of its choices it takes. The default variant is what
+//! Variants of a kernel. A [`Kernel`](kiln_kernels::Kernel) says what is computed; a [`Variant`] says how one target does it:
+//! which of its buffers are packed, and which of the target's choices it takes. The default variant is what
 //! [`Backend::compile`](crate::Backend::compile) makes.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Variant {
-    /// Buffers of the kernel that lie packed and the key of their [`Packing`], ascending.
+    /// Buffers of the kernel that are packed and the key of their [`Packing`], ascending.
     pub packed: Vec<(usize, String)>,
     /// The backend's choices in its own words; empty for what it does by itself.
     pub choices: String,
@@ -43,7 +43,7 @@ impl fmt::Display for Variant {
     }
 }
 
-/// A layout in which a kernel reads a buffer faster than as it lies; see [`Backend::packing`](crate::Backend::packing).
+/// A layout in which a kernel reads a buffer faster than in its own; see [`Backend::packing`](crate::Backend::packing).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Packing {
     /// The kernel's buffer.

@@ -10,8 +10,8 @@ use kiln_ir::build::{Built, Emit, cast, div, mul, mul_scalar, reshape, sub, sum}
 use kiln_ir::decompose::{attention_powers, share_keys};
 use kiln_ir::{Dim, DotDims, Op, Scalar};
 
-/// The cotangents of queries, keys, values and, if there is one, the mask. Products take short floats as they are, as those
-/// of the forward direction do; everything between them is f32.
+/// The cotangents of queries, keys, values and, if there is one, the mask. Products take short floats without widening, as
+/// those of the forward direction do; everything between them is f32.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn attention<E: Emit>(
     e: &mut E,

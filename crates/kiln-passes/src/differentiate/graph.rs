@@ -19,7 +19,7 @@ pub enum Seeds {
 pub struct DifferentiateOptions {
     /// Where the cotangents of the outputs come from.
     pub seeds: Seeds,
-    /// Nodes that gradients do not go past: constants as far as they are concerned.
+    /// Nodes at which gradients stop: they are treated as constants.
     pub stops: Vec<NodeId>,
 }
 
@@ -30,23 +30,23 @@ pub enum DifferentiateError {
     /// An output that the graph does not have.
     #[error("there is no output {output}: the graph has {count}")]
     UnknownOutput {
-        /// The output asked for.
+        /// The requested output.
         output: usize,
-        /// How many there are.
+        /// The number of outputs.
         count: usize,
     },
     /// An input that the graph does not have.
     #[error("there is no input {input}: the graph has {count}")]
     UnknownInput {
-        /// The input asked for.
+        /// The requested input.
         input: usize,
-        /// How many there are.
+        /// The number of inputs.
         count: usize,
     },
     /// An output whose type carries no gradient.
     #[error("output {output} is {dtype}: only floats can be differentiated, at {at}")]
     OutputType {
-        /// Which output.
+        /// The output's index.
         output: usize,
         /// Its dtype.
         dtype: DType,
@@ -56,7 +56,7 @@ pub enum DifferentiateError {
     /// An input whose type carries no gradient.
     #[error("input {input} is {dtype}: only floats can be differentiated by, at {at}")]
     InputType {
-        /// Which input.
+        /// The input's index.
         input: usize,
         /// Its dtype.
         dtype: DType,
@@ -66,7 +66,7 @@ pub enum DifferentiateError {
     /// An output of several elements without a seed.
     #[error("output {output} is {ty}: without a seed only one element can be differentiated, at {at}")]
     SeedNeeded {
-        /// Which output.
+        /// The output's index.
         output: usize,
         /// Its type.
         ty: TensorType,
@@ -76,7 +76,7 @@ pub enum DifferentiateError {
     /// An op whose gradient cannot be written down, or a mistake in a rule.
     #[error("differentiate: {cause}")]
     Rule {
-        /// What is wrong.
+        /// The cause.
         cause: Error,
     },
 }
@@ -159,7 +159,7 @@ pub fn differentiate(
             Some(found) => found,
             None => zeros(&mut b, graph.ty(input))?,
         };
-        // The sum is not added up again where an input is asked for twice.
+        // The sum is not added up again where an input is requested twice.
         cotangents[input.index()] = vec![found];
         b.output(found);
     }

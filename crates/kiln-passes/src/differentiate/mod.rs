@@ -3,15 +3,16 @@
 //! ```text
 //!  inputs ──▶ forward nodes ──▶ outputs ─┐            rule: (op, operands, result, cotangent) ─▶ a cotangent an operand
 //!                │ operands, results     ▼ seed       a node used twice: the sum of what its users give
-//!  gradients ◀── backward nodes ◀── cotangents        no path: nothing is emitted; zeros only for an input asked for
+//!  gradients ◀── backward nodes ◀── cotangents        no path: nothing is emitted; zeros only for a requested input
 //! ```
 //!
-//! The rules of the pointwise functions stand in their rows of the table of ops ([`kiln_ir::table`]), those of the other ops in the
-//! files of this module. The rules are generic over [`Emit`], so that a tape of eager tensors ([`gradient`], [`accumulate`]) and the graph pass
-//! ([`differentiate`]) share them. They follow PyTorch where a derivative is a matter of convention:
+//! The rules of the pointwise functions are in their rows of the table of ops ([`kiln_ir::table`]), those of the other ops in
+//! the files of this module. The rules are generic over [`Emit`], so that a tape of eager tensors ([`gradient`],
+//! [`accumulate`]) and the graph pass ([`differentiate`]) share them. They follow PyTorch where a derivative is a matter of
+//! convention:
 //!
 //! - `abs` and `sign` at 0 give 0; `sqrt` at 0 gives ∞; the rounding functions give 0 everywhere.
-//! - `max(x, y)` and `min(x, y)` split a tie in halves. Where only one side is asked for, the other is a bound, and at the
+//! - `max(x, y)` and `min(x, y)` split a tie in halves. Where only one gradient is requested, the other is a bound, and at the
 //!   bound the gradient is 0: that is what relu, relu6 and hardtanh do.
 //! - A largest or smallest element over axes shares its gradient evenly among equals; over windows (pooling) the first in
 //!   each window takes all; in a running extreme the last so far takes all. A gather at an `argmax` gives it to the first.

@@ -75,7 +75,7 @@ fn with_float(rw: &mut Rewriter, node: &Node, op: BinaryOp, dtype: DType, c: f64
             }
             None => Ok(None),
         },
-        // No number lies below −∞; equal infinities are one; NaN stays. (max(x, +∞) is no constant: NaN.)
+        // No number is below −∞; equal infinities are one; NaN stays. (max(x, +∞) is no constant: NaN.)
         BinaryOp::Max if c == f64::NEG_INFINITY => Ok(Some(x)),
         BinaryOp::Min if c == f64::INFINITY => Ok(Some(x)),
         BinaryOp::Max | BinaryOp::Min => clamp_twice(rw, node, op),

@@ -18,7 +18,7 @@ pub(super) fn cast(rw: &mut Rewriter, node: &Node, to: DType) -> Found {
     let x = rw.operand(inner);
     let from = rw.ty(x).dtype;
     // A lossless first step keeps the value, so the second step converts the value itself. A NaN stays a NaN.
-    // Integers that wrap twice keep the low bits; the second step sees all the bits it keeps if it is no wider.
+    // Integers that wrap twice keep the low bits; the second step gets all the bits it keeps if it is no wider.
     let whole = |dtype: DType| dtype.is_int();
     let wraps = whole(from) && whole(middle) && whole(to) && to.size_in_bits() <= middle.size_in_bits();
     if !lossless(from, middle) && !wraps {

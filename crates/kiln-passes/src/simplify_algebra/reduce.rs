@@ -34,7 +34,7 @@ fn of_splat(kind: ReduceKind, value: Scalar, count: &Dim) -> Option<Scalar> {
         (ReduceKind::Sum, Scalar::Float(_, v)) if v.to_bits() == 0 => Some(value),
         (ReduceKind::Sum, Scalar::Int(dtype, 0)) => Some(Scalar::int(dtype, 0)),
         (ReduceKind::Sum, Scalar::Int(dtype, v)) if dtype.is_int() => Some(Scalar::int(dtype, v.wrapping_mul(count?))),
-        // Whole numbers add exactly in f32 up to 2²⁴, whatever the order.
+        // Whole numbers add exactly in f32 up to 2²⁴, in any order.
         (ReduceKind::Sum, Scalar::Float(dtype, v)) => {
             // The sum of no negative numbers is +0, not the product's −0.
             let total = v * count? as f64 + 0.0;

@@ -14,7 +14,7 @@ pub enum Activity {
         kind: &'static str,
         /// The key's first letters.
         key: String,
-        /// What it is.
+        /// The entry's label.
         label: String,
         /// Bytes of its payload.
         bytes: usize,
@@ -27,7 +27,7 @@ pub enum Activity {
         kind: &'static str,
         /// The key's first letters.
         key: String,
-        /// What it is.
+        /// The entry's label.
         label: String,
     },
     /// An entry was written.
@@ -36,11 +36,11 @@ pub enum Activity {
         kind: &'static str,
         /// The key's first letters.
         key: String,
-        /// What it is.
+        /// The entry's label.
         label: String,
         /// Bytes of the file.
         bytes: usize,
-        /// How long it took.
+        /// The time it took.
         took: Duration,
     },
     /// A file that should be an entry is not; it counts as a miss and was removed.
@@ -52,7 +52,7 @@ pub enum Activity {
     },
     /// Entries that were not used for longest went, to keep the cache within its bound.
     Evicted {
-        /// How many.
+        /// The number of entries.
         entries: usize,
         /// Their bytes.
         bytes: u64,

@@ -4,8 +4,8 @@
 //!  "KILNpack" version:4 entries:8  ( length:8 file:length )*
 //! ```
 //!
-//! Each entry is checked when it arrives as if it were read from a folder. A digest tells damage, not malice: an archive is to be
-//! trusted as much as a program.
+//! Each entry is checked when it is imported as if it were read from a folder. A digest detects damage, not malice: an archive
+//! must be trusted as much as a program.
 
 use super::entry::Damage;
 use super::store::{ImportError, Listed, Store};

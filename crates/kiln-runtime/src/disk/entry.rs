@@ -1,5 +1,5 @@
-//! The file of one entry. Everything but the count of uses is under the digest, the key included: a file that was renamed,
-//! cut, flipped or written by somebody else is told from an entry before a byte of its payload is looked at.
+//! The file of one entry. Everything but the count of uses is covered by the digest, the key included: a file that was renamed,
+//! truncated, corrupted or written by another program is detected before its payload is read.
 //!
 //! ```text
 //!  0  magic     8   "KILNdisk"
@@ -46,7 +46,7 @@ pub enum Damage {
     /// Shorter or longer than it says.
     #[error("it has {found} bytes and not {expected}")]
     Length {
-        /// Bytes that its header asks for.
+        /// The number of bytes that its header declares.
         expected: u64,
         /// Bytes there are.
         found: u64,
@@ -65,13 +65,13 @@ pub enum Damage {
 /// An entry as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What kind.
+    /// Its kind.
     pub kind: Kind,
     /// The digest of its key.
     pub key: [u8; 32],
-    /// What it is, in words.
+    /// A description of it.
     pub about: About,
-    /// What it holds.
+    /// The payload.
     pub payload: Vec<u8>,
     /// How often it was used, about.
     pub uses: u64,

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-/// The key of an entry: a digest, and in words what went into it. Two keys are equal when their digests are.
+/// The key of an entry: a digest, and a description of what went into it. Two keys are equal when their digests are.
 ///
 /// ```
 /// use kiln_runtime::disk::Key;
@@ -37,7 +37,7 @@ impl Key {
         &self.digest
     }
 
-    /// What it was made of.
+    /// A description of what went into it.
     pub fn about(&self) -> &About {
         &self.about
     }
@@ -126,19 +126,19 @@ impl Hasher for Bytes {
     }
 
     fn finish(&self) -> u64 {
-        // Nobody asks: the bytes are what is wanted.
+        // Not needed: only the bytes are.
         self.0.len() as u64
     }
 }
 
-/// What is in an entry and what its key was made of, in words.
+/// A description of an entry and of what went into its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About(Vec<Fact>);
 
 /// One thing about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its value, or the beginning of it, or a digest.
     pub value: String,
@@ -178,7 +178,7 @@ impl About {
         self.0.push(Fact { name: name.chars().map(clean).collect(), value: text, in_key });
     }
 
-    /// One line a fact.
+    /// Renders one fact per line.
     pub(super) fn to_text(&self) -> String {
         let line = |fact: &Fact| format!("{}{}\t{}\n", if fact.in_key { '=' } else { ' ' }, fact.name, fact.value);
         self.0.iter().map(line).collect()

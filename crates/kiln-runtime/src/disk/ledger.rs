@@ -1,6 +1,6 @@
-//! The ledger of a store: how many bytes its entries have, without looking at each of them. Every process that writes an entry appends its
-//! size to one file; the sum is the size of the store. Measuring the folder itself, which takes as long as there are files, is left for
-//! when the sum is over the bound or nobody has measured for long.
+//! The ledger of a store: the size of its entries without a scan of the folder. Every process that writes an entry appends its
+//! size to one file; the sum is the size of the store. The folder itself is scanned, in time linear in the number of files,
+//! only when the sum is over the bound or the last scan was long ago.
 //!
 //! ```text
 //!  magic │ bytes when it was measured │ bytes added since, summed up │ added │ added │ …      eight bytes each
@@ -27,7 +27,7 @@ pub(super) struct Ledger {
     file: PathBuf,
 }
 
-/// What a ledger says.
+/// The contents of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
     /// Bytes when the folder was last measured.
@@ -65,12 +65,12 @@ impl Ledger {
 
     /// Notes that an entry of so many bytes was written. None where there is no ledger, or none that can be read.
     pub(super) fn add(&self, bytes: u64, unfinished: &Path) -> Option<Sum> {
-        // What is appended at once by several processes lies side by side: eight bytes are one write.
+        // Concurrent appends of several processes do not interleave: eight bytes are one write.
         open_for_append(&self.file).and_then(|mut file| file.write_all(&bytes.to_le_bytes())).ok()?;
         let text = read_small(&self.file).ok()?;
         let sum = Sum::parse(&text)?;
         if text.len() > LONGEST {
-            // Whoever cannot, leaves it to the next.
+            // If this fails, the next process does it.
             let _ = self.replace(sum, unfinished);
         }
         Some(sum)

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The folder is `$KILN_CACHE_DIR`, else `$XDG_CACHE_HOME/kiln`, else `~/.cache/kiln`; `KILN_CACHE=off` switches it off;
-//! `KILN_CACHE_MAX_BYTES` bounds it. Invariants: a key is a digest of everything the entry depends on and of nothing else;
-//! what is read was checked against the digest it was written with; no failure of the disk is an error to anybody, each is
-//! an event. The digest tells damage, not malice: who may write to the folder may run code, so it must be trusted.
+//! `KILN_CACHE_MAX_BYTES` bounds it. Invariants: a key is a digest of everything the entry depends on and of nothing else; what
+//! is read was checked against the digest it was written with; a failure of the disk is never an error, always an event. The
+//! digest detects damage, not malice: who may write to the folder may run code, so it must be trusted.
 
 mod activity;
 mod archive;
@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-/// What an entry holds.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Machine code of a kernel.
@@ -92,14 +92,14 @@ pub fn get(kind: Kind, key: &Key) -> Option<Vec<u8>> {
     store()?.get(kind, key)
 }
 
-/// Keeps a payload in this process's store, if there is one. What keeps it from being written is an event.
+/// Keeps a payload in this process's store, if there is one. A failure to write it is an event.
 pub fn put(kind: Kind, key: &Key, payload: &[u8]) {
     if let Some(store) = store() {
         store.put(kind, key, payload);
     }
 }
 
-/// Removes an entry that was found whole but turned out to mean nothing, with an event.
+/// Removes an entry that is intact but whose payload could not be decoded, with an event.
 pub fn reject(kind: Kind, key: &Key, reason: &str) {
     if let Some(store) = store() {
         store.reject(kind, key, reason);
@@ -113,12 +113,12 @@ pub fn store() -> Option<Arc<Store>> {
     STORE.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Uses another store from now on, or none, whatever the environment says.
+/// Uses another store from now on, or none, regardless of the environment.
 pub fn set_store(store: Option<Store>) {
     *STORE.write().unwrap_or_else(PoisonError::into_inner) = store.map(Arc::new);
 }
 
-/// The folder that the environment asks for; none where it has no home for one.
+/// The folder that the environment selects; none where it has no home for one.
 pub fn folder_from_environment() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // A relative XDG_CACHE_HOME is to be ignored, says its specification.
@@ -132,7 +132,7 @@ fn is_wanted() -> bool {
     !matches!(environment::CACHE.get().as_deref(), Some("off" | "0" | "false"))
 }
 
-/// The bound that the environment asks for, or the default.
+/// The bound that the environment sets, or the default.
 pub fn most_bytes_from_environment() -> u64 {
     environment::CACHE_MAX_BYTES.get().and_then(|value| value.parse().ok()).unwrap_or(DEFAULT_MOST_BYTES)
 }

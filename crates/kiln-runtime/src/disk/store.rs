@@ -23,7 +23,7 @@ pub struct Store {
     write_failed: AtomicBool,
 }
 
-/// Bound on the bytes of a store, unless it is told another.
+/// Default bound on the bytes of a store.
 pub const DEFAULT_MOST_BYTES: u64 = 1 << 30;
 /// Files that a process left half written are removed after this time.
 const ABANDONED: Duration = Duration::from_secs(600);
@@ -35,7 +35,7 @@ const UNFINISHED: &str = "unfinished";
 /// An entry in a listing.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// What kind.
+    /// Its kind.
     pub kind: Kind,
     /// The digest of its key, in hexadecimal.
     pub key: String,
@@ -47,13 +47,13 @@ pub struct Listed {
     pub used: SystemTime,
     /// How often it was used, about.
     pub uses: u64,
-    /// What it is, in words; empty when it cannot be read.
+    /// A description of it; empty when it cannot be read.
     pub about: About,
 }
 
 impl Store {
-    /// A store in a folder, which is made when something is first written. A folder that everybody may write to is refused:
-    /// entries hold machine code.
+    /// Opens a store in a folder, which is created on the first write. A world-writable folder is refused: entries hold machine
+    /// code.
     pub fn open(folder: impl Into<PathBuf>, most_bytes: u64) -> io::Result<Store> {
         let folder = folder.into();
         for part in [folder.clone()].into_iter().chain(Kind::ALL.map(|kind| folder.join(kind.folder()))) {
@@ -76,7 +76,7 @@ impl Store {
         self.most_bytes
     }
 
-    /// The payload of an entry. Whatever is wrong with its file makes it a miss, and an event.
+    /// The payload of an entry. A file that is damaged in any way is a miss, with an event.
     pub fn get(&self, kind: Kind, key: &Key) -> Option<Vec<u8>> {
         let start = Instant::now();
         let file = self.file(kind, &key.hex());
@@ -102,7 +102,7 @@ impl Store {
         None
     }
 
-    /// Removes an entry whose payload turned out to mean nothing.
+    /// Removes an entry whose payload could not be decoded.
     pub fn reject(&self, kind: Kind, key: &Key, reason: &str) {
         self.discard(&self.file(kind, &key.hex()), &Damage::Payload { reason: reason.to_owned() });
     }
@@ -167,7 +167,7 @@ impl Store {
         Ok(())
     }
 
-    /// A name for a file being written that nobody else has.
+    /// A unique name for a file that is being written.
     fn unfinished(&self) -> PathBuf {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
@@ -319,7 +319,7 @@ fn read(path: &Path, most_bytes: u64, is_use: bool) -> Result<Entry, Unread> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unread::Absent),
         Err(_) => match open(path, false) {
             Ok(file) => (file, false),
-            // No right to look: whatever it is, it is nothing to us.
+            // Not permitted to read it: not an entry of ours.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(Unread::Absent),
             Err(error) => return Err(damaged(error)),
         },
@@ -391,7 +391,7 @@ fn label(about: &About) -> String {
 #[cfg(unix)]
 fn open(path: &Path, writable: bool) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    // Neither follows a link nor waits for the other end of a pipe that somebody put there.
+    // Neither follows a link nor blocks on a pipe with that name.
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     OpenOptions::new().read(true).write(writable).custom_flags(flags).open(path)
 }
@@ -424,7 +424,7 @@ pub(super) fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Marks an entry as used. Several at once may lose a count, which nobody relies on.
+/// Marks an entry as used. Concurrent marks may lose a count, which nothing relies on.
 #[cfg(unix)]
 fn count_use(file: &File, uses: u64) {
     use std::os::unix::fs::FileExt;
@@ -457,7 +457,7 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).create(folder)
 }
 
-/// Whether everybody may write to a folder; one that is not there is not public.
+/// Whether a folder is world-writable; false if it does not exist.
 #[cfg(unix)]
 fn is_public(folder: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;

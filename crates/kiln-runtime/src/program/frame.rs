@@ -42,7 +42,7 @@ pub(super) struct Frame {
     input_ends: Vec<u32>,
     /// The pinned inputs whose addresses are in place.
     pinned: Option<PinKey>,
-    /// Places in `arguments` and the output that goes there.
+    /// Positions in `arguments` and the output whose address goes there.
     output_places: Vec<(u32, u32)>,
     /// A list for the outputs of a run, empty between runs.
     pub(super) produced: Vec<Produced>,
@@ -57,7 +57,7 @@ pub(super) struct Frame {
 pub(super) enum Outputs<'a> {
     /// From the caller where there is one, else new.
     Given(&'a [Option<Buffer>]),
-    /// From those of earlier runs that nobody holds any more.
+    /// From those of earlier runs that are no longer held.
     Recycled,
 }
 
@@ -68,7 +68,7 @@ impl Frame {
         self.arena.as_ref().map_or(0, Buffer::bytes_len) + recycled
     }
 
-    /// Whether everything is resolved for these sizes, as they are run now.
+    /// Whether everything is resolved for these sizes and the current variants.
     fn fits(&self, sizing: &Arc<Sizing>) -> bool {
         let same = self.sizing.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, sizing));
         same && self.generation == sizing.generation()
@@ -175,9 +175,9 @@ impl Frame {
         for ((step, sizes), code) in program.steps.iter().zip(&sizing.step_sizes).zip(&self.codes) {
             let (arguments, others) = rest.split_at(step.args.len());
             rest = others;
-            // SAFETY: the inputs were checked to lie in their buffers with the layout the kernels were made for, outputs,
-            // temporaries and constants have the sizes the schedule asked for at these sizes, and the caller of `run_updating`
-            // vouches for the inputs that are written.
+            // SAFETY: the inputs were checked to be inside their buffers with the layout the kernels were made for, outputs,
+            // temporaries and constants have the sizes the schedule requires, and the caller of `run_updating` guarantees that
+            // the inputs that are written are not shared.
             unsafe { code.launch(arguments, sizes) }.map_err(|cause| step.error(cause))?;
         }
         Ok(())
@@ -245,7 +245,7 @@ impl Program {
     pub(super) fn take_frame(&self, sizing: &Arc<Sizing>) -> Frame {
         let choose = |frames: &[Frame]| match frames.iter().rposition(|frame| frame.fits(sizing)) {
             Some(at) => Some(at),
-            // A few sizes that take turns keep a frame each; of many, each takes over the memory of another.
+            // A few sizes that alternate keep a frame each; of many, each takes over the memory of another.
             None if frames.len() < SIZES_KEPT => None,
             None => Some(0),
         };

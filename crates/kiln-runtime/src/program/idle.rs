@@ -13,7 +13,7 @@ static MOST: AtomicUsize = AtomicUsize::new(DEFAULT_MOST_BYTES);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Counts how often another program ran than before, so that frames have an age.
 static CLOCK: AtomicU64 = AtomicU64::new(0);
-/// Whoever has frames.
+/// All holders of frames.
 static ALL: Mutex<Vec<Weak<Frames>>> = Mutex::new(Vec::new());
 
 /// Bytes of memory that programs keep for their next runs, in the whole process.

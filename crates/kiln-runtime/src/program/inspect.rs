@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A program at given inputs. Outputs and temporaries are its own, and so are copies of the inputs that the program updates: whatever
-/// is launched, the caller's tensors stay as they are.
+/// A program at given inputs. Outputs and temporaries are its own, and so are copies of the inputs that the program updates: no
+/// launch changes the caller's tensors.
 ///
 /// ```
 /// use kiln_ir::{DType, Graph};
@@ -40,13 +40,13 @@ pub struct Inspection<'a> {
     pub(crate) ways: Arc<[Way]>,
     sizes: Vec<(Symbol, i64)>,
     /// By buffer of the schedule.
-    places: Vec<Place>,
+    regions: Vec<Region>,
     arguments: Vec<RawBuffer>,
     inputs: PhantomData<&'a [InputView<'a>]>,
 }
 
-/// Where a buffer of the schedule lies.
-struct Place {
+/// The memory of a buffer of the schedule.
+struct Region {
     buffer: Buffer,
     offset: usize,
     bytes: usize,
@@ -54,9 +54,9 @@ struct Place {
     own: bool,
 }
 
-impl Place {
+impl Region {
     fn raw(&self) -> RawBuffer {
-        // SAFETY: the offset lies in the buffer: it was checked when the place was made.
+        // SAFETY: the offset is inside the buffer: it was checked when the region was made.
         RawBuffer { ptr: unsafe { self.buffer.ptr().add(self.offset) }, bytes: self.bytes }
     }
 }
@@ -66,10 +66,10 @@ impl Program {
     pub fn inspect<'a>(&'a self, inputs: &'a [InputView<'a>]) -> Result<Inspection<'a>, Error> {
         let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
         let arena = self.backend.allocate(sizing.arena_bytes)?;
-        let mut places = Vec::with_capacity(self.schedule.buffers.len());
+        let mut regions = Vec::with_capacity(self.schedule.buffers.len());
         for (index, decl) in self.schedule.buffers.iter().enumerate() {
             let bytes = sizing.buffer_bytes[index];
-            places.push(match &decl.role {
+            regions.push(match &decl.role {
                 Role::Input(input) => {
                     let view = &inputs[*input];
                     let raw = sizing.inputs[*input].raw(*input, view, self.device())?;
@@ -79,26 +79,26 @@ impl Program {
                         view.buffer.read_to_host(offset, &mut copy)?;
                         let buffer = self.backend.allocate(raw.bytes)?;
                         buffer.write_from_host(0, &copy)?;
-                        Place { buffer, offset: 0, bytes: raw.bytes, own: true }
+                        Region { buffer, offset: 0, bytes: raw.bytes, own: true }
                     } else {
-                        Place { buffer: view.buffer.clone(), offset, bytes: raw.bytes, own: false }
+                        Region { buffer: view.buffer.clone(), offset, bytes: raw.bytes, own: false }
                     }
                 }
-                Role::Output(_) => Place { buffer: self.backend.allocate(bytes)?, offset: 0, bytes, own: true },
+                Role::Output(_) => Region { buffer: self.backend.allocate(bytes)?, offset: 0, bytes, own: true },
                 Role::Constant(_) => {
                     let buffer = self.constants[index].clone().ok_or(Error::BrokenSchedule { buffer: index })?;
-                    Place { buffer, offset: 0, bytes, own: false }
+                    Region { buffer, offset: 0, bytes, own: false }
                 }
                 Role::Temp => {
                     let raw = sizing.temp(index, &arena)?;
                     let offset = raw.ptr as usize - arena.ptr() as usize;
-                    Place { buffer: arena.clone(), offset, bytes, own: true }
+                    Region { buffer: arena.clone(), offset, bytes, own: true }
                 }
             });
         }
         let sizes = self.sizings.values(inputs);
         let ways = self.ways(&sizing);
-        Ok(Inspection { program: self, sizing, ways, sizes, places, arguments: Vec::new(), inputs: PhantomData })
+        Ok(Inspection { program: self, sizing, ways, sizes, regions, arguments: Vec::new(), inputs: PhantomData })
     }
 }
 
@@ -120,24 +120,24 @@ impl Inspection<'_> {
 
     /// Bytes of a buffer of the schedule; of an input, to the end of its memory.
     pub fn bytes_len(&self, buffer: usize) -> usize {
-        self.places.get(buffer).map_or(0, |place| place.bytes)
+        self.regions.get(buffer).map_or(0, |region| region.bytes)
     }
 
     /// The bytes of a buffer of the schedule now.
     pub fn read(&self, buffer: usize) -> Result<Vec<u8>, Error> {
-        let place = self.places.get(buffer).ok_or(Error::BrokenSchedule { buffer })?;
-        let mut bytes = vec![0; place.bytes];
-        place.buffer.read_to_host(place.offset, &mut bytes)?;
+        let region = self.regions.get(buffer).ok_or(Error::BrokenSchedule { buffer })?;
+        let mut bytes = vec![0; region.bytes];
+        region.buffer.read_to_host(region.offset, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Sets the first bytes of a buffer of the schedule. Inputs that the program does not update and constants are refused.
     pub fn write(&mut self, buffer: usize, bytes: &[u8]) -> Result<(), Error> {
-        let place = self.places.get(buffer).ok_or(Error::BrokenSchedule { buffer })?;
-        if !place.own || bytes.len() > place.bytes {
-            return Err(Error::ReadOnly { bytes: place.bytes });
+        let region = self.regions.get(buffer).ok_or(Error::BrokenSchedule { buffer })?;
+        if !region.own || bytes.len() > region.bytes {
+            return Err(Error::ReadOnly { bytes: region.bytes });
         }
-        place.buffer.write_from_host(place.offset, bytes)
+        region.buffer.write_from_host(region.offset, bytes)
     }
 
     /// Runs one launch on the memory as it is and waits for it; how long it took.
@@ -153,7 +153,7 @@ impl Inspection<'_> {
         let number = step;
         let Some(step) = self.program.steps.get(number) else { return Err(Error::BrokenSchedule { buffer: number }) };
         self.arguments.clear();
-        self.arguments.extend(step.args.iter().map(|&buffer| self.places[buffer].raw()));
+        self.arguments.extend(step.args.iter().map(|&buffer| self.regions[buffer].raw()));
         let sizes = &self.sizing.step_sizes[number];
         let start = Instant::now();
         // SAFETY: the buffers are those that a run has, with the same sizes; what a launch writes belongs to `self`.

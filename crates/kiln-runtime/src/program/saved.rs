@@ -1,6 +1,6 @@
-//! A program outside of its process: the schedule, the machine code of its kernels, and which node of the captured graph
-//! each launch is told by. Whatever follows from the graph it was made of is taken from there when it comes back, the user's
-//! lines among it: two places that compute the same share a program and keep their own lines.
+//! A stored program: the schedule, the machine code of its kernels, and the node of the captured graph that each launch is
+//! attributed to. What follows from the graph it was made of, source lines included, is taken from there when it is loaded: two
+//! call sites that compute the same share a program and keep their own lines.
 
 use super::{BuildTimes, CompiledStep, Indexed, Program, called, constants, indexed_nodes, indexed_size, source_node};
 use crate::sizing::{InputSpec, Sizings};
@@ -23,7 +23,7 @@ pub enum RestoreError {
     /// A program of another graph.
     #[error("it does not fit the graph: {what}")]
     OtherGraph {
-        /// What does not fit.
+        /// The part that does not match.
         what: &'static str,
     },
     /// Its kernels or constants could not be made ready.
