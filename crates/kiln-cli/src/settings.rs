@@ -17,7 +17,7 @@ pub fn check() -> Result<(), Failure> {
     }
     // Whether this machine has it is not known to the table.
     if bad.is_empty() {
-        bad.extend(Isa::asked().err());
+        bad.extend(Isa::from_environment().err());
     }
     match bad.first() {
         None => Ok(()),

@@ -36,7 +36,7 @@ impl Default for CpuBackend {
 }
 
 impl CpuBackend {
-    /// The best target of this machine, or what `KILN_CPU_ISA` asks for.
+    /// A backend for the best target of this machine, or the one that `KILN_CPU_ISA` selects.
     pub fn new() -> CpuBackend {
         CpuBackend::with_isa(Isa::get())
     }
@@ -155,7 +155,7 @@ impl Backend for CpuBackend {
     }
 
     fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
-        // What runs on this machine is asked for by the key; code for another is not even looked at.
+        // The key includes this machine's target; code for another is ignored.
         let ready: Vec<Piece> = from_bytes(saved).ok()?;
         self.build(kernel, &ready, None, Choices::default()).ok()
     }

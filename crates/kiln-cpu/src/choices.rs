@@ -43,11 +43,11 @@ choices! {
     threads,
     /// Pieces of work a thread.
     tasks,
-    /// Loops: vectors that one turn works on.
+    /// Loops: vectors per iteration.
     copies,
     /// Loops: 0 never takes a reduction in two kernels, 1 does so wherever rows are long.
     parts,
-    /// Products: 0 packs the right operand, 1 streams it as it lies for more rows than usual.
+    /// Products: 0 packs the right operand, 1 streams it in place for more rows than usual.
     stream,
     /// Products: 1 has one row take the rows of W one after the other, more side by side.
     streams,

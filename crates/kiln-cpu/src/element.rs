@@ -6,7 +6,7 @@ use kiln_ir::{DType, float8};
 /// Reads element `index` of a buffer, widened to its compute type: the bits of an f32, f64, i32 or i64, or 0 or 1.
 ///
 /// # Safety
-/// The element lies in memory that may be read.
+/// The element is in memory that may be read.
 pub unsafe fn read(dtype: DType, base: *const u8, index: i64) -> u64 {
     // SAFETY: by the caller's promise; packed halves share a byte.
     unsafe {
@@ -33,7 +33,7 @@ pub unsafe fn read(dtype: DType, base: *const u8, index: i64) -> u64 {
 /// Writes element `index` of a buffer from the bits of its compute type.
 ///
 /// # Safety
-/// The element lies in memory that may be written by this thread alone (for packed halves: the whole byte).
+/// The element is in memory that may be written by this thread alone (for packed halves: the whole byte).
 pub unsafe fn write(dtype: DType, base: *mut u8, index: i64, bits: u64) {
     let f32_bits = || f32::from_bits(bits as u32);
     // SAFETY: by the caller's promise.

@@ -31,13 +31,13 @@ pub struct Features {
 const L2_BYTES: usize = 1 << 20;
 
 impl Isa {
-    /// The target that code is generated for unless a caller asks for another: the best of the machine, or what
-    /// `KILN_CPU_ISA` (`portable`, `avx2`, `avx512`) asks for, if the machine has it.
+    /// The default target of generated code: the best of the machine, or the one that `KILN_CPU_ISA` (`portable`, `avx2`,
+    /// `avx512`) selects, if the machine has it.
     pub fn get() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
             let best = detect().isa;
-            match Isa::asked() {
+            match Isa::from_environment() {
                 Ok(asked) => asked.unwrap_or(best),
                 Err(problem) => {
                     environment::CPU_ISA.warn(problem);
@@ -47,8 +47,8 @@ impl Isa {
         })
     }
 
-    /// What `KILN_CPU_ISA` asks for; an error if it is no target, or none of this machine.
-    pub fn asked() -> Result<Option<Isa>, environment::Problem> {
+    /// The target that `KILN_CPU_ISA` selects; an error if it is no target, or none of this machine.
+    pub fn from_environment() -> Result<Option<Isa>, environment::Problem> {
         let Some(isa) = environment::CPU_ISA.read()?.as_deref().and_then(Isa::parse) else { return Ok(None) };
         match Isa::available().any(|available| available == isa) {
             true => Ok(Some(isa)),
@@ -85,7 +85,7 @@ impl Isa {
     }
 }
 
-/// The features of this machine, whatever `KILN_CPU_ISA` says.
+/// The features of this machine, regardless of `KILN_CPU_ISA`.
 pub fn detect() -> Features {
     static FEATURES: OnceLock<Features> = OnceLock::new();
     *FEATURES.get_or_init(probe)

@@ -39,7 +39,7 @@ pub enum CompileError {
 
 /// A reduction of at most so many units is cut where its rows are long.
 const FEW_UNITS: i64 = 16;
-/// The same, where tuning asks for it.
+/// The same, where tuning selects it.
 const MOST_UNITS: i64 = 256;
 /// Points from which on a row is long.
 const LONG_ROW: i64 = 1 << 14;
@@ -48,7 +48,7 @@ const MOST_PARTS: i64 = 64;
 
 type Entry = unsafe extern "C" fn(*const Context, i64, i64);
 
-enum Engine {
+enum Executor {
     Code { code: Code, calls: Vec<Call> },
     Portable(Portable),
 }
@@ -71,7 +71,7 @@ impl Build<'_> {
             let content = Piece::content_of(kernel, body, self.isa, self.options);
             let ready = self.ready.iter().find(|piece| piece.content == content);
             if let Some((piece, emitted)) = ready.and_then(|piece| Some((piece, piece.emitted()?))) {
-                let engine = Engine::install(&emitted)?;
+                let executor = Executor::install(&emitted)?;
                 let shape = Shape {
                     units: piece.units.clone(),
                     row: piece.row.clone(),
@@ -79,21 +79,21 @@ impl Build<'_> {
                     cost: piece.cost,
                     unit_is_lane: piece.unit_is_lane,
                 };
-                return Ok(LoopKernel::new(kernel, body, self.isa, self.options, engine, shape));
+                return Ok(LoopKernel::new(kernel, body, self.isa, self.options, executor, shape));
             }
         }
         LoopKernel::compile(kernel, body, self.isa, self.options)
     }
 }
 
-impl Engine {
-    fn install(emitted: &Emitted) -> Result<Engine, MemoryError> {
+impl Executor {
+    fn install(emitted: &Emitted) -> Result<Executor, MemoryError> {
         let code = if emitted.calls.is_empty() {
             CodeArena::global().install(&emitted.bytes)?
         } else {
             CodeArena::global().install(&emitted.linked())?
         };
-        Ok(Engine::Code { code, calls: emitted.calls.clone() })
+        Ok(Executor::Code { code, calls: emitted.calls.clone() })
     }
 }
 
@@ -114,7 +114,7 @@ pub struct LoopKernel {
     isa: Isa,
     options: Options,
     choices: Choices,
-    engine: Engine,
+    executor: Executor,
     shape: Shape,
     /// Stores go to places that data say, of which two may be the same: points are taken one after another.
     in_order: bool,
@@ -157,18 +157,25 @@ impl LoopKernel {
             Isa::Avx512 => function.lanes(64) as u64,
         };
         let cost = (u64::from(weight.max(1)) * 8).div_ceil(lanes);
-        let engine = match isa {
-            Isa::Portable => Engine::Portable(Portable::new(function)),
+        let executor = match isa {
+            Isa::Portable => Executor::Portable(Portable::new(function)),
             _ => {
                 let emitted = emit(&function, isa);
-                Engine::install(&emitted.map_err(|violation| CompileError::Allocation(Box::new(violation)))?)?
+                Executor::install(&emitted.map_err(|violation| CompileError::Allocation(Box::new(violation)))?)?
             }
         };
         let shape = Shape { units, row, scratch, cost, unit_is_lane };
-        Ok(LoopKernel::new(kernel, body, isa, options, engine, shape))
+        Ok(LoopKernel::new(kernel, body, isa, options, executor, shape))
     }
 
-    fn new(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options, engine: Engine, shape: Shape) -> LoopKernel {
+    fn new(
+        kernel: &Kernel,
+        body: &LoopBody,
+        isa: Isa,
+        options: Options,
+        executor: Executor,
+        shape: Shape,
+    ) -> LoopKernel {
         let (kernel, body) = (kernel.clone(), body.clone());
         let choices = Choices::default();
         let in_order = stores_where_data_say(&body);
@@ -178,7 +185,7 @@ impl LoopKernel {
             isa,
             options,
             choices,
-            engine,
+            executor,
             shape,
             in_order,
             small: None,
@@ -190,7 +197,7 @@ impl LoopKernel {
 
     /// The code for another process; `None` without any.
     pub fn to_piece(&self) -> Option<Piece> {
-        let Engine::Code { calls, .. } = &self.engine else { return None };
+        let Executor::Code { calls, .. } = &self.executor else { return None };
         let mut bytes = self.code().to_vec();
         for call in calls {
             bytes[call.at..call.at + 8].fill(0);
@@ -233,18 +240,18 @@ impl LoopKernel {
 
     /// Bytes of machine code; 0 without any.
     pub fn code_bytes(&self) -> usize {
-        match &self.engine {
-            Engine::Code { code, .. } => code.len(),
-            Engine::Portable(_) => 0,
+        match &self.executor {
+            Executor::Code { code, .. } => code.len(),
+            Executor::Portable(_) => 0,
         }
     }
 
     /// The machine code; empty without any.
     pub fn code(&self) -> &[u8] {
-        match &self.engine {
+        match &self.executor {
             // SAFETY: installed code is readable and lives as long as `self`.
-            Engine::Code { code, .. } => unsafe { std::slice::from_raw_parts(code.as_ptr(), code.len()) },
-            Engine::Portable(_) => &[],
+            Executor::Code { code, .. } => unsafe { std::slice::from_raw_parts(code.as_ptr(), code.len()) },
+            Executor::Portable(_) => &[],
         }
     }
 
@@ -373,15 +380,15 @@ impl LoopKernel {
     /// # Safety
     /// The context holds what the kernel was compiled for, `begin..end` are units, and the row, if any, has points.
     unsafe fn call(&self, context: &Context, begin: i64, end: i64) {
-        match &self.engine {
-            Engine::Code { code, .. } => {
+        match &self.executor {
+            Executor::Code { code, .. } => {
                 // SAFETY: the code was made for this signature and lives as long as `self`.
                 let entry: Entry = unsafe { std::mem::transmute(code.as_ptr()) };
                 // SAFETY: by the caller's promise.
                 unsafe { entry(context, begin, end) }
             }
             // SAFETY: by the caller's promise.
-            Engine::Portable(portable) => unsafe { portable.run(context, begin, end) },
+            Executor::Portable(portable) => unsafe { portable.run(context, begin, end) },
         }
     }
 

@@ -23,9 +23,9 @@ pub enum MemoryError {
     Refused {
         /// The system call.
         call: &'static str,
-        /// Bytes asked for.
+        /// The requested number of bytes.
         bytes: usize,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
 }
@@ -86,7 +86,7 @@ enum Home {
     Own { _pages: Mapping },
 }
 
-// SAFETY: installed code is immutable; running it from several threads is the business of whoever calls it.
+// SAFETY: installed code is immutable; the caller is responsible for running it from several threads.
 unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
@@ -215,7 +215,7 @@ impl Chunk {
     /// Writes through the writable view and gives the address in the executable one.
     fn write(&mut self, offset: usize, bytes: &[u8]) -> NonNull<u8> {
         assert!(offset + bytes.len() <= self.writable.len);
-        // SAFETY: the range lies inside both mappings, is reserved for this code alone, and no code runs in it yet.
+        // SAFETY: the range is inside both mappings, is reserved for this code alone, and no code runs in it yet.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.writable.at.as_ptr().add(offset), bytes.len());
             self.executable.at.add(offset)

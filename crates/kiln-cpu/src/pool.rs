@@ -5,11 +5,11 @@
 //!  worker                       spin/park ──▶ join ──▶ claim, claim, … ──▶ leave
 //! ```
 //!
-//! Every thread has a range of the chunks to itself, the same one in every region of the same size, so that what a chunk
-//! read stays in the cache of the core that reads it next time. Whoever is done takes chunks from the ranges of others:
-//! a descheduled worker costs at most the chunk it holds.
-//! One region runs at a time: a nested call, or a call while another thread's region is running, runs serially on its
-//! caller. That is always correct and, with the cores already taken, rarely slower.
+//! Every thread has a range of the chunks to itself, the same one in every region of the same size, so that the data of a chunk
+//! stays in the cache of the core that reads it next time. A thread that has finished steals chunks from the ranges of others:
+//! a descheduled worker costs at most the chunk it holds. One region runs at a time: a nested call, or a call while another
+//! thread's region is running, runs serially on its caller. That is always correct and, with the cores already taken, rarely
+//! slower.
 
 use kiln_runtime::environment;
 use std::any::Any;
@@ -118,11 +118,11 @@ struct Worker {
 }
 
 struct Pool {
-    /// State and region together: a worker that sees the one has fetched the other.
+    /// State and region share a cache line: a worker that reads one has fetched the other.
     front: Padded<Front>,
     /// One for each range of a region's chunks.
     claims: [Padded<Claims>; MAX_WORKERS + 1],
-    /// Set by a panic: no more chunks are begun. Written by nobody else, so that all may keep a copy.
+    /// Set by a panic: no more chunks are begun. Not written otherwise, so that all threads may cache it.
     cancelled: Padded<AtomicBool>,
     busy: Padded<AtomicBool>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -135,7 +135,7 @@ struct Pool {
     workers: [Worker; MAX_WORKERS],
 }
 
-// SAFETY: `region` is written only by the thread that holds `busy`, while the region is closed and nobody is active, and
+// SAFETY: `region` is written only by the thread that holds `busy`, while the region is closed and no thread is active, and
 // read only by threads that joined while it was open; `state` orders the two.
 unsafe impl Sync for Pool {}
 
@@ -223,11 +223,11 @@ impl Pool {
         if self.ready.load(Ordering::Relaxed) < helpers {
             self.start_workers(helpers);
         }
-        // SAFETY: only the lifetime changes; nobody uses the reference after this function returns, see `close`.
+        // SAFETY: only the lifetime changes; the reference is not used after this function returns, see `close`.
         let work: &'static Work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Work>(work) };
         let epoch = State(self.front.0.state.load(Ordering::Relaxed)).epoch().wrapping_add(1);
         let region = Region { work, chunks, ranges: helpers + 1, epoch };
-        // SAFETY: the region is closed and this thread holds `busy`, so nobody reads it now.
+        // SAFETY: the region is closed and this thread holds `busy`, so no other thread reads it now.
         unsafe { *self.front.0.region.get() = region };
         self.front.0.state.store(State::open(epoch, helpers as u8).0, Ordering::SeqCst);
         self.wake(FAN_OUT.min(helpers));
@@ -258,7 +258,7 @@ impl Pool {
         }
     }
 
-    /// Lets nobody else in and waits until all have left.
+    /// Keeps further threads out and waits until all have left.
     fn close(&self) {
         let mut state = State(self.front.0.state.fetch_and(!1, Ordering::AcqRel));
         let mut spins = 0;
@@ -348,8 +348,8 @@ impl Pool {
                 }
                 std::hint::spin_loop();
             }
-            // The caller opens a region and then looks for sleepers; this thread goes to sleep and then looks for a
-            // region. Whichever is second sees the other.
+            // The caller opens a region and then looks for sleepers; this thread goes to sleep and then looks for a region. The
+            // one that is second finds the other.
             worker.parked.store(true, Ordering::SeqCst);
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             while !State(self.front.0.state.load(Ordering::SeqCst)).wants(served)

@@ -33,14 +33,14 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// What a piece for this loop nest is told by.
+    /// The content key of a piece for this loop nest.
     pub fn content_of(kernel: &Kernel, body: &LoopBody, isa: Isa, options: Options) -> u64 {
         let mut hasher = DefaultHasher::new();
         (kernel, body, isa, options).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// The code; `None` where an address does not lie in it.
+    /// The code; `None` where an address is outside of it.
     pub fn emitted(&self) -> Option<Emitted> {
         let inside = |call: &Call| call.at.checked_add(8).is_some_and(|end| end <= self.bytes.len());
         let whole = !self.bytes.is_empty() && self.calls.iter().all(inside);

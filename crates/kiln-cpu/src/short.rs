@@ -1,5 +1,5 @@
-//! Lists that are short nearly always: they lie on the stack, and longer ones in scratch memory of the thread, so that a launch
-//! allocates nothing.
+//! Lists that are short nearly always: those are on the stack, and longer ones in scratch memory of the thread, so that a
+//! launch allocates nothing.
 
 use crate::gemm::Scratch;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ pub(crate) struct Short<T: Copy> {
     long: Option<(Scratch, usize)>,
 }
 
-// SAFETY: the scratch memory is the list's own, and goes to whichever thread drops it.
+// SAFETY: the scratch memory is the list's own, and goes to the thread that drops it.
 unsafe impl<T: Copy + Send> Send for Short<T> {}
 // SAFETY: as above; a shared list is only read.
 unsafe impl<T: Copy + Sync> Sync for Short<T> {}
@@ -37,7 +37,7 @@ impl<T: Copy> Short<T> {
         }
     }
 
-    /// Sees to it that there is room for so many elements.
+    /// Reserves room for so many elements.
     fn make_room(&mut self, count: usize) {
         let had = self.long.as_ref().map_or(INLINE, |(_, room)| *room);
         if count <= had {
@@ -45,7 +45,7 @@ impl<T: Copy> Short<T> {
         }
         let room = count.max(2 * had);
         let memory = Scratch::take::<T>(room);
-        // SAFETY: both have so many elements, and the new memory is nobody else's.
+        // SAFETY: both have so many elements, and the new memory is not shared.
         unsafe { std::ptr::copy_nonoverlapping(self.start(), memory.ptr::<T>(), self.len) };
         self.long = Some((memory, room));
     }

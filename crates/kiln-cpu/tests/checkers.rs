@@ -1,5 +1,5 @@
-//! The verifier of vector IR and the checker of allocations see every damage: functions of random graphs and of hand-written
-//! kernels, and their allocations, are changed one thing at a time.
+//! The verifier of vector IR and the checker of allocations detect every mutation: functions of random graphs and of
+//! hand-written kernels, and their allocations, are changed one thing at a time.
 
 mod support;
 
@@ -597,7 +597,7 @@ const OF_ALLOCATIONS: &[AllocationDamage] = &[
         a.move_to(dst, a.loc(operand));
         Some(())
     }),
-    ("a loop's value over one that the next turn reads", |a| {
+    ("a loop's value over one that the next iteration reads", |a| {
         let (outer, inner) = a.across(is_loop)?;
         a.move_to(inner, a.loc(outer));
         Some(())

@@ -109,7 +109,7 @@ fn listing(emitted: &Emitted) -> String {
     text
 }
 
-/// A constant in words of 32 bits; of long tables the beginning.
+/// A constant as 32-bit words; of long tables the beginning.
 fn words(bytes: &[u8]) -> String {
     let words: Vec<String> =
         bytes.chunks(4).map(|word| word.iter().rev().map(|b| format!("{b:02x}")).collect()).collect();
@@ -126,7 +126,7 @@ fn section(text: &mut String, name: &str, parts: &[String]) {
     write!(text, "{name}:\n{}\n", parts.join("\n").trim_end()).unwrap();
 }
 
-/// What a graph becomes.
+/// Compiles a graph and renders the result.
 fn run(file: &Path, header: &str, text: &str) -> String {
     let fail = |e: &dyn std::fmt::Display| -> ! { panic!("{}: {e}", file.display()) };
     let graph = Graph::parse(text).unwrap_or_else(|e| fail(&e));

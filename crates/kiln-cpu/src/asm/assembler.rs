@@ -1,6 +1,6 @@
 //! The byte buffer, labels and the constant pool.
 
-use super::{Gpr, Index, Mem, Place};
+use super::{Base, Gpr, Index, Mem};
 use std::collections::HashMap;
 
 /// A position in the code, bound once, used any number of times before or after.
@@ -169,20 +169,20 @@ impl Assembler {
             8 => 0xc0,
             other => panic!("scale {other} of an index"),
         };
-        let base = match mem.place {
-            Place::Label(label) => {
+        let base = match mem.base {
+            Base::Label(label) => {
                 assert!(index.is_none(), "a label takes no index");
                 self.byte(reg | 5);
                 let at = self.code.len();
                 self.fixups.push(Fixup { at, to_end: 4 + imm_bytes, label, addend: mem.disp });
                 return self.imm32(0);
             }
-            Place::None => {
+            Base::None => {
                 self.byte(reg | 4);
                 self.byte(scale | (index.unwrap_or(4) & 7) << 3 | 5);
                 return self.imm32(mem.disp);
             }
-            Place::Base(base) => base.0,
+            Base::Register(base) => base.0,
         };
         let short = mem.disp % disp_unit == 0 && i8::try_from(mem.disp / disp_unit).is_ok();
         let mode = match mem.disp {

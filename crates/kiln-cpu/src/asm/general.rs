@@ -1,6 +1,6 @@
 //! General-purpose instructions. Arithmetic is 64-bit; loads and stores take a [`Size`].
 
-use super::{Assembler, Gpr, Index, Label, Mem, Place, Reg, Rm};
+use super::{Assembler, Base, Gpr, Index, Label, Mem, Reg, Rm};
 
 /// The size of an integer in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +111,7 @@ impl Assembler {
         match rm {
             Rm::Reg(r) => rex |= r.number() >> 3 & 1,
             Rm::Mem(m) => {
-                if let Place::Base(b) = m.place {
+                if let Base::Register(b) = m.base {
                     rex |= b.0 >> 3;
                 }
                 match m.index {
@@ -169,7 +169,7 @@ impl Assembler {
         }
     }
 
-    /// `dst = ` an address that is filled in when the code is installed; gives the place of its eight bytes.
+    /// `dst = ` an address that is filled in when the code is installed; returns the offset of its eight bytes.
     pub fn mov_address(&mut self, dst: Gpr) -> usize {
         self.byte(0x48 | dst.0 >> 3);
         self.byte(0xb8 | dst.0 & 7);

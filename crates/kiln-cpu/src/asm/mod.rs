@@ -36,5 +36,5 @@ mod vector;
 
 pub use assembler::{Assembler, Label};
 pub use general::{Alu, Cond, Shift, Size};
-pub use registers::{Gpr, Index, KReg, Mem, Place, Reg, Rm, VReg, Width};
+pub use registers::{Base, Gpr, Index, KReg, Mem, Reg, Rm, VReg, Width};
 pub use vector::{Args, MaskSize};

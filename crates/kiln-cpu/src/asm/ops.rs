@@ -13,7 +13,7 @@ pub enum Class {
     General,
 }
 
-/// The order of operands in Intel's notation, in terms of their places in the encoding.
+/// The order of operands in Intel's notation, in terms of their fields in the encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// reg, rm

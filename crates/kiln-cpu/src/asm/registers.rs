@@ -77,13 +77,13 @@ impl From<Gpr> for Reg {
     }
 }
 
-/// What an address starts from.
+/// The base of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Base {
     /// No base: the displacement (and index) alone.
     None,
     /// A register.
-    Base(Gpr),
+    Register(Gpr),
     /// A label of the same code, addressed relative to the instruction pointer. Takes no index.
     Label(Label),
 }
@@ -99,11 +99,11 @@ pub enum Index {
     Vector(VReg, u8),
 }
 
-/// A memory operand: place + index · scale + displacement.
+/// A memory operand: base + index · scale + displacement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mem {
     /// Base register or label.
-    pub place: Place,
+    pub base: Base,
     /// Scaled index.
     pub index: Index,
     /// Constant displacement in bytes.
@@ -113,22 +113,22 @@ pub struct Mem {
 impl Mem {
     /// `[base]`
     pub const fn base(base: Gpr) -> Mem {
-        Mem { place: Place::Base(base), index: Index::None, disp: 0 }
+        Mem { base: Base::Register(base), index: Index::None, disp: 0 }
     }
 
     /// `[base + index * scale]`
     pub const fn indexed(base: Gpr, index: Gpr, scale: u8) -> Mem {
-        Mem { place: Place::Base(base), index: Index::Scaled(index, scale), disp: 0 }
+        Mem { base: Base::Register(base), index: Index::Scaled(index, scale), disp: 0 }
     }
 
     /// `[base + vector * scale]`, the operand of a gather or scatter.
     pub const fn gathered(base: Gpr, index: VReg, scale: u8) -> Mem {
-        Mem { place: Place::Base(base), index: Index::Vector(index, scale), disp: 0 }
+        Mem { base: Base::Register(base), index: Index::Vector(index, scale), disp: 0 }
     }
 
     /// `[rip + label]`
     pub const fn label(label: Label) -> Mem {
-        Mem { place: Place::Label(label), index: Index::None, disp: 0 }
+        Mem { base: Base::Label(label), index: Index::None, disp: 0 }
     }
 
     /// The same address, `bytes` further.

@@ -34,13 +34,13 @@ impl Rng {
         }
     }
     fn mem(&mut self) -> Mem {
-        let place = if self.below(8) == 0 { Place::None } else { Place::Base(self.gpr()) };
+        let base = if self.below(8) == 0 { Base::None } else { Base::Register(self.gpr()) };
         let index = match self.gpr() {
             Gpr::RSP => Index::None,
             _ if self.flip() => Index::None,
             g => Index::Scaled(g, 1 << self.below(4)),
         };
-        Mem { place, index, disp: self.disp() }
+        Mem { base, index, disp: self.disp() }
     }
 }
 
@@ -91,10 +91,10 @@ fn register(r: Register) -> (Class, u8, usize) {
 }
 
 fn same_mem(i: &Instruction, m: &Mem, what: &str) {
-    match m.place {
-        Place::Base(b) => assert_eq!(register(i.memory_base()), (Class::General, b.0, 8), "{what}"),
-        Place::None => assert_eq!(i.memory_base(), Register::None, "{what}"),
-        Place::Label(_) => assert_eq!(i.memory_base(), Register::RIP, "{what}"),
+    match m.base {
+        Base::Register(b) => assert_eq!(register(i.memory_base()), (Class::General, b.0, 8), "{what}"),
+        Base::None => assert_eq!(i.memory_base(), Register::None, "{what}"),
+        Base::Label(_) => assert_eq!(i.memory_base(), Register::RIP, "{what}"),
     }
     match m.index {
         Index::None => assert_eq!(i.memory_index(), Register::None, "{what}"),
@@ -108,7 +108,7 @@ fn same_mem(i: &Instruction, m: &Mem, what: &str) {
             assert_eq!(i.memory_index_scale(), u32::from(s), "{what}");
         }
     }
-    if !matches!(m.place, Place::Label(_)) {
+    if !matches!(m.base, Base::Label(_)) {
         assert_eq!(i.memory_displacement64() as i64, i64::from(m.disp), "{what}");
     }
 }

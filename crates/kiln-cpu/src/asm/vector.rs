@@ -1,7 +1,7 @@
 //! VEX and EVEX encoding of the vector instructions in [`ops`](super::ops), and the mask-register instructions.
 
 use super::ops::{Class, Order, Tuple, VOp};
-use super::{Assembler, Gpr, Index, KReg, Mem, Place, Reg, Rm, VReg, Width};
+use super::{Assembler, Base, Gpr, Index, KReg, Mem, Reg, Rm, VReg, Width};
 
 /// Operands of one vector instruction.
 ///
@@ -90,7 +90,7 @@ impl Assembler {
                 fields.x = r.number() >> 4;
             }
             Rm::Mem(m) => {
-                if let Place::Base(b) = m.place {
+                if let Base::Register(b) = m.base {
                     fields.b = b.0 >> 3;
                 }
                 match m.index {
@@ -253,7 +253,7 @@ impl Assembler {
         let (x, b) = match rm {
             Rm::Reg(r) => (0, r.number() >> 3),
             Rm::Mem(m) => {
-                let b = if let Place::Base(b) = m.place { b.0 >> 3 } else { 0 };
+                let b = if let Base::Register(b) = m.base { b.0 >> 3 } else { 0 };
                 let x = if let Index::Scaled(g, _) = m.index { g.0 >> 3 } else { 0 };
                 (x, b)
             }

@@ -27,7 +27,7 @@ struct Rows {
     stride: isize,
 }
 
-/// How far each row of a tile of queries sees; lanes without a query see everything.
+/// The number of visible keys of each row of a tile of queries; lanes without a query have all.
 struct Visible([i32; MOST_ROWS + LINE]);
 
 impl Job<'_> {
@@ -136,7 +136,7 @@ impl Job<'_> {
         }
     }
 
-    /// The rows of a task as a matrix, if they are all of one head and so lie at even distances.
+    /// The rows of a task as a matrix, if they are all of one head and so have a constant stride.
     fn as_matrix(&self, view: &View, task: &Task) -> Option<Matrix> {
         let (head, query) = self.g.place(task.kv_head, task.rows.start);
         let data = view.row([task.batch, head, query]);
@@ -184,13 +184,13 @@ impl Job<'_> {
         }
     }
 
-    /// Rows where they lie, if they do at even distances.
+    /// Rows in place, if they have a constant stride.
     fn rows_in_place(&self, view: &View, task: &Task, keys: &Range<usize>) -> Option<Rows> {
         let Segment { data, rows } = view.segments([task.batch, task.kv_head], keys.clone()).next()?;
         (rows == keys.len()).then_some(Rows { data, stride: view.row_bytes() })
     }
 
-    /// Rows of keys, where they lie or packed.
+    /// Rows of keys, in place or packed.
     unsafe fn keys(&self, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> Rows {
         let (view, width, depth) = (&self.g.k, self.g.width, self.depth());
         let (element, multiple) = if self.code.pairs { (Element::Pairs, 2) } else { (Element::F32, 1) };
@@ -213,7 +213,7 @@ impl Job<'_> {
         Rows { data: scratch.keys.cast(), stride: (depth * 4) as isize }
     }
 
-    /// Rows of values, where they lie or packed.
+    /// Rows of values, in place or packed.
     unsafe fn values(&self, task: &Task, keys: &Range<usize>, scratch: &Scratch) -> Rows {
         let (view, width, padded) = (&self.g.v, self.g.value_width, self.padded_values);
         let row = |key: usize| view.row([task.batch, task.kv_head, key]);
@@ -261,7 +261,7 @@ impl Job<'_> {
                     more: std::ptr::null(),
                     segments: 0,
                 };
-                // SAFETY: the tile lies inside keys, packed queries and scores.
+                // SAFETY: the tile is inside keys, packed queries and scores.
                 unsafe { tiles.get(block.len(), across.len())(&mut args) };
             }
         }
@@ -308,7 +308,7 @@ impl Job<'_> {
                     more: std::ptr::null(),
                     segments: 0,
                 };
-                // SAFETY: the tile lies inside weights, values and results.
+                // SAFETY: the tile is inside weights, values and results.
                 unsafe { tiles.get(block.len(), columns.len())(&mut args) };
             }
         }

@@ -128,7 +128,7 @@ vectorised! {
     }
 }
 
-/// Widens a row of `count` elements, `step` apart, and fills up with zeros to `padded`.
+/// Widens a row of `count` elements of stride `step`, and pads it with zeros to `padded`.
 ///
 /// # Safety
 /// The row is readable and `to` has room for `padded` elements.
@@ -161,7 +161,7 @@ pub(super) unsafe fn widen_row(
     }
 }
 
-/// Writes a row of results, `from · factor`, to `count` elements `step` apart.
+/// Writes a row of results, `from · factor`, to `count` elements of stride `step`.
 ///
 /// # Safety
 /// `from` holds `count` elements and is overwritten at will; the row is writable.

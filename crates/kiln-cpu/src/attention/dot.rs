@@ -4,9 +4,9 @@
 //! each block, four keys at a time. How queries are laid out depends on the keys' element:
 //!
 //! ```text
-//!  F32, F16   f32, as they are
-//!  Bf16       f32, of two vectors first the even and then the odd elements: so come two vectors of keys out of one load
-//!  Pairs      bf16, as they are
+//!  F32, F16   f32, in order
+//!  Bf16       f32, of two vectors first the even and then the odd elements, as one load of keys gives them
+//!  Pairs      bf16, in order
 //! ```
 
 use super::geometry::Segment;
@@ -19,7 +19,7 @@ use crate::features::Isa;
 pub(super) struct DotArgs {
     /// Row 0 of the queries.
     pub q: *const f32,
-    /// From query to query.
+    /// Elements from one query to the next.
     pub q_stride: usize,
     /// Row 0 of the keys.
     pub k: *const u8,

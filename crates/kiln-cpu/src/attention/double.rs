@@ -31,7 +31,7 @@ unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], r
     let kv_head = head / g.group;
     let visible = g.visible(query);
     let scores = &mut scores[..visible];
-    // SAFETY: all elements lie inside the views.
+    // SAFETY: all elements are inside the views.
     unsafe {
         let q = g.q.row(at);
         for (key, score) in scores.iter_mut().enumerate() {
@@ -75,7 +75,7 @@ unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], r
 
 /// Element `i` of a row, a bool as what a mask adds.
 unsafe fn element(view: &View, row: *const u8, i: usize) -> f64 {
-    // SAFETY: the element lies inside the view and is of its type.
+    // SAFETY: the element is inside the view and is of its type.
     unsafe {
         let at = row.offset(i as isize * view.step() * view.size);
         match view.dtype {

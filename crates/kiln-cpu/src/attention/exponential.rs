@@ -16,7 +16,7 @@ pub(super) const LN_2_LOW: f32 = -1.904_654_3e-9;
 pub(super) const POLYNOMIAL: [f32; 7] =
     [1.381_459_9e-3, 8.368_717e-3, 4.166_839e-2, 1.666_652_1e-1, 4.999_999_4e-1, 1.0, 1.0];
 
-/// Constants at hand: registers where there are many, else memory.
+/// Constants, in registers where there are many, else in memory.
 pub(super) struct Exponential {
     width: Width,
     log2_e: Rm,

@@ -1,4 +1,4 @@
-//! One launch in numbers: sizes, views with their strides filled in, and what each row of queries may see.
+//! The geometry of one launch: sizes, views with their strides filled in, and the visible keys of each row of queries.
 
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{AttentionBody, BufferArg, Pages, Strided};
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// A strided view of four axes with its numbers filled in.
 #[derive(Clone, Copy)]
 pub(super) struct View {
-    /// Which buffer.
+    /// Index of the buffer.
     buffer: usize,
     /// The first element; before the view is bound, its distance from the buffer's first.
     base: *mut u8,
@@ -17,14 +17,14 @@ pub(super) struct View {
     pub size: isize,
     /// In elements.
     pub strides: [isize; 4],
-    /// Where rows lie in pages, the table of these; strides are then those inside a page.
+    /// The page table of paged rows; strides are then those inside a page.
     pages: Option<PageTable>,
 }
 
 /// Pages of rows along the third axis, found through a table. All its entries were checked.
 #[derive(Clone, Copy, PartialEq)]
 struct PageTable {
-    /// Which buffer.
+    /// Index of the buffer.
     buffer: usize,
     /// The first entry; before the view is bound, its distance from the buffer's first.
     entries: *const u8,
@@ -54,13 +54,13 @@ impl PageTable {
     }
 }
 
-/// Rows that lie at even distances, one after another.
+/// Consecutive rows of a constant stride.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Segment {
     /// The first.
     pub data: *const u8,
-    /// How many.
+    /// The number of rows.
     pub rows: usize,
 }
 
@@ -88,7 +88,7 @@ impl View {
         self.base.wrapping_offset(offset * self.size)
     }
 
-    /// The rows of a range along the third axis, in as few segments as they lie in.
+    /// The rows of a range along the third axis, in as few segments as possible.
     pub(super) fn segments(&self, [batch, head]: [usize; 2], rows: Range<usize>) -> impl Iterator<Item = Segment> {
         let mut at = rows.start;
         std::iter::from_fn(move || {
@@ -246,7 +246,7 @@ impl Geometry {
         (kv_head * self.group + head, query)
     }
 
-    /// How many keys, from the first on, a query may see.
+    /// The number of keys, from the first on, that are visible to a query.
     pub(super) fn visible(&self, query: usize) -> usize {
         if self.causal { (query + 1 + self.keys).saturating_sub(self.queries).min(self.keys) } else { self.keys }
     }

@@ -6,7 +6,7 @@ use crate::features::Isa;
 use kiln_ir::DType;
 use std::ops::Range;
 
-/// Sets the scores [key][query] of keys that a query does not see to −∞.
+/// Sets the scores [key][query] of keys that are not visible to a query to −∞.
 ///
 /// # Safety
 /// There are scores for all keys and for as many queries as `visible` has.

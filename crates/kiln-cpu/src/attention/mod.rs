@@ -11,11 +11,11 @@
 //!  results / sums ─▶ out; where keys were split between tasks, parts are merged first                          (`merge`)
 //! ```
 //!
-//! Keys and values may lie in pages that a table names: rows read them there, a segment a page; columns copy them together.
+//! Keys and values may be paged: rows read them in place, one segment per page; columns copy them together.
 //!
-//! Invariants: a row that sees no key gives 0; masked keys have weight exactly 0, and those before the first (to 16 keys) or
-//! after the last that is seen of a tile are not read; that changes no bit of the result. The order of additions depends on
-//! shapes, layouts and the target, never on the number of threads or on timing.
+//! Invariants: a row without visible keys gives 0; masked keys have weight exactly 0, and those before the first (rounded down
+//! to 16) or after the last visible key of a tile are not read, which changes no bit of the result. The order of additions
+//! depends on shapes, layouts and the target, never on the number of threads or on timing.
 
 mod columns;
 mod convert;
@@ -88,7 +88,7 @@ struct Code {
     softmax_columns: SoftmaxFn,
     /// Whether columns compute on pairs of bf16.
     pairs: bool,
-    /// Vectors of rows: shorter ones than columns have, where keys and values can then be read as they lie.
+    /// Vectors of rows: shorter ones than columns have, where keys and values can then be read in place.
     rows_isa: Isa,
     /// Scores and results of rows, from unpacked keys and values of their own type, and from packed f32.
     dots: Vec<DotFn>,
@@ -98,7 +98,7 @@ struct Code {
     rows: Tiles,
     rows_f32: Tiles,
     softmax_row: SoftmaxFn,
-    /// Elements of its vectors, which are the longest there are: scores lie one after another.
+    /// Elements of its vectors, which are the longest there are: scores are contiguous.
     softmax_lanes: usize,
 }
 

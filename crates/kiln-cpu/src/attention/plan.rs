@@ -1,5 +1,5 @@
-//! What a launch of few queries has to do: the tiles of keys that some row of a group sees. Each is a unit of work with a
-//! result of its own, so that neither the number of threads nor what other groups see changes a single bit.
+//! The work of a launch of few queries: the tiles of keys with a key visible to some row of a group. Each is a unit of work
+//! with a result of its own, so that neither the number of threads nor the visible keys of other groups change a single bit.
 
 use super::run::Job;
 use super::visible::{self, VisibleKeys};
@@ -80,7 +80,7 @@ impl Plan {
                 self.push(group, visible_keys);
             }
         } else {
-            // The last query sees the most.
+            // The last query has the most visible keys.
             let end = g.visible(g.queries - 1);
             for start in (0..end).step_by(tile) {
                 let keys = start..end.min(start + tile);

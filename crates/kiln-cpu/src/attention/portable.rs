@@ -1,5 +1,5 @@
-//! The kernels in plain Rust, called as the generated ones are. Vectors are arrays of eight that the compiler lowers to
-//! whatever the machine has.
+//! The kernels in plain Rust, called as the generated ones are. Vectors are arrays of eight that the compiler lowers to the
+//! machine's vectors.
 
 use super::dot::{DotArgs, DotFn};
 use super::exponential::exponential;

@@ -44,7 +44,7 @@ struct Units<'a> {
     parts: *mut f32,
 }
 
-// SAFETY: units write disjoint parts, and a group's rows are written by whoever comes last of its units.
+// SAFETY: units write disjoint parts, and a group's rows are written by the last of its units to finish.
 unsafe impl Sync for Units<'_> {}
 
 impl Units<'_> {
@@ -61,7 +61,7 @@ impl Units<'_> {
             let group = &self.plan.groups[unit.group];
             let (batch, kv_head) = (unit.group / job.g.kv_heads, unit.group % job.g.kv_heads);
             let mut task = Task { batch, kv_head, rows: 0..job.g.group_rows(), keys: unit.visible_keys.keys.clone() };
-            // SAFETY: the caller's promise; the last of a group sees what the others wrote.
+            // SAFETY: the caller's promise; what the other units wrote is visible to the last of a group.
             unsafe {
                 let queries = match packed {
                     Some((of, queries)) if of == unit.group => queries,
@@ -95,7 +95,7 @@ impl Units<'_> {
     /// Adds up the parts of a group and writes its rows.
     unsafe fn merge(&self, task: &Task, units: Range<usize>, scratch: &Scratch) {
         let (job, rows, width) = (self.job, task.rows.len(), self.job.padded_values);
-        // SAFETY: all parts of the group are written, and nobody writes them any more.
+        // SAFETY: all parts of the group are written, and no thread writes them any more.
         unsafe {
             let total = std::slice::from_raw_parts_mut(scratch.results, width);
             for row in 0..rows {
@@ -130,13 +130,13 @@ impl Job<'_> {
         }
     }
 
-    /// Whether kernels read keys where they lie.
+    /// Whether kernels read keys in place.
     pub(super) fn has_unpacked_keys(&self) -> bool {
         let element = self.code.dot_element;
         self.in_place(&self.g.k, element, dot::step(element, self.lanes), self.g.width)
     }
 
-    /// Whether kernels read values where they lie.
+    /// Whether kernels read values in place.
     pub(super) fn has_unpacked_values(&self) -> bool {
         // Portable kernels read f32 only.
         let short = self.g.v.dtype != DType::F32 && self.isa != Isa::Portable;
@@ -144,7 +144,7 @@ impl Job<'_> {
         self.in_place(&self.g.v, element, self.lanes, self.g.value_width)
     }
 
-    /// Elements from row to row of a group's queries, where kernels can read them as they lie.
+    /// Elements from row to row of a group's queries, where kernels can read them in place.
     fn queries_in_place(&self) -> Option<usize> {
         let (view, g) = (&self.g.q, self.g);
         let element = if self.unpacked_keys { self.code.dot_element } else { Element::F32 };
@@ -312,7 +312,7 @@ impl Job<'_> {
     /// results = weights · v
     unsafe fn row_results(&self, task: &Task, keys: &Range<usize>, rows: usize, scratch: &Scratch) {
         let view = &self.g.v;
-        // SAFETY: the tiles lie inside weights, values and results.
+        // SAFETY: the tiles are inside weights, values and results.
         unsafe {
             let (v, segments, stride, tiles, size) = if self.unpacked_values {
                 let (first, more) = segments(view, task, keys, scratch);

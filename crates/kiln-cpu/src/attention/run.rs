@@ -38,18 +38,18 @@ pub(super) struct Job<'a> {
     splits: usize,
     /// Results of each task before the merge: rows, then maxima, then sums.
     parts: *mut f32,
-    /// Whether rows read keys where they lie.
+    /// Whether rows read keys in place.
     pub unpacked_keys: bool,
-    /// Whether rows read values where they lie.
+    /// Whether rows read values in place.
     pub unpacked_values: bool,
-    /// From the first to the last key that a query sees, [b, t], where all heads share a mask; else nothing.
+    /// From the first to the last visible key of each query, [b, t], where all heads share a mask; else empty.
     pub extents: Vec<Range<usize>>,
 }
 
 // SAFETY: tasks read the operands and write disjoint rows of the result and disjoint parts.
 unsafe impl Sync for Job<'_> {}
 
-/// One piece of work.
+/// A unit of work.
 pub(super) struct Task {
     pub batch: usize,
     pub kv_head: usize,
@@ -173,7 +173,8 @@ impl Job<'_> {
 
     fn tile(&self, index: usize) -> (usize, usize, Range<usize>) {
         let (group, tile) = (index / self.tiles, index % self.tiles);
-        // Under a causal mask the last rows see the most: they come first, so that the short tasks even out the end.
+        // Under a causal mask the last rows have the most visible keys: they come first, so that the short tasks even out the
+        // end.
         let tile = self.tiles - 1 - tile;
         (group / self.g.kv_heads, group % self.g.kv_heads, part(self.g.group_rows(), self.tiles, tile))
     }
@@ -238,7 +239,7 @@ impl Job<'_> {
         let task = Task { batch, kv_head, rows, keys: 0..0 };
         let sizes = Sizes { results: self.padded_values, ..Sizes::default() };
         scratch::with(sizes, |scratch| {
-            // SAFETY: all parts of the tile are written and nobody writes them any more.
+            // SAFETY: all parts of the tile are written and no thread writes them any more.
             unsafe {
                 let total = std::slice::from_raw_parts_mut(scratch.results, self.padded_values);
                 for row in 0..task.rows.len() {
@@ -255,7 +256,7 @@ impl Job<'_> {
         });
     }
 
-    /// Whether a row of keys or values can be used where it lies: contiguous and of the kernels' type.
+    /// Whether rows of keys or values can be read in place: contiguous and of the kernels' type.
     pub(super) fn in_place(&self, view: &View, element: Element, multiple: usize, width: usize) -> bool {
         let size = if element == Element::F32 { 4 } else { 2 };
         (view.step() == 1 || width == 1) && view.size == size && width.is_multiple_of(multiple)

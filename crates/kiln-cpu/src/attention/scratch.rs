@@ -51,7 +51,7 @@ pub(super) struct Scratch {
     pub segments: *mut Segment,
 }
 
-/// Calls `f` with this thread's memory, whose contents are whatever was left there.
+/// Calls `f` with this thread's memory, whose contents are unspecified.
 pub(super) fn with<R>(sizes: Sizes, f: impl FnOnce(Scratch) -> R) -> R {
     let Sizes { queries, scores, keys, values, results, mask, rows, segments } = sizes;
     let segments = segments * size_of::<Segment>() / 4;

@@ -48,7 +48,7 @@ const TOPS: Gpr = Gpr::R9;
 const SUMS: Gpr = Gpr::R10;
 const FACTORS: Gpr = Gpr::R11;
 const AT: Gpr = Gpr::RAX;
-/// Where weights go.
+/// The address weights are written to.
 const TO: Gpr = Gpr::RBX;
 const LEFT: Gpr = Gpr::RBP;
 

@@ -25,7 +25,7 @@ pub(super) struct TileArgs {
     pub b_stride: isize,
     /// Row 0 of C.
     pub c: *mut f32,
-    /// From row to row of C.
+    /// Elements from row to row of C.
     pub c_stride: isize,
     /// Steps of the sum: rows of the first segment of B.
     pub k: usize,
@@ -40,7 +40,7 @@ pub(super) struct TileArgs {
 /// A micro-kernel.
 pub(super) type TileFn = unsafe extern "C" fn(*mut TileArgs);
 
-/// What lies contiguous in A.
+/// The axis along which A is contiguous.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Along {
     Rows,
@@ -98,7 +98,7 @@ const K_LEFT: Gpr = Gpr::RAX;
 const MULTIPLES: [Gpr; 5] = [Gpr::R11, Gpr::RBX, Gpr::RBP, Gpr::R12, Gpr::R13];
 /// Multiples that live in registers the caller keeps.
 const SAVED: [Gpr; 4] = [Gpr::RBX, Gpr::RBP, Gpr::R12, Gpr::R13];
-/// Steps in one turn of the main loop; the addresses rely on it.
+/// Unroll factor of the main loop, in steps; the addresses rely on it.
 const UNROLL: usize = 4;
 
 struct Generator<'a> {
@@ -110,7 +110,7 @@ struct Generator<'a> {
 
 /// Emits one kernel and gives its entry.
 pub(super) fn generate(asm: &mut Assembler, shape: TileShape) -> Label {
-    // Small tiles take several sets of accumulators in turn, so that the latency of an addition is hidden.
+    // Small tiles alternate between several sets of accumulators, so that the latency of an addition is hidden.
     let (chains, registers) = if shape.isa == Isa::Avx512 { (8, 16) } else { (8, 12) };
     let tile = shape.rows * shape.vectors;
     let mut sets = 1;
@@ -383,7 +383,7 @@ impl Generator<'_> {
     }
 }
 
-/// Loads a vector and widens it; pairs stay as they are.
+/// Loads a vector and widens it; pairs are not widened.
 pub(super) fn load_as_f32(asm: &mut Assembler, width: Width, element: Element, to: VReg, from: Mem) {
     match element {
         Element::F32 | Element::Pairs => asm.rm(ops::VMOVUPS, width, to, from),

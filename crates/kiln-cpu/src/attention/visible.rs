@@ -1,19 +1,20 @@
-//! What a mask shows of a range of keys, found from the mask alone: keys and values that nobody sees are never touched.
+//! The visible keys of a range, found from the mask alone: keys and values that are not visible to any row are never read.
 
 use super::geometry::{Geometry, View};
 use half::{bf16, f16};
 use kiln_ir::DType;
 use std::ops::Range;
 
-/// Steps at which a range of keys may begin: sums that take keys in turn meet the same ones as if all had been taken.
+/// Alignment of the first key of a range: sums with several accumulators then add the same keys to each as over the whole
+/// range.
 const STEP: usize = 16;
 
-/// The part of a range of keys that is seen.
+/// The visible part of a range of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VisibleKeys {
-    /// From the first to the last that some row sees; empty where none sees any.
+    /// From the first to the last key that is visible to some row; empty where there is none.
     pub keys: Range<usize>,
-    /// All rows see all of these, and the mask adds nothing to their scores.
+    /// All of these are visible to all rows, and the mask adds nothing to their scores.
     pub plain: bool,
 }
 
@@ -46,7 +47,7 @@ impl VisibleKeys {
     }
 }
 
-/// From the first to the last key that each query sees, by the mask alone: [b, t] of a mask that all heads share.
+/// From the first to the last key visible to each query, by the mask alone: [b, t] of a mask that all heads share.
 ///
 /// # Safety
 /// The mask is readable.
@@ -63,7 +64,7 @@ pub(super) unsafe fn extents(g: &Geometry, mask: &View) -> Vec<Range<usize>> {
     extents
 }
 
-/// From the first to the last key that a row sees.
+/// From the first to the last key visible to a row.
 ///
 /// # Safety
 /// The mask is readable.
@@ -72,8 +73,8 @@ pub(super) unsafe fn extent(g: &Geometry, mask: &View, row: [usize; 3]) -> Range
     unsafe { of_row(mask, mask.row(row), &(0..g.keys)).keys }
 }
 
-/// What rows of a group see of `keys`, by the mask alone, given what each sees at the most; `each` is told where every row's
-/// visible range ends.
+/// The visible keys of `rows` of a group among `keys`, by the mask alone, given an upper bound for each row; `each` is called
+/// with the end of every row's visible range.
 ///
 /// # Safety
 /// The mask is readable.
@@ -115,7 +116,7 @@ pub(super) unsafe fn of_rows(
     all.unwrap_or_else(|| VisibleKeys::nothing(keys.start)).aligned(keys)
 }
 
-/// What one row sees.
+/// The visible keys of one row.
 unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> VisibleKeys {
     let from = row.wrapping_offset(keys.start as isize * mask.step() * mask.size);
     let count = keys.len();

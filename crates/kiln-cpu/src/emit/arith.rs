@@ -148,7 +148,7 @@ impl Emitter<'_> {
         self.asm.rm(spread, width, dst, dst);
     }
 
-    /// `dst = a ∘ b`; sequences need `dst` apart from both.
+    /// `dst = a ∘ b`; sequences need a `dst` distinct from both.
     pub(super) fn bin(&mut self, op: BinOp, ty: Ty, dst: VReg, a: V, b: V) {
         let width = self.width(ty);
         if let (Some(by), Some(vop)) = (self.const_bits(b), shift_imm(op, ty, self.avx512)) {
@@ -276,7 +276,7 @@ impl Emitter<'_> {
         self.bin_regs(op, ty, self.s0, self.s0, self.s1);
     }
 
-    /// Upper halves of unsigned 32 × 32 products: even and odd lanes apart.
+    /// Upper halves of unsigned 32 × 32 products, separately for even and odd lanes.
     fn mul_high(&mut self, dst: VReg, a: VReg, b: VReg) {
         let width = self.width(Ty::I32);
         let (wa, wb, odd) = (self.work(1), self.work(2), self.work(3));
@@ -301,7 +301,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// 32-bit integer quotients through 64-bit floats, which hold them exactly: low and high halves apart.
+    /// 32-bit integer quotients through 64-bit floats, which hold them exactly, separately for low and high halves.
     fn divide_ints(&mut self, dst: VReg, a: VReg, b: VReg) {
         let width = self.width(Ty::I32);
         let (wa, wb, wq) = (self.work(1), self.work(2), self.work(3));

@@ -29,7 +29,7 @@ const WORK_AREAS: i32 = 4;
 pub struct Emitted {
     /// The code, with zeros where addresses belong.
     pub bytes: Vec<u8>,
-    /// Where they belong.
+    /// The calls whose addresses are to be filled in.
     pub calls: Vec<Call>,
 }
 

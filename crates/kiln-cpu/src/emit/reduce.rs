@@ -44,7 +44,7 @@ impl Emitter<'_> {
         self.done(inst.dst, dst);
     }
 
-    /// `s0 = s0 ∘ other`, in the full width: what lies above the half still in use is of no interest.
+    /// `s0 = s0 ∘ other`, in the full width: elements above the half still in use are ignored.
     fn lower_half(&mut self, op: BinOp, ty: Ty, other: VReg, spilled: bool) {
         if spilled {
             // The second scratch register is wanted by sequences; pass the operand through memory.

@@ -404,24 +404,24 @@ where
     /// single task would have added to its tile, so that the sums are the same.
     unsafe fn multiply_parts(&self, column_panels: usize, column_tasks: usize, threads: usize) {
         let (nr, rows) = (self.tiling.nr, self.rows.len());
-        let apart = rows * part(column_panels, column_tasks, 0).len() * nr;
-        let shares = Shares::<T>::new(column_tasks, self.k_blocks, apart);
+        let tile_elements = rows * part(column_panels, column_tasks, 0).len() * nr;
+        let shares = Shares::<T>::new(column_tasks, self.k_blocks, tile_elements);
         pool::run(column_tasks * self.k_blocks, threads, &|task| {
             let (c, block) = (task / self.k_blocks, task % self.k_blocks);
             let panels = part(column_panels, column_tasks, c);
             let columns = panels.start * nr..self.gemm.n.min(panels.end * nr);
             let stride = panels.len() * nr;
             let (tiles, len) = (shares.tiles(c), rows * stride);
-            // SAFETY: each block has a tile of its own; whoever is last has all of them to itself.
+            // SAFETY: each block has a tile of its own; the last task to finish has exclusive access to all of them.
             unsafe {
-                let out = Out { tile: tiles.add(block * apart), stride, reuse: false, finish: false };
+                let out = Out { tile: tiles.add(block * tile_elements), stride, reuse: false, finish: false };
                 self.blocks(panels, 0..self.row_panels, block..block + 1, &out);
                 if !shares.is_last(c) {
                     return;
                 }
                 let first = std::slice::from_raw_parts_mut(tiles, len);
                 for block in 1..self.k_blocks {
-                    let other = std::slice::from_raw_parts(tiles.add(block * apart), len);
+                    let other = std::slice::from_raw_parts(tiles.add(block * tile_elements), len);
                     for (sum, other) in first.iter_mut().zip(other) {
                         *sum = sum.sum(*other);
                     }
@@ -538,7 +538,7 @@ struct Out<T> {
     tile: *mut T,
     /// Accumulators from one row to the next.
     stride: usize,
-    /// The tile has room for one row panel, which all take in turn.
+    /// The tile has room for one row panel, which all panels use one after another.
     reuse: bool,
     /// Hand finished row panels to the epilogue.
     finish: bool,

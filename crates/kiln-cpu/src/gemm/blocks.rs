@@ -31,19 +31,19 @@ pub(super) struct Blocks<'a> {
     a: SharedOperand<'a>,
     weight: Weight,
     tiles: usize,
-    place: Place,
+    storage: BlockStorage,
 }
 
-enum Place {
-    /// One row lies as it is wanted already.
-    Itself(*const f32),
+enum BlockStorage {
+    /// A single row that already has the layout of a block.
+    InPlace(*const f32),
     /// Made once for all threads.
     Shared(Scratch),
     /// Each thread makes its own, for the product of this number.
-    Own(u64),
+    PerThread(u64),
 }
 
-// SAFETY: the operand is only read; shared blocks are written before anybody asks for them.
+// SAFETY: the operand is only read; shared blocks are written before they are read.
 unsafe impl Sync for Blocks<'_> {}
 
 impl<'a> Blocks<'a> {
@@ -59,11 +59,11 @@ impl<'a> Blocks<'a> {
         threads: usize,
     ) -> Blocks<'a> {
         let whole = gemm.k.is_multiple_of(dot::step(gemm.isa, weight));
-        let mut blocks = Blocks { gemm, a: SharedOperand(*a), weight, tiles, place: Place::Own(0) };
-        blocks.place = match blocks.plain() {
-            Some(a) if gemm.m == 1 && whole => Place::Itself(a.data.cast()),
+        let mut blocks = Blocks { gemm, a: SharedOperand(*a), weight, tiles, storage: BlockStorage::PerThread(0) };
+        blocks.storage = match blocks.plain() {
+            Some(a) if gemm.m == 1 && whole => BlockStorage::InPlace(a.data.cast()),
             Some(_) if threads > 1 && gemm.n >= COLUMNS * threads => {
-                Place::Own(PRODUCTS.fetch_add(1, Ordering::Relaxed) + 1)
+                BlockStorage::PerThread(PRODUCTS.fetch_add(1, Ordering::Relaxed) + 1)
             }
             _ => {
                 let scratch = Scratch::take::<f32>(blocks.len());
@@ -74,7 +74,7 @@ impl<'a> Blocks<'a> {
                 pool::run(if is_plain { tiles } else { gemm.m }, threads, &|job| unsafe {
                     if is_plain { blocks.copy_tile(job, to.get()) } else { blocks.block_row(job, to.get()) }
                 });
-                Place::Shared(scratch)
+                BlockStorage::Shared(scratch)
             }
         };
         blocks
@@ -94,7 +94,7 @@ impl<'a> Blocks<'a> {
         self.gemm.m * self.steps() * self.words()
     }
 
-    /// A, if its rows are floats side by side that are taken as they are.
+    /// A, if its rows are contiguous floats that need no conversion.
     fn plain(&self) -> Option<Matrix> {
         match self.a.get() {
             Operand::Strided(a) if a.dtype == DType::F32 && a.column_stride == 1 => {
@@ -106,10 +106,10 @@ impl<'a> Blocks<'a> {
 
     /// The blocks, for the thread that asks.
     pub(super) fn get(&self) -> *const f32 {
-        match &self.place {
-            Place::Itself(row) => *row,
-            Place::Shared(scratch) => scratch.ptr(),
-            Place::Own(product) => OWN.with_borrow_mut(|(of, scratch)| {
+        match &self.storage {
+            BlockStorage::InPlace(row) => *row,
+            BlockStorage::Shared(scratch) => scratch.ptr(),
+            BlockStorage::PerThread(product) => OWN.with_borrow_mut(|(of, scratch)| {
                 if of != product {
                     // What was there goes back first, and may be what is taken now.
                     *scratch = None;
@@ -128,7 +128,7 @@ impl<'a> Blocks<'a> {
         let Some(a) = self.plain() else { return };
         let rows = part(self.gemm.m, self.tiles, tile);
         let (words, k) = (self.words(), self.gemm.k);
-        // SAFETY: the tile's part of the scratch, and rows of A that the caller vouches for.
+        // SAFETY: the tile's part of the scratch, and rows of A that the caller guarantees.
         unsafe {
             let mut to = to.add(rows.start * self.steps() * words);
             for start in (0..k).step_by(words) {
@@ -150,7 +150,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Blocks one row of any A. For bf16 weights even and odd elements lie apart, unless A is bf16 itself.
+    /// Blocks one row of any A. For bf16 weights even and odd elements are separated, unless A is bf16 itself.
     unsafe fn block_row(&self, r: usize, to: *mut f32) {
         let (gemm, steps, weight) = (self.gemm, self.steps(), self.weight);
         let step = dot::step(gemm.isa, weight);

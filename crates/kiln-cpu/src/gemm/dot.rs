@@ -2,17 +2,17 @@
 //! their own order, nothing of W is packed.
 //!
 //! ```text
-//!  A blocked [step][mr][lanes]      W rows, `w_stride` bytes apart
+//!  A blocked [step][mr][lanes]      W rows of stride `w_stride` bytes
 //!          └──────────┬────────────────────┘
 //!      acc[mr][nr] += a · w, lane by lane; at the end each accumulator's lanes are added up
 //! ```
 //!
-//! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks hold even
-//! and odd elements apart. Where A is bf16 too and the machine multiplies pairs, neither is taken apart.
+//! bf16 rows are read as pairs: the even elements come out by a shift, the odd ones by a mask, so A's blocks separate even and
+//! odd elements. Where A is bf16 too and the machine multiplies pairs, neither is separated.
 //!
-//! Several rows of W side by side are several streams from memory: the best way on some processors, and on others too many to
-//! be fetched ahead. There one row of A takes the rows of W [one after the other](Order::Rows): one long stream. What fetches
-//! ahead stops at the end of a page, so the kernel itself asks for the beginning of the next one.
+//! Several rows of W side by side are several streams from memory: the best way on some processors, and on others too many for
+//! the hardware prefetcher. There one row of A takes the rows of W [one after the other](Order::Rows): one long stream. The
+//! hardware prefetcher stops at the end of a page, so the kernel itself prefetches the beginning of the next one.
 
 use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
@@ -145,9 +145,9 @@ const A_AT: Gpr = Gpr::R10;
 const W_AT: Gpr = Gpr::R11;
 /// Steps that are left of a part of it. One row of A leaves this free.
 const OF_PART: Gpr = Gpr::R9;
-/// Bytes of a row of W after which the next page is asked for once more.
+/// Bytes of a row of W after which the next page is prefetched once more.
 pub(super) const PART: usize = 2048;
-/// The least size of a page, and lines that are asked for at the beginning of one.
+/// The smallest page size, and the number of lines that are prefetched at the beginning of a page.
 const PAGE: i32 = 4096;
 const LINES: i32 = 4;
 

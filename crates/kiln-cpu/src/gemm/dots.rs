@@ -55,7 +55,7 @@ impl Kernels {
     }
 }
 
-/// One product, as its tasks see it.
+/// One product, shared by its tasks.
 struct Dots<'a> {
     gemm: &'a Gemm,
     blocks: Blocks<'a>,
@@ -82,7 +82,7 @@ struct Dots<'a> {
     kernels: [[Kernels; 2]; 2],
 }
 
-// SAFETY: the weights are only read, and the blocks are shared as they say.
+// SAFETY: the weights are only read, and blocks are `Sync`.
 unsafe impl Sync for Dots<'_> {}
 
 /// Runs a product.

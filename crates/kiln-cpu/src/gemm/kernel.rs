@@ -6,8 +6,8 @@
 //!                 acc[mr][nv] += a · b            then C tile = acc, or C tile += acc
 //! ```
 //!
-//! 16-bit pairs of consecutive k lie side by side in a panel, see [`Format::Bf16`] and [`Format::Bf16Dot`]; a *unit* is
-//! one such pair there, one k otherwise. Kernels are made once for the process, on first use.
+//! 16-bit pairs of consecutive k are adjacent in a panel, see [`Format::Bf16`] and [`Format::Bf16Dot`]; a *unit* is one such
+//! pair there, one k otherwise. Kernels are generated once per process, on first use.
 
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, Shift, VReg, Width, ops};
 use crate::features::Isa;
@@ -15,7 +15,7 @@ use crate::memory::{Code, CodeArena, MemoryError};
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-/// How B's elements lie in memory and what the tile accumulates in.
+/// The layout of B's elements and the type the tile accumulates in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Format {
     /// f32, accumulated in f32.
@@ -89,7 +89,7 @@ impl Shape {
         if self.isa == Isa::Avx512 { Width::V512 } else { Width::V256 }
     }
 
-    /// Sets of accumulators that consecutive k take in turn, so that a small tile still hides the latency of an FMA.
+    /// Sets of accumulators that consecutive k alternate between, so that a small tile still hides the latency of an FMA.
     fn sets(&self) -> usize {
         let (chains, registers) = if self.isa == Isa::Avx512 { (6, 24) } else { (8, 12) };
         let tile = self.mr * self.nv;
@@ -150,7 +150,7 @@ const C_STRIDE: Gpr = Gpr::R9;
 const B_STRIDE_3: Gpr = Gpr::R10;
 const K_LEFT: Gpr = Gpr::RAX;
 
-/// Units in one turn of the main loop; the addresses below rely on it.
+/// Unroll factor of the main loop, in units; the addresses below rely on it.
 const UNROLL: usize = 4;
 
 /// Register numbers and the assembler while one kernel is generated.

@@ -59,7 +59,7 @@ pub enum GemmError {
     /// Tiles accumulate in f32, f64, i32 or i64 only.
     #[error("a product cannot accumulate in {acc}; use f32, f64, i32 or i64")]
     Accumulator {
-        /// The type asked for.
+        /// The requested type.
         acc: DType,
     },
     /// An operand's element type has no arithmetic.
@@ -93,7 +93,7 @@ pub enum GemmError {
     /// The machine cannot run code for a target.
     #[error("this machine runs {} at the most, not {}", .best.name(), .isa.name())]
     Target {
-        /// The target asked for.
+        /// The requested target.
         isa: Isa,
         /// The best target of the machine.
         best: Isa,
@@ -140,10 +140,10 @@ pub struct Gemm {
     pub tuning: Tuning,
 }
 
-/// How a product is cut and blocked; whatever is left open is chosen by its shape.
+/// Blocking parameters of a product; those that are `None` are chosen by its shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Read the right operand as it lies (true) or packed (false), where both are possible.
+    /// Read the right operand in place (true) or packed (false), where both are possible.
     pub stream: Option<bool>,
     /// Bytes of a packed panel of A.
     pub panel_bytes: Option<usize>,
@@ -178,7 +178,7 @@ impl Gemm {
     /// let mut c = [0f32; 4];
     /// let rows = |data: &[f32; 4]| Matrix { data: data.as_ptr().cast(), dtype: DType::F32, row_stride: 2, column_stride: 1 };
     /// let store = Store::new(c.as_mut_ptr().cast(), DType::F32, 2, 1)?;
-    /// // SAFETY: all three are 2 × 2 and apart.
+    /// // SAFETY: all three are 2 × 2 and do not overlap.
     /// unsafe { Gemm::new(2, 2, 2, DType::F32).run(Operand::Strided(rows(&a)), Operand::Strided(rows(&b)), &store)? };
     /// assert_eq!(c, [19.0, 22.0, 43.0, 50.0]);
     /// # Ok::<(), kiln_cpu::gemm::GemmError>(())

@@ -80,7 +80,7 @@ pub(super) unsafe fn run(
             }
         }
     });
-    // SAFETY: all parts are written, and nobody else uses them any more.
+    // SAFETY: all parts are written, and no other thread uses them any more.
     unsafe {
         let (first, others) =
             std::slice::from_raw_parts_mut(sums.ptr::<f32>(), parts * m * stride).split_at_mut(m * stride);

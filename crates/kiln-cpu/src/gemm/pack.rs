@@ -109,7 +109,7 @@ pub(super) unsafe fn pack<T: Accumulator>(
     u8: Convert<T>,
 {
     if width == 1 && lanes.len() == 1 && from.k_stride == 1 && ks.len() > 1 {
-        // One lane lies in the panel as it does in memory: as many lanes of one k.
+        // One lane has the same layout in the panel as in memory: as many lanes of one k.
         let transposed = Lanes { lane_stride: from.k_stride, k_stride: from.lane_stride, ..*from };
         // SAFETY: the same elements.
         return unsafe { pack(isa, &transposed, ks.clone(), ks.len(), lanes, panel) };
@@ -147,7 +147,7 @@ pub(super) unsafe fn pack_as<S: Convert<T>, T: Copy + Default>(
     panel: *mut T,
 ) {
     let (count, depth) = (lanes.len(), ks.len());
-    // SAFETY: offsets stay inside the ranges that the caller vouches for.
+    // SAFETY: offsets stay inside the ranges that the caller guarantees.
     unsafe {
         let first =
             from.data.cast::<S>().offset(lanes.start as isize * from.lane_stride + ks.start as isize * from.k_stride);
@@ -241,7 +241,7 @@ impl Convert<u32> for Half {
 /// `to` holds `rows.len() * columns.len()` accumulators of the type that the source fills.
 pub(super) unsafe fn fill_rows<T>(source: &dyn RowSource, rows: Range<usize>, columns: Range<usize>, to: *mut T) {
     for (i, row) in rows.enumerate() {
-        // SAFETY: row i of the scratch lies inside what the caller vouches for.
+        // SAFETY: row i of the scratch is inside the memory that the caller guarantees.
         unsafe { source.fill(row, columns.clone(), to.add(i * columns.len()).cast()) };
     }
 }
@@ -258,8 +258,8 @@ pub(super) unsafe fn copy_rows(isa: Isa, from: &Matrix, rows: usize, columns: us
     unsafe { pack::<f32>(isa, &from, 0..columns, columns, 0..rows, to) };
 }
 
-/// Rows of a matrix as one panel of f32, `panel[column][row]`, zero from `rows` to `width`. Bits of f32 elements stay as
-/// they are, whatever they mean.
+/// Rows of a matrix as one panel of f32, `panel[column][row]`, zero from `rows` to `width`. The bits of f32 elements are copied
+/// unchanged, NaNs included.
 ///
 /// # Safety
 /// The matrix holds `rows` × `columns` readable elements of a float type, the panel `columns * width` elements.

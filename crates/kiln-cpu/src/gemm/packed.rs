@@ -9,7 +9,7 @@ use crate::features::Isa;
 use crate::pool;
 use kiln_ir::DType;
 
-/// How a packed B lies in memory: panels of one register tile's width, all of K in each, `[panel][k][column]`, bf16 in pairs of k.
+/// The layout of a packed B: panels of one register tile's width, all of K in each, `[panel][k][column]`, bf16 in pairs of k.
 ///
 /// bf16 and f16 weights of f32 products stay 16 bits wide (except on [`Isa::Portable`]) and are widened in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl PackedB {
     pub unsafe fn new(isa: Isa, k: usize, n: usize, acc: DType, b: &Matrix) -> Result<PackedB, GemmError> {
         let panels = Panels::new(isa, k, n, acc, b.dtype)?;
         let mut own = vec![Line([0; 64]); panels.bytes() / size_of::<Line>()];
-        // SAFETY: the source is the caller's, the target has the size that the panels ask for.
+        // SAFETY: the source is the caller's, the target has the size of the panels.
         unsafe { panels.pack(b, own.as_mut_ptr().cast()) };
         Ok(PackedB { panels, data: own.as_ptr().cast(), _own: own })
     }
@@ -149,7 +149,7 @@ impl PackedB {
         Err(GemmError::WrongPacking { packed_k: k, packed_n: n, packed_isa: isa, k: gemm.k, n: gemm.n, isa: gemm.isa })
     }
 
-    /// How elements lie in the panels; `None` for the portable kernels.
+    /// The layout of elements in the panels; `None` for the portable kernels.
     pub(super) fn format(&self) -> Option<Format> {
         self.panels.format
     }

@@ -13,14 +13,14 @@ use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, MaskSize, Mem, VReg, Wid
 use crate::features::Isa;
 use crate::memory::MemoryError;
 
-/// Rows of W in a turn; a product has at least as many.
+/// Rows of W per iteration; a product has at least as many.
 pub(crate) const ROWS: usize = 8;
 /// The longest K: beyond it, what `dots` prepares does not count.
 const MOST_K: usize = 4096;
-/// Bytes of a weight up to which it may well be in a near cache, where rows side by side are faster whatever their length.
+/// Bytes of a weight up to which it is likely in a near cache, where rows side by side are faster for any length.
 const NEAR: usize = 96 << 10;
 
-/// `(a, w, c, turns, w_stride)`; the stride in bytes.
+/// `(a, w, c, iterations, w_stride)`; the stride in bytes.
 pub(crate) type RowFn = unsafe extern "C" fn(*const u8, *const u8, *mut u8, usize, usize);
 
 /// Everything the code depends on.
@@ -64,17 +64,17 @@ fn code(shape: Shape) -> Result<RowFn, MemoryError> {
 const A: Gpr = Gpr::RDI;
 const W: Gpr = Gpr::RSI;
 const C: Gpr = Gpr::RDX;
-const TURNS: Gpr = Gpr::RCX;
+const ITERATIONS: Gpr = Gpr::RCX;
 const W_STRIDE: Gpr = Gpr::R8;
 const W_STRIDE_3: Gpr = Gpr::R10;
-/// The fifth row of a turn.
+/// The fifth row of an iteration.
 const W_4: Gpr = Gpr::R11;
 const STEPS: Gpr = Gpr::RAX;
 const A_AT: Gpr = Gpr::R9;
 /// The row of W that is being multiplied, where they come one after the other.
 const W_AT: Gpr = Gpr::R11;
 const TAIL: KReg = KReg(1);
-/// Steps in one turn of the loop over a long K.
+/// Unroll factor of the loop over a long K, in steps.
 const UNROLL: usize = 4;
 
 struct Generator {
@@ -158,7 +158,7 @@ impl Generator {
         if moved > 0 {
             self.asm.alu_imm(Alu::Sub, W, moved as i32);
         }
-        self.asm.dec(TURNS);
+        self.asm.dec(ITERATIONS);
         self.asm.jcc(Cond::NotEqual, next);
         self.asm.vzeroupper();
         self.asm.ret();
@@ -179,9 +179,9 @@ impl Generator {
     fn multiply_long(&mut self) -> usize {
         let (a, bytes, vector) = (VReg(self.a), self.vector_bytes(), self.width.bytes());
         self.asm.mov(A_AT, A);
-        let turns = self.steps / UNROLL;
-        if turns > 0 {
-            self.asm.mov_imm(STEPS, turns as i64);
+        let iterations = self.steps / UNROLL;
+        if iterations > 0 {
+            self.asm.mov_imm(STEPS, iterations as i64);
             let again = self.asm.label();
             self.asm.bind(again);
             for u in 0..UNROLL {
@@ -204,7 +204,7 @@ impl Generator {
             self.load_end(a, Mem::base(A_AT).offset((rest * vector) as i32));
             self.end(a, rest * bytes);
         }
-        turns * UNROLL * bytes
+        iterations * UNROLL * bytes
     }
 
     /// All of K of one row after the other, `a` in registers.
@@ -306,7 +306,7 @@ mod tests {
     fn sums(isa: Isa, weight: Weight, (n, k): (usize, usize), order: Order, a: &[f32], w: &[u8]) -> Vec<u32> {
         let code = code(Shape { isa, weight, k, order }).unwrap();
         let mut c = vec![0f32; n];
-        // SAFETY: `n` is a multiple of the rows in a turn, and `w` holds as many.
+        // SAFETY: `n` is a multiple of the rows of an iteration, and `w` holds as many.
         unsafe { code(a.as_ptr().cast(), w.as_ptr(), c.as_mut_ptr().cast(), n / ROWS, k * weight.size()) };
         c.into_iter().map(f32::to_bits).collect()
     }

@@ -1,5 +1,5 @@
-//! Parts of K that are tasks of their own: each part of some columns has a tile, and whoever finishes the last part has all of
-//! them to itself.
+//! Parts of K that are tasks of their own: each part of some columns has a tile, and the task that finishes last has exclusive
+//! access to all of them.
 
 use super::scratch::Scratch;
 use std::sync::atomic::{AtomicUsize, Ordering};

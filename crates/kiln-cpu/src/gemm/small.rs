@@ -20,7 +20,7 @@ const STREAM_ROWS_OF_PAIRS: usize = 8;
 /// Rows of A up to which dot products beat packing W, of floats and of shorter elements.
 const DOT_ROWS: usize = 128;
 const SHORT_DOT_ROWS: usize = 64;
-/// By how much these limits go up where tuning asks for it.
+/// The factor by which these limits are raised where tuning selects it.
 const MORE_ROWS: usize = 3;
 /// The shortest K for dot products with few rows, with some and with many: adding up lanes must not dominate, and with
 /// more rows the alternative, packing, costs less a row.
@@ -105,7 +105,7 @@ pub(super) unsafe fn run(gemm: &Gemm, path: Path, a: &Operand<'_>, epilogue: &dy
     }
 }
 
-/// Whether one row times a weight makes one task, whatever the threads.
+/// Whether one row times a weight makes one task, for any number of threads.
 pub(super) fn is_one_task(n: usize, k: usize, size: usize) -> bool {
     let elements = n.saturating_mul(k);
     elements.saturating_mul(size) / TASK_BYTES <= 1 && elements / TASK_WORK <= 1

@@ -16,7 +16,7 @@ pub struct Matrix {
     pub column_stride: isize,
 }
 
-// SAFETY: a description of memory; whoever runs a product vouches for what it points to.
+// SAFETY: a description of memory; the caller that runs a product guarantees that it is valid.
 unsafe impl Send for Matrix {}
 // SAFETY: as above.
 unsafe impl Sync for Matrix {}
@@ -95,7 +95,7 @@ pub trait Epilogue: Sync {
     /// Uses one tile.
     ///
     /// # Safety
-    /// The tile's memory is valid and nobody else's during the call.
+    /// The tile's memory is valid and not shared during the call.
     unsafe fn apply(&self, tile: Tile);
 }
 

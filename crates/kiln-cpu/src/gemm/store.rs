@@ -15,14 +15,14 @@ pub struct Store {
     column_stride: isize,
 }
 
-// SAFETY: a description of memory; whoever runs a product vouches for what it points to, and tiles do not overlap.
+// SAFETY: a description of memory; the caller that runs a product guarantees that it is valid, and tiles do not overlap.
 unsafe impl Send for Store {}
 // SAFETY: as above.
 unsafe impl Sync for Store {}
 
 impl Epilogue for Store {
     unsafe fn apply(&self, tile: Tile) {
-        // SAFETY: the tile is valid, and the caller of the product vouches for the memory behind `self`.
+        // SAFETY: the tile is valid, and the caller of the product guarantees the memory behind `self`.
         unsafe {
             match tile.dtype {
                 DType::F64 => self.write_f64(&tile),

@@ -82,8 +82,8 @@ pub(super) unsafe fn run(
     let split = if threads > 1 { parts } else { 1 };
     let chunks = (m * n).div_ceil(TILE).max(column_chunks(n, parts, threads)).min(vectors);
     // Chunks of columns as equal as can be, and next to each other the parts of one.
-    let apart = if chunks > 0 { m * (part(vectors, chunks, 0).len() * lanes + PADDING) } else { 0 };
-    let shares = (split > 1).then(|| Shares::<f32>::new(chunks, parts, apart));
+    let tile_elements = if chunks > 0 { m * (part(vectors, chunks, 0).len() * lanes + PADDING) } else { 0 };
+    let shares = (split > 1).then(|| Shares::<f32>::new(chunks, parts, tile_elements));
     pool::run(chunks * split + usize::from(left > 0), threads, &|task| {
         let Shared { a, b: data } = shared.get();
         let groups = (0..groups).map(|g| {
@@ -150,11 +150,11 @@ pub(super) unsafe fn run(
             return finish(tile.ptr(), stride, first, width);
         };
         let tiles = shares.tiles(task / split);
-        // SAFETY: each part has a tile of its own; whoever is last has all of them to itself.
+        // SAFETY: each part has a tile of its own; the last task to finish has exclusive access to all of them.
         unsafe {
-            sum(tiles.add(task % split * apart), task % split);
+            sum(tiles.add(task % split * tile_elements), task % split);
             if shares.is_last(task / split) {
-                (1..parts).for_each(|p| add(tiles, tiles.add(p * apart), len));
+                (1..parts).for_each(|p| add(tiles, tiles.add(p * tile_elements), len));
                 finish(tiles, stride, first, width);
             }
         }
@@ -168,11 +168,10 @@ fn rows_of(k: usize, parts: usize, p: usize) -> Range<usize> {
     sweeps.start * DEPTH..k.min(sweeps.end * DEPTH)
 }
 
-/// Accumulators that rows of a tile lie further apart at the most.
+/// The most accumulators that rows of a tile are padded by.
 const PADDING: usize = 48;
 
-/// The distance between rows of a tile: rows that lie a multiple of a page apart would compete for the same few lines of
-/// the first level.
+/// The stride of rows of a tile: rows at a multiple of a page would compete for the same few lines of the first level.
 fn padded(width: usize) -> usize {
     if width.is_multiple_of(256) { width + PADDING } else { width }
 }
@@ -180,7 +179,7 @@ fn padded(width: usize) -> usize {
 /// Adds `len` floats to others.
 ///
 /// # Safety
-/// Both are valid and nobody else's.
+/// Both are valid and not shared.
 unsafe fn add(to: *mut f32, from: *const f32, len: usize) {
     // SAFETY: the caller's promise.
     let (to, from) = unsafe { (std::slice::from_raw_parts_mut(to, len), std::slice::from_raw_parts(from, len)) };

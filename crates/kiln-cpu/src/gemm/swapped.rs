@@ -51,7 +51,7 @@ impl<'a> Swapped<'a> {
     }
 }
 
-/// Turns the tiles of a transposed product back.
+/// Transposes the tiles of a transposed product back.
 struct TransposedEpilogue<'a> {
     isa: Isa,
     epilogue: &'a dyn Epilogue,
@@ -67,7 +67,7 @@ impl Epilogue for TransposedEpilogue<'_> {
             row_stride: tile.rows,
             ..tile
         };
-        // One row is one column as it lies.
+        // One row has the layout of one column.
         if tile.rows == 1 {
             // SAFETY: the tile is ours.
             return unsafe { self.epilogue.apply(transposed) };

@@ -93,7 +93,7 @@ impl Generator {
             self.asm.alu_imm(Alu::Sub, VECTORS, 2);
             self.asm.jcc(Cond::Less, single);
             let top = self.asm.here();
-            self.turn(2);
+            self.iteration(2);
             self.asm.alu_imm(Alu::Sub, VECTORS, 2);
             self.asm.jcc(Cond::GreaterEqual, top);
             self.asm.bind(single);
@@ -104,7 +104,7 @@ impl Generator {
         self.asm.jcc(Cond::Equal, done);
         self.asm.align(32);
         let top = self.asm.here();
-        self.turn(1);
+        self.iteration(1);
         self.asm.dec(VECTORS);
         self.asm.jcc(Cond::NotEqual, top);
         self.asm.bind(done);
@@ -113,8 +113,8 @@ impl Generator {
         self.asm.ret();
     }
 
-    /// One turn of the loop: `nv` vectors of columns.
-    fn turn(&mut self, nv: usize) {
+    /// One iteration of the loop: `nv` vectors of columns.
+    fn iteration(&mut self, nv: usize) {
         let shape = self.shape;
         let bytes = self.width.bytes();
         let b_bytes = bytes / 4 * shape.weight.size();
@@ -126,7 +126,7 @@ impl Generator {
             }
         }
         for depth in 0..shape.depth {
-            // A single vector takes its registers in turn.
+            // A single vector alternates between registers.
             let b = |v: usize| VReg((shape.mr * nv + if nv == 1 { depth % 2 } else { v }) as u8);
             for v in 0..nv {
                 let at = Self::row(B, B_4, B_STRIDE, B_STRIDE_3, depth).offset((v * b_bytes) as i32);

@@ -93,7 +93,7 @@ impl Lowerer<'_> {
         sum.ok_or(LowerError::Overflow)
     }
 
-    /// Index of the first lane of the copy at hand.
+    /// Index of the first lane of the current copy.
     pub(super) fn first_lane(&mut self, along: Along) -> V {
         let (vectors, odd) = if along.paired { (self.copy & !1, self.copy & 1) } else { (self.copy, 0) };
         let start = if vectors == 0 { along.counter } else { self.b.add_lanes(along.counter, vectors as i32) };
@@ -272,9 +272,9 @@ impl Lowerer<'_> {
             let zero = self.b.splat(ty, 0.0);
             let one = self.b.splat(ty, 1.0);
             let signs = self.b.xor(ty, rest, y);
-            let apart = self.b.compare(CompareOp::Lt, ty, signs, zero);
+            let signs_differ = self.b.compare(CompareOp::Lt, ty, signs, zero);
             let some = self.b.compare(CompareOp::Ne, ty, rest, zero);
-            let fix = self.b.and(Ty::Mask, apart, some);
+            let fix = self.b.and(Ty::Mask, signs_differ, some);
             let down = self.b.sub(ty, q, one);
             q = self.b.select(ty, fix, down, q);
             let up = self.b.add(ty, rest, y);

@@ -24,7 +24,7 @@ pub(super) struct TransposedLoad {
 }
 
 impl Lowerer<'_> {
-    /// All stages for the vectors at hand, at each point of an inner axis.
+    /// All stages for the current vectors, at each point of an inner axis.
     pub(super) fn stages_inside(&mut self, copies: usize, inner: Option<&Axis>) -> Result<(), LowerError> {
         let Some(axis) = inner else { return self.stages_around_vector(copies) };
         let jumping = self.jumping(axis);
@@ -62,7 +62,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// Places that are read far apart along the lanes and side by side along the inner axis.
+    /// Addresses that have a large stride along the lanes and are contiguous along the inner axis.
     fn jumping(&self, axis: &Axis) -> Vec<Place> {
         let Some(along) = self.along else { return Vec::new() };
         let mut found: Vec<Place> = Vec::new();
@@ -80,7 +80,7 @@ impl Lowerer<'_> {
         found
     }
 
-    /// Turns the block at the vector at hand and the inner axis's position; gives its memory.
+    /// Transposes the block at the current vector and position of the inner axis; returns its memory.
     fn transpose(&mut self, place: &Place, columns: V) -> Result<V, LowerError> {
         let Some(along) = self.along else { return Err(LowerError::Malformed("an inner axis without a vector axis")) };
         let (base, dtype, _) = self.buffer(place.buffer)?;

@@ -109,7 +109,7 @@ struct Along {
     var: Symbol,
     /// Index of the first lane of copy 0.
     counter: V,
-    /// Where the axis ends.
+    /// The end of the axis.
     end: V,
     /// Lanes that exist; absent when all do.
     tail: V,
@@ -353,7 +353,7 @@ impl Lowerer<'_> {
             {
                 copies.clamp(1, COPIES)
             }
-            // Results of an inner axis lie far apart: some vectors side by side at each of its points.
+            // Results of an inner axis have a large stride: some vectors side by side at each of its points.
             0..16 if inner.is_some() => COPIES / 2,
             _ if self.body.row.is_empty() => 1,
             0..8 => COPIES,
@@ -414,7 +414,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// All stages for the vectors at hand; row axes are plain loops.
+    /// All stages for the current vectors; row axes are plain loops.
     fn stages_around_vector(&mut self, copies: usize) -> Result<(), LowerError> {
         let body = self.body;
         for stage in &body.stages {
@@ -545,7 +545,7 @@ impl Lowerer<'_> {
     }
 
     /// Whether every access along an axis is a contiguous run of bf16 elements, so that two of them can be handled as the
-    /// halves of 32-bit lanes: cheaper to take apart and to put together than elements in their order.
+    /// halves of 32-bit lanes: cheaper to split and to join than elements in their order.
     fn pairs_along(&self, var: Symbol) -> bool {
         let mut any = false;
         let by_row = !self.body.row.is_empty();

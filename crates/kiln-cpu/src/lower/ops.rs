@@ -18,7 +18,7 @@ pub(super) fn weight(kind: &InstKind) -> u32 {
 }
 
 impl Lowerer<'_> {
-    /// A value defined earlier, in the copy at hand.
+    /// A value defined earlier, in the current copy.
     pub(super) fn value(&self, v: ValueId) -> Result<Value, LowerError> {
         let slot = self.values.get(v.0 as usize).and_then(|copies| copies[self.copy]);
         slot.ok_or(LowerError::Malformed("a value is used where it is not visible"))
@@ -161,7 +161,7 @@ impl Lowerer<'_> {
         Ok(Value { held: Held::Vector(v), uniform })
     }
 
-    /// The factors of a value that is a product, used once, of the loop at hand.
+    /// The factors of a value that is a product, used once, of the current loop.
     pub(super) fn product_of(&self, id: ValueId, v: V) -> Option<(V, V)> {
         let factors = self.products.get(id.0 as usize)?[self.copy]?;
         // A product that has left the loop is cheaper as it is.

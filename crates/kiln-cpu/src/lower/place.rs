@@ -280,7 +280,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// Address and index of a row temporary at the point at hand. Temporaries have room for whole vectors.
+    /// Address and index of a row temporary at the current point. Temporaries have room for whole vectors.
     fn temp(&mut self, n: usize) -> Result<Target, LowerError> {
         let base = *self.temps.get(n).ok_or(LowerError::Malformed("a row temporary that the kernel has not"))?;
         if !self.row_position.is_some() {

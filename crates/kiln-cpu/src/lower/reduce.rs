@@ -58,7 +58,7 @@ impl Lowerer<'_> {
         }
     }
 
-    /// Brings the values of the point at hand in.
+    /// Accumulates the values of the current point.
     pub(super) fn accumulate(
         &mut self,
         stage: &Stage,
@@ -164,7 +164,7 @@ impl Lowerer<'_> {
         self.vector_expr(ty, &linear)
     }
 
-    /// Results where each lane is a grid point: the accumulators as they are.
+    /// Results where each lane is a grid point: the accumulators themselves.
     pub(super) fn results_by_lane(&mut self, stage: &Stage, accumulators: &[Accumulator], copies: usize) {
         for (r, acc) in stage.reductions.iter().zip(accumulators) {
             for copy in 0..copies {

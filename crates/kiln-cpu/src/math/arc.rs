@@ -2,7 +2,7 @@
 
 use super::lanes::*;
 
-/// What a width needs.
+/// Constants for one width.
 pub(super) struct Arc {
     /// (asin s / s − 1) / s² by s², for s ≤ 1/2.
     pub(super) asin: &'static [f64],

@@ -8,7 +8,7 @@ use crate::vir::ScalarFn;
 use kiln_ir::UnaryOp;
 use std::f64::consts::{FRAC_1_PI, FRAC_2_PI};
 
-/// What a width needs.
+/// Constants for one width.
 pub(super) struct Circle {
     /// (sin r / r − 1) / r² by r², for |r| ≤ π/2. At the end of the range a fifth of a unit in the last place is taken off,
     /// so that no result rounds to more than 1.

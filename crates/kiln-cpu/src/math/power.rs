@@ -72,7 +72,7 @@ fn exp2_sum<F: Float>(c: &Power, p: Sum<F>) -> F {
     (head.0 + (head.1 + rest)).scale(n)
 }
 
-/// xʸ; `split` takes a positive number apart into e and f with 2ᵉ·(1 + f) and √½ ≤ 1 + f < √2.
+/// xʸ; `split` decomposes a positive number into e and f with 2ᵉ·(1 + f) and √½ ≤ 1 + f < √2.
 pub(super) fn pow<F: Float>(c: &Power, split: impl FnOnce(F) -> (F, F), x: F, y: F) -> F {
     let (zero, one, infinity) = (x.lit(0.0), x.lit(1.0), x.lit(f64::INFINITY));
     let size = x.abs();

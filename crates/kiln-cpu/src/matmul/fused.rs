@@ -1,7 +1,7 @@
 //! Prologues and epilogues that are code: small loop kernels over a row of an operand or a tile of the result.
 //!
-//! A piece of a kernel's body runs with every axis variable it does not loop over turned into a size, whose value the call
-//! brings. The axis it loops over starts anywhere: its variable becomes `start + i`.
+//! A piece of a kernel's body runs with every axis variable it does not loop over replaced by a size, whose value the call
+//! passes. The axis it loops over starts anywhere: its variable becomes `start + i`.
 
 use super::Known;
 use crate::gemm::{Epilogue, RowSource, Tile};
@@ -204,7 +204,7 @@ pub(super) struct FusedRows<'a> {
     failure: Failure,
 }
 
-// SAFETY: the pointers are those of a launch, which vouches for concurrent use; everything else is read only or locked.
+// SAFETY: the pointers are those of a launch, which guarantees concurrent use; everything else is read only or locked.
 unsafe impl Sync for FusedRows<'_> {}
 
 impl<'a> FusedRows<'a> {
@@ -249,7 +249,7 @@ impl RowSource for FusedRows<'_> {
                 scratch: std::ptr::null_mut(),
                 error: &mut record,
             };
-            // SAFETY: the launch vouches for the buffers, the run lies inside the operand.
+            // SAFETY: the launch guarantees the buffers, the run is inside the operand.
             unsafe { self.maker.code.call_whole(&context, &values) };
             done += length;
         });
@@ -407,7 +407,7 @@ impl Epilogue for FusedEpilogue<'_> {
                 scratch: std::ptr::null_mut(),
                 error: &mut record,
             };
-            // SAFETY: the launch vouches for the buffers, the tile for its accumulators.
+            // SAFETY: the launch guarantees the buffers, the tile its accumulators.
             unsafe { self.tiles.code.call_whole(&context, &values) };
             done += length;
         });

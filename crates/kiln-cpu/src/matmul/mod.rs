@@ -73,7 +73,7 @@ impl Side {
     }
 }
 
-/// Where results go.
+/// The destination of results.
 enum Finish {
     /// Strided memory.
     Plain(PlainStore),
@@ -137,7 +137,7 @@ impl Matmul {
                 .map(|maker| Side::Made { maker: Box::new(maker), by_row }),
         };
         let left = side(sides.left, sides.rows, &body.k, true).map_err(failed)?;
-        // The right operand is made along whichever of its directions its loads are contiguous in.
+        // The right operand is made along the direction in which its loads are contiguous.
         let by_row = plain::steps_by_one(sides.right, sides.columns) || !plain::steps_by_one(sides.right, &body.k);
         let blocks = PlainBlocks::of(sides.right, &body.k, sides.columns);
         if blocks.is_none() && plain::is_blocks(sides.right) {
@@ -224,9 +224,9 @@ impl Matmul {
 
     /// Text about each part; `None` where all of the work is done by the shared micro-kernels.
     pub fn describe(&self, text: fn(&LoopKernel) -> Option<String>) -> Option<String> {
-        let told = |(what, code): (&str, &LoopKernel)| text(code).map(|text| format!("# {what}\n{text}"));
-        let told: Vec<String> = self.parts().into_iter().filter_map(told).collect();
-        (!told.is_empty()).then(|| told.join("\n"))
+        let section = |(what, code): (&str, &LoopKernel)| text(code).map(|text| format!("# {what}\n{text}"));
+        let sections: Vec<String> = self.parts().into_iter().filter_map(section).collect();
+        (!sections.is_empty()).then(|| sections.join("\n"))
     }
 
     /// Runs it.
@@ -255,14 +255,14 @@ impl Matmul {
         let threads = self.choices.threads_of(pool::threads());
         // Many small products: one a thread. Few or large ones: all threads on each.
         let work = m.saturating_mul(n).saturating_mul(k.max(1));
-        let apart = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;
+        let one_thread_each = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;
         let tuning = Tuning {
             stream: self.choices.stream.map(|stream| stream > 0),
             panel_bytes: self.choices.panel.map(|kib| kib << 10),
             tasks: self.choices.tasks,
             row_by_row: self.choices.streams.map(|streams| streams == 1),
         };
-        let threads_each = if apart { 1 } else { threads };
+        let threads_each = if one_thread_each { 1 } else { threads };
         let gemm =
             Gemm { isa: self.isa, m, n, k, acc: self.acc, precision: self.precision, threads: threads_each, tuning };
         let run = |product: usize| {
@@ -272,10 +272,10 @@ impl Matmul {
                 *at = (rest % size) as i64;
                 rest /= size;
             }
-            // SAFETY: passed on from the caller; `point` lies inside the batch.
+            // SAFETY: passed on from the caller; `point` is inside the batch.
             unsafe { self.product(&gemm, buffers, sizes, &point) }
         };
-        if !apart || work.saturating_mul(products) < 1 << 15 {
+        if !one_thread_each || work.saturating_mul(products) < 1 << 15 {
             return (0..products).try_for_each(run);
         }
         let failure = std::sync::Mutex::new(Ok(()));
@@ -321,7 +321,7 @@ impl Matmul {
             _ => unreachable!("a side that is not plain is made"),
         };
         let packed = match self.right {
-            // SAFETY: the buffer was packed for this kernel, and the launch vouches for it.
+            // SAFETY: the buffer was packed for this kernel, and the launch guarantees it.
             Side::Packed { buffer, panels } => Some(unsafe { PackedB::at(panels, buffers[buffer].ptr) }),
             _ => None,
         };
@@ -340,7 +340,7 @@ impl Matmul {
             },
         };
         let run = |epilogue: &dyn Epilogue| {
-            // SAFETY: the caller vouches for the buffers, the kernel for the strides.
+            // SAFETY: the caller guarantees the buffers, the kernel the strides.
             unsafe { gemm.run(left, right, epilogue) }
                 .map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })
         };

@@ -1,4 +1,4 @@
-//! Right operands that lie packed: whether a product has one that is worth it, and the code that packs it.
+//! Packed right operands: whether a product has one that is worth packing, and the code that packs it.
 
 use super::Sides;
 use super::plain::PlainLoad;
@@ -9,8 +9,8 @@ use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{InstKind, Kernel, KernelBody, MatmulBody};
 use kiln_runtime::{Executable, LaunchError, Packing, RawBuffer};
 
-/// Rows of the left operand from which the right one is packed by every product, so that packing it beforehand pays. With fewer rows it
-/// is read as it lies, by all threads at once, which nothing beats but one thread on panels.
+/// Rows of the left operand from which the right one is packed by every product, so that packing it beforehand pays. With fewer
+/// rows it is read in place, by all threads at once, which only one thread on panels beats.
 const ROWS: i64 = 129;
 /// The same for one thread.
 const ROWS_OF_ONE: i64 = 2;
@@ -26,8 +26,8 @@ pub(crate) struct RightOperand {
 }
 
 impl RightOperand {
-    /// The right operand of a product, if it is `buffer`, read by nobody else in the kernel, at places that no size and
-    /// no axis of the batch moves.
+    /// The right operand of a product, if it is `buffer`, not read elsewhere in the kernel, at addresses that depend on no size
+    /// and no batch axis.
     pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<RightOperand> {
         let sides = Sides::of(body);
         if !std::ptr::eq(sides.right, &body.rhs) || !is_read_by_right_alone(body, buffer) {
@@ -94,7 +94,7 @@ impl Executable for RightOperand {
             row_stride: self.row_stride,
             column_stride: self.column_stride,
         };
-        // SAFETY: the caller vouches for the source; the target has the size that `packing` asked for.
+        // SAFETY: the caller guarantees the source; the target has the size that `packing` requires.
         unsafe { self.panels.pack(&matrix, to.ptr) };
         Ok(())
     }

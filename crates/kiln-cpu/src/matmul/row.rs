@@ -9,7 +9,7 @@ use crate::memory::MemoryError;
 use kiln_ir::{DType, Dim};
 use kiln_runtime::{LaunchError, RawBuffer};
 
-/// Sums that lie on the stack.
+/// The most sums that are on the stack.
 const ON_STACK: usize = 1024;
 
 /// A product of one row of known sizes.
@@ -25,7 +25,7 @@ pub(super) struct Row {
 
 /// What is done with the sums.
 enum Then {
-    /// They go to memory as they are.
+    /// They are stored unchanged.
     Store(Bytes),
     /// The epilogue takes them, with these values.
     Finish([i64; 5]),
@@ -110,10 +110,10 @@ impl Row {
     /// All sums, to memory that holds them.
     unsafe fn multiply(&self, buffers: &[RawBuffer], to: *mut u8) {
         let (a, w) = (self.a.at(buffers), self.w.at(buffers));
-        let turns = self.columns / ROWS;
+        let iterations = self.columns / ROWS;
         // SAFETY: inside the operands and the sums.
         unsafe {
-            (self.code)(a, w, to, turns, self.stride);
+            (self.code)(a, w, to, iterations, self.stride);
             if !self.columns.is_multiple_of(ROWS) {
                 // The last rows, some of them once more.
                 let first = self.columns - ROWS;

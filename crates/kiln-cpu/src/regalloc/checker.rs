@@ -86,7 +86,7 @@ impl State {
     }
 }
 
-/// Checks an allocation. `early_clobber` tells instructions that write their result before they have read every operand.
+/// Checks an allocation. `early_clobber` is true of instructions that write their result before they have read every operand.
 pub fn check(
     f: &Function,
     allocation: &Allocation,
@@ -126,7 +126,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Executes the instructions `from..to`, which open as many loops and parts as they close.
+    /// Executes the instructions `from..to`, in which loops and parts are balanced.
     fn run(&self, from: usize, to: usize, state: &mut State) -> Result<(), AllocationViolation> {
         let mut at = from;
         while at < to {
@@ -139,12 +139,12 @@ impl Checker<'_> {
                     // The state at the top of the loop: what both the way in and the way round agree on.
                     let mut top = state.clone();
                     let bottom = loop {
-                        let mut turn = top.clone();
-                        self.run(at + 1, end, &mut turn)?;
+                        let mut iteration = top.clone();
+                        self.run(at + 1, end, &mut iteration)?;
                         // The counter grows where it is, and is compared to the bound again.
-                        self.uses(inst, &turn).map_err(located(end))?;
-                        if !top.meet(&turn) {
-                            break turn;
+                        self.uses(inst, &iteration).map_err(located(end))?;
+                        if !top.meet(&iteration) {
+                            break iteration;
                         }
                     };
                     state.meet(&bottom);
@@ -184,7 +184,7 @@ impl Checker<'_> {
     fn step(&self, at: usize, inst: &Inst, state: &mut State) -> Result<(), AllocationRule> {
         self.uses(inst, state)?;
         if inst.dst.is_some() && (self.early_clobber)(inst) {
-            self.apart(inst)?;
+            self.disjoint(inst)?;
         }
         if matches!(inst.op, Op::Call(_) | Op::Transpose(_)) {
             self.call(at, state);
@@ -223,7 +223,7 @@ impl Checker<'_> {
     fn define(&self, v: V, state: &mut State) -> Result<(), AllocationRule> {
         let loc = self.allocation.loc[v.index()];
         match loc {
-            // Nobody reads it.
+            // The result is not read.
             Loc::None => return Ok(()),
             Loc::Reg(register) => {
                 let scalar = self.class(v) == Class::Int;
@@ -255,7 +255,7 @@ impl Checker<'_> {
     }
 
     /// Checks that an instruction that writes early does not write over another operand.
-    fn apart(&self, inst: &Inst) -> Result<(), AllocationRule> {
+    fn disjoint(&self, inst: &Inst) -> Result<(), AllocationRule> {
         let loc = self.allocation.loc[inst.dst.index()];
         let shared = |v: &V| {
             let other = *v != inst.dst && self.class(*v) == self.class(inst.dst);

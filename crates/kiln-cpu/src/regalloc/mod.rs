@@ -11,7 +11,7 @@ pub use checker::{AllocationRule, AllocationViolation, check};
 
 use crate::vir::*;
 
-/// Where a value lives.
+/// The location of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loc {
     /// Nowhere: never defined or never needed.
@@ -118,7 +118,7 @@ struct Life {
 
 const UNBORN: u32 = u32::MAX;
 
-/// Assigns registers. `early_clobber` tells instructions that write their result before they have read every operand.
+/// Assigns registers. `early_clobber` is true of instructions that write their result before they have read every operand.
 pub fn allocate(f: &Function, registers: Registers, early_clobber: &dyn Fn(&Inst) -> bool) -> Allocation {
     let life = lives(f, early_clobber);
     let mut scan = Scan {
@@ -201,7 +201,7 @@ fn lives(f: &Function, early_clobber: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
         };
         match inst.op {
             Op::Loop { .. } => {
-                // The counter and the bound are read again at the end of each turn.
+                // The counter and the bound are read again at the end of each iteration.
                 loops.push(ends[at]);
                 closers.push(Some(at));
             }

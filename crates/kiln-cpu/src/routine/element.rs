@@ -1,4 +1,4 @@
-//! Elements as the routines see them: every dtype widens to `f64` or `i64`, exactly, and narrows back as a store does.
+//! Elements of routines: every dtype widens to `f64` or `i64`, exactly, and narrows back as a store does.
 
 use half::{bf16, f16};
 use kiln_ir::{DType, ReduceKind};
@@ -57,7 +57,7 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn widen(self) -> Self::Wide;
     /// As a store narrows: floats round to nearest even, integers wrap, bools become `≠ 0`.
     fn narrow(wide: Self::Wide) -> Self;
-    /// Whether [`Element::rank`] tells all its values apart.
+    /// Whether [`Element::rank`] is injective.
     const RANKED: bool;
     /// A number that orders as [`Wide::order`] does.
     fn rank(self) -> u32;

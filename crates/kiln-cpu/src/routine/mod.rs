@@ -32,7 +32,7 @@ impl View {
     /// The address of the element at `offset` elements from the view's first.
     ///
     /// # Safety
-    /// The element must lie inside the buffer and `T` must be the buffer's element type.
+    /// The element must be inside the buffer and `T` must be the buffer's element type.
     unsafe fn at<T>(&self, offset: isize) -> *mut T {
         // SAFETY: promised by the caller.
         unsafe { (self.base as *mut T).offset(self.offset + offset) }

@@ -42,7 +42,7 @@ unsafe fn lines<T: Element>(
             let mut acc = T::Wide::identity(kind);
             for i in 0..length {
                 let i = if reverse { length - 1 - i } else { i } as isize;
-                // SAFETY: i < length, so both elements lie inside the views.
+                // SAFETY: i < length, so both elements are inside the views.
                 unsafe {
                     acc = T::Wide::combine(kind, acc, (*input.at::<T>(at_in + i * step_in)).widen());
                     *output.at::<T>(at_out + i * step_out) = T::narrow(acc);

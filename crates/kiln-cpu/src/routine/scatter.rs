@@ -8,7 +8,7 @@ use kiln_runtime::LaunchError;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// # Safety
-/// All views reach only inside their buffers; `output` is not read or written by anybody else meanwhile.
+/// All views reach only inside their buffers; `output` is not shared with any other thread meanwhile.
 pub(super) unsafe fn run(
     shape: &[usize],
     updates_shape: &[usize],
@@ -73,7 +73,7 @@ impl Job<'_> {
                 for step in 0..along as isize {
                     let (si, su) = (oi + step * i[self.axis], ou + step * u[self.axis]);
                     if whole_rows {
-                        // SAFETY: the first of the row, and the row itself, lie inside index, updates and output.
+                        // SAFETY: the first of the row, and the row itself, are inside index, updates and output.
                         unsafe {
                             let at = (*self.index.at::<I>(si)).widen();
                             if at < 0 || at as usize >= self.size {
@@ -90,7 +90,7 @@ impl Job<'_> {
                     }
                     let inner = [&i[tail.clone()], &u[tail.clone()], &o[tail.clone()]];
                     visit(inner_shape, inner, inner_begin, inner_end, |_, [ii, iu, io]| {
-                        // SAFETY: the coordinates lie inside index and updates.
+                        // SAFETY: the coordinates are inside index and updates.
                         let (at, update) =
                             unsafe { ((*self.index.at::<I>(si + ii)).widen(), *self.updates.at::<T>(su + iu)) };
                         if at < 0 || at as usize >= self.size {
@@ -123,7 +123,7 @@ impl Job<'_> {
     }
 }
 
-/// True if elements of these axes lie one after another.
+/// True if elements of these axes are contiguous, in row-major order.
 fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
     let mut span = 1;
     shape.iter().zip(strides).rev().all(|(&size, &stride)| {
@@ -136,7 +136,7 @@ fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
 /// Combines `count` neighbours with as many others: all of one index.
 ///
 /// # Safety
-/// Both runs are readable, `to` is writable and nobody else's.
+/// Both runs are readable, `to` is writable and not shared.
 unsafe fn combine_row<T: Element>(reduction: Option<ReduceKind>, from: *const T, to: *mut T, count: usize) {
     for i in 0..count {
         // SAFETY: inside the runs.

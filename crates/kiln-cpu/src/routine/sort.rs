@@ -47,7 +47,7 @@ unsafe fn lines<T: Element>(shape: &[usize], axis: usize, descending: bool, coun
         visit(&outer, [&from, &to], begin, end, |_, [at_in, at_out]| {
             keys.clear();
             for i in 0..length as isize {
-                // SAFETY: i < length, so the element lies inside the view.
+                // SAFETY: i < length, so the element is inside the view.
                 keys.push((unsafe { *input.at::<T>(at_in + i * step_in) }.widen(), i as i64));
             }
             if count < length {
@@ -58,7 +58,7 @@ unsafe fn lines<T: Element>(shape: &[usize], axis: usize, descending: bool, coun
             }
             keys.sort_unstable_by(order);
             for (i, (_, index)) in keys.iter().enumerate() {
-                // SAFETY: i < count, so the element lies inside the view.
+                // SAFETY: i < count, so the element is inside the view.
                 unsafe { *output.at::<i64>(at_out + i as isize * step_out) = *index };
             }
         });
@@ -89,7 +89,7 @@ unsafe fn ranked<T: Element>(
         visit(&outer, [&from, &to], begin, end, |_, [at_in, at_out]| {
             keys.clear();
             for i in 0..length {
-                // SAFETY: i < length, so the element lies inside the view.
+                // SAFETY: i < length, so the element is inside the view.
                 let rank = unsafe { *input.at::<T>(at_in + i as isize * step_in) }.rank() ^ flip;
                 keys.push(u64::from(rank) << 32 | i as u64);
             }
@@ -104,19 +104,19 @@ unsafe fn ranked<T: Element>(
                 by_digits(&mut keys, &mut other)
             }
             for (i, key) in keys.iter().enumerate() {
-                // SAFETY: i < count, so the element lies inside the view.
+                // SAFETY: i < count, so the element is inside the view.
                 unsafe { *output.at::<i64>(at_out + i as isize * step_out) = i64::from(*key as u32) };
             }
         });
     });
 }
 
-/// From so many keys on, passes over their digits take less time than comparisons.
+/// From so many keys on, a radix sort takes less time than comparisons.
 const BY_DIGITS: usize = 1024;
-/// Bits of a digit: three make up a rank, and their counts fit the first level.
+/// Bits of a radix digit: three make up a rank, and their counts fit the first level.
 const DIGIT: u32 = 11;
 
-/// Sorts by the upper halves of keys whose lower halves ascend, digit by digit from the lowest.
+/// Radix sort by the upper halves of keys whose lower halves ascend, from the lowest digit up.
 fn by_digits(keys: &mut Vec<u64>, other: &mut Vec<u64>) {
     const DIGITS: usize = 3;
     const VALUES: usize = 1 << DIGIT;

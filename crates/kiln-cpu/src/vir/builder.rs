@@ -1,9 +1,9 @@
-//! Builds a [`Function`]: instructions are emitted as if where they stand, and land in the outermost loop they can.
+//! Builds a [`Function`]: instructions are emitted in place, and hoisted to the outermost loop they can be in.
 //!
 //! Each open loop or part is a *region*. A pure instruction goes to the innermost region in which one of its operands is
-//! defined, so everything that does not change inside a loop is computed before it. One table a region remembers what
-//! was computed there, so nothing is computed twice. Code may be moved out of a loop only because callers see to it that
-//! loops run at least once in total (kernels with empty rows never get here).
+//! defined, so everything that does not change inside a loop is computed before it. One table per region holds what was
+//! computed there, so nothing is computed twice. Code may be hoisted out of a loop only because callers ensure that loops run
+//! at least once in total (kernels with empty rows never get here).
 
 use super::*;
 use std::collections::HashMap;

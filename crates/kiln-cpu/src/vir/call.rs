@@ -70,7 +70,7 @@ impl ScalarFn {
         }
     }
 
-    /// Tells the function apart from every other.
+    /// A number that identifies the function.
     pub fn number(self) -> usize {
         match self {
             ScalarFn::Unary(op) => op as usize,
@@ -96,7 +96,7 @@ impl ScalarFn {
 }
 
 /// # Safety
-/// `lanes` packed lanes lie behind each pointer.
+/// Each pointer points to `lanes` packed lanes.
 unsafe fn each<T>(dst: *mut u8, a: *const u8, b: *const u8, lanes: usize, f: impl Fn(T, T) -> T) {
     for i in 0..lanes {
         // SAFETY: by the caller's promise.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Drops instructions whose results nobody uses and finds out whether 64-bit vectors occur.
+/// Eliminates dead instructions and finds out whether 64-bit vectors occur.
 pub(super) fn finish(mut insts: Vec<Inst>, types: Vec<Ty>, is_variable: &dyn Fn(V) -> bool) -> Function {
     let mut used = vec![false; types.len()];
     let mut keep = vec![true; insts.len()];
@@ -15,7 +15,7 @@ pub(super) fn finish(mut insts: Vec<Inst>, types: Vec<Ty>, is_variable: &dyn Fn(
             | Op::StoreInt { .. }
             | Op::CheckIndex
             | Op::Transpose(_) => true,
-            // Variables may be read earlier in the text than they are assigned, in the next turn of a loop.
+            // Variables may be read earlier in the text than they are assigned, in the next iteration of a loop.
             Op::Copy => true,
             _ => used[inst.dst.index()] || is_variable(inst.dst),
         };

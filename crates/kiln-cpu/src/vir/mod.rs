@@ -206,7 +206,7 @@ pub enum Combine {
     Max,
 }
 
-/// How lanes lie in memory.
+/// The layout of lanes in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
     /// Side by side.
@@ -216,7 +216,7 @@ pub enum Access {
     Pairs,
     /// One element: a load fills every lane with it, a store writes the first lane.
     Single,
-    /// A scalar number of elements apart: the index operand is that stride.
+    /// With a constant stride: the index operand is that stride, in elements.
     Strided,
     /// Each lane at an element index of its own, from an index vector.
     Indexed,
@@ -228,7 +228,7 @@ pub enum Access {
 pub struct Memory {
     /// The type in memory.
     pub dtype: DType,
-    /// How lanes lie.
+    /// The layout of lanes.
     pub access: Access,
     /// Whole vectors further (contiguous access only).
     pub vectors: u8,
@@ -298,10 +298,10 @@ pub enum Op {
     Copy,
     /// Scalar: the address of byte n of the function's own memory.
     Local(u32),
-    /// Copies a block of elements of that many bytes from address a, whose rows are b elements apart, to address c, transposed by
-    /// 90 degrees: columns there are a lane count apart. d: rows · 2³² + columns.
+    /// Copies a block of elements of that many bytes from address a, whose rows have a stride of b elements, to address c,
+    /// transposed: columns there have a stride of one lane count. d: rows · 2³² + columns.
     Transpose(u8),
-    /// Opens a loop: while counter a < (≤ if `inclusive`) b; after each turn the counter grows by `step`.
+    /// Opens a loop: while counter a < (≤ if `inclusive`) b; after each iteration the counter grows by `step`.
     Loop {
         /// Whether the bound itself is still in.
         inclusive: bool,
@@ -357,7 +357,7 @@ pub enum Op {
 /// One instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Inst {
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// The type worked on: the result's, but for comparisons, stores and `FirstLane`, where it is the operand's.
     pub ty: Ty,

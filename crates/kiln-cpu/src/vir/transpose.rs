@@ -21,7 +21,7 @@ unsafe extern "C" fn plain<T: Copy>(source: *const u8, stride: i64, target: *mut
     let (source, target) = (source.cast::<T>(), target.cast::<T>());
     for r in 0..rows {
         for c in 0..columns {
-            // SAFETY: the caller's block lies in memory it may read, and the target has room for `columns` columns.
+            // SAFETY: the caller's block is in memory it may read, and the target has room for `columns` columns.
             unsafe {
                 *target.add(c * pitch + r) = source.offset(r as isize * stride as isize + c as isize).read_unaligned()
             };

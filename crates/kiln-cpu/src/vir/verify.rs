@@ -56,15 +56,15 @@ pub enum VirRule {
     /// An operand or the result is absent where there must be one, or there where there must be none.
     #[error("{what} is {}", if *present { "there" } else { "absent" })]
     Presence {
-        /// Which.
+        /// The operand, as text.
         what: &'static str,
-        /// Whether it is there.
+        /// Whether it is present.
         present: bool,
     },
     /// An operand or the result is of another kind than the instruction works on.
     #[error("{what} is {found:?}, expected {expected:?}")]
     Type {
-        /// Which.
+        /// The operand, as text.
         what: &'static str,
         /// The type worked on.
         expected: Ty,
@@ -80,7 +80,7 @@ pub enum VirRule {
     /// A constant part out of its range.
     #[error("{what} is {value}")]
     OutOfRange {
-        /// Which.
+        /// The part, as text.
         what: &'static str,
         /// Its value.
         value: i64,
@@ -91,7 +91,7 @@ pub enum VirRule {
     /// The function is said to have 64-bit vectors and has none, or the other way round.
     #[error("the function is said to be wide: {said}")]
     Wide {
-        /// What is said.
+        /// The flag of the function.
         said: bool,
     },
 }

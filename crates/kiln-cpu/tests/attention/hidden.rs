@@ -1,4 +1,4 @@
-//! Keys that a mask hides: tiles without a visible key are neither read nor felt, whatever lies there.
+//! Keys that a mask hides: tiles without a visible key are not read, and their contents do not change the result.
 
 use super::tensor::{Layout, Tensor, encode, noise};
 use super::{Case, FLOATS, Sizes, case};
@@ -6,7 +6,7 @@ use kiln_cpu::features::Isa;
 use kiln_ir::DType;
 use std::ops::Range;
 
-/// What a query of a batch sees.
+/// The visible keys of a query of a batch.
 pub type Rule = fn(batch: usize, query: usize, queries: usize) -> Range<usize>;
 
 /// A position in a cache, one for each row of the batch; the second row has seen nothing yet.
@@ -49,7 +49,7 @@ pub fn masked(sizes: Sizes, dtype: DType, mask: DType, rule: Rule, low: f64, bro
     case
 }
 
-/// Fills the memory of keys and values beyond what any query of a batch sees with what is not a number.
+/// Fills the memory of keys and values that are not visible to any query of a batch with NaN.
 fn poison(case: &mut Case, rule: Rule) {
     let t = case.q.shape[2];
     for tensor in [&mut case.k, &mut case.v] {
@@ -96,7 +96,7 @@ fn skipping_changes_no_bit() {
                     let bools = masked(sizes, dtype, DType::Bool, rule, 0.0, true).run(isa);
                     let mut dense = masked(sizes, dtype, DType::F32, rule, -1e30, true).run(isa);
                     if name == "positions" {
-                        // Without −∞ a row that sees nothing is a mean of everything.
+                        // Without −∞ a row without visible keys is a mean of everything.
                         let row = dense.len() / sizes[0];
                         for batch in (1..sizes[0]).step_by(4) {
                             dense[batch * row..(batch + 1) * row].fill(0.0);

@@ -1,4 +1,4 @@
-//! Keys and values in pages that a table names: the same as if they lay together, to the last bit where pages are whole steps.
+//! Paged keys and values: the same results as contiguous ones, to the last bit where pages are whole steps.
 
 use super::hidden::{POSITIONS, Rule, masked};
 use super::tensor::{Layout, encode, noise};
@@ -19,7 +19,7 @@ struct Pool {
     strides: [usize; 4],
 }
 
-/// A table with an entry for each page of each batch; no two the same, and page 0 nobody's.
+/// A table with an entry for each page of each batch; no two the same, and page 0 unused.
 fn table(batch: usize, pages: usize) -> Vec<i64> {
     let mut random = noise(23);
     let mut order: Vec<i64> = (1..=(batch * pages) as i64).collect();
@@ -30,7 +30,7 @@ fn table(batch: usize, pages: usize) -> Vec<i64> {
 }
 
 impl Pool {
-    /// What `tensor` holds, under a table; rows that are in no page, and pages that are nobody's, are not numbers.
+    /// The values of `tensor`, under a table; rows that are in no page, and unused pages, are NaN.
     fn new(tensor: &super::Tensor, table: &[i64], page: usize) -> Pool {
         let [b, g, s, d] = tensor.shape;
         let size = tensor.dtype.size_in_bits() / 8;

@@ -5,7 +5,7 @@ use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::Strided;
 use kiln_runtime::RawBuffer;
 
-/// Values of a tensor of four axes, and how they lie in memory.
+/// Values of a tensor of four axes, and their layout in memory.
 #[derive(Clone)]
 pub struct Tensor {
     pub dtype: DType,
@@ -17,7 +17,7 @@ pub struct Tensor {
     pub bytes: Vec<u8>,
 }
 
-/// How a tensor lies in memory.
+/// The layout of a tensor in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Layout {
     /// Row-major.
@@ -26,7 +26,7 @@ pub enum Layout {
     Transposed,
     /// [b, t, h, d] in memory.
     HeadsInner,
-    /// Rows apart, and backwards along the third axis.
+    /// Rows not contiguous, and backwards along the third axis.
     Reversed,
     /// Every second element of a longer row.
     Sparse,

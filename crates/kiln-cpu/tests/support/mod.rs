@@ -125,7 +125,7 @@ impl Random {
     }
 }
 
-/// A tensor of plausible values of a dtype, with special ones among them if asked for.
+/// A tensor of plausible values of a dtype, with special ones among them if requested.
 pub fn tensor(dtype: DType, elements: usize, seed: u64, special: bool) -> HostTensor {
     let mut r = Random(seed);
     let mut bytes = vec![0u8; dtype.bytes_for(elements).unwrap()];

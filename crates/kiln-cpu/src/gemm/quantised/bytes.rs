@@ -171,7 +171,7 @@ impl Block<'_> {
                     // SAFETY: a tile's limbs, the panel, and their sums.
                     unsafe {
                         kernels[usize::from(of_tile.len() != tall)](tile::Call {
-                            a: self.a.place(t, start),
+                            a: self.a.cursor(t, start),
                             panel,
                             groups: (k.min(start + DEPTH) - start) / kind.group,
                             c: sums.ptr::<f32>().add((of_tile.start - rows.start) * stride + first),

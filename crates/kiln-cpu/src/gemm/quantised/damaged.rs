@@ -1,8 +1,8 @@
 //! Blocks whose scale or minimum is infinite or NaN, as a damaged checkpoint has them.
 //!
-//! The kernels scale sums of integers, or add an offset times the scale: ∞ · (1 + 0) is ∞ there, where ∞ · 1 + ∞ · 0 is NaN. Whatever
-//! they do, a sum with such a block is not finite. So results that are not finite are looked at before they reach the epilogue: in
-//! columns with such blocks they become the sums of the dequantised elements.
+//! The kernels scale sums of integers, or add an offset times the scale: ∞ · (1 + 0) is ∞ there, where ∞ · 1 + ∞ · 0 is NaN. In
+//! either case a sum with such a block is not finite. So results that are not finite are checked before they reach the
+//! epilogue: in columns with such blocks they become the sums of the dequantised elements.
 
 use super::{BlockMatrix, left_row};
 use crate::gemm::Gemm;

@@ -6,16 +6,16 @@
 //!
 //! ```text
 //!  rows of blocks in memory   ▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒▒▒·             ·
-//!                             four side by side          │           │             └ a page whose address is looked up
-//!                             as they are multiplied     └───────────┴ lines that are fetched meanwhile, in the order of memory
+//!                             four side by side          │           │             └ TLB warm-up of a page
+//!                             being multiplied           └───────────┴ lines that are prefetched meanwhile, in the order of memory
 //! ```
 //!
-//! Four rows side by side read the limbs once for all of them, so that these may be more than the nearest cache holds. The order
-//! in which blocks are read is then not that of memory, which the machine would fetch ahead by itself: so they are asked for. A page
-//! has to be known before its lines are asked for, once and one line alone: every request for a page that is not costs as much as
-//! the first.
+//! Four rows side by side read the limbs once for all of them, so that these may be more than the nearest cache holds. The
+//! order in which blocks are read is then not that of memory, so the hardware prefetcher does not help and the kernel
+//! prefetches. The TLB is warmed up for a page before its lines are prefetched, once and with one line alone: every prefetch to
+//! a page that misses the TLB costs as much as the first.
 
-use super::fixed::{Arranged, Arrangement, CHUNK, FixedRow, LIMBS, Place};
+use super::fixed::{Arranged, Arrangement, CHUNK, FixedRow, LIMBS, RowCursor};
 use super::unpack::half;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
@@ -30,14 +30,14 @@ pub(super) struct Call<'a> {
     pub blocks: usize,
     /// The row of A, arranged for the format.
     pub a: &'a FixedRow,
-    /// The first sum; those of rows of blocks lie side by side.
+    /// The first sum; those of rows of blocks are contiguous.
     pub c: *mut f32,
 }
 
 /// A kernel for as many rows of blocks as a call says.
 pub(super) type Kernel = unsafe fn(Call<'_>);
 
-/// What makes a row of A for a kernel, of as many elements as it is told: [`FixedRow::new`].
+/// Makes a row of A of the given number of elements for a kernel: [`FixedRow::new`].
 pub(super) type Arrange = unsafe fn(*const f32, usize) -> Option<FixedRow>;
 
 /// The kernel of a format for rows of so many limbs, and what makes such rows.
@@ -70,7 +70,7 @@ trait Bytes: Arranged {
     /// Adds a step's products of `R` rows with a row of `D` limbs; `block` is where the blocks of a row begin.
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     );
 }
@@ -177,7 +177,7 @@ impl<const C: usize, const D: usize> Limbs<C, D> {
     /// Those of a step from some chunk on.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn of(a: Place, how: &Arrangement, first: usize) -> Limbs<C, D> {
+    unsafe fn of(a: RowCursor, how: &Arrangement, first: usize) -> Limbs<C, D> {
         let mut limbs = Limbs { chunks: [[_mm512_setzero_si512(); D]; C], corrections: _mm512_setzero_si512() };
         // SAFETY: the caller's row.
         unsafe {
@@ -194,8 +194,8 @@ impl<const C: usize, const D: usize> Limbs<C, D> {
         limbs
     }
 
-    /// The sums of their products with bytes. Those with each limb are taken apart from each other rather than one upon the
-    /// other, which would be one long chain of instructions.
+    /// The sums of their products with bytes. Those of each limb have an accumulator of their own, since a common one would be
+    /// one long chain of instructions.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn times(&self, bytes: [__m512i; C]) -> __m512i {
@@ -270,7 +270,7 @@ const fn by_nibbles(sixteen: usize) -> (usize, usize) {
     (sixteen % 2, sixteen / 2 * 16)
 }
 
-/// Chunks as the elements lie.
+/// Chunks in the order of the elements.
 const fn in_order(sixteen: usize) -> (usize, usize) {
     (sixteen * 16 / CHUNK, sixteen * 16 % CHUNK)
 }
@@ -288,7 +288,7 @@ impl Bytes for Q40 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     ) {
         // SAFETY: the caller's blocks and row.
@@ -316,7 +316,7 @@ impl Bytes for Q41 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     ) {
         // SAFETY: the caller's blocks and row.
@@ -347,7 +347,7 @@ impl Bytes for Q50 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     ) {
         // SAFETY: the caller's blocks and row.
@@ -382,7 +382,7 @@ impl Bytes for Q80 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     ) {
         // SAFETY: the caller's blocks and row.
@@ -423,7 +423,7 @@ impl Bytes for Q4K {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     ) {
         // SAFETY: the caller's block and row.
@@ -491,7 +491,7 @@ impl Bytes for Q6K {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn step<const R: usize, const D: usize>(
         block: impl Fn(usize, usize) -> *const u8,
-        a: Place,
+        a: RowCursor,
         sums: &mut [__m512; R],
     ) {
         // SAFETY: the caller's block and row.

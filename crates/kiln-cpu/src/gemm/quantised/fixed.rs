@@ -204,9 +204,9 @@ impl FixedRow {
     }
 
     /// Limbs, scales and sums from the beginning.
-    pub(super) fn start(&self) -> Place {
+    pub(super) fn start(&self) -> RowCursor {
         let scales = self.floats.ptr::<f32>();
-        Place { limbs: self.limbs.ptr(), scales, sums: scales.wrapping_add(self.groups) }
+        RowCursor { limbs: self.limbs.ptr(), scales, sums: scales.wrapping_add(self.groups) }
     }
 }
 
@@ -219,19 +219,19 @@ const fn most<const D: usize>(how: &Arrangement) -> i32 {
     }
 }
 
-/// A place in a row.
+/// A position in a row.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct RowCursor {
     pub limbs: *const u8,
     pub scales: *const f32,
     pub sums: *const f32,
 }
 
-impl Place {
+impl RowCursor {
     /// The next step of a row of `D` limbs.
     #[inline(always)]
-    pub(super) fn next<const D: usize>(self, how: &Arrangement) -> Place {
-        Place {
+    pub(super) fn next<const D: usize>(self, how: &Arrangement) -> RowCursor {
+        RowCursor {
             limbs: self.limbs.wrapping_add(how.step / CHUNK / how.together * how.bytes_together(D)),
             scales: self.scales.wrapping_add(how.step / how.group),
             sums: self.sums.wrapping_add(how.step / how.group),

@@ -32,7 +32,7 @@ pub(super) const fn largest(kind: Kind, count: usize) -> i32 {
     if of_limbs < of_sums || is_split(kind, count) { of_limbs } else { of_sums }
 }
 
-/// Whether the last limbs are added up apart from the others, since sums of all would leave elements too few bits.
+/// Whether the last limbs are accumulated separately from the others, since sums of all would leave elements too few bits.
 pub(super) const fn is_split(kind: Kind, count: usize) -> bool {
     count == 3 && i32::MAX / (kind.most * kind.group as i32) < (1 << 22) - 4
 }
@@ -53,9 +53,9 @@ pub(super) struct Limbs {
 // SAFETY: only read once it is made; while it is made, tasks write disjoint tiles.
 unsafe impl Sync for Limbs {}
 
-/// A tile of rows from some k on.
+/// A position in a tile of rows: from some k on.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct TileCursor {
     pub limbs: *const u8,
     /// `[group][row]`.
     pub scales: *const f32,
@@ -120,11 +120,11 @@ impl Limbs {
     }
 
     /// A tile from a k on that begins a group.
-    pub(super) fn place(&self, tile: usize, k: usize) -> Place {
+    pub(super) fn cursor(&self, tile: usize, k: usize) -> TileCursor {
         let (rows, groups) = (self.tile(tile), self.k / self.kind.group);
         let scales = self.shared.ptr::<f32>().wrapping_add(rows.start * groups + k / self.kind.group * rows.len());
         let sums = scales.wrapping_add(self.rows * groups);
-        Place {
+        TileCursor {
             limbs: self.limbs.ptr::<u8>().wrapping_add((rows.start * self.k + k * rows.len()) * self.count),
             scales,
             sums,
@@ -150,7 +150,7 @@ impl Limbs {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn row_of<const GROUP: usize, const COUNT: usize>(&self, from: *const f32, tile: usize, i: usize) -> bool {
         let rows = self.tile(tile).len();
-        let place = self.place(tile, 0);
+        let cursor = self.cursor(tile, 0);
         let largest_integer = largest(self.kind, COUNT) as f32;
         let split = is_split(self.kind, COUNT);
         for group in 0..self.k / GROUP {
@@ -178,8 +178,8 @@ impl Limbs {
                     last = _mm512_add_epi32(last, _mm512_cvtepi8_epi32(_mm512_cvtepi32_epi8(shifted)));
                 }
                 for limb in 0..COUNT {
-                    let places = _mm512_set1_epi32(8 * (COUNT - 1 - limb) as i32);
-                    let bytes = _mm512_cvtepi32_epi8(_mm512_srlv_epi32(shifted, places));
+                    let shifts = _mm512_set1_epi32(8 * (COUNT - 1 - limb) as i32);
+                    let bytes = _mm512_cvtepi32_epi8(_mm512_srlv_epi32(shifted, shifts));
                     let first = ((group * COUNT + limb) * GROUP + v * VECTOR) * rows + 4 * i;
                     let words = [
                         _mm_extract_epi32::<0>(bytes),
@@ -190,23 +190,23 @@ impl Limbs {
                     for (step, word) in words.into_iter().enumerate() {
                         // SAFETY: four k of the row in its tile.
                         unsafe {
-                            let to = place.limbs.add(first + step * 4 * rows);
+                            let to = cursor.limbs.add(first + step * 4 * rows);
                             to.cast_mut().cast::<i32>().write_unaligned(word);
                         }
                     }
                 }
             }
             let sum = _mm512_reduce_add_epi32(sum);
-            // SAFETY: the group's places.
+            // SAFETY: the group's part of the tile.
             unsafe {
-                place.scales.add(group * rows + i).cast_mut().write(scale);
-                let to = place.sums.add(group * rows + i).cast_mut();
+                cursor.scales.add(group * rows + i).cast_mut().write(scale);
+                let to = cursor.sums.add(group * rows + i).cast_mut();
                 if self.kind.addends {
                     to.write(sum as f32 * scale);
                 } else if split {
                     let last = _mm512_reduce_add_epi32(last);
                     to.cast::<i32>().write(-self.kind.excess * ((sum - last) >> 8));
-                    place.last.add(group * rows + i).cast_mut().write(-self.kind.excess * last);
+                    cursor.last.add(group * rows + i).cast_mut().write(-self.kind.excess * last);
                 } else {
                     to.cast::<i32>().write(-self.kind.excess * sum);
                 }

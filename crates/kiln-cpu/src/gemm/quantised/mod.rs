@@ -10,19 +10,20 @@
 //!
 //! # Fixed point
 //!
-//! On a machine with AVX-512 VNNI rows of A are put into fixed point, 22 bits beside the largest of the 16 or 32 elements that share a
-//! scale of the blocks (21 for one row of Q8_0), in three digits of a byte: products of bytes are then exact in integers, and what is
-//! lost is at most 2⁻²² (2⁻²¹) of that largest element times the sizes of its group's weights. That is what a sum in f32 loses of
-//! terms of that size (about 5 · 10⁻⁶ of the largest logit after 30 layers), and more than it loses where the largest elements meet
-//! weights that are zero; the error bound of `kiln_inspect::bounds` includes it. A lower precision takes two digits or one. Rows that are
-//! not finite, tiny or huge, and other machines, multiply in f32 what dequantising first would give: few rows unpack a vector of
-//! weights in registers (four bits are an index into a table of 16 scaled floats, one permutation), many unpack the panels of one task.
+//! On a machine with AVX-512 VNNI rows of A are put into fixed point, 22 bits relative to the largest of the 16 or 32 elements
+//! that share a scale of the blocks (21 for one row of Q8_0), in three limbs of a byte: products of bytes are then exact in
+//! integers, and the error is at most 2⁻²² (2⁻²¹) of that largest element times the sizes of its group's weights. That is the
+//! error of a sum in f32 with terms of that size (about 5 · 10⁻⁶ of the largest logit after 30 layers), and more than that
+//! where the largest elements meet weights that are zero; the error bound of `kiln_inspect::bounds` includes it. A lower
+//! precision takes two limbs or one. Rows that are not finite, tiny or huge, and other machines, multiply in f32 what
+//! dequantising first would give: few rows unpack a vector of weights in registers (four bits are an index into a table of 16
+//! scaled floats, one permutation), many unpack the panels of one task.
 //!
 //! # Order of memory
 //!
-//! With one row of A, four rows of blocks are read side by side, so that the digits are read once for four; lines are prefetched in
-//! the order of memory, pages before them. With several, 32 columns at a time are unpacked to bytes in the nearest cache, words of
-//! four k transposed first, for register tiles of 6 rows × 32 columns.
+//! With one row of A, four rows of blocks are read side by side, so that the limbs are read once for four; lines are prefetched
+//! in the order of memory, after a TLB warm-up of their pages. With several, 32 columns at a time are unpacked to bytes in the
+//! nearest cache, words of four k transposed first, for register tiles of 6 rows × 32 columns.
 //!
 //! # Scales that are not finite
 //!
@@ -66,18 +67,18 @@ use std::ops::Range;
 pub struct BlockMatrix {
     /// The first block of column 0.
     pub data: *const u8,
-    /// How blocks lie in bytes.
+    /// The layout of a block.
     pub format: BlockFormat,
     /// Bytes from one column to the next.
     pub stride: isize,
 }
 
-// SAFETY: a description of memory; whoever runs a product vouches for what it points to.
+// SAFETY: a description of memory; the caller that runs a product guarantees that it is valid.
 unsafe impl Send for BlockMatrix {}
 // SAFETY: as above.
 unsafe impl Sync for BlockMatrix {}
 
-/// Columns of blocks, unpacked as they are asked for.
+/// Columns of blocks, unpacked on request.
 pub(super) struct Columns {
     pub isa: Isa,
     pub blocks: BlockMatrix,

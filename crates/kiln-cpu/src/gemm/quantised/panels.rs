@@ -2,7 +2,7 @@
 //! columns share of each group as vectors of columns.
 //!
 //! ```text
-//!  blocks of 16 columns, 16 bytes of each   ──▶   a transpose of words: 4 k of 16 columns a vector   ──▶   low and high bits apart
+//!  blocks of 16 columns, 16 bytes of each   ──▶   a transpose of words: 4 k of 16 columns a vector   ──▶   low and high bits separated
 //! ```
 //!
 //! Words are transposed before they are unpacked: then every bit that is moved counts, and what follows has no shuffles.
@@ -19,7 +19,7 @@ pub(super) const STEP_BYTES: usize = 4 * COLUMNS;
 /// Columns of a vector.
 const LANES: usize = 16;
 
-/// Where a panel lies.
+/// The addresses of a panel.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
     /// `[k / 4][column][k % 4]`.
@@ -123,11 +123,11 @@ pub(super) unsafe fn floats(panel: Panel, kind: Kind, k: usize, to: *mut f32) {
 /// 16 columns of a block, each from where its block begins.
 type Blocks = [*const u8; LANES];
 
-/// How the blocks of a format become a part of a panel.
-trait Lay {
+/// Unpacks the blocks of a format into a part of a panel.
+trait UnpackPanel {
     const FORMAT: BlockFormat;
     const KIND: Kind;
-    /// Lays one block of 16 columns.
+    /// Unpacks one block of 16 columns.
     unsafe fn block(from: &Blocks, to: Panel);
 }
 
@@ -144,7 +144,7 @@ macro_rules! fn_512 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn unpack_as<L: Lay>(from: &BlockMatrix, columns: Range<usize>, blocks: Range<usize>, to: Panel) {
+unsafe fn unpack_as<L: UnpackPanel>(from: &BlockMatrix, columns: Range<usize>, blocks: Range<usize>, to: Panel) {
     let (bytes, elements) = (L::FORMAT.bytes(), L::FORMAT.elements());
     for first in (0..COLUMNS).step_by(LANES) {
         let rows: Blocks = std::array::from_fn(|i| {
@@ -234,7 +234,7 @@ impl Panel {
     /// Writes four k of 16 columns.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn lay(self, step: usize, words: __m512i) {
+    unsafe fn store(self, step: usize, words: __m512i) {
         // SAFETY: a step of the panel.
         unsafe { _mm512_storeu_si512(self.bytes.add(step * STEP_BYTES).cast(), words) };
     }
@@ -256,21 +256,21 @@ impl Panel {
 
 struct Q40;
 
-impl Lay for Q40 {
+impl UnpackPanel for Q40 {
     const FORMAT: BlockFormat = BlockFormat::Q4_0;
     const KIND: Kind = Kind { group: 32, excess: 8, most: 8, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         to.scale(0, halves(from, 0));
         for (i, words) in words(from, 2).into_iter().enumerate() {
-            to.lay(i, low(words));
-            to.lay(4 + i, high(words));
+            to.store(i, low(words));
+            to.store(4 + i, high(words));
         }
     } }
 }
 
 struct Q41;
 
-impl Lay for Q41 {
+impl UnpackPanel for Q41 {
     const FORMAT: BlockFormat = BlockFormat::Q4_1;
     const KIND: Kind = Kind { group: 32, excess: 0, most: 15, addends: true };
     fn_512! { fn block(from: &Blocks, to: Panel) {
@@ -278,8 +278,8 @@ impl Lay for Q41 {
         to.scale(0, low_halves(head));
         to.addend(0, low_halves(_mm512_srli_epi32::<16>(head)));
         for (i, words) in words(from, 4).into_iter().enumerate() {
-            to.lay(i, low(words));
-            to.lay(4 + i, high(words));
+            to.store(i, low(words));
+            to.store(4 + i, high(words));
         }
     } }
 }
@@ -297,7 +297,7 @@ static FIFTH_BITS: [u32; 16] = {
 
 struct Q50;
 
-impl Lay for Q50 {
+impl UnpackPanel for Q50 {
     const FORMAT: BlockFormat = BlockFormat::Q5_0;
     const KIND: Kind = Kind { group: 32, excess: 16, most: 16, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
@@ -307,7 +307,7 @@ impl Lay for Q50 {
             for (step, words) in [(i, low(words)), (4 + i, high(words))] {
                 // The permutation looks at the lowest four bits alone.
                 let tops = _mm512_srlv_epi32(tops, _mm512_set1_epi32(4 * step as i32));
-                to.lay(step, _mm512_or_si512(words, _mm512_permutexvar_epi32(tops, table)));
+                to.store(step, _mm512_or_si512(words, _mm512_permutexvar_epi32(tops, table)));
             }
         }
     } }
@@ -315,14 +315,14 @@ impl Lay for Q50 {
 
 struct Q80;
 
-impl Lay for Q80 {
+impl UnpackPanel for Q80 {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
     const KIND: Kind = Kind { group: 32, excess: 128, most: 128, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
         to.scale(0, halves(from, 0));
         for part in 0..2 {
             for (i, words) in words(from, 2 + 16 * part).into_iter().enumerate() {
-                to.lay(4 * part + i, _mm512_xor_si512(words, _mm512_set1_epi8(i8::MIN)));
+                to.store(4 * part + i, _mm512_xor_si512(words, _mm512_set1_epi8(i8::MIN)));
             }
         }
     } }
@@ -330,7 +330,7 @@ impl Lay for Q80 {
 
 struct Q4K;
 
-impl Lay for Q4K {
+impl UnpackPanel for Q4K {
     const FORMAT: BlockFormat = BlockFormat::Q4_K;
     const KIND: Kind = Kind { group: 32, excess: 0, most: 15, addends: true };
     fn_512! { fn block(from: &Blocks, to: Panel) {
@@ -357,8 +357,8 @@ impl Lay for Q4K {
             // 32 bytes are two groups, the lower bits of all and the upper ones.
             let first = part / 2 * 16 + part % 2 * 4;
             for (i, words) in words(from, 16 + 16 * part).into_iter().enumerate() {
-                to.lay(first + i, low(words));
-                to.lay(first + 8 + i, high(words));
+                to.store(first + i, low(words));
+                to.store(first + 8 + i, high(words));
             }
         }
     } }
@@ -366,7 +366,7 @@ impl Lay for Q4K {
 
 struct Q6K;
 
-impl Lay for Q6K {
+impl UnpackPanel for Q6K {
     const FORMAT: BlockFormat = BlockFormat::Q6_K;
     const KIND: Kind = Kind { group: 16, excess: 32, most: 32, addends: false };
     fn_512! { fn block(from: &Blocks, to: Panel) {
@@ -379,16 +379,16 @@ impl Lay for Q6K {
         }
         let top = |words: __m512i| _mm512_and_si512(words, _mm512_set1_epi8(0x30));
         for part in 0..4 {
-            // Halves of 128 elements: of each 16 bytes here the quarters of one, 32 elements apart.
+            // Halves of 128 elements: each 16 bytes here hold the quarters of one, at a distance of 32 elements.
             let (half, inside) = (part / 2, part % 2);
             let [near, far] = [0, 32].map(|more| words(from, 64 * half + more + 16 * inside));
             let tops = words(from, 128 + 32 * half + 16 * inside);
             for (i, tops) in tops.into_iter().enumerate() {
                 let step = 32 * half + 4 * inside + i;
-                to.lay(step, _mm512_or_si512(low(near[i]), top(_mm512_slli_epi16::<4>(tops))));
-                to.lay(step + 8, _mm512_or_si512(low(far[i]), top(_mm512_slli_epi16::<2>(tops))));
-                to.lay(step + 16, _mm512_or_si512(high(near[i]), top(tops)));
-                to.lay(step + 24, _mm512_or_si512(high(far[i]), top(_mm512_srli_epi16::<2>(tops))));
+                to.store(step, _mm512_or_si512(low(near[i]), top(_mm512_slli_epi16::<4>(tops))));
+                to.store(step + 8, _mm512_or_si512(low(far[i]), top(_mm512_slli_epi16::<2>(tops))));
+                to.store(step + 16, _mm512_or_si512(high(near[i]), top(tops)));
+                to.store(step + 24, _mm512_or_si512(high(far[i]), top(_mm512_srli_epi16::<2>(tops))));
             }
         }
     } }

@@ -24,7 +24,7 @@ const ONE_ROW: usize = 2;
 /// Rows of blocks that all rows of A are multiplied with before the next ones are read.
 const AT_ONCE: usize = 4;
 
-/// Rows of A as they are read: floats side by side.
+/// Rows of A as contiguous floats.
 struct Rows {
     data: *const f32,
     stride: isize,

@@ -4,7 +4,7 @@
 //! begin. Then it is scaled, by what the row and the columns share there, and added to the sums. Where all limbs together would not
 //! fit into 32 bits the last ones are scaled and added by themselves.
 
-use super::limbs::{Place, ROWS, is_split};
+use super::limbs::{ROWS, TileCursor, is_split};
 use super::panels::{COLUMNS, Kind, Panel, STEP_BYTES};
 use std::arch::x86_64::*;
 
@@ -15,7 +15,7 @@ const VECTORS: usize = COLUMNS / 16;
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     /// The tile of rows, from the panel's first k on.
-    pub a: Place,
+    pub a: TileCursor,
     pub panel: Panel,
     pub groups: usize,
     /// The first sum, and floats from those of one row to those of the next.
@@ -118,7 +118,7 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const LIMBS: usize, cons
                     }
                 }
             }
-            a = Place {
+            a = TileCursor {
                 limbs: a.limbs.add(GROUP * LIMBS * R),
                 scales: a.scales.add(R),
                 sums: a.sums.add(R),
@@ -138,7 +138,7 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const LIMBS: usize, cons
     }
 }
 
-/// Adds a group's sums as what they stand for, or 256 times that: those of all limbs but the last.
+/// Adds a group's sums, scaled, or 256 times that: those of all limbs but the last.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -147,7 +147,7 @@ unsafe fn tile<const GROUP: usize, const ADDENDS: bool, const LIMBS: usize, cons
 unsafe fn add<const HIGHER: bool, const R: usize>(
     totals: &mut Totals<R>,
     integers: &Integers<R>,
-    a: Place,
+    a: TileCursor,
     panel: Panel,
 ) {
     for v in 0..VECTORS {

@@ -16,7 +16,7 @@ pub(super) struct Call {
     /// The first row of A, and floats from one to the next.
     pub a: *const f32,
     pub a_stride: isize,
-    /// The first sum, and floats from those of one row of A to those of the next; those of rows of blocks lie side by side.
+    /// The first sum, and floats from those of one row of A to those of the next; those of rows of blocks are contiguous.
     pub c: *mut f32,
     pub c_stride: usize,
 }
@@ -51,10 +51,10 @@ pub(super) fn kernel(isa: Isa, format: BlockFormat, rows: usize) -> Kernel {
     }
 }
 
-/// Bytes ahead of a row that are fetched: rows lie one after another, so that this is all of memory's latency in one stream.
+/// Prefetch distance in bytes: rows are contiguous, so that this covers memory's latency in one stream.
 const AHEAD: usize = 2048;
-/// Elements in one turn of a kernel's loop.
-const TURN: usize = 128;
+/// Elements per iteration of a kernel's loop.
+const PER_ITERATION: usize = 128;
 
 /// Fetches what comes `AHEAD` of some bytes.
 #[inline(always)]
@@ -77,21 +77,21 @@ macro_rules! loops {
             #[target_feature(enable = $features)]
             pub(super) unsafe fn dot<U: Unpack, const M: usize>(call: Call) {
                 let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
-                let turn = (TURN / elements).max(1);
+                let per_iteration = (PER_ITERATION / elements).max(1);
                 for row in 0..call.rows {
                     // Two sums a row of A, so that neighbouring vectors do not wait for each other.
                     let mut sums = [[$zero(); 2]; M];
-                    // SAFETY: everything lies inside the rows of the call.
+                    // SAFETY: everything is inside the rows of the call.
                     unsafe {
                         let (mut w, mut a) = (call.w.offset(row as isize * call.w_stride), call.a);
-                        for _ in 0..call.blocks / turn {
-                            fetch(w, turn * bytes);
-                            for i in 0..turn {
+                        for _ in 0..call.blocks / per_iteration {
+                            fetch(w, per_iteration * bytes);
+                            for i in 0..per_iteration {
                                 block::<U, M>(&call, w.add(i * bytes), a.add(i * elements), &mut sums);
                             }
-                            (w, a) = (w.add(turn * bytes), a.add(turn * elements));
+                            (w, a) = (w.add(per_iteration * bytes), a.add(per_iteration * elements));
                         }
-                        for _ in 0..call.blocks % turn {
+                        for _ in 0..call.blocks % per_iteration {
                             block::<U, M>(&call, w, a, &mut sums);
                             (w, a) = (w.add(bytes), a.add(elements));
                         }
