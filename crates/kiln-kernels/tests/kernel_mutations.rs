@@ -1,5 +1,5 @@
-//! The verifier of kernels sees every damage: kernels of random graphs and of hand-written ones are changed one thing at a time, and
-//! each change breaks a rule of the contract.
+//! The verifier of kernels detects every mutation: kernels of random graphs and of hand-written ones are changed one thing at a
+//! time, and each change breaks a rule of the contract.
 
 use kiln_ir::decompose::decompose;
 use kiln_ir::generate;
@@ -273,7 +273,7 @@ const MUTATIONS: &[Mutation] = &[
         first_inst(k, |inst| match inst.kind {
             InstKind::Cast(x) if inst.dtype == DType::F32 => {
                 inst.kind = InstKind::Bitcast(x);
-                // From whatever it was to the width that it was not.
+                // From any type to another width.
                 inst.dtype = DType::Bool;
                 Some(())
             }

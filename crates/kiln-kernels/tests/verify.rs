@@ -1,5 +1,5 @@
-//! The verifiers of schedules and plans see every damage: schedules of random graphs are changed one thing at a time, and each change
-//! that is one for the worse is refused.
+//! The verifiers of schedules and plans detect every mutation: schedules of random graphs are changed one thing at a time, and
+//! each change that makes them wrong is refused.
 
 use kiln_ir::decompose::decompose;
 use kiln_ir::examples::Random;
@@ -273,7 +273,7 @@ fn plans_that_overlap_are_refused() {
     assert!(shared > 100 && outside > 300 && skewed == outside, "{shared} {outside} {skewed}");
 }
 
-/// An update that is computed in place, with somebody who reads the old value before it.
+/// An update that is computed in place, with a reader of the old value before it.
 const UPDATE: &str = "graph(%0: f32[8], %1: f32[8, 8]) {
   %2: f32[8] = scan_sum %0 {axis=0, reverse=false}
   %3: f32[8] = dot %1, %0 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}

@@ -1,4 +1,4 @@
-//! Cutting a graph at its frozen inputs and merging products changes nothing that it computes, whichever inputs are frozen.
+//! Splitting a graph at its frozen inputs and merging products changes nothing that it computes, for any set of frozen inputs.
 
 use kiln_ir::generate::{self, Options};
 use kiln_ir::{Graph, HostTensor, Op, interpret};

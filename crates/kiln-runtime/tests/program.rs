@@ -61,7 +61,7 @@ impl Executable for Marks {
         assert_eq!(buffers.len(), self.buffers);
         let mark = self.launches.fetch_add(1, Ordering::Relaxed) as u8 | 1;
         for &i in &self.written {
-            // SAFETY: the launch's contract: the buffer is valid and nobody else uses it.
+            // SAFETY: the launch's contract: the buffer is valid and not shared.
             unsafe { std::ptr::write_bytes(buffers[i].ptr, mark, buffers[i].bytes) }
         }
         match &self.fail {
@@ -183,7 +183,7 @@ fn updates_need_permission() {
     let input = HostMemory::allocate(16).unwrap();
     let views = [view(&input, &[4], &[1])];
     assert!(matches!(program.run(&views), Err(Error::UpdatesInput { input: 0 })));
-    // SAFETY: nobody else uses the buffer.
+    // SAFETY: the buffer is not shared.
     let produced = unsafe { program.run_updating(&views, &[]) }.unwrap();
     assert!(matches!(produced[..], [Produced::Input(0)]));
     assert_ne!(input.host_bytes().unwrap()[0], 0);

@@ -6,7 +6,7 @@ use kiln_ir::generate::{self, Options};
 use kiln_ir::{DType, Graph, HostTensor, OpKind, interpret, shrink};
 use kiln_passes::{Derivative, derivative};
 
-/// Random graphs of each of the two kinds (fixed and symbolic sizes); `KILN_TEST_GRAPHS` asks for another number.
+/// Random graphs of each of the two kinds (fixed and symbolic sizes); `KILN_TEST_GRAPHS` sets another number.
 fn count() -> u64 {
     std::env::var("KILN_TEST_GRAPHS").ok().and_then(|n| n.parse().ok()).unwrap_or(300)
 }
