@@ -70,6 +70,12 @@ pub trait Backend: Send + Sync {
         1
     }
 
+    /// Whether a launch returns before it is done; what it reports then surfaces at the next read or
+    /// [`Backend::synchronize`].
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {
         Ok(())
@@ -85,6 +91,16 @@ pub trait Executable: Send + Sync {
     /// `sizes` (the values of its size symbols, in order). Buffers that it writes overlap no other argument, and nothing else
     /// accesses them until the launch is done.
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError>;
+
+    /// [`Executable::launch`] of a step whose number an error that surfaces later names; see [`crate::sites`].
+    ///
+    /// # Safety
+    /// As [`Executable::launch`].
+    unsafe fn launch_at(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
+        let _ = site;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(buffers, sizes) }
+    }
 
     /// The code as text, if the backend can show it.
     fn disassembly(&self) -> Option<String> {

@@ -35,6 +35,12 @@ pub trait Memory: Send + Sync {
     /// `target` is valid for writing `source.len()` bytes of this memory.
     unsafe fn copy_from_host(&self, source: &[u8], target: *mut u8) -> Result<(), Error>;
 
+    /// Copies bytes inside this memory, in the order of what is queued.
+    ///
+    /// # Safety
+    /// `source` is valid for reading and `target` for writing `bytes` bytes of this memory, and they do not overlap.
+    unsafe fn copy_on_device(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Error>;
+
     /// True when the bytes can be read in place by host code, which lets [`Buffer::host_bytes`] avoid a copy.
     fn is_host(&self) -> bool {
         false
@@ -161,6 +167,17 @@ impl Buffer {
         }
         // SAFETY: the range is inside the buffer, which may be written.
         unsafe { self.0.memory.copy_from_host(source, self.ptr().add(offset)) }
+    }
+
+    /// Copies `length` bytes from byte `offset` on to the start of another buffer of the same memory.
+    pub fn copy_to(&self, offset: usize, target: &Buffer, length: usize) -> Result<(), Error> {
+        self.check_range(offset, length)?;
+        target.check_range(0, length)?;
+        if target.device() != self.device() || !target.is_writable() || self.same(target) {
+            return Err(Error::ReadOnly { bytes: target.0.bytes });
+        }
+        // SAFETY: both ranges lie in their buffers, which are two, and the target may be written.
+        unsafe { self.0.memory.copy_on_device(self.ptr().add(offset), target.ptr(), length) }
     }
 
     /// The bytes in place, if the host can read this memory.

@@ -33,6 +33,8 @@ pub static CPU_ISA: Variable = Variable::new("KILN_CPU_ISA", "portable, avx2 or 
 /// Selects the backend.
 pub static BACKEND: Variable =
     Variable::new("KILN_BACKEND", "cpu or reference", |value| ["cpu", "reference"].contains(&value));
+/// Where CUDA's libraries are looked for first.
+pub static CUDA_PATH: Variable = Variable::new("KILN_CUDA_PATH", "folders, separated by colons", |_| true);
 /// The events that are printed.
 pub static LOG: Variable = Variable::new(
     "KILN_LOG",
@@ -55,8 +57,8 @@ pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true)
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 10] =
-    [&THREADS, &CPU_ISA, &BACKEND, &LOG, &DEBUG, &CACHE, &CACHE_DIR, &CACHE_MAX_BYTES, &PYTHON, &HISTORY];
+pub static VARIABLES: [&Variable; 11] =
+    [&THREADS, &CPU_ISA, &BACKEND, &CUDA_PATH, &LOG, &DEBUG, &CACHE, &CACHE_DIR, &CACHE_MAX_BYTES, &PYTHON, &HISTORY];
 
 /// A variable whose value means nothing, or whose name does.
 #[derive(Debug, Clone, PartialEq, Eq)]

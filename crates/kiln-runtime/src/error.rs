@@ -15,6 +15,34 @@ pub enum Error {
         /// The device.
         device: Device,
     },
+    /// The device has not that much memory, and says what holds it.
+    #[error("out of memory on {device}: {reason}")]
+    DeviceMemory {
+        /// How much was asked for.
+        bytes: usize,
+        /// Where.
+        device: Device,
+        /// What is held and what is free.
+        reason: String,
+    },
+    /// A device that is not there, or that nothing can be compiled for.
+    #[error("{device} cannot be used: {reason}")]
+    Unavailable {
+        /// Which one.
+        device: Device,
+        /// What is missing.
+        reason: String,
+    },
+    /// A failed call of a device's driver.
+    #[error("{device}: {message}")]
+    Device {
+        /// Which one.
+        device: Device,
+        /// The driver's code.
+        code: i64,
+        /// The driver's words.
+        message: String,
+    },
     /// A copy beyond the end of a buffer.
     #[error("bytes {offset}..+{length} are outside a buffer of {bytes} bytes")]
     OutsideBuffer {

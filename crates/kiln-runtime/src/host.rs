@@ -196,6 +196,12 @@ impl Memory for HostMemory {
         Ok(())
     }
 
+    unsafe fn copy_on_device(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
+        Ok(())
+    }
+
     unsafe fn copy_from_host(&self, source: &[u8], target: *mut u8) -> Result<(), Error> {
         // SAFETY: the caller's promise; the source may be bytes of the same buffer, hence not `nonoverlapping`.
         unsafe { std::ptr::copy(source.as_ptr(), target, source.len()) }

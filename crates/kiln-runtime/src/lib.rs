@@ -18,11 +18,13 @@ pub mod error;
 pub mod event;
 pub mod host;
 pub mod kernel_cache;
+mod missing;
 mod packer;
 mod pages;
 pub mod phase;
 pub mod program;
 pub mod reference;
+pub mod sites;
 mod sizing;
 mod slab;
 pub mod tune;
@@ -30,10 +32,11 @@ pub mod variant;
 
 pub use backend::{Backend, Executable, LaunchError};
 pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
-pub use device::Device;
+pub use device::{Device, UnknownDevice};
 pub use error::{Error, Result};
 pub use host::HostMemory;
 pub use kernel_cache::Keep;
+pub use missing::MissingBackend;
 pub use packer::Packer;
 pub use program::{
     BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, Produced, Program,

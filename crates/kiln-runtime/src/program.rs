@@ -2,7 +2,9 @@
 
 use crate::event::{self, Category, Event};
 use crate::sizing::{InputSpec, Sizing, Sizings};
-use crate::{Backend, Buffer, Device, Error, Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache, phase};
+use crate::{
+    Backend, Buffer, Device, Error, Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache, phase, sites,
+};
 use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{BufferDecl, Role, Schedule, Step};
@@ -56,11 +58,18 @@ pub struct CompiledStep {
     pub(crate) variant: Variant,
     pub(crate) code: Arc<dyn Executable>,
     pub(crate) args: Vec<usize>,
-    pub(crate) label: String,
+    origin: Arc<Origin>,
+    /// The number that a fault on an asynchronous device names it by.
+    site: u32,
+    nodes: Vec<NodeId>,
+}
+
+/// What an error says of a launch.
+struct Origin {
+    label: String,
     source: Source,
     /// The nodes whose indices the kernel checks.
     indexed: Vec<Indexed>,
-    nodes: Vec<NodeId>,
 }
 
 impl CompiledStep {
@@ -81,12 +90,12 @@ impl CompiledStep {
 
     /// A short name of what it computes.
     pub fn label(&self) -> &str {
-        &self.label
+        &self.origin.label
     }
 
     /// A line of the user's that it computes.
     pub fn source(&self) -> &Source {
-        &self.source
+        &self.origin.source
     }
 
     /// The graph's nodes in it.
@@ -202,7 +211,7 @@ impl Program {
             let (code, fresh) =
                 phase::timed("code", || kernel_cache::get_kept(&*backend, &step.kernel, &step.label, keep))?;
             compiled += fresh as usize;
-            steps.push(CompiledStep::new(graph, step, code));
+            steps.push(CompiledStep::new(graph, step, code, &*backend));
         }
         let constants = constants(&schedule, &*backend)?;
         let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);
@@ -461,16 +470,33 @@ impl Program {
 }
 
 impl CompiledStep {
-    fn new(graph: &Graph, step: &Step, code: Arc<dyn Executable>) -> CompiledStep {
+    fn new(graph: &Graph, step: &Step, code: Arc<dyn Executable>, backend: &dyn Backend) -> CompiledStep {
         let indexed = indexed_nodes(graph, step).map(|id| Indexed::new(graph, id)).collect();
         let source = source_node(graph, step).map(|id| graph.node(id).source.clone()).unwrap_or_default();
+        CompiledStep::from_origin(step, code, Origin { label: step.label.clone(), source, indexed }, backend)
+    }
+
+    fn from_origin(step: &Step, code: Arc<dyn Executable>, origin: Origin, backend: &dyn Backend) -> CompiledStep {
+        let origin = Arc::new(origin);
+        let site = match backend.is_asynchronous() {
+            true => {
+                let origin = origin.clone();
+                sites::register(Arc::new(move |cause| origin.error(cause)))
+            }
+            false => 0,
+        };
         let args = step.args.iter().map(|id| id.index()).collect();
-        let (kernel, label, nodes) = (step.kernel.clone(), step.label.clone(), step.nodes.clone());
-        let variant = Variant::default();
-        CompiledStep { kernel, variant, code, args, label, source, indexed, nodes }
+        let (kernel, nodes) = (step.kernel.clone(), step.nodes.clone());
+        CompiledStep { kernel, variant: Variant::default(), code, args, origin, site, nodes }
     }
 
     #[cold]
+    fn error(&self, cause: LaunchError) -> Error {
+        self.origin.error(cause)
+    }
+}
+
+impl Origin {
     fn error(&self, cause: LaunchError) -> Error {
         let indexed = match &cause {
             // Of several the one whose axis has the size that was reported, if that is known.

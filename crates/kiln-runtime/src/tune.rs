@@ -246,14 +246,14 @@ impl Program {
                 .content("kernel", step.kernel.to_string().as_bytes())
                 .part("variant", &step.variant.to_string())
                 .part("sizes", &format!("{sizes:?}"))
-                .note("label", &step.label)
+                .note("label", step.label())
                 .finish();
             let now = Candidate { variant: step.variant.clone(), code: step.code.clone(), samples: Vec::new() };
             subjects.push(Subject {
                 steps: vec![number],
                 kernel: step.kernel.clone(),
                 sizes: sizes.to_vec(),
-                label: step.label.clone(),
+                label: step.label().to_owned(),
                 key,
                 candidates: vec![now],
                 turn: 0,
@@ -281,7 +281,7 @@ impl Program {
                 continue;
             }
             let step = &self.steps[number];
-            let (code, _) = kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, &step.label)?;
+            let (code, _) = kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, step.label())?;
             ways[number] = Way { variant: found.chosen.clone(), code };
         }
         if let Some(&first) = found.steps.first().filter(|_| found.changed) {

@@ -178,7 +178,7 @@ impl Frame {
             // SAFETY: the inputs were checked to be inside their buffers with the layout the kernels were made for, outputs,
             // temporaries and constants have the sizes the schedule requires, and the caller of `run_updating` guarantees that
             // the inputs that are written are not shared.
-            unsafe { code.launch(arguments, sizes) }.map_err(|cause| step.error(cause))?;
+            unsafe { code.launch_at(arguments, sizes, step.site) }.map_err(|cause| step.error(cause))?;
         }
         Ok(())
     }

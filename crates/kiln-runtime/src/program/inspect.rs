@@ -157,7 +157,7 @@ impl Inspection<'_> {
         let sizes = &self.sizing.step_sizes[number];
         let start = Instant::now();
         // SAFETY: the buffers are those that a run has, with the same sizes; what a launch writes belongs to `self`.
-        unsafe { code.launch(&self.arguments, sizes) }.map_err(|cause| step.error(cause))?;
+        unsafe { code.launch_at(&self.arguments, sizes, step.site) }.map_err(|cause| step.error(cause))?;
         self.program.backend.synchronize()?;
         Ok(start.elapsed())
     }

@@ -2,9 +2,11 @@
 //! attributed to. What follows from the graph it was made of, source lines included, is taken from there when it is loaded: two
 //! call sites that compute the same share a program and keep their own lines.
 
-use super::{BuildTimes, CompiledStep, Indexed, Program, called, constants, indexed_nodes, indexed_size, source_node};
+use super::{
+    BuildTimes, CompiledStep, Indexed, Origin, Program, called, constants, indexed_nodes, indexed_size, source_node,
+};
 use crate::sizing::{InputSpec, Sizings};
-use crate::{Backend, Error, Variant, kernel_cache, phase};
+use crate::{Backend, Error, kernel_cache, phase};
 use kiln_ir::codec::{DecodeError, from_bytes, to_bytes};
 use kiln_ir::{Graph, NodeId, Source, codec_struct};
 use kiln_kernels::InputLayout;
@@ -127,16 +129,10 @@ impl Program {
         let mut steps = Vec::with_capacity(schedule.steps.len());
         for (step, lines) in schedule.steps.iter().zip(lines) {
             let code = ready.get(&Arc::as_ptr(&step.kernel)).cloned();
-            steps.push(CompiledStep {
-                kernel: step.kernel.clone(),
-                code: code.ok_or(RestoreError::OtherGraph { what: "kernels without code" })?,
-                args: step.args.iter().map(|id| id.index()).collect(),
-                label: step.label.clone(),
-                source: line(lines.source),
-                indexed: lines.indexed.into_iter().map(indexed).collect(),
-                nodes: step.nodes.clone(),
-                variant: Variant::default(),
-            });
+            let code = code.ok_or(RestoreError::OtherGraph { what: "kernels without code" })?;
+            let indexed = lines.indexed.into_iter().map(indexed).collect();
+            let origin = Origin { label: step.label.clone(), source: line(lines.source), indexed };
+            steps.push(CompiledStep::from_origin(step, code, origin, &*backend));
         }
         let constants = constants(&schedule, &*backend)?;
         let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);

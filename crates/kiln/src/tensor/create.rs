@@ -1,8 +1,9 @@
 //! Making tensors: from values, of one value, counting, and by joining others.
 
+use crate::tensor::compiled_graph::locate;
 use crate::tensor::eager::{self, Param};
 use crate::tensor::shape::{checked_elements, resolve_axis, resolve_numbers, resolve_shape};
-use crate::tensor::{dim, promotion, runtime_error};
+use crate::tensor::{dim, promotion};
 use crate::{DType, Device, Dim, Element, Error, Number, Result, Shape, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Op, Source};
@@ -302,7 +303,7 @@ pub(crate) fn check_size(op: &'static str, shape: &[Dim], dtype: DType, at: &Sou
     match bytes {
         None => Err(Error::TooLarge { op, dtype, shape, at: at.clone() }),
         Some(bytes) if bytes > isize::MAX as usize => {
-            Err(runtime_error(op, kiln_runtime::Error::OutOfMemory { bytes, device: Device::Cpu }, at))
+            Err(locate(op, kiln_runtime::Error::OutOfMemory { bytes, device: Device::Cpu }, at))
         }
         Some(_) => Ok(()),
     }

@@ -31,6 +31,7 @@ pub(crate) mod tape;
 pub(crate) mod tracer;
 pub mod var;
 
+use crate::tensor::compiled_graph::locate;
 use crate::{DType, Device, Dim, Element, Error, Number, Result, Size};
 use element::{scalar_bytes, scalar_from_bytes};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
@@ -412,14 +413,13 @@ impl Tensor {
 
     /// The same elements with the same strides in memory of its own.
     pub(crate) fn duplicate(&self, at: &Source) -> Result<Tensor> {
-        let failed = |e| runtime_error("copy", e, at);
+        let failed = |e| locate("copy", e, at);
         let (low, high) = self.layout().reach().unwrap_or((0, -1));
         let bits = self.dtype().size_in_bits();
         let first = self.layout().offset().saturating_add_signed(low) * bits / 8;
-        let mut bytes = vec![0; ((high - low + 1) as usize * bits).div_ceil(8)];
-        self.buffer().read_to_host(first, &mut bytes).map_err(failed)?;
-        let buffer = crate::backend(self.device()).allocate(bytes.len()).map_err(failed)?;
-        buffer.write_from_host(0, &bytes).map_err(failed)?;
+        let bytes = ((high - low + 1) as usize * bits).div_ceil(8);
+        let buffer = crate::backend(self.device()).allocate(bytes).map_err(failed)?;
+        self.buffer().copy_to(first, &buffer, bytes).map_err(failed)?;
         let layout = Layout::new(self.shape(), self.strides(), low.unsigned_abs());
         Ok(Tensor::from_parts(buffer, layout, self.dtype()))
     }
@@ -456,7 +456,7 @@ impl Tensor {
         let bits = self.dtype().size_in_bits();
         let mut bytes = vec![0; (self.elements() * bits).div_ceil(8)];
         let start = packed.layout().offset() * bits / 8;
-        packed.buffer().read_to_host(start, &mut bytes).map_err(|e| runtime_error("to_vec", e, at))?;
+        packed.buffer().read_to_host(start, &mut bytes).map_err(|e| locate("to_vec", e, at))?;
         Ok(bytes)
     }
 
@@ -494,7 +494,7 @@ impl Tensor {
         let first = self.layout().offset() * bits;
         let mut bytes = [0; 8];
         let wanted = &mut bytes[..bits.div_ceil(8)];
-        self.buffer().read_to_host(first / 8, wanted).map_err(|e| runtime_error("item", e, &at))?;
+        self.buffer().read_to_host(first / 8, wanted).map_err(|e| locate("item", e, &at))?;
         bytes[0] >>= first % 8;
         Ok(T::from_scalar(scalar_from_bytes(self.dtype(), bytes)))
     }
@@ -528,7 +528,7 @@ impl Tensor {
             let literal = kiln_ir::Literal { dtype, shape, bytes: bytes.into() };
             return tracer::constant(kiln_ir::Op::Constant(literal), device, at);
         }
-        let failed = |e| runtime_error("allocate", e, at);
+        let failed = |e| locate("allocate", e, at);
         let buffer = crate::backend(device).allocate(bytes.len()).map_err(failed)?;
         buffer.write_from_host(0, bytes).map_err(failed)?;
         Ok(Tensor::from_parts(buffer, Layout::contiguous(shape), dtype))
@@ -568,10 +568,6 @@ impl Tensor {
         let at = Source::caller();
         Tensor::from_bytes_at(&self.bytes_at(&at)?, self.shape().to_vec(), self.dtype(), device, &at)
     }
-}
-
-pub(crate) fn runtime_error(op: &'static str, cause: kiln_runtime::Error, at: &Source) -> Error {
-    Error::Runtime { op: op.to_owned(), cause: Box::new(cause), at: at.clone() }
 }
 
 /// The buffer of tensors without memory.
