@@ -54,8 +54,8 @@ fn what_cannot_begin_ends_with_two_and_says_what_to_try() {
     let cases: [(&[&str], &[&str]); 8] = [
         (&["run", "/no/such/model"], &["error: '/no/such/model' is no folder", "try: kiln run --list"]),
         (
-            &["run", "stories260K", "--prompt", "x", "--device", "cuda"],
-            &["error: the CUDA backend", "try: --device cpu"],
+            &["run", "stories260K", "--prompt", "x", "--device", "cuda:99"],
+            &["error: cuda:99 cannot be used", "try: --device cpu"],
         ),
         (&["run", "stories260K", "--prompt", "x", "--device", "tpu"], &["no device 'tpu'"]),
         (&["run", "stories260K", "--prompt", "x", "--dtype", "int8"], &["'int8'", "f32, bf16 or f16"]),

@@ -84,7 +84,7 @@ fn what_cannot_begin_ends_with_two() {
     let cases: [(&[&str], &str); 10] = [
         (&["embed", "no-folder", "x"], "'no-folder' is no folder"),
         (&["embed", "tiny-bert", "x", "--pooling", "sum"], "no way to pool 'sum'"),
-        (&["embed", "tiny-bert", "x", "--device", "cuda"], "CUDA"),
+        (&["embed", "tiny-bert", "x", "--device", "cuda:99"], "cannot be used"),
         (&["embed", "tiny-bert", "x", "--dtype", "i8"], "'i8'"),
         (&["embed", "tiny-bert", "x", "--max-length", "1"], "cannot be cut to 1 tokens"),
         (&["embed", "tiny-bert"], "no texts"),

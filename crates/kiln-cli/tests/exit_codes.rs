@@ -65,7 +65,7 @@ const UNUSABLE: &[(&str, &str)] = &[
     ("bench blocks --html DIR/page.html", "no page"),
     ("cache export DIR/no/archive", "archive"),
     // Devices, dtypes, groups, peers.
-    ("run stories260K --prompt x --device cuda", "CUDA"),
+    ("run stories260K --prompt x --device cuda:99", "cannot be used"),
     ("embed tiny-bert x --device tpu", "'tpu'"),
     ("classify tiny-vit images/grey.png --dtype i8", "'i8'"),
     ("selftest --device tpu", "'tpu'"),

@@ -3,11 +3,10 @@
 use crate::failure::Failure;
 use kiln::Device;
 
-/// The device of this name, if it is there.
+/// The device of this name, if it can be used.
 pub fn device(name: &str) -> Result<Device, Failure> {
-    match name.split(':').next() {
-        Some("cpu") if name == "cpu" => Ok(Device::Cpu),
-        Some("cuda") => Err(Failure::unusable("the CUDA backend is not part of this build").advise("--device cpu")),
-        _ => Err(Failure::unusable(format!("there is no device '{name}'")).advise("--device cpu")),
-    }
+    let unusable = |reason: String| Failure::unusable(reason).advise("--device cpu");
+    let device: Device = name.parse().map_err(|error: kiln::runtime::UnknownDevice| unusable(error.to_string()))?;
+    kiln::backend(device).synchronize().map_err(|error| unusable(error.to_string()))?;
+    Ok(device)
 }

@@ -20,8 +20,10 @@ pub fn gpu(packages: &[PathBuf]) -> Vec<Fact> {
             None => Fact::new(name, Mark::Missing, format!("{file} not found"), Value::Null),
         });
     }
-    let text = "cuda is not part of this build; models run on the cpu";
-    facts.push(Fact::new("backend", Mark::Missing, text, false));
+    facts.push(match kiln::backend(kiln::Device::Cuda(0)).synchronize() {
+        Ok(()) => Fact::new("backend", Mark::Good, "cuda:0 can be used", true),
+        Err(error) => Fact::new("backend", Mark::Missing, format!("{error}; models run on the cpu"), false),
+    });
     facts
 }
 

@@ -9,6 +9,7 @@ use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
 use kiln_oracle::{self as oracle, Config, LayoutChoice, Tally};
 use kiln_terminal::Console;
+use kiln_terminal::device::device;
 use kiln_terminal::failure::Outcome;
 use serde_json::json;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -86,6 +87,9 @@ struct GraphOptions {
     /// Ops a graph at the most
     #[arg(long, default_value_t = 12, value_parser = kiln_terminal::numbers::at_least::<1>)]
     nodes: usize,
+    /// What runs them: cpu, cuda or cuda:N
+    #[arg(long, default_value = "cpu", value_name = "D")]
+    device: String,
     /// Go on after a failure, and count
     #[arg(long)]
     keep_going: bool,
@@ -135,6 +139,7 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     if options.check {
         kiln_ir::verify::run_verifiers();
     }
+    let device = device(&options.device)?;
     let begin = Instant::now();
     let count = options.count.unwrap_or(if options.seconds.is_some() { u64::MAX } else { 10_000 });
     let end = options.seconds.map(Duration::from_secs);
@@ -144,7 +149,8 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     let mut done = 0;
     while done < count && end.is_none_or(|end| begin.elapsed() < end) {
         let seed = first.wrapping_add(done);
-        let (graph, config) = config(seed, options.nodes);
+        let (graph, mut config) = config(seed, options.nodes);
+        config.options.device = device;
         done += 1;
         let compare = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), &config);
         match compare(&graph) {

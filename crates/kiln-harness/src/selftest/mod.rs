@@ -29,7 +29,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// What is tested: cpu
+    /// What is tested: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu", value_name = "D")]
     device: String,
     /// A sample of each group

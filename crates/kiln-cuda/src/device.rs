@@ -1,0 +1,221 @@
+//! A GPU: its context, its one stream, and what is known of it.
+
+use crate::driver::{DevicePtr, DriverError, RawContext, RawEvent, RawStream, Result, driver};
+use crate::fault::Faults;
+use crate::pool::Pool;
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// Attributes of a device, as cuda.h numbers them.
+const MULTIPROCESSORS: c_int = 16;
+const MAJOR: c_int = 75;
+const MINOR: c_int = 76;
+const SHARED_PER_BLOCK: c_int = 97;
+/// A stream that does not wait for the default one.
+const NON_BLOCKING: u32 = 1;
+
+/// A GPU that was found. There is one for each, made at the first use and kept for the rest of the process.
+pub struct Gpu {
+    /// Which one it is.
+    pub ordinal: u32,
+    /// As the driver calls it.
+    pub name: String,
+    /// Compute capability, for instance (9, 0).
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: i32,
+    /// Bytes of its memory.
+    pub memory: usize,
+    /// Bytes of shared memory that a block may have.
+    pub shared: i64,
+    /// The driver's version, for instance 13000.
+    pub driver: i32,
+    context: RawContext,
+    stream: RawStream,
+    pub(crate) pool: Pool,
+    pub(crate) faults: Faults,
+}
+
+// SAFETY: contexts and streams may be used from any thread, as long as the context is made current there, which every method does.
+unsafe impl Send for Gpu {}
+// SAFETY: as above; the driver's functions are safe to call from several threads.
+unsafe impl Sync for Gpu {}
+
+impl Gpu {
+    /// How many there are; an error that says why where there is no driver.
+    pub fn count() -> Result<u32> {
+        let mut count = 0;
+        // SAFETY: a place to write to.
+        unsafe { driver()?.device_count(&mut count) }?;
+        Ok(count as u32)
+    }
+
+    /// The GPU of this number.
+    pub fn get(ordinal: u32) -> Result<&'static Gpu> {
+        static FOUND: LazyLock<Mutex<Vec<(u32, &'static Gpu)>>> = LazyLock::new(Mutex::default);
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, gpu)) = found.iter().find(|(number, _)| *number == ordinal) {
+            return Ok(gpu);
+        }
+        let gpu: &'static Gpu = Box::leak(Box::new(Gpu::open(ordinal)?));
+        found.push((ordinal, gpu));
+        Ok(gpu)
+    }
+
+    fn open(ordinal: u32) -> Result<Gpu> {
+        let driver = driver()?;
+        let count = Gpu::count()?;
+        if ordinal >= count {
+            let message = format!("there is no GPU {ordinal}: the driver has {count}");
+            return Err(DriverError { code: 0, message });
+        }
+        let (mut device, mut version, mut memory) = (0, 0, 0);
+        let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut name = [0 as c_char; 128];
+        // SAFETY: places to write to, of the sizes given.
+        unsafe {
+            driver.device_get(&mut device, ordinal as c_int)?;
+            driver.driver_version(&mut version)?;
+            driver.device_memory(&mut memory, device)?;
+            driver.device_name(name.as_mut_ptr(), name.len() as c_int - 1, device)?;
+            driver.retain_context(&mut context, device)?;
+            driver.set_context(context)?;
+            driver.create_stream(&mut stream, NON_BLOCKING)?;
+        }
+        CURRENT.set(context);
+        let attribute = |attribute: c_int| {
+            let mut value = 0;
+            // SAFETY: a place to write to, a device that exists.
+            unsafe { driver.device_attribute(&mut value, attribute, device) }.map(|()| value)
+        };
+        // SAFETY: the driver ends the name with a zero.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        Ok(Gpu {
+            ordinal,
+            name,
+            capability: (attribute(MAJOR)?, attribute(MINOR)?),
+            multiprocessors: attribute(MULTIPROCESSORS)?,
+            memory,
+            shared: attribute(SHARED_PER_BLOCK)?.into(),
+            driver: version,
+            context,
+            stream,
+            pool: Pool::default(),
+            faults: Faults::default(),
+        })
+    }
+
+    /// The architecture to compile for, for instance `sm_90a`.
+    pub fn arch(&self) -> String {
+        let (major, minor) = self.capability;
+        format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
+    }
+
+    /// Makes the context current on this thread.
+    pub(crate) fn enter(&self) -> Result<()> {
+        if CURRENT.get() != self.context {
+            // SAFETY: the context is kept for the rest of the process.
+            unsafe { driver()?.set_context(self.context) }?;
+            CURRENT.set(self.context);
+        }
+        Ok(())
+    }
+
+    /// The stream that everything happens on, in order.
+    pub(crate) fn stream(&self) -> RawStream {
+        self.stream
+    }
+
+    /// Waits until everything queued is done.
+    pub fn synchronize(&self) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the stream is kept for the rest of the process.
+        unsafe { driver()?.synchronize_stream(self.stream) }
+    }
+
+    /// Free and total bytes of its memory, as the driver counts them.
+    pub fn memory_info(&self) -> Result<(usize, usize)> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: two places to write to.
+        unsafe { driver()?.memory_info(&mut free, &mut total) }?;
+        Ok((free, total))
+    }
+
+    /// Copies to the host, after everything queued before, and waits for it.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `to.len()` bytes.
+    pub(crate) unsafe fn read(&self, from: DevicePtr, to: &mut [u8]) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller's promise; the copy is waited for before `to` is used again.
+        unsafe { driver()?.to_host(to.as_mut_ptr().cast(), from, to.len(), self.stream) }?;
+        self.synchronize()
+    }
+
+    /// Copies from the host, before everything queued after.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `from.len()` bytes.
+    pub(crate) unsafe fn write(&self, from: &[u8], to: DevicePtr) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller's promise; from pageable memory the driver copies before it returns.
+        unsafe { driver()?.to_device(to, from.as_ptr().cast::<c_void>(), from.len(), self.stream) }
+    }
+
+    /// Copies on the device, in the stream's order.
+    ///
+    /// # Safety
+    /// `from` is valid for reading and `to` for writing `bytes` bytes, and they do not overlap.
+    pub(crate) unsafe fn copy(&self, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { driver()?.on_device(to, from, bytes, self.stream) }
+    }
+
+    /// Queues an event.
+    pub(crate) fn record(&self) -> Result<Event> {
+        self.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a place to write to; the stream is kept.
+        unsafe {
+            driver()?.create_event(&mut raw, 0)?;
+            let event = Event { raw };
+            driver()?.record_event(raw, self.stream)?;
+            Ok(event)
+        }
+    }
+}
+
+thread_local! {
+    /// The context that is current on this thread, as far as this crate made it so.
+    static CURRENT: Cell<RawContext> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// A point in the stream's time.
+pub(crate) struct Event {
+    raw: RawEvent,
+}
+
+impl Event {
+    /// Milliseconds from another event to this one, which is waited for.
+    pub(crate) fn since(&self, start: &Event) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both events were recorded.
+        unsafe {
+            driver()?.synchronize_event(self.raw)?;
+            driver()?.elapsed(&mut milliseconds, start.raw, self.raw)?;
+        }
+        Ok(milliseconds)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(driver) = driver() {
+            // SAFETY: an event of ours; the driver keeps it until it has happened.
+            let _ = unsafe { driver.destroy_event(self.raw) };
+        }
+    }
+}

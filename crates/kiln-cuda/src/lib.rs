@@ -1,0 +1,30 @@
+//! The CUDA backend: a [`Kernel`](kiln_kernels::kernel::Kernel) becomes CUDA C++ text, NVRTC makes a cubin of it, the driver runs it.
+//!
+//! ```text
+//!  Kernel ──text──▶ CUDA C++ ──nvrtc──▶ cubin ──driver──▶ launches on one stream, in order
+//!                                        │
+//!                                        └─ kept on disk
+//! ```
+//!
+//! Nothing of CUDA is needed to build this crate: libcuda and NVRTC are loaded when they are first used, and what is
+//! missing is an error that says so. Texts can be generated and compiled without a GPU.
+
+pub mod nvrtc;
+pub mod text;
+
+mod backend;
+mod device;
+mod driver;
+mod executable;
+mod fault;
+mod library;
+mod memory;
+mod pool;
+
+pub use backend::CudaBackend;
+pub use device::Gpu;
+pub use driver::DriverError;
+pub use pool::PoolBytes;
+
+/// The version of this crate and a digest of its sources: part of every key of the disk cache.
+pub const FINGERPRINT: &str = env!("KILN_FINGERPRINT");

@@ -1,0 +1,171 @@
+//! Attention of any shape: a warp a query row, online softmax over 32 keys at a time.
+
+use super::index::{Names, Width};
+use super::value::{float_suffix, load, store, value_type};
+use super::{Body, MOST_BLOCKS, ceil_div};
+use kiln_ir::{DType, Dim};
+use kiln_kernels::kernel::{AttentionBody, Kernel, Pages, Strided};
+use std::fmt::Write;
+
+/// Query rows of a block.
+const ROWS: i64 = 4;
+
+pub(super) fn generate(kernel: &Kernel, body: &AttentionBody) -> Result<Body, String> {
+    let names = Names::of_sizes(&kernel.sizes);
+    let text = |dim: &Dim| names.text(dim, Width::Wide);
+    let dtype = kernel.buffers[body.q.buffer].dtype;
+    let acc = dtype.compute_type();
+    let (ty, f) = (value_type(acc), float_suffix(acc));
+    // The position of an element of a view, given its indices.
+    let at = |view: &Strided, indices: &[&str]| {
+        let steps = view.strides.iter().zip(indices).map(|(stride, index)| format!("+{index}*{}", text(stride)));
+        format!("{}{}", text(&view.offset), steps.collect::<String>())
+    };
+    let element =
+        |view: &Strided, indices: &[&str]| load(kernel.buffers[view.buffer].dtype, view.buffer, &at(view, indices));
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "const idx B={},H={},G={},T={},S={},D={},E={};",
+        text(&body.batch),
+        text(&body.heads),
+        text(&body.kv_heads),
+        text(&body.queries),
+        text(&body.keys),
+        text(&body.width),
+        text(&body.value_width)
+    );
+    let _ = writeln!(
+        out,
+        "extern __shared__ __align__(16) unsigned char own[];
+unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;
+const int warp=threadIdx.x/32,lane=threadIdx.x%32;
+{ty}* const query=({ty}*)memory+warp*(D+E);\n{ty}* const sum=query+D;
+const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;"
+    );
+    for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
+        out.push_str(&check_pages(kernel, pages, &at, &text));
+    }
+    let rows = &body.batch * &body.heads * &body.queries;
+    let _ = writeln!(
+        out,
+        "for(idx row=(idx)blockIdx.x*{ROWS}+warp;row<{};row+=(idx)gridDim.x*{ROWS}){{
+const idx t=row%T,h=row/T%H,b=row/T/H,g=h/(H/G);
+__syncwarp();
+for(idx d=lane;d<D;d+=32)query[d]={};
+for(idx e=lane;e<E;e+=32)sum[e]=0;
+__syncwarp();
+{ty} top=lowest,total=0;",
+        text(&rows),
+        element(&body.q, &["b", "h", "t", "d"])
+    );
+    // A row sees no key beyond its own place.
+    let end = if body.causal { "(t+shift+1<S?t+shift+1:S)" } else { "S" };
+    let _ = writeln!(
+        out,
+        "const idx end={end};\nfor(idx first=0;first<end;first+=32){{\nconst idx s=first+lane;\n{ty} score=lowest;"
+    );
+    out.push_str("if(s<end){\n");
+    page(&mut out, "s", "ks", "kp", body.k_pages.as_ref(), kernel, &at, &text);
+    let key = offset_by_page(&element(&body.k, &["b_k", "g", "ks", "d"]), body.k.buffer, body.k_pages.is_some(), "kp");
+    let _ = writeln!(
+        out,
+        "{}{ty} dot=0;\nfor(idx d=0;d<D;++d)dot=fma{f}(query[d],{key},dot);\nscore=dot*{};",
+        batch_name("b_k", body.k_pages.is_some()),
+        super::value::scalar(body.scale.cast(acc))
+    );
+    if let Some(mask) = &body.mask {
+        let value = element(mask, &["b", "h", "t", "s"]);
+        let _ = match kernel.buffers[mask.buffer].dtype {
+            DType::Bool => writeln!(out, "if(!{value})score=lowest;"),
+            _ => writeln!(out, "score+=({ty}){value};"),
+        };
+    }
+    let _ = writeln!(
+        out,
+        "}}\n{ty} most=score;\nfor(int mask=16;mask>0;mask/=2)most=larger(most,__shfl_xor_sync(~0u,most,mask));
+const {ty} next=larger(top,most);
+const {ty} kept=top==lowest?({ty})0:exp{f}(top-next),p=score==lowest?({ty})0:exp{f}(score-next);
+{ty} part=p;\nfor(int mask=16;mask>0;mask/=2)part+=__shfl_xor_sync(~0u,part,mask);
+total=total*kept+part;\ntop=next;
+const int keys=end-first<32?(int)(end-first):32;
+for(idx e=lane;e<E;e+=32)sum[e]*=kept;
+for(int j=0;j<keys;++j){{\nconst {ty} weight=__shfl_sync(~0u,p,j);\nconst idx s=first+j;"
+    );
+    page(&mut out, "s", "vs", "vp", body.v_pages.as_ref(), kernel, &at, &text);
+    let value =
+        offset_by_page(&element(&body.v, &["b_v", "g", "vs", "e"]), body.v.buffer, body.v_pages.is_some(), "vp");
+    // A key that is not seen adds nothing, whatever its value is.
+    let _ = writeln!(
+        out,
+        "{}for(idx e=lane;e<E;e+=32)sum[e]=fma{f}(weight,{value},sum[e]);\n}}\n}}",
+        batch_name("b_v", body.v_pages.is_some()),
+    );
+    let result = store(dtype, body.out.buffer, &at(&body.out, &["b", "h", "t", "e"]), "result");
+    let _ =
+        writeln!(out, "for(idx e=lane;e<E;e+=32){{const {ty} result=top==lowest?({ty})0:sum[e]/total;{result}}}\n}}");
+    let bytes = if acc == DType::F64 { 8 } else { 4 };
+    Ok(Body {
+        functions: &[],
+        statements: out,
+        width: Width::Wide,
+        blocks: ceil_div(&rows, ROWS),
+        most_blocks: MOST_BLOCKS,
+        threads: (ROWS * 32) as u32,
+        block_bytes: (&body.width + &body.value_width) * (ROWS * bytes),
+        aligned: Vec::new(),
+    })
+}
+
+/// The batch index of keys or values: pages have none.
+fn batch_name(name: &str, paged: bool) -> String {
+    format!("const idx {name}={};\n", if paged { "0" } else { "b" })
+}
+
+/// Moves a load by the page's place.
+fn offset_by_page(element: &str, buffer: usize, paged: bool, page: &str) -> String {
+    if paged { element.replace(&format!("b{buffer}[("), &format!("b{buffer}[{page}+(")) } else { element.to_owned() }
+}
+
+/// Where a key or value is: its row, and the place of its page.
+#[allow(clippy::too_many_arguments, reason = "names of the text and the two functions that print it")]
+fn page(
+    out: &mut String,
+    key: &str,
+    row: &str,
+    place: &str,
+    pages: Option<&Pages>,
+    kernel: &Kernel,
+    at: &dyn Fn(&Strided, &[&str]) -> String,
+    text: &dyn Fn(&Dim) -> String,
+) {
+    let Some(pages) = pages else {
+        let _ = writeln!(out, "const idx {row}={key};");
+        return;
+    };
+    let table = &pages.table;
+    let (length, stride) = (text(&pages.length), text(&pages.stride));
+    let entry =
+        load(kernel.buffers[table.buffer].dtype, table.buffer, &at(table, &["b", &format!("({key}/{length})")]));
+    let _ = writeln!(
+        out,
+        "const idx {row}={key}%{length},{place}_n=(idx){entry},{place}=({place}_n<0||{place}_n>={}?0:{place}_n)*{stride};",
+        text(&pages.count)
+    );
+}
+
+/// Every entry of the table has to name a page.
+fn check_pages(
+    kernel: &Kernel,
+    pages: &Pages,
+    at: &dyn Fn(&Strided, &[&str]) -> String,
+    text: &dyn Fn(&Dim) -> String,
+) -> String {
+    let table = &pages.table;
+    let entry = load(kernel.buffers[table.buffer].dtype, table.buffer, &at(table, &["(i/entries)", "(i%entries)"]));
+    format!(
+        "{{const idx entries=(S+{0}-1)/{0};\nfor(idx i=(idx)blockIdx.x*blockDim.x+threadIdx.x;i<B*entries;i+=(idx)gridDim.x*blockDim.x)check_index({entry},{1},fault,site);}}\n",
+        text(&pages.length),
+        text(&pages.count)
+    )
+}

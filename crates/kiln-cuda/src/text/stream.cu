@@ -1,0 +1,18 @@
+// A wide load of what is read once: it takes no place in the first cache.
+template <int WORDS> struct Words;
+template <> struct Words<4> { static void load(const void* p, unsigned* w) {
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p)); } };
+template <> struct Words<2> { static void load(const void* p, unsigned* w) {
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p)); } };
+template <> struct Words<1> { static void load(const void* p, unsigned* w) {
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(w[0]) : "l"(p)); } };
+template <class T, int N> Wide<T, N> streamed(const Wide<T, N>* p) {
+  constexpr int bytes = sizeof(T) * N, count = bytes / 4;
+  union { unsigned w[count > 0 ? count : 1]; Wide<T, N> value; };
+  if constexpr (bytes < 4) value = *p;
+  else if constexpr (count > 4) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4) Words<4>::load((const char*)p + 4 * i, w + i);
+  } else Words<count>::load(p, w);
+  return value;
+}

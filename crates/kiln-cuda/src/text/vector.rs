@@ -1,0 +1,169 @@
+//! Accesses of several neighbouring elements at once: a thread takes as many neighbours along one axis as fit 16 bytes.
+
+use super::value::{Statements, memory_type};
+use kiln_ir::{DType, Dim};
+use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, Place, ValueId};
+use std::fmt::Write;
+
+/// Neighbours that a thread takes at the most.
+const MOST: i64 = 8;
+/// Bytes of the widest access.
+const BYTES: i64 = 16;
+
+/// The neighbours that a thread takes along an axis.
+pub(crate) struct Vector {
+    /// How many; a power of two that divides the axis.
+    pub(crate) lanes: i64,
+    /// The loads whose elements lie beside each other.
+    loads: Vec<(ValueId, usize)>,
+    /// The stores likewise.
+    stores: Vec<(ValueId, usize)>,
+    /// What follows the name of a wide value, where there are several of each.
+    pub(crate) suffix: &'static str,
+}
+
+impl Vector {
+    /// As many neighbours along `axis` as can be accessed at once; `None` where nothing can.
+    pub(crate) fn choose<'a>(
+        kernel: &Kernel,
+        insts: impl Iterator<Item = &'a Inst> + Clone,
+        axis: &Axis,
+    ) -> Option<Vector> {
+        let size = axis.size.as_const()?;
+        let bytes =
+            |(_, place, _): (ValueId, &Place, bool)| kernel.buffers[place.buffer].dtype.size_in_bits() as i64 / 8;
+        let least = accesses(insts.clone()).map(bytes).filter(|&bytes| bytes > 0).min()?;
+        let mut lanes = (BYTES / least).min(MOST);
+        while lanes > 1 {
+            let vector = Vector::of(kernel, insts.clone(), axis, lanes);
+            if size % lanes == 0 && vector.buffers().next().is_some() {
+                return Some(vector);
+            }
+            lanes /= 2;
+        }
+        None
+    }
+
+    /// What can be accessed `lanes` neighbours at a time.
+    pub(crate) fn of<'a>(
+        kernel: &Kernel,
+        insts: impl Iterator<Item = &'a Inst> + Clone,
+        axis: &Axis,
+        lanes: i64,
+    ) -> Vector {
+        let of = |stores: bool| {
+            let fits = |(_, place, is_store): &(ValueId, &Place, bool)| {
+                *is_store == stores && is_vector(kernel, place, axis, lanes)
+            };
+            accesses(insts.clone()).filter(fits).map(|(id, place, _)| (id, place.buffer)).collect()
+        };
+        Vector { lanes, loads: of(false), stores: of(true), suffix: "" }
+    }
+
+    /// Element `e` of the wide value of a load or store.
+    pub(crate) fn element(&self, prefix: &str, id: ValueId) -> String {
+        format!("{}{}.v[e]", self.name(prefix, id), self.suffix)
+    }
+
+    fn name(&self, prefix: &str, id: ValueId) -> String {
+        format!("w{prefix}{}", id.0)
+    }
+
+    /// Whether a load or store of this number is part of a wide access.
+    pub(crate) fn has(&self, id: ValueId) -> bool {
+        self.loads.iter().chain(&self.stores).any(|(own, _)| *own == id)
+    }
+
+    /// The buffers that have to begin at a multiple of 16 bytes.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = usize> {
+        self.loads.iter().chain(&self.stores).map(|(_, buffer)| *buffer)
+    }
+
+    /// Declares what is loaded and what will be stored, where the axis is at its first neighbour.
+    pub(crate) fn begin<'a>(&self, statements: &Statements<'_>, insts: impl Iterator<Item = &'a Inst>) -> String {
+        let Statements { kernel, prefix, .. } = statements;
+        let mut out = String::new();
+        for inst in insts.filter(|inst| self.has(inst.id)) {
+            let _ = match &inst.kind {
+                InstKind::Load { place, .. } => {
+                    let (ty, name, at) =
+                        (self.ty(kernel, place), self.name(prefix, inst.id), statements.index(&place.offset));
+                    writeln!(out, "const {ty} {name}=*(const {ty}*)(b{}+{at});", place.buffer)
+                }
+                InstKind::Store { place, .. } => {
+                    writeln!(out, "{} {};", self.ty(kernel, place), self.name(prefix, inst.id))
+                }
+                _ => Ok(()),
+            };
+        }
+        out
+    }
+
+    /// Stores what was gathered, each behind `condition`.
+    pub(crate) fn end<'a>(
+        &self,
+        statements: &Statements<'_>,
+        insts: impl Iterator<Item = &'a Inst>,
+        condition: &str,
+    ) -> String {
+        let Statements { kernel, prefix, .. } = statements;
+        let mut out = String::new();
+        for inst in insts.filter(|inst| self.has(inst.id)) {
+            if let InstKind::Store { place, .. } = &inst.kind {
+                let (ty, name, at) =
+                    (self.ty(kernel, place), self.name(prefix, inst.id), statements.index(&place.offset));
+                let _ = writeln!(out, "{condition}*({ty}*)(b{}+{at})={name};", place.buffer);
+            }
+        }
+        out
+    }
+
+    /// Declares an array of wide values a load, and returns the statements that fill one place of each past the caches.
+    pub(crate) fn streamed<'a>(
+        &self,
+        statements: &Statements<'_>,
+        insts: impl Iterator<Item = &'a Inst>,
+        count: &str,
+    ) -> (String, String) {
+        let (mut declared, mut filled) = (String::new(), String::new());
+        for inst in insts.filter(|inst| self.has(inst.id)) {
+            let InstKind::Load { place, .. } = &inst.kind else { continue };
+            let ty = self.ty(statements.kernel, place);
+            let (name, at) = (self.name(statements.prefix, inst.id), statements.index(&place.offset));
+            let _ = writeln!(declared, "{ty} {name}{count};");
+            let _ = writeln!(filled, "{name}{}=streamed((const {ty}*)(b{}+{at}));", self.suffix, place.buffer);
+        }
+        (declared, filled)
+    }
+
+    fn ty(&self, kernel: &Kernel, place: &Place) -> String {
+        format!("Wide<{},{}>", memory_type(kernel.buffers[place.buffer].dtype), self.lanes)
+    }
+}
+
+/// The loads and stores that no guard governs.
+fn accesses<'a>(
+    insts: impl Iterator<Item = &'a Inst> + Clone,
+) -> impl Iterator<Item = (ValueId, &'a Place, bool)> + Clone {
+    insts.filter_map(|inst| match &inst.kind {
+        InstKind::Load { place, guard: None } => Some((inst.id, place, false)),
+        InstKind::Store { place, guard: None, .. } => Some((inst.id, place, true)),
+        _ => None,
+    })
+}
+
+/// Whether `lanes` neighbours along the axis are neighbours in memory that begin at a multiple of their number.
+fn is_vector(kernel: &Kernel, place: &Place, axis: &Axis, lanes: i64) -> bool {
+    if !place.indirect.is_empty() || kernel.buffers[place.buffer].dtype == DType::I4 {
+        return false;
+    }
+    let Some((step, rest)) = place.offset.linear_in(axis.var) else { return false };
+    step.is_one() && is_multiple(&rest, lanes)
+}
+
+/// Whether every term is a multiple of a number.
+fn is_multiple(dim: &Dim, of: i64) -> bool {
+    let mut all = !dim.is_undefined();
+    dim.visit_terms(&mut |coefficient, _| all &= coefficient % of == 0);
+    all
+}

@@ -1,0 +1,63 @@
+//! Every kernel that the suites schedule has a text, and NVRTC takes it for the oldest and the newest architecture supported.
+
+mod support;
+
+use kiln_cuda::nvrtc::Nvrtc;
+use kiln_cuda::text::{Way, generate};
+use kiln_ir::examples::examples;
+use kiln_ir::{Graph, generate as random};
+use kiln_kernels::Kernel;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The kernels of every op's examples, of the file tests and of random graphs with constant and with symbolic sizes.
+fn suite(random_graphs: u64) -> HashSet<Arc<Kernel>> {
+    let of_examples = examples().into_iter().map(|example| example.graph);
+    let of_random = (0..random_graphs).map(|seed| {
+        let options = random::Options { symbolic: seed % 3 == 0, ..Default::default() };
+        random::graph(seed, &options)
+    });
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/text");
+    let of_files = std::fs::read_dir(folder).unwrap().map(|entry| {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        Graph::parse(text.split("gives:").next().unwrap()).unwrap()
+    });
+    of_examples.chain(of_files).chain(of_random).flat_map(support::kernels).collect()
+}
+
+#[test]
+fn every_kernel_has_a_text() {
+    let suite = suite(300);
+    for kernel in &suite {
+        let text = generate(kernel, Way::default()).unwrap_or_else(|error| panic!("{error}\n{kernel}"));
+        assert!(!text.source.contains("unknown_"), "{kernel}\n{}", text.source);
+    }
+    assert!(suite.len() > 1000, "{}", suite.len());
+}
+
+#[test]
+#[ignore = "needs NVRTC, which .ci/run fetches; minutes long"]
+fn nvrtc_takes_every_text() {
+    let nvrtc = Nvrtc::get().unwrap();
+    let count = std::env::var("KILN_FUZZ_GRAPHS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let suite: Vec<Arc<Kernel>> = suite(count).into_iter().collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let compile = || {
+        while let Some((number, kernel)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, suite.get(n)?)))
+        {
+            // The plain text of a kernel is that of one without wide accesses.
+            let way = if number % 8 == 0 { Way::plain() } else { Way::default() };
+            let text = generate(kernel, way).unwrap();
+            let arch = if number % 2 == 0 { "sm_80" } else { "sm_90a" };
+            if let Err(error) = nvrtc.compile(&text.source, arch) {
+                panic!("{arch}: {error}\n{kernel}\n{}", text.source);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
+    println!("{} kernels", suite.len());
+}

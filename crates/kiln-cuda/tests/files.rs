@@ -1,0 +1,41 @@
+//! File tests: `tests/text/*.kiln` holds a graph and, after a line `gives:`, the CUDA text of each of its kernels, without the device
+//! functions that all texts begin with. `KILN_BLESS=1 cargo test -p kiln-cuda --test files` writes what comes out into the files.
+
+mod support;
+
+use kiln_cuda::text::{Way, generate};
+use kiln_ir::Graph;
+use std::path::{Path, PathBuf};
+
+/// The text of every kernel of a graph.
+fn texts(source: &str) -> String {
+    let graph = Graph::parse(source).unwrap_or_else(|error| panic!("{error}\n{source}"));
+    let text = |kernel: &kiln_kernels::Kernel| {
+        let text = generate(kernel, Way::default()).unwrap();
+        let entry = text.source.find("extern \"C\"").expect("an entry");
+        let (blocks, bytes) = (&text.blocks, &text.block_bytes);
+        format!("// {blocks} blocks of {} threads, {bytes} bytes\n{}", text.threads, text.source[entry..].trim())
+    };
+    support::kernels(graph).iter().map(|kernel| text(kernel)).collect::<Vec<_>>().join("\n\n")
+}
+
+#[test]
+fn texts_are_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/text");
+    let bless = std::env::var_os("KILN_BLESS").is_some_and(|value| value == "1");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let mut wrong = Vec::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).unwrap();
+        let (graph, wanted) = text.split_once("gives:\n").unwrap_or_else(|| panic!("{}: no gives:", file.display()));
+        let got = texts(graph);
+        if bless {
+            std::fs::write(file, format!("{graph}gives:\n{got}\n")).unwrap();
+        } else if got != wanted.trim_end() {
+            wrong.push(format!("{}:\n{got}", file.display()));
+        }
+    }
+    assert!(files.len() >= 8, "{} files", files.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
