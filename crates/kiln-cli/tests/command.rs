@@ -57,7 +57,7 @@ fn what_cannot_begin_ends_with_two_and_says_what_to_try() {
             &["run", "stories260K", "--prompt", "x", "--device", "cuda:99"],
             &["error: cuda:99 cannot be used", "try: --device cpu"],
         ),
-        (&["run", "stories260K", "--prompt", "x", "--device", "tpu"], &["no device 'tpu'"]),
+        (&["run", "stories260K", "--prompt", "x", "--device", "tpu"], &["'tpu' is no device"]),
         (&["run", "stories260K", "--prompt", "x", "--dtype", "int8"], &["'int8'", "f32, bf16 or f16"]),
         (&["run", "stories260K", "--prompt", "x", "--chat"], &["has no chat template"]),
         (

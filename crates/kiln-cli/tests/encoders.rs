@@ -90,7 +90,7 @@ fn what_cannot_begin_ends_with_two() {
         (&["embed", "tiny-bert"], "no texts"),
         (&["embed", "tiny-vit", "x"], "try: kiln classify tiny-vit"),
         (&["classify", "tiny-vit", "no.png"], "no.png"),
-        (&["selftest", "--device", "tpu"], "no device 'tpu'"),
+        (&["selftest", "--device", "tpu"], "'tpu' is no device"),
         (&["selftest", "--group", "nonsense"], "no group 'nonsense'"),
     ];
     for (arguments, words) in cases {
