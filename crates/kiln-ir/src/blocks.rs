@@ -2,7 +2,7 @@
 
 use half::f16;
 
-/// How a block of elements lies in bytes.
+/// The layout of a block of quantised elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(non_camel_case_types, reason = "the names that everyone knows them by")]
 pub enum BlockFormat {
@@ -86,7 +86,7 @@ impl BlockFormat {
         whole.then(|| elements / self.elements()).and_then(|blocks| blocks.checked_mul(self.bytes()))
     }
 
-    /// Where the f16 scales and minima of a block lie.
+    /// The byte offsets of the f16 scales and minima of a block.
     pub fn halves(self) -> &'static [usize] {
         match self {
             BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],

@@ -283,8 +283,8 @@ pub fn share_keys<E: Emit>(b: &mut E, x: &E::Value, groups: &Dim) -> Built<E> {
 }
 
 /// exp(scores − the row's largest), `[batch, heads, rows, columns]`, and its sum over the columns, which stay with size 1:
-/// their quotient is the softmax of an attention. Both are of the type that the operands are computed in. A row that sees
-/// nothing has powers of 0 and a sum of 1.
+/// their quotient is the softmax of an attention. Both are of the type that the operands are computed in. A row without visible
+/// columns has powers of 0 and a sum of 1.
 pub fn attention_powers<E: Emit>(
     b: &mut E,
     causal: bool,

@@ -141,7 +141,7 @@ impl fmt::Display for DType {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype '{name}'")]
 pub struct UnknownDType {
-    /// What was written.
+    /// The name as written.
     pub name: String,
 }
 

@@ -13,7 +13,7 @@ pub enum Error {
         node: NodeId,
         /// Its op.
         op: String,
-        /// What is wrong.
+        /// The cause.
         cause: Box<TypeError>,
         /// The user's line.
         at: Source,
@@ -31,9 +31,9 @@ pub enum Error {
     WrongType {
         /// The node.
         node: NodeId,
-        /// As recorded.
+        /// The recorded type.
         declared: TensorType,
-        /// As inferred.
+        /// The inferred type.
         inferred: TensorType,
         /// The user's line.
         at: Source,
@@ -47,19 +47,19 @@ pub enum Error {
     /// An updated output that does not fit its input.
     #[error("output {output} updates input {input}: {reason}")]
     BadUpdate {
-        /// Which output.
+        /// The output's index.
         output: usize,
-        /// Which input.
+        /// The input's index.
         input: usize,
-        /// What is wrong.
+        /// The reason, as text.
         reason: &'static str,
     },
     /// An input of an impossible type.
     #[error("input {index}: {cause}{}", place(.at))]
     InputType {
-        /// Which input.
+        /// The input's index.
         index: usize,
-        /// What is wrong.
+        /// The cause.
         cause: Box<TypeError>,
         /// The user's line.
         at: Source,
@@ -67,7 +67,7 @@ pub enum Error {
     /// An output that is not in the graph.
     #[error("output {output} is {node}, which the graph does not have")]
     UnknownOutput {
-        /// Which output.
+        /// The output's index.
         output: usize,
         /// The node it names.
         node: NodeId,
@@ -87,7 +87,7 @@ pub enum TypeError {
     /// Wrong number of operands.
     #[error("takes {expected}, not {got}")]
     OperandCount {
-        /// Wanted, in words.
+        /// A description of what is expected.
         expected: &'static str,
         /// Given.
         got: usize,
@@ -95,17 +95,17 @@ pub enum TypeError {
     /// A dtype the op does not work on.
     #[error("operand {operand} is {got}, expected {expected}")]
     WrongDType {
-        /// Which operand.
+        /// The operand's index.
         operand: usize,
         /// Its dtype.
         got: DType,
-        /// What the op takes.
+        /// A description of what the op takes.
         expected: &'static str,
     },
     /// A storage-only dtype in a computation.
     #[error("operand {operand} is {got}, which is for storage only: cast it first")]
     StorageOnly {
-        /// Which operand.
+        /// The operand's index.
         operand: usize,
         /// Its dtype.
         got: DType,
@@ -113,17 +113,17 @@ pub enum TypeError {
     /// Operands whose dtypes must agree and do not.
     #[error("{lhs} and {rhs} differ in dtype")]
     DTypesDiffer {
-        /// One operand.
+        /// The left operand.
         lhs: TensorType,
-        /// The other.
+        /// The right operand.
         rhs: TensorType,
     },
     /// Operands whose shapes must agree and do not.
     #[error("{lhs} and {rhs} do not agree{}", differ(.lhs, .rhs, .sizes))]
     ShapesDiffer {
-        /// One operand.
+        /// The left operand.
         lhs: TensorType,
-        /// The other.
+        /// The right operand.
         rhs: TensorType,
         /// The first two sizes that cannot be proven equal; none where the ranks differ.
         sizes: Option<Box<(Dim, Dim)>>,
@@ -161,11 +161,11 @@ pub enum TypeError {
     /// An operand of the wrong rank.
     #[error("operand {operand} is {ty}, expected rank {expected}")]
     WrongRank {
-        /// Which operand.
+        /// The operand's index.
         operand: usize,
         /// Its type.
         ty: TensorType,
-        /// What the op takes.
+        /// A description of what the op takes.
         expected: String,
     },
     /// An attribute with a wrong number of entries.
@@ -239,9 +239,9 @@ pub enum TypeError {
     /// An equation that is none, or does not fit its operands.
     #[error("{equation:?}: {what}{}", named(.label))]
     BadEquation {
-        /// As given.
+        /// The equation as given.
         equation: String,
-        /// What is wrong.
+        /// A description of the problem.
         what: &'static str,
         /// The label it is about.
         label: Option<char>,
@@ -268,10 +268,10 @@ pub enum TypeError {
         /// The divisor.
         by: Dim,
     },
-    /// More elements asked for than there are.
-    #[error("{count} elements asked for on axis {axis} of {ty}")]
+    /// More elements requested than there are.
+    #[error("{count} elements requested on axis {axis} of {ty}")]
     CountTooLarge {
-        /// How many were asked for.
+        /// The requested number of elements.
         count: Dim,
         /// The axis.
         axis: usize,
@@ -307,7 +307,7 @@ pub enum TypeError {
     /// An attribute that makes no sense for the operand.
     #[error("{what} for {ty}")]
     BadAttribute {
-        /// What is wrong.
+        /// A description of the problem.
         what: &'static str,
         /// The operand (or the result, if there is none).
         ty: TensorType,

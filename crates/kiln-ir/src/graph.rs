@@ -6,7 +6,7 @@ use crate::infer::{self, infer};
 use crate::{DType, Dim, Error, Op, Source};
 use std::fmt;
 
-/// The place of a node in its graph.
+/// The index of a node in its graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
@@ -72,9 +72,9 @@ impl fmt::Display for TensorType {
 /// One op applied to earlier nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// What is computed.
+    /// The op.
     pub op: Op,
-    /// From which nodes; all earlier in the graph.
+    /// The operands; all earlier in the graph.
     pub operands: Vec<NodeId>,
     /// The result's type.
     pub ty: TensorType,
@@ -91,7 +91,7 @@ pub struct Output {
     pub updates: Option<usize>,
 }
 
-/// A functional tensor program. Nodes are in an order in which operands come first.
+/// A functional tensor program. Nodes are in topological order: operands come first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -100,17 +100,17 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// A graph with nothing in it.
+    /// An empty graph.
     pub fn new() -> Graph {
         Graph::default()
     }
 
-    /// A graph with nothing in it and memory for so many nodes.
+    /// An empty graph with memory for so many nodes.
     pub fn with_capacity(nodes: usize) -> Graph {
         Graph { nodes: Vec::with_capacity(nodes), ..Graph::default() }
     }
 
-    /// Any graph, right or wrong.
+    /// Any graph, valid or not.
     #[cfg(test)]
     pub(crate) fn from_parts(nodes: Vec<Node>, inputs: Vec<NodeId>, outputs: Vec<Output>) -> Graph {
         Graph { nodes, inputs, outputs }
@@ -142,8 +142,8 @@ impl Graph {
         self.push(Node { op, operands: operands.to_vec(), ty, source })
     }
 
-    /// Adds a node as it is, for passes that move nodes whose types are known from one graph to another. Operands must be
-    /// there already and inputs must come in order; the type is trusted until [`Graph::verify`] looks at it.
+    /// Adds a node without inferring its type, for passes that move nodes whose types are known from one graph to another.
+    /// Operands must be there already and inputs must come in order; the type is trusted until [`Graph::verify`] checks it.
     pub fn keep(&mut self, node: Node) -> Result<NodeId, Error> {
         if let Some(&bad) = node.operands.iter().find(|o| o.index() >= self.nodes.len()) {
             return Err(Error::UnknownNode { node: bad, at: node.source });
@@ -162,7 +162,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// The same graph with other lines: `line` gives each node's, in order.
+    /// The same graph with other source lines: `line` gives each node's, in order.
     pub fn map_sources(mut self, line: &mut dyn FnMut(&Source) -> Source) -> Graph {
         for node in &mut self.nodes {
             node.source = line(&node.source);
@@ -179,7 +179,7 @@ impl Graph {
         self.nodes.len() * size_of::<Node>() + self.nodes.iter().map(node).sum::<usize>()
     }
 
-    /// Gives back memory that was reserved for more nodes, for graphs that are kept.
+    /// Releases memory that was reserved for more nodes, for graphs that are kept.
     pub fn shrink_to_fit(&mut self) {
         self.nodes.shrink_to_fit();
         self.inputs.shrink_to_fit();
@@ -217,12 +217,12 @@ impl Graph {
         self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
     }
 
-    /// One node.
+    /// The node of an id.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
 
-    /// The type of one node.
+    /// The type of a node.
     pub fn ty(&self, id: NodeId) -> &TensorType {
         &self.nodes[id.index()].ty
     }

@@ -47,7 +47,7 @@ pub struct DotDims {
     pub rhs_contract: Axes,
 }
 
-/// Attributes of [`Op::Conv`], one entry a spatial axis.
+/// Attributes of [`Op::Conv`], one entry per spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvDims {
     /// Step of the window.
@@ -62,7 +62,7 @@ pub struct ConvDims {
     pub groups: usize,
 }
 
-/// Attributes of [`Op::ReduceWindow`], one entry an axis of the operand.
+/// Attributes of [`Op::ReduceWindow`], one entry per axis of the operand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WindowDims {
     /// Size of the window.
@@ -101,12 +101,12 @@ pub enum Op {
         /// The axis counted along.
         axis: usize,
     },
-    /// `(seed: i64[])`: 32 random bits an element as `i32`: word 0 of Philox-4x32-10 with the seed as key and the element's
+    /// `(seed: i64[])`: 32 random bits per element as `i32`: word 0 of Philox-4x32-10 with the seed as key and the element's
     /// row-major position plus `2⁶⁴·stream` as counter.
     RandomBits {
         /// The result's shape.
         shape: Vec<Dim>,
-        /// Tells apart several draws from one seed.
+        /// Distinguishes several draws from one seed.
         stream: u32,
     },
     /// `(x)`.
@@ -123,21 +123,21 @@ pub enum Op {
     Bitcast(DType),
     /// `(x)`: combine over axes, which stay with size 1.
     Reduce {
-        /// What to combine with.
+        /// How elements are combined.
         kind: ReduceKind,
         /// The axes, ascending.
         axes: Axes,
     },
     /// `(x)`: index of the extreme element along an axis, which stays with size 1; gives `i64`.
     ArgReduce {
-        /// Which extreme.
+        /// The largest or the smallest.
         kind: ArgKind,
         /// The axis.
         axis: usize,
     },
     /// `(x)`: inclusive running combination along an axis.
     Scan {
-        /// What to combine with.
+        /// How elements are combined.
         kind: ReduceKind,
         /// The axis.
         axis: usize,
@@ -151,7 +151,7 @@ pub enum Op {
         axis: usize,
         /// Largest first.
         descending: bool,
-        /// How many to keep.
+        /// The number of indices that are kept.
         count: Dim,
     },
     /// `(x)`: the same elements in row-major order under another shape.
@@ -169,20 +169,20 @@ pub enum Op {
         /// The result's shape.
         shape: Vec<Dim>,
     },
-    /// `(x)`: `start`, `start + step`, … `size` elements an axis. Steps are positive.
+    /// `(x)`: `start`, `start + step`, … `size` elements of each axis. Steps are positive.
     Slice {
-        /// First index an axis.
+        /// First index of each axis.
         start: Vec<Dim>,
-        /// Number of elements an axis.
+        /// Number of elements of each axis.
         size: Vec<Dim>,
-        /// Step an axis.
+        /// Step of each axis.
         step: Vec<i64>,
     },
     /// `(x)`: add `value` around; amounts are not negative.
     Pad {
-        /// Elements before, an axis.
+        /// Elements before, for each axis.
         low: Vec<Dim>,
-        /// Elements after, an axis.
+        /// Elements after, for each axis.
         high: Vec<Dim>,
         /// The value added, of x's dtype.
         value: Scalar,
@@ -204,7 +204,7 @@ pub enum Op {
         /// Step inside the window.
         dilation: usize,
     },
-    /// `(x…)`: one after another along an axis.
+    /// `(x…)`: concatenation along an axis.
     Concat {
         /// The axis.
         axis: usize,
@@ -220,36 +220,36 @@ pub enum Op {
     Scatter {
         /// The axis.
         axis: usize,
-        /// How to combine.
+        /// How updates are combined with the base.
         kind: ScatterKind,
     },
     /// `(lhs, rhs)`: sum of products over the contracted axes, accumulated in f32 (f64, i32, i64 for those types).
     Dot {
-        /// Which axes do what.
+        /// Batch and contracted axes.
         dims: Box<DotDims>,
         /// The result's dtype: the operands' own, or `F32` for short floats, or `I32` for `I8`/`U8`.
         out: DType,
     },
     /// `(x: u8[…, blocks·bytes])` → `f32[…, blocks·elements]`: the elements that quantised blocks stand for, along the last axis.
     Dequantize {
-        /// How a block lies in bytes.
+        /// The layout of a block.
         format: BlockFormat,
     },
     /// `(x: [n, c, spatial…], w: [o, c/groups, kernel…])`: cross-correlation; accumulated as [`Op::Dot`].
     Conv(Box<ConvDims>),
     /// `(x)`: combine over windows (pooling).
     ReduceWindow {
-        /// What to combine with.
+        /// How elements are combined.
         kind: ReduceKind,
         /// The windows.
         dims: Box<WindowDims>,
     },
     /// `(q: [b, h, t, d], k: [b, g, s, d], v: [b, g, s, e]` and, if `mask`, `mask: [b, h, t, s])` → `[b, h, t, e]`:
-    /// softmax(q·kᵀ·scale + mask)·v with h a multiple of g. A bool mask keeps what is true; a float mask (the operands' dtype or f32) is added. A row with
-    /// everything masked gives 0. What a masked row of v contributes is 0 times its value: 0, or, if it holds infinities or NaN, anything
-    /// (a backend may skip it). Accumulated in f32.
+    /// softmax(q·kᵀ·scale + mask)·v with h a multiple of g. A bool mask keeps what is true; a float mask (the operands' dtype
+    /// or f32) is added. A fully masked row gives 0. A masked row of v contributes 0 times its value: 0, or, if it holds
+    /// infinities or NaN, anything (a backend may skip it). Accumulated in f32.
     Attention {
-        /// Row i sees columns j ≤ i + s − t.
+        /// Causal mask: columns j ≤ i + s − t are visible to row i.
         causal: bool,
         /// Factor on q·kᵀ, an f64 bit pattern held as an `F64` scalar.
         scale: Scalar,
@@ -325,7 +325,7 @@ op_kinds! {
 }
 
 impl Op {
-    /// True for ops that compute each element of the result from the elements at the same place of the operands.
+    /// True for ops that compute each element of the result from the elements at the same index of the operands.
     pub fn is_pointwise(&self) -> bool {
         matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast(_) | Op::Bitcast(_))
     }

@@ -1,4 +1,4 @@
-//! One number of any dtype, compared and hashed by its bits so that `-0.0`, `0.0` and every NaN stay apart.
+//! One number of any dtype, compared and hashed by its bits so that `-0.0`, `0.0` and every NaN are distinct.
 
 use crate::DType;
 use half::{bf16, f16};
@@ -107,7 +107,7 @@ impl fmt::Display for Scalar {
             Scalar::Int(DType::Bool, v) => write!(f, "{}", v != 0),
             Scalar::Int(_, v) => write!(f, "{v}"),
             Scalar::Float(_, v) if v.is_nan() => {
-                // Payload and sign matter to nobody but a bitcast; keep them so that text round-trips.
+                // Payload and sign matter only to a bitcast; keep them so that text round-trips.
                 if v.to_bits() == f64::NAN.to_bits() {
                     f.write_str("nan")
                 } else {

@@ -53,8 +53,8 @@ impl Source {
         })
     }
 
-    /// Until the result is dropped, [`Source::caller`] gives this thread the line that calls this function, whatever calls
-    /// come between: what a library's own function does is done for its caller. Inside of another scope it changes nothing.
+    /// Until the result is dropped, [`Source::caller`] gives this thread the line that calls this function, through any calls
+    /// between: what a library's own function does is attributed to its caller. Nested scopes have no effect.
     ///
     /// ```
     /// use kiln_ir::Source;

@@ -37,7 +37,7 @@ fn is_large(op: &Op) -> bool {
     matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. })
 }
 
-/// Blocks of random bytes are the same elements to the bit, whatever their scales are.
+/// Blocks of random bytes give the same elements to the bit, for any scales.
 #[test]
 fn blocks_come_apart_exactly() {
     let mut random = Random(11);

@@ -63,7 +63,7 @@ fn memory_is_shared_often() {
         let graph = generate::graph(seed, &Options::default());
         let users = graph.users();
         let scatters = graph.iter().filter(|(_, node)| matches!(node.op, Op::Scatter { .. }));
-        // Scatters whose base somebody else reads too.
+        // Scatters whose base has other readers.
         bases += scatters.filter(|(_, node)| users[node.operands[0].index()].len() > 1).count();
         let updates = graph.outputs().iter().filter_map(|output| output.updates);
         // Updated inputs that two others read.

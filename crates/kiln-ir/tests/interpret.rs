@@ -398,7 +398,7 @@ fn attention_masks_and_groups() {
     let ln2 = 2f64.ln();
     let bias = floats(&[1, 2, 2, 3], &[ln2, 0., -INF, -INF, -INF, -INF, 0., 0., 0., 0., 0., 0.]);
     check_floats(attention(false, true), &[&q, &k, &v, &bias], &[4., 40., 0., 0., 6., 60., 6., 60.]);
-    // More rows than columns: the first rows see nothing.
+    // More rows than columns: the first rows have no visible column.
     let q = floats(&[1, 1, 3, 1], &[0.; 3]);
     let (k, v) = (floats(&[1, 1, 1, 1], &[1.]), floats(&[1, 1, 1, 1], &[5.]));
     check_floats(attention(true, false), &[&q, &k, &v], &[0., 0., 5.]);

@@ -1,4 +1,4 @@
-//! Shrinking keeps what the predicate asks for and drops the rest.
+//! Shrinking keeps what satisfies the predicate and drops the rest.
 
 use kiln_ir::generate::{self, Options};
 use kiln_ir::shrink::shrink;

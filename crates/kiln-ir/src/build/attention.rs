@@ -11,7 +11,7 @@ use crate::{DType, Dim, Op, Scalar, TensorType, TypeError};
 pub struct AttentionOptions<V> {
     /// Added to the scores, or, if bool, true where a score counts; broadcasts to `[batch, heads, rows, columns]`.
     pub mask: Option<V>,
-    /// The last row sees every column, the row before all but the last, and so on.
+    /// Causal mask: every column is visible to the last row, all but the last to the row before, and so on.
     pub causal: bool,
     /// Factor on the scores; 1/√depth if not given.
     pub scale: Option<f64>,
@@ -140,7 +140,7 @@ pub fn rope_tables<E: Emit>(
     Ok((cos(e, &angles)?, sin(e, &angles)?))
 }
 
-/// Two values of one shape, element by element in turn along the last axis.
+/// Interleaves two values of one shape along the last axis.
 #[track_caller]
 fn interleave<E: Emit>(e: &mut E, even: &E::Value, odd: &E::Value) -> Built<E> {
     let TensorType { mut shape, .. } = e.ty(even);

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{CompareOp, DType, Dim, DotDims, Scalar, TensorType, TypeError};
 
-/// True in `[rows, columns]` where column ≤ row + `offset`: what a causal mask lets through, with offset 0 if the first row
-/// sees the first column alone, with columns − rows if the last row sees all.
+/// A causal mask: true in `[rows, columns]` where column ≤ row + `offset`. With offset 0 the first column alone is visible to
+/// the first row, with columns − rows all are visible to the last row.
 #[track_caller]
 pub fn causal_mask<E: Emit>(e: &mut E, rows: &Dim, columns: &Dim, offset: &Dim) -> Built<E> {
     let shape = [rows.clone(), columns.clone()];

@@ -95,7 +95,7 @@ pub fn dequantize_by_parts<E: Emit>(e: &mut E, x: &E::Value, format: BlockFormat
     reshape(parts.e, &value, &ty.shape)
 }
 
-/// The bytes of blocks as `i32[…, blocks, bytes]`, and what lies where in them.
+/// The bytes of blocks as `i32[…, blocks, bytes]`, and their layout.
 struct Parts<'e, E: Emit> {
     e: &'e mut E,
     /// `[…, blocks]`.

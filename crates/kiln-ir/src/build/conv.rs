@@ -126,9 +126,9 @@ pub fn conv_transpose<E: Emit>(
 /// The gradients of a convolution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConvGradients<V> {
-    /// In the input.
+    /// The gradient of the input.
     pub input: V,
-    /// In the weight.
+    /// The gradient of the weight.
     pub weight: V,
     /// In the bias, a channel.
     pub bias: V,

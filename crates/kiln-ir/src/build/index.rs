@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{CompareOp, DType, Dim, Op, ScatterKind, TypeError};
 
-/// Indices with negative ones counted from the end of an axis of some size. One that is out of range stays as it is, so
-/// that whoever checks it reports the index that was given.
+/// Indices with negative ones counted from the end of an axis of some size. One that is out of range stays unchanged, so that
+/// an error names the index that was given.
 #[track_caller]
 pub fn wrap_index<E: Emit>(e: &mut E, index: &E::Value, size: &Dim) -> Built<E> {
     let dtype = e.ty(index).dtype;

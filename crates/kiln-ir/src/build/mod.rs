@@ -1,12 +1,12 @@
 //! Composites: functions that users think of as ops — softmax, layer norm, gelu, pooling, embedding — written once over the
-//! primitives, for whatever carries the primitives out.
+//! primitives, for any executor of the primitives.
 //!
 //! ```text
 //!  softmax(e, x, axis) ──▶ e.emit(Reduce), e.emit(Sub), …     e: a graph under construction, or an eager executor
 //! ```
 //!
 //! Functions broadcast as NumPy does and leave type promotion to the caller. On short floats those that chain several
-//! steps compute in f32 and round once at the end, as PyTorch does. Axes are counted from 0; [`axis`] turns a negative one
+//! steps compute in f32 and round once at the end, as PyTorch does. Axes are counted from 0; [`axis`] converts a negative one
 //! into that. Every function is `#[track_caller]`, so that nodes and errors name the user's line.
 
 mod activation;
@@ -89,7 +89,7 @@ pub type Built<E> = Result<<E as Emit>::Value, <E as Emit>::Error>;
 pub struct BuildError {
     /// The composite.
     pub function: &'static str,
-    /// What is wrong.
+    /// The cause.
     pub cause: Box<TypeError>,
     /// The user's line.
     pub at: Source,
@@ -142,7 +142,7 @@ impl GraphBuilder {
         GraphBuilder { graph, source: None }
     }
 
-    /// Gives every node from now on this source, until told otherwise; `None` goes back to the caller's line.
+    /// Gives every node from now on this source; `None` goes back to the caller's line.
     pub fn set_source(&mut self, source: Option<Source>) {
         self.source = source;
     }

@@ -213,7 +213,7 @@ pub fn max_pool_with_offsets<E: Emit>(
         found = or(e, &found, &nan)?;
     }
     if padded {
-        // The padding is never the largest, not even among elements as low.
+        // The padding is never the largest, even among elements equal to it.
         let mut shape = ty.shape.clone();
         shape[..first].fill(Dim::from(1));
         let inside = full(e, Scalar::bool(true), &shape)?;

@@ -194,7 +194,7 @@ fn read_pixels<E: Emit>(e: &mut E, x: &E::Value, row: &E::Value, column: &E::Val
     select(e, &inside, &picked, &zero)
 }
 
-/// A whole place along an axis as an index, 0 where it lies outside, and whether it lies inside.
+/// A whole position along an axis as an index, 0 where it is out of range, and whether it is in range.
 #[track_caller]
 fn whole_place<E: Emit>(e: &mut E, place: &E::Value, size: &Dim) -> Result<(E::Value, E::Value), E::Error> {
     let dtype = e.ty(place).dtype;

@@ -35,7 +35,7 @@ pub fn scatter<E: Emit>(
         }
     }
     let mut written = e.emit(Op::Scatter { axis, kind }, &[part, index.clone(), updates])?;
-    // What lies beyond the index: axis by axis from the last, the written part is followed by the rest of x.
+    // Elements beyond the index: axis by axis from the last, the written part is followed by the rest of x.
     for other in (0..x_ty.rank()).rev() {
         let (covered, size) = (&index_ty.shape[other], &x_ty.shape[other]);
         if other == axis || covered == size {
@@ -173,7 +173,7 @@ pub fn select_scatter<E: Emit>(e: &mut E, x: &E::Value, part: &E::Value, axis: u
     slice_scatter(e, x, &part, axis, index, 1)
 }
 
-/// The places, in row-major order of its elements, that a view of these sizes and strides sees of a vector.
+/// The positions in a vector, in row-major order of its elements, of a view of these sizes and strides.
 #[track_caller]
 fn strided_places<E: Emit>(
     e: &mut E,
@@ -212,7 +212,7 @@ fn strided_places<E: Emit>(
     reshape(e, &places, &[count])
 }
 
-/// The elements of x, taken as one row-major vector, that a view of these sizes, strides and this offset sees: a gather.
+/// A strided view of x, taken as one row-major vector, of these sizes, strides and this offset: a gather.
 #[track_caller]
 pub fn as_strided<E: Emit>(e: &mut E, x: &E::Value, shape: &[Dim], strides: &[Dim], offset: &Dim) -> Built<E> {
     let ty = e.ty(x);
@@ -222,7 +222,7 @@ pub fn as_strided<E: Emit>(e: &mut E, x: &E::Value, shape: &[Dim], strides: &[Di
     reshape(e, &picked, shape)
 }
 
-/// x with the elements that [`as_strided`] sees replaced by those of `part`, which has the view's shape.
+/// x with the elements of an [`as_strided`] view replaced by those of `part`, which has the view's shape.
 #[track_caller]
 pub fn as_strided_scatter<E: Emit>(
     e: &mut E,

@@ -1,4 +1,4 @@
-//! Finding where values lie among sorted ones, and counting them there.
+//! Positions of values among sorted boundaries, and histograms.
 
 use super::{
     Built, Emit, add_scalar, and, cast, compare, compare_scalar, div, fail, full, max_over, min_over, minimum,
@@ -6,8 +6,9 @@ use super::{
 };
 use crate::{CompareOp, DType, Dim, Scalar, ScatterKind, TypeError};
 
-/// How many of some ascending boundaries lie below each element, those equal to it included if `right`: the place in which
-/// the element would be put in. NaN comes after all of them. Every element meets every boundary, which suits few boundaries.
+/// The number of ascending boundaries below each element, those equal to it included if `right`: the position at which the
+/// element would be inserted. NaN comes after all of them. Every element is compared with every boundary, which suits few
+/// boundaries.
 #[track_caller]
 pub fn bucketize<E: Emit>(e: &mut E, x: &E::Value, boundaries: &E::Value, right: bool, dtype: DType) -> Built<E> {
     let ty = e.ty(boundaries);
@@ -44,7 +45,7 @@ pub fn histogram<E: Emit>(e: &mut E, x: &E::Value, bins: usize, low: f64, high: 
     let flat = reshape(e, x, &[ty.elements()])?;
     let (low, high) = if low == high {
         let (lowest, highest) = (min_over(e, &flat, &[0], false)?, max_over(e, &flat, &[0], false)?);
-        // One value alone lies in the middle.
+        // A single distinct value is in the middle.
         let single = compare(e, CompareOp::Eq, &lowest, &highest)?;
         let (below, above) = (add_scalar(e, &lowest, -1.0)?, add_scalar(e, &highest, 1.0)?);
         (select(e, &single, &below, &lowest)?, select(e, &single, &above, &highest)?)
@@ -78,7 +79,7 @@ pub fn true_positions<E: Emit>(e: &mut E, mask: &E::Value) -> Built<E> {
     reshape(e, &before, &ty.shape)
 }
 
-/// True where an index lies in 0 ≤ index < size.
+/// True where 0 ≤ index < size.
 #[track_caller]
 pub(super) fn within<E: Emit>(e: &mut E, index: &E::Value, size: &E::Value) -> Built<E> {
     let from_start = compare_scalar(e, CompareOp::Ge, index, 0.0)?;

@@ -221,8 +221,8 @@ pub fn flip<E: Emit>(e: &mut E, x: &E::Value, axes: &[usize]) -> Built<E> {
     e.emit(Op::Flip { axes }, std::slice::from_ref(x))
 }
 
-/// Elements moved along an axis by a shift, what leaves at one end entering at the other. The shift is taken modulo the
-/// size; for a symbolic size it must lie within it.
+/// Rotates elements along an axis by a shift: those that leave at one end enter at the other. The shift is taken modulo the
+/// size; for a symbolic size it must be less than that.
 #[track_caller]
 pub fn roll<E: Emit>(e: &mut E, x: &E::Value, axis: usize, shift: i64) -> Built<E> {
     check_axis(e, "roll", x, axis)?;

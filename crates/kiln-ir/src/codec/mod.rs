@@ -1,39 +1,39 @@
-//! Values as bytes and back, for what is kept between processes. Made for one compiler build reading what the same build
-//! wrote: there are no field names, no versions and no skipping, which whoever keeps the bytes has to see to.
+//! Encodes values as bytes and decodes them, for caches that outlive the process. Made for one compiler build reading what the
+//! same build wrote: there are no field names, no versions and no skipping, which the owner of the bytes has to provide.
 //!
 //! ```text
 //!  integers  LEB128, signed ones zig-zag     lists   length, elements
 //!  enums     number of the variant, fields   text    length, UTF-8
 //! ```
 //!
-//! Reading never panics and never reserves more memory than the bytes can fill, whatever the bytes are.
+//! Decoding never panics and never reserves more memory than the bytes can fill, for any bytes.
 
 mod types;
 
 use std::sync::Arc;
 
-/// Why bytes are not the value that was asked for.
+/// An error of decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The bytes end inside a value.
     #[error("the bytes end too early, at byte {at}")]
     End {
-        /// Where.
+        /// The offset.
         at: usize,
     },
     /// Bytes that no value is written as.
     #[error("no {what} at byte {at}")]
     Invalid {
-        /// What was to be read.
+        /// The expected value, as text.
         what: &'static str,
-        /// Where.
+        /// The offset.
         at: usize,
     },
     /// Bytes left over.
     #[error("{bytes} bytes are left over")]
     LeftOver {
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
 }

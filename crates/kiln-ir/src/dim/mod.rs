@@ -113,7 +113,7 @@ impl Dim {
         self.as_const() == Some(1)
     }
 
-    /// Calls `visit` with every symbol, in the order they occur and as often as they do.
+    /// Calls `visit` with every occurrence of a symbol, in order.
     pub fn visit_symbols(&self, visit: &mut dyn FnMut(Symbol)) {
         for atom in self.atoms() {
             match atom {

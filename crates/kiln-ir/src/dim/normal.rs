@@ -16,7 +16,7 @@ pub(super) const MAX_DEPTH: u32 = 64;
 /// The most nodes below one atom, counted as a tree.
 pub(super) const MAX_WEIGHT: u32 = 1 << 14;
 
-/// What cannot be taken apart by addition and multiplication.
+/// A term that is neither a sum nor a product.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Atom {
     Sym(Symbol),

@@ -1,4 +1,4 @@
-//! The normal form taken apart, for whoever turns a [`Dim`] into code.
+//! The parts of the normal form, for code generation from a [`Dim`].
 
 use super::normal::{Atom, OpKind};
 use super::{Dim, Symbol};
@@ -19,7 +19,7 @@ pub enum Factor<'a> {
 }
 
 impl Dim {
-    /// The symbol that this is a positive multiple of, and the multiple: what a size that is known tells of it.
+    /// The symbol that this is a positive multiple of, and the factor: from them a known size gives the symbol's value.
     ///
     /// ```
     /// use kiln_ir::{Dim, Symbol};

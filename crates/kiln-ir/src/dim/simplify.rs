@@ -111,7 +111,7 @@ impl Dim {
     }
 
     /// `(quotient, rest)` with `self == divisor · quotient + rest`, as [`Dim::split_by`], except that a divisor of several
-    /// terms is taken out wherever its leading term divides, whatever that leaves in the rest.
+    /// terms is taken out wherever its leading term divides, without a bound on the rest.
     fn leading_split(&self, divisor: &Dim) -> (Dim, Dim) {
         let divisor_terms = divisor.terms();
         let [lead, _, ..] = divisor_terms.as_slice() else { return self.split_by(divisor) };

@@ -18,7 +18,7 @@ pub enum DimParseError {
     Expected {
         /// What has to stand there.
         expected: &'static str,
-        /// Where.
+        /// The offset.
         at: usize,
     },
     /// A number that does not fit 64 bits.
@@ -32,7 +32,7 @@ pub enum DimParseError {
     NameTooLong {
         /// The identifier.
         name: String,
-        /// Where it starts.
+        /// The offset of its start.
         at: usize,
     },
     /// Parentheses nested too deeply.

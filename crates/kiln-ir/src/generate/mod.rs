@@ -285,7 +285,7 @@ impl<'o> Maker<'o> {
         Scalar::int(dtype, value)
     }
 
-    /// Adds one op of a kind and what it needs; nothing where the graph at hand does not lend itself to it.
+    /// Adds one op of a kind with its operands; nothing where the graph so far has no suitable ones.
     fn grow(&mut self, kind: OpKind) -> Option<NodeId> {
         match kind {
             OpKind::Input | OpKind::Full | OpKind::Constant | OpKind::Iota => {
@@ -376,7 +376,7 @@ impl<'o> Maker<'o> {
         self.add(Op::Binary(op), &[x, y])
     }
 
-    /// The sign and payload of a NaN are nobody's to promise, so NaNs are replaced before their bits are looked at.
+    /// The sign and payload of a NaN are unspecified, so NaNs are replaced before a bitcast.
     fn bitcast(&mut self) -> Option<NodeId> {
         let mut x = self.pick(Class::Computable)?;
         let ty = self.ty(x);

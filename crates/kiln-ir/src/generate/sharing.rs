@@ -1,6 +1,6 @@
-//! Graphs in which much memory is shared: all nodes of one or two types, so that scatters have common bases, scans and concatenations
-//! lie between kernels that would like to be one, inputs are read after their update is computed, and values are returned
-//! more than once. Random types hardly ever meet like that.
+//! Graphs in which much memory is shared: all nodes of one or two types, so that scatters have common bases, scans and
+//! concatenations are between kernels that could otherwise be fused, inputs are read after their update is computed, and values
+//! are returned more than once. Random types hardly ever coincide like that.
 
 use super::{Class, Maker};
 use crate::{DType, Dim, NodeId, Op, OpKind, ReduceKind, ScatterKind};

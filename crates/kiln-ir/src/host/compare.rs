@@ -6,7 +6,7 @@ use crate::{DType, Scalar};
 /// How far a float may be from the wanted one: `|got − want| ≤ absolute + relative·|want|`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Allowed whatever the magnitude.
+    /// The absolute tolerance.
     pub absolute: f64,
     /// Allowed as a part of the wanted magnitude.
     pub relative: f64,
@@ -43,7 +43,7 @@ pub enum Mismatch {
     /// The dtypes.
     #[error("dtype {got}, expected {want}")]
     DType {
-        /// Of the tensor at hand.
+        /// The dtype of this tensor.
         got: DType,
         /// Of the expected one.
         want: DType,
@@ -51,25 +51,25 @@ pub enum Mismatch {
     /// The shapes.
     #[error("shape {got:?}, expected {want:?}")]
     Shape {
-        /// Of the tensor at hand.
+        /// The shape of this tensor.
         got: Vec<usize>,
         /// Of the expected one.
         want: Vec<usize>,
     },
-    /// Some elements; the first of them is told.
+    /// Some elements differ; the first of them is reported.
     #[error(
         "{got} at {index:?}, expected {want} (off by {difference:e}, allowed {allowed:e}; {count} of {elements} elements differ)"
     )]
     Element {
-        /// Where the first is.
+        /// The index of the first.
         index: Vec<usize>,
-        /// What is there.
+        /// The element found.
         got: Scalar,
-        /// What was expected.
+        /// The expected element.
         want: Scalar,
-        /// How far apart; NaN if one of them is.
+        /// The absolute difference; NaN if one of them is.
         difference: f64,
-        /// How far they may be.
+        /// The allowed difference.
         allowed: f64,
         /// How many elements differ.
         count: usize,

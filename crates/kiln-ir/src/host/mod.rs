@@ -1,5 +1,5 @@
-//! A tensor in plain host memory: what goes into and comes out of the reference interpreter, and what tests compare.
-//! Elements are packed little-endian in row-major order, exactly as a [`Literal`] holds them.
+//! A tensor in plain host memory: the inputs and outputs of the reference interpreter, and what tests compare. Elements are
+//! packed little-endian in row-major order, exactly as a [`Literal`] holds them.
 
 mod compare;
 
@@ -24,7 +24,7 @@ pub struct HostTensor {
     bytes: Vec<u8>,
 }
 
-/// Why a host tensor could not be made or read.
+/// An error of making or reading a host tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -37,9 +37,9 @@ pub enum HostError {
         shape: Vec<usize>,
         /// `elements` or `bytes`.
         unit: &'static str,
-        /// Wanted.
+        /// The expected number.
         expected: usize,
-        /// Given.
+        /// The number given.
         got: usize,
     },
     /// The shape has more elements than can be addressed or allocated.
@@ -50,12 +50,12 @@ pub enum HostError {
         /// Sizes.
         shape: Vec<usize>,
     },
-    /// The elements were asked for as another type than they are.
+    /// The elements were read as another type than they are.
     #[error("a tensor of {got} was read as {expected}")]
     WrongDType {
-        /// Asked for.
+        /// The requested dtype.
         expected: DType,
-        /// What it is.
+        /// The dtype of the tensor.
         got: DType,
     },
 }
@@ -190,7 +190,7 @@ impl HostTensor {
         Ok(HostTensor { dtype: T::DTYPE, shape: shape.to_vec(), bytes })
     }
 
-    /// One value everywhere.
+    /// A tensor with one value everywhere.
     pub fn full(shape: &[usize], value: Scalar) -> Result<HostTensor, HostError> {
         let dtype = value.dtype();
         let too_large = || HostError::TooLarge { dtype, shape: shape.to_vec() };
@@ -218,7 +218,7 @@ impl HostTensor {
         Ok(HostTensor { dtype, shape: shape.to_vec(), bytes })
     }
 
-    /// All zeros (or false).
+    /// A tensor of zeros (or false).
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<HostTensor, HostError> {
         HostTensor::full(shape, Scalar::int(dtype, 0))
     }

@@ -1,8 +1,8 @@
 //! The type rule of every op: dtype and shape of the result from those of the operands.
 //!
-//! Sizes may be symbolic. Where two sizes must be equal they must be so structurally, for that is what can be proven;
-//! where one must not exceed another, only what is provably too large is refused. A size that turns out negative once the
-//! symbols have values is refused by whoever gives them values.
+//! Sizes may be symbolic. Where two sizes must be equal they must be so structurally, for that is what can be proven; where one
+//! must not exceed another, only what is provably too large is refused. A size that is negative for given values of the symbols
+//! is refused when they are given.
 
 mod index;
 mod pointwise;

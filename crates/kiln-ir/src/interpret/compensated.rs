@@ -1,4 +1,4 @@
-//! Sums and products of f64 in about twice its digits: a reference must be nearer to the truth than what is measured against it.
+//! Sums and products of f64 in about twice its precision: a reference must be more exact than what is compared with it.
 
 use crate::HostTensor;
 

@@ -18,7 +18,7 @@ pub enum InterpretError {
     /// An input that does not fit its declaration.
     #[error("input {input} is {dtype}{shape:?}, expected {expected}")]
     InputType {
-        /// Which input.
+        /// The input's index.
         input: usize,
         /// As declared in the graph.
         expected: TensorType,
@@ -30,9 +30,9 @@ pub enum InterpretError {
     /// One symbol with two sizes.
     #[error("input {input}: {dim} is {got} on axis {axis}, but {bound} before")]
     InputSize {
-        /// Which input.
+        /// The input's index.
         input: usize,
-        /// Which axis of it.
+        /// The axis.
         axis: usize,
         /// The declared size.
         dim: Dim,
@@ -48,7 +48,7 @@ pub enum InterpretError {
         node: NodeId,
         /// Its op.
         op: OpKind,
-        /// What is wrong.
+        /// The cause.
         cause: Fault,
         /// The user's line.
         at: Source,
@@ -73,7 +73,7 @@ pub enum Fault {
         /// The size.
         dim: Dim,
     },
-    /// A size that turns out negative.
+    /// A negative size.
     #[error("the size {dim} is {value}")]
     NegativeSize {
         /// The size.
@@ -81,14 +81,14 @@ pub enum Fault {
         /// Its value.
         value: i64,
     },
-    /// Sizes that turn out not to fit the op.
+    /// Sizes that do not fit the op.
     #[error("{what}: {lhs:?} and {rhs:?} do not fit")]
     SizesDiffer {
-        /// Which sizes.
+        /// The sizes compared, as text.
         what: &'static str,
-        /// One side.
+        /// The left sizes.
         lhs: Vec<usize>,
-        /// The other.
+        /// The right sizes.
         rhs: Vec<usize>,
     },
     /// The extreme of nothing has no index.

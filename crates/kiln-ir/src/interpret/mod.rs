@@ -1,8 +1,8 @@
-//! The reference interpreter: what every op means, in plain loops. Nothing here is fast on purpose and nothing is clever;
-//! eager execution and compiled programs are measured against it.
+//! The reference interpreter: the semantics of every op, in plain loops. Simple on purpose, not fast; eager execution and
+//! compiled programs are compared with it.
 //!
 //! A pointwise float op computes in f64 and rounds once to its node's dtype; sums, products of matrices and attention
-//! accumulate in f64, and those of f64 in twice its digits. Integers are computed exactly and wrap at their width.
+//! accumulate in f64, and those of f64 in twice its precision. Integers are computed exactly and wrap at their width.
 
 mod compensated;
 mod error;
@@ -71,22 +71,22 @@ pub fn run_at(
     interpret(graph, inputs, sizes, &mut Silent)
 }
 
-/// Sees, and may change, the values of an interpreted graph on their way: to find where a program went wrong, or to learn how
-/// much a small error in one op matters to the result.
+/// Observes, and may change, the values of an interpreted graph: to find where a program is wrong, or how much a small error in
+/// one op changes the result.
 pub trait Observer {
-    /// Called before a node reads operand number `position`; a value given back is read instead.
+    /// Called before a node reads operand number `position`; a returned value is read instead.
     fn operand(&mut self, _node: NodeId, _position: usize, _value: &HostTensor) -> Option<HostTensor> {
         None
     }
-    /// Called with a node's value before anybody reads it.
+    /// Called with a node's value before it is read.
     fn value(&mut self, _node: NodeId, _value: &mut HostTensor) {}
 }
 
-/// Looks at nothing.
+/// Observes nothing.
 struct Silent;
 impl Observer for Silent {}
 
-/// [`run`] with somebody watching.
+/// [`run`] with an observer.
 pub fn run_with(
     graph: &Graph,
     inputs: &[HostTensor],

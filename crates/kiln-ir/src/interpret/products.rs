@@ -14,7 +14,7 @@ pub(super) fn dequantize(format: BlockFormat, shape: &[usize], x: &HostTensor) -
     Ok(HostTensor::from_slice(shape, &elements)?)
 }
 
-/// What products are accumulated in: f64 for shorter floats, twice its digits for f64, wrapping i64 for integers.
+/// The accumulator of products: f64 for shorter floats, twice its precision for f64, wrapping i64 for integers.
 trait Number: Copy {
     fn zero() -> Self;
     fn multiply_add(self, x: Self, y: Self) -> Self;

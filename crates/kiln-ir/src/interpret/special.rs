@@ -104,8 +104,8 @@ fn erfc_tail(x: f64) -> f64 {
     (-head * head).exp() * (-rest).exp() * scaled
 }
 
-/// The inverse of [`erf`]: ±∞ at ±1, NaN beyond. A rough start, then Halley's iteration on whichever of erf and erfc
-/// is small, so that the last bits count.
+/// The inverse of [`erf`]: ±∞ at ±1, NaN beyond. A rough start, then Halley's iteration on the smaller of erf and erfc, so that
+/// the last bits count.
 pub fn erf_inv(x: f64) -> f64 {
     let a = x.abs();
     if a.is_nan() || a > 1.0 {
@@ -238,7 +238,7 @@ mod tests {
         for x in [1e-300, 1e-12, 0.01, 0.25, 0.4999, 0.5, 0.7, 0.99, 0.999_999, 1.0 - 1e-12, 1.0 - f64::EPSILON / 2.0] {
             for x in [x, -x] {
                 let y = erf_inv(x);
-                // The condition number of erf at y turns an error in y into one in x.
+                // The condition number of erf at y relates an error in y to one in x.
                 let slope = 2.0 / PI.sqrt() * (-y * y).exp();
                 assert!((erf(y) - x).abs() <= 4e-16 * x.abs() + 8e-16 * slope * y.abs(), "erf_inv({x}) = {y}");
             }

@@ -8,7 +8,7 @@ use crate::{DType, Scalar};
 /// An element of one operand, and what is beside it.
 #[derive(Debug, Clone, Copy)]
 pub struct Operand {
-    /// Which operand.
+    /// The operand's index.
     pub position: usize,
     /// Its value.
     pub value: f64,
@@ -118,8 +118,7 @@ macro_rules! binary_ops {
         static ROWS: [BinaryRow; BinaryOp::ALL.len()] = [$($row,)*];
 
         impl BinaryOp {
-            /// The cotangents of a and b for y = op(a, b), g being that of y, as far as they are wanted; nothing where there is no
-            /// derivative.
+            /// The requested cotangents of a and b for y = op(a, b), g being that of y; nothing where there is no derivative.
             pub fn cotangents<E: Emit>(
                 self,
                 e: &mut E,

@@ -125,7 +125,7 @@ pub(super) fn power<E: Emit>(e: &mut E, at: &Binary<E>) -> Gradients<E> {
     })
 }
 
-/// g·b·aᵇ⁻¹, and 0 for b = 0 whatever a is.
+/// g·b·aᵇ⁻¹, and 0 for b = 0 and any a.
 fn power_base<E: Emit>(e: &mut E, a: &E::Value, b: &E::Value, g: &E::Value) -> Built<E> {
     let lower = sub_scalar(e, b, 1.0)?;
     let power = pow(e, a, &lower)?;
@@ -176,7 +176,7 @@ pub(super) fn smaller<E: Emit>(e: &mut E, at: &Binary<E>) -> Gradients<E> {
     extreme(e, CompareOp::Gt, CompareOp::Ge, at)
 }
 
-/// `loses` tells where the first is not the result, `loses_or_ties` where it is not strictly.
+/// `loses` is true where the first is not the result, `loses_or_ties` where it is not strictly.
 fn extreme<E: Emit>(e: &mut E, loses: CompareOp, loses_or_ties: CompareOp, at: &Binary<E>) -> Gradients<E> {
     let Binary { operands: [a, b], g, wanted, .. } = *at;
     let zero = full_like(e, g, 0.0)?;

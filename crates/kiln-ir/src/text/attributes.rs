@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The attributes of one node that are not read yet.
 pub(super) struct Attributes<'a> {
     kind: OpKind,
-    /// Where the op stands.
+    /// The position of the op.
     op: Cursor<'a>,
     /// Where each name and its value stand.
     values: BTreeMap<&'a str, (Cursor<'a>, Cursor<'a>)>,

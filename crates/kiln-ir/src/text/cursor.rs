@@ -83,7 +83,7 @@ impl<'a> Cursor<'a> {
         &rest[..length]
     }
 
-    /// Letters, digits and underscores; empty where none stand here.
+    /// Letters, digits and underscores; empty where there are none here.
     pub(super) fn word(&mut self) -> &'a str {
         self.skip_space();
         self.take_while(|c| c.is_ascii_alphanumeric() || c == '_')

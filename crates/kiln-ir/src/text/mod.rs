@@ -35,7 +35,7 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The problem.
     pub kind: ParseErrorKind,
 }
 
@@ -46,33 +46,33 @@ pub enum ParseErrorKind {
     /// Something else has to stand here.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What has to.
+        /// What is expected, as text.
         expected: &'static str,
-        /// What does.
+        /// What is found.
         found: Found,
     },
     /// A name that is no dtype.
     #[error("unknown dtype '{name}'")]
     UnknownDType {
-        /// What is written.
+        /// The name as written.
         name: String,
     },
     /// A name that is no op.
     #[error("unknown op '{name}'")]
     UnknownOp {
-        /// What is written.
+        /// The name as written.
         name: String,
     },
     /// A size that is no expression.
     #[error("not a size: {cause}")]
     BadDim {
-        /// What is wrong.
+        /// The cause.
         cause: DimParseError,
     },
     /// A number that its place cannot hold.
     #[error("{text} is out of range")]
     OutOfRange {
-        /// What is written.
+        /// The text as written.
         text: String,
     },
     /// A node that is not defined above.
@@ -122,13 +122,13 @@ pub enum ParseErrorKind {
     Type {
         /// The op.
         op: String,
-        /// What is wrong.
+        /// The cause.
         cause: Box<TypeError>,
     },
     /// A type that no tensor has.
     #[error("{cause}")]
     BadType {
-        /// What is wrong.
+        /// The cause.
         cause: Box<TypeError>,
     },
     /// A declared type that is not the one the op gives.
@@ -136,9 +136,9 @@ pub enum ParseErrorKind {
     WrongType {
         /// The op.
         op: String,
-        /// As written.
+        /// The type as written.
         declared: TensorType,
-        /// As inferred.
+        /// The inferred type.
         inferred: TensorType,
     },
     /// A rule of the graph as a whole.
@@ -256,8 +256,8 @@ fn replace_word(text: &[u8], random: &mut crate::examples::Random) -> Vec<u8> {
     pieces.iter().flat_map(|piece| if *piece == old { new } else { piece }).copied().collect()
 }
 
-/// One round of fuzzing: whatever the bytes are, parsing does not panic, and what parses is a valid graph that prints to
-/// a text of the same graph. Panics where that does not hold.
+/// One round of fuzzing: for any bytes, parsing does not panic, and what parses is a valid graph that prints to a text of the
+/// same graph. Panics where that does not hold.
 pub fn fuzz_once(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(graph) = Graph::parse(&text) {

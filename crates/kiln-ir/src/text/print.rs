@@ -36,7 +36,7 @@ fn parameter(id: NodeId, node: &Node) -> String {
     format!("{id}: {}{}", node.ty, At(&node.source))
 }
 
-/// The op, its operands, its attributes and its source, as they stand after `=`.
+/// The op, its operands, its attributes and its source: what comes after `=`.
 impl Display for Node {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(&self.op.kind().name())?;

@@ -122,7 +122,7 @@ fn attention_of_every_rank() {
                     (0..4).map(|d| q.get_f64((head * 3 + i) * 4 + d) * k.get_f64((head * 5 + j) * 4 + d)).sum();
                 (product * 0.5 + mask.get_f64(i * 5 + j)).exp()
             };
-            // Three rows, five columns: row i sees columns up to i + 2.
+            // Three rows, five columns: columns up to i + 2 are visible to row i.
             let powers: Vec<f64> = (0..=i + 2).map(score).collect();
             let total: f64 = powers.iter().sum();
             let value = |e: usize| {

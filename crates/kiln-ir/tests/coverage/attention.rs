@@ -40,7 +40,7 @@ fn options(c: &mut Context) -> Result<AttentionOptions<NodeId>, Error> {
         causal: c.call.flag("is_causal"),
         scale: c.call.attribute("scale").map(|_| c.call.float("scale")),
     };
-    // PyTorch's first row sees the first column alone; Kiln's last row sees all. They agree for squares.
+    // In PyTorch the first column alone is visible to the first row; in Kiln all are to the last. They agree for squares.
     if options.causal && rows != columns {
         options.causal = false;
         options.mask = Some(build::causal_mask(&mut c.b, &rows, &columns, &Dim::from(0))?);

@@ -94,7 +94,7 @@ pub type Results = Result<Vec<Value>, Error>;
 pub struct Entry {
     /// The ops.
     pub ops: &'static [&'static str],
-    /// The expression in words; functions and primitives in backticks.
+    /// A description of the expression; functions and primitives in backticks.
     pub text: &'static str,
     /// The expression.
     pub build: fn(&mut Context) -> Results,

@@ -17,7 +17,7 @@ fn axis(c: &Context, x: Value) -> usize {
     c.axis(x, c.call.int("dim"))
 }
 
-/// An argument in the dtype of a sum, or in the one asked for.
+/// An argument in the dtype of a sum, or in the requested one.
 fn total(c: &mut Context, x: Value) -> Result<NodeId, Error> {
     let dtype = c.call.dtype("dtype").map_or(as_total(c.ty(x).dtype), |d| d.0);
     build::cast(&mut c.b, &x.id, dtype)

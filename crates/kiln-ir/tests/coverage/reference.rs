@@ -21,7 +21,7 @@ pub struct Reference {
     pub complex: bool,
 }
 
-/// What an op gave.
+/// The result of an op.
 #[derive(Debug, Clone)]
 pub enum Expected {
     /// These elements.

@@ -39,7 +39,7 @@ fn dims(c: &Context) -> Vec<Dim> {
     NAMES
         .iter()
         .filter(|name| c.call.attribute(name).is_some())
-        // The value is in the symbol's name, so that whoever runs the graph knows it.
+        // The value is in the symbol's name, so that it is known when the graph is run.
         .map(|name| Dim::symbol(&format!("{name}{}", c.call.int(name))).unwrap())
         .collect()
 }
@@ -52,7 +52,7 @@ fn size(c: &mut Context, compute: fn(&[Dim]) -> Dim) -> Results {
     Ok(vec![real(build::sub_scalar(&mut c.b, &value, ENOUGH as f64)?)])
 }
 
-/// Runs a graph whose symbols tell their values.
+/// Runs a graph whose symbols' names have their values.
 pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, InterpretError> {
     let mut sizes: Vec<(Symbol, i64)> = Vec::new();
     for node in graph.nodes() {
@@ -69,7 +69,7 @@ pub fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, Inte
 const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 
 /// The types of a call's tensors. Where sizes are `hidden`, each has a symbol, one for each number, so that sizes that are
-/// equal here are equal to the graph. Known are 0 and 1, which emptiness and broadcasting turn on, sizes that a parameter
+/// equal here are equal to the graph. Known are 0 and 1, which emptiness and broadcasting depend on, sizes that a parameter
 /// has, and the parts of complex numbers.
 pub fn input_types(call: &Call, hidden: bool) -> Vec<Option<TensorType>> {
     let given = || call.tensors.iter().filter_map(|(name, tensor)| Some((name, tensor.as_ref()?)));
