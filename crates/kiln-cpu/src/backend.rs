@@ -1,4 +1,4 @@
-//! The CPU as a [`Backend`]: which compiler takes which kind of kernel.
+//! The CPU as a [`Backend`]: selects the compiler for each kind of kernel.
 
 use crate::attention::Attention;
 use crate::choices::Choices;
@@ -15,7 +15,7 @@ use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Packing, RawBuffer, Variant};
 use std::sync::Arc;
 
-/// The CPU.
+/// The CPU backend.
 ///
 /// ```
 /// use kiln_cpu::backend::CpuBackend;
@@ -41,7 +41,7 @@ impl CpuBackend {
         CpuBackend::with_isa(Isa::get())
     }
 
-    /// A given target, or the best of this machine below it.
+    /// A backend for a given target, or the best of this machine below it.
     pub fn with_isa(isa: Isa) -> CpuBackend {
         CpuBackend { isa: isa.min(crate::features::detect().isa), options: Options::default() }
     }
@@ -56,7 +56,7 @@ impl CpuBackend {
         self.isa
     }
 
-    /// Code for a kernel, of which some may be ready, with one buffer packed and some choices made.
+    /// Compiles a kernel, of which some code may be ready, with one buffer packed and some choices made.
     fn build(
         &self,
         kernel: &Kernel,

@@ -1,19 +1,19 @@
-//! What tuning may choose: how a launch is cut and blocked. Each choice left open is made by the code that needs it; none of them
-//! changes results beyond the order in which sums are taken.
+//! The parameters that tuning may choose: how a launch is split and blocked. Each that is not set is chosen by the code that
+//! needs it; none of them changes results beyond the order in which sums are taken.
 
 use std::fmt;
 
 /// Declares the choices with their names in text.
 macro_rules! choices {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Choices for one kernel; text like `threads=1 tasks=2`.
+        /// Choices for one kernel; rendered like `threads=1 tasks=2`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Choices {
             $($(#[$doc])* pub $name: Option<usize>,)*
         }
 
         impl Choices {
-            /// Reads the text form; `None` where it is none.
+            /// Parses the text form; `None` where it is not valid.
             pub fn parse(text: &str) -> Option<Choices> {
                 let mut choices = Choices::default();
                 for word in text.split_whitespace() {
@@ -39,28 +39,28 @@ macro_rules! choices {
 }
 
 choices! {
-    /// Most threads.
+    /// The most threads.
     threads,
-    /// Pieces of work a thread.
+    /// Tasks per thread.
     tasks,
     /// Loops: vectors per iteration.
     copies,
-    /// Loops: 0 never takes a reduction in two kernels, 1 does so wherever rows are long.
+    /// Loops: 0 never splits a reduction into two kernels, 1 does so wherever rows are long.
     parts,
     /// Products: 0 packs the right operand, 1 streams it in place for more rows than usual.
     stream,
-    /// Products: 1 has one row take the rows of W one after the other, more side by side.
+    /// Products: for one row of A, 1 reads the rows of W one after the other, more side by side.
     streams,
     /// Products: KiB of a packed panel of the left operand.
     panel,
-    /// Attention: queries of one task.
+    /// Attention: queries per task.
     rows,
-    /// Attention: keys that are worth a task of their own.
+    /// Attention: the fewest keys that are worth a task of their own.
     keys,
 }
 
 impl Choices {
-    /// The most threads to use of those there are.
+    /// The number of threads to use, of those available.
     pub(crate) fn threads_of(&self, all: usize) -> usize {
         self.threads.map_or(all, |most| most.clamp(1, all))
     }

@@ -1,9 +1,9 @@
-//! Which instruction set to generate code for.
+//! Selects the instruction set that code is generated for.
 
 use kiln_runtime::environment;
 use std::sync::OnceLock;
 
-/// A code-generation target, in rising order.
+/// A code-generation target, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Isa {
     /// Plain Rust, no generated code: any machine.
@@ -14,7 +14,7 @@ pub enum Isa {
     Avx512,
 }
 
-/// What this machine offers.
+/// The features of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
     /// The best usable target.
@@ -23,11 +23,11 @@ pub struct Features {
     pub bf16: bool,
     /// Bytes of a core's second-level cache.
     pub l2_bytes: usize,
-    /// Memory is read fastest as one long stream a core (AMD); otherwise as several at once, each of them slower (Intel).
+    /// Memory is read fastest as one long stream per core (AMD); otherwise as several at once, each of them slower (Intel).
     pub one_stream: bool,
 }
 
-/// What a machine that does not say is taken to have.
+/// The assumed size on a machine that does not report it.
 const L2_BYTES: usize = 1 << 20;
 
 impl Isa {
@@ -108,7 +108,7 @@ fn probe() -> Features {
     Features { isa, bf16, l2_bytes: l2_bytes(), one_stream: vendor() == *b"AuthenticAMD" }
 }
 
-/// Who made the processor.
+/// The processor's vendor.
 #[cfg(all(target_arch = "x86_64", unix))]
 fn vendor() -> [u8; 12] {
     let leaf = std::arch::x86_64::__cpuid(0);
@@ -119,7 +119,7 @@ fn vendor() -> [u8; 12] {
     name
 }
 
-/// The processor's own name for itself.
+/// The processor's brand string.
 #[cfg(all(target_arch = "x86_64", unix))]
 pub fn model() -> String {
     use std::arch::x86_64::__cpuid;
@@ -132,7 +132,7 @@ pub fn model() -> String {
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// The processor's own name for itself.
+/// The processor's brand string.
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 pub fn model() -> String {
     String::new()
@@ -145,7 +145,7 @@ fn l2_bytes() -> usize {
     let leaves = [(0, 4), (0x8000_0000, 0x8000_001d)];
     let listed = leaves.into_iter().filter(|&(base, leaf)| __cpuid(base).eax >= leaf);
     let caches = listed.flat_map(|(_, leaf)| (0..8).map(move |i| __cpuid_count(leaf, i)));
-    // Data or unified, second level; fields hold one less than what they count.
+    // Data or unified, second level; fields hold counts minus one.
     let second = caches.filter(|c| matches!(c.eax & 31, 1 | 3) && c.eax >> 5 & 7 == 2);
     let bytes = second.map(|c| {
         let field = |shift: u32, bits: u32| (c.ebx >> shift & ((1 << bits) - 1)) as usize + 1;

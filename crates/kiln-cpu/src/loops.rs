@@ -1,4 +1,4 @@
-//! Loop kernels made ready to launch: code (or the portable executor), and the cut of a launch into pieces for the pool.
+//! Loop kernels ready to launch: code (or the portable executor), and the split of a launch into tasks for the pool.
 
 use crate::choices::Choices;
 use crate::emit::{Call, Emitted, emit};
@@ -19,7 +19,7 @@ use kiln_runtime::{LaunchError, RawBuffer};
 use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Why a loop kernel could not be compiled.
+/// An error of compiling a loop kernel.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -37,13 +37,13 @@ pub enum CompileError {
     Memory(#[from] MemoryError),
 }
 
-/// A reduction of at most so many units is cut where its rows are long.
+/// A reduction of at most so many units is split where its rows are long.
 const FEW_UNITS: i64 = 16;
 /// The same, where tuning selects it.
 const MOST_UNITS: i64 = 256;
-/// Points from which on a row is long.
+/// The fewest points of a long row.
 const LONG_ROW: i64 = 1 << 14;
-/// Most parts of a row.
+/// The most parts of a row.
 const MOST_PARTS: i64 = 64;
 
 type Entry = unsafe extern "C" fn(*const Context, i64, i64);
@@ -53,19 +53,19 @@ enum Executor {
     Portable(Portable),
 }
 
-/// What code is made for, and what is known to have been made for it before.
+/// The target and choices of code, and the code that is available from before.
 #[derive(Clone, Copy)]
 pub struct Build<'a> {
     /// The target.
     pub isa: Isa,
-    /// Choices.
+    /// The choices.
     pub options: Options,
-    /// Code that need not be made again.
+    /// Code that need not be compiled again.
     pub ready: &'a [Piece],
 }
 
 impl Build<'_> {
-    /// The code of a loop nest: that which is ready, or new code.
+    /// The code of a loop nest: the available one, or new code.
     pub fn compile(&self, kernel: &Kernel, body: &LoopBody) -> Result<LoopKernel, CompileError> {
         if !self.ready.is_empty() {
             let content = Piece::content_of(kernel, body, self.isa, self.options);
@@ -97,7 +97,7 @@ impl Executor {
     }
 }
 
-/// How a launch is cut up.
+/// How a launch is split.
 struct Shape {
     units: Dim,
     row: Dim,
@@ -116,13 +116,13 @@ pub struct LoopKernel {
     choices: Choices,
     executor: Executor,
     shape: Shape,
-    /// Stores go to places that data say, of which two may be the same: points are taken one after another.
+    /// Stores have data-dependent addresses, two of which may be equal: points are taken in order.
     in_order: bool,
-    /// Where every launch is one call on the caller's thread.
+    /// Set where every launch is one call on the caller's thread.
     small: Option<Small>,
-    /// What runs when the row has no points; made when first needed.
+    /// The code for a row without points; compiled when first needed.
     rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
-    /// What runs when few units have long rows; made when first needed, `None` where it cannot be.
+    /// The code for few units with long rows; compiled when first needed, `None` where it cannot be.
     parts: OnceLock<Option<Box<Parts>>>,
 }
 
@@ -150,7 +150,7 @@ impl LoopKernel {
             let checked = verify(&function, kernel.buffers.len(), kernel.sizes.len());
             checked.map_err(|violation| CompileError::Vir(Box::new(violation)))?;
         }
-        // About two vector instructions a nanosecond.
+        // About two vector instructions per nanosecond.
         let lanes = match isa {
             Isa::Portable => 1,
             Isa::Avx2 => function.lanes(32) as u64,
@@ -195,7 +195,7 @@ impl LoopKernel {
         kernel.choosing(choices)
     }
 
-    /// The code for another process; `None` without any.
+    /// The code in a form that another process can run; `None` without any.
     pub fn to_piece(&self) -> Option<Piece> {
         let Executor::Code { calls, .. } = &self.executor else { return None };
         let mut bytes = self.code().to_vec();
@@ -215,7 +215,7 @@ impl LoopKernel {
         })
     }
 
-    /// The same with some choices made about how launches are cut.
+    /// The same with some choices made about how launches are split.
     pub(crate) fn choosing(self, choices: Choices) -> LoopKernel {
         let chosen = LoopKernel { choices, ..self };
         LoopKernel { small: chosen.small(), ..chosen }
@@ -392,7 +392,7 @@ impl LoopKernel {
         }
     }
 
-    /// Runs a reduction in parts; `None` where it is not worth it. Whether and how a row is cut depends on sizes alone, so
+    /// Runs a reduction in parts; `None` where it is not worth it. Whether and how a row is split depends on sizes alone, so
     /// that results do not change with the number of threads.
     ///
     /// # Safety
@@ -406,7 +406,7 @@ impl LoopKernel {
     ) -> Option<Result<(), LaunchError>> {
         let parts = self.parts.get_or_init(|| self.compile_parts().map(Box::new)).as_ref()?;
         let length = self.eval(&parts.length, sizes).ok()?;
-        // Points of the row at one point of the axis that is cut; whole vectors a part where it is the only axis.
+        // Points of the row at one point of the axis that is split; whole vectors per part where it is the only axis.
         let points = (row / length.max(1)).max(1);
         let grain = if points == 1 { 64 } else { 1 };
         let least = (2048 / points).max(length / MOST_PARTS) + 1;
@@ -421,7 +421,7 @@ impl LoopKernel {
         let all = buffers.iter().copied().chain((0..parts.partials.len()).map(partial));
         let buffers: Short<RawBuffer> = all.collect();
         let sizes: Short<i64> = sizes.iter().copied().chain([chunk, count]).collect();
-        // SAFETY: the caller's promise; the partial results have room for one element a unit and part.
+        // SAFETY: the caller's promise; the partial results have room for one element per unit and part.
         Some(unsafe { parts.first.launch(&buffers, &sizes).and_then(|()| parts.second.launch(&buffers, &sizes)) })
     }
 
@@ -442,7 +442,7 @@ impl LoopKernel {
         e.eval(&value).ok_or(LaunchError::BadSize { value: i64::MAX })
     }
 
-    /// How many pieces a launch is worth: none below some microseconds of work, else a few a thread.
+    /// The number of tasks of a launch: one below some microseconds of work, else a few per thread.
     fn pieces(&self, units: i64, row: i64, threads: usize) -> i64 {
         const WORTH: u64 = 8_000 * 16;
         let work = (units as u64).saturating_mul(row.max(1) as u64).saturating_mul(self.shape.cost);
@@ -501,7 +501,7 @@ struct Line {
     _bytes: [u8; 64],
 }
 
-/// What every piece of a launch reads.
+/// The arguments of every task of a launch.
 struct Shared<'a>(&'a [*mut u8], &'a [i64]);
 
 // SAFETY: the pointers are used under the promise of `launch`, which covers the pool's threads.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Why code could not be installed.
+/// An error of installing code.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -212,7 +212,7 @@ impl Chunk {
         self.free.insert(offset, len);
     }
 
-    /// Writes through the writable view and gives the address in the executable one.
+    /// Writes through the writable view and returns the address in the executable one.
     fn write(&mut self, offset: usize, bytes: &[u8]) -> NonNull<u8> {
         assert!(offset + bytes.len() <= self.writable.len);
         // SAFETY: the range is inside both mappings, is reserved for this code alone, and no code runs in it yet.

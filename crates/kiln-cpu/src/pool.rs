@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// Most workers ever started.
+/// The most workers ever started.
 const MAX_WORKERS: usize = 255;
-/// Most threads of a region, the caller included.
+/// The most threads of a region, the caller included.
 pub const MOST_THREADS: usize = MAX_WORKERS + 1;
 /// `pause`s before an idle worker parks: some tens of microseconds, the gap between two kernels of a program.
 const SPINS: u32 = 3000;
@@ -106,7 +106,7 @@ impl Claims {
     }
 }
 
-/// What a region is opened with.
+/// The arguments of a region.
 struct Front {
     state: AtomicU64,
     region: UnsafeCell<Region>,

@@ -1,6 +1,6 @@
-//! Generated code outside of the process that generated it. Code is position independent but for the functions it calls, which are
-//! kept by name. Only what is generated for one kernel alone is worth keeping: micro-kernels of products and attention are
-//! shared by all of them, and made in a fraction of a millisecond a process.
+//! Generated code in a form that another process can run. Code is position independent but for the functions it calls, which
+//! are stored by name. Only code of one kernel alone is worth storing: micro-kernels of products and attention are shared by
+//! all of them, and generated in a fraction of a millisecond per process.
 
 use crate::emit::{Call, Callee, Emitted};
 use crate::features::Isa;
@@ -14,17 +14,17 @@ use std::sync::Arc;
 /// The code of one loop nest, and how it is launched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// A hash of what it is the code of: a piece is taken for nothing else.
+    /// A hash of what it is the code of: a piece is used for nothing else.
     pub content: u64,
     /// The code, with zeros for addresses.
     pub bytes: Arc<[u8]>,
-    /// Where addresses belong.
+    /// The calls whose addresses are to be filled in.
     pub calls: Vec<Call>,
     /// As [`crate::lower::Lowered`] has them.
     pub units: Dim,
     /// Points inside a unit.
     pub row: Dim,
-    /// Bytes of scratch a thread needs.
+    /// Bytes of scratch memory per thread.
     pub scratch: Dim,
     /// Rough cost of a unit and row point.
     pub cost: u64,

@@ -16,14 +16,14 @@ pub(crate) fn run(graph: Graph, _: &Options) -> Result<Rewritten, Error> {
 fn rule(rw: &mut Rewriter, node: &Node) -> Found {
     match &node.op {
         Op::Input { .. } | Op::Full { .. } => Ok(None),
-        // Of no elements every value is as good as any other.
+        // A tensor without elements may have any value.
         _ if node.ty.shape.iter().any(Dim::is_zero) => rw.replace_by_full(node, Scalar::int(node.ty.dtype, 0)),
         Op::Constant(literal) => match repeated(literal) {
             Some(value) => rw.replace_by_full(node, value),
             None => Ok(None),
         },
         Op::Iota { axis, shape, dtype } if shape[*axis] == 1 => rw.replace_by_full(node, Scalar::int(*dtype, 0)),
-        // Copies are made by those who read them.
+        // Copies are made by their readers.
         Op::Expand { .. } | Op::Unfold { .. } | Op::RandomBits { .. } => Ok(None),
         _ if node.operands.is_empty() => Ok(None),
         op if op.is_pointwise() && node.operands.iter().all(|&x| rw.splat(x).is_some()) => splats(rw, node),

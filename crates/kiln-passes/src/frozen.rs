@@ -1,5 +1,5 @@
-//! Which values of a graph depend on frozen inputs alone: the ground that [`crate::merge_products`] and
-//! [`crate::split_frozen`] stand on.
+//! Which values of a graph depend on frozen inputs alone: the analysis behind [`crate::merge_products`] and
+//! [`crate::split_frozen`].
 
 use kiln_ir::{DType, Dim, Graph, Node, NodeId, Op, TensorType};
 use std::cell::Cell;
@@ -9,9 +9,9 @@ use std::cell::Cell;
 pub(crate) enum Depends {
     /// No input at all.
     Nothing,
-    /// Frozen inputs, and on no size that a call brings.
+    /// Frozen inputs, and no size that a call brings.
     Frozen,
-    /// What each call brings.
+    /// Arguments of each call.
     Calls,
 }
 

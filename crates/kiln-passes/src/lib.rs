@@ -1,4 +1,4 @@
-//! The pass floor of Kiln: a graph comes in, a smaller graph that computes the same comes out.
+//! The pass floor of Kiln: takes a graph and returns a smaller graph that computes the same.
 //!
 //! ```text
 //!            ┌───────────────────────── until nothing changes ─────────────────────────┐
@@ -46,7 +46,7 @@ pub struct Rewritten {
     pub changed: bool,
 }
 
-/// What the passes may leave as it is.
+/// Options of the passes.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Keep attention as one op, for targets that have a kernel for it; on by default.
@@ -97,22 +97,22 @@ pub const PASSES: &[Pass] =
 /// this only bounds the time spent on a graph made to be awkward.
 const MAX_ROUNDS: usize = 12;
 
-/// Why the passes gave up; always a mistake in a pass or a graph that was not valid to begin with.
+/// An error of the passes; always a mistake in a pass or a graph that was not valid to begin with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The graph handed in does not verify.
+    /// The graph given does not verify.
     #[error("the graph is not valid: {cause}")]
     Invalid {
-        /// What is wrong with it.
+        /// The cause.
         cause: kiln_ir::Error,
     },
-    /// A pass made something that is not a graph.
+    /// A pass made an invalid graph.
     #[error("pass {pass} broke the graph: {cause}")]
     Broken {
         /// The pass.
         pass: &'static str,
-        /// What is wrong with its result.
+        /// The cause.
         cause: kiln_ir::Error,
     },
 }
@@ -134,7 +134,7 @@ pub fn run(graph: Graph) -> Result<Graph, Error> {
     run_options(graph, &Options::default(), &mut |_, _| {})
 }
 
-/// Runs every pass until nothing changes and shows the graph after each pass that changed it.
+/// Runs every pass until nothing changes and passes the graph after each pass that changed it to `observe`.
 pub fn run_with(graph: Graph, observe: &mut dyn FnMut(&'static str, &Graph)) -> Result<Graph, Error> {
     run_options(graph, &Options::default(), observe)
 }

@@ -1,6 +1,6 @@
-//! Products of one left operand with several frozen right operands become one product with all of them side by side, whose
-//! result is sliced: q, k and v of attention, gate and up of a gated MLP. Putting weights side by side costs nothing at run
-//! time, since [`crate::split_frozen`] moves it out of the calls. Biases that are frozen too are added to the whole.
+//! Merges products of one left operand with several frozen right operands into one product with their concatenation, whose
+//! result is sliced: q, k and v of attention, gate and up of a gated MLP. Concatenating weights costs nothing at run time,
+//! since [`crate::split_frozen`] moves it out of the calls. Biases that are frozen too are added to the whole.
 
 use crate::SplitOptions;
 use crate::frozen::{Depends, dependences, pays, widened};
@@ -21,12 +21,12 @@ pub struct Merged {
 struct Group {
     /// In the order of the graph.
     dots: Vec<NodeId>,
-    /// The sum of each product and its bias, and the bias as it is before it is expanded; empty if there are none.
+    /// The sum of each product and its bias, and the bias before it is expanded; empty if there are none.
     sums: Vec<(NodeId, NodeId)>,
 }
 
-/// Merges the products of a graph whose inputs are frozen where `frozen` says so, but for weights that a cut under `options` would
-/// leave to each call.
+/// Merges the products of a graph whose inputs are frozen where `frozen` says so, but for weights that a split under `options`
+/// would leave to each call.
 ///
 /// ```
 /// use kiln_ir::Graph;
@@ -164,7 +164,7 @@ fn bias(graph: &Graph, depends: &[Depends], users: &[Vec<NodeId>], dot: NodeId) 
 }
 
 impl Group {
-    /// The product of all, and the slices that take the places of the members.
+    /// The product of all, and the slices that replace the members.
     fn build(&self, graph: &Graph, new: &mut Graph, map: &mut [NodeId]) -> Result<(), Error> {
         let first = graph.node(self.dots[0]);
         let Op::Dot { dims, out } = &first.op else { return Ok(()) };

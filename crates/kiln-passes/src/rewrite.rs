@@ -1,13 +1,13 @@
-//! The walk that the rewriting passes share: nodes are taken in order, their operands replaced by what they became, and a
-//! rule may put another node in the place of each. Nodes that no rule touches are moved, not copied.
+//! The traversal that the rewriting passes share: nodes are taken in order, their operands replaced by what they became, and a
+//! rule may replace each of them. Nodes that no rule changes are moved, not copied.
 
 use crate::Rewritten;
 use kiln_ir::{Error, Graph, Node, NodeId, Op, Output, Scalar, TensorType, infer};
 
-/// What a rule found: the node to use instead, or nothing.
+/// The result of a rule: the node to use instead, or nothing.
 pub(crate) type Found = Result<Option<NodeId>, Error>;
 
-/// Looks at a node whose operands are already in the new graph.
+/// A rule, applied to a node whose operands are already in the new graph.
 pub(crate) type Rule = fn(&mut Rewriter, &Node) -> Found;
 
 /// How often a rule is applied to its own results before they are left for the next round.
@@ -89,7 +89,7 @@ impl Rewriter {
         }
     }
 
-    /// Adds a node in the place of `at`, whose line it takes; the rule looks at it as well.
+    /// Adds a node that replaces `at`, whose source line it takes; the rule is applied to it as well.
     pub fn emit(&mut self, at: &Node, op: Op, operands: &[NodeId]) -> Result<NodeId, Error> {
         let types: Vec<&TensorType> = operands.iter().map(|&o| self.graph.ty(o)).collect();
         let ty = match infer(&op, &types) {

@@ -11,22 +11,22 @@
 use crate::frozen::{Depends, anchor, bytes_of, dependences, pays};
 use kiln_ir::{Error, Graph, NodeId, Op};
 
-/// A graph cut in two.
+/// A graph split in two.
 #[derive(Debug, Clone)]
 pub struct Split {
-    /// What is computed once. Without outputs if there is nothing of the kind.
+    /// The graph that runs once. Without outputs if there is nothing to prepare.
     pub prepare: Graph,
     /// The input of the whole graph that each input of `prepare` is.
     pub prepare_inputs: Vec<usize>,
-    /// What is computed by every call.
+    /// The graph that every call runs.
     pub main: Graph,
-    /// Where each input of `main` comes from.
+    /// The origin of each input of `main`.
     pub main_inputs: Vec<MainInput>,
     /// Bytes of everything prepared.
     pub prepared_bytes: usize,
 }
 
-/// Where an input of [`Split::main`] comes from.
+/// The origin of an input of [`Split::main`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MainInput {
     /// The input of the whole graph of that number.
@@ -49,7 +49,7 @@ impl Default for SplitOptions {
     }
 }
 
-/// Cuts a graph whose inputs are frozen where `frozen` says so. An input that the graph updates counts as not frozen.
+/// Splits a graph whose inputs are frozen where `frozen` says so. An input that the graph updates counts as not frozen.
 ///
 /// ```
 /// use kiln_ir::Graph;
@@ -123,16 +123,16 @@ pub fn split_frozen(graph: &Graph, frozen: &[bool], options: &SplitOptions) -> R
     Ok(Split { prepare: prepare.graph, prepare_inputs, main: main.graph, main_inputs, prepared_bytes })
 }
 
-/// Where `main` gets a value from.
+/// The origin of a value in `main`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// It has it as an input, or computes it.
+    /// `main` has it as an input, or computes it.
     Main,
     /// It is an output of `prepare`.
     Prepared,
 }
 
-/// For each node that `main` needs: where it gets it from.
+/// For each node that `main` needs, its origin.
 fn origins(graph: &Graph, depends: &[Depends], options: &SplitOptions) -> Vec<Option<Origin>> {
     let mut origins: Vec<Option<Origin>> = vec![None; graph.nodes().len()];
     let mut open: Vec<NodeId> = graph.outputs().iter().map(|output| output.node).collect();

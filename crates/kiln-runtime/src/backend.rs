@@ -1,4 +1,4 @@
-//! What a backend is: a device that allocates, compiles kernels and launches them.
+//! The interface of a backend: a device that allocates, compiles kernels and launches them.
 
 use crate::{Buffer, Device, Error, Packing, RawBuffer, Variant};
 use kiln_kernels::kernel::Kernel;
@@ -32,14 +32,14 @@ pub trait Backend: Send + Sync {
         Err(Error::Compile { target: self.target(), reason: format!("there is no packing {}", packing.key) })
     }
 
-    /// Ways to run a kernel other than `now` that may be faster when it is launched with these sizes; none where there is no
-    /// choice. Each gives the same results as far as the kernel's sums may be taken in another order.
+    /// Variants of a kernel other than `now` that may be faster when it is launched with these sizes; none where there is no
+    /// choice. Each gives the same results up to the order of the kernel's sums.
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
         let _ = (kernel, now, sizes);
         Vec::new()
     }
 
-    /// Code for a kernel in one of [`Backend::variants`], or with buffers packed by [`Backend::packing`].
+    /// Compiles a kernel in one of [`Backend::variants`], or with buffers packed by [`Backend::packing`].
     fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
         if variant.is_default() {
             return self.compile(kernel);
@@ -47,8 +47,8 @@ pub trait Backend: Send + Sync {
         Err(Error::Compile { target: self.target(), reason: format!("there is no variant {variant}") })
     }
 
-    /// Everything that the code of a kernel depends on besides the kernel: the target, the machine's features that the
-    /// compiler looks at, its options and the build of the compiler itself. Part of every key of the disk cache.
+    /// Everything that the code of a kernel depends on besides the kernel: the target, the machine's features that the compiler
+    /// uses, its options and the build of the compiler itself. Part of every key of the disk cache.
     fn fingerprint(&self) -> String {
         format!("{} {}", self.target(), crate::FINGERPRINT)
     }
@@ -107,12 +107,12 @@ pub trait Executable: Send + Sync {
         None
     }
 
-    /// The backend's own form of the kernel before it became code, if it has one to show.
+    /// The backend's own intermediate form of the kernel as text, if it has one.
     fn intermediate(&self) -> Option<String> {
         None
     }
 
-    /// The code in a form that another process can run; `None` where making it from the kernel is as quick.
+    /// The code in a form that another process can run; `None` where compiling the kernel is as fast.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
@@ -123,7 +123,7 @@ pub trait Executable: Send + Sync {
     }
 }
 
-/// Why a launch did not do its work.
+/// An error of a launch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -162,7 +162,7 @@ pub enum LaunchError {
     Device {
         /// The driver's code.
         code: i64,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Alignment of every owned allocation, in bytes.
 pub const ALIGNMENT: usize = 64;
 
-/// What a device does with its memory. One implementation a kind of memory; [`crate::HostMemory`] is the host's.
+/// The operations of a device's memory. One implementation per kind of memory; [`crate::HostMemory`] is the host's.
 pub trait Memory: Send + Sync {
     /// The device.
     fn device(&self) -> Device;
@@ -65,7 +65,7 @@ struct Storage {
     ptr: NonNull<u8>,
     bytes: usize,
     memory: &'static dyn Memory,
-    /// That of the memory, which every run asks every input for.
+    /// The device of the memory, which every run checks for every input.
     device: Device,
     owner: Owner,
 }
@@ -209,7 +209,7 @@ impl fmt::Debug for Buffer {
 pub struct RawBuffer {
     /// The first byte.
     pub ptr: *mut u8,
-    /// How many bytes are there.
+    /// The number of bytes.
     pub bytes: usize,
 }
 

@@ -21,17 +21,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
 
-/// What an event is about.
+/// The category of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Category {
     /// Functions that could not be captured whole.
     Breaks = 1,
-    /// What arguments have to be for a program to be run.
+    /// The guards of programs.
     Guards = 2,
     /// Functions captured again because a guard failed.
     Recompiles = 4,
-    /// What fused, and what did not and why.
+    /// Fused nodes, and those that were not fused and why.
     Fusion = 8,
     /// Programs and code made, checked and dumped.
     Kernels = 16,
@@ -39,7 +39,7 @@ pub enum Category {
     Cache = 32,
     /// Something slower than it should be, for instance a copy to make a tensor contiguous; and what tuning chose.
     Perf = 64,
-    /// Programs run: a line a call.
+    /// Programs run: one line per call.
     Run = 128,
 }
 
@@ -143,7 +143,7 @@ pub enum Event {
     ProgramRun {
         /// Launches.
         launches: usize,
-        /// How long it took on the host.
+        /// The time it took on the host.
         took: Duration,
     },
     /// A program was made; it is run for arguments that pass its guards.
@@ -153,7 +153,7 @@ pub enum Event {
         /// The line of the call.
         at: Source,
     },
-    /// A program is for fewer sizes than it might be.
+    /// A program is for fewer sizes than it could be.
     Specialised {
         /// What it is specialised to, and why.
         what: String,
@@ -162,7 +162,7 @@ pub enum Event {
         /// The user's line.
         at: Source,
     },
-    /// A compiled function met arguments that none of its programs is for.
+    /// A compiled function was called with arguments that no program's guards accept.
     Recompile {
         /// The guard that failed.
         guard: String,
@@ -171,10 +171,9 @@ pub enum Event {
         /// The line of the call.
         at: Source,
     },
-    /// A function is captured no more for some reason, because it was as often as it may be: calls that would have to run the
-    /// function itself.
+    /// A function reached its limit of captures: calls that need another one run the function itself.
     RecompileLimit {
-        /// How many programs there are for it.
+        /// The number of its programs.
         programs: usize,
         /// The guard that keeps failing, or the outcome that keeps being new.
         guard: String,
@@ -183,7 +182,7 @@ pub enum Event {
         /// The line that decides: of the call, or of what is read.
         at: Source,
     },
-    /// A function does what a graph cannot.
+    /// A graph break.
     GraphBreak {
         /// The operation that breaks the graph.
         what: String,
@@ -212,7 +211,7 @@ pub enum Event {
         /// The user's line.
         at: Source,
     },
-    /// A kernel is run in another way, because that measured faster.
+    /// A kernel has a new variant that measured faster.
     KernelTuned {
         /// The ops in the kernel.
         label: String,
@@ -229,7 +228,7 @@ pub enum Event {
     ProgramTuned {
         /// Different kernels that have a choice.
         kernels: usize,
-        /// Those that are run in another way now.
+        /// Those whose variant has changed.
         changed: usize,
         /// The sum of their launches' times before.
         before: Duration,
@@ -354,7 +353,7 @@ fn launches_of(count: usize) -> String {
     counted(count, "launch", "launches")
 }
 
-/// A number of things.
+/// A count with its noun.
 pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
@@ -362,7 +361,7 @@ pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
 /// Receives events; called on the thread that caused them.
 pub type Sink = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// Who receives events of which categories.
+/// The receivers of events, by category.
 struct Listener {
     /// 0 is the log.
     id: u64,
@@ -401,8 +400,8 @@ pub struct Listening {
     id: u64,
 }
 
-/// Sends events of these categories to `sink` as well, until the guard that comes back is dropped. Neither the log nor other
-/// listeners lose anything. Events of all threads are heard.
+/// Sends events of these categories to `sink` as well, until the returned guard is dropped. Neither the log nor other listeners
+/// lose anything. Events of all threads are received.
 ///
 /// ```
 /// use kiln_runtime::event::{self, Category, Event};
@@ -433,7 +432,7 @@ fn mask(categories: &[Category]) -> u32 {
     categories.iter().fold(0, |mask, &c| mask | c as u32)
 }
 
-/// Changes who listens, and with it what is made at all.
+/// Changes the listeners, and with them which events are made at all.
 fn change(edit: impl FnOnce(&mut Vec<Listener>)) {
     let mut listeners = LISTENERS.write().unwrap_or_else(PoisonError::into_inner);
     edit(&mut listeners);

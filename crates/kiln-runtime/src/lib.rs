@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariants: nothing here knows what an op means; every size that reaches a kernel was checked against the buffers of
-//! that call; a kernel compiles once a process and target.
+//! that call; a kernel compiles once per process and target.
 
 pub mod backend;
 pub mod buffer;

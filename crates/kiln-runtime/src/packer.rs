@@ -7,7 +7,7 @@
 //!  Program: x, p ──▶ launches read p            w is no input any more, unless another launch reads it
 //! ```
 //!
-//! Packed memory is an input like any other, of bytes; a program does not know how it came about.
+//! Packed memory is an input like any other, of bytes; a program does not know how it was made.
 
 use crate::program::raw;
 use crate::sizing::{InputSpec, SizedInput, Sizings};
@@ -81,8 +81,9 @@ impl Packer {
 }
 
 impl Program {
-    /// Lets every launch read frozen inputs packed where that pays, or, with `always`, wherever it can. The program that comes out has [`Packer::kept`] of the inputs
-    /// that it had, and then the packed ones. An input that the program updates or whose sizes are symbolic is left as it is.
+    /// Lets every launch read frozen inputs packed where that pays, or, with `always`, wherever it can. The resulting program
+    /// has [`Packer::kept`] of the inputs that it had, and then the packed ones. An input that the program updates or whose
+    /// sizes are symbolic is not packed.
     pub fn pack(mut self, frozen: &[bool], always: bool) -> Result<(Program, Packer), Error> {
         let count = self.inputs.len();
         let can = |input: usize| {
@@ -109,7 +110,7 @@ impl Program {
         Ok((self, packer))
     }
 
-    /// Asks the backend for packings of a launch's frozen arguments.
+    /// Requests packings of a launch's frozen arguments from the backend.
     fn pack_step(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! A compiled graph: kernels in order, and what has to be known to launch them.
+//! A compiled graph: kernels in order, and all that is needed to launch them.
 
 use crate::event::{self, Category, Event};
 use crate::sizing::{InputSpec, Sizing, Sizings};
@@ -38,23 +38,23 @@ pub struct Program {
     times: BuildTimes,
 }
 
-/// How long it took to make a program.
+/// The time it took to make a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BuildTimes {
-    /// Restoring a program that was saved, its code included; zero of one that was built.
+    /// Loading a stored program, its code included; zero for one that was built.
     pub read: Duration,
-    /// Cutting the graph into kernels.
+    /// Scheduling the graph.
     pub schedule: Duration,
-    /// Finding or making the kernels' code.
+    /// Finding or compiling the kernels' code.
     pub code: Duration,
-    /// Kernels whose code was not there yet.
+    /// Kernels that were compiled.
     pub compiled: usize,
 }
 
 /// One launch of a program.
 pub struct CompiledStep {
     pub(crate) kernel: Arc<Kernel>,
-    /// How the kernel is run.
+    /// The variant and code of the kernel.
     pub(crate) variant: Variant,
     pub(crate) code: Arc<dyn Executable>,
     pub(crate) args: Vec<usize>,
@@ -88,7 +88,7 @@ impl CompiledStep {
         &self.code
     }
 
-    /// A short name of what it computes.
+    /// A short name of its ops.
     pub fn label(&self) -> &str {
         &self.origin.label
     }
@@ -113,9 +113,9 @@ pub struct InputView<'a> {
     pub dtype: DType,
     /// Sizes.
     pub shape: &'a [usize],
-    /// Elements an axis step moves.
+    /// Elements from one index of each axis to the next.
     pub strides: &'a [isize],
-    /// Place of the first element in the buffer, in elements.
+    /// The first element's index in the buffer.
     pub offset: usize,
 }
 
@@ -140,13 +140,13 @@ pub unsafe trait Inputs {
 /// Inputs that are the same at every run with this key.
 #[derive(Debug, Clone, Copy)]
 pub struct Pinned<'a> {
-    /// Stands for the views of the pinned inputs; never used for others.
+    /// Identifies the views of the pinned inputs; never used for others.
     pub key: PinKey,
     /// The inputs that are not pinned.
     pub others: &'a [u32],
 }
 
-/// A number that stands for pinned inputs; two of them where they come from two places.
+/// A number that identifies pinned inputs; two of them where they have two origins.
 pub type PinKey = (u64, u64);
 
 // SAFETY: nothing is pinned.
@@ -192,7 +192,7 @@ impl Program {
         Program::build_kept(graph, layouts, backend, options, Keep::Disk)
     }
 
-    /// [`Program::build`], with kernels whose code is kept as said.
+    /// [`Program::build`], with the given retention of the kernels' code.
     pub fn build_kept(
         graph: &Graph,
         layouts: &[InputLayout],
@@ -250,7 +250,7 @@ impl Program {
         &self.steps
     }
 
-    /// How the graph was cut, with the reasons for what was not fused.
+    /// The schedule, with the reasons for what was not fused.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
@@ -264,7 +264,7 @@ impl Program {
     /// ([`crate::idle`]) and its code, which programs share, are no part of it.
     pub fn bytes(&self) -> usize {
         let constant = |decl: &BufferDecl| match &decl.role {
-            // Once as it was written, once where kernels read it.
+            // Once as encoded, once where kernels read it.
             Role::Constant(literal) => 2 * literal.bytes.len(),
             _ => 0,
         };
@@ -275,7 +275,7 @@ impl Program {
             + arguments * 2 * size_of::<usize>()
     }
 
-    /// How long it took to make it.
+    /// The time it took to make it.
     pub fn times(&self) -> BuildTimes {
         self.times
     }

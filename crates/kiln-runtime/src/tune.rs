@@ -1,4 +1,4 @@
-//! Measured choice among the ways to run each kernel of a program.
+//! Chooses among the variants of each kernel of a program by measurement.
 //!
 //! ```text
 //!  rounds of the whole program: in each, every kernel runs one of its candidates     caches are as in a real run
@@ -20,22 +20,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How much faster a candidate must be than what there was.
+/// A candidate must take at most this fraction of the present variant's time.
 const GAIN: f64 = 0.97;
 /// Rounds of the first measurement; the first of them only warms up.
 const FIRST_ROUNDS: usize = 4;
-/// Candidates that are measured again, beside what there was.
+/// Candidates that are measured again, beside the present variant.
 const FINALISTS: usize = 3;
-/// Rounds of the second measurement at the most, and those without which nothing is decided.
+/// The most rounds of the second measurement, and the fewest needed for a decision.
 const LAST_ROUNDS: usize = 21;
 const FEWEST_ROUNDS: usize = 7;
-/// How often better candidates are looked for next to the best one.
+/// How often the neighbourhood of the best candidate is searched.
 const WAVES: usize = 2;
 
 /// The outcome of tuning.
 #[derive(Debug, Clone, Default)]
 pub struct TuneReport {
-    /// One entry for each different kernel and sizes that has more than one way to run.
+    /// One entry for each distinct kernel and sizes with more than one variant.
     pub kernels: Vec<TunedKernel>,
     /// The time it took.
     pub took: Duration,
@@ -43,24 +43,24 @@ pub struct TuneReport {
     pub out_of_time: bool,
 }
 
-/// What tuning found for one kernel at given sizes.
+/// The outcome for one kernel at given sizes.
 #[derive(Debug, Clone)]
 pub struct TunedKernel {
-    /// What it computes, in short.
+    /// A short name of its ops.
     pub label: String,
     /// The launches of the program that run it.
     pub steps: Vec<usize>,
-    /// How it is run from now on.
+    /// The chosen variant.
     pub chosen: Variant,
-    /// Candidates measured, what there was not among them.
+    /// Candidates measured, without the present variant.
     pub tried: usize,
-    /// Whether that is not how it was run before.
+    /// Whether the variant has changed.
     pub changed: bool,
-    /// Time of one launch as it was.
+    /// Time of one launch before.
     pub before: Duration,
-    /// Time of one launch as it is now.
+    /// Time of one launch now.
     pub after: Duration,
-    /// Where the choice comes from.
+    /// The origin of the choice.
     pub from: TunedFrom,
 }
 
@@ -71,7 +71,7 @@ impl TunedKernel {
     }
 }
 
-/// Where a choice comes from.
+/// The origin of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunedFrom {
     /// It was measured now.
@@ -110,18 +110,18 @@ struct Subject {
     tried: Vec<Variant>,
     /// Nothing more is to be measured for now.
     decided: bool,
-    /// What was found so far.
+    /// The outcome so far.
     found: Option<Kept>,
 }
 
 struct Candidate {
     variant: Variant,
     code: Arc<dyn Executable>,
-    /// Nanoseconds of one launch, a sample a round.
+    /// Nanoseconds of one launch, one sample per round.
     samples: Vec<f64>,
 }
 
-/// An outcome as it is kept.
+/// An outcome as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 struct Kept {
     choices: String,
@@ -182,12 +182,12 @@ pub fn forget() {
 }
 
 impl Program {
-    /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest. What was
-    /// measured before on this machine, by this process or another one, is taken over without measuring. The inputs stay as
-    /// they are.
+    /// Measures the variants of each kernel on these inputs, for about as long as `budget` says, and takes the fastest. What
+    /// was measured before on this machine, by this process or another one, is taken over without measuring. The inputs are not
+    /// changed.
     ///
-    /// Outcomes hold for the sizes of these inputs; other sizes are run as before. Calls of other threads go on meanwhile, which
-    /// makes what is measured less certain.
+    /// Outcomes hold for the sizes of these inputs; other sizes are run as before. Calls of other threads go on meanwhile,
+    /// which makes measurements less certain.
     pub fn tune(&self, inputs: &[InputView<'_>], budget: Duration) -> Result<TuneReport, Error> {
         let start = Instant::now();
         let mut report = TuneReport::default();
@@ -227,7 +227,7 @@ impl Program {
         Ok(report)
     }
 
-    /// The different kernels of a program, each as it is run without tuning.
+    /// The distinct kernels of a program, each in its untuned variant.
     fn subjects(&self, inspection: &Inspection<'_>) -> Vec<Subject> {
         let mut subjects: Vec<Subject> = Vec::new();
         let (target, machine) = (self.backend.target(), self.backend.machine());
@@ -267,14 +267,14 @@ impl Program {
         subjects
     }
 
-    /// An outcome that is known, if its code can still be made.
+    /// A known outcome, if its code can still be compiled.
     fn recalled(&self, subject: &Subject, kept: &Kept, from: TunedFrom) -> Option<TunedKernel> {
         let chosen = subject.candidates[0].variant.choosing(kept.choices.clone());
         kernel_cache::get_variant(&*self.backend, &subject.kernel, &chosen, &subject.label).ok()?;
         Some(subject.outcome(kept, from))
     }
 
-    /// Lets launches run as found.
+    /// Applies the outcomes to the launches.
     fn choose(&self, found: &TunedKernel, ways: &mut [Way]) -> Result<(), Error> {
         for &number in &found.steps {
             if ways[number].variant == found.chosen {
@@ -302,12 +302,12 @@ struct Rounds<'a> {
     program: &'a Program,
     inspection: Inspection<'a>,
     deadline: Instant,
-    /// What every round begins with.
+    /// The contents that every round begins with.
     begin: Vec<(usize, Vec<u8>)>,
 }
 
-/// Whole numbers that the program updates, by buffer. A position that moves on with every round would soon point behind the end
-/// of what it indexes; other updated inputs may hold anything.
+/// Integers that the program updates, by buffer. A position that advances with every round would soon be out of range of what
+/// it indexes; other updated inputs may hold anything.
 fn counters(
     program: &Program,
     inputs: &[InputView<'_>],
@@ -330,11 +330,11 @@ impl Rounds<'_> {
         Instant::now() >= self.deadline
     }
 
-    /// Gives every subject its candidates: those next to what there was, or next to the best so far.
+    /// Gives every subject its candidates: neighbours of the present variant, or of the best so far.
     fn prepare(&self, subjects: &mut [Subject], wave: usize) -> Result<(), Error> {
         let backend: &dyn Backend = &*self.program.backend;
         for subject in subjects.iter_mut().filter(|s| wave == 0 || s.decided) {
-            // The best comes last; after a decision only it and what there was are left.
+            // The best comes last; after a decision only it and the present variant are left.
             let best = subject.candidates.len() - 1;
             if wave > 0 && best == 0 {
                 continue;
@@ -345,7 +345,7 @@ impl Rounds<'_> {
                 if subject.candidates[0].variant == variant || subject.tried.contains(&variant) {
                     continue;
                 }
-                // A way that cannot be compiled is no way.
+                // A variant that cannot be compiled is dropped.
                 let made = kernel_cache::get_variant(backend, &subject.kernel, &variant, &subject.label);
                 if let Ok((code, _)) = made {
                     subject.candidates.push(Candidate { variant: variant.clone(), code, samples: Vec::new() });
@@ -429,7 +429,7 @@ impl Candidate {
 }
 
 impl Subject {
-    /// Keeps what there was and the best few others.
+    /// Keeps the present variant and the best few others.
     fn drop_slow(&mut self) {
         let now = self.candidates.remove(0);
         self.candidates.sort_by(|a, b| a.least().total_cmp(&b.least()));
@@ -437,7 +437,7 @@ impl Subject {
         self.candidates.insert(0, now);
     }
 
-    /// Chooses, if there are enough samples, and keeps the outcome.
+    /// Chooses, if there are enough samples, and stores the outcome.
     fn decide(&mut self) {
         if self.candidates.iter().any(|c| c.samples.len() < FEWEST_ROUNDS) {
             return;
@@ -458,7 +458,7 @@ impl Subject {
         self.found = Some(kept);
     }
 
-    /// What is found, in a user's terms.
+    /// The outcome as reported to the user.
     fn outcome(&self, kept: &Kept, from: TunedFrom) -> TunedKernel {
         let time = |nanos: f64| Duration::from_secs_f64(if nanos.is_finite() { nanos / 1e9 } else { 0.0 });
         let was = &self.candidates[0].variant;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// A way to run a kernel.
+/// A variant of a kernel.
 ///
 /// ```
 /// use kiln_runtime::Variant;
@@ -16,12 +16,12 @@ use std::fmt;
 pub struct Variant {
     /// Buffers of the kernel that are packed and the key of their [`Packing`], ascending.
     pub packed: Vec<(usize, String)>,
-    /// The backend's choices in its own words; empty for what it does by itself.
+    /// The backend's choices in its own syntax; empty for its defaults.
     pub choices: String,
 }
 
 impl Variant {
-    /// True for what a backend does by itself.
+    /// True for the backend's default.
     pub fn is_default(&self) -> bool {
         self.packed.is_empty() && self.choices.is_empty()
     }
@@ -48,11 +48,11 @@ impl fmt::Display for Variant {
 pub struct Packing {
     /// The kernel's buffer.
     pub buffer: usize,
-    /// Says everything that the packed bytes depend on besides the buffer's own bytes: two kernels whose packings of a buffer
-    /// have one key share the packed memory.
+    /// Identifies everything that the packed bytes depend on besides the buffer's own bytes: two kernels whose packings of a
+    /// buffer have one key share the packed memory.
     pub key: String,
     /// Size of the packed memory.
     pub bytes: usize,
-    /// Whether the backend expects it to be faster by more than the memory is worth.
+    /// Whether the backend expects a gain that is worth the memory.
     pub pays: bool,
 }

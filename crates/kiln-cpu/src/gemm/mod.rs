@@ -52,7 +52,7 @@ use kiln_ir::{BlockFormat, DType};
 use kiln_kernels::Precision;
 use swapped::Swapped;
 
-/// Why a product could not be run.
+/// An error of running a product.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GemmError {
@@ -132,11 +132,11 @@ pub struct Gemm {
     pub k: usize,
     /// The accumulators' type: f32, f64, i32 or i64.
     pub acc: DType,
-    /// How exact it has to be where it accumulates in f32. Products with quantised blocks make use of it.
+    /// The required precision where it accumulates in f32. Products with quantised blocks make use of it.
     pub precision: Precision,
     /// The most threads to use.
     pub threads: usize,
-    /// How it is cut and blocked.
+    /// How it is split and blocked.
     pub tuning: Tuning,
 }
 
@@ -147,7 +147,7 @@ pub struct Tuning {
     pub stream: Option<bool>,
     /// Bytes of a packed panel of A.
     pub panel_bytes: Option<usize>,
-    /// Tasks a thread.
+    /// Tasks per thread.
     pub tasks: Option<usize>,
     /// Read one row of W[N, K] after the other (true) or several side by side (false), for one row of A.
     pub row_by_row: Option<bool>,
@@ -286,7 +286,7 @@ fn check_target(isa: Isa) -> Result<(), GemmError> {
     if isa <= best { Ok(()) } else { Err(GemmError::Target { isa, best }) }
 }
 
-/// Part `i` of `total` things split into `parts` as equal as can be, the longer ones first.
+/// Part `i` of `total` items split into `parts` as equal as possible, the longer ones first.
 fn part(total: usize, parts: usize, i: usize) -> std::ops::Range<usize> {
     let (each, more) = (total / parts, total % parts);
     let start = i * each + i.min(more);

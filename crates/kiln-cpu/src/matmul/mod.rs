@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The product is computed as `rows · columns`. Normally rows are the kernel's m axes; where the result is contiguous along
-//! m instead of n, the two sides change places.
+//! m instead of n, the two sides are swapped.
 
 mod fused;
 pub(crate) mod packing;
@@ -47,11 +47,11 @@ pub struct Matmul {
     right: Side,
     finish: Finish,
     choices: Choices,
-    /// Where it is that product.
+    /// The prepared single-row product, where it is one.
     row: Option<Row>,
 }
 
-/// Where an operand comes from.
+/// The source of an operand.
 enum Side {
     /// Strided memory.
     Plain(PlainLoad),
@@ -81,7 +81,7 @@ enum Finish {
     Fused(Box<Tiles>),
 }
 
-/// The two sides of the product and the axes they own, after a possible exchange.
+/// The two sides of the product and the axes they own, after a possible swap.
 struct Sides<'a> {
     rows: &'a [Axis],
     columns: &'a [Axis],
@@ -102,7 +102,7 @@ impl<'a> Sides<'a> {
 }
 
 impl Matmul {
-    /// Compiles what is not plain. `target` names the backend in an error.
+    /// Compiles the parts that are not plain memory. `target` names the backend in an error.
     pub fn new(build: Build<'_>, kernel: &Kernel, body: &MatmulBody, target: &str) -> Result<Matmul, Error> {
         Matmul::with_right(build, kernel, body, None, target)
     }
@@ -187,12 +187,12 @@ impl Matmul {
         matmul.prepared().map_err(|error| failed(error.to_string()))
     }
 
-    /// With what can be decided before a launch.
+    /// Adds what can be decided before a launch.
     fn prepared(self) -> Result<Matmul, MemoryError> {
         Ok(Matmul { row: Row::of(&self)?, ..self })
     }
 
-    /// The same with some choices made about how it is cut and blocked.
+    /// The same with some choices made about how it is split and blocked.
     pub(crate) fn choosing(self, choices: Choices) -> Matmul {
         let row = if choices.stream == Some(0) { None } else { self.row };
         Matmul { choices, row, ..self }
@@ -203,12 +203,12 @@ impl Matmul {
         self.parts().iter().map(|(_, code)| code.code_bytes()).sum()
     }
 
-    /// The code that was made for this product alone, for another process.
+    /// The code of this product alone, in a form that another process can run.
     pub fn pieces(&self) -> Vec<Piece> {
         self.parts().iter().filter_map(|(_, code)| code.to_piece()).collect()
     }
 
-    /// What was compiled for this product alone, with what it does.
+    /// The code of this product alone, with the name of each part.
     fn parts(&self) -> Vec<(&'static str, &LoopKernel)> {
         let mut parts = Vec::new();
         for (what, side) in [("makes the left operand", &self.left), ("makes the right operand", &self.right)] {
@@ -222,7 +222,7 @@ impl Matmul {
         parts
     }
 
-    /// Text about each part; `None` where all of the work is done by the shared micro-kernels.
+    /// Renders each part; `None` where all of the work is done by the shared micro-kernels.
     pub fn describe(&self, text: fn(&LoopKernel) -> Option<String>) -> Option<String> {
         let section = |(what, code): (&str, &LoopKernel)| text(code).map(|text| format!("# {what}\n{text}"));
         let sections: Vec<String> = self.parts().into_iter().filter_map(section).collect();
@@ -253,7 +253,7 @@ impl Matmul {
             return Ok(());
         }
         let threads = self.choices.threads_of(pool::threads());
-        // Many small products: one a thread. Few or large ones: all threads on each.
+        // Many small products: one per thread. Few or large ones: all threads on each.
         let work = m.saturating_mul(n).saturating_mul(k.max(1));
         let one_thread_each = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;
         let tuning = Tuning {

@@ -4,7 +4,7 @@ use super::{accumulate, gradient, is_differentiable, shift, zeros};
 use kiln_ir::build::{Emit, GraphBuilder, full};
 use kiln_ir::{DType, Error, Graph, NodeId, Op, Scalar, Source, TensorType};
 
-/// Where the cotangents of the outputs come from.
+/// The cotangents of the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Seeds {
     /// 1, for outputs of one element.
@@ -17,13 +17,13 @@ pub enum Seeds {
 /// Choices of [`differentiate`].
 #[derive(Debug, Clone, Default)]
 pub struct DifferentiateOptions {
-    /// Where the cotangents of the outputs come from.
+    /// The cotangents of the outputs.
     pub seeds: Seeds,
     /// Nodes at which gradients stop: they are treated as constants.
     pub stops: Vec<NodeId>,
 }
 
-/// Why a graph cannot be differentiated as asked.
+/// An error of [`differentiate`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DifferentiateError {

@@ -1,7 +1,7 @@
-//! Reverse-mode differentiation: a graph comes in, the graph that also computes its gradients comes out.
+//! Reverse-mode differentiation: takes a graph and returns one that also computes its gradients.
 //!
 //! ```text
-//!  inputs ──▶ forward nodes ──▶ outputs ─┐            rule: (op, operands, result, cotangent) ─▶ a cotangent an operand
+//!  inputs ──▶ forward nodes ──▶ outputs ─┐            rule: (op, operands, result, cotangent) ─▶ a cotangent per operand
 //!                │ operands, results     ▼ seed       a node used twice: the sum of what its users give
 //!  gradients ◀── backward nodes ◀── cotangents        no path: nothing is emitted; zeros only for a requested input
 //! ```
@@ -73,8 +73,8 @@ pub fn is_differentiable(dtype: DType) -> bool {
     dtype.is_float() && !dtype.is_storage_only()
 }
 
-/// The cotangents of an op's operands, given its result and the result's cotangent (which has the result's type). Only
-/// those are computed that are `wanted`; nothing stands for a cotangent of 0. Each has its operand's type.
+/// The cotangents of an op's operands, given its result and the result's cotangent (which has the result's type). Only those
+/// that are `wanted` are computed; `None` is a cotangent of 0. Each has its operand's type.
 ///
 /// ```
 /// use kiln_ir::build::{Emit, GraphBuilder, exp};
@@ -94,7 +94,7 @@ pub fn gradient<E: Emit>(
     cotangent: &E::Value,
     wanted: &[bool],
 ) -> Gradients<E> {
-    // An empty tensor has no gradient to speak of.
+    // An empty tensor has no gradient.
     let float = |e: &E, x: &E::Value| {
         let ty = e.ty(x);
         is_differentiable(ty.dtype) && !ty.shape.iter().any(Dim::is_zero)

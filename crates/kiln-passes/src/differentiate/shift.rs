@@ -1,5 +1,5 @@
 //! Finds values that results do not depend on although they are computed from them: the maximum that softmax and its like
-//! subtract first and get rid of by dividing. Their cotangents are sums that cancel to 0, and are not worth computing.
+//! subtract first and cancel by dividing. Their cotangents are sums that cancel to 0, and are not worth computing.
 //!
 //! ```text
 //!  m += δ:   x − m  ─▶ −δ    exp ─▶ ·e⁻ᵟ    Σ ─▶ ·e⁻ᵟ    quotient of the two ─▶ as before

@@ -46,7 +46,7 @@ pub(super) fn pad<E: Emit>(e: &mut E, x: &E::Value, low: Vec<Dim>, high: Vec<Dim
     e.emit(Op::Pad { low, high, value }, std::slice::from_ref(x))
 }
 
-/// `factor − 1` zeros after each element of an axis, for one factor an axis.
+/// `factor − 1` zeros after each element of an axis, with one factor per axis.
 pub(super) fn spread<E: Emit>(e: &mut E, x: &E::Value, factors: &[usize]) -> Built<E> {
     if factors.iter().all(|&factor| factor == 1) {
         return Ok(x.clone());
