@@ -1,4 +1,5 @@
-//! Rewrites the four large ops — convolution, windows, attention, quantised blocks — into the small ones, for floors that do not have them.
+//! Rewrites the four large ops — convolution, windows, attention, quantised blocks — into the small ones, for crates that do
+//! not have them.
 //!
 //! ```text
 //!  conv           pad → unfold each spatial axis → dot
@@ -14,8 +15,8 @@ use crate::build::{
 };
 use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, ReduceKind, Scalar, WindowDims};
 
-/// The graph with every convolution, window, attention and block rewritten, but for those that `keep` says yes to. Inputs, outputs,
-/// updates and source lines stay; a graph without such ops comes back as it is.
+/// The graph with every convolution, window, attention and block rewritten, but for those for which `keep` returns true.
+/// Inputs, outputs, updates and source lines stay; a graph without such ops is returned unchanged.
 ///
 /// ```
 /// use kiln_ir::decompose::decompose;
@@ -204,7 +205,7 @@ fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]
     reshape(b, &y, out)
 }
 
-/// One channel in, one out a group: a product and a short sum, which fuse where a dot of width 1 would not.
+/// Depthwise, one channel in and out per group: a product and a short sum, which fuse where a dot of width 1 would not.
 fn depthwise(
     b: &mut GraphBuilder,
     taps: NodeId,

@@ -36,7 +36,7 @@ pub enum DType {
     F8E4M3,
     /// 8-bit float with 5 exponent bits; storage only: cast before computing.
     F8E5M2,
-    /// Two signed 4-bit integers a byte, low half first; storage only: cast before computing.
+    /// Two signed 4-bit integers per byte, low half first; storage only: cast before computing.
     I4,
 }
 
@@ -77,7 +77,7 @@ impl DType {
         }
     }
 
-    /// Bits an element takes in memory.
+    /// Bits per element in memory.
     pub const fn size_in_bits(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 64,

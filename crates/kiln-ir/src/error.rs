@@ -1,8 +1,8 @@
-//! Errors of this floor, with the facts in fields.
+//! Errors of this crate, with the facts in fields.
 
 use crate::{DType, Dim, NodeId, Source, TensorType};
 
-/// Why a graph is not a graph.
+/// An error of a graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -80,7 +80,7 @@ pub enum Error {
     TooManyNodes,
 }
 
-/// Why an op does not accept its operands or attributes.
+/// An error of an op's operands or attributes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TypeError {
@@ -89,7 +89,7 @@ pub enum TypeError {
     OperandCount {
         /// A description of what is expected.
         expected: &'static str,
-        /// Given.
+        /// The number given.
         got: usize,
     },
     /// A dtype the op does not work on.
@@ -175,7 +175,7 @@ pub enum TypeError {
         attribute: &'static str,
         /// Its entries.
         got: usize,
-        /// Wanted.
+        /// The expected number.
         expected: usize,
     },
     /// A stride, dilation, window or step that is zero or negative.
@@ -236,7 +236,7 @@ pub enum TypeError {
         /// Elements from the first to the last of the window.
         window: usize,
     },
-    /// An equation that is none, or does not fit its operands.
+    /// An equation that does not parse, or does not fit its operands.
     #[error("{equation:?}: {what}{}", named(.label))]
     BadEquation {
         /// The equation as given.

@@ -1,4 +1,4 @@
-//! The user's lines.
+//! Source lines of the user.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -8,17 +8,17 @@ use std::panic::Location;
 use std::sync::{PoisonError, RwLock};
 
 thread_local! {
-    /// Whether `SCOPE` says anything.
+    /// Whether `SCOPE` is set.
     static SCOPED: Cell<bool> = const { Cell::new(false) };
     static SCOPE: RefCell<Scope> = const { RefCell::new(Scope { line: None, relay: None }) };
 }
 
-/// Whom the calls of a thread are made for.
+/// What the calls of a thread are attributed to.
 #[derive(Debug, Clone, Default)]
 struct Scope {
-    /// The line that everything is done for, inside of a [`Source::scope`].
+    /// The line that all calls are attributed to, inside of a [`Source::scope`].
     line: Option<Source>,
-    /// A file that only passes calls on, and the line it does that for: see [`Source::relay`].
+    /// A file that only passes calls on, and the line they are attributed to: see [`Source::relay`].
     relay: Option<(&'static str, Source)>,
 }
 
@@ -43,7 +43,7 @@ impl Source {
         if SCOPED.get() { here.outside() } else { here }
     }
 
-    /// The line that a call at this one is made for.
+    /// The line that a call at this one is attributed to.
     #[cold]
     fn outside(self) -> Source {
         SCOPE.with_borrow(|scope| match scope {
@@ -74,8 +74,8 @@ impl Source {
         SourceScope::enter(|scope| Scope { line: scope.line.or(Some(line)), ..scope })
     }
 
-    /// Until the result is dropped, a call from this file is taken for one of `line`: for code that only passes calls on to
-    /// other people's functions, whose own lines are to be seen.
+    /// Until the result is dropped, a call from this file is attributed to `line`: for code that only passes calls on to other
+    /// functions, whose own lines should be reported.
     pub fn relay(file: &'static str, line: Source) -> SourceScope {
         SourceScope::enter(|scope| Scope { relay: Some((file, line)), ..scope })
     }
@@ -106,7 +106,7 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Function(u16);
 
-/// The names that were met; number n is name n − 1.
+/// The names so far; number n is name n − 1.
 static NAMES: RwLock<Vec<&'static str>> = RwLock::new(Vec::new());
 
 impl Function {

@@ -63,7 +63,7 @@ impl Display for Reason {
 }
 
 impl Schedule {
-    /// What each launch is made of, with source lines and bytes, and what was not fused and why.
+    /// Renders the nodes of each launch, with source lines and bytes, and what was not fused and why.
     pub fn explain(&self, graph: &Graph, size: &dyn Fn(Symbol) -> Option<i64>) -> String {
         let mut out = String::new();
         for (number, step) in self.steps.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Groups of work that become one kernel each, and what reads what.
+//! Groups of work that become one kernel each, and their dependencies.
 
 use crate::domain::{Domain, Root};
 use crate::materialise::{Memory, is_anchor};
 use crate::trace::{FusionRejection, Scope, Trace, Tracer};
 use kiln_ir::{Graph, NodeId, Op};
 
-/// How a group is carried out.
+/// The kind of kernel of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Anchor {
     /// A loop kernel.
@@ -19,7 +19,7 @@ pub(crate) enum Anchor {
 /// Work that becomes one kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
-    /// How it is carried out.
+    /// The kind of its kernel.
     pub anchor: Anchor,
     /// Its iteration space.
     pub domain: Domain,
@@ -51,7 +51,7 @@ impl Group {
         };
         let (domain, index) = Domain::of_shape(shape, row);
         let mut reads = Vec::new();
-        // A scatter changes what another kernel put into its memory.
+        // A scatter changes memory that another kernel has written.
         if work.copy || matches!(node.op, Op::Scatter { .. }) {
             reads.push(work.node);
         }

@@ -10,7 +10,7 @@ use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions};
 use crate::trace::{Storage, literal_scalar};
 use kiln_ir::{Dim, Graph, Node, NodeId, Op};
 
-/// A place that a value must be written to.
+/// A destination of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Destination {
     /// Buffer and layout.
@@ -28,20 +28,20 @@ pub(crate) struct Destination {
 pub(crate) struct Work {
     /// The node.
     pub node: NodeId,
-    /// The places that its value is written to.
+    /// The destinations of its value.
     pub into: Vec<Destination>,
     /// The node is in memory already and is only copied.
     pub copy: bool,
 }
 
-/// The graph's nodes in memory.
+/// The materialised nodes of a graph.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory {
     /// Every buffer that may be needed.
     pub buffers: Vec<BufferDecl>,
-    /// For each node that is in memory: where it is read from.
+    /// For each materialised node, the storage that it is read from.
     pub storage: Vec<Option<Storage>>,
-    /// What must be computed, in the graph's order.
+    /// The works, in the graph's order.
     pub works: Vec<Work>,
     /// For each node: the works that write it.
     pub writers: Vec<Vec<usize>>,
@@ -49,7 +49,7 @@ pub(crate) struct Memory {
     pub outputs: Vec<BufferId>,
 }
 
-/// What computing a node inline takes.
+/// The cost of computing a node inline.
 #[derive(Debug, Clone, Copy, Default)]
 struct Inline {
     cost: u32,
@@ -67,9 +67,9 @@ fn is_reduction(op: &Op) -> bool {
     matches!(op, Op::Reduce { .. } | Op::ArgReduce { .. })
 }
 
-/// For each node how many elements it combines, if it is a reduction of a few elements that are computed one by one where
-/// the result is needed; zero for every other node. Pooling, for instance. What is repeated along the reduced axes again (a
-/// softmax or a norm over a few elements) is better off with a row.
+/// For each node how many elements it combines, if it is a reduction of a few elements that are computed one by one where the
+/// result is needed; zero for every other node. Pooling, for instance. A result that is broadcast along the reduced axes again
+/// (a softmax or a norm over a few elements) is better computed with a row.
 pub(crate) fn inline_reductions(graph: &Graph) -> Vec<u32> {
     let (uses, mut repeated) = count_uses(graph);
     for (id, node) in graph.iter().rev() {
@@ -111,7 +111,7 @@ pub(crate) fn choose(
     graph.outputs().iter().for_each(|output| materialised[output.node.index()] = true);
     mark_operands(graph, inline_counts, &mut materialised);
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
-    // Results of products and what only they lead to, element by element: an epilogue can store these instead.
+    // Results of products and of their pointwise users: an epilogue can store these instead.
     let mut after_product = vec![false; count];
     for (id, node) in graph.iter() {
         let at = id.index();
@@ -145,7 +145,7 @@ pub(crate) fn choose(
         };
         let stored_instead = after_product[at] && uses[at] > 1 && node.op.is_pointwise();
         let shared = uses[at] > 1 || repeated[at];
-        // Loading the parts again wherever the value is used, against loading it.
+        // The cost of loading the operands again at every use, against loading the value.
         let many_loads = own.loads > 1 && (own.loads - 1) * (uses[at].max(2) - 1) > 1;
         let dear = own.cost > cost::EXPENSIVE + cost::LOAD * own.loads as u32 || many_loads;
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
@@ -218,16 +218,16 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], materialised: &mut [bool]
     }
 }
 
-/// What is known of an operand that might be computed as it is read.
+/// The state of a search for operands that can be computed while they are read.
 struct Chain {
-    /// What its ops may still cost.
+    /// The cost that its ops may still have.
     left: u32,
     /// Bits of the narrowest element read.
     narrowest: usize,
 }
 
 /// True if an operand takes a few cheap ops on inputs. If these are narrower than the operand (quantised weights), a product
-/// computes it as it reads them: less memory is read than if the operand were written before.
+/// computes it while reading them: less memory is read than if the operand were materialised.
 fn is_short_chain(graph: &Graph, id: NodeId, materialised: &[bool], chain: &mut Chain) -> bool {
     let node = graph.node(id);
     let price = match &node.op {
@@ -249,7 +249,7 @@ fn is_short_chain(graph: &Graph, id: NodeId, materialised: &[bool], chain: &mut 
     node.operands.iter().all(|&operand| is_short_chain(graph, operand, materialised, chain))
 }
 
-/// The node under an anchor op's operand that must be materialised; `None` if it is in memory anyway.
+/// The node under an anchor op's operand that must be materialised; `None` if it already is.
 fn base_of_operand(
     graph: &Graph,
     operand: NodeId,
@@ -281,7 +281,7 @@ fn base_of_operand(
     }
 }
 
-/// Lays materialised nodes out and lists the work.
+/// Assigns storage to materialised nodes and lists the work.
 pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout]) -> Memory {
     let count = graph.nodes().len();
     let mut memory = Memory {

@@ -1,4 +1,5 @@
-//! Products: operands as prologues over (batch, m, k) and (batch, k, n), and what follows as an epilogue at (batch, m, n).
+//! Products: operands as prologues over (batch, m, k) and (batch, k, n), and the nodes after them as an epilogue at (batch, m,
+//! n).
 
 use crate::assemble::{Needed, argument, arguments, renumber, step, stores};
 use crate::axes::{self, Renamed};
@@ -125,7 +126,7 @@ fn is_block_of_row(kind: &InstKind, space: &Space) -> bool {
     *element == Dim::axis(k) && place.indirect.is_empty() && (0..rank).all(linear)
 }
 
-/// True for loads at places that are linear in every axis, and a few cheap ops on them.
+/// True for loads at addresses that are linear in every axis, and a few cheap ops on them.
 fn is_cheap(dag: &Dag, value: ValueId, rank: usize) -> bool {
     let (mut open, mut seen, mut price) = (vec![value], vec![false; dag.values().len()], 0);
     while let Some(id) = open.pop() {
@@ -160,7 +161,7 @@ fn is_fixed(coef: &Dim, rank: usize) -> bool {
     (0..rank).all(|d| !coef.contains(Symbol::axis(d)))
 }
 
-/// Checks that a product's operands can be read where they are; the error names the operand that cannot.
+/// Checks that a product's operands can be read in place; the error names the operand that cannot.
 pub(crate) fn check_operands(scope: Scope<'_>, dot: NodeId) -> Result<(), FusionRejection> {
     let node = scope.graph.node(dot);
     let (result, index) = Domain::of_shape(&node.ty.shape, &[]);

@@ -3,8 +3,8 @@
 
 use crate::hash::FastMap;
 
-/// Numbers in an order in which each comes after those it needs, itself left out of account; or a cycle among them, each of
-/// which needs the next and the last one the first.
+/// Sorts numbers topologically, each after those it needs (itself disregarded); or returns a cycle among them, each of which
+/// needs the next and the last one the first.
 pub(crate) fn topological(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
     enum State {
@@ -27,7 +27,7 @@ pub(crate) fn topological(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>
             }
             state[at] = State::Open;
             open.push((at, true));
-            // Those that wait to be done are the path to `at`.
+            // The open nodes are the path to `at`.
             if let Some(&again) = needs[at].iter().find(|&&n| n != at && state[n] == State::Open) {
                 let path = open.iter().filter(|(_, ready)| *ready).map(|&(at, _)| at);
                 return Err(path.skip_while(|&at| at != again).collect());
@@ -38,7 +38,7 @@ pub(crate) fn topological(needs: &[Vec<usize>]) -> Result<Vec<usize>, Vec<usize>
     Ok(order)
 }
 
-/// A topological order that stays one while pairs of its members become one.
+/// A topological order that is maintained while pairs of its members are merged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Order {
     /// Members in order; those that became part of another one leave holes.
@@ -47,7 +47,7 @@ pub(crate) struct Order {
     place: Vec<usize>,
 }
 
-/// What two members need of each other.
+/// The dependency between two members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Between {
     /// A third needs the earlier one and is needed by the later one: merging the two would close a cycle.
@@ -68,7 +68,8 @@ impl Order {
         if self.place[a] < self.place[b] { (a, b) } else { (b, a) }
     }
 
-    /// Looks for a third between two members. `needs` gives what a member needs; for the two of them, what their union will.
+    /// Looks for a third between two members. `needs` gives the dependencies of a member; for the two of them, those of their
+    /// union.
     ///
     /// Every path from the earlier to the later one stays between them in the order, so only that part is searched.
     pub fn between(&self, a: usize, b: usize, needs: &dyn Fn(usize) -> Vec<usize>) -> Between {
@@ -97,7 +98,7 @@ impl Order {
     pub fn merge(&mut self, gone: usize, kept: usize, needed: &FastMap<usize, ()>) {
         let (first, last) = self.sorted(gone, kept);
         let (from, last) = (self.place[first], self.place[last]);
-        // What two need as one may come after both.
+        // Dependencies of the merged member may come after both.
         let to = needed.keys().map(|&member| self.place[member]).fold(last, usize::max);
         let members = self.line[from + 1..=to].iter().flatten().copied().filter(|m| *m != gone && *m != kept);
         let (before, after): (Vec<usize>, Vec<usize>) = members.partition(|member| needed.contains_key(member));
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(topological(&needs), Ok(vec![0, 1, 2, 3, 4]));
     }
 
-    /// Whether `from` needs `to`, however indirectly.
+    /// Whether `from` needs `to`, directly or indirectly.
     fn reaches(needs: &[Vec<usize>], from: usize, to: usize) -> bool {
         let (mut open, mut seen) = (needs[from].clone(), vec![false; needs.len()]);
         while let Some(at) = open.pop() {

@@ -1,4 +1,4 @@
-//! Pointwise ops on values: compute types inside, and the places where short types round or wrap.
+//! Pointwise ops on values: compute types inside, and where short types round or wrap.
 //!
 //! Short floats are computed in F32, short integers in I32. Integers wrap after every op that can leave their range.
 //! Floats round where the user casts and, under [`Numerics::Eager`], after every op.

@@ -10,7 +10,7 @@ use crate::schedule::{BufferId, Step};
 use crate::trace::{FusionRejection, Scope, Storage, Tracer};
 use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
 
-/// The view of memory that a node is; the error names a node that is none.
+/// The strided view of a node's memory; the error names a node that is none.
 fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) -> Result<Strided, FusionRejection> {
     let rejection = FusionRejection { node };
     let ty = scope.graph.ty(node);
@@ -58,7 +58,7 @@ fn rows_of_keys(
     }
 }
 
-/// Checks that an anchor op's operands can be read where they are; the error names the operand that cannot.
+/// Checks that an anchor op's operands can be read in place; the error names the operand that cannot.
 pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), FusionRejection> {
     let node = scope.graph.node(id);
     let skip = usize::from(matches!(node.op, Op::Scatter { .. }));

@@ -1,4 +1,4 @@
-//! What the scheduler gives: buffers, and kernels in the order they run.
+//! The scheduler's result: buffers, and kernels in launch order.
 
 use crate::kernel::{Kernel, Precision};
 use crate::verify::Violation;
@@ -15,23 +15,23 @@ pub enum Numerics {
     Eager,
 }
 
-/// Choices of the caller.
+/// Options of the scheduler.
 #[derive(Debug, Clone, Default)]
 pub struct ScheduleOptions {
     /// Where short floats are rounded.
     pub numerics: Numerics,
-    /// How exact products of F32 have to be.
+    /// The required precision of products of F32.
     pub precision: Precision,
-    /// What is known about the graph's size symbols.
+    /// Known ranges of the graph's size symbols.
     pub ranges: Ranges,
-    /// One kernel a node: nothing is fused but views and constants. For comparison and for finding a wrong kernel.
+    /// One kernel per node: nothing is fused but views and constants. For comparison and for finding a wrong kernel.
     pub no_fusion: bool,
 }
 
 /// The layout of an input in its buffer, in elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct InputLayout {
-    /// Elements an axis step moves; may be zero or negative.
+    /// Elements from one index of each axis to the next; may be zero or negative.
     pub strides: Vec<Dim>,
     /// The element at index zero, from the buffer's start.
     pub offset: Dim,
@@ -54,7 +54,7 @@ impl Role {
     }
 }
 
-/// A buffer of the schedule.
+/// The index of a buffer of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);
 
@@ -76,7 +76,7 @@ impl std::fmt::Display for BufferId {
 pub enum Role {
     /// Memory of the caller: input number `.0`. Written only if an output updates it.
     Input(usize),
-    /// Memory that the caller gets: output number `.0`.
+    /// Memory that is returned to the caller: output number `.0`.
     Output(usize),
     /// Scratch memory, placed by [`crate::plan`].
     Temp,
@@ -108,9 +108,9 @@ pub struct Step {
     pub nodes: Vec<NodeId>,
     /// A short name for logs and profiles.
     pub label: String,
-    /// The values in memory that this launch needs. Nodes that the scheduler made up for itself are not listed.
+    /// The values in memory that this launch reads. Nodes that the scheduler introduced itself are not listed.
     pub reads: Vec<ReadFrom>,
-    /// What is in memory afterwards that was not before. Nodes that the scheduler made up for itself are not listed.
+    /// The values that this launch writes to memory. Nodes that the scheduler introduced itself are not listed.
     pub writes: Vec<Written>,
 }
 
@@ -121,7 +121,7 @@ pub struct ReadFrom {
     pub node: NodeId,
     /// The buffer.
     pub buffer: BufferId,
-    /// True if the value is what an input's memory holds before the first launch, which an update replaces.
+    /// True if the value is the old value of an input, which an update replaces.
     pub initial: bool,
 }
 
@@ -134,24 +134,24 @@ pub struct Written {
     pub buffer: BufferId,
     /// The element at index zero, in elements from the buffer's start.
     pub offset: Dim,
-    /// Elements an axis step moves.
+    /// Elements from one index of each axis to the next.
     pub strides: Vec<Dim>,
-    /// The nodes that are read from this place, of which the value makes up all or a part.
+    /// The nodes that are read from here, of which the value makes up all or a part.
     pub parts_of: Vec<NodeId>,
 }
 
-/// A producer and a consumer that did not become one kernel.
+/// A producer and a consumer that were not fused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The node whose value goes through memory.
+    /// The node whose value is materialised.
     pub producer: NodeId,
     /// A node that reads it.
     pub consumer: NodeId,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Why two parts did not become one kernel.
+/// The reason why two groups were not fused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -175,12 +175,12 @@ pub enum Reason {
     Off,
 }
 
-/// A graph cut into kernels.
+/// A graph partitioned into kernels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schedule {
     /// Every buffer.
     pub buffers: Vec<BufferDecl>,
-    /// In the order they run.
+    /// The launches, in order of execution.
     pub steps: Vec<Step>,
     /// The buffer of each output of the graph. An output that updates an input has that input's buffer.
     pub outputs: Vec<BufferId>,
@@ -191,7 +191,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Keeps some of the buffers, by number, and renumbers what refers to them. No launch and no output has one that goes.
+    /// Keeps some of the buffers, by number, and renumbers references to them. Those that are dropped must be unused.
     pub fn retain_buffers(&mut self, keep: &[bool]) {
         let mut next = 0;
         let number = |&keep: &bool| {
@@ -216,11 +216,11 @@ impl Schedule {
     }
 }
 
-/// Why a graph cannot be scheduled.
+/// An error of scheduling.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The layouts do not fit the inputs.
+    /// The number of layouts is not that of the inputs.
     #[error("{inputs} inputs but {layouts} layouts")]
     LayoutCount {
         /// Inputs of the graph.
@@ -231,7 +231,7 @@ pub enum Error {
     /// A layout of another rank than its input.
     #[error("input {input} has rank {rank} but its layout has {strides} strides")]
     LayoutRank {
-        /// Which input.
+        /// The input's index.
         input: usize,
         /// Its rank.
         rank: usize,
@@ -265,7 +265,7 @@ pub enum Error {
     Invalid {
         /// The stage of the pipeline that made it.
         stage: &'static str,
-        /// What is wrong with it.
+        /// The violation.
         violation: Box<Violation>,
     },
     /// A rewrite that does not type: a fault of this crate.

@@ -12,7 +12,7 @@ use kiln_ir::{Dim, Symbol};
 /// The most parts.
 const MAX_PARTS: i64 = 4;
 
-/// Runs a loop group over one part of an axis, if that takes all choices away.
+/// Runs a loop group over one part of an axis, if that removes all selects.
 pub(crate) fn split_choices(scope: Scope<'_>, memory: &Memory, group: &mut Group) {
     if group.anchor != Anchor::Loop || group.domain.has_row() {
         return;
@@ -23,7 +23,7 @@ pub(crate) fn split_choices(scope: Scope<'_>, memory: &Memory, group: &mut Group
     }
     let Some((axis, part, parts)) = group.trace.as_ref().and_then(|t| find_parts(t, &group.domain)) else { return };
     let mut domain = group.domain.clone();
-    // An axis of one step is none.
+    // An axis of one step does not count.
     if part.is_one() {
         domain.shape.remove(axis);
         domain.row.remove(axis);
@@ -60,7 +60,7 @@ fn choices(trace: &Trace) -> impl Iterator<Item = (&Dim, &Dim, &Dim)> {
     })
 }
 
-/// The axis, the size of a part and the number of parts that all choices agree on.
+/// The axis, the size of a part and the number of parts that all selects agree on.
 fn find_parts(trace: &Trace, domain: &Domain) -> Option<(usize, Dim, i64)> {
     let (first, ..) = choices(trace).next()?;
     let axis = (0..domain.shape.len()).find(|&d| first.as_symbol() == Some(Symbol::axis(d)))?;

@@ -1,6 +1,6 @@
-//! Values to stages. A reduction ends a row stage; what depends on its result comes in a later one. Values that do not
-//! depend on the row are computed once a grid point, between the row stages. A row value that several row stages need is
-//! computed again if that is cheap and kept in a row temporary otherwise.
+//! Assigns values to stages. A reduction ends a row stage; what depends on its result comes in a later one. Values that do not
+//! depend on the row are computed once per grid point, between the row stages. A row value that several row stages need is
+//! recomputed if that is cheap and kept in a row temporary otherwise.
 //!
 //! ```text
 //!  point 0 ▸ row 0 (reductions of level 0) ▸ point 1 ▸ row 1 (reductions that use results of row 0) ▸ …
@@ -31,13 +31,13 @@ pub(crate) struct Staged {
 
 struct Stager<'a> {
     dag: &'a Dag,
-    /// What to store, and whether the place moves along the row.
+    /// The stores, and whether the address of each moves along the row.
     stores: Vec<(&'a StoreAt, bool)>,
-    /// For each value: depends on the row.
+    /// For each value: whether it depends on the row.
     row: Vec<bool>,
-    /// For each value: how many row stages must be over.
+    /// For each value: the number of row stages that must be complete.
     level: Vec<u32>,
-    /// For each value: some store depends on it.
+    /// For each value: whether some store depends on it.
     used: Vec<bool>,
     /// For each value: its temporary.
     temp: Vec<Option<usize>>,
@@ -49,7 +49,7 @@ struct Stager<'a> {
     next: u32,
 }
 
-/// Puts values into stages. `row` are the row's variables and `row_length` a guess of its length.
+/// Assigns values to stages. `row` are the row's variables and `row_length` a guess of its length.
 pub(crate) fn stage(dag: &Dag, row: &[Symbol], row_length: i64, stores: &[StoreAt]) -> Staged {
     let mut stager = Stager::new(dag, row, stores);
     let last = stager.row_stages();
@@ -64,7 +64,7 @@ pub(crate) fn stage(dag: &Dag, row: &[Symbol], row_length: i64, stores: &[StoreA
     Staged { stages, temps: stager.temps }
 }
 
-/// Instructions without a row, in order; for prologues and epilogues. Gives the new number of `wanted`.
+/// Instructions without a row, in order; for prologues and epilogues. Returns the new number of `wanted`.
 pub(crate) fn straight(dag: &Dag, stores: &[StoreAt], wanted: Option<ValueId>) -> (Vec<Inst>, Option<ValueId>) {
     let mut stager = Stager::new(dag, &[], stores);
     if let Some(wanted) = wanted {
@@ -138,7 +138,7 @@ impl<'a> Stager<'a> {
         used.chain(stores).max().unwrap_or(0)
     }
 
-    /// What row stage `level` must have computed, without what other stages want kept.
+    /// The values that row stage `level` must compute, without temporaries for other stages.
     fn row_roots(&self, level: u32) -> Vec<usize> {
         let operands = self.reductions(level).map(|(.., value)| value);
         let stored = self.stores_at(level, true).map(|s| s.value);
@@ -203,7 +203,7 @@ impl<'a> Stager<'a> {
         }
     }
 
-    /// What computing a row value once more in stage `level` costs.
+    /// The cost of recomputing a row value in stage `level`.
     fn row_cost(&self, value: usize, level: u32) -> u32 {
         let computed = self.computed(level, &[value]);
         computed

@@ -19,7 +19,7 @@ const MOST_KEYS: usize = 256;
 /// Elements of a cache line.
 const LINE: usize = 16;
 
-/// Rows of an operand as the kernels take them.
+/// Rows of an operand, as passed to the kernels.
 #[derive(Clone, Copy)]
 struct Rows {
     data: *const u8,
@@ -31,13 +31,13 @@ struct Rows {
 struct Visible([i32; MOST_ROWS + LINE]);
 
 impl Job<'_> {
-    /// Memory of a task of up to `rows` queries, filled up to whole vectors.
+    /// Memory of a task of up to `rows` queries, padded to whole vectors.
     pub(super) fn columns_sizes(&self, rows: usize) -> Sizes {
         let width = self.g.width + self.g.width % 2;
         let keys = MOST_KEYS.min(self.g.keys);
         let stride = self.score_stride(rows / self.lanes);
         Sizes {
-            // Packed, and row by row before that.
+            // Packed, and before that row by row.
             queries: 2 * rows * width,
             scores: (keys + 1) * stride,
             keys: keys * width,
@@ -144,7 +144,7 @@ impl Job<'_> {
         one_head.then_some(Matrix { data, dtype: view.dtype, row_stride: view.strides[2], column_stride: view.step() })
     }
 
-    /// Queries to [width][query], 4 bytes an element, zero in lanes without a query.
+    /// Packs queries to [width][query], 4 bytes per element, zero in lanes without a query.
     unsafe fn pack_queries(&self, task: &Task, vectors: usize, scratch: &Scratch) {
         let (queries, depth, view) = (vectors * self.lanes, self.depth(), &self.g.q);
         let in_place = self.as_matrix(view, task).and_then(|m| match self.code.pairs {

@@ -42,7 +42,7 @@ macro_rules! vectorised {
 }
 pub(super) use vectorised;
 
-/// One element as f32; a bool is 0 where true and −∞ where false, as what a mask adds.
+/// One element as f32; of a bool mask, 0 where true and −∞ where false.
 pub(super) unsafe fn element(dtype: DType, at: *const u8) -> f32 {
     // SAFETY: the caller's element is of this type.
     unsafe {
@@ -164,7 +164,7 @@ pub(super) unsafe fn widen_row(
 /// Writes a row of results, `from · factor`, to `count` elements of stride `step`.
 ///
 /// # Safety
-/// `from` holds `count` elements and is overwritten at will; the row is writable.
+/// `from` holds `count` elements and may be overwritten; the row is writable.
 pub(super) unsafe fn narrow_row(isa: Isa, from: *mut f32, factor: f32, count: usize, view: &View, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -192,7 +192,7 @@ pub(super) unsafe fn narrow_row(isa: Isa, from: *mut f32, factor: f32, count: us
     }
 }
 
-/// Copies a row of bf16 and fills up to an even number with zero.
+/// Copies a row of bf16 and pads it to an even number with zero.
 ///
 /// # Safety
 /// The row holds `count` elements and `to` an even number of at least as many.

@@ -1,7 +1,7 @@
 //! Generated dot products of few queries with many keys, both row-major: `scores[query][key] = Σ q · k`.
 //!
-//! A block of keys passes by once for all queries of the kernel; lanes run along the width and are folded at the end of
-//! each block, four keys at a time. How queries are laid out depends on the keys' element:
+//! A block of keys is read once for all queries of the kernel; lanes run along the width and are reduced at the end of each
+//! block, four keys at a time. The layout of queries depends on the keys' element:
 //!
 //! ```text
 //!  F32, F16   f32, in order
@@ -23,11 +23,11 @@ pub(super) struct DotArgs {
     pub q_stride: usize,
     /// Row 0 of the keys.
     pub k: *const u8,
-    /// From key to key, in each segment.
+    /// From key to key, in each segment, in bytes.
     pub k_stride: isize,
     /// Steps along a row, [`step`] elements each.
     pub steps: usize,
-    /// How many keys: rows of the first segment.
+    /// The number of keys: rows of the first segment.
     pub keys: usize,
     /// Score (0, 0).
     pub scores: *mut f32,
@@ -35,7 +35,7 @@ pub(super) struct DotArgs {
     pub score_stride: usize,
     /// Further segments of keys.
     pub more: *const Segment,
-    /// How many; counted down.
+    /// The number of those; counted down.
     pub segments: usize,
 }
 
@@ -68,7 +68,7 @@ const KEYS: Gpr = Gpr::R9;
 const SCORES: Gpr = Gpr::R10;
 const SCORE_STRIDE: Gpr = Gpr::R11;
 const LEFT: Gpr = Gpr::RAX;
-/// Offset along the width: of keys and of queries (4 bytes an element).
+/// Offset along the width: of keys and of queries (4 bytes per element).
 const AT: Gpr = Gpr::RBX;
 const Q_AT: Gpr = Gpr::RBP;
 /// Keys 0 … 3 and 4 … 7 of a block: K_NEXT is key 4.
@@ -85,11 +85,11 @@ struct Generator<'a> {
     queries: usize,
 }
 
-/// Emits the kernel for `queries` rows of q and keys of `element`, and gives its entry.
+/// Emits the kernel for `queries` rows of q and keys of `element`, and returns its entry.
 pub(super) fn generate(asm: &mut Assembler, isa: Isa, element: Element, queries: usize) -> Label {
     asm.align(64);
     let entry = asm.here();
-    // One query alone takes eight keys at once, to have enough sums under way.
+    // One query alone takes eight keys at once, to have enough sums in flight.
     let block = if queries == 1 { 8 } else { 4 };
     let mut g = Generator { asm, width: width(isa), element, queries };
     SAVED.iter().for_each(|&r| g.asm.push(r));
@@ -148,7 +148,7 @@ impl Generator<'_> {
         VReg(15 + 16 * u8::from(self.width == Width::V512))
     }
 
-    /// Scores of `keys` keys; moves K and SCORES on.
+    /// Scores of `keys` keys; advances K and SCORES.
     fn block(&mut self, keys: usize) {
         let (width, queries) = (self.width, self.queries);
         let acc = |query: usize, key: usize| VReg((query * keys + key) as u8);

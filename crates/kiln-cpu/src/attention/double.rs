@@ -48,7 +48,7 @@ unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], r
         result.fill(0.0);
         if top != f64::NEG_INFINITY {
             let mut sum = 0.0;
-            // What is hidden is not read.
+            // Hidden keys are not read.
             for (key, score) in scores.iter().enumerate().filter(|(_, score)| **score != f64::NEG_INFINITY) {
                 let weight = (score - top).exp();
                 sum += weight;
@@ -73,7 +73,7 @@ unsafe fn attend(scale: f64, g: &Geometry, at: [usize; 3], scores: &mut [f64], r
     }
 }
 
-/// Element `i` of a row, a bool as what a mask adds.
+/// Element `i` of a row; of a bool mask, the addend.
 unsafe fn element(view: &View, row: *const u8, i: usize) -> f64 {
     // SAFETY: the element is inside the view and is of its type.
     unsafe {

@@ -1,11 +1,11 @@
-//! The exponential function of arguments that are not positive, as vector code: magic-number rounding, a polynomial of
-//! degree 6 and the exponent put in by a shift. Off by 0.9 units in the last place; exactly 0 below −87.7 and at −∞; NaN
+//! The exponential function of arguments that are not positive, as vector code: magic-number rounding, a polynomial of degree 6
+//! and the exponent inserted by a shift. The error is at most 0.9 units in the last place; exactly 0 below −87.7 and at −∞; NaN
 //! stays NaN.
 
 use crate::asm::{Assembler, Rm, VReg, Width, ops};
 use crate::features::Isa;
 
-/// Arguments are raised to this: the least whose result is already 0.
+/// Arguments are clamped to this: the least whose result is already 0.
 pub(super) const LEAST: f32 = -88.0;
 pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// 1.5·2²³ + 127: adding it rounds to an integer n and leaves n + 127 in the low bits.
@@ -76,7 +76,7 @@ impl Exponential {
     /// Emits `result = exp(x)`.
     pub(super) fn emit(&self, asm: &mut Assembler, t: Temps) {
         let w = self.width;
-        // The argument comes last: where it is NaN, NaN is what is kept.
+        // The argument is the last operand: a NaN is kept.
         asm.rvm(ops::VMAXPS, w, t.x, self.least, t.x);
         asm.rm(ops::VMOVAPS, w, t.a, self.log2_e);
         asm.rvm(ops::VFMADD213PS, w, t.a, t.x, self.magic);

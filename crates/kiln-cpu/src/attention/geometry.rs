@@ -15,7 +15,7 @@ pub(super) struct View {
     pub dtype: DType,
     /// Bytes of an element.
     pub size: isize,
-    /// In elements.
+    /// Strides of the axes, in elements.
     pub strides: [isize; 4],
     /// The page table of paged rows; strides are then those inside a page.
     pages: Option<PageTable>,
@@ -29,13 +29,13 @@ struct PageTable {
     /// The first entry; before the view is bound, its distance from the buffer's first.
     entries: *const u8,
     is_wide: bool,
-    /// Of batch and page, in elements.
+    /// Strides of batch and page, in elements.
     strides: [isize; 2],
     /// Rows of a page.
     length: usize,
     /// Elements from page to page.
     stride: isize,
-    /// How many pages there are.
+    /// The number of pages.
     count: i64,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Segment {
     pub rows: usize,
 }
 
-// SAFETY: a view is an address and numbers; who dereferences it answers for the access.
+// SAFETY: a view is an address and numbers; the code that dereferences it is responsible for the access.
 unsafe impl Sync for View {}
 // SAFETY: likewise.
 unsafe impl Send for View {}
@@ -102,7 +102,7 @@ impl View {
         })
     }
 
-    /// The most segments of so many rows.
+    /// The most segments of this many rows.
     pub(super) fn most_segments(&self, rows: usize) -> usize {
         self.pages.as_ref().map_or(1, |pages| rows / pages.length + 2)
     }
@@ -139,7 +139,7 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// Fills in the numbers of a launch, whose buffers come later.
+    /// Fills in the numbers of a launch, without its buffers.
     pub(super) fn new(
         body: &AttentionBody,
         args: &[BufferArg],
@@ -209,7 +209,7 @@ impl Geometry {
         Ok(g)
     }
 
-    /// The same over a launch's buffers, as many as the kernel has.
+    /// The same over a launch's buffers.
     pub(super) fn bound(&self, buffers: &[RawBuffer]) -> Result<Geometry, LaunchError> {
         let mut g = *self;
         let views = [&mut g.q, &mut g.k, &mut g.v, &mut g.out].into_iter().chain(&mut g.mask);
@@ -241,7 +241,7 @@ impl Geometry {
 
     /// Head and query of a row of a group.
     pub(super) fn place(&self, kv_head: usize, row: usize) -> (usize, usize) {
-        // A step of decoding has one: it is spared the division.
+        // A step of decoding has one query: it needs no division.
         let (head, query) = if self.queries == 1 { (row, 0) } else { (row / self.queries, row % self.queries) };
         (kv_head * self.group + head, query)
     }

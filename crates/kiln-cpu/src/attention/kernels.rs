@@ -1,4 +1,4 @@
-//! The kernels of an attention: generated once a process for each target and element type, then shared.
+//! The kernels of an attention: generated once per process for each target and element type, then shared.
 
 use super::dot::{self, DotFn};
 use super::portable;
@@ -85,12 +85,12 @@ impl Tiles {
         self.table[vectors - 1][rows - 1]
     }
 
-    /// The most rows beside `vectors` vectors.
+    /// The most rows of a tile of `vectors` vectors.
     pub(super) fn max_rows(&self, vectors: usize) -> usize {
         self.max_rows[vectors - 1]
     }
 
-    /// The most vectors beside `rows` rows.
+    /// The most vectors of a tile of `rows` rows.
     pub(super) fn max_vectors(&self, rows: usize) -> usize {
         self.max_rows.iter().rposition(|&most| most >= rows).map_or(1, |v| v + 1)
     }

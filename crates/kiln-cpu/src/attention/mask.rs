@@ -21,7 +21,7 @@ pub(super) unsafe fn causal_columns(isa: Isa, scores: *mut f32, visible: &[i32],
 }
 
 vectorised! {
-    /// Hides the keys first .. end, of which `scores` are, where `visible` ends before.
+    /// Hides the keys first .. end, whose scores these are, from where `visible` ends.
     fn hide(scores: *mut f32, visible: &[i32], first: i32, end: i32) {
         for key in first..end {
             // SAFETY: there is a row of scores for each key.
@@ -37,7 +37,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// scores = scale · scores + mask; −∞ hides even what is not a number.
+    /// scores = scale · scores + mask; −∞ hides even NaN.
     fn add(scores: *mut f32, scale: f32, mask: *const f32, count: usize) {
         // SAFETY: both hold `count` elements.
         unsafe {
@@ -56,7 +56,7 @@ fn combine(score: f32, scale: f32, mask: f32) -> f32 {
 }
 
 vectorised! {
-    /// What a row of bools adds.
+    /// The addends of a row of bools.
     fn widen_bools(from: *const u8, to: *mut f32, count: usize) {
         // SAFETY: both hold `count` elements.
         unsafe {
@@ -68,7 +68,7 @@ vectorised! {
     }
 }
 
-/// Copies what a row of the mask adds for `keys`.
+/// Copies the addends of a row of the mask for `keys`.
 ///
 /// # Safety
 /// The row holds the keys; `to` has room for them.

@@ -5,8 +5,8 @@
 //!     │ few   ──▶ Rows      scores [query][key]: keys pass by unpacked, once for all heads of the group      (`dot`)
 //!     │ many  ──▶ Columns   scores [key][query]: a lane is a query, so that nothing is transposed but q      (`tile`)
 //!     ▼
-//!  for each tile of keys of which the mask shows something (`visible`), cut down to what it shows:
-//!     scores ─▶ mask ─▶ softmax, with what earlier tiles left ─▶ results = factor · results + weights · v
+//!  for each tile of keys with visible keys (`visible`), cut down to these:
+//!     scores ─▶ mask ─▶ softmax, with earlier tiles' sums ─▶ results = factor · results + weights · v
 //!     ▼
 //!  results / sums ─▶ out; where keys were split between tasks, parts are merged first                          (`merge`)
 //! ```
@@ -53,19 +53,19 @@ pub struct Attention {
     buffers: Vec<BufferArg>,
     sizes: Vec<Symbol>,
     scale: Scale,
-    /// That of every launch, where all sizes are constant.
+    /// The geometry of every launch, where all sizes are constant.
     geometry: Option<Geometry>,
     /// None where some operand is f64.
     code: Option<Code>,
     choices: Choices,
 }
 
-/// The factor on scores, split so that what is left for the softmax is positive.
+/// The factor on scores, split so that the softmax's part is positive.
 #[derive(Clone, Copy)]
 struct Scale {
-    /// Goes into the queries: 1, or what cannot wait.
+    /// Multiplied into the queries: 1, or the part that is not positive.
     on_queries: f32,
-    /// Positive; goes into the softmax.
+    /// Positive; applied in the softmax.
     on_scores: f32,
 }
 
@@ -92,7 +92,7 @@ struct Code {
     rows_isa: Isa,
     /// Scores and results of rows, from unpacked keys and values of their own type, and from packed f32.
     dots: Vec<DotFn>,
-    /// What those read of keys.
+    /// The element type of keys that those read.
     dot_element: Element,
     dots_f32: Vec<DotFn>,
     rows: Tiles,
@@ -141,7 +141,7 @@ impl Code {
 }
 
 impl Attention {
-    /// Takes an attention kernel and makes its code; `target` names the backend in an error.
+    /// Compiles an attention kernel; `target` names the backend in an error.
     pub fn new(isa: Isa, kernel: &Kernel, body: &AttentionBody, target: &str) -> Result<Attention, Error> {
         let refuse = |reason: String| Err(Error::Compile { target: target.to_owned(), reason });
         let views = [&body.q, &body.k, &body.v, &body.out].into_iter().chain(&body.mask);
@@ -188,12 +188,12 @@ impl Attention {
         Ok(Attention { isa, body: body.clone(), buffers, sizes, scale, geometry, code, choices: Choices::default() })
     }
 
-    /// The same with some choices made about how it is cut.
+    /// The same with some choices made about how it is split.
     pub(crate) fn choosing(self, choices: Choices) -> Attention {
         Attention { choices, ..self }
     }
 
-    /// Runs it.
+    /// Runs the kernel.
     ///
     /// # Safety
     /// The buffers hold what the kernel's views reach at these sizes, and `out` overlaps no other of them.

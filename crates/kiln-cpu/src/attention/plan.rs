@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) struct Unit {
     /// Batch and key head in one number.
     pub group: usize,
-    /// What is seen of the tile.
+    /// The visible keys of the tile.
     pub visible_keys: VisibleKeys,
 }
 
@@ -18,14 +18,14 @@ pub(super) struct Unit {
 pub(super) struct Group {
     /// The first.
     pub first: usize,
-    /// How many, one at least.
+    /// The number of units, at least one.
     pub count: usize,
-    /// Those without a result yet.
+    /// The number of units without a result yet.
     left: AtomicUsize,
 }
 
 impl Group {
-    /// Says that a unit has its result; true for the last.
+    /// Marks a unit as done; true for the last.
     pub(super) fn is_last(&self) -> bool {
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -45,7 +45,7 @@ thread_local! {
 }
 
 impl Plan {
-    /// The plan of a launch with tiles of so many keys, in memory that this thread keeps.
+    /// The plan of a launch with tiles of this many keys, in memory that this thread keeps.
     ///
     /// # Safety
     /// The mask is readable.
@@ -88,7 +88,7 @@ impl Plan {
                     None => VisibleKeys::all(keys),
                     // SAFETY: the caller's promise.
                     Some(mask) => unsafe {
-                        // Where heads share the mask, those of one have them all.
+                        // Where heads share the mask, the visible keys of one are those of all.
                         let rows = if mask.strides[1] == 0 { g.queries } else { g.group_rows() };
                         visible::of_rows(g, mask, [batch, kv_head], 0..rows, &keys, |_| 0..g.keys, |_, _| ())
                     },

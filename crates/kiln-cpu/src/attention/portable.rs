@@ -151,7 +151,7 @@ pub(super) unsafe extern "C" fn softmax_row(args: *const SoftmaxArgs) {
     }
 }
 
-/// Takes a query's largest raw score; gives what its weights are relative to, and its sum of earlier weights.
+/// Takes a query's largest raw score; returns what its weights are relative to, and its sum of earlier weights.
 unsafe fn advance(args: &SoftmaxArgs, query: usize, top: f32) -> (f32, f32) {
     // SAFETY: `query` is one of the call's.
     unsafe {

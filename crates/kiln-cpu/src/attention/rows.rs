@@ -1,4 +1,4 @@
-//! Few queries: scores [query][key], keys and values pass by once, unpacked where their layout allows.
+//! Few queries: scores [query][key], keys and values are read once, unpacked where their layout allows.
 
 use super::convert::{copy_halves, scale, widen_row};
 use super::dot::{self, DotArgs};
@@ -17,18 +17,18 @@ use std::ops::Range;
 
 /// The most keys of a tile, a multiple of every vector's lanes.
 const MOST_KEYS: usize = 512;
-/// The fewest, of which tiles are multiples.
+/// The fewest keys of a tile, of which tiles are multiples.
 const LEAST_KEYS: usize = 128;
 /// Bytes of the keys of a tile.
 const TILE_BYTES: usize = 32 << 10;
 /// Multiplications below which one thread is as fast as several.
 const SERIAL: usize = 384 << 10;
-/// The most pieces that the units of a launch are handed out in.
+/// The most chunks that the units of a launch are split into.
 const CHUNKS: usize = 64;
 /// Elements of a cache line.
 const LINE: usize = 16;
 
-/// Queries of a group, as the kernels of dot products take them.
+/// Queries of a group, as passed to the dot-product kernels.
 #[derive(Clone, Copy)]
 struct Queries {
     data: *const f32,
@@ -92,7 +92,7 @@ impl Units<'_> {
         }
     }
 
-    /// Adds up the parts of a group and writes its rows.
+    /// Merges the parts of a group and writes its rows.
     unsafe fn merge(&self, task: &Task, units: Range<usize>, scratch: &Scratch) {
         let (job, rows, width) = (self.job, task.rows.len(), self.job.padded_values);
         // SAFETY: all parts of the group are written, and no thread writes them any more.
@@ -166,7 +166,7 @@ impl Job<'_> {
         self.g.q.row([task.batch, head, query]).cast::<f32>().cast_const()
     }
 
-    /// Queries row by row, as the kernels of dot products take them; gives the elements of 4 bytes in a row.
+    /// Queries row by row, as passed to the dot-product kernels; returns the elements of 4 bytes in a row.
     unsafe fn row_queries(&self, task: &Task, scratch: &Scratch) -> usize {
         let (view, width) = (&self.g.q, self.g.width);
         let element = if self.unpacked_keys { self.code.dot_element } else { Element::F32 };
@@ -327,7 +327,7 @@ impl Job<'_> {
             for j in 0..vector_parts {
                 let columns = part(across, vector_parts, j);
                 if j > 0 {
-                    // The kernel takes the segments where its columns are.
+                    // The kernel reads the segments at its columns.
                     let step = (columns.start - part(across, vector_parts, j - 1).start) * self.lanes * size;
                     for segment in std::slice::from_raw_parts_mut(scratch.segments, segments) {
                         segment.data = segment.data.add(step);

@@ -1,4 +1,4 @@
-//! One launch: cut into tasks, run on the pool, merged where keys were split.
+//! One launch: split into tasks, run on the pool, merged where keys were split.
 
 use super::convert::{narrow_row, widen_row};
 use super::geometry::{Geometry, Segment, View};
@@ -17,12 +17,12 @@ use std::ops::Range;
 pub(super) const MOST_ROWS: usize = 64;
 /// Tasks that a launch should have at least, as far as its shape allows.
 const TASKS: usize = 32;
-/// Keys that are worth a task of their own.
+/// The fewest keys that are worth a task of their own.
 const SPLIT_KEYS: usize = 256;
 /// Multiplications below which one thread is as fast as several.
 const SERIAL: usize = 128 << 10;
 
-/// What all tasks of a launch share.
+/// The state that all tasks of a launch share.
 pub(super) struct Job<'a> {
     pub isa: Isa,
     pub code: &'a Code,
@@ -30,7 +30,7 @@ pub(super) struct Job<'a> {
     pub g: &'a Geometry,
     /// Elements of a vector.
     pub lanes: usize,
-    /// Value width, filled up to whole vectors.
+    /// Value width, padded to whole vectors.
     pub padded_values: usize,
     /// Tiles of query rows of a group.
     tiles: usize,
@@ -58,9 +58,9 @@ pub(super) struct Task {
     pub keys: Range<usize>,
 }
 
-/// Part `i` of `total` cut into `parts`, as equal as can be.
+/// Part `i` of `total` split into `parts`, as equal as possible.
 pub(super) fn part(total: usize, parts: usize, i: usize) -> Range<usize> {
-    // Nearly always: no division then.
+    // The most frequent case, without a division.
     if parts == 1 {
         return 0..total;
     }
@@ -144,9 +144,9 @@ pub(super) unsafe fn run(isa: Isa, code: &Code, scale: Scale, g: &Geometry, choi
     }
 }
 
-/// Adds up the results of parts, each with its maximum and its sum, and gives the sum of all.
+/// Adds up the results of parts, each with its maximum and its sum, and returns the sum of all.
 pub(super) fn add_up<'a>(parts: impl Iterator<Item = (&'a [f32], f32, f32)> + Clone, total: &mut [f32]) -> f32 {
-    // Parts that saw nothing hold no results; a NaN sum counts as having seen.
+    // Parts without visible keys hold no results; a NaN sum counts as a result.
     let parts = parts.filter(|&(_, _, sum)| sum != 0.0);
     let top = parts.clone().map(|(_, top, _)| top).fold(f32::NEG_INFINITY, f32::max);
     let mut all = 0.0;
@@ -162,7 +162,7 @@ pub(super) fn add_up<'a>(parts: impl Iterator<Item = (&'a [f32], f32, f32)> + Cl
 }
 
 impl Job<'_> {
-    /// Rows of the largest tile, filled up to whole vectors.
+    /// Rows of the largest tile, padded to whole vectors.
     fn most_rows(&self) -> usize {
         self.g.group_rows().div_ceil(self.tiles).next_multiple_of(self.lanes)
     }
@@ -189,7 +189,7 @@ impl Job<'_> {
             unsafe {
                 std::slice::from_raw_parts_mut(scratch.tops, count).fill(f32::NEG_INFINITY);
                 std::slice::from_raw_parts_mut(scratch.sums, count).fill(0.0);
-                // Where nothing is seen the sums stay 0.
+                // Without visible keys the sums stay 0.
                 if !task.keys.is_empty() {
                     self.columns(&task, &scratch);
                 }
@@ -221,7 +221,7 @@ impl Job<'_> {
         }
     }
 
-    /// Keeps a task's results for the merge.
+    /// Stores a task's results for the merge.
     unsafe fn keep(&self, index: usize, rows: usize, scratch: &Scratch) {
         // SAFETY: the part belongs to this task alone and has room for all rows.
         unsafe {
@@ -233,7 +233,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds up the parts of a tile and writes its rows.
+    /// Merges the parts of a tile and writes its rows.
     unsafe fn merge(&self, tile: usize) {
         let (batch, kv_head, rows) = self.tile(tile);
         let task = Task { batch, kv_head, rows, keys: 0..0 };
@@ -262,10 +262,10 @@ impl Job<'_> {
         (view.step() == 1 || width == 1) && view.size == size && width.is_multiple_of(multiple)
     }
 
-    /// Packs rows of keys or values as f32, filled up with zeros to `padded`.
+    /// Packs rows of keys or values as f32, padded with zeros to `padded`.
     ///
     /// # Safety
-    /// The view is readable; `to` has room for `padded` elements a key.
+    /// The view is readable; `to` has room for `padded` elements per key.
     pub(super) unsafe fn widen(
         &self,
         view: &View,
@@ -277,7 +277,7 @@ impl Job<'_> {
     ) {
         let mut to = to;
         for Segment { data, rows } in view.segments([task.batch, task.kv_head], keys.clone()) {
-            // Seen from the side, a row of the operand is a column: contiguous elements stay contiguous.
+            // With rows and columns swapped, contiguous elements stay contiguous.
             let data = data.cast_mut();
             let from = Matrix { data, dtype: view.dtype, row_stride: view.step(), column_stride: view.strides[2] };
             // SAFETY: the caller's promise.

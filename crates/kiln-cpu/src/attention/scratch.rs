@@ -30,7 +30,7 @@ pub(super) struct Sizes {
     pub results: usize,
     /// A tile of the mask.
     pub mask: usize,
-    /// Running maxima, sums and factors: one each a row.
+    /// Running maxima, sums and factors: one each per row.
     pub rows: usize,
     /// Segments of keys or values.
     pub segments: usize,

@@ -1,4 +1,4 @@
-//! Generated softmax over one tile of scores; columns take in what earlier tiles left: running maxima and sums.
+//! Generated softmax over one tile of scores; columns continue from the running maxima and sums of earlier tiles.
 //!
 //! ```text
 //!  columns   scores [key][query]: a lane is a query, nothing crosses lanes; weights replace the scores
@@ -22,15 +22,15 @@ pub(super) struct SoftmaxArgs {
     pub scores: *mut f32,
     /// Bytes from key to key (columns only).
     pub stride: usize,
-    /// Keys; for rows: vectors of keys, the last filled up with −∞.
+    /// Keys; for rows: vectors of keys, the last padded with −∞.
     pub keys: usize,
     /// Vectors of queries (columns only).
     pub vectors: usize,
-    /// Running maxima, one a query; those of rows are only written.
+    /// Running maxima, one per query; those of rows are only written.
     pub tops: *mut f32,
-    /// Running sums, one a query; those of rows are only written.
+    /// Running sums, one per query; those of rows are only written.
     pub sums: *mut f32,
-    /// What earlier results are to be multiplied by, one a query (columns only).
+    /// The factors of earlier results, one per query (columns only).
     pub factors: *mut f32,
     /// Factor on scores, not negative.
     pub scale: f32,
@@ -110,7 +110,7 @@ pub(super) fn generate_row(asm: &mut Assembler, isa: Isa) -> Label {
     fold(g.asm, width, ops::VMAXPS, TOP, FIRST.x);
     g.asm.rm(ops::VBROADCASTSS, width, TOP, TOP);
     g.asm.rvm(ops::VMULPS, width, TOP, TOP, SCALE);
-    // As with an earlier maximum, of which there is none: what is not a number does not become one.
+    // As if there were an earlier maximum of −∞: NaN stays NaN.
     g.asm.rvm(ops::VMAXPS, width, TOP, TOP, LOWEST);
     g.asm.mr(ops::VMOVSS_ST, Width::V128, Mem::base(TOPS), TOP);
     g.relative_to_top();
@@ -188,8 +188,8 @@ impl<'a> Generator<'a> {
         self.asm.rvm(ops::VMAXPS, self.width, TOP, TOP, SUM_2);
     }
 
-    /// From TOP, the largest raw score of the tile: the running maximum, what weights are relative to (in TOP), the factor
-    /// of earlier results, and SUM, the running sum times that.
+    /// From TOP, the largest raw score of the tile, computes the running maximum, the offset of weights (in TOP), the factor of
+    /// earlier results, and SUM, the running sum times that.
     fn factor(&mut self) {
         let width = self.width;
         let old = FIRST.x;
@@ -206,10 +206,10 @@ impl<'a> Generator<'a> {
         self.asm.rvm(ops::VXORPS, width, SUM_2, SUM_2, SUM_2);
     }
 
-    /// TOP = what weights are relative to, from the maximum.
+    /// TOP = the offset of weights, from the maximum.
     fn relative_to_top(&mut self) {
         let width = self.width;
-        // −∞ − −∞ is NaN: where there is nothing yet, weights are relative to 0.
+        // −∞ − −∞ is NaN: without a finite score, weights are relative to 0.
         const NOT_EQUAL: u8 = 4;
         if self.isa == Isa::Avx512 {
             let some = KReg(1);

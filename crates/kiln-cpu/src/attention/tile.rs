@@ -3,7 +3,7 @@
 //! ```text
 //!  Along::Rows    A row-major, k contiguous: keys · queriesᵀ, or weights · values of few queries
 //!  Along::Panel   A k-major, rows contiguous: weightsᵀ · values
-//!                 one 4-byte broadcast a row and k, times vectors of B's row k
+//!                 one 4-byte broadcast per row and k, times vectors of B's row k
 //! ```
 //!
 //! With [`Element::Pairs`] a 4-byte element is two bf16 that are neighbours in k, and one instruction adds both products.
@@ -27,13 +27,13 @@ pub(super) struct TileArgs {
     pub c: *mut f32,
     /// Elements from row to row of C.
     pub c_stride: isize,
-    /// Steps of the sum: rows of the first segment of B.
+    /// The number of steps of the sum: rows of the first segment of B.
     pub k: usize,
-    /// What each row of C is multiplied by first; null to overwrite C.
+    /// The factors of the rows of C; null to overwrite C.
     pub factors: *const f32,
     /// Further segments of B, whose steps follow in A.
     pub more: *const Segment,
-    /// How many; counted down.
+    /// The number of those; counted down.
     pub segments: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) enum Along {
 pub(super) enum Element {
     /// f32 in A and B.
     F32,
-    /// f32 in A, bf16 in B: of two vectors even and odd elements come out of one load, and meet again at the end.
+    /// f32 in A, bf16 in B: one load gives the even and odd elements of two vectors, which are interleaved at the end.
     Bf16,
     /// f32 in A, f16 in B.
     F16,
@@ -70,7 +70,7 @@ pub(super) struct TileShape {
     pub vectors: usize,
 }
 
-/// The most rows of a tile of 1, 2, … vectors; longer lists have kernels for few rows that pass by wide rows of B.
+/// The most rows of a tile of 1, 2, … vectors; longer lists have kernels of few rows for wide rows of B.
 pub(super) const fn max_rows(isa: Isa) -> &'static [usize] {
     match isa {
         Isa::Avx512 => &[12, 12, 8, 6, 2, 2, 2, 2],
@@ -96,7 +96,7 @@ const B_STRIDE_3: Gpr = Gpr::R10;
 const K_LEFT: Gpr = Gpr::RAX;
 /// Odd multiples of A's stride: 3, 5, 7, 9, 11.
 const MULTIPLES: [Gpr; 5] = [Gpr::R11, Gpr::RBX, Gpr::RBP, Gpr::R12, Gpr::R13];
-/// Multiples that live in registers the caller keeps.
+/// Multiples that are in callee-saved registers.
 const SAVED: [Gpr; 4] = [Gpr::RBX, Gpr::RBP, Gpr::R12, Gpr::R13];
 /// Unroll factor of the main loop, in steps; the addresses rely on it.
 const UNROLL: usize = 4;
@@ -108,7 +108,7 @@ struct Generator<'a> {
     asm: &'a mut Assembler,
 }
 
-/// Emits one kernel and gives its entry.
+/// Emits one kernel and returns its entry.
 pub(super) fn generate(asm: &mut Assembler, shape: TileShape) -> Label {
     // Small tiles alternate between several sets of accumulators, so that the latency of an addition is hidden.
     let (chains, registers) = if shape.isa == Isa::Avx512 { (8, 16) } else { (8, 12) };
@@ -215,7 +215,7 @@ impl Generator<'_> {
         self.next_segment(segment);
     }
 
-    /// Goes on with the next segment of B, if there is one.
+    /// Continues with the next segment of B, if there is one.
     fn next_segment(&mut self, begin: Label) {
         let (more, segments) = (Mem::base(ARGS).offset(64), Mem::base(ARGS).offset(72));
         let all = self.asm.label();
@@ -319,7 +319,7 @@ impl Generator<'_> {
         self.temp(self.shape.vectors + 1)
     }
 
-    /// Puts even and odd columns in order.
+    /// Interleaves even and odd columns.
     fn interleave(&mut self) {
         let (w, first, second) = (self.width, self.temp(0), self.temp(1));
         if w == Width::V512 && self.paired() > 0 {
@@ -348,7 +348,7 @@ impl Generator<'_> {
         }
     }
 
-    /// The tile to C.
+    /// Stores the tile to C.
     fn store(&mut self) {
         let TileShape { rows, vectors, .. } = self.shape;
         let (c, c_stride, factors, from) = (A, A_STRIDE, B, B_STRIDE);

@@ -19,7 +19,7 @@ pub(super) struct VisibleKeys {
 }
 
 impl VisibleKeys {
-    /// Everything is seen.
+    /// Everything is visible.
     pub(super) fn all(keys: Range<usize>) -> VisibleKeys {
         VisibleKeys { keys, plain: true }
     }
@@ -28,7 +28,7 @@ impl VisibleKeys {
         VisibleKeys { keys: at..at, plain: true }
     }
 
-    /// What is seen by this or the other.
+    /// The keys visible in either.
     fn or(self, other: VisibleKeys) -> VisibleKeys {
         if self.keys.is_empty() {
             return VisibleKeys { plain: other.keys.is_empty(), ..other };
@@ -40,7 +40,7 @@ impl VisibleKeys {
         VisibleKeys { keys: self.keys.start.min(other.keys.start)..self.keys.end.max(other.keys.end), plain }
     }
 
-    /// With a beginning that is a whole number of steps from that of the range it is a part of.
+    /// Aligns the beginning to a whole number of steps from that of the range it is a part of.
     fn aligned(self, whole: &Range<usize>) -> VisibleKeys {
         let start = self.keys.start - (self.keys.start - whole.start) % STEP;
         VisibleKeys { plain: self.plain && start == self.keys.start, keys: start..self.keys.end }
@@ -159,7 +159,7 @@ unsafe fn of_row(mask: &View, row: *const u8, keys: &Range<usize>) -> VisibleKey
     VisibleKeys { keys: keys.start + range.start..keys.start + range.end, plain }
 }
 
-/// Whether an element of a line is seen; without branches, so that it becomes vector code.
+/// Whether an element of a line is visible; without branches, so that it is vectorised.
 #[inline(always)]
 fn any<T>(line: &[T], seen: impl Fn(&T) -> bool) -> bool {
     line.iter().fold(false, |any, x| any | seen(x))
@@ -173,7 +173,7 @@ fn any_byte(line: &[u8]) -> bool {
     rest.iter().fold(words, |all, &byte| all | u64::from(byte)) != 0
 }
 
-/// From the first to the last element that is seen, and whether all of these are plain; some elements at a time.
+/// From the first to the last visible element, and whether all of these are plain; some elements at a time.
 #[inline(always)]
 fn scan<T>(
     row: &[T],

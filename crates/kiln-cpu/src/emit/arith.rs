@@ -184,7 +184,7 @@ impl Emitter<'_> {
         if self.avx512 {
             let cmp = if ty == Ty::F32 { ops::VCMPPS_K } else { ops::VCMPPD_K };
             if dst == a {
-                // Only lanes that are no NaN are written.
+                // Only lanes that are not NaN are written.
                 self.asm.rvmi(cmp, width, K1, a, a, 7);
                 return self.asm.vector(vop, width, args(dst).mask(K1));
             }
@@ -338,7 +338,7 @@ impl Emitter<'_> {
             Loc::Reg(r) => Some(VReg(r)),
             _ => None,
         };
-        // Which operand is overwritten decides the form; what is not in a register becomes the memory operand.
+        // The operand that is overwritten decides the form; one that is not in a register becomes the memory operand.
         if at(self, c) == Some(dst) {
             if at(self, a).is_none() {
                 std::mem::swap(&mut a, &mut b);

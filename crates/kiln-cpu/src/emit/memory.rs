@@ -1,4 +1,4 @@
-//! Loads and stores: contiguous, one element, and one element a lane; with conversion from and to short types.
+//! Loads and stores: contiguous, single element, gathers and scatters; with conversion from and to short types.
 //!
 //! Memory outside the mask is never touched. Where no instruction masks an access (8- and 16-bit elements on AVX2,
 //! gathers and scatters of them anywhere) elements are copied one by one between memory and a work area.
@@ -71,7 +71,7 @@ impl Emitter<'_> {
         self.done(inst.dst, dst);
     }
 
-    /// Bytes to a mask: what is not zero is true.
+    /// Bytes to a mask: nonzero is true.
     fn load_mask(&mut self, inst: &Inst, mem: Mem, mask: V) {
         let s0 = self.s0;
         if self.avx512 {
@@ -166,7 +166,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Copies elements lane by lane between memory and the second work area, which it gives.
+    /// Copies elements lane by lane between memory and the second work area, which it returns.
     fn copy_lanes(&mut self, m: Memory, inst: &Inst, load: bool) -> Mem {
         let [base, index, mask, _] = inst.args;
         let size = m.dtype.size_in_bits() / 8;
@@ -288,8 +288,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// The value with its bits as the memory type wants them, low in each lane; bf16 on AVX-512 packed. F16 converts as it
-    /// is stored.
+    /// The value with its bits as the memory type requires, low in each lane; bf16 on AVX-512 packed. F16 is converted by the
+    /// store.
     fn narrowed(&mut self, dtype: DType, inst: &Inst) -> VReg {
         let value = inst.args[3];
         match dtype {

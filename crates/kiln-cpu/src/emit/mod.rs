@@ -33,12 +33,12 @@ pub struct Emitted {
     pub calls: Vec<Call>,
 }
 
-/// A place in code that holds the address of a function.
+/// A relocation: eight bytes of code that hold the address of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     /// The first of eight bytes.
     pub at: usize,
-    /// Whose address.
+    /// The function.
     pub callee: Callee,
 }
 
@@ -47,7 +47,7 @@ pub struct Call {
 pub enum Callee {
     /// [`ScalarFn::pointer`].
     Lanes(Ty),
-    /// [`transpose`] of elements of so many bytes.
+    /// [`transpose`] of elements of this many bytes.
     Transpose(u8),
 }
 
@@ -61,7 +61,7 @@ impl Callee {
 }
 
 impl Emitted {
-    /// The code as it runs in this process.
+    /// The code, linked for this process.
     pub fn linked(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for call in &self.calls {
@@ -284,7 +284,7 @@ impl Emitter<'_> {
         self.asm.bind(open.exit);
     }
 
-    // Places.
+    // Locations.
 
     fn work(&self, area: i32) -> Mem {
         debug_assert!(area < WORK_AREAS);
@@ -351,7 +351,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// A constant's place in the pool: one element for AVX-512, which repeats it; a whole vector for AVX2.
+    /// A constant's offset in the pool: one element for AVX-512, which broadcasts it; a whole vector for AVX2.
     fn pool(&mut self, v: V) -> Mem {
         if let Some(mem) = self.pool[v.index()] {
             return mem;
@@ -416,7 +416,7 @@ impl Emitter<'_> {
         matches!(self.alloc.loc[v.index()], Loc::Reg(_))
     }
 
-    /// A vector as the last operand of `op`: register, stack slot or pool entry (to be repeated if the flag is set).
+    /// A vector as the last operand of `op`: register, stack slot or pool entry (to be broadcast if the flag is set).
     fn rm(&mut self, v: V, op: VOp, scratch: VReg) -> (Rm, bool) {
         match self.alloc.loc[v.index()] {
             Loc::Reg(r) => (VReg(r).into(), false),
@@ -531,7 +531,7 @@ impl Emitter<'_> {
         self.done(dst, to);
     }
 
-    /// Turns `rax`, 0 or −1, into a mask of equal lanes.
+    /// Makes a mask of equal lanes of `rax`, which is 0 or −1.
     fn mask_from_rax(&mut self, dst: V) {
         if self.avx512 {
             let k = self.kdst(dst);

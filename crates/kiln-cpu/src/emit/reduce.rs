@@ -3,7 +3,7 @@
 use super::*;
 
 impl Emitter<'_> {
-    /// Combines lanes by halves: upper half onto lower, until one is left, which then fills every lane.
+    /// Reduces lanes by halves: upper half onto lower, until one is left, which is then broadcast.
     pub(super) fn reduce(&mut self, kind: Combine, inst: &Inst) {
         let [a, ..] = inst.args;
         let ty = inst.ty;
@@ -74,7 +74,7 @@ impl Emitter<'_> {
         self.mask_from_rax(dst);
     }
 
-    /// Calls a scalar function on packed lanes, with everything live saved around it.
+    /// Calls a scalar function on packed lanes, with all live registers saved around it.
     pub(super) fn call(&mut self, f: ScalarFn, inst: &Inst) {
         let [a, b, mask, other] = inst.args;
         let ty = inst.ty;
@@ -123,7 +123,7 @@ impl Emitter<'_> {
         self.done(inst.dst, dst);
     }
 
-    /// Pushes what a call would lose; gives the registers and the bytes pushed.
+    /// Pushes the live caller-saved registers; returns them and the bytes pushed.
     fn save_live(&mut self) -> (Vec<(u8, Class)>, i32) {
         let saved = self.alloc.saved_across(self.at, self.f, self.registers);
         let bytes = (saved.len() as i32 * 64).max(64);
@@ -139,7 +139,7 @@ impl Emitter<'_> {
         (saved, bytes)
     }
 
-    /// Undoes [`Self::save_live`], and loads the constants that live in registers.
+    /// Undoes [`Self::save_live`], and reloads the constants that are in registers.
     fn restore(&mut self, saved: &[(u8, Class)], bytes: i32) {
         for (n, &(v, class)) in saved.iter().enumerate() {
             let slot = Mem::base(Gpr::RSP).offset(64 * n as i32);
@@ -178,7 +178,7 @@ impl Emitter<'_> {
         self.asm.call(Gpr::RAX);
     }
 
-    /// One bit a lane of a mask.
+    /// One bit per lane of a mask.
     pub(super) fn mask_bits(&mut self, mask: V, dst: Gpr) {
         if self.avx512 {
             let k = self.kreg(mask, K1);

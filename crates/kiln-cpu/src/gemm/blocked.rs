@@ -31,7 +31,7 @@ const K_CHUNK: usize = 8192;
 const RUN_ROWS: usize = 8;
 /// Rows up to which blocks of K are tasks of their own where columns do not make enough of them.
 const SPLIT_ROWS: usize = 64;
-/// Tasks a thread should get, so that an interrupted one is not waited for.
+/// Tasks per thread, so that one on a descheduled thread is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
 /// The register tile of a target and an accumulator.
@@ -40,7 +40,7 @@ pub(super) struct Tiling {
     pub isa: Isa,
     /// Format of panels that the kernels read; `None` for the portable kernels.
     pub format: Option<Format>,
-    /// Most rows of a tile.
+    /// The most rows of a tile.
     pub mr: usize,
     /// Columns of a tile.
     pub nr: usize,
@@ -78,7 +78,7 @@ struct Kernels {
     more: MicroFn,
 }
 
-/// How K is cut into the units of a panel's format.
+/// How K is split into the units of a panel's format.
 #[derive(Clone, Copy)]
 struct Units {
     /// k in a unit.
@@ -106,7 +106,7 @@ impl Units {
     }
 }
 
-/// Where the panels of B come from.
+/// The source of B's panels.
 enum PanelSource<'a> {
     Packed(&'a PackedB),
     Pack(&'a Operand<'a>),
@@ -117,7 +117,7 @@ struct Block<'a, T> {
     gemm: &'a Gemm,
     tiling: Tiling,
     panels: PanelSource<'a>,
-    /// What the panels hold: K is counted in units of `depth` from here on.
+    /// The units of the panels: K is counted in units of `depth` from here on.
     units: Units,
     epilogue: &'a dyn Epilogue,
     rows: Range<usize>,
@@ -126,7 +126,7 @@ struct Block<'a, T> {
     kernels: [(usize, Kernels); 2],
     chunk: Range<usize>,
     k_blocks: usize,
-    /// Units of K that blocks of it hold whole multiples of: what a source of B makes at once.
+    /// Blocks of K are multiples of this many units: what a source of B makes at once.
     grain: usize,
     a: *mut T,
     /// Accumulators of all the block between chunks, or null.
@@ -223,7 +223,7 @@ fn b_bytes() -> usize {
     (detect().l2_bytes * 3 / 8).clamp(192 << 10, 768 << 10)
 }
 
-/// [`part`] of things that come `grain` at a time.
+/// [`part`] of items that come `grain` at a time.
 fn grains(total: usize, parts: usize, i: usize, grain: usize) -> Range<usize> {
     let part = part(total.div_ceil(grain), parts, i);
     total.min(part.start * grain)..total.min(part.end * grain)
@@ -533,13 +533,13 @@ where
     }
 }
 
-/// Where a task's accumulators go.
+/// The destination of a task's accumulators.
 struct Out<T> {
     tile: *mut T,
     /// Accumulators from one row to the next.
     stride: usize,
     /// The tile has room for one row panel, which all panels use one after another.
     reuse: bool,
-    /// Hand finished row panels to the epilogue.
+    /// Pass finished row panels to the epilogue.
     finish: bool,
 }

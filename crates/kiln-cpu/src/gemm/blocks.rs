@@ -1,8 +1,8 @@
-//! A as the dot kernels read it: for each tile of rows `[step][row][lane]`, zeros after the last k.
+//! A in the layout of the dot kernels: for each tile of rows `[step][row][lane]`, zeros after the last k.
 //!
-//! What one core wrote and another reads costs both of them: the reader waits for the line, and the writer waits again
-//! when it writes the next product's blocks there. So every thread blocks a plain A for itself, which takes less than
-//! fetching what others blocked, unless there are few columns to a thread.
+//! A cache line that one core wrote and another reads costs both of them: the reader waits for the line, and the writer waits
+//! again when it writes the next product's blocks there. So every thread blocks a plain A for itself, which takes less than
+//! fetching the blocks of others, unless there are few columns per thread.
 
 use super::dot::{self, Weight};
 use super::pack::{Lanes, pack, pack_as};
@@ -14,7 +14,7 @@ use kiln_ir::DType;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Columns that make it worth a thread's while to block all of A.
+/// The fewest columns per thread for which each thread blocks all of A.
 const COLUMNS: usize = 64;
 /// Elements of A from which several threads block it, where they share it.
 const SHARED_ELEMENTS: usize = 16 << 10;
@@ -104,14 +104,14 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// The blocks, for the thread that asks.
+    /// The blocks, for the calling thread.
     pub(super) fn get(&self) -> *const f32 {
         match &self.storage {
             BlockStorage::InPlace(row) => *row,
             BlockStorage::Shared(scratch) => scratch.ptr(),
             BlockStorage::PerThread(product) => OWN.with_borrow_mut(|(of, scratch)| {
                 if of != product {
-                    // What was there goes back first, and may be what is taken now.
+                    // The previous scratch is returned first, and may be taken again.
                     *scratch = None;
                     let own = Scratch::take::<f32>(self.len());
                     // SAFETY: the scratch holds all blocks and is this thread's; the operand is the caller's.
@@ -181,7 +181,7 @@ impl<'a> Blocks<'a> {
             let padded = std::slice::from_raw_parts_mut(row.ptr::<f32>(), steps * step);
             padded[gemm.k..].fill(0.0);
             match self.a.get() {
-                // Seen with the roles of lanes and k exchanged, a row is one k of many lanes.
+                // With lanes and k swapped, a row is one k of many lanes.
                 Operand::Strided(m) => {
                     let (lane_stride, k_stride) = (m.column_stride, m.row_stride);
                     let from = Lanes { data: m.data, dtype: m.dtype, lane_stride, k_stride };

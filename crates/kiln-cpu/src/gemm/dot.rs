@@ -51,7 +51,7 @@ pub(super) enum Order {
 /// The longest K whose rows are taken one after the other: all of A has to stay in the first level beside the stream.
 const MOST_K_BY_ROWS: usize = 3072;
 
-/// The order in which one row of A takes rows of W that come from far away, unless tuning has `chosen`.
+/// The order in which one row of A takes rows of W from memory or the last-level cache, unless tuning has `chosen`.
 pub(super) fn order_of_rows(k: usize, chosen: Option<bool>) -> Order {
     if k <= MOST_K_BY_ROWS && chosen.unwrap_or(detect().one_stream) { Order::Rows } else { Order::Steps }
 }
@@ -68,7 +68,7 @@ pub(super) struct Shape {
     pub order: Order,
     /// Add to the C tile instead of overwriting it.
     pub accumulate: bool,
-    /// First and number of rows to fetch of the four of W after these; none unless `nr` is 4.
+    /// First and number of rows to prefetch of the four of W after these; none unless `nr` is 4.
     pub prefetch: (usize, usize),
 }
 
@@ -137,10 +137,10 @@ const STEPS: Gpr = Gpr::RCX;
 const W_STRIDE: Gpr = Gpr::R8;
 const C_STRIDE: Gpr = Gpr::R9;
 const W_STRIDE_3: Gpr = Gpr::R10;
-/// Row 4 of W: the fifth row of a tile, or what comes after one of four.
+/// Row 4 of W: the fifth row of a tile, or the one after a tile of four.
 const W_4: Gpr = Gpr::R11;
 const LEFT: Gpr = Gpr::RAX;
-/// Where a row of [`Order::Rows`] is.
+/// The position in a row of [`Order::Rows`].
 const A_AT: Gpr = Gpr::R10;
 const W_AT: Gpr = Gpr::R11;
 /// Steps that are left of a part of it. One row of A leaves this free.
@@ -369,7 +369,7 @@ impl Generator {
 
     /// Adds up the lanes of four neighbouring accumulators at once and stores the four sums.
     fn reduce(&mut self, row: usize, first: usize) {
-        // Beyond the last column any register will do: its sum lands in the padding.
+        // Beyond the last column any register may be summed: its sum goes to the padding.
         let four = [0, 1, 2, 3].map(|i| self.acc(0, row, (first + i).min(self.shape.nr - 1)));
         sum_lanes(&mut self.asm, self.width, four, self.w, VReg(self.a));
         let at = Mem::base(C).offset((first * 4) as i32);
@@ -380,7 +380,7 @@ impl Generator {
     }
 }
 
-/// Asks for the first lines of the page after the one that `at` points to; `free` is overwritten.
+/// Prefetches the first lines of the page after the one that `at` points to; `free` is overwritten.
 pub(super) fn fetch_next_page(asm: &mut Assembler, at: Gpr, free: Gpr) {
     asm.lea(free, Mem::base(at).offset(PAGE));
     asm.alu_imm(Alu::And, free, -PAGE);
@@ -389,7 +389,7 @@ pub(super) fn fetch_next_page(asm: &mut Assembler, at: Gpr, free: Gpr) {
     }
 }
 
-/// Adds up the lanes of four registers: the sums are the four lanes of the first one afterwards. `t` and `u` are free.
+/// Adds up the lanes of four registers: the sums are then the four lanes of the first one. `t` and `u` are scratch.
 pub(super) fn sum_lanes(asm: &mut Assembler, width: Width, [a, b, c, d]: [VReg; 4], t: VReg, u: VReg) {
     asm.rvm(ops::VUNPCKLPS, width, t, a, b);
     asm.rvm(ops::VUNPCKHPS, width, u, a, b);

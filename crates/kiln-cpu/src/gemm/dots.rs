@@ -11,13 +11,13 @@ use crate::pool;
 use kiln_ir::DType;
 use std::ops::Range;
 
-/// Most columns of one tile for the epilogue, and of one with so few rows that a call of the epilogue would count.
+/// The most columns of one tile for the epilogue, and of one with so few rows that a call of the epilogue would matter.
 const TILE: usize = 64;
 const LONG_TILE: usize = 512;
 const FEW_ROWS: usize = 2;
 /// Rows of W in a tile of several rows of A.
 const ROWS: usize = 4;
-/// Bytes of A that pass by for every few rows of W, at the most: half of a second level. A longer K is taken in parts.
+/// The most bytes of A that are read for every few rows of W: half of a second level. A longer K is taken in parts.
 const A_BYTES: usize = 512 << 10;
 
 /// The kernels of one height and width of a tile.
@@ -25,10 +25,10 @@ const A_BYTES: usize = 512 << 10;
 struct Kernels {
     /// Overwrites the tile.
     plain: MicroFn,
-    /// The same, and each fetches a part of the next rows of W: all passes over the rows of A share the work, so that
-    /// memory is busy throughout.
+    /// The same, and each prefetches a part of the next rows of W: all passes over the rows of A share the work, so that memory
+    /// is busy throughout.
     fetching: [MicroFn; ROWS],
-    /// How many of these there are.
+    /// The number of these.
     fetches: usize,
     /// Adds to the tile.
     adding: MicroFn,
@@ -78,7 +78,7 @@ struct Dots<'a> {
     nr: usize,
     /// Accumulators from one row of the result to the next.
     stride: usize,
-    /// By height (tall, short), then whole width and what is left over at the end of a tile.
+    /// By height (tall, short), then whole width and remainder at the end of a tile.
     kernels: [[Kernels; 2]; 2],
 }
 
@@ -135,7 +135,7 @@ pub(super) unsafe fn run(
         stride: if m <= FEW_ROWS { LONG_TILE } else { TILE },
         kernels,
     };
-    // The kernels' own groups of columns stay whole, so that sums do not depend on the cut.
+    // The kernels' own groups of columns stay whole, so that sums do not depend on the split.
     let groups = n.div_ceil(nr);
     let tasks = small::tasks(gemm, size, threads).clamp(1, groups);
     pool::run(tasks, threads, &|task| {
@@ -191,7 +191,7 @@ impl Dots<'_> {
         }
     }
 
-    /// Adds what is left of K after the whole steps, from copies of W's ends padded with zeros.
+    /// Adds the remainder of K after the whole steps, from copies of W's ends padded with zeros.
     unsafe fn tail(&self, columns: Range<usize>, blocks: *const f32, tile: *mut f32) {
         let mut ends = [0u8; 8 * 64];
         let (done, bytes) = (self.steps * self.step, self.step * self.size);

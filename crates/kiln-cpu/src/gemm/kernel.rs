@@ -1,7 +1,7 @@
 //! Generated micro-kernels: an MR × NR tile of accumulators kept in registers over the whole of a K block.
 //!
 //! ```text
-//!  A panel [k][mr]   one broadcast a row          B panel [k][nv vectors]
+//!  A panel [k][mr]   one broadcast per row        B panel [k][nv vectors]
 //!          └──────────────┬──────────────────────────┘
 //!                 acc[mr][nv] += a · b            then C tile = acc, or C tile += acc
 //! ```
@@ -113,7 +113,7 @@ pub(super) fn get(shape: Shape) -> Result<MicroFn, MemoryError> {
     Ok(unsafe { std::mem::transmute::<*const u8, MicroFn>(entry as *const u8) })
 }
 
-/// What generated gemm code is looked up by.
+/// The key of generated gemm code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Key {
     Micro(Shape),

@@ -11,7 +11,7 @@ use super::{Gemm, GemmError, part};
 use crate::pool;
 use kiln_ir::DType;
 
-/// Most columns.
+/// The most columns.
 pub(super) const COLUMNS: usize = 128;
 /// Bytes of B in one part of K. The parts depend on the product alone, so that sums do not depend on threads.
 const PART_BYTES: usize = 256 << 10;
@@ -32,7 +32,7 @@ pub(super) unsafe fn run(
     let format = if weight == Weight::F16 { Format::F16 } else { Format::F32 };
     let groups = m.div_ceil(kernel::max_rows(isa));
     let (tall, short) = (m.div_ceil(groups), m / groups);
-    // By height: two vectors of columns, one, and one packed as f32 for columns left over.
+    // By height: two vectors of columns, one, and one packed as f32 for the remaining columns.
     let kernels = |mr| -> Result<[MicroFn; 3], GemmError> {
         let get = |format, nv| kernel::get(Shape { isa, format, mr, nv, accumulate: false });
         Ok([get(format, 2)?, get(format, 1)?, get(Format::F32, 1)?])

@@ -1,7 +1,7 @@
 //! Packing: any layout and dtype of an operand into the panels that micro-kernels read.
 //!
-//! A panel holds `width` lanes (rows of A, columns of B) for a range of k, k outermost: `panel[k][lane]`, missing lanes
-//! zero. Seen this way A and B are the same thing, a [`Lanes`] view with a stride along lanes and one along k.
+//! A panel holds `width` lanes (rows of A, columns of B) for a range of k, k outermost: `panel[k][lane]`, missing lanes zero.
+//! In this form A and B are the same, a [`Lanes`] view with a stride along lanes and one along k.
 
 use super::source::{Matrix, RowSource};
 use super::transpose;
@@ -75,7 +75,7 @@ pub(super) fn readable(dtype: DType) -> bool {
     matches!(dtype, F32 | F64 | F16 | Bf16 | I8 | I16 | I32 | I64 | U8 | Bool)
 }
 
-/// An operand seen as lanes × k.
+/// An operand as lanes × k.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes {
     pub data: *const u8,
@@ -89,7 +89,7 @@ pub(super) struct Lanes {
 /// Packs `lanes` (at most `width` of them) and `ks` into `panel`, which holds `ks.len() * width` accumulators.
 ///
 /// # Safety
-/// Every element of the ranges must be readable at its strided place, and the panel writable.
+/// Every element of the ranges must be readable, and the panel writable.
 pub(super) unsafe fn pack<T: Accumulator>(
     isa: Isa,
     from: &Lanes,
@@ -252,7 +252,7 @@ pub(super) unsafe fn fill_rows<T>(source: &dyn RowSource, rows: Range<usize>, co
 /// The matrix holds `rows` × `columns` readable elements of a type that products read, `to` has room for them.
 pub(super) unsafe fn copy_rows(isa: Isa, from: &Matrix, rows: usize, columns: usize, to: *mut f32) {
     let Matrix { data, dtype, row_stride, column_stride } = *from;
-    // Seen the other way round, a row is a panel of its columns.
+    // Transposed, a row is a panel of its columns.
     let from = Lanes { data, dtype, lane_stride: column_stride, k_stride: row_stride };
     // SAFETY: the caller's promise.
     unsafe { pack::<f32>(isa, &from, 0..columns, columns, 0..rows, to) };

@@ -1,4 +1,4 @@
-//! B packed once, for weights that are used again and again.
+//! B packed once, for weights that are used repeatedly.
 
 use super::blocked::Tiling;
 use super::kernel::Format;

@@ -7,7 +7,8 @@ use super::pack::Accumulator;
 pub(super) const ROWS: usize = 4;
 /// Columns of a tile.
 pub(super) const COLUMNS: usize = 8;
-/// Products that are added up one by one; a long sum is one of such sums, so that its rounding errors stay those of a short one.
+/// Products that are added up one by one; a long sum is a sum of such sums, so that its rounding error stays that of a short
+/// one.
 const RUN: usize = 32;
 
 /// The kernel for `mr` rows, 1 ..= [`ROWS`].

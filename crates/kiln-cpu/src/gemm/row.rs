@@ -1,4 +1,4 @@
-//! One row times a small W[N, K] whose K is known when code is made: one call multiplies them all.
+//! One row times a small W[N, K] whose K is known at compile time: one call computes the whole product.
 //!
 //! ```text
 //!  a (in registers where it fits) · 8 rows of W ─▶ 8 sums of lanes ─▶ c; then the next 8 rows
@@ -15,7 +15,7 @@ use crate::memory::MemoryError;
 
 /// Rows of W per iteration; a product has at least as many.
 pub(crate) const ROWS: usize = 8;
-/// The longest K: beyond it, what `dots` prepares does not count.
+/// The longest K: beyond it, the setup of `dots` does not matter.
 const MOST_K: usize = 4096;
 /// Bytes of a weight up to which it is likely in a near cache, where rows side by side are faster for any length.
 const NEAR: usize = 96 << 10;
@@ -32,8 +32,8 @@ pub(super) struct Shape {
     order: Order,
 }
 
-/// The code for a type of weights and their N and K; `None` where there is none. `chosen` is whether tuning wants rows one after
-/// the other.
+/// The code for a type of weights and their N and K; `None` where there is none. `chosen` is whether tuning selects rows one
+/// after the other.
 pub(crate) fn get(
     isa: Isa,
     weight: kiln_ir::DType,
@@ -88,7 +88,7 @@ struct Generator {
     a: u8,
     kept: bool,
     temp: VReg,
-    /// What masks the end of K without mask registers.
+    /// The mask of the end of K without mask registers.
     mask: VReg,
 }
 
@@ -175,7 +175,7 @@ impl Generator {
         0
     }
 
-    /// All of K in a loop; gives the bytes by which W has moved.
+    /// All of K in a loop; returns the bytes by which W has advanced.
     fn multiply_long(&mut self) -> usize {
         let (a, bytes, vector) = (VReg(self.a), self.vector_bytes(), self.width.bytes());
         self.asm.mov(A_AT, A);
@@ -230,7 +230,7 @@ impl Generator {
         0
     }
 
-    /// Bytes of W that a vector's worth of K takes.
+    /// Bytes of W per vector of K.
     fn vector_bytes(&self) -> usize {
         lanes(self.shape.isa) * self.shape.weight.size()
     }
@@ -253,7 +253,7 @@ impl Generator {
         }
     }
 
-    /// The same with what is left of K.
+    /// The same with the remainder of K.
     fn end(&mut self, a: VReg, offset: usize) {
         for row in 0..ROWS {
             self.add_end(row, a, self.row(row, offset));
@@ -277,7 +277,7 @@ impl Generator {
         }
     }
 
-    /// The same with what is left of K.
+    /// The same with the remainder of K.
     fn add_end(&mut self, row: usize, a: VReg, at: Mem) {
         let sum = VReg(row as u8);
         if self.width == Width::V512 {

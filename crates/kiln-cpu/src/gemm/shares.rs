@@ -22,7 +22,7 @@ impl<T> Shares<T> {
     pub(super) fn new(groups: usize, parts: usize, len: usize) -> Shares<T> {
         let missing = Scratch::take::<AtomicUsize>(groups);
         for group in 0..groups {
-            // SAFETY: the scratch has room for one count a group.
+            // SAFETY: the scratch has room for one count per group.
             unsafe { missing.ptr::<AtomicUsize>().add(group).write(AtomicUsize::new(parts)) };
         }
         let tiles = Scratch::take::<T>(groups * parts * len);
@@ -36,7 +36,7 @@ impl<T> Shares<T> {
         unsafe { self.tiles.ptr::<T>().add(group * self.parts * self.len) }
     }
 
-    /// Says that a part of a group is done; true for the last one.
+    /// Marks a part of a group as done; true for the last one.
     pub(super) fn is_last(&self, group: usize) -> bool {
         assert!(group < self.groups, "a task of no group");
         // SAFETY: the counts were written by `new`.

@@ -22,8 +22,8 @@ const DOT_ROWS: usize = 128;
 const SHORT_DOT_ROWS: usize = 64;
 /// The factor by which these limits are raised where tuning selects it.
 const MORE_ROWS: usize = 3;
-/// The shortest K for dot products with few rows, with some and with many: adding up lanes must not dominate, and with
-/// more rows the alternative, packing, costs less a row.
+/// The shortest K for dot products with few rows, with some and with many: adding up lanes must not dominate, and with more
+/// rows the alternative, packing, costs less per row.
 const DOT_K: usize = 64;
 const DOT_K_SOME: usize = 128;
 const DOT_K_MANY: usize = 192;
@@ -33,9 +33,9 @@ const SOME_ROWS: usize = 32;
 /// thread costs one or two of them, and its half of the result another when the next kernel reads it.
 const TASK_BYTES: usize = 160 << 10;
 const TASK_WORK: usize = 96 << 10;
-/// Tasks a thread gets at the most, unless they would grow too large.
+/// The most tasks per thread, unless they would grow too large.
 const TASKS_A_THREAD: usize = 4;
-/// Bytes of B in one task at the most.
+/// The most bytes of B in one task.
 const MOST_BYTES: usize = 1 << 20;
 
 /// Elements of A from which several threads pack it, and k in one of their jobs.
@@ -111,7 +111,7 @@ pub(super) fn is_one_task(n: usize, k: usize, size: usize) -> bool {
     elements.saturating_mul(size) / TASK_BYTES <= 1 && elements / TASK_WORK <= 1
 }
 
-/// How many tasks of the least size a product makes, with a B of so many bytes.
+/// The number of tasks of the least size of a product, with a B of so many bytes.
 fn least_tasks(gemm: &Gemm, bytes: usize) -> usize {
     (bytes / TASK_BYTES).max(gemm.n * gemm.k * gemm.m / TASK_WORK)
 }
@@ -126,7 +126,7 @@ pub(super) fn threads_for(gemm: &Gemm, bytes: usize) -> usize {
     gemm.threads.clamp(1, pool::threads()).min(least_tasks(gemm, bytes)).max(1)
 }
 
-/// Into how many tasks to cut a product: as many for each thread, a few where it is large.
+/// The number of tasks of a product: as many for each thread, a few where it is large.
 pub(super) fn tasks(gemm: &Gemm, size: usize, threads: usize) -> usize {
     tasks_for(gemm, gemm.n * gemm.k * size, threads)
 }

@@ -1,4 +1,4 @@
-//! Where operands come from and where results go: strided memory, or callbacks that a compiler plugs fused code into.
+//! Sources of operands and destinations of results: strided memory, or callbacks that a compiler plugs fused code into.
 
 use kiln_ir::DType;
 use std::ops::Range;
@@ -29,14 +29,14 @@ pub trait RowSource: Sync {
     /// `to` has room for `columns.len()` accumulators.
     unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8);
 
-    /// Elements of a row that are made together: ranges that begin and end at multiples of it are cheapest.
+    /// Elements of a row that are produced together: ranges that begin and end at multiples of it are cheapest.
     fn grain(&self) -> usize {
         1
     }
 
-    /// Writes the elements `columns` of some rows, `width` of them or fewer, transposed: `to[column][row]`, `width` accumulators for each
-    /// column, with anything in the places of missing rows. False, and nothing written, where that is no cheaper
-    /// than turning filled rows.
+    /// Writes the elements `columns` of some rows, `width` of them or fewer, transposed: `to[column][row]`, `width`
+    /// accumulators for each column, with unspecified values for missing rows. False, and nothing written, where that is no
+    /// cheaper than transposing filled rows.
     ///
     /// # Safety
     /// `to` has room for `columns.len() * width` accumulators.
@@ -92,7 +92,7 @@ pub struct Tile {
 /// Takes finished tiles while they are in cache. Tiles come in any order and from several threads, and together cover
 /// the result once.
 pub trait Epilogue: Sync {
-    /// Uses one tile.
+    /// Processes one tile.
     ///
     /// # Safety
     /// The tile's memory is valid and not shared during the call.

@@ -25,7 +25,7 @@ const PART_ROWS: usize = 192;
 /// Rows of A up to which K is split: the parts' tiles have to be added up.
 const SPLIT_ROWS: usize = 3;
 
-/// Into how many parts K is split.
+/// The number of parts that K is split into.
 fn k_parts(gemm: &Gemm) -> usize {
     if gemm.m > SPLIT_ROWS {
         return 1;
@@ -33,7 +33,7 @@ fn k_parts(gemm: &Gemm) -> usize {
     (TASKS / gemm.n.div_ceil(PART_COLUMNS)).clamp(1, (gemm.k / PART_ROWS).max(1))
 }
 
-/// Into how many ranges the columns are cut. They are as long as can be: memory is read best in long runs.
+/// The number of ranges that the columns are split into. They are as long as possible: memory is read best in long runs.
 fn column_chunks(n: usize, k_parts: usize, threads: usize) -> usize {
     if threads == 1 {
         return 1;
@@ -62,7 +62,7 @@ pub(super) unsafe fn run(
     let lanes = dot::lanes(gemm.isa);
     let groups = m.div_ceil(sweep::max_rows(gemm.isa));
     let (tall, short) = (m.div_ceil(groups), m / groups);
-    // For each height of a group: the kernels for DEPTH rows of B, for those left over, and for columns left over.
+    // For each height of a group: the kernels for DEPTH rows of B, for the remaining ones, and for the remaining columns.
     let kernels = |mr| -> Result<_, GemmError> {
         let sweep = |depth| sweep::get(sweep::Shape { isa: gemm.isa, weight, mr, depth });
         let last = Shape { isa: gemm.isa, format: Format::F32, mr, nv: 1, accumulate: false };
@@ -76,12 +76,12 @@ pub(super) unsafe fn run(
     let row_bytes = (b.row_stride * size as isize) as usize;
     let threads = small::threads(gemm, size);
     let parts = k_parts(gemm);
-    // Tasks are ranges of whole vectors of columns; the last, if n is no multiple, packs what is left over.
+    // Tasks are ranges of whole vectors of columns; the last, if n is no multiple, packs the remainder.
     let (vectors, left) = (n / lanes, n % lanes);
     // With several threads, the parts of K are tasks too.
     let split = if threads > 1 { parts } else { 1 };
     let chunks = (m * n).div_ceil(TILE).max(column_chunks(n, parts, threads)).min(vectors);
-    // Chunks of columns as equal as can be, and next to each other the parts of one.
+    // Chunks of columns as equal as possible, and next to each other the parts of one.
     let tile_elements = if chunks > 0 { m * (part(vectors, chunks, 0).len() * lanes + PADDING) } else { 0 };
     let shares = (split > 1).then(|| Shares::<f32>::new(chunks, parts, tile_elements));
     pool::run(chunks * split + usize::from(left > 0), threads, &|task| {

@@ -1,4 +1,4 @@
-//! Few columns: a product is the transpose of one with few rows, `Cᵀ = Bᵀ · Aᵀ`, in which A takes the place of weights and
+//! Few columns: a product is the transpose of one with few rows, `Cᵀ = Bᵀ · Aᵀ`, in which A takes the role of the weights and
 //! is not packed either.
 
 use super::pack::Lanes;
@@ -8,7 +8,7 @@ use super::source::{Epilogue, Matrix, Operand, Tile};
 use super::{Gemm, GemmError, pack};
 use crate::features::Isa;
 
-/// Columns up to which the columns of a product are dot products.
+/// The most columns for which the columns of a product are dot products.
 const DOT_COLUMNS: usize = 16;
 
 /// The transposed product, if it has a path for few rows.
@@ -19,7 +19,7 @@ pub(super) struct Swapped<'a> {
 }
 
 impl<'a> Swapped<'a> {
-    /// Exchanges the operands of a product in f32 with few columns.
+    /// Swaps the operands of a product in f32 with few columns.
     pub(super) fn choose(gemm: &Gemm, a: &Operand<'a>, b: &Operand<'a>) -> Option<Swapped<'a>> {
         if gemm.n * 2 > gemm.m {
             return None;
@@ -33,7 +33,7 @@ impl<'a> Swapped<'a> {
         let Operand::Strided(a) = a else { return None };
         let gemm = Gemm { m: gemm.n, n: gemm.m, ..*gemm };
         let path = small::choose(&gemm, &left, &Operand::Strided(transposed(a)))?;
-        // Turning tiles back costs what dot products gain where there are many of them.
+        // Transposing tiles back costs what dot products gain where there are many of them.
         if matches!(path, Path::Dot(..)) && gemm.m > DOT_COLUMNS {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Generated kernels that add a few rows of an unpacked B[K, N] to C, sweeping along n: every row of B is read from start
-//! to end, as the hardware likes it, while C's rows stay in the first or second cache level.
+//! Generated kernels that add a few rows of an unpacked B[K, N] to C, sweeping along n: every row of B is read sequentially,
+//! which suits the hardware prefetcher, while C's rows stay in the first or second cache level.
 //!
 //! ```text
 //!  for each vector of columns:  c[0..mr] += Σ over `depth` rows of B:  a[row][0..mr] · b[row]
@@ -11,9 +11,9 @@ use crate::asm::{Alu, Args, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::MemoryError;
 
-/// Rows of B in one sweep: as many streams as hardware prefetching follows well.
+/// Rows of B in one sweep: as many streams as the hardware prefetcher follows well.
 pub(super) const DEPTH: usize = 8;
-/// Most rows of A.
+/// The most rows of A.
 pub(super) const fn max_rows(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => 8,
@@ -88,7 +88,7 @@ impl Generator {
         }
         let done = self.asm.label();
         if self.held.is_none() && shape.isa != Isa::Avx512 {
-            // Without broadcasts as operands, two vectors share one.
+            // Without broadcast operands, two vectors share one.
             let single = self.asm.label();
             self.asm.alu_imm(Alu::Sub, VECTORS, 2);
             self.asm.jcc(Cond::Less, single);

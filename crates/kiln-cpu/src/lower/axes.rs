@@ -1,9 +1,9 @@
-//! The loop nest: axes of size one go, axes that step together merge, and one axis is chosen to run along the lanes.
+//! The loop nest: axes of size one are removed, axes that step together are merged, and one axis is chosen as the vector axis.
 
 use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Domain, Inst, InstKind, LoopBody, Stage};
 
-/// Which axis runs along the lanes.
+/// The axis that runs along the lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VectorAxis {
     /// The last grid axis: each lane is a grid point of its own, reductions stay in their lanes.
@@ -12,14 +12,14 @@ pub enum VectorAxis {
     Row,
 }
 
-/// A body whose axes are as few as can be, with the vector axis last in its list.
+/// A body with as few axes as possible, with the vector axis last in its list.
 pub struct Nest {
     /// The rewritten body.
     pub body: LoopBody,
     /// The choice. `Grid` with an empty grid is a kernel of one point.
     pub vector: VectorAxis,
-    /// A grid axis, taken out of the grid, that runs inside the loop over vectors: loads that jump along the vector axis
-    /// step through their cache lines along this one.
+    /// A grid axis, taken out of the grid, that runs inside the loop over vectors: loads with a large stride along the vector
+    /// axis walk through their cache lines along this one.
     pub inner: Option<Axis>,
 }
 
@@ -75,7 +75,7 @@ pub fn arrange(body: &LoopBody) -> Nest {
     drop_units(&mut body);
     merge(&mut body, false);
     merge(&mut body, true);
-    // Of two stores to one place the last stays: points are taken in the order of the grid.
+    // Of two stores to one element the last wins: points are taken in the order of the grid.
     if body.row.is_empty() && stores_where_data_say(&body) {
         return Nest { body, vector: VectorAxis::Grid, inner: None };
     }
@@ -84,13 +84,13 @@ pub fn arrange(body: &LoopBody) -> Nest {
     Nest { body, vector, inner }
 }
 
-/// Whether some store goes to a place that data say.
+/// Whether some store has a data-dependent address.
 pub(crate) fn stores_where_data_say(body: &LoopBody) -> bool {
     let scatters = |inst: &Inst| matches!(&inst.kind, InstKind::Store { place, .. } if !place.indirect.is_empty());
     body.stages.iter().flat_map(|stage| &stage.insts).any(scatters)
 }
 
-/// Takes out the grid axis along which a load that jumps along the vector axis is contiguous.
+/// Takes out the grid axis along which a load with a large stride along the vector axis is contiguous.
 fn take_inner(body: &mut LoopBody) -> Option<Axis> {
     let (vector, outer) = body.grid.split_last()?;
     let jumps = |e: &Dim| match e.linear_in(vector.var) {
@@ -170,7 +170,7 @@ fn steps_together(e: &Dim, outer: &Axis, inner: &Axis) -> bool {
     !by_outer.contains(inner.var) && by_outer == &by_inner * &inner.size
 }
 
-/// What one access costs along an axis, in rough cycles an element.
+/// The cost of one access along an axis, in rough cycles per element.
 fn access_cost(offset: &Dim, indirect: bool, var: Symbol, store: bool) -> f64 {
     match offset.linear_in(var) {
         _ if indirect => 4.0,
@@ -197,7 +197,7 @@ fn cost(body: &LoopBody, var: Symbol, row: bool) -> f64 {
     let has_row = !body.row.is_empty();
     let mut sum = 0.0;
     for stage in &body.stages {
-        // Point stages of row kernels run once a row.
+        // Point stages of row kernels run once per row.
         let weight = if stage.domain == Domain::Point && has_row { 0.02 } else { 1.0 };
         for inst in &stage.insts {
             let (place, store) = match &inst.kind {

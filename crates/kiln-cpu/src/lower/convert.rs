@@ -64,7 +64,7 @@ impl Lowerer<'_> {
         Value { held, uniform }
     }
 
-    /// Towards zero, saturating, NaN to 0. The hardware gives the lowest integer for all that does not fit.
+    /// Towards zero, saturating, NaN to 0. The hardware gives the lowest integer where the value does not fit.
     fn truncate(&mut self, v: V, from: Ty, to: Ty) -> V {
         let (limit, highest) =
             if to == Ty::I32 { (2f64.powi(31), i32::MAX as u64) } else { (2f64.powi(63), i64::MAX as u64) };
@@ -102,7 +102,8 @@ impl Lowerer<'_> {
         let sign = b.shift(BinOp::Shl, Ty::I32, sign, 24);
         let rest_bits = b.bits(Ty::I32, 0x7f);
         let rest = b.and(Ty::I32, byte, rest_bits);
-        // The exponent and mantissa at an f32's place, then a factor for the difference in bias: denormals come out right.
+        // The exponent and mantissa at an f32's position, then a factor for the difference in bias: denormals are converted
+        // correctly.
         let (shift, factor) = if dtype == DType::F8E4M3 { (20, 120) } else { (21, 112) };
         let bits = b.shift(BinOp::Shl, Ty::I32, rest, shift);
         let factor = b.splat(Ty::F32, 2f64.powi(factor));

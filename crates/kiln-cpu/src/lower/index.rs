@@ -9,7 +9,7 @@ pub(super) enum Shape {
     Linear {
         /// At lane 0.
         start: V,
-        /// Elements a lane; constant or not.
+        /// Elements per lane; constant or not.
         stride: V,
     },
     /// Anything else.
@@ -48,7 +48,7 @@ impl Lowerer<'_> {
             }
         });
         result?;
-        // What changes least is summed first, so that it leaves the loops.
+        // Loop-invariant terms are summed first, so that they are hoisted.
         terms.sort_by_key(|&v| self.b.level(v));
         let mut sum = self.b.number(constant);
         for term in terms {
@@ -106,7 +106,7 @@ impl Lowerer<'_> {
         self.along.is_some_and(|along| e.contains(along.var))
     }
 
-    /// How an expression runs along the lanes.
+    /// An expression along the lanes.
     pub(super) fn shape(&mut self, e: &Dim) -> Result<Shape, LowerError> {
         let Some(along) = self.along.filter(|along| e.contains(along.var)) else {
             let start = self.scalar_expr(e)?;
@@ -124,7 +124,7 @@ impl Lowerer<'_> {
         Ok(Shape::Linear { start, stride })
     }
 
-    /// Whether every value of the expression, and of every part of it, fits 32 bits with room to spare.
+    /// Whether every value of the expression, and of every part of it, fits 32 bits with a margin.
     pub(super) fn is_narrow(&self, e: &Dim) -> bool {
         const LIMIT: i64 = i32::MAX as i64 - 1;
         let fits = |e: &Dim| matches!(e.bounds(&self.ranges), (Some(lo), Some(hi)) if lo > -LIMIT && hi < LIMIT);

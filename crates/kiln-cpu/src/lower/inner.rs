@@ -1,13 +1,13 @@
-//! An axis inside the loop over vectors. Loads that jump along the lanes are contiguous along it, so blocks of them are
-//! transposed into local memory, from where lanes are read side by side.
+//! An axis inside the loop over vectors. Loads with a large stride along the lanes are contiguous along it, so blocks of them
+//! are transposed into local memory, from which lanes are read contiguously.
 
 use super::*;
 use kiln_kernels::kernel::Place;
 
-/// Most loads that are transposed; each takes a block of local memory.
+/// The most loads that are transposed; each takes a block of local memory.
 const MOST: usize = 4;
 
-/// Lanes, at most.
+/// The most lanes.
 const ROWS: usize = 16;
 /// Points of the inner axis in a block: some cache lines of each row.
 const COLUMNS: usize = 64;

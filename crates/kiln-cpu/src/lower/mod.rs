@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Offsets are split into a scalar part, which the [`Builder`] moves out of every loop it does not depend on, and a
-//! stride along the vector axis: 1 is a contiguous access, 0 one element for all lanes, anything else one element a lane.
+//! stride along the vector axis: 1 is a contiguous access, 0 one element for all lanes, anything else a gather or scatter.
 
 mod axes;
 mod convert;
@@ -37,7 +37,7 @@ pub struct Options {
     /// Whether a sum over a row may add products that are not rounded before. Pointwise code never contracts: `x·x − max(x·x)` must not
     /// become the rounding error of `x·x`, and fused code gives bit for bit what op by op gives.
     pub contract: bool,
-    /// How many copies of a body run side by side, where the code is not better at choosing; 8 at the most.
+    /// Copies of a body that run side by side, where the code does not choose itself; 8 at the most.
     pub copies: Option<usize>,
 }
 
@@ -56,7 +56,7 @@ pub struct Lowered {
     pub units: Dim,
     /// Number of points that run inside a unit: the row's, and those of an inner axis.
     pub row: Dim,
-    /// Bytes of scratch a thread needs.
+    /// Bytes of scratch memory per thread.
     pub scratch: Dim,
     /// Rough cost of one unit and row point, in instructions of a whole vector.
     pub weight: u32,
@@ -64,7 +64,7 @@ pub struct Lowered {
     pub unit_is_lane: bool,
 }
 
-/// Why a kernel has no vector IR.
+/// An error of lowering.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LowerError {
@@ -79,7 +79,7 @@ pub enum LowerError {
     Overflow,
 }
 
-/// Most copies of a body that run side by side.
+/// The most copies of a body that run side by side.
 const COPIES: usize = 8;
 /// Copies of a reduction along the lanes: enough to hide the latency of its additions.
 const ROW_COPIES: usize = 4;
@@ -92,7 +92,7 @@ struct Value {
     uniform: bool,
 }
 
-/// How a value is held. An I64 value may be held in a cheaper way than as a vector of 64-bit lanes.
+/// The representation of a value. An I64 value may have a cheaper one than a vector of 64-bit lanes.
 #[derive(Clone, Copy, Debug)]
 enum Held {
     /// A vector (or mask) of its dtype's type.
@@ -103,7 +103,7 @@ enum Held {
     Narrow(V),
 }
 
-/// The vector axis while code along it is being made.
+/// The vector axis while code along it is emitted.
 #[derive(Clone, Copy)]
 struct Along {
     var: Symbol,
@@ -111,7 +111,7 @@ struct Along {
     counter: V,
     /// The end of the axis.
     end: V,
-    /// Lanes that exist; absent when all do.
+    /// The mask of lanes that exist; absent when all do.
     tail: V,
     /// Copies come in pairs: even elements in one, odd ones in the next.
     paired: bool,
@@ -126,12 +126,12 @@ struct Lowerer<'a> {
     symbols: Vec<(Symbol, V)>,
     ranges: Ranges,
     along: Option<Along>,
-    /// The copy being made.
+    /// The copy being emitted.
     copy: usize,
     values: Vec<[Option<Value>; COPIES]>,
     /// The type of each value.
     dtypes: Vec<Option<DType>>,
-    /// How often each value is used.
+    /// The number of uses of each value.
     uses: Vec<u32>,
     /// The product each value is, for contraction: factors and the instruction's dtype.
     products: Vec<[Option<(V, V)>; COPIES]>,
@@ -203,7 +203,7 @@ pub fn lower(kernel: &Kernel, body: &LoopBody, options: Options) -> Result<Lower
     })
 }
 
-/// The body of a kernel whose row has no points: row stages vanish, and reductions give what an empty one gives.
+/// The body of a kernel whose row has no points: row stages vanish, and reductions give their identity.
 pub fn without_row(body: &LoopBody) -> LoopBody {
     let mut stages = Vec::new();
     for stage in &body.stages {
@@ -344,7 +344,7 @@ impl Lowerer<'_> {
             return Ok((self.temp_bytes(1), weight));
         };
         let paired = self.body.row.is_empty() && inner.is_none() && self.pairs_along(axis.var);
-        // With a row, its stages run most often: what follows them once counts little.
+        // With a row, its stages run most often: what follows them matters little.
         let inside = self.row_weight();
         let copies = match weight {
             _ if paired => 2,
@@ -478,7 +478,7 @@ impl Lowerer<'_> {
         Ok((self.temp_bytes(1), self.weight()))
     }
 
-    /// Values of point stages are seen by every copy of later stages.
+    /// Values of point stages are visible to every copy of later stages.
     fn share(&mut self, stage: &Stage) {
         for inst in &stage.insts {
             if let Some(slot) = self.values.get_mut(inst.id.0 as usize) {
@@ -561,7 +561,7 @@ impl Lowerer<'_> {
                 }
                 let Some(buffer) = self.kernel.buffers.get(place.buffer) else { return false };
                 let side_by_side = place.offset.linear_in(var).is_some_and(|(stride, _)| stride.is_one());
-                // A place that is read and written must be read in order.
+                // An element that is read and written must be read in order.
                 let plain = buffer.dtype == DType::Bf16 && buffer.access != BufferAccess::ReadWrite;
                 if !(plain && side_by_side && guard.is_none() && place.indirect.is_empty()) {
                     return false;
@@ -588,7 +588,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// Bytes of one row temporary: rows padded to whole vectors, or one vector a row point and copy.
+    /// Bytes of one row temporary: rows padded to whole vectors, or one vector per row point and copy.
     fn temp_size(&self, temp: usize, copies: usize) -> Dim {
         let dtype = self.body.temps[temp];
         let bytes = (dtype.size_in_bits() / 8).max(1) as i64;

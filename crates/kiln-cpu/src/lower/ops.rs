@@ -164,7 +164,7 @@ impl Lowerer<'_> {
     /// The factors of a value that is a product, used once, of the current loop.
     pub(super) fn product_of(&self, id: ValueId, v: V) -> Option<(V, V)> {
         let factors = self.products.get(id.0 as usize)?[self.copy]?;
-        // A product that has left the loop is cheaper as it is.
+        // A product that was hoisted out of the loop is cheaper unfused.
         (self.b.level(v) == self.b.depth()).then_some(factors)
     }
 
@@ -283,7 +283,7 @@ impl Lowerer<'_> {
         Ok(Value { held: Held::Vector(mask), uniform })
     }
 
-    /// A scalar brought into the range of 32 bits: comparisons with narrow values come out the same.
+    /// A scalar clamped to the range of 32 bits: comparisons with narrow values give the same result.
     fn clamped(&mut self, value: Value) -> V {
         let Held::Scalar(v) = value.held else { return self.as_vector(value, DType::I32) };
         let (low, high) = (self.b.number(i32::MIN.into()), self.b.number(i32::MAX.into()));

@@ -1,12 +1,12 @@
-//! Places in memory: loads and stores of buffers and row temporaries.
+//! Addresses in memory: loads and stores of buffers and row temporaries.
 
 use super::*;
 use kiln_kernels::kernel::Place;
 
-/// A place made ready for an instruction.
+/// An address ready for an instruction.
 struct Target {
     base: V,
-    /// Counter, stride or index vector, as the access wants.
+    /// Counter, stride or index vector, as the access requires.
     index: V,
     memory: Memory,
 }
@@ -123,7 +123,7 @@ impl Lowerer<'_> {
             }
             None => self.target(base, stored, place)?,
         };
-        // Local memory is written again and again.
+        // Local memory is overwritten repeatedly.
         let read_only = read_only && transposed.is_none();
         let ty = Ty::of(stored);
         let mut uniform = false;
@@ -164,7 +164,7 @@ impl Lowerer<'_> {
         Ok(Value { held: Held::Vector(value), uniform })
     }
 
-    /// The address where the guard is true anywhere, else one that may always be read.
+    /// The address where the guard is true in some lane, else one that may always be read.
     fn safe_address(&mut self, guard: V, address: V) -> V {
         let tail = self.tail();
         let mask = self.both(guard, tail);
@@ -176,7 +176,7 @@ impl Lowerer<'_> {
         if pure { self.b.pure(op, ty, result, args) } else { self.b.fixed(op, ty, result, args) }
     }
 
-    /// Packed halves of bytes: the byte of each element is fetched, then shifted.
+    /// Packed halves of bytes: the byte of each element is loaded, then shifted.
     fn load_halves(
         &mut self,
         base: V,
@@ -224,7 +224,7 @@ impl Lowerer<'_> {
                 (byte, self.b.convert(Ty::I32, ty, p))
             }
         };
-        // The wanted half to the top, then down with its sign.
+        // The requested half to the top, then down with its sign.
         let one = self.b.bits(Ty::I32, 1);
         let odd = self.b.and(Ty::I32, odd, one);
         let four = self.b.shift(BinOp::Shl, Ty::I32, odd, 2);

@@ -1,10 +1,10 @@
-//! Reductions over the row: accumulators, their update at each point, and what becomes of them after the row.
+//! Reductions over the row: accumulators, their update at each point, and their results after the row.
 
 use super::*;
 use kiln_ir::{ArgKind, ReduceKind, Scalar};
 use kiln_kernels::kernel::{Inst as BodyInst, Reduction};
 
-/// The accumulators of one reduction, one a copy.
+/// The accumulators of one reduction, one per copy.
 pub(super) struct Accumulator {
     value: [V; COPIES],
     /// Position of the extreme, for arg reductions.
@@ -23,7 +23,7 @@ pub(super) fn of_nothing(r: &Reduction) -> BodyInst {
 }
 
 impl Lowerer<'_> {
-    /// Fresh accumulators for a stage, before its loops.
+    /// Initialises the accumulators of a stage, before its loops.
     pub(super) fn accumulators(&mut self, stage: &Stage, copies: usize) -> Result<Vec<Accumulator>, LowerError> {
         let mut list = Vec::with_capacity(stage.reductions.len());
         for r in &stage.reductions {
@@ -36,7 +36,7 @@ impl Lowerer<'_> {
             for copy in 0..copies {
                 acc.value[copy] = self.b.variable(init);
                 if matches!(r.kind, ReductionKind::Arg(_)) {
-                    // −1: nothing seen yet.
+                    // −1: no element so far.
                     let none = self.b.bits(position_ty, if narrow { 0xffff_ffff } else { u64::MAX });
                     acc.position[copy] = self.b.variable(none);
                 }
@@ -117,7 +117,7 @@ impl Lowerer<'_> {
         self.b.pure(Op::Bin(op), ty, ty, &[x, acc])
     }
 
-    /// Whether x is to replace acc: more extreme, or NaN where acc is none, or nothing was seen.
+    /// Whether x replaces acc: more extreme, or NaN where acc is not, or there was no element.
     fn better(&mut self, kind: ArgKind, ty: Ty, x: V, acc: V) -> V {
         let op = if kind == ArgKind::Max { CompareOp::Gt } else { CompareOp::Lt };
         if ty == Ty::Mask {
@@ -155,7 +155,7 @@ impl Lowerer<'_> {
         Ok(())
     }
 
-    /// The linear position in the row, a lane at a time.
+    /// The linear position in the row of each lane.
     fn row_index(&mut self, ty: Ty) -> Result<V, LowerError> {
         let mut linear = Dim::from(0);
         for axis in &self.body.row {
@@ -247,7 +247,7 @@ impl Lowerer<'_> {
             } else {
                 self.b.compare(CompareOp::Eq, ty, x, extreme)
             };
-            // A lane that saw nothing has position −1.
+            // A lane without elements has position −1.
             let seen = self.b.compare(CompareOp::Ge, pty, at, zero);
             let same = self.b.and(Ty::Mask, same, seen);
             let position = self.b.select(pty, same, at, last);

@@ -1,12 +1,12 @@
-//! Long rows in parts: a reduction over few grid points becomes two kernels, so that many threads take part in it.
+//! Long rows in parts: a reduction over few grid points becomes two kernels, so that many threads work on it.
 //!
 //! ```text
-//!  first    for each grid point and part:  the row stage over the part's points ──▶ one partial result a reduction
+//!  first    for each grid point and part:  the row stage over the part's points ──▶ one partial result per reduction
 //!  second   for each grid point:           partial results combined, then the point stages that follow
 //! ```
 //!
-//! Both take two sizes more, [`CHUNK`] (points of the outermost row axis a part) and [`PARTS`], and one buffer more for
-//! each partial result. Every part has at least one point.
+//! Both take two more sizes, [`CHUNK`] (points of the outermost row axis per part) and [`PARTS`], and one more buffer for each
+//! partial result. Every part has at least one point.
 
 use kiln_ir::{BinaryOp, DType, Dim, Symbol};
 use kiln_kernels::kernel::{
@@ -26,11 +26,11 @@ pub struct Split {
     pub second: Kernel,
     /// Types of the partial results, in the order of the buffers that hold them.
     pub partials: Vec<DType>,
-    /// Size of the row axis that is cut.
+    /// Size of the row axis that is split.
     pub length: Dim,
 }
 
-/// Splits a kernel whose only row stage comes before nothing but point stages.
+/// Splits a kernel with a single row stage that only point stages follow.
 pub fn split(kernel: &Kernel, body: &LoopBody) -> Option<Split> {
     let mut rows = body.stages.iter().enumerate().filter(|(_, stage)| stage.domain == Domain::Row);
     let (at, row_stage) = rows.next()?;
@@ -144,7 +144,7 @@ fn highest(body: &LoopBody) -> u32 {
     body.stages.iter().map(ids).max().unwrap_or(0)
 }
 
-/// Makes instructions with fresh numbers.
+/// Emits instructions with fresh numbers.
 struct Builder {
     next: u32,
 }

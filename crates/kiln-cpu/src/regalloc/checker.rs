@@ -1,11 +1,12 @@
 //! Checker of allocations, by symbolic execution of the allocated code.
 //!
-//! Each register and each stack slot holds a value or nothing known. An instruction must find each of its operands where the
-//! allocation says that it is; its result replaces what its place held. A call forgets every register that the callee may change,
-//! but for those that are saved around it. Where paths meet, a place on which they disagree holds nothing known; loops are
-//! executed until nothing changes.
+//! Each register and each stack slot holds a value or is unknown. An instruction must find each of its operands in its
+//! allocated location; its result replaces the contents of its own. A call clobbers every caller-saved register, but for those
+//! that are saved around it. Where paths meet, a location on which they disagree is unknown; loops are executed to a fixed
+//! point.
 //!
-//! Only the outcome is looked at: places, slots, hoisted constants, and what calls save. Intervals, weights and the scan are not.
+//! Only the outcome is checked: locations, slots, hoisted constants, and the registers that calls save. Intervals, weights and
+//! the scan are not.
 
 use super::{Allocation, Class, Loc, Registers};
 use crate::vir::*;
@@ -31,17 +32,17 @@ pub enum AllocationRule {
     Stale {
         /// The operand.
         value: V,
-        /// Where it is read from.
+        /// The location it is read from.
         loc: Loc,
-        /// What is there, if that is known.
+        /// The value there, if known.
         found: Option<V>,
     },
-    /// A value that is used has no place, or one that it cannot have.
+    /// A value that is used has no location, or an invalid one.
     #[error("{value:?} cannot be in {loc:?}")]
     Place {
         /// The value.
         value: V,
-        /// Its place.
+        /// Its location.
         loc: Loc,
     },
     /// A register of the caller is written that the prologue does not save.
@@ -59,7 +60,7 @@ pub enum AllocationRule {
         value: V,
         /// The operand.
         operand: V,
-        /// The place of both.
+        /// The location of both.
         loc: Loc,
     },
 }
@@ -68,12 +69,12 @@ pub enum AllocationRule {
 const INT_SLOTS: usize = 3;
 const VECTOR_SLOTS: usize = 4;
 
-/// What each place holds: the registers of each class, then the slots.
+/// The contents of each location: the registers of each class, then the slots.
 #[derive(Clone)]
 struct State([Vec<Option<V>>; 5]);
 
 impl State {
-    /// Forgets what `other` does not agree on; true if that changes anything.
+    /// Forgets locations that `other` does not agree on; true if that changes anything.
     fn meet(&mut self, other: &State) -> bool {
         let mut changed = false;
         for (own, other) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {
@@ -136,12 +137,12 @@ impl Checker<'_> {
                 Op::Loop { .. } => {
                     let end = self.end_of(at);
                     self.uses(inst, state).map_err(located(at))?;
-                    // The state at the top of the loop: what both the way in and the way round agree on.
+                    // The state at the top of the loop: what the entry and the back edge agree on.
                     let mut top = state.clone();
                     let bottom = loop {
                         let mut iteration = top.clone();
                         self.run(at + 1, end, &mut iteration)?;
-                        // The counter grows where it is, and is compared to the bound again.
+                        // The counter is incremented in its location, and compared to the bound again.
                         self.uses(inst, &iteration).map_err(located(end))?;
                         if !top.meet(&iteration) {
                             break iteration;
@@ -203,7 +204,7 @@ impl Checker<'_> {
         inst.args.into_iter().try_for_each(|v| self.find(v, state))
     }
 
-    /// Checks that a value is where it is read from.
+    /// Checks that a value is in the location it is read from.
     fn find(&self, v: V, state: &State) -> Result<(), AllocationRule> {
         if !v.is_some() {
             return Ok(());
@@ -238,7 +239,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The list and the number of a place that the value may have.
+    /// The class and index of a location that the value may have.
     fn place(&self, value: V, loc: Loc) -> Result<(usize, usize), AllocationRule> {
         let class = self.class(value);
         let (slots, count) = match class {
@@ -254,7 +255,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that an instruction that writes early does not write over another operand.
+    /// Checks that an early-clobber instruction does not overwrite another operand.
     fn disjoint(&self, inst: &Inst) -> Result<(), AllocationRule> {
         let loc = self.allocation.loc[inst.dst.index()];
         let shared = |v: &V| {
@@ -267,7 +268,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A call keeps the callee's saved registers and those saved around it, and constants are loaded again.
+    /// A call preserves callee-saved registers and those saved around it, and reloads constants.
     fn call(&self, at: usize, state: &mut State) {
         let before = state.clone();
         for (class, file) in state.0[..INT_SLOTS].iter_mut().enumerate() {

@@ -1,9 +1,9 @@
-//! Registers for vector IR: one linear scan over the flat code.
+//! Register allocation for vector IR: one linear scan over the flat code.
 //!
-//! A value's interval runs from its definition to its last use, and to the end of every loop that it is used in but not
-//! defined in. Each value lives in one place all its life: a register or a stack slot. When registers run out, the
-//! value with the fewest uses (a use counts eight times as much in each loop further in) for its length goes to the stack.
-//! Constants take no part: they are operands in memory, and the most used ones get the registers that are left.
+//! A value's interval runs from its definition to its last use, and to the end of every loop that it is used in but not defined
+//! in. Each value has one location all its life: a register or a stack slot. When registers run out, the value with the fewest
+//! uses (weighted by eight per loop depth) for its length is spilled. Constants are not allocated: they are memory operands,
+//! and the most used ones get the registers that are left.
 
 mod checker;
 
@@ -44,7 +44,7 @@ pub struct Registers {
     pub vector: u32,
     /// Masks; 0 where masks are vectors.
     pub mask: u32,
-    /// General-purpose registers that a function leaves as it found them.
+    /// General-purpose registers that are callee-saved.
     pub callee_saved: u32,
 }
 
@@ -67,10 +67,10 @@ impl Registers {
     }
 }
 
-/// The outcome.
+/// The result of an allocation.
 #[derive(Debug)]
 pub struct Allocation {
-    /// Place of each value.
+    /// Location of each value.
     pub loc: Vec<Loc>,
     /// Number of slots for vectors and masks.
     pub vector_slots: u32,
@@ -78,15 +78,15 @@ pub struct Allocation {
     pub int_slots: u32,
     /// General-purpose registers in use.
     pub used_int: u32,
-    /// Constants that live in a register all the time, and which.
+    /// Constants that are in a register throughout, and which.
     pub hoisted: Vec<(V, u8)>,
     /// First and last position of each value: instruction `i` reads at `2·i` and writes at `2·i + 1`.
     pub span: Vec<(u32, u32)>,
 }
 
 impl Allocation {
-    /// The registers that are saved around the call that instruction `at` makes: those that hold a value before and after it, but for
-    /// constants, which are loaded again, and for what the callee keeps.
+    /// The registers that are saved around the call of instruction `at`: those that are live across it, but for constants,
+    /// which are reloaded, and callee-saved registers.
     pub fn saved_across(&self, at: usize, f: &Function, registers: Registers) -> Vec<(u8, Class)> {
         let (read, write) = (2 * at as u32, 2 * at as u32 + 1);
         let mut saved = Vec::new();
@@ -106,7 +106,7 @@ impl Allocation {
     }
 }
 
-/// What is known about a value before the scan.
+/// Facts about a value before the scan.
 #[derive(Clone, Copy)]
 struct Life {
     start: u32,
@@ -184,7 +184,7 @@ fn lives(f: &Function, early_clobber: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
         }
     }
     let mut life = vec![Life { start: UNBORN, end: 0, weight: 0, depth: 0 }; f.types.len()];
-    // Ends of the loops that are open, and what closes.
+    // Ends of the open loops, and what they close.
     let mut loops: Vec<u32> = Vec::new();
     let mut closers: Vec<Option<usize>> = Vec::new();
     for (at, inst) in f.insts.iter().enumerate() {

@@ -41,13 +41,13 @@ impl Hasher for FastHasher {
 /// A map with the fast hash.
 pub type FastMap<K, T> = HashMap<K, T, BuildHasherDefault<FastHasher>>;
 
-/// Depth of a variable, which is wherever it is read.
+/// Depth of a variable: wherever it is read.
 const VARIABLE: u16 = u16::MAX;
 
 struct Region {
     insts: Vec<Inst>,
     known: FastMap<Inst, V>,
-    /// What opens it; absent for the function itself.
+    /// The instruction that opens it; absent for the function itself.
     open: Option<Inst>,
 }
 

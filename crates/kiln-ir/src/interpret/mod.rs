@@ -23,7 +23,7 @@ use crate::{Dim, Graph, HostTensor, Node, NodeId, Op, OpKind, Symbol};
 /// The most elements that a tensor may have here; a larger one is an error rather than an exhausted machine.
 pub const MAX_ELEMENTS: usize = 1 << 28;
 
-/// The numbers that the symbols of a graph stand for.
+/// The values of a graph's symbols.
 struct Sizes(Vec<(Symbol, i64)>);
 
 impl Sizes {
@@ -45,7 +45,7 @@ impl Sizes {
     }
 }
 
-/// Runs a graph on inputs and gives its outputs, updates included, in order.
+/// Runs a graph on inputs and returns its outputs, updates included, in order.
 ///
 /// Symbols take their values from input axes that are a symbol or a multiple of one; every size is evaluated and checked.
 ///

@@ -1,4 +1,4 @@
-//! The table of pointwise ops: one row an op, from which every other part of the compiler reads what it has to know of the op.
+//! The table of pointwise ops: one row per op, which every other part of the compiler reads.
 //!
 //! ```text
 //!                    ┌─ the enum, the text name, the codec's number      op, text, codec
@@ -88,7 +88,7 @@ impl DTypeClass {
         if matches!(self, DTypeClass::Integer | DTypeClass::Bits) { DType::I32 } else { DType::F32 }
     }
 
-    /// What an operand has to be, as errors say it.
+    /// A description of the operands, for errors.
     pub const fn text(self) -> &'static str {
         match self {
             DTypeClass::Any | DTypeClass::Computable => "anything",

@@ -27,7 +27,7 @@ mod tests;
 use crate::dim::DimParseError;
 use crate::{Error, Graph, TensorType, TypeError};
 
-/// Why a text is not a graph, and where.
+/// An error of parsing, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {kind}")]
 pub struct ParseError {
@@ -39,11 +39,11 @@ pub struct ParseError {
     pub kind: ParseErrorKind,
 }
 
-/// Why a text is not a graph.
+/// An error of parsing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseErrorKind {
-    /// Something else has to stand here.
+    /// Something else is expected here.
     #[error("expected {expected}, found {found}")]
     Expected {
         /// What is expected, as text.
@@ -69,7 +69,7 @@ pub enum ParseErrorKind {
         /// The cause.
         cause: DimParseError,
     },
-    /// A number that its place cannot hold.
+    /// A number that is out of range.
     #[error("{text} is out of range")]
     OutOfRange {
         /// The text as written.

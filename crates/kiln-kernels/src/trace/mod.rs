@@ -21,7 +21,7 @@ pub(crate) struct Storage {
     pub buffer: BufferId,
     /// The element at index zero.
     pub offset: Dim,
-    /// Elements an axis step moves.
+    /// Elements from one index of each axis to the next.
     pub strides: Vec<Dim>,
 }
 
@@ -44,7 +44,7 @@ impl Scope<'_> {
     }
 }
 
-/// What every trace of one graph shares.
+/// The context that all traces of one graph share.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     /// The graph.
@@ -55,14 +55,14 @@ pub(crate) struct Scope<'a> {
     pub inline: &'a [u32],
     /// Where short floats round.
     pub numerics: Numerics,
-    /// How exact products of F32 have to be.
+    /// The required precision of products of F32.
     pub precision: Precision,
-    /// What is known about size symbols.
+    /// Known ranges of size symbols.
     pub known: &'a Ranges,
 }
 
-/// Why a group of nodes is not one kernel: `node` is read at elements that another iteration computes, or depends on the
-/// row where it must not, or cannot be computed on values.
+/// The reason why a group of nodes is not one kernel: `node` is read at elements that another iteration computes, or depends on
+/// the row where it must not, or cannot be computed on values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FusionRejection {
     /// The node.
@@ -72,7 +72,7 @@ pub(crate) struct FusionRejection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct IndexId(u32);
 
-/// Index vectors, each kept once.
+/// Interned index vectors.
 #[derive(Debug, Clone, Default)]
 struct IndexTable {
     list: Vec<Rc<[Dim]>>,
@@ -195,7 +195,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Makes `value` the value of `node` at `index`, wherever else it might come from.
+    /// Makes `value` the value of `node` at `index`, before any other source.
     pub fn provide(&mut self, node: NodeId, index: Vec<Dim>, value: ValueId) {
         let index = self.indexes.intern(index);
         self.inside.entry(node).or_default().push(index);
@@ -457,8 +457,7 @@ pub(crate) fn literal_scalar(literal: &kiln_ir::Literal) -> Option<Scalar> {
     if literal.shape.iter().product::<usize>() == 1 { literal.element(0) } else { None }
 }
 
-/// What keeps a short integer's largest or smallest of nothing in range: an accumulator starts from that of its own, wider
-/// type.
+/// The clamp for the largest or smallest of no short integers: an accumulator starts from the identity of its own, wider type.
 fn identity(kind: ReductionKind, dtype: DType) -> Option<(BinaryOp, Scalar)> {
     if !dtype.is_int() || dtype == dtype.compute_type() {
         return None;

@@ -1,7 +1,7 @@
 //! Several rows of A times quantised blocks in bytes.
 //!
-//! Rows of A become integers for each group of elements that shares a scale of the blocks: of 22 bits, which is what a sum in f32 keeps
-//! of its terms, or of 16 and 8 where a lower precision allows it. Sums of a group have no rounding.
+//! Rows of A become integers for each group of elements that shares a scale of the blocks: of 22 bits, the precision of a sum
+//! in f32, or of 16 and 8 where a lower precision allows it. Sums of a group have no rounding.
 //!
 //! ```text
 //!  for each block of rows: limbs of A, shared                                 (`limbs`)
@@ -26,26 +26,26 @@ use std::ops::Range;
 const DEPTH: usize = 512;
 /// Rows of a block: their sums with the columns of a task are a part of the second cache.
 const MOST_ROWS: usize = 512;
-/// Fewer rows than this are no block, however long they are: blocks are unpacked again for each.
+/// The fewest rows of a block, for any K: blocks are unpacked again for each.
 const SHORT_BLOCK: usize = 96;
 /// Bytes of a block's limbs: a part of the last-level cache.
 const LIMB_BYTES: usize = 16 << 20;
-/// Panels of a task at the most.
+/// The most panels of a task.
 const MOST_PANELS: usize = 4;
-/// Tasks a thread should get, so that an interrupted one is not waited for.
+/// Tasks per thread, so that one on a descheduled thread is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
-/// Rows from which on unpacking blocks to bytes pays.
+/// The fewest rows for which unpacking blocks to bytes pays.
 const LEAST_ROWS: usize = 2;
 
-/// Limbs of an element of A for a product; `None` where it is not made in bytes.
+/// Limbs per element of A for a product; `None` where it is not computed in bytes.
 pub(in crate::gemm) fn limbs(gemm: &Gemm) -> Option<usize> {
     let able = gemm.isa == Isa::Avx512 && exact::available();
     (able && gemm.m >= LEAST_ROWS && gemm.k > 0 && gemm.tuning.stream != Some(false))
         .then(|| fixed::limbs(gemm.precision))
 }
 
-/// Runs a product of so many limbs. Blocks of rows with elements that have no such limbs are left to `other`.
+/// Runs a product of so many limbs. Blocks of rows with elements that have no such limbs are passed to `other`.
 ///
 /// # Safety
 /// As for [`Gemm::run`], on a machine that [`limbs`] found able.
@@ -156,7 +156,7 @@ impl Block<'_> {
             for column_panel in column_panels.clone() {
                 // SAFETY: blocks that exist, and room for them.
                 unsafe { panels::unpack(self.b, columns(column_panel), blocks(start), panel) };
-                // What is unpacked next comes in pieces that are too short for the machine to foresee.
+                // The columns unpacked next are in pieces that are too short for the hardware prefetcher.
                 let (next, next_start) = match column_panel + 1 {
                     next if next < column_panels.end => (columns(next), start),
                     _ => (columns(column_panels.start), start + DEPTH),

@@ -9,7 +9,7 @@ use crate::gemm::Gemm;
 use crate::gemm::scratch::Scratch;
 use crate::gemm::source::{Epilogue, Operand, SharedOperand, Tile};
 
-/// An epilogue that corrects the results of damaged blocks for the one behind it.
+/// An epilogue that corrects the results of damaged blocks and passes them on.
 pub(in crate::gemm) struct Corrected<'a> {
     gemm: &'a Gemm,
     a: SharedOperand<'a>,
@@ -87,7 +87,7 @@ impl Epilogue for Corrected<'_> {
     }
 }
 
-/// Whether all are finite: of these alone the product with zero is zero.
+/// Whether all are finite: only then is the product with zero zero.
 fn all_finite(values: &[f32]) -> bool {
     let mut lanes = [0f32; 16];
     let chunks = values.chunks_exact(lanes.len());

@@ -1,8 +1,8 @@
 //! One row of A in fixed point times rows of quantised blocks, with the byte products of AVX-512 VNNI.
 //!
-//! A step's bytes are multiplied by each of the row's limbs, which are then put together again: what an integer lane holds is
-//! exact. It is scaled once, by what the blocks and the row share there. Bytes are unsigned, so that those of formats with signed
-//! integers are some excess too large: the row's corrections take it off again.
+//! A step's bytes are multiplied by each of the row's limbs, and the products are recombined: an integer lane is exact. It is
+//! scaled once, by the scales of the blocks and the row. Bytes are unsigned, so that those of formats with signed integers have
+//! an excess: the row's corrections subtract it again.
 //!
 //! ```text
 //!  rows of blocks in memory   ▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░░░░▒▒▒▒▒▒▒▒▒▒▒▒▒·             ·
@@ -20,10 +20,10 @@ use super::unpack::half;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
 
-/// Where one call of a kernel reads and writes.
+/// The operands of one call of a kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
-    /// The first row of blocks, bytes from one to the next, how many rows there are, and blocks of a row.
+    /// The first row of blocks, bytes from one to the next, the number of rows, and blocks of a row.
     pub w: *const u8,
     pub w_stride: isize,
     pub rows: usize,
@@ -34,13 +34,13 @@ pub(super) struct Call<'a> {
     pub c: *mut f32,
 }
 
-/// A kernel for as many rows of blocks as a call says.
+/// A kernel for any number of rows of blocks.
 pub(super) type Kernel = unsafe fn(Call<'_>);
 
 /// Makes a row of A of the given number of elements for a kernel: [`FixedRow::new`].
 pub(super) type Arrange = unsafe fn(*const f32, usize) -> Option<FixedRow>;
 
-/// The kernel of a format for rows of so many limbs, and what makes such rows.
+/// The kernel of a format for rows of so many limbs, and the function that makes such rows.
 pub(super) fn kernel(format: BlockFormat, limbs: usize) -> (Kernel, Arrange) {
     fn of<B: Bytes>(limbs: usize) -> (Kernel, Arrange) {
         match limbs {
@@ -89,7 +89,7 @@ macro_rules! fn_vnni {
 
 /// Rows of blocks side by side.
 pub(super) const SIDE_BY_SIDE: usize = 4;
-/// Bytes behind the rows side by side from which on lines are fetched, and further bytes from which on pages are looked up.
+/// The distance in bytes from the rows side by side at which lines are prefetched, and the further distance of the TLB warm-up.
 const LINES_AHEAD: usize = 4096;
 const PAGES_AHEAD: usize = 8192;
 /// Bytes of a line, and of the smallest pages.
@@ -139,7 +139,7 @@ unsafe fn rows<B: Bytes, const R: usize, const D: usize>(call: &Call<'_>, first:
         let left = call.blocks % step;
         if left > 0 {
             fetch_lines(ahead, R * left * bytes);
-            // Where there is no block the row has zeros, so that any will do.
+            // Where there is no block the row has zeros, so that any block may be read.
             B::step::<R, D>(|r, i| w[r].add(i.min(left - 1) * bytes), a, &mut sums);
         }
         for (r, sum) in sums.into_iter().enumerate() {
@@ -148,21 +148,21 @@ unsafe fn rows<B: Bytes, const R: usize, const D: usize>(call: &Call<'_>, first:
     }
 }
 
-/// Asks for the lines of some bytes.
+/// Prefetches the lines of some bytes.
 #[inline]
 fn fetch_lines(from: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE) {
-        // SAFETY: fetching is harmless anywhere.
+        // SAFETY: a prefetch is valid at any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(line).cast()) };
     }
 }
 
-/// Asks for one line of each page that begins among some bytes.
+/// Warms up the TLB: prefetches one line of each page that begins among some bytes.
 #[inline]
 fn look_up_pages(from: *const u8, bytes: usize) {
     let first = (from as usize).next_multiple_of(PAGE) - from as usize;
     for page in (first..bytes).step_by(PAGE) {
-        // SAFETY: fetching is harmless anywhere.
+        // SAFETY: a prefetch is valid at any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(page).cast()) };
     }
 }

@@ -6,9 +6,9 @@
 //!                                                          behind chunks that are added up: corrections for each 4 of them
 //! ```
 //!
-//! Bytes of blocks times bytes of limbs are added up in integers without rounding; what is lost is what an element loses below
-//! 2⁻²² of the largest one beside it, about as much as a sum in f32 loses anyway. Two limbs are integers of 15 bits and one of 7,
-//! of which the largest element of a group is the largest there is.
+//! Bytes of blocks times bytes of limbs are added up in integers without rounding; the error is that of rounding an element to
+//! 2⁻²² of the largest one in its group, about that of a sum in f32. Two limbs are integers of 15 bits and one of 7, of which
+//! the largest element of a group is the largest there is.
 
 use crate::gemm::scratch::Scratch;
 use kiln_kernels::Precision;
@@ -30,22 +30,22 @@ pub(super) fn limbs(precision: Precision) -> usize {
 /// Elements of a vector.
 const VECTOR: usize = 16;
 
-/// How a format wants its row.
+/// The layout of the row for a format.
 #[derive(Clone, Copy)]
 pub(super) struct Arrangement {
     /// Elements that share a scale.
     pub group: usize,
-    /// Elements of a kernel's step; the row is filled up with zeros to whole steps.
+    /// Elements of a kernel's step; the row is padded with zeros to whole steps.
     pub step: usize,
     /// Integers of three limbs are below two to the power of this.
     pub bits: u32,
-    /// What the bytes of blocks are too large by: corrections are what 4 elements times it add up to.
+    /// The excess of the blocks' bytes: corrections are the sums of 4 elements times it.
     pub excess: u8,
     /// Chunks whose sums are added up before they are scaled; behind them are the corrections of all.
     pub together: usize,
     /// Neighbours that stay together: 4, 8 or 16.
     pub piece: usize,
-    /// Chunk of the step and place in it, for each piece of the step.
+    /// Chunk of the step and position in it, for each piece of the step.
     pub place: fn(usize) -> (usize, usize),
 }
 
@@ -57,7 +57,7 @@ impl Arrangement {
     }
 }
 
-/// Whose rows are arranged in some way, known when the code for it is made.
+/// A layout of rows that is known at compile time.
 pub(super) trait Arranged {
     const ARRANGEMENT: Arrangement;
 }
@@ -99,7 +99,7 @@ impl FixedRow {
                     *part = unsafe { _mm512_loadu_ps(row.add(g * how.group + i * VECTOR)) };
                 }
             }
-            // Of absolute values the bits are ordered as the numbers are, those that are not finite last.
+            // The bits of absolute values are ordered as the numbers are, those that are not finite last.
             let bits = parts.map(|part| _mm512_and_si512(_mm512_castps_si512(part), _mm512_set1_epi32(i32::MAX)));
             let largest = _mm512_reduce_max_epi32(_mm512_max_epi32(bits[0], bits[1])) as u32;
             let exponent = if largest == 0 { 127 } else { largest >> 23 };
@@ -121,7 +121,7 @@ impl FixedRow {
                 let integers = _mm512_min_epi32(integers, _mm512_set1_epi32(most));
                 let integers = _mm512_max_epi32(integers, _mm512_set1_epi32(-most));
                 sum = _mm512_add_epi32(sum, integers);
-                // SAFETY: the place of the vector's elements.
+                // SAFETY: the position of the vector's elements.
                 unsafe { fixed.store::<A, D>(g * how.group + i * VECTOR, integers) };
             }
             let sum = _mm512_reduce_add_epi32(sum) as f32 * scale;
@@ -138,7 +138,7 @@ impl FixedRow {
         Some(fixed)
     }
 
-    /// Puts the limbs of 16 elements where they belong, the highest ones first.
+    /// Stores the limbs of 16 elements, the highest ones first.
     ///
     /// # Safety
     /// Elements of the row from `first` on.
@@ -177,7 +177,7 @@ impl FixedRow {
         }
     }
 
-    /// Puts down what each 4 elements times the excess add up to, of so many chunks together.
+    /// Stores the corrections of so many chunks together: the sums of 4 elements times the excess.
     ///
     /// # Safety
     /// Their limbs are there.
@@ -210,7 +210,7 @@ impl FixedRow {
     }
 }
 
-/// The largest integer. What is added up of three limbs is just below 2³¹ then.
+/// The largest integer. Sums of three limbs are just below 2³¹ then.
 const fn most<const D: usize>(how: &Arrangement) -> i32 {
     match D {
         1 => 0x7f,

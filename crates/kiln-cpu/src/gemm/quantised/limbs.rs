@@ -5,8 +5,8 @@
 //!  rows    ──▶ tiles of a few:  limbs [group][limb][k / 4][row][k % 4],  scales and sums [group][row]
 //! ```
 //!
-//! The sums are what bytes of blocks that are too large by some excess, or that have something added to all of them, are corrected by.
-//! They are sums of the integers, so that what rounding A changes is multiplied by the elements of W themselves and no more.
+//! The sums correct for the excess or the addends of the blocks' bytes. They are sums of the integers, so that rounding errors
+//! of A are multiplied by the elements of W themselves and no more.
 
 use super::fixed::EXPONENTS;
 use super::left_row;
@@ -19,7 +19,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rows of a tile at the most.
+/// The most rows of a tile.
 pub(super) const ROWS: usize = 6;
 /// Elements of a vector.
 const VECTOR: usize = 16;
@@ -40,7 +40,7 @@ pub(super) const fn is_split(kind: Kind, count: usize) -> bool {
 /// Some rows of A as limbs.
 pub(super) struct Limbs {
     kind: Kind,
-    /// Limbs of an element.
+    /// Limbs per element.
     count: usize,
     rows: usize,
     tiles: usize,
@@ -66,7 +66,7 @@ pub(super) struct TileCursor {
 }
 
 impl Limbs {
-    /// The rows of an operand, `count` limbs an element; `None` where one is not finite or a group's largest is tiny or huge.
+    /// The rows of an operand, `count` limbs per element; `None` where one is not finite or a group's largest is tiny or huge.
     ///
     /// # Safety
     /// As for [`Gemm::run`], for K a multiple of the group, on a machine with AVX-512 of bytes.
@@ -109,7 +109,7 @@ impl Limbs {
         usual.into_inner().then_some(limbs)
     }
 
-    /// How many tiles there are.
+    /// The number of tiles.
     pub(super) fn tiles(&self) -> usize {
         self.tiles
     }
@@ -159,7 +159,7 @@ impl Limbs {
                 // SAFETY: elements of the row.
                 *part = unsafe { _mm512_loadu_ps(from.add(group * GROUP + v * VECTOR)) };
             }
-            // Of absolute values the bits are ordered as the numbers are, those that are not finite last.
+            // The bits of absolute values are ordered as the numbers are, those that are not finite last.
             let bits = parts.map(|part| _mm512_and_si512(_mm512_castps_si512(part), _mm512_set1_epi32(i32::MAX)));
             let largest = _mm512_reduce_max_epi32(_mm512_max_epi32(bits[0], bits[1])) as u32;
             if largest != 0 && !EXPONENTS.contains(&(largest >> 23)) {

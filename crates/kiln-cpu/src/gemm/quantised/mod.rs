@@ -84,10 +84,10 @@ pub(super) struct Columns {
     pub blocks: BlockMatrix,
 }
 
-/// Elements of a column that are made floats at once.
+/// Elements of a column that are converted to floats at once.
 #[cfg(target_arch = "x86_64")]
 const FLOATS_AT_ONCE: usize = 256;
-/// Most elements of a block.
+/// The most elements of a block.
 const BLOCK: usize = 256;
 
 impl Columns {
@@ -139,7 +139,7 @@ impl RowSource for Columns {
                 panels::floats(panel, kind, some.len() * size, to);
             }
         }
-        // The same columns further on come next, in pieces too short for the machine to foresee.
+        // The same columns further on come next, in pieces too short for the hardware prefetcher.
         panels::fetch(&self.blocks, rows, blocks.end..blocks.end + blocks.len());
         true
     }
@@ -170,7 +170,7 @@ impl RowSource for Columns {
     }
 }
 
-/// A row of an operand as floats side by side, in the scratch where it is not.
+/// A row of an operand as contiguous floats, copied to the scratch where it is not.
 unsafe fn left_row(gemm: &Gemm, a: &Operand<'_>, row: usize, own: &Scratch) -> *const f32 {
     let to = own.ptr::<f32>();
     // SAFETY: a row of the caller's operand, and room for it.

@@ -1,11 +1,11 @@
-//! Panels of quantised columns: the integers of 32 columns as bytes, four consecutive k of a column side by side, and what the
-//! columns share of each group as vectors of columns.
+//! Panels of quantised columns: the integers of 32 columns as bytes, four consecutive k of a column adjacent, and the columns'
+//! scales and addends of each group as vectors of columns.
 //!
 //! ```text
-//!  blocks of 16 columns, 16 bytes of each   ──▶   a transpose of words: 4 k of 16 columns a vector   ──▶   low and high bits separated
+//!  blocks of 16 columns, 16 bytes of each   ──▶   a transpose of words: 4 k of 16 columns per vector   ──▶   low and high bits separated
 //! ```
 //!
-//! Words are transposed before they are unpacked: then every bit that is moved counts, and what follows has no shuffles.
+//! Words are transposed before they are unpacked: then no moved bit is wasted, and the rest needs no shuffles.
 
 use super::BlockMatrix;
 use kiln_ir::BlockFormat;
@@ -26,24 +26,24 @@ pub(super) struct Panel {
     pub bytes: *mut u8,
     /// `[group][column]`.
     pub scales: *mut f32,
-    /// `[group][column]`: what is added to all elements, for formats that have it.
+    /// `[group][column]`: the addends of all elements, for formats that have them.
     pub addends: *mut f32,
 }
 
-/// What panels of a format hold.
+/// The contents of panels of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     /// Elements that share a scale.
     pub group: usize,
-    /// What bytes are too large by.
+    /// The excess of the bytes.
     pub excess: i32,
-    /// The most that an integer is away from zero, without the excess.
+    /// The largest absolute value of an integer, without the excess.
     pub most: i32,
     /// Whether groups have addends.
     pub addends: bool,
 }
 
-/// What panels of a format hold.
+/// The contents of panels of a format.
 pub(super) const fn kind(format: BlockFormat) -> Kind {
     match format {
         BlockFormat::Q4_0 => Q40::KIND,
@@ -55,7 +55,7 @@ pub(super) const fn kind(format: BlockFormat) -> Kind {
     }
 }
 
-/// Unpacks some columns, at most [`COLUMNS`], and some blocks of each. Where there are fewer the last one takes their places.
+/// Unpacks some columns, at most [`COLUMNS`], and some blocks of each. Missing columns repeat the last one.
 ///
 /// # Safety
 /// The blocks exist, the panel has room for them, and the machine has AVX-512 of bytes.
@@ -73,13 +73,13 @@ pub(super) unsafe fn unpack(from: &BlockMatrix, columns: Range<usize>, blocks: R
     }
 }
 
-/// Asks for some blocks of some columns.
+/// Prefetches some blocks of some columns.
 pub(super) fn fetch(from: &BlockMatrix, columns: Range<usize>, blocks: Range<usize>) {
     let bytes = from.format.bytes();
     for column in columns {
         let first = from.data.wrapping_offset(column as isize * from.stride).wrapping_add(blocks.start * bytes);
         for line in 0..(blocks.len() * bytes).div_ceil(64) {
-            // SAFETY: fetching is harmless anywhere.
+            // SAFETY: a prefetch is valid at any address.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(64 * line).cast()) };
         }
     }
@@ -99,7 +99,7 @@ pub(super) unsafe fn floats(panel: Panel, kind: Kind, k: usize, to: *mut f32) {
             unsafe {
                 let at = group * COLUMNS + first;
                 let scale = _mm512_loadu_ps(panel.scales.add(at));
-                // Of a power of two times the scale nothing is lost, so that the sum is rounded once.
+                // The scale times a power of two is exact, so that the sum is rounded once.
                 let addend =
                     if kind.addends { _mm512_loadu_ps(panel.addends.add(at)) } else { _mm512_mul_ps(scale, excess) };
                 for step in group * kind.group / 4..(group + 1) * kind.group / 4 {
@@ -120,7 +120,7 @@ pub(super) unsafe fn floats(panel: Panel, kind: Kind, k: usize, to: *mut f32) {
     }
 }
 
-/// 16 columns of a block, each from where its block begins.
+/// The addresses of a block of 16 columns.
 type Blocks = [*const u8; LANES];
 
 /// Unpacks the blocks of a format into a part of a panel.
@@ -284,7 +284,7 @@ impl UnpackPanel for Q41 {
     } }
 }
 
-/// Bit i of an index at place 4 of byte i.
+/// Bit i of an index at bit 4 of byte i.
 static FIFTH_BITS: [u32; 16] = {
     let mut table = [0; 16];
     let mut i = 0;
@@ -305,7 +305,7 @@ impl UnpackPanel for Q50 {
         let (tops, table) = (word(from, 2), _mm512_loadu_si512(FIFTH_BITS.as_ptr().cast()));
         for (i, words) in words(from, 6).into_iter().enumerate() {
             for (step, words) in [(i, low(words)), (4 + i, high(words))] {
-                // The permutation looks at the lowest four bits alone.
+                // The permutation uses the lowest four bits alone.
                 let tops = _mm512_srlv_epi32(tops, _mm512_set1_epi32(4 * step as i32));
                 to.store(step, _mm512_or_si512(words, _mm512_permutexvar_epi32(tops, table)));
             }

@@ -1,4 +1,4 @@
-//! Few rows of A times rows of quantised blocks: the blocks pass by once, in their own order.
+//! Few rows of A times rows of quantised blocks: the blocks are read once, in the order of memory.
 
 use super::BlockMatrix;
 #[cfg(target_arch = "x86_64")]
@@ -15,7 +15,7 @@ use crate::gemm::{Gemm, GemmError, part, small};
 use crate::pool;
 use kiln_ir::DType;
 
-/// Rows of A up to which blocks are unpacked for each few of them again rather than into panels.
+/// The most rows of A for which blocks are unpacked again for each few of them rather than into panels.
 pub(in crate::gemm) const FEW_ROWS: usize = 16;
 /// Columns of one tile for the epilogue.
 const TILE: usize = 64;

@@ -1,8 +1,8 @@
 //! Register tiles of products in bytes: a few rows of limbs times a panel of 32 columns, with the byte products of AVX-512 VNNI.
 //!
-//! A group is added up in integers without rounding, limb by limb: what the higher limbs made is shifted when the lower ones
-//! begin. Then it is scaled, by what the row and the columns share there, and added to the sums. Where all limbs together would not
-//! fit into 32 bits the last ones are scaled and added by themselves.
+//! A group is added up in integers without rounding, limb by limb: sums of the higher limbs are shifted before the lower ones
+//! are added. Then it is scaled, by the scales of the row and the columns, and added to the sums. Where all limbs together
+//! would not fit into 32 bits the last ones are scaled and added separately.
 
 use super::limbs::{ROWS, TileCursor, is_split};
 use super::panels::{COLUMNS, Kind, Panel, STEP_BYTES};
@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 /// Vectors of a panel's columns.
 const VECTORS: usize = COLUMNS / 16;
 
-/// Where one call of a kernel reads and writes.
+/// The operands of one call of a kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     /// The tile of rows, from the panel's first k on.
@@ -21,7 +21,7 @@ pub(super) struct Call {
     /// The first sum, and floats from those of one row to those of the next.
     pub c: *mut f32,
     pub c_stride: usize,
-    /// Add to the sums that are there.
+    /// Add to the sums instead of overwriting them.
     pub add: bool,
 }
 

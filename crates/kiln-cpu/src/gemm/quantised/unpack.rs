@@ -1,8 +1,8 @@
-//! How the elements of each format become vectors of floats. A block's head is what all of its elements share; a group is as many
-//! elements as are cheapest together.
+//! Unpacks the elements of each format into vectors of floats. A block's head is what all of its elements share; a group is as
+//! many elements as are cheapest together.
 //!
-//! Four bits are an index into a table of sixteen floats, which a register of AVX-512 holds: the table is scaled once a block, and
-//! an element costs a permutation. The permutation looks at four bits only, so that the low ones need no mask.
+//! Four bits are an index into a table of sixteen floats, which a register of AVX-512 holds: the table is scaled once per
+//! block, and an element costs a permutation. The permutation uses four bits only, so that the low ones need no mask.
 
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
@@ -50,7 +50,7 @@ macro_rules! fn_256 {
     };
 }
 
-/// Every half as a float. Looking a scale up takes loads alone, and what unpacks blocks waits for everything but loads.
+/// Every half as a float. Looking up a scale takes loads alone, and unpacking is bound by everything but loads.
 static HALVES: [f32; 1 << 16] = halves();
 
 const fn halves() -> [f32; 1 << 16] {
@@ -124,7 +124,7 @@ fn_256! {
     }
 }
 
-/// Two tables or pairs of scale and addend a block make four vectors of 8 out of 16 bytes.
+/// Two tables or pairs of scale and addend per block make four vectors of 8 out of 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn scaled_256(scale: __m256, addend: __m256, at: *const u8) -> [__m256; 4] {
@@ -243,7 +243,7 @@ impl Unpack for Q50 {
         let tops = _mm256_set1_epi32(block.add(2).cast::<i32>().read_unaligned());
         let mut out = scaled_256(head[0], head[1], block.add(6));
         for (i, out) in out.iter_mut().enumerate() {
-            // Lane j's bit goes where the sign is, which chooses between sixteen scales and none.
+            // Lane j's bit becomes the sign, which selects between sixteen scales and none.
             let shift = _mm256_sub_epi32(
                 _mm256_set1_epi32(31 - 8 * i as i32),
                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
@@ -278,7 +278,7 @@ fn_256! {
         let floats = |bytes: u64| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)));
         _mm256_storeu_ps(eight.scales.as_mut_ptr(), _mm256_mul_ps(floats(scales), half_256(block)));
         _mm256_storeu_ps(eight.minima.as_mut_ptr(), _mm256_mul_ps(floats(minima), half_256(block.add(2))));
-        // From memory a scale is put into every lane by a load; from a register it would take a shuffle.
+        // A load broadcasts a scale from memory; from a register that would take a shuffle.
         std::hint::black_box(&mut eight);
         eight
     }

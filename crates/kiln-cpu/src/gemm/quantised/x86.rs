@@ -5,10 +5,10 @@ use crate::features::Isa;
 use kiln_ir::BlockFormat;
 use std::arch::x86_64::*;
 
-/// Where one call of a kernel reads and writes.
+/// The operands of one call of a kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
-    /// The first row of blocks, bytes from one to the next, how many rows there are, and blocks of a row.
+    /// The first row of blocks, bytes from one to the next, the number of rows, and blocks of a row.
     pub w: *const u8,
     pub w_stride: isize,
     pub rows: usize,
@@ -21,10 +21,10 @@ pub(super) struct Call {
     pub c_stride: usize,
 }
 
-/// A kernel for some rows of A, and as many rows of blocks as a call says.
+/// A kernel for some rows of A, and any number of rows of blocks.
 pub(super) type Kernel = unsafe fn(Call);
 
-/// Rows of A in a tile at the most.
+/// The most rows of A in a tile.
 pub(super) const ROWS: usize = 4;
 
 /// The kernel for `rows` rows of A.
@@ -56,11 +56,11 @@ const AHEAD: usize = 2048;
 /// Elements per iteration of a kernel's loop.
 const PER_ITERATION: usize = 128;
 
-/// Fetches what comes `AHEAD` of some bytes.
+/// Prefetches `AHEAD` of some bytes.
 #[inline(always)]
 fn fetch(at: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {
-        // SAFETY: fetching is harmless anywhere.
+        // SAFETY: a prefetch is valid at any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD + 64 * line).cast()) };
     }
 }
@@ -79,7 +79,7 @@ macro_rules! loops {
                 let (bytes, elements) = (U::FORMAT.bytes(), U::FORMAT.elements());
                 let per_iteration = (PER_ITERATION / elements).max(1);
                 for row in 0..call.rows {
-                    // Two sums a row of A, so that neighbouring vectors do not wait for each other.
+                    // Two sums per row of A, so that neighbouring vectors do not wait for each other.
                     let mut sums = [[$zero(); 2]; M];
                     // SAFETY: everything is inside the rows of the call.
                     unsafe {
