@@ -1,9 +1,9 @@
-//! Machine code as text, for people.
+//! Disassembly of machine code.
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter, Mnemonic};
 use std::fmt::Write;
 
-/// One instruction a line, addresses from the start of the code. Stops at the constants that follow the code.
+/// One instruction per line, addresses from the start of the code. Stops at the constants that follow the code.
 ///
 /// ```
 /// let text = kiln_cpu::disassembly::disassemble(&[0x48, 0x01, 0xd8, 0xc3]);
@@ -18,7 +18,7 @@ pub fn disassemble(code: &[u8]) -> String {
         let _ = write!(text, "{:4x}  ", instruction.ip());
         formatter.format(&instruction, &mut text);
         text.push('\n');
-        // Generated code has one way out, at its end.
+        // Generated code has one exit, at its end.
         if instruction.mnemonic() == Mnemonic::Ret {
             break;
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A kernel with packed results.
 pub(crate) struct HalfBytes {
     inner: Arc<dyn Executable>,
-    /// Which buffers are packed and written.
+    /// The buffers that are packed and written.
     packed: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ impl Executable for HalfBytes {
             bytes.try_reserve_exact(count).map_err(|_| LaunchError::OutOfMemory { bytes: count })?;
             // SAFETY: the launch's contract: the buffer is valid for its size.
             let halves = unsafe { std::slice::from_raw_parts(buffer.ptr, buffer.bytes) };
-            // A kernel may write only a part: the rest is packed again as it was.
+            // A kernel may write only a part: the rest is packed again unchanged.
             bytes.extend(halves.iter().flat_map(|&b| [(b << 4) as i8 >> 4, b as i8 >> 4]));
             given[index] = RawBuffer { ptr: bytes.as_mut_ptr().cast(), bytes: count };
             scratch.push(bytes);

@@ -1,4 +1,4 @@
-//! The environment variables that Kiln reads, in one table: what each takes, and what is said of a value that it does not.
+//! The environment variables that Kiln reads, in one table: the values of each, and the error for others.
 //!
 //! ```text
 //!  KILN_THREADS=abc ──▶ Variable::get ──▶ a warning on stderr and an event, once; then as if it were not set
@@ -22,7 +22,7 @@ pub struct Variable {
     warned: AtomicBool,
 }
 
-/// Threads of a parallel region at the most.
+/// The most threads of a parallel region.
 pub static THREADS: Variable = Variable::new("KILN_THREADS", "a whole number from 1 to 256", |value| {
     value.parse::<usize>().is_ok_and(|threads| (1..=256).contains(&threads))
 });
@@ -41,7 +41,7 @@ pub static LOG: Variable = Variable::new(
     "all, or some of breaks, guards, recompiles, fusion, kernels, cache, perf and run, separated by commas",
     |value| event::parse(value).1.is_empty(),
 );
-/// Where programs are dumped as text.
+/// The folder that programs are dumped to as text.
 pub static DEBUG: Variable = Variable::new("KILN_DEBUG", "1, all, 0 or a folder", |_| true);
 /// Whether programs are kept on disk.
 pub static CACHE: Variable =
@@ -53,14 +53,14 @@ pub static CACHE_MAX_BYTES: Variable =
     Variable::new("KILN_CACHE_MAX_BYTES", "a whole number of bytes", |value| value.parse::<u64>().is_ok());
 /// The Python that benchmarks find PyTorch in.
 pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true);
-/// Where what is said in conversations is kept.
+/// The folder of stored conversations.
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
 pub static VARIABLES: [&Variable; 11] =
     [&THREADS, &CPU_ISA, &BACKEND, &CUDA_PATH, &LOG, &DEBUG, &CACHE, &CACHE_DIR, &CACHE_MAX_BYTES, &PYTHON, &HISTORY];
 
-/// A variable whose value means nothing, or whose name does.
+/// A variable with an invalid value, or with an unknown name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
@@ -115,7 +115,7 @@ impl Variable {
         }
     }
 
-    /// The value; none where it is not set, empty, or none that the variable takes, of which there is a warning.
+    /// The value; none where it is not set, empty, or invalid, of which there is a warning.
     pub fn get(&self) -> Option<String> {
         self.read().unwrap_or_else(|problem| {
             self.warn(problem);
@@ -123,12 +123,12 @@ impl Variable {
         })
     }
 
-    /// What is wrong with a value.
+    /// The problem with a value.
     pub fn bad(&self, value: impl Into<String>, allowed: impl Into<String>) -> Problem {
         Problem::BadValue { variable: self.name.to_owned(), value: value.into(), allowed: allowed.into() }
     }
 
-    /// Says once what is wrong with this variable, on stderr and as an event.
+    /// Reports the problem of this variable once, on stderr and as an event.
     pub fn warn(&self, problem: Problem) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             print_warning(&problem);
@@ -137,12 +137,12 @@ impl Variable {
     }
 }
 
-/// A line on stderr, as far as there is one.
+/// Writes a line to stderr, if there is one.
 pub(crate) fn print_warning(problem: &Problem) {
     let _ = writeln!(std::io::stderr(), "kiln: {problem}");
 }
 
-/// Everything that is wrong with the environment.
+/// All problems of the environment.
 pub fn check() -> Vec<Problem> {
     let values = VARIABLES.iter().filter_map(|variable| variable.read().err());
     let names = std::env::vars_os().filter_map(|(name, _)| unknown(name.to_str()?));
@@ -169,7 +169,7 @@ fn unknown(name: &str) -> Option<Problem> {
     Some(Problem::UnknownName { variable: name.to_owned(), nearest })
 }
 
-/// How many characters have to be put in, taken out or changed to make one word of another.
+/// The edit distance of two words.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

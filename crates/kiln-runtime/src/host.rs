@@ -33,7 +33,7 @@ struct Block(NonNull<u8>);
 // SAFETY: the list is the only owner of the block.
 unsafe impl Send for Block {}
 
-/// Four classes up to 256 bytes, then four an octave up to 2 GiB.
+/// Four classes up to 256 bytes, then four per octave up to 2 GiB.
 const CLASSES: usize = 96;
 /// Blocks kept in one class.
 const BLOCKS_A_CLASS: usize = 16;
@@ -51,8 +51,8 @@ static HOST: HostMemory = HostMemory {
     outside_slabs: AtomicUsize::new(0),
 };
 
-/// Has the system read mapped memory into its pages before it is used. Ranges that are not mapped, or systems that cannot,
-/// are passed over.
+/// Has the system read mapped memory into its pages before it is used. Ranges that are not mapped, and systems that cannot, are
+/// ignored.
 pub fn read_ahead(ranges: impl Iterator<Item = Range<usize>>) {
     ranges.for_each(pages::read_ahead);
 }
@@ -96,7 +96,7 @@ impl HostMemory {
         unsafe { Buffer::from_foreign(&HOST, ptr, bytes, writable, keep) }
     }
 
-    /// Gives the kept allocations back to the system.
+    /// Releases the kept allocations to the system.
     pub fn trim() {
         let mut kept = HOST.lock();
         for class in 0..CLASSES {
@@ -111,8 +111,8 @@ impl HostMemory {
         HostMemory::return_freed();
     }
 
-    /// Gives memory that was freed back to the system where the allocator would keep it for itself. A compile or a parse of a
-    /// large file leaves holes of many megabytes behind that nothing later fills.
+    /// Releases freed memory to the system where the allocator would keep it. A compile or a parse of a large file leaves holes
+    /// of many megabytes that nothing later fills.
     ///
     /// ```
     /// drop(vec![vec![1u8; 1000]; 1000]);
@@ -154,7 +154,7 @@ impl HostMemory {
     }
 }
 
-/// The memory of a slab goes back; the allocator has forgotten it.
+/// Unmaps the memory of a slab, which the allocator has removed.
 fn unmap_slab(start: NonNull<u8>, bytes: usize) {
     // SAFETY: slabs are mapped by `take`, with `pages::map`, and an empty one is not in use.
     unsafe { pages::unmap_whole(start, bytes) };

@@ -17,7 +17,7 @@ struct Slot {
     code: Mutex<Option<Arc<dyn Executable>>>,
     /// When it was last requested.
     used: AtomicU64,
-    /// What it takes, once it is there; an estimate.
+    /// Its size in bytes, once compiled; an estimate.
     bytes: AtomicUsize,
 }
 
@@ -33,17 +33,17 @@ static CLOCK: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the kernels that are kept.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// Kernels kept. Beyond that, of those that no program holds the half that was not used for longest goes.
+/// The most kernels kept. Beyond that, the least recently used half of those that no program holds is dropped.
 const KERNELS_KEPT: usize = 8192;
-/// Bytes of kernels kept, their code included; the same happens beyond it.
+/// The most bytes of kernels kept, their code included; the same happens beyond it.
 const BYTES_KEPT: usize = 128 << 20;
-/// Bytes of an instruction of a kernel, about.
+/// About the bytes of an instruction of a kernel.
 const INSTRUCTION: usize = 64;
 /// Kernels of fewer instructions are not stored on disk by themselves: they compile as fast as they load. Those of a stored
 /// program are stored with it.
 const WORTH_KEEPING: usize = 64;
 
-/// How long code is kept.
+/// The retention of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Keep {
     /// On disk, for other processes.
@@ -53,7 +53,7 @@ pub enum Keep {
     Process,
 }
 
-/// What the cache did since the process began, and what it has.
+/// Counters of the cache since the process began, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// Kernels found.
@@ -64,11 +64,11 @@ pub struct Stats {
     pub compile_nanos: u64,
     /// Bytes of code made.
     pub code_bytes: u64,
-    /// Bytes that kernels take now, about.
+    /// About the bytes that kernels take now.
     pub bytes: usize,
 }
 
-/// What the cache did since the process began.
+/// The counters of the cache since the process began.
 ///
 /// ```
 /// let stats = kiln_runtime::kernel_cache::stats();
@@ -84,13 +84,13 @@ pub fn stats() -> Stats {
     }
 }
 
-/// Code for `kernel`, and whether it had to be compiled now. `label` names it in events. A failure is not kept: asking
-/// again tries again.
+/// The code of `kernel`, and whether it was compiled now. `label` names it in events. A failure is not kept: the next call
+/// tries again.
 pub fn get(backend: &dyn Backend, kernel: &Arc<Kernel>, label: &str) -> Result<(Arc<dyn Executable>, bool), Error> {
     get_kept(backend, kernel, label, Keep::Disk)
 }
 
-/// [`get`], of code that is kept as said.
+/// [`get`], with the given retention of the code.
 pub fn get_kept(
     backend: &dyn Backend,
     kernel: &Arc<Kernel>,
@@ -100,8 +100,8 @@ pub fn get_kept(
     find(backend, kernel, &Variant::default(), label, None, keep)
 }
 
-/// [`get`], for a kernel whose code may have come from another process: `saved` is what [`Executable::save`] gave there.
-/// Code that was made of it does not count as compiled.
+/// [`get`], for a kernel whose code may come from another process: `saved` is what [`Executable::save`] returned there. Code
+/// that was made of it does not count as compiled.
 pub fn get_saved(
     backend: &dyn Backend,
     kernel: &Arc<Kernel>,
@@ -111,7 +111,7 @@ pub fn get_saved(
     find(backend, kernel, &Variant::default(), label, saved, Keep::Disk)
 }
 
-/// [`get`] for one way to run the kernel.
+/// [`get`] for one variant of the kernel.
 pub fn get_variant(
     backend: &dyn Backend,
     kernel: &Arc<Kernel>,
@@ -185,7 +185,7 @@ fn on_disk(backend: &dyn Backend, kernel: &Kernel, label: &str) -> Key {
         .finish()
 }
 
-/// Forgets every kernel that no program holds, and frees its code. The next program that needs one compiles it again.
+/// Drops every kernel that no program holds, and frees its code. The next program that needs one compiles it again.
 pub fn clear() {
     drop_unused(&mut SLOTS.write().unwrap_or_else(PoisonError::into_inner), u64::MAX);
 }
@@ -205,7 +205,7 @@ fn drop_unused(slots: &mut Slots, age: u64) {
     slots.retain(|_, kernels| !kernels.is_empty());
 }
 
-/// The age in the middle of the kernels that no program holds.
+/// The median age of the kernels that no program holds.
 fn middle_age(slots: &Slots) -> u64 {
     let unused = slots.values().flat_map(HashMap::values).filter(|slot| slot.is_unused());
     let mut ages: Vec<u64> = unused.map(|slot| slot.used.load(Ordering::Relaxed)).collect();
@@ -214,7 +214,7 @@ fn middle_age(slots: &Slots) -> u64 {
 }
 
 impl Slot {
-    /// Puts code into it; `place` is what its lock guards.
+    /// Stores the code; `place` is what its lock guards.
     fn fill(&self, place: &mut Option<Arc<dyn Executable>>, code: &Arc<dyn Executable>, instructions: usize) {
         let bytes = instructions * INSTRUCTION + code.code_bytes();
         self.bytes.store(bytes, Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub(crate) unsafe fn release(ptr: NonNull<u8>, bytes: usize) {
     }
 }
 
-/// Gives pages in which nothing is allocated any more back to the system. Only glibc keeps them and has a call for it.
+/// Releases unused pages to the system. Only glibc keeps them and has a call for it.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn return_freed() {
     // SAFETY: the allocator gives back what it has not lent; it takes its own locks.
@@ -104,7 +104,7 @@ unsafe fn unmap(ptr: NonNull<u8>, length: usize) {
     unsafe { libc::munmap(ptr.as_ptr().cast(), length) };
 }
 
-/// Asks for huge pages; no is an acceptable answer.
+/// Requests huge pages; a refusal is ignored.
 ///
 /// # Safety
 /// The range is mapped.

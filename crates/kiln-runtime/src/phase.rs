@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Names and times, in the order the phases ended.
 pub type Phases = Vec<(&'static str, Duration)>;
 
-/// The phase of kernels that run. Every other phase is part of making a program.
+/// The phase in which kernels run. Every other phase is part of making a program.
 pub const RUN: &str = "run";
 
 /// What a thread has recorded since the recording began.
@@ -45,7 +45,7 @@ pub fn timed<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Does work and gives the phases that it went through on this thread.
+/// Runs `work` and returns the phases that it went through on this thread.
 ///
 /// ```
 /// use kiln_runtime::phase;

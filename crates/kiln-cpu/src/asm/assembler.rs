@@ -103,8 +103,8 @@ impl Assembler {
         }
     }
 
-    /// Places the constants, fills in every label and gives the bytes: position independent, to be installed at a
-    /// multiple of [`Assembler::ALIGN`].
+    /// Places the constants, resolves every label and returns the bytes: position independent, to be installed at a multiple of
+    /// [`Assembler::ALIGN`].
     pub fn finish(mut self) -> Vec<u8> {
         let mut constants = std::mem::take(&mut self.constants);
         // The largest first, so that natural alignment costs no padding between powers of two.

@@ -377,17 +377,17 @@ impl Assembler {
         self.wide(&[0x0f, 0x40 | cond as u8], dst.0, src, 0);
     }
 
-    /// Fetches a cache line into every level.
+    /// Prefetches a cache line into every level.
     pub fn prefetch_t0(&mut self, at: Mem) {
         self.narrow(&[0x0f, 0x18], 1, at);
     }
 
-    /// Fetches a cache line into the second level.
+    /// Prefetches a cache line into the second level.
     pub fn prefetch_t1(&mut self, at: Mem) {
         self.narrow(&[0x0f, 0x18], 2, at);
     }
 
-    /// Fetches a cache line that will not be used again.
+    /// Prefetches a cache line that will not be used again.
     pub fn prefetch_nta(&mut self, at: Mem) {
         self.narrow(&[0x0f, 0x18], 0, at);
     }

@@ -1,4 +1,5 @@
-//! Which code computes a function of the table of ops, for each width. A function without code is a call of its meaning, lane by lane.
+//! Selects the code of each function of the table of ops, for each width. A function without code is a scalar call, lane by
+//! lane.
 
 use super::lanes::Float;
 use super::remainder::rem;

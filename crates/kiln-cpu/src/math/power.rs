@@ -2,7 +2,7 @@
 
 use super::lanes::*;
 
-/// What a width needs. Pairs are constants as sums of two floats.
+/// Constants for one width. Pairs are constants as sums of two floats.
 pub(super) struct Power {
     /// (artanh(s) / s − 1 − s²/3) / s⁴ by s², for |s| ≤ (√2 − 1)/(√2 + 1).
     pub(super) artanh: &'static [f64],

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{DType, Dim, Op, Scalar, TensorType, TypeError};
 
-/// Choices of [`scaled_dot_product_attention`].
+/// Options of [`scaled_dot_product_attention`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionOptions<V> {
     /// Added to the scores, or, if bool, true where a score counts; broadcasts to `[batch, heads, rows, columns]`.

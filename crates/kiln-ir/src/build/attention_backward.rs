@@ -34,7 +34,7 @@ fn scale_of<E: Emit>(
     }
 }
 
-/// How many heads share a key, where the ranks are right.
+/// The number of heads that share a key, where the ranks are right.
 #[track_caller]
 fn shared_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) -> Result<Dim, E::Error> {
     let (q, k) = (e.ty(q), e.ty(k));
@@ -52,7 +52,7 @@ fn shared_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) 
     }
 }
 
-/// q·kᵀ·scale + mask as attention has it before its softmax, `[batch, heads, rows, columns]`, in f32 for short floats.
+/// The scores q·kᵀ·scale + mask of attention before its softmax, `[batch, heads, rows, columns]`, in f32 for short floats.
 #[track_caller]
 pub fn attention_scores<E: Emit>(
     e: &mut E,
@@ -103,7 +103,7 @@ pub fn attention_logsumexp<E: Emit>(
     logsumexp(e, &scores, &[3], false)
 }
 
-/// What attention took and gave.
+/// The operands and results of an attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionRecord<V> {
     /// `[batch, heads, rows, depth]`.
@@ -114,7 +114,7 @@ pub struct AttentionRecord<V> {
     pub v: V,
     /// Its result, `[batch, heads, rows, width]`.
     pub output: V,
-    /// As [`attention_logsumexp`] gives it.
+    /// The result of [`attention_logsumexp`].
     pub logsumexp: V,
 }
 
@@ -136,7 +136,7 @@ pub fn attention_backward<E: Emit>(
     let scale = scale_of::<E>(NAME, &e.ty(&q), options)?;
     let k_heads = repeat_interleave(e, &k, 1, shared.clone())?;
     let v_heads = repeat_interleave(e, &v, 1, shared.clone())?;
-    // The probabilities; a row in which all is hidden has a sum of 0, whose logarithm would make NaN of them.
+    // The probabilities; a fully masked row has a sum of 0, whose logarithm would make them NaN.
     let logsumexp = cast(e, &record.logsumexp, wide)?;
     let logsumexp = unsqueeze(e, &logsumexp, 3)?;
     let hidden = compare_scalar(e, CompareOp::Eq, &scores, f64::NEG_INFINITY)?;
@@ -158,7 +158,7 @@ pub fn attention_backward<E: Emit>(
     Ok([cast(e, &q_gradient, dtype)?, cast(e, &k_gradient, dtype)?, cast(e, &v_gradient, dtype)?])
 }
 
-/// Heads that share a key added up.
+/// Sums over the heads that share a key.
 #[track_caller]
 fn sum_shared<E: Emit>(e: &mut E, x: &E::Value, shared: &Dim) -> Built<E> {
     let mut shape = e.ty(x).shape;

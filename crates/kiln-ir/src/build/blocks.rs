@@ -1,4 +1,4 @@
-//! Quantised blocks: the elements they stand for, products with them, and their meaning in smaller ops.
+//! Quantised blocks: their elements, products with them, and their semantics in smaller ops.
 
 use super::{
     Built, Emit, add, binary, binary_scalar, broadcast_to, cast, compare_scalar, embedding, iota, linear, mul,
@@ -13,7 +13,7 @@ pub fn dequantize<E: Emit>(e: &mut E, x: &E::Value, format: BlockFormat) -> Buil
 }
 
 /// x·wᵀ + bias over the last axis of x, with the rows of `w: [out, in]` as quantised blocks: `u8[out, bytes]`. The product is
-/// taken in f32 and comes back in x's dtype.
+/// computed in f32 and returned in x's dtype.
 #[track_caller]
 pub fn linear_blocks<E: Emit>(
     e: &mut E,

@@ -3,7 +3,7 @@
 use super::{Built, Emit, add, along_axis, fail, flip, permute, reshape, slice_axis, sum, transpose};
 use crate::{ConvDims, Dim, Op, TypeError};
 
-/// Attributes of a convolution as PyTorch has them, one entry a spatial axis.
+/// Attributes of a convolution as PyTorch has them, one entry per spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvOptions {
     /// Step of the window.
@@ -23,7 +23,7 @@ impl ConvOptions {
     }
 }
 
-/// Cross-correlation of `x: [n, c, spatial…]` with `w: [o, c/groups, kernel…]`, plus a bias a channel.
+/// Cross-correlation of `x: [n, c, spatial…]` with `w: [o, c/groups, kernel…]`, plus a bias per channel.
 #[track_caller]
 pub fn conv<E: Emit>(
     e: &mut E,
@@ -51,7 +51,7 @@ fn add_bias<E: Emit>(e: &mut E, y: &E::Value, bias: Option<&E::Value>) -> Built<
     add(e, y, &bias)
 }
 
-/// Fails unless there is one option for each spatial axis of a tensor; gives their number.
+/// Fails unless there is one option for each spatial axis of a tensor; returns their number.
 #[track_caller]
 fn check_options<E: Emit>(e: &E, name: &'static str, x: &E::Value, options: &ConvOptions) -> Result<usize, E::Error> {
     let ty = e.ty(x);
@@ -102,7 +102,7 @@ pub fn conv_transpose<E: Emit>(
         let reach = (taps - 1) * options.dilation[axis] as i64 - options.padding[axis] as i64;
         padding.push((reach, reach + output_padding[axis] as i64));
     }
-    // Mirrored taps, and channels in and out exchanged within each group.
+    // Mirrored taps, with input and output channels swapped within each group.
     let mirrored = flip(e, w, &(2..ty.rank()).collect::<Vec<_>>())?;
     let outputs = ty.shape[1].clone();
     let kernel = &ty.shape[2..];
@@ -130,7 +130,7 @@ pub struct ConvGradients<V> {
     pub input: V,
     /// The gradient of the weight.
     pub weight: V,
-    /// In the bias, a channel.
+    /// The gradient of the bias, per channel.
     pub bias: V,
 }
 
@@ -153,7 +153,7 @@ pub fn conv_backward<E: Emit>(
 }
 
 /// The gradients of [`conv_transpose`] of x with w: in the input the convolution itself, in the weight that of a convolution
-/// with input and result exchanged, in the bias a sum.
+/// with input and result swapped, in the bias a sum.
 #[track_caller]
 pub fn conv_transpose_backward<E: Emit>(
     e: &mut E,
@@ -206,7 +206,7 @@ pub fn conv_input_gradient<E: Emit>(
 }
 
 /// The gradient of [`conv`] in its weight, of this shape: a convolution of x with the gradient as its taps, step and dilation
-/// exchanged, in which the batch is the channels and a group's input channels the batch.
+/// swapped, in which the batch is the channels and a group's input channels the batch.
 #[track_caller]
 pub fn conv_weight_gradient<E: Emit>(
     e: &mut E,

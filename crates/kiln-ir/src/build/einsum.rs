@@ -1,4 +1,4 @@
-//! Sums of products in Einstein's notation, as `torch.einsum` reads it.
+//! Sums of products in Einstein's notation, with the syntax of `torch.einsum`.
 
 use super::{Built, Emit, dot, fail, iota, permute, squeeze, sum};
 use crate::{DType, Dim, DotDims, Op, TypeError};
@@ -136,7 +136,7 @@ struct Equation {
     out: Vec<char>,
 }
 
-/// Why an equation is refused.
+/// An error of an equation.
 struct Refusal {
     what: &'static str,
     label: Option<char>,

@@ -7,28 +7,28 @@ use super::{
 };
 use crate::{CompareOp, DType, TypeError};
 
-/// What becomes of the losses of single elements.
+/// The reduction of the losses of single elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reduction {
-    /// They stay.
+    /// No reduction.
     None,
-    /// They are averaged.
+    /// The mean.
     #[default]
     Mean,
-    /// They are added up.
+    /// The sum.
     Sum,
 }
 
-/// Choices of [`cross_entropy`].
+/// Options of [`cross_entropy`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossEntropyOptions<V> {
     /// A factor for each class.
     pub weight: Option<V>,
-    /// Targets of this value count for nothing.
+    /// Targets of this value are ignored.
     pub ignore_index: i64,
     /// The part of the target that is spread evenly over the classes.
     pub label_smoothing: f64,
-    /// What becomes of the single losses; a mean is weighted.
+    /// The reduction of the single losses; a mean is weighted.
     pub reduction: Reduction,
 }
 

@@ -65,14 +65,14 @@ pub use shape::*;
 
 use crate::{Error, Graph, NodeId, Op, Source, TensorType, TypeError};
 
-/// Something that carries out primitive ops: by adding nodes to a graph, or by computing.
+/// An executor of primitive ops: it adds nodes to a graph, or computes.
 pub trait Emit {
-    /// What an op takes and gives.
+    /// The operands and results of ops.
     type Value: Clone;
-    /// Why it may fail.
+    /// The error of an op.
     type Error: From<BuildError>;
 
-    /// Carries out one op.
+    /// Executes one op.
     #[track_caller]
     fn emit(&mut self, op: Op, operands: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
@@ -80,10 +80,10 @@ pub trait Emit {
     fn ty(&self, value: &Self::Value) -> TensorType;
 }
 
-/// What a composite gives.
+/// The result of a composite.
 pub type Built<E> = Result<<E as Emit>::Value, <E as Emit>::Error>;
 
-/// Why a composite does not accept its arguments.
+/// An error of a composite's arguments.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{function}: {cause}, at {at}")]
 pub struct BuildError {
@@ -112,7 +112,7 @@ pub fn axis(rank: usize, axis: i64) -> Option<usize> {
     usize::try_from(from_zero).ok().filter(|&a| a < rank)
 }
 
-/// Builds a graph; each node's source is the line that called for it.
+/// Builds a graph; each node's source is the line of the call.
 ///
 /// ```
 /// use kiln_ir::build::{GraphBuilder, softmax};
@@ -137,7 +137,7 @@ impl GraphBuilder {
         GraphBuilder::default()
     }
 
-    /// Goes on with a graph.
+    /// Continues a graph.
     pub fn extend(graph: Graph) -> GraphBuilder {
         GraphBuilder { graph, source: None }
     }

@@ -17,7 +17,7 @@ fn last_axes<E: Emit>(e: &E, name: &'static str, x: &E::Value, count: usize) -> 
     }
 }
 
-/// What a normalisation computed beside its result, for its gradient and for running averages.
+/// The statistics of a normalisation, for its gradient and for running averages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statistics<V> {
     /// The mean over the axes that are normalised.
@@ -151,7 +151,7 @@ pub fn group_norm_statistics<E: Emit>(
     Ok((cast(e, &y, dtype)?, statistics))
 }
 
-/// [`affine`] with weight and bias a channel, which axis 1 counts.
+/// [`affine`] with weight and bias per channel, which axis 1 counts.
 #[track_caller]
 fn affine_channels<E: Emit>(e: &mut E, x: &E::Value, weight: Option<&E::Value>, bias: Option<&E::Value>) -> Built<E> {
     let rank = e.ty(x).rank();
@@ -258,7 +258,7 @@ pub fn weight_norm_backward<E: Emit>(
     let products = mul(e, &gradient, &direction)?;
     let along = sum(e, &products, &axes, true)?;
     let magnitude_gradient = div(e, &along, norms)?;
-    // What is left of the gradient across the direction.
+    // The component of the gradient that is orthogonal to the direction.
     let part = div(e, &magnitude_gradient, norms)?;
     let shadow = mul(e, &direction, &part)?;
     let across = sub(e, &gradient, &shadow)?;
@@ -284,7 +284,7 @@ pub fn batch_norm<E: Emit>(
     let (mean, _) = widen(e, mean)?;
     let (variance, _) = widen(e, variance)?;
     let raised = add_scalar(e, &variance, epsilon)?;
-    // One factor a channel, so that x meets a single product and a sum.
+    // One factor per channel, so that x needs a single product and a sum.
     let mut factor = rsqrt(e, &raised)?;
     if let Some(weight) = weight {
         let (weight, _) = widen(e, weight)?;

@@ -27,7 +27,7 @@ pub fn pad_constant<E: Emit>(e: &mut E, x: &E::Value, amounts: &[(i64, i64)], va
     Ok(y)
 }
 
-/// What an axis is extended with.
+/// The extension of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PadMode {
     /// Its mirror image without the edge: `c b | a b c | b a`.

@@ -8,14 +8,14 @@ use super::{
 };
 use crate::{BinaryOp, CompareOp, DType, Dim, Op, ReduceKind, Scalar, TypeError, WindowDims};
 
-/// Windows over the last axes, one entry an axis.
+/// Windows over the last axes, one entry per axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolOptions {
     /// Size of the window.
     pub size: Vec<usize>,
     /// Step of the window.
     pub stride: Vec<usize>,
-    /// Elements added on both sides, that count for nothing.
+    /// Elements added on both sides, which are ignored.
     pub padding: Vec<usize>,
     /// Spacing inside the window.
     pub dilation: Vec<usize>,
@@ -24,7 +24,7 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Windows side by side, without padding.
+    /// Adjacent windows, without padding.
     pub fn new(size: &[usize]) -> PoolOptions {
         PoolOptions {
             size: size.to_vec(),
@@ -185,7 +185,7 @@ pub(super) fn divide_by_count<E: Emit>(
     div(e, y, &count)
 }
 
-/// The largest element of each window, and its place in the window, counted in row-major order: the first of equals.
+/// The largest element of each window, and its position in the window, counted in row-major order: the first of equals.
 #[track_caller]
 pub fn max_pool_with_offsets<E: Emit>(
     e: &mut E,
@@ -252,7 +252,7 @@ pub fn max_pool_with_indices<E: Emit>(
     Ok((values, indices))
 }
 
-/// Places in pooled axes of these lengths, joined, from places in windows.
+/// Positions in pooled axes of these lengths, joined, from positions in windows.
 #[track_caller]
 pub fn pool_indices<E: Emit>(e: &mut E, offsets: &E::Value, lengths: &[Dim], options: &PoolOptions) -> Built<E> {
     let ty = e.ty(offsets);
@@ -283,7 +283,7 @@ pub fn pool_indices<E: Emit>(e: &mut E, offsets: &E::Value, lengths: &[Dim], opt
     Ok(index)
 }
 
-/// Means over windows that divide the last axes into the given numbers of parts, as even as can be.
+/// Means over windows that divide the last axes into the given numbers of parts, as evenly as possible.
 #[track_caller]
 pub fn adaptive_avg_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> Built<E> {
     const NAME: &str = "adaptive_avg_pool";
@@ -319,7 +319,7 @@ pub fn adaptive_avg_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> B
     cast(e, &y, dtype)
 }
 
-/// Where part number `part` of an axis begins and ends, if it is divided as evenly as can be.
+/// The beginning and end of part number `part` of an axis, if it is divided as evenly as possible.
 fn adaptive_bounds(length: usize, parts: usize, part: usize) -> (usize, usize) {
     (part * length / parts, ((part + 1) * length).div_ceil(parts))
 }
@@ -353,8 +353,8 @@ pub(super) fn adaptive_weights<E: Emit>(e: &mut E, length: &Dim, parts: &Dim, dt
     div(e, &inside, &extent)
 }
 
-/// The largest elements of windows that divide the last axes, of constant sizes, into the given numbers of parts, as even as
-/// can be, and where they are in those axes joined: the first of equals.
+/// The largest elements of windows that divide the last axes, of constant sizes, into the given numbers of parts, as evenly as
+/// possible, and their positions in those axes joined: the first of equals.
 #[track_caller]
 pub fn adaptive_max_pool<E: Emit>(e: &mut E, x: &E::Value, sizes: &[usize]) -> Result<(E::Value, E::Value), E::Error> {
     const NAME: &str = "adaptive_max_pool";

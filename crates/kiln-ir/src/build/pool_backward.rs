@@ -4,8 +4,8 @@ use super::pool::{adaptive_weights, divide_by_count};
 use super::{Built, Emit, PoolOptions, cast, fail, full, reshape, slice_axis, transform_axis, widen};
 use crate::{ConvDims, Dim, Op, Scalar, ScatterKind, TensorType, TypeError};
 
-/// The gradient of a maximum pool: each window's goes to the place that [`super::max_pool_with_indices`] named, in a tensor
-/// of the input's shape whose last `axes` axes were pooled.
+/// The gradient of a maximum pool: each window's goes to the position that [`super::max_pool_with_indices`] returned, in a
+/// tensor of the input's shape whose last `axes` axes were pooled.
 #[track_caller]
 pub fn max_pool_backward<E: Emit>(
     e: &mut E,

@@ -77,7 +77,7 @@ pub fn matmul<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
     dot(e, &x, &y, dims)
 }
 
-/// What all axes but the last two of both sides broadcast to.
+/// The broadcast shape of all axes but the last two of both sides.
 #[track_caller]
 fn broadcast_batch<E: Emit>(e: &E, x: &E::Value, y: &E::Value) -> Result<Vec<Dim>, E::Error> {
     let (x, y) = (e.ty(x), e.ty(y));
@@ -143,7 +143,7 @@ pub fn grouped_matmul<E: Emit>(e: &mut E, x: &E::Value, w: &E::Value, ends: &E::
     dot(e, &spread, w, dims)
 }
 
-/// One product a group, `y[g] = Σ x[:, i]·y[i, :]` over the columns i of `x: [rows, columns]` and rows of `y: [columns, out]`
+/// One product per group, `y[g] = Σ x[:, i]·y[i, :]` over the columns i of `x: [rows, columns]` and rows of `y: [columns, out]`
 /// that belong to group g as in [`grouped_matmul`]: the gradient of its matrices.
 #[track_caller]
 pub fn grouped_inner<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value, ends: &E::Value) -> Built<E> {

@@ -1,4 +1,4 @@
-//! What the disk cache reports.
+//! Reports of the disk cache.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub enum Activity {
         label: String,
         /// Bytes of its payload.
         bytes: usize,
-        /// How long reading and checking took.
+        /// The time that reading and checking took.
         took: Duration,
     },
     /// No entry was found.
@@ -47,10 +47,10 @@ pub enum Activity {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Entries that were not used for longest went, to keep the cache within its bound.
+    /// The least recently used entries were removed, to keep the cache within its bound.
     Evicted {
         /// The number of entries.
         entries: usize,
@@ -59,16 +59,16 @@ pub enum Activity {
         /// The bound.
         most: u64,
     },
-    /// An entry could not be written. Said once; later ones are tried in silence.
+    /// An entry could not be written. Reported once; later failures are silent.
     WriteFailed {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// There is no disk cache in this process.
     Off {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

@@ -16,11 +16,11 @@ const VERSION: u32 = 1;
 /// No entry is larger.
 const ENTRY_MOST: u64 = 4 << 30;
 
-/// Why a file is not an archive.
+/// An error of reading an archive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// Not one of ours.
+    /// Not an archive.
     #[error("it is no archive of cache entries")]
     Foreign,
     /// Of another version.
@@ -34,7 +34,7 @@ pub enum ArchiveError {
     Truncated {
         /// Entries that were whole.
         entries: u64,
-        /// Entries it says it has.
+        /// The number of entries that it declares.
         expected: u64,
     },
     /// Reading or writing failed.
@@ -42,25 +42,25 @@ pub enum ArchiveError {
     Io(#[from] io::Error),
 }
 
-/// What became of an archive's entries.
+/// The outcome of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Imported {
     /// Entries that are now in the store.
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Why others are not.
+    /// The problems of others.
     pub refused: Vec<Damage>,
 }
 
-/// What went into an archive.
+/// The outcome of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exported {
     /// Entries written.
     pub entries: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Why others were left out.
+    /// The problems of others.
     pub left_out: Vec<Damage>,
 }
 
@@ -88,7 +88,7 @@ impl Store {
         Ok(exported)
     }
 
-    /// Takes in the entries of an archive. A damaged entry is refused; the others arrive all the same.
+    /// Imports the entries of an archive. A damaged entry is refused; the others are imported all the same.
     pub fn import_archive(&self, from: &mut dyn Read) -> Result<Imported, ArchiveError> {
         let mut header = [0; 20];
         let ended = |error: io::Error| match error.kind() {

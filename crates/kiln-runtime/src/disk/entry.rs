@@ -18,20 +18,20 @@ use super::key::About;
 use std::io::{self, Read};
 
 const MAGIC: &[u8; 8] = b"KILNdisk";
-/// Of the layout of the file; what a payload means is part of the key.
+/// The version of the file's layout; that of a payload is part of the key.
 const VERSION: u32 = 1;
 /// Bytes before the text.
 pub(super) const HEADER: usize = 104;
-/// Where the count of uses is.
+/// Offset of the count of uses.
 pub(super) const USES_AT: u64 = 96;
-/// Most bytes of the text.
+/// The most bytes of the text.
 const ABOUT_MOST: u64 = 64 << 10;
 
-/// Why a file is not the entry that was looked for.
+/// An error of reading an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// Not a file, or not one of ours.
+    /// Not a file, or not an entry.
     #[error("it is no entry of this cache")]
     Foreign,
     /// Of another version of the layout.
@@ -48,21 +48,21 @@ pub enum Damage {
     Length {
         /// The number of bytes that its header declares.
         expected: u64,
-        /// Bytes there are.
+        /// The actual number of bytes.
         found: u64,
     },
     /// The bytes are not those that were written.
     #[error("its digest does not match")]
     Digest,
-    /// Whole, but the payload does not mean anything to this compiler.
+    /// Intact, but the payload does not decode.
     #[error("its payload does not decode: {reason}")]
     Payload {
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
 
-/// An entry as read.
+/// A decoded entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Its kind.
@@ -73,7 +73,7 @@ pub struct Entry {
     pub about: About,
     /// The payload.
     pub payload: Vec<u8>,
-    /// How often it was used, about.
+    /// About how often it was used.
     pub uses: u64,
 }
 
@@ -101,7 +101,7 @@ fn digest(header: &[u8], about: &[u8], payload: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// A header that may be one of ours, before the digest is known to be right.
+/// A header, before the digest is checked.
 #[derive(Debug, Clone)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -149,7 +149,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The entry, once what follows the header is known to be what was written.
+    /// The entry, once the digest is checked.
     pub(super) fn verify(self, mut rest: Vec<u8>) -> Result<Entry, Damage> {
         let expected = self.about + self.payload;
         if rest.len() != expected {
@@ -170,7 +170,7 @@ impl Header {
         (HEADER + self.about + self.payload) as u64
     }
 
-    /// Only the words of an entry, unchecked: for listings, which show many and use none.
+    /// Only the description of an entry, unchecked: for listings.
     pub(super) fn read_about(&self, file: &mut dyn Read) -> io::Result<About> {
         let mut text = vec![0; self.about];
         file.read_exact(&mut text)?;
@@ -182,7 +182,7 @@ impl Header {
     }
 }
 
-/// The entry that these bytes are.
+/// Decodes an entry.
 pub(super) fn decode(bytes: &[u8]) -> Result<Entry, Damage> {
     let header = Header::parse(bytes, bytes.len() as u64)?;
     header.verify(bytes[HEADER..].to_vec())

@@ -1,4 +1,4 @@
-//! What an entry is found by: a digest of everything that it depends on, with a readable account of the same.
+//! Keys of entries: a digest of everything that an entry depends on, with a readable description of the same.
 
 use std::hash::{Hash, Hasher};
 
@@ -47,13 +47,13 @@ impl Key {
         hex(&self.digest)
     }
 
-    /// The same key with something more for people, that the entry does not depend on.
+    /// The same key with a note that the entry does not depend on.
     pub fn note(mut self, name: &str, value: &str) -> Key {
         self.about.push(name, value, false);
         self
     }
 
-    /// The first letters of [`Key::hex`], for people.
+    /// The first letters of [`Key::hex`], for display.
     pub fn short(&self) -> String {
         hex(&self.digest[..6])
     }
@@ -67,7 +67,7 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// A key in the making.
+/// A key under construction.
 #[derive(Debug, Clone)]
 pub struct KeyBuilder {
     hasher: blake3::Hasher,
@@ -75,29 +75,29 @@ pub struct KeyBuilder {
 }
 
 impl KeyBuilder {
-    /// Something that the entry depends on, short enough to be kept as text.
+    /// A part that the entry depends on, short enough to be kept as text.
     pub fn part(mut self, name: &str, value: &str) -> KeyBuilder {
         self.mix(name, value.as_bytes());
         self.about.push(name, value, true);
         self
     }
 
-    /// Something that the entry depends on, of any length; of which only a digest is kept as text.
+    /// A part that the entry depends on, of any length; only a digest is kept as text.
     pub fn content(mut self, name: &str, bytes: &[u8]) -> KeyBuilder {
         self.mix(name, bytes);
         self.about.push(name, &hex(&blake3::hash(bytes).as_bytes()[..6]), true);
         self
     }
 
-    /// Something that the entry depends on, as it hashes: every field of a type that derives `Hash`, and no address. Of it
-    /// too only a digest is kept as text.
+    /// A part that the entry depends on, by its hash: every field of a type that derives `Hash`, and no address. Only a digest
+    /// is kept as text.
     pub fn hashed(self, name: &str, value: &impl Hash) -> KeyBuilder {
         let mut bytes = Bytes(Vec::new());
         value.hash(&mut bytes);
         self.content(name, &bytes.0)
     }
 
-    /// Something for people, that the entry does not depend on.
+    /// A note that the entry does not depend on.
     pub fn note(mut self, name: &str, value: &str) -> KeyBuilder {
         self.about.push(name, value, false);
         self
@@ -108,7 +108,7 @@ impl KeyBuilder {
         Key { digest: *self.hasher.finalize().as_bytes(), about: self.about }
     }
 
-    /// Lengths go in too, so that no two lists of parts are one string of bytes.
+    /// Lengths are hashed too, so that no two lists of parts are one string of bytes.
     fn mix(&mut self, name: &str, bytes: &[u8]) {
         for piece in [name.as_bytes(), bytes] {
             self.hasher.update(&(piece.len() as u64).to_le_bytes());
@@ -117,7 +117,7 @@ impl KeyBuilder {
     }
 }
 
-/// Collects what a value feeds to a hash: for values that derive `Hash` no two of a type feed the same.
+/// Collects the bytes that a value feeds to a hash: for values that derive `Hash` no two of a type feed the same.
 struct Bytes(Vec<u8>);
 
 impl Hasher for Bytes {
@@ -135,18 +135,18 @@ impl Hasher for Bytes {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About(Vec<Fact>);
 
-/// One thing about an entry.
+/// One fact about an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
     /// Its name.
     pub name: String,
     /// Its value, or the beginning of it, or a digest.
     pub value: String,
-    /// Whether it is part of the key; else it is for people alone.
+    /// Whether it is part of the key; else it is a note.
     pub in_key: bool,
 }
 
-/// Letters kept of one value: it is for people.
+/// The most letters of one value: it is for display.
 const VALUE_KEPT: usize = 1000;
 
 impl About {
@@ -160,7 +160,7 @@ impl About {
         self.0.iter().find(|fact| fact.name == name).map(|fact| fact.value.as_str())
     }
 
-    /// The parts of the key that another has with another value, or only one of them has: name, here, there.
+    /// The parts of the key that differ from another's, or that only one of them has: name, here, there.
     pub fn differences<'a>(&'a self, other: &'a About) -> Vec<(&'a str, Option<&'a str>, Option<&'a str>)> {
         let keyed = |about: &'a About| about.0.iter().filter(|fact| fact.in_key);
         let here = keyed(self).map(|f| (f.name.as_str(), Some(f.value.as_str()), other.get(&f.name)));

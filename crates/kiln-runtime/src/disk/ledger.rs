@@ -6,8 +6,8 @@
 //!  magic │ bytes when it was measured │ bytes added since, summed up │ added │ added │ …      eight bytes each
 //! ```
 //!
-//! The sum may be off: what is overwritten counts twice, and a process that is killed between writing and appending, or that appends while
-//! another sums up, is missed. Measuring sets it right.
+//! The sum may be off: overwritten entries count twice, and a process that is killed between writing and appending, or that
+//! appends while another sums up, is missed. A scan corrects it.
 
 use super::store::{create_new, open_for_append, read_small};
 use std::fs;
@@ -63,7 +63,7 @@ impl Ledger {
         Ledger { file: folder.join("size") }
     }
 
-    /// Notes that an entry of so many bytes was written. None where there is no ledger, or none that can be read.
+    /// Records that an entry of so many bytes was written. None where there is no ledger, or none that can be read.
     pub(super) fn add(&self, bytes: u64, unfinished: &Path) -> Option<Sum> {
         // Concurrent appends of several processes do not interleave: eight bytes are one write.
         open_for_append(&self.file).and_then(|mut file| file.write_all(&bytes.to_le_bytes())).ok()?;
@@ -76,12 +76,12 @@ impl Ledger {
         Some(sum)
     }
 
-    /// Notes that the folder was measured. `unfinished` is a new name on the same file system.
+    /// Records a scan of the folder. `unfinished` is a new name on the same file system.
     pub(super) fn measured(&self, bytes: u64, unfinished: &Path) -> io::Result<()> {
         self.replace(Sum { measured: bytes, added: 0 }, unfinished)
     }
 
-    /// Removes it; the next write measures.
+    /// Removes it; the next write scans the folder.
     pub(super) fn remove(&self) {
         let _ = fs::remove_file(&self.file);
     }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(Sum::parse(&bytes), Some(sum));
         bytes.extend(16u64.to_le_bytes());
         assert_eq!(Sum::parse(&bytes).map(Sum::total), Some(1040));
-        // One that is cut or foreign says nothing.
+        // A truncated or foreign one is ignored.
         for cut in 0..HEADER {
             assert_eq!(Sum::parse(&bytes[..cut]), None);
         }

@@ -1,4 +1,4 @@
-//! The disk cache: what compiling and measuring gave, kept from process to process.
+//! The disk cache: results of compiling and measuring, kept from process to process.
 //!
 //! ```text
 //!  captured graph ──key──▶ programs/KEY ──hit──▶ Program        no passes, no scheduling, no code generation
@@ -127,7 +127,7 @@ pub fn folder_from_environment() -> Option<PathBuf> {
     folder("KILN_CACHE_DIR").or_else(shared).or_else(home)
 }
 
-/// Whether the environment wants a disk cache: not with `KILN_CACHE=off`.
+/// Whether the environment enables the disk cache: not with `KILN_CACHE=off`.
 fn is_wanted() -> bool {
     !matches!(environment::CACHE.get().as_deref(), Some("off" | "0" | "false"))
 }
@@ -157,7 +157,7 @@ fn report(activity: impl FnOnce() -> Activity) {
     event::emit(Category::Cache, || Event::DiskCache(activity()));
 }
 
-/// What the disk cache did since the process began.
+/// Counters of the disk cache since the process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Entries found.
@@ -172,7 +172,7 @@ pub struct Stats {
     pub damaged: u64,
     /// Entries removed to keep the bound.
     pub evicted: u64,
-    /// Times the folder was measured, file by file.
+    /// Number of scans of the folder.
     pub measured: u64,
 }
 
@@ -189,7 +189,7 @@ struct Counts {
 
 static STATS: LazyLock<Counts> = LazyLock::new(Counts::default);
 
-/// What the disk cache did since the process began.
+/// The counters of the disk cache since the process began.
 ///
 /// ```
 /// let stats = kiln_runtime::disk::stats();

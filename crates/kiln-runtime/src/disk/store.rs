@@ -27,7 +27,7 @@ pub struct Store {
 pub const DEFAULT_MOST_BYTES: u64 = 1 << 30;
 /// Files that a process left half written are removed after this time.
 const ABANDONED: Duration = Duration::from_secs(600);
-/// The folder is measured again when a part of the bound was written since, one in so many.
+/// The folder is scanned again when one part in so many of the bound was written since.
 const MEASURED_EVERY: u64 = 16;
 /// The folder of files being written.
 const UNFINISHED: &str = "unfinished";
@@ -45,7 +45,7 @@ pub struct Listed {
     pub bytes: u64,
     /// When it was last used or written.
     pub used: SystemTime,
-    /// How often it was used, about.
+    /// About how often it was used.
     pub uses: u64,
     /// A description of it; empty when it cannot be read.
     pub about: About,
@@ -107,7 +107,7 @@ impl Store {
         self.discard(&self.file(kind, &key.hex()), &Damage::Payload { reason: reason.to_owned() });
     }
 
-    /// Writes an entry. A folder that cannot be written to is an event, once, and nothing else.
+    /// Writes an entry. A folder that cannot be written to is reported as an event, once.
     pub fn put(&self, kind: Kind, key: &Key, payload: &[u8]) {
         let start = Instant::now();
         let bytes = entry::encode(kind, key.digest(), key.about(), payload);
@@ -185,8 +185,8 @@ impl Store {
         })
     }
 
-    /// Removes what was not used for longest until no more than `most_bytes` are left; a little less, so that not every
-    /// write has to remove something. Gives the number of entries removed and their bytes.
+    /// Removes the least recently used entries until no more than `most_bytes` are left; a little less, so that not every write
+    /// has to remove something. Returns the number of entries removed and their bytes.
     pub fn prune(&self, most_bytes: u64) -> io::Result<(usize, u64)> {
         let mut files = Vec::new();
         let mut total = 0;
@@ -221,14 +221,14 @@ impl Store {
         Ok((entries, bytes))
     }
 
-    /// Notes the size that was measured. A folder that cannot take the note is measured again at the next write.
+    /// Records the measured size. If that fails, the folder is scanned again at the next write.
     fn note_size(&self, bytes: u64) {
         if self.ledger.measured(bytes, &self.unfinished()).is_err() {
             self.ledger.remove();
         }
     }
 
-    /// Every entry, those used last first.
+    /// Every entry, most recently used first.
     pub fn list(&self) -> io::Result<Vec<Listed>> {
         let mut list = Vec::new();
         for kind in Kind::ALL {
@@ -257,7 +257,7 @@ impl Store {
         }
     }
 
-    /// Removes every entry; gives their number and bytes.
+    /// Removes every entry; returns their number and bytes.
     pub fn clear(&self) -> io::Result<(usize, u64)> {
         let (mut entries, mut bytes) = (0, 0);
         for folder in Kind::ALL.map(Kind::folder).into_iter().chain([UNFINISHED]) {
@@ -287,13 +287,13 @@ impl Store {
 
     fn discard(&self, file: &Path, damage: &Damage) {
         STATS.damaged.fetch_add(1, Ordering::Relaxed);
-        // In a folder that may only be read it stays, and is a miss each time.
+        // In a read-only folder it stays, and is a miss each time.
         let _ = fs::remove_file(file);
         report(|| Activity::Damaged { file: file.to_owned(), reason: damage.to_string() });
     }
 }
 
-/// Why bytes did not become an entry of a store.
+/// An error of importing an entry.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -305,13 +305,13 @@ pub enum ImportError {
     Io(#[from] io::Error),
 }
 
-/// Why a file gave no entry.
+/// The reason why a file gave no entry.
 enum Unread {
     Absent,
     Damaged(Damage),
 }
 
-/// Reads an entry, and counts the use if it is one.
+/// Reads an entry, and counts the use if it is valid.
 fn read(path: &Path, most_bytes: u64, is_use: bool) -> Result<Entry, Unread> {
     let damaged = |_: io::Error| Unread::Damaged(Damage::Foreign);
     let (file, writable) = match open(path, is_use) {
@@ -341,7 +341,7 @@ fn read(path: &Path, most_bytes: u64, is_use: bool) -> Result<Entry, Unread> {
     Ok(entry)
 }
 
-/// Reads the header and the words of an entry, without checking what it holds.
+/// Reads the header and the description of an entry, without checking its payload.
 fn read_header(path: &Path) -> io::Result<(Header, About)> {
     let mut file = open(path, false)?;
     let length = file.metadata()?.len();

@@ -7,8 +7,8 @@
 //!  outputs                              ↑
 //! ```
 //!
-//! A run takes a frame that fits its sizes, writes the addresses it brings and launches; then the frame goes back. Nothing is
-//! looked up by name and, with [`Program::replay`], nothing is allocated.
+//! A run takes a frame that fits its sizes, writes the addresses of its inputs and outputs and launches; then the frame is
+//! returned. Nothing is looked up by name and, with [`Program::replay`], nothing is allocated.
 
 use super::idle::Counted;
 use super::{CompiledStep, InputView, Inputs, PinKey, Produced, Program, raw};
@@ -17,28 +17,28 @@ use crate::{Buffer, Error, Executable, RawBuffer, Variant};
 use kiln_kernels::schedule::Role;
 use std::sync::Arc;
 
-/// Frames kept a program: as many threads run it without allocating.
+/// Frames kept per program: as many threads run it without allocating.
 const FRAMES_KEPT: usize = 8;
 /// Frames up to which sizes that have none get a new one, instead of one that other sizes have left.
 const SIZES_KEPT: usize = 4;
 /// Memory kept for one output of a frame, for callers that hold on to earlier results for a while.
 const OUTPUTS_KEPT: usize = 4;
 
-/// What a run needs besides inputs and outputs; kept from run to run.
+/// The state of a run besides inputs and outputs; kept from run to run.
 #[derive(Default)]
 pub(super) struct Frame {
     /// The sizes it is made for.
     sizing: Option<Arc<Sizing>>,
-    /// What [`Sizing::generation`] was then.
+    /// The value of [`Sizing::generation`] then.
     generation: usize,
     /// The code of each launch.
     codes: Vec<Arc<dyn Executable>>,
     arena: Option<Buffer>,
     /// The arguments of all launches.
     arguments: Vec<RawBuffer>,
-    /// Inputs and their places in `arguments`, by input.
+    /// Inputs and their positions in `arguments`, by input.
     input_places: Vec<(u32, u32)>,
-    /// By input where its places end.
+    /// By input, the end of its positions.
     input_ends: Vec<u32>,
     /// The pinned inputs whose addresses are in place.
     pinned: Option<PinKey>,
@@ -48,11 +48,11 @@ pub(super) struct Frame {
     pub(super) produced: Vec<Produced>,
     /// Memory of earlier outputs, by output.
     recycled: Vec<Vec<Buffer>>,
-    /// The bytes it counted for when it was put back.
+    /// The bytes it was counted with when it was returned.
     pub(super) counted: Counted,
 }
 
-/// Where outputs come from.
+/// The source of outputs.
 #[derive(Clone, Copy)]
 pub(super) enum Outputs<'a> {
     /// From the caller where there is one, else new.
@@ -120,7 +120,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Writes the address of an input wherever it is an argument.
+    /// Writes the address of an input to all its arguments.
     fn put_input(
         &mut self,
         input: usize,
@@ -229,13 +229,13 @@ impl Frame {
 }
 
 impl Program {
-    /// How each launch is run at these sizes.
+    /// The variant of each launch at these sizes.
     pub(crate) fn ways(&self, sizing: &Sizing) -> Arc<[Way]> {
         let own = |step: &CompiledStep| Way { variant: step.variant.clone(), code: step.code.clone() };
         sizing.ways().unwrap_or_else(|| self.steps.iter().map(own).collect())
     }
 
-    /// How each launch is run for inputs of these shapes: what is packed, and what was tuned.
+    /// The variant of each launch for inputs of these shapes: what is packed, and what was tuned.
     pub fn variants(&self, inputs: &[InputView<'_>]) -> Result<Vec<Variant>, Error> {
         let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
         Ok(self.ways(&sizing).iter().map(|way| way.variant.clone()).collect())

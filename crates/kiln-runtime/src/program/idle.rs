@@ -1,11 +1,11 @@
-//! The frames of a program that no run uses, and a bound on the memory of all such frames of the process: beyond it the frames of the
-//! programs that were not run for longest go. A program that runs keeps the frame it has just used, however large.
+//! The frames of a program that no run uses, and a bound on the memory of all such frames of the process: beyond it the frames
+//! of the least recently run programs are dropped. A program that runs keeps the frame it has just used, of any size.
 
 use super::frame::Frame;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Bound on the bytes of idle frames of the process, unless [`set_most_bytes`] says another.
+/// Default bound on the bytes of idle frames of the process.
 pub const DEFAULT_MOST_BYTES: usize = 1 << 30;
 
 static MOST: AtomicUsize = AtomicUsize::new(DEFAULT_MOST_BYTES);
@@ -31,7 +31,7 @@ pub fn most_bytes() -> usize {
     MOST.load(Ordering::Relaxed)
 }
 
-/// Sets the bound on [`bytes`]. What is beyond it goes as programs run.
+/// Sets the bound on [`bytes`]. Frames beyond it are dropped as programs run.
 pub fn set_most_bytes(bytes: usize) {
     MOST.store(bytes, Ordering::Relaxed);
 }
@@ -84,7 +84,8 @@ impl Frames {
         choose(&list).map(|at| list.swap_remove(at))
     }
 
-    /// Keeps a frame, of at most `most`. A program that runs again and again with the memory it has changes nothing that threads share.
+    /// Keeps a frame, of at most `most`. A program that runs repeatedly with the memory it has changes nothing that threads
+    /// share.
     pub(super) fn put(self: &Arc<Frames>, mut frame: Frame, most: usize) {
         let (bytes, counted) = (frame.bytes(), frame.counted.count());
         if bytes != counted {
@@ -134,7 +135,7 @@ impl Drop for Frames {
     }
 }
 
-/// Drops frames of those that were not used for longest until no more than `most` bytes are left; of `own` the last stays.
+/// Drops the least recently used frames until no more than `most` bytes are left; of `own` the last stays.
 #[cold]
 fn free_until(most: usize, own: Option<&Arc<Frames>>) {
     let known = ALL.lock().unwrap_or_else(PoisonError::into_inner);

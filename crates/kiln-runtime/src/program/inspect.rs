@@ -1,5 +1,5 @@
-//! A program run one launch at a time, with its memory open to be read and set in between: to time launches, and to hold
-//! each of them against what it should have done.
+//! Runs a program one launch at a time, with its memory open to be read and set in between: to time launches, and to compare
+//! each of them with a reference.
 
 use super::{InputView, Program};
 use crate::sizing::{Sizing, Way};
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 pub struct Inspection<'a> {
     program: &'a Program,
     pub(crate) sizing: Arc<Sizing>,
-    /// How each launch is run.
+    /// The variant of each launch.
     pub(crate) ways: Arc<[Way]>,
     sizes: Vec<(Symbol, i64)>,
     /// By buffer of the schedule.
