@@ -1,4 +1,4 @@
-//! Walking a tape back from its end.
+//! Walks a tape backwards from its end.
 
 use crate::tensor::eager::{self, Eager, What};
 use crate::tensor::tape::{self, Edges, Kind, Node, Tape};
@@ -9,13 +9,13 @@ use kiln_ir::{NodeId, Op, Scalar, Source};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a walk is for.
+/// Where a walk collects gradients.
 pub(crate) enum Targets<'a> {
-    /// Every variable that is met.
+    /// At every variable it reaches.
     Variables,
-    /// These places.
+    /// At these nodes of the tape.
     Places(&'a [Tape]),
-    /// These places; the walk does not go past the first few.
+    /// At these nodes; the walk does not continue past the first few.
     Cut(&'a [Tape], usize),
 }
 
@@ -175,7 +175,8 @@ fn order<'a>(
     Ok((visits, numbers))
 }
 
-/// A tensor on the tape whose gradients can be asked for as a leaf's, although it has a tape already.
+/// Returns the tensor as a node of its own on the tape, so that gradients by it can be requested although it has a tape
+/// already.
 pub(super) fn alias(tensor: &Tensor, at: &Source) -> Result<Tensor> {
     let same = || Op::Reshape { shape: tensor.ty().shape };
     let is_recorded = tensor.is_traced() || tracer::is_active();

@@ -1,4 +1,4 @@
-//! Functions of gradients: `grad(f)` is a function too.
+//! Transforms of functions: `grad(f)` is the gradient function of `f`.
 
 use super::backward::alias;
 use crate::tensor::bundle::{Bundle, Leaf};
@@ -13,8 +13,8 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The function that gives the gradient of `f`, which returns one float, by the tensors of its argument: a bundle like the
-/// argument, with zeros for what `f` does not depend on. Functions of gradients can be differentiated again, and compiled.
+/// Returns the gradient function of `f`, which must return one float. The gradient is a bundle like the argument, with
+/// zeros for tensors that `f` does not depend on. Gradient functions can be differentiated again, and compiled.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -31,7 +31,7 @@ pub fn grad<A: Bundle>(f: impl Fn(&A) -> Result<Tensor>) -> impl Fn(&A) -> Resul
     move |argument: &A| Ok(differentiate(&f, argument, &at)?.1)
 }
 
-/// As [`grad`], with the value of `f` before its gradient.
+/// Like [`grad`], but also returns the value of `f`, before the gradient.
 ///
 /// ```
 /// use kiln::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! Gradients: of eager code by a tape, of captured code by graph nodes; by the same rules.
+//! Gradients: of eager code by a tape, of captured code by graph nodes, with the same rules.
 //!
 //! ```text
 //!  w, x ──op──▶ y ──op──▶ loss            a tensor computed from one that wants gradients knows how it came about
@@ -15,8 +15,8 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 //!
-//! Invariants: what is on a tape are values, which later updates of variables do not change; a tape lives as long as
-//! the tensors at its end; where nothing wants gradients, recording is one branch.
+//! Invariants: a tape holds values, which later updates of variables do not change; a tape lives as long as the tensors at
+//! its end; where nothing requires gradients, recording costs one branch.
 
 pub(crate) mod backward;
 mod functions;
@@ -30,7 +30,7 @@ use backward::{Targets, propagate};
 use kiln_ir::Source;
 use kiln_passes::is_differentiable;
 
-/// Runs `f` without recording what it does: its results want no gradients.
+/// Runs `f` without recording a tape: its results do not require gradients.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -43,14 +43,14 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     tape::with_enabled(false, f)
 }
 
-/// The gradients that [`Tensor::gradients`] found.
+/// The gradients computed by [`Tensor::gradients`].
 #[derive(Clone)]
 pub struct Gradients {
     of: Vec<(Tape, Option<Tensor>)>,
 }
 
 impl Gradients {
-    /// The gradient by a tensor that was asked for; nothing if the result does not depend on it.
+    /// Returns the gradient by one of the requested tensors, or `None` if the result does not depend on it.
     pub fn get(&self, tensor: &Tensor) -> Option<&Tensor> {
         let place = tensor.tape()?;
         self.of.iter().find(|(known, _)| known.same(place)).and_then(|(_, gradient)| gradient.as_ref())
@@ -58,8 +58,8 @@ impl Gradients {
 }
 
 impl Tensor {
-    /// The same elements as the start of a tape: gradients by it can be asked for ([`Tensor::gradients`]). A tensor that has a
-    /// tape already, or is no float, stays as it is.
+    /// Returns the same elements as a leaf of a tape, so that gradients by it can be computed ([`Tensor::gradients`]). A
+    /// tensor that already has a tape, or that is not float, is returned unchanged.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -85,8 +85,8 @@ impl Tensor {
         }
     }
 
-    /// Adds the gradients of this tensor, which has one element, to those of every variable it was computed from
-    /// ([`crate::Var::grad`]). Its tape is let go of.
+    /// Computes the gradients of this tensor, which must have one element, and adds them to the gradient of every variable
+    /// it was computed from ([`crate::Var::grad`]). The tape is released.
     #[track_caller]
     pub fn backward(&self) -> Result<()> {
         let at = Source::caller();
@@ -94,7 +94,7 @@ impl Tensor {
         self.backward_at(seed, &at)
     }
 
-    /// As [`Tensor::backward`], for a tensor of any shape: `seed` says how much each element matters.
+    /// Like [`Tensor::backward`], for a tensor of any shape: `seed` is the gradient of each element.
     #[track_caller]
     pub fn backward_with(&self, seed: &Tensor) -> Result<()> {
         let at = Source::caller();
@@ -110,8 +110,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// The gradients of this tensor, which has one element, by others that it was computed from: variables' values, tensors
-    /// that want gradients ([`Tensor::requires_grad`]), or what was computed from those. The tape stays.
+    /// Returns the gradients of this tensor, which must have one element, by tensors that it was computed from: values of
+    /// variables, tensors that require gradients ([`Tensor::requires_grad`]), or intermediate results. The tape is kept.
     #[track_caller]
     pub fn gradients(&self, by: &[&Tensor]) -> Result<Gradients> {
         let at = Source::caller();
@@ -119,7 +119,7 @@ impl Tensor {
         tape::with_enabled(false, || self.gradients_at(seed, by, &at))
     }
 
-    /// As [`Tensor::gradients`], with the gradients on the tape too, so that they can be differentiated again.
+    /// Like [`Tensor::gradients`], but the gradients are on the tape too, so that they can be differentiated again.
     ///
     /// ```
     /// use kiln::{Device, Tensor};

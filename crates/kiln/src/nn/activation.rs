@@ -1,4 +1,4 @@
-//! Activations as modules, for [`super::Sequential`]; in own code the tensor's methods do.
+//! Activations as modules, for [`super::Sequential`]; elsewhere use the methods of [`crate::Tensor`].
 
 use super::{Forward, Module};
 use crate::{Result, Tensor};
@@ -55,7 +55,7 @@ activations! {
     Hardswish = hardswish;
 }
 
-/// x · Φ(x), by the error function or approximately.
+/// GELU: x · Φ(x), exact or with the tanh approximation.
 ///
 /// ```
 /// use kiln::nn::{Forward, Gelu};
@@ -67,7 +67,7 @@ activations! {
 /// ```
 #[derive(Debug, Clone, Copy, Default, Module)]
 pub struct Gelu {
-    /// By the approximation with a hyperbolic tangent.
+    /// Whether to use the tanh approximation.
     pub tanh: bool,
 }
 
@@ -80,10 +80,10 @@ impl Forward for Gelu {
     }
 }
 
-/// x above 0, slope · x below.
+/// x where x > 0, slope · x elsewhere.
 #[derive(Debug, Clone, Copy, Module)]
 pub struct LeakyRelu {
-    /// Below 0.
+    /// The slope for negative x.
     pub slope: f64,
 }
 
@@ -102,10 +102,10 @@ impl Forward for LeakyRelu {
     }
 }
 
-/// x above 0, alpha · (eˣ − 1) below.
+/// x where x > 0, alpha · (eˣ − 1) elsewhere.
 #[derive(Debug, Clone, Copy, Module)]
 pub struct Elu {
-    /// The limit below 0, with the opposite sign.
+    /// The negated limit for x → −∞.
     pub alpha: f64,
 }
 
@@ -124,7 +124,7 @@ impl Forward for Elu {
     }
 }
 
-/// eˣ along an axis, scaled so that it sums to 1.
+/// Softmax along an axis: eˣ, normalised to sum to 1.
 ///
 /// ```
 /// use kiln::nn::{Forward, Softmax};
@@ -135,7 +135,7 @@ impl Forward for Elu {
 /// ```
 #[derive(Debug, Clone, Copy, Module)]
 pub struct Softmax {
-    /// Which; negative ones count from the end.
+    /// The axis; negative axes count from the end.
     pub axis: i64,
 }
 
@@ -148,7 +148,7 @@ impl Forward for Softmax {
     }
 }
 
-/// x itself.
+/// Returns its input.
 #[derive(Debug, Clone, Copy, Default, Module)]
 pub struct Identity;
 

@@ -5,7 +5,7 @@ use super::{Forward, Linear, Module, init};
 use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 
-/// Attention of several heads between sequences `[…, tokens, width]`, with the parameters of PyTorch's `MultiheadAttention`.
+/// Multi-head attention between sequences `[…, tokens, width]`, with the parameters of PyTorch's `MultiheadAttention`.
 ///
 /// ```
 /// use kiln::nn::{Forward, Module, MultiHeadAttention};
@@ -18,28 +18,28 @@ use kiln_ir::Source;
 /// ```
 #[derive(Debug, Clone, Module)]
 pub struct MultiHeadAttention {
-    /// The projections to queries, keys and values, one above the other: `[width + 2 · kv_heads · depth, width]`.
+    /// The projections to queries, keys and values, stacked: `[width + 2 · kv_heads · depth, width]`.
     pub in_proj_weight: Var,
-    /// Theirs.
+    /// The biases of these projections.
     pub in_proj_bias: Option<Var>,
-    /// From the heads back to the width.
+    /// The projection from the heads back to the width.
     pub out_proj: Linear,
-    /// Heads of the queries.
+    /// The number of query heads.
     pub heads: usize,
-    /// Heads of keys and values, each shared by as many of the queries' heads.
+    /// The number of key and value heads, each shared by `heads / kv_heads` query heads.
     pub kv_heads: usize,
-    /// Whether a token sees only those up to itself.
+    /// Whether a token attends only to tokens up to itself.
     pub causal: bool,
 }
 
 impl MultiHeadAttention {
-    /// With so many heads, which have to divide the width, and biases of zeros.
+    /// Makes attention with `heads` heads, which must divide the width, and zero biases.
     #[track_caller]
     pub fn new(width: usize, heads: usize) -> Result<MultiHeadAttention> {
         MultiHeadAttention::grouped(width, heads, heads)
     }
 
-    /// With fewer heads of keys and values, which have to divide the heads.
+    /// Makes grouped-query attention: `kv_heads` must divide `heads`.
     #[track_caller]
     pub fn grouped(width: usize, heads: usize, kv_heads: usize) -> Result<MultiHeadAttention> {
         let bad = |name, value: usize, expected, at| {
@@ -63,12 +63,12 @@ impl MultiHeadAttention {
         })
     }
 
-    /// The same where a token sees only those up to itself.
+    /// Makes the attention causal: a token attends only to tokens up to itself.
     pub fn causal(self) -> MultiHeadAttention {
         MultiHeadAttention { causal: true, ..self }
     }
 
-    /// The same without biases.
+    /// Removes the biases.
     pub fn without_bias(self) -> MultiHeadAttention {
         MultiHeadAttention { in_proj_bias: None, out_proj: self.out_proj.without_bias(), ..self }
     }
@@ -83,8 +83,8 @@ impl MultiHeadAttention {
         x.unflatten(-1, [heads, self.width() / self.heads])?.transpose(-2, -3)
     }
 
-    /// Attends from `query` to `key` and `value`. A bool mask keeps what is true (PyTorch's module drops it), a float mask is
-    /// added; it broadcasts to `[…, heads, queries, keys]`.
+    /// Attends from `query` to `key` and `value`. A bool mask keeps positions that are true (PyTorch's module drops them),
+    /// a float mask is added; both broadcast to `[…, heads, queries, keys]`.
     ///
     /// ```
     /// use kiln::nn::MultiHeadAttention;

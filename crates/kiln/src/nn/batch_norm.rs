@@ -1,31 +1,31 @@
-//! Norms over a batch, with running statistics for use after training.
+//! Batch norms, with running statistics for evaluation.
 
 use super::linear::value;
 use super::{Forward, Mode, Module, init};
 use crate::{DType, Error, Result, Tensor, Var};
 use kiln_ir::Source;
 
-/// What batch norms of any number of axes share.
+/// The parameters and statistics that batch norms of any rank share.
 #[derive(Debug, Clone, Module)]
 pub struct BatchNorm {
     /// `[channels]`.
     pub weight: Option<Var>,
     /// `[channels]`.
     pub bias: Option<Var>,
-    /// The mean of the batches seen, which is what counts in use. Without it the statistics are always the batch's.
+    /// The running mean, used in evaluation. Without it, the statistics of the batch are always used.
     #[module(buffer)]
     pub running_mean: Option<Var>,
-    /// The variance of the batches seen, unbiased.
+    /// The running variance, unbiased.
     #[module(buffer)]
     pub running_var: Option<Var>,
-    /// How many batches were seen.
+    /// The number of batches in the running statistics.
     #[module(buffer)]
     pub num_batches_tracked: Option<Var>,
-    /// The share of a new batch in the running statistics; `None` weighs all batches equally.
+    /// The weight of a new batch in the running statistics; `None` weighs all batches equally.
     pub momentum: Option<f64>,
-    /// Keeps the divisor from 0.
+    /// Added to the variance, so that the divisor is not 0.
     pub epsilon: f64,
-    /// In training the statistics are the batch's, in use the running ones.
+    /// In training the statistics are those of the batch, in evaluation the running ones.
     pub mode: Mode,
 }
 
@@ -100,18 +100,18 @@ macro_rules! batch_norms {
         pub struct $name(pub BatchNorm);
 
         impl $name {
-            /// For so many channels, with a momentum of 0.1 and an epsilon of 1e-5.
+            /// Makes a batch norm of `channels` channels, with a momentum of 0.1 and an epsilon of 1e-5.
             #[track_caller]
             pub fn new(channels: usize) -> Result<$name> {
                 Ok($name(BatchNorm::new(channels)?))
             }
 
-            /// The same with neither weight nor bias.
+            /// Removes weight and bias.
             pub fn without_affine(self) -> $name {
                 $name(self.0.without_affine())
             }
 
-            /// The same with the statistics of the batch, always.
+            /// Removes the running statistics: those of the batch are always used.
             pub fn without_running_stats(self) -> $name {
                 $name(self.0.without_running_stats())
             }

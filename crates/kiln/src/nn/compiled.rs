@@ -1,4 +1,4 @@
-//! Modules that are compiled: they stay the modules they are.
+//! Compiled modules, which remain modules.
 
 use super::{Forward, Module, Part, Visit, VisitMut};
 use crate::compile::capture::{Callable, Compiled, Options, call_site};
@@ -6,7 +6,7 @@ use crate::tensor::bundle::Bundle;
 use crate::{Error, Result};
 use kiln_ir::Source;
 
-/// The kind of modules.
+/// The [`crate::compile()`] kind of modules.
 #[derive(Debug)]
 pub enum Network {}
 
@@ -26,11 +26,11 @@ where
     }
 }
 
-/// Compiles a module: what its [`Forward`] does is captured at the first call. [`crate::compile()`] does the same; this one is for
-/// where the type of the input has to be said: `compile_module::<_, Tensor>(module)`.
+/// Compiles a module: its [`Forward`] is captured at the first call. [`crate::compile()`] does the same; use this function
+/// where the input type has to be named: `compile_module::<_, Tensor>(module)`.
 ///
-/// The module's fields, parameters and state dict stay reachable under their own names, and it can be a part of another module
-/// as before.
+/// The fields, parameters and state dict of the module remain accessible under their own names, and it can still be a part
+/// of another module.
 ///
 /// ```
 /// use kiln::nn::{Linear, Module};

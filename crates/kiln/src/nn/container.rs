@@ -1,4 +1,4 @@
-//! Modules of modules.
+//! Containers of modules.
 
 use super::{Forward, Module};
 use crate::{Result, Tensor};
@@ -6,7 +6,7 @@ use kiln_ir::Source;
 use std::fmt;
 use std::ops::Index;
 
-/// A module from tensor to tensor, as [`Sequential`] holds them. Every such module is one.
+/// A module from tensor to tensor, as [`Sequential`] holds them. Implemented for every such module.
 pub trait Layer: Module + Forward<Tensor, Output = Tensor> + Send + Sync {
     /// [`Forward::forward`], called from this file whatever the layer is: through a table of functions the layer would
     /// take its own line for its caller's.
@@ -30,7 +30,7 @@ impl<M: Module + Forward<Tensor, Output = Tensor> + Send + Sync> Layer for M {}
 /// ```
 pub type ModuleList<M> = Vec<M>;
 
-/// Layers one after another.
+/// Applies layers one after another.
 ///
 /// ```
 /// use kiln::nn::{Forward, Linear, Module, Relu, Sequential};
@@ -45,33 +45,33 @@ pub type ModuleList<M> = Vec<M>;
 pub struct Sequential(Vec<Box<dyn Layer>>);
 
 impl Sequential {
-    /// Without layers: what goes in comes out.
+    /// Makes an empty sequence, which returns its input.
     pub fn new() -> Sequential {
         Sequential::default()
     }
 
-    /// The same with a layer more.
+    /// Appends a layer and returns the sequence.
     pub fn then(mut self, layer: impl Layer + 'static) -> Sequential {
         self.push(layer);
         self
     }
 
-    /// Adds a layer.
+    /// Appends a layer.
     pub fn push(&mut self, layer: impl Layer + 'static) {
         self.0.push(Box::new(layer));
     }
 
-    /// How many layers.
+    /// Returns the number of layers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no layers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The layers, in order.
+    /// Iterates over the layers, in order.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Layer> {
         self.0.iter().map(|layer| &**layer)
     }

@@ -27,7 +27,7 @@ fn parameters<const N: usize>(
     Ok((weight, Some(bias)))
 }
 
-/// A convolution of `[n, channels, length]`.
+/// A convolution over `[n, channels, length]`.
 ///
 /// ```
 /// use kiln::nn::{Conv1d, Forward};
@@ -43,19 +43,19 @@ pub struct Conv1d {
     pub weight: Var,
     /// `[out]`.
     pub bias: Option<Var>,
-    /// Step, padding, dilation, groups.
+    /// Stride, padding, dilation and groups.
     pub options: Conv<1>,
 }
 
 impl Conv1d {
-    /// With a bias; both evenly distributed within 1/√(elements of the window).
+    /// Makes a convolution with a bias; both are uniform within ±1/√(elements of the window).
     #[track_caller]
     pub fn new(input: usize, output: usize, window: usize, options: Conv<1>) -> Result<Conv1d> {
         let (weight, bias) = parameters(input, output, [window], &options)?;
         Ok(Conv1d { weight, bias, options })
     }
 
-    /// The same without a bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> Conv1d {
         Conv1d { bias: None, ..self }
     }
@@ -70,7 +70,7 @@ impl Forward for Conv1d {
     }
 }
 
-/// A convolution of `[n, channels, height, width]`.
+/// A convolution over `[n, channels, height, width]`.
 ///
 /// ```
 /// use kiln::nn::{Conv2d, Forward};
@@ -86,19 +86,19 @@ pub struct Conv2d {
     pub weight: Var,
     /// `[out]`.
     pub bias: Option<Var>,
-    /// Step, padding, dilation, groups.
+    /// Stride, padding, dilation and groups.
     pub options: Conv<2>,
 }
 
 impl Conv2d {
-    /// With a bias; both evenly distributed within 1/√(elements of the window).
+    /// Makes a convolution with a bias; both are uniform within ±1/√(elements of the window).
     #[track_caller]
     pub fn new(input: usize, output: usize, window: [usize; 2], options: Conv<2>) -> Result<Conv2d> {
         let (weight, bias) = parameters(input, output, window, &options)?;
         Ok(Conv2d { weight, bias, options })
     }
 
-    /// The same without a bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> Conv2d {
         Conv2d { bias: None, ..self }
     }

@@ -5,7 +5,8 @@ use crate::{Generator, Result, Tensor};
 use kiln_ir::Source;
 use std::sync::Arc;
 
-/// In training, zeroes each element with a probability and scales the others up to keep the mean; in use, nothing.
+/// In training, zeroes each element with a probability and scales the others up to keep the mean; in evaluation, returns
+/// its input.
 ///
 /// ```
 /// use kiln::nn::{Dropout, Forward};
@@ -18,22 +19,22 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, Clone, Module)]
 pub struct Dropout {
-    /// Of an element to be zeroed.
+    /// The probability that an element is zeroed.
     pub probability: f64,
-    /// Off in use.
+    /// Dropout is active only in training.
     pub mode: Mode,
-    /// Where the draws come from; the process's default generator without one.
+    /// The generator of the masks; `None` means the default generator of the process.
     #[module(skip)]
     pub generator: Option<Arc<Generator>>,
 }
 
 impl Dropout {
-    /// With a probability between 0 and 1.
+    /// Makes a dropout layer; `probability` is between 0 and 1.
     pub fn new(probability: f64) -> Dropout {
         Dropout { probability, mode: Mode::new(), generator: None }
     }
 
-    /// The same with draws from a generator of its own.
+    /// Draws the masks from this generator.
     pub fn drawing_from(self, generator: Arc<Generator>) -> Dropout {
         Dropout { generator: Some(generator), ..self }
     }

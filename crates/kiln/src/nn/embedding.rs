@@ -1,10 +1,10 @@
-//! A table of vectors.
+//! Embedding tables.
 
 use super::{Forward, Module, init};
 use crate::{Result, Tensor, Var};
 use kiln_ir::Source;
 
-/// The rows of a table that indices name.
+/// Looks up rows of a table by index.
 ///
 /// ```
 /// use kiln::nn::{Embedding, Forward};
@@ -21,7 +21,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// Normally distributed.
+    /// Makes a table of normally distributed elements.
     #[track_caller]
     pub fn new(rows: usize, width: usize) -> Result<Embedding> {
         Ok(Embedding { weight: init::parameter("weight", &init::normal([rows, width], 1.0)?) })

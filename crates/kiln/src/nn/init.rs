@@ -1,4 +1,4 @@
-//! First values of parameters, as PyTorch draws them.
+//! Initial values of parameters, with PyTorch's distributions.
 
 use crate::{DType, Device, Result, Shape, Tensor, Var};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ thread_local! {
     static PLACE: Cell<(Device, DType)> = const { Cell::new((Device::Cpu, DType::F32)) };
 }
 
-/// Makes modules on a device and in a dtype, rather than on the CPU in f32.
+/// Makes modules on `device` and in `dtype` instead of on the CPU in f32.
 ///
 /// ```
 /// use kiln::nn::{Linear, init};
@@ -29,26 +29,26 @@ pub fn with<T>(device: Device, dtype: DType, make: impl FnOnce() -> T) -> T {
     make()
 }
 
-/// Where parameters are made now.
+/// Returns the device and dtype that parameters are made with.
 pub fn place() -> (Device, DType) {
     PLACE.get()
 }
 
-/// Zeros.
+/// Returns zeros.
 #[track_caller]
 pub fn zeros(shape: impl Shape) -> Result<Tensor> {
     let (device, dtype) = place();
     Tensor::zeros(shape, dtype, device)
 }
 
-/// Ones.
+/// Returns ones.
 #[track_caller]
 pub fn ones(shape: impl Shape) -> Result<Tensor> {
     let (device, dtype) = place();
     Tensor::ones(shape, dtype, device)
 }
 
-/// Evenly distributed between −bound and bound.
+/// Draws uniformly from −bound to bound.
 ///
 /// ```
 /// let x = kiln::nn::init::uniform([100], 0.1)?;
@@ -61,7 +61,7 @@ pub fn uniform(shape: impl Shape, bound: f64) -> Result<Tensor> {
     Tensor::rand(shape, dtype, device)?.mul(2.0 * bound)?.sub(bound)
 }
 
-/// Normally distributed around 0.
+/// Draws from a normal distribution of mean 0.
 #[track_caller]
 pub fn normal(shape: impl Shape, deviation: f64) -> Result<Tensor> {
     let (device, dtype) = place();
@@ -76,14 +76,14 @@ fn fans(shape: &impl Shape) -> (f64, f64) {
     (size(1) * window, size(0) * window)
 }
 
-/// Glorot's: evenly distributed with variance 2 / (in + out).
+/// Xavier (Glorot) initialisation: uniform with variance 2 / (in + out).
 #[track_caller]
 pub fn xavier_uniform(shape: impl Shape) -> Result<Tensor> {
     let (fan_in, fan_out) = fans(&shape);
     uniform(shape, (6.0 / (fan_in + fan_out)).sqrt())
 }
 
-/// He's for rectifiers: normally distributed with variance 2 / in.
+/// Kaiming (He) initialisation for ReLU: normal with variance 2 / in.
 #[track_caller]
 pub fn kaiming_normal(shape: impl Shape) -> Result<Tensor> {
     let (fan_in, _) = fans(&shape);
@@ -95,7 +95,7 @@ pub(super) fn default_bound(fan_in: usize) -> f64 {
     if fan_in == 0 { 0.0 } else { 1.0 / (fan_in as f64).sqrt() }
 }
 
-/// A variable to be trained.
+/// Makes a trainable variable.
 pub fn parameter(name: &str, value: &Tensor) -> Var {
     Var::named(name, value).requires_grad(true)
 }

@@ -23,7 +23,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// With a bias; both evenly distributed within 1/√in.
+    /// Makes a linear layer with a bias; both are uniform within ±1/√in.
     #[track_caller]
     pub fn new(input: usize, output: usize) -> Result<Linear> {
         let bound = init::default_bound(input);
@@ -32,7 +32,7 @@ impl Linear {
         Ok(Linear { weight, bias: Some(bias) })
     }
 
-    /// The same without a bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> Linear {
         Linear { bias: None, ..self }
     }

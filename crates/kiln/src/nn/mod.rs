@@ -1,4 +1,4 @@
-//! Networks: modules over variables, with PyTorch's names, shapes and first values.
+//! Networks: modules over variables, with PyTorch's names, shapes and initial values.
 //!
 //! ```text
 //!  struct of Vars, modules, values ──derive(Module)──▶ one walk by name ──▶ parameters, state dict, save, load, to, train, eval
@@ -17,8 +17,8 @@
 //! # Ok::<(), kiln::Error>(())
 //! ```
 //!
-//! Invariants: a walk shows the parts of a module always in the same order; a variable under two names stays one
-//! variable whatever is done to the module.
+//! Invariants: a module visits its parts always in the same order; a variable under two names stays one variable whatever
+//! is done to the module.
 
 mod activation;
 mod attention;
@@ -58,14 +58,14 @@ pub use part::{Met, MetMut, Part, Role, Visit, VisitMut};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
 pub use quantized::{QuantizedEmbedding, QuantizedLinear};
 
-/// Makes a struct or an enum of [`Part`]s a [`trait@Module`]. A field's name is its part of the names in the state dict; a lone
-/// field without a name adds none, nor does an enum's variant. Attributes of a field:
+/// Derives [`trait@Module`] for a struct or an enum of [`Part`]s. The name of a field becomes a component of the names in
+/// the state dict; a single unnamed field adds none, nor does the variant of an enum. Attributes of a field:
 ///
-/// - `#[module(buffer)]`: its variables are buffers: saved with the parameters, not trained;
+/// - `#[module(buffer)]`: its variables are buffers: saved with the parameters, but not trained;
 /// - `#[module(transient)]`: its variables are buffers that are not saved;
-/// - `#[module(rename = "name")]`: another name in the state dict;
-/// - `#[module(flatten)]`: its parts have their names without the field's before them;
-/// - `#[module(skip)]`: no part of the module; the type may then be any.
+/// - `#[module(rename = "name")]`: its name in the state dict;
+/// - `#[module(flatten)]`: the names of its parts are not prefixed with the field's;
+/// - `#[module(skip)]`: not part of the module; the field may have any type.
 ///
 /// ```
 /// use kiln::nn::{Linear, Module};
@@ -88,7 +88,7 @@ pub use quantized::{QuantizedEmbedding, QuantizedLinear};
 /// # Ok::<(), kiln::Error>(())
 /// ```
 ///
-/// What is neither a part nor skipped, and an attribute that is not there, are errors:
+/// A field that is neither a part nor skipped, or an unknown attribute, is an error:
 ///
 /// ```compile_fail,E0277
 /// #[derive(kiln::nn::Module)]

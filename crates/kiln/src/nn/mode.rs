@@ -1,10 +1,10 @@
-//! Whether a module is being trained.
+//! Training and evaluation mode.
 
 use crate::Setting;
 
-/// A flag of a module that behaves otherwise in training than in use: dropout, batch norm, or one of your own that has such
-/// a field. [`super::Module::train`] and [`super::Module::eval`] set all the flags of a module. Clones are the same flag. It starts
-/// in training.
+/// The training flag of a module that behaves differently in training and in evaluation, such as dropout or batch norm. Any
+/// module may have such a field. [`super::Module::train`] and [`super::Module::eval`] set all flags of a module. Clones
+/// share the flag. It starts in training mode.
 ///
 /// ```
 /// use kiln::nn::{Mode, Module};
@@ -19,17 +19,17 @@ use crate::Setting;
 pub struct Mode(Setting);
 
 impl Mode {
-    /// In training.
+    /// Makes a flag in training mode.
     pub fn new() -> Mode {
         Mode(Setting::new(1))
     }
 
-    /// Whether the module is being trained.
+    /// Returns whether the module is in training mode.
     pub fn is_training(&self) -> bool {
         self.0.get() == 1
     }
 
-    /// Sets it.
+    /// Sets or clears training mode.
     pub fn set_training(&self, training: bool) {
         self.0.set(training as u64);
     }

@@ -1,4 +1,4 @@
-//! The trait of modules: parameters by name, state dicts, devices and modes, all of it from one walk over the parts.
+//! The `Module` trait: named parameters, state dicts, devices and modes, all implemented by visiting the parts.
 
 use super::state;
 use super::{Met, MetMut, Mode, Part, Role, Visit, VisitMut};
@@ -10,8 +10,8 @@ use kiln_ir::Source;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-/// A piece of a network with its variables. `#[derive(Module)]` implements it for structs and enums of [`Part`]s; what such a
-/// piece computes is its [`Forward`], or methods of its own.
+/// A part of a network with its variables. `#[derive(Module)]` implements it for structs and enums of [`Part`]s; what the
+/// module computes is its [`Forward`], or methods of its own.
 ///
 /// ```
 /// use kiln::nn::{Forward, Linear, Module};
@@ -39,7 +39,7 @@ use std::path::Path;
     note = "put `#[derive(kiln::nn::Module)]` on a struct or an enum of variables, tensors, plain values and modules"
 )]
 pub trait Module: Part {
-    /// The variables to be trained, with their names; one that is there twice is named once.
+    /// Returns the trainable variables with their names; a shared variable is listed once.
     fn named_parameters(&self) -> Vec<(String, Var)> {
         let mut known = HashSet::new();
         let mut all = state::named(self, |role| role == Role::Parameter);
@@ -47,22 +47,23 @@ pub trait Module: Part {
         all
     }
 
-    /// The variables to be trained.
+    /// Returns the trainable variables.
     fn parameters(&self) -> Vec<Var> {
         self.named_parameters().into_iter().map(|(_, var)| var).collect()
     }
 
-    /// The other variables, with their names.
+    /// Returns the other variables with their names.
     fn named_buffers(&self) -> Vec<(String, Var)> {
         state::named(self, |role| role != Role::Parameter)
     }
 
-    /// How many numbers are to be trained.
+    /// Returns the number of trainable elements.
     fn num_parameters(&self) -> usize {
         self.parameters().iter().map(Var::elements).sum()
     }
 
-    /// Snapshots of the parameters and buffers by name, as PyTorch names them. While they live, an update has to copy.
+    /// Returns snapshots of the parameters and buffers by name, with PyTorch's names. While they live, an update has to
+    /// copy.
     ///
     /// ```
     /// use kiln::nn::{BatchNorm2d, Module};
@@ -74,9 +75,9 @@ pub trait Module: Part {
         state::saved(self).into_iter().map(|(name, var)| (name, var.get().detach())).collect()
     }
 
-    /// Gives the variables the values of a state dict, converted to their dtypes and devices. A tensor of another shape is
-    /// always an error; with `strict` so are a name that is missing and one that is not wanted, which are otherwise
-    /// returned. After an error nothing has changed.
+    /// Sets the variables to the values of a state dict, converted to their dtypes and devices. A tensor of another shape
+    /// is always an error; with `strict`, so are missing and unexpected names, which are otherwise returned. On an error
+    /// nothing has changed.
     ///
     /// ```
     /// use kiln::nn::{Linear, Module};
@@ -92,7 +93,7 @@ pub trait Module: Part {
         state::load(self, tensors, strict, &Source::caller())
     }
 
-    /// [`Module::load_state_dict`] that makes the tensors themselves the values, in their own dtypes and on their own
+    /// Like [`Module::load_state_dict`], but the tensors themselves become the values, in their own dtypes and on their own
     /// devices: nothing is copied, so that a mapped checkpoint stays mapped. The variables are new ones.
     #[track_caller]
     fn assign_state_dict(&mut self, tensors: &BTreeMap<String, Tensor>, strict: bool) -> Result<Loaded> {
@@ -108,7 +109,7 @@ pub trait Module: Part {
         safetensors::save(path, &self.state_dict())
     }
 
-    /// Loads the state dict of a safetensors file, strictly.
+    /// Loads the state dict of a safetensors file, with `strict`.
     ///
     /// ```
     /// use kiln::nn::{Linear, Module};
@@ -132,8 +133,8 @@ pub trait Module: Part {
         state::load(self, &tensors, true, &at).map(|_| ())
     }
 
-    /// The module on a device, its floats in a dtype; integers stay what they are. Variables that this changes are new
-    /// ones: make the optimizer afterwards.
+    /// Moves the module to a device and converts its floats to a dtype; integers keep theirs. Variables that this changes
+    /// are replaced: make the optimizer afterwards.
     ///
     /// ```
     /// use kiln::nn::{Linear, Module};
@@ -151,7 +152,7 @@ pub trait Module: Part {
         Ok(self)
     }
 
-    /// The module on a device.
+    /// Moves the module to a device.
     #[track_caller]
     fn to_device(mut self, device: Device) -> Result<Self>
     where
@@ -161,7 +162,7 @@ pub trait Module: Part {
         Ok(self)
     }
 
-    /// The module with its floats in a dtype.
+    /// Converts the floats of the module to a dtype.
     #[track_caller]
     fn to_dtype(mut self, dtype: DType) -> Result<Self>
     where
@@ -171,12 +172,12 @@ pub trait Module: Part {
         Ok(self)
     }
 
-    /// Makes it behave as in training.
+    /// Sets training mode.
     fn train(&self) {
         self.modes().iter().for_each(|mode| mode.set_training(true));
     }
 
-    /// Makes it behave as in use: no dropout, batch norm by the running statistics.
+    /// Sets evaluation mode: no dropout, and batch norm uses the running statistics.
     ///
     /// ```
     /// use kiln::nn::{Dropout, Forward, Module};
@@ -191,8 +192,8 @@ pub trait Module: Part {
         self.modes().iter().for_each(|mode| mode.set_training(false));
     }
 
-    /// The flags that [`Module::train`] sets: what else than its variables may change what a module computes, without the
-    /// module being written to.
+    /// Returns the flags that [`Module::train`] sets: the only state besides its variables that can change what a module
+    /// computes without mutable access to it.
     fn modes(&self) -> Vec<Mode> {
         let mut modes = Vec::new();
         self.visit(&mut Visit::new(&mut |met| {
@@ -203,7 +204,7 @@ pub trait Module: Part {
         modes
     }
 
-    /// Shows every plain value and every flag that the module's results may depend on, always in the same order.
+    /// Visits every plain value and every flag that the module's results may depend on, always in the same order.
     fn guards(&self, each: &mut dyn FnMut(Leaf<'_>)) {
         self.visit(&mut Visit::new(&mut |met| match met {
             Met::Value(leaf) => each(leaf),
@@ -212,8 +213,8 @@ pub trait Module: Part {
         }));
     }
 
-    /// Tells the variables their names in the state dict, for messages and `explain`: see [`Var::path`]. Compiling a module
-    /// does it; a function that calls one may want to.
+    /// Gives the variables their names in the state dict, for messages and `explain`: see [`Var::path`]. Compiling a module
+    /// does this; for a function that calls a module, call it yourself.
     ///
     /// ```
     /// use kiln::nn::{Linear, Module};
@@ -228,12 +229,12 @@ pub trait Module: Part {
         }
     }
 
-    /// Forgets the gradients of the parameters.
+    /// Clears the gradients of the parameters.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Var::zero_grad);
     }
 
-    /// Says for all parameters whether gradients of them are wanted.
+    /// Sets whether the parameters require gradients.
     ///
     /// ```
     /// use kiln::nn::{Linear, Module};
@@ -249,18 +250,18 @@ pub trait Module: Part {
     }
 }
 
-/// What a module makes of its input, where that is one thing: a tensor, a tuple, a struct with `#[derive(Bundle)]`. A module
-/// may have a `Forward` for several types of input.
+/// The forward pass of a module from one input: a tensor, a tuple, or a struct with `#[derive(Bundle)]`. A module may
+/// implement `Forward` for several input types.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not said to make anything of `{Input}`",
     label = "has no `Forward<{Input}>`",
     note = "write `impl kiln::nn::Forward<{Input}> for {Self}`, beside `#[derive(kiln::nn::Module)]`"
 )]
 pub trait Forward<Input: ?Sized = Tensor> {
-    /// What comes out.
+    /// The result of the forward pass.
     type Output;
 
-    /// Computes it.
+    /// Computes the forward pass.
     fn forward(&self, input: &Input) -> Result<Self::Output>;
 }
 

@@ -17,14 +17,14 @@ use kiln_ir::Source;
 /// ```
 #[derive(Debug, Clone, Module)]
 pub struct RmsNorm {
-    /// In the shape of the axes that the norm is over.
+    /// The weight, in the shape of the normalised axes.
     pub weight: Var,
-    /// Keeps the divisor from 0.
+    /// Added to the mean of squares, so that the divisor is not 0.
     pub epsilon: f64,
 }
 
 impl RmsNorm {
-    /// Over the last axes, which have this shape.
+    /// Makes a norm over the last axes, which have this shape.
     #[track_caller]
     pub fn new(shape: impl Shape, epsilon: f64) -> Result<RmsNorm> {
         Ok(RmsNorm { weight: init::parameter("weight", &init::ones(shape)?), epsilon })
@@ -72,12 +72,12 @@ impl LayerNorm {
         Ok(LayerNorm { weight: Some(weight), bias: Some(bias), axes: shape.len(), epsilon })
     }
 
-    /// The same without a bias.
+    /// Removes the bias.
     pub fn without_bias(self) -> LayerNorm {
         LayerNorm { bias: None, ..self }
     }
 
-    /// The same with neither weight nor bias.
+    /// Removes weight and bias.
     pub fn without_affine(self) -> LayerNorm {
         LayerNorm { weight: None, bias: None, ..self }
     }
@@ -92,7 +92,7 @@ impl Forward for LayerNorm {
     }
 }
 
-/// The norm of `[n, channels, …]` over each of several groups of channels.
+/// Group norm of `[n, channels, …]`: statistics over each group of channels.
 ///
 /// ```
 /// use kiln::nn::{Forward, GroupNorm};
@@ -107,14 +107,14 @@ pub struct GroupNorm {
     pub weight: Option<Var>,
     /// `[channels]`.
     pub bias: Option<Var>,
-    /// How many groups.
+    /// The number of groups.
     pub groups: usize,
-    /// Keeps the divisor from 0.
+    /// Added to the variance, so that the divisor is not 0.
     pub epsilon: f64,
 }
 
 impl GroupNorm {
-    /// With a weight of ones and a bias of zeros. The groups have to divide the channels.
+    /// Makes a norm with a weight of ones and a bias of zeros. `groups` must divide `channels`.
     #[track_caller]
     pub fn new(groups: usize, channels: usize, epsilon: f64) -> Result<GroupNorm> {
         if groups == 0 || !channels.is_multiple_of(groups) {
@@ -126,7 +126,7 @@ impl GroupNorm {
         Ok(GroupNorm { weight: Some(weight), bias: Some(bias), groups, epsilon })
     }
 
-    /// The same with neither weight nor bias.
+    /// Removes weight and bias.
     pub fn without_affine(self) -> GroupNorm {
         GroupNorm { weight: None, bias: None, ..self }
     }

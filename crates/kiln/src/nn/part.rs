@@ -1,4 +1,4 @@
-//! What modules are made of, and the walk over it by name.
+//! The parts of modules, and the visitors that name them.
 
 use super::Mode;
 use crate::tensor::bundle::Leaf;
@@ -6,10 +6,10 @@ use crate::tensor::ops::product::{Conv, Pool};
 use crate::{DType, Device, Tensor, Var};
 use std::collections::{BTreeMap, HashMap};
 
-/// What a module keeps a variable for.
+/// The role of a variable in its module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// To be trained.
+    /// Trained.
     Parameter,
     /// Saved with the parameters, not trained: running statistics.
     Buffer,
@@ -17,32 +17,32 @@ pub enum Role {
     Transient,
 }
 
-/// A thing met on a walk over a module.
+/// An item that a visitor receives.
 #[derive(Debug)]
 pub enum Met<'a> {
     /// A variable.
     Var {
         /// Its name in the state dict.
         name: &'a str,
-        /// What it is for.
+        /// Its role.
         role: Role,
         /// The variable.
         var: &'a Var,
     },
-    /// A plain value, of which the module's results may depend.
+    /// A plain value that the module's results may depend on.
     Value(Leaf<'a>),
-    /// A flag that says whether the module is being trained.
+    /// A training flag.
     Mode(&'a Mode),
 }
 
-/// A thing met on a walk over a module that may change it.
+/// An item that a mutable visitor receives.
 #[derive(Debug)]
 pub enum MetMut<'a> {
     /// A variable.
     Var {
         /// Its name in the state dict.
         name: &'a str,
-        /// What it is for.
+        /// Its role.
         role: Role,
         /// The variable.
         var: &'a mut Var,
@@ -51,15 +51,15 @@ pub enum MetMut<'a> {
     Tensor(&'a mut Tensor),
 }
 
-/// Where a walk is.
+/// The name and role of the part that is being visited.
 #[derive(Debug)]
-struct Place {
+struct Position {
     name: String,
     role: Role,
 }
 
-impl Place {
-    /// Goes on to a part; gives what [`Place::leave`] needs.
+impl Position {
+    /// Enters a part; returns what [`Position::leave`] needs.
     fn enter(&mut self, name: &str, role: Option<Role>) -> (usize, Role) {
         let before = (self.name.len(), self.role);
         if !name.is_empty() {
@@ -85,86 +85,86 @@ macro_rules! walk {
     ($(#[$doc:meta])* $walk:ident, $met:ident, $visit:ident $(, $mutable:ident)?) => {
         $(#[$doc])*
         pub struct $walk<'w> {
-            place: Place,
+            position: Position,
             each: &'w mut dyn FnMut($met<'_>),
         }
 
         impl<'w> $walk<'w> {
-            /// A walk that starts at a whole module.
+            /// Makes a visitor that starts at a whole module.
             pub fn new(each: &'w mut dyn FnMut($met<'_>)) -> $walk<'w> {
-                $walk { place: Place { name: String::new(), role: Role::Parameter }, each }
+                $walk { position: Position { name: String::new(), role: Role::Parameter }, each }
             }
 
-            /// Goes on to a part. With an empty name its parts are named as if they were this module's own.
+            /// Visits a part. With an empty name, its parts are named as if they were this module's own.
             pub fn part(&mut self, name: &str, part: &$($mutable)? (impl Part + ?Sized)) {
                 self.enter(name, None, part);
             }
 
-            /// Goes on to a part whose variables are buffers.
+            /// Visits a part whose variables are buffers.
             pub fn buffer(&mut self, name: &str, part: &$($mutable)? (impl Part + ?Sized)) {
                 self.enter(name, Some(Role::Buffer), part);
             }
 
-            /// Goes on to a part whose variables are buffers that are not saved.
+            /// Visits a part whose variables are buffers that are not saved.
             pub fn transient(&mut self, name: &str, part: &$($mutable)? (impl Part + ?Sized)) {
                 self.enter(name, Some(Role::Transient), part);
             }
 
             fn enter(&mut self, name: &str, role: Option<Role>, part: &$($mutable)? (impl Part + ?Sized)) {
-                let before = self.place.enter(name, role);
+                let before = self.position.enter(name, role);
                 part.$visit(self);
-                self.place.leave(before);
+                self.position.leave(before);
             }
 
-            /// Shows a variable that is named as the walk's place.
+            /// Visits a variable under the current name.
             pub fn var(&mut self, var: &$($mutable)? Var) {
-                (self.each)($met::Var { name: &self.place.name, role: self.place.role, var });
+                (self.each)($met::Var { name: &self.position.name, role: self.position.role, var });
             }
         }
     };
 }
 
 walk! {
-    /// A walk over a module: what a [`Part`] shows itself to.
+    /// A visitor of the parts of a module.
     Visit, Met, visit
 }
 
 walk! {
-    /// A walk over a module that may change it.
+    /// A visitor that may replace the variables and constants of a module.
     VisitMut, MetMut, visit_mut, mut
 }
 
 impl Visit<'_> {
-    /// Shows a plain value.
+    /// Visits a plain value.
     pub fn value(&mut self, value: Leaf<'_>) {
         (self.each)(Met::Value(value));
     }
 
-    /// Shows a flag that says whether the module is being trained.
+    /// Visits a training flag.
     pub fn mode(&mut self, mode: &Mode) {
         (self.each)(Met::Mode(mode));
     }
 }
 
 impl VisitMut<'_> {
-    /// Shows a constant tensor.
+    /// Visits a constant tensor.
     pub fn tensor(&mut self, tensor: &mut Tensor) {
         (self.each)(MetMut::Tensor(tensor));
     }
 }
 
-/// What can be a field of a module: a [`Var`], a constant tensor, a plain value, a [`Mode`], another module, and options,
-/// boxes, arrays, vectors, tuples and maps by name of them. `#[derive(Module)]` implements it.
+/// A type that can be a field of a module: a [`Var`], a constant tensor, a plain value, a [`Mode`], another module, or an
+/// option, box, array, vector, tuple or map by name of parts. `#[derive(Module)]` implements it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a part of a module",
     label = "is no `Part`",
     note = "put `#[derive(kiln::nn::Module)]` on a struct or an enum of variables, tensors, plain values and modules, or `#[module(skip)]` on a field that is none"
 )]
 pub trait Part {
-    /// Shows every part, always in the same order.
+    /// Visits every part, always in the same order.
     fn visit(&self, visit: &mut Visit<'_>);
 
-    /// Shows every variable and constant so that it can be replaced, in the order and under the names of [`Part::visit`].
+    /// Visits every variable and constant so that it can be replaced, in the order and under the names of [`Part::visit`].
     fn visit_mut(&mut self, visit: &mut VisitMut<'_>);
 }
 

@@ -1,11 +1,11 @@
-//! Pooling, and joining axes after it.
+//! Pooling, and flattening after it.
 
 use super::{Forward, Module};
 use crate::tensor::ops::product::Pool;
 use crate::{Result, Tensor};
 use kiln_ir::Source;
 
-/// The largest element of each window of the last two axes.
+/// The largest element of each window over the last two axes.
 ///
 /// ```
 /// use kiln::nn::{Forward, MaxPool2d};
@@ -26,7 +26,7 @@ impl Forward for MaxPool2d {
     }
 }
 
-/// The mean of each window of the last two axes.
+/// The mean of each window over the last two axes.
 ///
 /// ```
 /// use kiln::nn::{AvgPool2d, Forward};
@@ -47,7 +47,7 @@ impl Forward for AvgPool2d {
     }
 }
 
-/// The means of so many windows of the last two axes, whatever their sizes.
+/// Means over windows that divide the last two axes into the given numbers of parts.
 #[derive(Debug, Clone, Module)]
 pub struct AdaptiveAvgPool2d(pub [usize; 2]);
 
@@ -60,7 +60,7 @@ impl Forward for AdaptiveAvgPool2d {
     }
 }
 
-/// Several axes as one; by default all but the first.
+/// Flattens several axes into one; by default all but the first.
 ///
 /// ```
 /// use kiln::nn::{Flatten, Forward};
@@ -71,9 +71,9 @@ impl Forward for AdaptiveAvgPool2d {
 /// ```
 #[derive(Debug, Clone, Copy, Module)]
 pub struct Flatten {
-    /// The first of them.
+    /// The first axis.
     pub start: i64,
-    /// The last of them.
+    /// The last axis.
     pub end: i64,
 }
 

@@ -1,11 +1,11 @@
-//! Layers over quantised blocks, which stay as they lie in a file: bytes, unpacked in registers.
+//! Layers over quantised blocks, stored as in the file and unpacked in registers.
 
 use super::linear::value;
 use super::{Forward, Module};
 use crate::{BlockFormat, DType, Result, Tensor, Var};
 use kiln_ir::Source;
 
-/// x·weightᵀ + bias over the last axis, the weight as rows of quantised blocks.
+/// x·weightᵀ + bias over the last axis, with the rows of the weight stored as quantised blocks.
 ///
 /// ```
 /// use kiln::nn::{Forward, QuantizedLinear};
@@ -20,7 +20,7 @@ pub struct QuantizedLinear {
     /// `[out, bytes]`.
     #[module(buffer)]
     pub blocks: Var,
-    /// How blocks lie in bytes.
+    /// The format of the blocks.
     #[module(skip)]
     pub format: BlockFormat,
     /// `[out]`.
@@ -36,7 +36,7 @@ impl Forward for QuantizedLinear {
     }
 }
 
-/// The rows of a table of quantised blocks that indices name; only these are unpacked.
+/// Looks up rows of a table of quantised blocks by index; only these rows are unpacked.
 ///
 /// ```
 /// use kiln::nn::{Forward, QuantizedEmbedding};
@@ -51,16 +51,16 @@ pub struct QuantizedEmbedding {
     /// `[rows, bytes]`.
     #[module(buffer)]
     pub blocks: Var,
-    /// How blocks lie in bytes.
+    /// The format of the blocks.
     #[module(skip)]
     pub format: BlockFormat,
-    /// What the vectors come out as.
+    /// The dtype of the result.
     #[module(skip)]
     pub dtype: DType,
 }
 
 impl QuantizedEmbedding {
-    /// Products with every row of the table: logits of models that have no head of their own.
+    /// Returns the products with every row of the table: the logits of a model with tied embeddings.
     #[track_caller]
     pub fn products(&self, hidden: &Tensor) -> Result<Tensor> {
         hidden.linear_blocks(&self.blocks.get(), self.format, None)

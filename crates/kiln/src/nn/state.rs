@@ -1,4 +1,4 @@
-//! State dicts: the variables of a module by name, and tensors given to them.
+//! State dicts: the variables of a module by name, and loading tensors into them.
 
 use super::{Met, MetMut, Part, Role, Visit, VisitMut};
 use crate::error::{Loaded, ShapeMismatch, StateDictError};
@@ -6,7 +6,7 @@ use crate::{Error, Result, Tensor, Var};
 use kiln_ir::Source;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The variables of a module whose role is wanted, with their names.
+/// Returns the variables of a module whose role is `wanted`, with their names.
 pub(super) fn named(module: &(impl Part + ?Sized), wanted: impl Fn(Role) -> bool) -> Vec<(String, Var)> {
     let mut found = Vec::new();
     module.visit(&mut Visit::new(&mut |met| {
@@ -19,12 +19,12 @@ pub(super) fn named(module: &(impl Part + ?Sized), wanted: impl Fn(Role) -> bool
     found
 }
 
-/// The variables that a state dict holds.
+/// Returns the variables that a state dict holds.
 pub(super) fn saved(module: &(impl Part + ?Sized)) -> Vec<(String, Var)> {
     named(module, |role| role != Role::Transient)
 }
 
-/// A variable with another value, kept for the same purpose.
+/// Makes a variable with another value and the same name and gradient setting.
 pub(super) fn like(var: &Var, value: &Tensor) -> Var {
     let new = match var.name() {
         Some(name) => Var::named(name, value),
@@ -58,7 +58,7 @@ fn check(variables: &[(String, Var)], tensors: &BTreeMap<String, Tensor>, strict
     Ok(names)
 }
 
-/// Gives the variables the tensors' values.
+/// Sets the variables to the tensors' values.
 pub(super) fn load(
     module: &(impl Part + ?Sized),
     tensors: &BTreeMap<String, Tensor>,
@@ -80,7 +80,7 @@ pub(super) fn load(
     Ok(loaded)
 }
 
-/// Puts variables of the tensors themselves in place.
+/// Replaces the variables by new ones that hold the tensors themselves.
 pub(super) fn assign(
     module: &mut (impl Part + ?Sized),
     tensors: &BTreeMap<String, Tensor>,

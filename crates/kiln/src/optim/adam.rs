@@ -1,22 +1,22 @@
-//! Adam, and Adam with the weight decay apart.
+//! Adam, and AdamW with decoupled weight decay.
 
 use super::{Optimizer, check, count, distinct, moments, moved, rate_and_steps, read, wide, write};
 use crate::nn::Module;
 use crate::{Result, Tensor, Var};
 use kiln_ir::Source;
 
-/// Choices of [`Adam`] and [`AdamW`].
+/// Options of [`Adam`] and [`AdamW`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamConfig {
-    /// What the learning rate is at first.
+    /// The initial learning rate.
     pub learning_rate: f64,
-    /// How much of the mean of the gradients, and of their squares, stays from step to step.
+    /// The decay rates of the running means of the gradients and of their squares.
     pub betas: (f64, f64),
-    /// Keeps the divisor from 0.
+    /// Added to the divisor, so that it is not 0.
     pub epsilon: f64,
-    /// The share of a parameter that is taken off at each step.
+    /// The weight decay.
     pub weight_decay: f64,
-    /// Divides by the largest mean of squares so far.
+    /// Whether to divide by the largest running mean of squares so far (AMSGrad).
     pub amsgrad: bool,
 }
 
@@ -126,18 +126,18 @@ macro_rules! adams {
         pub struct $name(Moments);
 
         impl $name {
-            /// PyTorch's choices beside the learning rate.
+            /// Returns PyTorch's defaults with this learning rate.
             pub fn config(learning_rate: f64) -> AdamConfig {
                 AdamConfig { learning_rate, betas: (0.9, 0.999), epsilon: 1e-8, weight_decay: $decay, amsgrad: false }
             }
 
-            /// With PyTorch's choices beside the learning rate.
+            /// Makes an optimizer with PyTorch's defaults and this learning rate.
             #[track_caller]
             pub fn new(parameters: impl IntoIterator<Item = Var>, learning_rate: f64) -> Result<$name> {
                 $name::with(parameters, $name::config(learning_rate))
             }
 
-            /// With choices of your own.
+            /// Makes an optimizer with these options.
             #[track_caller]
             pub fn with(parameters: impl IntoIterator<Item = Var>, config: AdamConfig) -> Result<$name> {
                 Ok($name(Moments::new(parameters, config, &Source::caller())?))
@@ -176,7 +176,7 @@ adams! {
     /// # Ok::<(), kiln::Error>(())
     /// ```
     Adam, 0.0, false;
-    /// Adam; weight decay is apart from the gradient, 0.01 by default.
+    /// Adam with decoupled weight decay, 0.01 by default.
     ///
     /// ```
     /// use kiln::optim::{AdamConfig, AdamW, Optimizer};

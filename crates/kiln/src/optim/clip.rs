@@ -1,9 +1,9 @@
-//! Gradients that are too large.
+//! Gradient clipping.
 
 use crate::{DType, Device, Result, Tensor, Var};
 
-/// Scales the gradients down so that the norm of all of them together is at most `largest`; gives what it was. Nothing is
-/// read back, so this can be part of a compiled step.
+/// Scales the gradients down so that their total norm is at most `largest`, and returns the norm before. Nothing is read
+/// back to the host, so this can be part of a compiled step.
 ///
 /// ```
 /// use kiln::optim::clip_grad_norm;

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! Invariants: everything that changes from step to step (learning rate, counts, moments) is a variable, so that a compiled
-//! training step stays one program; a parameter without a gradient is left alone, as are its moments and its count.
+//! training step stays one program; a parameter without a gradient is left unchanged, as are its moments and its count.
 
 mod adam;
 mod clip;
@@ -43,26 +43,26 @@ use crate::{DType, Device, Error, Result, Tensor, Var};
 use kiln_ir::Source;
 use std::collections::{BTreeMap, HashSet};
 
-/// Changes parameters by their gradients.
+/// Updates parameters by their gradients.
 pub trait Optimizer {
-    /// Changes every parameter that has a gradient.
+    /// Updates every parameter that has a gradient.
     fn step(&self) -> Result<()>;
 
-    /// The parameters.
+    /// Returns the parameters.
     fn parameters(&self) -> &[Var];
 
-    /// The learning rate: a variable of one f64.
+    /// Returns the learning rate: a variable of one f64.
     fn learning_rate(&self) -> &Var;
 
-    /// Its own variables.
+    /// Returns the variables of the optimizer itself.
     fn state(&self) -> &dyn Module;
 
-    /// Forgets the gradients of the parameters.
+    /// Clears the gradients of the parameters.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Var::zero_grad);
     }
 
-    /// Sets the learning rate from now on. A compiled step sees it without being compiled again.
+    /// Sets the learning rate. A compiled step uses it without being compiled again.
     ///
     /// ```
     /// use kiln::nn::{Linear, Module};
@@ -79,12 +79,13 @@ pub trait Optimizer {
         self.learning_rate().fill(rate)
     }
 
-    /// Snapshots of its variables by name: `learning_rate`, `step`, and each kind of moment by the parameter's number.
+    /// Returns snapshots of the optimizer's variables by name: `learning_rate`, `step`, and each kind of moment by the
+    /// parameter's number.
     fn state_dict(&self) -> BTreeMap<String, Tensor> {
         self.state().state_dict()
     }
 
-    /// Goes on from a state dict of an optimizer for the same parameters.
+    /// Restores the state dict of an optimizer for the same parameters.
     #[track_caller]
     fn load_state_dict(&self, tensors: &BTreeMap<String, Tensor>) -> Result<Loaded> {
         self.state().load_state_dict(tensors, true)

@@ -1,14 +1,14 @@
-//! Learning rates that change with the step.
+//! Learning rate schedules.
 
 use std::f64::consts::PI;
 
-/// A learning rate for each step; [`super::Optimizer::set_learning_rate`] applies it.
+/// A learning rate for each step, to be set with [`super::Optimizer::set_learning_rate`].
 pub trait Schedule {
     /// The rate at a step, counted from 0.
     fn at(&self, step: u64) -> f64;
 }
 
-/// Rises evenly to a peak, then falls along half a cosine to a floor, where it stays.
+/// Linear warm-up to a peak, then a half cosine down to a floor, where it stays.
 ///
 /// ```
 /// use kiln::optim::{Cosine, Schedule};
@@ -21,11 +21,11 @@ pub trait Schedule {
 pub struct Cosine {
     /// The largest rate.
     pub peak: f64,
-    /// The last rate.
+    /// The final rate.
     pub floor: f64,
     /// Steps until the peak.
     pub warm_up: u64,
-    /// Steps until the floor, those before the peak among them.
+    /// Steps until the floor, including the warm-up.
     pub total: u64,
 }
 
@@ -39,7 +39,7 @@ impl Schedule for Cosine {
     }
 }
 
-/// Multiplied by a factor after every so many steps.
+/// A rate that is multiplied by a factor every so many steps.
 ///
 /// ```
 /// use kiln::optim::{Schedule, StepDecay};
@@ -48,11 +48,11 @@ impl Schedule for Cosine {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepDecay {
-    /// The rate of the first steps.
+    /// The initial rate.
     pub first: f64,
-    /// What it is multiplied by.
+    /// The factor.
     pub factor: f64,
-    /// How many steps a rate stays.
+    /// The number of steps between two changes.
     pub every: u64,
 }
 

@@ -1,22 +1,22 @@
-//! Gradient descent, with momentum.
+//! Stochastic gradient descent, with momentum.
 
 use super::{Optimizer, check, count, distinct, moments, moved, rate_and_steps, read, wide, write};
 use crate::nn::Module;
 use crate::{Result, Var};
 use kiln_ir::Source;
 
-/// Choices of [`Sgd`].
+/// Options of [`Sgd`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdConfig {
-    /// What the learning rate is at first.
+    /// The initial learning rate.
     pub learning_rate: f64,
-    /// How much of the last step's direction stays.
+    /// The momentum factor.
     pub momentum: f64,
-    /// How much of the gradient is left out of the direction.
+    /// The share of the gradient that is left out of the momentum.
     pub dampening: f64,
-    /// The share of a parameter that is added to its gradient.
+    /// The weight decay (L2 penalty).
     pub weight_decay: f64,
-    /// Looks ahead along the direction (Nesterov); needs momentum and no dampening.
+    /// Whether to use Nesterov momentum; needs momentum and no dampening.
     pub nesterov: bool,
 }
 
@@ -32,7 +32,7 @@ struct State {
     momentum_buffer: Vec<Var>,
 }
 
-/// Gradient descent.
+/// Stochastic gradient descent.
 ///
 /// ```
 /// use kiln::optim::{Optimizer, Sgd, SgdConfig};
@@ -52,18 +52,18 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// A learning rate and nothing else.
+    /// Returns options with this learning rate and nothing else.
     pub fn config(learning_rate: f64) -> SgdConfig {
         SgdConfig { learning_rate, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
     }
 
-    /// Without momentum and weight decay.
+    /// Makes an optimizer without momentum and weight decay.
     #[track_caller]
     pub fn new(parameters: impl IntoIterator<Item = Var>, learning_rate: f64) -> Result<Sgd> {
         Sgd::with(parameters, Sgd::config(learning_rate))
     }
 
-    /// With choices of your own.
+    /// Makes an optimizer with these options.
     #[track_caller]
     pub fn with(parameters: impl IntoIterator<Item = Var>, config: SgdConfig) -> Result<Sgd> {
         let at = Source::caller();

@@ -3,7 +3,7 @@
 use super::compiled::{Compiled, exact_guards, tensors_of};
 use super::dynamic::{Plan, ROUNDS, SizeRequest, Verdict};
 use super::guard::{self, Guard};
-use super::recording::Place;
+use super::recording::ResultLocation;
 use super::stance::Stance;
 use super::{Captured, Outcome, capture};
 use crate::compile::buckets::{Buckets, Context, length};
@@ -182,15 +182,15 @@ fn cuts_of<R>(captured: &Captured<R>, plan: &Plan, buckets: usize, types: &[Tens
     let mut cuts = Vec::with_capacity(captured.returned.places.len());
     for (number, place) in captured.returned.places.iter().enumerate() {
         let ty = match place {
-            Place::Argument(argument) => types.get(*argument),
-            Place::Slot(slot) if *slot < captured.last.outputs => {
+            ResultLocation::Argument(argument) => types.get(*argument),
+            ResultLocation::Slot(slot) if *slot < captured.last.outputs => {
                 graph.outputs().get(*slot).map(|output| graph.ty(output.node))
             }
-            Place::Slot(slot) => {
+            ResultLocation::Slot(slot) => {
                 let kept = captured.last.kept.get(slot - captured.last.outputs);
                 kept.and_then(|&input| graph.inputs().get(input)).map(|&node| graph.ty(node))
             }
-            Place::Itself => None,
+            ResultLocation::Itself => None,
         };
         let mut cut = Vec::new();
         for (axis, size) in ty.iter().flat_map(|ty| ty.shape.iter().enumerate()) {

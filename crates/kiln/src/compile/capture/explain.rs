@@ -1,6 +1,6 @@
 //! Explaining and verifying a compiled function: a call is watched, and each graph it ran is looked at on the inputs it had.
 
-use super::watch::{self, SeenSegment};
+use super::watch::{self, ObservedSegment};
 use super::{Compiled, compile};
 use crate::tensor::bundle::Bundle;
 use crate::{Error, Result};
@@ -76,17 +76,17 @@ where
         });
         let before = self.stats();
         let start = Instant::now();
-        let ((outcome, seen), phases) = phase::recorded(|| watch::watch(|| self.call_at(arguments, at.clone())));
+        let ((outcome, observed), phases) = phase::recorded(|| watch::watch(|| self.call_at(arguments, at.clone())));
         let first = start.elapsed();
         drop(listening);
         outcome?;
         let after = self.stats();
         let is_new = after.compiles > before.compiles || after.branches > before.branches;
-        let mut segments = Vec::with_capacity(seen.segments.len());
-        for SeenSegment { code, inputs, names } in &seen.segments {
+        let mut segments = Vec::with_capacity(observed.segments.len());
+        for ObservedSegment { code, inputs, names } in &observed.segments {
             segments.push(code.segment(inputs, names.clone(), at)?);
         }
-        let call = if seen.effects {
+        let call = if observed.effects {
             None
         } else {
             Some(Measured::repeated(|| self.call_at(arguments, at.clone()).map(drop))?)
@@ -98,15 +98,15 @@ where
                 remarks.push(said);
             }
         }
-        if seen.eager > 0 {
-            remarks.push(format!("{} graphs ran an operation at a time: their code is not there yet", seen.eager));
+        if observed.eager > 0 {
+            remarks.push(format!("{} graphs ran an operation at a time: their code is not there yet", observed.eager));
         }
-        if seen.frozen > 0 {
+        if observed.frozen > 0 {
             remarks.push(
                 "with freeze, weights are prepared and packed once; kernels are shown and measured without".to_owned(),
             );
         }
-        if seen.segments.is_empty() && seen.eager == 0 {
+        if observed.segments.is_empty() && observed.eager == 0 {
             remarks.push("nothing ran that was captured".to_owned());
         }
         Ok(Explanation {
@@ -114,7 +114,7 @@ where
             machine: machine(crate::backend(crate::Device::default()).threads()),
             first_call: if is_new { phases_of(phases, first) } else { making_of(&segments) },
             segments,
-            breaks: seen.breaks,
+            breaks: observed.breaks,
             programs: self.programs().into_iter().map(|program| program.guards).collect(),
             recompiles: self.recompiles(),
             remarks,
@@ -135,9 +135,9 @@ where
     #[track_caller]
     pub fn verify(&self, arguments: &A) -> Result<Vec<VerifyReport>, E> {
         let at = Source::caller();
-        let (outcome, seen) = watch::watch(|| self.call_at(arguments, at));
+        let (outcome, observed) = watch::watch(|| self.call_at(arguments, at));
         outcome?;
-        Ok(seen.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_>>()?)
+        Ok(observed.segments.iter().map(|segment| segment.code.verify(&segment.inputs)).collect::<Result<_>>()?)
     }
 }
 

@@ -96,7 +96,7 @@ struct Cell {
 
 /// Where a part of what the function returns is found.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Place {
+pub(super) enum ResultLocation {
     Argument(usize),
     Slot(usize),
     /// The tensor itself: it has memory.
@@ -566,7 +566,7 @@ impl Recording {
     }
 
     /// Ends the last segment: the values of `returned` are wanted. Says where each of them is.
-    pub(super) fn finish(&mut self, returned: &[&Tensor], at: &Source) -> Result<(SegmentGraph, Vec<Place>)> {
+    pub(super) fn finish(&mut self, returned: &[&Tensor], at: &Source) -> Result<(SegmentGraph, Vec<ResultLocation>)> {
         let mut wanted = Vec::with_capacity(returned.len());
         for tensor in returned {
             match tensor.traced() {
@@ -577,10 +577,10 @@ impl Recording {
         }
         let recorded = self.end_with(&wanted, at)?;
         let place = |tensor: &&Tensor| match tensor.traced() {
-            None => Ok(Place::Itself),
+            None => Ok(ResultLocation::Itself),
             Some(traced) => match self.settled(traced.value) {
-                Some(InputSource::Argument(number)) => Ok(Place::Argument(*number)),
-                Some(InputSource::Slot(slot)) => Ok(Place::Slot(*slot)),
+                Some(InputSource::Argument(number)) => Ok(ResultLocation::Argument(*number)),
+                Some(InputSource::Slot(slot)) => Ok(ResultLocation::Slot(*slot)),
                 _ => Err(Error::Escaped { at: at.clone() }),
             },
         };

@@ -251,7 +251,7 @@ pub(super) struct Segment {
     pub(super) recorded: Arc<SegmentGraph>,
     pub(super) code: Code,
     /// Where each input is found when it runs.
-    places: Vec<Place>,
+    places: Vec<InputLocation>,
     /// The inputs that may be others at each run: all but held tensors and variables that are only read.
     others: Vec<u32>,
     /// The updates in the order in which their variables are locked, the same for all threads.
@@ -269,7 +269,7 @@ pub(super) struct Segment {
 
 /// Where an input is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum InputLocation {
     Argument(u32),
     Slot(u32),
     /// The segment has it.
@@ -333,22 +333,22 @@ unsafe impl CallInputs for Gathered<'_> {
     #[inline]
     fn tensor(&self, input: usize) -> &Tensor {
         match self.segment.places[input] {
-            Place::Argument(number) => self.arguments[number as usize],
-            Place::Slot(slot) => &self.slots[slot as usize],
-            Place::Held => match &self.segment.recorded.from[input] {
+            InputLocation::Argument(number) => self.arguments[number as usize],
+            InputLocation::Slot(slot) => &self.slots[slot as usize],
+            InputLocation::Held => match &self.segment.recorded.from[input] {
                 InputSource::Held(tensor) | InputSource::Data(tensor) => tensor,
                 _ => unreachable!("places are made of the sources"),
             },
-            Place::Read(number) => &self.values.tensors()[number as usize],
-            Place::Fresh(number) => &self.fresh[number as usize],
-            Place::Taken(number) => &self.taken.tensors[number as usize],
+            InputLocation::Read(number) => &self.values.tensors()[number as usize],
+            InputLocation::Fresh(number) => &self.fresh[number as usize],
+            InputLocation::Taken(number) => &self.taken.tensors[number as usize],
         }
     }
 
     /// The new value of a variable is on no tape yet.
     fn as_output(&self, input: usize) -> Tensor {
         match self.segment.places[input] {
-            Place::Taken(_) => self.tensor(input).detached(),
+            InputLocation::Taken(_) => self.tensor(input).detached(),
             _ => self.tensor(input).clone(),
         }
     }
@@ -372,21 +372,21 @@ impl Segment {
         let (mut places, mut read, mut fresh) = (Vec::with_capacity(recorded.from.len()), Vec::new(), 0);
         for (from, taken) in recorded.from.iter().zip(taken) {
             places.push(match (from, taken) {
-                (_, Some(number)) => Place::Taken(number),
-                (InputSource::Argument(number), _) => Place::Argument(*number as u32),
-                (InputSource::Slot(slot), _) => Place::Slot(*slot as u32),
-                (InputSource::Held(_) | InputSource::Data(_), _) => Place::Held,
+                (_, Some(number)) => InputLocation::Taken(number),
+                (InputSource::Argument(number), _) => InputLocation::Argument(*number as u32),
+                (InputSource::Slot(slot), _) => InputLocation::Slot(*slot as u32),
+                (InputSource::Held(_) | InputSource::Data(_), _) => InputLocation::Held,
                 (InputSource::Var(var), _) => {
                     read.push(var.clone());
-                    Place::Read(read.len() as u32 - 1)
+                    InputLocation::Read(read.len() as u32 - 1)
                 }
                 (InputSource::Gradient(_) | InputSource::Key(..), _) => {
                     fresh += 1;
-                    Place::Fresh(fresh - 1)
+                    InputLocation::Fresh(fresh - 1)
                 }
             });
         }
-        let is_other = |input: &u32| !matches!(places[*input as usize], Place::Held | Place::Read(_));
+        let is_other = |input: &u32| !matches!(places[*input as usize], InputLocation::Held | InputLocation::Read(_));
         let others: Vec<u32> = (0..places.len() as u32).filter(is_other).collect();
         let reached = Reached::of(&recorded, &places, &others);
         let nothing_read = read.is_empty().then(Values::none);
@@ -440,14 +440,14 @@ impl Segment {
         let (fresh, taken) = Default::default();
         let mut inputs = Gathered { segment: self, arguments, slots, values, fresh, taken };
         for &input in &self.others {
-            if let Place::Fresh(_) = self.places[input as usize] {
+            if let InputLocation::Fresh(_) = self.places[input as usize] {
                 inputs.fresh.push(Self::fresh(&self.recorded.from[input as usize], at)?);
             }
         }
         self.take(&mut inputs.taken, at)?;
         // Kept inputs stay what they were: with another handle of them alive the update goes to a copy.
         let keep = |&input: &usize| match (&self.recorded.from[input], self.places[input]) {
-            (InputSource::Var(var), Place::Taken(_)) => var.tagged(inputs.tensor(input)),
+            (InputSource::Var(var), InputLocation::Taken(_)) => var.tagged(inputs.tensor(input)),
             _ => inputs.tensor(input).clone(),
         };
         let mut kept: Scratch<Tensor> = self.recorded.kept.iter().map(keep).collect();
@@ -554,7 +554,7 @@ impl Segment {
     #[cold]
     fn taped_operands(&self, inputs: &Gathered<'_>) -> Result<Option<Operands>> {
         let inputs: Vec<&Tensor> = (inputs as &dyn CallInputs).list();
-        let is_taken = |input: usize| matches!(self.places[input], Place::Taken(_));
+        let is_taken = |input: usize| matches!(self.places[input], InputLocation::Taken(_));
         let edge = |(number, tensor): (usize, &&Tensor)| match &self.recorded.from[number] {
             InputSource::Var(var) if is_taken(number) => var.is_trainable().then(|| var.leaf()),
             _ => tape::edge(tensor),
@@ -631,7 +631,7 @@ impl Segment {
 
 impl Reached {
     /// Nothing if no output ever goes on a tape.
-    fn of(recorded: &SegmentGraph, places: &[Place], others: &[u32]) -> Option<Reached> {
+    fn of(recorded: &SegmentGraph, places: &[InputLocation], others: &[u32]) -> Option<Reached> {
         let mut is_reached = vec![false; places.len() + recorded.leaves.len()];
         recorded.taped.iter().flatten().for_each(|&source| is_reached[source] = true);
         let (inputs, leaves) = is_reached.split_at(places.len());
@@ -641,7 +641,10 @@ impl Reached {
         };
         let reached = Reached {
             others: others.iter().copied().filter(|&input| inputs[input as usize]).collect(),
-            reads: places.iter().zip(inputs).any(|(place, reached)| *reached && matches!(place, Place::Read(_))),
+            reads: places
+                .iter()
+                .zip(inputs)
+                .any(|(place, reached)| *reached && matches!(place, InputLocation::Read(_))),
             always: leaves.contains(&true) || (0..places.len()).any(is_held_on_tape),
         };
         (reached.always || reached.reads || !reached.others.is_empty()).then_some(reached)

@@ -30,12 +30,12 @@ pub(super) enum Sizes {
     Fixed,
     /// All that pass its checks.
     Symbolic { count: usize, checks: Vec<Check> },
-    /// Those at which the function was seen to be its graph.
-    Seen(Seen),
+    /// The sizes at which recording the function again gave the program's graph.
+    Checked(CheckedSizes),
 }
 
-/// A program that is for the sizes it was checked at.
-pub(super) struct Seen {
+/// A program for the sizes it was checked at.
+pub(super) struct CheckedSizes {
     graph: Arc<Graph>,
     count: usize,
     checked: RwLock<HashSet<Vec<usize>>>,
@@ -44,9 +44,9 @@ pub(super) struct Seen {
 /// Whether a program is for some sizes.
 pub(super) enum Accepted<'a> {
     Yes,
-    /// This does not hold.
+    /// This check fails.
     No(&'a Check),
-    /// That has to be seen.
+    /// It is not known: these sizes have not been checked.
     Unchecked,
 }
 
@@ -64,7 +64,7 @@ impl Sizes {
         match self {
             Sizes::Fixed => 0,
             Sizes::Symbolic { count, .. } => *count,
-            Sizes::Seen(seen) => seen.count,
+            Sizes::Checked(at_sizes) => at_sizes.count,
         }
     }
 
@@ -75,14 +75,16 @@ impl Sizes {
             Sizes::Symbolic { checks, .. } => {
                 checks.iter().find(|check| !check.holds(sizes)).map_or(Accepted::Yes, Accepted::No)
             }
-            Sizes::Seen(seen) => match seen.checked.read().unwrap_or_else(PoisonError::into_inner).contains(sizes) {
-                true => Accepted::Yes,
-                false => Accepted::Unchecked,
-            },
+            Sizes::Checked(at_sizes) => {
+                match at_sizes.checked.read().unwrap_or_else(PoisonError::into_inner).contains(sizes) {
+                    true => Accepted::Yes,
+                    false => Accepted::Unchecked,
+                }
+            }
         }
     }
 
-    /// The checks, in words.
+    /// The checks, as text.
     pub(super) fn words(&self) -> impl Iterator<Item = String> {
         let checks = match self {
             Sizes::Symbolic { checks, .. } => checks.as_slice(),
@@ -120,11 +122,11 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let wide = self.for_many(&whole, arguments, leaves, at);
         let is_wide = wide.is_some();
         let mut recipe = wide.unwrap_or_else(exactly);
-        let mut lie = Arguments::of(leaves);
+        let mut described = Arguments::of(leaves);
         if let Some(layouts) = recipe.layouts.take() {
-            lie.layouts = layouts;
+            described.layouts = layouts;
         }
-        let mut built = self.segment_compiler.build_for(recipe.recorded.clone(), &lie, &recipe.ranges, at);
+        let mut built = self.segment_compiler.build_for(recipe.recorded.clone(), &described, &recipe.ranges, at);
         if built.is_err() && is_wide {
             // What cannot be compiled for all sizes still can for one.
             recipe = exactly();
@@ -172,7 +174,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let graph = Arc::new(graph);
         let recorded = Arc::new(SegmentGraph { graph: graph.clone(), ..SegmentGraph::clone(&whole.recorded) });
         let checked = RwLock::new(HashSet::from([now]));
-        let sizes = Sizes::Seen(Seen { graph, count: symbols.values.len(), checked });
+        let sizes = Sizes::Checked(CheckedSizes { graph, count: symbols.values.len(), checked });
         Some(Recipe { recorded, guards: symbols.guards, sizes, layouts, ranges })
     }
 
@@ -321,10 +323,10 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
 impl<R: Bundle> Entry<R> {
     /// Whether a capture is this program's graph at these sizes; it is then remembered.
     pub(super) fn accepts(&self, capture: &Whole<R>, sizes: Vec<usize>) -> bool {
-        let (Sizes::Seen(seen), Some(whole)) = (&self.sizes, &self.whole) else { return false };
-        let same = whole.is_like(capture) && symbolic::is_at(&seen.graph, &sizes, &capture.recorded.graph);
+        let (Sizes::Checked(at_sizes), Some(whole)) = (&self.sizes, &self.whole) else { return false };
+        let same = whole.is_like(capture) && symbolic::is_at(&at_sizes.graph, &sizes, &capture.recorded.graph);
         if same {
-            let mut checked = seen.checked.write().unwrap_or_else(PoisonError::into_inner);
+            let mut checked = at_sizes.checked.write().unwrap_or_else(PoisonError::into_inner);
             if checked.len() >= SIZES_KEPT {
                 checked.clear();
             }
@@ -371,7 +373,7 @@ impl Declared {
     }
 }
 
-/// How the arguments lie in memory at sizes that are symbols.
+/// Returns the layouts of the arguments at symbolic sizes.
 fn symbolic_layouts(symbols: &Symbols, leaves: &[Leaf<'_>]) -> Vec<InputLayout> {
     let layout = |(ty, tensor): (&TensorType, &Tensor)| match ty.fixed_shape() {
         Some(_) => input_layout(tensor.layout()),

@@ -9,7 +9,7 @@
 //! A call walks down without calling the function. At an outcome without a branch the function is called again: what ran
 //! already is not run again, and what it records after that outcome becomes the branch.
 
-use super::recording::Place;
+use super::recording::ResultLocation;
 use super::same_elements;
 use super::segment::{InputSource, Segment};
 use super::watch;
@@ -174,7 +174,7 @@ pub(super) enum Node<R> {
 pub(super) struct Returned<R> {
     pub(super) output: R,
     /// In the order of the output's tensors.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ResultLocation>,
 }
 
 /// Steps of a path; longer ones are not kept.
@@ -396,8 +396,8 @@ impl<'a> Execution<'a> {
     pub(super) fn fill<R: Bundle>(&self, returned: &Returned<R>) -> R {
         let mut places = returned.places.iter();
         returned.output.map_tensors(&mut |tensor| match places.next() {
-            Some(Place::Argument(number)) => self.arguments[*number].clone(),
-            Some(Place::Slot(slot)) => self.slots[*slot].clone(),
+            Some(ResultLocation::Argument(number)) => self.arguments[*number].clone(),
+            Some(ResultLocation::Slot(slot)) => self.slots[*slot].clone(),
             _ => tensor.clone(),
         })
     }
@@ -410,7 +410,7 @@ impl<R: Bundle> Returned<R> {
         let mut places = self.places.iter().zip(&other.places);
         let mut same = |pair: (&Leaf<'_>, &Leaf<'_>)| match pair {
             (Leaf::Tensor(a), Leaf::Tensor(b)) => match places.next() {
-                Some((Place::Itself, Place::Itself)) => same_elements(a, b),
+                Some((ResultLocation::Itself, ResultLocation::Itself)) => same_elements(a, b),
                 Some((a, b)) => a == b,
                 None => false,
             },

@@ -8,10 +8,10 @@ use kiln_ir::Source;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-/// What a call did.
+/// What a watched call did.
 #[derive(Default)]
-pub(crate) struct Seen {
-    pub(crate) segments: Vec<SeenSegment>,
+pub(crate) struct Observed {
+    pub(crate) segments: Vec<ObservedSegment>,
     pub(crate) breaks: Vec<Break>,
     /// Whether it changed something, so that calling again is not the same.
     pub(crate) effects: bool,
@@ -22,9 +22,9 @@ pub(crate) struct Seen {
 }
 
 /// A graph that a call ran.
-pub(crate) struct SeenSegment {
+pub(crate) struct ObservedSegment {
     pub(crate) code: Arc<CompiledGraph>,
-    /// As they were before.
+    /// The inputs as they were before the run.
     pub(crate) inputs: Vec<Tensor>,
     /// What each of them is.
     pub(crate) names: Vec<String>,
@@ -32,7 +32,7 @@ pub(crate) struct SeenSegment {
 
 thread_local! {
     static WATCHING: Cell<bool> = const { Cell::new(false) };
-    static SEEN: RefCell<Seen> = RefCell::default();
+    static OBSERVED: RefCell<Observed> = RefCell::default();
 }
 
 /// Whether anybody looks.
@@ -42,7 +42,7 @@ pub(crate) fn is_watching() -> bool {
 }
 
 /// Does `work` and says what it did on this thread.
-pub(crate) fn watch<T>(work: impl FnOnce() -> T) -> (T, Seen) {
+pub(crate) fn watch<T>(work: impl FnOnce() -> T) -> (T, Observed) {
     /// Ends the watch even if `work` panics.
     struct Ending(bool);
     impl Drop for Ending {
@@ -50,40 +50,40 @@ pub(crate) fn watch<T>(work: impl FnOnce() -> T) -> (T, Seen) {
             WATCHING.set(self.0);
         }
     }
-    let outer = SEEN.take();
+    let outer = OBSERVED.take();
     let ending = Ending(WATCHING.replace(true));
     let result = work();
     drop(ending);
-    (result, SEEN.replace(outer))
+    (result, OBSERVED.replace(outer))
 }
 
 /// A graph is about to run.
 #[cold]
 pub(crate) fn see_segment(code: Arc<CompiledGraph>, inputs: Vec<Tensor>, names: Vec<String>) {
-    SEEN.with_borrow_mut(|seen| seen.segments.push(SeenSegment { code, inputs, names }));
+    OBSERVED.with_borrow_mut(|observed| observed.segments.push(ObservedSegment { code, inputs, names }));
 }
 
 /// A graph is about to run an operation at a time.
 #[cold]
 pub(crate) fn see_eager() {
-    SEEN.with_borrow_mut(|seen| seen.eager += 1);
+    OBSERVED.with_borrow_mut(|observed| observed.eager += 1);
 }
 
 /// A graph is about to run with packed weights.
 #[cold]
 pub(crate) fn see_frozen() {
-    SEEN.with_borrow_mut(|seen| seen.frozen += 1);
+    OBSERVED.with_borrow_mut(|observed| observed.frozen += 1);
 }
 
 /// Elements were read, so that a graph ends.
 #[cold]
 pub(crate) fn see_break(what: &str, fix: &str, at: &Source) {
     let broken = Break { what: what.to_owned(), fix: fix.to_owned(), at: at.clone() };
-    SEEN.with_borrow_mut(|seen| seen.breaks.push(broken));
+    OBSERVED.with_borrow_mut(|observed| observed.breaks.push(broken));
 }
 
 /// Something changes, or may.
 #[cold]
 pub(crate) fn see_effect() {
-    SEEN.with_borrow_mut(|seen| seen.effects = true);
+    OBSERVED.with_borrow_mut(|observed| observed.effects = true);
 }

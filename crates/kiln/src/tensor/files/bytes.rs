@@ -22,11 +22,11 @@ use std::sync::Arc;
 /// # Ok::<(), kiln::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Bytes(Arc<Place>);
+pub struct Bytes(Arc<Storage>);
 
 /// Where the bytes are.
 #[derive(Debug)]
-enum Place {
+enum Storage {
     Mapped(Mapping),
     Memory(Vec<u8>),
 }
@@ -35,15 +35,15 @@ impl Deref for Bytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match &*self.0 {
-            Place::Mapped(map) => map,
-            Place::Memory(bytes) => bytes,
+            Storage::Mapped(map) => map,
+            Storage::Memory(bytes) => bytes,
         }
     }
 }
 
 impl From<Vec<u8>> for Bytes {
     fn from(bytes: Vec<u8>) -> Bytes {
-        Bytes(Arc::new(Place::Memory(bytes)))
+        Bytes(Arc::new(Storage::Memory(bytes)))
     }
 }
 
@@ -52,7 +52,7 @@ impl Bytes {
     /// that gets shorter, what is gone cannot be read: the operating system ends the process with `SIGBUS` (see
     /// [`report_truncated_files`](crate::report_truncated_files)).
     pub fn map(path: impl AsRef<Path>) -> std::io::Result<Bytes> {
-        Ok(Bytes(Arc::new(Place::Mapped(Mapping::of(path.as_ref())?))))
+        Ok(Bytes(Arc::new(Storage::Mapped(Mapping::of(path.as_ref())?))))
     }
 
     /// Lets the memory of a range of a mapped file go. Nothing changes but that who reads it again has it read from disk.
@@ -65,7 +65,7 @@ impl Bytes {
     /// ```
     pub fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let (Place::Mapped(map), Some(bytes)) = (&*self.0, self.get(range.clone())) {
+        if let (Storage::Mapped(map), Some(bytes)) = (&*self.0, self.get(range.clone())) {
             map.release(range.start, bytes.len());
         }
         #[cfg(not(unix))]
