@@ -30,7 +30,7 @@ pub mod portable;
 pub mod regalloc;
 pub mod routine;
 pub mod saved;
-mod short;
+mod small_vec;
 mod variants;
 pub mod vir;
 

@@ -10,7 +10,7 @@ use crate::pool;
 use crate::portable::Portable;
 use crate::regalloc::AllocationViolation;
 use crate::saved::Piece;
-use crate::short::Short;
+use crate::small_vec::SmallVec;
 use crate::vir::{Context, IndexRecord, VirViolation, verify};
 use kiln_ir::verify::verifiers_run;
 use kiln_ir::{DType, Dim, Symbol};
@@ -119,7 +119,7 @@ pub struct LoopKernel {
     /// Stores have data-dependent addresses, two of which may be equal: points are taken in order.
     in_order: bool,
     /// Set where every launch is one call on the caller's thread.
-    small: Option<Small>,
+    small: Option<SingleCall>,
     /// The code for a row without points; compiled when first needed.
     rowless: OnceLock<Result<Box<LoopKernel>, CompileError>>,
     /// The code for few units with long rows; compiled when first needed, `None` where it cannot be.
@@ -128,7 +128,7 @@ pub struct LoopKernel {
 
 /// A launch of known sizes that is not worth a second thread.
 #[derive(Clone, Copy)]
-struct Small {
+struct SingleCall {
     units: i64,
     /// Bytes.
     scratch: usize,
@@ -222,12 +222,12 @@ impl LoopKernel {
     }
 
     /// What a launch needs to know where it is always one call.
-    fn small(&self) -> Option<Small> {
+    fn small(&self) -> Option<SingleCall> {
         let size = |dim: &Dim| dim.as_const().filter(|n| *n >= 0);
         let (units, row, scratch) = (size(&self.shape.units)?, size(&self.shape.row)?, size(&self.shape.scratch)?);
         let whole = self.kernel.sizes.is_empty() && units > 0 && row > 0 && !self.in_parts(units, row);
         // As many threads as may be.
-        (whole && self.pieces(units, row, usize::MAX) <= 1).then_some(Small { units, scratch: scratch as usize })
+        (whole && self.pieces(units, row, usize::MAX) <= 1).then_some(SingleCall { units, scratch: scratch as usize })
     }
 
     /// Whether a reduction is run in parts, if it can be.
@@ -309,7 +309,7 @@ impl LoopKernel {
             }
         }
         let scratch = self.eval(&self.shape.scratch, sizes)? as usize;
-        let pointers: Short<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
+        let pointers: SmallVec<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
         let bad: Mutex<Option<IndexRecord>> = Mutex::new(None);
         let failed: Mutex<Option<usize>> = Mutex::new(None);
         let shared = Shared(&pointers, sizes);
@@ -351,8 +351,8 @@ impl LoopKernel {
     ///
     /// # Safety
     /// As [`LoopKernel::launch`].
-    unsafe fn launch_small(&self, small: &Small, buffers: &[RawBuffer]) -> Result<(), LaunchError> {
-        let pointers: Short<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
+    unsafe fn launch_small(&self, small: &SingleCall, buffers: &[RawBuffer]) -> Result<(), LaunchError> {
+        let pointers: SmallVec<*mut u8> = buffers.iter().map(|b| b.ptr).collect();
         // SAFETY: passed on from the caller.
         match unsafe { self.piece(&Shared(&pointers, &[]), small.scratch, 0, small.units) } {
             Ok(record) if record.set != 0 => {
@@ -419,8 +419,8 @@ impl LoopKernel {
         let memory = Scratch::take::<u64>(parts.partials.len() * each);
         let partial = |i: usize| RawBuffer { ptr: memory.ptr::<u64>().wrapping_add(i * each).cast(), bytes: 8 * each };
         let all = buffers.iter().copied().chain((0..parts.partials.len()).map(partial));
-        let buffers: Short<RawBuffer> = all.collect();
-        let sizes: Short<i64> = sizes.iter().copied().chain([chunk, count]).collect();
+        let buffers: SmallVec<RawBuffer> = all.collect();
+        let sizes: SmallVec<i64> = sizes.iter().copied().chain([chunk, count]).collect();
         // SAFETY: the caller's promise; the partial results have room for one element per unit and part.
         Some(unsafe { parts.first.launch(&buffers, &sizes).and_then(|()| parts.second.launch(&buffers, &sizes)) })
     }

@@ -78,10 +78,10 @@ impl Drop for Mapping {
 pub struct Code {
     entry: NonNull<u8>,
     len: usize,
-    home: Home,
+    storage: CodeStorage,
 }
 
-enum Home {
+enum CodeStorage {
     Chunk { shared: Arc<Shared>, chunk: usize, offset: usize, reserved: usize },
     Own { _pages: Mapping },
 }
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Code {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        if let Home::Chunk { shared, chunk, offset, reserved } = &self.home {
+        if let CodeStorage::Chunk { shared, chunk, offset, reserved } = &self.storage {
             shared.lock().chunks[*chunk].release(*offset, *reserved);
         }
     }
@@ -164,7 +164,11 @@ impl CodeArena {
             if let Some((chunk, offset)) = found {
                 let entry = state.chunks[chunk].write(offset, bytes);
                 let shared = self.shared.clone();
-                return Ok(Code { entry, len: bytes.len(), home: Home::Chunk { shared, chunk, offset, reserved } });
+                return Ok(Code {
+                    entry,
+                    len: bytes.len(),
+                    storage: CodeStorage::Chunk { shared, chunk, offset, reserved },
+                });
             }
         }
         drop(state);
@@ -234,7 +238,7 @@ fn own_pages(bytes: &[u8]) -> Result<Code, MemoryError> {
     if rc != 0 {
         return Err(refused("mprotect", len));
     }
-    Ok(Code { entry: pages.at, len: bytes.len(), home: Home::Own { _pages: pages } })
+    Ok(Code { entry: pages.at, len: bytes.len(), storage: CodeStorage::Own { _pages: pages } })
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

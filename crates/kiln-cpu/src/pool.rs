@@ -106,7 +106,7 @@ impl Claims {
     }
 }
 
-/// The arguments of a region.
+/// The state of the pool and the region being run, on one cache line.
 struct Front {
     state: AtomicU64,
     region: UnsafeCell<Region>,

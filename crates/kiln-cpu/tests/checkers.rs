@@ -6,7 +6,7 @@ mod support;
 use kiln_cpu::emit::{early_clobber, registers};
 use kiln_cpu::features::Isa;
 use kiln_cpu::lower::{Options, lower};
-use kiln_cpu::regalloc::{Allocation, Class, Loc, Registers, allocate, check};
+use kiln_cpu::regalloc::{Allocation, Class, Location, Registers, allocate, check};
 use kiln_cpu::vir::{self, *};
 use kiln_ir::decompose::decompose;
 use kiln_ir::{BinaryOp, DType, ReduceKind, UnaryOp, generate};
@@ -111,7 +111,7 @@ fn functions_and_allocations_of_random_graphs_are_valid() {
         for isa in TARGETS {
             let allocation = allocate(f, registers(isa), &early_clobber);
             check(f, &allocation, registers(isa), &early_clobber).unwrap_or_else(|e| panic!("{}: {e}\n{f}", case.name));
-            spills += allocation.loc.iter().filter(|loc| matches!(loc, Loc::Slot(_))).count();
+            spills += allocation.locations.iter().filter(|location| matches!(location, Location::Slot(_))).count();
             hoisted += allocation.hoisted.len();
             saved += calls(f).map(|at| allocation.saved_across(at, f, registers(isa)).len()).sum::<usize>();
         }
@@ -419,12 +419,12 @@ impl Allocated<'_> {
         self.registers.class(self.f.types[v.index()])
     }
 
-    fn loc(&self, v: V) -> Loc {
-        self.allocation.loc[v.index()]
+    fn location(&self, v: V) -> Location {
+        self.allocation.locations[v.index()]
     }
 
-    fn move_to(&mut self, v: V, loc: Loc) {
-        self.allocation.loc[v.index()] = loc;
+    fn move_to(&mut self, v: V, location: Location) {
+        self.allocation.locations[v.index()] = location;
     }
 
     /// A value that an instruction reads, and that is no constant.
@@ -438,7 +438,7 @@ impl Allocated<'_> {
     }
 
     fn in_register(&self, v: V) -> bool {
-        matches!(self.loc(v), Loc::Reg(_))
+        matches!(self.location(v), Location::Reg(_))
     }
 
     /// Two operands of one instruction, of one class, in places that `of` accepts.
@@ -486,47 +486,47 @@ type AllocationDamage = (&'static str, fn(&mut Allocated<'_>) -> Option<()>);
 const OF_ALLOCATIONS: &[AllocationDamage] = &[
     ("two operands in one register", |a| {
         let (x, y) = a.two(|v| a.in_register(v))?;
-        a.move_to(x, a.loc(y));
+        a.move_to(x, a.location(y));
         Some(())
     }),
     ("two operands in one slot", |a| {
-        let (x, y) = a.two(|v| matches!(a.loc(v), Loc::Slot(_)))?;
-        a.move_to(x, a.loc(y));
+        let (x, y) = a.two(|v| matches!(a.location(v), Location::Slot(_)))?;
+        a.move_to(x, a.location(y));
         Some(())
     }),
     ("a vector's slot beyond the frame", |a| {
         let v = a.read(Some(Class::Vector))?;
-        a.move_to(v, Loc::Slot(a.allocation.vector_slots));
+        a.move_to(v, Location::Slot(a.allocation.vector_slots));
         Some(())
     }),
     ("a scalar's slot that is an argument's", |a| {
         let v = a.read(Some(Class::Int))?;
-        a.move_to(v, Loc::Slot(a.allocation.int_slots));
+        a.move_to(v, Location::Slot(a.allocation.int_slots));
         Some(())
     }),
     ("a scalar in a scratch register", |a| {
         let v = a.read(Some(Class::Int))?;
-        a.move_to(v, Loc::Reg(0));
+        a.move_to(v, Location::Reg(0));
         Some(())
     }),
     ("a vector in a scratch register", |a| {
         let v = a.read(Some(Class::Vector))?;
-        a.move_to(v, Loc::Reg(a.registers.vector.trailing_ones() as u8));
+        a.move_to(v, Location::Reg(a.registers.vector.trailing_ones() as u8));
         Some(())
     }),
     ("a mask in a vector's register", |a| {
         let v = a.read(Some(Class::Mask))?;
-        a.move_to(v, Loc::Reg(20));
+        a.move_to(v, Location::Reg(20));
         Some(())
     }),
     ("a value without a place", |a| {
         let v = a.read(None)?;
-        a.move_to(v, Loc::None);
+        a.move_to(v, Location::None);
         Some(())
     }),
     ("a value taken for a constant", |a| {
         let v = a.read(None)?;
-        a.move_to(v, Loc::Const);
+        a.move_to(v, Location::Const);
         Some(())
     }),
     ("a constant that is not loaded", |a| {
@@ -543,20 +543,20 @@ const OF_ALLOCATIONS: &[AllocationDamage] = &[
                 .args
                 .into_iter()
                 .find(|v| v.is_some() && !hoisted.contains(v) && a.class(*v) == Class::Vector && a.in_register(*v))?;
-            match a.loc(other) {
-                Loc::Reg(r) => Some((constant, r)),
+            match a.location(other) {
+                Location::Reg(r) => Some((constant, r)),
                 _ => None,
             }
         })?;
         a.allocation.hoisted.iter_mut().find(|(v, _)| *v == constant)?.1 = register;
-        a.move_to(constant, Loc::Reg(register));
+        a.move_to(constant, Location::Reg(register));
         Some(())
     }),
     ("a register that a call does not save", |a| {
         let (f, registers) = (a.f, a.registers);
         let (v, at) = calls(f).find_map(|at| {
             let saved = a.allocation.saved_across(at, f, registers);
-            let holds = |v: V| matches!(a.loc(v), Loc::Reg(r) if saved.contains(&(r, a.class(v))));
+            let holds = |v: V| matches!(a.location(v), Location::Reg(r) if saved.contains(&(r, a.class(v))));
             // Defined before the call and used after it, with no other value in the register between.
             let before = |v: V| f.insts[..at].iter().any(|inst| inst.dst == v);
             let later = f.insts[at + 1..].iter().flat_map(|inst| inst.args);
@@ -570,8 +570,8 @@ const OF_ALLOCATIONS: &[AllocationDamage] = &[
     }),
     ("a register of the caller that is not saved", |a| {
         let scalar = |inst: &&Inst| inst.dst.is_some() && a.class(inst.dst) == Class::Int;
-        let register = a.f.insts.iter().filter(scalar).find_map(|inst| match a.loc(inst.dst) {
-            Loc::Reg(r) => Some(r),
+        let register = a.f.insts.iter().filter(scalar).find_map(|inst| match a.location(inst.dst) {
+            Location::Reg(r) => Some(r),
             _ => None,
         })?;
         a.allocation.used_int &= !(1 << register);
@@ -579,7 +579,7 @@ const OF_ALLOCATIONS: &[AllocationDamage] = &[
     }),
     ("a counter in its bound's register", |a| {
         let [counter, bound, ..] = a.f.insts.iter().find(|inst| is_loop(inst) && a.in_register(inst.args[1]))?.args;
-        a.move_to(counter, a.loc(bound));
+        a.move_to(counter, a.location(bound));
         Some(())
     }),
     ("a result over an operand that is still read", |a| {
@@ -594,17 +594,17 @@ const OF_ALLOCATIONS: &[AllocationDamage] = &[
                 };
                 Some((inst.dst, inst.args.into_iter().find(fits)?))
             })?;
-        a.move_to(dst, a.loc(operand));
+        a.move_to(dst, a.location(operand));
         Some(())
     }),
     ("a loop's value over one that the next iteration reads", |a| {
         let (outer, inner) = a.across(is_loop)?;
-        a.move_to(inner, a.loc(outer));
+        a.move_to(inner, a.location(outer));
         Some(())
     }),
     ("a part's value over one that is read after it", |a| {
         let (outer, inner) = a.across(|inst| inst.op == Op::If)?;
-        a.move_to(inner, a.loc(outer));
+        a.move_to(inner, a.location(outer));
         Some(())
     }),
 ];
@@ -644,7 +644,7 @@ fn a_violation_names_the_instruction() {
     let registers = registers(Isa::Avx2);
     let mut allocation = allocate(&f, registers, &early_clobber);
     assert_eq!(check(&f, &allocation, registers, &early_clobber), Ok(()));
-    allocation.loc[end.index()] = allocation.loc[begin.index()];
+    allocation.locations[end.index()] = allocation.locations[begin.index()];
     let error = check(&f, &allocation, registers, &early_clobber).unwrap_err().to_string();
     assert_eq!(error, "registers, instruction 2 (add v0, v1): v0 is read from Reg(3), which holds Some(v1)");
     f.types[begin.index()] = Ty::F32;

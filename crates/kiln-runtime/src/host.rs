@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory of [`Device::Cpu`].
 pub struct HostMemory {
-    kept: Mutex<Kept>,
+    kept: Mutex<FreeLists>,
     slab: SlabAllocator,
     /// Bytes of middling size that were ever allocated outside of slabs, released ones included.
     outside_slabs: AtomicUsize,
 }
 
 /// Released allocations by size class.
-struct Kept {
+struct FreeLists {
     classes: [Vec<Block>; CLASSES],
     bytes: usize,
 }
@@ -46,7 +46,7 @@ const MIDDLING: Range<usize> = 128 << 10..8 << 20;
 const BEFORE_SLABS: usize = 16 << 20;
 
 static HOST: HostMemory = HostMemory {
-    kept: Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0 }),
+    kept: Mutex::new(FreeLists { classes: [const { Vec::new() }; CLASSES], bytes: 0 }),
     slab: SlabAllocator::new(),
     outside_slabs: AtomicUsize::new(0),
 };
@@ -127,7 +127,7 @@ impl HostMemory {
         HOST.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, FreeLists> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -43,14 +43,14 @@ pub(crate) struct Sizing {
     pub(crate) arena_bytes: usize,
     /// By buffer of the schedule; only temporaries have one.
     arena_offsets: Vec<usize>,
-    ways: RwLock<Option<Arc<[Way]>>>,
-    /// How often `ways` has changed.
+    compiled_variants: RwLock<Option<Arc<[CompiledVariant]>>>,
+    /// How often `compiled_variants` has changed.
     generation: AtomicUsize,
 }
 
-/// How a launch is run.
+/// A variant of a launch's kernel with its code.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct CompiledVariant {
     pub(crate) variant: Variant,
     pub(crate) code: Arc<dyn Executable>,
 }
@@ -220,7 +220,7 @@ impl Sizing {
         };
         let arena_offsets = (0..schedule.buffers.len()).map(offset).collect();
         let arena_bytes = plan.arena_bytes;
-        let (ways, generation) = (RwLock::default(), AtomicUsize::new(0));
+        let (compiled_variants, generation) = (RwLock::default(), AtomicUsize::new(0));
         Ok(Sizing {
             values,
             inputs,
@@ -229,19 +229,19 @@ impl Sizing {
             step_sizes,
             arena_bytes,
             arena_offsets,
-            ways,
+            compiled_variants,
             generation,
         })
     }
 
     /// How each launch is run at these sizes, where that was tuned.
-    pub(crate) fn ways(&self) -> Option<Arc<[Way]>> {
-        self.ways.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn compiled_variants(&self) -> Option<Arc<[CompiledVariant]>> {
+        self.compiled_variants.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes how launches are run at these sizes.
-    pub(crate) fn set_ways(&self, ways: Arc<[Way]>) {
-        *self.ways.write().unwrap_or_else(PoisonError::into_inner) = Some(ways);
+    pub(crate) fn set_compiled_variants(&self, compiled_variants: Arc<[CompiledVariant]>) {
+        *self.compiled_variants.write().unwrap_or_else(PoisonError::into_inner) = Some(compiled_variants);
         self.generation.fetch_add(1, Ordering::Release);
     }
 

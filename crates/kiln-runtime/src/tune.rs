@@ -12,7 +12,7 @@
 use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
 use crate::program::Inspection;
-use crate::sizing::Way;
+use crate::sizing::CompiledVariant;
 use crate::{Backend, Error, Executable, InputView, Program, Variant, kernel_cache};
 use kiln_kernels::Role;
 use kiln_kernels::kernel::Kernel;
@@ -111,7 +111,7 @@ struct Subject {
     /// Nothing more is to be measured for now.
     decided: bool,
     /// The outcome so far.
-    found: Option<Kept>,
+    found: Option<StoredOutcome>,
 }
 
 struct Candidate {
@@ -123,32 +123,32 @@ struct Candidate {
 
 /// An outcome as it is stored.
 #[derive(Debug, Clone, PartialEq)]
-struct Kept {
+struct StoredOutcome {
     choices: String,
     before: f64,
     after: f64,
     tried: usize,
 }
 
-impl Kept {
+impl StoredOutcome {
     fn to_text(&self) -> String {
         format!("{}\n{}\n{}\n{}", self.choices, self.before, self.after, self.tried)
     }
 
-    fn parse(bytes: &[u8]) -> Option<Kept> {
+    fn parse(bytes: &[u8]) -> Option<StoredOutcome> {
         let mut lines = std::str::from_utf8(bytes).ok()?.split('\n');
         let choices = lines.next()?.to_owned();
         let mut number = || lines.next()?.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
         let (before, after, tried) = (number()?, number()?, number()? as usize);
-        Some(Kept { choices, before, after, tried })
+        Some(StoredOutcome { choices, before, after, tried })
     }
 }
 
-static MEMORY: LazyLock<Mutex<HashMap<[u8; 32], Kept>>> = LazyLock::new(Mutex::default);
+static MEMORY: LazyLock<Mutex<HashMap<[u8; 32], StoredOutcome>>> = LazyLock::new(Mutex::default);
 /// Outcomes in memory, a few hundred bytes each; beyond that all are forgotten, and read from the disk again.
 const OUTCOMES_KEPT: usize = 8192;
 
-fn remember(key: &Key, kept: &Kept) {
+fn remember(key: &Key, kept: &StoredOutcome) {
     let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     if memory.len() >= OUTCOMES_KEPT {
         memory.clear();
@@ -156,14 +156,14 @@ fn remember(key: &Key, kept: &Kept) {
     memory.insert(*key.digest(), kept.clone());
 }
 
-fn recall(key: &Key) -> Option<(Kept, TunedFrom)> {
+fn recall(key: &Key) -> Option<(StoredOutcome, TunedFrom)> {
     let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(kept) = memory.get(key.digest()) {
         return Some((kept.clone(), TunedFrom::Memory));
     }
     drop(memory);
     let bytes = disk::get(Kind::Tuning, key)?;
-    let Some(kept) = Kept::parse(&bytes) else {
+    let Some(kept) = StoredOutcome::parse(&bytes) else {
         disk::reject(Kind::Tuning, key, "it is not an outcome of tuning");
         return None;
     };
@@ -171,7 +171,7 @@ fn recall(key: &Key) -> Option<(Kept, TunedFrom)> {
     Some((kept, TunedFrom::Disk))
 }
 
-fn keep(key: &Key, kept: &Kept) {
+fn keep(key: &Key, kept: &StoredOutcome) {
     disk::put(Kind::Tuning, key, kept.to_text().as_bytes());
     remember(key, kept);
 }
@@ -193,7 +193,7 @@ impl Program {
         let mut report = TuneReport::default();
         let mut subjects = Vec::new();
         let inspection = self.inspect(inputs)?;
-        let (sizing, ways) = (inspection.sizing.clone(), inspection.ways.clone());
+        let (sizing, compiled_variants) = (inspection.sizing.clone(), inspection.compiled_variants.clone());
         for subject in self.subjects(&inspection) {
             match recall(&subject.key).and_then(|(kept, from)| self.recalled(&subject, &kept, from)) {
                 Some(found) => report.kernels.push(found),
@@ -211,11 +211,11 @@ impl Program {
         }
         report.out_of_time = subjects.iter().any(|subject| !subject.decided);
         report.kernels.extend(subjects.iter().map(Subject::measured));
-        let mut ways = ways.to_vec();
+        let mut compiled_variants = compiled_variants.to_vec();
         for found in &report.kernels {
-            self.choose(found, &mut ways)?;
+            self.choose(found, &mut compiled_variants)?;
         }
-        sizing.set_ways(ways.into());
+        sizing.set_compiled_variants(compiled_variants.into());
         report.took = start.elapsed();
         event::emit(Category::Perf, || Event::ProgramTuned {
             kernels: report.kernels.len(),
@@ -268,21 +268,21 @@ impl Program {
     }
 
     /// A known outcome, if its code can still be compiled.
-    fn recalled(&self, subject: &Subject, kept: &Kept, from: TunedFrom) -> Option<TunedKernel> {
+    fn recalled(&self, subject: &Subject, kept: &StoredOutcome, from: TunedFrom) -> Option<TunedKernel> {
         let chosen = subject.candidates[0].variant.choosing(kept.choices.clone());
         kernel_cache::get_variant(&*self.backend, &subject.kernel, &chosen, &subject.label).ok()?;
         Some(subject.outcome(kept, from))
     }
 
     /// Applies the outcomes to the launches.
-    fn choose(&self, found: &TunedKernel, ways: &mut [Way]) -> Result<(), Error> {
+    fn choose(&self, found: &TunedKernel, compiled_variants: &mut [CompiledVariant]) -> Result<(), Error> {
         for &number in &found.steps {
-            if ways[number].variant == found.chosen {
+            if compiled_variants[number].variant == found.chosen {
                 continue;
             }
             let step = &self.steps[number];
             let (code, _) = kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, step.label())?;
-            ways[number] = Way { variant: found.chosen.clone(), code };
+            compiled_variants[number] = CompiledVariant { variant: found.chosen.clone(), code };
         }
         if let Some(&first) = found.steps.first().filter(|_| found.changed) {
             event::emit(Category::Perf, || Event::KernelTuned {
@@ -452,14 +452,18 @@ impl Subject {
         self.candidates.extend(chosen);
         self.decided = true;
         let last = &self.candidates[self.candidates.len() - 1];
-        let kept =
-            Kept { choices: last.variant.choices.clone(), before, after: last.median(), tried: self.tried.len() };
+        let kept = StoredOutcome {
+            choices: last.variant.choices.clone(),
+            before,
+            after: last.median(),
+            tried: self.tried.len(),
+        };
         keep(&self.key, &kept);
         self.found = Some(kept);
     }
 
     /// The outcome as reported to the user.
-    fn outcome(&self, kept: &Kept, from: TunedFrom) -> TunedKernel {
+    fn outcome(&self, kept: &StoredOutcome, from: TunedFrom) -> TunedKernel {
         let time = |nanos: f64| Duration::from_secs_f64(if nanos.is_finite() { nanos / 1e9 } else { 0.0 });
         let was = &self.candidates[0].variant;
         let chosen = was.choosing(kept.choices.clone());
@@ -481,7 +485,8 @@ impl Subject {
             Some(kept) => self.outcome(kept, TunedFrom::Measured),
             None => {
                 let (now, time) = (&self.candidates[0].variant, self.candidates[0].median());
-                let kept = Kept { choices: now.choices.clone(), before: time, after: time, tried: self.tried.len() };
+                let kept =
+                    StoredOutcome { choices: now.choices.clone(), before: time, after: time, tried: self.tried.len() };
                 self.outcome(&kept, TunedFrom::Undecided)
             }
         }

@@ -334,8 +334,8 @@ impl Emitter<'_> {
         let width = self.width(ty);
         let dst = self.dst(inst.dst);
         let f = forms(op, ty);
-        let at = |e: &Self, v: V| match e.alloc.loc[v.index()] {
-            Loc::Reg(r) => Some(VReg(r)),
+        let at = |e: &Self, v: V| match e.alloc.locations[v.index()] {
+            Location::Reg(r) => Some(VReg(r)),
             _ => None,
         };
         // The operand that is overwritten decides the form; one that is not in a register becomes the memory operand.

@@ -127,7 +127,7 @@ impl Emitter<'_> {
         self.asm.jcc(Cond::NotEqual, entry);
         self.asm.rm(ops::VCVTNEPS2BF16, width, self.s1, x);
         self.asm.bind(back);
-        self.later.push(Later { entry, back, what: Rare::Pack(x) });
+        self.slow_paths.push(SlowPath { entry, back, what: SlowConversion::Pack(x) });
     }
 
     /// Even and odd elements to pairs of bf16.
@@ -158,7 +158,7 @@ impl Emitter<'_> {
         self.asm.rm(ops::VMOVUPS, width, self.s0, order);
         self.asm.rvm(ops::VPERMW, width, self.s1, self.s0, self.s1);
         self.asm.bind(back);
-        self.later.push(Later { entry, back, what: Rare::PackPairs(x, y) });
+        self.slow_paths.push(SlowPath { entry, back, what: SlowConversion::PackPairs(x, y) });
         self.move_reg(width, dst, self.s1);
         self.done(inst.dst, dst);
     }

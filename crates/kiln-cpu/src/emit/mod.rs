@@ -17,7 +17,7 @@ mod scalar;
 use crate::asm::ops::{self, VOp};
 use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, Label, MaskSize, Mem, Rm, Size, VReg, Width};
 use crate::features::Isa;
-use crate::regalloc::{Allocation, AllocationViolation, Class, Loc, Registers, allocate, check};
+use crate::regalloc::{Allocation, AllocationViolation, Class, Location, Registers, allocate, check};
 use crate::vir::*;
 use kiln_ir::verify::verifiers_run;
 
@@ -102,7 +102,7 @@ pub fn emit(f: &Function, isa: Isa) -> Result<Emitted, AllocationViolation> {
         defs: definitions(f),
         pool: vec![None; f.types.len()],
         open: Vec::new(),
-        later: Vec::new(),
+        slow_paths: Vec::new(),
         bf16: avx512 && crate::features::detect().bf16,
         at: 0,
         calls: Vec::new(),
@@ -143,21 +143,21 @@ pub fn early_clobber(inst: &Inst) -> bool {
     }
 }
 
-/// An open bracket.
-struct Open {
+/// An open loop or part.
+struct OpenRegion {
     inst: Inst,
     top: Label,
     exit: Label,
 }
 
-/// A rare case: where it begins, where it goes on, and what to convert.
-struct Later {
+/// A slow path outside of the main code: its entry, the label it returns to, and the conversion.
+struct SlowPath {
     entry: Label,
     back: Label,
-    what: Rare,
+    what: SlowConversion,
 }
 
-enum Rare {
+enum SlowConversion {
     /// One vector to bf16, into the lower half of the second scratch register.
     Pack(VReg),
     /// Two vectors to pairs of bf16, into the second scratch register.
@@ -176,9 +176,9 @@ struct Emitter<'a> {
     defs: Vec<Option<Op>>,
     /// Where each constant is in the pool, once used.
     pool: Vec<Option<Mem>>,
-    open: Vec<Open>,
+    open: Vec<OpenRegion>,
     /// Rare cases, emitted after the function's end.
-    later: Vec<Later>,
+    slow_paths: Vec<SlowPath>,
     /// Whether the machine converts to bf16 in one instruction.
     bf16: bool,
     /// The instruction being emitted.
@@ -220,13 +220,13 @@ impl Emitter<'_> {
         self.asm.pop(Gpr::RBP);
         self.asm.vzeroupper();
         self.asm.ret();
-        for rare in std::mem::take(&mut self.later) {
-            self.asm.bind(rare.entry);
-            match rare.what {
-                Rare::Pack(value) => self.pack_bf16(value),
-                Rare::PackPairs(even, odd) => self.round_pairs(even, odd),
+        for path in std::mem::take(&mut self.slow_paths) {
+            self.asm.bind(path.entry);
+            match path.what {
+                SlowConversion::Pack(value) => self.pack_bf16(value),
+                SlowConversion::PackPairs(even, odd) => self.round_pairs(even, odd),
             }
-            self.asm.jmp(rare.back);
+            self.asm.jmp(path.back);
         }
     }
 
@@ -240,13 +240,13 @@ impl Emitter<'_> {
                 self.asm.jcc(past, exit);
                 self.asm.align(16);
                 self.asm.bind(top);
-                self.open.push(Open { inst: *inst, top, exit });
+                self.open.push(OpenRegion { inst: *inst, top, exit });
             }
             Op::If => {
                 let (top, exit) = (self.asm.label(), self.asm.label());
                 self.compare_ints(inst.args[0], inst.args[1]);
                 self.asm.jcc(Cond::GreaterEqual, exit);
-                self.open.push(Open { inst: *inst, top, exit });
+                self.open.push(OpenRegion { inst: *inst, top, exit });
             }
             Op::End => self.end(),
             Op::Transpose(bytes) => self.transpose(bytes, inst),
@@ -270,13 +270,13 @@ impl Emitter<'_> {
                 Step::Vectors(n) => n as i32 * self.lanes as i32,
             };
             let counter = open.inst.args[0];
-            match self.alloc.loc[counter.index()] {
-                Loc::Reg(r) => self.asm.alu_imm(Alu::Add, Gpr(r), grow),
-                Loc::Slot(s) => {
+            match self.alloc.locations[counter.index()] {
+                Location::Reg(r) => self.asm.alu_imm(Alu::Add, Gpr(r), grow),
+                Location::Slot(s) => {
                     let slot = self.int_slot(s);
                     self.asm.alu_imm(Alu::Add, slot, grow);
                 }
-                Loc::None | Loc::Const => unreachable!("a counter is a variable"),
+                Location::None | Location::Const => unreachable!("a counter is a variable"),
             }
             self.compare_ints(counter, open.inst.args[1]);
             self.asm.jcc(if inclusive { Cond::LessEqual } else { Cond::Less }, open.top);
@@ -397,9 +397,9 @@ impl Emitter<'_> {
 
     /// The register of a vector, loaded into `scratch` if it has none.
     fn reg(&mut self, v: V, scratch: VReg) -> VReg {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => VReg(r),
-            Loc::Slot(s) => {
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => VReg(r),
+            Location::Slot(s) => {
                 let (slot, width) = (self.vector_slot(s), self.width(self.storage(v)));
                 self.asm.rm(ops::VMOVUPS, width, scratch, slot);
                 scratch
@@ -413,14 +413,14 @@ impl Emitter<'_> {
 
     /// Whether a value is in a register.
     fn in_reg(&self, v: V) -> bool {
-        matches!(self.alloc.loc[v.index()], Loc::Reg(_))
+        matches!(self.alloc.locations[v.index()], Location::Reg(_))
     }
 
     /// A vector as the last operand of `op`: register, stack slot or pool entry (to be broadcast if the flag is set).
     fn rm(&mut self, v: V, op: VOp, scratch: VReg) -> (Rm, bool) {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => (VReg(r).into(), false),
-            Loc::Slot(s) => (self.vector_slot(s).into(), false),
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => (VReg(r).into(), false),
+            Location::Slot(s) => (self.vector_slot(s).into(), false),
             _ if !self.avx512 => (self.pool(v).into(), false),
             _ if op.elem as usize == self.storage(v).lane_bytes() => (self.pool(v).into(), true),
             _ => (self.reg(v, scratch).into(), false),
@@ -449,15 +449,15 @@ impl Emitter<'_> {
 
     /// The register a vector is computed in: its own, or scratch.
     fn dst(&self, v: V) -> VReg {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => VReg(r),
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => VReg(r),
             _ => self.s0,
         }
     }
 
     /// Stores a computed vector if it lives on the stack.
     fn done(&mut self, v: V, reg: VReg) {
-        if let Loc::Slot(s) = self.alloc.loc[v.index()] {
+        if let Location::Slot(s) = self.alloc.locations[v.index()] {
             let (slot, width) = (self.vector_slot(s), self.width(self.storage(v)));
             self.asm.mr(ops::VMOVUPS_ST, width, slot, reg);
         }
@@ -465,9 +465,9 @@ impl Emitter<'_> {
 
     /// The mask register of a mask (AVX-512), loaded into `scratch` if it has none.
     fn kreg(&mut self, v: V, scratch: KReg) -> KReg {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => KReg(r),
-            Loc::Slot(s) => {
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => KReg(r),
+            Location::Slot(s) => {
                 let slot = self.vector_slot(s);
                 self.asm.kmov_load(MaskSize::Q, scratch, slot);
                 scratch
@@ -484,14 +484,14 @@ impl Emitter<'_> {
     }
 
     fn kdst(&self, v: V) -> KReg {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => KReg(r),
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => KReg(r),
             _ => K1,
         }
     }
 
     fn kdone(&mut self, v: V, reg: KReg) {
-        if let Loc::Slot(s) = self.alloc.loc[v.index()] {
+        if let Location::Slot(s) = self.alloc.locations[v.index()] {
             let slot = self.vector_slot(s);
             self.asm.kmov_store(MaskSize::Q, slot, reg);
         }

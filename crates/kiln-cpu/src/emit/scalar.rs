@@ -6,9 +6,9 @@ use crate::asm::Shift;
 impl Emitter<'_> {
     /// The register of a scalar, loaded into `scratch` if it has none.
     pub(super) fn int(&mut self, v: V, scratch: Gpr) -> Gpr {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => Gpr(r),
-            Loc::Slot(s) => {
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => Gpr(r),
+            Location::Slot(s) => {
                 let slot = self.int_slot(s);
                 self.asm.load(scratch, slot, Size::Q);
                 scratch
@@ -36,23 +36,23 @@ impl Emitter<'_> {
 
     /// A scalar as register or memory operand; numbers go to `scratch`.
     fn int_rm(&mut self, v: V, scratch: Gpr) -> Rm {
-        match self.alloc.loc[v.index()] {
-            Loc::Slot(s) => self.int_slot(s).into(),
+        match self.alloc.locations[v.index()] {
+            Location::Slot(s) => self.int_slot(s).into(),
             _ => self.int(v, scratch).into(),
         }
     }
 
     fn int_dst(&self, v: V) -> Gpr {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) => Gpr(r),
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) => Gpr(r),
             _ => Gpr::RAX,
         }
     }
 
     fn int_done(&mut self, v: V, from: Gpr) {
-        match self.alloc.loc[v.index()] {
-            Loc::Reg(r) if Gpr(r) != from => self.asm.mov(Gpr(r), from),
-            Loc::Slot(s) => {
+        match self.alloc.locations[v.index()] {
+            Location::Reg(r) if Gpr(r) != from => self.asm.mov(Gpr(r), from),
+            Location::Slot(s) => {
                 let slot = self.int_slot(s);
                 self.asm.store(slot, from, Size::Q);
             }

@@ -13,52 +13,52 @@ impl Lowerer<'_> {
             (DType::Bool, DType::I64) => {
                 let mask = self.as_vector(value, from);
                 let (one, zero) = (self.b.bits(Ty::I32, 1), self.b.bits(Ty::I32, 0));
-                Held::Narrow(self.b.select(Ty::I32, mask, one, zero))
+                Representation::Narrow(self.b.select(Ty::I32, mask, one, zero))
             }
             (DType::Bool, _) => {
                 let ty = Ty::of(to);
                 let mask = self.as_vector(value, from);
                 let (one, zero) = (self.b.splat(ty, 1.0), self.b.splat(ty, 0.0));
-                Held::Vector(self.b.select(ty, mask, one, zero))
+                Representation::Vector(self.b.select(ty, mask, one, zero))
             }
             (DType::I32, DType::I64) => {
                 let v = self.as_vector(value, from);
                 if uniform {
-                    Held::Scalar(self.b.pure(Op::FirstLane, Ty::I32, Ty::Int, &[v]))
+                    Representation::Scalar(self.b.pure(Op::FirstLane, Ty::I32, Ty::Int, &[v]))
                 } else {
-                    Held::Vector(self.b.convert(Ty::I64, Ty::I32, v))
+                    Representation::Vector(self.b.convert(Ty::I64, Ty::I32, v))
                 }
             }
             (DType::I64, DType::Bool) => {
                 let v = self.as_wide(value);
                 let zero = self.b.bits(Ty::I64, 0);
-                Held::Vector(self.b.compare(CompareOp::Ne, Ty::I64, v, zero))
+                Representation::Vector(self.b.compare(CompareOp::Ne, Ty::I64, v, zero))
             }
             (_, DType::Bool) => {
                 let (ty, v) = (Ty::of(from), self.as_vector(value, from));
                 let zero = self.b.splat(ty, 0.0);
-                Held::Vector(self.b.compare(CompareOp::Ne, ty, v, zero))
+                Representation::Vector(self.b.compare(CompareOp::Ne, ty, v, zero))
             }
-            (DType::I64, DType::I32) => Held::Vector(match value.held {
-                Held::Narrow(v) => v,
-                Held::Scalar(v) => self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[v]),
-                Held::Vector(v) => self.b.convert(Ty::I32, Ty::I64, v),
+            (DType::I64, DType::I32) => Representation::Vector(match value.held {
+                Representation::Narrow(v) => v,
+                Representation::Scalar(v) => self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[v]),
+                Representation::Vector(v) => self.b.convert(Ty::I32, Ty::I64, v),
             }),
             (DType::I64, _) => {
                 let ty = Ty::of(to);
-                Held::Vector(match value.held {
-                    Held::Narrow(v) => self.b.convert(ty, Ty::I32, v),
-                    Held::Scalar(v) => self.b.pure(Op::Convert(Ty::Int), ty, ty, &[v]),
-                    Held::Vector(v) => self.b.convert(ty, Ty::I64, v),
+                Representation::Vector(match value.held {
+                    Representation::Narrow(v) => self.b.convert(ty, Ty::I32, v),
+                    Representation::Scalar(v) => self.b.pure(Op::Convert(Ty::Int), ty, ty, &[v]),
+                    Representation::Vector(v) => self.b.convert(ty, Ty::I64, v),
                 })
             }
             (DType::F32 | DType::F64, DType::I32 | DType::I64) => {
                 let v = self.as_vector(value, from);
-                Held::Vector(self.truncate(v, Ty::of(from), Ty::of(to)))
+                Representation::Vector(self.truncate(v, Ty::of(from), Ty::of(to)))
             }
             _ => {
                 let v = self.as_vector(value, from);
-                Held::Vector(self.b.convert(Ty::of(to), Ty::of(from), v))
+                Representation::Vector(self.b.convert(Ty::of(to), Ty::of(from), v))
             }
         };
         Value { held, uniform }
@@ -134,7 +134,7 @@ impl Lowerer<'_> {
         let key = self.value(seed)?;
         let (mut k0, mut k1) = self.words(key);
         let at = self.index_value(position)?;
-        let (mut c0, mut c1) = if matches!(at.held, Held::Narrow(_)) && position.is_nonneg(&self.ranges) {
+        let (mut c0, mut c1) = if matches!(at.held, Representation::Narrow(_)) && position.is_nonneg(&self.ranges) {
             (self.as_vector(at, DType::I32), self.b.bits(Ty::I32, 0))
         } else {
             self.words(at)
@@ -154,20 +154,20 @@ impl Lowerer<'_> {
             let n2 = b.xor(Ty::I32, high0, c3);
             (c0, c1, c2, c3) = (b.xor(Ty::I32, n0, k0), low1, b.xor(Ty::I32, n2, k1), low0);
         }
-        Ok(Value { held: Held::Vector(c0), uniform: key.uniform && at.uniform })
+        Ok(Value { held: Representation::Vector(c0), uniform: key.uniform && at.uniform })
     }
 
     /// Low and high words of an I64 value.
     fn words(&mut self, value: Value) -> (V, V) {
         match value.held {
-            Held::Scalar(v) => {
+            Representation::Scalar(v) => {
                 let low = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[v]);
                 let word = self.b.number(1 << 32);
                 let high = self.b.int(IntOp::FloorDiv, v, word);
                 (low, self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[high]))
             }
-            Held::Narrow(v) => (v, self.b.shift(BinOp::Sar, Ty::I32, v, 31)),
-            Held::Vector(v) => {
+            Representation::Narrow(v) => (v, self.b.shift(BinOp::Sar, Ty::I32, v, 31)),
+            Representation::Vector(v) => {
                 let low = self.b.convert(Ty::I32, Ty::I64, v);
                 let high = self.b.shift(BinOp::Shr, Ty::I64, v, 32);
                 (low, self.b.convert(Ty::I32, Ty::I64, high))

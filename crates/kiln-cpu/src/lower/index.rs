@@ -298,7 +298,7 @@ impl Lowerer<'_> {
             let below = self.below(e, high)?;
             mask = self.b.and(Ty::Mask, mask, below);
         }
-        Ok(Value { held: Held::Vector(mask), uniform })
+        Ok(Value { held: Representation::Vector(mask), uniform })
     }
 
     /// A mask of the lanes where `e < bound`.
@@ -335,12 +335,12 @@ impl Lowerer<'_> {
     /// The value of an index expression as I64.
     pub(super) fn index_value(&mut self, e: &Dim) -> Result<Value, LowerError> {
         if !self.varies(e) {
-            return Ok(Value { held: Held::Scalar(self.scalar_expr(e)?), uniform: true });
+            return Ok(Value { held: Representation::Scalar(self.scalar_expr(e)?), uniform: true });
         }
         let held = if self.is_narrow(e) {
-            Held::Narrow(self.vector_expr(Ty::I32, e)?)
+            Representation::Narrow(self.vector_expr(Ty::I32, e)?)
         } else {
-            Held::Vector(self.vector_expr(Ty::I64, e)?)
+            Representation::Vector(self.vector_expr(Ty::I64, e)?)
         };
         Ok(Value { held, uniform: false })
     }

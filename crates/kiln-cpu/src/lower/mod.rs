@@ -87,14 +87,14 @@ const ROW_COPIES: usize = 4;
 /// A value of the kernel, in one copy of the body.
 #[derive(Clone, Copy, Debug)]
 struct Value {
-    held: Held,
+    held: Representation,
     /// Whether all lanes are equal.
     uniform: bool,
 }
 
 /// The representation of a value. An I64 value may have a cheaper one than a vector of 64-bit lanes.
 #[derive(Clone, Copy, Debug)]
-enum Held {
+enum Representation {
     /// A vector (or mask) of its dtype's type.
     Vector(V),
     /// I64, equal in all lanes: a scalar.

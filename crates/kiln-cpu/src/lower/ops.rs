@@ -33,9 +33,9 @@ impl Lowerer<'_> {
     /// An I64 value as a scalar, if it is the same in all lanes.
     pub(super) fn as_scalar(&mut self, value: Value) -> Option<V> {
         match value.held {
-            Held::Scalar(v) => Some(v),
-            Held::Narrow(v) if value.uniform => Some(self.b.pure(Op::FirstLane, Ty::I32, Ty::Int, &[v])),
-            Held::Vector(v) if value.uniform => Some(self.b.pure(Op::FirstLane, Ty::I64, Ty::Int, &[v])),
+            Representation::Scalar(v) => Some(v),
+            Representation::Narrow(v) if value.uniform => Some(self.b.pure(Op::FirstLane, Ty::I32, Ty::Int, &[v])),
+            Representation::Vector(v) if value.uniform => Some(self.b.pure(Op::FirstLane, Ty::I64, Ty::Int, &[v])),
             _ => None,
         }
     }
@@ -43,12 +43,12 @@ impl Lowerer<'_> {
     /// An I64 value as a vector of 64-bit lanes.
     pub(super) fn as_wide(&mut self, value: Value) -> V {
         match value.held {
-            Held::Vector(v) => v,
-            Held::Scalar(v) => match self.b.as_number(v) {
+            Representation::Vector(v) => v,
+            Representation::Scalar(v) => match self.b.as_number(v) {
                 Some(n) => self.b.bits(Ty::I64, n as u64),
                 None => self.b.pure(Op::Splat, Ty::I64, Ty::I64, &[v]),
             },
-            Held::Narrow(v) => self.b.convert(Ty::I64, Ty::I32, v),
+            Representation::Narrow(v) => self.b.convert(Ty::I64, Ty::I32, v),
         }
     }
 
@@ -58,20 +58,20 @@ impl Lowerer<'_> {
             return self.as_wide(value);
         }
         match value.held {
-            Held::Vector(v) | Held::Narrow(v) => v,
-            Held::Scalar(v) => self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[v]),
+            Representation::Vector(v) | Representation::Narrow(v) => v,
+            Representation::Scalar(v) => self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[v]),
         }
     }
 
     /// An I64 value as a vector of 32-bit lanes, if it is known to fit.
     fn as_narrow(&mut self, value: Value) -> Option<V> {
         match value.held {
-            Held::Narrow(v) => Some(v),
-            Held::Scalar(v) => {
+            Representation::Narrow(v) => Some(v),
+            Representation::Scalar(v) => {
                 let n = self.b.as_number(v).filter(|n| n.unsigned_abs() < i32::MAX as u64)?;
                 Some(self.b.bits(Ty::I32, u64::from(n as i32 as u32)))
             }
-            Held::Vector(_) => None,
+            Representation::Vector(_) => None,
         }
     }
 
@@ -97,7 +97,7 @@ impl Lowerer<'_> {
                 let from = self.dtype_of(*a)?;
                 let x = self.value(*a)?;
                 let v = self.as_vector(x, from);
-                Value { held: Held::Vector(self.unary(*op, from, v)), uniform: x.uniform }
+                Value { held: Representation::Vector(self.unary(*op, from, v)), uniform: x.uniform }
             }
             InstKind::Binary(op, a, b) => self.binary_inst(inst, *op, *a, *b)?,
             InstKind::Compare(op, a, b) => self.compare(*op, *a, *b)?,
@@ -110,12 +110,12 @@ impl Lowerer<'_> {
             InstKind::Bitcast(a) => {
                 let from = self.dtype_of(*a)?;
                 let x = self.value(*a)?;
-                Value { held: Held::Vector(self.as_vector(x, from)), uniform: x.uniform }
+                Value { held: Representation::Vector(self.as_vector(x, from)), uniform: x.uniform }
             }
             InstKind::Round(a, to) => {
                 let x = self.value(*a)?;
                 let v = self.as_vector(x, dtype);
-                Value { held: Held::Vector(self.round(v, *to)), uniform: x.uniform }
+                Value { held: Representation::Vector(self.round(v, *to)), uniform: x.uniform }
             }
             InstKind::CheckIndex { value, size } => self.check_index(*value, size)?,
             InstKind::Random { seed, position, stream } => self.random(*seed, position, *stream)?,
@@ -123,7 +123,7 @@ impl Lowerer<'_> {
             InstKind::LoadBlock { .. } => return Err(LowerError::Malformed("quantised blocks outside a product")),
         };
         debug_assert!(
-            !matches!(value.held, Held::Vector(v) if self.b.ty(v).lane_bytes() != ty.lane_bytes()),
+            !matches!(value.held, Representation::Vector(v) if self.b.ty(v).lane_bytes() != ty.lane_bytes()),
             "{inst:?}"
         );
         self.define(inst.id, value)
@@ -131,11 +131,11 @@ impl Lowerer<'_> {
 
     fn constant(&mut self, c: Scalar, dtype: DType) -> Value {
         let held = match dtype {
-            DType::I64 => Held::Scalar(self.b.number(c.as_i64())),
-            DType::Bool => Held::Vector(self.b.bits(Ty::Mask, (c.as_i64() != 0).into())),
-            DType::I32 => Held::Vector(self.b.bits(Ty::I32, u64::from(c.as_i64() as u32))),
-            DType::F64 => Held::Vector(self.b.bits(Ty::F64, c.as_f64().to_bits())),
-            _ => Held::Vector(self.b.bits(Ty::F32, u64::from((c.as_f64() as f32).to_bits()))),
+            DType::I64 => Representation::Scalar(self.b.number(c.as_i64())),
+            DType::Bool => Representation::Vector(self.b.bits(Ty::Mask, (c.as_i64() != 0).into())),
+            DType::I32 => Representation::Vector(self.b.bits(Ty::I32, u64::from(c.as_i64() as u32))),
+            DType::F64 => Representation::Vector(self.b.bits(Ty::F64, c.as_f64().to_bits())),
+            _ => Representation::Vector(self.b.bits(Ty::F32, u64::from((c.as_f64() as f32).to_bits()))),
         };
         Value { held, uniform: true }
     }
@@ -145,10 +145,10 @@ impl Lowerer<'_> {
         let (x, y) = (self.value(a)?, self.value(b)?);
         let uniform = x.uniform && y.uniform;
         if dtype == DType::I64
-            && let (Held::Scalar(x), Held::Scalar(y)) = (x.held, y.held)
+            && let (Representation::Scalar(x), Representation::Scalar(y)) = (x.held, y.held)
             && let Some(op) = scalar_op(op)
         {
-            return Ok(Value { held: Held::Scalar(self.b.int(op, x, y)), uniform });
+            return Ok(Value { held: Representation::Scalar(self.b.int(op, x, y)), uniform });
         }
         let (p, q) = (self.as_vector(x, dtype), self.as_vector(y, dtype));
         let v = self.binary(op, dtype, p, q);
@@ -158,7 +158,7 @@ impl Lowerer<'_> {
         {
             slot[self.copy] = Some((p, q));
         }
-        Ok(Value { held: Held::Vector(v), uniform })
+        Ok(Value { held: Representation::Vector(v), uniform })
     }
 
     /// The factors of a value that is a product, used once, of the current loop.
@@ -253,16 +253,16 @@ impl Lowerer<'_> {
         let (x, y) = (self.value(a)?, self.value(b)?);
         let uniform = x.uniform && y.uniform;
         let mask = match (dtype, x.held, y.held) {
-            (DType::I64, Held::Scalar(x), Held::Scalar(y)) => {
+            (DType::I64, Representation::Scalar(x), Representation::Scalar(y)) => {
                 self.b.pure(Op::CompareInt(op), Ty::Int, Ty::Mask, &[x, y])
             }
             (DType::I64, ..) => match (self.as_narrow(x), self.as_narrow(y)) {
                 (Some(p), Some(q)) => self.b.compare(op, Ty::I32, p, q),
-                (Some(p), None) if matches!(y.held, Held::Scalar(_)) => {
+                (Some(p), None) if matches!(y.held, Representation::Scalar(_)) => {
                     let q = self.clamped(y);
                     self.b.compare(op, Ty::I32, p, q)
                 }
-                (None, Some(q)) if matches!(x.held, Held::Scalar(_)) => {
+                (None, Some(q)) if matches!(x.held, Representation::Scalar(_)) => {
                     let p = self.clamped(x);
                     self.b.compare(op, Ty::I32, p, q)
                 }
@@ -280,12 +280,12 @@ impl Lowerer<'_> {
                 self.b.compare(op, Ty::of(dtype), p, q)
             }
         };
-        Ok(Value { held: Held::Vector(mask), uniform })
+        Ok(Value { held: Representation::Vector(mask), uniform })
     }
 
     /// A scalar clamped to the range of 32 bits: comparisons with narrow values give the same result.
     fn clamped(&mut self, value: Value) -> V {
-        let Held::Scalar(v) = value.held else { return self.as_vector(value, DType::I32) };
+        let Representation::Scalar(v) = value.held else { return self.as_vector(value, DType::I32) };
         let (low, high) = (self.b.number(i32::MIN.into()), self.b.number(i32::MAX.into()));
         let v = self.b.int(IntOp::Max, v, low);
         let v = self.b.int(IntOp::Min, v, high);
@@ -319,16 +319,16 @@ impl Lowerer<'_> {
         let (x, y) = (self.value(a)?, self.value(b)?);
         let uniform = mask.uniform && x.uniform && y.uniform;
         if dtype == DType::I64 {
-            if let (true, Held::Scalar(p), Held::Scalar(q)) = (mask.uniform, x.held, y.held) {
+            if let (true, Representation::Scalar(p), Representation::Scalar(q)) = (mask.uniform, x.held, y.held) {
                 let v = self.b.pure(Op::Choose, Ty::Int, Ty::Int, &[m, p, q]);
-                return Ok(Value { held: Held::Scalar(v), uniform });
+                return Ok(Value { held: Representation::Scalar(v), uniform });
             }
             if let (Some(p), Some(q)) = (self.as_narrow(x), self.as_narrow(y)) {
-                return Ok(Value { held: Held::Narrow(self.b.select(Ty::I32, m, p, q)), uniform });
+                return Ok(Value { held: Representation::Narrow(self.b.select(Ty::I32, m, p, q)), uniform });
             }
         }
         let (p, q) = (self.as_vector(x, dtype), self.as_vector(y, dtype));
-        Ok(Value { held: Held::Vector(self.b.select(Ty::of(dtype), m, p, q)), uniform })
+        Ok(Value { held: Representation::Vector(self.b.select(Ty::of(dtype), m, p, q)), uniform })
     }
 
     fn check_index(&mut self, value: ValueId, size: &Dim) -> Result<Value, LowerError> {
@@ -336,12 +336,12 @@ impl Lowerer<'_> {
         let size = self.scalar_expr(size)?;
         if let Some(v) = self.as_scalar(x) {
             let v = self.b.pure(Op::CheckIndex, Ty::Int, Ty::Int, &[v, size, V::NONE, self.error]);
-            return Ok(Value { held: Held::Scalar(v), uniform: true });
+            return Ok(Value { held: Representation::Scalar(v), uniform: true });
         }
         let v = self.as_wide(x);
         let tail = self.along.map_or(V::NONE, |along| along.tail);
         let v = self.b.pure(Op::CheckIndex, Ty::I64, Ty::I64, &[v, size, tail, self.error]);
-        Ok(Value { held: Held::Vector(v), uniform: false })
+        Ok(Value { held: Representation::Vector(v), uniform: false })
     }
 }
 

@@ -139,7 +139,7 @@ impl Lowerer<'_> {
                     let zero = self.b.number(0);
                     v = self.b.pure(Op::Choose, Ty::Int, Ty::Int, &[guard, v, zero]);
                 }
-                return Ok(Value { held: Held::Scalar(v), uniform: true });
+                return Ok(Value { held: Representation::Scalar(v), uniform: true });
             }
             let v = self.emit(Op::Load(t.memory), ty, ty, &[t.base, t.index], read_only);
             if guard.is_some() {
@@ -161,7 +161,7 @@ impl Lowerer<'_> {
             self.emit(Op::Load(t.memory), ty, ty, &[t.base, t.index, mask], read_only)
         };
         let value = if stored != memory { self.decode_float8(memory, value) } else { value };
-        Ok(Value { held: Held::Vector(value), uniform })
+        Ok(Value { held: Representation::Vector(value), uniform })
     }
 
     /// The address where the guard is true in some lane, else one that may always be read.
@@ -190,21 +190,21 @@ impl Lowerer<'_> {
             let value = self.value(*v)?;
             let by = self.scalar_expr(stride)?;
             position = match (self.as_scalar(value), position.held) {
-                (Some(x), Held::Scalar(p)) => {
+                (Some(x), Representation::Scalar(p)) => {
                     let moved = self.b.int(IntOp::Mul, x, by);
-                    Value { held: Held::Scalar(self.b.int(IntOp::Add, p, moved)), uniform: true }
+                    Value { held: Representation::Scalar(self.b.int(IntOp::Add, p, moved)), uniform: true }
                 }
                 _ => {
                     let (x, p) = (self.as_wide(value), self.as_wide(position));
                     let by = self.b.pure(Op::Splat, Ty::I64, Ty::I64, &[by]);
                     let moved = self.b.mul(Ty::I64, x, by);
-                    Value { held: Held::Vector(self.b.add(Ty::I64, p, moved)), uniform: false }
+                    Value { held: Representation::Vector(self.b.add(Ty::I64, p, moved)), uniform: false }
                 }
             };
         }
         let memory = Memory { dtype: DType::U8, access: Access::Single, vectors: 0, wide_index: false, disp: 0 };
         let (byte, odd) = match position.held {
-            Held::Scalar(p) => {
+            Representation::Scalar(p) => {
                 let two = self.b.number(2);
                 let at = self.b.int(IntOp::FloorDiv, p, two);
                 let mut address = self.advance(base, at, DType::U8);
@@ -214,8 +214,8 @@ impl Lowerer<'_> {
                 let byte = self.emit(Op::Load(memory), Ty::I32, Ty::I32, &[address], read_only);
                 (byte, self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[p]))
             }
-            Held::Narrow(p) | Held::Vector(p) => {
-                let wide = matches!(position.held, Held::Vector(_));
+            Representation::Narrow(p) | Representation::Vector(p) => {
+                let wide = matches!(position.held, Representation::Vector(_));
                 let ty = if wide { Ty::I64 } else { Ty::I32 };
                 let at = self.b.shift(BinOp::Sar, ty, p, 1);
                 let mask = self.both(guard, self.tail());
@@ -236,7 +236,7 @@ impl Lowerer<'_> {
             let zero = self.b.bits(Ty::I32, 0);
             v = self.b.select(Ty::I32, guard, v, zero);
         }
-        Ok(Value { held: Held::Vector(v), uniform: position.uniform })
+        Ok(Value { held: Representation::Vector(v), uniform: position.uniform })
     }
 
     pub(super) fn store(&mut self, place: &Place, value: ValueId, guard: Option<ValueId>) -> Result<(), LowerError> {
@@ -252,7 +252,7 @@ impl Lowerer<'_> {
             stored = DType::U8;
         }
         let t = self.target(base, stored, place)?;
-        if let (Held::Scalar(v), Access::Single, false) = (value.held, t.memory.access, guard.is_some()) {
+        if let (Representation::Scalar(v), Access::Single, false) = (value.held, t.memory.access, guard.is_some()) {
             self.b.effect(Op::StoreInt { dtype: stored, disp: 0 }, Ty::Int, &[t.base, t.index, v]);
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl Lowerer<'_> {
             return Ok(());
         }
         let (ty, v) = match value.held {
-            Held::Narrow(v) if stored == DType::I64 => (Ty::I32, v),
+            Representation::Narrow(v) if stored == DType::I64 => (Ty::I32, v),
             _ if stored == DType::I64 => (Ty::I64, self.as_wide(value)),
             _ if memory != stored => (Ty::I32, self.encode_float8(memory, value)),
             _ => (Ty::of(stored), self.as_vector(value, stored.compute_type())),
@@ -305,7 +305,7 @@ impl Lowerer<'_> {
         let t = self.temp(n)?;
         let ty = Ty::of(t.memory.dtype);
         let v = self.b.fixed(Op::Load(t.memory), ty, ty, &[t.base, t.index]);
-        Ok(Value { held: Held::Vector(v), uniform: t.memory.access == Access::Single })
+        Ok(Value { held: Representation::Vector(v), uniform: t.memory.access == Access::Single })
     }
 
     pub(super) fn store_temp(&mut self, n: usize, value: ValueId) -> Result<(), LowerError> {

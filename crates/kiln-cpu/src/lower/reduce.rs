@@ -169,10 +169,10 @@ impl Lowerer<'_> {
         for (r, acc) in stage.reductions.iter().zip(accumulators) {
             for copy in 0..copies {
                 let held = match r.kind {
-                    ReductionKind::Reduce(_) => Held::Vector(self.b.read(acc.value[copy])),
+                    ReductionKind::Reduce(_) => Representation::Vector(self.b.read(acc.value[copy])),
                     ReductionKind::Arg(_) => {
                         let at = self.b.read(acc.position[copy]);
-                        if acc.position_ty == Ty::I32 { Held::Narrow(at) } else { Held::Vector(at) }
+                        if acc.position_ty == Ty::I32 { Representation::Narrow(at) } else { Representation::Vector(at) }
                     }
                 };
                 if let Some(slot) = self.values.get_mut(r.result.0 as usize) {
@@ -192,7 +192,7 @@ impl Lowerer<'_> {
         for (r, acc) in stage.reductions.iter().zip(accumulators) {
             let held = match r.kind {
                 ReductionKind::Reduce(kind) => {
-                    Held::Vector(self.finish_reduce(kind, Ty::of(r.dtype), &acc.value[..copies]))
+                    Representation::Vector(self.finish_reduce(kind, Ty::of(r.dtype), &acc.value[..copies]))
                 }
                 ReductionKind::Arg(kind) => self.finish_arg(kind, Ty::of(r.dtype), acc, copies),
             };
@@ -226,7 +226,7 @@ impl Lowerer<'_> {
     }
 
     /// The lowest position among the lanes that hold the extreme.
-    fn finish_arg(&mut self, kind: ArgKind, ty: Ty, acc: &Accumulator, copies: usize) -> Held {
+    fn finish_arg(&mut self, kind: ArgKind, ty: Ty, acc: &Accumulator, copies: usize) -> Representation {
         let pty = acc.position_ty;
         let reduce = if kind == ArgKind::Max { ReduceKind::Max } else { ReduceKind::Min };
         let extreme = self.finish_reduce(reduce, ty, &acc.value[..copies]);
@@ -254,6 +254,6 @@ impl Lowerer<'_> {
             lowest = self.b.bin(BinOp::Min, pty, lowest, position);
         }
         let lowest = self.b.pure(Op::Reduce(Combine::Min), pty, pty, &[lowest]);
-        Held::Scalar(self.b.pure(Op::FirstLane, pty, Ty::Int, &[lowest]))
+        Representation::Scalar(self.b.pure(Op::FirstLane, pty, Ty::Int, &[lowest]))
     }
 }

@@ -3,7 +3,7 @@
 use super::lanes::*;
 
 /// Constants for one width.
-pub(super) struct Arc {
+pub(super) struct ArcConstants {
     /// (asin s / s − 1) / s² by s², for s ≤ 1/2.
     pub(super) asin: &'static [f64],
     /// (atan s / s − 1) / s² by s², for s ≤ 1.
@@ -13,7 +13,7 @@ pub(super) struct Arc {
 }
 
 /// Whether |x| > 1/2, then s and asin(s) − s, where s = |x| or, for |x| > 1/2, √((1 − |x|)/2): asin |x| = π/2 − 2·asin s.
-fn asin_parts<F: Float>(c: &Arc, x: F) -> (F::Mask, F, F) {
+fn asin_parts<F: Float>(c: &ArcConstants, x: F) -> (F::Mask, F, F) {
     let size = x.abs();
     let large = size.gt(x.lit(0.5));
     let half = size.neg_mul_add(x.lit(0.5), x.lit(0.5));
@@ -23,7 +23,7 @@ fn asin_parts<F: Float>(c: &Arc, x: F) -> (F::Mask, F, F) {
 }
 
 /// asin x
-pub(super) fn asin<F: Float>(c: &Arc, x: F) -> F {
+pub(super) fn asin<F: Float>(c: &ArcConstants, x: F) -> F {
     let (large, s, rest) = asin_parts(c, x);
     let rest_large = rest - x.lit(0.5 * c.half_pi[1]);
     let y = s + F::select(large, rest_large, rest);
@@ -32,7 +32,7 @@ pub(super) fn asin<F: Float>(c: &Arc, x: F) -> F {
 }
 
 /// acos x
-pub(super) fn acos<F: Float>(c: &Arc, x: F) -> F {
+pub(super) fn acos<F: Float>(c: &ArcConstants, x: F) -> F {
     let (large, s, rest) = asin_parts(c, x);
     let sign = x.sign();
     // π/2 − asin x for |x| ≤ 1/2; 2·asin s for x above; π − 2·asin s for x below.
@@ -50,13 +50,13 @@ pub(super) fn acos<F: Float>(c: &Arc, x: F) -> F {
 }
 
 /// atan of s ≤ 1.
-fn atan_reduced<F: Float>(c: &Arc, s: F, low: F) -> F {
+fn atan_reduced<F: Float>(c: &ArcConstants, s: F, low: F) -> F {
     let z = s.square();
     s + polynomial(z, c.atan).mul_add(s * z, low)
 }
 
 /// atan x
-pub(super) fn atan<F: Float>(c: &Arc, x: F) -> F {
+pub(super) fn atan<F: Float>(c: &ArcConstants, x: F) -> F {
     let size = x.abs();
     let (one, zero) = (x.lit(1.0), x.lit(0.0));
     let large = size.gt(one);
@@ -67,7 +67,7 @@ pub(super) fn atan<F: Float>(c: &Arc, x: F) -> F {
 }
 
 /// The angle of the point (x, y).
-pub(super) fn atan2<F: Float>(c: &Arc, y: F, x: F) -> F {
+pub(super) fn atan2<F: Float>(c: &ArcConstants, y: F, x: F) -> F {
     let (zero, one, infinity) = (x.lit(0.0), x.lit(1.0), x.lit(f64::INFINITY));
     let (width, height) = (x.abs(), y.abs());
     let steep = height.gt(width);

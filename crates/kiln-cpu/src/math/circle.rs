@@ -9,7 +9,7 @@ use kiln_ir::UnaryOp;
 use std::f64::consts::{FRAC_1_PI, FRAC_2_PI};
 
 /// Constants for one width.
-pub(super) struct Circle {
+pub(super) struct CircleConstants {
     /// (sin r / r − 1) / r² by r², for |r| ≤ π/2. At the end of the range a fifth of a unit in the last place is taken off,
     /// so that no result rounds to more than 1.
     pub(super) sin: &'static [f64],
@@ -26,7 +26,7 @@ pub(super) struct Circle {
 }
 
 /// sin x
-pub(super) fn sin<F: Float>(c: &Circle, x: F) -> F {
+pub(super) fn sin<F: Float>(c: &CircleConstants, x: F) -> F {
     // Of |x|, then with x's sign: so −0 stays.
     let (size, sign) = (x.abs(), x.sign());
     let t = size.mul_add(x.lit(FRAC_1_PI), x.lit(c.magic));
@@ -35,7 +35,7 @@ pub(super) fn sin<F: Float>(c: &Circle, x: F) -> F {
 }
 
 /// cos x = sin(x + π/2)
-pub(super) fn cos<F: Float>(c: &Circle, x: F) -> F {
+pub(super) fn cos<F: Float>(c: &CircleConstants, x: F) -> F {
     let t = x.mul_sub(x.lit(FRAC_1_PI), x.lit(0.5)) + x.lit(c.magic);
     // x − (k + ½)·π, of which cos x is −sin for even k.
     let k = (t - x.lit(c.magic)) + x.lit(0.5);
@@ -44,7 +44,7 @@ pub(super) fn cos<F: Float>(c: &Circle, x: F) -> F {
 }
 
 /// tan x
-pub(super) fn tan<F: Float>(c: &Circle, x: F) -> F {
+pub(super) fn tan<F: Float>(c: &CircleConstants, x: F) -> F {
     let (size, sign) = (x.abs(), x.sign());
     let t = size.mul_add(x.lit(FRAC_2_PI), x.lit(c.magic));
     let k = t - x.lit(c.magic);
@@ -60,18 +60,18 @@ pub(super) fn tan<F: Float>(c: &Circle, x: F) -> F {
 }
 
 /// x − k·π
-fn subtract<F: Float>(c: &Circle, x: F, k: F) -> F {
+fn subtract<F: Float>(c: &CircleConstants, x: F, k: F) -> F {
     c.pi.iter().fold(x, |r, &part| k.neg_mul_add(x.lit(part), r))
 }
 
 /// sin r with these sign bits flipped.
-fn sin_reduced<F: Float>(c: &Circle, r: F, sign: F::Int) -> F {
+fn sin_reduced<F: Float>(c: &CircleConstants, r: F, sign: F::Int) -> F {
     let z = r.square();
     polynomial(z, c.sin).mul_add(r * z, r).flip(sign)
 }
 
 /// tan r, or −1 / tan r where the lowest bit of `odd` is set, for r = high + low; then with these sign bits flipped.
-fn tan_reduced<F: Float>(c: &Circle, high: F, low: F, odd: F::Int, sign: F::Int) -> F {
+fn tan_reduced<F: Float>(c: &CircleConstants, high: F, low: F, odd: F::Int, sign: F::Int) -> F {
     let z = high.square();
     // The derivative, 1 + tan², to first order.
     let low = low.mul_add(z, low);

@@ -3,7 +3,7 @@
 use super::lanes::*;
 
 /// Constants for one width. Pairs are constants as sums of two floats.
-pub(super) struct Power {
+pub(super) struct PowerConstants {
     /// (artanh(s) / s − 1 − s²/3) / s⁴ by s², for |s| ≤ (√2 − 1)/(√2 + 1).
     pub(super) artanh: &'static [f64],
     /// (2ʳ − 1 − r·ln 2) / r², for |r| ≤ 1/2.
@@ -43,7 +43,7 @@ impl<F: Float> Sum<F> {
 }
 
 /// log₂ of 2ᵉ·(1 + f), a positive finite number, with some 10 bits more than a float has.
-pub(super) fn log2_sum<F: Float>(c: &Power, (e, f): (F, F)) -> Sum<F> {
+pub(super) fn log2_sum<F: Float>(c: &PowerConstants, (e, f): (F, F)) -> Sum<F> {
     // s = f / (2 + f); then ln(1 + f) = 2·artanh s.
     let below = Sum::of(f.lit(2.0), f);
     let inverse = f.lit(1.0) / below.0;
@@ -62,7 +62,7 @@ pub(super) fn log2_sum<F: Float>(c: &Power, (e, f): (F, F)) -> Sum<F> {
 }
 
 /// 2 to the power of a sum, where |p.0| is at most the limit.
-fn exp2_sum<F: Float>(c: &Power, p: Sum<F>) -> F {
+fn exp2_sum<F: Float>(c: &PowerConstants, p: Sum<F>) -> F {
     let n = p.0.round();
     let one = n.lit(1.0);
     let r = Sum::of(p.0 - n, p.1);
@@ -73,7 +73,7 @@ fn exp2_sum<F: Float>(c: &Power, p: Sum<F>) -> F {
 }
 
 /// xʸ; `split` decomposes a positive number into e and f with 2ᵉ·(1 + f) and √½ ≤ 1 + f < √2.
-pub(super) fn pow<F: Float>(c: &Power, split: impl FnOnce(F) -> (F, F), x: F, y: F) -> F {
+pub(super) fn pow<F: Float>(c: &PowerConstants, split: impl FnOnce(F) -> (F, F), x: F, y: F) -> F {
     let (zero, one, infinity) = (x.lit(0.0), x.lit(1.0), x.lit(f64::INFINITY));
     let size = x.abs();
     let log = log2_sum(c, split(size));

@@ -6,7 +6,7 @@
 use super::Known;
 use crate::gemm::{Epilogue, RowSource, Tile};
 use crate::loops::{Build, LoopKernel};
-use crate::short::Short;
+use crate::small_vec::SmallVec;
 use crate::vir::{Context, IndexRecord};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{
@@ -146,9 +146,9 @@ fn piece(
 }
 
 /// The coordinates of a linear position in some axes.
-fn coordinates(sizes: &[usize], position: usize) -> Short<i64> {
+fn coordinates(sizes: &[usize], position: usize) -> SmallVec<i64> {
     let mut rest = position;
-    let mut at: Short<i64> = sizes.iter().map(|_| 0).collect();
+    let mut at: SmallVec<i64> = sizes.iter().map(|_| 0).collect();
     for (axis, &size) in sizes.iter().enumerate().rev() {
         at[axis] = if axis == 0 { rest } else { rest % size.max(1) } as i64;
         rest /= size.max(1);
@@ -157,7 +157,7 @@ fn coordinates(sizes: &[usize], position: usize) -> Short<i64> {
 }
 
 /// Sizes of some axes.
-fn sizes_of(axes: &[Axis], known: &Known<'_>) -> Result<Short<usize>, LaunchError> {
+fn sizes_of(axes: &[Axis], known: &Known<'_>) -> Result<SmallVec<usize>, LaunchError> {
     axes.iter().map(|axis| known.size(&axis.size)).collect()
 }
 
@@ -196,11 +196,11 @@ impl Failure {
 /// A [`Maker`] with the buffers and sizes of one launch.
 pub(super) struct FusedRows<'a> {
     maker: &'a Maker,
-    pointers: Short<*mut u8>,
+    pointers: SmallVec<*mut u8>,
     /// Values of the kernel's sizes and of the batch point.
-    values: Short<i64>,
-    fixed: Short<usize>,
-    running: Short<usize>,
+    values: SmallVec<i64>,
+    fixed: SmallVec<usize>,
+    running: SmallVec<usize>,
     failure: Failure,
 }
 
@@ -359,9 +359,9 @@ const BUFFERS: usize = 12;
 /// [`Tiles`] with the buffers and sizes of one launch.
 pub(super) struct FusedEpilogue<'a> {
     tiles: &'a Tiles,
-    pointers: Short<*mut u8>,
-    values: Short<i64>,
-    columns: Short<usize>,
+    pointers: SmallVec<*mut u8>,
+    values: SmallVec<i64>,
+    columns: SmallVec<usize>,
     failure: Failure,
 }
 

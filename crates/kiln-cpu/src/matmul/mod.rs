@@ -21,7 +21,7 @@ use crate::loops::{Build, LoopKernel};
 use crate::memory::MemoryError;
 use crate::pool;
 use crate::saved::Piece;
-use crate::short::Short;
+use crate::small_vec::SmallVec;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
@@ -246,7 +246,7 @@ impl Matmul {
             return unsafe { row.launch(&self.finish, buffers) };
         }
         let known = Known { symbols: &self.sizes, values: sizes };
-        let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<Short<_>, _>>()?;
+        let batch = self.batch.iter().map(|axis| known.size(&axis.size)).collect::<Result<SmallVec<_>, _>>()?;
         let products: usize = batch.iter().product();
         let (m, n, k) = (known.size(&self.rows)?, known.size(&self.columns)?, known.size(&self.summed)?);
         if products == 0 || m == 0 || n == 0 {
@@ -266,7 +266,7 @@ impl Matmul {
         let gemm =
             Gemm { isa: self.isa, m, n, k, acc: self.acc, precision: self.precision, threads: threads_each, tuning };
         let run = |product: usize| {
-            let mut point: Short<i64> = batch.iter().map(|_| 0).collect();
+            let mut point: SmallVec<i64> = batch.iter().map(|_| 0).collect();
             let mut rest = product;
             for (at, size) in point.iter_mut().zip(&*batch).rev() {
                 *at = (rest % size) as i64;
@@ -301,7 +301,7 @@ impl Matmul {
         sizes: &[i64],
         point: &[i64],
     ) -> Result<(), LaunchError> {
-        let values: Short<i64> = sizes.iter().chain(point).copied().collect();
+        let values: SmallVec<i64> = sizes.iter().chain(point).copied().collect();
         let known = Known { symbols: &self.symbols, values: &values };
         let made_left = self.left.made(buffers, &values)?;
         let made_right = self.right.made(buffers, &values)?;

@@ -20,11 +20,11 @@ pub(super) struct Row {
     /// Bytes from one row of the weight to the next (wrapping).
     stride: usize,
     columns: usize,
-    then: Then,
+    destination: SumsDestination,
 }
 
-/// What is done with the sums.
-enum Then {
+/// The destination of the sums.
+enum SumsDestination {
     /// They are stored unchanged.
     Store(Bytes),
     /// The epilogue takes them, with these values.
@@ -69,15 +69,15 @@ impl Row {
         let stride = right.column.as_const()?.checked_mul(right.dtype.size_in_bits() as i64 / 8)? as usize;
         let (a, w) =
             (Bytes::of(left.buffer, &left.offset, left.dtype)?, Bytes::of(right.buffer, &right.offset, right.dtype)?);
-        let then = match &matmul.finish {
+        let destination = match &matmul.finish {
             Finish::Plain(PlainStore { buffer, dtype: DType::F32, offset, column, .. }) if column.is_one() => {
-                Then::Store(Bytes::of(*buffer, offset, DType::F32)?)
+                SumsDestination::Store(Bytes::of(*buffer, offset, DType::F32)?)
             }
             Finish::Plain(_) => return None,
-            Finish::Fused(tiles) => Then::Finish(tiles.whole_row(n)?),
+            Finish::Fused(tiles) => SumsDestination::Finish(tiles.whole_row(n)?),
         };
         let chosen = matmul.choices.streams.map(|streams| streams == 1);
-        let row = |code| Row { code, a, w, stride, columns: n, then };
+        let row = |code| Row { code, a, w, stride, columns: n, destination };
         Some(row::get(matmul.isa, right.dtype, (n, k), chosen).map(|code| code.map(row)))
     }
 
@@ -86,13 +86,13 @@ impl Row {
     /// # Safety
     /// As [`Matmul::launch`].
     pub unsafe fn launch(&self, finish: &Finish, buffers: &[RawBuffer]) -> Result<(), LaunchError> {
-        let values = match &self.then {
-            Then::Store(to) => {
+        let values = match &self.destination {
+            SumsDestination::Store(to) => {
                 // SAFETY: the kernel's own memory.
                 unsafe { self.multiply(buffers, to.at(buffers)) };
                 return Ok(());
             }
-            Then::Finish(values) => values,
+            SumsDestination::Finish(values) => values,
         };
         let mut near = [std::mem::MaybeUninit::<f32>::uninit(); ON_STACK];
         let far = (self.columns > ON_STACK).then(|| Scratch::take::<f32>(self.columns));

@@ -8,7 +8,7 @@
 //! Only the outcome is checked: locations, slots, hoisted constants, and the registers that calls save. Intervals, weights and
 //! the scan are not.
 
-use super::{Allocation, Class, Loc, Registers};
+use super::{Allocation, Class, Location, Registers};
 use crate::vir::*;
 
 /// A rule that an allocation breaks, and where. Always a fault of the allocator.
@@ -28,22 +28,22 @@ pub struct AllocationViolation {
 #[non_exhaustive]
 pub enum AllocationRule {
     /// An operand is not where the allocation says.
-    #[error("{value:?} is read from {loc:?}, which holds {found:?}")]
+    #[error("{value:?} is read from {location:?}, which holds {found:?}")]
     Stale {
         /// The operand.
         value: V,
         /// The location it is read from.
-        loc: Loc,
+        location: Location,
         /// The value there, if known.
         found: Option<V>,
     },
     /// A value that is used has no location, or an invalid one.
-    #[error("{value:?} cannot be in {loc:?}")]
+    #[error("{value:?} cannot be in {location:?}")]
     Place {
         /// The value.
         value: V,
         /// Its location.
-        loc: Loc,
+        location: Location,
     },
     /// A register of the caller is written that the prologue does not save.
     #[error("register {register} of {value:?} is the caller's and is not saved")]
@@ -54,14 +54,14 @@ pub enum AllocationRule {
         register: u8,
     },
     /// The result is in the register of an operand that is read after it is written.
-    #[error("{value:?} is written to {loc:?} before {operand:?} is read from there")]
+    #[error("{value:?} is written to {location:?} before {operand:?} is read from there")]
     EarlyClobber {
         /// The result.
         value: V,
         /// The operand.
         operand: V,
         /// The location of both.
-        loc: Loc,
+        location: Location,
     },
 }
 
@@ -209,61 +209,61 @@ impl Checker<'_> {
         if !v.is_some() {
             return Ok(());
         }
-        let loc = self.allocation.loc[v.index()];
-        let found = match loc {
-            Loc::Const if self.constants[v.index()] => return Ok(()),
-            Loc::None | Loc::Const => return Err(AllocationRule::Place { value: v, loc }),
-            Loc::Reg(_) | Loc::Slot(_) => {
-                let (file, number) = self.place(v, loc)?;
+        let location = self.allocation.locations[v.index()];
+        let found = match location {
+            Location::Const if self.constants[v.index()] => return Ok(()),
+            Location::None | Location::Const => return Err(AllocationRule::Place { value: v, location }),
+            Location::Reg(_) | Location::Slot(_) => {
+                let (file, number) = self.place(v, location)?;
                 state.0[file][number]
             }
         };
-        if found == Some(v) { Ok(()) } else { Err(AllocationRule::Stale { value: v, loc, found }) }
+        if found == Some(v) { Ok(()) } else { Err(AllocationRule::Stale { value: v, location, found }) }
     }
 
     fn define(&self, v: V, state: &mut State) -> Result<(), AllocationRule> {
-        let loc = self.allocation.loc[v.index()];
-        match loc {
+        let location = self.allocation.locations[v.index()];
+        match location {
             // The result is not read.
-            Loc::None => return Ok(()),
-            Loc::Reg(register) => {
+            Location::None => return Ok(()),
+            Location::Reg(register) => {
                 let scalar = self.class(v) == Class::Int;
                 if scalar && u64::from(self.allocation.used_int) >> register & 1 == 0 {
                     return Err(AllocationRule::NotSaved { value: v, register });
                 }
             }
-            Loc::Slot(_) | Loc::Const => {}
+            Location::Slot(_) | Location::Const => {}
         }
-        let (file, number) = self.place(v, loc)?;
+        let (file, number) = self.place(v, location)?;
         state.0[file][number] = Some(v);
         Ok(())
     }
 
     /// The class and index of a location that the value may have.
-    fn place(&self, value: V, loc: Loc) -> Result<(usize, usize), AllocationRule> {
+    fn place(&self, value: V, location: Location) -> Result<(usize, usize), AllocationRule> {
         let class = self.class(value);
         let (slots, count) = match class {
             Class::Int => (INT_SLOTS, self.allocation.int_slots),
             Class::Vector | Class::Mask => (VECTOR_SLOTS, self.allocation.vector_slots),
         };
-        match loc {
-            Loc::Reg(register) if register < 32 && u64::from(self.registers.all(class)) >> register & 1 == 1 => {
+        match location {
+            Location::Reg(register) if register < 32 && u64::from(self.registers.all(class)) >> register & 1 == 1 => {
                 Ok((class as usize, register.into()))
             }
-            Loc::Slot(slot) if slot < count => Ok((slots, slot as usize)),
-            _ => Err(AllocationRule::Place { value, loc }),
+            Location::Slot(slot) if slot < count => Ok((slots, slot as usize)),
+            _ => Err(AllocationRule::Place { value, location }),
         }
     }
 
     /// Checks that an early-clobber instruction does not overwrite another operand.
     fn disjoint(&self, inst: &Inst) -> Result<(), AllocationRule> {
-        let loc = self.allocation.loc[inst.dst.index()];
+        let location = self.allocation.locations[inst.dst.index()];
         let shared = |v: &V| {
             let other = *v != inst.dst && self.class(*v) == self.class(inst.dst);
-            other && matches!(loc, Loc::Reg(_)) && self.allocation.loc[v.index()] == loc
+            other && matches!(location, Location::Reg(_)) && self.allocation.locations[v.index()] == location
         };
         match inst.args.into_iter().filter(|v| v.is_some()).find(shared) {
-            Some(operand) => Err(AllocationRule::EarlyClobber { value: inst.dst, operand, loc }),
+            Some(operand) => Err(AllocationRule::EarlyClobber { value: inst.dst, operand, location }),
             None => Ok(()),
         }
     }

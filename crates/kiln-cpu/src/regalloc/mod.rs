@@ -13,7 +13,7 @@ use crate::vir::*;
 
 /// The location of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Loc {
+pub enum Location {
     /// Nowhere: never defined or never needed.
     None,
     /// A register of its class.
@@ -71,7 +71,7 @@ impl Registers {
 #[derive(Debug)]
 pub struct Allocation {
     /// Location of each value.
-    pub loc: Vec<Loc>,
+    pub locations: Vec<Location>,
     /// Number of slots for vectors and masks.
     pub vector_slots: u32,
     /// Number of slots for scalars.
@@ -91,7 +91,7 @@ impl Allocation {
         let (read, write) = (2 * at as u32, 2 * at as u32 + 1);
         let mut saved = Vec::new();
         for (v, &(start, end)) in self.span.iter().enumerate() {
-            if let Loc::Reg(r) = self.loc[v]
+            if let Location::Reg(r) = self.locations[v]
                 && start < read
                 && end > write
                 && !self.hoisted.iter().any(|(constant, _)| constant.index() == v)
@@ -108,7 +108,7 @@ impl Allocation {
 
 /// Facts about a value before the scan.
 #[derive(Clone, Copy)]
-struct Life {
+struct LiveInterval {
     start: u32,
     end: u32,
     weight: u32,
@@ -126,7 +126,7 @@ pub fn allocate(f: &Function, registers: Registers, early_clobber: &dyn Fn(&Inst
         free: [registers.int, registers.vector, registers.mask],
         owner: [[V::NONE; 32]; 3],
         life: &life,
-        loc: vec![Loc::None; f.types.len()],
+        locations: vec![Location::None; f.types.len()],
         slots: [0; 3],
         touched: [0; 3],
     };
@@ -137,7 +137,7 @@ pub fn allocate(f: &Function, registers: Registers, early_clobber: &dyn Fn(&Inst
             continue;
         }
         if matches!(inst.op, Op::Number(_) | Op::Const(_)) {
-            scan.loc[dst.index()] = Loc::Const;
+            scan.locations[dst.index()] = Location::Const;
             if matches!(inst.op, Op::Const(_)) && registers.class(inst.ty) == Class::Vector {
                 constants.push((life[dst.index()].weight, dst));
             }
@@ -159,7 +159,7 @@ pub fn allocate(f: &Function, registers: Registers, early_clobber: &dyn Fn(&Inst
         }
         let reg = left.trailing_zeros() as u8;
         left &= left - 1;
-        scan.loc[v.index()] = Loc::Reg(reg);
+        scan.locations[v.index()] = Location::Reg(reg);
         hoisted.push((v, reg));
     }
     Allocation {
@@ -168,12 +168,12 @@ pub fn allocate(f: &Function, registers: Registers, early_clobber: &dyn Fn(&Inst
         used_int: scan.touched[0],
         hoisted,
         span: life.iter().map(|l| (l.start, l.end)).collect(),
-        loc: scan.loc,
+        locations: scan.locations,
     }
 }
 
 /// Intervals and weights.
-fn lives(f: &Function, early_clobber: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
+fn lives(f: &Function, early_clobber: &dyn Fn(&Inst) -> bool) -> Vec<LiveInterval> {
     let mut ends = vec![0u32; f.insts.len()];
     let mut open = Vec::new();
     for (at, inst) in f.insts.iter().enumerate() {
@@ -183,7 +183,7 @@ fn lives(f: &Function, early_clobber: &dyn Fn(&Inst) -> bool) -> Vec<Life> {
             _ => {}
         }
     }
-    let mut life = vec![Life { start: UNBORN, end: 0, weight: 0, depth: 0 }; f.types.len()];
+    let mut life = vec![LiveInterval { start: UNBORN, end: 0, weight: 0, depth: 0 }; f.types.len()];
     // Ends of the open loops, and what they close.
     let mut loops: Vec<u32> = Vec::new();
     let mut closers: Vec<Option<usize>> = Vec::new();
@@ -232,8 +232,8 @@ struct Scan<'a> {
     registers: Registers,
     free: [u32; 3],
     owner: [[V; 32]; 3],
-    life: &'a [Life],
-    loc: Vec<Loc>,
+    life: &'a [LiveInterval],
+    locations: Vec<Location>,
     slots: [u32; 3],
     touched: [u32; 3],
 }
@@ -256,8 +256,8 @@ impl Scan<'_> {
         let c = class as usize;
         if self.free[c] != 0 {
             // The register of an operand that has just ended saves a move; the addend's first.
-            let hint = inst.args.iter().rev().find_map(|a| match a.is_some().then(|| self.loc[a.index()]) {
-                Some(Loc::Reg(r)) if self.owner[c][r as usize] == *a && self.free[c] >> r & 1 == 1 => Some(r),
+            let hint = inst.args.iter().rev().find_map(|a| match a.is_some().then(|| self.locations[a.index()]) {
+                Some(Location::Reg(r)) if self.owner[c][r as usize] == *a && self.free[c] >> r & 1 == 1 => Some(r),
                 _ => None,
             });
             let reg = hint.unwrap_or(self.free[c].trailing_zeros() as u8);
@@ -280,10 +280,10 @@ impl Scan<'_> {
         match victim {
             Some((cost, reg)) if cost < cheap(v) => {
                 let loser = self.owner[c][reg as usize];
-                self.loc[loser.index()] = self.slot(c);
+                self.locations[loser.index()] = self.slot(c);
                 self.take(c, reg, v);
             }
-            _ => self.loc[v.index()] = self.slot(c),
+            _ => self.locations[v.index()] = self.slot(c),
         }
     }
 
@@ -291,13 +291,13 @@ impl Scan<'_> {
         self.free[class] &= !(1 << reg);
         self.touched[class] |= 1 << reg;
         self.owner[class][reg as usize] = v;
-        self.loc[v.index()] = Loc::Reg(reg);
+        self.locations[v.index()] = Location::Reg(reg);
     }
 
     /// A new slot; vectors and masks share one numbering.
-    fn slot(&mut self, class: usize) -> Loc {
+    fn slot(&mut self, class: usize) -> Location {
         let shared = if class == Class::Int as usize { 0 } else { 1 };
         self.slots[shared] += 1;
-        Loc::Slot(self.slots[shared] - 1)
+        Location::Slot(self.slots[shared] - 1)
     }
 }

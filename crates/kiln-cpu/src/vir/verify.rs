@@ -170,9 +170,9 @@ fn is_vector(ty: Ty) -> bool {
 
 const NAMES: [&str; 4] = ["operand a", "operand b", "operand c", "operand d"];
 
-/// What an operand has to be.
+/// The expected type of an operand.
 #[derive(Clone, Copy)]
-enum Want {
+enum Expected {
     Is(Ty),
     /// Or absent.
     Maybe(Ty),
@@ -184,11 +184,11 @@ impl Checker<'_> {
     }
 
     /// Checks the operands; those that are not named are absent.
-    fn args(&self, inst: &Inst, wants: &[Want]) -> Result<(), VirRule> {
+    fn args(&self, inst: &Inst, wants: &[Expected]) -> Result<(), VirRule> {
         for (at, (&value, what)) in inst.args.iter().zip(NAMES).enumerate() {
             let (expected, optional) = match wants.get(at) {
-                Some(Want::Is(ty)) => (*ty, false),
-                Some(Want::Maybe(ty)) => (*ty, true),
+                Some(Expected::Is(ty)) => (*ty, false),
+                Some(Expected::Maybe(ty)) => (*ty, true),
                 None if value.is_some() => return Err(VirRule::Presence { what, present: true }),
                 None => continue,
             };
@@ -213,7 +213,7 @@ impl Checker<'_> {
         match inst.op {
             Op::Loop { step, .. } => return self.open_loop(inst, step),
             Op::If => {
-                self.args(inst, &[Want::Is(Ty::Int), Want::Is(Ty::Int)])?;
+                self.args(inst, &[Expected::Is(Ty::Int), Expected::Is(Ty::Int)])?;
                 self.regions.push(Region::default());
                 return self.result(inst, None);
             }
@@ -234,7 +234,7 @@ impl Checker<'_> {
     }
 
     fn open_loop(&mut self, inst: &Inst, step: Step) -> Result<(), VirRule> {
-        self.args(inst, &[Want::Is(Ty::Int), Want::Is(Ty::Int)])?;
+        self.args(inst, &[Expected::Is(Ty::Int), Expected::Is(Ty::Int)])?;
         let [counter, bound, ..] = inst.args;
         let grows = !matches!(step, Step::Elements(0) | Step::Vectors(0));
         // A counter that an outer loop grows would grow twice.
@@ -292,7 +292,7 @@ impl Checker<'_> {
 
     /// Checks the operands of an instruction and gives the type of its result.
     fn operands(&self, inst: &Inst) -> Result<Option<Ty>, VirRule> {
-        use Want::{Is, Maybe};
+        use Expected::{Is, Maybe};
         let (int, mask, ty) = (Ty::Int, Ty::Mask, inst.ty);
         let such = |valid: bool| if valid { Ok(()) } else { Err(VirRule::NoSuchOp { ty }) };
         let range =
@@ -495,12 +495,12 @@ impl Checker<'_> {
 }
 
 /// The index operand that an access has.
-fn index(m: Memory) -> Want {
+fn index(m: Memory) -> Expected {
     match m.access {
-        Access::Indexed if m.wide_index => Want::Is(Ty::I64),
-        Access::Indexed => Want::Is(Ty::I32),
-        Access::Strided => Want::Is(Ty::Int),
-        Access::Contiguous | Access::Pairs | Access::Single => Want::Maybe(Ty::Int),
+        Access::Indexed if m.wide_index => Expected::Is(Ty::I64),
+        Access::Indexed => Expected::Is(Ty::I32),
+        Access::Strided => Expected::Is(Ty::Int),
+        Access::Contiguous | Access::Pairs | Access::Single => Expected::Maybe(Ty::Int),
     }
 }
 

@@ -13,7 +13,7 @@ pub fn einsum<E: Emit>(e: &mut E, equation: &str, operands: &[E::Value]) -> Buil
     let ranks: Vec<usize> = operands.iter().map(|operand| e.ty(operand).rank()).collect();
     let Equation { terms, out } = match Equation::parse(equation, &ranks) {
         Ok(parsed) => parsed,
-        Err(Refusal { what, label }) => {
+        Err(EquationError { what, label }) => {
             return fail::<_, E>("einsum", TypeError::BadEquation { equation: equation.to_owned(), what, label });
         }
     };
@@ -137,7 +137,7 @@ struct Equation {
 }
 
 /// An error of an equation.
-struct Refusal {
+struct EquationError {
     what: &'static str,
     label: Option<char>,
 }
@@ -148,8 +148,8 @@ fn ellipsis_label(from_last: usize) -> char {
 }
 
 impl Equation {
-    fn parse(equation: &str, ranks: &[usize]) -> Result<Equation, Refusal> {
-        let refuse = |what| Err(Refusal { what, label: None });
+    fn parse(equation: &str, ranks: &[usize]) -> Result<Equation, EquationError> {
+        let refuse = |what| Err(EquationError { what, label: None });
         let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
         let (left, right) = match text.split_once("->") {
             Some((left, right)) => (left, Some(right)),
@@ -191,21 +191,21 @@ impl Equation {
             }
         };
         if let Some((_, second)) = repeated(&out) {
-            return Err(Refusal { what: "the result names a label twice", label: Some(out[second]) });
+            return Err(EquationError { what: "the result names a label twice", label: Some(out[second]) });
         }
         let unknown = out.iter().find(|l| !terms.iter().any(|term| term.contains(l)));
         if let Some(&label) = unknown {
-            return Err(Refusal { what: "the result names a label that no operand has", label: Some(label) });
+            return Err(EquationError { what: "the result names a label that no operand has", label: Some(label) });
         }
         Ok(Equation { terms, out })
     }
 }
 
 /// The labels before `...`, and those after it if it is there.
-fn split_ellipsis(term: &str) -> Result<(Vec<char>, Option<Vec<char>>), Refusal> {
-    let letters = |part: &str| -> Result<Vec<char>, Refusal> {
+fn split_ellipsis(term: &str) -> Result<(Vec<char>, Option<Vec<char>>), EquationError> {
+    let letters = |part: &str| -> Result<Vec<char>, EquationError> {
         match part.chars().find(|c| !c.is_ascii_alphabetic()) {
-            Some(other) => Err(Refusal { what: "labels are letters", label: Some(other) }),
+            Some(other) => Err(EquationError { what: "labels are letters", label: Some(other) }),
             None => Ok(part.chars().collect()),
         }
     };

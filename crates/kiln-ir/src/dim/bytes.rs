@@ -1,6 +1,6 @@
 //! A [`Dim`] as bytes: its normal form, which is read back as it is instead of being computed again.
 
-use super::normal::{Atom, MAX_DEGREE, MAX_TERMS, Mono, OpKind, Term};
+use super::normal::{Atom, MAX_DEGREE, MAX_TERMS, Monomial, OpKind, Term};
 use super::{Dim, Symbol};
 use crate::codec::{Codec, DecodeError, Reader, write_number};
 
@@ -47,13 +47,13 @@ impl Codec for Dim {
                 atoms.push(from.nested(decode_atom)?);
             }
             let mono = match <[Atom; 2]>::try_from(atoms) {
-                Ok(pair) => Mono::Pair(pair),
+                Ok(pair) => Monomial::Pair(pair),
                 Err(mut atoms) => match (atoms.len(), atoms.pop()) {
-                    (0, _) => Mono::One,
-                    (1, Some(atom)) => Mono::Single(atom),
+                    (0, _) => Monomial::One,
+                    (1, Some(atom)) => Monomial::Single(atom),
                     (_, last) => {
                         atoms.extend(last);
-                        Mono::Many(atoms.into())
+                        Monomial::Many(atoms.into())
                     }
                 },
             };
@@ -100,7 +100,7 @@ fn decode_atom(from: &mut Reader<'_>) -> Result<Atom, DecodeError> {
     };
     // Puts down the figures that keep recursion bounded, and refuses what passes them.
     match Dim::from_op(kind).poly_terms() {
-        [Term { mono: Mono::Single(atom), .. }] => Ok(atom.clone()),
+        [Term { mono: Monomial::Single(atom), .. }] => Ok(atom.clone()),
         _ => Err(from.invalid("factor of bounded size")),
     }
 }

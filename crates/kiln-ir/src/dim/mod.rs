@@ -31,7 +31,7 @@ use std::cmp::Ordering;
 use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 use std::sync::Arc;
 
-use normal::{Atom, Mono, OpKind, Term};
+use normal::{Atom, Monomial, OpKind, Term};
 pub use parts::Factor;
 pub use ranges::Ranges;
 pub use symbol::Symbol;
@@ -96,7 +96,7 @@ impl Dim {
     /// The symbol, where the whole expression is one.
     pub fn as_symbol(&self) -> Option<Symbol> {
         match self.poly_terms() {
-            [Term { coef: 1, mono: Mono::Single(Atom::Sym(symbol)) }] => Some(*symbol),
+            [Term { coef: 1, mono: Monomial::Single(Atom::Sym(symbol)) }] => Some(*symbol),
             _ => None,
         }
     }
@@ -223,7 +223,7 @@ impl Dim {
         if self.is_undefined() {
             return None;
         }
-        let atom = Mono::Single(Atom::Sym(symbol));
+        let atom = Monomial::Single(Atom::Sym(symbol));
         let (mut coef, mut rest) = (Vec::new(), Vec::new());
         for term in self.terms().as_slice() {
             match term.mono.over(&atom) {

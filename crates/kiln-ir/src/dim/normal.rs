@@ -69,7 +69,7 @@ impl PartialOrd for Atom {
 
 /// A product of atoms in ascending order; up to two are stored in place.
 #[derive(Clone, Default)]
-pub(super) enum Mono {
+pub(super) enum Monomial {
     #[default]
     One,
     Single(Atom),
@@ -77,25 +77,25 @@ pub(super) enum Mono {
     Many(Arc<[Atom]>),
 }
 
-impl Mono {
+impl Monomial {
     pub(super) fn atoms(&self) -> &[Atom] {
         match self {
-            Mono::One => &[],
-            Mono::Single(a) => std::slice::from_ref(a),
-            Mono::Pair(pair) => pair,
-            Mono::Many(list) => list,
+            Monomial::One => &[],
+            Monomial::Single(a) => std::slice::from_ref(a),
+            Monomial::Pair(pair) => pair,
+            Monomial::Many(list) => list,
         }
     }
 
     pub(super) fn is_one(&self) -> bool {
-        matches!(self, Mono::One)
+        matches!(self, Monomial::One)
     }
 
-    fn times(&self, other: &Mono) -> Mono {
+    fn times(&self, other: &Monomial) -> Monomial {
         match (self, other) {
-            (Mono::One, m) | (m, Mono::One) => m.clone(),
-            (Mono::Single(a), Mono::Single(b)) if a <= b => Mono::Pair([a.clone(), b.clone()]),
-            (Mono::Single(a), Mono::Single(b)) => Mono::Pair([b.clone(), a.clone()]),
+            (Monomial::One, m) | (m, Monomial::One) => m.clone(),
+            (Monomial::Single(a), Monomial::Single(b)) if a <= b => Monomial::Pair([a.clone(), b.clone()]),
+            (Monomial::Single(a), Monomial::Single(b)) => Monomial::Pair([b.clone(), a.clone()]),
             _ => {
                 let (mut a, mut b) = (self.atoms(), other.atoms());
                 let mut out = Atoms::new();
@@ -115,7 +115,7 @@ impl Mono {
     }
 
     /// `self / other` where `other` divides it.
-    pub(super) fn over(&self, other: &Mono) -> Option<Mono> {
+    pub(super) fn over(&self, other: &Monomial) -> Option<Monomial> {
         if other.is_one() {
             return Some(self.clone());
         }
@@ -134,7 +134,7 @@ impl Mono {
     }
 
     /// The largest product that divides both.
-    pub(super) fn common(&self, other: &Mono) -> Mono {
+    pub(super) fn common(&self, other: &Monomial) -> Monomial {
         let (mut a, mut b) = (self.atoms(), other.atoms());
         let mut out = Atoms::new();
         while let (Some((x, more_a)), Some((y, more_b))) = (a.split_first(), b.split_first()) {
@@ -168,26 +168,26 @@ impl<'a> Atoms<'a> {
         self.len += 1;
     }
 
-    fn product(&self) -> Mono {
+    fn product(&self) -> Monomial {
         match self.list {
-            [None, ..] => Mono::One,
-            [Some(a), None, ..] => Mono::Single(a.clone()),
-            [Some(a), Some(b), None, ..] => Mono::Pair([a.clone(), b.clone()]),
-            [Some(a), Some(b), Some(c), None, ..] => Mono::Many(Arc::from([a.clone(), b.clone(), c.clone()])),
-            _ => Mono::Many(self.list.iter().flatten().copied().cloned().collect()),
+            [None, ..] => Monomial::One,
+            [Some(a), None, ..] => Monomial::Single(a.clone()),
+            [Some(a), Some(b), None, ..] => Monomial::Pair([a.clone(), b.clone()]),
+            [Some(a), Some(b), Some(c), None, ..] => Monomial::Many(Arc::from([a.clone(), b.clone(), c.clone()])),
+            _ => Monomial::Many(self.list.iter().flatten().copied().cloned().collect()),
         }
     }
 }
 
-impl PartialEq for Mono {
-    fn eq(&self, other: &Mono) -> bool {
+impl PartialEq for Monomial {
+    fn eq(&self, other: &Monomial) -> bool {
         self.atoms() == other.atoms()
     }
 }
 
-impl Eq for Mono {}
+impl Eq for Monomial {}
 
-impl Hash for Mono {
+impl Hash for Monomial {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.atoms().hash(state);
     }
@@ -195,15 +195,15 @@ impl Hash for Mono {
 
 /// Graded lexicographic, leading product first: higher degree before lower, then earlier names before later ones.
 /// Multiplying both sides by the same product keeps the order, which exact division relies on.
-impl Ord for Mono {
-    fn cmp(&self, other: &Mono) -> Ordering {
+impl Ord for Monomial {
+    fn cmp(&self, other: &Monomial) -> Ordering {
         let (a, b) = (self.atoms(), other.atoms());
         b.len().cmp(&a.len()).then_with(|| a.cmp(b))
     }
 }
 
-impl PartialOrd for Mono {
-    fn partial_cmp(&self, other: &Mono) -> Option<Ordering> {
+impl PartialOrd for Monomial {
+    fn partial_cmp(&self, other: &Monomial) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -211,7 +211,7 @@ impl PartialOrd for Mono {
 /// One summand.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Term {
-    pub(super) mono: Mono,
+    pub(super) mono: Monomial,
     pub(super) coef: i64,
 }
 
@@ -244,7 +244,7 @@ impl Dim {
     pub(super) fn terms(&self) -> Terms<'_> {
         match &self.0 {
             Repr::Const(0) => Terms { constant: None, poly: &[] },
-            Repr::Const(c) => Terms { constant: Some(Term { mono: Mono::One, coef: *c }), poly: &[] },
+            Repr::Const(c) => Terms { constant: Some(Term { mono: Monomial::One, coef: *c }), poly: &[] },
             Repr::Poly(terms) => Terms { constant: None, poly: terms },
         }
     }
@@ -285,7 +285,7 @@ impl Dim {
         Dim::from_sorted_terms(terms)
     }
 
-    pub(super) fn from_term(coef: i64, mono: Mono) -> Dim {
+    pub(super) fn from_term(coef: i64, mono: Monomial) -> Dim {
         match coef {
             0 => Dim::default(),
             _ if mono.is_one() => Dim::from(coef),
@@ -294,7 +294,7 @@ impl Dim {
     }
 
     pub(super) fn from_atom(atom: Atom) -> Dim {
-        Dim::from_term(1, Mono::Single(atom))
+        Dim::from_term(1, Monomial::Single(atom))
     }
 
     /// The atom of an operation whose arguments are normalised and which no rule simplifies.
@@ -326,7 +326,7 @@ impl Dim {
     /// The operation, where the whole expression is one.
     pub(super) fn as_op(&self) -> Option<&OpKind> {
         match self.poly_terms() {
-            [Term { coef: 1, mono: Mono::Single(Atom::Op(op)) }] => Some(&op.kind),
+            [Term { coef: 1, mono: Monomial::Single(Atom::Op(op)) }] => Some(&op.kind),
             _ => None,
         }
     }
@@ -355,7 +355,7 @@ impl Dim {
                 let mut out = Vec::with_capacity(terms.len() + 1);
                 out.extend(body.cloned());
                 if sum != 0 {
-                    out.push(Term { mono: Mono::One, coef: sum });
+                    out.push(Term { mono: Monomial::One, coef: sum });
                 }
                 Dim::from_sorted_terms(out)
             }

@@ -4,7 +4,7 @@
 //! coefficient picks. That can only lower the sum, so a lower sum that is never negative proves it for the first one.
 
 use super::divide::gcd;
-use super::normal::{Atom, Mono, OpKind, Term};
+use super::normal::{Atom, Monomial, OpKind, Term};
 use super::{Dim, Ranges};
 
 /// How many sums one proof may look at.
@@ -44,7 +44,7 @@ impl Dim {
 
     /// `(coef, rest)` with `self == coef · atom + rest`; either may still contain the atom.
     fn split_at(&self, atom: &Atom) -> (Dim, Dim) {
-        let single = Mono::Single(atom.clone());
+        let single = Monomial::Single(atom.clone());
         let (mut coef, mut rest) = (Vec::new(), Vec::new());
         for term in self.poly_terms() {
             match term.mono.over(&single) {

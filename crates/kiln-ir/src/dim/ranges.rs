@@ -21,11 +21,11 @@ const MAX_STEPS: u32 = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     /// Sorted by symbol.
-    entries: Vec<(Symbol, Range)>,
+    entries: Vec<(Symbol, Bounds)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Range {
+struct Bounds {
     lo: i64,
     hi: Option<i64>,
     below: Option<Dim>,
@@ -39,15 +39,15 @@ impl Ranges {
 
     /// `lo ≤ symbol ≤ hi`, without an upper bound where `hi` is `None`. Replaces what was known.
     pub fn set(&mut self, symbol: Symbol, lo: i64, hi: Option<i64>) {
-        self.insert(symbol, Range { lo, hi, below: None });
+        self.insert(symbol, Bounds { lo, hi, below: None });
     }
 
     /// `0 ≤ symbol < below`. Replaces what was known.
     pub fn set_below(&mut self, symbol: Symbol, below: Dim) {
         let range = match below.as_const() {
-            Some(c) => Range { lo: 0, hi: Some(c.saturating_sub(1)), below: None },
-            None if below.is_undefined() || below.contains(symbol) => Range { lo: 0, hi: None, below: None },
-            None => Range { lo: 0, hi: None, below: Some(below) },
+            Some(c) => Bounds { lo: 0, hi: Some(c.saturating_sub(1)), below: None },
+            None if below.is_undefined() || below.contains(symbol) => Bounds { lo: 0, hi: None, below: None },
+            None => Bounds { lo: 0, hi: None, below: Some(below) },
         };
         self.insert(symbol, range);
     }
@@ -68,14 +68,14 @@ impl Ranges {
         self.entries.iter().map(|(symbol, _)| *symbol)
     }
 
-    fn insert(&mut self, symbol: Symbol, range: Range) {
+    fn insert(&mut self, symbol: Symbol, range: Bounds) {
         match self.entries.binary_search_by_key(&symbol, |e| e.0) {
             Ok(at) => self.entries[at].1 = range,
             Err(at) => self.entries.insert(at, (symbol, range)),
         }
     }
 
-    fn find(&self, symbol: Symbol) -> Option<&Range> {
+    fn find(&self, symbol: Symbol) -> Option<&Bounds> {
         let at = self.entries.binary_search_by_key(&symbol, |e| e.0).ok()?;
         Some(&self.entries[at].1)
     }

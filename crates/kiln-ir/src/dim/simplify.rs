@@ -1,7 +1,7 @@
 //! Simplification under known ranges: divisions, remainders, minima and maxima that the ranges decide go away.
 
 use super::divide::{gcd, retain_extreme};
-use super::normal::{Atom, Mono, OpKind, Term};
+use super::normal::{Atom, Monomial, OpKind, Term};
 use super::{Dim, Ranges};
 
 /// How often the rules run over the whole expression at the most.
@@ -97,7 +97,7 @@ impl Dim {
             for atom in term.mono.atoms() {
                 let Atom::Op(op) = atom else { continue };
                 let OpKind::Mod(x, d) = &op.kind else { continue };
-                let Some(others) = term.mono.over(&Mono::Single(atom.clone())) else { continue };
+                let Some(others) = term.mono.over(&Monomial::Single(atom.clone())) else { continue };
                 let factor = Dim::from_term(term.coef, others);
                 let quotient = x.floor_div(d);
                 let multiple = &factor * d * quotient;

@@ -5,7 +5,7 @@ use crate::plan::{ALIGNMENT, Plan};
 use crate::schedule::{BufferId, Role, Schedule};
 
 /// A temporary: bytes of the arena, and the launches that use it.
-struct Lived {
+struct LiveTemporary {
     buffer: BufferId,
     start: usize,
     end: usize,
@@ -22,7 +22,7 @@ pub(super) fn verify(schedule: &Schedule, plan: &Plan) -> Result<(), Violation> 
             *last = at;
         }
     }
-    let mut lived: Vec<Lived> = Vec::new();
+    let mut lived: Vec<LiveTemporary> = Vec::new();
     for (number, (decl, used)) in schedule.buffers.iter().zip(used).enumerate() {
         let (buffer, bytes) = (BufferId(number as u32), plan.bytes.get(number).copied().unwrap_or(0));
         let Some((first, last)) = used.filter(|_| decl.role == Role::Temp && bytes > 0) else { continue };
@@ -30,7 +30,7 @@ pub(super) fn verify(schedule: &Schedule, plan: &Plan) -> Result<(), Violation> 
         let place = start.and_then(|start| Some((start, start.checked_add(bytes)?)));
         let fits = |&(start, end): &(usize, usize)| end <= plan.arena_bytes && start.is_multiple_of(ALIGNMENT);
         let (start, end) = place.filter(fits).ok_or(Violation::Misplaced { buffer })?;
-        lived.push(Lived { buffer, start, end, first, last });
+        lived.push(LiveTemporary { buffer, start, end, first, last });
     }
     lived.sort_by_key(|lived| lived.start);
     for (at, one) in lived.iter().enumerate() {

@@ -94,8 +94,8 @@ impl Store {
                 return Some(entry.payload);
             }
             Ok(_) => self.discard(&file, &Damage::OtherKey),
-            Err(Unread::Damaged(damage)) => self.discard(&file, &damage),
-            Err(Unread::Absent) => {}
+            Err(ReadFailure::Damaged(damage)) => self.discard(&file, &damage),
+            Err(ReadFailure::Absent) => {}
         }
         STATS.misses.fetch_add(1, Ordering::Relaxed);
         report(|| Activity::Miss { kind: kind.name(), key: key.short(), label: label(key.about()) });
@@ -248,8 +248,8 @@ impl Store {
     pub fn read(&self, listed: &Listed) -> Result<Entry, Damage> {
         let entry = match read(&listed.file, u64::MAX, false) {
             Ok(entry) => entry,
-            Err(Unread::Damaged(damage)) => return Err(damage),
-            Err(Unread::Absent) => return Err(Damage::Foreign),
+            Err(ReadFailure::Damaged(damage)) => return Err(damage),
+            Err(ReadFailure::Absent) => return Err(Damage::Foreign),
         };
         match entry.kind == listed.kind && hex(&entry.key) == listed.key {
             true => Ok(entry),
@@ -306,35 +306,35 @@ pub enum ImportError {
 }
 
 /// The reason why a file gave no entry.
-enum Unread {
+enum ReadFailure {
     Absent,
     Damaged(Damage),
 }
 
 /// Reads an entry, and counts the use if it is valid.
-fn read(path: &Path, most_bytes: u64, is_use: bool) -> Result<Entry, Unread> {
-    let damaged = |_: io::Error| Unread::Damaged(Damage::Foreign);
+fn read(path: &Path, most_bytes: u64, is_use: bool) -> Result<Entry, ReadFailure> {
+    let damaged = |_: io::Error| ReadFailure::Damaged(Damage::Foreign);
     let (file, writable) = match open(path, is_use) {
         Ok(file) => (file, is_use),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unread::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ReadFailure::Absent),
         Err(_) => match open(path, false) {
             Ok(file) => (file, false),
             // Not permitted to read it: not an entry of ours.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(Unread::Absent),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(ReadFailure::Absent),
             Err(error) => return Err(damaged(error)),
         },
     };
     let metadata = file.metadata().map_err(damaged)?;
     if !metadata.is_file() || metadata.len() > most_bytes {
-        return Err(Unread::Damaged(Damage::Foreign));
+        return Err(ReadFailure::Damaged(Damage::Foreign));
     }
     let mut start = Vec::with_capacity(HEADER);
     (&file).take(HEADER as u64).read_to_end(&mut start).map_err(damaged)?;
-    let header = Header::parse(&start, metadata.len()).map_err(Unread::Damaged)?;
+    let header = Header::parse(&start, metadata.len()).map_err(ReadFailure::Damaged)?;
     let mut rest = Vec::with_capacity((header.length() as usize).saturating_sub(HEADER));
     (&file).take(header.length()).read_to_end(&mut rest).map_err(damaged)?;
     let uses = header.uses().saturating_add(1);
-    let entry = header.verify(rest).map_err(Unread::Damaged)?;
+    let entry = header.verify(rest).map_err(ReadFailure::Damaged)?;
     if writable {
         count_use(&file, uses);
     }

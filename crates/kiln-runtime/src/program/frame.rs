@@ -12,7 +12,7 @@
 
 use super::idle::Counted;
 use super::{CompiledStep, InputView, Inputs, PinKey, Produced, Program, raw};
-use crate::sizing::{Sizing, Way};
+use crate::sizing::{CompiledVariant, Sizing};
 use crate::{Buffer, Error, Executable, RawBuffer, Variant};
 use kiln_kernels::schedule::Role;
 use std::sync::Arc;
@@ -80,8 +80,10 @@ impl Frame {
         self.pinned = None;
         self.generation = sizing.generation();
         self.codes.clear();
-        match sizing.ways() {
-            Some(ways) => self.codes.extend(ways.iter().map(|way| way.code.clone())),
+        match sizing.compiled_variants() {
+            Some(compiled_variants) => {
+                self.codes.extend(compiled_variants.iter().map(|compiled| compiled.code.clone()))
+            }
             None => self.codes.extend(program.steps.iter().map(|step| step.code.clone())),
         }
         let arena = match &self.arena {
@@ -230,15 +232,15 @@ impl Frame {
 
 impl Program {
     /// The variant of each launch at these sizes.
-    pub(crate) fn ways(&self, sizing: &Sizing) -> Arc<[Way]> {
-        let own = |step: &CompiledStep| Way { variant: step.variant.clone(), code: step.code.clone() };
-        sizing.ways().unwrap_or_else(|| self.steps.iter().map(own).collect())
+    pub(crate) fn compiled_variants(&self, sizing: &Sizing) -> Arc<[CompiledVariant]> {
+        let own = |step: &CompiledStep| CompiledVariant { variant: step.variant.clone(), code: step.code.clone() };
+        sizing.compiled_variants().unwrap_or_else(|| self.steps.iter().map(own).collect())
     }
 
     /// The variant of each launch for inputs of these shapes: what is packed, and what was tuned.
     pub fn variants(&self, inputs: &[InputView<'_>]) -> Result<Vec<Variant>, Error> {
         let sizing = self.sizings.get(&self.inputs, &self.output_types, &self.schedule, inputs)?;
-        Ok(self.ways(&sizing).iter().map(|way| way.variant.clone()).collect())
+        Ok(self.compiled_variants(&sizing).iter().map(|compiled| compiled.variant.clone()).collect())
     }
 
     /// A frame that is bound to these sizes if there is one.

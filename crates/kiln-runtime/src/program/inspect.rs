@@ -2,7 +2,7 @@
 //! each of them with a reference.
 
 use super::{InputView, Program};
-use crate::sizing::{Sizing, Way};
+use crate::sizing::{CompiledVariant, Sizing};
 use crate::{Buffer, Error, Executable, RawBuffer};
 use kiln_ir::Symbol;
 use kiln_kernels::schedule::Role;
@@ -37,7 +37,7 @@ pub struct Inspection<'a> {
     program: &'a Program,
     pub(crate) sizing: Arc<Sizing>,
     /// The variant of each launch.
-    pub(crate) ways: Arc<[Way]>,
+    pub(crate) compiled_variants: Arc<[CompiledVariant]>,
     sizes: Vec<(Symbol, i64)>,
     /// By buffer of the schedule.
     regions: Vec<Region>,
@@ -97,8 +97,16 @@ impl Program {
             });
         }
         let sizes = self.sizings.values(inputs);
-        let ways = self.ways(&sizing);
-        Ok(Inspection { program: self, sizing, ways, sizes, regions, arguments: Vec::new(), inputs: PhantomData })
+        let compiled_variants = self.compiled_variants(&sizing);
+        Ok(Inspection {
+            program: self,
+            sizing,
+            compiled_variants,
+            sizes,
+            regions,
+            arguments: Vec::new(),
+            inputs: PhantomData,
+        })
     }
 }
 
@@ -142,7 +150,7 @@ impl Inspection<'_> {
 
     /// Runs one launch on the memory as it is and waits for it; how long it took.
     pub fn launch(&mut self, step: usize) -> Result<Duration, Error> {
-        let Some(code) = self.ways.get(step).map(|way| way.code.clone()) else {
+        let Some(code) = self.compiled_variants.get(step).map(|compiled| compiled.code.clone()) else {
             return Err(Error::BrokenSchedule { buffer: step });
         };
         self.launch_as(step, &*code)

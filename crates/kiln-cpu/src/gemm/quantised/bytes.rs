@@ -66,7 +66,7 @@ pub(in crate::gemm) unsafe fn run(
             match Limbs::new(gemm, a, rows.clone(), kind, limbs) {
                 Some(a) => Block { gemm, a, b, epilogue, rows: rows.start, limbs }.multiply(),
                 None => {
-                    let from = After { a, epilogue, row: rows.start };
+                    let from = RemainingRows { a, epilogue, row: rows.start };
                     let part = Gemm { m: rows.len(), ..*gemm };
                     match a {
                         Operand::Strided(a) => {
@@ -84,16 +84,16 @@ pub(in crate::gemm) unsafe fn run(
 }
 
 /// A product from some row on.
-struct After<'a> {
+struct RemainingRows<'a> {
     a: &'a Operand<'a>,
     epilogue: &'a dyn Epilogue,
     row: usize,
 }
 
 // SAFETY: operands of rows are sources, which are `Sync`.
-unsafe impl Sync for After<'_> {}
+unsafe impl Sync for RemainingRows<'_> {}
 
-impl RowSource for After<'_> {
+impl RowSource for RemainingRows<'_> {
     unsafe fn fill(&self, row: usize, columns: Range<usize>, to: *mut u8) {
         if let Operand::Rows(source) = self.a {
             // SAFETY: the caller's promise.
@@ -102,7 +102,7 @@ impl RowSource for After<'_> {
     }
 }
 
-impl Epilogue for After<'_> {
+impl Epilogue for RemainingRows<'_> {
     unsafe fn apply(&self, tile: Tile) {
         // SAFETY: the caller's promise.
         unsafe { self.epilogue.apply(Tile { row: self.row + tile.row, ..tile }) };

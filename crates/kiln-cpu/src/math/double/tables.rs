@@ -1,11 +1,11 @@
 //! Coefficients for 64-bit floats of the functions that both widths share.
 
-use super::super::arc::Arc;
-use super::super::circle::Circle;
-use super::super::power::Power;
+use super::super::arc::ArcConstants;
+use super::super::circle::CircleConstants;
+use super::super::power::PowerConstants;
 use std::f64::consts::{FRAC_PI_2, LN_2, PI};
 
-pub const CIRCLE: Circle = Circle {
+pub const CIRCLE: CircleConstants = CircleConstants {
     sin: &[
         2.721_038_459_288_818_2e-15,
         -7.642_985_215_169_286e-13,
@@ -39,7 +39,7 @@ pub const CIRCLE: Circle = Circle {
     top: 63,
 };
 
-pub const ARC: Arc = Arc {
+pub const ARC: ArcConstants = ArcConstants {
     asin: &[
         0.031_916_307_244_204_6,
         -0.016_230_007_600_725_842,
@@ -79,7 +79,7 @@ pub const ARC: Arc = Arc {
     half_pi: [FRAC_PI_2, 6.123_233_995_736_766e-17],
 };
 
-pub const POWER: Power = Power {
+pub const POWER: PowerConstants = PowerConstants {
     artanh: &[
         0.065_987_826_789_204_83,
         0.066_283_453_703_236_14,

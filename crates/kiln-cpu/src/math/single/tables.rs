@@ -1,10 +1,10 @@
 //! Coefficients for 32-bit floats of the functions that both widths share.
 
-use super::super::arc::Arc;
-use super::super::circle::Circle;
-use super::super::power::Power;
+use super::super::arc::ArcConstants;
+use super::super::circle::CircleConstants;
+use super::super::power::PowerConstants;
 
-pub const CIRCLE: Circle = Circle {
+pub const CIRCLE: CircleConstants = CircleConstants {
     sin: &[2.605_620_011e-6, -1.980_967_791e-4, 8.333_068_341e-3, -1.666_665_971e-1],
     tan: &[
         4.387_842_957e-3,
@@ -21,7 +21,7 @@ pub const CIRCLE: Circle = Circle {
     top: 31,
 };
 
-pub const ARC: Arc = Arc {
+pub const ARC: ArcConstants = ArcConstants {
     asin: &[4.216_639_698e-2, 2.418_074_571e-2, 4.546_977_952e-2, 7.495_306_432e-2, 1.666_675_210e-1],
     atan: &[
         -1.782_816_718e-3,
@@ -37,7 +37,7 @@ pub const ARC: Arc = Arc {
     half_pi: [1.570_796_370_506_286_6, -4.371_138_828_673_793e-8],
 };
 
-pub const POWER: Power = Power {
+pub const POWER: PowerConstants = PowerConstants {
     artanh: &[1.170_995_012e-1, 1.427_354_217e-1, 2.000_007_629e-1],
     exp2: &[1.344_004_704e-5, 1.545_346_167e-4, 1.334_036_817e-3, 9.618_083_946e-3, 5.550_405_011e-2, 2.402_265_072e-1],
     third: [0.333_333_343_267_440_8, -9.934_107_758_624_577e-9],

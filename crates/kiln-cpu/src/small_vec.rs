@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 const INLINE: usize = 24;
 
 /// A list of plain values.
-pub(crate) struct Short<T: Copy> {
+pub(crate) struct SmallVec<T: Copy> {
     inline: [MaybeUninit<T>; INLINE],
     len: usize,
     /// Where all elements are once there are too many, and how many have room there.
@@ -17,13 +17,13 @@ pub(crate) struct Short<T: Copy> {
 }
 
 // SAFETY: the scratch memory is the list's own, and goes to the thread that drops it.
-unsafe impl<T: Copy + Send> Send for Short<T> {}
+unsafe impl<T: Copy + Send> Send for SmallVec<T> {}
 // SAFETY: as above; a shared list is only read.
-unsafe impl<T: Copy + Sync> Sync for Short<T> {}
+unsafe impl<T: Copy + Sync> Sync for SmallVec<T> {}
 
-impl<T: Copy> Short<T> {
-    pub fn new() -> Short<T> {
-        Short { inline: [MaybeUninit::uninit(); INLINE], len: 0, long: None }
+impl<T: Copy> SmallVec<T> {
+    pub fn new() -> SmallVec<T> {
+        SmallVec { inline: [MaybeUninit::uninit(); INLINE], len: 0, long: None }
     }
 
     fn start(&self) -> *const T {
@@ -63,7 +63,7 @@ impl<T: Copy> Short<T> {
     }
 }
 
-impl<T: Copy> Deref for Short<T> {
+impl<T: Copy> Deref for SmallVec<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -72,7 +72,7 @@ impl<T: Copy> Deref for Short<T> {
     }
 }
 
-impl<T: Copy> DerefMut for Short<T> {
+impl<T: Copy> DerefMut for SmallVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         let len = self.len;
         // SAFETY: the first `len` elements have been written.
@@ -80,13 +80,13 @@ impl<T: Copy> DerefMut for Short<T> {
     }
 }
 
-impl<T: Copy> Clone for Short<T> {
-    fn clone(&self) -> Short<T> {
+impl<T: Copy> Clone for SmallVec<T> {
+    fn clone(&self) -> SmallVec<T> {
         self.iter().copied().collect()
     }
 }
 
-impl<T: Copy> Extend<T> for Short<T> {
+impl<T: Copy> Extend<T> for SmallVec<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
         let values = values.into_iter();
         self.make_room(self.len + values.size_hint().0);
@@ -94,9 +94,9 @@ impl<T: Copy> Extend<T> for Short<T> {
     }
 }
 
-impl<T: Copy> FromIterator<T> for Short<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Short<T> {
-        let mut list = Short::new();
+impl<T: Copy> FromIterator<T> for SmallVec<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> SmallVec<T> {
+        let mut list = SmallVec::new();
         list.extend(values);
         list
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn it_is_a_list_whether_short_or_long() {
         for len in [0, 1, INLINE - 1, INLINE, INLINE + 1, 3 * INLINE] {
-            let mut list: Short<usize> = (0..len).collect();
+            let mut list: SmallVec<usize> = (0..len).collect();
             assert!(list.iter().copied().eq(0..len));
             assert!(list.clone().iter().copied().eq(0..len));
             list.truncate(len / 2);
