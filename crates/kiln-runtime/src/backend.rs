@@ -92,7 +92,7 @@ pub trait Executable: Send + Sync {
     /// accesses them until the launch is done.
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError>;
 
-    /// [`Executable::launch`] of a step whose number an error that surfaces later names; see [`crate::sites`].
+    /// [`Executable::launch`] of a step whose number is reported by an asynchronous error; see [`crate::sites`].
     ///
     /// # Safety
     /// As [`Executable::launch`].

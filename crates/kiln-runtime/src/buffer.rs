@@ -176,7 +176,7 @@ impl Buffer {
         if target.device() != self.device() || !target.is_writable() || self.same(target) {
             return Err(Error::ReadOnly { bytes: target.0.bytes });
         }
-        // SAFETY: both ranges lie in their buffers, which are two, and the target may be written.
+        // SAFETY: both ranges are inside their buffers, which are distinct, and the target may be written.
         unsafe { self.0.memory.copy_on_device(self.ptr().add(offset), target.ptr(), length) }
     }
 

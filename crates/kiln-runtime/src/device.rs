@@ -22,7 +22,7 @@ pub enum Device {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{name}' is no device: it is cpu, cuda or cuda:N")]
 pub struct UnknownDevice {
-    /// What was written.
+    /// The name as written.
     pub name: String,
 }
 

@@ -18,29 +18,29 @@ pub enum Error {
     /// The device has not that much memory, and says what holds it.
     #[error("out of memory on {device}: {reason}")]
     DeviceMemory {
-        /// How much was asked for.
+        /// The requested number of bytes.
         bytes: usize,
-        /// Where.
+        /// The device.
         device: Device,
-        /// What is held and what is free.
+        /// A description of what is held and what is free.
         reason: String,
     },
     /// A device that is not there, or that nothing can be compiled for.
     #[error("{device} cannot be used: {reason}")]
     Unavailable {
-        /// Which one.
+        /// The device.
         device: Device,
-        /// What is missing.
+        /// A description of what is missing.
         reason: String,
     },
     /// A failed call of a device's driver.
     #[error("{device}: {message}")]
     Device {
-        /// Which one.
+        /// The device.
         device: Device,
         /// The driver's code.
         code: i64,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
     /// A copy beyond the end of a buffer.

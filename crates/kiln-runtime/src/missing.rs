@@ -7,9 +7,9 @@ use std::sync::Arc;
 /// A device that is not there.
 #[derive(Debug, Clone)]
 pub struct MissingBackend {
-    /// Which one.
+    /// The device.
     pub device: Device,
-    /// What is missing.
+    /// A description of what is missing.
     pub reason: String,
 }
 

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// Turns what a launch reports into an error.
+/// Converts the report of a launch into an error.
 pub(crate) type Describe = dyn Fn(LaunchError) -> Error + Send + Sync;
 
-/// Numbers kept; those of programs that are long gone are forgotten first.
+/// Numbers kept; the oldest are dropped first.
 const KEPT: u32 = 1 << 16;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);

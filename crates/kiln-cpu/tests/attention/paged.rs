@@ -131,7 +131,7 @@ fn pages_of_any_length_and_causal_masks_work() {
 }
 
 #[test]
-fn pages_that_nobody_sees_are_not_read() {
+fn pages_without_visible_keys_are_not_read() {
     // Their entries name page 0, which holds no number.
     for (sizes, dtype) in [[4, 2, 2, 1, 640, 64, 64], [4, 4, 2, 21, 640, 16, 16]]
         .into_iter()

@@ -36,7 +36,7 @@ pub enum Fault {
     /// A kernel that is not one: a value used before it is defined, a size without a value.
     #[error("a malformed kernel: {what}")]
     Malformed {
-        /// What is wrong.
+        /// A description of the problem.
         what: String,
     },
     /// The schedule cannot be planned.

@@ -74,7 +74,7 @@ pub enum Violation {
     Incomplete {
         /// The launch.
         at: Launch,
-        /// What it reads.
+        /// The node that it reads.
         node: NodeId,
         /// The buffer.
         buffer: BufferId,
@@ -82,11 +82,11 @@ pub enum Violation {
         writer: Launch,
     },
     /// A launch reads a node that no launch writes.
-    #[error("{at} reads {node} from {buffer}, where nobody puts it")]
+    #[error("{at} reads {node} from {buffer}, which no launch writes there")]
     Missing {
         /// The launch.
         at: Launch,
-        /// What it reads.
+        /// The node that it reads.
         node: NodeId,
         /// The buffer.
         buffer: BufferId,
@@ -106,7 +106,7 @@ pub enum Violation {
     WrittenTwice {
         /// The launch.
         at: Launch,
-        /// What it writes.
+        /// The node that it writes.
         node: NodeId,
         /// The buffer.
         buffer: BufferId,

@@ -68,8 +68,8 @@ pub(super) fn scatter<E: Emit>(
 fn last_written<E: Emit>(e: &mut E, axis: usize, x: &E::Value, index: &E::Value, g: &E::Value) -> Built<E> {
     let (x_ty, index_ty) = (e.ty(x), e.ty(index));
     let number = iota(e, DType::I64, &index_ty.shape, axis)?;
-    let nobody = full(e, Scalar::int(DType::I64, 0), &x_ty.shape)?;
-    let writer = e.emit(Op::Scatter { axis, kind: ScatterKind::Set }, &[nobody, index.clone(), number.clone()])?;
+    let none = full(e, Scalar::int(DType::I64, 0), &x_ty.shape)?;
+    let writer = e.emit(Op::Scatter { axis, kind: ScatterKind::Set }, &[none, index.clone(), number.clone()])?;
     let writer = take(e, axis, &writer, index)?;
     let stays = compare(e, CompareOp::Eq, &writer, &number)?;
     let read = take(e, axis, g, index)?;

@@ -58,7 +58,7 @@ impl Store {
         let folder = folder.into();
         for part in [folder.clone()].into_iter().chain(Kind::ALL.map(|kind| folder.join(kind.folder()))) {
             if is_public(&part)? {
-                let text = format!("everybody may write to {}", part.display());
+                let text = format!("{} is world-writable", part.display());
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
             }
         }
