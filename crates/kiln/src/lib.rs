@@ -62,7 +62,7 @@ pub use error::{Error, Result, Shown, Value, printable, shown};
 /// # Ok::<(), kiln::Error>(())
 /// ```
 ///
-/// What is no bundle cannot be a field, for no guard would see it change; nor can a union be derived for:
+/// Every field must be a bundle, because no guard would notice a change of any other; unions are not supported:
 ///
 /// ```compile_fail,E0277
 /// #[derive(kiln::Bundle)]
@@ -73,10 +73,11 @@ pub use error::{Error, Result, Shown, Value, printable, shown};
 /// union Batch { tokens: std::mem::ManuallyDrop<kiln::Tensor>, number: u64 }
 /// ```
 pub use kiln_derive::Bundle;
-/// The value of an arithmetic expression, with one `?` for the whole.
+/// Evaluates an arithmetic expression, with one `?` for the whole.
 ///
-/// The operators are `+ - * / % & | ^`, unary `-` and `!`. Operands are tensors, [`Result`]s of tensors, variables and numbers of
-/// any type on any side; those of two numbers are Rust's. Calls, fields and whatever else is no operator stay as they are.
+/// The operators are `+ - * / % & | ^`, unary `-` and `!`. Operands are tensors, [`Result`]s of tensors, variables and
+/// numbers of any type on either side; operators between two numbers are Rust's. Calls, fields and other expressions are
+/// left unchanged.
 ///
 /// ```
 /// use kiln::{Device, Tensor, expr};
@@ -87,7 +88,7 @@ pub use kiln_derive::Bundle;
 /// # Ok::<(), kiln::Error>(())
 /// ```
 ///
-/// It takes no other operators:
+/// Other operators are not supported:
 ///
 /// ```compile_fail
 /// # let x = kiln::Tensor::new([1f32], kiln::Device::Cpu).unwrap();

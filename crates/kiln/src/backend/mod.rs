@@ -9,9 +9,9 @@ use kiln_runtime::{Backend, MissingBackend, ReferenceBackend, environment};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-/// The backend of a device; made at the first use and kept. Of a device that cannot be used every request is an error that says
-/// why. With `KILN_BACKEND=reference` in the environment kernels for the CPU are not compiled but interpreted one element at a
-/// time, which tells a wrong kernel from wrong code.
+/// Returns the backend of a device, created at the first use and kept. If the device cannot be used, every request returns
+/// an error that says why. With `KILN_BACKEND=reference` in the environment, kernels for the CPU are interpreted one
+/// element at a time instead of compiled, which tells a wrong kernel from wrong machine code.
 ///
 /// ```
 /// use kiln::Device;

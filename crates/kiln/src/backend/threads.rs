@@ -1,18 +1,18 @@
-//! How many threads kernels run on: one number for the process.
+//! The number of threads that kernels run on: one setting for the process.
 
 use crate::{Error, Result};
 use kiln_cpu::pool;
 use kiln_ir::Source;
 
-/// Sets how many threads of the CPU kernels may run on from now on, the calling thread included. It holds for the whole process, for
-/// eager code and for programs that are compiled already; kernels that are running end with the threads they began with, so that it
-/// is safe at any time and on any thread. Results do not depend on it, not in a single bit.
+/// Sets the number of threads that CPU kernels may run on, including the calling thread. It applies to the whole process,
+/// to eager code and to programs that are already compiled; running kernels finish with the threads they started with, so
+/// it can be called at any time and from any thread. Results do not depend on it, not in a single bit.
 ///
-/// More threads than the machine has cores are allowed and rarely of use; beyond [`MOST_THREADS`] that many are taken. Without a call
-/// it is what `KILN_THREADS` says, or the number of cores that the process may run on.
+/// More threads than cores are allowed and rarely useful; values above [`MOST_THREADS`] are reduced to it. The default is
+/// `KILN_THREADS`, or the number of cores that the process may run on.
 ///
-/// What [`crate::Mode::MaxAutotune`] measured belongs to the number of threads it was measured with, and whether packing a weight pays
-/// depends on it too: set it before the first call.
+/// Measurements of [`crate::Mode::MaxAutotune`] apply to the number of threads they were made with, and whether packing a
+/// weight pays depends on it too: set it before the first call.
 ///
 /// ```
 /// let before = kiln::threads();
@@ -31,7 +31,7 @@ pub fn set_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// How many threads of the CPU kernels may run on, the calling thread included; see [`set_threads`].
+/// Returns the number of threads that CPU kernels may run on, including the calling thread; see [`set_threads`].
 ///
 /// ```
 /// assert!(kiln::threads() >= 1);
@@ -40,5 +40,5 @@ pub fn threads() -> usize {
     pool::threads()
 }
 
-/// The most threads that [`set_threads`] takes.
+/// The largest number of threads that [`set_threads`] accepts.
 pub const MOST_THREADS: usize = pool::MOST_THREADS;

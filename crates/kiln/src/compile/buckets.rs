@@ -1,13 +1,14 @@
-//! Buckets: arguments are padded to one of a few sizes, so that a function is compiled a few times and not for every size.
+//! Buckets: arguments are padded to one of a few sizes, so that a function is compiled a few times instead of once per
+//! size.
 //!
 //! ```text
 //!  x [2, 70, 8] ── padded to the bucket ──▶ [2, 128, 8] ──▶ program for 128 ──▶ [2, 128, 4] ── cut ──▶ [2, 70, 4]
 //!            └──── 70, as data ───────────────────────────▶ valid_mask, valid_length
 //! ```
 //!
-//! Padding is zeros after the end. The function is what makes it harmless: whatever combines places of the padded axis (a sum, a
-//! mean, a softmax, attention that is not causal) has to leave out the padded ones by [`Tensor::valid_mask`]. What works place
-//! by place needs nothing.
+//! Arguments are padded with zeros at the end of the axis. The function has to make the padding harmless: whatever combines
+//! positions of the padded axis (a sum, a mean, a softmax, attention that is not causal) must exclude the padded ones with
+//! [`Tensor::valid_mask`]. Pointwise operations need nothing.
 
 use crate::compile::capture;
 use crate::tensor::shape::resolve_axis;
@@ -45,7 +46,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// These sizes.
+    /// Makes buckets of these sizes.
     ///
     /// ```
     /// use kiln::Buckets;
@@ -60,7 +61,7 @@ impl Buckets {
         Buckets { sizes, places: Vec::new() }
     }
 
-    /// The powers of two from `least` to `most`.
+    /// Makes buckets of the powers of two from `least` to `most`.
     ///
     /// ```
     /// assert_eq!(kiln::Buckets::powers_of_two(64, 300).sizes(), [64, 128, 256]);
@@ -69,7 +70,7 @@ impl Buckets {
         Buckets::of((0..usize::BITS).map(|bit| 1 << bit).filter(|size| (least..=most).contains(size)))
     }
 
-    /// The multiples of `step` up to `most`.
+    /// Makes buckets of the multiples of `step` up to `most`.
     ///
     /// ```
     /// assert_eq!(kiln::Buckets::multiples_of(128, 400).sizes(), [128, 256, 384]);
@@ -78,19 +79,19 @@ impl Buckets {
         Buckets::of((1..=most / step.max(1)).map(|times| times * step.max(1)))
     }
 
-    /// They are for this axis of the tensor of this number among the arguments' tensors. Of several places the sizes have to
-    /// be equal. Negative axes count from the end.
+    /// Applies the buckets to an axis of a tensor, given by its number among the tensors of the arguments. If this is
+    /// called for several axes, their sizes must be equal. Negative axes count from the end.
     pub fn at(mut self, tensor: usize, axis: i64) -> Buckets {
         self.places.push((tensor, axis));
         self
     }
 
-    /// The sizes, ascending.
+    /// Returns the sizes in ascending order.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// The least of the sizes that holds so much; none beyond the largest.
+    /// Returns the smallest bucket that holds `size`, or `None` if it is larger than the largest.
     pub fn size_for(&self, size: usize) -> Option<usize> {
         self.sizes.iter().copied().find(|&bucket| size <= bucket)
     }
@@ -162,8 +163,8 @@ fn length_of(op: &'static str, tensor: &Tensor, axis: usize, at: &Source) -> Res
 }
 
 impl Tensor {
-    /// How many places of an axis are not padding, as an i64 tensor without axes. For an argument of a function that is
-    /// compiled with [`Buckets`] that is its size before it was padded; otherwise the size.
+    /// Returns the number of positions of an axis that are not padding, as an i64 tensor without axes. For an argument of a
+    /// function compiled with [`Buckets`] this is its size before padding; otherwise it is the size.
     #[track_caller]
     pub fn valid_length(&self, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -178,8 +179,8 @@ impl Tensor {
         eager::composite("valid_length", &[axis.into()], &[self], write, &at)
     }
 
-    /// Which places of an axis are not padding: a bool tensor of one axis. For an argument of a function that is compiled with
-    /// [`Buckets`] it is false where the argument was padded; otherwise it is all true.
+    /// Returns a bool tensor of one axis that is true where the axis is not padding. For an argument of a function compiled
+    /// with [`Buckets`] it is false at the padded positions; otherwise it is all true.
     #[track_caller]
     pub fn valid_mask(&self, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();

@@ -1,6 +1,6 @@
-//! Graphs with frozen inputs: what depends on weights alone is computed once, products that share an operand become one, and
-//! weights lie in memory as the backend reads them fastest. Weights stay arguments: a call that brings another version of
-//! one does all of this again, and only that.
+//! Graphs with frozen inputs: what depends on weights alone is computed once, products that share an operand are merged,
+//! and weights are packed into the layout that the backend reads fastest. Weights remain arguments: a call with another
+//! version of one repeats this preparation, and nothing else.
 //!
 //! ```text
 //!  Graph ──merge_products──▶ ──split_frozen──▶ prepare:  weights ──▶ values           once a version
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// A graph compiled with some of its inputs frozen. Calls from many threads are fine.
+/// A graph compiled with some of its inputs frozen. It can be called from many threads.
 ///
 /// ```
 /// use kiln::{FreezeOptions, FrozenGraph};
@@ -94,8 +94,8 @@ struct MainInputs<'a> {
     ready: &'a Ready,
 }
 
-// SAFETY: prepared values and panels are those of `ready`, for which its own number stands. Frozen inputs that the program reads
-// as they lie are pinned where the contract of `CallInputs` says so, all others are asked for at each run.
+// SAFETY: prepared values and panels are those of `ready`, for which its own number stands. Frozen inputs that the program
+// reads unpacked are pinned where the contract of `CallInputs` says so, all others are fetched at each run.
 unsafe impl Inputs for MainInputs<'_> {
     fn count(&self) -> usize {
         self.graph.arguments.len()
@@ -134,19 +134,19 @@ pub(crate) struct Ready {
 pub struct FrozenMemory {
     /// Bytes of packed weights.
     pub packed_bytes: usize,
-    /// Bytes of other values that were computed from weights and are kept.
+    /// Bytes of other values computed from weights and kept.
     pub prepared_bytes: usize,
-    /// Weights that are not read as they lie any more: their own memory could go.
+    /// Weights that are no longer read in their own layout: their memory could be freed.
     pub unread: usize,
-    /// Products that went into others.
+    /// Products that were merged into others.
     pub merged: usize,
-    /// How often weights were prepared and packed: once for each set of versions.
+    /// How often weights were prepared and packed: once per set of versions.
     pub prepares: u64,
 }
 
 impl FrozenGraph {
-    /// Compiles a graph for inputs that lie in memory as `layouts` say (an empty list means row-major) and of which those are
-    /// frozen for which `frozen` says so. Inputs that the graph updates cannot be and are taken as they come.
+    /// Compiles a graph for inputs with these layouts (an empty list means row-major), freezing those that `frozen` marks.
+    /// Inputs that the graph updates cannot be frozen.
     #[track_caller]
     pub fn new(
         graph: &Graph,
@@ -221,44 +221,45 @@ impl FrozenGraph {
         })
     }
 
-    /// The program that every call runs. Its inputs are not those of the graph.
+    /// Returns the program that every call runs. Its inputs are not those of the graph.
     pub fn program(&self) -> &Program {
         &self.main
     }
 
-    /// The program that runs when a weight has changed, if there is anything to compute then.
+    /// Returns the program that runs when a weight has changed, if there is anything to compute.
     pub fn prepare_program(&self) -> Option<&Program> {
         self.prepare.as_ref()
     }
 
-    /// What freezing costs, and how often it was done.
+    /// Returns what freezing costs, and how often it was done.
     pub fn memory(&self) -> FrozenMemory {
         FrozenMemory { prepares: self.prepares.load(Ordering::Relaxed), ..self.memory }
     }
 
-    /// The inputs that are frozen, in order. [`FrozenGraph::run`] wants a version of each.
+    /// Returns the numbers of the frozen inputs, in order. [`FrozenGraph::run`] takes a version of each.
     pub fn frozen(&self) -> &[usize] {
         &self.frozen
     }
 
-    /// The folder that `KILN_DEBUG` asked for, with the graphs, kernels and machine code of the program that every call runs.
+    /// Returns the folder that `KILN_DEBUG` made, with the graphs, kernels and machine code of the main program.
     pub fn dumped(&self) -> Option<&Path> {
         self.dumped.as_deref()
     }
 
-    /// Bytes that it holds for as long as it is kept; an estimate, see [`Program::bytes`]. What was made of the weights is no part of it:
-    /// [`FrozenGraph::memory`] says what that takes.
+    /// Returns an estimate of the bytes it holds, see [`Program::bytes`]. Prepared and packed weights are not included: see
+    /// [`FrozenGraph::memory`].
     pub fn bytes(&self) -> usize {
         self.main.bytes() + self.prepare.as_ref().map_or(0, Program::bytes)
     }
 
-    /// Forgets what was made of the weights, and frees it.
+    /// Frees the prepared and packed weights.
     pub fn clear(&self) {
         *self.ready.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Runs the graph on its inputs, all of them; those that it updates are copied, and the new values come out. `versions`
-    /// has a number for each frozen input ([`FrozenGraph::frozen`]) that changes whenever the input's elements do.
+    /// Runs the graph on all of its inputs; those that it updates are copied, and their new values are among the results.
+    /// `versions` has a number for each frozen input ([`FrozenGraph::frozen`]) that changes whenever the elements of the
+    /// input do.
     #[track_caller]
     pub fn run(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -281,7 +282,7 @@ impl FrozenGraph {
     /// Runs the graph on its inputs; those that it updates are written in place.
     ///
     /// # Safety
-    /// Nobody else uses the memory of the inputs that the graph updates meanwhile, and none of it is given as another input.
+    /// Nothing else accesses the memory of the updated inputs during the call, and no other input shares it.
     #[track_caller]
     pub unsafe fn run_updating(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<Vec<Tensor>> {
         self.run_at(inputs, versions, &Source::caller())
@@ -321,8 +322,8 @@ impl FrozenGraph {
         unsafe { self.main.run_each(&main, self.options.recycle, &mut each) }.map_err(wrong)
     }
 
-    /// Measures the ways to run each kernel of the main program on these inputs, for about as long as `budget` says, and takes
-    /// the fastest from now on.
+    /// Measures the variants of each kernel of the main program on these inputs, for about `budget`, and uses the fastest
+    /// from then on.
     #[track_caller]
     pub fn tune(&self, inputs: &[&Tensor], versions: &[u64], budget: Duration) -> Result<TuneReport> {
         let at = Source::caller();
@@ -402,8 +403,8 @@ impl FrozenGraph {
         self.arguments.iter().map(|argument| argument.view(inputs, ready, &self.packer)).collect()
     }
 
-    /// Holds every kernel of the programs that run against the interpreter on these inputs, which are left as they are: those that
-    /// prepare the weights, and those of every call, which read weights that are prepared and packed. See
+    /// Compares every kernel that runs with the interpreter on these inputs, which are not changed: the kernels that
+    /// prepare the weights, and those of the main program, which read prepared and packed weights. See
     /// [`crate::inspect::verify_program`].
     #[track_caller]
     pub fn verify(&self, inputs: &[&Tensor], versions: &[u64]) -> Result<VerifyReport> {

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 impl CompiledGraph {
-    /// Explains the graph and measures its kernels on these inputs, which are left as they are.
+    /// Explains the graph and measures its kernels on these inputs, which are not changed.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, ir::Graph};
@@ -50,7 +50,7 @@ impl CompiledGraph {
         Segment::measured(subject, &views, names).map_err(|cause| located("explain", cause, at))
     }
 
-    /// Holds every kernel against the interpreter on these inputs, which are left as they are. See [`verify_program`].
+    /// Compares every kernel with the interpreter on these inputs, which are not changed. See [`verify_program`].
     ///
     /// ```
     /// use kiln::{Tensor, Device, ir::Graph};
@@ -72,15 +72,15 @@ impl CompiledGraph {
     }
 }
 
-/// Holds every kernel of a program against the interpreter on live inputs; see [`kiln_inspect::verify()`]. `graph` is what the program
-/// was built from, after the passes.
+/// Compares every kernel of a program with the interpreter on live inputs; see [`kiln_inspect::verify()`]. `graph` is what
+/// the program was built from, after the passes.
 #[track_caller]
 pub fn verify_program(graph: &Graph, program: &Program, inputs: &[Tensor]) -> Result<VerifyReport> {
     let views: Vec<InputView<'_>> = inputs.iter().map(view).collect();
     verify_at(graph, program, inputs, &views, &Source::caller())
 }
 
-/// [`verify_program`] for a program whose inputs are others than the graph's, because some lie packed.
+/// [`verify_program`] for a program whose inputs differ from the graph's because some are packed.
 pub(crate) fn verify_at(
     graph: &Graph,
     program: &Program,
@@ -91,7 +91,7 @@ pub(crate) fn verify_at(
     kiln_inspect::verify(graph, program, hosts(inputs, at)?, views).map_err(|cause| located("verify", cause, at))
 }
 
-/// Runs the passes on a graph and asks the interpreter after each whether the answer is still the same.
+/// Runs the passes on a graph and checks with the interpreter after each whether the results are still the same.
 ///
 /// ```
 /// use kiln::{Device, Tensor, ir::Graph};
@@ -113,7 +113,7 @@ pub fn bisect_passes(graph: &Graph, inputs: &[Tensor]) -> Result<BisectReport> {
     bisect_at(graph, &stages, inputs, &at)
 }
 
-/// [`bisect_passes`] for graphs that are already there: each stage against the one before it, the first against `graph`.
+/// [`bisect_passes`] for existing graphs: compares each stage with the one before it, and the first with `graph`.
 #[track_caller]
 pub fn bisect_stages(graph: &Graph, stages: &[Stage], inputs: &[Tensor]) -> Result<BisectReport> {
     bisect_at(graph, stages, inputs, &Source::caller())
@@ -123,8 +123,8 @@ fn bisect_at(graph: &Graph, stages: &[Stage], inputs: &[Tensor], at: &Source) ->
     bisect::bisect(graph, stages, &hosts(inputs, at)?).map_err(|cause| located("bisect", cause, at))
 }
 
-/// Writes everything about a program to a new folder within `into`, which is made if need be: graphs after each pass, kernels,
-/// vector IR, machine code and memory. `KILN_DEBUG=1` does this for every program made.
+/// Writes everything about a program to a new folder within `into`, which is created if needed: graphs after each pass,
+/// kernels, vector IR, machine code and memory plan. `KILN_DEBUG=1` does this for every program.
 ///
 /// ```
 /// use kiln::ir::Graph;
@@ -142,7 +142,7 @@ pub fn dump(compiled: &CompiledGraph, into: &Path) -> io::Result<PathBuf> {
     dumps::dump(&compiled.unit(&Source::default()), compiled.program(), compiled.passes_took(), into)
 }
 
-/// The elements of a tensor on the host, as the reference interpreter takes them.
+/// Copies the elements of a tensor to the host, for the reference interpreter.
 ///
 /// ```
 /// use kiln::{Device, Tensor};

@@ -3,31 +3,31 @@
 use super::shown::shown;
 use crate::DType;
 
-/// Why a file is no safetensors file, or cannot be read or written.
+/// Why a file is not a valid safetensors file, or cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The file system said no.
+    /// An error of the file system.
     #[error("{message}")]
     Io {
-        /// What it said.
+        /// The message of the error.
         message: String,
     },
-    /// Not even a length.
+    /// The file is too short for the length of the header.
     #[error("{bytes} bytes are too few for a safetensors file")]
     TooShort {
         /// The file's size.
         bytes: u64,
     },
-    /// A header longer than the file or than any header should be.
+    /// The header is longer than the file or than the limit.
     #[error("a header of {length} bytes in a file of {bytes}")]
     HeaderLength {
-        /// As the file says.
+        /// The length in the file.
         length: u64,
         /// The file's size.
         bytes: usize,
     },
-    /// The header is not the JSON it should be.
+    /// The header is not valid JSON.
     #[error("the header is not valid: {what} at byte {at}")]
     Json {
         /// What is wrong.
@@ -43,15 +43,15 @@ pub enum FormatError {
         /// What is wrong.
         what: &'static str,
     },
-    /// A dtype that tensors do not have.
+    /// An unsupported dtype.
     #[error("tensor '{}' is of dtype {}, which is not supported", shown(name), shown(dtype))]
     UnknownDType {
         /// The tensor.
         name: String,
-        /// As the file says.
+        /// The dtype in the file.
         dtype: String,
     },
-    /// Offsets outside the file or the wrong way round.
+    /// Offsets that are outside of the file or not ascending.
     #[error("tensor '{}': bytes {begin}..{end} are not within the {bytes} bytes of elements", shown(name))]
     BadOffsets {
         /// The tensor.

@@ -157,10 +157,10 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// Arguments cannot be padded, or results not be cut, as [`crate::Buckets`] ask for.
+    /// Arguments cannot be padded, or results cannot be cut, as [`crate::Buckets`] require.
     #[error("buckets: {why}, at {at}")]
     Buckets {
-        /// What is in the way.
+        /// The reason.
         why: String,
         /// The line.
         at: Source,
@@ -190,7 +190,7 @@ pub enum Error {
         from: Vec<usize>,
         /// Its elements.
         elements: usize,
-        /// The shape asked for, −1 for the size to be found.
+        /// The requested shape, with −1 for the inferred size.
         to: Vec<i64>,
         /// The user's line.
         at: Source,
@@ -200,7 +200,7 @@ pub enum Error {
     ElementCount {
         /// The operation.
         op: &'static str,
-        /// The shape asked for.
+        /// The requested shape.
         shape: Vec<usize>,
         /// Its elements.
         expected: usize,
@@ -209,7 +209,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// One number asked of a tensor that holds more or fewer.
+    /// `item` of a tensor that does not have exactly one element.
     #[error("item: {shape:?} does not hold exactly one element, at {at}")]
     NotOneElement {
         /// The tensor's shape.
@@ -217,7 +217,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// An extreme of nothing.
+    /// A maximum or minimum over no elements.
     #[error("{op}: {shape:?} has no elements to choose from, at {at}")]
     EmptyReduction {
         /// The operation.
@@ -227,7 +227,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// A list of tensors with nothing in it.
+    /// An empty list of tensors.
     #[error("{op}: takes at least one tensor, at {at}")]
     NoTensors {
         /// The operation.
@@ -235,7 +235,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// An argument that makes no sense.
+    /// An invalid argument.
     #[error("{op}: {name} = {value}, but {expected}, at {at}")]
     BadArgument {
         /// The operation.
@@ -271,13 +271,13 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// A graph that is not one.
+    /// An invalid graph.
     #[error("{cause}")]
     Graph {
         /// What is wrong.
         cause: Box<kiln_ir::Error>,
     },
-    /// The passes broke a graph; a mistake of a pass.
+    /// A pass produced an invalid graph, which is a bug of the pass.
     #[error("{cause}, at {at}")]
     Passes {
         /// What is wrong.
@@ -285,7 +285,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// An index held by a tensor that is outside the axis it picks from.
+    /// An index in a tensor that is outside of the axis it selects from.
     #[error("{op}: index {index} is out of range for an axis of {size}, at {at}")]
     ElementOutOfRange {
         /// The operation.
@@ -363,7 +363,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// An operation whose gradient cannot be written down.
+    /// An operation that has no gradient.
     #[error("{op}: has no gradient: {cause}, at {at}")]
     NoGradient {
         /// The operation.
@@ -381,7 +381,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// A tensor whose elements cannot be had on the host.
+    /// A tensor whose elements cannot be read on the host.
     #[error("cannot read a tensor: {reason}, at {at}")]
     Unreadable {
         /// Why.
@@ -397,7 +397,7 @@ pub enum Error {
         /// The line where it differs.
         at: Source,
     },
-    /// The two sides of a `cond` cannot be selected from.
+    /// The two branches of a `cond` cannot be selected between.
     #[error("cond: {what}, at {at}")]
     Cond {
         /// Why.
@@ -413,13 +413,13 @@ pub enum Error {
         /// The line of the call.
         at: Source,
     },
-    /// Kernels were to run on no thread.
+    /// The number of threads was set to 0.
     #[error("set_threads: kernels run on 1 thread at the least, not on 0, at {at}")]
     NoThreads {
         /// The user's line.
         at: Source,
     },
-    /// There is no program for a call, and the stance forbids to make one.
+    /// There is no program for a call, and the stance forbids compiling one.
     #[error("compile: there is no program for this call and the stance is fail_on_recompile: {guard}, at {at}")]
     Recompile {
         /// The guard that failed.
@@ -437,7 +437,7 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
-    /// Tensors by name that are not those of a module.
+    /// A state dict that does not fit a module.
     #[error("state dict: {cause}, at {at}")]
     StateDict {
         /// What is wrong.
@@ -447,10 +447,10 @@ pub enum Error {
     },
 }
 
-/// What operations return.
+/// The result of a tensor operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An argument's value in an error.
+/// The value of an argument in an error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value {
     /// An integer.

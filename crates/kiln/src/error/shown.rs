@@ -10,11 +10,11 @@ pub struct Shown<'a> {
     most: usize,
 }
 
-/// Characters of a text that are shown, unless more are asked for.
+/// The default limit on the characters shown of a text.
 const MOST: usize = 120;
 
-/// A foreign text for a message: control characters, line ends and marks of direction escaped, and of a long text only its
-/// beginning.
+/// Returns a foreign text for a message: control characters, line ends and direction marks are escaped, and a long text is
+/// cut.
 ///
 /// ```
 /// use kiln::shown;
@@ -27,7 +27,7 @@ pub fn shown(text: &(impl AsRef<str> + ?Sized)) -> Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// With so many characters at the most.
+    /// Sets the largest number of characters shown.
     pub fn up_to(self, most: usize) -> Self {
         Shown { most, ..self }
     }
@@ -63,8 +63,7 @@ fn commands(c: char) -> bool {
         || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A text with only those control characters that a terminal is to obey in a text of several lines: line ends and tabs.
-/// The others are escaped as by [`shown`].
+/// Escapes the control characters of a text of several lines except for line ends and tabs, as [`shown`] does.
 ///
 /// ```
 /// assert_eq!(kiln::printable("Line\n\tand\x1b[2J"), "Line\n\tand\\u{1b}[2J");

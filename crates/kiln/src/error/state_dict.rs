@@ -15,7 +15,7 @@ pub struct Loaded {
 /// A tensor that is not what the variable of its name needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShapeMismatch {
-    /// Whose.
+    /// The name of the tensor.
     pub name: String,
     /// Dtype and shape of the module's variable.
     pub expected: (DType, Vec<usize>),
@@ -23,7 +23,7 @@ pub struct ShapeMismatch {
     pub got: (DType, Vec<usize>),
 }
 
-/// Why a state dict was refused: everything that is wrong with it.
+/// Why a state dict was rejected: every mismatch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StateDictError {
     /// Names that the module has and the state dict lacks, and the other way round.

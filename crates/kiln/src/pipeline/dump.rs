@@ -6,7 +6,7 @@
 //!                     01-decompose.kiln …      the graph after each stage that changed it, then the schedule (07-schedule.txt …):
 //!                                              the names are those of `kiln::pipeline::STAGES`
 //!                     schedule.txt             launches with their nodes, lines and bytes; what was not fused and why
-//!                     plan.txt                 where each buffer lies, and when
+//!                     plan.txt                 each buffer's offset and lifetime
 //!                     guards.txt               what arguments have to be (of captured functions)
 //!                     kernels/0-exp.kernel.txt the kernel; .vir.txt its vector IR, .asm.txt its machine code
 //! ```
@@ -123,7 +123,7 @@ pub(crate) fn dump(unit: &Unit<'_>, program: &Program, passes: Duration, into: &
         let text = format!("{}\n{schedule}", schedule.explain(graph, &|_| None));
         file(&mut index, "schedule.txt", "launches, their nodes and bytes; what was not fused and why", &text)?;
     }
-    file(&mut index, "plan.txt", "where each buffer lies, and when", &plan_text(program))?;
+    file(&mut index, "plan.txt", "each buffer's offset and lifetime", &plan_text(program))?;
     fs::create_dir(folder.join("kernels"))?;
     let mut written: Vec<(Arc<kiln_kernels::Kernel>, String)> = Vec::new();
     let mut launches = String::new();

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// A captured graph, and how it is to be compiled.
 pub(crate) struct Unit<'a> {
     pub(crate) graph: &'a Graph,
-    /// How each input lies in memory.
+    /// The layout of each input.
     pub(crate) layouts: &'a [InputLayout],
     pub(crate) options: &'a CompileOptions,
     pub(crate) freeze: Option<Freeze<'a>>,
@@ -163,7 +163,7 @@ pub(crate) fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) 
     Ok((split, merged))
 }
 
-/// How the inputs of the part that every call runs lie in memory.
+/// Returns the layouts of the main program's inputs.
 fn main_layouts(unit: &Unit<'_>, split: &Split) -> Vec<InputLayout> {
     let layout = |(from, &id): (&MainInput, &NodeId)| match *from {
         MainInput::Given(input) => unit.layouts[input].clone(),

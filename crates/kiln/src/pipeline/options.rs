@@ -1,4 +1,4 @@
-//! Choices of how a graph is compiled.
+//! Options of compiling a graph.
 
 use crate::Device;
 use kiln_kernels::ScheduleOptions;
@@ -9,18 +9,19 @@ use std::borrow::Cow;
 /// The name of the programs of eager operations.
 pub(crate) const EAGER: &str = "eager";
 
-/// Choices beyond the defaults for [`crate::CompiledGraph::new`].
+/// Options of [`crate::CompiledGraph::new`].
 #[derive(Debug, Clone)]
 pub struct CompileOptions {
-    /// Where it runs.
+    /// The device it runs on.
     pub device: Device,
     /// How it is cut into kernels.
     pub schedule: ScheduleOptions,
-    /// Skip the graph passes, for comparison and for finding a wrong pass. Ops without a kernel are still decomposed.
+    /// Whether to skip the graph passes, for comparison and for finding a wrong pass. Ops without a kernel are still
+    /// decomposed.
     pub no_passes: bool,
-    /// What it is called in dumps and reports.
+    /// The name used in dumps and reports.
     pub name: Cow<'static, str>,
-    /// Look for the program and its kernels in the disk cache, and keep them there.
+    /// Whether to look for the program and its kernels in the disk cache, and store them there.
     pub disk_cache: bool,
 }
 
@@ -38,18 +39,18 @@ impl CompileOptions {
     }
 }
 
-/// Choices beyond the defaults for [`crate::FrozenGraph::new`].
+/// Options of [`crate::FrozenGraph::new`].
 #[derive(Debug, Clone)]
 pub struct FreezeOptions {
-    /// How both halves are compiled.
+    /// How both programs are compiled.
     pub compile: CompileOptions,
-    /// Make one product of those that share their left operand.
+    /// Whether to merge products that share their left operand.
     pub merge: bool,
     /// Which weights the backend packs.
     pub pack: PackWeights,
-    /// How much larger than the weights a value made of them may be; see [`SplitOptions::growth`].
+    /// How much larger than its weights a prepared value may be; see [`SplitOptions::growth`].
     pub growth: usize,
-    /// Let outputs take the memory of earlier ones that nobody holds any more; see [`kiln_runtime::Program::replay`].
+    /// Whether outputs reuse the memory of earlier outputs that have been dropped; see [`kiln_runtime::Program::replay`].
     pub recycle: bool,
 }
 
@@ -58,7 +59,7 @@ pub struct FreezeOptions {
 pub enum PackWeights {
     /// None.
     Never,
-    /// Those whose products it expects to be faster by more than the memory is worth.
+    /// Those whose products it expects to gain more than the memory costs.
     #[default]
     WherePays,
     /// All it has a layout for.

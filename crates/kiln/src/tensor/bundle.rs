@@ -1,10 +1,10 @@
-//! What a compiled function takes and returns: tensors and plain values, in tuples, lists and maps of them.
+//! Arguments and results of compiled functions: tensors and plain values, in tuples, lists and maps.
 
 use crate::Tensor;
 use crate::tensor::scratch::Scratch;
 use std::collections::{BTreeMap, HashMap};
 
-/// A part of a [`Bundle`].
+/// A leaf of a [`Bundle`].
 #[derive(Debug, Clone, Copy)]
 pub enum Leaf<'a> {
     /// A tensor: its dtype, shape, strides and device are guarded, its elements are not.
@@ -17,7 +17,7 @@ pub enum Leaf<'a> {
     Float(f64),
     /// Text, guarded by value.
     Text(&'a str),
-    /// How many parts follow, where that may differ.
+    /// The number of parts that follow, where it may vary.
     Parts(usize),
 }
 
@@ -41,7 +41,8 @@ impl Leaf<'_> {
 }
 
 /// Arguments and results of compiled functions. Tensors, flags, numbers and strings are bundles, and so are tuples, arrays,
-/// vectors, options and maps by name of bundles. Own structs of tensors implement it part by part:
+/// vectors, options and maps by name of bundles. `#[derive(Bundle)]` implements it for structs; by hand, it is implemented
+/// field by field:
 ///
 /// ```
 /// use kiln::{Bundle, Leaf, Tensor};
@@ -62,10 +63,10 @@ impl Leaf<'_> {
     note = "tensors, flags, numbers, strings, and tuples, arrays, vectors, options and maps of them are; put `#[derive(kiln::Bundle)]` on a struct or an enum of such"
 )]
 pub trait Bundle: Sized {
-    /// Shows each part, always in the same order.
+    /// Visits each leaf, always in the same order.
     fn leaves<'a>(&'a self, each: &mut dyn FnMut(Leaf<'a>));
 
-    /// The same with other tensors, which are asked for in the order of [`Bundle::leaves`].
+    /// Returns the same bundle with each tensor replaced by `map` of it, called in the order of [`Bundle::leaves`].
     fn map_tensors(&self, map: &mut dyn FnMut(&Tensor) -> Tensor) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! Compiling a graph that is already there: passes, schedule, code, in one call. [`crate::Tensor`]s go in and come out.
+//! Compiles an existing graph in one call: passes, schedule and code.
 
 use crate::pipeline::{self, Built, CompileOptions, Unit, dump};
 use crate::tensor::call_input::{CallInputs, Views};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A graph compiled for one device, with its kernels fused. Calls from many threads are fine.
+/// A graph compiled for one device, with its kernels fused. It can be called from many threads.
 pub struct CompiledGraph {
     program: Program,
     /// The graph as it was given.
@@ -27,7 +27,7 @@ pub struct CompiledGraph {
     dumped: Option<PathBuf>,
 }
 
-/// Compiles a graph for inputs that lie in memory as `layouts` say; an empty list means row-major.
+/// Compiles a graph for inputs with these layouts; an empty list means row-major.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor, ir::Graph};
@@ -76,44 +76,44 @@ impl CompiledGraph {
         Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options, freeze: None, at }
     }
 
-    /// The graph as it was given.
+    /// Returns the graph as it was given.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The graph after the passes, which the program's kernels and their nodes are about.
+    /// Returns the graph after the passes, whose nodes the program's kernels refer to.
     #[track_caller]
     pub fn optimised(&self) -> Result<Graph> {
         pipeline::optimise(&self.unit(&Source::caller()), self.graph().clone(), &mut |_, _| {})
     }
 
-    /// How it was made.
+    /// Returns the options it was compiled with.
     pub fn options(&self) -> &CompileOptions {
         &self.options
     }
 
-    /// The folder that `KILN_DEBUG` made for it.
+    /// Returns the folder that `KILN_DEBUG` made for it.
     pub fn dumped(&self) -> Option<&Path> {
         self.dumped.as_deref()
     }
 
-    /// How long the passes took.
+    /// Returns how long the passes took.
     pub fn passes_took(&self) -> Duration {
         self.passes
     }
 
-    /// The program: kernels, code and the reasons for what was not fused.
+    /// Returns the program: kernels, code and the fusion rejections.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Bytes that it holds for as long as it is kept, the graph and constants among them; an estimate, see [`Program::bytes`].
+    /// Returns an estimate of the bytes it holds, including the graph and constants; see [`Program::bytes`].
     pub fn bytes(&self) -> usize {
         self.graph.bytes() + self.program.bytes()
     }
 
-    /// Measures the ways to run each kernel on these inputs, for about as long as `budget` says, and takes the fastest from
-    /// now on. Outcomes are kept in the disk cache.
+    /// Measures the variants of each kernel on these inputs, for about `budget`, and uses the fastest from then on. The
+    /// choices are kept in the disk cache.
     #[track_caller]
     pub fn tune(&self, inputs: &[&Tensor], budget: Duration) -> Result<TuneReport> {
         let at = Source::caller();
@@ -124,8 +124,8 @@ impl CompiledGraph {
         self.program.tune(&views, budget).map_err(|e| locate("tune", e, &at))
     }
 
-    /// Runs the graph. Inputs have to lie in memory as the graph was compiled for. Inputs that the graph updates are left
-    /// as they are: their new values come out in new memory; see [`CompiledGraph::run_owned`].
+    /// Runs the graph. Inputs must have the layouts that the graph was compiled for. Inputs that the graph updates are not
+    /// changed: their new values are returned in new memory; see [`CompiledGraph::run_owned`].
     #[track_caller]
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -136,8 +136,8 @@ impl CompiledGraph {
         self.update_at(inputs.to_vec(), &at)
     }
 
-    /// Runs the graph on inputs that the caller gives away. An updated input of which this is the only handle is written
-    /// in place; another is copied first, which is reported as an event.
+    /// Runs the graph on inputs passed by value. An updated input whose memory has no other handle is written in place;
+    /// otherwise it is copied first, which is reported as an event.
     #[track_caller]
     pub fn run_owned(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -161,7 +161,7 @@ impl CompiledGraph {
     /// Runs a graph that only updates its first input.
     ///
     /// # Safety
-    /// Nobody else uses the memory of the first input meanwhile, and no other input lies in it.
+    /// Nothing else accesses the memory of the first input during the call, and no other input shares it.
     pub(crate) unsafe fn run_in_place(&self, op: &'static str, inputs: &[&Tensor], at: &Source) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.execute(op, &inputs, false, 0, &mut |_| (), at) }
@@ -186,7 +186,7 @@ impl CompiledGraph {
     /// nobody holds any more.
     ///
     /// # Safety
-    /// Nobody else uses the memory of updated inputs meanwhile, and no other input lies in it.
+    /// Nothing else accesses the memory of updated inputs during the call, and no other input shares it.
     pub(crate) unsafe fn execute(
         &self,
         op: &'static str,

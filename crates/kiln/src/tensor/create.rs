@@ -1,4 +1,4 @@
-//! Making tensors: from values, of one value, counting, and by joining others.
+//! Creating tensors: from values, filled, counting, and by joining others.
 
 use crate::tensor::compiled_graph::locate;
 use crate::tensor::eager::{self, Param};
@@ -9,7 +9,7 @@ use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Op, Source};
 
 impl Tensor {
-    /// A tensor of the vector's elements, in row-major order.
+    /// Makes a tensor of the vector's elements, in row-major order.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -23,7 +23,7 @@ impl Tensor {
         Tensor::from_elements("from_vec", &elements, shape, device, &Source::caller())
     }
 
-    /// A tensor of the slice's elements, in row-major order.
+    /// Makes a tensor of the slice's elements, in row-major order.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: impl Shape, device: Device) -> Result<Tensor> {
         Tensor::from_elements("from_slice", elements, shape, device, &Source::caller())
@@ -45,7 +45,7 @@ impl Tensor {
         Tensor::from_bytes_at(T::as_bytes(elements), shape, T::DTYPE, device, at)
     }
 
-    /// A tensor of packed bytes, as the dtype stores its elements.
+    /// Makes a tensor of packed bytes, in the encoding of the dtype.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         let at = Source::caller();
@@ -58,7 +58,7 @@ impl Tensor {
         Tensor::from_bytes_at(bytes, shape, dtype, device, &at)
     }
 
-    /// A tensor of nested arrays or vectors of equal lengths.
+    /// Makes a tensor of nested arrays or vectors of equal lengths.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -80,7 +80,7 @@ impl Tensor {
         Tensor::from_elements("new", &elements, shape, device, &at)
     }
 
-    /// One value everywhere.
+    /// Makes a tensor filled with a value.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -110,37 +110,37 @@ impl Tensor {
         })
     }
 
-    /// Zeros.
+    /// Makes a tensor of zeros.
     #[track_caller]
     pub fn zeros(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         Tensor::full_at("zeros", shape, Number::Int(0), dtype, device, &Source::caller())
     }
 
-    /// Ones.
+    /// Makes a tensor of ones.
     #[track_caller]
     pub fn ones(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         Tensor::full_at("ones", shape, Number::Int(1), dtype, device, &Source::caller())
     }
 
-    /// Zeros of this tensor's shape, dtype and device.
+    /// Makes a tensor of zeros with this tensor's shape, dtype and device.
     #[track_caller]
     pub fn zeros_like(&self) -> Result<Tensor> {
         Tensor::full_at("zeros_like", self.sizes(), Number::Int(0), self.dtype(), self.device(), &Source::caller())
     }
 
-    /// Ones of this tensor's shape, dtype and device.
+    /// Makes a tensor of ones with this tensor's shape, dtype and device.
     #[track_caller]
     pub fn ones_like(&self) -> Result<Tensor> {
         Tensor::full_at("ones_like", self.sizes(), Number::Int(1), self.dtype(), self.device(), &Source::caller())
     }
 
-    /// One value in this tensor's shape, dtype and device.
+    /// Makes a tensor filled with a value, with this tensor's shape, dtype and device.
     #[track_caller]
     pub fn full_like(&self, value: impl Into<Number>) -> Result<Tensor> {
         Tensor::full_at("full_like", self.sizes(), value.into(), self.dtype(), self.device(), &Source::caller())
     }
 
-    /// 0, 1, 2, … below `end`, which is a number or a size.
+    /// Returns 0, 1, 2, … below `end`, which is a number or a size.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -166,7 +166,7 @@ impl Tensor {
         }
     }
 
-    /// `start`, `start + step`, … before `end`.
+    /// Returns `start`, `start + step`, … before `end`.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -208,7 +208,7 @@ impl Tensor {
         Ok(made.swap_remove(0))
     }
 
-    /// `count` numbers from `start` to `end`, both included, evenly spaced.
+    /// Returns `count` evenly spaced numbers from `start` to `end`, both included.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -229,7 +229,7 @@ impl Tensor {
         Tensor::from_bytes_at(f64::as_bytes(&values), vec![count], DType::F64, device, &at)?.to_dtype_at(dtype, &at)
     }
 
-    /// Ones on the diagonal, zeros elsewhere.
+    /// Returns the identity matrix.
     #[track_caller]
     pub fn eye(size: impl Size, dtype: DType, device: Device) -> Result<Tensor> {
         let at = Source::caller();
@@ -248,7 +248,7 @@ impl Tensor {
         Ok(made.swap_remove(0))
     }
 
-    /// Tensors one after another along an axis. Dtypes are promoted.
+    /// Concatenates tensors along an axis. Dtypes are promoted.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -262,7 +262,7 @@ impl Tensor {
         Tensor::joined("cat", tensors, axis.to_i64(), false, &Source::caller())
     }
 
-    /// Tensors of one shape along a new axis.
+    /// Joins tensors of one shape along a new axis.
     #[track_caller]
     pub fn stack(tensors: &[Tensor], axis: impl Size) -> Result<Tensor> {
         Tensor::joined("stack", tensors, axis.to_i64(), true, &Source::caller())
@@ -309,7 +309,7 @@ pub(crate) fn check_size(op: &'static str, shape: &[Dim], dtype: DType, at: &Sou
     }
 }
 
-/// Where [`Tensor::arange`] ends: a number, or a size.
+/// The end of [`Tensor::arange`]: a number or a size.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     /// A number.

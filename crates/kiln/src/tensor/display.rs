@@ -1,5 +1,5 @@
-//! Tensors as text, the way PyTorch prints them: four digits, one width for all elements, `...` in the middle of large
-//! tensors, scientific notation where the range asks for it, and the dtype where it is not the default of its kind.
+//! Formats tensors the way PyTorch prints them: four digits, one width for all elements, `...` in the middle of large
+//! tensors, scientific notation where the range needs it, and the dtype where it is not the default of its kind.
 
 use crate::tensor::element::scalar_from_bytes;
 use crate::{DType, Result, Tensor};

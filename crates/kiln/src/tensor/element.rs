@@ -1,4 +1,4 @@
-//! Rust types that are elements of tensors, and numbers that may stand beside a tensor in arithmetic.
+//! Rust types that are elements of tensors, and numbers that can be operands beside a tensor.
 
 use crate::DType;
 use half::{bf16, f16};
@@ -99,7 +99,8 @@ impl Element for bool {
     }
 }
 
-/// A plain number beside a tensor. Its kind, not its width, takes part in type promotion: see [`crate::promotion`].
+/// A plain number as an operand beside a tensor. Its kind, not its width, takes part in type promotion: see
+/// [`crate::promotion`].
 ///
 /// ```
 /// use kiln::Number;
@@ -117,7 +118,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// The number as a scalar of a dtype, converted as a cast converts.
+    /// Converts the number to a scalar of a dtype, as a cast does.
     pub fn to_scalar(self, dtype: DType) -> Scalar {
         match self {
             Number::Float(v) => Scalar::float(dtype, v),
@@ -126,7 +127,7 @@ impl Number {
         }
     }
 
-    /// The number as f64.
+    /// Returns the number as f64.
     pub fn as_f64(self) -> f64 {
         match self {
             Number::Float(v) => v,

@@ -9,19 +9,19 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 /// One part of an index.
 #[derive(Debug, Clone)]
 pub enum Index {
-    /// One place; the axis goes away.
+    /// One position; the axis is removed.
     At(Dim),
-    /// Places from the first up to, not including, the second (or the end), every so many.
+    /// Positions from the first to the second (excluded) or the end, with a step.
     Range(Dim, Option<Dim>, usize),
-    /// As many whole axes as are left over.
+    /// All remaining axes, whole.
     Rest,
     /// A new axis of size 1.
     NewAxis,
-    /// The places that an integer tensor of one axis holds.
+    /// The positions in an integer tensor of one axis.
     Places(Tensor),
 }
 
-/// As many whole axes as are left over, as NumPy's `...`.
+/// All remaining axes, as NumPy's `...`.
 ///
 /// ```
 /// use kiln::{DType, Device, Ellipsis, Tensor};
@@ -32,7 +32,7 @@ pub enum Index {
 #[derive(Debug, Clone, Copy)]
 pub struct Ellipsis;
 
-/// A range with a step: `step(1..9, 2)`.
+/// Makes a range with a step: `step(1..9, 2)`.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor, step};
@@ -113,7 +113,7 @@ impl From<&Tensor> for Index {
     }
 }
 
-/// What [`Tensor::i`] takes: one index or a tuple of them.
+/// The argument of [`Tensor::i`]: one index or a tuple of them.
 pub trait Indices {
     /// The parts, in order.
     fn indices(self) -> Vec<Index>;
@@ -139,9 +139,9 @@ index_tuples! {
 }
 
 impl Tensor {
-    /// Part of a tensor. A number picks one place of an axis, a range several, `..` the whole axis, [`Ellipsis`] all axes left
-    /// over, `None` makes a new axis, an integer tensor of one axis picks its places. Negative numbers count from the
-    /// end. A range that does not lie in its axis is an error. All but tensors give views.
+    /// Indexes a tensor. A number selects one position of an axis, a range several, `..` the whole axis, [`Ellipsis`] all
+    /// remaining axes, `None` inserts a new axis, and an integer tensor of one axis gathers its positions. Negative numbers
+    /// count from the end. A range outside of its axis is an error. The result is a view unless an index is a tensor.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};

@@ -1,5 +1,5 @@
-//! How a tensor lies in its buffer: sizes, strides and the place of its first element, all in elements. Views are made by changing a
-//! layout; memory is never touched.
+//! The layout of a tensor in its buffer: sizes, strides and the offset of its first element, all in elements. Views are
+//! made by changing a layout; memory is never touched.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -89,7 +89,7 @@ impl<T: Hash> Hash for Axes<T> {
 }
 
 impl Layout {
-    /// Row-major from the buffer's start.
+    /// Returns the row-major layout at the start of a buffer.
     pub fn contiguous(shape: impl AsRef<[usize]>) -> Layout {
         let shape = Axes::of(shape.as_ref());
         let mut strides = Axes::zero(shape.len());
@@ -97,8 +97,8 @@ impl Layout {
         Layout { shape, strides, offset: 0 }
     }
 
-    /// A layout of any kind; strides that are missing are 0, and those of axes with fewer than two places do not matter.
-    /// [`crate::Tensor::from_buffer`] checks it against a buffer.
+    /// Makes a layout from its parts; missing strides are 0, and strides of axes with fewer than two elements do not
+    /// matter. [`crate::Tensor::from_buffer`] checks it against a buffer.
     pub fn new(shape: impl AsRef<[usize]>, strides: impl AsRef<[isize]>, offset: usize) -> Layout {
         let (shape, given) = (Axes::of(shape.as_ref()), strides.as_ref());
         let stride = |axis: usize| if shape[axis] < 2 { 0 } else { given.get(axis).copied().unwrap_or(0) };
@@ -106,7 +106,7 @@ impl Layout {
         Layout { shape, strides, offset }
     }
 
-    /// Whether every element lies in a buffer of so many elements; false also where that is beyond arithmetic.
+    /// Returns whether every element is within a buffer of so many elements; false also if the arithmetic overflows.
     pub(crate) fn fits(&self, capacity: usize) -> bool {
         let Some(elements) = crate::tensor::shape::checked_elements(&self.shape) else { return false };
         if elements == 0 {
@@ -120,32 +120,32 @@ impl Layout {
         low >= 0 && high < capacity as i128
     }
 
-    /// Sizes.
+    /// Returns the sizes.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Elements that a step along each axis moves; may be 0 or negative.
+    /// Returns the stride of each axis in elements; strides may be 0 or negative.
     pub fn strides(&self) -> &[isize] {
         &self.strides
     }
 
-    /// Place of the first element.
+    /// Returns the offset of the first element.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// True when the elements lie in row-major order without gaps.
+    /// Returns whether the elements are in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1isize;
         for (&size, &stride) in self.shape.iter().zip(self.strides.iter()).rev() {
@@ -162,7 +162,7 @@ impl Layout {
         true
     }
 
-    /// The smallest and the largest place touched, relative to the offset; `None` when there are no elements.
+    /// Returns the smallest and the largest element position, relative to the offset; `None` when there are no elements.
     pub fn reach(&self) -> Option<(isize, isize)> {
         let (mut low, mut high) = (0, 0);
         for (&size, &stride) in self.shape.iter().zip(self.strides.iter()) {
@@ -172,14 +172,14 @@ impl Layout {
         Some((low, high))
     }
 
-    /// Axis `i` of the result is axis `order[i]`.
+    /// Permutes the axes: axis `i` of the result is axis `order[i]`.
     pub fn permute(&self, order: &[usize]) -> Layout {
         let shape = Axes::from_fn(order.len(), |axis| self.shape[order[axis]]);
         let strides = Axes::from_fn(order.len(), |axis| self.strides[order[axis]]);
         Layout { shape, strides, offset: self.offset }
     }
 
-    /// Repeats axes of size 1; same rank.
+    /// Repeats axes of size 1; the rank stays the same.
     pub fn expand(&self, shape: impl AsRef<[usize]>) -> Layout {
         let shape = Axes::of(shape.as_ref());
         let same = |i: usize| self.shape[i] == shape[i];
@@ -187,9 +187,9 @@ impl Layout {
         Layout { shape, strides, offset: self.offset }
     }
 
-    /// `size` elements an axis, from `start`, every `step`th.
+    /// Takes `size` elements of each axis from `start`, with a step of `step`.
     pub fn slice(&self, start: &[usize], size: &[usize], step: &[usize]) -> Layout {
-        // With no elements the first place may lie beyond the buffer, so it is left where it is.
+        // With no elements the first position may be outside of the buffer, so the offset is not changed.
         let moved = |i: usize| start[i] as isize * self.strides[i];
         let offset = if size.contains(&0) { 0 } else { (0..size.len()).map(moved).sum() };
         let strides = Axes::from_fn(self.rank(), |axis| self.strides[axis] * step[axis] as isize);
@@ -210,7 +210,7 @@ impl Layout {
         flipped
     }
 
-    /// Windows along an axis; the new last axis counts inside a window.
+    /// Returns sliding windows along an axis; the new last axis is the position within a window.
     pub fn unfold(&self, axis: usize, size: usize, stride: usize, dilation: usize) -> Layout {
         let reach = size.saturating_sub(1) * dilation + 1;
         let windows = self.shape[axis].checked_sub(reach).map_or(0, |room| room / stride + 1);
@@ -228,7 +228,7 @@ impl Layout {
         Layout { shape, strides, offset: self.offset }
     }
 
-    /// The same elements in row-major order under another shape of as many elements, if strides can say that.
+    /// Returns a layout of another shape for the same elements in row-major order, if strides can express it.
     pub fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_contiguous() {
             return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });

@@ -1,4 +1,4 @@
-//! Tensors: an immutable handle of elements in device memory, with everything that computes eagerly.
+//! Tensors: immutable handles of elements in device memory, with everything that computes eagerly.
 //!
 //! ```text
 //!  create, files, random ──▶ Tensor ──ops──▶ eager ──▶ CompiledGraph ──▶ Tensor
@@ -7,8 +7,8 @@
 //!  Var holds a tensor and changes; tape says how a tensor was computed, for autograd
 //! ```
 //!
-//! Nothing here knows how a function is captured or how gradients are walked: `compile` implements the trait `Tracer`, and
-//! `autograd` walks the tape.
+//! Nothing here knows how a function is captured or how gradients are computed: `compile` implements the trait `Tracer`,
+//! and `autograd` walks the tape.
 
 pub(crate) mod bundle;
 pub(crate) mod call_input;
@@ -45,9 +45,9 @@ use tracer::Traced;
 
 /// An n-dimensional array of one dtype on one device.
 ///
-/// A tensor is a handle: cloning it costs a reference count, and its elements never change. Slicing, transposing,
-/// expanding and most reshapes give another view of the same memory. Every operation that can fail returns a
-/// [`Result`], and arithmetic operators work on results too, so that one `?` at the end of a line is enough.
+/// A tensor is a handle: cloning it increments a reference count, and its elements never change. Slicing, transposing,
+/// expanding and most reshapes return views of the same memory. Every operation that can fail returns a [`Result`], and
+/// arithmetic operators also accept results, so that one `?` at the end of a line is enough.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -142,7 +142,7 @@ impl Tensor {
         Tensor(ManuallyDrop::new(handle))
     }
 
-    /// A tensor over a buffer. The layout must lie inside it.
+    /// Makes a tensor over a buffer, which must contain the layout.
     pub(crate) fn from_parts(buffer: Buffer, layout: Layout, dtype: DType) -> Tensor {
         debug_assert!(
             layout.fits(buffer.bytes_len() * 8 / dtype.size_in_bits()),
@@ -256,14 +256,14 @@ impl Tensor {
         }
     }
 
-    /// Whether this tensor stands for a value of a function that [`crate::compile()`] is capturing: it has a dtype and a
-    /// shape, but no elements yet.
+    /// Returns whether this tensor stands for a value of a function that [`crate::compile()`] is capturing: it has a dtype
+    /// and a shape, but no elements yet.
     #[inline]
     pub fn is_traced(&self) -> bool {
         matches!(self.0.payload, Payload::Traced(..))
     }
 
-    /// A tensor over memory that already holds its elements, for instance another library's or a mapped file's.
+    /// Makes a tensor over memory that already holds its elements, such as another library's or a mapped file's.
     ///
     /// ```
     /// use kiln::{DType, Layout, Tensor, runtime::HostMemory};
@@ -291,7 +291,8 @@ impl Tensor {
         Ok(Tensor::from_parts(buffer, layout, dtype))
     }
 
-    /// Sizes as plain numbers. In a function being captured for many sizes, [`Tensor::size`] gives sizes to compute with.
+    /// Returns the sizes as plain numbers. In a function captured for many sizes, use [`Tensor::size`] to compute with
+    /// sizes.
     #[inline]
     #[track_caller]
     pub fn shape(&self) -> &[usize] {
@@ -299,7 +300,7 @@ impl Tensor {
         self.0.layout.shape()
     }
 
-    /// Size of one axis as a plain number; negative axes count from the end. See [`Tensor::size`].
+    /// Returns the size of one axis as a plain number; negative axes count from the end. See [`Tensor::size`].
     #[track_caller]
     pub fn dim(&self, axis: impl Size) -> Result<usize> {
         let axis = shape::resolve_axis("dim", axis, self.hint(), 0, &Source::caller())?;
@@ -307,8 +308,9 @@ impl Tensor {
         Ok(self.hint()[axis])
     }
 
-    /// Size of one axis, to compute with and to give wherever a size is wanted; negative axes count from the end. A function
-    /// that uses it instead of [`Tensor::dim`] can be captured once for many sizes.
+    /// Returns the size of one axis as a [`Dim`], which can be computed with and passed wherever a size is expected;
+    /// negative axes count from the end. A function that uses it instead of [`Tensor::dim`] can be captured once for many
+    /// sizes.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -323,17 +325,17 @@ impl Tensor {
         Ok(self.extent(axis))
     }
 
-    /// All sizes, to compute with; see [`Tensor::size`].
+    /// Returns all sizes as [`Dim`]s; see [`Tensor::size`].
     pub fn sizes(&self) -> Vec<Dim> {
         self.symbolic().map_or_else(|| dim::plain(self.hint()), <[Dim]>::to_vec)
     }
 
-    /// Number of axes.
+    /// Returns the number of axes.
     pub fn rank(&self) -> usize {
         self.0.layout.rank()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[inline]
     #[track_caller]
     pub fn elements(&self) -> usize {
@@ -341,12 +343,12 @@ impl Tensor {
         self.0.layout.elements()
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.0.dtype
     }
 
-    /// Where the elements are.
+    /// Returns the device that holds the elements.
     pub fn device(&self) -> Device {
         match &self.0.payload {
             Payload::Memory(buffer) => buffer.device(),
@@ -355,7 +357,7 @@ impl Tensor {
         }
     }
 
-    /// Sizes, strides and offset in the buffer.
+    /// Returns the sizes, strides and offset in the buffer.
     #[inline]
     #[track_caller]
     pub fn layout(&self) -> &Layout {
@@ -363,7 +365,7 @@ impl Tensor {
         &self.0.layout
     }
 
-    /// Elements that a step along each axis moves.
+    /// Returns the stride of each axis, in elements.
     #[inline]
     #[track_caller]
     pub fn strides(&self) -> &[isize] {
@@ -371,7 +373,7 @@ impl Tensor {
         self.0.layout.strides()
     }
 
-    /// The memory that this tensor is a view of. Other tensors may share it. That of a tensor being captured
+    /// Returns the memory that this tensor is a view of. Other tensors may share it. The buffer of a traced tensor
     /// ([`Tensor::is_traced`]) is empty.
     pub fn buffer(&self) -> &Buffer {
         match &self.0.payload {
@@ -380,17 +382,17 @@ impl Tensor {
         }
     }
 
-    /// True when the elements lie in row-major order without gaps.
+    /// Returns whether the elements are in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.0.layout.is_contiguous()
     }
 
-    /// True when both are handles of the same tensor.
+    /// Returns whether both are handles of the same tensor.
     pub fn same(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The dtype and shape, as a graph writes them.
+    /// Returns the dtype and shape as a graph's tensor type.
     pub fn ty(&self) -> TensorType {
         match self.symbolic() {
             None => TensorType::fixed(self.dtype(), self.hint()),
@@ -424,7 +426,7 @@ impl Tensor {
         Ok(Tensor::from_parts(buffer, layout, self.dtype()))
     }
 
-    /// The elements in row-major order. `T` has to be the tensor's dtype: [`Tensor::to_dtype`] converts.
+    /// Returns the elements in row-major order. `T` must match the tensor's dtype: [`Tensor::to_dtype`] converts.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -442,7 +444,7 @@ impl Tensor {
         Ok(T::from_bytes(&self.bytes_at(&at)?))
     }
 
-    /// The elements' bytes in row-major order, packed as the dtype stores them.
+    /// Returns the bytes of the elements in row-major order, packed in the encoding of the dtype.
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.bytes_at(&Source::caller())
@@ -460,7 +462,7 @@ impl Tensor {
         Ok(bytes)
     }
 
-    /// Shows the bytes of [`Tensor::bytes_at`] to `read`: where they lie, if the host can read them there.
+    /// Passes the bytes of [`Tensor::bytes_at`] to `read`, without a copy if the host can read them in place.
     pub(crate) fn with_bytes<T>(&self, at: &Source, read: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let bits = self.dtype().size_in_bits();
         if !self.is_traced() && self.is_contiguous() && bits.is_multiple_of(8) {
@@ -472,7 +474,7 @@ impl Tensor {
         Ok(read(&self.bytes_at(at)?))
     }
 
-    /// The one element, converted to `T`.
+    /// Returns the one element, converted to `T`.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -499,7 +501,7 @@ impl Tensor {
         Ok(T::from_scalar(scalar_from_bytes(self.dtype(), bytes)))
     }
 
-    /// A tensor of no axes.
+    /// Makes a tensor without axes.
     #[track_caller]
     pub fn scalar(value: impl Into<Number>, dtype: DType, device: Device) -> Result<Tensor> {
         Tensor::scalar_at(value.into().to_scalar(dtype), device, &Source::caller())
@@ -534,13 +536,13 @@ impl Tensor {
         Ok(Tensor::from_parts(buffer, Layout::contiguous(shape), dtype))
     }
 
-    /// A tensor of a host tensor's elements: what the reference interpreter works on.
+    /// Makes a tensor of the elements of a host tensor, the tensor type of the reference interpreter.
     #[track_caller]
     pub fn from_host(host: &HostTensor, device: Device) -> Result<Tensor> {
         Tensor::from_bytes_at(host.bytes(), host.shape().to_vec(), host.dtype(), device, &Source::caller())
     }
 
-    /// The elements as a host tensor, for the reference interpreter and for comparisons.
+    /// Copies the elements to a host tensor, for the reference interpreter and for comparisons.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -559,7 +561,7 @@ impl Tensor {
         })
     }
 
-    /// The same elements on another device. On the tensor's own device this is the tensor itself.
+    /// Copies the tensor to another device. On its own device this is the tensor itself.
     #[track_caller]
     pub fn to_device(&self, device: Device) -> Result<Tensor> {
         if device == self.device() {

@@ -1,4 +1,4 @@
-//! Type promotion: the dtype in which an operation on unlike operands is carried out. The rules are PyTorch's.
+//! Type promotion: the common dtype of an operation's operands. The rules are PyTorch's.
 //!
 //! Dtypes fall into three kinds, ordered `bool < integer < float`. Operands fall into three ranks: tensors with axes, tensors without axes,
 //! plain numbers. An operand of a lower rank matters only if its *kind* is above that of every operand of a higher rank:
@@ -14,7 +14,7 @@
 //! | `i32[3] + 2` | `i32` |
 //! | `bool[3] + 1` | `i64`, the default integer |
 //!
-//! Division, mean and the functions of analysis (`exp`, `sin`, …) turn integers and bools into `f32` first. Storage types
+//! Division, mean and transcendental functions (`exp`, `sin`, …) convert integers and bools to `f32` first. Storage types
 //! (`f8e4m3`, `f8e5m2`, `i4`) do not take part: cast first.
 
 use crate::{DType, Number, Tensor};
@@ -22,7 +22,7 @@ use crate::{DType, Number, Tensor};
 /// The float that integers become where a float is needed.
 pub const DEFAULT_FLOAT: DType = DType::F32;
 
-/// The smallest dtype that both convert to, by PyTorch's table.
+/// Returns the smallest dtype that both convert to, by PyTorch's table.
 ///
 /// ```
 /// use kiln::{DType, promotion::join};

@@ -1,5 +1,5 @@
-//! Random tensors. A [`Generator`] is a seed and a count of draws; each draw is a pure function of the two, so that the same
-//! program gives the same numbers on every device and with any number of threads inside a kernel.
+//! Random tensors. A [`Generator`] is a seed and a count of draws; each draw is a pure function of the two, so that the
+//! same program draws the same numbers on every device and with any number of threads.
 
 use crate::tensor::create::check_size;
 use crate::tensor::eager;
@@ -20,8 +20,8 @@ use std::sync::{Arc, LazyLock};
 /// # Ok::<(), kiln::Error>(())
 /// ```
 ///
-/// Clones are the same generator. In a compiled function a draw takes another key at each call, the one that it would take if
-/// the function were called itself.
+/// Clones share the generator. In a compiled function a draw takes a new key at each call, the same one that it would take
+/// if the function ran eagerly.
 #[derive(Debug, Clone)]
 pub struct Generator(Arc<State>);
 
@@ -53,17 +53,17 @@ pub fn manual_seed(seed: u64) {
 }
 
 impl Generator {
-    /// A generator with a seed.
+    /// Makes a generator with a seed.
     pub fn new(seed: u64) -> Generator {
         Generator(Arc::new(State { seed: AtomicU64::new(seed), draws: AtomicU64::new(0) }))
     }
 
-    /// True when both are the same generator.
+    /// Returns whether both are the same generator.
     pub fn same(&self, other: &Generator) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Starts again from another seed.
+    /// Restarts from another seed.
     pub fn reseed(&self, seed: u64) {
         self.0.seed.store(seed, Ordering::Relaxed);
         self.0.draws.store(0, Ordering::Relaxed);
@@ -130,19 +130,19 @@ impl Generator {
         self.draw(name, &shape, dtype, device, |b, key, dims| write(b, key, dims, 0, dtype), at)
     }
 
-    /// Evenly distributed in 0 ≤ x < 1.
+    /// Draws uniformly from 0 ≤ x < 1.
     #[track_caller]
     pub fn rand(&self, shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         self.float_draw("rand", shape, dtype, device, build::uniform, &Source::caller())
     }
 
-    /// Normally distributed with mean 0 and variance 1.
+    /// Draws from the normal distribution with mean 0 and variance 1.
     #[track_caller]
     pub fn randn(&self, shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         self.float_draw("randn", shape, dtype, device, build::normal, &Source::caller())
     }
 
-    /// Integers in `low..high`, as i64.
+    /// Draws integers from `low..high`, as i64.
     #[track_caller]
     pub fn randint(&self, low: i64, high: i64, shape: impl Shape, device: Device) -> Result<Tensor> {
         let at = Source::caller();
@@ -169,7 +169,7 @@ impl Generator {
         bits.fmod(range)?.add(low)
     }
 
-    /// True with a probability, elsewhere false.
+    /// Draws bools that are true with a probability.
     #[track_caller]
     pub fn bernoulli(&self, probability: f64, shape: impl Shape, device: Device) -> Result<Tensor> {
         let at = Source::caller();
@@ -185,13 +185,13 @@ impl Generator {
         evenly.lt(probability)
     }
 
-    /// A random order of 0, 1, … below `count`, as i64.
+    /// Returns a random permutation of 0, 1, … below `count`, as i64.
     #[track_caller]
     pub fn randperm(&self, count: usize, device: Device) -> Result<Tensor> {
         self.randint(0, i64::MAX, count, device)?.argsort(0, false)
     }
 
-    /// x with each element zeroed with a probability and the others scaled up to keep the mean.
+    /// Zeroes each element of `x` with a probability and scales the others up to keep the mean.
     #[track_caller]
     pub fn dropout(&self, x: &Tensor, probability: f64) -> Result<Tensor> {
         let at = Source::caller();
@@ -206,43 +206,43 @@ impl Generator {
 }
 
 impl Tensor {
-    /// Evenly distributed in 0 ≤ x < 1, from the default generator.
+    /// Draws uniformly from 0 ≤ x < 1, with the default generator.
     #[track_caller]
     pub fn rand(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         DEFAULT.rand(shape, dtype, device)
     }
 
-    /// Normally distributed with mean 0 and variance 1, from the default generator.
+    /// Draws from the normal distribution with mean 0 and variance 1, with the default generator.
     #[track_caller]
     pub fn randn(shape: impl Shape, dtype: DType, device: Device) -> Result<Tensor> {
         DEFAULT.randn(shape, dtype, device)
     }
 
-    /// Evenly distributed in 0 ≤ x < 1, in this tensor's shape, dtype and device, from the default generator.
+    /// Draws uniformly from 0 ≤ x < 1 in this tensor's shape, dtype and device, with the default generator.
     #[track_caller]
     pub fn rand_like(&self) -> Result<Tensor> {
         DEFAULT.rand(self.sizes(), self.dtype(), self.device())
     }
 
-    /// Normally distributed, in this tensor's shape, dtype and device, from the default generator.
+    /// Draws from the standard normal distribution in this tensor's shape, dtype and device, with the default generator.
     #[track_caller]
     pub fn randn_like(&self) -> Result<Tensor> {
         DEFAULT.randn(self.sizes(), self.dtype(), self.device())
     }
 
-    /// Integers in `low..high` as i64, from the default generator.
+    /// Draws integers from `low..high` as i64, with the default generator.
     #[track_caller]
     pub fn randint(low: i64, high: i64, shape: impl Shape, device: Device) -> Result<Tensor> {
         DEFAULT.randint(low, high, shape, device)
     }
 
-    /// A random order of 0, 1, … below `count` as i64, from the default generator.
+    /// Returns a random permutation of 0, 1, … below `count` as i64, drawn with the default generator.
     #[track_caller]
     pub fn randperm(count: usize, device: Device) -> Result<Tensor> {
         DEFAULT.randperm(count, device)
     }
 
-    /// Each element zeroed with a probability and the others scaled up to keep the mean, by the default generator.
+    /// Zeroes each element with a probability and scales the others up to keep the mean, with the default generator.
     #[track_caller]
     pub fn dropout(&self, probability: f64) -> Result<Tensor> {
         DEFAULT.dropout(self, probability)

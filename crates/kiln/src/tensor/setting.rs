@@ -1,11 +1,11 @@
-//! Plain state outside of a captured function that it depends on, such as whether a module is in training.
+//! Plain state outside of a captured function that it depends on, such as the training mode of a module.
 
 use crate::tensor::tracer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A flag or a number that compiled functions may read: a change of it is noticed at the next call, which goes the way that was
-/// captured for the new value, or captures it. Clones are the same setting.
+/// A flag or a number that compiled functions may branch on: after a change, the next call takes the branch captured for
+/// the new value, or captures one. Clones share the setting.
 ///
 /// ```
 /// use kiln::{DType, Device, Setting, Tensor};
@@ -22,23 +22,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Setting(Arc<AtomicU64>);
 
 impl Setting {
-    /// A setting with a first value.
+    /// Makes a setting with an initial value.
     pub fn new(value: u64) -> Setting {
         Setting(Arc::new(AtomicU64::new(value)))
     }
 
-    /// Its value now.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         let value = self.peek();
         if tracer::is_active() { tracer::read_setting(self, value) } else { value }
     }
 
-    /// Gives it another value.
+    /// Sets the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }
 
-    /// True when both are the same setting.
+    /// Returns whether both are the same setting.
     pub fn same(&self, other: &Setting) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -39,8 +39,8 @@ impl Size for Dim {
     }
 }
 
-/// What can be given where a shape is wanted: `[2, 3]`, `(b, 3)`, `&[2, 3]`, a `Vec`, one number, or `()` for no axes. Each
-/// size is a number or a [`Dim`]. [`crate::Tensor::reshape`] takes one −1 among them.
+/// A type that can be passed as a shape: `[2, 3]`, `(b, 3)`, `&[2, 3]`, a `Vec`, one number, or `()` for no axes. Each size
+/// is a number or a [`Dim`]. [`crate::Tensor::reshape`] accepts one −1 among them.
 ///
 /// ```
 /// use kiln::{Dim, Shape};
@@ -107,7 +107,7 @@ macro_rules! tuples {
 }
 tuples! { (A 0) (A 0 B 1) (A 0 B 1 C 2) (A 0 B 1 C 2 D 3) (A 0 B 1 C 2 D 3 E 4) (A 0 B 1 C 2 D 3 E 4 F 5) }
 
-/// What can be given where axes are wanted: one axis, several, or `..` for all. Negative axes count from the end.
+/// A type that can be passed as axes: one axis, several, or `..` for all. Negative axes count from the end.
 ///
 /// ```
 /// use kiln::Axes;
@@ -169,7 +169,7 @@ pub(crate) fn resolve_sizes(op: &'static str, sizes: Vec<Dim>, at: &Source) -> R
     Err(Error::BadShape { op, sizes: sizes.iter().map(|size| size.hint()).collect(), at: at.clone() })
 }
 
-/// A shape of plain numbers, which a [`Dim`] is asked for.
+/// A shape of plain numbers; a [`Dim`] in it is read as its number.
 pub(crate) fn resolve_numbers(op: &'static str, shape: impl Shape, at: &Source) -> Result<Vec<usize>> {
     let sizes = resolve_shape(op, shape, at)?;
     Ok(sizes.iter().map(|size| usize::try_from(size.number(at)).unwrap_or(0)).collect())

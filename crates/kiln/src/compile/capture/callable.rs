@@ -1,4 +1,4 @@
-//! What can be compiled: functions of tensors and functions with errors of their own; `nn` adds modules.
+//! What can be compiled: functions of tensors, and functions with their own error type; `nn` adds modules.
 
 use crate::{Error, Result};
 
@@ -22,11 +22,11 @@ pub trait Callable<A, R, Kind> {
 /// Calls from here are the user's, who called the compiled function.
 pub(super) const FILE: &str = file!();
 
-/// The kind of functions and closures.
+/// The [`crate::compile()`] kind of functions and closures.
 #[derive(Debug)]
 pub enum Function {}
 
-/// The kind of functions with an error of their own.
+/// The [`crate::compile()`] kind of functions with their own error type.
 #[derive(Debug)]
 pub enum WithOwnError {}
 
@@ -41,12 +41,12 @@ where
     }
 }
 
-/// A function with an error of its own. See [`own_error`].
+/// A function with its own error type. See [`own_error`].
 #[derive(Debug, Clone, Copy)]
 pub struct OwnError<F>(F);
 
-/// Lets [`crate::compile()`] take a function that returns an error of its own, to which errors of Kiln are converted. Calls of what is
-/// compiled return that error.
+/// Lets [`crate::compile()`] take a function that returns its own error type, which must be convertible from [`Error`].
+/// Calls of the compiled function return that type.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -78,11 +78,12 @@ pub struct OwnError<F>(F);
 /// # Ok::<(), Refused>(())
 /// ```
 ///
-/// A function that failed has no program: the next call with such arguments calls it again. It is called to be captured, so an
-/// error has to follow from what compiled functions may depend on: arguments, sizes, settings, elements that it reads.
+/// When the function fails, no program is made: the next call with such arguments calls it again. Since the function is
+/// called only to be captured, an error must follow from what compiled functions may depend on: arguments, sizes, settings,
+/// and elements that it reads.
 ///
-/// Where a closure says `Ok(…)`, its error cannot be told from what it returns; that is why [`crate::compile()`] alone
-/// takes [`Error`] for granted.
+/// [`crate::compile()`] alone assumes [`Error`], because the error type of a closure that ends in `Ok(…)` cannot be
+/// inferred.
 pub fn own_error<F, A, R, E>(f: F) -> OwnError<F>
 where
     F: Fn(&A) -> Result<R, E>,

@@ -46,7 +46,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The folder that `KILN_DEBUG` asked for.
+    /// Returns the folder that `KILN_DEBUG` made.
     pub(super) fn dumped(&self) -> Option<&Path> {
         match self {
             Kind::Compiled(code) => code.dumped(),

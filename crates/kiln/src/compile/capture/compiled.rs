@@ -30,52 +30,52 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// What a [`Compiled`] has done so far.
+/// Counters of a [`Compiled`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Calls that found their program.
     pub hits: u64,
-    /// Programs made.
+    /// Programs compiled.
     pub compiles: u64,
-    /// Calls that ran the function itself.
+    /// Calls that ran the function eagerly.
     pub fallbacks: u64,
-    /// Calls that met an outcome for the first time, and captured how the function goes on.
+    /// Calls that reached a new outcome and captured a branch for it.
     pub branches: u64,
-    /// Limits of [`Options::recompile_limit`] that were reached: reasons for which the function is captured no more.
+    /// How many times a reason reached [`Options::recompile_limit`], after which the function is not captured again for it.
     pub limits: u64,
-    /// Calls that ran the function itself because of such a limit; [`Stats::fallbacks`] counts them too.
+    /// Calls that ran the function eagerly because of such a limit; also counted in [`Stats::fallbacks`].
     pub limited: u64,
-    /// Places of all programs' trees: segments, guards, returns.
+    /// Nodes of all programs' trees: segments, guards, returns.
     pub nodes: usize,
-    /// Bytes that programs hold, about: what [`Options::cache_bytes`] bounds.
+    /// Bytes that programs hold, approximately: what [`Options::cache_bytes`] bounds.
     pub bytes: usize,
-    /// Time spent on capturing and compiling.
+    /// Time spent capturing and compiling.
     pub capturing: Duration,
 }
 
 /// A program of a [`Compiled`].
 #[derive(Debug, Clone)]
 pub struct ProgramSummary {
-    /// What the arguments have to be, a line a part.
+    /// The guards on the arguments, as text.
     pub guards: Vec<String>,
-    /// The kernels, in the order they run, all branches one after the other.
+    /// The kernels in execution order, branch after branch.
     pub kernels: Vec<String>,
-    /// What ended a graph, with the line.
+    /// The graph breaks, with their lines.
     pub breaks: Vec<String>,
     /// The graphs between the breaks.
     pub segments: Vec<SegmentSummary>,
 }
 
-/// A graph of a [`Compiled`], from one break to the next.
+/// A graph of a [`Compiled`], from one graph break to the next.
 #[derive(Clone)]
 pub struct SegmentSummary {
-    /// As it was captured.
+    /// The graph as it was captured.
     pub graph: Arc<Graph>,
-    /// What each of its inputs is.
+    /// A description of each input.
     pub inputs: Vec<String>,
-    /// Its code, once it is there, and if its weights are not frozen.
+    /// Its code, once compiled, if its weights are not frozen.
     pub code: Option<Arc<CompiledGraph>>,
-    /// Its code with frozen weights, once it is there.
+    /// Its code with frozen weights, once compiled.
     pub frozen: Option<Arc<FrozenGraph>>,
 }
 
@@ -85,8 +85,7 @@ impl std::fmt::Debug for SegmentSummary {
     }
 }
 
-/// A function that is compiled when it is called. See [`compile`]. It stands for the function or module itself: fields and
-/// methods of that are reached through it.
+/// A function that is compiled when it is called. See [`compile`]. It dereferences to the function or module itself.
 pub struct Compiled<F, A, R, E = Error> {
     pub(super) f: F,
     pub(super) apply: fn(&F, &A) -> Result<R, E>,
@@ -135,7 +134,7 @@ pub(super) struct Entry<R> {
 
 /// A function captured as one graph.
 pub(super) struct Whole<R> {
-    /// What it asked for before; no elements.
+    /// The guards it passed before; none on elements.
     pub(super) path: Vec<TraceStep>,
     pub(super) recorded: Arc<SegmentGraph>,
     pub(super) returned: Arc<Returned<R>>,
@@ -143,18 +142,18 @@ pub(super) struct Whole<R> {
     pub(super) shapes: Vec<Vec<usize>>,
 }
 
-/// What there is for some arguments.
+/// The result of a program lookup.
 enum Found<R> {
     Program(Arc<Entry<R>>),
-    /// Programs whose guards pass, but whether the function is theirs at these sizes has to be seen.
+    /// Programs whose guards pass, but which have not been checked at these sizes.
     Unchecked(Vec<(Arc<Entry<R>>, Vec<usize>)>),
 }
 
-/// What came of a call without a program.
+/// The result of a call that found no program.
 enum Made<R> {
-    /// It has one now.
+    /// A program was made.
     Entry(Arc<Entry<R>>),
-    /// It came this far while it was captured; the rest is to be run.
+    /// The call ran this far while it was captured; the rest remains to be run.
     Rest(Rest<R>),
 }
 
@@ -170,12 +169,12 @@ struct Unknown<R> {
 /// What is left to run of a call, the slots so far, and the steps so far.
 type Rest<R> = (Arc<Node<R>>, Scratch<Tensor>, Vec<TraceStep>);
 
-/// Compiles a function of tensors: the first call captures it as a graph, whose fused kernels later calls run.
+/// Compiles a function of tensors: the first call captures it as a graph, and later calls run the graph's fused kernels.
 ///
-/// The function has to be a pure function of its arguments and of the tensors, variables and settings it holds: it is called
-/// to be captured, not at every call, so prints, counters and changed Rust variables are not seen again. Other dtypes, shapes,
-/// strides or plain values among the arguments capture it again. Where it reads elements (`item`, `to_vec`) the graph
-/// ends and another begins, and each outcome that was seen has its own way on; [`Options::fullgraph`] makes that an error.
+/// The function must be a pure function of its arguments and of the tensors, variables and settings it holds: it is called
+/// only to be captured, so prints, counters and changes to Rust variables do not happen again. Other dtypes, shapes,
+/// strides or plain values among the arguments capture it again. Where it reads elements (`item`, `to_vec`) there is a
+/// graph break, and each outcome has its own branch; [`Options::fullgraph`] makes that an error.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -188,7 +187,7 @@ type Rest<R> = (Arc<Node<R>>, Scratch<Tensor>, Vec<TraceStep>);
 /// # Ok::<(), kiln::Error>(())
 /// ```
 ///
-/// A module is compiled by its [`crate::nn::Forward`] and stays the module it is:
+/// A module is compiled by its [`crate::nn::Forward`] and remains a module:
 ///
 /// ```
 /// use kiln::nn::{Linear, Module};
@@ -256,7 +255,7 @@ where
         }
     }
 
-    /// Calls the function: the program for these arguments runs, and is made first where there is none.
+    /// Calls the function: runs the program for these arguments, compiling it first if there is none.
     #[track_caller]
     #[inline]
     pub fn call(&self, arguments: &A) -> Result<R, E> {
@@ -591,7 +590,7 @@ where
 
     /// Says what a new program is for.
     fn announce(&self, entry: &Entry<R>, at: &Source) {
-        let guards = || entry.words();
+        let guards = || entry.guard_texts();
         event::emit(Category::Guards, || Event::Guarded { guards: guards(), at: at.clone() });
         entry.root.visit(&mut |node| {
             if let Node::Step { step: TraceStep::Segment(segment), .. } = node
@@ -622,8 +621,8 @@ where
         entry
     }
 
-    /// Makes programs for arguments like these without running them: the elements of the tensors do not matter. What comes
-    /// after the first data read is compiled when it is first reached.
+    /// Compiles programs for arguments like these without running them: the elements of the tensors do not matter. What
+    /// follows the first graph break is compiled when it is first reached.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -693,22 +692,22 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
         self.segment_compiler.options()
     }
 
-    /// The function itself.
+    /// Returns the function itself.
     pub fn inner(&self) -> &F {
         &self.f
     }
 
-    /// The function itself, to be changed; call [`Compiled::reset`] after a change that is none of a variable.
+    /// Returns the function itself, mutably; call [`Compiled::reset`] after any change other than of a variable.
     pub fn inner_mut(&mut self) -> &mut F {
         &mut self.f
     }
 
-    /// The function itself, without its programs.
+    /// Returns the function itself and drops its programs.
     pub fn into_inner(self) -> F {
         self.f
     }
 
-    /// What happened so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let held = self.held();
@@ -725,12 +724,12 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
         }
     }
 
-    /// Why there is more than one program, the oldest reason first.
+    /// Returns why there is more than one program, the oldest reason first.
     pub fn recompiles(&self) -> Vec<String> {
         self.recompiles.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The programs there are, in the order they were made.
+    /// Returns the programs, in the order they were made.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -795,14 +794,18 @@ impl<R> Entry<R> {
         self.whole.as_ref().is_none_or(|whole| whole.path.iter().all(holds))
     }
 
-    /// The guards, in words.
-    pub(super) fn words(&self) -> Vec<String> {
-        self.guards.iter().map(Guard::to_string).chain(self.sizes.words()).collect()
+    /// Returns the guards as text.
+    pub(super) fn guard_texts(&self) -> Vec<String> {
+        self.guards.iter().map(Guard::to_string).chain(self.sizes.check_texts()).collect()
     }
 
     fn summary(&self) -> ProgramSummary {
-        let mut summary =
-            ProgramSummary { guards: self.words(), kernels: Vec::new(), breaks: Vec::new(), segments: Vec::new() };
+        let mut summary = ProgramSummary {
+            guards: self.guard_texts(),
+            kernels: Vec::new(),
+            breaks: Vec::new(),
+            segments: Vec::new(),
+        };
         self.root.visit(&mut |node| match node {
             Node::Step { step: TraceStep::Segment(segment), .. } => {
                 summary.kernels.extend(segment.kernels());

@@ -1,4 +1,4 @@
-//! A choice by data that stays in the graph.
+//! A data-dependent choice that stays in the graph.
 
 use super::compiled::tensors_of;
 use super::with_session;
@@ -7,9 +7,10 @@ use crate::tensor::tracer::is_active;
 use crate::{Error, Result, Tensor};
 use kiln_ir::Source;
 
-/// Chooses by a bool tensor of one element. In eager code one of the two runs; in a compiled function both do and the results
-/// are selected, so that the graph goes on, as with [`Tensor::where_`]. Both have to give tensors of the same dtypes and
-/// shapes and the same plain values, and may change no variable, draw no random numbers and call no disabled part.
+/// Selects by a bool tensor of one element. In eager code one of the two functions runs; in a compiled function both run
+/// and the results are selected, as with [`Tensor::where_`], so that there is no graph break. Both must return tensors of
+/// the same dtypes and shapes and the same plain values, and must not change variables, draw random numbers or call
+/// disabled parts.
 ///
 /// ```
 /// use kiln::{Device, Options, Tensor, cond};

@@ -10,14 +10,15 @@ use kiln_ir::Source;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A function that runs as it is, also inside of compiled ones. See [`disable`].
+/// A function that always runs eagerly, also inside of compiled ones. See [`disable`].
 pub struct Disabled<F, A, R> {
     f: Arc<F>,
     types: PhantomData<fn(&A) -> R>,
 }
 
-/// Excludes a part from compilation: inside of a compiled function the graph ends before it, it is called with tensors that
-/// have memory at every call, and the graph goes on with what it gives. It may print, count and read elements.
+/// Excludes a function from compilation: inside of a compiled function there is a graph break before it, it is called at
+/// every call, with tensors that have memory, and the graph continues with its results. It may print, count and read
+/// elements.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};

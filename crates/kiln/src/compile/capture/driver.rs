@@ -191,7 +191,7 @@ impl Driver {
 }
 
 impl Segment {
-    /// The kernels of a segment, in words.
+    /// Returns the labels of the segment's kernels.
     pub(super) fn kernels(&self) -> Vec<String> {
         let steps = self.code.ready().map(|code| code.program().steps());
         steps.unwrap_or_default().iter().map(|step| step.label().to_owned()).collect()

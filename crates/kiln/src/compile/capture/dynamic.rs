@@ -57,7 +57,7 @@ pub(super) enum Verdict {
 }
 
 impl Plan {
-    /// A symbol for each size that is wished for. Tensors that do not lie in row-major order have none.
+    /// Makes a symbol for each requested size. Tensors that are not row-major have none.
     pub(super) fn new(leaves: &[Leaf<'_>], wish: &dyn Fn(usize, usize, usize) -> Option<SizeRequest>) -> Option<Plan> {
         let mut plan =
             Plan { dims: Vec::new(), free: Vec::new(), names: Vec::new(), guards: Vec::new(), checks: Vec::new() };
@@ -122,7 +122,7 @@ impl Plan {
         self.guards.iter().filter_map(ty).collect()
     }
 
-    /// How the arguments' tensors lie: those with symbols densely.
+    /// Returns the layouts of the arguments' tensors: those with symbols are dense.
     pub(super) fn layouts(&self, leaves: &[Leaf<'_>]) -> Vec<InputLayout> {
         let guards = self.guards.iter().filter_map(|guard| match guard {
             Guard::Tensor(guard) => Some(guard),

@@ -1,4 +1,4 @@
-//! Explaining and verifying a compiled function: a call is watched, and each graph it ran is looked at on the inputs it had.
+//! Explains and verifies a compiled function: watches a call, and inspects each graph that it ran on the inputs it had.
 
 use super::watch::{self, ObservedSegment};
 use super::{Compiled, compile};
@@ -12,7 +12,7 @@ use kiln_runtime::phase::{self, Phases};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Compiles a function, calls it and explains what became of it: graphs, kernels with measured times, memory, breaks, guards.
+/// Compiles a function, calls it and explains the result: graphs, kernels with measured times, memory, graph breaks, guards.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -49,9 +49,9 @@ where
     R: Bundle,
     E: From<Error>,
 {
-    /// Calls the function with these arguments and explains what ran: graphs with lines, kernels with measured times, memory,
-    /// breaks, guards, and why it was compiled again so far. A function that changes nothing is called several times, to
-    /// measure a call; one that updates variables once.
+    /// Calls the function with these arguments and explains what ran: graphs with source lines, kernels with measured
+    /// times, memory, graph breaks, guards, and the reasons for recompiles so far. A function without side effects is
+    /// called several times to measure a call, one that updates variables once.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -122,8 +122,8 @@ where
         })
     }
 
-    /// Calls the function with these arguments and holds every kernel that ran against the interpreter, on the inputs it
-    /// had: a report for each graph.
+    /// Calls the function with these arguments and compares every kernel that ran with the interpreter, on the inputs it
+    /// had. Returns a report for each graph.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -155,12 +155,12 @@ fn phases_of(phases: Phases, whole: Duration) -> Vec<(String, Duration)> {
         let run = parts.remove(run);
         parts.push(run);
     }
-    // What no phase took is part of it too: guards, and what lies between the phases.
+    // Time outside of all phases belongs to it too: guards, and the work between phases.
     parts[0].1 = whole.saturating_sub(parts[1..].iter().map(|(_, took)| *took).sum());
     parts
 }
 
-/// The parts of making programs that were there already, as they were then.
+/// Returns the times that making the existing programs took.
 fn making_of(segments: &[Segment]) -> Vec<(String, Duration)> {
     segments.iter().fold(Made::default(), |sum, segment| sum.and(segment.made)).parts()
 }

@@ -1,4 +1,4 @@
-//! Guards: what has to be true of the arguments for a program to be theirs. One flat list, an entry a part.
+//! Guards: conditions on the arguments under which a program is theirs. One flat list, one entry per part.
 
 use crate::tensor::bundle::Leaf;
 use crate::tensor::scratch::Scratch;
@@ -54,10 +54,10 @@ pub(super) enum Size {
     },
 }
 
-/// A size that no guard has seen yet.
+/// A size that no guard has read yet.
 pub(super) const UNKNOWN: usize = usize::MAX;
 
-/// How the elements have to lie.
+/// The strides that a tensor must have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Strides {
     /// With these strides, but for axes of fewer than two places.
@@ -191,7 +191,8 @@ pub(super) fn shared_tapes(leaves: &[Leaf<'_>]) -> Scratch<usize> {
     taped().map(first).collect()
 }
 
-/// Whether elements lie in row-major order without gaps, but for axes that repeat. Without elements they do.
+/// Returns whether the elements are in row-major order without gaps, except for axes that repeat. A tensor without elements
+/// is dense.
 fn is_dense(tensor: &Tensor, repeats: impl Fn(usize) -> bool) -> bool {
     if tensor.shape().contains(&0) {
         return true;

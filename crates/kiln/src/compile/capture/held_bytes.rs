@@ -100,7 +100,7 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
         true
     }
 
-    /// Forgets all programs, and gives their memory back to the system. Calls under way end with theirs.
+    /// Drops all programs and returns their memory to the system. Calls in progress finish with theirs.
     pub fn reset(&self) {
         let entries = std::mem::take(&mut *self.entries.write().unwrap_or_else(PoisonError::into_inner));
         drop(entries);

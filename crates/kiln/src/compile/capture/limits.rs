@@ -1,6 +1,6 @@
-//! When a function is captured no more. Each reason for capturing it again, a guard on a part of the arguments or a line that reads, has a
-//! limit ([`super::Options::recompile_limit`]); beyond it calls that none of the programs is for run the function itself, at
-//! eager speed. Reaching a limit is an event that names the line, the guard and the way out.
+//! Recompile limits. Each reason for capturing a function again (a guard on a part of the arguments, or a line that reads
+//! elements) has a limit ([`super::Options::recompile_limit`]); beyond it, calls that no program is for run the function
+//! eagerly. Reaching a limit is an event that names the line, the guard and a remedy.
 //!
 //! ```text
 //!  no program fits ─▶ reason ─┬─ below its limit ─▶ capture, compile
@@ -225,7 +225,7 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
         })
     }
 
-    /// Which guard of the nearest program failed, in words.
+    /// Describes the guard of the nearest program that failed.
     pub(super) fn failed_guard(&self, leaves: &[Leaf<'_>]) -> String {
         match self.nearest(leaves) {
             None => "there is no program yet".to_owned(),
@@ -241,7 +241,7 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
     fn limit(&self, reason: &Reason) -> usize {
         let limit = self.options().recompile_limit;
         match reason {
-            // A bucket is asked for by name: each has its program.
+            // Buckets are listed explicitly: each has its program.
             Reason::Part { failed: Failed::Size, .. } => {
                 let buckets = self.options().buckets.iter().map(|buckets| buckets.sizes().len() + 1).product::<usize>();
                 limit.saturating_add(if self.options().buckets.is_empty() { 0 } else { buckets })

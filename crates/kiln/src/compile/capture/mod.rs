@@ -6,14 +6,14 @@
 //!              └─miss─▶ run f on traced tensors ─▶ graph ─▶ passes, kernels, code ─▶ kept with its guards
 //! ```
 //!
-//! While a function is captured on a thread, every operation there goes into the graph, with the line that asked for it. Tensors
-//! with memory that it meets (weights) become inputs, found again by identity; variables become inputs too, and their
-//! updates outputs that are written in place. Where the function reads elements the graph ends: this segment runs, the
-//! function gets what it asked for, and the next segment begins (`tree`).
+//! While a function is captured on a thread, every operation there is added to the graph, with its source line. Tensors
+//! with memory that it uses (weights) become inputs, found again by identity; variables become inputs too, and their
+//! updates outputs that are written in place. Where the function reads elements there is a graph break: this segment runs,
+//! the function gets the elements, and the next segment begins (`tree`).
 //!
-//! Where sizes may be symbols, the function is recorded with them (`dynamic`): what it decides by a size becomes a guard. A function
-//! that reads sizes as numbers is recorded at two sets of sizes, `symbolic` makes one graph of both, and sizes that are met
-//! for the first time are checked by recording it again, which costs no compile.
+//! Where sizes may be symbols, the function is recorded with them (`dynamic`): what it decides by a size becomes a guard. A
+//! function that reads sizes as numbers is recorded at two sets of sizes, `symbolic` makes one graph of both, and new sizes
+//! are checked by recording it again, without compiling.
 //!
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 

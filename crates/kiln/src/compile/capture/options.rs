@@ -1,4 +1,4 @@
-//! What can be asked of a compiled function.
+//! Options of compiled functions.
 
 use crate::Buckets;
 use kiln_ir::Symbol;
@@ -6,23 +6,23 @@ use kiln_kernels::{Numerics, Precision};
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
-/// When sizes of the arguments become symbols, so that one program is for many sizes.
+/// When sizes of the arguments become symbols, so that one program serves many sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Dynamic {
-    /// Never: a program for each shape.
+    /// Never: one program per shape.
     Static,
-    /// A size that has changed does, at the second compile.
+    /// At the second compile, the sizes that have changed.
     #[default]
     Automatic,
-    /// Every size that can, at the first compile.
+    /// At the first compile, every size that can.
     Always,
-    /// Those declared, at the first compile; others as with [`Dynamic::Automatic`].
+    /// At the first compile, the declared sizes; others as with [`Dynamic::Automatic`].
     Declared(Vec<Declared>),
 }
 
 impl Dynamic {
-    /// A size that has a name and a range, 0 and 1 included: [`Declared::at`] says of what. Arguments beyond the range are
-    /// an error.
+    /// Declares a size with a name and a range, which may include 0 and 1; [`Declared::at`] says of which axis. An argument
+    /// outside of the range is an error.
     ///
     /// ```
     /// use kiln::{DType, Device, Dynamic, Options, Tensor};
@@ -50,7 +50,7 @@ impl Dynamic {
         Declared { name: name.to_owned(), symbol: symbol(name), least, most, places: Vec::new() }
     }
 
-    /// Several sizes, each with its name and range.
+    /// Declares several sizes, each with its name and range.
     pub fn declared(sizes: impl IntoIterator<Item = Declared>) -> Dynamic {
         Dynamic::Declared(sizes.into_iter().collect())
     }
@@ -69,8 +69,8 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// It is the size of this axis of the tensor of this number among the arguments' tensors. Of several places the sizes
-    /// have to be equal. Negative axes count from the end.
+    /// Declares the size of an axis of a tensor, given by its number among the tensors of the arguments. If this is called
+    /// for several axes, their sizes must be equal. Negative axes count from the end.
     pub fn at(mut self, tensor: usize, axis: i64) -> Declared {
         self.places.push((tensor, axis));
         self
@@ -99,11 +99,11 @@ pub enum Mode {
     /// Fused kernels.
     #[default]
     Default,
-    /// And launches that are resolved once: their arguments are at hand, and results go to memory of earlier results that nobody
-    /// holds any more. What a call still allocates are short lists of its arguments and the handles of its results.
+    /// Also resolves launches once: their arguments are kept, and results reuse the memory of earlier results that have
+    /// been dropped. A call allocates nothing but the handles of its results.
     ReduceOverhead,
-    /// And for each kernel the fastest of several variants, measured on the arguments of the first call; the choice is kept on
-    /// disk.
+    /// Also picks the fastest of several variants of each kernel, measured on the arguments of the first call; the choice
+    /// is kept in the disk cache.
     MaxAutotune,
     /// [`Mode::MaxAutotune`] without the launch list of [`Mode::ReduceOverhead`].
     MaxAutotuneNoCudagraphs,
@@ -113,7 +113,7 @@ impl Mode {
     /// Every mode.
     pub const ALL: [Mode; 4] = [Mode::Default, Mode::ReduceOverhead, Mode::MaxAutotune, Mode::MaxAutotuneNoCudagraphs];
 
-    /// The name, as PyTorch writes it.
+    /// Returns PyTorch's name of the mode.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Default => "default",
@@ -123,7 +123,7 @@ impl Mode {
         }
     }
 
-    /// The mode of this name.
+    /// Returns the mode of this name.
     ///
     /// ```
     /// use kiln::Mode;
@@ -145,46 +145,47 @@ impl Mode {
     }
 }
 
-/// Choices beyond the defaults for [`crate::compile_with`].
+/// Options of [`crate::compile_with`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whether reading elements, which ends a graph, is an error that names the line.
+    /// Whether a graph break, such as reading elements, is an error that names the line.
     pub fullgraph: bool,
     /// When sizes become symbols.
     pub dynamic: Dynamic,
-    /// Sizes that arguments are padded to, so that few programs are made; results are cut to what is valid. See [`Buckets`] for
-    /// what the function has to do about the padding. A size beyond the largest bucket is not padded: its program is made
-    /// as [`Options::dynamic`] says.
+    /// Sizes that arguments are padded to, so that few programs are made; results are cut to their valid part. See
+    /// [`Buckets`] for what the function has to do about the padding. A size larger than the largest bucket is not padded:
+    /// its program is made as [`Options::dynamic`] says.
     pub buckets: Vec<Buckets>,
     /// How much is done for speed at the first call.
     pub mode: Mode,
     /// How long [`Mode::MaxAutotune`] may measure for one program.
     pub tuning_budget: Duration,
-    /// Where short floats are rounded.
+    /// Where floats shorter than f32 are rounded.
     pub numerics: Numerics,
-    /// How exact products of F32 have to be. Kernels may use less exact ones where that is faster; on the CPU products with
-    /// quantised weights do.
+    /// The precision of f32 products. Kernels may use a lower one where that is faster; on the CPU products with quantised
+    /// weights do.
     pub precision: Precision,
-    /// Whether what depends on weights alone is computed once, and weights are packed for the products that use them. It is
-    /// done again when a variable changes.
+    /// Whether what depends on weights alone is computed once, and weights are packed for the products that read them. This
+    /// is repeated when a variable changes.
     pub freeze: bool,
     /// Whether every kernel of a new program is compared with the reference interpreter on the arguments of its first call. A
     /// difference is an error with a report.
     pub verify: bool,
-    /// Whether a new program is compiled by another thread, while calls run eagerly.
+    /// Whether a new program is compiled on another thread while calls run eagerly.
     pub background: bool,
-    /// Whether a new program is measured against eager execution, and the faster kept.
+    /// Whether a new program is timed against eager execution, and the faster one kept.
     pub never_slower: bool,
-    /// Call the function as it is.
+    /// Whether the function is not compiled but called directly.
     pub disable: bool,
-    /// Programs kept; beyond that the one unused for longest goes.
+    /// The number of programs kept; beyond it the least recently used one is dropped.
     pub cache_limit: usize,
-    /// Bytes that programs may hold: graphs, constants, data that was read. Beyond that those unused for longest go, and a function whose one
-    /// program is larger runs eagerly, with an event. Memory that programs work in and packed weights are not part of it.
+    /// The bytes that programs may hold: graphs, constants, data that was read. Beyond it the least recently used programs
+    /// are dropped, and a function with one larger program runs eagerly, with an event. Arenas and packed weights are not
+    /// included.
     pub cache_bytes: usize,
-    /// Programs, or branches, that one reason may lead to, the first included. A reason is a guard on one part of the arguments, or one
-    /// line that reads elements. Beyond it, calls that no program is for run the function itself, at eager speed, and an event names
-    /// the line, the guard and the way out.
+    /// The number of programs, or branches, that one reason may lead to, including the first. A reason is a guard on one
+    /// part of the arguments, or one line that reads elements. Beyond it, calls that no program is for run the function
+    /// eagerly, and an event names the line, the guard and a remedy.
     pub recompile_limit: usize,
 }
 

@@ -83,18 +83,18 @@ enum ValueLocation {
     Gone,
 }
 
-/// A variable, or its gradient, as this segment sees it.
+/// A variable, or its gradient, in this segment.
 struct Cell {
     var: Var,
     is_gradient: bool,
-    /// What it was when the segment began, if that was asked for.
+    /// Its value at the start of the segment, if that was read.
     input: Option<usize>,
     /// What it is now; a gradient may be none.
     now: Option<u32>,
     is_changed: bool,
 }
 
-/// Where a part of what the function returns is found.
+/// Where a tensor of the function's result is found.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ResultLocation {
     Argument(usize),
@@ -499,7 +499,7 @@ impl Recording {
         Ok(SegmentGraph { graph, from, base, outputs: count, kept, updates, sets, stops, taped, leaves, is_private })
     }
 
-    /// For each output whether it may go on a tape: not if its gradients were asked for in the function already.
+    /// For each output, whether it may go on a tape: not if its gradients were computed in the function already.
     fn may_be_taped(&self, homes: &[(u32, Slotted)], count: usize) -> Vec<bool> {
         let mut taped = vec![true; count];
         for (number, slotted) in homes {

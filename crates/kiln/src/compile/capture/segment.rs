@@ -267,7 +267,7 @@ pub(super) struct Segment {
     rules: Mutex<Vec<(Sizes, Arc<Rule>)>>,
 }
 
-/// Where an input is found.
+/// Where an input is found at a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InputLocation {
     Argument(u32),
@@ -570,7 +570,8 @@ impl Segment {
         let mut reads = vec![true; edges.len()];
         if !self.order.is_empty() {
             let wanted: Vec<bool> = edges.iter().map(Option::is_some).collect();
-            // What has no gradient is refused when its gradient is asked for, which may be that of a part of the outputs.
+            // An operation without a gradient is an error when its gradient is computed, which may be that of a part of the
+            // outputs.
             reads = rule.reads(&wanted, &taped).unwrap_or(reads);
         }
         let is_kept = |input: usize| reads[input] || !is_taken(input);
@@ -601,7 +602,7 @@ impl Segment {
             None => self.recorded.leaves.iter().map(Leaf::tape).collect(),
         };
         for (leaf, start) in self.recorded.leaves.iter().zip(starts) {
-            // Gradients by it are asked for at the start itself, which is one whether anything is recorded or not.
+            // Gradients by it are those of the leaf itself, which is one whether anything is recorded or not.
             if let Some(start) = start {
                 outputs[leaf.output] = outputs[leaf.output].with_tape(Some(start));
             }

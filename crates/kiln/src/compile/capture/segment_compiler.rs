@@ -103,7 +103,7 @@ impl Kept {
     }
 }
 
-/// How the arguments lie in memory.
+/// The layouts of the arguments, and their device.
 #[derive(Clone)]
 pub(super) struct Arguments {
     pub(super) layouts: Vec<InputLayout>,
@@ -111,7 +111,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// As they are now.
+    /// Describes the arguments of this call.
     pub(super) fn of(leaves: &[Leaf<'_>]) -> Arguments {
         let tensors = tensors_of(leaves);
         let layouts = tensors.iter().map(|tensor| input_layout(tensor.layout())).collect();
@@ -140,7 +140,7 @@ impl SegmentCompiler {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
     }
 
-    /// A segment of fixed sizes with its code; the arguments lie as said.
+    /// Builds a segment of fixed sizes with its code, for arguments of these layouts.
     pub(super) fn build(&self, recorded: Arc<SegmentGraph>, arguments: &Arguments, at: &Source) -> Result<Segment> {
         self.build_for(recorded, arguments, &Ranges::default(), at)
     }
@@ -250,7 +250,7 @@ fn in_background(job: Job, options: Options) -> Code {
     Code::Pending(slot)
 }
 
-/// How an input lies in memory.
+/// Returns the layout of an input.
 fn layout(from: &InputSource, ty: &TensorType, arguments: &Arguments) -> InputLayout {
     match from {
         InputSource::Argument(number) => arguments.layouts[*number].clone(),

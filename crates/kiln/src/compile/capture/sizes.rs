@@ -85,7 +85,7 @@ impl Sizes {
     }
 
     /// The checks, as text.
-    pub(super) fn words(&self) -> impl Iterator<Item = String> {
+    pub(super) fn check_texts(&self) -> impl Iterator<Item = String> {
         let checks = match self {
             Sizes::Symbolic { checks, .. } => checks.as_slice(),
             _ => &[],

@@ -1,24 +1,24 @@
-//! What compiled functions do when they have no program for a call: a choice of the whole process.
+//! What compiled functions do when they have no program for a call: one setting for the process.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a compiled function does.
+/// What a compiled function does when it has no program for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stance {
     /// Compiles when there is no program for the arguments.
     #[default]
     Default,
-    /// Runs the function itself, always.
+    /// Always runs the function eagerly.
     ForceEager,
-    /// Runs the function itself where it would have to compile.
+    /// Runs the function eagerly instead of compiling.
     EagerOnRecompile,
-    /// Gives an error where it would have to compile: for services whose programs are all made at the start.
+    /// Returns an error instead of compiling: for services that compile all programs at the start.
     FailOnRecompile,
 }
 
 static STANCE: AtomicU8 = AtomicU8::new(0);
 
-/// The stance before, which comes back when this goes.
+/// Restores the previous stance when dropped.
 #[derive(Debug)]
 #[must_use = "the stance ends when this is dropped; `keep` makes it last"]
 pub struct StanceGuard {
@@ -26,7 +26,7 @@ pub struct StanceGuard {
 }
 
 impl StanceGuard {
-    /// Leaves the stance as it is.
+    /// Keeps the new stance: dropping the guard restores nothing.
     pub fn keep(mut self) {
         self.before = None;
     }
@@ -40,7 +40,7 @@ impl Drop for StanceGuard {
     }
 }
 
-/// Sets the stance of every compiled function of the process, until the guard goes.
+/// Sets the stance of every compiled function of the process, until the guard is dropped.
 ///
 /// ```
 /// use kiln::{DType, Device, Error, Stance, Tensor, set_stance};

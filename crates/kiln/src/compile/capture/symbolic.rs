@@ -15,8 +15,8 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
-    /// A symbol for each size that differs between what `guards` were made for and `shapes`, given the arguments now. Sizes
-    /// that were equal and are equal are one symbol. `None` where there is no telling how a tensor of other sizes lies.
+    /// Makes a symbol for each size that differs between what `guards` were made for and `shapes`, given the arguments now.
+    /// Sizes that were equal and are equal share a symbol. Returns `None` where the strides at other sizes cannot be known.
     pub(super) fn between(guards: &[Guard], shapes: &[Vec<usize>], leaves: &[Leaf<'_>]) -> Option<Symbols> {
         let mut values: Vec<(usize, usize)> = Vec::new();
         let mut guards = guards.to_vec();

@@ -1,4 +1,4 @@
-//! The tree of a captured function: segments in the order they run, and at each value that the function asked for a branch for
+//! The tree of a captured function: segments in execution order, and at each value that the function reads a branch for
 //! every outcome it was captured with.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!                   └─ false ─▶ return
 //! ```
 //!
-//! A call walks down without calling the function. At an outcome without a branch the function is called again: what ran
-//! already is not run again, and what it records after that outcome becomes the branch.
+//! A call walks down the tree without calling the function. At an outcome without a branch the function is called again:
+//! what has run already is not run again, and what it records after that outcome becomes the branch.
 
 use super::recording::ResultLocation;
 use super::same_elements;

@@ -6,8 +6,8 @@
 //!                  └── == < …, value() ──▶ bool, usize                                       a guard, with its line
 //! ```
 //!
-//! Outside of a capture, and where the size is not a symbol, a [`Dim`] is just its number. `scope` holds the expressions, and
-//! the guards that a function's decisions ask for.
+//! Outside of a capture, and where the size is not a symbol, a [`Dim`] is just its number. `scope` holds the expressions
+//! and the guards that the function's decisions need.
 
 mod obligations;
 mod operators;
@@ -24,11 +24,12 @@ use kiln_ir::{NodeId, Source};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// A size: a number, with the expression it comes from while a function is captured.
+/// A size in user code: a number that, while a function is captured, also carries its symbolic expression. Not to be
+/// confused with [`crate::ir::Dim`], the size of an axis in a graph's types.
 ///
-/// It goes wherever a size goes, alone or mixed with numbers, and is computed with like one; division rounds down. Comparing it
-/// with a number or another size, or asking for its number by [`Dim::value`] or `usize::from`, is what a captured function
-/// is then good for: a guard, which names the line.
+/// It can be used wherever a size is expected, alone or mixed with numbers, and supports arithmetic; division rounds down.
+/// Comparing it with a number or another size, or reading its number with [`Dim::value`] or `usize::from`, adds a guard to
+/// the function being captured, which names the line.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor};
@@ -72,13 +73,13 @@ impl Dim {
         self.expression.is_none()
     }
 
-    /// The number. In a function being captured this makes the program one for exactly this size.
+    /// Returns the number. In a function being captured this specialises the program to exactly this size.
     #[track_caller]
     pub fn value(self) -> usize {
         usize::try_from(self.number(&Source::caller())).unwrap_or(0)
     }
 
-    /// The number, asked for at a line.
+    /// Returns the number, for a guard that names this line.
     pub(crate) fn number(self, at: &Source) -> i64 {
         self.equals(Dim::plain(self.value), at);
         self.value
@@ -104,37 +105,37 @@ impl Dim {
         Ok(made.swap_remove(0))
     }
 
-    /// Whether both are equal. As `==`, but the guard names the line.
+    /// Returns whether both are equal. Like `==`, but the guard names the line.
     #[track_caller]
     pub fn is(self, other: impl Into<Dim>) -> bool {
         self.equals(other.into(), &Source::caller())
     }
 
-    /// `self < other`. As the operator, but the guard names the line.
+    /// Returns `self < other`. Like the operator, but the guard names the line.
     #[track_caller]
     pub fn is_below(self, other: impl Into<Dim>) -> bool {
         self.less(other.into(), &Source::caller())
     }
 
-    /// `self ≤ other`. As the operator, but the guard names the line.
+    /// Returns `self ≤ other`. Like the operator, but the guard names the line.
     #[track_caller]
     pub fn is_at_most(self, other: impl Into<Dim>) -> bool {
         self.at_most(other.into(), &Source::caller())
     }
 
-    /// `self > other`. As the operator, but the guard names the line.
+    /// Returns `self > other`. Like the operator, but the guard names the line.
     #[track_caller]
     pub fn is_above(self, other: impl Into<Dim>) -> bool {
         other.into().less(self, &Source::caller())
     }
 
-    /// `self ≥ other`. As the operator, but the guard names the line.
+    /// Returns `self ≥ other`. Like the operator, but the guard names the line.
     #[track_caller]
     pub fn is_at_least(self, other: impl Into<Dim>) -> bool {
         other.into().at_most(self, &Source::caller())
     }
 
-    /// Whether `divisor` goes into it without a rest.
+    /// Returns whether `divisor` divides it.
     #[track_caller]
     pub fn is_multiple_of(self, divisor: impl Into<Dim>) -> bool {
         let divisor = divisor.into();

@@ -1,5 +1,5 @@
-//! What a graph with symbolic sizes takes for granted: [`kiln_ir::infer()`] refuses what is surely wrong, so whatever it lets
-//! pass and is not surely right has to be guarded.
+//! Assumptions of a graph with symbolic sizes: [`kiln_ir::infer()`] rejects what is surely wrong, so whatever it accepts
+//! without proof has to be guarded.
 
 use super::{Predicate, Relation};
 use kiln_ir::{Dim, Graph, Node, Op, Ranges, Source};

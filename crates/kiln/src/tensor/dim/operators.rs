@@ -75,17 +75,17 @@ assigning! {
 }
 
 impl Dim {
-    /// The smaller of both; no guard.
+    /// Returns the smaller of both, without a guard.
     pub fn min(self, other: impl Into<Dim>) -> Dim {
         combine(self, other.into(), |a, b| Some(a.min(b)), |a, b| kiln_ir::Dim::min_of([a.clone(), b.clone()]))
     }
 
-    /// The larger of both; no guard.
+    /// Returns the larger of both, without a guard.
     pub fn max(self, other: impl Into<Dim>) -> Dim {
         combine(self, other.into(), |a, b| Some(a.max(b)), |a, b| kiln_ir::Dim::max_of([a.clone(), b.clone()]))
     }
 
-    /// The quotient rounded up; no guard.
+    /// Returns the quotient rounded up, without a guard.
     ///
     /// ```
     /// use kiln::Dim;
