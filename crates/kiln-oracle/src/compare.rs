@@ -1,9 +1,9 @@
 //! The differential test of one graph: eager (each node a program of its own) and compiled (the whole graph fused) against the
 //! reference interpreter.
 //!
-//! How far two results may be apart depends on the graph: a subtraction of nearly equal numbers turns a rounding error into
-//! the whole result, a comparison turns it into true or false. So the reference is asked several times with each op's result
-//! perturbed by as much as a correct kernel may be off; what that does to the outputs is the tolerance, element by element.
+//! The tolerance depends on the graph: a subtraction of nearly equal numbers turns a rounding error into the whole result,
+//! a comparison turns it into true or false. So the reference runs several times with each op's result perturbed by as much
+//! as a correct kernel may be off; the resulting change of the outputs is the tolerance, element by element.
 
 use crate::LayoutChoice;
 use kiln::inspect::to_host;
@@ -94,30 +94,30 @@ pub enum Disagreement {
     },
 }
 
-/// How candidates are made and asked.
+/// How candidates are compiled and run.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// How the compiled program is made; its device also runs eager.
     pub options: CompileOptions,
-    /// How the inputs lie in memory.
+    /// The layout of the inputs.
     pub layout: LayoutChoice,
-    /// Ask only the compiled program.
+    /// Whether to run only the compiled program.
     pub skip_eager: bool,
-    /// Inputs that the compiled program may take as frozen; empty for none.
+    /// The inputs that the compiled program may freeze; empty for none.
     pub frozen: Vec<bool>,
-    /// Changes what the compiled program says: how a test sees that a wrong answer is noticed.
+    /// Changes the results of the compiled program, so that a test can check that wrong results are noticed.
     pub tamper: Option<fn(&mut HostTensor)>,
 }
 
-/// What an agreement rests on. Elements count once for each candidate.
+/// What was compared. Elements count once for each candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreement {
     /// Elements that were compared with the reference.
     pub compared: usize,
-    /// Elements of which rounding errors make anything (a comparison of numbers that are equal but for them, say), and those of outputs
-    /// that depend on a sum or product which its order decides. Any answer passes.
+    /// Elements that rounding errors alone can make one thing or another (a comparison of nearly equal numbers, say), and
+    /// elements of outputs that depend on a sum or product whose order matters. Any answer passes.
     pub undecided: usize,
-    /// Why nothing was compared at all.
+    /// Why nothing was compared.
     pub skipped: Option<Skipped>,
 }
 
@@ -132,14 +132,14 @@ impl Agreement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Skipped {
-    /// All outputs depend on a sum or product that overflows or vanishes in one order and not in another, or that a kernel may leave
-    /// out because it is not finite.
+    /// All outputs depend on a sum or product that overflows or underflows in one order and not in another, or that a
+    /// kernel may skip because it is not finite.
     Order,
-    /// All fail for the same reason, as they should.
+    /// All fail for the same reason, as expected.
     Fails,
 }
 
-/// Runs a graph by the interpreter, eagerly and compiled on one set of inputs, and compares the results.
+/// Runs a graph with the interpreter, eagerly and compiled on one set of inputs, and compares the results.
 pub fn compare(graph: &Graph, inputs: &[HostTensor], config: &Config) -> Result<Agreement, Disagreement> {
     let mut watch = RangeWatch::new(graph);
     let reference = interpret::run_with(graph, inputs, &mut watch);

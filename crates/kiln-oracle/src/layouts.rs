@@ -1,9 +1,9 @@
-//! Inputs in awkward places: transposed, with gaps, reversed.
+//! Inputs in unusual layouts: transposed, with gaps, reversed.
 
 use kiln::{Device, Result, Tensor};
 use kiln_ir::HostTensor;
 
-/// How inputs lie in memory.
+/// The layout of inputs in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LayoutChoice {
     /// Row-major.
@@ -13,7 +13,7 @@ pub enum LayoutChoice {
     Transposed,
     /// Every second element along each axis of a larger tensor, not from its start.
     Sliced,
-    /// Backwards along the last axis.
+    /// Reversed along the last axis.
     Reversed,
 }
 

@@ -1,12 +1,12 @@
-//! Differential tests: the reference interpreter is the oracle that eager and compiled programs are held against.
+//! Differential tests: the reference interpreter is the oracle that eager and compiled programs are compared with.
 //!
 //! ```text
 //!  Graph, inputs ──▶ interpreter, eager, compiled or frozen ──▶ compare within the error bounds ──▶ Agreement or Disagreement
 //!  seed ──▶ a random function ──▶ called as it is and compiled, call after call ──▶ equal to the bit, or a Difference
 //! ```
 //!
-//! Tests, the fuzzer and `kiln selftest` ask with graphs and functions of their own. How far results of a graph may be apart is
-//! the error bound of [`kiln_inspect::bounds`]; how many elements were compared at all is counted ([`Tally`]).
+//! Tests, the fuzzer and `kiln selftest` supply graphs and functions. The tolerance of a graph's results is the error bound
+//! of [`kiln_inspect::bounds`]; how many elements were compared is counted ([`Tally`]).
 //!
 //! ```
 //! use kiln_ir::{Graph, HostTensor};

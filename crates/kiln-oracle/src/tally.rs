@@ -19,13 +19,13 @@ pub struct Tally {
     pub comparisons: u64,
     /// Nothing was compared, because of [`Skipped::Order`].
     pub order: u64,
-    /// Everybody failed for the same reason, as they should: [`Skipped::Fails`].
+    /// All candidates failed for the same reason, as expected: [`Skipped::Fails`].
     pub failed_alike: u64,
     /// Every element was undecided.
     pub vacuous: u64,
-    /// Elements held against the reference.
+    /// Elements compared with the reference.
     pub compared: u64,
-    /// Elements of which rounding errors make anything.
+    /// Elements that rounding errors alone can make one thing or another.
     pub undecided: u64,
 }
 

@@ -3,7 +3,7 @@
 use kiln_ir::{DType, Graph, HostTensor};
 use kiln_oracle::{self as oracle, Config};
 
-/// One step of decoding over a pool of pages: keys are turned and written with the values, then read through the table.
+/// One step of decoding over a pool of pages: keys are rotated and written with the values, then read through the table.
 fn step(batch: usize, heads: usize, dtype: &str) -> Graph {
     let (rows, group) = (batch * heads, 3);
     let text = format!(

@@ -1,11 +1,11 @@
 //! A program of a seed.
 
-use super::program::{Binary, Block, Call, Choices, Expression, Place, Program, Statement, Tapes, Test, Unary};
+use super::program::{Binary, Block, Call, Choices, Expression, Program, Statement, Tapes, Test, Unary, ValueNumber};
 use kiln::{DType, Dynamic, Mode};
 use kiln_ir::examples::Random;
 use std::sync::Arc;
 
-/// Statements of a function, those in blocks apart.
+/// The number of statements of a function, not counting those in blocks.
 const STATEMENTS: usize = 9;
 /// Calls at the most.
 const CALLS: usize = 5;
@@ -41,11 +41,11 @@ impl Make {
     }
 
     /// Any value: late ones are as likely as early ones, whatever there are.
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> ValueNumber {
         self.below(5040)
     }
 
-    fn places(&mut self, most: usize) -> Vec<Place> {
+    fn places(&mut self, most: usize) -> Vec<ValueNumber> {
         (0..1 + self.below(most)).map(|_| self.place()).collect()
     }
 

@@ -24,5 +24,5 @@ mod shrink;
 
 pub use compare::{Difference, compare};
 pub use generate::generate;
-pub use program::{Binary, Block, Call, Choices, Expression, Place, Program, Statement, Tapes, Test, Unary};
+pub use program::{Binary, Block, Call, Choices, Expression, Program, Statement, Tapes, Test, Unary, ValueNumber};
 pub use shrink::shrink;

@@ -1,6 +1,6 @@
 //! Programs as text: Rust, but for what every test has around it.
 
-use super::program::{Binary, Block, Expression, Place, Program, Statement, Tapes, Test, Unary};
+use super::program::{Binary, Block, Expression, Program, Statement, Tapes, Test, Unary, ValueNumber};
 use std::fmt::{self, Display, Formatter};
 
 /// Values at a point of a function, by name.
@@ -10,7 +10,7 @@ struct Names {
 }
 
 impl Names {
-    fn of(&self, place: Place) -> &str {
+    fn of(&self, place: ValueNumber) -> &str {
         self.values.get(place % self.values.len().max(1)).map_or("held0", String::as_str)
     }
 
@@ -21,7 +21,7 @@ impl Names {
         name
     }
 
-    fn list(&self, places: &[Place]) -> String {
+    fn list(&self, places: &[ValueNumber]) -> String {
         places.iter().map(|&place| self.of(place)).collect::<Vec<_>>().join(", ")
     }
 }
@@ -37,7 +37,7 @@ impl Display for Program {
             };
             let mut around = vec![format!("setting = {}", call.setting)];
             around.extend(call.transposed.then(|| "x transposed".to_owned()));
-            around.extend(call.toggles.then(|| "a.requires_grad turned over".to_owned()));
+            around.extend(call.toggles.then(|| "a.requires_grad toggled".to_owned()));
             around.extend(call.zeroes.then(|| "gradients forgotten".to_owned()));
             around.extend(call.no_grad.then(|| "in no_grad".to_owned()));
             around.extend(call.backward.then(|| "then backward of the results".to_owned()));
@@ -63,7 +63,7 @@ fn inside(f: &mut Formatter<'_>, statements: &Block, names: &mut Names, depth: u
     Ok(())
 }
 
-fn var(place: Place) -> &'static str {
+fn var(place: ValueNumber) -> &'static str {
     ["a", "b", "c"][place % 3]
 }
 
@@ -132,9 +132,9 @@ fn statement(f: &mut Formatter<'_>, statement: &Statement, names: &mut Names, de
 fn function(
     f: &mut Formatter<'_>,
     what: &str,
-    inputs: &[Place],
+    inputs: &[ValueNumber],
     body: &Block,
-    outputs: &[Place],
+    outputs: &[ValueNumber],
     names: &mut Names,
     depth: usize,
 ) -> fmt::Result {
@@ -151,7 +151,7 @@ fn function(
 }
 
 fn expression(expression: &Expression, names: &Names) -> String {
-    let of = |place: &Place| names.of(*place);
+    let of = |place: &ValueNumber| names.of(*place);
     match expression {
         Expression::Unary(op, place) => unary(*op, of(place)),
         Expression::Binary(Binary::Add, a, b) => format!("({} + {})?", of(a), of(b)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A number of a value, a variable or a held tensor, modulo how many there are: every program is valid, also with statements left
 /// out.
-pub type Place = usize;
+pub type ValueNumber = usize;
 
 /// Statements that share their values with what is around them, and keep their own to themselves.
 pub type Block = Arc<Vec<Statement>>;
@@ -20,7 +20,7 @@ pub struct Program {
     /// The function. Its values begin with the two arguments.
     pub body: Block,
     /// The values it returns.
-    pub returns: Vec<Place>,
+    pub returns: Vec<ValueNumber>,
     /// The calls, one after the other.
     pub calls: Vec<Call>,
     /// How it is compiled.
@@ -51,21 +51,21 @@ pub struct Choices {
 /// A call of the function, and what is done around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// Where the arguments' elements come from.
+    /// The seed of the arguments' elements.
     pub data: u64,
     /// The arguments are `[rows, 3]`.
     pub rows: usize,
-    /// Whether the first argument lies transposed in memory.
+    /// Whether the first argument is stored transposed.
     pub transposed: bool,
-    /// Whether gradients of the first argument are wanted.
+    /// Whether the first argument requires gradients.
     pub tapes: Tapes,
     /// Whether the call is inside of `no_grad`.
     pub no_grad: bool,
     /// The setting before the call.
     pub setting: u64,
-    /// Whether `requires_grad` of the first variable is turned over before the call.
+    /// Whether `requires_grad` of the first variable is toggled before the call.
     pub toggles: bool,
-    /// Whether gradients are forgotten before the call.
+    /// Whether gradients are cleared before the call.
     pub zeroes: bool,
     /// Whether `backward` is called on the sum of the results.
     pub backward: bool,
@@ -88,21 +88,21 @@ pub enum Statement {
     /// `let x = …`.
     Let(Expression),
     /// `x = …`, for a value from before.
-    Assign(Place, Expression),
+    Assign(ValueNumber, Expression),
     /// A variable gets a value.
-    Set(Place, Place),
+    Set(ValueNumber, ValueNumber),
     /// A value is added to a variable.
-    Add(Place, Place),
+    Add(ValueNumber, ValueNumber),
     /// A variable is multiplied by a number.
-    Scale(Place, i64),
+    Scale(ValueNumber, i64),
     /// The first element of a variable becomes that of a value.
-    SetFirst(Place, Place),
+    SetFirst(ValueNumber, ValueNumber),
     /// The gradient of a variable is forgotten.
-    ZeroGrad(Place),
+    ZeroGrad(ValueNumber),
     /// A value becomes the gradient of a variable.
-    SetGrad(Place, Place),
+    SetGrad(ValueNumber, ValueNumber),
     /// `backward` of the sum of a value; its error ends the function, or is ignored.
-    Backward(Place, bool),
+    Backward(ValueNumber, bool),
     /// A step of the optimizer, after which parameters are clamped.
     Step,
     /// A decision.
@@ -110,13 +110,13 @@ pub enum Statement {
     /// A number of turns.
     Repeat(usize, Block),
     /// While the sum of a value is positive, three turns at the most.
-    While(Place, Block),
+    While(ValueNumber, Block),
     /// Inside of `no_grad`.
     NoGrad(Block),
     /// Inside of [`kiln::disable`], which gets some values and gives some.
-    Disabled(Vec<Place>, Block, Vec<Place>),
+    Disabled(Vec<ValueNumber>, Block, Vec<ValueNumber>),
     /// A compiled function of its own, which gets some values and gives some; its number keeps it apart from others.
-    Nested(usize, Vec<Place>, Block, Vec<Place>),
+    Nested(usize, Vec<ValueNumber>, Block, Vec<ValueNumber>),
     /// An error.
     Fail,
 }
@@ -125,13 +125,13 @@ pub enum Statement {
 #[derive(Debug, Clone)]
 pub enum Test {
     /// Whether the sum of a value, read as a number, is above this.
-    Sum(Place, i64),
+    Sum(ValueNumber, i64),
     /// Whether the first of a value's elements, read as a list, is positive.
-    First(Place),
+    First(ValueNumber),
     /// Whether the setting is this.
     Setting(u64),
     /// Whether a variable has a gradient.
-    HasGrad(Place),
+    HasGrad(ValueNumber),
     /// Whether the first argument has more rows than this.
     Rows(usize),
 }
@@ -140,26 +140,26 @@ pub enum Test {
 #[derive(Debug, Clone)]
 pub enum Expression {
     /// An operation on one value.
-    Unary(Unary, Place),
+    Unary(Unary, ValueNumber),
     /// An operation on two values.
-    Binary(Binary, Place, Place),
+    Binary(Binary, ValueNumber, ValueNumber),
     /// The second where the first is positive, elsewhere the third.
-    Where(Place, Place, Place),
+    Where(ValueNumber, ValueNumber, ValueNumber),
     /// The snapshot of a variable.
-    Get(Place),
+    Get(ValueNumber),
     /// The gradient of a variable, or zeros.
-    Grad(Place),
+    Grad(ValueNumber),
     /// A tensor that the function holds.
-    Held(Place),
+    Held(ValueNumber),
     /// Random integers.
     Random,
     /// `cond` by the sum of a value, between two operations on another. In a compiled function both sides are on the tape of what is
     /// chosen, so both are such that gradients pass.
-    Cond(Place, Place, Unary, Unary),
+    Cond(ValueNumber, ValueNumber, Unary, Unary),
     /// The gradient of the sum of a chain of operations, by [`kiln::grad`]; twice, if said so.
-    GradOf(Place, Vec<Unary>, bool),
+    GradOf(ValueNumber, Vec<Unary>, bool),
     /// The gradient of the sum of a value by another, or zeros; on the tape, if said so.
-    Gradients(Place, Place, bool),
+    Gradients(ValueNumber, ValueNumber, bool),
 }
 
 /// Operations on one value.
@@ -185,9 +185,9 @@ pub enum Unary {
     Product,
     /// Without the tape.
     Detach,
-    /// The start of a tape.
+    /// A leaf of a tape.
     RequiresGrad,
-    /// With the columns turned around.
+    /// With the columns reversed.
     Flip,
     /// As 64-bit integers and back, which gradients do not pass.
     Integer,
@@ -202,6 +202,7 @@ pub enum Binary {
     Sub,
     /// a · b, clamped.
     Mul,
-    /// The greater of 2a and 2b + 1, which are never equal: the gradient at a tie depends on which sides are asked for.
+    /// The greater of 2a and 2b + 1, which are never equal: the gradient at a tie depends on which operands require
+    /// gradients.
     Max,
 }
