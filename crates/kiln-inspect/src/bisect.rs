@@ -28,7 +28,7 @@ pub struct PassReport {
     pub wrong: Option<String>,
 }
 
-/// The outcome of checking the passes. `Display` is a line a pass.
+/// The outcome of checking the passes. `Display` writes one line per pass.
 #[derive(Debug, Clone)]
 pub struct BisectReport {
     /// The passes that changed the graph, in order, as far as the first that is wrong.

@@ -1,4 +1,5 @@
-//! Seeing what the compiler did, and whether it was right. Graphs, programs and views of their inputs come in; reports go out.
+//! Reports what the compiler did, and checks whether it was right. Input: graphs, programs and views of their inputs.
+//! Output: reports.
 //!
 //! ```text
 //!  explain  ──▶ one text or page: graphs, kernels with measured times, memory, code
@@ -8,8 +9,8 @@
 //!        bounds ──▶ how far a correct result may be off, element by element
 //! ```
 //!
-//! Invariants: nothing here is on the way of a call, so that what it costs is paid by whoever looks; nothing here changes what is
-//! compiled; inputs are left as they are.
+//! Invariants: nothing here runs during a call unless it is used; nothing here changes what is compiled; inputs are not
+//! changed.
 
 pub mod bisect;
 pub mod bounds;

@@ -138,7 +138,7 @@ fn a_transformer_shows_kernels_memory_lines_and_what_is_apart() {
     }
     assert!(segment.kernels.iter().any(|kernel| kernel.same_as.is_some()), "the second layer is the first again");
     assert!(segment.arena_bytes > 0 && segment.arena_bytes < segment.temp_bytes);
-    assert!(!segment.apart.is_empty());
+    assert!(!segment.not_fused.is_empty());
     let product = segment.kernels.iter().find(|k| k.kind == "matmul").unwrap();
     assert!(product.flops >= 2 * 128 * 256 * 768, "{} operations", product.flops);
     assert!(segment.inputs.iter().any(|name| name.contains("argument 0")), "{:?}", segment.inputs);
@@ -288,7 +288,7 @@ fn what_is_not_fused_is_sorted_by_bytes() -> kiln::Result<()> {
         x.cumsum(0)?.exp()?.cumsum(1)?.add(&small)
     };
     let explanation = kiln::explain(&f, &Tensor::ones([64, 64], DType::F32, Device::Cpu)?)?;
-    let bytes: Vec<_> = explanation.segments[0].apart.iter().map(|apart| apart.bytes).collect();
+    let bytes: Vec<_> = explanation.segments[0].not_fused.iter().map(|pair| pair.bytes).collect();
     assert!(bytes.len() > 1 && bytes.is_sorted_by(|a, b| a >= b) && bytes.first() != bytes.last(), "{bytes:?}");
     Ok(())
 }

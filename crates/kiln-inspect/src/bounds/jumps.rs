@@ -8,10 +8,10 @@ use super::rounding::largest;
 use kiln_ir::table::Operand;
 use kiln_ir::{DType, Op, ReduceKind, Scalar, ScatterKind};
 
-/// An operand's element, and what is beside it.
+/// An element of an operand, with the elements and errors that decide how the op treats it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    /// Which operand.
+pub(super) struct OperandElement {
+    /// The number of the operand.
     pub position: usize,
     pub value: f64,
     /// How far off it may be.
@@ -38,8 +38,8 @@ pub(super) fn has_jumps(op: &Op) -> bool {
 }
 
 /// A point within reach of an operand's element at which the op jumps.
-pub(super) fn point(op: &Op, dtype: DType, at: Place) -> Option<f64> {
-    let Place { position, value, reach, other, .. } = at;
+pub(super) fn point(op: &Op, dtype: DType, at: OperandElement) -> Option<f64> {
+    let OperandElement { position, value, reach, other, .. } = at;
     let within = |point: f64| (point.is_finite() && (point - value).abs() <= reach).then_some(point);
     match op {
         Op::Unary(op) => within((op.row().jump?)(value, largest(dtype))),
@@ -70,7 +70,7 @@ mod tests {
     use kiln_ir::{BinaryOp, CompareOp, UnaryOp};
 
     fn of(op: Op, value: f64, reach: f64, other: f64) -> Option<f64> {
-        let place = Place { position: 0, value, reach, other, other_reach: 0.0, beside_infinity: false };
+        let place = OperandElement { position: 0, value, reach, other, other_reach: 0.0, beside_infinity: false };
         point(&op, DType::F32, place)
     }
 

@@ -1,6 +1,6 @@
 //! The reference, perturbed: every result moved by a part of what a correct kernel may be off.
 
-use super::jumps::{self, Place};
+use super::jumps::{self, OperandElement};
 use super::rounding::{MARGIN, epsilon, is_short, largest, normal, slack, sum_error, sums, zero_sign_is_open};
 use kiln_ir::interpret::{self, Observer};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Graph, HostTensor, NodeId, Op, Scalar};
@@ -23,7 +23,7 @@ enum Together {
 pub(super) struct Plan {
     seed: u64,
     together: Together,
-    /// Errors are as large as they may be, rather than any part of that.
+    /// Errors take their largest size instead of a random part of it.
     extreme: bool,
     /// Smaller steps hit exact values more often.
     scale: f64,
@@ -68,7 +68,7 @@ impl Products {
     }
 }
 
-/// Whether a product reads quantised blocks as they lie.
+/// Whether a product reads quantised blocks without unpacking them to memory.
 fn reads_blocks(graph: &Graph, op: &Op, operands: &[NodeId]) -> bool {
     matches!(op, Op::Dot { .. }) && matches!(graph.node(operands[1]).op, Op::Dequantize { .. })
 }
@@ -200,7 +200,7 @@ impl<'a> Perturbation<'a> {
         }
     }
 
-    /// By how much of its own size an operand may differ from what another user sees.
+    /// The relative difference by which an operand may differ from what another consumer reads.
     fn relative_error(&self, node: NodeId, position: usize, dtype: DType) -> f64 {
         let mut by = 0.0f64;
         if dtype.is_float() && matches!(self.graph.node(node).op, Op::Attention { .. }) {
@@ -253,7 +253,8 @@ impl<'a> Perturbation<'a> {
                 continue;
             }
             let of_other = beside.and_then(|id| self.values[id.index()].get(element).copied()).unwrap_or(f64::NAN);
-            let place = Place { position, value: centre, reach, other: of_other, other_reach, beside_infinity };
+            let place =
+                OperandElement { position, value: centre, reach, other: of_other, other_reach, beside_infinity };
             let Some(point) = jumps::point(op, dtype, place) else { continue };
             let reach = if matches!(op, Op::Compare(_)) { reach + other_reach } else { reach };
             let moved = match self.of_element(centre) {

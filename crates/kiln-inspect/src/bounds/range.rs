@@ -19,7 +19,7 @@ fn magnifies(op: &Op, to: DType) -> bool {
 /// What the reference run says about the range of intermediate values.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RangeLoss {
-    /// A short float overflowed or lost digits at the small end.
+    /// A short float overflowed, or lost significant bits to underflow.
     pub short: bool,
     /// A sum or product may overflow or vanish depending on its order.
     pub order: bool,
@@ -32,7 +32,7 @@ pub struct RangeWatch<'a> {
     pub loss: RangeLoss,
     /// For each node: whether its value may depend on the order of a sum or product.
     by_order: Vec<bool>,
-    /// Binary digits by which a product of everything the node reads may grow and shrink.
+    /// Powers of two by which a product of everything the node reads may grow and shrink.
     growth: (f64, f64),
 }
 
@@ -65,7 +65,7 @@ impl Observer for RangeWatch<'_> {
         if !dtype.is_float() || !value.dtype().is_float() {
             return None;
         }
-        // Every partial result of any order lies between these; f32 holds the running value of the shorter types.
+        // Every partial result of any order is between these; f32 holds the running value of the shorter types.
         // A scatter rounds to memory at each step.
         let held = if matches!(op, Op::Scatter { .. }) || dtype == DType::F64 { dtype } else { DType::F32 };
         let (most, least) = (largest(held), normal(held));

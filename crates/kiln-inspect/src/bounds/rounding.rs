@@ -40,7 +40,7 @@ pub(super) fn tiny(dtype: DType) -> f64 {
     }
 }
 
-/// The smallest number with all its digits.
+/// The smallest normal number.
 pub(crate) fn normal(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::MIN_POSITIVE,

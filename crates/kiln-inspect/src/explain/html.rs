@@ -151,17 +151,17 @@ impl Explanation {
                     ));
                 }
             }
-            if let Some(apart) =
-                segment.apart.iter().max_by_key(|apart| apart.bytes).filter(|a| a.bytes > Some(1 << 16))
+            if let Some(pair) =
+                segment.not_fused.iter().max_by_key(|pair| pair.bytes).filter(|a| a.bytes > Some(1 << 16))
             {
                 looks.push(format!(
                     "{} of {} {} go through memory on the way to {} {}: {}.",
-                    Bytes(apart.bytes.unwrap_or(0)),
-                    apart.producer,
-                    segment.graph.node(apart.producer).op.kind().name(),
-                    apart.consumer,
-                    segment.graph.node(apart.consumer).op.kind().name(),
-                    apart.reason
+                    Bytes(pair.bytes.unwrap_or(0)),
+                    pair.producer,
+                    segment.graph.node(pair.producer).op.kind().name(),
+                    pair.consumer,
+                    segment.graph.node(pair.consumer).op.kind().name(),
+                    pair.reason
                 ));
             }
         }
@@ -245,7 +245,7 @@ impl Explanation {
             );
         }
         buffers(out, number, segment);
-        apart(out, number, segment);
+        not_fused(out, number, segment);
         code(out, number, segment);
         passes(out, segment);
         out.push_str("</section>\n");
@@ -475,8 +475,8 @@ fn buffers(out: &mut String, graph: usize, segment: &Segment) {
     out.push_str("</tbody></table></div></details></div>\n");
 }
 
-fn apart(out: &mut String, graph: usize, segment: &Segment) {
-    if segment.apart.is_empty() {
+fn not_fused(out: &mut String, graph: usize, segment: &Segment) {
+    if segment.not_fused.is_empty() {
         return;
     }
     out.push_str("<h3>Not fused <small>values that go through memory, and why</small></h3><div class=\"panel scroll\"><table class=\"sortable\"><thead><tr><th class=\"l\" data-up=\"1\">written by</th><th class=\"l\" data-up=\"1\">read by</th><th>bytes</th><th class=\"l\" data-up=\"1\">why</th></tr></thead><tbody>");
@@ -489,17 +489,17 @@ fn apart(out: &mut String, graph: usize, segment: &Segment) {
         };
         format!("<td class=\"l\" data-v=\"{}\"><code>{id} {}</code>{at}</td>", id.0, escape(&node.op.kind().name()))
     };
-    for apart in &segment.apart {
-        let kernels = those(segment, |k| k.nodes.contains(&apart.producer) || k.nodes.contains(&apart.consumer));
-        let bytes = apart.bytes.unwrap_or(0);
+    for pair in &segment.not_fused {
+        let kernels = those(segment, |k| k.nodes.contains(&pair.producer) || k.nodes.contains(&pair.consumer));
+        let bytes = pair.bytes.unwrap_or(0);
         let _ = write!(
             out,
             "<tr{} tabindex=\"0\">{}{}{}<td class=\"l wrap\">{}</td></tr>",
             data(graph, &kernels),
-            node(apart.producer),
-            node(apart.consumer),
+            node(pair.producer),
+            node(pair.consumer),
             cell(bytes as f64, Bytes(bytes)),
-            escape(&apart.reason)
+            escape(&pair.reason)
         );
     }
     out.push_str("</tbody></table></div>\n");

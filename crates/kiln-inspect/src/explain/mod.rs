@@ -27,21 +27,21 @@ pub struct Explanation {
     pub machine: Machine,
     /// Its graphs, in the order they ran.
     pub segments: Vec<Segment>,
-    /// Where the function could not be one graph.
+    /// The graph breaks of the function.
     pub breaks: Vec<Break>,
-    /// The programs there are, each with what arguments have to be, a line a guard.
+    /// The programs, each with its guards as text.
     pub programs: Vec<Vec<String>>,
-    /// Why it was compiled again, in the order it was.
+    /// Why it was recompiled, in order.
     pub recompiles: Vec<String>,
-    /// What else was reported meanwhile: fallbacks, slow paths, cache hits and misses.
+    /// Other events during the call: fallbacks, slow paths, cache hits and misses.
     pub remarks: Vec<String>,
-    /// The parts of the first call, in order.
+    /// The phases of the first call, in order.
     pub first_call: Vec<(String, Duration)>,
-    /// How long a call takes once everything is there; `None` for a function that changes something, which is called once.
+    /// The time of a call once everything is compiled; `None` for a function with side effects, which is called once.
     pub call: Option<Measured>,
 }
 
-/// A place where a graph ends because of what the function does.
+/// A graph break.
 #[derive(Debug, Clone)]
 pub struct Break {
     /// What the function does there.
@@ -55,15 +55,15 @@ pub struct Break {
 /// One graph with its program.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// Where it runs.
+    /// The target it runs on.
     pub target: String,
-    /// What each input is, in words.
+    /// A description of each input.
     pub inputs: Vec<String>,
     /// The graph as it was captured.
     pub captured: Graph,
     /// The passes that changed it, each with the number of nodes after it.
     pub passes: Vec<(String, usize)>,
-    /// The graph that was cut into kernels. Nodes below are nodes of this one.
+    /// The graph that was cut into kernels. Nodes below refer to this graph.
     pub graph: Graph,
     /// Its launches, in order.
     pub kernels: Vec<Kernel>,
@@ -73,36 +73,36 @@ pub struct Segment {
     pub arena_bytes: usize,
     /// Bytes that temporaries would take without sharing.
     pub temp_bytes: usize,
-    /// What was not fused and why, the most bytes first.
-    pub apart: Vec<Apart>,
+    /// The pairs of nodes that were not fused and why, the most bytes first.
+    pub not_fused: Vec<NotFused>,
     /// How long a run of the whole program takes.
     pub run: Measured,
-    /// How long the passes, the schedule and the code took when it was made, and how many kernels had to be compiled.
+    /// How long passes, schedule and code took, and how many kernels were compiled.
     pub made: Made,
 }
 
-/// Where the time went when a program was made.
+/// The time that making a program took, by phase.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Made {
-    /// Reading it from the disk cache, its code included; then there were no passes and no schedule.
+    /// Reading it from the disk cache, including its code; then there are no passes and no schedule.
     pub read: Duration,
     /// Graph to graph.
     pub passes: Duration,
     /// Graph to kernels.
     pub schedule: Duration,
-    /// Kernels to code, or finding it.
+    /// Kernels to code, or looking it up.
     pub code: Duration,
-    /// Kernels whose code was not there yet.
+    /// Kernels whose code was not in a cache.
     pub compiled: usize,
 }
 
 impl Made {
-    /// All of it.
+    /// Returns the sum of the phases.
     pub fn total(&self) -> Duration {
         self.read + self.passes + self.schedule + self.code
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub fn and(self, other: Made) -> Made {
         Made {
             read: self.read + other.read,
@@ -113,7 +113,7 @@ impl Made {
         }
     }
 
-    /// The parts that there were, by name.
+    /// Returns the phases that took time, by name.
     pub fn parts(self) -> Vec<(String, Duration)> {
         let parts = [("read", self.read), ("passes", self.passes), ("schedule", self.schedule), ("code", self.code)];
         let taken = parts.into_iter().filter(|(_, took)| !took.is_zero());
@@ -128,33 +128,33 @@ pub struct Kernel {
     pub label: String,
     /// "pointwise", "reduction", "matmul", "attention" or "routine".
     pub kind: &'static str,
-    /// The graph's nodes in it.
+    /// The nodes of the graph that it computes.
     pub nodes: Vec<NodeId>,
-    /// The buffers it uses, by number.
+    /// The numbers of the buffers it uses.
     pub args: Vec<usize>,
-    /// The inputs of the graph among them, by number.
+    /// The numbers of the graph's inputs among them.
     pub inputs: Vec<usize>,
-    /// Bytes read at the least.
+    /// The least bytes it has to read.
     pub read: u64,
-    /// Bytes written at the least.
+    /// The least bytes it has to write.
     pub written: u64,
     /// Arithmetic operations.
     pub flops: u64,
-    /// How long it takes: the median of several runs on the live inputs.
+    /// Its time: the median of several runs on the live inputs.
     pub time: Duration,
-    /// The fastest of these.
+    /// The fastest of these runs.
     pub fastest: Duration,
     /// Bytes of machine code of its own.
     pub code_bytes: usize,
     /// The kernel's text.
     pub text: String,
-    /// The backend's form of it.
+    /// The backend's intermediate form.
     pub intermediate: Option<String>,
     /// Its machine code.
     pub assembly: Option<String>,
     /// An earlier launch of the same kernel.
     pub same_as: Option<usize>,
-    /// How it is run, where that is not as the backend does it by itself: what was tuned.
+    /// The variant it runs, where that is not the backend's default: what was tuned.
     pub variant: Option<String>,
 }
 
@@ -167,22 +167,22 @@ pub struct Memory {
     pub ty: String,
     /// Bytes.
     pub bytes: usize,
-    /// Its place in the arena, for temporaries.
+    /// Its offset in the arena, for temporaries.
     pub offset: Option<usize>,
     /// The first and last launch that use it.
     pub life: Option<(usize, usize)>,
 }
 
-/// Two nodes that did not become one kernel.
+/// Two nodes that were not fused into one kernel.
 #[derive(Debug, Clone)]
-pub struct Apart {
-    /// Whose value goes through memory.
+pub struct NotFused {
+    /// The node whose value goes through memory.
     pub producer: NodeId,
-    /// Who reads it.
+    /// The node that reads it.
     pub consumer: NodeId,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Bytes that go through memory because of it.
+    /// The bytes that go through memory because of it.
     pub bytes: Option<u64>,
 }
 
@@ -266,8 +266,8 @@ pub struct Subject<'a> {
 }
 
 impl Segment {
-    /// Explains a compiled graph and measures its kernels on these inputs, which are left as they are. `names` say what the inputs
-    /// are; if there are none, they are numbered.
+    /// Explains a compiled graph and measures its kernels on these inputs, which are not changed. `names` are the names of
+    /// the inputs; if empty, they are numbered.
     ///
     /// ```
     /// use kiln_inspect::explain::{Explanation, Segment, Subject, machine};
@@ -336,15 +336,15 @@ impl Segment {
             let elements = usize::try_from(ty.elements().eval(&size)?).ok()?;
             ty.dtype.bytes_for(elements).map(|n| n as u64)
         };
-        let apart = schedule.notes.iter().map(|note| Apart {
+        let not_fused = schedule.notes.iter().map(|note| NotFused {
             producer: note.producer,
             consumer: note.consumer,
             reason: note.reason.to_string(),
             bytes: bytes(note.producer),
         });
         // What costs most comes first.
-        let mut apart: Vec<Apart> = apart.collect();
-        apart.sort_by_key(|apart| std::cmp::Reverse(apart.bytes));
+        let mut not_fused: Vec<NotFused> = not_fused.collect();
+        not_fused.sort_by_key(|pair| std::cmp::Reverse(pair.bytes));
         let made = program.times();
         let names =
             if names.is_empty() { (0..views.len()).map(|number| format!("input {number}")).collect() } else { names };
@@ -357,7 +357,7 @@ impl Segment {
             buffers,
             arena_bytes: plan.arena_bytes,
             temp_bytes: plan.temp_bytes,
-            apart,
+            not_fused,
             run,
             made: Made {
                 read: made.read,

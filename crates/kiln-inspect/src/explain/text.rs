@@ -1,6 +1,6 @@
 //! An explanation for the terminal, and how figures are written in it and on the page.
 
-use super::{Apart, Explanation, Kernel, Segment};
+use super::{Explanation, Kernel, NotFused, Segment};
 use std::fmt::{self, Write};
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ fn write_segment(f: &mut fmt::Formatter<'_>, number: usize, segment: &Segment, c
             Bytes(segment.arena_bytes as u64)
         )?;
     }
-    list(f, "not fused", &segment.apart, |apart| segment.tell(apart))
+    list(f, "not fused", &segment.not_fused, |pair| segment.describe(pair))
 }
 
 /// Columns of the table of kernels beside their labels.
@@ -210,15 +210,15 @@ pub(super) fn share(kernel: &Kernel, all: Duration) -> f64 {
 }
 
 impl Segment {
-    /// Why two nodes are apart, in a sentence.
-    fn tell(&self, apart: &Apart) -> String {
+    /// Describes why two nodes were not fused.
+    fn describe(&self, pair: &NotFused) -> String {
         let node = |id: kiln_ir::NodeId| {
             let node = self.graph.node(id);
             let at = if node.source.is_unknown() { String::new() } else { format!(" at {}", node.source) };
             format!("{id} {}{at}", node.op.kind().name())
         };
-        let bytes = apart.bytes.map_or(String::new(), |bytes| format!(" ({} through memory)", Bytes(bytes)));
-        format!("{} and {}: {}{bytes}", node(apart.producer), node(apart.consumer), apart.reason)
+        let bytes = pair.bytes.map_or(String::new(), |bytes| format!(" ({} through memory)", Bytes(bytes)));
+        format!("{} and {}: {}{bytes}", node(pair.producer), node(pair.consumer), pair.reason)
     }
 }
 

@@ -17,7 +17,7 @@ const INTERPRETED: u64 = 50_000_000;
 /// Operations that further perturbed runs of one kernel's nodes may take together.
 const PERTURBED: u64 = 400_000_000;
 
-/// Checks a program. `inputs` are those of the graph; `views` are those of the program, which differ where some lie packed.
+/// Checks a program. `inputs` are those of the graph; `views` are those of the program, which differ where some are packed.
 pub(super) fn check(
     graph: &Graph,
     program: &Program,
@@ -121,13 +121,13 @@ impl Checker<'_> {
         step.args.iter().position(|arg| *arg == write.buffer)
     }
 
-    /// Where a write's elements lie; `None` if a size has no value, which a launch would have reported.
-    fn place(&self, write: &Written) -> Option<Place> {
+    /// Returns the layout of a write's elements; `None` if a size has no value, which a launch would have reported.
+    fn layout_of(&self, write: &Written) -> Option<ElementLayout> {
         let eval = |dim: &Dim| dim.as_const().or_else(|| dim.eval(&|s| self.stopped.size(s)));
         let shape = self.graph.ty(write.node).fixed_shape()?;
         let strides = write.strides.iter().map(eval).collect::<Option<Vec<i64>>>()?;
         let bits = self.graph.ty(write.node).dtype.size_in_bits();
-        Some(Place { offset: eval(&write.offset)?, strides, shape, bits })
+        Some(ElementLayout { offset: eval(&write.offset)?, strides, shape, bits })
     }
 
     /// Compares what a launch wrote to the truth.
@@ -135,10 +135,10 @@ impl Checker<'_> {
         let mut all = Deviation::default();
         let mut judged: Option<Verdict> = None;
         for write in &step.writes {
-            let (Some(at), Some(place)) = (self.argument(step, write), self.place(write)) else { continue };
+            let (Some(at), Some(place)) = (self.argument(step, write), self.layout_of(write)) else { continue };
             let want = &self.truth.values[&write.node];
             let Some(got) = place.gather(&after[at], want) else {
-                judged.get_or_insert(Verdict::Unclear("its results lie outside of their memory".to_owned()));
+                judged.get_or_insert(Verdict::Unclear("its results are outside of their buffer".to_owned()));
                 continue;
             };
             let deviation = Deviation::between(&got, want);
@@ -215,7 +215,7 @@ impl Checker<'_> {
         program.schedule().work(step, &|s| self.stopped.size(s)).map_or(u64::MAX, |work| work.flops + work.bytes())
     }
 
-    /// The graph of one result of a launch, from what lies in memory before it; and the nodes that these inputs are.
+    /// Returns the graph of one result of a launch, from the memory contents before it, and the nodes that are its inputs.
     fn part(&self, number: usize, result: NodeId) -> (Graph, Vec<NodeId>) {
         let earlier = &self.stopped.program().schedule().steps[..number];
         let in_memory = |id: NodeId| {
@@ -248,8 +248,8 @@ impl Checker<'_> {
         (part, reads)
     }
 
-    /// What the kernel does when it is interpreted, on the same inputs; by argument. `None` if that takes too long or fails, or if an
-    /// argument lies in a layout that only the backend knows.
+    /// Interprets the kernel on the same inputs and returns the result of each argument. `None` if that takes too long or
+    /// fails, or if an argument is in a layout that only the backend knows.
     fn interpreted(&self, step: &Step, number: usize, before: &[Vec<u8>]) -> Option<Vec<HostTensor>> {
         let is_packed = !self.stopped.program().steps()[number].variant().packed.is_empty();
         if is_packed || self.work(step) > INTERPRETED {
@@ -280,7 +280,7 @@ impl Checker<'_> {
     ) -> Blame {
         let told = self.interpreted(step, number, before).and_then(|buffers| {
             let at = self.argument(step, write)?;
-            self.place(write)?.gather(buffers[at].bytes(), want)
+            self.layout_of(write)?.gather(buffers[at].bytes(), want)
         });
         match told {
             None => Blame::Open,
@@ -298,8 +298,8 @@ impl Checker<'_> {
             }
             let mut restored = after[at].clone();
             for write in writes() {
-                let old = self.place(write)?.gather(&before[at], &self.truth.values[&write.node])?;
-                self.place(write)?.scatter(&mut restored, &old)?;
+                let old = self.layout_of(write)?.gather(&before[at], &self.truth.values[&write.node])?;
+                self.layout_of(write)?.scatter(&mut restored, &old)?;
             }
             if let Some(byte) = (0..restored.len()).find(|&i| restored[i] != before[at][i]) {
                 let buffer = self.stopped.program().schedule().buffer_name(arg.index());
@@ -358,7 +358,7 @@ impl Checker<'_> {
                 }
             }
             for write in writes {
-                if let Some(place) = self.place(write) {
+                if let Some(place) = self.layout_of(write) {
                     place.scatter(&mut image, &self.truth.values[&write.node]);
                 }
             }
@@ -367,16 +367,16 @@ impl Checker<'_> {
     }
 }
 
-/// Where the elements of a tensor lie in a buffer.
-struct Place {
+/// The layout of a tensor's elements in a buffer.
+struct ElementLayout {
     offset: i64,
     strides: Vec<i64>,
     shape: Vec<usize>,
     bits: usize,
 }
 
-impl Place {
-    /// Calls `visit` with each element's row-major number and its place; `None` when one is negative.
+impl ElementLayout {
+    /// Calls `visit` with each element's row-major number and its position in the buffer; `None` when one is negative.
     fn each(&self, visit: &mut dyn FnMut(usize, usize) -> Option<()>) -> Option<()> {
         let elements: usize = self.shape.iter().product();
         let mut index = vec![0usize; self.shape.len()];
@@ -396,7 +396,7 @@ impl Place {
         Some(())
     }
 
-    /// The tensor of `like`'s type in a buffer; `None` if it does not lie in it.
+    /// Reads the tensor of `like`'s type from a buffer; `None` if it is not within it.
     fn gather(&self, bytes: &[u8], like: &HostTensor) -> Option<HostTensor> {
         let mut tensor = HostTensor::zeros(like.dtype(), like.shape()).ok()?;
         if self.bits < 8 {
@@ -476,7 +476,7 @@ fn in_a_row(
         let place = write.and_then(|write| {
             let strides = write.strides.iter().map(eval).collect::<Option<Vec<i64>>>()?;
             let bits = want.dtype().size_in_bits();
-            Some(Place { offset: eval(&write.offset)?, strides, shape: want.shape().to_vec(), bits })
+            Some(ElementLayout { offset: eval(&write.offset)?, strides, shape: want.shape().to_vec(), bits })
         });
         let bytes = stopped.read(buffer.index())?;
         let got = match place {

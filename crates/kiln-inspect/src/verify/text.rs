@@ -1,4 +1,4 @@
-//! A check in words.
+//! Formats a verify report.
 
 use super::{Blame, KernelReport, Verdict, VerifyReport};
 use crate::deviation::{Deviation, Figure};
