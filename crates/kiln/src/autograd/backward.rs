@@ -1,6 +1,6 @@
 //! Walks a tape backwards from its end.
 
-use crate::tensor::eager::{self, Eager, What};
+use crate::tensor::eager::{self, Eager, Operation};
 use crate::tensor::tape::{self, Edges, Kind, Node, Tape};
 use crate::tensor::tracer;
 use crate::{Device, Error, Result, Tensor};
@@ -121,7 +121,7 @@ pub(crate) fn propagate(
                 inputs.extend(cotangents.into_iter().flatten());
                 let inputs: Vec<&Tensor> = inputs.iter().collect();
                 let write = |b: &mut GraphBuilder, inputs: &[NodeId]| gradient.write(b, inputs);
-                let results = eager::run(What::Gradient(gradient.id), &inputs, device, &write, line)?;
+                let results = eager::run(Operation::Gradient(gradient.id), &inputs, device, &write, line)?;
                 let mut results = results.into_iter();
                 wanted.iter().map(|&wanted| if wanted { results.next() } else { None }).collect()
             }

@@ -160,7 +160,7 @@ impl Tensor {
                 let count = end.expression();
                 let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![build::arange(b, dtype, 0.0, 1.0, &count)?]);
                 let key: [Param; 4] = [dtype.into(), 0.0.into(), 1.0.into(), end.hint().into()];
-                let mut made = eager::run(eager::What::Composite("arange", &key), &[], device, &write, &at)?;
+                let mut made = eager::run(eager::Operation::Composite("arange", &key), &[], device, &write, &at)?;
                 Ok(made.swap_remove(0))
             }
         }
@@ -204,7 +204,7 @@ impl Tensor {
         check_size("arange", &[count.into()], dtype, at)?;
         let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![build::arange(b, dtype, start, step, count)?]);
         let key: [Param; 4] = [dtype.into(), start.into(), step.into(), count.into()];
-        let mut made = eager::run(eager::What::Composite("arange", &key), &[], device, &write, at)?;
+        let mut made = eager::run(eager::Operation::Composite("arange", &key), &[], device, &write, at)?;
         Ok(made.swap_remove(0))
     }
 
@@ -244,7 +244,7 @@ impl Tensor {
             Ok(vec![build::cast(b, &same, dtype)?])
         };
         let key = [size.hint().into(), dtype.into()];
-        let mut made = eager::run(eager::What::Composite("eye", &key), &[], device, &write, &at)?;
+        let mut made = eager::run(eager::Operation::Composite("eye", &key), &[], device, &write, &at)?;
         Ok(made.swap_remove(0))
     }
 

@@ -3,7 +3,7 @@
 //! Tensors, variables and generators know a capture only as a [`Tracer`], which `compile` implements. Where nothing is traced, an
 //! operation pays for one load of a thread-local flag.
 
-use crate::tensor::eager::{What, Write};
+use crate::tensor::eager::{Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
 use crate::{DType, Device, Error, Generator, Result, Tensor, Var};
@@ -27,7 +27,7 @@ pub(crate) trait Tracer {
     /// Records what `write` writes.
     fn record(
         &self,
-        what: What<'_>,
+        what: Operation<'_>,
         operands: &[&Tensor],
         device: Device,
         write: Write<'_>,
@@ -122,7 +122,7 @@ fn ask<T>(at: &Source, question: impl FnOnce(&dyn Tracer) -> Result<T>) -> Resul
 /// See [`Tracer::record`].
 #[cold]
 pub(crate) fn record(
-    what: What<'_>,
+    what: Operation<'_>,
     operands: &[&Tensor],
     device: Device,
     write: Write<'_>,
@@ -135,7 +135,7 @@ pub(crate) fn record(
 #[cold]
 pub(crate) fn constant(op: Op, device: Device, at: &Source) -> Result<Tensor> {
     let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![b.emit(op.clone(), &[])?]);
-    Ok(record(What::Op(&op), &[], device, &write, at)?.swap_remove(0))
+    Ok(record(Operation::Op(&op), &[], device, &write, at)?.swap_remove(0))
 }
 
 /// A traced tensor with the same elements that gradients do not go past.
@@ -143,7 +143,7 @@ pub(crate) fn constant(op: Op, device: Device, at: &Source) -> Result<Tensor> {
 pub(crate) fn cut(tensor: &Tensor, at: &Source) -> Tensor {
     let same = Op::Reshape { shape: tensor.ty().shape };
     let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![b.emit(same.clone(), inputs)?]);
-    let made = tape::with_enabled(false, || record(What::Op(&same), &[tensor], tensor.device(), &write, at));
+    let made = tape::with_enabled(false, || record(Operation::Op(&same), &[tensor], tensor.device(), &write, at));
     // What cannot be recorded says so when it is used.
     made.map_or_else(|_| tensor.clone(), |mut made| made.swap_remove(0))
 }

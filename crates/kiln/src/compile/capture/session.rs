@@ -6,7 +6,7 @@ use super::recording::{Break, Recording};
 use super::segment::InputSource;
 use super::tree::BranchGuard;
 use crate::tensor::dim;
-use crate::tensor::eager::{self, What, Write};
+use crate::tensor::eager::{self, Operation, Write};
 use crate::tensor::setting::Setting;
 use crate::tensor::tape::{self, Tape};
 use crate::tensor::tracer::{self, Tracer, is_active, paused};
@@ -78,7 +78,7 @@ pub(super) struct SessionTracer;
 impl Tracer for SessionTracer {
     fn record(
         &self,
-        what: What<'_>,
+        what: Operation<'_>,
         operands: &[&Tensor],
         device: Device,
         write: Write<'_>,
@@ -103,7 +103,7 @@ impl Tracer for SessionTracer {
                     }
                 }
                 recording.stops.extend(&results);
-            } else if !matches!(what, What::Op(_)) {
+            } else if !matches!(what, Operation::Op(_)) {
                 recording.link(&nodes, &results);
             }
             results.into_iter().map(|node| recording.inside(node, device, at)).collect()

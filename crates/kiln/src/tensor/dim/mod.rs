@@ -101,7 +101,7 @@ impl Dim {
         let size = self.expression();
         let write = |b: &mut GraphBuilder, _: &[NodeId]| Ok(vec![build::size_value(b, &size, dtype)?]);
         let key = [Param::from(self.value), dtype.into()];
-        let mut made = eager::run(eager::What::Composite("size", &key), &[], device, &write, at)?;
+        let mut made = eager::run(eager::Operation::Composite("size", &key), &[], device, &write, at)?;
         Ok(made.swap_remove(0))
     }
 

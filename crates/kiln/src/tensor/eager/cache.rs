@@ -1,7 +1,7 @@
 //! The programs of eager operations, kept for the process: found by what they compute and their operands' dtypes, shapes
 //! and strides.
 
-use super::{Param, What};
+use super::{Operation, Param};
 use crate::tensor::compiled_graph::CompiledGraph;
 use crate::tensor::tape::Rule;
 use crate::{DType, Device, Tensor};
@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, RwLock};
 
 /// A program, with what it is for.
 struct Entry {
-    what: OwnedWhat,
+    what: OwnedOperation,
     operands: Vec<Operand>,
     device: Device,
     kept: Arc<Kept>,
@@ -28,30 +28,29 @@ pub(super) struct Kept {
 }
 
 /// What a program computes, kept.
-pub(super) enum OwnedWhat {
+pub(super) enum OwnedOperation {
     Op(Op),
     Composite(&'static str, Vec<Param>),
     Update(&'static str, Vec<Param>),
     Gradient(u64),
 }
 
-impl OwnedWhat {
-    pub(super) fn of(what: What<'_>) -> OwnedWhat {
+impl OwnedOperation {
+    pub(super) fn of(what: Operation<'_>) -> OwnedOperation {
         match what {
-            What::Op(op) => OwnedWhat::Op(op.clone()),
-            What::Composite(name, params) => OwnedWhat::Composite(name, params.to_vec()),
-            What::Update(name, params) => OwnedWhat::Update(name, params.to_vec()),
-            What::Gradient(id) => OwnedWhat::Gradient(id),
+            Operation::Op(op) => OwnedOperation::Op(op.clone()),
+            Operation::Composite(name, params) => OwnedOperation::Composite(name, params.to_vec()),
+            Operation::Update(name, params) => OwnedOperation::Update(name, params.to_vec()),
+            Operation::Gradient(id) => OwnedOperation::Gradient(id),
         }
     }
 
-    pub(super) fn is(&self, what: What<'_>) -> bool {
+    pub(super) fn is(&self, what: Operation<'_>) -> bool {
         match (self, what) {
-            (OwnedWhat::Op(a), What::Op(b)) => a == b,
-            (OwnedWhat::Composite(a, p), What::Composite(b, q)) | (OwnedWhat::Update(a, p), What::Update(b, q)) => {
-                *a == b && p == q
-            }
-            (OwnedWhat::Gradient(a), What::Gradient(b)) => *a == b,
+            (OwnedOperation::Op(a), Operation::Op(b)) => a == b,
+            (OwnedOperation::Composite(a, p), Operation::Composite(b, q))
+            | (OwnedOperation::Update(a, p), Operation::Update(b, q)) => *a == b && p == q,
+            (OwnedOperation::Gradient(a), Operation::Gradient(b)) => *a == b,
             _ => false,
         }
     }
@@ -102,7 +101,7 @@ pub(crate) fn sweep() {
     if ended.is_empty() {
         return;
     }
-    let is_ended = |entry: &Entry| matches!(entry.what, OwnedWhat::Gradient(id) if ended.contains(&id));
+    let is_ended = |entry: &Entry| matches!(entry.what, OwnedOperation::Gradient(id) if ended.contains(&id));
     let mut programs = PROGRAMS.write().unwrap_or_else(PoisonError::into_inner);
     let dropped = programs.drop_if(is_ended);
     drop(programs);
@@ -136,37 +135,37 @@ impl Programs {
 }
 
 /// A rule, with the operation and the operands' types it is for.
-type KeptRule = (OwnedWhat, Vec<TensorType>, Arc<Rule>);
+type KeptRule = (OwnedOperation, Vec<TensorType>, Arc<Rule>);
 
 /// The rules of operations that were recorded, by the hash of what they are for.
 static RULES: LazyLock<RwLock<HashMap<u64, Vec<KeptRule>, Hashed>>> = LazyLock::new(RwLock::default);
 /// Rules kept; beyond that all are forgotten, which costs at most their making again.
 const RULES_KEPT: usize = 1024;
 
-fn rule_hash(what: What<'_>, types: &[TensorType]) -> u64 {
+fn rule_hash(what: Operation<'_>, types: &[TensorType]) -> u64 {
     let mut hasher = Mix::default();
     (what, types).hash(&mut hasher);
     hasher.finish()
 }
 
 /// The rule of an operation on operands of these types, if it is there.
-pub(super) fn find_rule(what: What<'_>, types: &[TensorType]) -> Option<Arc<Rule>> {
+pub(super) fn find_rule(what: Operation<'_>, types: &[TensorType]) -> Option<Arc<Rule>> {
     let rules = RULES.read().unwrap_or_else(PoisonError::into_inner);
     let list = rules.get(&rule_hash(what, types))?;
     list.iter().find(|(own, of, _)| own.is(what) && of == types).map(|(_, _, rule)| rule.clone())
 }
 
 /// Keeps the rule of an operation on operands of these types.
-pub(super) fn keep_rule(what: What<'_>, types: Vec<TensorType>, rule: Arc<Rule>) {
+pub(super) fn keep_rule(what: Operation<'_>, types: Vec<TensorType>, rule: Arc<Rule>) {
     let mut rules = RULES.write().unwrap_or_else(PoisonError::into_inner);
     if rules.len() >= RULES_KEPT {
         rules.clear();
     }
-    rules.entry(rule_hash(what, &types)).or_default().push((OwnedWhat::of(what), types, rule));
+    rules.entry(rule_hash(what, &types)).or_default().push((OwnedOperation::of(what), types, rule));
 }
 
 /// The program for these operands, if it is there.
-pub(super) fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<Kept>> {
+pub(super) fn find(hash: u64, what: Operation<'_>, operands: &[&Tensor], device: Device) -> Option<Arc<Kept>> {
     let programs = PROGRAMS.read().unwrap_or_else(PoisonError::into_inner);
     let entry = programs.map.get(&hash)?.iter().find(|entry| entry.is_for(what, operands, device))?;
     entry.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -176,7 +175,7 @@ pub(super) fn find(hash: u64, what: What<'_>, operands: &[&Tensor], device: Devi
 /// Keeps a program; gives the one that is kept, which another thread may have been faster with.
 pub(super) fn keep(
     hash: u64,
-    what: What<'_>,
+    what: Operation<'_>,
     operands: &[&Tensor],
     device: Device,
     compiled: Arc<CompiledGraph>,
@@ -194,7 +193,7 @@ pub(super) fn keep(
     }
     let kept = Arc::new(Kept { compiled, rule: OnceLock::new() });
     list.push(Entry {
-        what: OwnedWhat::of(what),
+        what: OwnedOperation::of(what),
         operands: operands.iter().map(|t| Operand::of(t)).collect(),
         device,
         kept: kept.clone(),
@@ -215,7 +214,7 @@ impl Operand {
 }
 
 impl Entry {
-    fn is_for(&self, what: What<'_>, operands: &[&Tensor], device: Device) -> bool {
+    fn is_for(&self, what: Operation<'_>, operands: &[&Tensor], device: Device) -> bool {
         let same_operand = |(own, tensor): (&Operand, &&Tensor)| {
             own.dtype == tensor.dtype()
                 && own.shape == tensor.shape()
@@ -229,7 +228,7 @@ impl Entry {
 }
 
 /// The hash of a key.
-pub(super) fn hash_of(what: What<'_>, operands: &[&Tensor], device: Device) -> u64 {
+pub(super) fn hash_of(what: Operation<'_>, operands: &[&Tensor], device: Device) -> u64 {
     let mut hasher = Mix(0);
     what.hash(&mut hasher);
     device.hash(&mut hasher);

@@ -6,8 +6,8 @@
 //! of the class: they mean something else. Axes that changed together and are equal now are taken to be equal always; where
 //! that turns out wrong, the shape gets an exact program.
 
-use super::cache::{Mix, OwnedWhat};
-use super::{What, Write, compile};
+use super::cache::{Mix, OwnedOperation};
+use super::{Operation, Write, compile};
 use crate::tensor::compiled_graph::CompiledGraph;
 use crate::{DType, Device, Tensor};
 use kiln_ir::{Dim, Op, Source, TensorType};
@@ -25,7 +25,7 @@ const CLASSES_KEPT: usize = 4096;
 const BYTES_KEPT: usize = 64 << 20;
 
 struct Class {
-    what: OwnedWhat,
+    what: OwnedOperation,
     device: Device,
     forms: Vec<Form>,
     /// The first shapes seen, an entry an operand.
@@ -37,7 +37,7 @@ struct Class {
 }
 
 enum Symbolic {
-    /// Not asked for yet.
+    /// Not made yet.
     None,
     /// For operands of these types.
     Program(Vec<TensorType>, Arc<CompiledGraph>),
@@ -66,7 +66,7 @@ static CLASSES: LazyLock<Mutex<HashMap<u64, Vec<Class>>>> = LazyLock::new(Mutex:
 
 /// A program with symbolic sizes that takes these operands, if their class has one or gets one now.
 pub(super) fn symbolic(
-    what: What<'_>,
+    what: Operation<'_>,
     operands: &[&Tensor],
     device: Device,
     write: Write<'_>,
@@ -111,7 +111,7 @@ enum Visit {
     Compile(Vec<TensorType>),
 }
 
-fn visit(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device, forms: Vec<Form>) -> Visit {
+fn visit(hash: u64, what: Operation<'_>, operands: &[&Tensor], device: Device, forms: Vec<Form>) -> Visit {
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
     if classes.len() > CLASSES_KEPT {
         classes.clear();
@@ -120,7 +120,7 @@ fn visit(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device, forms:
     let Some(class) = list.iter_mut().find(|class| class.is_for(what, operands, device)) else {
         let shapes: Vec<Vec<usize>> = operands.iter().map(|t| t.shape().to_vec()).collect();
         let varying = shapes.iter().map(|shape| vec![false; shape.len()]).collect();
-        let what = OwnedWhat::of(what);
+        let what = OwnedOperation::of(what);
         list.push(Class { what, device, forms, shapes, varying, seen: 1, program: Symbolic::None });
         return Visit::Exact;
     };
@@ -139,7 +139,7 @@ fn visit(hash: u64, what: What<'_>, operands: &[&Tensor], device: Device, forms:
 }
 
 impl Class {
-    fn is_for(&self, what: What<'_>, operands: &[&Tensor], device: Device) -> bool {
+    fn is_for(&self, what: Operation<'_>, operands: &[&Tensor], device: Device) -> bool {
         let same = |(form, tensor): (&Form, &&Tensor)| Form::of(tensor).as_ref() == Some(form);
         self.what.is(what)
             && self.device == device
@@ -221,17 +221,17 @@ pub(crate) fn symbolic_layout(ty: &TensorType, tensor: &Tensor) -> InputLayout {
 
 /// Whether the operation's graph is written from its operands' types alone, so that other sizes give the same graph. True of
 /// primitives without sizes among their attributes, and of the composites listed.
-fn is_size_free(what: What<'_>) -> bool {
+fn is_size_free(what: Operation<'_>) -> bool {
     match what {
-        What::Op(op) => {
+        Operation::Op(op) => {
             op.is_pointwise()
                 || matches!(
                     op,
                     Op::Reduce { .. } | Op::ArgReduce { .. } | Op::Scan { .. } | Op::Concat { .. } | Op::Scatter { .. }
                 )
         }
-        What::Composite(name, _) => SIZE_FREE.contains(&name),
-        What::Update(..) | What::Gradient(_) => false,
+        Operation::Composite(name, _) => SIZE_FREE.contains(&name),
+        Operation::Update(..) | Operation::Gradient(_) => false,
     }
 }
 

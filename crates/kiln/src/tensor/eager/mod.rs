@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// What is computed: with the operands' types, the key of a program.
 #[derive(Debug, Clone, Copy, Hash)]
-pub(crate) enum What<'a> {
+pub(crate) enum Operation<'a> {
     /// One primitive op.
     Op(&'a Op),
     /// A composite of this name with these parameters.
@@ -42,13 +42,13 @@ pub(crate) enum What<'a> {
     Gradient(u64),
 }
 
-impl What<'_> {
+impl Operation<'_> {
     /// The name of what is not one op.
     fn name(self) -> Option<&'static str> {
         match self {
-            What::Op(_) => None,
-            What::Composite(name, _) | What::Update(name, _) => Some(name),
-            What::Gradient(_) => Some("backward"),
+            Operation::Op(_) => None,
+            Operation::Composite(name, _) | Operation::Update(name, _) => Some(name),
+            Operation::Gradient(_) => Some("backward"),
         }
     }
 
@@ -97,7 +97,7 @@ pub(crate) type Write<'a> = &'a dyn Fn(&mut GraphBuilder, &[NodeId]) -> Result<V
 pub(crate) fn primitive(op: &Op, operands: &[&Tensor], at: &Source) -> Result<Tensor> {
     let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![b.emit(op.clone(), inputs)?]);
     let device = operands.first().map_or(Device::default(), |t| t.device());
-    only(run(What::Op(op), operands, device, &write, at)?)
+    only(run(Operation::Op(op), operands, device, &write, at)?)
 }
 
 /// Runs a composite with one result.
@@ -110,7 +110,7 @@ pub(crate) fn composite(
 ) -> Result<Tensor> {
     let device = operands.first().map_or(Device::default(), |t| t.device());
     let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![write(b, inputs)?]);
-    only(run(What::Composite(name, params), operands, device, &write, at)?)
+    only(run(Operation::Composite(name, params), operands, device, &write, at)?)
 }
 
 fn only(mut results: Vec<Tensor>) -> Result<Tensor> {
@@ -119,7 +119,7 @@ fn only(mut results: Vec<Tensor>) -> Result<Tensor> {
 
 /// Runs what `write` writes, from the cache if it ran before.
 pub(crate) fn run(
-    what: What<'_>,
+    what: Operation<'_>,
     operands: &[&Tensor],
     device: Device,
     write: Write<'_>,
@@ -149,7 +149,7 @@ pub(crate) fn run(
 /// an operation's parameters may know more than its operands' types.
 #[cold]
 fn recorded_rule(
-    what: What<'_>,
+    what: Operation<'_>,
     operands: &[&Tensor],
     results: &[Tensor],
     write: Write<'_>,
@@ -171,7 +171,7 @@ fn recorded_rule(
 
 /// The rule for the gradient of a program's operation.
 #[cold]
-fn rule(program: &Kept, what: What<'_>, operands: &[&Tensor], write: Write<'_>, at: &Source) -> Result<Arc<Rule>> {
+fn rule(program: &Kept, what: Operation<'_>, operands: &[&Tensor], write: Write<'_>, at: &Source) -> Result<Arc<Rule>> {
     if let Some(rule) = program.rule.get() {
         return Ok(rule.clone());
     }
@@ -202,7 +202,7 @@ pub(crate) fn update(
         });
         *target = target.duplicate(at)?;
     }
-    let what = What::Update(name, params);
+    let what = Operation::Update(name, params);
     let write = |b: &mut GraphBuilder, inputs: &[NodeId]| Ok(vec![write(b, inputs)?]);
     let place = target.with_layout(part(target.layout()));
     let mut all = vec![&place];
@@ -213,7 +213,13 @@ pub(crate) fn update(
 }
 
 /// The program of an operation, from the cache if it ran before.
-fn program(what: What<'_>, operands: &[&Tensor], device: Device, write: Write<'_>, at: &Source) -> Result<Arc<Kept>> {
+fn program(
+    what: Operation<'_>,
+    operands: &[&Tensor],
+    device: Device,
+    write: Write<'_>,
+    at: &Source,
+) -> Result<Arc<Kept>> {
     let hash = cache::hash_of(what, operands, device);
     if let Some(kept) = cache::find(hash, what, operands, device) {
         return Ok(kept);
@@ -223,7 +229,7 @@ fn program(what: What<'_>, operands: &[&Tensor], device: Device, write: Write<'_
 }
 
 /// An error at this line: the program was made at another, by whoever ran it first.
-fn relocate(what: What<'_>, error: Error, at: &Source) -> Error {
+fn relocate(what: Operation<'_>, error: Error, at: &Source) -> Error {
     match error {
         Error::ElementOutOfRange { op, index, size, .. } => {
             let op = what.name().map_or(op, str::to_owned);
@@ -237,7 +243,7 @@ fn relocate(what: What<'_>, error: Error, at: &Source) -> Error {
 /// exactly these.
 #[cold]
 fn make(
-    what: What<'_>,
+    what: Operation<'_>,
     operands: &[&Tensor],
     device: Device,
     write: Write<'_>,
@@ -253,7 +259,7 @@ fn make(
 
 /// Writes a graph for inputs of these types and compiles it.
 fn compile(
-    what: What<'_>,
+    what: Operation<'_>,
     types: Vec<TensorType>,
     layouts: Vec<InputLayout>,
     device: Device,
@@ -265,7 +271,7 @@ fn compile(
 }
 
 /// Writes a graph for inputs of these types.
-fn graph(what: What<'_>, types: Vec<TensorType>, write: Write<'_>, at: &Source) -> Result<Graph> {
+fn graph(what: Operation<'_>, types: Vec<TensorType>, write: Write<'_>, at: &Source) -> Result<Graph> {
     let mut builder = GraphBuilder::new();
     builder.set_source(Some(what.source(at)));
     let failed = |cause| refused(what, cause, at);
@@ -275,15 +281,15 @@ fn graph(what: What<'_>, types: Vec<TensorType>, write: Write<'_>, at: &Source) 
     }
     for output in write(&mut builder, &inputs).map_err(failed)? {
         match what {
-            What::Update(..) => builder.update(output, 0),
-            What::Op(_) | What::Composite(..) | What::Gradient(_) => builder.output(output),
+            Operation::Update(..) => builder.update(output, 0),
+            Operation::Op(_) | Operation::Composite(..) | Operation::Gradient(_) => builder.output(output),
         }
     }
     Ok(builder.finish())
 }
 
 /// The error of an operation that cannot be written for its operands.
-pub(crate) fn refused(what: What<'_>, cause: kiln_ir::Error, at: &Source) -> Error {
+pub(crate) fn refused(what: Operation<'_>, cause: kiln_ir::Error, at: &Source) -> Error {
     match cause {
         kiln_ir::Error::Type { op, cause, .. } => {
             let op = what.name().map_or(op, str::to_owned);
@@ -314,7 +320,7 @@ pub(crate) fn emit(op: &Op, operands: &[&Tensor], device: Device, at: &Source) -
     let traced = tracer::is_active() || operands.iter().any(|t| t.is_traced());
     if traced || !(op.is_view() || matches!(op, Op::Full { .. } | Op::Constant(_))) {
         return match operands {
-            [] => only(run(What::Op(op), &[], device, &|b, _| Ok(vec![b.emit(op.clone(), &[])?]), at)?),
+            [] => only(run(Operation::Op(op), &[], device, &|b, _| Ok(vec![b.emit(op.clone(), &[])?]), at)?),
             _ => primitive(op, operands, at),
         };
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes that stay where they are as long as this, a clone of it or a tensor of it lives.
+/// Bytes that stay in place as long as this, a clone of it or a tensor of it lives.
 ///
 /// ```
 /// use kiln::{Bytes, DType, Device};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Bytes(Arc<Storage>);
 
-/// Where the bytes are.
+/// The memory of the bytes.
 #[derive(Debug)]
 enum Storage {
     Mapped(Mapping),
@@ -48,14 +48,14 @@ impl From<Vec<u8>> for Bytes {
 }
 
 impl Bytes {
-    /// Maps a regular file, which has to stay as it is while these bytes live: only what is used is read from disk. Of a file
-    /// that gets shorter, what is gone cannot be read: the operating system ends the process with `SIGBUS` (see
+    /// Maps a regular file, which must not change while these bytes live: only what is used is read from disk. If the file
+    /// is truncated, reading the missing part ends the process with `SIGBUS` (see
     /// [`report_truncated_files`](crate::report_truncated_files)).
     pub fn map(path: impl AsRef<Path>) -> std::io::Result<Bytes> {
         Ok(Bytes(Arc::new(Storage::Mapped(Mapping::of(path.as_ref())?))))
     }
 
-    /// Lets the memory of a range of a mapped file go. Nothing changes but that who reads it again has it read from disk.
+    /// Releases the memory of a range of a mapped file. Reading it again reads it from disk again.
     ///
     /// ```no_run
     /// let bytes = kiln::Bytes::map("model.gguf")?;
@@ -72,8 +72,8 @@ impl Bytes {
         let _ = range;
     }
 
-    /// A tensor of packed elements in a range of the bytes. On the CPU it is a view of them, unless its first element is not at
-    /// a multiple of an element's size, which a file may well do; elsewhere it is a copy.
+    /// Makes a tensor of packed elements in a range of the bytes. On the CPU it is a view, unless its first element is not
+    /// aligned to the size of an element, as in some files; elsewhere it is a copy.
     #[track_caller]
     pub fn tensor(
         &self,
@@ -103,7 +103,7 @@ impl Bytes {
         let aligned = (bytes.as_ptr() as usize).is_multiple_of(dtype.size_in_bits().div_ceil(8));
         match (device, NonNull::new(bytes.as_ptr().cast_mut())) {
             (Device::Cpu, Some(ptr)) if aligned && !bytes.is_empty() => {
-                // SAFETY: the range lies in the bytes that the clone keeps alive and unmoved; it is not writable.
+                // SAFETY: the range is within the bytes that the clone keeps alive and unmoved; it is not writable.
                 let buffer = unsafe { HostMemory::foreign(ptr, bytes.len(), false, self.0.clone()) };
                 Ok(Tensor::from_parts(buffer, Layout::contiguous(shape), dtype))
             }

@@ -1,4 +1,4 @@
-//! Mapped files, and what is said when one of them gets shorter.
+//! Mapped files, and the report when one of them is truncated.
 //!
 //! Reading a page of a mapping that the file does not have any more is no error that a call could return: the operating system
 //! sends `SIGBUS`, and the process ends without a word. A list of the mappings lets a handler say which file it was.
@@ -45,9 +45,9 @@ impl std::ops::Deref for Mapping {
     }
 }
 
-/// From now on, a process that reads a part of a mapped file which was cut off says so, with the file's name, and ends with exit
-/// code 1; without this the operating system ends it by `SIGBUS`. For programs, which may change what a signal does, and not for
-/// libraries. Other faults end the process as before. Does nothing on systems without signals.
+/// Installs a handler so that a process that reads a truncated part of a mapped file reports the file's name and exits with
+/// code 1; without it the operating system ends the process with `SIGBUS`. For programs, which may install signal handlers,
+/// and not for libraries. Other faults end the process as before. Does nothing on systems without signals.
 ///
 /// ```
 /// kiln::report_truncated_files();

@@ -1,4 +1,4 @@
-//! A tensor with a part replaced. [`crate::Var`] does the same in place.
+//! Tensors with a part replaced. [`crate::Var`] does the same in place.
 
 use crate::tensor::index::resolve_range;
 use crate::tensor::ops::gather::spread_index;
@@ -121,8 +121,8 @@ impl Region {
 }
 
 impl Tensor {
-    /// This tensor with `source` in the place that indices name, which are those of [`Tensor::i`] but for tensors. The source
-    /// broadcasts.
+    /// Returns this tensor with the part that `indices` select replaced by `source`, which broadcasts. Indices are those of
+    /// [`Tensor::i`] except for tensors.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -145,8 +145,8 @@ impl Tensor {
         eager::composite("slice_assign", &region.params(), &[self, &source], write, at)
     }
 
-    /// This tensor with slices of `source` at the places of an axis that an index of one axis names; of several for one place
-    /// the last stays.
+    /// Returns this tensor with slices of `source` at the positions of an axis that `index`, of one axis, lists. If a
+    /// position occurs several times, the last one wins.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};

@@ -38,7 +38,7 @@ impl Tensor {
         self.activation(name, &[axis.into()], |b, x| write(b, x, axis), at)
     }
 
-    /// eˣ along an axis, scaled so that it sums to 1.
+    /// Softmax along an axis: eˣ, normalised to sum to 1.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -63,13 +63,13 @@ impl Tensor {
         self.over_axis("glu", axis, build::glu, &Source::caller())
     }
 
-    /// x above 0, `slope`·x below.
+    /// x where x > 0, `slope`·x elsewhere.
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
         self.activation("leaky_relu", &[slope.into()], |b, x| build::leaky_relu(b, x, slope), &Source::caller())
     }
 
-    /// x above 0, `alpha`·(eˣ − 1) below.
+    /// x where x > 0, `alpha`·(eˣ − 1) elsewhere.
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> Result<Tensor> {
         self.activation("elu", &[alpha.into()], |b, x| build::elu(b, x, alpha), &Source::caller())
@@ -81,7 +81,7 @@ impl Tensor {
         self.activation("softplus", &[], |b, x| build::softplus(b, x, 1.0, 20.0), &Source::caller())
     }
 
-    /// Layer norm over the last `axes` axes, whose shape weight and bias have.
+    /// Layer norm over the last `axes` axes; weight and bias have the shape of these axes.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -150,7 +150,7 @@ impl Tensor {
         eager::composite(name, &key, &operands, write, at)
     }
 
-    /// Batch norm of `[n, c, …]` with given statistics, as for inference.
+    /// Batch norm of `[n, c, …]` with given statistics, as in evaluation.
     #[track_caller]
     pub fn batch_norm(
         &self,
@@ -173,8 +173,9 @@ impl Tensor {
     }
 
     /// softmax(q·kᵀ·scale + mask)·v, with this tensor as `q: […, heads, rows, depth]`, `k: […, groups, columns, depth]` and
-    /// `v: […, groups, columns, width]`. A bool mask keeps what is true, a float mask is added; it broadcasts. With
-    /// `causal` the last row sees every column, the one before all but the last. The scale is 1/√depth by default.
+    /// `v: […, groups, columns, width]`. A bool mask keeps positions that are true, a float mask is added; both broadcast.
+    /// With `causal` every key is visible to the last row, all but the last to the row before it, and so on. The default
+    /// scale is 1/√depth.
     #[track_caller]
     pub fn scaled_dot_product_attention(
         &self,
@@ -195,7 +196,7 @@ impl Tensor {
         eager::composite("scaled_dot_product_attention", &key, &operands, write, &at)
     }
 
-    /// Adds a constant around axes; `amounts` are (before, after), from the last axis backwards; negative ones crop.
+    /// Pads axes with a constant; `amounts` are (before, after), from the last axis backwards; negative amounts crop.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -241,7 +242,7 @@ impl Tensor {
         eager::primitive(&Op::Pad { low, high, value }, &[&padded], at)
     }
 
-    /// Extends one axis at both ends by what it holds: mirrored, its edge, or itself from the other end.
+    /// Pads one axis at both ends with its own elements: reflected, the edge repeated, or circular.
     #[track_caller]
     pub fn pad_axis(&self, axis: impl Size, low: usize, high: usize, mode: PadMode) -> Result<Tensor> {
         let at = Source::caller();
@@ -251,15 +252,15 @@ impl Tensor {
         eager::composite("pad_axis", &key, &[self], write, &at)
     }
 
-    /// The last axes resized to these sizes; each element is the nearest of this tensor's.
+    /// Resizes the last axes to these sizes by the nearest element.
     #[track_caller]
     pub fn interpolate_nearest(&self, sizes: &[usize]) -> Result<Tensor> {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::interpolate_nearest(b, &inputs[0], sizes);
         eager::composite("interpolate_nearest", &[sizes.into()], &[self], write, &Source::caller())
     }
 
-    /// The last axes resized to these sizes by a linear blend of neighbours; with `align_corners` the outermost elements keep
-    /// their places.
+    /// Resizes the last axes to these sizes by linear interpolation; with `align_corners` the outermost elements keep their
+    /// positions.
     #[track_caller]
     pub fn interpolate_linear(&self, sizes: &[usize], align_corners: bool) -> Result<Tensor> {
         let key = [sizes.into(), align_corners.into()];
@@ -268,15 +269,15 @@ impl Tensor {
         eager::composite("interpolate_linear", &key, &[self], write, &Source::caller())
     }
 
-    /// The rotary embedding: pairs of elements of the last axis rotated by an angle, given as cosine and sine with half as
-    /// many elements on the last axis and otherwise broadcasting to this tensor.
+    /// Rotary embedding: rotates pairs of elements of the last axis by an angle, given as cosine and sine with half as many
+    /// elements on the last axis and otherwise broadcasting to this tensor.
     #[track_caller]
     pub fn rope(&self, cos: &Tensor, sin: &Tensor, style: RopeStyle) -> Result<Tensor> {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::rope(b, &inputs[0], &inputs[1], &inputs[2], style);
         eager::composite("rope", &[(style as i64).into()], &[self, cos, sin], write, &Source::caller())
     }
 
-    /// The whole tensor repeated, `counts[i]` times along axis i; counts align at the end and may add axes.
+    /// Repeats the whole tensor, `counts[i]` times along axis i; counts align at the end and may add axes.
     #[track_caller]
     pub fn repeat<S: Size>(&self, counts: &[S]) -> Result<Tensor> {
         let at = Source::caller();
@@ -296,7 +297,7 @@ impl Tensor {
         self.reshape_to(split_up, &at)?.broadcast_at("repeat", &repeated, &at)?.reshape_to(joined, &at)
     }
 
-    /// Each place of an axis repeated `count` times.
+    /// Repeats each position of an axis `count` times.
     #[track_caller]
     pub fn repeat_interleave(&self, count: impl Size, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();

@@ -1,4 +1,4 @@
-//! Picking and placing elements by integer tensors. Indices are `i32` or `i64`; one outside its axis is an error at run time.
+//! Gather and scatter by integer tensors. Indices are `i32` or `i64`; one outside of its axis is an error at run time.
 
 use crate::tensor::shape::resolve_axis;
 use crate::tensor::{dim, eager};
@@ -14,7 +14,7 @@ impl Tensor {
         }
     }
 
-    /// The places of an axis that an index of one axis names, in its order.
+    /// Returns the positions of an axis that `index`, of one axis, lists, in its order.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -100,7 +100,8 @@ impl Tensor {
         eager::composite(op, &[axis.into(), (kind as i64).into()], &[self, index, &updates], write, at)
     }
 
-    /// This tensor with `updates` put where the index says along an axis; of several for one place the last stays.
+    /// Returns this tensor with `updates` written where the index says along an axis. If a position occurs several times,
+    /// the last one wins.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -116,13 +117,13 @@ impl Tensor {
         self.scattered("scatter", ScatterKind::Set, axis, index, updates, &Source::caller())
     }
 
-    /// This tensor with `updates` added where the index says along an axis.
+    /// Returns this tensor with `updates` added where the index says along an axis.
     #[track_caller]
     pub fn scatter_add(&self, axis: impl Size, index: &Tensor, updates: &Tensor) -> Result<Tensor> {
         self.scattered("scatter_add", ScatterKind::Add, axis, index, updates, &Source::caller())
     }
 
-    /// This tensor combined with `updates` where the index says along an axis.
+    /// Returns this tensor combined with `updates` where the index says along an axis.
     #[track_caller]
     pub fn scatter_reduce(
         &self,
@@ -134,7 +135,7 @@ impl Tensor {
         self.scattered("scatter_reduce", kind, axis, index, updates, &Source::caller())
     }
 
-    /// This tensor with slices of `updates` added at the places of an axis that an index of one axis names.
+    /// Returns this tensor with slices of `updates` added at the positions of an axis that `index`, of one axis, lists.
     #[track_caller]
     pub fn index_add(&self, axis: impl Size, index: &Tensor, updates: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
@@ -143,8 +144,9 @@ impl Tensor {
         self.scattered("index_add", ScatterKind::Add, axis, &index, updates, &at)
     }
 
-    /// This tensor with `values` at the places that indices of one shape name on its first axes, one index an axis. Values
-    /// broadcast; negative indices count from the end; with [`ScatterKind::Add`] values for one place add up.
+    /// Returns this tensor with `values` at the positions that indices of one shape give on its first axes, one index per
+    /// axis. Values broadcast; negative indices count from the end; with [`ScatterKind::Add`] values for one position are
+    /// summed.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, ir::ScatterKind};
@@ -168,7 +170,7 @@ impl Tensor {
         eager::composite("index_put", &[(kind as i64).into()], &operands, write, &at)
     }
 
-    /// This tensor with `source` in place of `start..start + source's size` on an axis.
+    /// Returns this tensor with `start..start + source's size` of an axis replaced by `source`.
     #[track_caller]
     pub fn slice_scatter(&self, source: &Tensor, axis: impl Size, start: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -187,7 +189,7 @@ impl Tensor {
         Tensor::cat(&[before, source.clone(), after], axis)
     }
 
-    /// Rows of this table of `[entries, width]` by an index of any shape, which gets `width` as a new last axis.
+    /// Looks up rows of this table of `[entries, width]` by an index of any shape; `width` becomes the new last axis.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -215,7 +217,7 @@ impl Tensor {
         rows.reshape_to(shape, &at)
     }
 
-    /// A new last axis of `classes` with 1 at the place the index names and 0 elsewhere, as i64.
+    /// Appends an axis of `classes` with 1 at the index and 0 elsewhere, as i64.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -245,8 +247,8 @@ impl Tensor {
         eager::composite("one_hot", &[], &[&index], write, &at)
     }
 
-    /// The indices of what is not zero, one row each, one column an axis. Its shape depends on the elements, so this reads
-    /// them back to the host.
+    /// Returns the indices of the elements that are not zero, one row each, one column per axis. The shape depends on the
+    /// elements, so this reads them back to the host.
     #[track_caller]
     pub fn nonzero(&self) -> Result<Tensor> {
         let at = Source::caller();
@@ -264,8 +266,8 @@ impl Tensor {
         Tensor::from_bytes_at(crate::Element::as_bytes(&rows), vec![count, self.rank()], DType::I64, self.device(), &at)
     }
 
-    /// The elements where a mask of the same shape is true, in row-major order. Its length depends on the mask, so this
-    /// reads it back to the host.
+    /// Returns the elements where a mask of the same shape is true, in row-major order. The length depends on the mask, so
+    /// this reads it back to the host.
     #[track_caller]
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
@@ -279,7 +281,7 @@ impl Tensor {
         self.reshape_to(vec![dim::product(&self.sizes())], &at)?.index_select(0, &index)
     }
 
-    /// The part of the last two axes on and below a diagonal; zero elsewhere.
+    /// Keeps the part of the last two axes on and below a diagonal; zero elsewhere.
     #[track_caller]
     pub fn tril(&self, diagonal: i64) -> Result<Tensor> {
         let at = Source::caller();
@@ -287,7 +289,7 @@ impl Tensor {
         eager::composite("tril", &[diagonal.into()], &[self], write, &at)
     }
 
-    /// The part of the last two axes on and above a diagonal; zero elsewhere.
+    /// Keeps the part of the last two axes on and above a diagonal; zero elsewhere.
     #[track_caller]
     pub fn triu(&self, diagonal: i64) -> Result<Tensor> {
         let at = Source::caller();

@@ -1,4 +1,4 @@
-//! Losses: how far a prediction is from what was wanted, as one number (or one an element).
+//! Losses: the distance of a prediction from its target, as one number (or one per element).
 
 use crate::tensor::eager::{self, Param};
 use crate::{Error, Result, Tensor};
@@ -8,16 +8,16 @@ use kiln_ir::{NodeId, Source};
 /// Writes a loss of two values.
 type Write = fn(&mut GraphBuilder, &NodeId, &NodeId, Reduction) -> Result<NodeId, kiln_ir::Error>;
 
-/// Choices of [`Tensor::cross_entropy_with`].
+/// Options of [`Tensor::cross_entropy_with`].
 #[derive(Debug, Clone)]
 pub struct CrossEntropy {
-    /// A factor for each class.
+    /// A weight for each class.
     pub weight: Option<Tensor>,
-    /// Targets of this value count for nothing.
+    /// Targets of this value are ignored.
     pub ignore_index: i64,
     /// The part of the target that is spread evenly over the classes.
     pub label_smoothing: f64,
-    /// What becomes of the single losses; a mean is weighted.
+    /// How the single losses are reduced; a mean is weighted.
     pub reduction: Reduction,
 }
 
@@ -28,8 +28,8 @@ impl Default for CrossEntropy {
 }
 
 impl Tensor {
-    /// −log softmax at the targets, averaged: this tensor holds logits `[n, classes, …]`, the target class numbers are
-    /// `[n, …]`. Targets of −100 count for nothing.
+    /// Cross entropy: the mean of −log softmax at the targets. This tensor holds logits `[n, classes, …]`, `targets` the
+    /// class numbers `[n, …]`. Targets of −100 are ignored.
     ///
     /// ```
     /// use kiln::{Device, Tensor};

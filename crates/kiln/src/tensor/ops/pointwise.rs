@@ -1,5 +1,5 @@
-//! Operations that compute each element from the elements at the same place: arithmetic, comparisons, functions, casts.
-//! Operands broadcast by NumPy's rule and are promoted by [`crate::promotion`]'s.
+//! Pointwise operations: arithmetic, comparisons, functions, casts. Operands broadcast by NumPy's rule and are promoted by
+//! [`crate::promotion`]'s.
 
 use crate::tensor::eager::{self, Param};
 use crate::tensor::promotion::{Operand, promote, to_float};
@@ -8,14 +8,14 @@ use crate::{DType, Dim, Error, Number, Result, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{BinaryOp, CompareOp, NodeId, Op, Source, UnaryOp};
 
-/// The other side of a binary operation: a tensor or a plain number.
+/// The second operand of a binary operation: a tensor or a plain number.
 #[derive(Debug, Clone)]
 pub enum Argument {
     /// A tensor.
     Tensor(Tensor),
     /// A number.
     Number(Number),
-    /// A size, as the integer it is.
+    /// A size, as an integer.
     Size(Dim),
 }
 
@@ -115,7 +115,7 @@ fn divided(
 
 impl Tensor {
     /// Converts to another dtype. Floats become integers by truncation and saturation, integers wrap, anything but zero is
-    /// true. To its own dtype a tensor converts for free.
+    /// true. Converting to its own dtype returns the tensor itself.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -132,7 +132,7 @@ impl Tensor {
         if dtype == self.dtype() { Ok(self.unchanged()) } else { eager::primitive(&Op::Cast(dtype), &[self], at) }
     }
 
-    /// The same bits as another dtype of the same width.
+    /// Reinterprets the bits as another dtype of the same width.
     #[track_caller]
     pub fn bitcast(&self, dtype: DType) -> Result<Tensor> {
         let at = Source::caller();
@@ -191,7 +191,7 @@ impl Tensor {
         run(op.name(), Op::Unary(op), &[self], &[dtype], at)
     }
 
-    /// This where `self` (a bool tensor) is true, `then` there and `otherwise` elsewhere.
+    /// Returns `then` where `self`, a bool tensor, is true, and `otherwise` elsewhere.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -210,7 +210,7 @@ impl Tensor {
         run("where_", Op::Select, &[self, &then, &otherwise], &[DType::Bool, dtype, dtype], &at)
     }
 
-    /// `value` where `mask` is true, the tensor elsewhere; keeps the tensor's dtype.
+    /// Returns `value` where `mask` is true and the tensor elsewhere; keeps the tensor's dtype.
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: impl Into<Number>) -> Result<Tensor> {
         let at = Source::caller();
@@ -227,7 +227,7 @@ impl Tensor {
         }
     }
 
-    /// Limits elements to `low..=high`; NaN stays. For one bound see [`Tensor::maximum`] and [`Tensor::minimum`].
+    /// Clamps elements to `low..=high`; NaN stays NaN. For one bound see [`Tensor::maximum`] and [`Tensor::minimum`].
     #[track_caller]
     pub fn clamp(&self, low: impl Into<Argument>, high: impl Into<Argument>) -> Result<Tensor> {
         let at = Source::caller();
@@ -235,8 +235,8 @@ impl Tensor {
         raised.binary("clamp", BinaryOp::Min, high.into(), false, &at)
     }
 
-    /// `self` to the power of a number or tensor. An integer tensor to an integer number stays exact; to an integer tensor
-    /// it is computed in f64.
+    /// Raises `self` to the power of a number or tensor. An integer tensor to an integer number is exact; to an integer
+    /// tensor it is computed in f64.
     #[track_caller]
     pub fn pow(&self, exponent: impl Into<Argument>) -> Result<Tensor> {
         let at = Source::caller();
@@ -396,8 +396,8 @@ impl Tensor {
         self.binary("lerp", BinaryOp::Add, part.into(), true, &at)
     }
 
-    /// Whether every element is within `absolute + relative · |other|` of the other tensor's; NaN is close to nothing.
-    /// PyTorch's defaults are 1e-5 relative and 1e-8 absolute.
+    /// Returns whether every element is within `absolute + relative · |other|` of the other tensor's; NaN is close to
+    /// nothing. PyTorch's defaults are 1e-5 relative and 1e-8 absolute.
     ///
     /// ```
     /// use kiln::{Device, Tensor};

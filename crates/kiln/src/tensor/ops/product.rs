@@ -6,8 +6,8 @@ use kiln_ir::build::{self, ConvOptions, GraphBuilder, PoolOptions};
 use kiln_ir::{NodeId, Source};
 
 impl Tensor {
-    /// The product of matrices in the last two axes; the axes before broadcast. A vector on the left is a row, on the right
-    /// a column. Both have to have one dtype; short floats accumulate in f32.
+    /// Matrix product over the last two axes; the axes before broadcast. A vector on the left is a row, on the right a
+    /// column. Both must have the same dtype; short floats accumulate in f32.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -48,7 +48,7 @@ impl Tensor {
         }
     }
 
-    /// The products of two lists of matrices, `[n, rows, k]` and `[n, k, columns]`.
+    /// Batched matrix product of `[n, rows, k]` and `[n, k, columns]`.
     #[track_caller]
     pub fn bmm(&self, other: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
@@ -68,8 +68,8 @@ impl Tensor {
         eager::composite("bmm", &[], &[self, other], write, &at)
     }
 
-    /// x·wᵀ + bias over the last axis, with `w: [out, in]`. A weight of shorter floats than an f32 `x` is widened as it is
-    /// read, which loses nothing: half the memory for the same product.
+    /// x·wᵀ + bias over the last axis, with `w: [out, in]`. With an f32 `x`, a weight of shorter floats is widened as it is
+    /// read, which is exact: half the memory for the same product.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -105,7 +105,7 @@ impl Tensor {
         eager::composite("linear", &[], &operands, write, &at)
     }
 
-    /// The sum of the products of two vectors' elements.
+    /// Returns the dot product of two vectors.
     #[track_caller]
     pub fn dot(&self, other: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
@@ -120,7 +120,7 @@ impl Tensor {
         eager::composite("dot", &[], &[self, other], write, &at)
     }
 
-    /// `y[i, j] = self[i] · other[j]` of two vectors.
+    /// Outer product of two vectors: `y[i, j] = self[i] · other[j]`.
     #[track_caller]
     pub fn outer(&self, other: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
@@ -248,7 +248,7 @@ impl Tensor {
         self.pooled("avg_pool2d", options, write, &Source::caller())
     }
 
-    /// Means over windows that divide the last two axes into the given numbers of parts, as even as can be.
+    /// Means over windows that divide the last two axes into the given numbers of parts, as evenly as possible.
     #[track_caller]
     pub fn adaptive_avg_pool2d(&self, sizes: [usize; 2]) -> Result<Tensor> {
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::adaptive_avg_pool(b, &inputs[0], &sizes);
@@ -256,12 +256,12 @@ impl Tensor {
     }
 }
 
-/// Choices of a convolution over `N` spatial axes; the default is step 1, no padding, no dilation, one group.
+/// Options of a convolution over `N` spatial axes; the default is stride 1, no padding, no dilation, one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conv<const N: usize> {
-    /// Step of the window.
+    /// Stride of the window.
     pub stride: [usize; N],
-    /// Zeros on both sides.
+    /// Zeros added on both sides.
     pub padding: [usize; N],
     /// Spacing between the kernel's taps.
     pub dilation: [usize; N],
@@ -288,25 +288,25 @@ impl<const N: usize> Conv<N> {
     }
 }
 
-/// Choices of pooling over the last `N` axes.
+/// Options of pooling over the last `N` axes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool<const N: usize> {
     /// Size of the window.
     pub size: [usize; N],
-    /// Step of the window.
+    /// Stride of the window.
     pub stride: [usize; N],
     /// Elements added on both sides.
     pub padding: [usize; N],
     /// Spacing inside the window.
     pub dilation: [usize; N],
-    /// A last window that is not full counts too.
+    /// Whether a last, partial window counts too.
     pub ceil: bool,
-    /// Padding counts as zeros in a mean.
+    /// Whether padding counts as zeros in a mean.
     pub count_padding: bool,
 }
 
 impl<const N: usize> Pool<N> {
-    /// Windows side by side, without padding.
+    /// Makes adjacent windows without padding.
     pub fn new(size: [usize; N]) -> Pool<N> {
         Pool { size, stride: size, padding: [0; N], dilation: [1; N], ceil: false, count_padding: true }
     }

@@ -1,4 +1,4 @@
-//! Tensors of quantised blocks: bytes that stand for floats, and products that read them as they lie.
+//! Tensors of quantised blocks: bytes that encode floats, and products that unpack them in registers.
 
 use crate::tensor::eager::{self, Param};
 use crate::{DType, Error, Result, Tensor};
@@ -6,7 +6,8 @@ use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{BlockFormat, NodeId, Source};
 
 impl Tensor {
-    /// The elements that quantised blocks stand for, in f32: this tensor holds bytes, its last axis whole blocks.
+    /// Returns the elements that quantised blocks encode, in f32. This tensor holds bytes, with whole blocks on its last
+    /// axis.
     ///
     /// ```
     /// use kiln::{BlockFormat, Device, Tensor};
@@ -28,7 +29,7 @@ impl Tensor {
     }
 
     /// x·wᵀ + bias over the last axis, with the rows of `w: [out, in]` as quantised blocks, `[out, bytes]`. The blocks are
-    /// unpacked in registers; the product is taken in f32 and comes back in this tensor's dtype.
+    /// unpacked in registers; the product is computed in f32 and returned in this tensor's dtype.
     ///
     /// ```
     /// use kiln::{BlockFormat, DType, Device, Tensor};
@@ -65,7 +66,7 @@ impl Tensor {
         eager::composite(OP, &[param(format)], &operands, write, &at)
     }
 
-    /// The rows of a table of quantised blocks, `[rows, bytes]`, that an index names, in f32. Only these rows are unpacked.
+    /// Looks up rows of a table of quantised blocks, `[rows, bytes]`, by index, in f32. Only these rows are unpacked.
     ///
     /// ```
     /// use kiln::{BlockFormat, DType, Device, Tensor};

@@ -1,6 +1,6 @@
 //! Reductions: sums, means, extremes and the like over axes; running sums; order statistics.
 //!
-//! Every reduction takes the axes to combine over: one number, several, or `..` for all. The axes go away; with
+//! Every reduction takes the axes to reduce over: one number, several, or `..` for all. The axes are removed; with
 //! `_keepdim` they stay with size 1. Sums of integers and bools are `i64`; means of them are `f32`.
 
 use crate::tensor::dim;
@@ -125,13 +125,14 @@ impl Tensor {
         self.std_with(axes, 1.0, false)
     }
 
-    /// The p-norm over axes: 2 is Euclid's, 1 sums sizes, ∞ is the largest, 0 counts what is not zero.
+    /// The p-norm over axes: 2 is the Euclidean norm, 1 the sum of absolute values, ∞ the largest, 0 the number of non-zero
+    /// elements.
     #[track_caller]
     pub fn norm(&self, p: f64, axes: impl Axes) -> Result<Tensor> {
         self.norm_at(p, axes, false, &Source::caller())
     }
 
-    /// [`Tensor::norm`] with the axes kept.
+    /// [`Tensor::norm`] with the axes kept as size 1.
     #[track_caller]
     pub fn norm_keepdim(&self, p: f64, axes: impl Axes) -> Result<Tensor> {
         self.norm_at(p, axes, true, &Source::caller())
@@ -143,14 +144,14 @@ impl Tensor {
         self.reduced("norm", (axes, keep), to_float(self.dtype()), &[p.into()], write, at)
     }
 
-    /// The largest elements along an axis, and where they are.
+    /// Returns the largest elements along an axis, and their indices.
     #[track_caller]
     pub fn max_with_index(&self, axis: impl Size) -> Result<(Tensor, Tensor)> {
         let axis = axis.to_i64();
         Ok((self.amax(axis)?, self.argmax(axis)?))
     }
 
-    /// The smallest elements along an axis, and where they are.
+    /// Returns the smallest elements along an axis, and their indices.
     #[track_caller]
     pub fn min_with_index(&self, axis: impl Size) -> Result<(Tensor, Tensor)> {
         let axis = axis.to_i64();
@@ -194,7 +195,7 @@ impl Tensor {
         self.scan("cummin", ReduceKind::Min, axis, self.dtype(), &Source::caller())
     }
 
-    /// The indices that sort an axis; equal elements keep their order, NaN is the largest.
+    /// Returns the indices that sort an axis; the sort is stable, and NaN is the largest.
     #[track_caller]
     pub fn argsort(&self, axis: impl Size, descending: bool) -> Result<Tensor> {
         let at = Source::caller();
@@ -203,7 +204,7 @@ impl Tensor {
         eager::primitive(&Op::SortIndices { axis, descending, count }, &[self], &at)
     }
 
-    /// An axis sorted, and the indices that sort it.
+    /// Sorts an axis; returns the elements and the indices that sort it.
     ///
     /// ```
     /// use kiln::{Device, Tensor};
@@ -220,7 +221,7 @@ impl Tensor {
         self.sorted("sort", axis, self.extent(axis), descending, &at)
     }
 
-    /// The `count` largest (or smallest) elements of an axis in order, and their indices.
+    /// Returns the `count` largest (or smallest) elements of an axis in order, and their indices.
     #[track_caller]
     pub fn topk(&self, count: impl Size, axis: impl Size, largest: bool) -> Result<(Tensor, Tensor)> {
         let at = Source::caller();
@@ -247,7 +248,7 @@ impl Tensor {
             Ok(vec![values, indices])
         };
         let key = [axis.into(), count.hint().into(), descending.into()];
-        let what = eager::What::Composite(name, &key);
+        let what = eager::Operation::Composite(name, &key);
         let mut both = eager::run(what, &[self], self.device(), &write, at)?;
         let values = both.swap_remove(0);
         Ok((values, both.swap_remove(0)))

@@ -1,5 +1,5 @@
-//! Views: other shapes and orders of the same memory. Nothing here launches a kernel, but a reshape (or what is made of one) whose elements do not lie so
-//! that strides can describe the result: that one copies.
+//! Views: other shapes and orders of the same memory. Nothing here launches a kernel, except for a reshape (or an operation
+//! made of one) whose result strides cannot express: that copies.
 
 use crate::tensor::layout::Layout;
 use crate::tensor::shape::{
@@ -10,7 +10,7 @@ use crate::{Axes, Dim, Error, Result, Shape, Size, Tensor};
 use kiln_ir::{Op, Source};
 
 impl Tensor {
-    /// The same elements in row-major order under another shape; one size may be −1 and is then found.
+    /// Returns the same elements in row-major order with another shape; one size may be −1 and is then inferred.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -62,7 +62,7 @@ impl Tensor {
         shape.len() == self.rank() && shape.iter().enumerate().all(same)
     }
 
-    /// Elements in row-major order without gaps: the tensor itself if they are, otherwise a copy.
+    /// Returns the elements in row-major order without gaps: the tensor itself if they already are, otherwise a copy.
     #[track_caller]
     pub fn contiguous(&self) -> Result<Tensor> {
         self.contiguous_at(&Source::caller())
@@ -72,7 +72,7 @@ impl Tensor {
         if self.is_contiguous() { Ok(self.unchanged()) } else { eager::copy(self, at) }
     }
 
-    /// Axis `i` of the result is axis `order[i]`.
+    /// Permutes the axes: axis `i` of the result is axis `order[i]`.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -94,7 +94,7 @@ impl Tensor {
         self.permute_to(order, &at)
     }
 
-    /// Two axes change places.
+    /// Swaps two axes.
     #[track_caller]
     pub fn transpose(&self, a: impl Size, b: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -129,7 +129,7 @@ impl Tensor {
         self.record_view(Op::Reshape { shape: dim::expressions(shape) }, at)
     }
 
-    /// The last two axes change places.
+    /// Swaps the last two axes.
     #[track_caller]
     pub fn t(&self) -> Result<Tensor> {
         if self.rank() < 2 {
@@ -186,7 +186,7 @@ impl Tensor {
         Ok(self.with_layout(layout.expand(dim::hints(shape))))
     }
 
-    /// As [`Tensor::broadcast_to`], where −1 keeps an axis as it is.
+    /// Like [`Tensor::broadcast_to`], but −1 keeps the size of an axis.
     #[track_caller]
     pub fn expand(&self, shape: impl Shape) -> Result<Tensor> {
         let at = Source::caller();
@@ -201,7 +201,7 @@ impl Tensor {
         self.broadcast_at("expand", &shape, &at)
     }
 
-    /// `length` indices of an axis, from `start` on.
+    /// Returns `length` positions of an axis, from `start` on.
     #[track_caller]
     pub fn narrow(&self, axis: impl Size, start: impl Size, length: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -210,7 +210,7 @@ impl Tensor {
         self.slice_at("narrow", axis, start, start + length.to_dim(), 1, &at)
     }
 
-    /// Every `step`th index of an axis in `start..end`.
+    /// Returns every `step`th position of an axis in `start..end`.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -251,7 +251,7 @@ impl Tensor {
         self.cut(&starts, &sizes, &steps, at)
     }
 
-    /// `sizes` elements an axis, from `starts`, every `steps`th; they lie inside the axes.
+    /// Takes `sizes` elements of each axis from `starts`, with a step of `steps`; they must be within the axes.
     pub(crate) fn cut(&self, starts: &[Dim], sizes: &[Dim], steps: &[usize], at: &Source) -> Result<Tensor> {
         let op = || Op::Slice {
             start: dim::expressions(starts),
@@ -269,7 +269,7 @@ impl Tensor {
         Ok(self.with_layout(layout))
     }
 
-    /// One index of an axis; the axis goes away. A negative index counts from the end.
+    /// Returns one position of an axis; the axis is removed. A negative index counts from the end.
     #[track_caller]
     pub fn select(&self, axis: impl Size, index: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -307,7 +307,7 @@ impl Tensor {
         Ok(self.with_layout(self.layout().flip(&axes)))
     }
 
-    /// Rolls elements along an axis by `shift` places; what falls off one end comes in at the other.
+    /// Rolls elements along an axis by `shift` positions; elements that leave one end enter at the other.
     #[track_caller]
     pub fn roll(&self, shift: i64, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -322,7 +322,7 @@ impl Tensor {
         Tensor::cat(&[tail, head], axis)
     }
 
-    /// Removes axes of size 1: those given, where they are of size 1, or with `..` all.
+    /// Removes axes of size 1: those given that have size 1, or all with `..`.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -343,7 +343,7 @@ impl Tensor {
         Ok(self.with_layout(self.layout().permute(&kept)))
     }
 
-    /// A new axis of size 1 at a place.
+    /// Inserts an axis of size 1.
     #[track_caller]
     pub fn unsqueeze(&self, axis: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -359,7 +359,7 @@ impl Tensor {
         Ok(self.with_layout(Layout::new(shape, strides, self.layout().offset())))
     }
 
-    /// Joins the axes `start..=end` into one.
+    /// Flattens the axes `start..=end` into one.
     #[track_caller]
     pub fn flatten(&self, start: impl Size, end: impl Size) -> Result<Tensor> {
         let at = Source::caller();
@@ -393,7 +393,7 @@ impl Tensor {
         self.reshape_to(shape, &at)
     }
 
-    /// Windows of `size` along an axis, `step` apart, as a new last axis; overlapping windows share memory.
+    /// Returns windows of `size` along an axis, `step` apart, as a new last axis; overlapping windows share memory.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -422,7 +422,7 @@ impl Tensor {
         self.viewed(&at, |layout| layout.unfold(axis, size, step, 1))
     }
 
-    /// Pieces of `size` along an axis; the last may be smaller. How many there are is a number, which is then guarded.
+    /// Splits an axis into pieces of `size`; the last may be smaller. The number of pieces is guarded.
     #[track_caller]
     pub fn split(&self, size: impl Size, axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -451,7 +451,7 @@ impl Tensor {
         }
     }
 
-    /// Pieces of the given sizes along an axis; they have to add up to the axis.
+    /// Splits an axis into pieces of the given sizes, which must add up to the axis.
     #[track_caller]
     pub fn split_sizes<S: Size>(&self, sizes: &[S], axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -472,7 +472,7 @@ impl Tensor {
         Ok(pieces)
     }
 
-    /// At most `count` pieces of one size along an axis; the last may be smaller.
+    /// Splits an axis into at most `count` pieces of one size; the last may be smaller.
     #[track_caller]
     pub fn chunk(&self, count: usize, axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -484,7 +484,7 @@ impl Tensor {
         self.split_at("chunk", self.extent(axis).div_ceil(count).max(1), axis, &at)
     }
 
-    /// The places of an axis, one tensor each.
+    /// Returns the positions of an axis, one tensor each.
     #[track_caller]
     pub fn unbind(&self, axis: impl Size) -> Result<Vec<Tensor>> {
         let at = Source::caller();
@@ -492,7 +492,7 @@ impl Tensor {
         (0..self.extent(axis).number(&at)).map(|i| self.select_at("unbind", axis, i.into(), &at)).collect()
     }
 
-    /// One axis moved to another place, the others in their order.
+    /// Moves one axis to another position; the others keep their order.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor};
@@ -510,7 +510,8 @@ impl Tensor {
         self.permute_to(order, &at)
     }
 
-    /// The diagonal of the last two axes, `offset` places above the main one (below, if negative), as a new last axis.
+    /// Returns the diagonal of the last two axes, `offset` positions above the main one (below, if negative), as a new last
+    /// axis.
     #[track_caller]
     pub fn diagonal(&self, offset: i64) -> Result<Tensor> {
         let at = Source::caller();

@@ -1,4 +1,4 @@
-//! The tape: how a tensor came about, as far as gradients need to know.
+//! The tape: how a tensor was computed, as far as gradients need it.
 //!
 //! A node holds the operands that its gradient reads, without tapes of their own, and edges to the nodes of the operands. Nothing
 //! else keeps a tape alive but the tensors at its end.
@@ -50,12 +50,12 @@ impl Tape {
         matches!(self.node.kind, Kind::Leaf(_) | Kind::Argument(_))
     }
 
-    /// Whether gradients were asked for already, which let go of it.
+    /// Whether it was released, because gradients were computed already.
     pub(crate) fn is_released(&self) -> bool {
         self.node.edges.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Lets go of what came before.
+    /// Releases what came before.
     pub(crate) fn release(&self) {
         self.node.release();
     }
@@ -76,7 +76,7 @@ pub(crate) struct Node {
 pub(crate) type Edges = Vec<Option<Tape>>;
 
 pub(crate) enum Kind {
-    /// The start of a tape: a variable, whose gradient is collected, or a tensor that gradients are asked for by.
+    /// A leaf: a variable, whose gradient is accumulated, or a tensor that gradients can be computed by.
     Leaf(Option<Arc<Slot>>),
     /// A view, or an op whose gradient needs nothing but types.
     View { op: Op, dtype: DType, shape: Vec<usize>, at: Source },
@@ -172,7 +172,7 @@ pub(crate) fn record(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>
         return Ok(results);
     }
     let wanted: Vec<bool> = edges.iter().map(Option::is_some).collect();
-    // An operation without a gradient is refused when its gradient is asked for.
+    // An operation without a gradient is an error when its gradient is computed.
     let saved = match rule.gradient(&wanted, &carries) {
         Ok(gradient) => (0..operands.len()).map(|i| gradient.reads(i).then(|| operands[i].detached())).collect(),
         Err(_) => vec![None; operands.len()],
@@ -184,8 +184,8 @@ pub(crate) fn record(rule: Arc<Rule>, operands: &[&Tensor], results: Vec<Tensor>
     Ok(results.into_iter().zip(carries).enumerate().map(place).collect())
 }
 
-/// The results of a whole program, on the tape as far as `taped` says so. Its gradient is derived when it is asked for: `saved`
-/// are the operands that it may read.
+/// The results of a whole program, on the tape as far as `taped` says so. Its gradient is derived when it is needed:
+/// `saved` are the operands that it may read.
 #[cold]
 pub(crate) fn record_whole(
     rule: Arc<Rule>,
@@ -244,12 +244,12 @@ pub(crate) fn edge(tensor: &Tensor) -> Option<Tape> {
 }
 
 impl Tensor {
-    /// Whether it was computed from something that wants gradients, or wants them itself.
+    /// Returns whether it requires gradients, or was computed from something that does.
     pub fn has_tape(&self) -> bool {
         self.tape().is_some()
     }
 
-    /// The same elements without a tape: gradients do not go past it.
+    /// Returns the same elements without a tape: gradients do not go past it.
     ///
     /// ```
     /// use kiln::{Device, Tensor};

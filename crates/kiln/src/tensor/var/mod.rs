@@ -1,4 +1,4 @@
-//! Variables: the one thing in tensor code that changes. Parameters, optimizer state, running statistics and KV caches are
+//! Variables: the only mutable state of tensor code. Parameters, optimizer state, running statistics and KV caches are
 //! variables; everything computed from them is a tensor.
 
 pub(crate) mod reads;
@@ -19,11 +19,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// A place that holds a tensor and can be given another of the same dtype, shape and device.
+/// A cell that holds a tensor and can be set to another of the same dtype, shape and device.
 ///
-/// Clones are the same variable. [`Var::get`] is a snapshot: a tensor, which never changes. An update writes in place when no
-/// snapshot of the value is alive any more, and otherwise to a copy, which is reported as a `perf` event; either way
-/// the snapshots keep their elements. So a program means the same whether it is compiled or not.
+/// Clones share the variable. [`Var::get`] returns a snapshot: a tensor, which never changes. An update writes in place
+/// when no snapshot of the value is alive, and otherwise to a copy, which is reported as a `perf` event; either way the
+/// snapshots keep their elements. So a program computes the same whether it is compiled or not.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor, Var};
@@ -101,7 +101,7 @@ impl Slot {
 }
 
 impl Var {
-    /// A variable with a first value. Its dtype, shape and device stay what they are now; it lies in memory in row-major
+    /// Makes a variable with an initial value. Its dtype, shape and device cannot change; its value is stored in row-major
     /// order.
     #[track_caller]
     pub fn new(value: &Tensor) -> Var {
@@ -152,17 +152,18 @@ impl Var {
         }))
     }
 
-    /// A number that no other variable of the process has.
+    /// Returns a number that no other variable of the process has.
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Its name, if it was given one.
+    /// Returns its name, if it was given one.
     pub fn name(&self) -> Option<&str> {
         self.0.name.as_deref()
     }
 
-    /// Its name in the state dict of the first module that was compiled with it, as in `layers.0.weight`, if there was one.
+    /// Returns its name in the state dict of the first module that was compiled with it, such as `layers.0.weight`, if
+    /// there was one.
     pub fn path(&self) -> Option<&str> {
         self.0.path.get().map(|path| &**path)
     }
@@ -171,32 +172,32 @@ impl Var {
         self.0.path.get_or_init(|| path.into());
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.0.dtype
     }
 
-    /// Sizes.
+    /// Returns the sizes.
     pub fn shape(&self) -> &[usize] {
         &self.0.shape
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.0.shape.iter().product()
     }
 
-    /// Where the elements are.
+    /// Returns the device that holds the elements.
     pub fn device(&self) -> Device {
         self.0.device
     }
 
-    /// How often it was updated.
+    /// Returns the number of updates so far.
     pub fn version(&self) -> u64 {
         self.stamp() >> 1
     }
 
-    /// True when both are the same variable.
+    /// Returns whether both are the same variable.
     pub fn same(&self, other: &Var) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -205,7 +206,7 @@ impl Var {
         self.0.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current value: a tensor, which stays as it is whatever happens to the variable.
+    /// Returns the current value: a tensor, which later updates do not change.
     #[track_caller]
     pub fn get(&self) -> Tensor {
         if tracer::is_active()
@@ -218,8 +219,7 @@ impl Var {
         self.snapshot()
     }
 
-    /// Gives it another value of its dtype, shape and device. One in row-major order is taken as it is, any other is
-    /// copied.
+    /// Sets another value of the same dtype, shape and device. A value in row-major order is taken without a copy.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, Var};
@@ -356,7 +356,7 @@ impl Var {
         self.assign("mul_assign", BinaryOp::Mul, other.into(), &Source::caller())
     }
 
-    /// One number everywhere.
+    /// Sets every element to one number.
     #[track_caller]
     pub fn fill(&self, value: impl Into<Number>) -> Result<()> {
         let at = Source::caller();
@@ -365,8 +365,8 @@ impl Var {
         self.update("fill", &[], &[&value], |_, inputs| Ok(inputs[1]), &at)
     }
 
-    /// Writes `source`, which broadcasts, to the part that indices name, which are those of [`Tensor::i`] but for tensors. Only
-    /// that part of the memory is written.
+    /// Writes `source`, which broadcasts, to the part that `indices` select; they are those of [`Tensor::i`] except for
+    /// tensors. Only that part of the memory is written.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, Var};
@@ -400,8 +400,9 @@ impl Var {
         done
     }
 
-    /// Writes slices of `source` to the places of an axis that an index of one axis names; of several for one place the last
-    /// stays. Only those places are written. An index outside the axis is an error, and what was written before it stays.
+    /// Writes slices of `source` to the positions of an axis that `index`, of one axis, lists; if a position occurs several
+    /// times, the last one wins. Only those positions are written. An index outside of the axis is an error, and what was
+    /// written before it stays.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, Var};
@@ -417,7 +418,7 @@ impl Var {
         self.scatter("index_copy", ScatterKind::Set, axis, index, source, &Source::caller())
     }
 
-    /// Adds slices of `source` to the places of an axis that an index of one axis names.
+    /// Adds slices of `source` to the positions of an axis that `index`, of one axis, lists.
     #[track_caller]
     pub fn index_add(&self, axis: impl Size, index: &Tensor, source: &Tensor) -> Result<()> {
         self.scatter("index_add", ScatterKind::Add, axis, index, source, &Source::caller())
@@ -444,7 +445,7 @@ impl Var {
         self.update(op, &[axis.into()], &[&index, &source], write, at)
     }
 
-    /// Says whether gradients of it are wanted, which has a meaning for floats only; gives the variable itself, so that this can be said while it is made.
+    /// Sets whether it requires gradients, which has an effect on floats only; returns the variable, so that calls can be chained.
     ///
     /// ```
     /// use kiln::{DType, Device, Tensor, Var};
@@ -466,12 +467,12 @@ impl Var {
         self.clone()
     }
 
-    /// Whether gradients of it are wanted.
+    /// Returns whether it requires gradients.
     pub fn is_trainable(&self) -> bool {
         self.stamp() & 1 == 1
     }
 
-    /// The gradient collected so far.
+    /// Returns the gradient accumulated so far.
     #[track_caller]
     pub fn grad(&self) -> Option<Tensor> {
         if tracer::is_active()
@@ -482,7 +483,7 @@ impl Var {
         self.0.grad.lock().clone()
     }
 
-    /// Forgets the gradient.
+    /// Clears the gradient.
     #[track_caller]
     pub fn zero_grad(&self) {
         if tracer::is_active() && tracer::write_gradient(self, None, &Source::caller()).is_ok() {
@@ -491,7 +492,7 @@ impl Var {
         *self.0.grad.lock() = None;
     }
 
-    /// Puts another gradient in place, of the variable's dtype and shape.
+    /// Sets the gradient, of the variable's dtype and shape.
     #[track_caller]
     pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
         let at = Source::caller();

@@ -31,8 +31,8 @@ pub struct Checkpoint {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Loads every tensor of a file. On the CPU they are views of the mapped file, which has to stay as it is while they
-/// live; elsewhere they are copied to the device.
+/// Loads every tensor of a file. On the CPU they are views of the mapped file, which must not change while they live;
+/// elsewhere they are copied to the device.
 ///
 /// ```
 /// use kiln::{DType, Device, Tensor, safetensors};
@@ -90,7 +90,7 @@ pub fn from_bytes(bytes: &[u8], device: Device) -> Result<Checkpoint> {
     Ok(Checkpoint { tensors, metadata: header.metadata })
 }
 
-/// Writes tensors to a file, under a temporary name first, so that a file of that name is always whole.
+/// Writes tensors to a file, under a temporary name first, so that a file of that name is always complete.
 #[track_caller]
 pub fn save<'a, N: AsRef<str>>(
     path: impl AsRef<Path>,
