@@ -95,6 +95,14 @@ impl Backend for CudaBackend {
         format!("{}, {} multiprocessors", self.gpu.name, self.gpu.multiprocessors)
     }
 
+    fn compile_threads(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    fn stored_instructions(&self) -> usize {
+        0
+    }
+
     fn is_asynchronous(&self) -> bool {
         true
     }

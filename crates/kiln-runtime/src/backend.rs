@@ -65,6 +65,16 @@ pub trait Backend: Send + Sync {
         String::new()
     }
 
+    /// Kernels of a program that may be compiled at the same time. One where compiling takes less time than a thread does to start.
+    fn compile_threads(&self) -> usize {
+        1
+    }
+
+    /// Instructions from which on a kernel is stored on disk by itself: smaller ones are compiled as fast as they are read.
+    fn stored_instructions(&self) -> usize {
+        64
+    }
+
     /// Threads of the host that one launch may keep busy.
     fn threads(&self) -> usize {
         1

@@ -5,7 +5,7 @@ use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
 use crate::{Backend, Error, Executable, Variant};
 use kiln_kernels::kernel::Kernel;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
 use std::time::Instant;
@@ -39,9 +39,6 @@ const KERNELS_KEPT: usize = 8192;
 const BYTES_KEPT: usize = 128 << 20;
 /// About the bytes of an instruction of a kernel.
 const INSTRUCTION: usize = 64;
-/// Kernels of fewer instructions are not stored on disk by themselves: they compile as fast as they load. Those of a stored
-/// program are stored with it.
-const WORTH_KEEPING: usize = 64;
 
 /// The retention of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,6 +97,35 @@ pub fn get_kept(
     find(backend, kernel, &Variant::default(), label, None, keep)
 }
 
+/// Compiles the kernels that have no code yet on as many threads as the backend takes at once. What fails is left to whoever asks
+/// for its code.
+pub(crate) fn prepare<'a>(
+    backend: &dyn Backend,
+    kernels: impl Iterator<Item = (&'a Arc<Kernel>, &'a str)>,
+    keep: Keep,
+) -> usize {
+    let threads = backend.compile_threads();
+    if threads < 2 {
+        return 0;
+    }
+    let mut seen = HashSet::new();
+    let list: Vec<_> = kernels.filter(|(kernel, _)| seen.insert(Arc::as_ptr(kernel))).collect();
+    let (next, compiled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let compile = || {
+        while let Some((kernel, label)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let fresh = get_kept(backend, kernel, label, keep).is_ok_and(|(_, fresh)| fresh);
+            compiled.fetch_add(usize::from(fresh), Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(list.len()) {
+            scope.spawn(compile);
+        }
+        compile();
+    });
+    compiled.into_inner()
+}
+
 /// [`get`], for a kernel whose code may come from another process: `saved` is what [`Executable::save`] returned there. Code
 /// that was made of it does not count as compiled.
 pub fn get_saved(
@@ -141,7 +167,9 @@ fn find(
         return Ok((code.clone(), false));
     }
     let instructions = kernel.insts().count();
-    let is_on_disk = keep == Keep::Disk && variant.is_default() && saved.is_none() && instructions >= WORTH_KEEPING;
+    // The kernels of a program that is stored are stored with it.
+    let is_large = instructions >= backend.stored_instructions();
+    let is_on_disk = keep == Keep::Disk && variant.is_default() && saved.is_none() && is_large;
     let key = is_on_disk.then(|| on_disk(backend, kernel, label));
     let found = key.as_ref().and_then(|key| disk::get(Kind::Kernel, key));
     if let Some(restored) = found.as_deref().or(saved).and_then(|saved| backend.restore(kernel, saved)) {

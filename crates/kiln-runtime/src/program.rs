@@ -205,7 +205,8 @@ impl Program {
             .map_err(|cause| Error::Schedule { cause: Box::new(cause) })?;
         let scheduled = start.elapsed();
         report_notes(graph, &schedule);
-        let mut compiled = 0;
+        let kernels = schedule.steps.iter().map(|step| (&step.kernel, step.label.as_str()));
+        let mut compiled = phase::timed("code", || kernel_cache::prepare(&*backend, kernels, keep));
         let mut steps = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
             let (code, fresh) =

@@ -240,13 +240,7 @@ fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
     kiln.extra =
         json!({"case": row.case.to_json(), "difference_from_eager": row.difference, "peer_error": row.peer_error});
     let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
-    for (mode, torch) in [("eager", &row.torch_eager), ("default", &row.torch_compile)] {
-        let Some(torch) = torch else { continue };
-        let mut record = Record::timed(&subject, "torch", mode, torch);
-        record.peer = version.map(str::to_owned);
-        record.first_call_s = Some(row.torch_first).filter(|first| mode == "default" && first.is_finite());
-        records.push(record);
-    }
-    records.extend(Record::without_figures(&subject, "torch", row.peer_error.as_deref()));
+    let modes = [("eager", row.torch_eager.as_ref()), ("default", row.torch_compile.as_ref())].into_iter();
+    records.extend(Record::of_torch(&subject, modes, row.torch_first, version, row.peer_error.as_deref()));
     records
 }

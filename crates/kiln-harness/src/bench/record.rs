@@ -119,6 +119,22 @@ impl Record {
         Record { samples: timing.samples.clone(), ..Record::new(subject, side, mode) }
     }
 
+    /// The records of PyTorch: of the modes that were timed, and of its failure if it failed. The first call is that of the default mode.
+    pub fn of_torch<'a>(
+        subject: &Subject,
+        modes: impl Iterator<Item = (&'static str, Option<&'a Timing>)>,
+        first_call: f64,
+        version: Option<&str>,
+        error: Option<&str>,
+    ) -> Vec<Record> {
+        let timed = modes.filter_map(|(mode, timing)| {
+            let first_call_s = Some(first_call).filter(|first| mode == "default" && first.is_finite());
+            let peer = version.map(str::to_owned);
+            Some(Record { peer, first_call_s, ..Record::timed(subject, "torch", mode, timing?) })
+        });
+        timed.chain(Record::without_figures(subject, "torch", error)).collect()
+    }
+
     /// Of a peer that failed, if it did: why.
     pub fn without_figures(subject: &Subject, side: &str, error: Option<&str>) -> Option<Record> {
         error.map(|error| Record { error: Some(error.to_owned()), ..Record::new(subject, side, "default") })

@@ -214,13 +214,8 @@ fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
     kiln.launches = Some(row.kernels as u64);
     kiln.extra = json!({"case": to_json(&row.model), "arena_bytes": row.arena, "peer_error": row.peer_error});
     let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
-    for (mode, torch) in ["eager", "default", "compiled with its optimizer"].into_iter().zip(&row.torch) {
-        let Some(torch) = torch else { continue };
-        let mut record = Record::timed(&subject, "torch", mode, torch);
-        record.peer = version.map(str::to_owned);
-        record.first_call_s = Some(row.torch_first).filter(|first| mode == "default" && first.is_finite());
-        records.push(record);
-    }
-    records.extend(Record::without_figures(&subject, "torch", row.peer_error.as_deref()));
+    let modes =
+        ["eager", "default", "compiled with its optimizer"].into_iter().zip(row.torch.iter().map(Option::as_ref));
+    records.extend(Record::of_torch(&subject, modes, row.torch_first, version, row.peer_error.as_deref()));
     records
 }
