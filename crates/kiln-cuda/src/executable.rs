@@ -31,13 +31,13 @@ pub(crate) struct Code {
 impl Code {
     /// Compiles a kernel.
     pub(crate) fn compile(gpu: &'static Gpu, kernel: &Kernel) -> Result<Code, String> {
-        let entry = Entry::compile(gpu, kernel, Way::default())?;
+        let entry = Entry::compile(gpu, kernel, Way::of(&gpu.arch()))?;
         Ok(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
     }
 
     /// The code of a cubin that [`Executable::save`] gave.
     pub(crate) fn restore(gpu: &'static Gpu, kernel: &Kernel, cubin: &[u8]) -> Option<Code> {
-        let text = text::generate(kernel, Way::default()).ok()?;
+        let text = text::generate(kernel, Way::of(&gpu.arch())).ok()?;
         let entry = Entry::load(gpu, text, cubin.to_vec()).ok()?;
         Some(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 fn texts(source: &str) -> String {
     let graph = Graph::parse(source).unwrap_or_else(|error| panic!("{error}\n{source}"));
     let text = |kernel: &kiln_kernels::Kernel| {
-        let text = generate(kernel, Way::default()).unwrap();
+        let text = generate(kernel, Way::of("sm_90a")).unwrap();
         let entry = text.source.find("extern \"C\"").expect("an entry");
         let (blocks, bytes) = (&text.blocks, &text.block_bytes);
         format!("// {blocks} blocks of {} threads, {bytes} bytes\n{}", text.threads, text.source[entry..].trim())

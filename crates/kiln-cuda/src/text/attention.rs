@@ -10,19 +10,41 @@ use std::fmt::Write;
 /// Query rows of a block.
 const ROWS: i64 = 4;
 
+/// Sizes and views of a kernel's buffers as expressions.
+pub(super) struct Texts<'a> {
+    kernel: &'a Kernel,
+    names: Names,
+}
+
+impl Texts<'_> {
+    pub(super) fn new(kernel: &Kernel) -> Texts<'_> {
+        Texts { kernel, names: Names::of_sizes(&kernel.sizes) }
+    }
+
+    pub(super) fn text(&self, dim: &Dim) -> String {
+        self.names.text(dim, Width::Wide)
+    }
+
+    /// The position of an element of a view, given its indices.
+    pub(super) fn at(&self, view: &Strided, indices: &[&str]) -> String {
+        let steps = view.strides.iter().zip(indices).map(|(stride, index)| format!("+{index}*{}", self.text(stride)));
+        format!("{}{}", self.text(&view.offset), steps.collect::<String>())
+    }
+
+    /// An element of a view, given its indices.
+    pub(super) fn element(&self, view: &Strided, indices: &[&str]) -> String {
+        load(self.kernel.buffers[view.buffer].dtype, view.buffer, &self.at(view, indices))
+    }
+}
+
 pub(super) fn generate(kernel: &Kernel, body: &AttentionBody) -> Result<Body, String> {
-    let names = Names::of_sizes(&kernel.sizes);
-    let text = |dim: &Dim| names.text(dim, Width::Wide);
+    let texts = Texts::new(kernel);
+    let text = |dim: &Dim| texts.text(dim);
     let dtype = kernel.buffers[body.q.buffer].dtype;
     let acc = dtype.compute_type();
     let (ty, f) = (value_type(acc), float_suffix(acc));
-    // The position of an element of a view, given its indices.
-    let at = |view: &Strided, indices: &[&str]| {
-        let steps = view.strides.iter().zip(indices).map(|(stride, index)| format!("+{index}*{}", text(stride)));
-        format!("{}{}", text(&view.offset), steps.collect::<String>())
-    };
-    let element =
-        |view: &Strided, indices: &[&str]| load(kernel.buffers[view.buffer].dtype, view.buffer, &at(view, indices));
+    let at = |view: &Strided, indices: &[&str]| texts.at(view, indices);
+    let element = |view: &Strided, indices: &[&str]| texts.element(view, indices);
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -44,7 +66,7 @@ const int warp=threadIdx.x/32,lane=threadIdx.x%32;
 const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;"
     );
     for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
-        out.push_str(&check_pages(kernel, pages, &at, &text));
+        out.push_str(&check_pages(&texts, pages));
     }
     let rows = &body.batch * &body.heads * &body.queries;
     let _ = writeln!(
@@ -66,7 +88,7 @@ __syncwarp();
         "const idx end={end};\nfor(idx first=0;first<end;first+=32){{\nconst idx s=first+lane;\n{ty} score=lowest;"
     );
     out.push_str("if(s<end){\n");
-    page(&mut out, "s", "ks", "kp", body.k_pages.as_ref(), kernel, &at, &text);
+    page(&mut out, &texts, body.k_pages.as_ref(), "ks", "kp");
     let key = offset_by_page(&element(&body.k, &["b_k", "g", "ks", "d"]), body.k.buffer, body.k_pages.is_some(), "kp");
     let _ = writeln!(
         out,
@@ -92,7 +114,7 @@ const int keys=end-first<32?(int)(end-first):32;
 for(idx e=lane;e<E;e+=32)sum[e]*=kept;
 for(int j=0;j<keys;++j){{\nconst {ty} weight=__shfl_sync(~0u,p,j);\nconst idx s=first+j;"
     );
-    page(&mut out, "s", "vs", "vp", body.v_pages.as_ref(), kernel, &at, &text);
+    page(&mut out, &texts, body.v_pages.as_ref(), "vs", "vp");
     let value =
         offset_by_page(&element(&body.v, &["b_v", "g", "vs", "e"]), body.v.buffer, body.v_pages.is_some(), "vp");
     // A key that is not seen adds nothing, whatever its value is.
@@ -113,6 +135,7 @@ for(int j=0;j<keys;++j){{\nconst {ty} weight=__shfl_sync(~0u,p,j);\nconst idx s=
         most_blocks: MOST_BLOCKS,
         threads: (ROWS * 32) as u32,
         block_bytes: (&body.width + &body.value_width) * (ROWS * bytes),
+        cluster: 1,
         aligned: Vec::new(),
     })
 }
@@ -127,45 +150,27 @@ fn offset_by_page(element: &str, buffer: usize, paged: bool, page: &str) -> Stri
     if paged { element.replace(&format!("b{buffer}[("), &format!("b{buffer}[{page}+(")) } else { element.to_owned() }
 }
 
-/// Where a key or value is: its row, and the place of its page.
-#[allow(clippy::too_many_arguments, reason = "names of the text and the two functions that print it")]
-fn page(
-    out: &mut String,
-    key: &str,
-    row: &str,
-    place: &str,
-    pages: Option<&Pages>,
-    kernel: &Kernel,
-    at: &dyn Fn(&Strided, &[&str]) -> String,
-    text: &dyn Fn(&Dim) -> String,
-) {
+/// Where key or value `s` is: its row, and the place of its page.
+fn page(out: &mut String, texts: &Texts<'_>, pages: Option<&Pages>, row: &str, place: &str) {
     let Some(pages) = pages else {
-        let _ = writeln!(out, "const idx {row}={key};");
+        let _ = writeln!(out, "const idx {row}=s;");
         return;
     };
-    let table = &pages.table;
-    let (length, stride) = (text(&pages.length), text(&pages.stride));
-    let entry =
-        load(kernel.buffers[table.buffer].dtype, table.buffer, &at(table, &["b", &format!("({key}/{length})")]));
+    let (length, stride) = (texts.text(&pages.length), texts.text(&pages.stride));
+    let entry = texts.element(&pages.table, &["b", &format!("(s/{length})")]);
     let _ = writeln!(
         out,
-        "const idx {row}={key}%{length},{place}_n=(idx){entry},{place}=({place}_n<0||{place}_n>={}?0:{place}_n)*{stride};",
-        text(&pages.count)
+        "const idx {row}=s%{length},{place}_n=(idx){entry},{place}=({place}_n<0||{place}_n>={}?0:{place}_n)*{stride};",
+        texts.text(&pages.count)
     );
 }
 
 /// Every entry of the table has to name a page.
-fn check_pages(
-    kernel: &Kernel,
-    pages: &Pages,
-    at: &dyn Fn(&Strided, &[&str]) -> String,
-    text: &dyn Fn(&Dim) -> String,
-) -> String {
-    let table = &pages.table;
-    let entry = load(kernel.buffers[table.buffer].dtype, table.buffer, &at(table, &["(i/entries)", "(i%entries)"]));
+pub(super) fn check_pages(texts: &Texts<'_>, pages: &Pages) -> String {
+    let entry = texts.element(&pages.table, &["(i/entries)", "(i%entries)"]);
     format!(
         "{{const idx entries=(S+{0}-1)/{0};\nfor(idx i=(idx)blockIdx.x*blockDim.x+threadIdx.x;i<B*entries;i+=(idx)gridDim.x*blockDim.x)check_index({entry},{1},fault,site);}}\n",
-        text(&pages.length),
-        text(&pages.count)
+        texts.text(&pages.length),
+        texts.text(&pages.count)
     )
 }

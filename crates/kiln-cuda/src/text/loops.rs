@@ -75,6 +75,7 @@ impl Writer<'_> {
             most_blocks: MOST_BLOCKS,
             threads: THREADS,
             block_bytes: Dim::default(),
+            cluster: 1,
             aligned: Vec::new(),
         }
     }

@@ -71,6 +71,7 @@ const idx mm=top*{tall}+ty+{SIDE}*i,nn=left*{wide}+tx+{SIDE}*j;\nif(mm<M&&nn<N){
         most_blocks: MOST_BLOCKS,
         threads: THREADS,
         block_bytes: Dim::default(),
+        cluster: 1,
         aligned: Vec::new(),
     })
 }

@@ -4,7 +4,8 @@
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
 //!                        matmul     tiles in shared memory
-//!             Attention  attention  online softmax over tiles of keys
+//!             Attention  decode     few queries: keys split over a cluster of blocks
+//!                        attention  a warp a query row, online softmax over tiles of keys
 //!             Routine    routine    scan, sort, scatter
 //!                  │
 //!                  └─ positions: index    instructions: value    functions of the device: *.cu
@@ -14,6 +15,7 @@
 //! symbols, a record for faults, the number that a fault names the launch by, and memory for row temporaries.
 
 mod attention;
+mod decode;
 mod index;
 mod loops;
 mod matmul;
@@ -71,6 +73,8 @@ struct Body {
     most_blocks: i64,
     threads: u32,
     block_bytes: Dim,
+    /// Blocks of a cluster; one where there are no clusters.
+    cluster: u32,
     aligned: Vec<usize>,
 }
 
@@ -79,18 +83,20 @@ struct Body {
 pub struct Way {
     /// Whether buffers may be accessed several elements at a time.
     pub vectors: bool,
-}
-
-impl Default for Way {
-    fn default() -> Way {
-        Way { vectors: true }
-    }
+    /// Whether blocks may form clusters, as from compute capability 9.0 on.
+    pub clusters: bool,
 }
 
 impl Way {
+    /// What an architecture has, for buffers that begin at a multiple of 16 bytes.
+    pub fn of(arch: &str) -> Way {
+        let number: u32 = arch.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
+        Way { vectors: true, clusters: number >= 90 }
+    }
+
     /// What works for buffers that begin anywhere.
     pub fn plain() -> Way {
-        Way { vectors: false }
+        Way { vectors: false, clusters: false }
     }
 }
 
@@ -102,7 +108,10 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
             Some(made) => made,
             None => matmul::generate(kernel, body)?,
         },
-        KernelBody::Attention(body) => attention::generate(kernel, body)?,
+        KernelBody::Attention(body) => match decode::generate(kernel, body, way) {
+            Some(made) => made,
+            None => attention::generate(kernel, body)?,
+        },
         KernelBody::Routine(body) => routine::generate(kernel, body)?,
     };
     let index = if body.width == Width::Narrow { "int" } else { "long long" };
@@ -110,8 +119,12 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     source.push_str(include_str!("prelude.cu"));
     body.functions.iter().for_each(|functions| source.push_str(functions));
     let threads = body.threads;
-    let _ =
-        writeln!(source, "extern \"C\" __global__ void __launch_bounds__({threads}) kernel({}) {{", parameters(kernel));
+    let cluster = if body.cluster > 1 { format!("__cluster_dims__({},1,1) ", body.cluster) } else { String::new() };
+    let _ = writeln!(
+        source,
+        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}) kernel({}) {{",
+        parameters(kernel)
+    );
     source.push_str(&body.statements);
     source.push_str("}\n");
     let may_fault = match &kernel.body {

@@ -22,6 +22,7 @@ pub(super) fn generate(kernel: &Kernel, body: &RoutineBody) -> Result<Body, Stri
         most_blocks: MOST_BLOCKS,
         threads: THREADS,
         block_bytes: Dim::default(),
+        cluster: 1,
         aligned: Vec::new(),
     })
 }

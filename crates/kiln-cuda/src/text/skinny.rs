@@ -128,6 +128,7 @@ for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\nfloat sum=0;
         most_blocks: MOST_BLOCKS,
         threads: THREADS as u32,
         block_bytes: Dim::default(),
+        cluster: 1,
         aligned: right.buffers().chain(left.buffers()).collect(),
     })
 }
