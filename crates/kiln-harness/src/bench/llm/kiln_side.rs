@@ -94,10 +94,7 @@ impl Work {
         let spec = Spec {
             folder: text("folder")?.to_owned(),
             layers: request["layers"].as_u64().map(|layers| layers as usize),
-            device: match text("device")? {
-                "cpu" => Device::Cpu,
-                other => return Err(format!("this build has no device '{other}'").into()),
-            },
+            device: text("device")?.parse().map_err(|error: kiln::runtime::UnknownDevice| error.to_string())?,
             dtype: dtype(text("dtype")?)?,
             compile: options(text("mode")?)?,
             context: number("context")?,
