@@ -75,6 +75,7 @@ macro_rules! driver_functions {
             $(
                 /// # Safety
                 /// As the driver's function of this name asks.
+                #[allow(clippy::too_many_arguments, reason = "as many as the driver's function has")]
                 pub(crate) unsafe fn $field(&self, $($arg: $ty),*) -> Result<()> {
                     // SAFETY: the caller's promise.
                     let status = unsafe { (self.$field)($($arg),*) };

@@ -18,7 +18,7 @@ const BLOCK: usize = 16 << 10;
 /// floats the same ones rounded.
 pub(crate) fn normal(seed: u64, deviation: f64, shape: &[usize], dtype: DType, device: Device) -> Result<Tensor> {
     let at = |i: usize| quantile((i as f64 + 0.5) / QUANTILES as f64) * deviation;
-    let layout = Layout::contiguous(shape.to_vec());
+    let layout = Layout::contiguous(shape);
     let elements = layout.elements();
     let buffer = match dtype {
         DType::F32 => filled(seed, elements, &std::array::from_fn(|i| at(i) as f32))?,

@@ -26,7 +26,7 @@ const UNROLL: i64 = 4;
 pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
     let [axis] = body.k.as_slice() else { return None };
     let (rows, depth) = (points(&body.m).as_const()?, axis.size.as_const()?);
-    if body.acc != DType::F32 || rows > MOST_ROWS || rows < 1 {
+    if body.acc != DType::F32 || !(1..=MOST_ROWS).contains(&rows) {
         return None;
     }
     let mut right = Vector::choose(kernel, body.rhs.insts.iter(), axis)?;
