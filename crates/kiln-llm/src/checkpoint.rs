@@ -7,7 +7,7 @@ use kiln::{BlockFormat, DType, Device, Tensor, safetensors};
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// Tensors by name. On the CPU they are views of the mapped files, which have to stay as they are while a tensor lives.
+/// Tensors by name. On the CPU they are views of the mapped files, which must not change while a tensor lives.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoint {
     /// By name.

@@ -3,25 +3,25 @@
 use kiln::{Shown, shown};
 use std::path::{Path, PathBuf};
 
-/// What this crate's functions give.
+/// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a model could not be read or run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A tensor operation was refused.
+    /// A tensor operation failed.
     #[error(transparent)]
     Kiln(Box<kiln::Error>),
-    /// The file system said no.
+    /// An error of the file system.
     #[error("{}: {}", at(path), words(message))]
     Io {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// The message of the error.
         message: String,
     },
-    /// A file that should be JSON is not.
+    /// Invalid JSON.
     #[error("{}: not JSON: {}", at(path), words(message))]
     Json {
         /// The file.
@@ -29,7 +29,7 @@ pub enum Error {
         /// What is wrong, and where.
         message: String,
     },
-    /// A setting of a model is missing, of the wrong kind, or makes no sense.
+    /// A model setting is missing, of the wrong kind, or invalid.
     #[error("{}: {}: {}", at(path), shown(field), words(problem))]
     Config {
         /// The file.
@@ -39,7 +39,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A kind of model that there is no code for.
+    /// An unsupported kind of model.
     #[error("{}: models of type '{}' {why}", at(path), shown(found))]
     UnknownArchitecture {
         /// The file.
@@ -78,10 +78,10 @@ pub enum Error {
         /// What is there instead.
         there: crate::OtherWeights,
     },
-    /// More of the first layers were asked for than the model has.
-    #[error("{asked} layers were asked for, and the model has {layers}")]
+    /// More layers were requested than the model has.
+    #[error("{asked} layers were requested, and the model has {layers}")]
     TooManyLayers {
-        /// How many were asked for.
+        /// The requested number of layers.
         asked: usize,
         /// How many there are.
         layers: usize,
@@ -106,7 +106,7 @@ pub enum Error {
         /// What is wrong.
         problem: &'static str,
     },
-    /// A file that is no GGUF file, or cannot be used.
+    /// An invalid or unsupported GGUF file.
     #[error("{}: {cause}", at(path))]
     Gguf {
         /// The file.
@@ -114,13 +114,13 @@ pub enum Error {
         /// What is wrong with it.
         cause: Box<crate::gguf::GgufError>,
     },
-    /// A tensor that the model needs is not in its checkpoint.
+    /// A tensor that the model needs is missing from the checkpoint.
     #[error("the checkpoint has no tensor '{}'", shown(name))]
     MissingTensor {
         /// Its name.
         name: String,
     },
-    /// A tensor of the checkpoint is for a part that there is no code for.
+    /// A tensor of the checkpoint belongs to a part that is not supported.
     #[error("the checkpoint has a tensor '{}', for which there is no code", shown(name))]
     UnknownTensor {
         /// Its name.
@@ -167,7 +167,7 @@ pub enum Error {
         /// In the file.
         got: kiln::DType,
     },
-    /// A tensor of the checkpoint has not the shape that the configuration asks for.
+    /// A tensor of the checkpoint does not have the shape that the configuration implies.
     #[error("tensor '{}' is {}, the configuration asks for {expected:?}", shown(name), shown(&format!("{got:?}")))]
     WrongShape {
         /// Its name.
@@ -185,7 +185,7 @@ pub enum Error {
         /// What is wrong with it.
         cause: crate::vision::ImageError,
     },
-    /// Pictures that are not of the model's size when they come to it.
+    /// Pictures that do not have the model's size.
     #[error("the model sees pictures of {side} × {side} pixels, and would get {width} × {height}")]
     WrongPictures {
         /// Pixels of a row.
@@ -209,7 +209,7 @@ pub enum Error {
     /// A prompt without tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
-    /// A prompt that leaves no room for an answer.
+    /// A prompt that leaves no room for new tokens.
     #[error("a prompt of {tokens} tokens does not fit a context of {context}")]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -217,7 +217,7 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
-    /// Texts that are computed token by token together are of different lengths.
+    /// Texts that are computed together have different lengths.
     #[error("{tokens} tokens are to follow one prompt and {other} another")]
     UnequalTexts {
         /// Tokens of the first.
@@ -225,15 +225,15 @@ pub enum Error {
         /// Tokens of another.
         other: usize,
     },
-    /// Texts are to be cut to fewer tokens than any has.
+    /// Texts are to be truncated to fewer tokens than any has.
     #[error("texts cannot be cut to {longest} tokens: with the special ones each has {least} at least")]
     TooShort {
-        /// As asked.
+        /// The requested length.
         longest: usize,
         /// The shortest text.
         least: usize,
     },
-    /// A token that the model has no embedding of.
+    /// A token that is not in the model's vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     UnknownToken {
         /// The token.
@@ -267,19 +267,19 @@ pub enum Error {
         /// Where it was looked for.
         cache: Option<PathBuf>,
     },
-    /// A folder that is no model's.
+    /// A folder without a `config.json`.
     #[error("{}: there is no config.json, which says what kind of model it is", at(path))]
     NoConfig {
         /// The folder.
         path: PathBuf,
     },
-    /// There is no memory for weights.
+    /// There is not enough memory for the weights.
     #[error("weights: {cause}")]
     Memory {
         /// What happened.
         cause: Box<kiln::runtime::Error>,
     },
-    /// A cache without room.
+    /// A cache without pages.
     #[error("a cache of {pages} pages of {page} tokens for texts of {context} has no room")]
     EmptyCache {
         /// Pages.
@@ -289,22 +289,22 @@ pub enum Error {
         /// Tokens of a text.
         context: usize,
     },
-    /// A model that came without a tokenizer was asked for text.
+    /// Text was requested of a model without a tokenizer.
     #[error("'{}' has no tokenizer; that of a folder is its tokenizer.json or tokenizer.model", shown(name))]
     NoTokenizer {
         /// The model.
         name: String,
     },
-    /// Text or stop strings were asked of a generator that was made without a tokenizer.
+    /// Text or stop strings were given to a generator without a tokenizer.
     #[error("text and stop strings need a tokenizer (see Generator::with_tokenizer)")]
     TextWithoutTokenizer,
-    /// A model that came without a chat template was asked to chat.
+    /// A chat was requested of a model without a chat template.
     #[error("'{}' has no chat template", shown(name))]
     NoChatTemplate {
         /// The model.
         name: String,
     },
-    /// A choice of sampling outside of its range.
+    /// A sampling option out of its range.
     #[error("sampling: {name} is {value}, and has to be {expected}")]
     BadSampling {
         /// Which.

@@ -1,4 +1,4 @@
-//! A model by its name: a folder, a GGUF file, or a preset, with all that comes with it.
+//! Opens a model by name: a folder, a GGUF file, or a preset, with its tokenizer and settings.
 
 use crate::config::Fields;
 use crate::hub;
@@ -14,18 +14,18 @@ use std::fmt::{Debug, Formatter};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How a model is opened.
+/// Options of [`open`].
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Where it runs.
+    /// The device it runs on.
     pub device: Device,
-    /// Dtype of weights and activations. Without it f32, but bf16 for what is stored in bf16.
+    /// The dtype of weights and activations. The default is f32, or bf16 for weights stored in bf16.
     pub dtype: Option<DType>,
-    /// Only so many of the first layers; more than there are is an error.
+    /// How many of the first layers to load; more than there are is an error.
     pub layers: Option<usize>,
-    /// Seed of a preset's weights.
+    /// The seed of a preset's weights.
     pub seed: u64,
-    /// Told while weights come in.
+    /// Called while weights are loaded.
     pub progress: Option<OnProgress>,
 }
 
@@ -54,30 +54,30 @@ pub enum Origin {
     Folder,
     /// A GGUF file.
     Gguf,
-    /// A shape with random weights.
+    /// A preset with random weights.
     Preset,
-    /// The program itself.
+    /// The executable itself.
     Embedded,
 }
 
-/// A model with all that came with it.
+/// A model with its tokenizer, chat template and settings.
 #[derive(Debug)]
 pub struct Opened {
-    /// The folder's or the file's name without its path and ending, or the preset's.
+    /// The name of the folder or file without path and extension, or of the preset.
     pub name: String,
     /// The model.
     pub model: Arc<dyn CausalLm>,
-    /// From text to tokens and back; presets have none.
+    /// The tokenizer; presets have none.
     pub tokenizer: Option<Arc<Tokenizer>>,
-    /// From conversations to text.
+    /// The chat template.
     pub chat: Option<ChatTemplate>,
-    /// How its makers mean it to be used.
+    /// The recommended generation settings.
     pub generation: GenerationConfig,
-    /// Any of these ends a text.
+    /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
     /// Dtype of weights and activations.
     pub dtype: DType,
-    /// Where it came from.
+    /// Where the model came from.
     pub origin: Origin,
 }
 
@@ -97,7 +97,7 @@ pub fn open(model: &str, options: &OpenOptions) -> Result<Opened> {
     opened
 }
 
-/// The folder or the file of a model: a path, or the id of a model that was downloaded from Hugging Face's hub.
+/// Returns the folder or file of a model: a path, or the id of a model downloaded from Hugging Face's hub.
 pub fn locate(model: &str) -> Result<PathBuf> {
     let path = Path::new(model);
     if path.exists() {
@@ -113,13 +113,13 @@ pub fn locate(model: &str) -> Result<PathBuf> {
     Err(Error::UnknownModel { name: model.into(), nearest: Preset::nearest(model), presets })
 }
 
-/// Settings and weights of [`embedded`], by the names that they have in a folder.
+/// Settings and weights of [`embedded`], by their file names.
 pub const EMBEDDED_FILES: [(&str, &[u8]); 2] = [
     ("config.json", include_bytes!("../models/stories260K/config.json")),
     ("model.safetensors", include_bytes!("../models/stories260K/model.safetensors")),
 ];
 
-/// stories260K, which is part of the program: it tells short stories for children.
+/// Opens stories260K, which is embedded in the executable: it writes short stories for children.
 ///
 /// ```
 /// let opened = kiln_llm::embedded()?;
@@ -130,7 +130,7 @@ pub fn embedded() -> Result<Opened> {
     embedded_on(Device::Cpu)
 }
 
-/// [`embedded`] on a device.
+/// Like [`embedded`], on a device.
 pub fn embedded_on(device: Device) -> Result<Opened> {
     let [(config_name, config), (_, weights)] = EMBEDDED_FILES;
     let config = Fields::parse(config, config_name)?;
@@ -148,16 +148,16 @@ pub fn embedded_on(device: Device) -> Result<Opened> {
     })
 }
 
-/// A prompt of [`embedded`], and the likeliest tokens behind it as PyTorch finds them in f32.
+/// A prompt of [`embedded`], and its greedy continuation as computed by PyTorch in f32.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
     /// The prompt's tokens.
     pub prompt: Vec<u32>,
-    /// Those that follow.
+    /// The tokens that follow.
     pub follows: Vec<u32>,
 }
 
-/// What is known of [`embedded`].
+/// Returns reference continuations of [`embedded`].
 ///
 /// ```
 /// let known = kiln_llm::open::embedded_known()?;
@@ -264,23 +264,23 @@ fn name_of(path: &Path) -> String {
 }
 
 impl Opened {
-    /// The tokenizer, or an error that says there is none.
+    /// Returns the tokenizer, or an error if there is none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_deref().ok_or_else(|| Error::NoTokenizer { name: self.name.clone() })
     }
 
-    /// The tokens of a conversation, up to where the answer begins.
+    /// Returns the tokens of a conversation, up to where the answer begins.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let chat = self.chat.as_ref().ok_or_else(|| Error::NoChatTemplate { name: self.name.clone() })?;
         self.tokenizer()?.encode(&chat.render(messages, true)?, false)
     }
 
-    /// What its makers mean to be asked for, with the tokens that end its texts.
+    /// Returns a request with the recommended settings and the stop tokens.
     pub fn request(&self) -> Request {
         Request { stop_tokens: self.stop_tokens.clone(), ..Request::from(&self.generation) }
     }
 
-    /// A generator with the model and its tokenizer. Several may be made; they share the weights.
+    /// Makes a generator with the model and its tokenizer. Several generators share the weights.
     pub fn generator(&self, options: GeneratorOptions) -> Result<Generator> {
         let generator = Generator::new(self.model.clone(), options)?;
         Ok(match &self.tokenizer {
@@ -289,7 +289,7 @@ impl Opened {
         })
     }
 
-    /// A conversation with the model, each turn of which reads only what is new.
+    /// Makes a conversation with the model, each turn of which prefills only what is new.
     ///
     /// ```no_run
     /// use kiln_llm::{GeneratorOptions, OpenOptions};
@@ -306,7 +306,7 @@ impl Opened {
         Conversation::new(self, options)
     }
 
-    /// An engine with the model and its tokenizer.
+    /// Makes an engine with the model and its tokenizer.
     pub fn engine(&self, options: EngineOptions) -> Result<Engine> {
         let engine = Engine::new(self.model.clone(), options)?;
         Ok(match &self.tokenizer {
@@ -316,8 +316,8 @@ impl Opened {
     }
 }
 
-/// The text after a prompt, from a model by its name: [`open`], [`Opened::generator`] and
-/// [`Generator::generate_text`] in one. Tokens that end the model's texts end this one as well.
+/// Continues a prompt with a model by its name: [`open`], [`Opened::generator`] and [`Generator::generate_text`] in one.
+/// The model's stop tokens end the text too.
 ///
 /// ```
 /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/models/stories260K");

@@ -3,14 +3,14 @@
 use crate::Result;
 use crate::config::Fields;
 
-/// A known shape.
+/// A known model shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// What it is asked for by.
+    /// Its name.
     pub name: &'static str,
-    /// How many numbers its weights are.
+    /// The number of its parameters.
     pub parameters: u64,
-    /// What has this shape.
+    /// The models that have this shape.
     pub description: &'static str,
     /// Its `config.json`.
     pub config: &'static str,

@@ -1,5 +1,5 @@
-//! Random weights, gigabytes of them in a moment: numbers are drawn from a table of the normal distribution's quantiles in
-//! the dtype that is asked for, block by block and on all cores.
+//! Random weights, gigabytes per second: numbers are drawn from a table of the normal distribution's quantiles in the
+//! requested dtype, block by block and on all cores.
 
 use crate::{Error, Result};
 use half::{bf16, f16};

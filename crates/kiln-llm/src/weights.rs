@@ -1,4 +1,4 @@
-//! How the modules of a model get their weights: from a checkpoint, or as random numbers.
+//! Loads the weights of a model's modules from a checkpoint, or draws them at random.
 
 use crate::layers::{Projection, ShortEmbedding, TokenEmbedding};
 use crate::models::{Facts, Sizes};
@@ -11,21 +11,21 @@ use std::fmt::{Debug, Display, Formatter};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How far the loading of a model is.
+/// The progress of loading a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Tensors that are there.
+    /// Tensors loaded so far.
     pub tensors: usize,
-    /// Of so many; unknown where weights are random.
+    /// The number of tensors; unknown where weights are random.
     pub of: Option<usize>,
-    /// Bytes of those that are there.
+    /// Bytes loaded so far.
     pub bytes: usize,
 }
 
-/// Told after each tensor.
+/// Called after each tensor.
 pub type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// Weights under a prefix, as modules take them: in one dtype, in shapes that are checked.
+/// Weights under a prefix, in one dtype and with checked shapes.
 #[derive(Clone)]
 pub struct Weights<'a> {
     source: Source<'a>,
@@ -68,14 +68,14 @@ impl Debug for Weights<'_> {
 }
 
 impl<'a> Weights<'a> {
-    /// Those of a checkpoint. Tensors of another float dtype are converted, the others stay mapped.
+    /// Makes the weights of a checkpoint. Tensors of another float dtype are converted, the others stay mapped.
     pub fn new(checkpoint: &'a Checkpoint, dtype: DType) -> Weights<'a> {
         let device = checkpoint.tensors.values().next().map_or(Device::Cpu, Tensor::device);
         Weights::from_source(Source::Checkpoint(checkpoint), dtype, device)
     }
 
-    /// Random ones: projections and embeddings normally distributed, norms 1, biases 0. A tensor's numbers depend on the seed
-    /// and its name only.
+    /// Makes random weights: projections and embeddings are normally distributed, norms 1, biases 0. A tensor depends only
+    /// on the seed and its name.
     pub fn random(seed: u64, dtype: DType, device: Device) -> Weights<'static> {
         Weights::from_source(Source::Random { seed }, dtype, device)
     }
@@ -94,7 +94,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The same, telling how far it is.
+    /// Sets a callback for progress.
     pub fn with_progress(self, progress: Option<OnProgress>) -> Weights<'a> {
         Weights { progress, ..self }
     }
@@ -104,27 +104,27 @@ impl<'a> Weights<'a> {
         Weights { kept: Some(kept), ..self }
     }
 
-    /// The part whose names begin with `name` and a dot.
+    /// Returns the weights whose names begin with `name` and a dot.
     pub fn under(&self, name: impl Display) -> Weights<'a> {
         Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
 
-    /// The same, with a bias of every projection that the checkpoint has one of, also where none is asked for.
+    /// Sets whether every projection gets the bias that the checkpoint has for it, even where none is expected.
     pub fn with_stored_biases(self, stored_biases: bool) -> Weights<'a> {
         Weights { stored_biases, ..self }
     }
 
-    /// Dtype of what is taken.
+    /// Returns the dtype of the weights.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Where it is.
+    /// Returns the device of the weights.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Whether a checkpoint has a tensor; random weights have all.
+    /// Returns whether a checkpoint has a tensor; random weights have all.
     pub fn has(&self, name: &str) -> bool {
         match self.source {
             Source::Checkpoint(checkpoint) => checkpoint.tensors.contains_key(&format!("{}{name}", self.prefix)),
@@ -132,7 +132,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// Whether a checkpoint has a tensor; random weights have none.
+    /// Returns whether a checkpoint has a tensor; random weights have none.
     pub fn stores(&self, name: &str) -> bool {
         self.stored(name).is_some()
     }
@@ -150,19 +150,19 @@ impl<'a> Weights<'a> {
         self.taken.borrow().iter().cloned().collect()
     }
 
-    /// The names of the checkpoint's tensors that were not taken by any part.
+    /// Returns the names of the checkpoint's tensors that no module has taken.
     pub fn untaken(&self) -> Vec<String> {
         let Source::Checkpoint(checkpoint) = self.source else { return Vec::new() };
         let taken = self.taken.borrow();
         checkpoint.tensors.keys().filter(|name| !taken.contains(*name)).cloned().collect()
     }
 
-    /// One tensor as a variable.
+    /// Returns one tensor as a variable.
     pub fn var(&self, name: &str, shape: &[usize]) -> Result<Var> {
         self.take(name, shape, Like::Normal)
     }
 
-    /// One tensor as a variable, which is 0 where weights are random: a bias, or what is added to 1.
+    /// Returns one tensor as a variable, which is 0 where weights are random: a bias, or an offset from 1.
     pub fn zeros(&self, name: &str, shape: &[usize]) -> Result<Var> {
         self.take(name, shape, Like::Zeros)
     }
@@ -171,8 +171,8 @@ impl<'a> Weights<'a> {
         self.take_in(name, shape, like, self.dtype)
     }
 
-    /// One weight of a product. Those of a model in f32 that are stored in shorter floats stay as they lie in the file: the
-    /// product widens them as it reads them, which loses nothing.
+    /// Returns one weight of a product. In a model in f32, weights stored in shorter floats keep the format of the file:
+    /// the product widens them as it reads them, which is exact.
     fn factor(&self, name: &str, shape: &[usize]) -> Result<Var> {
         let short = self.stored(name).map(Tensor::dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::Bf16));
         let dtype = short.filter(|_| self.dtype == DType::F32).unwrap_or(self.dtype);
@@ -245,14 +245,14 @@ impl<'a> Weights<'a> {
         progress(Progress { tensors: tensors + 1, of, bytes });
     }
 
-    /// A linear layer of plain numbers.
+    /// Makes a linear layer of plain floats.
     pub fn linear(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Linear> {
         let weights = self.under(name);
         let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
         Ok(Linear { weight: weights.var("weight", &[output, input])?, bias })
     }
 
-    /// A linear layer, in whatever form its weights are.
+    /// Makes a linear layer, with weights in whatever format they are stored.
     pub fn projection(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Projection> {
         let weights = self.under(name);
         let bias = bias || self.stored_biases && weights.stores("bias");
@@ -264,7 +264,7 @@ impl<'a> Weights<'a> {
         Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }))
     }
 
-    /// The layer that makes logits; none where the embedding makes them.
+    /// Makes the layer that computes the logits; `None` where the embedding is tied.
     pub fn head(&self, name: &str, width: usize, vocabulary: usize, tied: bool) -> Result<Option<Projection>> {
         if tied {
             return Ok(None);
@@ -275,17 +275,17 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// What a model of these sizes with these weights knows of itself.
+    /// Returns the facts of a model of these sizes with these weights.
     pub fn facts(&self, sizes: Sizes) -> Facts {
         Facts { sizes, dtype: self.dtype, device: self.device }
     }
 
-    /// A table of vectors of plain numbers.
+    /// Makes an embedding of plain floats.
     pub fn embedding(&self, name: &str, rows: usize, width: usize) -> Result<Embedding> {
         Ok(Embedding { weight: self.under(name).var("weight", &[rows, width])? })
     }
 
-    /// The vectors of tokens, in whatever form they are.
+    /// Makes the token embedding, in whatever format it is stored.
     pub fn token_embedding(&self, name: &str, rows: usize, width: usize) -> Result<TokenEmbedding> {
         let Some((blocks, format)) = self.under(name).blocks("weight", &[rows, width])? else {
             let weight = self.under(name).factor("weight", &[rows, width])?;
@@ -297,12 +297,12 @@ impl<'a> Weights<'a> {
         Ok(TokenEmbedding::Blocks(QuantizedEmbedding { blocks, format, dtype: self.dtype }))
     }
 
-    /// A root-mean-square norm.
+    /// Makes an RMS norm.
     pub fn rms_norm(&self, name: &str, width: usize, epsilon: f64) -> Result<RmsNorm> {
         Ok(RmsNorm { weight: self.under(name).take("weight", &[width], Like::Ones)?, epsilon })
     }
 
-    /// A layer norm with a weight and a bias.
+    /// Makes a layer norm with a weight and a bias.
     pub fn layer_norm(&self, name: &str, width: usize, epsilon: f64) -> Result<LayerNorm> {
         let weights = self.under(name);
         let (weight, bias) =

@@ -6,8 +6,8 @@
 //!  paged             text b has the pages table[b, 0], …       reading goes through the table
 //! ```
 //!
-//! A write is one `index_copy` of rows, in place. Where a token goes and what it sees comes from its position and the table,
-//! which are tensors: one program serves every position and every table.
+//! A write is one `index_copy` of rows, in place. Where a token is written and its visible keys follow from its position
+//! and the table, which are tensors: one program serves every position and every table.
 
 mod pages;
 mod step;

@@ -1,4 +1,4 @@
-//! What the layers of one pass share: where its tokens are, what each sees, how it is turned.
+//! What the layers of one pass share: the positions of its tokens, their visible keys and their rotations.
 
 use super::{Inner, KvCache};
 use kiln::{DType, RopeStyle, Tensor};
@@ -15,7 +15,7 @@ pub struct Step {
     table: Option<Tensor>,
 }
 
-/// How far back a token sees.
+/// The attention window of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
     /// To the beginning of its text.
@@ -24,12 +24,12 @@ pub enum Window {
     Last(usize),
 }
 
-/// Which places of the cache each token sees; see [`Step::mask`].
+/// The visible keys of each token; see [`Step::mask`].
 #[derive(Debug, Clone)]
 pub struct Mask(Tensor);
 
 impl Mask {
-    /// `[batch, 1, tokens, places]`, true where the token sees the place.
+    /// `[batch, 1, tokens, places]`, true where the key is visible to the token.
     pub fn tensor(&self) -> &Tensor {
         &self.0
     }
@@ -59,8 +59,8 @@ impl Step {
         &self.positions
     }
 
-    /// Heads, `[batch, heads, tokens, depth]`, turned by rotation `which` of the model. A rotation with fewer than depth / 2
-    /// frequencies turns the first elements of a head and leaves the rest.
+    /// Rotates heads, `[batch, heads, tokens, depth]`, by rotation `which` of the model. A rotation with fewer than depth /
+    /// 2 frequencies rotates the first elements of a head and leaves the rest.
     #[track_caller]
     pub fn rotate(&self, which: usize, heads: &Tensor) -> kiln::Result<Tensor> {
         let (rotation, (cos, sin)) = (&self.cache.0.angles[which].rotation, &self.turns[which]);
@@ -74,7 +74,8 @@ impl Step {
         Tensor::cat(&[first, rest], -1)
     }
 
-    /// What each token sees: the tokens of its own text up to itself. Ask once a pass; layers share it.
+    /// Returns the mask of visible keys: each token attends to the tokens of its own text up to itself. Compute it once per
+    /// pass; layers share it.
     #[track_caller]
     pub fn mask(&self, window: Window) -> kiln::Result<Mask> {
         let own = self.positions.unsqueeze(1)?.unsqueeze(-1)?;

@@ -1,4 +1,4 @@
-//! A JSON object whose members are asked for by name and kind.
+//! A JSON object whose members are read by name and kind.
 
 use super::Activation;
 use crate::models::{Kind, Unsupported};
@@ -103,7 +103,8 @@ impl Fields {
         }
     }
 
-    /// How many layers there are: more than any model has are a lie, and lists of a length are made before weights are seen.
+    /// Returns the number of layers. More than any model has is an error, since lists of this length are allocated before
+    /// weights are read.
     pub fn layers(&self, name: &str, default: usize) -> Result<usize> {
         match self.positive(name, default)? {
             layers if layers > 1 << 12 => Err(self.bad(name, format!("{layers} is more than any model has"))),
@@ -177,7 +178,7 @@ impl Fields {
         Activation::named(text).ok_or_else(|| self.bad(name, format!("'{text}' is not supported")))
     }
 
-    /// For each layer, how many of the last tokens it sees; `None` for all of them. `layer_types` says which layers have
+    /// Returns the attention window of each layer in tokens; `None` for all of them. `layer_types` says which layers have
     /// the window; without it, `otherwise` does.
     pub fn windows(
         &self,

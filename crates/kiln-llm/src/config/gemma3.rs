@@ -9,13 +9,13 @@ use crate::models::Kind;
 /// What `config.json` says about a Gemma 3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gemma3Config {
-    /// What it has in common with a Llama; positions are apart.
+    /// What it has in common with a Llama, except for positions.
     pub llama: LlamaConfig,
     /// The rotary embedding of layers with a window.
     pub local_rope: Rope,
     /// That of layers that see everything.
     pub global_rope: Rope,
-    /// For each layer, how many of the last tokens it sees; `None` for all.
+    /// The attention window of each layer in tokens; `None` for all.
     pub windows: Vec<Option<usize>>,
     /// Scores are divided by its root.
     pub query_pre_attn_scalar: f64,

@@ -10,7 +10,7 @@ use crate::Result;
 pub struct MistralConfig {
     /// What it has in common with a Llama.
     pub llama: LlamaConfig,
-    /// How many of the last tokens each sees, itself included; `None` for all.
+    /// The attention window in tokens, including the token itself; `None` for all.
     pub sliding_window: Option<usize>,
 }
 

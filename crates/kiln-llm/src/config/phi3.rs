@@ -8,11 +8,11 @@ use crate::Result;
 /// What `config.json` says about a Phi-3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phi3Config {
-    /// What it has in common with a Llama; positions are apart.
+    /// What it has in common with a Llama, except for positions.
     pub llama: LlamaConfig,
     /// The rotary embedding, maybe of a part of each head, maybe another beyond the original context.
     pub rope: Rope,
-    /// How many of the last tokens each sees, itself included; `None` for all.
+    /// The attention window in tokens, including the token itself; `None` for all.
     pub sliding_window: Option<usize>,
 }
 

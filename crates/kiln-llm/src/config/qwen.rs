@@ -10,7 +10,7 @@ use crate::Result;
 pub struct Qwen2Config {
     /// What it has in common with a Llama.
     pub llama: LlamaConfig,
-    /// For each layer, how many of the last tokens it sees; `None` for all.
+    /// The attention window of each layer in tokens; `None` for all.
     pub windows: Vec<Option<usize>>,
 }
 
@@ -19,7 +19,7 @@ pub struct Qwen2Config {
 pub struct Qwen3Config {
     /// What it has in common with a Llama.
     pub llama: LlamaConfig,
-    /// For each layer, how many of the last tokens it sees; `None` for all.
+    /// The attention window of each layer in tokens; `None` for all.
     pub windows: Vec<Option<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Texts that have ended and whose pages wait for a text that begins as they do.
+//! Finished texts whose pages are kept for a text with the same prefix.
 
 use crate::cache::{KvCache, Pages, Table};
 use std::collections::VecDeque;
@@ -28,8 +28,8 @@ impl Kept {
         }
     }
 
-    /// The pages of the text that has the most in common with the beginning of another one, a page of it at the least; and how
-    /// many tokens that are.
+    /// Takes the pages of the text with the longest common prefix, of at least one page, and returns them with the number
+    /// of common tokens.
     pub fn take(&mut self, cache: &KvCache, text: &[u32]) -> Option<(Table, usize)> {
         let common = |ended: &Ended| {
             // Behind a border positions turn otherwise from the beginning on.
@@ -42,7 +42,7 @@ impl Kept {
         Some((ended.table, same))
     }
 
-    /// Gives pages of the oldest back until so many are free, or none is left.
+    /// Frees pages of the oldest texts until so many are free, or none is left.
     pub fn make_room(&mut self, pages: &mut Pages, wanted: usize) {
         while pages.free() < wanted
             && let Some(mut ended) = self.0.pop_front()

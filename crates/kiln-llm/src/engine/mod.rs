@@ -1,4 +1,4 @@
-//! Continuous batching: texts join and leave a batch that is being generated, without a new program.
+//! Continuous batching: texts join and leave a running batch without a new program.
 //!
 //! ```text
 //!  submit ─▶ waiting ─▶ running: its prompt part by part ─▶ a token a step ─▶ done
@@ -6,7 +6,7 @@
 //!               └─ youngest ◀─┘ (computed again later)
 //! ```
 //!
-//! With `reuse` the pages of a text that is done wait for one that begins with the same tokens, until somebody needs them.
+//! With `reuse` the pages of a finished text are kept for one with the same prefix, until they are needed.
 //!
 //! Invariants: a page belongs to one text; the tokens of a text depend on its prompt, its request and its seed, not on the
 //! texts beside it; which program runs depends on the number of rows and the length of the longest table, both rounded up to
@@ -27,26 +27,27 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How an [`Engine`] is made.
+/// Options of an [`Engine`].
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// Texts that are generated at a time.
+    /// The number of texts that are generated at a time.
     pub slots: usize,
-    /// Tokens of a text, prompt included; at most those the model was made for.
+    /// The largest number of tokens of a text, including the prompt; at most what the model supports.
     pub context: usize,
-    /// Tokens of a page.
+    /// Tokens per page.
     pub page: usize,
-    /// Pages for all texts together; without it as many as all slots need for whole contexts.
+    /// Pages for all texts together; `None` means as many as all slots need for whole contexts.
     pub pages: Option<usize>,
     /// The largest part of a prompt in one step.
     pub prefill: usize,
-    /// Every step computes all slots over whole contexts, so that even the rounding of a text's numbers does not depend on how
-    /// many others there are and how long they are. Otherwise it computes as many rows and pages as the next power of two.
+    /// Whether every step computes all slots over whole contexts, so that even the rounding of a text's results does not
+    /// depend on the number and length of the other texts. Otherwise rows and pages are rounded up to the next power of
+    /// two.
     pub steady: bool,
-    /// Pages of a text that has ended are kept as long as nobody needs them, and go to a text that begins with the same tokens,
-    /// which is read from where it differs: the next turn of a conversation. Texts that run at the same time share none.
+    /// Whether the pages of a finished text are kept until they are needed, and reused by a text with the same prefix, such
+    /// as the next turn of a conversation. Texts that run at the same time share no pages.
     pub reuse: bool,
-    /// How it is compiled; `None` runs it eagerly.
+    /// How the model is compiled; `None` runs it eagerly.
     pub compile: Option<Options>,
 }
 
@@ -66,7 +67,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// A text that was submitted.
+/// The number of a submitted text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(u64);
 
@@ -79,26 +80,26 @@ impl std::fmt::Display for Id {
 /// What happened in a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A text has a further token.
+    /// A text has a new token.
     Token {
         /// The text.
         id: Id,
         /// The token.
         token: u32,
-        /// The text that it completes; without a tokenizer there is none, and no part of a stop string is ever here.
+        /// The text that it completes; empty without a tokenizer, and never a part of a stop string.
         text: String,
     },
     /// A text has ended.
     Done {
         /// The text.
         id: Id,
-        /// All of it, with what was held back because it might have become a stop string.
+        /// The whole text, including what was held back as a possible stop string.
         generated: Generated,
     },
 }
 
 impl Event {
-    /// The text that it is about.
+    /// Returns the number of the text.
     pub fn id(&self) -> Id {
         match self {
             Event::Token { id, .. } | Event::Done { id, .. } => *id,
@@ -140,7 +141,7 @@ impl Text {
     }
 }
 
-/// A model that continues many texts at a time, which come and go.
+/// A model that continues many texts at a time, which may join and leave at any step.
 ///
 /// ```
 /// use kiln_llm::{Engine, EngineOptions, Event, Request};
@@ -188,7 +189,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// For a model. Nothing is compiled before the first step.
+    /// Makes an engine for a model. Nothing is compiled before the first step.
     pub fn new(model: Arc<dyn CausalLm>, options: EngineOptions) -> Result<Engine> {
         let context = options.context.min(model.sizes().context).max(1);
         let (slots, page) = (options.slots.max(1), options.page.clamp(1, context));
@@ -212,57 +213,57 @@ impl Engine {
         })
     }
 
-    /// The same with a tokenizer, which texts and stop strings need.
+    /// Sets the tokenizer, which text and stop strings need.
     pub fn with_tokenizer(self, tokenizer: Arc<Tokenizer>) -> Engine {
         Engine { tokenizer: Some(tokenizer), ..self }
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<dyn CausalLm> {
         &self.model
     }
 
-    /// How it was made, with what was left open filled in.
+    /// Returns the options, with defaults filled in.
     pub fn options(&self) -> &EngineOptions {
         &self.options
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether no text is running or waiting.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Texts that are generated now.
+    /// Returns the number of running texts.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Texts that wait for a slot or for pages.
+    /// Returns the number of texts that wait for a slot or for pages.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Pages that no text has; those of texts that have ended count.
+    /// Returns the number of pages not used by a running text, including the kept ones.
     pub fn free_pages(&self) -> usize {
         self.pages.free() + self.kept.pages()
     }
 
-    /// How often a text had to give its pages to an older one.
+    /// Returns how often a text was preempted, giving its pages to an older one.
     pub fn preempted(&self) -> u64 {
         self.preempted
     }
 
-    /// Memory of the cache of keys and values.
+    /// Returns the bytes of the KV cache.
     pub fn cache_bytes(&self) -> usize {
         self.programs.cache().bytes()
     }
 
-    /// Programs made so far for prompts and for further tokens.
+    /// Returns the number of programs compiled for prompts and for further tokens.
     pub fn compiles(&self) -> (u64, u64) {
         self.programs.compiles()
     }
 
-    /// A text to be continued; its tokens come from [`Engine::step`].
+    /// Submits a text; its tokens are returned by [`Engine::step`].
     pub fn submit(&mut self, prompt: &[u32], request: Request) -> Result<Id> {
         let room = self.options.context.min(self.pages.count() * self.pages.page());
         check(prompt, room, self.model.sizes().vocab)?;
@@ -284,7 +285,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Ends a text with what it has; `None` if there is no such text any more.
+    /// Ends a text and returns what was generated; `None` if it has ended already.
     pub fn cancel(&mut self, id: Id) -> Result<Option<Generated>> {
         let text = match self.running.iter().position(|text| text.id == id) {
             Some(at) => {
@@ -302,7 +303,7 @@ impl Engine {
         Ok(Some(text.row.finish(text.submitted, |_| ControlFlow::Continue(()))?))
     }
 
-    /// Lets texts join, computes a part of a prompt, and a token of each text whose prompt is done.
+    /// Admits waiting texts, prefills a part of a prompt, and decodes one token of each text whose prompt is done.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         self.join()?;

@@ -1,4 +1,4 @@
-//! The numbers behind the choices: logits of texts whose tokens are given.
+//! Logits of texts whose tokens are given.
 
 use super::programs::Next;
 use super::prompt::{prompts, reusable};
@@ -8,8 +8,9 @@ use crate::{Error, Result};
 use kiln::Tensor;
 
 impl Generator {
-    /// Logits after each prompt and after each of the tokens that are to follow it, `[1 + tokens, vocabulary]` a text, as
-    /// generation computes them: prompts in parts, then a token at a time. Texts have equally many tokens to follow.
+    /// Returns the logits after each prompt and after each of the tokens that follow it, `[1 + tokens, vocabulary]` per
+    /// text, computed as in generation: prompts in parts, then one token at a time. All texts must have the same number of
+    /// following tokens.
     ///
     /// ```
     /// use kiln_llm::GeneratorOptions;

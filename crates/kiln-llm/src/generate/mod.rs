@@ -1,4 +1,4 @@
-//! Generation: a prompt goes through one program for its bucket, each further token through one and the same program.
+//! Generation: a prompt runs one program for its bucket, every further token the same decode program.
 //!
 //! ```text
 //!  prompts, cut and filled up to buckets ─▶ fill … ─▶ prefill ─▶ first tokens ─┐
@@ -26,19 +26,20 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How a [`Generator`] is made.
+/// Options of a [`Generator`].
 #[derive(Debug, Clone)]
 pub struct GeneratorOptions {
-    /// Tokens of a text, prompt included; at most those the model was made for.
+    /// The largest number of tokens of a text, including the prompt; at most what the model supports.
     pub context: usize,
-    /// How it is compiled; `None` runs it eagerly.
+    /// How the model is compiled; `None` runs it eagerly.
     pub compile: Option<Options>,
-    /// The largest bucket: longer prompts go in parts. It bounds the memory that a prompt takes beside the cache.
+    /// The largest bucket: longer prompts are prefilled in parts. It bounds the memory that a prompt takes besides the
+    /// cache.
     pub prefill: usize,
-    /// Where shorter prompts of a batch are filled up; the texts are the same.
+    /// On which side the shorter prompts of a batch are padded; the texts are the same.
     pub padding: Padding,
-    /// A text on its own that begins as the one before it is read from where it differs, as the turns of a conversation are:
-    /// keys and values of what the two have in common are in the cache. Texts are the same but for rounding.
+    /// Whether a single text that shares a prefix with the previous one reuses its keys and values, as the turns of a
+    /// conversation do. Texts are the same except for rounding.
     pub reuse: bool,
 }
 
@@ -55,17 +56,18 @@ impl Default for GeneratorOptions {
     }
 }
 
-/// Where the shorter prompts of a batch are filled up.
+/// On which side the shorter prompts of a batch are padded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Padding {
-    /// Behind: all prompts begin in one column. Prompts that go in parts are filled up before all the same.
+    /// After the prompt: all prompts begin in one column. Prompts that are prefilled in parts are always padded on the
+    /// left.
     #[default]
     Right,
-    /// Before: all prompts end in one column.
+    /// Before the prompt: all prompts end in one column.
     Left,
 }
 
-/// A model that continues texts: one, or a batch of them at a time.
+/// A model that continues texts, one or a batch at a time.
 pub struct Generator {
     model: Arc<dyn CausalLm>,
     tokenizer: Option<Arc<Tokenizer>>,
@@ -73,7 +75,7 @@ pub struct Generator {
     one: Programs,
     /// The tokens whose keys and values the cache of `one` has, from position 0 on.
     held: Vec<u32>,
-    /// For the size that was asked for last.
+    /// The programs of the last batch size.
     batch: Option<Programs>,
 }
 
@@ -85,7 +87,7 @@ impl std::fmt::Debug for Generator {
 }
 
 impl Generator {
-    /// For a model. Nothing is compiled before the first text.
+    /// Makes a generator for a model. Nothing is compiled before the first text.
     pub fn new(model: Arc<dyn CausalLm>, options: GeneratorOptions) -> Result<Generator> {
         let context = options.context.min(model.sizes().context).max(1);
         let options = GeneratorOptions { context, prefill: options.prefill.max(1), ..options };
@@ -93,22 +95,22 @@ impl Generator {
         Ok(Generator { model, tokenizer: None, options, one, held: Vec::new(), batch: None })
     }
 
-    /// The same with a tokenizer, which prompts that are text and stop strings need.
+    /// Sets the tokenizer, which text prompts and stop strings need.
     pub fn with_tokenizer(self, tokenizer: Arc<Tokenizer>) -> Generator {
         Generator { tokenizer: Some(tokenizer), ..self }
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<dyn CausalLm> {
         &self.model
     }
 
-    /// Tokens of the context.
+    /// Returns the largest number of tokens of a text.
     pub fn context(&self) -> usize {
         self.options.context
     }
 
-    /// Memory of the caches of keys and values.
+    /// Returns the bytes of the KV caches.
     pub fn cache_bytes(&self) -> usize {
         self.all().map(|programs| programs.cache().bytes()).sum()
     }
@@ -117,19 +119,20 @@ impl Generator {
         std::iter::once(&self.one).chain(&self.batch)
     }
 
-    /// The tokens of the newest text on its own that are in the cache; with [`GeneratorOptions::reuse`] a prompt that begins
-    /// with them is read from behind them on. A last token that nothing was generated after is not there.
+    /// Returns the tokens of the last single text whose keys and values are in the cache; with [`GeneratorOptions::reuse`]
+    /// a prompt that begins with them is prefilled only after them. The last token of a text is not in the cache.
     pub fn held(&self) -> &[u32] {
         &self.held
     }
 
-    /// Programs made so far for prompts and for further tokens.
+    /// Returns the number of programs compiled for prompts and for further tokens.
     pub fn compiles(&self) -> (u64, u64) {
         let prompts = |p: &Programs| p.prefill.stats().compiles + p.fill.stats().compiles;
         (self.all().map(prompts).sum(), self.all().map(|p| p.decode.stats().compiles).sum())
     }
 
-    /// Kernels that run for one further token of one text; `None` before the first one, and in eager mode.
+    /// Returns the number of kernels that one further token of one text runs; `None` before the first one, and in eager
+    /// mode.
     pub fn kernels_per_token(&self) -> Option<usize> {
         self.one.decode.programs().first().map(|program| program.kernels.len())
     }
@@ -139,7 +142,7 @@ impl Generator {
         self.generate_with(prompt, request, |_| ControlFlow::Continue(()))
     }
 
-    /// [`Generator::generate`], with each new token shown as it comes.
+    /// Like [`Generator::generate`], but calls back with each new token.
     pub fn generate_with(
         &mut self,
         prompt: &[u32],
@@ -150,7 +153,7 @@ impl Generator {
         one(self.run(&[(prompt, request)], false, shown)?)
     }
 
-    /// Continues a text that is no tokens yet, with each piece of new text shown as it comes; no part of a stop string is.
+    /// Continues a prompt of text, calling back with each new piece of text; no part of a stop string is passed.
     ///
     /// ```
     /// use kiln_llm::{GeneratorOptions, Request};
@@ -176,7 +179,7 @@ impl Generator {
         self.generate_text_after(&prompt, request, each)
     }
 
-    /// [`Generator::generate_text`] after tokens, as [`crate::Opened::chat_prompt`] gives them.
+    /// Like [`Generator::generate_text`], after tokens such as those of [`crate::Opened::chat_prompt`].
     pub fn generate_text_after(
         &mut self,
         prompt: &[u32],
@@ -187,14 +190,14 @@ impl Generator {
         one(self.run(&[(prompt, request)], true, shown)?)
     }
 
-    /// Continues texts of any lengths together; each becomes what it would become alone.
+    /// Continues a batch of texts of any lengths; each result is the same as alone.
     pub fn generate_batch(&mut self, prompts: &[Vec<u32>], request: &Request) -> Result<Vec<Generated>> {
         let texts: Vec<(&[u32], &Request)> = prompts.iter().map(|prompt| (&prompt[..], request)).collect();
         self.generate_each(&texts, |_, _, _| ControlFlow::Continue(()))
     }
 
-    /// Continues texts together, each as its own request says. Each new token is shown with the number of its text, and with
-    /// the piece of text that it completes where the request has stop strings.
+    /// Continues a batch of texts, each with its own request. Calls back with each new token and the number of its text,
+    /// and with the piece of text that it completes where the request has stop strings.
     pub fn generate_each(
         &mut self,
         texts: &[(&[u32], &Request)],

@@ -1,4 +1,4 @@
-//! One text of a batch while it grows.
+//! One text of a batch during generation.
 
 use super::{Cancel, Generated, Request, Stop};
 use crate::{Error, Result, TextStream, Tokenizer};
@@ -53,7 +53,7 @@ impl Row {
         })
     }
 
-    /// What was asked for.
+    /// Returns its request.
     pub fn request(&self) -> &Request {
         &self.request
     }

@@ -74,7 +74,7 @@ impl Gguf {
         ending
     }
 
-    /// What sets the model apart from a Llama of Hugging Face's.
+    /// The differences from a Llama of Hugging Face's.
     pub fn variant(&self) -> Result<Variant> {
         let settings = Settings::of(self)?;
         let (width, heads) = (settings.size("embedding_length")?, settings.size("attention.head_count")?);
@@ -89,7 +89,8 @@ impl Gguf {
         })
     }
 
-    /// The weights under the names of Hugging Face's checkpoints, as they are stored: on the CPU all of them stay mapped.
+    /// Returns the weights under the names of Hugging Face's checkpoints, in their stored format: on the CPU all of them
+    /// stay mapped.
     pub fn checkpoint(&self, device: Device) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint::default();
         for (name, tensor) in self.tensors() {

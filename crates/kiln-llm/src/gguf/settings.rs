@@ -43,7 +43,7 @@ const KEYS: &[(&str, Rule)] = &[
     ("feed_forward_length", Rule::Any),
     // The order of rows that the file's writer chose, which the architecture fixes.
     ("tensor_data_layout", Rule::Any),
-    // How vectors of tokens become one, which is not asked for.
+    // Pooling of token vectors, which is not used here.
     ("pooling_type", Rule::Any),
     ("attention.head_count", Rule::Any),
     ("attention.head_count_kv", Rule::Any),
@@ -216,7 +216,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// How the rotary embedding is changed for longer contexts: factors that lie beside the weights, or by a rule.
+    /// How the rotary embedding is scaled for longer contexts: by factors stored beside the weights, or by a rule.
     fn scaling(&self, width: usize, context: usize) -> Result<RopeScaling> {
         let factor = match self.number_if("rope.scaling.factor")? {
             Some(factor) => Some(factor),

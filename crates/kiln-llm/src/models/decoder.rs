@@ -59,7 +59,7 @@ impl<L: Layer, N: Norm> Decoder<L, N> {
         })
     }
 
-    /// What layers and norm make of the vectors of tokens; each layer sees as far back as its window says.
+    /// Applies layers and norm to the vectors of tokens; each layer attends within its window.
     #[track_caller]
     pub(super) fn run(&self, mut x: Tensor, step: &Step, windows: &[Option<usize>]) -> kiln::Result<Tensor> {
         let masks = masks(step, windows)?;
@@ -94,7 +94,7 @@ pub struct Attention<N> {
 #[derive(Debug, Module)]
 pub enum HeadProjections {
     /// Each by itself.
-    Apart {
+    Separate {
         /// To queries.
         q_proj: Projection,
         /// To keys.
@@ -111,14 +111,14 @@ pub enum HeadProjections {
     },
 }
 
-/// What sets the attention of models apart.
+/// The differences between the attention of models.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AttentionKind {
     /// One projection makes queries, keys and values.
     pub(super) joined: bool,
     /// Queries, keys and values have biases.
     pub(super) biased: bool,
-    /// Heads of queries and keys are normed before they are turned.
+    /// Heads of queries and keys are normed before they are rotated.
     pub(super) normed: bool,
     /// See [`Attention::rotation`].
     pub(super) rotation: usize,
@@ -139,7 +139,7 @@ impl<N: Norm> Attention<N> {
             heads: if kind.joined {
                 HeadProjections::Joined { qkv_proj: project("qkv_proj", count + 2 * shared)?, counts: (count, shared) }
             } else {
-                HeadProjections::Apart {
+                HeadProjections::Separate {
                     q_proj: project("q_proj", count)?,
                     k_proj: project("k_proj", shared)?,
                     v_proj: project("v_proj", shared)?,
@@ -171,7 +171,7 @@ impl HeadProjections {
     #[track_caller]
     fn of(&self, x: &Tensor, depth: usize) -> kiln::Result<[Tensor; 3]> {
         match self {
-            HeadProjections::Apart { q_proj, k_proj, v_proj } => Ok([
+            HeadProjections::Separate { q_proj, k_proj, v_proj } => Ok([
                 heads(&q_proj.forward(x)?, depth)?,
                 heads(&k_proj.forward(x)?, depth)?,
                 heads(&v_proj.forward(x)?, depth)?,
@@ -202,7 +202,7 @@ pub struct Mlp {
 #[derive(Debug, Module)]
 pub enum GateProjections {
     /// Each by itself.
-    Apart {
+    Separate {
         /// What is let through.
         gate_proj: Projection,
         /// What is there.
@@ -231,7 +231,10 @@ impl Mlp {
             inner: if joined {
                 GateProjections::Joined { gate_up_proj: project("gate_up_proj", 2 * inner)?, width: inner }
             } else {
-                GateProjections::Apart { gate_proj: project("gate_proj", inner)?, up_proj: project("up_proj", inner)? }
+                GateProjections::Separate {
+                    gate_proj: project("gate_proj", inner)?,
+                    up_proj: project("up_proj", inner)?,
+                }
             },
             down_proj: weights.projection("down_proj", inner, width, biased)?,
             activation,
@@ -244,7 +247,7 @@ impl Forward for Mlp {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
         let (gate, up) = match &self.inner {
-            GateProjections::Apart { gate_proj, up_proj } => {
+            GateProjections::Separate { gate_proj, up_proj } => {
                 (self.activation.apply(&gate_proj.forward(x)?)?, up_proj.forward(x)?)
             }
             GateProjections::Joined { gate_up_proj, width } => {

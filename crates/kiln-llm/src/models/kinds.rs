@@ -26,7 +26,7 @@ pub enum Unsupported {
     Experts,
     /// It reads a text with one part and writes with another.
     EncoderDecoder,
-    /// It is for another task than the one asked for.
+    /// It is for another task than the requested one.
     OtherTask(Task),
     /// Folders of this kind are supported, GGUF files are not.
     OnlyFolders,

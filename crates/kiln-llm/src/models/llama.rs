@@ -33,16 +33,16 @@ pub struct Llama {
     facts: Facts,
 }
 
-/// What sets the models apart that are else as Llama.
+/// The differences of models that are otherwise like Llama.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Variant {
     /// One projection makes queries, keys and values, and one gate and up.
     pub joined: bool,
     /// Queries, keys and values have biases, and the projection behind them has none.
     pub qkv_bias: bool,
-    /// Queries and keys are normed, each head by itself, before they are turned.
+    /// Queries and keys are normed, each head by itself, before they are rotated.
     pub head_norms: bool,
-    /// For each layer, how many of the last tokens it sees; `None` and layers beyond the list: all.
+    /// The attention window of each layer in tokens; `None` and layers beyond the list: all.
     pub windows: Vec<Option<usize>>,
     /// The rotary embedding, if it is not that of a Llama with these settings.
     pub rope: Option<Rope>,

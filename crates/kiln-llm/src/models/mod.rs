@@ -95,7 +95,7 @@ pub struct Sizes {
 /// A rotary embedding of positions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotation {
-    /// Radians a position for each pair of elements; with fewer than half a head's elements the rest is not turned.
+    /// Radians per position for each pair of elements; with fewer than half a head's elements the rest is not rotated.
     pub frequencies: Vec<f64>,
     /// Cosines and sines are multiplied by it.
     pub factor: f64,
@@ -160,7 +160,7 @@ fn no_kind(config: &Fields) -> Error {
     }
 }
 
-/// How many of the layers are made: an error where more are asked for than there are.
+/// Returns the number of layers to make: an error where more are requested than there are.
 pub(crate) fn cut(layers: Option<usize>, all: usize) -> Result<usize> {
     match layers {
         Some(asked) if asked > all => Err(Error::TooManyLayers { asked, layers: all }),

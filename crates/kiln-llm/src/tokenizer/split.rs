@@ -182,7 +182,7 @@ impl Splitter {
     }
 }
 
-/// What lies between ranges.
+/// Returns the gaps between ranges.
 fn between(found: &[(usize, usize)], length: usize) -> Vec<(usize, usize)> {
     let starts = std::iter::once(0).chain(found.iter().map(|range| range.1));
     let ends = found.iter().map(|range| range.0).chain([length]);

@@ -1,4 +1,4 @@
-//! Which way up a picture is: cameras write pixels as their sensor has them, and beside them (EXIF) how they are to be turned.
+//! The orientation of a picture: cameras write pixels as their sensor has them, and beside them (EXIF) how to rotate them.
 //!
 //! A file may hold anything there. What cannot be read says nothing, as in other readers; no place is read that is not in the file.
 

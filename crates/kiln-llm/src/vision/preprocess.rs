@@ -22,7 +22,7 @@ pub enum Resize {
     Shorter(usize),
 }
 
-/// What is done to a picture before a model sees it.
+/// The preprocessing of a picture for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preprocess {
     /// First.
