@@ -252,7 +252,7 @@ impl Attention {
         })
     }
 
-    /// Of `[batch, tokens, hidden]`; with `rotary`, queries and keys are turned.
+    /// Computes `[batch, tokens, hidden]`; with `rotary`, queries and keys are rotated.
     pub fn forward(&self, x: &Tensor, rotary: Option<&Rotary>) -> Result<Tensor> {
         let [batch, tokens, hidden] = x.shape() else { return x.reshape([0, 0, 0]) };
         let (batch, tokens, hidden) = (*batch, *tokens, *hidden);
@@ -273,11 +273,11 @@ impl Attention {
 /// A whole model: token numbers to logits.
 #[derive(Debug, Clone)]
 pub struct Transformer {
-    /// A row a token.
+    /// One row per token.
     pub embedding: Tensor,
-    /// A row a position, where positions are learned.
+    /// One row per position, where positions are learned.
     pub positions: Option<Tensor>,
-    /// Where they are turned.
+    /// The rotary embedding, where positions are rotations.
     pub rotary: Option<Rotary>,
     /// In order.
     pub layers: Vec<(Attention, Mlp)>,

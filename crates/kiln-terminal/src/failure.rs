@@ -28,7 +28,7 @@ impl Failure {
         Failure { message: message.into(), cause: None, advice: None, code: FAILED }
     }
 
-    /// The work could not begin, because of what was asked for or what this machine has: exit code 2.
+    /// The work could not begin, because of the arguments or of what this machine has: exit code 2.
     pub fn unusable(message: impl Into<String>) -> Failure {
         Failure { code: UNUSABLE, ..Failure::new(message) }
     }

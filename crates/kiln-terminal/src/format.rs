@@ -1,4 +1,4 @@
-//! Figures as people read them: three digits that matter, and a unit.
+//! Formats figures with three significant digits and a unit.
 
 /// A time.
 ///
@@ -26,7 +26,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A whole number with thousands set apart.
+/// Formats an integer with grouped thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -63,7 +63,7 @@ pub fn plural(number: usize, one: &str, more: &str) -> String {
     format!("{} {}", count(number as u64), if number == 1 { one } else { more })
 }
 
-/// Three digits that matter.
+/// Formats three significant digits.
 fn three(number: f64) -> String {
     match number {
         n if n >= 99.95 => format!("{n:.0}"),

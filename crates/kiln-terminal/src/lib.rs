@@ -1,4 +1,4 @@
-//! How the command looks: colours where a person reads, plain text where a program does.
+//! The output of the command: colours on a terminal, plain text elsewhere.
 //!
 //! Colours are on when the stream is a terminal, unless `NO_COLOR` is set, `TERM` is `dumb` or `--color never` is given;
 //! `--color always` and `CLICOLOR_FORCE` turn them on everywhere. With `--json` a command's last line on standard output is
@@ -83,13 +83,13 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
         .map(|n: usize| n.clamp(20, 10_000))
 }
 
-/// A line about the work, behind its result: on standard error, in the background.
+/// Writes a dimmed line about the work to standard error.
 pub fn note(line: impl Display) {
     let text = hung(&line.to_string(), error_columns(), 2);
     text.lines().for_each(|line| eprintln!("{}", Paint::stderr().dim(line)));
 }
 
-/// Puts colours on words, or leaves them as they are.
+/// Colours text, or leaves it plain.
 #[derive(Debug, Clone, Copy)]
 pub struct Paint {
     on: bool,
@@ -229,7 +229,7 @@ impl Console {
         }
     }
 
-    /// Ends with the result as one line of JSON, if that was asked for.
+    /// Writes the result as one line of JSON, if `--json` was given.
     pub fn result(&self, value: impl FnOnce() -> Value) {
         if self.json {
             println!("{}", value());

@@ -23,7 +23,7 @@ impl OutputFile {
         Ok(OutputFile { path: path.to_owned(), file, is_leftover })
     }
 
-    /// Opens the file that was asked for, if one was.
+    /// Opens the output file, if a path was given.
     pub fn maybe(path: Option<&Path>) -> Result<Option<OutputFile>, Failure> {
         path.map(OutputFile::open).transpose()
     }

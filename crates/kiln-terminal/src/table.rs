@@ -59,12 +59,12 @@ impl Table {
         self
     }
 
-    /// The lines, each with its end, as they fit standard output.
+    /// Renders the lines, each with its line end, to the width of standard output.
     pub fn render(&self, paint: Paint) -> String {
         self.render_in(paint, columns())
     }
 
-    /// The lines, each with its end, as they fit so many columns; any number where there is no limit.
+    /// Renders the lines, each with its line end, to so many columns; `None` means no limit.
     pub fn render_in(&self, paint: Paint, limit: Option<usize>) -> String {
         let Some(limit) = limit else { return self.lined(paint, &self.widths(), 2) };
         for dropped in 0..=self.spare.len() {
@@ -144,7 +144,7 @@ impl Table {
         text
     }
 
-    /// Rows one after the other, a line a cell.
+    /// Renders rows one after another, one line per cell.
     fn blocks(&self, paint: Paint, limit: usize) -> String {
         let titles = self.columns.iter().map(|(title, _)| visible_width(title)).max().unwrap_or(0);
         // Beside titles that leave no room, cells have lines of their own.

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How long a side may take until its first calls are over; torch.compile's autotuning has the most to do.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Measures a model at every prompt length and number of threads asked for.
+/// Measures a model at every requested prompt length and number of threads.
 pub fn run(arguments: &Arguments, outputs: &mut Outputs, what: &'static str) -> Outcome {
     let model = arguments.model.as_deref().unwrap_or("stories260K");
     let source = models::prepare(model, dtype(arguments), arguments.layers)?;

@@ -41,7 +41,7 @@ pub fn load_program() {
     kiln_runtime::host::read_ahead(program_ranges(&maps));
 }
 
-/// Where the files lie of which parts can be run, by what `/proc/self/maps` says.
+/// Returns the address ranges of files with executable mappings, from `/proc/self/maps`.
 fn program_ranges(maps: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
     // begin-end rights offset device inode path
     let field = |line: &'_ str, number: usize| line.split_ascii_whitespace().nth(number).unwrap_or_default().to_owned();

@@ -65,7 +65,7 @@ Every mode of every side is a process of its own; they take turns. Above 5 % var
 pub struct Arguments {
     /// What to measure
     #[arg(value_enum)]
-    what: What,
+    what: Benchmark,
     /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K)
     #[arg(long)]
     model: Option<String>,
@@ -144,7 +144,7 @@ pub struct Arguments {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum Benchmark {
     /// Tokens a second of a language model: a prompt, then one token after the other
     Decode,
     /// gelu·w+b, norms, softmax, RoPE, SwiGLU
@@ -178,35 +178,35 @@ enum Peer {
     LlamaCpp,
 }
 
-impl What {
+impl Benchmark {
     /// As it is typed.
     fn name(self) -> &'static str {
         match self {
-            What::Decode => "decode",
-            What::Ops => "ops",
-            What::Matmul => "matmul",
-            What::Blocks => "blocks",
-            What::Attention => "attention",
-            What::FirstCall => "first-call",
-            What::Forward => "forward",
-            What::Calls => "calls",
-            What::Train => "train",
-            What::Suite => "suite",
-            What::Report => "report",
+            Benchmark::Decode => "decode",
+            Benchmark::Ops => "ops",
+            Benchmark::Matmul => "matmul",
+            Benchmark::Blocks => "blocks",
+            Benchmark::Attention => "attention",
+            Benchmark::FirstCall => "first-call",
+            Benchmark::Forward => "forward",
+            Benchmark::Calls => "calls",
+            Benchmark::Train => "train",
+            Benchmark::Suite => "suite",
+            Benchmark::Report => "report",
         }
     }
 }
 
 impl Arguments {
-    /// One side's turn where there is no model: as many samples as were asked for, unless that takes ten times as long as it
+    /// One side's turn where there is no model: the requested number of samples, unless that takes ten times as long as it
     /// should. A training step is long; it may take as long as a model.
     fn turn(&self) -> Turn {
-        let limit = if self.what == What::Train { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
+        let limit = if self.what == Benchmark::Train { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
         Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(self.turns), limit }
     }
 
-    /// Says what is not to be quoted without a word, and writes the files that were asked for. A side without figures fails the
-    /// command.
+    /// Warns about figures that should not be quoted as they are, and writes the requested files. A side without figures
+    /// fails the command.
     fn write(&self, outputs: &mut Outputs, mut records: Vec<Record>) -> Outcome {
         let wide = |record: &&Record| record.statistics().is_some_and(|s| s.warning().is_some());
         let (all, varying) = (records.len(), records.iter().filter(wide).count());
@@ -232,21 +232,21 @@ impl Arguments {
     }
 }
 
-/// Measures what was asked for and prints a table.
+/// Runs the requested benchmark and prints a table.
 pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.side {
         return llm::serve();
     }
-    if arguments.what == What::Report {
+    if arguments.what == Benchmark::Report {
         print!("{}", published::page(&arguments.lines)?);
         return Ok(());
     }
     let mut outputs = Outputs::open(arguments)?;
     let outputs = &mut outputs;
     match arguments.what {
-        What::Decode => return language::run(arguments, outputs, "decode"),
-        What::Forward if arguments.model.is_some() => return language::run(arguments, outputs, "forward"),
-        What::Suite => return suite::run(arguments, outputs),
+        Benchmark::Decode => return language::run(arguments, outputs, "decode"),
+        Benchmark::Forward if arguments.model.is_some() => return language::run(arguments, outputs, "forward"),
+        Benchmark::Suite => return suite::run(arguments, outputs),
         _ => {}
     }
     if let Some(case) = &arguments.cold {
@@ -269,15 +269,15 @@ pub fn run(arguments: &Arguments) -> Outcome {
         false => Ok(None),
     };
     let all = match arguments.what {
-        What::FirstCall => return first_call::run(arguments, outputs, &python),
-        What::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
-        What::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
-        What::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
-        What::Blocks => return blocks::run(arguments, outputs, &threads),
-        What::Decode | What::Suite | What::Report => return Err("these were done above".into()),
-        What::Ops => cases::ops(&threads),
-        What::Matmul => cases::matmul(&threads),
-        What::Attention => cases::attention(&threads),
+        Benchmark::FirstCall => return first_call::run(arguments, outputs, &python),
+        Benchmark::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
+        Benchmark::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
+        Benchmark::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
+        Benchmark::Blocks => return blocks::run(arguments, outputs, &threads),
+        Benchmark::Decode | Benchmark::Suite | Benchmark::Report => return Err("these were done above".into()),
+        Benchmark::Ops => cases::ops(&threads),
+        Benchmark::Matmul => cases::matmul(&threads),
+        Benchmark::Attention => cases::attention(&threads),
     };
     let mut peer = start(peer::SCRIPT)?;
     let mut rows = Vec::new();

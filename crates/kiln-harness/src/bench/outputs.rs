@@ -1,12 +1,12 @@
 //! The files of a benchmark: lines of JSON and a page, opened before anything is measured.
 
 use super::record::Record;
-use super::{Arguments, What, html};
+use super::{Arguments, Benchmark, html};
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::output_file::OutputFile;
 use std::fmt::Write;
 
-/// The files that were asked for.
+/// The requested output files.
 #[derive(Debug)]
 pub struct Outputs {
     json: Option<OutputFile>,
@@ -16,7 +16,7 @@ pub struct Outputs {
 impl Outputs {
     /// Opens what `--json` and `--html` name.
     pub fn open(arguments: &Arguments) -> Result<Outputs, Failure> {
-        if arguments.html.is_some() && matches!(arguments.what, What::Blocks | What::FirstCall) {
+        if arguments.html.is_some() && matches!(arguments.what, Benchmark::Blocks | Benchmark::FirstCall) {
             let message = format!("there is no page of 'kiln bench {}'", arguments.what.name());
             return Err(Failure::unusable(message).advise("--json FILE"));
         }
@@ -42,7 +42,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes objects a line each, if lines were asked for.
+    /// Writes one object per line, if JSON lines were requested.
     pub fn write_lines(&mut self, lines: impl IntoIterator<Item = serde_json::Value>) -> Outcome {
         let Some(file) = &mut self.json else { return Ok(()) };
         let mut text = String::new();

@@ -29,7 +29,7 @@ pub enum PeerError {
     Failed(String),
 }
 
-/// An error if there is no such Python: what could be measured without it was not asked for.
+/// Returns an error if there is no such Python: measuring without it was not requested.
 pub fn can_start(python: &str) -> Result<(), Failure> {
     let mut command = Command::new(python);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

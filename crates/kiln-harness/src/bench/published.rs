@@ -187,7 +187,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A line a row: Kiln's time and rate, its first call, and how many times as long the others take.
+    /// One line per row: Kiln's time and rate, its first call, and the ratios of the others.
     fn every_row(&self) -> Vec<Vec<String>> {
         let labels = self.labels();
         let differ =

@@ -103,7 +103,7 @@ pub struct Record {
     pub logits_compared: Option<usize>,
     /// How many leading tokens are those of Kiln's eager mode, of how many.
     pub same_ids: Option<(usize, usize)>,
-    /// Fewer samples than asked for: the time was up.
+    /// Whether there are fewer samples than requested, because the time was up.
     pub cut: bool,
     /// Why there are no figures.
     pub error: Option<String>,
@@ -205,7 +205,7 @@ impl Record {
         Some(other.statistics()?.median / self.statistics()?.median)
     }
 
-    /// [`Record::ratio`] of the fastest samples, which others' work on the machine disturbs the least.
+    /// [`Record::ratio`] of the fastest samples, which noise of the machine affects the least.
     pub fn ratio_of_minima(&self, other: &Record) -> Option<f64> {
         Some(other.statistics()?.min / self.statistics()?.min)
     }

@@ -75,7 +75,7 @@ impl Samples {
     }
 }
 
-/// The value below which a part (0..=1) of sorted samples lies, with a straight line between neighbours; NaN of none.
+/// Returns the percentile (0..=1) of sorted samples by linear interpolation; NaN without samples.
 pub fn percentile(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let at = part.clamp(0.0, 1.0) * last as f64;

@@ -65,8 +65,8 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Lets every side have its turns, one after the other, again and again: what disturbs the machine meets them all. A side of this
-/// process that fails fails the run; a peer does not.
+/// Runs the sides in turns, again and again, so that noise of the machine affects all of them alike. A side of this process
+/// that fails fails the run; a peer does not.
 pub fn take<const N: usize>(
     arguments: &Arguments,
     mut own: [Own<'_>; N],

@@ -1,4 +1,4 @@
-//! `kiln fuzz functions`: random functions over tensors and variables, called as they are and compiled.
+//! `kiln fuzz functions`: random functions over tensors and variables, called directly and compiled.
 
 use kiln_oracle::functions::{compare, generate, shrink};
 use kiln_terminal::Console;

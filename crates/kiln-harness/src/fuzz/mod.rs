@@ -21,14 +21,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 )]
 pub struct Arguments {
     #[command(subcommand)]
-    what: What,
+    what: Fuzzer,
     /// End with one JSON object on standard output
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum Fuzzer {
     /// Random graphs: interpreter, eager and compiled must agree; a failure is shrunk and printed as text
     #[command(
         after_help = "Examples:\n  kiln fuzz graphs\n  kiln fuzz graphs --count 10000 --seed 7\n  kiln fuzz graphs --seconds 3600 --check --keep-going --json"
@@ -98,7 +98,7 @@ struct GraphOptions {
     check: bool,
 }
 
-/// Runs the fuzzer asked for.
+/// Runs the requested fuzzer.
 pub fn run(arguments: &Arguments) -> Outcome {
     let console = Console::new(arguments.json);
     let begin = |seed: Option<u64>| {
@@ -107,11 +107,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
         seed
     };
     match &arguments.what {
-        What::Graphs(options) => graphs(&console, options, begin(options.seed)),
-        What::Functions(options) => functions::run(&console, options, begin(options.seed)),
-        What::Text { seconds, seed } => texts(&console, *seconds, begin(*seed)),
-        What::Files { kind, seconds, seed } => files::run(&console, *kind, *seconds, begin(*seed)),
-        What::Cache { seconds, seed } => cache::run(&console, *seconds, begin(*seed)),
+        Fuzzer::Graphs(options) => graphs(&console, options, begin(options.seed)),
+        Fuzzer::Functions(options) => functions::run(&console, options, begin(options.seed)),
+        Fuzzer::Text { seconds, seed } => texts(&console, *seconds, begin(*seed)),
+        Fuzzer::Files { kind, seconds, seed } => files::run(&console, *kind, *seconds, begin(*seed)),
+        Fuzzer::Cache { seconds, seed } => cache::run(&console, *seconds, begin(*seed)),
     }
 }
 
@@ -121,7 +121,7 @@ fn seed_of_clock() -> u64 {
     Random(Random(time).bits() ^ u64::from(std::process::id())).bits() >> 16
 }
 
-/// What a seed asks: the graph, its inputs, and how they lie and compute.
+/// Returns the graph of a seed, with the layouts and options to compare it with.
 fn config(seed: u64, nodes: usize) -> (Graph, Config) {
     let options = generate::Options { nodes, symbolic: seed % 5 == 4, ..Default::default() };
     let graph = generate::graph(seed, &options);

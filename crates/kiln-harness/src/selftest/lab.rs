@@ -5,24 +5,24 @@ use kiln_ir::{Graph, HostTensor, Scalar, generate, shrink};
 use kiln_oracle::{self as oracle, Config, Disagreement, LayoutChoice, Tally};
 use std::fmt::Display;
 
-/// What a group works with and what it found.
+/// The state of a group of checks, and its results.
 #[derive(Debug)]
 pub struct Lab {
-    /// What is tested.
+    /// The device under test.
     pub device: Device,
-    /// Whether a sample will do.
+    /// Whether a sample of the cases suffices.
     pub quick: bool,
-    /// Whether what compiled programs say is changed, so that the group has to notice.
+    /// Whether results of compiled programs are changed, so that the group has to fail.
     pub fault: bool,
-    /// Answers that were compared.
+    /// The number of comparisons.
     pub checks: u64,
-    /// Those that were wrong, each in a few lines.
+    /// The failed ones, each in a few lines.
     pub failures: Vec<String>,
-    /// What the comparisons of graphs rest on.
+    /// The counts of compared elements.
     pub tally: Tally,
 }
 
-/// Failures that are kept in words.
+/// The number of failures that are kept as text.
 const MOST_SHOWN: usize = 5;
 
 impl Lab {

@@ -73,8 +73,8 @@ const GROUPS: &[Group] = &[
     Group { name: "disk-cache", about: "programs from disk, whole and damaged", run: models::cache },
 ];
 
-/// What came of a group.
-struct Found {
+/// The result of a group.
+struct GroupResult {
     group: &'static Group,
     checks: u64,
     failures: Vec<String>,
@@ -82,7 +82,7 @@ struct Found {
     took: Duration,
 }
 
-impl Found {
+impl GroupResult {
     fn status(&self) -> &'static str {
         if self.failures.is_empty() { "ok" } else { "FAIL" }
     }
@@ -130,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         console.say(format!("{}: {summary}", paint.bold_green("interpreter, eager and compiled agree")));
     }
     console.result(|| {
-        let group = |found: &Found| {
+        let group = |found: &GroupResult| {
             let seconds = found.took.as_secs_f64();
             let status = found.status().to_lowercase();
             json!({"group": found.group.name, "status": status, "checks": found.checks, "failures": found.failures, "seconds": seconds})
@@ -147,11 +147,11 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
 }
 
-fn examine(group: &'static Group, device: Device, quick: bool, fault: bool) -> Found {
+fn examine(group: &'static Group, device: Device, quick: bool, fault: bool) -> GroupResult {
     let began = Instant::now();
     let mut lab = Lab::new(device, quick, fault);
     (group.run)(&mut lab);
-    Found { group, checks: lab.checks, failures: lab.failures, tally: lab.tally, took: began.elapsed() }
+    GroupResult { group, checks: lab.checks, failures: lab.failures, tally: lab.tally, took: began.elapsed() }
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Group>, Failure> {

@@ -1,4 +1,4 @@
-//! Where a value lies on a plot, and which values are worth a line.
+//! Maps values to coordinates of a plot, and picks the ticks.
 
 /// A logarithmic or a linear axis from a low to a high value, over a stretch of the picture.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ impl Axis {
         Axis { low: middle / reach, high: middle * reach, from, to, log: true }
     }
 
-    /// Where a value lies; values beyond the ends lie on them.
+    /// Returns the coordinate of a value; values beyond the ends are clamped.
     pub fn at(&self, value: f64) -> f64 {
         let part = if self.log {
             (value.max(f64::MIN_POSITIVE) / self.low).ln() / (self.high / self.low).ln()

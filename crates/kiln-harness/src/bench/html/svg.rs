@@ -134,7 +134,7 @@ pub fn lines(
     out
 }
 
-/// The ticks of a horizontal axis whose words do not lie on each other.
+/// Returns the ticks of a horizontal axis whose labels do not overlap.
 fn spaced(axis: &Axis) -> Vec<f64> {
     const APART: f64 = 56.0;
     let mut kept: Vec<f64> = Vec::new();

@@ -154,7 +154,7 @@ fn load(spec: &Spec) -> kiln_llm::Result<Arc<dyn CausalLm>> {
     let options =
         OpenOptions { device: spec.device, dtype: Some(spec.dtype), layers: spec.layers, ..OpenOptions::default() };
     let model = kiln_llm::open(&spec.folder, &options)?.model;
-    // The tokenizer is gone: tokens are all that is asked for here.
+    // The tokenizer is dropped: only tokens are needed here.
     HostMemory::return_freed();
     Ok(model)
 }
