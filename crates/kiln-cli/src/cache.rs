@@ -17,7 +17,7 @@ use std::time::SystemTime;
 )]
 pub struct Arguments {
     #[command(subcommand)]
-    what: What,
+    what: Action,
     /// The folder, instead of the one of the environment
     #[arg(long, global = true)]
     dir: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct Arguments {
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum Action {
     /// List entries, those used last first
     #[command(after_help = "Examples:\n  kiln cache ls\n  kiln cache ls --json --dir /var/cache/kiln")]
     Ls,
@@ -61,7 +61,7 @@ enum What {
     },
 }
 
-/// Does what was asked for.
+/// Runs the subcommand.
 pub fn run(arguments: &Arguments) -> Outcome {
     let folder = arguments.dir.clone().or_else(disk::folder_from_environment);
     let folder = folder.ok_or_else(|| {
@@ -71,23 +71,23 @@ pub fn run(arguments: &Arguments) -> Outcome {
         .map_err(|error| Failure::unusable(folder.display().to_string()).caused_by(error))?;
     let json = arguments.json;
     match &arguments.what {
-        What::Ls => list(&store, json),
-        What::Why { key } => why(&store, key, json),
-        What::Clear => {
+        Action::Ls => list(&store, json),
+        Action::Why { key } => why(&store, key, json),
+        Action::Clear => {
             let (entries, bytes) = store.clear()?;
             report(json, json!({"removed": entries, "bytes": bytes}), || {
                 format!("removed {entries} entries, {}", size(bytes))
             })
         }
-        What::Prune { max_bytes } => {
+        Action::Prune { max_bytes } => {
             let most = max_bytes.unwrap_or(store.most_bytes());
             let (entries, bytes) = store.prune(most)?;
             report(json, json!({"removed": entries, "bytes": bytes, "max_bytes": most}), || {
                 format!("removed {entries} entries, {}; {} may stay", size(bytes), size(most))
             })
         }
-        What::Export { file } => export(&store, file, json),
-        What::Import { file } => import(&store, file, json),
+        Action::Export { file } => export(&store, file, json),
+        Action::Import { file } => import(&store, file, json),
     }
 }
 

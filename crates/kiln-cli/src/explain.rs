@@ -171,7 +171,8 @@ impl Needs {
     }
 }
 
-/// What a graph of fixed sizes takes: inputs, outputs and what lies between, as it is made, run and, with `verify`, interpreted.
+/// Returns the memory that a graph of fixed sizes takes: inputs, outputs and intermediate values, while it is compiled, run
+/// and, with `verify`, interpreted.
 fn needs(graph: &Graph, verify: bool) -> Needs {
     let bytes = |id: NodeId| -> Option<u64> {
         let ty = graph.ty(id);
@@ -257,7 +258,7 @@ mod tests {
         }
     }
 
-    /// What would not fit is refused before it is asked for; what cannot be counted too.
+    /// What would not fit is rejected before it is allocated; what cannot be counted too.
     #[test]
     fn memory_is_counted_before_it_is_taken() {
         let needs = |words: &[&str], verify| needs(&at(words).unwrap(), verify);

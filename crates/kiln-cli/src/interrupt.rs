@@ -67,7 +67,7 @@ pub fn during<T>(work: impl FnOnce(&Cancel) -> T) -> (T, bool) {
     (result, interrupt.asked.is_asked())
 }
 
-/// Does work that no Ctrl-C ends by itself: it looks at what was asked for, however often.
+/// Runs work that Ctrl-C does not end by itself: it checks the flag, however often Ctrl-C is pressed.
 pub fn held<T>(work: impl FnOnce(&Cancel) -> T) -> T {
     struct Again<'a>(&'a Interrupt);
     impl Drop for Again<'_> {

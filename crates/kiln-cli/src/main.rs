@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     let parsed = command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
     let arguments = match parsed {
         Ok(arguments) => arguments,
-        // Help and the version are what was asked for, all else is an error of usage.
+        // Help and the version are no failure, all else is a usage error.
         Err(error) => match error.print() {
             _ if error.use_stderr() => return ExitCode::from(failure::UNUSABLE),
             printed => return end(Ok(()), printed.and_then(|()| output::finish())),
@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     end(outcome, output::finish())
 }
 
-/// Says what went wrong, and gives the exit code: what was printed has to have arrived, whatever came of the work.
+/// Reports the error and returns the exit code; output that could not be written is an error too.
 fn end(outcome: Outcome, printed: std::io::Result<()>) -> ExitCode {
     let lost = printed.err().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe);
     let lost = lost.map(|error| Failure::new("standard output could not be written").caused_by(error).into());
@@ -129,7 +129,7 @@ fn end(outcome: Outcome, printed: std::io::Result<()>) -> ExitCode {
     errors.first().map_or(ExitCode::SUCCESS, |error| ExitCode::from(program::exit_code(error.as_ref())))
 }
 
-/// Does what was asked for, in an environment that is understood.
+/// Runs the command, after checking the environment variables.
 fn run(arguments: &Arguments) -> Outcome {
     settings::check()?;
     match &arguments.command {

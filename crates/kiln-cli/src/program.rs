@@ -40,7 +40,7 @@ impl Program {
         device(&self.device)
     }
 
-    /// The dtype, if one was asked for.
+    /// Returns the dtype, if one was given.
     pub fn dtype(&self) -> Result<Option<DType>, Failure> {
         self.dtype.as_deref().map(dtype).transpose()
     }
@@ -151,7 +151,7 @@ pub fn failure(error: Error) -> Failure {
         Error::TooShort { .. } => Failure::unusable(error.to_string()).advise("a larger --max-length"),
         Error::Io { .. } | Error::NoConfig { .. } | Error::EmptyPrompt => Failure::unusable(error.to_string()),
         Error::Conflict { .. } | Error::NoArchitecture { .. } => Failure::unusable(error.to_string()),
-        // What was asked for cannot be had of this model, whatever is in its files.
+        // The option cannot be met by this model, whatever is in its files.
         Error::UnknownModel { .. }
         | Error::TooManyLayers { .. }
         | Error::NoTokenizer { .. }

@@ -1,13 +1,13 @@
-//! A text told while somebody watches: which part of the time was compiling, and which was the model's own.
+//! Prints a text as it is generated, and separates the time of compiling from that of the model.
 //!
 //! ```text
 //!  call ──capture, passes, code──▶│──kernels──▶ … first token ──capture, passes, code──▶│──kernels──▶ second token ─▶ …
 //!        └──── compile ──────────┘                            └─────── compile ───────┘
 //! ```
 //!
-//! A program is made on the way of the first call that needs it, which may be any: a long prompt runs part by part, and each part
-//! may need another program. So compiling is what the phases of the compiler measured on this thread, and nothing is concluded
-//! from when something happened.
+//! A program is compiled during the first call that needs it, which may be any: a long prompt runs in parts, and each part
+//! may need another program. So the time of compiling is what the compiler's phases measured on this thread; nothing is
+//! inferred from when something happened.
 
 use kiln_llm::{Generated, Generator, Request, Stop};
 use kiln_runtime::event::{self, Category, Event, Listening};

@@ -38,7 +38,7 @@ fn cards() -> Vec<String> {
     entries.flatten().filter_map(|entry| name(entry.path())).collect()
 }
 
-/// Where libraries may lie: those of the environment first, those of Python packages last.
+/// Returns the folders where libraries may be: those of the environment first, those of Python packages last.
 fn folders(packages: &[PathBuf]) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         std::env::var_os("LD_LIBRARY_PATH").map(|paths| std::env::split_paths(&paths).collect()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The processor and its memory, as the system describes them and as they measure.
+//! The processor and its memory: what the system reports, and what is measured.
 
 use std::path::Path;
 use std::time::Instant;

@@ -6,8 +6,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A Python that answered.
-pub struct Found {
+/// A Python interpreter that answered.
+pub struct Python {
     /// The command.
     pub command: String,
     /// Its version.
@@ -30,13 +30,13 @@ folders = [p for p in sys.path if p.endswith('-packages')]
 print(json.dumps({'version': sys.version.split()[0], 'packages': folders, 'peers': [version(n) for n in sys.argv[1:]]}))";
 
 /// Asks the Python that a benchmark would start.
-pub fn look(asked: Option<&str>) -> Option<Found> {
+pub fn look(asked: Option<&str>) -> Option<Python> {
     let command = asked.map(str::to_owned).or_else(|| environment::PYTHON.get()).unwrap_or("python3".into());
     let output = Command::new(&command).arg("-c").arg(SCRIPT).args(PEERS).output().ok()?;
     let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
     let peer = |(place, name)| (name, answer["peers"][place].as_str().map(str::to_owned));
     let packages = answer["packages"].as_array()?;
-    Some(Found {
+    Some(Python {
         version: answer["version"].as_str()?.to_owned(),
         peers: PEERS.into_iter().enumerate().map(peer).collect(),
         packages: packages.iter().filter_map(Value::as_str).map(PathBuf::from).collect(),
@@ -44,8 +44,8 @@ pub fn look(asked: Option<&str>) -> Option<Found> {
     })
 }
 
-/// What was found.
-pub fn facts(found: Option<&Found>) -> Vec<Fact> {
+/// Describes the Python interpreter.
+pub fn facts(found: Option<&Python>) -> Vec<Fact> {
     let Some(found) = found else {
         let text = "not found; benchmarks run without a peer   (KILN_PYTHON=file)";
         return vec![Fact::new("python", Mark::Missing, text, Value::Null)];

@@ -162,7 +162,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if interrupted { Err(Interrupted.into()) } else { Ok(()) }
 }
 
-/// What is asked for: the model's own wishes, unless the command line has others.
+/// Returns the request: the model's recommended settings, unless the command line has others.
 fn request(arguments: &Arguments, opened: &Opened) -> Request {
     let (wish, own) = (&arguments.sampling, &opened.generation);
     let drawn = own.do_sample;
@@ -187,7 +187,7 @@ impl Speaker<'_> {
     fn prompt(&self) -> Result<(Option<String>, Vec<u32>), Box<dyn std::error::Error>> {
         if !self.arguments.prompt_ids.is_empty() {
             let (ids, vocabulary) = (&self.arguments.prompt_ids, self.opened.model.sizes().vocab);
-            // Before the tokenizer is asked for their text.
+            // Checked before the tokenizer decodes them.
             if let Some(&token) = ids.iter().find(|&&token| token as usize >= vocabulary) {
                 return Err(model::failure(kiln_llm::Error::UnknownToken { token, vocabulary }).into());
             }
