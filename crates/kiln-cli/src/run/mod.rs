@@ -323,7 +323,7 @@ impl Speaker<'_> {
     /// The object of `--json`.
     fn figures(&self, prompt: &[u32], told: &Told, text: &str) -> Value {
         json!({
-            "model": self.opened.name, "device": "cpu", "dtype": self.opened.dtype.name(),
+            "model": self.opened.name, "device": self.opened.model.device().to_string(), "dtype": self.opened.dtype.name(),
             "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze, "precision": self.arguments.precision.name(),
             "prompt_ids": prompt, "prompt_tokens_read": prompt.len() - told.reused,
             "prompt_tokens_reused": told.reused, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
