@@ -3,13 +3,19 @@
 use crate::device::Gpu;
 use crate::driver::DriverError;
 use crate::executable::Code;
+use crate::graph::Graph;
 use crate::memory::GpuMemory;
 use crate::nvrtc::Nvrtc;
 use crate::pool::PoolBytes;
-use kiln_kernels::kernel::Kernel;
-use kiln_runtime::{Backend, Buffer, Device, Error, Executable};
+use crate::text::{self, Skinny, Way};
+use kiln_ir::Source;
+use kiln_kernels::kernel::{Kernel, KernelBody};
+use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Launch, Recording, Variant};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes that are written before something is timed: more than an L2 cache holds.
+const FLUSHED_BYTES: usize = 256 << 20;
 
 /// A GPU with a compiler for it.
 #[derive(Clone, Copy)]
@@ -35,16 +41,6 @@ impl CudaBackend {
         self.gpu
     }
 
-    /// Runs `work` and says how long the GPU took for what it queued.
-    pub fn timed<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Duration), Error> {
-        let failed = |error| self.driver_error(error);
-        let start = self.gpu.record().map_err(failed)?;
-        let value = work();
-        let end = self.gpu.record().map_err(failed)?;
-        let milliseconds = end.since(&start).map_err(failed)?;
-        Ok((value, Duration::from_secs_f64(f64::from(milliseconds) / 1e3)))
-    }
-
     /// What its memory pool holds.
     pub fn memory(&self) -> PoolBytes {
         self.gpu.pool.bytes()
@@ -53,6 +49,10 @@ impl CudaBackend {
     /// Gives memory that nobody uses back to the driver.
     pub fn release(&self) -> Result<(), Error> {
         self.gpu.pool.release(self.gpu).map_err(|error| self.driver_error(error))
+    }
+
+    fn way(&self, skinny: Skinny) -> Way {
+        Way { skinny, ..Way::of(&self.gpu.arch()) }
     }
 
     fn error(&self, reason: String) -> Error {
@@ -78,7 +78,35 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        Ok(Arc::new(Code::compile(self.gpu, kernel).map_err(|reason| self.error(reason))?))
+        Ok(Arc::new(Code::compile(self.gpu, kernel, self.way(Skinny::default())).map_err(|reason| self.error(reason))?))
+    }
+
+    fn variants(&self, kernel: &Kernel, now: &Variant, _: &[i64]) -> Vec<Variant> {
+        let (KernelBody::Matmul(_), true) = (&kernel.body, now.packed.is_empty()) else { return Vec::new() };
+        let now_skinny = Skinny::parse(&now.choices).unwrap_or_default();
+        let source =
+            |skinny: Skinny| text::generate(kernel, self.way(skinny)).map(|text| text.source).unwrap_or_default();
+        // What gives the same text is the same way.
+        let mut seen = vec![source(now_skinny)];
+        let mut found = Vec::new();
+        for skinny in Skinny::all() {
+            let text = source(skinny);
+            if !seen.contains(&text) {
+                seen.push(text);
+                found.push(now.choosing(skinny.to_string()));
+            }
+        }
+        found
+    }
+
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
+        if variant.is_default() {
+            return self.compile(kernel);
+        }
+        let skinny = Skinny::parse(&variant.choices).filter(|_| variant.packed.is_empty());
+        let skinny = skinny.ok_or_else(|| self.error(format!("there is no variant {variant}")))?;
+        let code = Code::compile(self.gpu, kernel, self.way(skinny)).map_err(|reason| self.error(reason))?;
+        Ok(Arc::new(code))
     }
 
     fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
@@ -103,8 +131,28 @@ impl Backend for CudaBackend {
         0
     }
 
+    fn record(&self, launches: &[Launch<'_>]) -> Result<Option<Box<dyn Recording>>, Error> {
+        let failed = |cause| Error::Launch { op: "a recorded program".into(), cause, at: Source::default() };
+        let graph = Graph::record(self.gpu, launches).map_err(failed)?;
+        Ok(graph.map(|graph| Box::new(graph) as Box<dyn Recording>))
+    }
+
     fn is_asynchronous(&self) -> bool {
         true
+    }
+
+    fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {
+        let failed = |error| self.driver_error(error);
+        // While the GPU writes this, the launches arrive; and none of what they read is left in the L2 cache.
+        let scratch = self.memory.allocate(FLUSHED_BYTES)?;
+        // SAFETY: the buffer has that many bytes.
+        unsafe { self.gpu.fill(scratch.ptr() as u64, FLUSHED_BYTES) }.map_err(failed)?;
+        let start = self.gpu.record().map_err(failed)?;
+        launch()?;
+        let end = self.gpu.record().map_err(failed)?;
+        let milliseconds = end.since(&start).map_err(failed)?;
+        self.memory.check()?;
+        Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
     }
 
     fn synchronize(&self) -> Result<(), Error> {

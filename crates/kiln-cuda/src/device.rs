@@ -174,6 +174,16 @@ impl Gpu {
         unsafe { driver()?.on_device(to, from, bytes, self.stream) }
     }
 
+    /// Fills memory with zeros, in the stream's order.
+    ///
+    /// # Safety
+    /// `to` is valid for writing `bytes` bytes.
+    pub(crate) unsafe fn fill(&self, to: DevicePtr, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { driver()?.fill(to, 0, bytes, self.stream) }
+    }
+
     /// Queues an event.
     pub(crate) fn record(&self) -> Result<Event> {
         self.enter()?;

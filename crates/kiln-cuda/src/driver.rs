@@ -15,6 +15,22 @@ pub(crate) type RawStream = *mut c_void;
 pub(crate) type RawModule = *mut c_void;
 pub(crate) type RawFunction = *mut c_void;
 pub(crate) type RawEvent = *mut c_void;
+pub(crate) type RawGraph = *mut c_void;
+pub(crate) type RawGraphExec = *mut c_void;
+pub(crate) type RawNode = *mut c_void;
+
+/// A launch as a node of a graph; `CUDA_KERNEL_NODE_PARAMS_v2` of cuda.h.
+#[repr(C)]
+pub(crate) struct KernelNode {
+    pub(crate) function: RawFunction,
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) arguments: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+    pub(crate) kernel: *mut c_void,
+    pub(crate) context: RawContext,
+}
 
 /// The driver's code for memory that is not to be had.
 const OUT_OF_MEMORY: Status = 2;
@@ -102,6 +118,7 @@ driver_functions! {
     to_device = "cuMemcpyHtoDAsync_v2" (to: DevicePtr, from: *const c_void, bytes: usize, stream: RawStream);
     to_host = "cuMemcpyDtoHAsync_v2" (to: *mut c_void, from: DevicePtr, bytes: usize, stream: RawStream);
     on_device = "cuMemcpyDtoDAsync_v2" (to: DevicePtr, from: DevicePtr, bytes: usize, stream: RawStream);
+    fill = "cuMemsetD8Async" (to: DevicePtr, value: u8, bytes: usize, stream: RawStream);
     create_stream = "cuStreamCreate" (stream: *mut RawStream, flags: c_uint);
     synchronize_stream = "cuStreamSynchronize" (stream: RawStream);
     load_module = "cuModuleLoadData" (module: *mut RawModule, image: *const c_void);
@@ -111,6 +128,15 @@ driver_functions! {
     launch = "cuLaunchKernel" (function: RawFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: RawStream, arguments: *mut *mut c_void,
         extra: *mut *mut c_void);
+    create_graph = "cuGraphCreate" (graph: *mut RawGraph, flags: c_uint);
+    add_kernel_node = "cuGraphAddKernelNode_v2" (node: *mut RawNode, graph: RawGraph, dependencies: *const RawNode,
+        count: usize, parameters: *const KernelNode);
+    instantiate_graph = "cuGraphInstantiateWithFlags" (executable: *mut RawGraphExec, graph: RawGraph, flags: u64);
+    set_kernel_node = "cuGraphExecKernelNodeSetParams_v2" (executable: RawGraphExec, node: RawNode,
+        parameters: *const KernelNode);
+    launch_graph = "cuGraphLaunch" (executable: RawGraphExec, stream: RawStream);
+    destroy_graph_exec = "cuGraphExecDestroy" (executable: RawGraphExec);
+    destroy_graph = "cuGraphDestroy" (graph: RawGraph);
     create_event = "cuEventCreate" (event: *mut RawEvent, flags: c_uint);
     record_event = "cuEventRecord" (event: RawEvent, stream: RawStream);
     synchronize_event = "cuEventSynchronize" (event: RawEvent);

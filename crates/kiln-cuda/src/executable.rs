@@ -1,12 +1,13 @@
 //! A compiled kernel: its module, and how it is launched.
 
 use crate::device::Gpu;
-use crate::driver::{DriverError, RawFunction, RawModule, driver};
+use crate::driver::{DriverError, KernelNode, RawFunction, RawModule, driver};
 use crate::nvrtc::Nvrtc;
 use crate::text::{self, Text, Way};
 use kiln_ir::Dim;
 use kiln_kernels::kernel::Kernel;
 use kiln_runtime::{Executable, LaunchError, RawBuffer};
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -30,8 +31,8 @@ pub(crate) struct Code {
 
 impl Code {
     /// Compiles a kernel.
-    pub(crate) fn compile(gpu: &'static Gpu, kernel: &Kernel) -> Result<Code, String> {
-        let entry = Entry::compile(gpu, kernel, Way::of(&gpu.arch()))?;
+    pub(crate) fn compile(gpu: &'static Gpu, kernel: &Kernel, way: Way) -> Result<Code, String> {
+        let entry = Entry::compile(gpu, kernel, way)?;
         Ok(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
     }
 
@@ -40,6 +41,41 @@ impl Code {
         let text = text::generate(kernel, Way::of(&gpu.arch())).ok()?;
         let entry = Entry::load(gpu, text, cubin.to_vec()).ok()?;
         Some(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
+    }
+
+    /// A node of a graph for one launch, its arguments and its workspace; `None` where there is nothing to do.
+    pub(crate) fn node(
+        &self,
+        buffers: &[RawBuffer],
+        sizes: &[i64],
+        site: u32,
+        values: &mut Vec<u64>,
+    ) -> Result<Option<(KernelNode, Option<Workspace>)>, LaunchError> {
+        let entry = self.entry(buffers)?;
+        let Some(geometry) = entry.prepare(buffers, sizes, site, values)? else { return Ok(None) };
+        let Geometry { blocks, threads, shared, workspace } = geometry;
+        let none = std::ptr::null_mut();
+        let node = KernelNode {
+            function: entry.function,
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
+            shared,
+            arguments: std::ptr::null_mut(),
+            extra: std::ptr::null_mut(),
+            kernel: none,
+            context: none,
+        };
+        Ok(Some((node, workspace)))
+    }
+
+    /// Whether a launch may report an index out of range.
+    pub(crate) fn may_fault(&self) -> bool {
+        self.entry.text.may_fault
+    }
+
+    /// By buffer, whether the entry depends on its alignment.
+    pub(crate) fn aligned(&self, buffers: usize) -> Vec<bool> {
+        (0..buffers).map(|buffer| self.entry.text.aligned.contains(&buffer)).collect()
     }
 
     /// The entry for buffers that begin where these do.
@@ -72,6 +108,10 @@ impl Executable for Code {
         }
         // SAFETY: the caller's promise.
         unsafe { self.entry(buffers)?.launch(buffers, sizes, site) }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn intermediate(&self) -> Option<String> {
@@ -108,7 +148,7 @@ thread_local! {
     static ARGUMENTS: RefCell<(Vec<u64>, Vec<*mut c_void>)> = RefCell::default();
 }
 
-fn failed(error: DriverError) -> LaunchError {
+pub(crate) fn failed(error: DriverError) -> LaunchError {
     LaunchError::Device { code: error.code, message: error.message }
 }
 
@@ -141,46 +181,80 @@ impl Entry {
         self.text.eval(dim, sizes).filter(|&value| value >= 0).ok_or(LaunchError::BadSize { value: -1 })
     }
 
-    /// # Safety
-    /// As [`Executable::launch`].
-    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
+    /// How it is launched with these buffers and sizes; `None` where there is nothing to do. `values` gets the arguments.
+    fn prepare(
+        &self,
+        buffers: &[RawBuffer],
+        sizes: &[i64],
+        site: u32,
+        values: &mut Vec<u64>,
+    ) -> Result<Option<Geometry>, LaunchError> {
         let blocks = self.size(&self.text.blocks, sizes)?.min(self.text.most_blocks);
         if blocks == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let block_bytes = self.size(&self.text.block_bytes, sizes)?;
         let gpu = self.gpu;
         let (shared, blocks, workspace) = if block_bytes <= self.most_shared {
-            (block_bytes, blocks, 0)
+            (block_bytes, blocks, None)
         } else {
             // As many blocks as run at once, each with its memory.
             let blocks = blocks.min(i64::from(gpu.multiprocessors) * 2);
             let bytes = (blocks * block_bytes) as usize;
-            (0, blocks, gpu.pool.take(gpu, bytes).map_err(|_| LaunchError::OutOfMemory { bytes })?)
+            let address = gpu.pool.take(gpu, bytes).map_err(|_| LaunchError::OutOfMemory { bytes })?;
+            (0, blocks, Some(Workspace { gpu, address, bytes }))
         };
         let fault = gpu.faults.record(gpu).map_err(failed)?;
-        if self.text.may_fault {
-            gpu.faults.expect();
-        }
+        values.clear();
+        values.extend(buffers.iter().map(|buffer| buffer.ptr as u64));
+        values.extend(sizes.iter().map(|&size| size as u64));
+        let address = workspace.as_ref().map_or(0, |workspace| workspace.address);
+        values.extend([fault, site.into(), address, block_bytes as u64]);
+        Ok(Some(Geometry { blocks: blocks as u32, threads: self.text.threads, shared: shared as u32, workspace }))
+    }
+
+    /// # Safety
+    /// As [`Executable::launch`].
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
+        let gpu = self.gpu;
         gpu.enter().map_err(failed)?;
-        let outcome = ARGUMENTS.with_borrow_mut(|(values, places)| {
-            values.clear();
-            values.extend(buffers.iter().map(|buffer| buffer.ptr as u64));
-            values.extend(sizes.iter().map(|&size| size as u64));
-            values.extend([fault, site.into(), workspace, block_bytes as u64]);
+        ARGUMENTS.with_borrow_mut(|(values, places)| {
+            // Its workspace is given back at the end: whoever takes it next runs after this launch.
+            let Some(geometry) = self.prepare(buffers, sizes, site, values)? else { return Ok(()) };
+            if self.text.may_fault {
+                gpu.faults.expect();
+            }
             places.clear();
             places.extend(values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()));
-            let (threads, none) = (self.text.threads, std::ptr::null_mut());
-            let (blocks, shared, stream) = (blocks as u32, shared as u32, gpu.stream());
-            let arguments = places.as_mut_ptr();
+            let Geometry { blocks, threads, shared, .. } = geometry;
+            let (stream, arguments, none) = (gpu.stream(), places.as_mut_ptr(), std::ptr::null_mut());
+            let driver = driver().map_err(failed)?;
             // SAFETY: the arguments are those of the text's parameters; the rest is the caller's promise.
-            unsafe { driver()?.launch(self.function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, none) }
-        });
-        if workspace != 0 {
-            // Whoever takes it next runs after this launch.
-            gpu.pool.give(workspace, (blocks * block_bytes) as usize);
-        }
-        outcome.map_err(failed)
+            let launched =
+                unsafe { driver.launch(self.function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, none) };
+            launched.map_err(failed)
+        })
+    }
+}
+
+/// How a kernel is launched.
+pub(crate) struct Geometry {
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) shared: u32,
+    pub(crate) workspace: Option<Workspace>,
+}
+
+/// Memory of the pool for the blocks of one launch, given back at the end.
+pub(crate) struct Workspace {
+    gpu: &'static Gpu,
+    address: u64,
+    bytes: usize,
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        self.gpu.pool.give(self.address, self.bytes);
     }
 }
 

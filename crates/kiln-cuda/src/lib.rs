@@ -17,6 +17,7 @@ mod device;
 mod driver;
 mod executable;
 mod fault;
+mod graph;
 mod library;
 mod memory;
 mod pool;

@@ -2,7 +2,9 @@
 
 use crate::{Buffer, Device, Error, Packing, RawBuffer, Variant};
 use kiln_kernels::kernel::Kernel;
+use std::any::Any;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A device with a compiler for it.
 pub trait Backend: Send + Sync {
@@ -86,10 +88,48 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// A list of launches that can be run again and again at less cost than one by one; `None` where there is no such thing. They
+    /// do what [`Executable::launch`] does, in order.
+    fn record(&self, launches: &[Launch<'_>]) -> Result<Option<Box<dyn Recording>>, Error> {
+        let _ = launches;
+        Ok(None)
+    }
+
+    /// Runs some launches and returns how long the device took for them, not counting the time that they took to arrive there.
+    fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {
+        let start = Instant::now();
+        launch()?;
+        self.synchronize()?;
+        Ok(start.elapsed())
+    }
+
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {
         Ok(())
     }
+}
+
+/// One launch of a list that is to be recorded.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    /// The code.
+    pub code: &'a dyn Executable,
+    /// The buffers of the kernel, in order.
+    pub arguments: &'a [RawBuffer],
+    /// The values of its size symbols.
+    pub sizes: &'a [i64],
+    /// The number of [`Executable::launch_at`].
+    pub site: u32,
+}
+
+/// Launches that a backend runs as one.
+pub trait Recording: Send {
+    /// Runs the launches with these arguments, those of all launches one after another. False if it was not made for such
+    /// arguments: then nothing ran, and it has to be recorded again.
+    ///
+    /// # Safety
+    /// As [`Executable::launch`] for each of them.
+    unsafe fn replay(&mut self, arguments: &[RawBuffer]) -> Result<bool, LaunchError>;
 }
 
 /// A compiled kernel.
@@ -110,6 +150,11 @@ pub trait Executable: Send + Sync {
         let _ = site;
         // SAFETY: the caller's promise.
         unsafe { self.launch(buffers, sizes) }
+    }
+
+    /// Itself, for a backend that records launches and has to know its own code.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
     }
 
     /// The code as text, if the backend can show it.

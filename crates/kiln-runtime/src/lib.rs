@@ -30,7 +30,7 @@ mod slab;
 pub mod tune;
 pub mod variant;
 
-pub use backend::{Backend, Executable, LaunchError};
+pub use backend::{Backend, Executable, Launch, LaunchError, Recording};
 pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
 pub use device::{Device, UnknownDevice};
 pub use error::{Error, Result};

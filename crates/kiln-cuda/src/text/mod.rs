@@ -24,6 +24,8 @@ mod skinny;
 mod value;
 mod vector;
 
+pub use skinny::Skinny;
+
 use index::{Names, Width};
 use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Access, Axis, Inst, InstKind, Kernel, KernelBody};
@@ -85,18 +87,20 @@ pub struct Way {
     pub vectors: bool,
     /// Whether blocks may form clusters, as from compute capability 9.0 on.
     pub clusters: bool,
+    /// How products of a few rows are spread over threads.
+    pub skinny: Skinny,
 }
 
 impl Way {
     /// What an architecture has, for buffers that begin at a multiple of 16 bytes.
     pub fn of(arch: &str) -> Way {
         let number: u32 = arch.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
-        Way { vectors: true, clusters: number >= 90 }
+        Way { vectors: true, clusters: number >= 90, skinny: Skinny::default() }
     }
 
     /// What works for buffers that begin anywhere.
     pub fn plain() -> Way {
-        Way { vectors: false, clusters: false }
+        Way { vectors: false, clusters: false, skinny: Skinny::default() }
     }
 }
 
@@ -104,7 +108,7 @@ impl Way {
 pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     let body = match &kernel.body {
         KernelBody::Loop(body) => loops::generate(kernel, body, way)?,
-        KernelBody::Matmul(body) => match skinny::generate(kernel, body).filter(|_| way.vectors) {
+        KernelBody::Matmul(body) => match skinny::generate(kernel, body, way.skinny).filter(|_| way.vectors) {
             Some(made) => made,
             None => matmul::generate(kernel, body)?,
         },

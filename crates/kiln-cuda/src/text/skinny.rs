@@ -2,7 +2,7 @@
 //! memory gives it, and each warp sums a part of a row of it for all rows on the left.
 //!
 //! ```text
-//!  weight row n   |  warp 0   |  warp 1   |  warp 2   |  warp 3   |  warp 0 …      16 bytes a lane, UNROLL of them in flight
+//!  weight row n   |  warp 0   |  warp 1   |  warp 2   |  warp 3   |  warp 0 …      16 bytes a lane, several of them in flight
 //! ```
 
 use super::index::Names;
@@ -11,19 +11,53 @@ use super::vector::Vector;
 use super::{Body, MOST_BLOCKS, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Inst, InstKind, Kernel, MatmulBody, Prologue};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// Rows on the left at the most: beyond, the arithmetic takes longer than memory.
 const MOST_ROWS: i64 = 8;
-/// Threads of a block.
-const THREADS: i64 = 256;
-/// Warps that share a row of the weight.
-const WARPS: i64 = 4;
-/// Wide loads of a lane that are in flight.
-const UNROLL: i64 = 4;
+
+/// How a product of a few rows is spread over threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Skinny {
+    /// Threads of a block.
+    pub threads: i64,
+    /// Warps that share a row of the weight, at the most.
+    pub warps: i64,
+    /// Wide loads of a lane that are in flight, at the most.
+    pub unroll: i64,
+}
+
+impl Default for Skinny {
+    fn default() -> Skinny {
+        Skinny { threads: 256, warps: 4, unroll: 4 }
+    }
+}
+
+impl Skinny {
+    /// Every way that is worth measuring.
+    pub fn all() -> impl Iterator<Item = Skinny> {
+        let threads = [128, 256, 512];
+        threads.into_iter().flat_map(|threads| {
+            let warps = [1, 2, 4, 8].into_iter().filter(move |warps| warps * 32 <= threads);
+            warps.flat_map(move |warps| [2, 4, 8, 16].map(|unroll| Skinny { threads, warps, unroll }))
+        })
+    }
+
+    /// The way of a text of its [`Display`](fmt::Display).
+    pub fn parse(text: &str) -> Option<Skinny> {
+        Skinny::all().find(|skinny| skinny.to_string() == text)
+    }
+}
+
+impl fmt::Display for Skinny {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Skinny { threads, warps, unroll } = self;
+        write!(f, "threads={threads} warps={warps} unroll={unroll}")
+    }
+}
 
 /// The body, if the product is of this kind.
-pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
+pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Skinny) -> Option<Body> {
     let [axis] = body.k.as_slice() else { return None };
     let (rows, depth) = (points(&body.m).as_const()?, axis.size.as_const()?);
     if body.acc != DType::F32 || !(1..=MOST_ROWS).contains(&rows) {
@@ -59,12 +93,13 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
         out: String::new(),
     };
     // Several warps share a row if it is long enough for all of them.
-    let warps = WARPS.min(depth / (32 * lanes)).max(1);
+    let warps = way.warps.min(depth / (32 * lanes)).max(1);
     let warps = 1 << warps.ilog2();
-    let groups = THREADS / 32 / warps;
+    let threads = way.threads;
+    let groups = threads / 32 / warps;
     let total = &batch * &columns;
     let step = warps * 32 * lanes;
-    let unroll = UNROLL.min(depth / step).max(1);
+    let unroll = way.unroll.min(depth / step).max(1);
     let mut out = String::new();
     let count = names.text(&total, width);
     let column_count = names.text(&columns, width);
@@ -74,7 +109,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
 for(idx first=(idx)blockIdx.x*{groups};first<{count};first+=(idx)gridDim.x*{groups}){{
 const bool live=first+warp/{warps}<{count};\nconst idx p=live?first+warp/{warps}:{count}-1;
 const idx image=p/{column_count},nn=p%{column_count};",
-        THREADS / 32
+        threads / 32
     );
     out.push_str(&decode(&names, &body.batch, "z", "image", width));
     out.push_str(&decode(&names, &body.n, "n", "nn", width));
@@ -126,7 +161,7 @@ for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\nfloat sum=0;
         width,
         blocks: ceil_div(&total, groups),
         most_blocks: MOST_BLOCKS,
-        threads: THREADS as u32,
+        threads: threads as u32,
         block_bytes: Dim::default(),
         cluster: 1,
         aligned: right.buffers().chain(left.buffers()).collect(),

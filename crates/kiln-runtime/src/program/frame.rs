@@ -13,7 +13,8 @@
 use super::idle::Counted;
 use super::{CompiledStep, InputView, Inputs, PinKey, Produced, Program, raw};
 use crate::sizing::{CompiledVariant, Sizing};
-use crate::{Buffer, Error, Executable, RawBuffer, Variant};
+use crate::{Buffer, Error, Executable, Launch, RawBuffer, Recording, Variant};
+use kiln_ir::Source;
 use kiln_kernels::schedule::Role;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ use std::sync::Arc;
 const FRAMES_KEPT: usize = 8;
 /// Frames up to which sizes that have none get a new one, instead of one that other sizes have left.
 const SIZES_KEPT: usize = 4;
+/// The run at which launches are recorded.
+const RECORDED_RUN: usize = 2;
 /// Memory kept for one output of a frame, for callers that hold on to earlier results for a while.
 const OUTPUTS_KEPT: usize = 4;
 
@@ -48,6 +51,10 @@ pub(super) struct Frame {
     pub(super) produced: Vec<Produced>,
     /// Memory of earlier outputs, by output.
     recycled: Vec<Vec<Buffer>>,
+    /// All launches as one, where the backend can do that; made at the second run that recycles.
+    recording: Option<Box<dyn Recording>>,
+    /// Runs since it was bound.
+    runs: usize,
     /// The bytes it was counted with when it was returned.
     pub(super) counted: Counted,
 }
@@ -78,6 +85,8 @@ impl Frame {
     fn bind(&mut self, program: &Program, sizing: &Arc<Sizing>) -> Result<(), Error> {
         self.sizing = None;
         self.pinned = None;
+        self.recording = None;
+        self.runs = 0;
         self.generation = sizing.generation();
         self.codes.clear();
         match sizing.compiled_variants() {
@@ -173,6 +182,10 @@ impl Frame {
                 Produced::Input(_) => return Err(Error::BrokenSchedule { buffer: place as usize }),
             };
         }
+        self.runs += 1;
+        if matches!(outputs, Outputs::Recycled) && self.replay(program, sizing)? {
+            return Ok(());
+        }
         let mut rest = &self.arguments[..];
         for ((step, sizes), code) in program.steps.iter().zip(&sizing.step_sizes).zip(&self.codes) {
             let (arguments, others) = rest.split_at(step.args.len());
@@ -183,6 +196,31 @@ impl Frame {
             unsafe { code.launch_at(arguments, sizes, step.site) }.map_err(|cause| step.error(cause))?;
         }
         Ok(())
+    }
+
+    /// Runs all launches as one, if the backend can; what is run once is not worth recording.
+    fn replay(&mut self, program: &Program, sizing: &Sizing) -> Result<bool, Error> {
+        if self.recording.is_none() && self.runs == RECORDED_RUN {
+            let mut rest = &self.arguments[..];
+            let steps = program.steps.iter().zip(&sizing.step_sizes).zip(&self.codes);
+            let launches: Vec<Launch<'_>> = steps
+                .map(|((step, sizes), code)| {
+                    let (arguments, others) = rest.split_at(step.args.len());
+                    rest = others;
+                    Launch { code: &**code, arguments, sizes, site: step.site }
+                })
+                .collect();
+            self.recording = program.backend.record(&launches)?;
+        }
+        let Some(recording) = &mut self.recording else { return Ok(false) };
+        // SAFETY: as in `run`.
+        let outcome = unsafe { recording.replay(&self.arguments) };
+        let ran =
+            outcome.map_err(|cause| Error::Launch { op: "a recorded program".into(), cause, at: Source::default() })?;
+        if !ran {
+            (self.recording, self.runs) = (None, 1);
+        }
+        Ok(ran)
     }
 
     /// The outputs' memory.

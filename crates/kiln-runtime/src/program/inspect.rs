@@ -8,7 +8,7 @@ use kiln_ir::Symbol;
 use kiln_kernels::schedule::Role;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A program at given inputs. Outputs and temporaries are its own, and so are copies of the inputs that the program updates: no
 /// launch changes the caller's tensors.
@@ -163,10 +163,9 @@ impl Inspection<'_> {
         self.arguments.clear();
         self.arguments.extend(step.args.iter().map(|&buffer| self.regions[buffer].raw()));
         let sizes = &self.sizing.step_sizes[number];
-        let start = Instant::now();
-        // SAFETY: the buffers are those that a run has, with the same sizes; what a launch writes belongs to `self`.
-        unsafe { code.launch_at(&self.arguments, sizes, step.site) }.map_err(|cause| step.error(cause))?;
-        self.program.backend.synchronize()?;
-        Ok(start.elapsed())
+        self.program.backend.time(&mut || {
+            // SAFETY: the buffers are those that a run has, with the same sizes; what a launch writes belongs to `self`.
+            unsafe { code.launch_at(&self.arguments, sizes, step.site) }.map_err(|cause| step.error(cause))
+        })
     }
 }

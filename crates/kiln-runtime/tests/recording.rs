@@ -1,0 +1,123 @@
+//! Programs on a backend that records launches: they are recorded once, replayed with the arguments of each run, and recorded again when
+//! the recording does not fit any more.
+
+use kiln_ir::{DType, Graph};
+use kiln_kernels::kernel::Kernel;
+use kiln_kernels::{InputLayout, ScheduleOptions};
+use kiln_runtime::{
+    Backend, Buffer, Device, Error, Executable, InputView, Launch, LaunchError, Produced, Program, RawBuffer,
+    Recording, ReferenceBackend,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts of what a backend did.
+#[derive(Default)]
+struct Counts {
+    launched: AtomicUsize,
+    recorded: AtomicUsize,
+    replayed: AtomicUsize,
+}
+
+/// The reference executor, with recordings.
+#[derive(Default)]
+struct Recorder {
+    counts: Arc<Counts>,
+}
+
+struct Counting {
+    inner: Arc<dyn Executable>,
+    counts: Arc<Counts>,
+}
+
+struct Recorded {
+    /// The codes of the launches, how many buffers each has, and its sizes.
+    launches: Vec<(Arc<dyn Executable>, usize, Vec<i64>)>,
+    /// The first address that it was made for: an odd multiple of 64 needs another recording than an even one.
+    parity: usize,
+    counts: Arc<Counts>,
+}
+
+fn parity(arguments: &[RawBuffer]) -> usize {
+    arguments[0].ptr.addr() / 64 % 2
+}
+
+impl Backend for Recorder {
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+    fn target(&self) -> String {
+        "recorder".into()
+    }
+    fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
+        ReferenceBackend.allocate(bytes)
+    }
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
+        Ok(Arc::new(Counting { inner: ReferenceBackend.compile(kernel)?, counts: self.counts.clone() }))
+    }
+    fn record(&self, launches: &[Launch<'_>]) -> Result<Option<Box<dyn Recording>>, Error> {
+        self.counts.recorded.fetch_add(1, Ordering::Relaxed);
+        let of = |launch: &Launch<'_>| {
+            let code = launch.code.as_any().and_then(|code| code.downcast_ref::<Counting>()).expect("its own code");
+            (code.inner.clone(), launch.arguments.len(), launch.sizes.to_vec())
+        };
+        let parity = parity(launches[0].arguments);
+        let launches = launches.iter().map(of).collect();
+        Ok(Some(Box::new(Recorded { launches, parity, counts: self.counts.clone() })))
+    }
+}
+
+impl Executable for Counting {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        self.counts.launched.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.launch(buffers, sizes) }
+    }
+    fn as_any(&self) -> Option<&dyn std::any::Any> {
+        Some(self)
+    }
+}
+
+impl Recording for Recorded {
+    unsafe fn replay(&mut self, mut arguments: &[RawBuffer]) -> Result<bool, LaunchError> {
+        if parity(arguments) != self.parity {
+            return Ok(false);
+        }
+        self.counts.replayed.fetch_add(1, Ordering::Relaxed);
+        for (code, count, sizes) in &self.launches {
+            let (own, others) = arguments.split_at(*count);
+            arguments = others;
+            // SAFETY: the caller's promise.
+            unsafe { code.launch(own, sizes) }?;
+        }
+        Ok(true)
+    }
+}
+
+#[test]
+fn launches_are_recorded_once_and_replayed() {
+    let graph = Graph::parse("graph(%0: f32[4]) {\n  %1: f32[4] = exp %0\n  return %1\n}").unwrap();
+    let layout = InputLayout::contiguous(graph.ty(graph.inputs()[0]));
+    let backend = Recorder::default();
+    let counts = backend.counts.clone();
+    let program = Program::build(&graph, &[layout], Arc::new(backend), &ScheduleOptions::default()).unwrap();
+    // 64 bytes apart, so that neighbours differ in what the recording depends on.
+    let memory = ReferenceBackend.allocate(64 * 8).unwrap();
+    let mut produced = Vec::new();
+    let mut run = |at: usize, value: f32| {
+        memory.write_from_host(at * 64, &[value; 4].map(f32::to_le_bytes).concat()).unwrap();
+        let input = InputView { buffer: &memory, dtype: DType::F32, shape: &[4], strides: &[1], offset: at * 16 };
+        program.replay(&[input], &mut produced).unwrap();
+        let Produced::Buffer(output) = &produced[0] else { panic!("an output") };
+        let mut bytes = [0; 4];
+        output.read_to_host(12, &mut bytes).unwrap();
+        assert!((f32::from_le_bytes(bytes) - value.exp()).abs() < 1e-5);
+        let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        (of(&counts.launched), of(&counts.recorded), of(&counts.replayed))
+    };
+    assert_eq!(run(0, 0.5), (1, 0, 0), "what runs once is not worth recording");
+    assert_eq!(run(0, 1.0), (1, 1, 1));
+    assert_eq!(run(2, 1.5), (1, 1, 2), "another address of the same kind");
+    assert_eq!(run(1, 2.0), (2, 1, 2), "one that it was not made for: one by one");
+    assert_eq!(run(1, 2.5), (2, 2, 3), "and then recorded again");
+}
