@@ -124,6 +124,7 @@ driver_functions! {
     load_module = "cuModuleLoadData" (module: *mut RawModule, image: *const c_void);
     unload_module = "cuModuleUnload" (module: RawModule);
     module_function = "cuModuleGetFunction" (function: *mut RawFunction, module: RawModule, name: *const c_char);
+    function_attribute = "cuFuncGetAttribute" (value: *mut c_int, attribute: c_int, function: RawFunction);
     set_function_attribute = "cuFuncSetAttribute" (function: RawFunction, attribute: c_int, value: c_int);
     launch = "cuLaunchKernel" (function: RawFunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: RawStream, arguments: *mut *mut c_void,

@@ -16,8 +16,8 @@ use std::sync::OnceLock;
 const DYNAMIC_SHARED: c_int = 8;
 /// Bytes of dynamic shared memory that need not be asked for.
 const SHARED_FOR_NOTHING: i64 = 40 << 10;
-/// Bytes of shared memory that a text itself declares at the most.
-const DECLARED: i64 = 40 << 10;
+/// The attribute of a function: bytes of shared memory that it declares.
+const DECLARED_SHARED: c_int = 1;
 /// What wide accesses have to begin at a multiple of.
 const ALIGNMENT: usize = 16;
 
@@ -170,8 +170,11 @@ impl Entry {
         // SAFETY: the module is loaded, and the name is a C string.
         unsafe { driver.module_function(&mut entry.function, module, c"kernel".as_ptr()) }?;
         if entry.text.block_bytes.as_const().is_none_or(|bytes| bytes > SHARED_FOR_NOTHING) {
-            entry.most_shared = gpu.shared - DECLARED;
+            let mut declared = 0;
             // SAFETY: the function is loaded.
+            unsafe { driver.function_attribute(&mut declared, DECLARED_SHARED, entry.function) }?;
+            entry.most_shared = gpu.shared - i64::from(declared);
+            // SAFETY: as above.
             unsafe { driver.set_function_attribute(entry.function, DYNAMIC_SHARED, entry.most_shared as c_int) }?;
         }
         Ok(entry)

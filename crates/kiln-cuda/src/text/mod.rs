@@ -3,6 +3,7 @@
 //! ```text
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
+//!                        tensor     short floats on tensor cores
 //!                        matmul     tiles in shared memory
 //!             Attention  decode     few queries: keys split over a cluster of blocks
 //!                        attention  a warp a query row, online softmax over tiles of keys
@@ -21,6 +22,7 @@ mod loops;
 mod matmul;
 mod routine;
 mod skinny;
+mod tensor;
 mod value;
 mod vector;
 
@@ -108,10 +110,13 @@ impl Way {
 pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     let body = match &kernel.body {
         KernelBody::Loop(body) => loops::generate(kernel, body, way)?,
-        KernelBody::Matmul(body) => match skinny::generate(kernel, body, way.skinny).filter(|_| way.vectors) {
-            Some(made) => made,
-            None => matmul::generate(kernel, body)?,
-        },
+        KernelBody::Matmul(body) => {
+            let special = || skinny::generate(kernel, body, way.skinny).or_else(|| tensor::generate(kernel, body));
+            match way.vectors.then(special).flatten() {
+                Some(made) => made,
+                None => matmul::generate(kernel, body)?,
+            }
+        }
         KernelBody::Attention(body) => match decode::generate(kernel, body, way) {
             Some(made) => made,
             None => attention::generate(kernel, body)?,
