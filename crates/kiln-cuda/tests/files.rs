@@ -39,3 +39,21 @@ fn texts_are_as_written() {
     assert!(files.len() >= 8, "{} files", files.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
+
+#[test]
+#[ignore = "needs NVRTC, which .ci/run fetches"]
+fn nvrtc_takes_them() {
+    let nvrtc = kiln_cuda::nvrtc::Nvrtc::get().unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/text");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let graph = Graph::parse(text.split("gives:").next().unwrap()).unwrap();
+        for kernel in support::kernels(graph) {
+            for arch in ["sm_80", "sm_90a"] {
+                let text = generate(&kernel, Way::of(arch)).unwrap();
+                let outcome = nvrtc.compile(&text.source, arch);
+                assert!(outcome.is_ok(), "{arch}: {}\n{}", outcome.unwrap_err(), text.source);
+            }
+        }
+    }
+}
