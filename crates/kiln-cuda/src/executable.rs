@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 /// The attribute of a function: bytes of dynamic shared memory at the most.
 const DYNAMIC_SHARED: c_int = 8;
-/// Bytes of dynamic shared memory that need not be asked for.
+/// Bytes of dynamic shared memory that every kernel may have without an attribute.
 const SHARED_FOR_NOTHING: i64 = 40 << 10;
 /// The attribute of a function: bytes of shared memory that it declares.
 const DECLARED_SHARED: c_int = 1;

@@ -109,7 +109,7 @@ impl State {
     fn explain(&self, gpu: &Gpu, bytes: usize, error: DriverError) -> DriverError {
         let free = gpu.memory_info().map_or(0, |(free, _)| free);
         let (asked, used, free) = (mib(bytes), mib(self.used), mib(free));
-        let message = format!("{asked} MiB were asked for, {used} MiB are in use by this process, {free} MiB are free");
+        let message = format!("{asked} MiB were requested, {used} MiB are in use by this process, {free} MiB are free");
         DriverError { message, ..error }
     }
 }

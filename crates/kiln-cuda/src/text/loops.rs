@@ -401,7 +401,7 @@ impl Shape {
     }
 }
 
-/// Whether neighbouring points lie beside each other in memory rather than neighbouring elements of a row.
+/// Whether neighbouring points are contiguous in memory rather than neighbouring elements of a row.
 fn rows_are_strided(body: &LoopBody) -> bool {
     let (Some(point), Some(along)) = (body.grid.last(), body.row.last()) else { return false };
     let step = |offset: &Dim, var: Symbol| offset.linear_in(var).and_then(|(step, _)| step.as_const()).map(i64::abs);

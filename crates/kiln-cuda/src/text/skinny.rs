@@ -1,4 +1,4 @@
-//! Products of a few rows with a weight whose rows lie in memory along the summed axis: every weight is read once, as fast as
+//! Products of a few rows with a weight that is contiguous along the summed axis: every weight is read once, as fast as
 //! memory gives it, and each warp sums a part of a row of it for all rows on the left.
 //!
 //! ```text

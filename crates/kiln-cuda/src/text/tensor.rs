@@ -56,7 +56,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
 }
 
 impl<'a> Operand<'a> {
-    /// The operand, if it is a load whose neighbours lie beside each other and begin at multiples of 16 bytes.
+    /// The operand, if it is a load of contiguous elements, aligned to 16 bytes.
     fn of(kernel: &Kernel, prologue: &'a Prologue, axes: &'a [Axis], summed: &Axis) -> Option<Operand<'a>> {
         let [inst] = prologue.insts.as_slice() else { return None };
         let InstKind::Load { place, guard: None } = &inst.kind else { return None };

@@ -14,7 +14,7 @@ const BYTES: i64 = 16;
 pub(crate) struct Vector {
     /// How many; a power of two that divides the axis.
     pub(crate) lanes: i64,
-    /// The loads whose elements lie beside each other.
+    /// The loads of contiguous elements.
     loads: Vec<(ValueId, usize)>,
     /// The stores likewise.
     stores: Vec<(ValueId, usize)>,

@@ -105,7 +105,7 @@ pub struct Arguments {
     /// Samples a mode of a model
     #[arg(long, default_value_t = 100, value_parser = at_least::<1>)]
     repeats: usize,
-    /// Seconds a mode of a model may take for its samples; a mode with fewer samples than asked for says so
+    /// Seconds a mode of a model may take for its samples; a mode with fewer samples than requested says so
     #[arg(long, default_value_t = 60.0, value_parser = positive)]
     limit: f64,
     /// Folder of models: stories15M and GGUF files are taken from here (suite)

@@ -152,7 +152,7 @@ pub fn notes(records: &[Record]) -> Vec<String> {
         .map(|record| format!("{} {}", record.label(), record.samples.len()))
         .collect();
     if !short.is_empty() {
-        notes.push(format!("! fewer samples than asked for, the time was up: {}", short.join(", ")));
+        notes.push(format!("! fewer samples than requested, the time was up: {}", short.join(", ")));
     }
     for record in records {
         let label = record.label();
