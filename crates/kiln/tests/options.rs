@@ -152,11 +152,12 @@ fn the_faster_is_kept_and_said() {
     let _listening = event::listen(&[Category::Perf, Category::Kernels], move |event| {
         sink.lock().unwrap().push(event.to_string());
     });
+    // Many operations on few elements: one launch on one thread against eighty, whoever else keeps the machine busy.
     let fast = compile_with(
-        |x: &Tensor| x.exp()?.add(1.0)?.log()?.mul(2.0),
+        |x: &Tensor| (0..20).try_fold(x.clone(), |x, _| x.exp()?.add(1.0)?.log()?.mul(0.5)),
         Options { never_slower: true, ..Options::default() },
     );
-    let x = random(1, &[4000]);
+    let x = random(1, &[16]);
     for _ in 0..3 {
         assert_close(&fast.call(&x).unwrap(), &fast.inner()(&x).unwrap());
     }
