@@ -6,6 +6,7 @@
 //!                        tensor     short floats on tensor cores
 //!                        matmul     tiles in shared memory
 //!             Attention  decode     few queries: keys split over a cluster of blocks
+//!                        prefill    short floats on tensor cores
 //!                        attention  a warp a query row, online softmax over tiles of keys
 //!             Routine    routine    scan, sort, scatter
 //!                  │
@@ -20,6 +21,7 @@ mod decode;
 mod index;
 mod loops;
 mod matmul;
+mod prefill;
 mod routine;
 mod skinny;
 mod tensor;
@@ -117,10 +119,12 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
                 None => matmul::generate(kernel, body)?,
             }
         }
-        KernelBody::Attention(body) => match decode::generate(kernel, body, way) {
-            Some(made) => made,
-            None => attention::generate(kernel, body)?,
-        },
+        KernelBody::Attention(body) => {
+            match decode::generate(kernel, body, way).or_else(|| prefill::generate(kernel, body, way)) {
+                Some(made) => made,
+                None => attention::generate(kernel, body)?,
+            }
+        }
         KernelBody::Routine(body) => routine::generate(kernel, body)?,
     };
     let index = if body.width == Width::Narrow { "int" } else { "long long" };

@@ -1,0 +1,241 @@
+//! Attention of many queries in short floats on tensor cores: a block takes 64 query rows of a head and goes over tiles of 64 keys
+//! with an online softmax (FlashAttention-2). Weights of the softmax are the sum of two short floats, so that they lose nothing
+//! that the result would show.
+//!
+//! ```text
+//!  K tile, V tile ──cp.async, two stages──▶ shared
+//!  S = Q·Kᵀ (registers) ──scale, mask, running maximum──▶ P = exp(S − max) ──▶ O = O·kept + P·V (registers)
+//! ```
+
+use super::attention::{Texts, check_pages};
+use super::index::Width;
+use super::value::narrowed;
+use super::{Body, Way};
+use kiln_ir::{DType, Dim};
+use kiln_kernels::kernel::{AttentionBody, Kernel, Pages, Strided};
+use std::fmt::Write;
+
+/// Query rows of a block, 16 a warp.
+const ROWS: i64 = 64;
+/// Keys of a tile.
+const KEYS: i64 = 64;
+const THREADS: i64 = 128;
+/// Elements of a chunk of 16 bytes.
+const CHUNK: i64 = 8;
+
+/// The body, if the attention is of this kind.
+pub(super) fn generate(kernel: &Kernel, body: &AttentionBody, way: Way) -> Option<Body> {
+    let dtype = kernel.buffers[body.q.buffer].dtype;
+    let width = body.width.as_const()?;
+    let is_wide = |view: &Strided| {
+        let stride = |(axis, stride): (usize, &Dim)| match axis {
+            3 => stride.is_one(),
+            _ => is_multiple(stride),
+        };
+        kernel.buffers[view.buffer].dtype == dtype
+            && view.strides.iter().enumerate().all(stride)
+            && is_multiple(&view.offset)
+    };
+    let pages_fit = |pages: &Option<Pages>| pages.as_ref().is_none_or(|pages| is_multiple(&pages.stride));
+    let fits = way.vectors
+        && matches!(dtype, DType::Bf16 | DType::F16)
+        && body.value_width.as_const() == Some(width)
+        && matches!(width, 16 | 32 | 64 | 128)
+        && [&body.q, &body.k, &body.v].into_iter().all(is_wide)
+        && pages_fit(&body.k_pages)
+        && pages_fit(&body.v_pages);
+    if !fits {
+        return None;
+    }
+    let writer = Writer { kernel, body, texts: Texts::new(kernel), dtype, width };
+    Some(writer.generate())
+}
+
+/// Whether every term is a multiple of a chunk.
+fn is_multiple(dim: &Dim) -> bool {
+    let mut all = !dim.is_undefined();
+    dim.visit_terms(&mut |coefficient, _| all &= coefficient % CHUNK == 0);
+    all
+}
+
+struct Writer<'a> {
+    kernel: &'a Kernel,
+    body: &'a AttentionBody,
+    texts: Texts<'a>,
+    dtype: DType,
+    width: i64,
+}
+
+impl Writer<'_> {
+    fn generate(&self) -> Body {
+        let Writer { body, texts, dtype, width, .. } = self;
+        let text = |dim: &Dim| texts.text(dim);
+        let chunks = width / CHUNK;
+        let tile_bytes = KEYS * width * 2;
+        let query_bytes = ROWS * width * 2;
+        let (parts, columns) = (width / 16, width / 8);
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "const idx B={},H={},G={},T={},S={},tiles=(T+{ROWS}-1)/{ROWS};
+extern __shared__ __align__(128) unsigned char own[];
+const unsigned shared=(unsigned)__cvta_generic_to_shared(own);
+const int lane=threadIdx.x%32,warp=threadIdx.x/32;
+const float lowest=__int_as_float(0xff800000);",
+            text(&body.batch),
+            text(&body.heads),
+            text(&body.kv_heads),
+            text(&body.queries),
+            text(&body.keys)
+        );
+        for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
+            out.push_str(&check_pages(texts, pages));
+        }
+        let _ = writeln!(
+            out,
+            "for(idx block=blockIdx.x;block<B*H*tiles;block+=gridDim.x){{
+const idx tile=tiles-1-block%tiles,h=block/tiles%H,b=block/tiles/H,g=h/(H/G),top_row=tile*{ROWS};
+__syncthreads();
+for(int c=threadIdx.x;c<{};c+={THREADS}){{const int line=c/{chunks},chunk=c%{chunks};
+const bool inside=top_row+line<T;const idx t=inside?top_row+line:0;
+copy_chunk(shared+chunk_at<{chunks}>(line,chunk),b{}+{}+chunk*{CHUNK},inside);}}",
+            ROWS * chunks,
+            body.q.buffer,
+            texts.at(&body.q, &["b", "h", "t", "0"])
+        );
+        let end = if body.causal {
+            "top_row+ROWS_+S-T<S?top_row+ROWS_+S-T:S".replace("ROWS_", &ROWS.to_string())
+        } else {
+            "S".to_owned()
+        };
+        let _ = writeln!(out, "const idx end={end};\nauto fetch=[&](idx first,unsigned to){{");
+        for (view, pages, offset) in [(&body.k, &body.k_pages, 0), (&body.v, &body.v_pages, tile_bytes)] {
+            self.fetch(&mut out, view, pages.as_ref(), offset, chunks);
+        }
+        let stages = format!("shared+{query_bytes}");
+        let _ = writeln!(
+            out,
+            "}};
+fetch(0,{stages});\ncopies_commit();\ncopies_wait<0>();\n__syncthreads();
+unsigned q[{parts}][4];
+#pragma unroll\nfor(int part=0;part<{parts};++part)load_matrix(q[part],shared+chunk_at<{chunks}>(warp*16+lane%16,part*2+lane/16));
+float o[{columns}][4]={{}},top[2]={{lowest,lowest}},total[2]={{0,0}};
+for(idx first=0;first<end;first+={KEYS}){{
+copies_wait<0>();\n__syncthreads();
+const unsigned k_tile={stages}+first/{KEYS}%2*{0},v_tile=k_tile+{tile_bytes};
+if(first+{KEYS}<end)fetch(first+{KEYS},{stages}+(first/{KEYS}+1)%2*{0});\ncopies_commit();
+float s[{1}][4]={{}};
+#pragma unroll\nfor(int part=0;part<{parts};++part)
+#pragma unroll\nfor(int j=0;j<{1};j+=2){{unsigned r[4];
+load_matrix(r,k_tile+chunk_at<{chunks}>(j*8+lane%8+lane/16*8,part*2+lane/8%2));
+multiply_{2}(s[j],q[part],r);multiply_{2}(s[j+1],q[part],r+2);}}",
+            2 * tile_bytes,
+            KEYS / 8,
+            self.kind()
+        );
+        self.softmax(&mut out);
+        let _ = writeln!(
+            out,
+            "#pragma unroll\nfor(int part=0;part<{};++part){{unsigned high[4],low[4];
+#pragma unroll\nfor(int i=0;i<4;++i){{const float x=s[part*2+i/2][i%2*2],y=s[part*2+i/2][i%2*2+1];
+high[i]=pair(x,y);low[i]=pair(x-first_of(high[i]),y-second_of(high[i]));}}
+#pragma unroll\nfor(int j=0;j<{columns};j+=2){{unsigned r[4];
+load_transposed(r,v_tile+chunk_at<{chunks}>(part*16+lane%16,j+lane/16));
+multiply_{1}(o[j],high,r);multiply_{1}(o[j],low,r);multiply_{1}(o[j+1],high,r+2);multiply_{1}(o[j+1],low,r+2);}}}}\n}}",
+            KEYS / 16,
+            self.kind()
+        );
+        let store = |value: &str| {
+            let at = texts.at(&body.out, &["b", "h", "t", "d"]);
+            format!("b{}[{at}]={};", body.out.buffer, narrowed(*dtype, value))
+        };
+        let _ = writeln!(
+            out,
+            "copies_wait<0>();
+#pragma unroll\nfor(int half=0;half<2;++half){{
+#pragma unroll\nfor(int mask=1;mask<4;mask*=2)total[half]+=__shfl_xor_sync(~0u,total[half],mask);
+const idx t=top_row+warp*16+lane/4+half*8;
+if(t<T){{
+#pragma unroll\nfor(int j=0;j<{columns};++j)
+#pragma unroll\nfor(int c=0;c<2;++c){{const int d=j*8+lane%4*2+c;
+const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}}}}}\n}}",
+            store("result")
+        );
+        let tiles = (&body.queries + (ROWS - 1)).floor_div(&Dim::from(ROWS));
+        Body {
+            functions: match dtype {
+                DType::Bf16 => &[include_str!("tensor.cu"), include_str!("pair_bf16.cu")],
+                _ => &[include_str!("tensor.cu"), include_str!("pair_f16.cu")],
+            },
+            statements: out,
+            width: Width::Wide,
+            blocks: &body.batch * &body.heads * tiles,
+            most_blocks: super::MOST_BLOCKS,
+            threads: THREADS as u32,
+            cluster: 1,
+            block_bytes: Dim::from(query_bytes + 4 * tile_bytes),
+            aligned: vec![body.q.buffer, body.k.buffer, body.v.buffer],
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.dtype == DType::Bf16 { "bf16" } else { "f16" }
+    }
+
+    /// Copies a tile of keys or values from key `first` on; what is behind the last key is 0.
+    fn fetch(&self, out: &mut String, view: &Strided, pages: Option<&Pages>, offset: i64, chunks: i64) {
+        let _ = writeln!(
+            out,
+            "#pragma unroll\nfor(int c=threadIdx.x;c<{};c+={THREADS}){{const int line=c/{chunks},chunk=c%{chunks};
+const bool inside=first+line<S;const idx s=inside?first+line:0;",
+            KEYS * chunks
+        );
+        let at = match pages {
+            None => self.texts.at(view, &["b", "g", "s", "0"]),
+            Some(pages) => {
+                let (length, count) = (self.texts.text(&pages.length), self.texts.text(&pages.count));
+                let entry = self.texts.element(&pages.table, &["b", &format!("(s/{length})")]);
+                let _ = writeln!(out, "const idx page=(idx){entry};");
+                let row = self.texts.at(view, &["0", "g", &format!("(s%{length})"), "0"]);
+                format!("(page<0||page>={count}?0:page)*{}+{row}", self.texts.text(&pages.stride))
+            }
+        };
+        let _ = writeln!(
+            out,
+            "copy_chunk(to+{offset}+chunk_at<{chunks}>(line,chunk),b{}+{at}+chunk*{CHUNK},inside);}}",
+            view.buffer
+        );
+    }
+
+    /// Scales and masks the scores `s`, makes weights of them, and scales what was summed before.
+    fn softmax(&self, out: &mut String) {
+        let Writer { kernel, body, texts, .. } = self;
+        let scale = super::value::scalar(body.scale.cast(DType::F32));
+        let masked = match &body.mask {
+            Some(mask) if kernel.buffers[mask.buffer].dtype == DType::Bool => {
+                format!("({}?score:lowest)", texts.element(mask, &["b", "h", "t", "key"]))
+            }
+            Some(mask) => format!("(score+(float){})", texts.element(mask, &["b", "h", "t", "key"])),
+            None => "score".to_owned(),
+        };
+        let causal = if body.causal { "&&key<=t+S-T" } else { "" };
+        let tiles = KEYS / 8;
+        let _ = writeln!(
+            out,
+            "#pragma unroll\nfor(int half=0;half<2;++half){{
+const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;\nfloat most=lowest;
+#pragma unroll\nfor(int j=0;j<{tiles};++j)
+#pragma unroll\nfor(int c=0;c<2;++c){{const idx key=first+j*8+lane%4*2+c;
+const float score=s[j][half*2+c]*{scale};
+const float x=key<S{causal}?{masked}:lowest;s[j][half*2+c]=x;most=larger(most,x);}}
+#pragma unroll\nfor(int mask=1;mask<4;mask*=2)most=larger(most,__shfl_xor_sync(~0u,most,mask));
+const float next=larger(top[half],most),kept=top[half]==lowest?0.0f:expf(top[half]-next);
+total[half]*=kept;top[half]=next;
+#pragma unroll\nfor(int j=0;j<{tiles};++j)
+#pragma unroll\nfor(int c=0;c<2;++c){{const float x=s[j][half*2+c],p=x==lowest?0.0f:expf(x-next);
+s[j][half*2+c]=p;total[half]+=p;}}
+#pragma unroll\nfor(int j=0;j<{};++j){{o[j][half*2]*=kept;o[j][half*2+1]*=kept;}}}}",
+            self.width / 8
+        );
+    }
+}
