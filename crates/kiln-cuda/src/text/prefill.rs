@@ -9,10 +9,12 @@
 
 use super::attention::{Texts, check_pages};
 use super::index::Width;
-use super::value::narrowed;
+use super::value::{narrowed, scalar};
+use super::vector::is_multiple;
 use super::{Body, Way};
-use kiln_ir::{DType, Dim};
+use kiln_ir::{DType, Dim, Scalar};
 use kiln_kernels::kernel::{AttentionBody, Kernel, Pages, Strided};
+use std::f64::consts::LOG2_E;
 use std::fmt::Write;
 
 /// Query rows of a block, 16 a warp.
@@ -30,13 +32,13 @@ pub(super) fn generate(kernel: &Kernel, body: &AttentionBody, way: Way) -> Optio
     let is_wide = |view: &Strided| {
         let stride = |(axis, stride): (usize, &Dim)| match axis {
             3 => stride.is_one(),
-            _ => is_multiple(stride),
+            _ => is_multiple(stride, CHUNK),
         };
         kernel.buffers[view.buffer].dtype == dtype
             && view.strides.iter().enumerate().all(stride)
-            && is_multiple(&view.offset)
+            && is_multiple(&view.offset, CHUNK)
     };
-    let pages_fit = |pages: &Option<Pages>| pages.as_ref().is_none_or(|pages| is_multiple(&pages.stride));
+    let pages_fit = |pages: &Option<Pages>| pages.as_ref().is_none_or(|pages| is_multiple(&pages.stride, CHUNK));
     let fits = way.vectors
         && matches!(dtype, DType::Bf16 | DType::F16)
         && body.value_width.as_const() == Some(width)
@@ -49,13 +51,6 @@ pub(super) fn generate(kernel: &Kernel, body: &AttentionBody, way: Way) -> Optio
     }
     let writer = Writer { kernel, body, texts: Texts::new(kernel), dtype, width };
     Some(writer.generate())
-}
-
-/// Whether every term is a multiple of a chunk.
-fn is_multiple(dim: &Dim) -> bool {
-    let mut all = !dim.is_undefined();
-    dim.visit_terms(&mut |coefficient, _| all &= coefficient % CHUNK == 0);
-    all
 }
 
 struct Writer<'a> {
@@ -103,11 +98,7 @@ copy_chunk(shared+chunk_at<{chunks}>(line,chunk),b{}+{}+chunk*{CHUNK},inside);}}
             body.q.buffer,
             texts.at(&body.q, &["b", "h", "t", "0"])
         );
-        let end = if body.causal {
-            "top_row+ROWS_+S-T<S?top_row+ROWS_+S-T:S".replace("ROWS_", &ROWS.to_string())
-        } else {
-            "S".to_owned()
-        };
+        let end = if body.causal { format!("lesser(S,top_row+{ROWS}+S-T)") } else { "S".to_owned() };
         let _ = writeln!(out, "const idx end={end};\nauto fetch=[&](idx first,unsigned to){{");
         for (view, pages, offset) in [(&body.k, &body.k_pages, 0), (&body.v, &body.v_pages, tile_bytes)] {
             self.fetch(&mut out, view, pages.as_ref(), offset, chunks);
@@ -116,7 +107,7 @@ copy_chunk(shared+chunk_at<{chunks}>(line,chunk),b{}+{}+chunk*{CHUNK},inside);}}
         let _ = writeln!(
             out,
             "}};
-fetch(0,{stages});\ncopies_commit();\ncopies_wait<0>();\n__syncthreads();
+if(0<end)fetch(0,{stages});\ncopies_commit();\ncopies_wait<0>();\n__syncthreads();
 unsigned q[{parts}][4];
 #pragma unroll\nfor(int part=0;part<{parts};++part)load_matrix(q[part],shared+chunk_at<{chunks}>(warp*16+lane%16,part*2+lane/16));
 float o[{columns}][4]={{}},top[2]={{lowest,lowest}},total[2]={{0,0}};
@@ -164,8 +155,8 @@ const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}}}}}\n}
         let tiles = (&body.queries + (ROWS - 1)).floor_div(&Dim::from(ROWS));
         Body {
             functions: match dtype {
-                DType::Bf16 => &[include_str!("tensor.cu"), include_str!("pair_bf16.cu")],
-                _ => &[include_str!("tensor.cu"), include_str!("pair_f16.cu")],
+                DType::Bf16 => &[include_str!("tensor.cu"), include_str!("softmax.cu"), include_str!("pair_bf16.cu")],
+                _ => &[include_str!("tensor.cu"), include_str!("softmax.cu"), include_str!("pair_f16.cu")],
             },
             statements: out,
             width: Width::Wide,
@@ -207,34 +198,43 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
         );
     }
 
-    /// Scales and masks the scores `s`, makes weights of them, and scales what was summed before.
+    /// Scales and masks the scores `s`, makes weights of them, and scales what was summed before. Weights are powers of two: scores are
+    /// in units of ln 2, but where a mask is added, which may hold the least number there is. A row that has seen no key
+    /// yet subtracts 0 instead of its maximum.
     fn softmax(&self, out: &mut String) {
         let Writer { kernel, body, texts, .. } = self;
-        let scale = super::value::scalar(body.scale.cast(DType::F32));
-        let masked = match &body.mask {
-            Some(mask) if kernel.buffers[mask.buffer].dtype == DType::Bool => {
-                format!("({}?score:lowest)", texts.element(mask, &["b", "h", "t", "key"]))
-            }
-            Some(mask) => format!("(score+(float){})", texts.element(mask, &["b", "h", "t", "key"])),
-            None => "score".to_owned(),
+        let number = |value: f64| scalar(Scalar::float(DType::F32, value));
+        let element = |mask: &Strided| texts.element(mask, &["b", "h", "t", "key"]);
+        let is_bool = |mask: &Strided| kernel.buffers[mask.buffer].dtype == DType::Bool;
+        let (masked, unit) = match &body.mask {
+            Some(mask) if is_bool(mask) => (format!("({}?score:lowest)", element(mask)), 1.0),
+            Some(mask) => (format!("(score+(float){})", element(mask)), LOG2_E),
+            None => ("score".to_owned(), 1.0),
         };
-        let causal = if body.causal { "&&key<=t+S-T" } else { "" };
+        let scale = number(body.scale.as_f64() * LOG2_E / unit);
+        let weight = |score: &str| match unit {
+            1.0 => format!("power_of_two({score}-base)"),
+            _ => format!("power_of_two(({score}-base)*{})", number(unit)),
+        };
+        let key = if body.mask.is_some() { "const idx key=first+j*8+lane%4*2+c;" } else { "" };
+        let end = if body.causal { "lesser(S,t+S-T+1)" } else { "S" };
         let tiles = KEYS / 8;
         let _ = writeln!(
             out,
             "#pragma unroll\nfor(int half=0;half<2;++half){{
-const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;\nfloat most=lowest;
+const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;
+const int visible=(int)lesser({KEYS},greater(0,{end}-first))-lane%4*2;\nfloat most=lowest;
 #pragma unroll\nfor(int j=0;j<{tiles};++j)
-#pragma unroll\nfor(int c=0;c<2;++c){{const idx key=first+j*8+lane%4*2+c;
-const float score=s[j][half*2+c]*{scale};
-const float x=key<S{causal}?{masked}:lowest;s[j][half*2+c]=x;most=larger(most,x);}}
-#pragma unroll\nfor(int mask=1;mask<4;mask*=2)most=larger(most,__shfl_xor_sync(~0u,most,mask));
-const float next=larger(top[half],most),kept=top[half]==lowest?0.0f:expf(top[half]-next);
+#pragma unroll\nfor(int c=0;c<2;++c){{{key}\nconst float score=s[j][half*2+c]*{scale};
+const float x=j*8+c<visible?{masked}:lowest;s[j][half*2+c]=x;most=max_or_nan(most,x);}}
+#pragma unroll\nfor(int mask=1;mask<4;mask*=2)most=max_or_nan(most,__shfl_xor_sync(~0u,most,mask));
+const float next=max_or_nan(top[half],most),base=next==lowest?0.0f:next,kept={};
 total[half]*=kept;top[half]=next;
 #pragma unroll\nfor(int j=0;j<{tiles};++j)
-#pragma unroll\nfor(int c=0;c<2;++c){{const float x=s[j][half*2+c],p=x==lowest?0.0f:expf(x-next);
-s[j][half*2+c]=p;total[half]+=p;}}
+#pragma unroll\nfor(int c=0;c<2;++c){{const float p={};s[j][half*2+c]=p;total[half]+=p;}}
 #pragma unroll\nfor(int j=0;j<{};++j){{o[j][half*2]*=kept;o[j][half*2+1]*=kept;}}}}",
+            weight("top[half]"),
+            weight("s[j][half*2+c]"),
             self.width / 8
         );
     }

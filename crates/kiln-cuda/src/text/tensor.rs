@@ -11,6 +11,7 @@
 
 use super::index::{Names, Width};
 use super::value::{Statements, Temps};
+use super::vector::is_multiple;
 use super::{Body, MOST_BLOCKS, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
@@ -66,9 +67,7 @@ impl<'a> Operand<'a> {
         }
         let is_along = |var: Symbol| {
             let Some((step, rest)) = place.offset.linear_in(var) else { return false };
-            let mut aligned = true;
-            rest.visit_terms(&mut |coefficient, _| aligned &= coefficient % CHUNK == 0);
-            step.is_one() && aligned
+            step.is_one() && is_multiple(&rest, CHUNK)
         };
         if is_along(summed.var) {
             return Some(Operand { place, along_sum: true, axes });

@@ -162,7 +162,7 @@ fn is_vector(kernel: &Kernel, place: &Place, axis: &Axis, lanes: i64) -> bool {
 }
 
 /// Whether every term is a multiple of a number.
-fn is_multiple(dim: &Dim, of: i64) -> bool {
+pub(super) fn is_multiple(dim: &Dim, of: i64) -> bool {
     let mut all = !dim.is_undefined();
     dim.visit_terms(&mut |coefficient, _| all &= coefficient % of == 0);
     all

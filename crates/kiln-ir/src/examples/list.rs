@@ -402,4 +402,13 @@ fn attention(all: &mut List) {
     }
     let (q, k) = ("bf16[b, 4, 1, 8]", "bf16[b, 4, s, 8]");
     all.push(Example::new(attention(false, true), &[q, k, k, "bool[b, 4, 1, s]"]));
+    // Several tiles of queries and of keys, the last of each incomplete; queries before the first key see nothing.
+    for (dtype, [t, s]) in [("bf16", [70, 90]), ("f16", [70, 90]), ("bf16", [90, 70])] {
+        let (q, k) = (format!("{dtype}[1, 4, {t}, 16]"), format!("{dtype}[1, 2, {s}, 16]"));
+        all.push(Example::new(attention(true, false), &[&q, &k, &k]));
+        all.push(Example::new(attention(true, true), &[&q, &k, &k, &format!("f32[1, 4, {t}, {s}]")]));
+        all.push(Example::new(attention(false, true), &[&q, &k, &k, &format!("bool[1, 4, {t}, {s}]")]));
+    }
+    let (q, k) = ("bf16[b, 4, t, 32]", "bf16[b, 4, s, 32]");
+    all.push(Example::new(attention(true, false), &[q, k, k]));
 }
