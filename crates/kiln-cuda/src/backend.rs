@@ -1,5 +1,6 @@
 //! A GPU as a [`Backend`].
 
+use crate::blas::{BlasCode, BlasLt};
 use crate::device::Gpu;
 use crate::driver::DriverError;
 use crate::executable::Code;
@@ -11,11 +12,39 @@ use crate::text::{self, Skinny, Way};
 use kiln_ir::Source;
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Launch, Recording, Variant};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes that are written before something is timed: more than an L2 cache holds.
 const FLUSHED_BYTES: usize = 256 << 20;
+
+/// What the choices of a variant name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// The own text, with few rows spread this way.
+    Own(Skinny),
+    /// The algorithm of cuBLASLt of this number.
+    Library(usize),
+}
+
+impl Choice {
+    fn parse(text: &str) -> Option<Choice> {
+        match text.strip_prefix("cublaslt=") {
+            Some(number) => number.parse().ok().map(Choice::Library),
+            None => Skinny::parse(text).map(Choice::Own),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Own(skinny) => skinny.fmt(f),
+            Choice::Library(number) => write!(f, "cublaslt={number}"),
+        }
+    }
+}
 
 /// A GPU with a compiler for it.
 #[derive(Clone, Copy)]
@@ -51,6 +80,12 @@ impl CudaBackend {
         self.gpu.pool.release(self.gpu).map_err(|error| self.driver_error(error))
     }
 
+    /// The code of a kernel's own text.
+    fn compile_own(&self, kernel: &Kernel, skinny: Skinny) -> Result<Arc<dyn Executable>, Error> {
+        let code = Code::compile(self.gpu, kernel, self.way(skinny)).map_err(|reason| self.error(reason))?;
+        Ok(Arc::new(code))
+    }
+
     fn way(&self, skinny: Skinny) -> Way {
         Way { skinny, ..Way::of(&self.gpu.arch()) }
     }
@@ -78,39 +113,56 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        Ok(Arc::new(Code::compile(self.gpu, kernel, self.way(Skinny::default())).map_err(|reason| self.error(reason))?))
+        match BlasCode::of(self.gpu, kernel, None) {
+            Some(code) => Ok(Arc::new(code.with_own(None).map_err(|reason| self.error(reason))?)),
+            None => self.compile_own(kernel, Skinny::default()),
+        }
     }
 
-    fn variants(&self, kernel: &Kernel, now: &Variant, _: &[i64]) -> Vec<Variant> {
+    fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
         let (KernelBody::Matmul(_), true) = (&kernel.body, now.packed.is_empty()) else { return Vec::new() };
-        let now_skinny = Skinny::parse(&now.choices).unwrap_or_default();
+        let by_library = BlasCode::of(self.gpu, kernel, None).or_else(|| BlasCode::of(self.gpu, kernel, Some(0)));
+        let (algorithms, by_default) = by_library.and_then(|code| code.algorithms(sizes)).unwrap_or_default();
+        let now_choice = Choice::parse(&now.choices).unwrap_or(match by_default {
+            true => Choice::Library(0),
+            false => Choice::Own(Skinny::default()),
+        });
         let source =
             |skinny: Skinny| text::generate(kernel, self.way(skinny)).map(|text| text.source).unwrap_or_default();
         // What gives the same text is the same way.
-        let mut seen = vec![source(now_skinny)];
+        let mut seen = match now_choice {
+            Choice::Own(skinny) => vec![source(skinny)],
+            Choice::Library(_) => Vec::new(),
+        };
         let mut found = Vec::new();
-        for skinny in Skinny::all() {
+        for skinny in [Skinny::default()].into_iter().chain(Skinny::all()) {
             let text = source(skinny);
             if !seen.contains(&text) {
                 seen.push(text);
-                found.push(now.choosing(skinny.to_string()));
+                found.push(Choice::Own(skinny));
             }
         }
-        found
+        found.extend((0..algorithms).map(Choice::Library).filter(|choice| *choice != now_choice));
+        found.into_iter().map(|choice| now.choosing(choice.to_string())).collect()
     }
 
     fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
         if variant.is_default() {
             return self.compile(kernel);
         }
-        let skinny = Skinny::parse(&variant.choices).filter(|_| variant.packed.is_empty());
-        let skinny = skinny.ok_or_else(|| self.error(format!("there is no variant {variant}")))?;
-        let code = Code::compile(self.gpu, kernel, self.way(skinny)).map_err(|reason| self.error(reason))?;
-        Ok(Arc::new(code))
+        let missing = || self.error(format!("there is no variant {variant}"));
+        match Choice::parse(&variant.choices).filter(|_| variant.packed.is_empty()).ok_or_else(missing)? {
+            Choice::Own(skinny) => self.compile_own(kernel, skinny),
+            Choice::Library(number) => Ok(Arc::new(BlasCode::of(self.gpu, kernel, Some(number)).ok_or_else(missing)?)),
+        }
     }
 
     fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
-        Some(Arc::new(Code::restore(self.gpu, kernel, saved)?))
+        let own = Code::restore(self.gpu, kernel, saved)?;
+        match BlasCode::of(self.gpu, kernel, None) {
+            Some(code) => Some(Arc::new(code.with_own(Some(own)).ok()?)),
+            None => Some(Arc::new(own)),
+        }
     }
 
     fn fingerprint(&self) -> String {
@@ -120,7 +172,8 @@ impl Backend for CudaBackend {
     }
 
     fn machine(&self) -> String {
-        format!("{}, {} multiprocessors", self.gpu.name, self.gpu.multiprocessors)
+        let library = BlasLt::get().map(|blas| format!(", cuBLASLt {}", blas.version)).unwrap_or_default();
+        format!("{}, {} multiprocessors{library}", self.gpu.name, self.gpu.multiprocessors)
     }
 
     fn compile_threads(&self) -> usize {

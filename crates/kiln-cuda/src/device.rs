@@ -1,11 +1,12 @@
 //! A GPU: its context, its one stream, and what is known of it.
 
+use crate::blas::Blas;
 use crate::driver::{DevicePtr, DriverError, RawContext, RawEvent, RawStream, Result, driver};
 use crate::fault::Faults;
 use crate::pool::Pool;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
 /// Attributes of a device, as cuda.h numbers them.
 const MULTIPROCESSORS: c_int = 16;
@@ -13,7 +14,7 @@ const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
 const SHARED_PER_BLOCK: c_int = 97;
 /// A stream that does not wait for the default one.
-const NON_BLOCKING: u32 = 1;
+pub(crate) const NON_BLOCKING: u32 = 1;
 
 /// A GPU that was found. There is one for each, made at the first use and kept for the rest of the process.
 pub struct Gpu {
@@ -35,6 +36,7 @@ pub struct Gpu {
     stream: RawStream,
     pub(crate) pool: Pool,
     pub(crate) faults: Faults,
+    pub(crate) blas: OnceLock<std::result::Result<Blas, String>>,
 }
 
 // SAFETY: contexts and streams may be used from any thread, as long as the context is made current there, which every method does.
@@ -103,6 +105,7 @@ impl Gpu {
             stream,
             pool: Pool::default(),
             faults: Faults::default(),
+            blas: OnceLock::new(),
         })
     }
 

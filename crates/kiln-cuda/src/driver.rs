@@ -120,6 +120,9 @@ driver_functions! {
     on_device = "cuMemcpyDtoDAsync_v2" (to: DevicePtr, from: DevicePtr, bytes: usize, stream: RawStream);
     fill = "cuMemsetD8Async" (to: DevicePtr, value: u8, bytes: usize, stream: RawStream);
     create_stream = "cuStreamCreate" (stream: *mut RawStream, flags: c_uint);
+    destroy_stream = "cuStreamDestroy_v2" (stream: RawStream);
+    begin_capture = "cuStreamBeginCapture_v2" (stream: RawStream, mode: c_int);
+    end_capture = "cuStreamEndCapture" (stream: RawStream, graph: *mut RawGraph);
     synchronize_stream = "cuStreamSynchronize" (stream: RawStream);
     load_module = "cuModuleLoadData" (module: *mut RawModule, image: *const c_void);
     unload_module = "cuModuleUnload" (module: RawModule);
@@ -132,6 +135,9 @@ driver_functions! {
     create_graph = "cuGraphCreate" (graph: *mut RawGraph, flags: c_uint);
     add_kernel_node = "cuGraphAddKernelNode_v2" (node: *mut RawNode, graph: RawGraph, dependencies: *const RawNode,
         count: usize, parameters: *const KernelNode);
+    add_child_node = "cuGraphAddChildGraphNode" (node: *mut RawNode, graph: RawGraph, dependencies: *const RawNode,
+        count: usize, child: RawGraph);
+    set_child_node = "cuGraphExecChildGraphNodeSetParams" (executable: RawGraphExec, node: RawNode, child: RawGraph);
     instantiate_graph = "cuGraphInstantiateWithFlags" (executable: *mut RawGraphExec, graph: RawGraph, flags: u64);
     set_kernel_node = "cuGraphExecKernelNodeSetParams_v2" (executable: RawGraphExec, node: RawNode,
         parameters: *const KernelNode);

@@ -1,5 +1,7 @@
-//! The launches of a program as one CUDA graph, built node by node: a replay changes the arguments that moved, and launches once.
+//! The launches of a program as one CUDA graph, built node by node: a replay changes the arguments that moved, and launches once. A launch
+//! of a library is a graph of its own inside, which is captured again when its arguments moved.
 
+use crate::blas::{Blas, BlasCode};
 use crate::device::Gpu;
 use crate::driver::{KernelNode, RawGraph, RawGraphExec, RawNode, driver};
 use crate::executable::{Code, Workspace, failed};
@@ -15,15 +17,28 @@ pub(crate) struct Graph {
     /// The arguments of all launches, as the nodes have them.
     arguments: Vec<RawBuffer>,
     may_fault: bool,
+    /// Whether a launch is a library's.
+    has_library: bool,
 }
 
 /// A launch of the chain.
 struct Node {
     raw: RawNode,
-    parameters: KernelNode,
     /// Where its buffers are among all arguments.
     first: usize,
     count: usize,
+    kind: NodeKind,
+}
+
+enum NodeKind {
+    Kernel(KernelLaunch),
+    /// A launch of a library with these sizes.
+    Library(BlasCode, Vec<i64>),
+}
+
+/// A launch of a kernel of ours.
+struct KernelLaunch {
+    parameters: KernelNode,
     /// Its arguments, and where each is.
     values: Vec<u64>,
     places: Vec<*mut c_void>,
@@ -45,15 +60,22 @@ impl Graph {
         unsafe { driver.create_graph(&mut raw, 0) }.map_err(failed)?;
         let arguments = launches.iter().flat_map(|launch| launch.arguments).copied().collect();
         let executable = std::ptr::null_mut();
-        let mut graph = Graph { gpu, graph: raw, executable, nodes: Vec::new(), arguments, may_fault: false };
+        let (nodes, may_fault, has_library) = (Vec::new(), false, false);
+        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault, has_library };
         let mut first = 0;
         for launch in launches {
-            let Some(code) = launch.code.as_any().and_then(|code| code.downcast_ref::<Code>()) else { return Ok(None) };
-            let mut values = Vec::new();
-            if let Some((parameters, workspace)) =
-                code.node(launch.arguments, launch.sizes, launch.site, &mut values)?
-            {
-                graph.add(code, parameters, workspace, values, first, launch.arguments.len())?;
+            let Some(code) = launch.code.as_any() else { return Ok(None) };
+            if let Some(code) = code.downcast_ref::<BlasCode>() {
+                match graph.add_library(code, launch, first) {
+                    Ok(true) => {}
+                    Ok(false) => graph.add(code.own()?, launch, first)?,
+                    // What cannot be captured is launched one by one.
+                    Err(_) => return Ok(None),
+                }
+            } else if let Some(code) = code.downcast_ref::<Code>() {
+                graph.add(code, launch, first)?;
+            } else {
+                return Ok(None);
             }
             first += launch.arguments.len();
         }
@@ -62,28 +84,79 @@ impl Graph {
         Ok(Some(graph))
     }
 
-    fn add(
-        &mut self,
-        code: &Code,
-        parameters: KernelNode,
-        workspace: Option<Workspace>,
-        mut values: Vec<u64>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), LaunchError> {
+    /// The node that the next one comes after.
+    fn before(&self) -> Vec<RawNode> {
+        self.nodes.last().map(|node| node.raw).into_iter().collect()
+    }
+
+    /// Adds a launch of a kernel; its buffers begin at argument `first`.
+    fn add(&mut self, code: &Code, launch: &Launch<'_>, first: usize) -> Result<(), LaunchError> {
+        let (mut values, count) = (Vec::new(), launch.arguments.len());
+        let Some((parameters, workspace)) = code.node(launch.arguments, launch.sizes, launch.site, &mut values)? else {
+            return Ok(());
+        };
         let places = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()).collect();
         let aligned = code.aligned(count);
-        let raw = std::ptr::null_mut();
-        let mut node = Node { raw, parameters, first, count, values, places, aligned, _workspace: workspace };
-        node.parameters.arguments = node.places.as_mut_ptr();
-        let before: Vec<RawNode> = self.nodes.last().map(|node| node.raw).into_iter().collect();
+        let mut kernel = KernelLaunch { parameters, values, places, aligned, _workspace: workspace };
+        kernel.parameters.arguments = kernel.places.as_mut_ptr();
+        let (before, mut raw) = (self.before(), std::ptr::null_mut());
         let driver = driver().map_err(failed)?;
         // SAFETY: the graph exists, the node before it is one of its nodes, and the driver copies the arguments.
-        unsafe { driver.add_kernel_node(&mut node.raw, self.graph, before.as_ptr(), before.len(), &node.parameters) }
+        unsafe { driver.add_kernel_node(&mut raw, self.graph, before.as_ptr(), before.len(), &kernel.parameters) }
             .map_err(failed)?;
         self.may_fault |= code.may_fault();
-        self.nodes.push(node);
+        self.nodes.push(Node { raw, first, count, kind: NodeKind::Kernel(kernel) });
         Ok(())
+    }
+
+    /// Adds a launch of a library; false if it is the kernel's own code that runs.
+    fn add_library(&mut self, code: &BlasCode, launch: &Launch<'_>, first: usize) -> Result<bool, LaunchError> {
+        // SAFETY: nothing is run; whoever replays promises what a launch needs.
+        let Some(child) = (unsafe { code.capture(launch.arguments, launch.sizes) })? else { return Ok(false) };
+        let (before, mut raw) = (self.before(), std::ptr::null_mut());
+        let driver = driver().map_err(failed)?;
+        // SAFETY: both graphs exist, the node before it is one of this one's, and the driver copies the child.
+        unsafe { driver.add_child_node(&mut raw, self.graph, before.as_ptr(), before.len(), child.raw) }
+            .map_err(failed)?;
+        self.has_library = true;
+        let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec());
+        self.nodes.push(Node { raw, first, count: launch.arguments.len(), kind });
+        Ok(true)
+    }
+}
+
+impl Node {
+    /// Gives a node of an instantiated graph other arguments; false if it was not made for such.
+    ///
+    /// # Safety
+    /// As [`Recording::replay`], and the node is one of the graph's.
+    unsafe fn update(
+        &mut self,
+        executable: RawGraphExec,
+        now: &[RawBuffer],
+        then: &[RawBuffer],
+    ) -> Result<bool, LaunchError> {
+        let driver = driver().map_err(failed)?;
+        match &mut self.kind {
+            NodeKind::Kernel(kernel) => {
+                let is_aligned = |buffer: &RawBuffer| buffer.ptr.addr().is_multiple_of(16);
+                let mut pairs = now.iter().zip(then).zip(&kernel.aligned);
+                if pairs.any(|((now, then), aligned)| *aligned && is_aligned(now) != is_aligned(then)) {
+                    return Ok(false);
+                }
+                kernel.values.iter_mut().zip(now).for_each(|(value, buffer)| *value = buffer.ptr as u64);
+                // SAFETY: the driver copies the arguments; the rest is the caller's promise.
+                unsafe { driver.set_kernel_node(executable, self.raw, &kernel.parameters) }.map_err(failed)?;
+                Ok(true)
+            }
+            NodeKind::Library(code, sizes) => {
+                // SAFETY: the caller's promise; the driver copies the child.
+                unsafe {
+                    let Ok(Some(child)) = code.capture(now, sizes) else { return Ok(false) };
+                    Ok(driver.set_child_node(executable, self.raw, child.raw).is_ok())
+                }
+            }
+        }
     }
 }
 
@@ -93,27 +166,23 @@ impl Recording for Graph {
         if expected != got {
             return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
         }
-        let is_aligned = |buffer: &RawBuffer| buffer.ptr.addr().is_multiple_of(16);
         let driver = driver().map_err(failed)?;
         self.gpu.enter().map_err(failed)?;
         for node in &mut self.nodes {
             let range = node.first..node.first + node.count;
             let (now, then) = (&arguments[range.clone()], &self.arguments[range]);
-            if now.iter().zip(then).all(|(now, then)| now.ptr == then.ptr) {
-                continue;
-            }
-            let mut pairs = now.iter().zip(then).zip(&node.aligned);
-            if pairs.any(|((now, then), aligned)| *aligned && is_aligned(now) != is_aligned(then)) {
+            let moved = now.iter().zip(then).any(|(now, then)| now.ptr != then.ptr);
+            // SAFETY: the node is one of the graph's; the rest is the caller's promise.
+            if moved && !unsafe { node.update(self.executable, now, then) }? {
                 return Ok(false);
             }
-            node.values.iter_mut().zip(now).for_each(|(value, buffer)| *value = buffer.ptr as u64);
-            // SAFETY: the node is one of the graph's, and the driver copies the arguments.
-            unsafe { driver.set_kernel_node(self.executable, node.raw, &node.parameters) }.map_err(failed)?;
         }
         self.arguments.copy_from_slice(arguments);
         if self.may_fault {
             self.gpu.faults.expect();
         }
+        let blas = if self.has_library { Blas::of(self.gpu).ok() } else { None };
+        let _workspace = blas.map(Blas::workspace);
         // SAFETY: the graph is whole; the rest is the caller's promise.
         unsafe { driver.launch_graph(self.executable, self.gpu.stream()) }.map_err(failed)?;
         Ok(true)

@@ -4,15 +4,17 @@
 //!  Kernel ──text──▶ CUDA C++ ──nvrtc──▶ cubin ──driver──▶ launches on one stream, in order
 //!                                        │
 //!                                        └─ kept on disk
+//!  large products ──blas──▶ cuBLASLt, where it is installed
 //! ```
 //!
-//! Nothing of CUDA is needed to build this crate: libcuda and NVRTC are loaded when they are first used, and what is
-//! missing is an error that says so. Texts can be generated and compiled without a GPU.
+//! Nothing of CUDA is needed to build this crate: libcuda, NVRTC and cuBLASLt are loaded when they are first used, and what is
+//! missing is an error that says so; without cuBLASLt all products are texts. Texts can be generated and compiled without a GPU.
 
 pub mod nvrtc;
 pub mod text;
 
 mod backend;
+mod blas;
 mod device;
 mod driver;
 mod executable;

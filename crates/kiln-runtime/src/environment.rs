@@ -35,6 +35,9 @@ pub static BACKEND: Variable =
     Variable::new("KILN_BACKEND", "cpu or reference", |value| ["cpu", "reference"].contains(&value));
 /// Where CUDA's libraries are looked for first.
 pub static CUDA_PATH: Variable = Variable::new("KILN_CUDA_PATH", "folders, separated by colons", |_| true);
+/// When products are computed by cuBLASLt.
+pub static CUBLASLT: Variable =
+    Variable::new("KILN_CUBLASLT", "auto, off or always", |value| ["auto", "off", "always"].contains(&value));
 /// The events that are printed.
 pub static LOG: Variable = Variable::new(
     "KILN_LOG",
@@ -57,8 +60,20 @@ pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true)
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 11] =
-    [&THREADS, &CPU_ISA, &BACKEND, &CUDA_PATH, &LOG, &DEBUG, &CACHE, &CACHE_DIR, &CACHE_MAX_BYTES, &PYTHON, &HISTORY];
+pub static VARIABLES: [&Variable; 12] = [
+    &THREADS,
+    &CPU_ISA,
+    &BACKEND,
+    &CUDA_PATH,
+    &CUBLASLT,
+    &LOG,
+    &DEBUG,
+    &CACHE,
+    &CACHE_DIR,
+    &CACHE_MAX_BYTES,
+    &PYTHON,
+    &HISTORY,
+];
 
 /// A variable with an invalid value, or with an unknown name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,10 +206,11 @@ mod tests {
     #[test]
     fn every_variable_knows_what_it_takes() {
         let takes = |variable: &Variable, value: &str| variable.of(Some(value.into())).is_ok();
-        let cases: [(&Variable, &[&str], &[&str]); 6] = [
+        let cases: [(&Variable, &[&str], &[&str]); 7] = [
             (&THREADS, &["1", " 8 ", "256", ""], &["abc", "0", "-1", "257", "1.5", "99999999999999999999"]),
             (&CPU_ISA, &["avx2", "AVX512", "portable"], &["foo", "sse", "avx"]),
             (&BACKEND, &["reference", "cpu"], &["gpu"]),
+            (&CUBLASLT, &["auto", "off", "always"], &["on", "1"]),
             (&LOG, &["all", "breaks, cache", "slow,compile", ","], &["cahce", "breaks,nonsense"]),
             (&CACHE, &["on", "off", "0", "true"], &["maybe", "2"]),
             (&CACHE_MAX_BYTES, &["0", "1000000"], &["-1", "1GB", "many"]),

@@ -65,8 +65,13 @@ pub struct Text {
 impl Text {
     /// The value of a size of this kernel at a launch.
     pub fn eval(&self, dim: &Dim, sizes: &[i64]) -> Option<i64> {
-        dim.eval(&|symbol| self.sizes.iter().position(|s| *s == symbol).and_then(|at| sizes.get(at).copied()))
+        eval(dim, &self.sizes, sizes)
     }
+}
+
+/// The value of an expression over a kernel's size symbols, given their values.
+pub(crate) fn eval(dim: &Dim, symbols: &[Symbol], sizes: &[i64]) -> Option<i64> {
+    dim.eval(&|symbol| symbols.iter().position(|s| *s == symbol).and_then(|at| sizes.get(at).copied()))
 }
 
 /// What a generator makes: the body of `kernel`, and how it is launched.

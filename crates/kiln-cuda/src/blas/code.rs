@@ -1,0 +1,204 @@
+//! A product as code: cuBLASLt where it takes the launch, the kernel's own text elsewhere.
+
+use super::plan::{ALIGNMENT, Addresses, Plan};
+use super::product::{Extent, Product};
+use super::{Blas, Policy};
+use crate::device::{Gpu, NON_BLOCKING};
+use crate::driver::{RawGraph, RawStream, driver};
+use crate::executable::{Code, failed};
+use crate::text::Way;
+use kiln_kernels::kernel::Kernel;
+use kiln_runtime::{Executable, LaunchError, RawBuffer};
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Plans of other sizes that are kept.
+const PLANS_KEPT: usize = 64;
+/// A capture that other threads' calls do not end, `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
+
+/// Code of a product.
+#[derive(Clone)]
+pub(crate) struct BlasCode(Arc<Inner>);
+
+struct Inner {
+    gpu: &'static Gpu,
+    blas: &'static Blas,
+    kernel: Kernel,
+    product: Product,
+    policy: Policy,
+    /// The number of the algorithm, where it was measured.
+    algorithm: Option<usize>,
+    /// What the library proposes, by sizes.
+    plans: Mutex<HashMap<Vec<i64>, Result<Plan, LaunchError>>>,
+    own: OnceLock<Result<Code, LaunchError>>,
+}
+
+impl BlasCode {
+    /// The code of a kernel: by one algorithm at all sizes, or by the first one where the product is large. `None` where the library is
+    /// not there, not wanted, or has no such product.
+    pub(crate) fn of(gpu: &'static Gpu, kernel: &Kernel, algorithm: Option<usize>) -> Option<BlasCode> {
+        let policy = Policy::of_environment();
+        let product = Product::of(kernel).filter(|_| policy != Policy::Off)?;
+        if policy == Policy::Auto && algorithm.is_none() && !product.may_be_large() {
+            return None;
+        }
+        let (blas, kernel) = (Blas::of(gpu).ok()?, kernel.clone());
+        let (plans, own) = (Mutex::default(), OnceLock::new());
+        Some(BlasCode(Arc::new(Inner { gpu, blas, kernel, product, policy, algorithm, plans, own })))
+    }
+
+    /// The same with the kernel's own text, which is compiled now if some sizes may need it.
+    pub(crate) fn with_own(self, restored: Option<Code>) -> Result<BlasCode, String> {
+        match restored {
+            Some(code) => drop(self.0.own.set(Ok(code))),
+            None if self.0.kernel.sizes.is_empty() => {}
+            None => drop(self.0.own().map_err(|error| error.to_string())?),
+        }
+        Ok(self)
+    }
+
+    /// The number of algorithms at these sizes, and whether the first of them is what is taken without a measurement; `None` where the
+    /// library is not worth a measurement.
+    pub(crate) fn algorithms(&self, sizes: &[i64]) -> Option<(usize, bool)> {
+        let extent = self.0.product.at(sizes).filter(|extent| !extent.is_few())?;
+        self.0.gpu.enter().ok()?;
+        let plan = Plan::new(self.0.blas, &self.0.product, &extent).ok()?;
+        Some((plan.proposals(), self.0.takes(&extent)))
+    }
+
+    /// The kernel's own code.
+    pub(crate) fn own(&self) -> Result<&Code, LaunchError> {
+        self.0.own()
+    }
+
+    /// A launch as a graph; `None` where it is the kernel's own code that runs.
+    ///
+    /// # Safety
+    /// As [`Executable::launch`].
+    pub(crate) unsafe fn capture(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<Option<Captured>, LaunchError> {
+        let driver = driver().map_err(failed)?;
+        self.0.gpu.enter().map_err(failed)?;
+        let (mut stream, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: places to write to; the stream is of this function alone, and its capture ends whatever happens in it. The rest is the
+        // caller's promise.
+        let (taken, ended) = unsafe {
+            driver.create_stream(&mut stream, NON_BLOCKING).map_err(failed)?;
+            let begun = driver.begin_capture(stream, RELAXED).map_err(failed);
+            let taken = begun.and_then(|()| self.0.multiply(buffers, sizes, stream));
+            let ended = driver.end_capture(stream, &mut graph).map_err(failed);
+            let _ = driver.destroy_stream(stream);
+            (taken, ended)
+        };
+        let captured = Captured { raw: graph };
+        Ok((taken? && ended.map(|()| true)?).then_some(captured))
+    }
+}
+
+/// The graph of a capture, destroyed at the end.
+pub(crate) struct Captured {
+    pub(crate) raw: RawGraph,
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        if let (false, Ok(driver)) = (self.raw.is_null(), driver()) {
+            // SAFETY: a graph of ours; whoever took it into another has a copy.
+            let _ = unsafe { driver.destroy_graph(self.raw) };
+        }
+    }
+}
+
+impl Inner {
+    fn own(&self) -> Result<&Code, LaunchError> {
+        let compile = || {
+            let made = Code::compile(self.gpu, &self.kernel, Way::of(&self.gpu.arch()));
+            made.map_err(|message| LaunchError::Device { code: 0, message })
+        };
+        self.own.get_or_init(compile).as_ref().map_err(LaunchError::clone)
+    }
+
+    /// Whether a product of this extent is the library's.
+    fn takes(&self, extent: &Extent) -> bool {
+        self.algorithm.is_some() || self.policy == Policy::Always || extent.is_large()
+    }
+
+    /// Queues the launch on a stream if it is the library's, and returns whether it is.
+    ///
+    /// # Safety
+    /// As [`Executable::launch`]; the GPU's context is current.
+    unsafe fn multiply(&self, buffers: &[RawBuffer], sizes: &[i64], stream: RawStream) -> Result<bool, LaunchError> {
+        let Some(extent) = self.product.at(sizes).filter(|extent| self.takes(extent)) else { return Ok(false) };
+        let Some(addresses) = self.addresses(buffers, &extent) else { return Ok(false) };
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if plans.len() >= PLANS_KEPT && !plans.contains_key(sizes) {
+            plans.clear();
+        }
+        let plan = plans.entry(sizes.to_vec()).or_insert_with(|| Plan::new(self.blas, &self.product, &extent));
+        // What the library refuses is the own text's.
+        let Some(plan) = plan.as_mut().ok().filter(|plan| plan.proposals() > 0) else { return Ok(false) };
+        // SAFETY: the caller's promise.
+        unsafe { plan.multiply(self.algorithm.unwrap_or(0), addresses, stream) }.map(|()| true)
+    }
+
+    /// Where the matrices are, if all of them are aligned.
+    fn addresses(&self, buffers: &[RawBuffer], extent: &Extent) -> Option<Addresses> {
+        let Product { a, b, c, d, bias, dtype, out_dtype, .. } = &self.product;
+        let at = |buffer: usize, offset: i64, bits: usize| {
+            let address = (buffers[buffer].ptr as u64).checked_add_signed(offset * bits as i64 / 8)?;
+            address.is_multiple_of(ALIGNMENT as u64).then_some(address)
+        };
+        let (bits, out_bits) = (dtype.size_in_bits(), out_dtype.size_in_bits());
+        Some(Addresses {
+            a: at(a.buffer, extent.a.offset, bits)?,
+            b: at(b.buffer, extent.b.offset, bits)?,
+            c: at(c.as_ref().unwrap_or(d).buffer, extent.c.offset, out_bits)?,
+            d: at(d.buffer, extent.d.offset, out_bits)?,
+            bias: match bias {
+                Some(bias) => Some(at(bias.buffer, extent.bias, out_bits)?),
+                None => None,
+            },
+        })
+    }
+}
+
+impl Executable for BlasCode {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_at(buffers, sizes, 0) }
+    }
+
+    unsafe fn launch_at(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
+        let inner = &*self.0;
+        let (expected, got) = (inner.kernel.buffers.len(), buffers.len());
+        if expected != got {
+            return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
+        }
+        inner.gpu.enter().map_err(failed)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match inner.multiply(buffers, sizes, inner.gpu.stream())? {
+                true => Ok(()),
+                false => inner.own()?.launch_at(buffers, sizes, site),
+            }
+        }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn intermediate(&self) -> Option<String> {
+        let own = self.0.own.get().and_then(|code| code.as_ref().ok()?.intermediate()).unwrap_or_default();
+        Some(format!("// cublasLtMatmul: {}\n{own}", self.0.product))
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.0.own.get()?.as_ref().ok()?.save()
+    }
+
+    fn code_bytes(&self) -> usize {
+        self.0.own.get().and_then(|code| code.as_ref().ok()).map_or(0, Executable::code_bytes)
+    }
+}

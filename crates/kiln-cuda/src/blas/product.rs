@@ -1,0 +1,315 @@
+//! Products that a library computes: a kernel whose operands are strided matrices and whose epilogue stores the accumulator, plus a
+//! bias or a matrix of the result's layout.
+//!
+//! Libraries see matrices by columns. The axis along which the result's elements are neighbours is the one of its rows here, so that
+//! a result that is row-major is computed as its transpose, with the operands in the other order:
+//!
+//! ```text
+//!  d[rows, columns] = op(a)[rows, depth] · op(b)[depth, columns] + c[rows, columns] + bias[rows]
+//! ```
+
+use crate::text;
+use kiln_ir::{BinaryOp, DType, Dim, Symbol};
+use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, KernelBody, MatmulBody, Place, Precision, Prologue};
+use std::collections::HashMap;
+use std::fmt;
+
+/// Rows on the left from which on a library is considered: fewer are bound by the memory of the right operand.
+const LEAST_ROWS: i64 = 9;
+/// Rows and multiplications from which on a library is taken without a measurement.
+const LARGE_ROWS: i64 = 64;
+const LARGE_PRODUCT: i64 = 1 << 26;
+
+/// A product that a library computes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Product {
+    /// Of the operands, and of the result, `c` and the bias.
+    pub(crate) dtype: DType,
+    pub(crate) out_dtype: DType,
+    pub(crate) precision: Precision,
+    pub(crate) a: Matrix,
+    pub(crate) b: Matrix,
+    pub(crate) c: Option<Matrix>,
+    pub(crate) d: Matrix,
+    pub(crate) bias: Option<Bias>,
+    /// Rows of the kernel's result, and its columns.
+    sides: [Dim; 2],
+    rows: Dim,
+    columns: Dim,
+    depth: Dim,
+    batch: Dim,
+    sizes: Vec<Symbol>,
+}
+
+/// A strided matrix of a buffer, by columns.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Matrix {
+    pub(crate) buffer: usize,
+    /// Whether the operand is the transpose of what is in memory.
+    pub(crate) transposed: bool,
+    offset: Dim,
+    leading: Dim,
+    batch_stride: Dim,
+}
+
+/// A vector that is added to every column.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bias {
+    pub(crate) buffer: usize,
+    offset: Dim,
+}
+
+/// The numbers of a product at given sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Extent {
+    pub(crate) rows: i64,
+    pub(crate) columns: i64,
+    pub(crate) depth: i64,
+    pub(crate) batch: i64,
+    pub(crate) a: Placed,
+    pub(crate) b: Placed,
+    pub(crate) c: Placed,
+    pub(crate) d: Placed,
+    /// Elements before the bias.
+    pub(crate) bias: i64,
+    /// Rows of the kernel's result.
+    left: i64,
+    large: bool,
+}
+
+/// The numbers of a matrix, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Placed {
+    pub(crate) offset: i64,
+    pub(crate) leading: i64,
+    pub(crate) batch_stride: i64,
+}
+
+impl Extent {
+    /// Whether a library is taken without a measurement.
+    pub(crate) fn is_large(&self) -> bool {
+        self.large
+    }
+
+    /// Whether there are too few rows for a library to be worth a measurement.
+    pub(crate) fn is_few(&self) -> bool {
+        self.left < LEAST_ROWS
+    }
+}
+
+impl Product {
+    /// The product of a kernel, if it is one that a library computes.
+    pub(crate) fn of(kernel: &Kernel) -> Option<Product> {
+        let KernelBody::Matmul(body) = &kernel.body else { return None };
+        let ([m], [n], [k]) = (body.m.as_slice(), body.n.as_slice(), body.k.as_slice()) else { return None };
+        let batch = match body.batch.as_slice() {
+            [] => None,
+            [batch] => Some(batch),
+            _ => return None,
+        };
+        let (lhs, rhs) = (plain_load(&body.lhs)?, plain_load(&body.rhs)?);
+        let dtype = kernel.buffers[lhs.buffer].dtype;
+        let epilogue = Epilogue::of(kernel, body)?;
+        let out_dtype = kernel.buffers[epilogue.store.buffer].dtype;
+        let short =
+            matches!(dtype, DType::Bf16 | DType::F16) && matches!(out_dtype, DType::F32 | DType::Bf16 | DType::F16);
+        let types_fit = body.acc == DType::F32
+            && kernel.buffers[rhs.buffer].dtype == dtype
+            && (out_dtype == dtype || out_dtype == DType::F32)
+            && (short || dtype == DType::F32);
+        if !types_fit {
+            return None;
+        }
+        let by_columns = Matrix::of(epilogue.store, m, n, batch).is_some_and(|matrix| !matrix.transposed);
+        let ((first, row), (second, column)) = if by_columns { ((lhs, m), (rhs, n)) } else { ((rhs, n), (lhs, m)) };
+        let d = Matrix::of(epilogue.store, row, column, batch).filter(|matrix| !matrix.transposed)?;
+        let (mut c, mut bias) = (None, None);
+        if let Some(place) = epilogue.added {
+            if kernel.buffers[place.buffer].dtype != out_dtype {
+                return None;
+            }
+            bias = Bias::of(place, row, column, batch);
+            if bias.is_none() {
+                let matrix = Matrix::of(place, row, column, batch).filter(|matrix| !matrix.transposed)?;
+                // In place of the result only where it is the same matrix.
+                if matrix.buffer == d.buffer && matrix != d {
+                    return None;
+                }
+                c = Some(matrix);
+            }
+        }
+        Some(Product {
+            dtype,
+            out_dtype,
+            precision: body.precision,
+            a: Matrix::of(first, row, k, batch)?,
+            b: Matrix::of(second, k, column, batch)?,
+            c,
+            d,
+            bias,
+            sides: [m.size.clone(), n.size.clone()],
+            rows: row.size.clone(),
+            columns: column.size.clone(),
+            depth: k.size.clone(),
+            batch: batch.map_or(Dim::from(1), |axis| axis.size.clone()),
+            sizes: kernel.sizes.clone(),
+        })
+    }
+
+    /// The numbers at these sizes; `None` where a library is not to be asked.
+    pub(crate) fn at(&self, sizes: &[i64]) -> Option<Extent> {
+        let number = |dim: &Dim| text::eval(dim, &self.sizes, sizes);
+        let [rows, columns, depth, batch] = [&self.rows, &self.columns, &self.depth, &self.batch].map(number);
+        let (rows, columns, depth, batch) = (rows?, columns?, depth?, batch?);
+        let [left, right] = self.sides.each_ref().map(number);
+        let (left, right) = (left?, right?);
+        let fits = |size: i64| (1..=i64::from(i32::MAX)).contains(&size);
+        if ![rows, columns, depth, batch].into_iter().all(fits) {
+            return None;
+        }
+        let placed = |matrix: &Matrix, rows: i64, columns: i64| {
+            let lines = if matrix.transposed { columns } else { rows };
+            let leading = number(&matrix.leading)?;
+            let batch_stride = number(&matrix.batch_stride)?;
+            let is_single = (if matrix.transposed { rows } else { columns }) == 1;
+            // The stride of a single column is never used, but has to be a possible one.
+            let leading = if is_single { leading.max(lines) } else { leading };
+            (leading >= lines && batch_stride >= 0).then_some(Placed {
+                offset: number(&matrix.offset)?,
+                leading,
+                batch_stride,
+            })
+        };
+        let d = placed(&self.d, rows, columns)?;
+        let c = match &self.c {
+            Some(c) => placed(c, rows, columns)?,
+            None => d,
+        };
+        let bias = self.bias.as_ref().map_or(Some(0), |bias| number(&bias.offset))?;
+        let work = [left, right, depth, batch].into_iter().try_fold(1i64, i64::checked_mul)?;
+        let large = left >= LARGE_ROWS && right >= LARGE_ROWS && work >= LARGE_PRODUCT;
+        let (a, b) = (placed(&self.a, rows, depth)?, placed(&self.b, depth, columns)?);
+        // Matrices of a batch that share elements are read, but never written.
+        (batch == 1 || d.batch_stride > 0).then_some(Extent {
+            rows,
+            columns,
+            depth,
+            batch,
+            a,
+            b,
+            c,
+            d,
+            bias,
+            left,
+            large,
+        })
+    }
+
+    /// Whether some sizes may be large enough for a library without a measurement.
+    pub(crate) fn may_be_large(&self) -> bool {
+        !self.sizes.is_empty() || self.at(&[]).is_some_and(|extent| extent.is_large())
+    }
+}
+
+impl fmt::Display for Product {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Product { dtype, out_dtype, rows, columns, depth, batch, .. } = self;
+        let operand = |matrix: &Matrix| format!("b{}{}", matrix.buffer, if matrix.transposed { "ᵀ" } else { "" });
+        write!(f, "b{} {out_dtype}[{batch}, {rows}, {columns}] by columns = ", self.d.buffer)?;
+        write!(f, "{} {dtype} · {} {dtype} over {depth}", operand(&self.a), operand(&self.b))?;
+        let added = self.c.as_ref().map(|c| c.buffer).or(self.bias.as_ref().map(|bias| bias.buffer));
+        added.map_or(Ok(()), |buffer| write!(f, " + b{buffer}"))
+    }
+}
+
+impl Matrix {
+    /// The matrix of a place, whose rows and columns are along two axes.
+    fn of(place: &Place, rows: &Axis, columns: &Axis, batch: Option<&Axis>) -> Option<Matrix> {
+        let axes: Vec<&Axis> = [rows, columns].into_iter().chain(batch).collect();
+        let (strides, offset) = strides(place, &axes)?;
+        let batch_stride = strides.get(2).cloned().unwrap_or_default();
+        let (transposed, leading) = match (strides[0].is_one(), strides[1].is_one()) {
+            (true, _) => (false, &strides[1]),
+            (_, true) => (true, &strides[0]),
+            _ => return None,
+        };
+        Some(Matrix { buffer: place.buffer, transposed, offset, leading: leading.clone(), batch_stride })
+    }
+}
+
+impl Bias {
+    fn of(place: &Place, rows: &Axis, columns: &Axis, batch: Option<&Axis>) -> Option<Bias> {
+        let axes: Vec<&Axis> = [rows, columns].into_iter().chain(batch).collect();
+        let (strides, offset) = strides(place, &axes)?;
+        let is_vector = strides[0].is_one() && strides[1..].iter().all(Dim::is_zero);
+        is_vector.then_some(Bias { buffer: place.buffer, offset })
+    }
+}
+
+/// The strides of a place along axes, and the offset of its first element, which depends on none of them.
+fn strides(place: &Place, axes: &[&Axis]) -> Option<(Vec<Dim>, Dim)> {
+    if !place.indirect.is_empty() {
+        return None;
+    }
+    let mut rest = place.offset.clone();
+    let mut strides = Vec::new();
+    for axis in axes {
+        let (stride, without) = rest.linear_in(axis.var)?;
+        strides.push(stride);
+        rest = without;
+    }
+    let depends = |stride: &Dim| axes.iter().any(|axis| stride.contains(axis.var));
+    (!strides.iter().any(depends)).then_some((strides, rest))
+}
+
+/// The load that is the whole of a prologue.
+fn plain_load(prologue: &Prologue) -> Option<&Place> {
+    let [inst] = prologue.insts.as_slice() else { return None };
+    match &inst.kind {
+        InstKind::Load { place, guard: None } if prologue.value == inst.id => Some(place),
+        _ => None,
+    }
+}
+
+/// An epilogue of one store: the accumulator, with what is added to it.
+struct Epilogue<'a> {
+    store: &'a Place,
+    added: Option<&'a Place>,
+}
+
+/// What a value of an epilogue is.
+#[derive(Clone, Copy)]
+enum Form<'a> {
+    Accumulator { added: Option<&'a Place> },
+    Loaded(&'a Place),
+}
+
+impl<'a> Epilogue<'a> {
+    /// The epilogue of a body. A rounding to the result's dtype before the addition may be left out: the library rounds once.
+    fn of(kernel: &Kernel, body: &'a MatmulBody) -> Option<Epilogue<'a>> {
+        let (last, insts) = body.epilogue.split_last()?;
+        let InstKind::Store { place: store, value, guard: None } = &last.kind else { return None };
+        let out_dtype = kernel.buffers[store.buffer].dtype;
+        let mut forms: HashMap<_, Form<'a>> = HashMap::new();
+        for Inst { id, kind, .. } in insts {
+            let form = match kind {
+                InstKind::Accumulator => Form::Accumulator { added: None },
+                InstKind::Load { place, guard: None } => Form::Loaded(place),
+                InstKind::Round(x, to) if *to == out_dtype => *forms.get(x)?,
+                InstKind::Binary(BinaryOp::Add, x, y) => match (*forms.get(x)?, *forms.get(y)?) {
+                    (Form::Accumulator { added: None }, Form::Loaded(place))
+                    | (Form::Loaded(place), Form::Accumulator { added: None }) => {
+                        Form::Accumulator { added: Some(place) }
+                    }
+                    _ => return None,
+                },
+                _ => return None,
+            };
+            forms.insert(*id, form);
+        }
+        match forms.get(value)? {
+            Form::Accumulator { added } => Some(Epilogue { store, added: *added }),
+            Form::Loaded(_) => None,
+        }
+    }
+}
