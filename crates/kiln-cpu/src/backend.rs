@@ -86,6 +86,7 @@ impl CpuBackend {
                 Ok(Arc::new(Attention::new(self.isa, kernel, body, &target)?.choosing(choices)))
             }
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &target)?)),
+            KernelBody::Parallel(_) => Err(self.error("several bodies in one kernel".into())),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::nvrtc::Nvrtc;
 use crate::pool::PoolBytes;
 use crate::text::{self, Skinny, Way};
 use kiln_ir::Source;
+use kiln_kernels::Target;
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Launch, Recording, Variant};
 use std::fmt;
@@ -87,7 +88,7 @@ impl CudaBackend {
     }
 
     fn way(&self, skinny: Skinny) -> Way {
-        Way { skinny, ..Way::of(&self.gpu.arch()) }
+        Way { skinny, multiprocessors: self.gpu.multiprocessors.into(), ..Way::of(&self.gpu.arch()) }
     }
 
     fn error(&self, reason: String) -> Error {
@@ -120,7 +121,10 @@ impl Backend for CudaBackend {
     }
 
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
-        let (KernelBody::Matmul(_), true) = (&kernel.body, now.packed.is_empty()) else { return Vec::new() };
+        let has_products = kernel.bodies().iter().all(|body| matches!(body, KernelBody::Matmul(_)));
+        if !has_products || !now.packed.is_empty() {
+            return Vec::new();
+        }
         let by_library = BlasCode::of(self.gpu, kernel, None).or_else(|| BlasCode::of(self.gpu, kernel, Some(0)));
         let (algorithms, by_default) = by_library.and_then(|code| code.algorithms(sizes)).unwrap_or_default();
         let now_choice = Choice::parse(&now.choices).unwrap_or(match by_default {
@@ -192,6 +196,10 @@ impl Backend for CudaBackend {
 
     fn is_asynchronous(&self) -> bool {
         true
+    }
+
+    fn schedule_target(&self) -> Target {
+        Target { few_rows: text::MOST_ROWS }
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

@@ -32,6 +32,21 @@ pub(crate) struct KernelNode {
     pub(crate) context: RawContext,
 }
 
+/// How a node of a graph depends on another one; `CUgraphEdgeData` of cuda.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Edge {
+    from_port: u8,
+    to_port: u8,
+    kind: u8,
+    reserved: [u8; 5],
+}
+
+impl Edge {
+    /// The next launch may begin when every block of the one before has allowed it, and waits for its end by itself.
+    pub(crate) const PROGRAMMATIC: Edge = Edge { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };
+}
+
 /// The driver's code for memory that is not to be had.
 const OUT_OF_MEMORY: Status = 2;
 
@@ -138,6 +153,8 @@ driver_functions! {
     add_child_node = "cuGraphAddChildGraphNode" (node: *mut RawNode, graph: RawGraph, dependencies: *const RawNode,
         count: usize, child: RawGraph);
     set_child_node = "cuGraphExecChildGraphNodeSetParams" (executable: RawGraphExec, node: RawNode, child: RawGraph);
+    add_dependencies = "cuGraphAddDependencies_v2" (graph: RawGraph, from: *const RawNode, to: *const RawNode,
+        edges: *const Edge, count: usize);
     instantiate_graph = "cuGraphInstantiateWithFlags" (executable: *mut RawGraphExec, graph: RawGraph, flags: u64);
     set_kernel_node = "cuGraphExecKernelNodeSetParams_v2" (executable: RawGraphExec, node: RawNode,
         parameters: *const KernelNode);

@@ -5,7 +5,7 @@ use crate::driver::{DriverError, KernelNode, RawFunction, RawModule, driver};
 use crate::nvrtc::Nvrtc;
 use crate::text::{self, Text, Way};
 use kiln_ir::Dim;
-use kiln_kernels::kernel::Kernel;
+use kiln_kernels::kernel::{Access, Kernel};
 use kiln_runtime::{Executable, LaunchError, RawBuffer};
 use std::any::Any;
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ const SHARED_FOR_NOTHING: i64 = 40 << 10;
 /// The attribute of a function: bytes of shared memory that it declares.
 const DECLARED_SHARED: c_int = 1;
 /// What wide accesses have to begin at a multiple of.
-const ALIGNMENT: usize = 16;
+pub(crate) const ALIGNMENT: usize = 16;
 
 /// Code of a kernel on a GPU.
 pub(crate) struct Code {
@@ -71,6 +71,16 @@ impl Code {
     /// Whether a launch may report an index out of range.
     pub(crate) fn may_fault(&self) -> bool {
         self.entry.text.may_fault
+    }
+
+    /// By buffer, whether it is written.
+    pub(crate) fn written(&self) -> Vec<bool> {
+        self.kernel.buffers.iter().map(|buffer| buffer.access != Access::Read).collect()
+    }
+
+    /// The buffers that may be read before the launch before has ended, if nobody writes them.
+    pub(crate) fn fetched(&self) -> &[usize] {
+        &self.entry.text.fetched
     }
 
     /// By buffer, whether the entry depends on its alignment.
@@ -212,7 +222,8 @@ impl Entry {
         values.extend(buffers.iter().map(|buffer| buffer.ptr as u64));
         values.extend(sizes.iter().map(|&size| size as u64));
         let address = workspace.as_ref().map_or(0, |workspace| workspace.address);
-        values.extend([fault, site.into(), address, block_bytes as u64]);
+        // The last one: whether it may fetch before the launch before has ended. Only a graph can say so.
+        values.extend([fault, site.into(), address, block_bytes as u64, 0]);
         Ok(Some(Geometry { blocks: blocks as u32, threads: self.text.threads, shared: shared as u32, workspace }))
     }
 

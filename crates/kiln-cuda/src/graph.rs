@@ -1,10 +1,14 @@
 //! The launches of a program as one CUDA graph, built node by node: a replay changes the arguments that moved, and launches once. A launch
 //! of a library is a graph of its own inside, which is captured again when its arguments moved.
+//!
+//! From compute capability 9.0 on, a kernel begins while the one before still runs (programmatic dependent launch): it fetches
+//! weights that no launch of the graph writes, and then waits for the end of the one before.
 
-use crate::blas::{Blas, BlasCode};
+use crate::blas::{Blas, BlasCode, Captured};
 use crate::device::Gpu;
-use crate::driver::{KernelNode, RawGraph, RawGraphExec, RawNode, driver};
-use crate::executable::{Code, Workspace, failed};
+use crate::driver::{Edge, KernelNode, RawGraph, RawGraphExec, RawNode, driver};
+use crate::executable::{ALIGNMENT, Code, Workspace, failed};
+use kiln_runtime::environment::CUDA_OVERLAP;
 use kiln_runtime::{Launch, LaunchError, RawBuffer, Recording};
 use std::ffi::c_void;
 
@@ -17,8 +21,6 @@ pub(crate) struct Graph {
     /// The arguments of all launches, as the nodes have them.
     arguments: Vec<RawBuffer>,
     may_fault: bool,
-    /// Whether a launch is a library's.
-    has_library: bool,
 }
 
 /// A launch of the chain.
@@ -26,24 +28,27 @@ struct Node {
     raw: RawNode,
     /// Where its buffers are among all arguments.
     first: usize,
-    count: usize,
+    /// Which of them it writes.
+    written: Vec<bool>,
     kind: NodeKind,
 }
 
 enum NodeKind {
     Kernel(KernelLaunch),
-    /// A launch of a library with these sizes.
-    Library(BlasCode, Vec<i64>),
+    /// A launch of a library with these sizes, as it was captured first.
+    Library(BlasCode, Vec<i64>, Captured),
 }
 
 /// A launch of a kernel of ours.
 struct KernelLaunch {
     parameters: KernelNode,
-    /// Its arguments, and where each is.
+    /// Its arguments, and where each is. The last says whether it fetches early.
     values: Vec<u64>,
     places: Vec<*mut c_void>,
     /// Which of its buffers have to keep their alignment.
     aligned: Vec<bool>,
+    /// The buffers that it may fetch from while the launch before still runs, if nobody writes them.
+    fetched: Vec<usize>,
     _workspace: Option<Workspace>,
 }
 
@@ -59,9 +64,8 @@ impl Graph {
         // SAFETY: a place to write to.
         unsafe { driver.create_graph(&mut raw, 0) }.map_err(failed)?;
         let arguments = launches.iter().flat_map(|launch| launch.arguments).copied().collect();
-        let executable = std::ptr::null_mut();
-        let (nodes, may_fault, has_library) = (Vec::new(), false, false);
-        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault, has_library };
+        let (executable, nodes) = (std::ptr::null_mut(), Vec::new());
+        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault: false };
         let mut first = 0;
         for launch in launches {
             let Some(code) = launch.code.as_any() else { return Ok(None) };
@@ -79,33 +83,26 @@ impl Graph {
             }
             first += launch.arguments.len();
         }
+        graph.fetch_early();
+        graph.connect()?;
         // SAFETY: the graph is whole.
         unsafe { driver.instantiate_graph(&mut graph.executable, graph.graph, 0) }.map_err(failed)?;
         Ok(Some(graph))
     }
 
-    /// The node that the next one comes after.
-    fn before(&self) -> Vec<RawNode> {
-        self.nodes.last().map(|node| node.raw).into_iter().collect()
-    }
-
     /// Adds a launch of a kernel; its buffers begin at argument `first`.
     fn add(&mut self, code: &Code, launch: &Launch<'_>, first: usize) -> Result<(), LaunchError> {
-        let (mut values, count) = (Vec::new(), launch.arguments.len());
+        let mut values = Vec::new();
         let Some((parameters, workspace)) = code.node(launch.arguments, launch.sizes, launch.site, &mut values)? else {
             return Ok(());
         };
         let places = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()).collect();
-        let aligned = code.aligned(count);
-        let mut kernel = KernelLaunch { parameters, values, places, aligned, _workspace: workspace };
+        let (aligned, fetched) = (code.aligned(launch.arguments.len()), code.fetched().to_vec());
+        let mut kernel = KernelLaunch { parameters, values, places, aligned, fetched, _workspace: workspace };
         kernel.parameters.arguments = kernel.places.as_mut_ptr();
-        let (before, mut raw) = (self.before(), std::ptr::null_mut());
-        let driver = driver().map_err(failed)?;
-        // SAFETY: the graph exists, the node before it is one of its nodes, and the driver copies the arguments.
-        unsafe { driver.add_kernel_node(&mut raw, self.graph, before.as_ptr(), before.len(), &kernel.parameters) }
-            .map_err(failed)?;
         self.may_fault |= code.may_fault();
-        self.nodes.push(Node { raw, first, count, kind: NodeKind::Kernel(kernel) });
+        let raw = std::ptr::null_mut();
+        self.nodes.push(Node { raw, first, written: code.written(), kind: NodeKind::Kernel(kernel) });
         Ok(())
     }
 
@@ -113,51 +110,178 @@ impl Graph {
     fn add_library(&mut self, code: &BlasCode, launch: &Launch<'_>, first: usize) -> Result<bool, LaunchError> {
         // SAFETY: nothing is run; whoever replays promises what a launch needs.
         let Some(child) = (unsafe { code.capture(launch.arguments, launch.sizes) })? else { return Ok(false) };
-        let (before, mut raw) = (self.before(), std::ptr::null_mut());
-        let driver = driver().map_err(failed)?;
-        // SAFETY: both graphs exist, the node before it is one of this one's, and the driver copies the child.
-        unsafe { driver.add_child_node(&mut raw, self.graph, before.as_ptr(), before.len(), child.raw) }
-            .map_err(failed)?;
-        self.has_library = true;
-        let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec());
-        self.nodes.push(Node { raw, first, count: launch.arguments.len(), kind });
+        let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec(), child);
+        self.nodes.push(Node { raw: std::ptr::null_mut(), first, written: code.own()?.written(), kind });
         Ok(true)
+    }
+
+    /// Makes the launches nodes of the graph, each after the one before.
+    fn connect(&mut self) -> Result<(), LaunchError> {
+        let driver = driver().map_err(failed)?;
+        let overlaps = launches_overlap(self.gpu);
+        let mut before: Option<(RawNode, bool)> = None;
+        for node in &mut self.nodes {
+            let is_kernel = match &node.kind {
+                NodeKind::Kernel(kernel) => {
+                    let none = std::ptr::null();
+                    // SAFETY: the graph exists, and the driver copies the arguments.
+                    unsafe { driver.add_kernel_node(&mut node.raw, self.graph, none, 0, &kernel.parameters) }
+                        .map_err(failed)?;
+                    true
+                }
+                NodeKind::Library(_, _, child) => {
+                    // SAFETY: both graphs exist, and the driver copies the child.
+                    unsafe { driver.add_child_node(&mut node.raw, self.graph, std::ptr::null(), 0, child.raw) }
+                        .map_err(failed)?;
+                    false
+                }
+            };
+            if let Some((before, after_kernel)) = before {
+                let overlaps = overlaps && after_kernel && is_kernel;
+                let edge = if overlaps { Edge::PROGRAMMATIC } else { Edge::default() };
+                // SAFETY: both are nodes of the graph.
+                unsafe { driver.add_dependencies(self.graph, &before, &node.raw, &edge, 1) }.map_err(failed)?;
+            }
+            before = Some((node.raw, is_kernel));
+        }
+        Ok(())
+    }
+
+    /// Lets kernels fetch what no launch writes.
+    fn fetch_early(&mut self) {
+        let written: Vec<RawBuffer> = self.nodes.iter().flat_map(|node| node.written(&self.arguments)).collect();
+        for node in &mut self.nodes {
+            let is_free = |buffer: RawBuffer| !written.iter().any(|own| overlap(own, &buffer));
+            let early = node.fetched(&self.arguments).all(is_free);
+            node.set_early(early);
+        }
+    }
+
+    /// Takes new arguments; false if some node was not made for such.
+    ///
+    /// # Safety
+    /// As [`Recording::replay`].
+    unsafe fn take(&mut self, arguments: &[RawBuffer]) -> Result<bool, LaunchError> {
+        let is_moved = |(now, then): (&RawBuffer, &RawBuffer)| now.ptr != then.ptr;
+        if !arguments.iter().zip(&self.arguments).any(is_moved) {
+            return Ok(true);
+        }
+        let mut changed: Vec<usize> = Vec::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let (now, then) = (node.own(arguments), node.own(&self.arguments));
+            if now.iter().zip(then).any(is_moved) {
+                if !node.takes(now, then) {
+                    return Ok(false);
+                }
+                changed.push(number);
+            }
+        }
+        self.arguments.copy_from_slice(arguments);
+        self.fetch_late(&mut changed);
+        for at in changed {
+            // SAFETY: the node is one of the graph's; the rest is the caller's promise.
+            if !unsafe { self.nodes[at].update(self.executable, arguments) }? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What one launch writes now, another may not fetch early any more. Adds the nodes that this changes.
+    fn fetch_late(&mut self, changed: &mut Vec<usize>) {
+        for at in changed.clone() {
+            let written: Vec<RawBuffer> = self.nodes[at].written(&self.arguments).collect();
+            for (number, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| node.is_early()) {
+                if node.fetched(&self.arguments).any(|buffer| written.iter().any(|own| overlap(own, &buffer))) {
+                    node.set_early(false);
+                    changed.push(number);
+                }
+            }
+            let is_free = |buffer: RawBuffer| {
+                let mut written = self.nodes.iter().flat_map(|node| node.written(&self.arguments));
+                !written.any(|own| overlap(&own, &buffer))
+            };
+            if self.nodes[at].is_early() && !self.nodes[at].fetched(&self.arguments).all(is_free) {
+                self.nodes[at].set_early(false);
+            }
+        }
     }
 }
 
 impl Node {
-    /// Gives a node of an instantiated graph other arguments; false if it was not made for such.
+    /// Its buffers among all arguments.
+    fn own<'a>(&self, arguments: &'a [RawBuffer]) -> &'a [RawBuffer] {
+        &arguments[self.first..self.first + self.written.len()]
+    }
+
+    /// The buffers that it writes.
+    fn written<'a>(&'a self, arguments: &'a [RawBuffer]) -> impl Iterator<Item = RawBuffer> + 'a {
+        self.own(arguments).iter().zip(&self.written).filter(|(_, written)| **written).map(|(buffer, _)| *buffer)
+    }
+
+    /// The buffers that it may fetch from early.
+    fn fetched<'a>(&'a self, arguments: &'a [RawBuffer]) -> impl Iterator<Item = RawBuffer> + 'a {
+        let list = match &self.kind {
+            NodeKind::Kernel(kernel) => kernel.fetched.as_slice(),
+            NodeKind::Library(..) => &[],
+        };
+        list.iter().map(|&buffer| self.own(arguments)[buffer])
+    }
+
+    /// Whether it fetches before the launch before has ended.
+    fn is_early(&self) -> bool {
+        matches!(&self.kind, NodeKind::Kernel(kernel) if kernel.values.last().is_some_and(|&value| value != 0))
+    }
+
+    fn set_early(&mut self, early: bool) {
+        if let NodeKind::Kernel(kernel) = &mut self.kind
+            && let Some(value) = kernel.values.last_mut()
+        {
+            *value = early.into();
+        }
+    }
+
+    /// Whether the code is right for other buffers.
+    fn takes(&self, now: &[RawBuffer], then: &[RawBuffer]) -> bool {
+        let NodeKind::Kernel(kernel) = &self.kind else { return true };
+        let is_aligned = |buffer: &RawBuffer| buffer.ptr.addr().is_multiple_of(ALIGNMENT);
+        let mut pairs = now.iter().zip(then).zip(&kernel.aligned);
+        pairs.all(|((now, then), aligned)| !*aligned || is_aligned(now) == is_aligned(then))
+    }
+
+    /// Gives a node of an instantiated graph other arguments; false if that cannot be done.
     ///
     /// # Safety
     /// As [`Recording::replay`], and the node is one of the graph's.
-    unsafe fn update(
-        &mut self,
-        executable: RawGraphExec,
-        now: &[RawBuffer],
-        then: &[RawBuffer],
-    ) -> Result<bool, LaunchError> {
+    unsafe fn update(&mut self, executable: RawGraphExec, arguments: &[RawBuffer]) -> Result<bool, LaunchError> {
         let driver = driver().map_err(failed)?;
+        let (raw, now) = (self.raw, self.own(arguments));
         match &mut self.kind {
             NodeKind::Kernel(kernel) => {
-                let is_aligned = |buffer: &RawBuffer| buffer.ptr.addr().is_multiple_of(16);
-                let mut pairs = now.iter().zip(then).zip(&kernel.aligned);
-                if pairs.any(|((now, then), aligned)| *aligned && is_aligned(now) != is_aligned(then)) {
-                    return Ok(false);
-                }
                 kernel.values.iter_mut().zip(now).for_each(|(value, buffer)| *value = buffer.ptr as u64);
                 // SAFETY: the driver copies the arguments; the rest is the caller's promise.
-                unsafe { driver.set_kernel_node(executable, self.raw, &kernel.parameters) }.map_err(failed)?;
+                unsafe { driver.set_kernel_node(executable, raw, &kernel.parameters) }.map_err(failed)?;
                 Ok(true)
             }
-            NodeKind::Library(code, sizes) => {
+            NodeKind::Library(code, sizes, _) => {
                 // SAFETY: the caller's promise; the driver copies the child.
                 unsafe {
                     let Ok(Some(child)) = code.capture(now, sizes) else { return Ok(false) };
-                    Ok(driver.set_child_node(executable, self.raw, child.raw).is_ok())
+                    Ok(driver.set_child_node(executable, raw, child.raw).is_ok())
                 }
             }
         }
     }
+}
+
+/// Whether launches of a graph overlap: from compute capability 9.0 on, unless `KILN_CUDA_OVERLAP` is `off`.
+fn launches_overlap(gpu: &Gpu) -> bool {
+    gpu.capability >= (9, 0) && CUDA_OVERLAP.get().is_none_or(|value| value != "off")
+}
+
+fn overlap(a: &RawBuffer, b: &RawBuffer) -> bool {
+    let (a_first, b_first) = (a.ptr.addr(), b.ptr.addr());
+    a_first < b_first + b.bytes && b_first < a_first + a.bytes
 }
 
 impl Recording for Graph {
@@ -168,20 +292,15 @@ impl Recording for Graph {
         }
         let driver = driver().map_err(failed)?;
         self.gpu.enter().map_err(failed)?;
-        for node in &mut self.nodes {
-            let range = node.first..node.first + node.count;
-            let (now, then) = (&arguments[range.clone()], &self.arguments[range]);
-            let moved = now.iter().zip(then).any(|(now, then)| now.ptr != then.ptr);
-            // SAFETY: the node is one of the graph's; the rest is the caller's promise.
-            if moved && !unsafe { node.update(self.executable, now, then) }? {
-                return Ok(false);
-            }
+        // SAFETY: the caller's promise.
+        if !unsafe { self.take(arguments) }? {
+            return Ok(false);
         }
-        self.arguments.copy_from_slice(arguments);
         if self.may_fault {
             self.gpu.faults.expect();
         }
-        let blas = if self.has_library { Blas::of(self.gpu).ok() } else { None };
+        let has_library = self.nodes.iter().any(|node| matches!(node.kind, NodeKind::Library(..)));
+        let blas = if has_library { Blas::of(self.gpu).ok() } else { None };
         let _workspace = blas.map(Blas::workspace);
         // SAFETY: the graph is whole; the rest is the caller's promise.
         unsafe { driver.launch_graph(self.executable, self.gpu.stream()) }.map_err(failed)?;

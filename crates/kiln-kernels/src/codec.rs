@@ -20,7 +20,7 @@ codec_struct! {
     Inst { id, dtype, kind }
     Place { buffer, offset, indirect }
     Prologue { insts, value }
-    MatmulBody { batch, m, n, k, lhs, rhs, acc, precision, epilogue }
+    MatmulBody { batch, m, n, k, before, lhs, rhs, acc, precision, epilogue }
     AttentionBody {
         batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, k_pages, v_pages, mask, out, causal,
         scale,
@@ -36,7 +36,7 @@ codec_struct! {
 
 codec_enum! {
     Access { 0 = Read, 1 = Write, 2 = ReadWrite }
-    KernelBody { 0 = Loop(body), 1 = Matmul(body), 2 = Attention(body), 3 = Routine(body) }
+    KernelBody { 0 = Loop(body), 1 = Matmul(body), 2 = Attention(body), 3 = Routine(body), 4 = Parallel(bodies) }
     Domain { 0 = Point, 1 = Row }
     Precision { 0 = Medium, 1 = High, 2 = Highest }
     ReductionKind { 0 = Reduce(kind), 1 = Arg(kind) }
@@ -57,7 +57,7 @@ codec_enum! {
         13 = Round(value, dtype),
         14 = CheckIndex { value, size },
         15 = Random { seed, position, stream },
-        16 = Accumulator,
+        16 = Accumulator(number),
         17 = LoadBlock { place, element, format },
     }
     RoutineBody {

@@ -25,7 +25,7 @@ pub(crate) const LONG_ROW: i64 = 16 * 1024;
 /// The cost of one instruction.
 pub(crate) fn of_inst(kind: &InstKind) -> u32 {
     match kind {
-        InstKind::Const(_) | InstKind::Accumulator => 0,
+        InstKind::Const(_) | InstKind::Accumulator(_) => 0,
         InstKind::Load { place, guard } if place.indirect.is_empty() => LOAD + u32::from(guard.is_some()),
         InstKind::Load { .. } | InstKind::LoadBlock { .. } => 2 * LOAD,
         InstKind::LoadTemp(_) | InstKind::StoreTemp(..) => TEMP,

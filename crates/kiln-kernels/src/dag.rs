@@ -161,7 +161,7 @@ impl Dag {
 pub(crate) fn visit_operands(kind: &InstKind, visit: &mut dyn FnMut(ValueId)) {
     match kind {
         InstKind::Const(_) | InstKind::Index(_) | InstKind::InRange { .. } | InstKind::LoadTemp(_) => {}
-        InstKind::Accumulator => {}
+        InstKind::Accumulator(_) => {}
         InstKind::LoadBlock { place, .. } => visit_place(place, visit),
         InstKind::Load { place, guard } => {
             visit_place(place, visit);
@@ -199,7 +199,7 @@ fn visit_place(place: &Place, visit: &mut dyn FnMut(ValueId)) {
 pub(crate) fn map_operands(kind: &mut InstKind, map: &dyn Fn(ValueId) -> ValueId) {
     match kind {
         InstKind::Const(_) | InstKind::Index(_) | InstKind::InRange { .. } | InstKind::LoadTemp(_) => {}
-        InstKind::Accumulator => {}
+        InstKind::Accumulator(_) => {}
         InstKind::LoadBlock { place, .. } => place.indirect.iter_mut().for_each(|(id, _)| *id = map(*id)),
         InstKind::Load { place, guard } => {
             place.indirect.iter_mut().for_each(|(id, _)| *id = map(*id));

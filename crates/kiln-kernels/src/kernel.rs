@@ -6,9 +6,10 @@
 //!
 //! ```text
 //!  Loop        for each point of grid:  stage 0 over the row, stage 1 over the row, …      pointwise and reduction kernels
-//!  Matmul      acc[b, m, n] = Σₖ lhs(b, m, k) · rhs(b, k, n), then an epilogue body at each (b, m, n)
+//!  Matmul      accⱼ[b, m, n] = Σₖ lhs(b, m, k) · rhsⱼ(b, k, n), then an epilogue body at each (b, m, n)
 //!  Attention   online softmax over tiles of keys
 //!  Routine     scan, sort, scatter: written by hand in each backend
+//!  Parallel    several of these that do not depend on each other, in any order or at once
 //! ```
 //!
 //! What the scheduler promises beyond the types: in a stage all stores come after all loads, so that a kernel may write the
@@ -63,6 +64,8 @@ pub enum KernelBody {
     Attention(Box<AttentionBody>),
     /// Hand-written routines.
     Routine(RoutineBody),
+    /// Independent bodies, none of them of this kind: what one writes no other touches. Each has its own axes and values.
+    Parallel(Vec<KernelBody>),
 }
 
 /// A loop variable and its size: `0 ≤ var < size`.
@@ -234,8 +237,8 @@ pub enum InstKind {
         /// Stream number.
         stream: u32,
     },
-    /// The accumulator of a matmul at the current (b, m, n); only in an epilogue.
-    Accumulator,
+    /// The accumulator of a matmul's right operand of this number at the current (b, m, n); only in an epilogue.
+    Accumulator(usize),
 }
 
 /// A body that yields one value at each point of some axes: an operand's prologue. The usual one is a single `Load`, or a
@@ -280,7 +283,7 @@ impl Precision {
     }
 }
 
-/// `acc[b, m, n] = Σₖ lhs · rhs`, then the epilogue at each (b, m, n).
+/// `accⱼ[b, m, n] = Σₖ lhs · rhsⱼ` for every right operand, then the epilogue at each (b, m, n).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MatmulBody {
     /// Batch axes, outermost first.
@@ -291,10 +294,13 @@ pub struct MatmulBody {
     pub n: Vec<Axis>,
     /// Summed axes.
     pub k: Vec<Axis>,
+    /// Runs at each (batch, m) before the sums: a loop over these axes whose row is `k` and that stores in its temporaries only.
+    /// The left operand may load them.
+    pub before: Option<LoopBody>,
     /// Yields the left operand over (batch, m, k).
     pub lhs: Prologue,
-    /// Yields the right operand over (batch, k, n).
-    pub rhs: Prologue,
+    /// Yield the right operands over (batch, k, n); one or more.
+    pub rhs: Vec<Prologue>,
     /// The accumulator's type: F32, F64, I32 or I64.
     pub acc: DType,
     /// How exact it has to be where the operands are F32; else the highest.
@@ -420,6 +426,16 @@ pub enum RoutineBody {
 
 impl InstKind {
     /// The place that the instruction reads or writes.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => {
+                Some(place)
+            }
+            _ => None,
+        }
+    }
+
+    /// The place that the instruction reads or writes.
     pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {
         match self {
             InstKind::Load { place, .. } | InstKind::LoadBlock { place, .. } | InstKind::Store { place, .. } => {
@@ -431,25 +447,104 @@ impl InstKind {
 }
 
 impl Kernel {
-    /// Every instruction of a loop or a product, in order; none for attention and routines.
+    /// The bodies that run in parallel; usually the kernel's own alone.
+    pub fn bodies(&self) -> &[KernelBody] {
+        match &self.body {
+            KernelBody::Parallel(bodies) => bodies,
+            body => std::slice::from_ref(body),
+        }
+    }
+
+    /// Every instruction of loops and products, in order; none for attention and routines.
     pub fn insts(&self) -> impl Iterator<Item = &Inst> {
-        let (stages, lists): (&[Stage], [&[Inst]; 3]) = match &self.body {
-            KernelBody::Loop(body) => (&body.stages, [&[]; 3]),
-            KernelBody::Matmul(body) => (&[], [&body.lhs.insts, &body.rhs.insts, &body.epilogue]),
-            KernelBody::Attention(_) | KernelBody::Routine(_) => (&[], [&[]; 3]),
-        };
-        stages.iter().flat_map(|stage| &stage.insts).chain(lists.into_iter().flatten())
+        self.bodies().iter().flat_map(KernelBody::insts)
     }
 
     /// Calls `change` with every instruction of [`Kernel::insts`].
     pub(crate) fn each_inst_mut(&mut self, change: &mut dyn FnMut(&mut Inst)) {
-        match &mut self.body {
-            KernelBody::Loop(body) => body.stages.iter_mut().flat_map(|s| &mut s.insts).for_each(change),
+        let bodies = match &mut self.body {
+            KernelBody::Parallel(bodies) => bodies.as_mut_slice(),
+            body => std::slice::from_mut(body),
+        };
+        bodies.iter_mut().for_each(|body| body.each_inst_mut(change));
+    }
+}
+
+impl KernelBody {
+    /// Every instruction of a loop or a product, in order; none for attention, routines and bodies of their own.
+    pub(crate) fn insts(&self) -> impl Iterator<Item = &Inst> {
+        let stages = match self {
+            KernelBody::Loop(body) => body.stages.as_slice(),
+            KernelBody::Matmul(MatmulBody { before: Some(body), .. }) => &body.stages,
+            _ => &[],
+        };
+        let (lhs, rhs, epilogue): (&[Inst], &[Prologue], &[Inst]) = match self {
+            KernelBody::Matmul(body) => (&body.lhs.insts, &body.rhs, &body.epilogue),
+            _ => (&[], &[], &[]),
+        };
+        let operands = lhs.iter().chain(rhs.iter().flat_map(|rhs| &rhs.insts));
+        stages.iter().flat_map(|stage| &stage.insts).chain(operands).chain(epilogue)
+    }
+
+    /// The buffers that the body refers to, some of them more than once.
+    pub(crate) fn buffers(&self) -> Vec<usize> {
+        let views = |list: &[&Strided]| list.iter().map(|view| view.buffer).collect::<Vec<usize>>();
+        match self {
+            KernelBody::Loop(_) | KernelBody::Matmul(_) => {
+                self.insts().filter_map(|inst| inst.kind.place()).map(|place| place.buffer).collect()
+            }
+            KernelBody::Attention(a) => {
+                let pages = [&a.k_pages, &a.v_pages].into_iter().flatten().map(|pages| &pages.table);
+                let all: Vec<&Strided> = [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask).chain(pages).collect();
+                views(&all)
+            }
+            KernelBody::Routine(RoutineBody::Scan { input, output, .. })
+            | KernelBody::Routine(RoutineBody::SortIndices { input, output, .. }) => views(&[input, output]),
+            KernelBody::Routine(RoutineBody::Scatter { index, updates, output, .. }) => {
+                views(&[index, updates, output])
+            }
+            KernelBody::Parallel(bodies) => bodies.iter().flat_map(KernelBody::buffers).collect(),
+        }
+    }
+
+    /// Renumbers the buffers of loops and products.
+    pub(crate) fn renumber_buffers(&mut self, map: &[usize]) {
+        let mut renumber = |inst: &mut Inst| {
+            if let Some(place) = inst.kind.place_mut() {
+                place.buffer = map[place.buffer];
+            }
+        };
+        match self {
+            KernelBody::Parallel(bodies) => bodies.iter_mut().for_each(|body| body.each_inst_mut(&mut renumber)),
+            body => body.each_inst_mut(&mut renumber),
+        }
+    }
+
+    fn each_inst_mut(&mut self, change: &mut dyn FnMut(&mut Inst)) {
+        match self {
+            KernelBody::Loop(body) => body.each_inst_mut(change),
             KernelBody::Matmul(body) => {
-                let operands = body.lhs.insts.iter_mut().chain(&mut body.rhs.insts);
+                body.before.iter_mut().for_each(|before| before.each_inst_mut(change));
+                let operands = body.lhs.insts.iter_mut().chain(body.rhs.iter_mut().flat_map(|rhs| &mut rhs.insts));
                 operands.chain(&mut body.epilogue).for_each(change);
             }
-            KernelBody::Attention(_) | KernelBody::Routine(_) => {}
+            KernelBody::Attention(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
+        }
+    }
+}
+
+impl LoopBody {
+    fn each_inst_mut(&mut self, change: &mut dyn FnMut(&mut Inst)) {
+        self.stages.iter_mut().flat_map(|stage| &mut stage.insts).for_each(change);
+    }
+}
+
+impl MatmulBody {
+    /// The right operand, where there is one.
+    pub fn single_rhs(&self) -> Option<&Prologue> {
+        match self.rhs.as_slice() {
+            [rhs] => Some(rhs),
+            _ => None,
         }
     }
 }

@@ -36,6 +36,7 @@ mod plan;
 mod pointwise;
 mod prepare;
 mod print;
+mod products;
 mod reciprocal;
 #[doc(hidden)]
 pub mod reference;
@@ -54,7 +55,7 @@ pub use kernel::{Kernel, Precision};
 pub use plan::{Plan, plan};
 pub use schedule::{
     BufferDecl, BufferId, Error, InputLayout, Note, Numerics, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step,
-    Written,
+    Target, Written,
 };
 pub use work::Work;
 

@@ -42,7 +42,7 @@ pub(crate) fn provide_accumulator(
     let root = roots.iter().find(|r| r.node == dot).ok_or(FusionRejection { node: dot })?;
     let acc = accumulator(scope.graph.ty(node.operands[0]).dtype);
     let dag = tracer.dag();
-    let value = dag.inst(InstKind::Accumulator, acc);
+    let value = dag.inst(InstKind::Accumulator(0), acc);
     let value = dag.cast(value, node.ty.dtype.compute_type());
     let value = dag.settle(value, node.ty.dtype, false, scope.numerics);
     tracer.provide(dot, root.index.clone(), value);
@@ -211,7 +211,7 @@ pub(crate) fn matmul_step(
     let operand = scope.graph.ty(node.operands[0]).dtype;
     let acc = accumulator(operand);
     let precision = if operand == DType::F32 { scope.precision } else { Precision::Highest };
-    let body = MatmulBody { batch, m, n, k, lhs, rhs, acc, precision, epilogue };
+    let body = MatmulBody { batch, m, n, k, before: None, lhs, rhs: vec![rhs], acc, precision, epilogue };
     let mut nodes = trace.nodes;
     nodes.push(dot);
     Ok(step(scope, Kernel { buffers, sizes, body: KernelBody::Matmul(body) }, ids, nodes))

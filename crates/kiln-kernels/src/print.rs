@@ -44,13 +44,7 @@ impl Display for BufferArg {
 
 impl Display for Kernel {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let kind = match &self.body {
-            KernelBody::Loop(_) => "loop",
-            KernelBody::Matmul(_) => "matmul",
-            KernelBody::Attention(_) => "attention",
-            KernelBody::Routine(_) => "routine",
-        };
-        write!(f, "{kind}(")?;
+        write!(f, "{}(", self.body.kind())?;
         for (at, buffer) in self.buffers.iter().enumerate() {
             write!(f, "{}b{at}: {buffer}", if at == 0 { "" } else { ", " })?;
         }
@@ -58,7 +52,13 @@ impl Display for Kernel {
         if !self.sizes.is_empty() {
             write!(f, " sizes({})", List(&self.sizes, ", "))?;
         }
-        match &self.body {
+        write!(f, "{}", self.body)
+    }
+}
+
+impl Display for KernelBody {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
             KernelBody::Loop(body) => write!(f, "{body}"),
             KernelBody::Matmul(body) => write!(f, "{body}"),
             KernelBody::Attention(a) => {
@@ -79,6 +79,23 @@ impl Display for Kernel {
                 f.write_str("}")
             }
             KernelBody::Routine(body) => write!(f, "{body}"),
+            KernelBody::Parallel(bodies) => {
+                writeln!(f, " {{")?;
+                bodies.iter().try_for_each(|body| writeln!(f, "{}{body}", body.kind()))?;
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+impl KernelBody {
+    fn kind(&self) -> &'static str {
+        match self {
+            KernelBody::Loop(_) => "loop",
+            KernelBody::Matmul(_) => "matmul",
+            KernelBody::Attention(_) => "attention",
+            KernelBody::Routine(_) => "routine",
+            KernelBody::Parallel(_) => "parallel",
         }
     }
 }
@@ -162,7 +179,8 @@ impl Display for Computed<'_> {
             InstKind::Round(x, to) => write!(f, "round {x} to {to}"),
             InstKind::CheckIndex { value, size } => write!(f, "check {value} < {size}"),
             InstKind::Random { seed, position, stream } => write!(f, "random {seed} at {position} stream {stream}"),
-            InstKind::Accumulator => f.write_str("accumulator"),
+            InstKind::Accumulator(0) => f.write_str("accumulator"),
+            InstKind::Accumulator(number) => write!(f, "accumulator {number}"),
             InstKind::Store { .. } | InstKind::StoreTemp(..) => Ok(()),
         }
     }
@@ -205,7 +223,12 @@ impl Display for MatmulBody {
             write!(f, " {} precision", self.precision.name())?;
         }
         writeln!(f, " {{")?;
-        write!(f, "  lhs\n{}  rhs\n{}  epilogue\n", self.lhs, self.rhs)?;
+        if let Some(before) = &self.before {
+            writeln!(f, "  before{before}")?;
+        }
+        write!(f, "  lhs\n{}", self.lhs)?;
+        self.rhs.iter().try_for_each(|rhs| write!(f, "  rhs\n{rhs}"))?;
+        f.write_str("  epilogue\n")?;
         self.epilogue.iter().try_for_each(|inst| writeln!(f, "    {inst}"))?;
         f.write_str("}")
     }

@@ -193,6 +193,6 @@ fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
             view(updates, visit);
             view(output, visit);
         }
-        KernelBody::Loop(_) | KernelBody::Matmul(_) => {}
+        KernelBody::Loop(_) | KernelBody::Matmul(_) | KernelBody::Parallel(_) => {}
     }
 }

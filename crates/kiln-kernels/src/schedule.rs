@@ -15,6 +15,14 @@ pub enum Numerics {
     Eager,
 }
 
+/// What a target of schedules does better in one launch than in several. The default is a CPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Target {
+    /// Products of up to so many rows take the time of reading their weights, and a launch costs as much as a few hundred
+    /// kilobytes of them: they are joined with what is before, after and beside them.
+    pub few_rows: i64,
+}
+
 /// Options of the scheduler.
 #[derive(Debug, Clone, Default)]
 pub struct ScheduleOptions {
@@ -24,6 +32,8 @@ pub struct ScheduleOptions {
     pub precision: Precision,
     /// Known ranges of the graph's size symbols.
     pub ranges: Ranges,
+    /// What the schedule is for.
+    pub target: Target,
     /// One kernel per node: nothing is fused but views and constants. For comparison and for finding a wrong kernel.
     pub no_fusion: bool,
 }

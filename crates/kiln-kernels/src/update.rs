@@ -130,10 +130,12 @@ fn same_places(step: &Step, from: BufferId, to: BufferId) -> bool {
             !after && body.stages.iter().flat_map(|s| &s.insts).all(settled)
         }
         KernelBody::Matmul(body) => {
-            let operands = body.lhs.insts.iter().chain(&body.rhs.insts);
-            !operands.into_iter().any(|inst| loaded(inst, to)) && body.epilogue.iter().all(settled)
+            let before = body.before.iter().flat_map(|before| &before.stages).flat_map(|stage| &stage.insts);
+            let right = body.rhs.iter().flat_map(|rhs| &rhs.insts);
+            !before.chain(&body.lhs.insts).chain(right).any(|inst| loaded(inst, to))
+                && body.epilogue.iter().all(settled)
         }
-        KernelBody::Attention(_) | KernelBody::Routine(_) => false,
+        KernelBody::Attention(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a launch has to do at given sizes: bytes that must come from memory and go there at the least, and arithmetic.
 
-use crate::kernel::{Access, Axis, Domain, Inst, InstKind, KernelBody, Place, RoutineBody};
+use crate::kernel::{Access, Axis, Domain, Inst, InstKind, KernelBody, LoopBody, Place, RoutineBody};
 use crate::schedule::{Schedule, Step};
 use kiln_ir::{DType, Dim, Symbol};
 
@@ -52,60 +52,8 @@ impl Schedule {
     /// ```
     pub fn work(&self, step: &Step, size: Size<'_>) -> Option<Work> {
         let mut tally = Tally { size, touched: vec![(0, 0); step.args.len()], flops: 0 };
-        match &step.kernel.body {
-            KernelBody::Loop(body) => {
-                let all: Vec<&Axis> = body.grid.iter().chain(&body.row).collect();
-                let grid: Vec<&Axis> = body.grid.iter().collect();
-                for stage in &body.stages {
-                    let axes = if stage.domain == Domain::Row { &all } else { &grid };
-                    tally.insts(&stage.insts, axes)?;
-                    tally.operations(axes, stage.reductions.len() as u64)?;
-                }
-            }
-            KernelBody::Matmul(body) => {
-                let [batch, m, n, k] = [&body.batch, &body.m, &body.n, &body.k];
-                tally.insts(&body.lhs.insts, &batch.iter().chain(m).chain(k).collect::<Vec<_>>())?;
-                tally.insts(&body.rhs.insts, &batch.iter().chain(k).chain(n).collect::<Vec<_>>())?;
-                let result: Vec<&Axis> = batch.iter().chain(m).chain(n).collect();
-                tally.insts(&body.epilogue, &result)?;
-                tally.operations(&result.into_iter().chain(k).collect::<Vec<_>>(), 2)?;
-            }
-            KernelBody::Attention(body) => {
-                let count = |sizes: &[&Dim]| tally_product(sizes, size);
-                let (b, h, g, t, s) = (&body.batch, &body.heads, &body.kv_heads, &body.queries, &body.keys);
-                tally.read(body.q.buffer, count(&[b, h, t, &body.width])?);
-                tally.read(body.k.buffer, count(&[b, g, s, &body.width])?);
-                tally.read(body.v.buffer, count(&[b, g, s, &body.value_width])?);
-                for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
-                    let count = count(&[b, s])?.div_ceil(tally.value(&pages.length)?.max(1));
-                    tally.read(pages.table.buffer, count);
-                }
-                if let Some(mask) = &body.mask {
-                    let sizes = [b, h, t, s];
-                    let moving: Vec<&Dim> =
-                        sizes.into_iter().zip(&mask.strides).filter(|(_, d)| !d.is_zero()).map(|(n, _)| n).collect();
-                    tally.read(mask.buffer, count(&moving)?);
-                }
-                tally.write(body.out.buffer, count(&[b, h, t, &body.value_width])?);
-                let pairs = count(&[b, h, t, s])?;
-                let width = tally.value(&body.width)?.saturating_add(tally.value(&body.value_width)?);
-                let flops = pairs.saturating_mul(width.saturating_mul(2));
-                tally.flops += if body.causal { flops / 2 } else { flops };
-            }
-            KernelBody::Routine(body) => {
-                for (at, arg) in step.kernel.buffers.iter().enumerate() {
-                    if arg.access != Access::Write {
-                        tally.read(at, u64::MAX);
-                    }
-                    if arg.access != Access::Read {
-                        tally.write(at, u64::MAX);
-                    }
-                }
-                let (RoutineBody::Scan { shape, .. }
-                | RoutineBody::SortIndices { shape, .. }
-                | RoutineBody::Scatter { updates_shape: shape, .. }) = body;
-                tally.flops += tally_product(&shape.iter().collect::<Vec<_>>(), size)?;
-            }
+        for body in step.kernel.bodies() {
+            tally.body(step, body)?;
         }
         let mut work = Work { flops: tally.flops, ..Work::default() };
         for ((arg, decl), &(read, written)) in step.args.iter().zip(&step.kernel.buffers).zip(&tally.touched) {
@@ -145,6 +93,72 @@ impl Tally<'_> {
 
     fn write(&mut self, argument: usize, elements: u64) {
         self.touched[argument].1 = self.touched[argument].1.saturating_add(elements);
+    }
+
+    fn body(&mut self, step: &Step, body: &KernelBody) -> Option<()> {
+        match body {
+            KernelBody::Loop(body) => self.stages(body)?,
+            KernelBody::Matmul(body) => {
+                let [batch, m, n, k] = [&body.batch, &body.m, &body.n, &body.k];
+                body.before.iter().try_for_each(|before| self.stages(before))?;
+                self.insts(&body.lhs.insts, &batch.iter().chain(m).chain(k).collect::<Vec<_>>())?;
+                let (right, result): (Vec<&Axis>, Vec<&Axis>) =
+                    (batch.iter().chain(k).chain(n).collect(), batch.iter().chain(m).chain(n).collect());
+                body.rhs.iter().try_for_each(|rhs| self.insts(&rhs.insts, &right))?;
+                self.insts(&body.epilogue, &result)?;
+                self.operations(&result.into_iter().chain(k).collect::<Vec<_>>(), 2 * body.rhs.len() as u64)?;
+            }
+            KernelBody::Attention(body) => {
+                let size = self.size;
+                let count = |sizes: &[&Dim]| tally_product(sizes, size);
+                let (b, h, g, t, s) = (&body.batch, &body.heads, &body.kv_heads, &body.queries, &body.keys);
+                self.read(body.q.buffer, count(&[b, h, t, &body.width])?);
+                self.read(body.k.buffer, count(&[b, g, s, &body.width])?);
+                self.read(body.v.buffer, count(&[b, g, s, &body.value_width])?);
+                for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
+                    let count = count(&[b, s])?.div_ceil(self.value(&pages.length)?.max(1));
+                    self.read(pages.table.buffer, count);
+                }
+                if let Some(mask) = &body.mask {
+                    let sizes = [b, h, t, s];
+                    let moving: Vec<&Dim> =
+                        sizes.into_iter().zip(&mask.strides).filter(|(_, d)| !d.is_zero()).map(|(n, _)| n).collect();
+                    self.read(mask.buffer, count(&moving)?);
+                }
+                self.write(body.out.buffer, count(&[b, h, t, &body.value_width])?);
+                let pairs = count(&[b, h, t, s])?;
+                let width = self.value(&body.width)?.saturating_add(self.value(&body.value_width)?);
+                let flops = pairs.saturating_mul(width.saturating_mul(2));
+                self.flops += if body.causal { flops / 2 } else { flops };
+            }
+            KernelBody::Routine(body) => {
+                for (at, arg) in step.kernel.buffers.iter().enumerate() {
+                    if arg.access != Access::Write {
+                        self.read(at, u64::MAX);
+                    }
+                    if arg.access != Access::Read {
+                        self.write(at, u64::MAX);
+                    }
+                }
+                let (RoutineBody::Scan { shape, .. }
+                | RoutineBody::SortIndices { shape, .. }
+                | RoutineBody::Scatter { updates_shape: shape, .. }) = body;
+                self.flops += tally_product(&shape.iter().collect::<Vec<_>>(), self.size)?;
+            }
+            KernelBody::Parallel(_) => return None,
+        }
+        Some(())
+    }
+
+    fn stages(&mut self, body: &LoopBody) -> Option<()> {
+        let all: Vec<&Axis> = body.grid.iter().chain(&body.row).collect();
+        let grid: Vec<&Axis> = body.grid.iter().collect();
+        for stage in &body.stages {
+            let axes = if stage.domain == Domain::Row { &all } else { &grid };
+            self.insts(&stage.insts, axes)?;
+            self.operations(axes, stage.reductions.len() as u64)?;
+        }
+        Some(())
     }
 
     fn operations(&mut self, axes: &[&Axis], each: u64) -> Option<()> {

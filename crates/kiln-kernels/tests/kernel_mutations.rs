@@ -86,7 +86,7 @@ type Insts<'a> = Vec<&'a mut Vec<Inst>>;
 fn lists(kernel: &mut Kernel) -> Insts<'_> {
     match &mut kernel.body {
         KernelBody::Loop(body) => body.stages.iter_mut().map(|stage| &mut stage.insts).collect(),
-        KernelBody::Matmul(body) => vec![&mut body.lhs.insts, &mut body.rhs.insts, &mut body.epilogue],
+        KernelBody::Matmul(body) => vec![&mut body.lhs.insts, &mut body.rhs[0].insts, &mut body.epilogue],
         _ => Vec::new(),
     }
 }
@@ -401,11 +401,11 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("an accumulator in a prologue", |k| {
         let acc = matmul_of(k)?.acc;
-        prepend(k, 0, acc, InstKind::Accumulator)
+        prepend(k, 0, acc, InstKind::Accumulator(0))
     }),
     ("an accumulator in a loop", |k| {
         loop_of(k)?.stages.first()?;
-        prepend(k, 0, DType::F32, InstKind::Accumulator)
+        prepend(k, 0, DType::F32, InstKind::Accumulator(0))
     }),
     ("an accumulator of another type", |k| {
         let body = matmul_of(k)?;
@@ -421,7 +421,7 @@ const MUTATIONS: &[Mutation] = &[
         Some(())
     }),
     ("an operand that nobody defines", |k| {
-        matmul_of(k)?.rhs.value = ValueId(77);
+        matmul_of(k)?.rhs[0].value = ValueId(77);
         Some(())
     }),
     ("an operand over the other one's axis", |k| {

@@ -4,7 +4,7 @@ use kiln_ir::decompose::decompose;
 use kiln_ir::examples::{self, Random};
 use kiln_ir::generate::{self, symbol_value};
 use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Symbol, TensorType, Tolerance, interpret, shrink};
-use kiln_kernels::{Error, InputLayout, Numerics, ScheduleOptions, reference, schedule};
+use kiln_kernels::{Error, InputLayout, Numerics, ScheduleOptions, Target, reference, schedule};
 
 /// Only ops that have kernels.
 fn with_kernels(graph: &Graph) -> Graph {
@@ -149,7 +149,9 @@ fn updated(graph: &Graph, input: usize) -> bool {
 
 /// Rounding as the interpreter does; some seeds without fusion.
 fn options_of(seed: u64) -> ScheduleOptions {
-    ScheduleOptions { no_fusion: seed % 5 == 4, ..eager() }
+    // Some for a target that joins products with what is around them.
+    let target = Target { few_rows: if seed.is_multiple_of(2) { 8 } else { 0 } };
+    ScheduleOptions { no_fusion: seed % 5 == 4, target, ..eager() }
 }
 
 fn eager() -> ScheduleOptions {

@@ -1,6 +1,7 @@
 //! The interface of a backend: a device that allocates, compiles kernels and launches them.
 
 use crate::{Buffer, Device, Error, Packing, RawBuffer, Variant};
+use kiln_kernels::Target;
 use kiln_kernels::kernel::Kernel;
 use std::any::Any;
 use std::sync::Arc;
@@ -80,6 +81,11 @@ pub trait Backend: Send + Sync {
     /// Threads of the host that one launch may keep busy.
     fn threads(&self) -> usize {
         1
+    }
+
+    /// What schedules for this backend are made for.
+    fn schedule_target(&self) -> Target {
+        Target::default()
     }
 
     /// Whether a launch returns before it is done; what it reports then surfaces at the next read or

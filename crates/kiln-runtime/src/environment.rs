@@ -38,6 +38,9 @@ pub static CUDA_PATH: Variable = Variable::new("KILN_CUDA_PATH", "folders, separ
 /// When products are computed by cuBLASLt.
 pub static CUBLASLT: Variable =
     Variable::new("KILN_CUBLASLT", "auto, off or always", |value| ["auto", "off", "always"].contains(&value));
+/// Whether launches of a CUDA graph overlap.
+pub static CUDA_OVERLAP: Variable =
+    Variable::new("KILN_CUDA_OVERLAP", "on or off", |value| ["on", "off"].contains(&value));
 /// The events that are printed.
 pub static LOG: Variable = Variable::new(
     "KILN_LOG",
@@ -60,12 +63,13 @@ pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true)
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 12] = [
+pub static VARIABLES: [&Variable; 13] = [
     &THREADS,
     &CPU_ISA,
     &BACKEND,
     &CUDA_PATH,
     &CUBLASLT,
+    &CUDA_OVERLAP,
     &LOG,
     &DEBUG,
     &CACHE,

@@ -201,6 +201,7 @@ impl Program {
         keep: Keep,
     ) -> Result<Program, Error> {
         let start = Instant::now();
+        let options = &ScheduleOptions { target: backend.schedule_target(), ..options.clone() };
         let schedule = phase::timed("schedule", || kiln_kernels::schedule(graph, layouts, options))
             .map_err(|cause| Error::Schedule { cause: Box::new(cause) })?;
         let scheduled = start.elapsed();

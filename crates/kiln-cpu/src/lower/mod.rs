@@ -265,7 +265,7 @@ pub(crate) fn visit_operands(kind: &InstKind, f: &mut dyn FnMut(ValueId)) {
         | InstKind::Index(_)
         | InstKind::InRange { .. }
         | InstKind::LoadTemp(_)
-        | InstKind::Accumulator => {}
+        | InstKind::Accumulator(_) => {}
         InstKind::LoadBlock { place, .. } => place.indirect.iter().for_each(|(v, _)| f(*v)),
         InstKind::Load { place, guard } => {
             place.indirect.iter().for_each(|(v, _)| f(*v));

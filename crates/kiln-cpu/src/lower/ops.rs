@@ -119,7 +119,7 @@ impl Lowerer<'_> {
             }
             InstKind::CheckIndex { value, size } => self.check_index(*value, size)?,
             InstKind::Random { seed, position, stream } => self.random(*seed, position, *stream)?,
-            InstKind::Accumulator => return Err(LowerError::Malformed("an accumulator outside a product")),
+            InstKind::Accumulator(_) => return Err(LowerError::Malformed("an accumulator outside a product")),
             InstKind::LoadBlock { .. } => return Err(LowerError::Malformed("quantised blocks outside a product")),
         };
         debug_assert!(

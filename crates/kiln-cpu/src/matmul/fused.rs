@@ -292,7 +292,7 @@ impl Tiles {
         let offset = Dim::from(down.counter) * Dim::from(stride) + Dim::from(across.counter);
         let mut insts = replace(&body.epilogue, &with);
         for inst in &mut insts {
-            if inst.kind == InstKind::Accumulator {
+            if inst.kind == InstKind::Accumulator(0) {
                 let place = Place { buffer, offset: offset.clone(), indirect: vec![] };
                 inst.kind = InstKind::Load { place, guard: None };
             }

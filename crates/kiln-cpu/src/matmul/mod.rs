@@ -90,14 +90,16 @@ struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    fn of(body: &'a MatmulBody) -> Sides<'a> {
+    /// `None` for several products at once, and for rows that are computed first: the schedules of CPUs have neither.
+    fn of(body: &'a MatmulBody) -> Option<Sides<'a>> {
+        let rhs = body.single_rhs().filter(|_| body.before.is_none())?;
         let transposed = plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n);
         // Quantised blocks stay on the right.
-        if transposed && !plain::is_blocks(&body.rhs) {
-            Sides { rows: &body.n, columns: &body.m, left: &body.rhs, right: &body.lhs }
+        Some(if transposed && !plain::is_blocks(rhs) {
+            Sides { rows: &body.n, columns: &body.m, left: rhs, right: &body.lhs }
         } else {
-            Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: &body.rhs }
-        }
+            Sides { rows: &body.m, columns: &body.n, left: &body.lhs, right: rhs }
+        })
     }
 }
 
@@ -127,7 +129,8 @@ impl Matmul {
         packed: Option<Side>,
         target: &str,
     ) -> Result<Matmul, Error> {
-        let sides = Sides::of(body);
+        let none = || Error::Compile { target: target.to_owned(), reason: "several products in one kernel".into() };
+        let sides = Sides::of(body).ok_or_else(none)?;
         let failed = |reason: String| Error::Compile { target: target.to_owned(), reason };
         let side = |prologue: &Prologue, rows: &[Axis], columns: &[Axis], by_row: bool| match PlainLoad::of(
             kernel, prologue, rows, columns,

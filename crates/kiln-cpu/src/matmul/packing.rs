@@ -29,8 +29,8 @@ impl RightOperand {
     /// The right operand of a product, if it is `buffer`, not read elsewhere in the kernel, at addresses that depend on no size
     /// and no batch axis.
     pub fn of(isa: Isa, kernel: &Kernel, body: &MatmulBody, buffer: usize) -> Option<RightOperand> {
-        let sides = Sides::of(body);
-        if !std::ptr::eq(sides.right, &body.rhs) || !is_read_by_right_alone(body, buffer) {
+        let sides = Sides::of(body)?;
+        if !std::ptr::eq(sides.right, &body.rhs[0]) || !is_read_by_right_alone(body, buffer) {
             return None;
         }
         let plain =

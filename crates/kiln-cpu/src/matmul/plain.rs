@@ -62,7 +62,7 @@ impl PlainStore {
     pub fn of(kernel: &Kernel, body: &MatmulBody, rows: &[Axis], columns: &[Axis]) -> Option<PlainStore> {
         let [accumulator, store] = &body.epilogue[..] else { return None };
         let InstKind::Store { place, value, guard: None } = &store.kind else { return None };
-        if accumulator.kind != InstKind::Accumulator || *value != accumulator.id {
+        if accumulator.kind != InstKind::Accumulator(0) || *value != accumulator.id {
             return None;
         }
         let dtype = kernel.buffers[place.buffer].dtype;

@@ -15,7 +15,7 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use code::BlasCode;
+pub(crate) use code::{BlasCode, Captured};
 pub(crate) use library::{Blas, BlasLt};
 
 use kiln_runtime::environment::CUBLASLT;

@@ -107,7 +107,7 @@ impl Product {
             [batch] => Some(batch),
             _ => return None,
         };
-        let (lhs, rhs) = (plain_load(&body.lhs)?, plain_load(&body.rhs)?);
+        let (lhs, rhs) = (plain_load(&body.lhs)?, plain_load(body.single_rhs().filter(|_| body.before.is_none())?)?);
         let dtype = kernel.buffers[lhs.buffer].dtype;
         let epilogue = Epilogue::of(kernel, body)?;
         let out_dtype = kernel.buffers[epilogue.store.buffer].dtype;
@@ -293,7 +293,7 @@ impl<'a> Epilogue<'a> {
         let mut forms: HashMap<_, Form<'a>> = HashMap::new();
         for Inst { id, kind, .. } in insts {
             let form = match kind {
-                InstKind::Accumulator => Form::Accumulator { added: None },
+                InstKind::Accumulator(_) => Form::Accumulator { added: None },
                 InstKind::Load { place, guard: None } => Form::Loaded(place),
                 InstKind::Round(x, to) if *to == out_dtype => *forms.get(x)?,
                 InstKind::Binary(BinaryOp::Add, x, y) => match (*forms.get(x)?, *forms.get(y)?) {

@@ -2,7 +2,7 @@
 
 use super::index::{Names, Width};
 use super::value::{float_suffix, load, store, value_type};
-use super::{Body, MOST_BLOCKS, ceil_div};
+use super::{Body, ceil_div};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{AttentionBody, Kernel, Pages, Strided};
 use std::fmt::Write;
@@ -60,7 +60,7 @@ pub(super) fn generate(kernel: &Kernel, body: &AttentionBody) -> Result<Body, St
     let _ = writeln!(
         out,
         "extern __shared__ __align__(16) unsigned char own[];
-unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;
+unsigned char* const memory=workspace?workspace+block*workspace_bytes:own;
 const int warp=threadIdx.x/32,lane=threadIdx.x%32;
 {ty}* const query=({ty}*)memory+warp*(D+E);\n{ty}* const sum=query+D;
 const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;"
@@ -71,7 +71,7 @@ const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;"
     let rows = &body.batch * &body.heads * &body.queries;
     let _ = writeln!(
         out,
-        "for(idx row=(idx)blockIdx.x*{ROWS}+warp;row<{};row+=(idx)gridDim.x*{ROWS}){{
+        "for(idx row=(idx)block*{ROWS}+warp;row<{};row+=(idx)blocks*{ROWS}){{
 const idx t=row%T,h=row/T%H,b=row/T/H,g=h/(H/G);
 __syncwarp();
 for(idx d=lane;d<D;d+=32)query[d]={};
@@ -128,15 +128,9 @@ for(int j=0;j<keys;++j){{\nconst {ty} weight=__shfl_sync(~0u,p,j);\nconst idx s=
         writeln!(out, "for(idx e=lane;e<E;e+=32){{const {ty} result=top==lowest?({ty})0:sum[e]/total;{result}}}\n}}");
     let bytes = if acc == DType::F64 { 8 } else { 4 };
     Ok(Body {
-        functions: &[],
-        statements: out,
-        width: Width::Wide,
-        blocks: ceil_div(&rows, ROWS),
-        most_blocks: MOST_BLOCKS,
         threads: (ROWS * 32) as u32,
         block_bytes: (&body.width + &body.value_width) * (ROWS * bytes),
-        cluster: 1,
-        aligned: Vec::new(),
+        ..Body::new(out, Width::Wide, ceil_div(&rows, ROWS))
     })
 }
 
@@ -169,7 +163,7 @@ fn page(out: &mut String, texts: &Texts<'_>, pages: Option<&Pages>, row: &str, p
 pub(super) fn check_pages(texts: &Texts<'_>, pages: &Pages) -> String {
     let entry = texts.element(&pages.table, &["(i/entries)", "(i%entries)"]);
     format!(
-        "{{const idx entries=(S+{0}-1)/{0};\nfor(idx i=(idx)blockIdx.x*blockDim.x+threadIdx.x;i<B*entries;i+=(idx)gridDim.x*blockDim.x)check_index({entry},{1},fault,site);}}\n",
+        "{{const idx entries=(S+{0}-1)/{0};\nfor(idx i=(idx)block*blockDim.x+threadIdx.x;i<B*entries;i+=(idx)blocks*blockDim.x)check_index({entry},{1},fault,site);}}\n",
         texts.text(&pages.length),
         texts.text(&pages.count)
     )

@@ -72,8 +72,8 @@ pub(super) fn generate(kernel: &Kernel, body: &AttentionBody, way: Way) -> Optio
     let _ = writeln!(
         out,
         "__shared__ float best[{rows}],total[{rows}],merged[{rows}][{width}],part_best[{WARPS}][{rows}],part_total[{WARPS}][{rows}],parts[{WARPS}][{rows}][{width}];
-const int warp=threadIdx.x/32,slot=threadIdx.x%32/{lanes},lane=threadIdx.x%{lanes},rank=blockIdx.x%{split};
-const idx g=blockIdx.x/{split}%{groups},b=blockIdx.x/{split}/{groups};
+const int warp=threadIdx.x/32,slot=threadIdx.x%32/{lanes},lane=threadIdx.x%{lanes},rank=block%{split};
+const idx g=block/{split}%{groups},b=block/{split}/{groups};
 const float lowest=__int_as_float(0xff800000);
 float query[{rows}][{lanes_wide}],sum[{rows}][{lanes_wide}]={{}},top[{rows}],weight[{rows}]={{}};
 #pragma unroll\nfor(int row=0;row<{rows};++row){{top[row]=lowest;const idx h=g*{shared_heads}+row/{queries},t=row%{queries};
@@ -186,14 +186,11 @@ cluster_barrier();",
     }
     let blocks = &body.batch * Dim::from(groups * split);
     Some(Body {
-        functions: if split > 1 { &[include_str!("cluster.cu")] } else { &[] },
-        statements: out,
-        width: Width::Wide,
-        blocks,
+        functions: if split > 1 { vec![include_str!("cluster.cu")] } else { Vec::new() },
         most_blocks: i32::MAX.into(),
         threads: (WARPS * 32) as u32,
         cluster: split as u32,
-        block_bytes: Dim::default(),
         aligned: vec![body.k.buffer, body.v.buffer],
+        ..Body::new(out, Width::Wide, blocks)
     })
 }

@@ -3,7 +3,7 @@
 use super::index::{Names, Width};
 use super::value::{Statements, Temps, combined, scalar, value_type};
 use super::vector::Vector;
-use super::{Body, MOST_BLOCKS, THREADS, Way, ceil_div, decode, points, width};
+use super::{Body, THREADS, Way, ceil_div, decode, points, width};
 use kiln_ir::{ArgKind, DType, Dim, Symbol};
 use kiln_kernels::kernel::{Domain, Inst, InstKind, Kernel, LoopBody, Reduction, ReductionKind, Stage};
 use std::collections::HashSet;
@@ -41,18 +41,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn statements<'s>(&'s self, stores: Option<&'s str>, temps: Temps) -> Statements<'s> {
-        Statements {
-            kernel: self.kernel,
-            names: &self.names,
-            width: self.width,
-            prefix: "v",
-            stores,
-            temps,
-            vector: None,
-            accumulator: None,
-            out: String::new(),
-        }
+    fn statements<'s>(&'s self, stores: Option<&'s str>, temps: Temps<'s>) -> Statements<'s> {
+        Statements { stores, temps, ..Statements::new(self.kernel, &self.names, self.width, "v") }
     }
 
     fn insts(&self) -> impl Iterator<Item = &Inst> + Clone {
@@ -66,18 +56,8 @@ impl Writer<'_> {
         statements.out
     }
 
-    fn finished(&self, functions: &'static [&'static str], statements: String, blocks: Dim) -> Body {
-        Body {
-            functions,
-            statements,
-            width: self.width,
-            blocks,
-            most_blocks: MOST_BLOCKS,
-            threads: THREADS,
-            block_bytes: Dim::default(),
-            cluster: 1,
-            aligned: Vec::new(),
-        }
+    fn finished(&self, functions: Vec<&'static str>, statements: String, blocks: Dim) -> Body {
+        Body { functions, ..Body::new(statements, self.width, blocks) }
     }
 
     /// A thread a point, or as many neighbours as are accessed at once.
@@ -90,7 +70,7 @@ impl Writer<'_> {
         let count = self.names.text(&threads, self.width);
         let _ = writeln!(
             out,
-            "for(idx q=(idx)blockIdx.x*{THREADS}+threadIdx.x;q<{count};q+=(idx)gridDim.x*{THREADS}){{const idx p=q*{lanes};"
+            "for(idx q=(idx)block*{THREADS}+threadIdx.x;q<{count};q+=(idx)blocks*{THREADS}){{const idx p=q*{lanes};"
         );
         out.push_str(&decode(&self.names, &self.body.grid, "g", "p", self.width));
         match &vector {
@@ -109,7 +89,7 @@ impl Writer<'_> {
             }
         }
         out.push_str("}\n");
-        let mut body = self.finished(&[], out, ceil_div(&threads, THREADS.into()));
+        let mut body = self.finished(Vec::new(), out, ceil_div(&threads, THREADS.into()));
         body.aligned = vector.iter().flat_map(Vector::buffers).collect();
         body
     }
@@ -121,8 +101,7 @@ impl Writer<'_> {
         let axes = |list: &[usize]| list.iter().map(|&at| self.body.grid[at].clone()).collect::<Vec<_>>();
         let (parallel_axes, serial_axes) = (axes(&parallel), axes(&serial));
         let count = self.names.text(&points(&parallel_axes), self.width);
-        let _ =
-            writeln!(out, "for(idx p=(idx)blockIdx.x*{THREADS}+threadIdx.x;p<{count};p+=(idx)gridDim.x*{THREADS}){{");
+        let _ = writeln!(out, "for(idx p=(idx)block*{THREADS}+threadIdx.x;p<{count};p+=(idx)blocks*{THREADS}){{");
         out.push_str(&decode(&self.names, &parallel_axes, "p", "p", self.width));
         let rename = |out: &mut String, list: &[usize], prefix: &str| {
             for (number, at) in list.iter().enumerate() {
@@ -136,7 +115,7 @@ impl Writer<'_> {
         rename(&mut out, &serial, "o");
         out.push_str(&self.point_statements(None));
         out.push_str("}}\n");
-        self.finished(&[], out, ceil_div(&points(&parallel_axes), THREADS.into()))
+        self.finished(Vec::new(), out, ceil_div(&points(&parallel_axes), THREADS.into()))
     }
 
     /// The axes whose points may store to one place, and the others. Two points that differ along the others never do if the place is
@@ -199,7 +178,7 @@ impl Writer<'_> {
         if temps == Temps::Memory && !self.body.temps.is_empty() {
             block_bytes = self.memory_temps(&mut out, row, x, &length);
         }
-        let _ = writeln!(out, "for(idx first=(idx)blockIdx.x*{x};first<{rows};first+=(idx)gridDim.x*{x}){{");
+        let _ = writeln!(out, "for(idx first=(idx)block*{x};first<{rows};first+=(idx)blocks*{x}){{");
         let _ = writeln!(out, "const bool live=first+sub<{rows};\nconst idx p=live?first+sub:{rows}-1;");
         out.push_str(&decode(&self.names, &self.body.grid, "g", "p", self.width));
         if let (Temps::Registers, Some(steps)) = (temps, steps) {
@@ -223,7 +202,7 @@ impl Writer<'_> {
         }
         out.push_str("}\n");
         let blocks = if in_order { Dim::from(1) } else { ceil_div(grid, x) };
-        let mut body = self.finished(&[include_str!("rows.cu")], out, blocks);
+        let mut body = self.finished(vec![include_str!("rows.cu")], out, blocks);
         body.threads = threads as u32;
         body.block_bytes = block_bytes;
         body.aligned = chosen.iter().flat_map(Vector::buffers).collect();
@@ -233,7 +212,7 @@ impl Writer<'_> {
     /// Declares the temporaries as memory of the block; returns how many bytes they take.
     fn memory_temps(&self, out: &mut String, row: &Dim, x: i64, length: &str) -> Dim {
         out.push_str("extern __shared__ __align__(16) unsigned char own[];\n");
-        out.push_str("unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;\n");
+        out.push_str("unsigned char* const memory=workspace?workspace+block*workspace_bytes:own;\n");
         let mut before = 0;
         // The widest first, so that each begins where its alignment asks for.
         let mut order: Vec<usize> = (0..self.body.temps.len()).collect();
@@ -335,7 +314,7 @@ fn arg_name(kind: ArgKind) -> &'static str {
 }
 
 /// The type of a reduction's accumulator and its first value.
-fn accumulator(reduction: &Reduction) -> (String, String) {
+pub(super) fn accumulator(reduction: &Reduction) -> (String, String) {
     let ty = value_type(reduction.dtype);
     match reduction.kind {
         ReductionKind::Reduce(kind) => (ty.to_owned(), scalar(kind.identity(reduction.dtype))),
@@ -344,7 +323,7 @@ fn accumulator(reduction: &Reduction) -> (String, String) {
     }
 }
 
-fn bytes(dtype: DType) -> i64 {
+pub(super) fn bytes(dtype: DType) -> i64 {
     match value_type(dtype) {
         "double" | "long long" => 8,
         "bool" => 1,
@@ -355,7 +334,7 @@ fn bytes(dtype: DType) -> i64 {
 /// How a stage runs along the row.
 struct Along<'a> {
     shape: Shape,
-    temps: Temps,
+    temps: Temps<'a>,
     /// Steps of a thread, where that is constant.
     steps: Option<i64>,
     length: &'a str,

@@ -1,8 +1,8 @@
 //! Products of any kind: tiles of both operands in shared memory, a few results a thread.
 
 use super::index::{Names, Width};
-use super::value::{Statements, Temps, value_type};
-use super::{Body, MOST_BLOCKS, THREADS, ceil_div, decode, points, width};
+use super::value::{Statements, value_type};
+use super::{Body, THREADS, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, MatmulBody, Prologue};
 use std::fmt::Write;
@@ -13,6 +13,8 @@ const SIDE: i64 = 16;
 const DEPTH: i64 = 16;
 
 pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Result<Body, String> {
+    let several = || "several products of many rows in one kernel".to_owned();
+    let rhs = body.single_rhs().filter(|_| body.before.is_none()).ok_or_else(several)?;
     let mut names = Names::of_sizes(&kernel.sizes);
     for (axes, prefix) in [(&body.batch, "z"), (&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
         axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
@@ -35,12 +37,12 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Result<Body, Strin
     let _ =
         writeln!(out, "const idx M={m_count},N={n_count},K={k_count},down={},across={};", text(&down), text(&across));
     let _ = writeln!(out, "const int tx=threadIdx.x%{SIDE},ty=threadIdx.x/{SIDE};");
-    let _ = writeln!(out, "for(idx tile=blockIdx.x;tile<{};tile+=gridDim.x){{", text(&blocks));
+    let _ = writeln!(out, "for(idx tile=block;tile<{};tile+=blocks){{", text(&blocks));
     out.push_str("const idx image=tile/(down*across),top=tile/across%down,left=tile%across;\n");
     out.push_str(&decode(&writer.names, &body.batch, "z", "image", width));
     let _ = writeln!(out, "{ty} acc[{rows}][{columns}]={{}};\nfor(idx depth=0;depth<K;depth+={DEPTH}){{");
     writer.operand(&mut out, "lhs", "x", &body.lhs, &body.m, ("m", "M", "top", tall));
-    writer.operand(&mut out, "rhs", "y", &body.rhs, &body.n, ("n", "N", "left", wide));
+    writer.operand(&mut out, "rhs", "y", rhs, &body.n, ("n", "N", "left", wide));
     let _ = writeln!(
         out,
         "__syncthreads();\n#pragma unroll\nfor(int kk=0;kk<{DEPTH};++kk){{\n{ty} x[{rows}],y[{columns}];
@@ -58,25 +60,15 @@ const idx mm=top*{tall}+ty+{SIDE}*i,nn=left*{wide}+tx+{SIDE}*j;\nif(mm<M&&nn<N){
     out.push_str(&decode(&writer.names, &body.m, "m", "mm", width));
     out.push_str(&decode(&writer.names, &body.n, "n", "nn", width));
     let mut epilogue = writer.statements("e");
-    epilogue.accumulator = Some("acc[i][j]".to_owned());
+    epilogue.accumulators = vec!["acc[i][j]".to_owned()];
     epilogue.all(&body.epilogue);
     out.push_str(&epilogue.out);
     out.push_str("}}}\n");
-    let blocks_functions: &[&str] = if has_blocks(&body.rhs.insts) { &[include_str!("blocks.cu")] } else { &[] };
-    Ok(Body {
-        functions: blocks_functions,
-        statements: out,
-        width,
-        blocks,
-        most_blocks: MOST_BLOCKS,
-        threads: THREADS,
-        block_bytes: Dim::default(),
-        cluster: 1,
-        aligned: Vec::new(),
-    })
+    let functions = if has_blocks(&rhs.insts) { vec![include_str!("blocks.cu")] } else { Vec::new() };
+    Ok(Body { functions, ..Body::new(out, width, blocks) })
 }
 
-fn has_blocks(insts: &[Inst]) -> bool {
+pub(super) fn has_blocks(insts: &[Inst]) -> bool {
     insts.iter().any(|inst| matches!(inst.kind, InstKind::LoadBlock { .. }))
 }
 
@@ -98,17 +90,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn statements<'s>(&'s self, prefix: &'s str) -> Statements<'s> {
-        Statements {
-            kernel: self.kernel,
-            names: &self.names,
-            width: self.width,
-            prefix,
-            stores: None,
-            temps: Temps::Registers,
-            vector: None,
-            accumulator: None,
-            out: String::new(),
-        }
+        Statements::new(self.kernel, &self.names, self.width, prefix)
     }
 
     /// Fills the tile of one operand, whose axes beside the summed ones are `axes`.

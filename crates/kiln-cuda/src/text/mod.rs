@@ -28,6 +28,7 @@ mod tensor;
 mod value;
 mod vector;
 
+pub(crate) use skinny::MOST_ROWS;
 pub use skinny::Skinny;
 
 use index::{Names, Width};
@@ -57,6 +58,8 @@ pub struct Text {
     pub block_bytes: Dim,
     /// The buffers that have to begin at a multiple of 16 bytes; the [plain](Way::plain) text has none.
     pub aligned: Vec<usize>,
+    /// The buffers that are read before the launch before has ended, if the launch says that nobody writes them.
+    pub fetched: Vec<usize>,
     /// Whether it may report an index that is out of range.
     pub may_fault: bool,
     sizes: Vec<Symbol>,
@@ -77,7 +80,7 @@ pub(crate) fn eval(dim: &Dim, symbols: &[Symbol], sizes: &[i64]) -> Option<i64> 
 /// What a generator makes: the body of `kernel`, and how it is launched.
 struct Body {
     /// Device functions beyond the prelude.
-    functions: &'static [&'static str],
+    functions: Vec<&'static str>,
     statements: String,
     width: Width,
     blocks: Dim,
@@ -87,6 +90,32 @@ struct Body {
     /// Blocks of a cluster; one where there are no clusters.
     cluster: u32,
     aligned: Vec<usize>,
+    /// Buffers that the statements fetch from before they wait for the launch before, which they do themselves.
+    fetched: Vec<usize>,
+}
+
+impl Body {
+    /// Statements for blocks of the usual number of threads, without anything that they need beside.
+    fn new(statements: String, width: Width, blocks: Dim) -> Body {
+        Body {
+            functions: Vec::new(),
+            statements,
+            width,
+            blocks,
+            most_blocks: MOST_BLOCKS,
+            threads: THREADS,
+            block_bytes: Dim::default(),
+            cluster: 1,
+            aligned: Vec::new(),
+            fetched: Vec::new(),
+        }
+    }
+
+    /// The statements, where `block` of `blocks` is this one.
+    fn text(&self) -> String {
+        let wait = if self.fetched.is_empty() { "wait_before();\n" } else { "" };
+        format!("{wait}{}", self.statements)
+    }
 }
 
 /// What a text may count on.
@@ -98,63 +127,122 @@ pub struct Way {
     pub clusters: bool,
     /// How products of a few rows are spread over threads.
     pub skinny: Skinny,
+    /// Multiprocessors of the GPU.
+    pub multiprocessors: i64,
 }
+
+/// Multiprocessors where no GPU says how many: those of an H100.
+const MULTIPROCESSORS: i64 = 132;
 
 impl Way {
     /// What an architecture has, for buffers that begin at a multiple of 16 bytes.
     pub fn of(arch: &str) -> Way {
         let number: u32 = arch.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
-        Way { vectors: true, clusters: number >= 90, skinny: Skinny::default() }
+        Way { vectors: true, clusters: number >= 90, ..Way::plain() }
     }
 
     /// What works for buffers that begin anywhere.
     pub fn plain() -> Way {
-        Way { vectors: false, clusters: false, skinny: Skinny::default() }
+        Way { vectors: false, clusters: false, skinny: Skinny::default(), multiprocessors: MULTIPROCESSORS }
     }
 }
 
 /// The text of a kernel.
 pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
-    let body = match &kernel.body {
-        KernelBody::Loop(body) => loops::generate(kernel, body, way)?,
+    let bodies =
+        kernel.bodies().iter().map(|body| of_body(kernel, body, way)).collect::<Result<Vec<Body>, String>>()?;
+    let index = if bodies.iter().all(|body| body.width == Width::Narrow) { "int" } else { "long long" };
+    let mut source = format!("typedef {index} idx;\n");
+    source.push_str(include_str!("prelude.cu"));
+    let mut written: Vec<&str> = Vec::new();
+    for &functions in bodies.iter().flat_map(|body| &body.functions) {
+        if !written.contains(&functions) {
+            written.push(functions);
+            source.push_str(functions);
+        }
+    }
+    let threads = bodies.iter().map(|body| body.threads).max().unwrap_or(THREADS);
+    let cluster = bodies.iter().map(|body| body.cluster).max().unwrap_or(1);
+    if cluster > 1 && bodies.len() > 1 {
+        return Err("a cluster beside other bodies".to_owned());
+    }
+    let cluster = if cluster > 1 { format!("__cluster_dims__({cluster},1,1) ") } else { String::new() };
+    let _ = writeln!(
+        source,
+        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}) kernel({}) {{\nallow_next();",
+        parameters(kernel)
+    );
+    let names = Names::of_sizes(&kernel.sizes);
+    match bodies.as_slice() {
+        [body] => {
+            let _ = write!(source, "const unsigned block=blockIdx.x,blocks=gridDim.x;\n{}", body.text());
+        }
+        _ => side_by_side(&mut source, &names, &bodies, threads),
+    }
+    source.push_str("}\n");
+    let (blocks, most_blocks) = match bodies.as_slice() {
+        [body] => (body.blocks.clone(), body.most_blocks),
+        _ => {
+            (bodies.iter().map(|body| Dim::min(&body.blocks, &Dim::from(body.most_blocks))).sum(), i64::from(i32::MAX))
+        }
+    };
+    let may_fault =
+        kernel.bodies().iter().any(|body| matches!(body, KernelBody::Attention(_) | KernelBody::Routine(_)))
+            || kernel.insts().any(|inst| matches!(inst.kind, InstKind::CheckIndex { .. }));
+    let all = |list: fn(&Body) -> &Vec<usize>| {
+        let mut buffers: Vec<usize> = bodies.iter().flat_map(list).copied().collect();
+        buffers.sort_unstable();
+        buffers.dedup();
+        buffers
+    };
+    Ok(Text {
+        source,
+        blocks,
+        most_blocks,
+        threads,
+        block_bytes: Dim::max_of(bodies.iter().map(|body| body.block_bytes.clone())),
+        aligned: all(|body| &body.aligned),
+        fetched: all(|body| &body.fetched),
+        may_fault,
+        sizes: kernel.sizes.clone(),
+    })
+}
+
+fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String> {
+    match body {
+        KernelBody::Loop(body) => loops::generate(kernel, body, way),
         KernelBody::Matmul(body) => {
-            let special = || skinny::generate(kernel, body, way.skinny).or_else(|| tensor::generate(kernel, body));
-            match way.vectors.then(special).flatten() {
-                Some(made) => made,
-                None => matmul::generate(kernel, body)?,
+            let special = || way.vectors.then(|| tensor::generate(kernel, body)).flatten();
+            match skinny::generate(kernel, body, way).or_else(special) {
+                Some(made) => Ok(made),
+                None => matmul::generate(kernel, body),
             }
         }
         KernelBody::Attention(body) => {
             match decode::generate(kernel, body, way).or_else(|| prefill::generate(kernel, body, way)) {
-                Some(made) => made,
-                None => attention::generate(kernel, body)?,
+                Some(made) => Ok(made),
+                None => attention::generate(kernel, body),
             }
         }
-        KernelBody::Routine(body) => routine::generate(kernel, body)?,
-    };
-    let index = if body.width == Width::Narrow { "int" } else { "long long" };
-    let mut source = format!("typedef {index} idx;\n");
-    source.push_str(include_str!("prelude.cu"));
-    body.functions.iter().for_each(|functions| source.push_str(functions));
-    let threads = body.threads;
-    let cluster = if body.cluster > 1 { format!("__cluster_dims__({},1,1) ", body.cluster) } else { String::new() };
-    let _ = writeln!(
-        source,
-        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}) kernel({}) {{",
-        parameters(kernel)
-    );
-    source.push_str(&body.statements);
-    source.push_str("}\n");
-    let may_fault = match &kernel.body {
-        KernelBody::Loop(_) | KernelBody::Matmul(_) => {
-            kernel.insts().any(|inst| matches!(inst.kind, InstKind::CheckIndex { .. }))
+        KernelBody::Routine(body) => routine::generate(kernel, body),
+        KernelBody::Parallel(_) => Err("parallel bodies in one of them".to_owned()),
+    }
+}
+
+/// Several bodies, each with blocks of its own one after another.
+fn side_by_side(source: &mut String, names: &Names, bodies: &[Body], threads: u32) {
+    source.push_str("unsigned before=0;\n");
+    for body in bodies {
+        let (count, most) = (names.text(&body.blocks, Width::Wide), body.most_blocks);
+        let _ = write!(
+            source,
+            "{{const unsigned blocks=(unsigned)({count}<{most}?{count}:{most});\nif(blockIdx.x-before<blocks){{const unsigned block=blockIdx.x-before;\n"
+        );
+        if body.threads < threads {
+            let _ = writeln!(source, "if(threadIdx.x>={})return;", body.threads);
         }
-        KernelBody::Attention(_) | KernelBody::Routine(_) => true,
-    };
-    let Body { blocks, most_blocks, block_bytes, mut aligned, .. } = body;
-    aligned.sort_unstable();
-    aligned.dedup();
-    Ok(Text { source, blocks, most_blocks, threads, block_bytes, aligned, may_fault, sizes: kernel.sizes.clone() })
+        let _ = write!(source, "{}return;}}\nbefore+=blocks;}}\n", body.text());
+    }
 }
 
 fn parameters(kernel: &Kernel) -> String {
@@ -164,7 +252,9 @@ fn parameters(kernel: &Kernel) -> String {
         list.push(format!("{constant}{}* __restrict__ b{number}", value::memory_type(buffer.dtype)));
     }
     list.extend((0..kernel.sizes.len()).map(|number| format!("long long s{number}")));
-    list.push("Fault* fault, unsigned site, unsigned char* workspace, long long workspace_bytes".to_owned());
+    list.push(
+        "Fault* fault, unsigned site, unsigned char* workspace, long long workspace_bytes, unsigned early".to_owned(),
+    );
     list.join(", ")
 }
 

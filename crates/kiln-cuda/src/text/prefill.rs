@@ -88,8 +88,8 @@ const float lowest=__int_as_float(0xff800000);",
         }
         let _ = writeln!(
             out,
-            "for(idx block=blockIdx.x;block<B*H*tiles;block+=gridDim.x){{
-const idx tile=tiles-1-block%tiles,h=block/tiles%H,b=block/tiles/H,g=h/(H/G),top_row=tile*{ROWS};
+            "for(idx part=block;part<B*H*tiles;part+=blocks){{
+const idx tile=tiles-1-part%tiles,h=part/tiles%H,b=part/tiles/H,g=h/(H/G),top_row=tile*{ROWS};
 __syncthreads();
 for(int c=threadIdx.x;c<{};c+={THREADS}){{const int line=c/{chunks},chunk=c%{chunks};
 const bool inside=top_row+line<T;const idx t=inside?top_row+line:0;
@@ -153,19 +153,16 @@ const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}}}}}\n}
             store("result")
         );
         let tiles = (&body.queries + (ROWS - 1)).floor_div(&Dim::from(ROWS));
+        let pair = match dtype {
+            DType::Bf16 => include_str!("pair_bf16.cu"),
+            _ => include_str!("pair_f16.cu"),
+        };
         Body {
-            functions: match dtype {
-                DType::Bf16 => &[include_str!("tensor.cu"), include_str!("softmax.cu"), include_str!("pair_bf16.cu")],
-                _ => &[include_str!("tensor.cu"), include_str!("softmax.cu"), include_str!("pair_f16.cu")],
-            },
-            statements: out,
-            width: Width::Wide,
-            blocks: &body.batch * &body.heads * tiles,
-            most_blocks: super::MOST_BLOCKS,
+            functions: vec![include_str!("tensor.cu"), include_str!("softmax.cu"), pair],
             threads: THREADS as u32,
-            cluster: 1,
             block_bytes: Dim::from(query_bytes + 4 * tile_bytes),
             aligned: vec![body.q.buffer, body.k.buffer, body.v.buffer],
+            ..Body::new(out, Width::Wide, &body.batch * &body.heads * tiles)
         }
     }
 

@@ -2,6 +2,18 @@ struct Fault { unsigned raised; unsigned site; long long index; long long size; 
 
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Wide { T v[N]; };
 
+// Lets the next launch begin before this one has ended; and waits for the end of the launch before, where it was allowed likewise.
+void allow_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+void wait_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 idx floor_div(idx a, idx b) { idx q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q; }
 idx floor_mod(idx a, idx b) { idx r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 idx lesser(idx a, idx b) { return a < b ? a : b; }

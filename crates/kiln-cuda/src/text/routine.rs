@@ -2,7 +2,7 @@
 
 use super::index::{Names, Width, constant};
 use super::value::{combined, load, scalar, store, value_type};
-use super::{Body, MOST_BLOCKS, THREADS, ceil_div};
+use super::{Body, THREADS, ceil_div};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Kernel, RoutineBody, Strided};
 use std::fmt::Write;
@@ -14,17 +14,7 @@ pub(super) fn generate(kernel: &Kernel, body: &RoutineBody) -> Result<Body, Stri
         RoutineBody::SortIndices { .. } => writer.sort(body),
         RoutineBody::Scatter { .. } => writer.scatter(body),
     };
-    Ok(Body {
-        functions: &[],
-        statements,
-        width: Width::Wide,
-        blocks: ceil_div(&count, THREADS.into()),
-        most_blocks: MOST_BLOCKS,
-        threads: THREADS,
-        block_bytes: Dim::default(),
-        cluster: 1,
-        aligned: Vec::new(),
-    })
+    Ok(Body::new(statements, Width::Wide, ceil_div(&count, THREADS.into())))
 }
 
 struct Writer<'a> {
@@ -64,7 +54,7 @@ impl Writer<'_> {
             None => lines.clone(),
         };
         let mut out = format!(
-            "for(idx line=(idx)blockIdx.x*{THREADS}+threadIdx.x;line<{};line+=(idx)gridDim.x*{THREADS}){{\nidx rest=line;\n",
+            "for(idx line=(idx)block*{THREADS}+threadIdx.x;line<{};line+=(idx)blocks*{THREADS}){{\nidx rest=line;\n",
             self.text(&count)
         );
         if let Some(name) = more {

@@ -1,20 +1,33 @@
-//! Products of a few rows with a weight that is contiguous along the summed axis: every weight is read once, as fast as
+//! Products of a few rows with weights that are contiguous along the summed axis: every weight is read once, as fast as
 //! memory gives it, and each warp sums a part of a row of it for all rows on the left.
 //!
 //! ```text
 //!  weight row n   |  warp 0   |  warp 1   |  warp 2   |  warp 3   |  warp 0 …      16 bytes a lane, several of them in flight
+//!
+//!  fetch the first weights ▶ wait for the launch before ▶ rows on the left ▶ (fetch the next ▶ sum) … ▶ epilogue ▶ next row
 //! ```
+//!
+//! A block goes on to further rows of the weights, and has the first of them in flight while it ends the row before. What is
+//! computed before the product, a norm of the rows on the left, every block computes for itself and keeps in shared memory.
 
-use super::index::Names;
-use super::value::{Statements, Temps};
+use super::index::{Names, Width};
+use super::loops::{accumulator, bytes};
+use super::matmul::has_blocks;
+use super::value::{Statements, Temps, combined, memory_type, value_type};
 use super::vector::Vector;
-use super::{Body, MOST_BLOCKS, ceil_div, decode, points, width};
+use super::{Body, Way, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim};
-use kiln_kernels::kernel::{Inst, InstKind, Kernel, MatmulBody, Prologue};
+use kiln_kernels::kernel::{
+    Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage,
+};
 use std::fmt::{self, Write};
 
 /// Rows on the left at the most: beyond, the arithmetic takes longer than memory.
-const MOST_ROWS: i64 = 8;
+pub(crate) const MOST_ROWS: i64 = 8;
+/// Threads that a multiprocessor runs at once.
+const RESIDENT_THREADS: i64 = 2048;
+/// How the values of each right operand are called.
+const RIGHT: [&str; 4] = ["ya", "yb", "yc", "yd"];
 
 /// How a product of a few rows is spread over threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +36,7 @@ pub struct Skinny {
     pub threads: i64,
     /// Warps that share a row of the weight, at the most.
     pub warps: i64,
-    /// Wide loads of a lane that are in flight, at the most.
+    /// Wide loads of a lane that are fetched at once, at the most.
     pub unroll: i64,
 }
 
@@ -39,7 +52,7 @@ impl Skinny {
         let threads = [128, 256, 512];
         threads.into_iter().flat_map(|threads| {
             let warps = [1, 2, 4, 8].into_iter().filter(move |warps| warps * 32 <= threads);
-            warps.flat_map(move |warps| [2, 4, 8, 16].map(|unroll| Skinny { threads, warps, unroll }))
+            warps.flat_map(move |warps| [2, 4, 8].map(|unroll| Skinny { threads, warps, unroll }))
         })
     }
 
@@ -57,113 +70,390 @@ impl fmt::Display for Skinny {
 }
 
 /// The body, if the product is of this kind.
-pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Skinny) -> Option<Body> {
+pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<Body> {
     let [axis] = body.k.as_slice() else { return None };
     let (rows, depth) = (points(&body.m).as_const()?, axis.size.as_const()?);
-    if body.acc != DType::F32 || !(1..=MOST_ROWS).contains(&rows) {
+    if !(1..=MOST_ROWS).contains(&rows) || depth == 0 || body.rhs.len() > RIGHT.len() {
         return None;
     }
-    let mut right = Vector::choose(kernel, body.rhs.insts.iter(), axis)?;
-    let lanes = right.lanes;
-    right.suffix = "[u]";
-    let is_wide = |prologue: &Prologue, vector: &Vector| {
-        let depends =
-            |inst: &Inst| matches!(&inst.kind, InstKind::Load { place, .. } if place.offset.contains(axis.var));
-        prologue.insts.iter().filter(|inst| depends(inst)).all(|inst| vector.has(inst.id))
+    // Only this kind of kernel has several products, or rows that are computed first; quantised blocks are read along the sum.
+    let needed = body.rhs.len() > 1 || body.before.is_some() || body.rhs.iter().any(|rhs| has_blocks(&rhs.insts));
+    let wide = way.vectors.then(|| wide_lanes(kernel, body, axis)).flatten().filter(|lanes| depth >= 32 * lanes);
+    let lanes = match wide {
+        Some(lanes) if body.acc == DType::F32 || needed => lanes,
+        _ if needed => 1,
+        _ => return None,
     };
-    let left = Vector::of(kernel, body.lhs.insts.iter(), axis, lanes);
-    if !is_wide(&body.rhs, &right) || !is_wide(&body.lhs, &left) || depth < 32 * lanes {
-        return None;
-    }
+    let vector = |prologue: &Prologue, suffix: &'static str| {
+        let mut vector = Vector::of(kernel, prologue.insts.iter(), axis, lanes);
+        vector.suffix = suffix;
+        if lanes == 1 { Vector::none() } else { vector }
+    };
     let mut names = Names::of_sizes(&kernel.sizes);
     for (axes, prefix) in [(&body.batch, "z"), (&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
         axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
     }
-    let (batch, columns) = (points(&body.batch), points(&body.n));
-    let width = width(&names, kernel.insts(), &[&batch, &columns, &(&batch * &columns)]);
-    let statements = |prefix: &'static str| Statements {
-        kernel,
-        names: &names,
-        width,
-        prefix,
-        stores: None,
-        temps: Temps::Registers,
-        vector: None,
-        accumulator: None,
-        out: String::new(),
-    };
+    let total = points(&body.batch) * points(&body.n);
+    let width = width(&names, kernel.insts(), &[&total, &Dim::from(rows * depth)]);
     // Several warps share a row if it is long enough for all of them.
-    let warps = way.warps.min(depth / (32 * lanes)).max(1);
+    let warps = way.skinny.warps.min(depth / (32 * lanes)).max(1);
     let warps = 1 << warps.ilog2();
-    let threads = way.threads;
-    let groups = threads / 32 / warps;
-    let total = &batch * &columns;
     let step = warps * 32 * lanes;
-    let unroll = way.unroll.min(depth / step).max(1);
-    let mut out = String::new();
-    let count = names.text(&total, width);
-    let column_count = names.text(&columns, width);
-    let _ = writeln!(
-        out,
-        "__shared__ float parts[{}][{rows}];\nconst int warp=threadIdx.x/32,lane=threadIdx.x%32,part=warp%{warps};
-for(idx first=(idx)blockIdx.x*{groups};first<{count};first+=(idx)gridDim.x*{groups}){{
-const bool live=first+warp/{warps}<{count};\nconst idx p=live?first+warp/{warps}:{count}-1;
-const idx image=p/{column_count},nn=p%{column_count};",
-        threads / 32
-    );
-    out.push_str(&decode(&names, &body.batch, "z", "image", width));
-    out.push_str(&decode(&names, &body.n, "n", "nn", width));
-    let _ = writeln!(out, "float acc[{rows}]={{}};\nidx k=(idx)(part*32+lane)*{lanes};");
-    // As many wide loads at once as there are, then what is left of the row one by one.
-    for unroll in if unroll > 1 { vec![unroll, 1] } else { vec![1] } {
-        let condition = format!("k+{}<{depth}", (unroll - 1) * step);
-        let (declared, filled) = right.streamed(&statements("y"), body.rhs.insts.iter(), &format!("[{unroll}]"));
-        let _ = writeln!(
-            out,
-            "for(;{condition};k+={}){{\n{declared}#pragma unroll\nfor(int u=0;u<{unroll};++u){{const idx k0=k+u*{step};\n{filled}}}",
-            unroll * step
-        );
-        let _ = writeln!(
-            out,
-            "#pragma unroll\nfor(int u=0;u<{unroll};++u){{const idx first_k=k+u*{step};\nfloat weight[{lanes}];
-#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;"
-        );
-        let mut weights = statements("y");
-        weights.vector = Some(&right);
-        weights.all(&body.rhs.insts);
-        let _ = writeln!(out, "{}weight[e]=y{};\n}}", weights.out, body.rhs.value.0);
-        let _ = writeln!(out, "#pragma unroll\nfor(int mm=0;mm<{rows};++mm){{const idx k0=first_k;");
-        out.push_str(&decode(&names, &body.m, "m", "mm", width));
-        out.push_str(&left.begin(&statements("x"), body.lhs.insts.iter()));
-        let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;");
-        let mut inputs = statements("x");
-        inputs.vector = Some(&left);
-        inputs.all(&body.lhs.insts);
-        let _ = writeln!(out, "{}acc[mm]=fmaf(x{},weight[e],acc[mm]);\n}}}}}}}}", inputs.out, body.lhs.value.0);
-    }
-    let _ = writeln!(
-        out,
-        "#pragma unroll\nfor(int mm=0;mm<{rows};++mm){{\nfor(int mask=16;mask>0;mask/=2)acc[mm]+=__shfl_xor_sync(~0u,acc[mm],mask);
-if(lane==0)parts[warp][mm]=acc[mm];}}\n__syncthreads();
-for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\nfloat sum=0;
-#pragma unroll\nfor(int w=0;w<{warps};++w)sum+=parts[warp/{warps}*{warps}+w][mm];",
-        warps * 32
-    );
-    out.push_str(&decode(&names, &body.m, "m", "mm", width));
-    let mut epilogue = statements("e");
-    epilogue.accumulator = Some("sum".to_owned());
-    epilogue.all(&body.epilogue);
-    out.push_str(&epilogue.out);
-    out.push_str("}\n__syncthreads();\n}\n");
-    Some(Body {
-        functions: &[include_str!("stream.cu")],
-        statements: out,
+    let several = body.rhs.len() as i64;
+    let unroll = unroll((way.skinny.unroll / several).max(1), depth / step);
+    let kept = body.before.as_ref().map(|before| Kept::of(before, rows, depth));
+    let writer = Writer {
+        kernel,
+        body,
+        axis,
+        names,
         width,
-        blocks: ceil_div(&total, groups),
-        most_blocks: MOST_BLOCKS,
-        threads: threads as u32,
-        block_bytes: Dim::default(),
-        cluster: 1,
-        aligned: right.buffers().chain(left.buffers()).collect(),
-    })
+        left: vector(&body.lhs, ""),
+        right: body.rhs.iter().map(|rhs| vector(rhs, "[u]")).collect(),
+        rows,
+        depth,
+        lanes,
+        warps,
+        step,
+        unroll,
+        threads: way.skinny.threads,
+        kept,
+    };
+    Some(writer.generate(&total, way))
+}
+
+/// Loads of a lane at once, about as many as wanted, so that there are no others left at the end of a row of `count`.
+fn unroll(wanted: i64, count: i64) -> i64 {
+    let wanted = wanted.min(count).max(1);
+    let divides = |unroll: &i64| count % unroll == 0;
+    (wanted..=2 * wanted).find(divides).or_else(|| (wanted / 2 + 1..wanted).rev().find(divides)).unwrap_or(wanted)
+}
+
+/// The neighbours along the summed axis that are read at once, where all of the operands allow it.
+fn wide_lanes(kernel: &Kernel, body: &MatmulBody, axis: &Axis) -> Option<i64> {
+    let lanes = Vector::choose(kernel, body.rhs[0].insts.iter(), axis)?.lanes;
+    let is_wide = |prologue: &Prologue| {
+        let vector = Vector::of(kernel, prologue.insts.iter(), axis, lanes);
+        let depends = |inst: &Inst| match &inst.kind {
+            InstKind::Load { place, .. } => place.offset.contains(axis.var),
+            InstKind::LoadBlock { .. } => true,
+            _ => false,
+        };
+        prologue.insts.iter().filter(|inst| depends(inst)).all(|inst| vector.has(inst.id))
+    };
+    (body.rhs.iter().all(is_wide) && is_wide(&body.lhs)).then_some(lanes)
+}
+
+/// The temporaries of what is computed before the product, in shared memory.
+struct Kept {
+    /// What each is kept as: a short float where that is all that is stored in it.
+    dtypes: Vec<DType>,
+    /// Where each begins.
+    offsets: Vec<i64>,
+    bytes: i64,
+}
+
+impl Kept {
+    fn of(before: &LoopBody, rows: i64, depth: i64) -> Kept {
+        let insts = || before.stages.iter().flat_map(|stage| &stage.insts);
+        let rounded = |value| {
+            insts().find(|inst| inst.id == value).and_then(|inst| match inst.kind {
+                InstKind::Round(_, dtype) if matches!(dtype, DType::Bf16 | DType::F16) => Some(dtype),
+                _ => None,
+            })
+        };
+        let dtype = |(temp, dtype): (usize, &DType)| {
+            let mut stored = insts().filter_map(|inst| match inst.kind {
+                InstKind::StoreTemp(own, value) if own == temp => Some(rounded(value)),
+                _ => None,
+            });
+            let first = stored.next().flatten();
+            first.filter(|_| stored.all(|other| other == first)).unwrap_or(*dtype)
+        };
+        let dtypes: Vec<DType> = before.temps.iter().enumerate().map(dtype).collect();
+        let (mut offsets, mut end) = (Vec::new(), 0);
+        for dtype in &dtypes {
+            offsets.push(end);
+            let size = if dtype.size_in_bits() == 16 { 2 } else { bytes(*dtype) };
+            end += (rows * depth * size + 15) / 16 * 16;
+        }
+        Kept { dtypes, offsets, bytes: end }
+    }
+}
+
+struct Writer<'a> {
+    kernel: &'a Kernel,
+    body: &'a MatmulBody,
+    axis: &'a Axis,
+    names: Names,
+    width: Width,
+    left: Vector,
+    right: Vec<Vector>,
+    rows: i64,
+    depth: i64,
+    lanes: i64,
+    warps: i64,
+    /// Elements of a row that all lanes of its warps load at once.
+    step: i64,
+    unroll: i64,
+    threads: i64,
+    kept: Option<Kept>,
+}
+
+impl Writer<'_> {
+    fn statements<'s>(&'s self, prefix: &'s str) -> Statements<'s> {
+        Statements::new(self.kernel, &self.names, self.width, prefix)
+    }
+
+    fn generate(&self, total: &Dim, way: Way) -> Body {
+        let Writer { body, rows, depth, lanes, warps, step, unroll, threads, .. } = self;
+        let (groups, several) = (threads / 32 / warps, body.rhs.len());
+        let ty = value_type(body.acc);
+        let count = self.names.text(total, self.width);
+        let full = depth / (step * unroll);
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "__shared__ {ty} parts[2][{}][{several}][{rows}];\nint flip=0;
+const int warp=threadIdx.x/32,lane=threadIdx.x%32,part=warp%{warps};\nconst idx k_first=(idx)(part*32+lane)*{lanes};
+idx first=(idx)block*{groups};\nconst idx stride=(idx)blocks*{groups};
+auto row_of=[&](idx first)->idx{{const idx p=first+warp/{warps};return p<{count}?p:{count}-1;}};",
+            threads / 32
+        );
+        let fetched = self.chunks(&mut out);
+        let fetch = "if(first<{count})fetch(now,row_of(first),k_first);".replace("{count}", &count);
+        if fetched {
+            let _ = writeln!(out, "Chunk now;\nif(early){{{fetch}wait_before();}}else{{wait_before();{fetch}}}");
+        }
+        if let (Some(before), Some(kept)) = (&body.before, &self.kept) {
+            self.before(&mut out, before, kept);
+        }
+        let _ = writeln!(
+            out,
+            "for(;first<{count};first+=stride){{\nconst bool live=first+warp/{warps}<{count};\nconst idx p=row_of(first);"
+        );
+        self.position(&mut out, "p");
+        let _ = writeln!(out, "{ty} acc[{several}][{rows}]={{}};\nidx k=k_first;");
+        if fetched {
+            let _ = writeln!(
+                out,
+                "for(int c=0;c<{full};++c,k+={0}){{\nChunk next;
+if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of(first+stride),k_first);",
+                unroll * step
+            );
+            let _ = writeln!(out, "#pragma unroll\nfor(int u=0;u<{unroll};++u){{const idx first_k=k+u*{step};");
+            self.chunk_names(&mut out, "now");
+            self.sum(&mut out);
+            out.push_str("}\nnow=next;\n}\n");
+            // What is left of the row.
+            if full * step * unroll < *depth {
+                let _ = writeln!(
+                    out,
+                    "for(;k<{depth};k+={step}){{Chunk rest;fetch_one(rest,p,k);\nconst idx first_k=k;const int u=0;"
+                );
+                self.chunk_names(&mut out, "rest");
+                self.sum(&mut out);
+                out.push_str("}\n");
+            }
+        } else {
+            let _ = writeln!(out, "for(;k<{depth};k+={step}){{const idx first_k=k;");
+            self.sum(&mut out);
+            out.push_str("}\n");
+        }
+        self.finish(&mut out);
+        out.push_str("}\n");
+        let mut functions: Vec<&'static str> = vec![include_str!("stream.cu")];
+        if body.before.is_some() {
+            functions.push(include_str!("rows.cu"));
+        }
+        if body.rhs.iter().any(|rhs| has_blocks(&rhs.insts)) {
+            functions.push(include_str!("blocks.cu"));
+        }
+        let vectors = self.right.iter().chain([&self.left]);
+        Body {
+            functions,
+            most_blocks: way.multiprocessors * (RESIDENT_THREADS / threads),
+            threads: *threads as u32,
+            block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes)),
+            aligned: vectors.flat_map(Vector::buffers).collect(),
+            fetched: self.right.iter().flat_map(Vector::buffers).collect(),
+            ..Body::new(out, self.width, ceil_div(total, groups))
+        }
+    }
+
+    /// Statements that say where the weight's row `p` is.
+    fn position(&self, out: &mut String, p: &str) {
+        let columns = self.names.text(&points(&self.body.n), self.width);
+        let _ = writeln!(out, "const idx image={p}/{columns},nn={p}%{columns};");
+        out.push_str(&decode(&self.names, &self.body.batch, "z", "image", self.width));
+        out.push_str(&decode(&self.names, &self.body.n, "n", "nn", self.width));
+    }
+
+    /// Declares what a lane fetches at once, and the functions that fetch it; false where there is nothing wide.
+    fn chunks(&self, out: &mut String) -> bool {
+        let (mut members, mut filled) = (String::new(), String::new());
+        for ((rhs, vector), prefix) in self.body.rhs.iter().zip(&self.right).zip(RIGHT) {
+            let count = format!("[{}]", self.unroll);
+            let (declared, fill) = vector.streamed(&self.statements(prefix), rhs.insts.iter(), &count, "c.");
+            members.push_str(&declared);
+            filled.push_str(&fill);
+        }
+        if members.is_empty() {
+            return false;
+        }
+        let _ = writeln!(out, "struct Chunk{{{members}}};");
+        for (name, unroll) in [("fetch", self.unroll), ("fetch_one", 1)] {
+            let _ = writeln!(out, "auto {name}=[&](Chunk& c,idx p,idx k){{");
+            self.position(out, "p");
+            let _ = writeln!(
+                out,
+                "#pragma unroll\nfor(int u=0;u<{unroll};++u){{const idx k0=k+u*{};\n{filled}}}}};",
+                self.step
+            );
+        }
+        true
+    }
+
+    /// Calls what a chunk holds by the names that statements know.
+    fn chunk_names(&self, out: &mut String, chunk: &str) {
+        for ((rhs, vector), prefix) in self.body.rhs.iter().zip(&self.right).zip(RIGHT) {
+            for name in vector.names(prefix, rhs.insts.iter()) {
+                let _ = writeln!(out, "auto& {name}={chunk}.{name};");
+            }
+        }
+    }
+
+    /// Adds what the lane has at `first_k` to the sums of all rows.
+    fn sum(&self, out: &mut String) {
+        let Writer { body, lanes, rows, depth, .. } = self;
+        let (ty, several) = (value_type(body.acc), body.rhs.len());
+        let _ = writeln!(
+            out,
+            "{ty} weight[{several}][{lanes}];\n#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;"
+        );
+        for (number, ((rhs, vector), prefix)) in body.rhs.iter().zip(&self.right).zip(RIGHT).enumerate() {
+            let mut weights = Statements { vector: Some(vector), ..self.statements(prefix) };
+            weights.all(&rhs.insts);
+            let _ = writeln!(out, "{}weight[{number}][e]={prefix}{};", weights.out, rhs.value.0);
+        }
+        let _ = writeln!(out, "}}\n#pragma unroll\nfor(int mm=0;mm<{rows};++mm){{const idx k0=first_k;");
+        out.push_str(&decode(&self.names, &body.m, "m", "mm", self.width));
+        out.push_str(&self.left.begin(&self.statements("x"), body.lhs.insts.iter()));
+        let mut temps = Temps::Registers;
+        if let Some(kept) = &self.kept {
+            temps = Temps::Wide(&kept.dtypes);
+            for inst in &body.lhs.insts {
+                let InstKind::LoadTemp(temp) = inst.kind else { continue };
+                let wide = format!("Wide<{},{lanes}>", memory_type(kept.dtypes[temp]));
+                let _ = writeln!(out, "const {wide} wt{temp}=*(const {wide}*)(t{temp}+mm*{depth}+first_k);");
+            }
+        }
+        let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;");
+        let mut inputs = Statements { vector: Some(&self.left), temps, ..self.statements("x") };
+        inputs.all(&body.lhs.insts);
+        out.push_str(&inputs.out);
+        let x = format!("x{}", body.lhs.value.0);
+        for number in 0..several {
+            let (acc, weight) = (format!("acc[{number}][mm]"), format!("weight[{number}][e]"));
+            let _ = writeln!(out, "{acc}={};", multiply_add(body.acc, &x, &weight, &acc));
+        }
+        out.push_str("}}\n");
+    }
+
+    /// Combines the sums of all lanes and warps of a row, and runs the epilogue.
+    fn finish(&self, out: &mut String) {
+        let Writer { body, rows, warps, .. } = self;
+        let (ty, several) = (value_type(body.acc), body.rhs.len());
+        let add = |a: &str, b: &str| combined(kiln_ir::ReduceKind::Sum, body.acc, a, b);
+        let _ = writeln!(
+            out,
+            "#pragma unroll\nfor(int mm=0;mm<{rows};++mm){{\n#pragma unroll\nfor(int j=0;j<{several};++j){{
+for(int mask=16;mask>0;mask/=2)acc[j][mm]={};\nif(lane==0)parts[flip][warp][j][mm]=acc[j][mm];}}}}\n__syncthreads();
+for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\n{ty} sums[{several}]={{}};
+#pragma unroll\nfor(int w=0;w<{warps};++w)\n#pragma unroll\nfor(int j=0;j<{several};++j)sums[j]={};",
+            add("acc[j][mm]", "__shfl_xor_sync(~0u,acc[j][mm],mask)"),
+            warps * 32,
+            add("sums[j]", &format!("parts[flip][warp/{warps}*{warps}+w][j][mm]")),
+        );
+        out.push_str(&decode(&self.names, &body.m, "m", "mm", self.width));
+        let accumulators = (0..several).map(|number| format!("sums[{number}]")).collect();
+        let mut epilogue = Statements { accumulators, ..self.statements("e") };
+        epilogue.all(&body.epilogue);
+        out.push_str(&epilogue.out);
+        // The next row's sums go elsewhere: whoever is late still reads these.
+        out.push_str("}\nflip^=1;\n");
+    }
+
+    /// What is computed before the product, by all threads of the block for all rows, into shared memory.
+    fn before(&self, out: &mut String, before: &LoopBody, kept: &Kept) {
+        out.push_str("extern __shared__ __align__(16) unsigned char own[];\n");
+        out.push_str("unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;\n");
+        for (temp, (dtype, offset)) in kept.dtypes.iter().zip(&kept.offsets).enumerate() {
+            let ty = if dtype.size_in_bits() == 16 { memory_type(*dtype) } else { value_type(*dtype) };
+            let _ = writeln!(out, "{ty}* const t{temp}=({ty}*)(memory+{offset});");
+        }
+        if before.stages.iter().any(|stage| !stage.reductions.is_empty()) {
+            let _ = writeln!(out, "__shared__ __align__(16) unsigned char scratch[{}];", self.threads / 32 * 16);
+        }
+        let _ = writeln!(out, "for(int mm=0;mm<{};++mm){{", self.rows);
+        out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
+        for stage in &before.stages {
+            match stage.domain {
+                Domain::Point => {
+                    let mut statements = self.statements("r");
+                    statements.all(&stage.insts);
+                    out.push_str(&statements.out);
+                }
+                Domain::Row => self.row(out, stage, &kept.dtypes),
+            }
+        }
+        out.push_str("}\n__syncthreads();\n");
+    }
+
+    fn row(&self, out: &mut String, stage: &Stage, dtypes: &[DType]) {
+        let Writer { depth, threads, lanes, .. } = self;
+        for reduction in &stage.reductions {
+            let (ty, identity) = accumulator(reduction);
+            let _ = writeln!(out, "{ty} over{}={identity};", reduction.result.0);
+        }
+        let vector =
+            if *lanes > 1 { Vector::of(self.kernel, stage.insts.iter(), self.axis, *lanes) } else { Vector::none() };
+        let _ = writeln!(
+            out,
+            "#pragma unroll 2\nfor(idx begin=(idx)threadIdx.x*{lanes};begin<{depth};begin+={}){{const idx k0=begin;",
+            threads * lanes
+        );
+        out.push_str(&vector.begin(&self.statements("r"), stage.insts.iter()));
+        let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=begin+e,at=mm*{depth}+k0;");
+        let temps = Temps::Elements(dtypes);
+        let mut statements = Statements { vector: Some(&vector), temps, ..self.statements("r") };
+        statements.all(&stage.insts);
+        out.push_str(&statements.out);
+        let combine = |reduction: &Reduction, a: &str, b: &str| match reduction.kind {
+            ReductionKind::Reduce(kind) => combined(kind, reduction.dtype, a, b),
+            ReductionKind::Arg(_) => a.to_owned(),
+        };
+        for reduction in &stage.reductions {
+            let (over, value) = (format!("over{}", reduction.result.0), format!("r{}", reduction.value.0));
+            let _ = writeln!(out, "{over}={};", combine(reduction, &over, &value));
+        }
+        out.push_str("}}\n");
+        for reduction in &stage.reductions {
+            let ((ty, _), number) = (accumulator(reduction), reduction.result.0);
+            let combine = combine(reduction, "a", "b");
+            let _ = writeln!(
+                out,
+                "const {ty} r{number}=across<1,{threads},true>(over{number},scratch,[]({ty} a,{ty} b)->{ty}{{return {combine};}});"
+            );
+        }
+    }
+}
+
+fn multiply_add(acc: DType, x: &str, y: &str, sum: &str) -> String {
+    match acc {
+        DType::F32 => format!("fmaf({x},{y},{sum})"),
+        DType::F64 => format!("fma({x},{y},{sum})"),
+        DType::I64 => format!("(long long)((unsigned long long){sum}+(unsigned long long){x}*(unsigned long long){y})"),
+        _ => format!("(int)((unsigned){sum}+(unsigned){x}*(unsigned){y})"),
+    }
 }

@@ -10,9 +10,9 @@
 //! are in eight different banks.
 
 use super::index::{Names, Width};
-use super::value::{Statements, Temps};
+use super::value::Statements;
 use super::vector::is_multiple;
-use super::{Body, MOST_BLOCKS, ceil_div, decode, points, width};
+use super::{Body, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
 use std::fmt::Write;
@@ -37,7 +37,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
     let [summed] = body.k.as_slice() else { return None };
     let depth = summed.size.as_const()?;
     let lhs = Operand::of(kernel, &body.lhs, &body.m, summed)?;
-    let rhs = Operand::of(kernel, &body.rhs, &body.n, summed)?;
+    let rhs = Operand::of(kernel, body.single_rhs()?, &body.n, summed)?;
     let dtype = kernel.buffers[lhs.place.buffer].dtype;
     let (rows, columns) = (points(&body.m), points(&body.n));
     let few = |dim: &Dim, least: i64| dim.as_const().is_some_and(|size| size < least);
@@ -117,17 +117,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn statements(&self) -> Statements<'_> {
-        Statements {
-            kernel: self.kernel,
-            names: &self.names,
-            width: self.width,
-            prefix: "e",
-            stores: None,
-            temps: Temps::Registers,
-            vector: None,
-            accumulator: None,
-            out: String::new(),
-        }
+        Statements::new(self.kernel, &self.names, self.width, "e")
     }
 
     fn generate(
@@ -155,7 +145,7 @@ impl Writer<'_> {
 const unsigned shared=(unsigned)__cvta_generic_to_shared(own);
 const int lane=threadIdx.x%32,warp=threadIdx.x/32,warp_row=warp/{across}*{},warp_column=warp%{across}*{};
 const idx M={},N={},down={},across={};
-for(idx tile=blockIdx.x;tile<{};tile+=gridDim.x){{
+for(idx tile=block;tile<{};tile+=blocks){{
 const idx image=tile/(down*across),rest=tile%(down*across),top=rest%down*{tall},left=rest/down*{wide};",
             tall / down,
             wide / across,
@@ -220,20 +210,16 @@ const idx mm=top+warp_row+i*16+lane/4+c/2*8,nn=left+warp_column+j*8+lane%4*2+c%2
         out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
         out.push_str(&decode(&self.names, &self.body.n, "n", "nn", self.width));
         let mut epilogue = self.statements();
-        epilogue.accumulator = Some("acc[i][j][c]".to_owned());
+        epilogue.accumulators = vec!["acc[i][j][c]".to_owned()];
         epilogue.all(&self.body.epilogue);
         out.push_str(&epilogue.out);
         out.push_str("}}}\n");
         Body {
-            functions: &[include_str!("tensor.cu")],
-            statements: out,
-            width: self.width,
-            blocks,
-            most_blocks: MOST_BLOCKS,
+            functions: vec![include_str!("tensor.cu")],
             threads: threads as u32,
-            cluster: 1,
             block_bytes: Dim::from(STAGES * stage),
             aligned: vec![lhs.place.buffer, rhs.place.buffer],
+            ..Body::new(out, self.width, blocks)
         }
     }
 

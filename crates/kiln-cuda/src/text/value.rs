@@ -8,11 +8,15 @@ use std::fmt::Write;
 
 /// Where row temporaries are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Temps {
+pub(crate) enum Temps<'a> {
     /// In registers, by the number of the step.
     Registers,
     /// In memory, by the position in the row.
     Memory,
+    /// In memory as elements of these types, by the position in the row.
+    Elements(&'a [DType]),
+    /// Wide values of such elements, of which this is element `e`.
+    Wide(&'a [DType]),
 }
 
 /// Writes the statements of one body.
@@ -24,11 +28,11 @@ pub(crate) struct Statements<'a> {
     pub(crate) prefix: &'a str,
     /// Where stores happen: a condition beside their own guard.
     pub(crate) stores: Option<&'a str>,
-    pub(crate) temps: Temps,
+    pub(crate) temps: Temps<'a>,
     /// Wide accesses, of which this is element `e`.
     pub(crate) vector: Option<&'a Vector>,
-    /// The expression for the accumulator of a product.
-    pub(crate) accumulator: Option<String>,
+    /// The expressions for the accumulators of a product.
+    pub(crate) accumulators: Vec<String>,
     pub(crate) out: String,
 }
 
@@ -118,7 +122,13 @@ pub(crate) fn combined(kind: ReduceKind, dtype: DType, x: &str, y: &str) -> Stri
     binary(kind.combine(), dtype, x, y)
 }
 
-impl Statements<'_> {
+impl<'a> Statements<'a> {
+    /// None yet, with temporaries in registers.
+    pub(crate) fn new(kernel: &'a Kernel, names: &'a Names, width: Width, prefix: &'a str) -> Statements<'a> {
+        let (temps, accumulators) = (Temps::Registers, Vec::new());
+        Statements { kernel, names, width, prefix, stores: None, temps, vector: None, accumulators, out: String::new() }
+    }
+
     pub(crate) fn value(&self, id: ValueId) -> String {
         format!("{}{}", self.prefix, id.0)
     }
@@ -161,7 +171,12 @@ impl Statements<'_> {
             return;
         }
         if let InstKind::StoreTemp(temp, value) = &inst.kind {
-            let _ = writeln!(self.out, "{}={};", self.temp(*temp), self.value(*value));
+            let value = self.value(*value);
+            let value = match self.temps {
+                Temps::Elements(dtypes) => narrowed(dtypes[*temp], &value),
+                _ => value,
+            };
+            let _ = writeln!(self.out, "{}={value};", self.temp(*temp));
             return;
         }
         let (ty, name, expression) = (value_type(inst.dtype), self.value(inst.id), self.expression(inst));
@@ -171,7 +186,8 @@ impl Statements<'_> {
     fn temp(&self, temp: usize) -> String {
         match self.temps {
             Temps::Registers => format!("t{temp}[step]"),
-            Temps::Memory => format!("t{temp}[at]"),
+            Temps::Memory | Temps::Elements(_) => format!("t{temp}[at]"),
+            Temps::Wide(_) => format!("wt{temp}.v[e]"),
         }
     }
 
@@ -200,7 +216,10 @@ impl Statements<'_> {
                 let (elements, bytes, name) = (format.elements(), format.bytes(), format.name());
                 format!("{name}(b{}+{position}+{element}/{elements}*{bytes},{element}%{elements})", place.buffer)
             }
-            InstKind::LoadTemp(temp) => self.temp(*temp),
+            InstKind::LoadTemp(temp) => match self.temps {
+                Temps::Elements(dtypes) | Temps::Wide(dtypes) => widened(dtypes[*temp], &self.temp(*temp)),
+                Temps::Registers | Temps::Memory => self.temp(*temp),
+            },
             InstKind::Unary(op, x) => unary(*op, self.dtype_of_operand(inst), &value(x)),
             InstKind::Binary(op, x, y) => binary(*op, inst.dtype, &value(x), &value(y)),
             InstKind::Compare(op, x, y) => format!("({}{}{})", value(x), comparison(*op), value(y)),
@@ -214,7 +233,7 @@ impl Statements<'_> {
             InstKind::Random { seed, position, stream } => {
                 format!("philox({},(long long){},{stream}u)", value(seed), self.index(position))
             }
-            InstKind::Accumulator => self.accumulator.clone().unwrap_or_default(),
+            InstKind::Accumulator(number) => self.accumulators.get(*number).cloned().unwrap_or_default(),
             InstKind::Store { .. } | InstKind::StoreTemp(..) => String::new(),
         }
     }

@@ -60,6 +60,11 @@ impl Vector {
         Vector { lanes, loads: of(false), stores: of(true), suffix: "" }
     }
 
+    /// Nothing is wide: neighbours are taken one by one.
+    pub(crate) fn none() -> Vector {
+        Vector { lanes: 1, loads: Vec::new(), stores: Vec::new(), suffix: "" }
+    }
+
     /// Element `e` of the wide value of a load or store.
     pub(crate) fn element(&self, prefix: &str, id: ValueId) -> String {
         format!("{}{}.v[e]", self.name(prefix, id), self.suffix)
@@ -118,20 +123,28 @@ impl Vector {
         out
     }
 
-    /// Declares an array of wide values a load, and returns the statements that fill one place of each past the caches.
+    /// The names of the wide values that loads give.
+    pub(crate) fn names<'a>(&self, prefix: &str, insts: impl Iterator<Item = &'a Inst>) -> Vec<String> {
+        let is_load = |inst: &&Inst| matches!(inst.kind, InstKind::Load { .. }) && self.has(inst.id);
+        insts.filter(is_load).map(|inst| self.name(prefix, inst.id)).collect()
+    }
+
+    /// Declares an array of wide values a load, members of a structure, and returns the statements that fill one place of each,
+    /// a member of `into`, past the caches.
     pub(crate) fn streamed<'a>(
         &self,
         statements: &Statements<'_>,
         insts: impl Iterator<Item = &'a Inst>,
         count: &str,
+        into: &str,
     ) -> (String, String) {
         let (mut declared, mut filled) = (String::new(), String::new());
         for inst in insts.filter(|inst| self.has(inst.id)) {
             let InstKind::Load { place, .. } = &inst.kind else { continue };
             let ty = self.ty(statements.kernel, place);
             let (name, at) = (self.name(statements.prefix, inst.id), statements.index(&place.offset));
-            let _ = writeln!(declared, "{ty} {name}{count};");
-            let _ = writeln!(filled, "{name}{}=streamed((const {ty}*)(b{}+{at}));", self.suffix, place.buffer);
+            let _ = write!(declared, "{ty} {name}{count};");
+            let _ = writeln!(filled, "{into}{name}{}=streamed((const {ty}*)(b{}+{at}));", self.suffix, place.buffer);
         }
         (declared, filled)
     }

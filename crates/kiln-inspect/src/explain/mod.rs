@@ -378,5 +378,6 @@ fn kind(body: &KernelBody) -> &'static str {
         KernelBody::Matmul(_) => "matmul",
         KernelBody::Attention(_) => "attention",
         KernelBody::Routine(_) => "routine",
+        KernelBody::Parallel(_) => "parallel",
     }
 }

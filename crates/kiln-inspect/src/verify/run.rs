@@ -194,10 +194,11 @@ impl Checker<'_> {
             return Some(Verdict::Unclear("its sums overflow or vanish in one order and not in another".to_owned()));
         }
         let work = self.work(step).max(1);
-        let precision = match &step.kernel.body {
+        let precision = |body: &KernelBody| match body {
             KernelBody::Matmul(body) => body.precision,
             _ => Precision::Highest,
         };
+        let precision = step.kernel.bodies().iter().map(precision).min().unwrap_or_default();
         let products = Products::of(&part, precision);
         let mut bounds = ErrorBounds::with_runs(&part, &inputs, products, (PERTURBED / work).clamp(4, 252));
         let (element, tolerance) = bounds.violation(0, want, got)?;

@@ -5,16 +5,22 @@ use super::{Env, Fault, malformed, scalar};
 use crate::kernel::{AttentionBody, BufferArg, MatmulBody, Pages, Prologue, RoutineBody, Strided};
 use kiln_ir::{DType, Dim, Graph, HostTensor, Op, ReduceKind, Scalar, Source, TensorType, interpret};
 
-/// The value of an operand at the current point.
+/// What the stages before a product left in their temporaries, row after row of it.
+type Temps = Vec<Vec<Option<Scalar>>>;
+
+/// The value of an operand at the current point, `row_at` steps along the summed axes.
 fn operand(
     env: &Env,
     args: &[BufferArg],
     buffers: &mut [HostTensor],
     prologue: &Prologue,
     acc: DType,
+    (temps, row_at): (&mut Temps, usize),
 ) -> Result<Scalar, Fault> {
     let mut body = Body::new(args, buffers);
+    (body.temps, body.row_at) = (std::mem::take(temps), row_at);
     body.run(env, &prologue.insts)?;
+    *temps = std::mem::take(&mut body.temps);
     let value = body.get(prologue.value)?;
     if value.dtype() != acc {
         return Err(malformed(format!("a product of {} accumulates in {acc}", value.dtype())));
@@ -28,22 +34,34 @@ pub(super) fn matmul(
     buffers: &mut [HostTensor],
     body: &MatmulBody,
 ) -> Result<(), Fault> {
-    let outer = [body.batch.as_slice(), &body.m, &body.n].concat();
+    let outer = [body.batch.as_slice(), &body.m].concat();
     env.each(&outer, &mut |env| {
-        let mut products = Vec::new();
-        env.each(&body.k, &mut |env| {
-            let lhs = operand(env, args, buffers, &body.lhs, body.acc)?;
-            let rhs = operand(env, args, buffers, &body.rhs, body.acc)?;
-            products.push(match (lhs, rhs) {
-                (Scalar::Float(_, a), Scalar::Float(_, b)) => Scalar::Float(body.acc, a * b),
-                _ => Scalar::int(body.acc, lhs.as_i64().wrapping_mul(rhs.as_i64())),
-            });
-            Ok(())
-        })?;
-        let sum = scalar::reduce(ReduceKind::Sum, body.acc, &products);
-        let mut epilogue = Body::new(args, buffers);
-        epilogue.accumulator = Some(sum);
-        epilogue.run(env, &body.epilogue)
+        let mut temps = Temps::new();
+        if let Some(before) = &body.before {
+            let mut rows = Body::new(args, buffers);
+            rows.grid_point(env, before)?;
+            temps = rows.temps;
+        }
+        env.each(&body.n, &mut |env| {
+            let mut products: Vec<Vec<Scalar>> = vec![Vec::new(); body.rhs.len()];
+            let mut at = 0;
+            env.each(&body.k, &mut |env| {
+                let lhs = operand(env, args, buffers, &body.lhs, body.acc, (&mut temps, at))?;
+                for (products, rhs) in products.iter_mut().zip(&body.rhs) {
+                    let rhs = operand(env, args, buffers, rhs, body.acc, (&mut Temps::new(), at))?;
+                    products.push(match (lhs, rhs) {
+                        (Scalar::Float(_, a), Scalar::Float(_, b)) => Scalar::Float(body.acc, a * b),
+                        _ => Scalar::int(body.acc, lhs.as_i64().wrapping_mul(rhs.as_i64())),
+                    });
+                }
+                at += 1;
+                Ok(())
+            })?;
+            let sum = |products: &Vec<Scalar>| scalar::reduce(ReduceKind::Sum, body.acc, products);
+            let mut epilogue = Body::new(args, buffers);
+            epilogue.accumulators = products.iter().map(sum).collect();
+            epilogue.run(env, &body.epilogue)
+        })
     })
 }
 

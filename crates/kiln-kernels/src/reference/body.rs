@@ -9,14 +9,14 @@ pub(super) struct Body<'a> {
     args: &'a [BufferArg],
     buffers: &'a mut [HostTensor],
     values: Vec<Option<Scalar>>,
-    temps: Vec<Vec<Option<Scalar>>>,
-    row_at: usize,
-    pub accumulator: Option<Scalar>,
+    pub temps: Vec<Vec<Option<Scalar>>>,
+    pub row_at: usize,
+    pub accumulators: Vec<Scalar>,
 }
 
 impl<'a> Body<'a> {
     pub fn new(args: &'a [BufferArg], buffers: &'a mut [HostTensor]) -> Body<'a> {
-        Body { args, buffers, values: Vec::new(), temps: Vec::new(), row_at: 0, accumulator: None }
+        Body { args, buffers, values: Vec::new(), temps: Vec::new(), row_at: 0, accumulators: Vec::new() }
     }
 
     /// All stages at one point of the grid.
@@ -134,7 +134,7 @@ impl<'a> Body<'a> {
                 return Ok(None);
             }
             InstKind::LoadTemp(temp) => {
-                let row = self.temps[*temp].get(self.row_at).copied().flatten();
+                let row = self.temps.get(*temp).and_then(|row| row.get(self.row_at).copied().flatten());
                 row.ok_or_else(|| malformed(format!("t{temp} is read before it is written")))?
             }
             InstKind::StoreTemp(temp, value) => {
@@ -165,8 +165,8 @@ impl<'a> Body<'a> {
             InstKind::Random { seed, position, stream } => {
                 scalar::random(self.get(*seed)?.as_i64(), env.eval(position)?, *stream)
             }
-            InstKind::Accumulator => {
-                self.accumulator.ok_or_else(|| malformed("an accumulator outside of a product"))?
+            InstKind::Accumulator(number) => {
+                *self.accumulators.get(*number).ok_or_else(|| malformed("an accumulator outside of a product"))?
             }
         };
         Ok(Some(value))

@@ -81,14 +81,15 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [HostTensor], sizes: &[i64]) ->
         return Err(malformed("the launch has other buffers or sizes than the kernel"));
     }
     let mut env = Env { values: kernel.sizes.iter().copied().zip(sizes.iter().copied()).collect() };
-    match &kernel.body {
+    kernel.bodies().iter().try_for_each(|body| match body {
         KernelBody::Loop(body) => {
             env.each(&body.grid.clone(), &mut |env| Body::new(&kernel.buffers, buffers).grid_point(env, body))
         }
         KernelBody::Matmul(body) => anchors::matmul(&mut env, &kernel.buffers, buffers, body),
         KernelBody::Attention(body) => anchors::attention(&env, buffers, body),
         KernelBody::Routine(body) => anchors::routine(&env, buffers, body),
-    }
+        KernelBody::Parallel(_) => Err(malformed("parallel bodies in one of them")),
+    })
 }
 
 /// Runs a schedule. `inputs` are the flat memory of the graph's inputs, which updates change; the outputs come back flat.

@@ -50,6 +50,11 @@ pub(super) fn verify(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) 
 /// What a launch touches: loads, then stores; `None` where some size has no value.
 fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
     let mut all = Vec::new();
+    step.kernel.bodies().iter().try_for_each(|body| touches_of(body, env, &mut all))?;
+    Some(all)
+}
+
+fn touches_of(body: &KernelBody, env: &Env, all: &mut Vec<Touch>) -> Option<()> {
     let mut add = |insts: &[Inst], known: &[&Inst], axes: &[&Axis], grid: Option<usize>| {
         for inst in insts {
             if let Some(touch) = Touch::of(inst, known, axes, grid, env) {
@@ -58,7 +63,7 @@ fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
         }
         Some(())
     };
-    match &step.kernel.body {
+    match body {
         KernelBody::Loop(body) => {
             let grid: Vec<_> = body.grid.iter().collect();
             let row: Vec<_> = body.grid.iter().chain(&body.row).collect();
@@ -72,9 +77,16 @@ fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
         KernelBody::Matmul(body) => {
             let [batch, m, n, k] = [&body.batch, &body.m, &body.n, &body.k];
             // Many iterations read an element of an operand.
-            for (insts, outer, inner) in [(&body.lhs.insts, m, k), (&body.rhs.insts, k, n)] {
-                let axes: Vec<&Axis> = batch.iter().chain(outer).chain(inner).collect();
-                add(insts, &insts.iter().collect::<Vec<_>>(), &axes, None)?;
+            let left: Vec<&Axis> = batch.iter().chain(m).chain(k).collect();
+            let right: Vec<&Axis> = batch.iter().chain(k).chain(n).collect();
+            if let Some(before) = &body.before {
+                let known: Vec<&Inst> = before.stages.iter().flat_map(|stage| &stage.insts).collect();
+                before.stages.iter().try_for_each(|stage| add(&stage.insts, &known, &left, None))?;
+            }
+            let operands =
+                [(&body.lhs.insts, &left)].into_iter().chain(body.rhs.iter().map(|rhs| (&rhs.insts, &right)));
+            for (insts, axes) in operands {
+                add(insts, &insts.iter().collect::<Vec<_>>(), axes, None)?;
             }
             let axes: Vec<&Axis> = batch.iter().chain(m).chain(n).collect();
             add(&body.epilogue, &body.epilogue.iter().collect::<Vec<_>>(), &axes, Some(axes.len()))?;
@@ -112,8 +124,9 @@ fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
             touch.condition = Condition::Unknown;
             all.push(touch);
         }
+        KernelBody::Parallel(_) => return None,
     }
-    Some(all)
+    Some(())
 }
 
 struct Shadow<'a> {

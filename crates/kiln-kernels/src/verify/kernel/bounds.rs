@@ -4,7 +4,7 @@
 //! place is refused only where a proof says that it is outside there, that the axes are not empty and that the guard holds.
 
 use super::{KernelViolation, Location, Part, Rule};
-use crate::kernel::{Axis, Domain, Inst, InstKind, KernelBody, Place, ValueId};
+use crate::kernel::{Axis, Domain, Inst, InstKind, KernelBody, LoopBody, Place, ValueId};
 use crate::schedule::{BufferId, Role, Schedule};
 use crate::verify::{Launch, Violation};
 use kiln_ir::{BinaryOp, Dim, Ranges, Symbol};
@@ -13,28 +13,23 @@ use kiln_ir::{BinaryOp, Dim, Ranges, Symbol};
 pub(in crate::verify) fn bounds(schedule: &Schedule, known: &Ranges) -> Result<(), Violation> {
     for (at, step) in schedule.steps.iter().enumerate() {
         let launch = Launcher { schedule, at, ranges: known.clone(), sizes: Vec::new(), defs: Vec::new() };
-        match &step.kernel.body {
-            KernelBody::Loop(body) => {
-                let mut launch = launch.with_sizes();
-                launch.defs = body.stages.iter().flat_map(|stage| &stage.insts).collect();
-                for (number, stage) in body.stages.iter().enumerate() {
-                    let row = if stage.domain == Domain::Row { &body.row[..] } else { &[] };
-                    launch.part(Part::Stage(number), &stage.insts, &[&body.grid, row])?;
+        let mut launch = launch.with_sizes();
+        for body in step.kernel.bodies() {
+            match body {
+                KernelBody::Loop(body) => launch.stages(body)?,
+                KernelBody::Matmul(body) => {
+                    let (batch, m, n, k) = (&body.batch[..], &body.m[..], &body.n[..], &body.k[..]);
+                    body.before.iter().try_for_each(|before| launch.stages(before))?;
+                    let right = body.rhs.iter().map(|rhs| (Part::Rhs, &rhs.insts, [batch, k, n]));
+                    let left = (Part::Lhs, &body.lhs.insts, [batch, m, k]);
+                    let epilogue = (Part::Epilogue, &body.epilogue, [batch, m, n]);
+                    for (part, insts, axes) in right.chain([left, epilogue]) {
+                        launch.defs = insts.iter().collect();
+                        launch.part(part, insts, &axes)?;
+                    }
                 }
+                KernelBody::Attention(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
             }
-            KernelBody::Matmul(body) => {
-                let (batch, m, n, k) = (&body.batch[..], &body.m[..], &body.n[..], &body.k[..]);
-                let mut launch = launch.with_sizes();
-                for (part, insts, axes) in [
-                    (Part::Lhs, &body.lhs.insts, [batch, m, k]),
-                    (Part::Rhs, &body.rhs.insts, [batch, k, n]),
-                    (Part::Epilogue, &body.epilogue, [batch, m, n]),
-                ] {
-                    launch.defs = insts.iter().collect();
-                    launch.part(part, insts, &axes)?;
-                }
-            }
-            KernelBody::Attention(_) | KernelBody::Routine(_) => {}
         }
     }
     Ok(())
@@ -64,6 +59,15 @@ impl<'a> Launcher<'a> {
             self.ranges.set(symbol, low.max(0), high);
         }
         self
+    }
+
+    fn stages(&mut self, body: &'a LoopBody) -> Result<(), Violation> {
+        self.defs = body.stages.iter().flat_map(|stage| &stage.insts).collect();
+        for (number, stage) in body.stages.iter().enumerate() {
+            let row = if stage.domain == Domain::Row { &body.row[..] } else { &[] };
+            self.part(Part::Stage(number), &stage.insts, &[&body.grid, row])?;
+        }
+        Ok(())
     }
 
     fn part(&self, part: Part, insts: &'a [Inst], axes: &[&[Axis]]) -> Result<(), Violation> {

@@ -14,8 +14,8 @@ pub(super) struct Checker<'a, 'k> {
     part: Part,
     /// Types of the temporaries, and which are written so far; absent outside of rows.
     pub temps: Option<(&'a [DType], &'a mut [bool])>,
-    /// The type of the accumulator, in an epilogue.
-    pub accumulator: Option<DType>,
+    /// The number of accumulators, none outside of an epilogue, and their type.
+    pub accumulators: (usize, DType),
     /// The variable that counts elements of quantised blocks, where those may be loaded.
     pub block: Option<Symbol>,
     stored: bool,
@@ -46,7 +46,7 @@ pub(super) fn reduction(scope: &mut Scope<'_>, reduction: &Reduction, is_row: bo
 
 impl<'a, 'k> Checker<'a, 'k> {
     pub fn new(kernel: &'k Kernel, scope: &'a mut Scope<'k>, written: &'a mut [bool], part: Part) -> Checker<'a, 'k> {
-        Checker { kernel, scope, written, part, temps: None, accumulator: None, block: None, stored: false }
+        Checker { kernel, scope, written, part, temps: None, accumulators: (0, DType::F32), block: None, stored: false }
     }
 
     pub fn run(&mut self, insts: &[Inst]) -> Result<(), KernelViolation> {
@@ -95,6 +95,9 @@ impl<'a, 'k> Checker<'a, 'k> {
                 return Ok(());
             }
             InstKind::StoreTemp(temp, value) => {
+                if matches!(self.part, Part::Lhs | Part::Rhs) {
+                    return Err(Rule::Misplaced { what: "a store in a prologue" });
+                }
                 self.expect("the stored value", self.temp(*temp)?, *value)?;
                 if let Some((_, written)) = &mut self.temps {
                     written[*temp] = true;
@@ -180,7 +183,8 @@ impl<'a, 'k> Checker<'a, 'k> {
                 self.scope.dim(position)?;
                 Ok(DType::I32)
             }
-            InstKind::Accumulator => self.accumulator.ok_or(Rule::Misplaced { what: "an accumulator" }),
+            InstKind::Accumulator(number) if *number < self.accumulators.0 => Ok(self.accumulators.1),
+            InstKind::Accumulator(_) => Err(Rule::Misplaced { what: "an accumulator" }),
             InstKind::Load { .. }
             | InstKind::LoadBlock { .. }
             | InstKind::Store { .. }

@@ -213,6 +213,12 @@ pub enum Rule {
         /// The number.
         temp: usize,
     },
+    /// A buffer that one of several parallel bodies writes and another one touches.
+    #[error("buffer {buffer} is written by one of the parallel bodies and touched by another")]
+    Shared {
+        /// The number of the argument.
+        buffer: usize,
+    },
     /// An instruction in a part that does not have it.
     #[error("{what} does not belong here")]
     Misplaced {
@@ -262,10 +268,8 @@ impl Kernel {
     pub fn verify(&self) -> Result<(), KernelViolation> {
         let mut written = vec![false; self.buffers.len()];
         match &self.body {
-            KernelBody::Loop(body) => verify_loop(self, body, &mut written)?,
-            KernelBody::Matmul(body) => verify_matmul(self, body, &mut written)?,
-            KernelBody::Attention(body) => views::attention(self, body, &mut written).map_err(of_kernel)?,
-            KernelBody::Routine(body) => views::routine(self, body, &mut written).map_err(of_kernel)?,
+            KernelBody::Parallel(bodies) => verify_parallel(self, bodies, &mut written)?,
+            body => verify_body(self, body, &mut written)?,
         }
         let never = |(decl, written): (&crate::kernel::BufferArg, &bool)| decl.access != Access::Read && !written;
         match self.buffers.iter().zip(&written).position(never) {
@@ -279,8 +283,46 @@ fn of_kernel(rule: Rule) -> KernelViolation {
     KernelViolation { at: Location { part: Part::Kernel, inst: None }, rule }
 }
 
-fn verify_loop(kernel: &Kernel, body: &LoopBody, written: &mut [bool]) -> Result<(), KernelViolation> {
-    let mut scope = Scope::new(kernel, &[&body.grid, &body.row]).map_err(of_kernel)?;
+fn verify_body(kernel: &Kernel, body: &KernelBody, written: &mut [bool]) -> Result<(), KernelViolation> {
+    match body {
+        KernelBody::Loop(body) => {
+            let mut scope = Scope::new(kernel, &[&body.grid, &body.row]).map_err(of_kernel)?;
+            verify_stages(kernel, body, &mut scope, written).map(|_| ())
+        }
+        KernelBody::Matmul(body) => verify_matmul(kernel, body, written),
+        KernelBody::Attention(body) => views::attention(kernel, body, written).map_err(of_kernel),
+        KernelBody::Routine(body) => views::routine(kernel, body, written).map_err(of_kernel),
+        KernelBody::Parallel(_) => Err(of_kernel(Rule::Misplaced { what: "parallel bodies in one of them" })),
+    }
+}
+
+/// Two bodies or more, and what one writes no other touches.
+fn verify_parallel(kernel: &Kernel, bodies: &[KernelBody], written: &mut [bool]) -> Result<(), KernelViolation> {
+    if bodies.len() < 2 {
+        let rule = Rule::Count { what: "parallel bodies", expected: 2, found: bodies.len() };
+        return Err(of_kernel(rule));
+    }
+    let mut touched: Vec<Option<usize>> = vec![None; kernel.buffers.len()];
+    for (number, body) in bodies.iter().enumerate() {
+        let mut own = vec![false; kernel.buffers.len()];
+        verify_body(kernel, body, &mut own)?;
+        for buffer in body.buffers() {
+            let shared = *touched[buffer].get_or_insert(number) != number;
+            if shared && kernel.buffers[buffer].access != Access::Read {
+                return Err(of_kernel(Rule::Shared { buffer }));
+            }
+        }
+        written.iter_mut().zip(&own).for_each(|(all, own)| *all |= own);
+    }
+    Ok(())
+}
+
+fn verify_stages<'k>(
+    kernel: &'k Kernel,
+    body: &LoopBody,
+    scope: &mut Scope<'k>,
+    written: &mut [bool],
+) -> Result<Vec<bool>, KernelViolation> {
     if body.row.is_empty()
         && let Some(stage) = body.stages.iter().position(|stage| stage.domain == Domain::Row)
     {
@@ -295,18 +337,18 @@ fn verify_loop(kernel: &Kernel, body: &LoopBody, written: &mut [bool]) -> Result
         let is_row = stage.domain == Domain::Row;
         let axes: &[&[Axis]] = if is_row { &[&body.grid, &body.row] } else { &[&body.grid] };
         scope.open(number, is_row, axes);
-        let mut checker = Checker::new(kernel, &mut scope, written, Part::Stage(number));
+        let mut checker = Checker::new(kernel, scope, written, Part::Stage(number));
         checker.temps = is_row.then_some((&body.temps, &mut temps));
         checker.run(&stage.insts)?;
         let part = Part::Reductions(number);
         for (at, reduction) in stage.reductions.iter().enumerate() {
             let located =
                 |rule| KernelViolation { at: Location { part, inst: Some((at, reduction.to_string())) }, rule };
-            insts::reduction(&mut scope, reduction, is_row).map_err(located)?;
+            insts::reduction(scope, reduction, is_row).map_err(located)?;
         }
         scope.close(&stage.reductions).map_err(|rule| KernelViolation { at: Location { part, inst: None }, rule })?;
     }
-    Ok(())
+    Ok(temps)
 }
 
 fn verify_matmul(kernel: &Kernel, body: &MatmulBody, written: &mut [bool]) -> Result<(), KernelViolation> {
@@ -318,9 +360,27 @@ fn verify_matmul(kernel: &Kernel, body: &MatmulBody, written: &mut [bool]) -> Re
     if body.acc != DType::F32 && body.precision != Precision::Highest {
         return Err(of_kernel(Rule::Misplaced { what: "a precision of a product that is not one of f32" }));
     }
-    for (part, prologue, axes) in [(Part::Lhs, &body.lhs, [batch, m, k]), (Part::Rhs, &body.rhs, [batch, k, n])] {
+    let mut temps = Vec::new();
+    if let Some(before) = &body.before {
+        let [grid, outer] = [before.grid.iter().collect::<Vec<_>>(), batch.iter().chain(m).collect()];
+        if grid != outer || before.row != *k {
+            return Err(of_kernel(Rule::Misplaced { what: "a loop over other axes before a product" }));
+        }
+        let mut none = vec![false; kernel.buffers.len()];
+        temps = verify_stages(kernel, before, &mut scope, &mut none)?;
+        if none.contains(&true) {
+            return Err(of_kernel(Rule::Misplaced { what: "a store before a product" }));
+        }
+    }
+    if body.rhs.is_empty() {
+        return Err(of_kernel(Rule::Count { what: "right operands", expected: 1, found: 0 }));
+    }
+    let types: &[DType] = body.before.as_ref().map_or(&[], |before| &before.temps);
+    let right = body.rhs.iter().map(|rhs| (Part::Rhs, rhs, [batch, k, n]));
+    for (part, prologue, axes) in [(Part::Lhs, &body.lhs, [batch, m, k])].into_iter().chain(right) {
         scope.open_apart(&axes.map(Vec::as_slice));
         let mut checker = Checker::new(kernel, &mut scope, written, part);
+        checker.temps = (part == Part::Lhs).then_some((types, &mut temps));
         // Blocks are the whole of the right prologue, and the summed axis counts their elements.
         checker.block = match (part, &prologue.insts[..], &k[..]) {
             (Part::Rhs, [inst], [axis]) if inst.id == prologue.value => Some(axis.var),
@@ -332,6 +392,6 @@ fn verify_matmul(kernel: &Kernel, body: &MatmulBody, written: &mut [bool]) -> Re
     }
     scope.open_apart(&[batch, m, n]);
     let mut checker = Checker::new(kernel, &mut scope, written, Part::Epilogue);
-    checker.accumulator = Some(body.acc);
+    checker.accumulators = (body.rhs.len(), body.acc);
     checker.run(&body.epilogue)
 }

@@ -1,7 +1,7 @@
 //! What instructions may refer to: values, and symbols of sizes and axes.
 
 use super::Rule;
-use crate::kernel::{Axis, Kernel, KernelBody, Reduction, ReductionKind, ValueId};
+use crate::kernel::{Axis, Kernel, KernelBody, MatmulBody, Reduction, ReductionKind, ValueId};
 use kiln_ir::{DType, Dim, Symbol};
 
 /// A defined value.
@@ -28,10 +28,13 @@ impl<'a> Scope<'a> {
     /// No values; checks the kernel's sizes and axes.
     pub fn new(kernel: &'a Kernel, axes: &[&[Axis]]) -> Result<Scope<'a>, Rule> {
         let (sizes, vars) = (&kernel.sizes, Vec::new());
-        let reductions = match &kernel.body {
-            KernelBody::Loop(body) => body.stages.iter().map(|stage| stage.reductions.len()).sum(),
+        let reductions = |body: &KernelBody| match body {
+            KernelBody::Loop(body) | KernelBody::Matmul(MatmulBody { before: Some(body), .. }) => {
+                body.stages.iter().map(|stage| stage.reductions.len()).sum()
+            }
             _ => 0,
         };
+        let reductions: usize = kernel.bodies().iter().map(reductions).sum();
         let limit = kernel.insts().count() + reductions;
         let scope = Scope { sizes, vars, values: Vec::new(), last: None, limit, stage: 0, is_row: false };
         let mut known: Vec<Symbol> = Vec::new();

@@ -1,0 +1,129 @@
+//! Products of a few rows with what is before, after and beside them: fewer launches, the same results.
+
+use kiln_ir::examples::Random;
+use kiln_ir::{Graph, HostTensor, Scalar, Tolerance, interpret};
+use kiln_kernels::kernel::KernelBody;
+use kiln_kernels::{InputLayout, Numerics, Schedule, ScheduleOptions, Target, reference, schedule};
+
+const HEADS: usize = 4;
+const GROUPS: usize = 2;
+const WIDTH: usize = 16;
+const HIDDEN: usize = 160;
+const INNER: usize = 96;
+
+/// The parts of a transformer's layer beside attention, for `rows` tokens: norm, queries, keys and values with rotated positions,
+/// norm, gate and up.
+fn layer(rows: usize, dtype: &str, bias: bool) -> Graph {
+    let (half, queries, keys) = (WIDTH / 2, HEADS * WIDTH, GROUPS * WIDTH);
+    let mut text = format!(
+        "graph(%0: {dtype}[{rows}, {HIDDEN}], %1: {dtype}[{HIDDEN}], %2: {dtype}[{queries}, {HIDDEN}], %3: {dtype}[{keys}, {HIDDEN}],
+         %4: {dtype}[{keys}, {HIDDEN}], %5: {dtype}[{rows}, {half}], %6: {dtype}[{rows}, {half}], %7: {dtype}[{INNER}, {HIDDEN}],
+         %8: {dtype}[{INNER}, {HIDDEN}], %9: {dtype}[{queries}]) {{\n"
+    );
+    let mut next = 10;
+    let mut add = |shape: &str, of: &str, what: String| {
+        let id = next;
+        next += 1;
+        text += &format!("  %{id}: {of}[{shape}] = {what}\n");
+        id
+    };
+    let hidden = format!("{rows}, {HIDDEN}");
+    let x = add(&hidden, "f32", "cast %0".into());
+    let squared = add(&hidden, "f32", format!("mul %{x}, %{x}"));
+    let sum = add(&format!("{rows}, 1"), "f32", format!("reduce_sum %{squared} {{axes=[1]}}"));
+    let eps = add(&format!("{rows}, 1"), "f32", "full {value=1e-5}".into());
+    let sum = add(&format!("{rows}, 1"), "f32", format!("add %{sum}, %{eps}"));
+    let root = add(&format!("{rows}, 1"), "f32", format!("rsqrt %{sum}"));
+    let root = add(&hidden, "f32", format!("expand %{root}"));
+    let scaled = add(&hidden, "f32", format!("mul %{x}, %{root}"));
+    let weight = add(&format!("{HIDDEN}"), "f32", "cast %1".into());
+    let weight = add(&format!("1, {HIDDEN}"), "f32", format!("reshape %{weight}"));
+    let weight = add(&hidden, "f32", format!("expand %{weight}"));
+    let scaled = add(&hidden, "f32", format!("mul %{scaled}, %{weight}"));
+    let norm = add(&hidden, dtype, format!("cast %{scaled}"));
+    let product = |add: &mut dyn FnMut(&str, &str, String) -> usize, columns: usize, weight: usize| {
+        let w = add(&format!("{HIDDEN}, {columns}"), dtype, format!("permute %{weight} {{order=[1, 0]}}"));
+        let dims = "{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}";
+        add(&format!("{rows}, {columns}"), dtype, format!("dot %{norm}, %{w} {dims}"))
+    };
+    let mut outputs = Vec::new();
+    for (heads, weight) in [(HEADS, 2), (GROUPS, 3)] {
+        let mut y = product(&mut add, heads * WIDTH, weight);
+        if bias && heads == HEADS {
+            let b = add(&format!("1, {queries}"), dtype, "reshape %9".into());
+            let b = add(&format!("{rows}, {queries}"), dtype, format!("expand %{b}"));
+            y = add(&format!("{rows}, {queries}"), dtype, format!("add %{y}, %{b}"));
+        }
+        let whole = format!("{rows}, {heads}, {WIDTH}");
+        let part = format!("{rows}, {heads}, {half}");
+        let y = add(&whole, dtype, format!("reshape %{y}"));
+        let y = add(&whole, "f32", format!("cast %{y}"));
+        let slice = |start: usize| {
+            format!("slice %{y} {{start=[0, 0, {start}], size=[{rows}, {heads}, {half}], step=[1, 1, 1]}}")
+        };
+        let (a, b) = (add(&part, "f32", slice(0)), add(&part, "f32", slice(half)));
+        let table = |add: &mut dyn FnMut(&str, &str, String) -> usize, input: usize| {
+            let t = add(&format!("{rows}, {half}"), "f32", format!("cast %{input}"));
+            let t = add(&format!("{rows}, 1, {half}"), "f32", format!("reshape %{t}"));
+            add(&part, "f32", format!("expand %{t}"))
+        };
+        let (cos, sin) = (table(&mut add, 5), table(&mut add, 6));
+        let times = |add: &mut dyn FnMut(&str, &str, String) -> usize, x: usize, y: usize| {
+            add(&part, "f32", format!("mul %{x}, %{y}"))
+        };
+        let (ac, bs) = (times(&mut add, a, cos), times(&mut add, b, sin));
+        let (bc, as_) = (times(&mut add, b, cos), times(&mut add, a, sin));
+        let (low, high) =
+            (add(&part, "f32", format!("sub %{ac}, %{bs}")), add(&part, "f32", format!("add %{bc}, %{as_}")));
+        let (low, high) = (add(&part, dtype, format!("cast %{low}")), add(&part, dtype, format!("cast %{high}")));
+        let whole = add(&whole, dtype, format!("concat %{low}, %{high} {{axis=2}}"));
+        outputs.push(whole);
+    }
+    outputs.push(product(&mut add, keys, 4));
+    let (gate, up) = (product(&mut add, INNER, 7), product(&mut add, INNER, 8));
+    let inner = format!("{rows}, {INNER}");
+    let tanh = add(&inner, dtype, format!("tanh %{gate}"));
+    outputs.push(add(&inner, dtype, format!("mul %{tanh}, %{up}")));
+    let outputs: Vec<String> = outputs.iter().map(|id| format!("%{id}")).collect();
+    text += &format!("  return {}\n}}", outputs.join(", "));
+    Graph::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+fn scheduled(graph: &Graph, few_rows: i64) -> Schedule {
+    let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+    let target = Target { few_rows };
+    let options = ScheduleOptions { numerics: Numerics::Eager, target, ..ScheduleOptions::default() };
+    schedule(graph, &layouts, &options).unwrap()
+}
+
+fn inputs(graph: &Graph) -> Vec<HostTensor> {
+    let mut random = Random(7);
+    let one = |&id: &kiln_ir::NodeId| {
+        let ty = graph.ty(id);
+        let shape: Vec<usize> = ty.shape.iter().map(|d| d.as_usize().unwrap()).collect();
+        let mut tensor = HostTensor::zeros(ty.dtype, &shape).unwrap();
+        (0..tensor.elements())
+            .for_each(|i| tensor.set(i, Scalar::float(ty.dtype, random.below(17) as f64 / 8.0 - 1.0)));
+        tensor
+    };
+    graph.inputs().iter().map(one).collect()
+}
+
+#[test]
+fn a_layer_is_one_launch_and_gives_the_same() {
+    for (rows, dtype, bias) in [(1, "bf16", false), (1, "f32", true), (3, "bf16", true), (3, "f16", false)] {
+        let graph = layer(rows, dtype, bias);
+        let (apart, joined) = (scheduled(&graph, 0), scheduled(&graph, 8));
+        assert!(apart.steps.len() >= 6, "{apart}");
+        assert_eq!(joined.steps.len(), 1, "{joined}");
+        let KernelBody::Parallel(bodies) = &joined.steps[0].kernel.body else { panic!("{joined}") };
+        assert_eq!(bodies.len(), 4, "{joined}");
+        let inputs = inputs(&graph);
+        let wanted = interpret::run(&graph, &inputs).unwrap();
+        let got = reference::run(&joined, &mut inputs.clone(), &|_| None).unwrap();
+        for (got, wanted) in got.iter().zip(&wanted) {
+            let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
+            got.compare(wanted, Tolerance::of(wanted.dtype()).times(2.0)).unwrap();
+        }
+    }
+}
