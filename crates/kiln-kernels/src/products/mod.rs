@@ -117,7 +117,9 @@ impl Arguments {
         let mut nodes: Vec<_> = steps.iter().flat_map(|step| step.nodes.iter().copied()).collect();
         nodes.sort_unstable();
         nodes.dedup();
+        // The first and the last say enough.
         let mut labels: Vec<&str> = steps.iter().map(|step| step.label.as_str()).collect();
+        labels.drain(1..labels.len().max(2) - 1);
         labels.dedup();
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         for step in steps {

@@ -2,7 +2,7 @@
 
 use crate::facts::lossless;
 use crate::rewrite::{Found, Rewriter};
-use kiln_ir::{DType, Node, Op};
+use kiln_ir::{DType, Node, NodeId, Op};
 
 pub(super) fn cast(rw: &mut Rewriter, node: &Node, to: DType) -> Found {
     let inner = node.operands[0];
@@ -13,6 +13,7 @@ pub(super) fn cast(rw: &mut Rewriter, node: &Node, to: DType) -> Found {
             let iota = Op::Iota { dtype: to, shape: shape.clone(), axis: *axis };
             return rw.replace(node, iota, &[]);
         }
+        Op::Concat { axis } => return of_concat(rw, node, inner, *axis, to),
         _ => return Ok(None),
     };
     let x = rw.operand(inner);
@@ -25,6 +26,21 @@ pub(super) fn cast(rw: &mut Rewriter, node: &Node, to: DType) -> Found {
         return Ok(None);
     }
     if from == to { Ok(Some(x)) } else { rw.replace(node, Op::Cast(to), &[x]) }
+}
+
+/// A few pieces that are put together and narrowed (the rotated halves of a head) are narrowed first: what computes them then
+/// writes them where they belong, in their last type.
+fn of_concat(rw: &mut Rewriter, node: &Node, inner: NodeId, axis: usize, to: DType) -> Found {
+    const FEW: usize = 4;
+    let parts = rw.node(inner).operands.clone();
+    if parts.len() > FEW || to.size_in_bits() >= rw.ty(inner).dtype.size_in_bits() {
+        return Ok(None);
+    }
+    let mut narrowed = Vec::with_capacity(parts.len());
+    for part in parts {
+        narrowed.push(rw.emit(node, Op::Cast(to), &[part])?);
+    }
+    rw.replace(node, Op::Concat { axis }, &narrowed)
 }
 
 pub(super) fn bitcast(rw: &mut Rewriter, node: &Node, to: DType) -> Found {
