@@ -6,17 +6,18 @@ use kiln_ir::generate;
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, Op, Ranges, Scalar, Symbol, UnaryOp};
 use kiln_kernels::kernel::*;
 use kiln_kernels::verify::{self, Rule, Violation};
-use kiln_kernels::{InputLayout, Precision, Role, Schedule, ScheduleOptions, schedule};
+use kiln_kernels::{InputLayout, Precision, Role, Schedule, ScheduleOptions, Target, schedule};
 use std::sync::Arc;
 
 fn scheduled(graph: Graph) -> Option<Schedule> {
     let graph = decompose(&graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    schedule(&graph, &layouts, &ScheduleOptions::default()).ok()
+    let options = ScheduleOptions { target: Target { few_rows: 8 }, ..ScheduleOptions::default() };
+    schedule(&graph, &layouts, &options).ok()
 }
 
 /// What random graphs do not have.
-const WRITTEN: [&str; 5] = [
+const WRITTEN: [&str; 6] = [
     "graph(%0: f32[2, 4, 8, 16], %1: f32[2, 2, 8, 16], %2: f32[2, 2, 8, 16], %3: bool[2, 4, 8, 8]) {
        %4: f32[2, 4, 8, 16] = attention %0, %1, %2, %3 {causal=false, scale=0.25}
        return %4
@@ -53,6 +54,19 @@ const WRITTEN: [&str; 5] = [
        %13: f32[4, 2, 128, 32] = reshape %12
        %14: f32[4, 4, 1, 32] = attention %3, %9, %13 {causal=false, scale=0.25}
        return %14
+     }",
+    // A norm, a product beside two that become one.
+    "graph(%0: f32[2, 128], %1: f32[96, 128], %2: f32[64, 128], %3: f32[64, 128]) {
+       %4: f32[2, 128] = mul %0, %0
+       %5: f32[2, 1] = reduce_sum %4 {axes=[1]}
+       %6: f32[2, 128] = expand %5
+       %7: f32[2, 128] = div %0, %6
+       %8: f32[2, 96] = dot %7, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+       %9: f32[2, 64] = dot %7, %2 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+       %10: f32[2, 64] = dot %7, %3 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+       %11: f32[2, 64] = tanh %9
+       %12: f32[2, 64] = mul %11, %10
+       return %8, %12
      }",
 ];
 
@@ -154,6 +168,25 @@ fn loop_of(kernel: &mut Kernel) -> Option<&mut LoopBody> {
 fn matmul_of(kernel: &mut Kernel) -> Option<&mut MatmulBody> {
     match &mut kernel.body {
         KernelBody::Matmul(body) => Some(body),
+        _ => None,
+    }
+}
+
+/// The first product, of several bodies too.
+fn joined_of(kernel: &mut Kernel) -> Option<&mut MatmulBody> {
+    let bodies = match &mut kernel.body {
+        KernelBody::Parallel(bodies) => bodies.as_mut_slice(),
+        body => std::slice::from_mut(body),
+    };
+    bodies.iter_mut().find_map(|body| match body {
+        KernelBody::Matmul(body) => Some(body),
+        _ => None,
+    })
+}
+
+fn bodies_of(kernel: &mut Kernel) -> Option<&mut Vec<KernelBody>> {
+    match &mut kernel.body {
+        KernelBody::Parallel(bodies) => Some(bodies),
         _ => None,
     }
 }
@@ -402,6 +435,61 @@ const MUTATIONS: &[Mutation] = &[
     ("an accumulator in a prologue", |k| {
         let acc = matmul_of(k)?.acc;
         prepend(k, 0, acc, InstKind::Accumulator(0))
+    }),
+    ("an accumulator of an operand that is not there", |k| {
+        let body = joined_of(k)?;
+        let count = body.rhs.len();
+        body.epilogue.iter_mut().find_map(|inst| match &mut inst.kind {
+            InstKind::Accumulator(number) => Some(*number = count),
+            _ => None,
+        })
+    }),
+    ("a product without a right operand", |k| {
+        joined_of(k)?.rhs.clear();
+        Some(())
+    }),
+    ("rows over other axes than the product's", |k| {
+        joined_of(k)?.before.as_mut()?.row.clear();
+        Some(())
+    }),
+    ("a store before a product", |k| {
+        let body = joined_of(k)?;
+        let store = body.epilogue.iter().find(|inst| is_store(inst))?.kind.clone();
+        let InstKind::Store { place, .. } = store else { return None };
+        let stage = body.before.as_mut()?.stages.last_mut()?;
+        let inst = stage.insts.last_mut()?;
+        let InstKind::StoreTemp(_, value) = inst.kind else { return None };
+        let place = Place { offset: Dim::default(), ..place };
+        inst.kind = InstKind::Store { place, value, guard: None };
+        Some(())
+    }),
+    ("a temporary that no row writes", |k| {
+        let body = joined_of(k)?;
+        body.before.as_mut()?.stages.iter_mut().for_each(|stage| stage.insts.retain(|inst| !is_store(inst)));
+        Some(())
+    }),
+    ("a temporary on the right", |k| {
+        let body = joined_of(k)?;
+        body.before.as_ref()?;
+        let inst = body.rhs[0].insts.first_mut()?;
+        inst.kind = InstKind::LoadTemp(0);
+        Some(())
+    }),
+    ("one parallel body", |k| {
+        bodies_of(k)?.truncate(1);
+        Some(())
+    }),
+    ("parallel bodies in one", |k| {
+        let bodies = bodies_of(k)?;
+        let inner = bodies.clone();
+        bodies[0] = KernelBody::Parallel(inner);
+        Some(())
+    }),
+    ("parallel bodies that write the same", |k| {
+        let bodies = bodies_of(k)?;
+        let first = bodies.first()?.clone();
+        bodies.push(first);
+        Some(())
     }),
     ("an accumulator in a loop", |k| {
         loop_of(k)?.stages.first()?;
