@@ -47,6 +47,9 @@ impl fmt::Display for Choice {
     }
 }
 
+/// Elements of a row that one block searches as fast as several launches would.
+const LONG_ROW: i64 = 1 << 13;
+
 /// A GPU with a compiler for it.
 #[derive(Clone, Copy)]
 pub struct CudaBackend {
@@ -199,7 +202,7 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-        Target { few_rows: text::MOST_ROWS }
+        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW }
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

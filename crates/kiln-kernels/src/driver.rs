@@ -67,7 +67,7 @@ pub fn schedule_with(
     // Quantised blocks that no product can read in their own layout.
     let mut dequantised: Vec<NodeId> = Vec::new();
     let (prepared, mut schedule) = loop {
-        let prepared = prepare(graph, layouts, &dequantised)?;
+        let prepared = prepare(graph, layouts, &dequantised, options.target)?;
         let inner = prepared.as_ref().map_or(graph, |prepared| &prepared.graph);
         match settle(inner, layouts, options, observe)? {
             Ok(schedule) => break (prepared, schedule),

@@ -1,11 +1,14 @@
 //! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with their neighbours,
 //! quantised blocks that no product reads directly become shifts and masks of their bytes, and long reductions to a few
-//! elements become two steps, the first of which keeps every core busy.
+//! elements become two steps, the first of which keeps every core busy. So does the search for the largest of many elements, where
+//! the target asks for it.
 
 use crate::matmul::{accumulator, free_axes};
-use crate::schedule::InputLayout;
+use crate::schedule::{InputLayout, Target};
 use kiln_ir::build::{GraphBuilder, dequantize_by_parts};
-use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Source};
+use kiln_ir::{
+    ArgKind, BinaryOp, BlockFormat, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Scalar, Source,
+};
 
 /// A rewritten graph, and the original node that each of its nodes belongs to.
 pub(crate) struct Prepared {
@@ -23,6 +26,8 @@ const SMALL_PRODUCT: i64 = 1024;
 const FEW: i64 = 8;
 /// Reductions of more elements than this are worth a second step.
 const LONG: i64 = 64 * 1024;
+/// Searches for extremes beside each other that are worth a second step at the most.
+const MOST_SEARCHES: i64 = 64;
 /// In how many parts a long reduction is done at the most.
 const MAX_PARTS: i64 = 256;
 
@@ -30,6 +35,7 @@ const MAX_PARTS: i64 = 256;
 enum Rewrite {
     Sum,
     Parts { axis: usize, parts: i64 },
+    ArgParts { parts: i64 },
 }
 
 /// The rewritten graph; `None` if it stays as it is. `dequantised` are quantised blocks that no product can read.
@@ -37,10 +43,12 @@ pub(crate) fn prepare(
     graph: &Graph,
     layouts: &[InputLayout],
     dequantised: &[NodeId],
+    target: Target,
 ) -> Result<Option<Prepared>, Error> {
+    let rewrite_of = |node: &Node| rewrite_of(graph, node).or_else(|| arg_rewrite_of(graph, node, target));
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
-    let same = |node: &Node| rewrite_of(graph, node).is_none() && !transposed(node);
+    let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node);
     if !blocks.dequantised.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
@@ -57,11 +65,14 @@ pub(crate) fn prepare(
             **dims = by;
         }
         let mut builder = Builder { made: &mut made.graph, source: node.source.clone() };
-        let to = match (&op, rewrite_of(graph, node)) {
+        let to = match (&op, rewrite_of(node)) {
             (Op::Input { .. }, _) => builder.made.input(node.ty.clone(), node.source.clone())?,
             (Op::Dot { dims, out }, Some(Rewrite::Sum)) => builder.sum_of_products(dims, *out, &operands)?,
             (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
                 builder.reduce_in_parts(*kind, axes, operands[0], axis, parts)?
+            }
+            (Op::ArgReduce { kind, axis }, Some(Rewrite::ArgParts { parts })) => {
+                builder.arg_reduce_in_parts(*kind, operands[0], *axis, parts)?
             }
             (Op::Dequantize { format }, _) if blocks.dequantised[id.index()] => {
                 if blocks.whole[id.index()] {
@@ -193,6 +204,18 @@ fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
     }
 }
 
+/// The search for an extreme in parts.
+fn arg_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewrite> {
+    let Op::ArgReduce { axis, .. } = &node.op else { return None };
+    let size = graph.ty(node.operands[0]).shape[*axis].as_const()?;
+    let kept = node.ty.elements().as_const()?;
+    if target.long_row == 0 || size <= target.long_row || !(1..=MOST_SEARCHES).contains(&kept) {
+        return None;
+    }
+    let parts = (FEW..=MAX_PARTS).rev().find(|parts| size % parts == 0)?;
+    Some(Rewrite::ArgParts { parts })
+}
+
 struct Builder<'a> {
     made: &'a mut Graph,
     source: Source,
@@ -261,6 +284,29 @@ impl Builder<'_> {
         let sum = self.add(Op::Reduce { kind: ReduceKind::Sum, axes }, &[product])?;
         let sum = self.reshape(sum, [batch, m, n].concat())?;
         self.cast(sum, out)
+    }
+
+    /// The extreme of each part and where it is, then the part that has the extreme of all.
+    fn arg_reduce_in_parts(&mut self, kind: ArgKind, x: NodeId, axis: usize, parts: i64) -> Result<NodeId, Error> {
+        let mut shape = self.made.ty(x).shape.clone();
+        let inner = shape[axis].floor_div(&Dim::from(parts));
+        shape.splice(axis..=axis, [Dim::from(parts), inner.clone()]);
+        let x = self.reshape(x, shape.clone())?;
+        let extreme = match kind {
+            ArgKind::Max => ReduceKind::Max,
+            ArgKind::Min => ReduceKind::Min,
+        };
+        shape.remove(axis + 1);
+        let values = self.add(Op::Reduce { kind: extreme, axes: vec![axis + 1] }, &[x])?;
+        let values = self.reshape(values, shape.clone())?;
+        let places = self.add(Op::ArgReduce { kind, axis: axis + 1 }, &[x])?;
+        let places = self.reshape(places, shape)?;
+        let part = self.add(Op::ArgReduce { kind, axis }, &[values])?;
+        let place = self.add(Op::Gather { axis }, &[places, part])?;
+        let value = Scalar::int(DType::I64, inner.as_const().unwrap_or_default());
+        let length = self.add(Op::Full { value, shape: self.made.ty(part).shape.clone() }, &[])?;
+        let before = self.add(Op::Binary(BinaryOp::Mul), &[part, length])?;
+        self.add(Op::Binary(BinaryOp::Add), &[before, place])
     }
 
     /// The axis in `parts` parts, each reduced on its own, then the parts.

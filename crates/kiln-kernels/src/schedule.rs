@@ -21,6 +21,8 @@ pub struct Target {
     /// Products of up to so many rows take the time of reading their weights, and a launch costs as much as a few hundred
     /// kilobytes of them: they are joined with what is before, after and beside them.
     pub few_rows: i64,
+    /// The position of the extreme of a longer row than this, where there are few rows, is found in parts; 0 for never.
+    pub long_row: i64,
 }
 
 /// Options of the scheduler.

@@ -91,7 +91,7 @@ fn layer(rows: usize, dtype: &str, bias: bool) -> Graph {
 
 fn scheduled(graph: &Graph, few_rows: i64) -> Schedule {
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let target = Target { few_rows };
+    let target = Target { few_rows, long_row: 0 };
     let options = ScheduleOptions { numerics: Numerics::Eager, target, ..ScheduleOptions::default() };
     schedule(graph, &layouts, &options).unwrap()
 }
@@ -125,5 +125,29 @@ fn a_layer_is_one_launch_and_gives_the_same() {
             let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
             got.compare(wanted, Tolerance::of(wanted.dtype()).times(2.0)).unwrap();
         }
+    }
+}
+
+#[test]
+fn the_largest_of_a_long_row_is_found_in_parts() {
+    for (kind, dtype) in [("argmax", "f32"), ("argmin", "f32"), ("argmax", "bf16"), ("argmax", "i32")] {
+        let text = format!("graph(%0: {dtype}[3, 4096]) {{\n  %1: i64[3, 1] = {kind} %0 {{axis=1}}\n  return %1\n}}");
+        let graph = Graph::parse(&text).unwrap();
+        let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
+        let target = Target { few_rows: 0, long_row: 1024 };
+        let schedule = schedule(&graph, &layouts, &ScheduleOptions { target, ..Default::default() }).unwrap();
+        assert_eq!(schedule.steps.len(), 2, "{schedule}");
+        // Few different values, so that there are many equal ones; one row with a NaN.
+        let mut random = Random(3);
+        let dtype = graph.ty(graph.inputs()[0]).dtype;
+        let mut x = HostTensor::zeros(dtype, &[3, 4096]).unwrap();
+        (0..x.elements()).for_each(|i| x.set(i, Scalar::int(kiln_ir::DType::I64, random.below(9) as i64).cast(dtype)));
+        if dtype.is_float() {
+            x.set(4096 + 2000, Scalar::float(dtype, f64::NAN));
+        }
+        let wanted = interpret::run(&graph, std::slice::from_ref(&x)).unwrap();
+        let flat = HostTensor::from_bytes(dtype, &[3 * 4096], x.bytes().to_vec()).unwrap();
+        let got = reference::run(&schedule, &mut [flat], &|_| None).unwrap();
+        assert_eq!(got[0].to_i64(), wanted[0].to_i64(), "{kind} {dtype}");
     }
 }

@@ -150,7 +150,7 @@ fn updated(graph: &Graph, input: usize) -> bool {
 /// Rounding as the interpreter does; some seeds without fusion.
 fn options_of(seed: u64) -> ScheduleOptions {
     // Some for a target that joins products with what is around them.
-    let target = Target { few_rows: if seed.is_multiple_of(2) { 8 } else { 0 } };
+    let target = if seed.is_multiple_of(2) { Target { few_rows: 8, long_row: 4 } } else { Target::default() };
     ScheduleOptions { no_fusion: seed % 5 == 4, target, ..eager() }
 }
 
