@@ -113,7 +113,7 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        match BlasCode::of(self.gpu, kernel, None) {
+        match BlasCode::of(self, kernel, None) {
             Some(code) => Ok(Arc::new(code.with_own(None).map_err(|reason| self.error(reason))?)),
             None => self.compile_own(kernel, Skinny::default()),
         }
@@ -121,7 +121,7 @@ impl Backend for CudaBackend {
 
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
         let (KernelBody::Matmul(_), true) = (&kernel.body, now.packed.is_empty()) else { return Vec::new() };
-        let by_library = BlasCode::of(self.gpu, kernel, None).or_else(|| BlasCode::of(self.gpu, kernel, Some(0)));
+        let by_library = BlasCode::of(self, kernel, None).or_else(|| BlasCode::of(self, kernel, Some(0)));
         let (algorithms, by_default) = by_library.and_then(|code| code.algorithms(sizes)).unwrap_or_default();
         let now_choice = Choice::parse(&now.choices).unwrap_or(match by_default {
             true => Choice::Library(0),
@@ -153,13 +153,13 @@ impl Backend for CudaBackend {
         let missing = || self.error(format!("there is no variant {variant}"));
         match Choice::parse(&variant.choices).filter(|_| variant.packed.is_empty()).ok_or_else(missing)? {
             Choice::Own(skinny) => self.compile_own(kernel, skinny),
-            Choice::Library(number) => Ok(Arc::new(BlasCode::of(self.gpu, kernel, Some(number)).ok_or_else(missing)?)),
+            Choice::Library(number) => Ok(Arc::new(BlasCode::of(self, kernel, Some(number)).ok_or_else(missing)?)),
         }
     }
 
     fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
         let own = Code::restore(self.gpu, kernel, saved)?;
-        match BlasCode::of(self.gpu, kernel, None) {
+        match BlasCode::of(self, kernel, None) {
             Some(code) => Some(Arc::new(code.with_own(Some(own)).ok()?)),
             None => Some(Arc::new(own)),
         }

@@ -19,6 +19,8 @@ pub(crate) struct Graph {
     may_fault: bool,
     /// Whether a launch is a library's.
     has_library: bool,
+    /// Accumulators of libraries, one launch's after the other's.
+    scratch: Option<Workspace>,
 }
 
 /// A launch of the chain.
@@ -60,20 +62,27 @@ impl Graph {
         unsafe { driver.create_graph(&mut raw, 0) }.map_err(failed)?;
         let arguments = launches.iter().flat_map(|launch| launch.arguments).copied().collect();
         let executable = std::ptr::null_mut();
-        let (nodes, may_fault, has_library) = (Vec::new(), false, false);
-        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault, has_library };
+        let (nodes, may_fault, has_library, scratch) = (Vec::new(), false, false, None);
+        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault, has_library, scratch };
+        let scratch = |launch: &Launch<'_>| {
+            let code = launch.code.as_any()?.downcast_ref::<BlasCode>()?;
+            Some(code.scratch_bytes(launch.sizes)).filter(|&bytes| bytes > 0)
+        };
+        if let Some(bytes) = launches.iter().filter_map(scratch).max() {
+            graph.scratch = Some(Workspace::new(gpu, bytes)?);
+        }
         let mut first = 0;
         for launch in launches {
             let Some(code) = launch.code.as_any() else { return Ok(None) };
             if let Some(code) = code.downcast_ref::<BlasCode>() {
                 match graph.add_library(code, launch, first) {
                     Ok(true) => {}
-                    Ok(false) => graph.add(code.own()?, launch, first)?,
+                    Ok(false) => graph.add(code.own()?, launch, launch.arguments, first)?,
                     // What cannot be captured is launched one by one.
                     Err(_) => return Ok(None),
                 }
             } else if let Some(code) = code.downcast_ref::<Code>() {
-                graph.add(code, launch, first)?;
+                graph.add(code, launch, launch.arguments, first)?;
             } else {
                 return Ok(None);
             }
@@ -89,10 +98,16 @@ impl Graph {
         self.nodes.last().map(|node| node.raw).into_iter().collect()
     }
 
-    /// Adds a launch of a kernel; its buffers begin at argument `first`.
-    fn add(&mut self, code: &Code, launch: &Launch<'_>, first: usize) -> Result<(), LaunchError> {
+    /// Adds a launch of a kernel with the launch's arguments, which begin at argument `first`, and perhaps more.
+    fn add(
+        &mut self,
+        code: &Code,
+        launch: &Launch<'_>,
+        arguments: &[RawBuffer],
+        first: usize,
+    ) -> Result<(), LaunchError> {
         let (mut values, count) = (Vec::new(), launch.arguments.len());
-        let Some((parameters, workspace)) = code.node(launch.arguments, launch.sizes, launch.site, &mut values)? else {
+        let Some((parameters, workspace)) = code.node(arguments, launch.sizes, launch.site, &mut values)? else {
             return Ok(());
         };
         let places = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()).collect();
@@ -111,8 +126,9 @@ impl Graph {
 
     /// Adds a launch of a library; false if it is the kernel's own code that runs.
     fn add_library(&mut self, code: &BlasCode, launch: &Launch<'_>, first: usize) -> Result<bool, LaunchError> {
+        let arguments = code.arguments(launch.arguments, self.scratch.as_ref());
         // SAFETY: nothing is run; whoever replays promises what a launch needs.
-        let Some(child) = (unsafe { code.capture(launch.arguments, launch.sizes) })? else { return Ok(false) };
+        let Some(child) = (unsafe { code.capture(&arguments, launch.sizes) })? else { return Ok(false) };
         let (before, mut raw) = (self.before(), std::ptr::null_mut());
         let driver = driver().map_err(failed)?;
         // SAFETY: both graphs exist, the node before it is one of this one's, and the driver copies the child.
@@ -121,6 +137,9 @@ impl Graph {
         self.has_library = true;
         let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec());
         self.nodes.push(Node { raw, first, count: launch.arguments.len(), kind });
+        if let Some(epilogue) = code.epilogue() {
+            self.add(epilogue, launch, &arguments, first)?;
+        }
         Ok(true)
     }
 }
@@ -133,6 +152,7 @@ impl Node {
     unsafe fn update(
         &mut self,
         executable: RawGraphExec,
+        scratch: Option<&Workspace>,
         now: &[RawBuffer],
         then: &[RawBuffer],
     ) -> Result<bool, LaunchError> {
@@ -152,7 +172,7 @@ impl Node {
             NodeKind::Library(code, sizes) => {
                 // SAFETY: the caller's promise; the driver copies the child.
                 unsafe {
-                    let Ok(Some(child)) = code.capture(now, sizes) else { return Ok(false) };
+                    let Ok(Some(child)) = code.capture(&code.arguments(now, scratch), sizes) else { return Ok(false) };
                     Ok(driver.set_child_node(executable, self.raw, child.raw).is_ok())
                 }
             }
@@ -173,7 +193,7 @@ impl Recording for Graph {
             let (now, then) = (&arguments[range.clone()], &self.arguments[range]);
             let moved = now.iter().zip(then).any(|(now, then)| now.ptr != then.ptr);
             // SAFETY: the node is one of the graph's; the rest is the caller's promise.
-            if moved && !unsafe { node.update(self.executable, now, then) }? {
+            if moved && !unsafe { node.update(self.executable, self.scratch.as_ref(), now, then) }? {
                 return Ok(false);
             }
         }

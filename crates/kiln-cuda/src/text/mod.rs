@@ -187,7 +187,7 @@ fn decode(names: &Names, axes: &[Axis], prefix: &str, number: &str, width: Width
 }
 
 /// The number of points of some axes.
-fn points(axes: &[Axis]) -> Dim {
+pub(crate) fn points(axes: &[Axis]) -> Dim {
     axes.iter().fold(Dim::from(1), |product, axis| product * &axis.size)
 }
 
