@@ -136,6 +136,7 @@ for(int j=0;j<keys;++j){{\nconst {ty} weight=__shfl_sync(~0u,p,j);\nconst idx s=
         threads: (ROWS * 32) as u32,
         block_bytes: (&body.width + &body.value_width) * (ROWS * bytes),
         cluster: 1,
+        resident: 1,
         aligned: Vec::new(),
     })
 }

@@ -193,6 +193,7 @@ cluster_barrier();",
         most_blocks: i32::MAX.into(),
         threads: (WARPS * 32) as u32,
         cluster: split as u32,
+        resident: 1,
         block_bytes: Dim::default(),
         aligned: vec![body.k.buffer, body.v.buffer],
     })

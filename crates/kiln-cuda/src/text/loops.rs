@@ -76,6 +76,7 @@ impl Writer<'_> {
             threads: THREADS,
             block_bytes: Dim::default(),
             cluster: 1,
+            resident: 1,
             aligned: Vec::new(),
         }
     }

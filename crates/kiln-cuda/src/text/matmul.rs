@@ -72,6 +72,7 @@ const idx mm=top*{tall}+ty+{SIDE}*i,nn=left*{wide}+tx+{SIDE}*j;\nif(mm<M&&nn<N){
         threads: THREADS,
         block_bytes: Dim::default(),
         cluster: 1,
+        resident: 1,
         aligned: Vec::new(),
     })
 }

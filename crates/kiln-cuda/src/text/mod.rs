@@ -29,6 +29,7 @@ mod value;
 mod vector;
 
 pub use skinny::Skinny;
+pub use tensor::Tile;
 
 use index::{Names, Width};
 use kiln_ir::{Dim, Symbol};
@@ -86,6 +87,8 @@ struct Body {
     block_bytes: Dim,
     /// Blocks of a cluster; one where there are no clusters.
     cluster: u32,
+    /// Blocks that a multiprocessor should have registers for at once.
+    resident: u32,
     aligned: Vec<usize>,
 }
 
@@ -98,18 +101,20 @@ pub struct Way {
     pub clusters: bool,
     /// How products of a few rows are spread over threads.
     pub skinny: Skinny,
+    /// The tile of products on tensor cores; chosen by their size where there is none.
+    pub tile: Option<Tile>,
 }
 
 impl Way {
     /// What an architecture has, for buffers that begin at a multiple of 16 bytes.
     pub fn of(arch: &str) -> Way {
         let number: u32 = arch.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
-        Way { vectors: true, clusters: number >= 90, skinny: Skinny::default() }
+        Way { vectors: true, clusters: number >= 90, skinny: Skinny::default(), tile: None }
     }
 
     /// What works for buffers that begin anywhere.
     pub fn plain() -> Way {
-        Way { vectors: false, clusters: false, skinny: Skinny::default() }
+        Way { vectors: false, clusters: false, skinny: Skinny::default(), tile: None }
     }
 }
 
@@ -118,7 +123,8 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     let body = match &kernel.body {
         KernelBody::Loop(body) => loops::generate(kernel, body, way)?,
         KernelBody::Matmul(body) => {
-            let special = || skinny::generate(kernel, body, way.skinny).or_else(|| tensor::generate(kernel, body));
+            let special =
+                || skinny::generate(kernel, body, way.skinny).or_else(|| tensor::generate(kernel, body, way.tile));
             match way.vectors.then(special).flatten() {
                 Some(made) => made,
                 None => matmul::generate(kernel, body)?,
@@ -137,10 +143,11 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     source.push_str(include_str!("prelude.cu"));
     body.functions.iter().for_each(|functions| source.push_str(functions));
     let threads = body.threads;
+    let resident = if body.resident > 1 { format!(",{}", body.resident) } else { String::new() };
     let cluster = if body.cluster > 1 { format!("__cluster_dims__({},1,1) ", body.cluster) } else { String::new() };
     let _ = writeln!(
         source,
-        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}) kernel({}) {{",
+        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}{resident}) kernel({}) {{",
         parameters(kernel)
     );
     source.push_str(&body.statements);

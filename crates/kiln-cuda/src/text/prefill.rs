@@ -168,6 +168,7 @@ const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}}}}}\n}
             most_blocks: super::MOST_BLOCKS,
             threads: THREADS as u32,
             cluster: 1,
+            resident: 1,
             block_bytes: Dim::from(query_bytes + 4 * tile_bytes),
             aligned: vec![body.q.buffer, body.k.buffer, body.v.buffer],
         }

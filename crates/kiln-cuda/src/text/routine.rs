@@ -23,6 +23,7 @@ pub(super) fn generate(kernel: &Kernel, body: &RoutineBody) -> Result<Body, Stri
         threads: THREADS,
         block_bytes: Dim::default(),
         cluster: 1,
+        resident: 1,
         aligned: Vec::new(),
     })
 }

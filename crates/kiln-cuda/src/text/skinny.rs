@@ -164,6 +164,7 @@ for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\nfloat sum=0;
         threads: threads as u32,
         block_bytes: Dim::default(),
         cluster: 1,
+        resident: 1,
         aligned: right.buffers().chain(left.buffers()).collect(),
     })
 }
