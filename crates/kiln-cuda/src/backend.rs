@@ -141,9 +141,11 @@ impl Backend for CudaBackend {
 
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
         let (KernelBody::Matmul(_), true) = (&kernel.body, now.packed.is_empty()) else { return Vec::new() };
-        let by_library = BlasCode::of(self, kernel, None).or_else(|| BlasCode::of(self, kernel, Some(0)));
-        let (algorithms, by_default) = by_library.and_then(|code| code.algorithms(sizes)).unwrap_or_default();
-        let now_choice = Choice::parse(&now.choices).unwrap_or(match by_default {
+        let by_default = BlasCode::of(self, kernel, None);
+        let is_default = by_default.as_ref().is_some_and(|code| code.takes(sizes));
+        let by_library = by_default.or_else(|| BlasCode::of(self, kernel, Some(0)));
+        let algorithms = by_library.map_or(0, |code| code.algorithms(sizes));
+        let now_choice = Choice::parse(&now.choices).unwrap_or(match is_default {
             true => Choice::Library(0),
             false => Choice::Own,
         });

@@ -67,13 +67,19 @@ impl BlasCode {
         Ok(self)
     }
 
-    /// The number of algorithms at these sizes, and whether the first of them is what is taken without a measurement; `None` where the
-    /// library is not worth a measurement.
-    pub(crate) fn algorithms(&self, sizes: &[i64]) -> Option<(usize, bool)> {
-        let extent = self.0.product.at(sizes).filter(|extent| !extent.is_few())?;
-        self.0.gpu.enter().ok()?;
-        let plan = Plan::new(self.0.blas, &self.0.product, &extent).ok()?;
-        Some((plan.proposals(), self.0.takes(&extent)))
+    /// The number of algorithms at these sizes; 0 where the library is not worth a measurement.
+    pub(crate) fn algorithms(&self, sizes: &[i64]) -> usize {
+        let proposals = || {
+            let extent = self.0.product.at(sizes).filter(|extent| !extent.is_few())?;
+            self.0.gpu.enter().ok()?;
+            Some(Plan::new(self.0.blas, &self.0.product, &extent).ok()?.proposals())
+        };
+        proposals().unwrap_or(0)
+    }
+
+    /// Whether launches of these sizes are the library's.
+    pub(crate) fn takes(&self, sizes: &[i64]) -> bool {
+        self.0.product.at(sizes).is_some_and(|extent| self.0.takes(&extent))
     }
 
     /// The kernel's own code.
