@@ -156,6 +156,26 @@ impl Inspection<'_> {
         self.launch_as(step, &*code)
     }
 
+    /// Runs all launches in order on the memory as it is and waits for them; how long they took together.
+    pub fn launch_all(&mut self) -> Result<Duration, Error> {
+        let program = self.program;
+        let arguments =
+            program.steps.iter().flat_map(|step| step.args.iter().map(|&buffer| self.regions[buffer].raw()));
+        self.arguments.clear();
+        self.arguments.extend(arguments);
+        program.backend.time(&mut || {
+            let mut arguments = &self.arguments[..];
+            for (number, step) in program.steps.iter().enumerate() {
+                let (own, others) = arguments.split_at(step.args.len());
+                arguments = others;
+                let (code, sizes) = (&self.compiled_variants[number].code, &self.sizing.step_sizes[number]);
+                // SAFETY: as in `launch_as`.
+                unsafe { code.launch_at(own, sizes, step.site) }.map_err(|cause| step.error(cause))?;
+            }
+            Ok(())
+        })
+    }
+
     /// [`Inspection::launch`] with other code for the same kernel.
     pub(crate) fn launch_as(&mut self, step: usize, code: &dyn Executable) -> Result<Duration, Error> {
         let number = step;
