@@ -81,7 +81,14 @@ impl CudaBackend {
     /// The backend of a GPU; the reason where there is no driver, no such GPU or no compiler.
     pub fn new(ordinal: u32) -> Result<CudaBackend, String> {
         let gpu = Gpu::get(ordinal).map_err(|error| error.to_string())?;
-        Nvrtc::get()?;
+        let (major, minor) = Nvrtc::get()?.version;
+        if major > gpu.driver / 1000 {
+            let (driver_major, driver_minor) = (gpu.driver / 1000, gpu.driver % 1000 / 10);
+            return Err(format!(
+                "the driver is of CUDA {driver_major}.{driver_minor}, and runs nothing of the compiler's, NVRTC {major}.{minor}: \
+                 it takes a newer driver, or an NVRTC of CUDA {driver_major} in a folder of KILN_CUDA_PATH"
+            ));
+        }
         if gpu.capability < (8, 0) {
             let (major, minor) = gpu.capability;
             return Err(format!("{} has compute capability {major}.{minor}; 8.0 is the least", gpu.name));
@@ -97,11 +104,6 @@ impl CudaBackend {
     /// What its memory pool holds.
     pub fn memory(&self) -> PoolBytes {
         self.gpu.pool.bytes()
-    }
-
-    /// Gives memory that nobody uses back to the driver.
-    pub fn release(&self) -> Result<(), Error> {
-        self.gpu.pool.release(self.gpu).map_err(|error| self.driver_error(error))
     }
 
     /// The code of a kernel's own text.
@@ -231,6 +233,10 @@ impl Backend for CudaBackend {
         let milliseconds = end.since(&start).map_err(failed)?;
         self.memory.check()?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+    }
+
+    fn release_memory(&self) -> Result<(), Error> {
+        self.gpu.pool.release(self.gpu).map_err(|error| self.driver_error(error))
     }
 
     fn synchronize(&self) -> Result<(), Error> {

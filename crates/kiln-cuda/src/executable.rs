@@ -256,7 +256,7 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     pub(crate) fn new(gpu: &'static Gpu, bytes: usize) -> Result<Workspace, LaunchError> {
-        let address = gpu.pool.take(gpu, bytes).map_err(|_| LaunchError::OutOfMemory { bytes })?;
+        let address = gpu.pool.take(gpu, bytes).map_err(failed)?;
         Ok(Workspace { gpu, address, bytes })
     }
 }
