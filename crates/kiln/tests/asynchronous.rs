@@ -2,7 +2,7 @@
 
 use kiln::runtime::event::{self, Category};
 use kiln::runtime::{Backend, QueuedBackend};
-use kiln::{DType, Device, Mode, Options, Result, Tensor, compile_with};
+use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -93,6 +93,27 @@ fn explain_measures_launches_and_the_memory_of_the_device() -> Result<()> {
     assert!(run >= Some(all), "{:?}", explanation.first_call);
     assert!(explanation.machine.copy > 0.0);
     assert!(explanation.to_string().contains("measured on cuda:103, which copies its memory at"), "{explanation}");
+    Ok(())
+}
+
+/// Launches are measured again and again; what they count up begins anew each time, and the caller's variable stays.
+#[test]
+fn explain_measures_the_same_step_again_and_again() -> Result<()> {
+    let (device, _) = device(105);
+    for device in [Device::Cpu, device] {
+        let table = Tensor::arange(4, DType::F32, device)?;
+        let position = Var::new(&Tensor::zeros(1, DType::I64, device)?);
+        let fast = kiln::compile(|table: &Tensor| {
+            let read = table.index_select(0, &position.get())?;
+            position.set(&(position.get() + 1)?)?;
+            Ok(read)
+        });
+        for step in 0..3 {
+            let explanation = fast.explain(&table)?;
+            assert!(!explanation.segments[0].kernels.is_empty());
+            assert_eq!(position.get().to_vec::<i64>()?, [step + 1]);
+        }
+    }
     Ok(())
 }
 

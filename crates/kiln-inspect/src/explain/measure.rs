@@ -113,6 +113,7 @@ pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<(Vec<Measured>, Me
     let start = Instant::now();
     // The first round warms caches up.
     for round in 0..=MOST {
+        stopped.reset()?;
         let begin = Instant::now();
         for (number, times) in times.iter_mut().enumerate() {
             let took = stopped.launch(number)?;
@@ -121,7 +122,13 @@ pub(super) fn kernels(stopped: &mut Inspection<'_>) -> Result<(Vec<Measured>, Me
             }
         }
         if round > 0 {
-            rounds.push(if is_asynchronous { stopped.launch_all()? } else { begin.elapsed() });
+            rounds.push(match is_asynchronous {
+                true => {
+                    stopped.reset()?;
+                    stopped.launch_all()?
+                }
+                false => begin.elapsed(),
+            });
         }
         if round >= LEAST && start.elapsed() > BUDGET {
             break;

@@ -39,6 +39,7 @@ impl Generator {
     /// let mut generator = kiln_llm::embedded()?.generator(GeneratorOptions { context: 64, ..GeneratorOptions::default() })?;
     /// let step = generator.explain_decode(&[1, 403, 407])?;
     /// assert_eq!(step.explanation.segments[0].kernels.len(), generator.kernels_per_token().unwrap_or(0));
+    /// assert!(step.launches() > std::time::Duration::ZERO);
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
     pub fn explain_decode(&mut self, prompt: &[u32]) -> Result<DecodeStep> {

@@ -195,7 +195,8 @@ impl Plan {
         let limit = Duration::from_secs_f64(seconds * 4.0 + 120.0);
         let answer = open.side.ask(&json!({"do": "turn", "repeats": repeats, "seconds": seconds}), limit)?;
         let samples: Vec<f64> = answer["ms"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        open.record.cut |= samples.len() < repeats;
+        let drained = answer["drained"].as_u64().unwrap_or(0) as usize;
+        open.record.cut |= samples.len() + drained < repeats;
         open.record.samples.extend(samples.into_iter().skip(WARM_UP));
         if let Some(prefill) = answer["prefill_ms"].as_f64() {
             let least = open.record.prefill_ms.map_or(prefill, |before| before.min(prefill));
