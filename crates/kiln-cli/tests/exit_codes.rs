@@ -56,7 +56,7 @@ const UNUSABLE: &[(&str, &str)] = &[
     ("explain", "<FILE>"),
     ("explain no.kiln --device tpu", "'tpu'"),
     ("explain no.kiln --model stories260K", "cannot be used with"),
-    ("explain no.kiln --layers 2", "--model"),
+    ("explain no.kiln --layers 2", "cannot be used with"),
     ("explain --model no-such-model", "'no-such-model'"),
     ("explain --model stories260K --mode eager", "eager mode has no program"),
     ("explain --model stories260K --prompt 0", "from 1 on"),

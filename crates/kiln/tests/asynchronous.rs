@@ -1,7 +1,7 @@
 //! A device whose launches return before they are done: what is measured is the work, not the enqueue.
 
+use kiln::runtime::QueuedBackend;
 use kiln::runtime::event::{self, Category};
-use kiln::runtime::{Backend, QueuedBackend};
 use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

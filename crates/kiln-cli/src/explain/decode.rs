@@ -18,16 +18,16 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct Step {
     /// Use only so many of the first layers of the model
-    #[arg(long, requires = "model", value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
+    #[arg(long, conflicts_with = "file", value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
     layers: Option<usize>,
     /// Of weights and activations of the model: f32, bf16 or f16 [default: what suits the file]
-    #[arg(long, requires = "model", value_name = "T", help_heading = "Model")]
+    #[arg(long, conflicts_with = "file", value_name = "T", help_heading = "Model")]
     dtype: Option<String>,
     /// Tokens before the step
-    #[arg(long, requires = "model", default_value_t = 16, value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
+    #[arg(long, conflicts_with = "file", default_value_t = 16, value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
     prompt: usize,
     /// How the model is compiled: default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
-    #[arg(long, requires = "model", value_enum, default_value_t = Mode::Default, value_name = "M", hide_possible_values = true,
+    #[arg(long, conflicts_with = "file", value_enum, default_value_t = Mode::Default, value_name = "M", hide_possible_values = true,
         help_heading = "Model")]
     mode: Mode,
 }
@@ -101,9 +101,9 @@ fn show(step: &DecodeStep, asked: &Step, console: &Console) {
         ("time", Align::Right),
         ("GB/s", Align::Right),
         ("of copy", Align::Right),
-        ("weights", Align::Left),
+        ("variables", Align::Left),
     ])
-    .may_drop(&["weights", "kind"]);
+    .may_drop(&["variables", "kind"]);
     for (number, (segment, kernel)) in launches(step).enumerate() {
         table.row([
             number.to_string(),
@@ -137,7 +137,7 @@ fn figures(step: &DecodeStep) -> Value {
     let launches: Vec<Value> = launches(step)
         .map(|(segment, kernel)| {
             let mut figures = launch(kernel, copy);
-            figures["weights"] = json!(segment.weights_of(kernel));
+            figures["variables"] = json!(segment.weights_of(kernel));
             figures["variant"] = json!(kernel.variant);
             figures
         })
