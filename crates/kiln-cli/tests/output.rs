@@ -31,6 +31,8 @@ const COMMANDS: &[&[&str]] = &[
     &["bench", "ops", "--filter", "softmax", "--threads", "1", "--turns", "1", "--repeats", "3", "--seconds", "0.001"],
     &["explain", "../../../../docs/softmax.kiln", "--size", "n=16"],
     &["explain", "../../../../docs/softmax.kiln", "--size", "n=16", "--json"],
+    &["explain", "--model", "stories260K", "--layers", "1"],
+    &["explain", "--model", "stories260K", "--layers", "1", "--json"],
     &["cache", "ls"],
     &["cache", "ls", "--json"],
     &["cache", "clear"],

@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::memory::GpuMemory;
 use crate::nvrtc::Nvrtc;
 use crate::pool::PoolBytes;
-use crate::text::{self, Skinny, Way};
+use crate::text::{self, Skinny, Tile, Way};
 use kiln_ir::Source;
 use kiln_kernels::Target;
 use kiln_kernels::kernel::{Kernel, KernelBody};
@@ -23,17 +23,39 @@ const FLUSHED_BYTES: usize = 256 << 20;
 /// What the choices of a variant name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
+    /// The own text as it is without a measurement.
+    Own,
     /// The own text, with few rows spread this way.
-    Own(Skinny),
+    Skinny(Skinny),
+    /// The own text, with this tile on tensor cores.
+    Tile(Tile),
     /// The algorithm of cuBLASLt of this number.
     Library(usize),
 }
 
 impl Choice {
+    /// Every choice of the own text; small tiles only where no library has the product, which has its own.
+    fn own(has_library: bool) -> impl Iterator<Item = Choice> {
+        let spread = Skinny::all().map(Choice::Skinny);
+        let tiles = Tile::all().filter(move |tile| !has_library || tile.is_large()).map(Choice::Tile);
+        [Choice::Own].into_iter().chain(spread).chain(tiles)
+    }
+
     fn parse(text: &str) -> Option<Choice> {
         match text.strip_prefix("cublaslt=") {
             Some(number) => number.parse().ok().map(Choice::Library),
-            None => Skinny::parse(text).map(Choice::Own),
+            None if text == "own" => Some(Choice::Own),
+            None => Skinny::parse(text).map(Choice::Skinny).or_else(|| Tile::parse(text).map(Choice::Tile)),
+        }
+    }
+
+    /// What the own text of a GPU may count on.
+    fn way(self, gpu: &Gpu) -> Way {
+        let way = Way { multiprocessors: gpu.multiprocessors.into(), ..Way::of(&gpu.arch()) };
+        match self {
+            Choice::Own | Choice::Library(_) => way,
+            Choice::Skinny(skinny) => Way { skinny, ..way },
+            Choice::Tile(tile) => Way { tile: Some(tile), ..way },
         }
     }
 }
@@ -41,7 +63,9 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Own(skinny) => skinny.fmt(f),
+            Choice::Own => f.write_str("own"),
+            Choice::Skinny(skinny) => skinny.fmt(f),
+            Choice::Tile(tile) => tile.fmt(f),
             Choice::Library(number) => write!(f, "cublaslt={number}"),
         }
     }
@@ -61,7 +85,14 @@ impl CudaBackend {
     /// The backend of a GPU; the reason where there is no driver, no such GPU or no compiler.
     pub fn new(ordinal: u32) -> Result<CudaBackend, String> {
         let gpu = Gpu::get(ordinal).map_err(|error| error.to_string())?;
-        Nvrtc::get()?;
+        let (major, minor) = Nvrtc::get()?.version;
+        if major > gpu.driver / 1000 {
+            let (driver_major, driver_minor) = (gpu.driver / 1000, gpu.driver % 1000 / 10);
+            return Err(format!(
+                "the driver is of CUDA {driver_major}.{driver_minor}, and runs nothing of the compiler's, NVRTC {major}.{minor}: \
+                 it takes a newer driver, or an NVRTC of CUDA {driver_major} in a folder of KILN_CUDA_PATH"
+            ));
+        }
         if gpu.capability < (8, 0) {
             let (major, minor) = gpu.capability;
             return Err(format!("{} has compute capability {major}.{minor}; 8.0 is the least", gpu.name));
@@ -79,19 +110,10 @@ impl CudaBackend {
         self.gpu.pool.bytes()
     }
 
-    /// Gives memory that nobody uses back to the driver.
-    pub fn release(&self) -> Result<(), Error> {
-        self.gpu.pool.release(self.gpu).map_err(|error| self.driver_error(error))
-    }
-
     /// The code of a kernel's own text.
-    fn compile_own(&self, kernel: &Kernel, skinny: Skinny) -> Result<Arc<dyn Executable>, Error> {
-        let code = Code::compile(self.gpu, kernel, self.way(skinny)).map_err(|reason| self.error(reason))?;
+    fn compile_own(&self, kernel: &Kernel, choice: Choice) -> Result<Arc<dyn Executable>, Error> {
+        let code = Code::compile(self.gpu, kernel, choice.way(self.gpu)).map_err(|reason| self.error(reason))?;
         Ok(Arc::new(code))
-    }
-
-    fn way(&self, skinny: Skinny) -> Way {
-        Way { skinny, multiprocessors: self.gpu.multiprocessors.into(), ..Way::of(&self.gpu.arch()) }
     }
 
     fn error(&self, reason: String) -> Error {
@@ -117,9 +139,9 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        match BlasCode::of(self.gpu, kernel, None) {
+        match BlasCode::of(self, kernel, None) {
             Some(code) => Ok(Arc::new(code.with_own(None).map_err(|reason| self.error(reason))?)),
-            None => self.compile_own(kernel, Skinny::default()),
+            None => self.compile_own(kernel, Choice::Own),
         }
     }
 
@@ -128,25 +150,30 @@ impl Backend for CudaBackend {
         if !has_products || !now.packed.is_empty() {
             return Vec::new();
         }
-        let by_library = BlasCode::of(self.gpu, kernel, None).or_else(|| BlasCode::of(self.gpu, kernel, Some(0)));
-        let (algorithms, by_default) = by_library.and_then(|code| code.algorithms(sizes)).unwrap_or_default();
-        let now_choice = Choice::parse(&now.choices).unwrap_or(match by_default {
+        let by_default = BlasCode::of(self, kernel, None);
+        let is_default = by_default.as_ref().is_some_and(|code| code.takes(sizes));
+        let by_library = by_default.or_else(|| BlasCode::of(self, kernel, Some(0)));
+        let algorithms = by_library.map_or(0, |code| code.algorithms(sizes));
+        let now_choice = Choice::parse(&now.choices).unwrap_or(match is_default {
             true => Choice::Library(0),
-            false => Choice::Own(Skinny::default()),
+            false => Choice::Own,
         });
-        let source =
-            |skinny: Skinny| text::generate(kernel, self.way(skinny)).map(|text| text.source).unwrap_or_default();
+        // A text whose blocks do not fit the multiprocessor is none.
+        let source = |choice: Choice| {
+            let text = text::generate(kernel, choice.way(self.gpu)).ok()?;
+            (text.block_bytes.as_const().is_none_or(|bytes| bytes <= self.gpu.shared)).then_some(text.source)
+        };
         // What gives the same text is the same way.
         let mut seen = match now_choice {
-            Choice::Own(skinny) => vec![source(skinny)],
             Choice::Library(_) => Vec::new(),
+            own => vec![source(own)],
         };
         let mut found = Vec::new();
-        for skinny in [Skinny::default()].into_iter().chain(Skinny::all()) {
-            let text = source(skinny);
-            if !seen.contains(&text) {
+        for choice in Choice::own(algorithms > 0) {
+            let text = source(choice);
+            if text.is_some() && !seen.contains(&text) {
                 seen.push(text);
-                found.push(Choice::Own(skinny));
+                found.push(choice);
             }
         }
         found.extend((0..algorithms).map(Choice::Library).filter(|choice| *choice != now_choice));
@@ -159,14 +186,14 @@ impl Backend for CudaBackend {
         }
         let missing = || self.error(format!("there is no variant {variant}"));
         match Choice::parse(&variant.choices).filter(|_| variant.packed.is_empty()).ok_or_else(missing)? {
-            Choice::Own(skinny) => self.compile_own(kernel, skinny),
-            Choice::Library(number) => Ok(Arc::new(BlasCode::of(self.gpu, kernel, Some(number)).ok_or_else(missing)?)),
+            own @ (Choice::Own | Choice::Skinny(_) | Choice::Tile(_)) => self.compile_own(kernel, own),
+            Choice::Library(number) => Ok(Arc::new(BlasCode::of(self, kernel, Some(number)).ok_or_else(missing)?)),
         }
     }
 
     fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
         let own = Code::restore(self.gpu, kernel, saved)?;
-        match BlasCode::of(self.gpu, kernel, None) {
+        match BlasCode::of(self, kernel, None) {
             Some(code) => Some(Arc::new(code.with_own(Some(own)).ok()?)),
             None => Some(Arc::new(own)),
         }
@@ -217,6 +244,10 @@ impl Backend for CudaBackend {
         let milliseconds = end.since(&start).map_err(failed)?;
         self.memory.check()?;
         Ok(Duration::from_secs_f64(f64::from(milliseconds) / 1e3))
+    }
+
+    fn release_memory(&self) -> Result<(), Error> {
+        self.gpu.pool.release(self.gpu).map_err(|error| self.driver_error(error))
     }
 
     fn synchronize(&self) -> Result<(), Error> {

@@ -3,7 +3,8 @@
 use crate::blas::Blas;
 use crate::driver::{DevicePtr, DriverError, RawContext, RawEvent, RawStream, Result, driver};
 use crate::fault::Faults;
-use crate::pool::Pool;
+use crate::pinned::PinnedPool;
+use crate::pool::{Blocks, Pool};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -15,6 +16,8 @@ const MINOR: c_int = 76;
 const SHARED_PER_BLOCK: c_int = 97;
 /// A stream that does not wait for the default one.
 pub(crate) const NON_BLOCKING: u32 = 1;
+/// An event without a time, which is cheaper.
+const DISABLE_TIMING: u32 = 2;
 
 /// A GPU that was found. There is one for each, made at the first use and kept for the rest of the process.
 pub struct Gpu {
@@ -37,6 +40,7 @@ pub struct Gpu {
     pub(crate) pool: Pool,
     pub(crate) faults: Faults,
     pub(crate) blas: OnceLock<std::result::Result<Blas, String>>,
+    pub(crate) pinned: PinnedPool,
 }
 
 // SAFETY: contexts and streams may be used from any thread, as long as the context is made current there, which every method does.
@@ -106,6 +110,7 @@ impl Gpu {
             pool: Pool::default(),
             faults: Faults::default(),
             blas: OnceLock::new(),
+            pinned: PinnedPool::default(),
         })
     }
 
@@ -189,15 +194,63 @@ impl Gpu {
 
     /// Queues an event.
     pub(crate) fn record(&self) -> Result<Event> {
+        let event = self.event(0)?;
+        self.record_again(&event)?;
+        Ok(event)
+    }
+
+    /// An event that can be waited for, and has no time.
+    pub(crate) fn untimed_event(&self) -> Result<Event> {
+        self.event(DISABLE_TIMING)
+    }
+
+    fn event(&self, flags: u32) -> Result<Event> {
         self.enter()?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: a place to write to; the stream is kept.
-        unsafe {
-            driver()?.create_event(&mut raw, 0)?;
-            let event = Event { raw };
-            driver()?.record_event(raw, self.stream)?;
-            Ok(event)
-        }
+        // SAFETY: a place to write to.
+        unsafe { driver()?.create_event(&mut raw, flags) }?;
+        Ok(Event { raw })
+    }
+
+    /// Queues an event that was queued before, or is new.
+    pub(crate) fn record_again(&self, event: &Event) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the event exists, and the stream is kept.
+        unsafe { driver()?.record_event(event.raw, self.stream) }
+    }
+
+    /// Queues a copy to page-locked memory of the host.
+    ///
+    /// # Safety
+    /// `from` is valid for reading and `to` for writing `bytes` bytes until the copy is done; nothing reads `to` before.
+    pub(crate) unsafe fn read_later(&self, from: DevicePtr, to: *mut u8, bytes: usize) -> Result<()> {
+        self.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { driver()?.to_host(to.cast(), from, bytes, self.stream) }
+    }
+}
+
+impl Blocks for Gpu {
+    fn allocate(&self, bytes: usize) -> Result<DevicePtr> {
+        self.enter()?;
+        let mut address = 0;
+        // SAFETY: a place to write to.
+        unsafe { driver()?.allocate(&mut address, bytes) }?;
+        Ok(address)
+    }
+
+    fn free(&self, address: DevicePtr) -> Result<()> {
+        self.enter()?;
+        // SAFETY: a block of `allocate` that nobody uses, as the pool says.
+        unsafe { driver()?.free(address) }
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.synchronize()
+    }
+
+    fn free_and_total(&self) -> Result<(usize, usize)> {
+        self.memory_info()
     }
 }
 
@@ -211,7 +264,16 @@ pub(crate) struct Event {
     raw: RawEvent,
 }
 
+// SAFETY: events may be used from any thread.
+unsafe impl Send for Event {}
+
 impl Event {
+    /// Waits for it.
+    pub(crate) fn wait(&self) -> Result<()> {
+        // SAFETY: the event was recorded.
+        unsafe { driver()?.synchronize_event(self.raw) }
+    }
+
     /// Milliseconds from another event to this one, which is waited for.
     pub(crate) fn since(&self, start: &Event) -> Result<f32> {
         let mut milliseconds = 0.0;

@@ -47,6 +47,8 @@ impl Edge {
     pub(crate) const PROGRAMMATIC: Edge = Edge { from_port: 1, to_port: 0, kind: 1, reserved: [0; 5] };
 }
 
+/// The oldest version of CUDA whose driver has all functions.
+const OLDEST: &str = "12.8";
 /// The driver's code for memory that is not to be had.
 const OUT_OF_MEMORY: Status = 2;
 
@@ -60,6 +62,11 @@ pub struct DriverError {
 }
 
 impl DriverError {
+    /// A request that cannot be met, without having asked the driver.
+    pub(crate) fn out_of_memory() -> DriverError {
+        DriverError { code: OUT_OF_MEMORY.into(), message: String::new() }
+    }
+
     /// Whether the device has not enough memory.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == i64::from(OUT_OF_MEMORY)
@@ -88,6 +95,12 @@ macro_rules! driver_functions {
         impl Driver {
             fn load() -> std::result::Result<Driver, String> {
                 let library = Library::open(&["libcuda.so.1", "libcuda.so"])?;
+                Driver::find(&library).map_err(|missing| {
+                    format!("it is older than CUDA {OLDEST}, which is the oldest that can be used: {missing}")
+                })
+            }
+
+            fn find(library: &Library) -> std::result::Result<Driver, String> {
                 // SAFETY: the signatures are those of cuda.h.
                 unsafe {
                     Ok(Driver {
@@ -128,6 +141,8 @@ driver_functions! {
     retain_context = "cuDevicePrimaryCtxRetain" (context: *mut RawContext, device: c_int);
     set_context = "cuCtxSetCurrent" (context: RawContext);
     memory_info = "cuMemGetInfo_v2" (free: *mut usize, total: *mut usize);
+    allocate_pinned = "cuMemAllocHost_v2" (address: *mut *mut c_void, bytes: usize);
+    free_pinned = "cuMemFreeHost" (address: *mut c_void);
     allocate = "cuMemAlloc_v2" (address: *mut DevicePtr, bytes: usize);
     free = "cuMemFree_v2" (address: DevicePtr);
     to_device = "cuMemcpyHtoDAsync_v2" (to: DevicePtr, from: *const c_void, bytes: usize, stream: RawStream);

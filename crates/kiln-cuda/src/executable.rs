@@ -214,8 +214,7 @@ impl Entry {
             // As many blocks as run at once, each with its memory.
             let blocks = blocks.min(i64::from(gpu.multiprocessors) * 2);
             let bytes = (blocks * block_bytes) as usize;
-            let address = gpu.pool.take(gpu, bytes).map_err(|_| LaunchError::OutOfMemory { bytes })?;
-            (0, blocks, Some(Workspace { gpu, address, bytes }))
+            (0, blocks, Some(Workspace::new(gpu, bytes)?))
         };
         let fault = gpu.faults.record(gpu).map_err(failed)?;
         values.clear();
@@ -259,11 +258,18 @@ pub(crate) struct Geometry {
     pub(crate) workspace: Option<Workspace>,
 }
 
-/// Memory of the pool for the blocks of one launch, given back at the end.
+/// Memory of the pool for a launch, given back at the end.
 pub(crate) struct Workspace {
     gpu: &'static Gpu,
-    address: u64,
-    bytes: usize,
+    pub(crate) address: u64,
+    pub(crate) bytes: usize,
+}
+
+impl Workspace {
+    pub(crate) fn new(gpu: &'static Gpu, bytes: usize) -> Result<Workspace, LaunchError> {
+        let address = gpu.pool.take(gpu, bytes).map_err(failed)?;
+        Ok(Workspace { gpu, address, bytes })
+    }
 }
 
 impl Drop for Workspace {

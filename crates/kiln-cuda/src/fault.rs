@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a kernel writes; `Fault` in the text.
-const BYTES: usize = 24;
+pub(crate) const BYTES: usize = 24;
 
 /// The record of one GPU.
 #[derive(Default)]
@@ -43,6 +43,11 @@ impl Faults {
         self.pending.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a kernel may have reported something since the record was last looked at.
+    pub(crate) fn is_expected(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
     /// What was reported since the last time; waits for everything queued if there may be something.
     pub(crate) fn take(&self, gpu: &Gpu) -> Result<Option<Reported>> {
         if !self.pending.swap(false, Ordering::Relaxed) {
@@ -52,14 +57,19 @@ impl Faults {
         let mut bytes = [0; BYTES];
         // SAFETY: a block of that size.
         unsafe { gpu.read(record, &mut bytes) }?;
-        let (words, _) = bytes.as_chunks::<4>();
-        let (raised, site) = (u32::from_le_bytes(words[0]), u32::from_le_bytes(words[1]));
-        if raised == 0 {
+        if !is_raised(&bytes) {
             return Ok(None);
         }
+        let (words, _) = bytes.as_chunks::<4>();
+        let site = u32::from_le_bytes(words[1]);
         // SAFETY: as above.
         unsafe { gpu.write(&[0; BYTES], record) }?;
         let (longs, _) = bytes[8..].as_chunks::<8>();
         Ok(Some(Reported { site, index: i64::from_le_bytes(longs[0]), size: i64::from_le_bytes(longs[1]) }))
     }
+}
+
+/// Whether a record has a report.
+pub(crate) fn is_raised(record: &[u8]) -> bool {
+    record.iter().take(4).any(|byte| *byte != 0)
 }

@@ -21,6 +21,8 @@ pub(crate) struct Graph {
     /// The arguments of all launches, as the nodes have them.
     arguments: Vec<RawBuffer>,
     may_fault: bool,
+    /// Accumulators of libraries, one launch's after the other's.
+    scratch: Option<Workspace>,
 }
 
 /// A launch of the chain.
@@ -65,19 +67,26 @@ impl Graph {
         unsafe { driver.create_graph(&mut raw, 0) }.map_err(failed)?;
         let arguments = launches.iter().flat_map(|launch| launch.arguments).copied().collect();
         let (executable, nodes) = (std::ptr::null_mut(), Vec::new());
-        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault: false };
+        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault: false, scratch: None };
+        let scratch = |launch: &Launch<'_>| {
+            let code = launch.code.as_any()?.downcast_ref::<BlasCode>()?;
+            Some(code.scratch_bytes(launch.sizes)).filter(|&bytes| bytes > 0)
+        };
+        if let Some(bytes) = launches.iter().filter_map(scratch).max() {
+            graph.scratch = Some(Workspace::new(gpu, bytes)?);
+        }
         let mut first = 0;
         for launch in launches {
             let Some(code) = launch.code.as_any() else { return Ok(None) };
             if let Some(code) = code.downcast_ref::<BlasCode>() {
                 match graph.add_library(code, launch, first) {
                     Ok(true) => {}
-                    Ok(false) => graph.add(code.own()?, launch, first)?,
+                    Ok(false) => graph.add(code.own()?, launch, launch.arguments, first)?,
                     // What cannot be captured is launched one by one.
                     Err(_) => return Ok(None),
                 }
             } else if let Some(code) = code.downcast_ref::<Code>() {
-                graph.add(code, launch, first)?;
+                graph.add(code, launch, launch.arguments, first)?;
             } else {
                 return Ok(None);
             }
@@ -90,28 +99,40 @@ impl Graph {
         Ok(Some(graph))
     }
 
-    /// Adds a launch of a kernel; its buffers begin at argument `first`.
-    fn add(&mut self, code: &Code, launch: &Launch<'_>, first: usize) -> Result<(), LaunchError> {
-        let mut values = Vec::new();
-        let Some((parameters, workspace)) = code.node(launch.arguments, launch.sizes, launch.site, &mut values)? else {
+    /// Adds a launch of a kernel with the launch's arguments, which begin at argument `first`, and perhaps more.
+    fn add(
+        &mut self,
+        code: &Code,
+        launch: &Launch<'_>,
+        arguments: &[RawBuffer],
+        first: usize,
+    ) -> Result<(), LaunchError> {
+        let (mut values, count) = (Vec::new(), launch.arguments.len());
+        let Some((parameters, workspace)) = code.node(arguments, launch.sizes, launch.site, &mut values)? else {
             return Ok(());
         };
         let places = values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()).collect();
-        let (aligned, fetched) = (code.aligned(launch.arguments.len()), code.fetched().to_vec());
+        let (aligned, fetched) = (code.aligned(count), code.fetched().to_vec());
         let mut kernel = KernelLaunch { parameters, values, places, aligned, fetched, _workspace: workspace };
         kernel.parameters.arguments = kernel.places.as_mut_ptr();
         self.may_fault |= code.may_fault();
-        let raw = std::ptr::null_mut();
-        self.nodes.push(Node { raw, first, written: code.written(), kind: NodeKind::Kernel(kernel) });
+        let (raw, mut written) = (std::ptr::null_mut(), code.written());
+        written.truncate(count);
+        self.nodes.push(Node { raw, first, written, kind: NodeKind::Kernel(kernel) });
         Ok(())
     }
 
     /// Adds a launch of a library; false if it is the kernel's own code that runs.
     fn add_library(&mut self, code: &BlasCode, launch: &Launch<'_>, first: usize) -> Result<bool, LaunchError> {
+        let arguments = code.arguments(launch.arguments, self.scratch.as_ref());
         // SAFETY: nothing is run; whoever replays promises what a launch needs.
-        let Some(child) = (unsafe { code.capture(launch.arguments, launch.sizes) })? else { return Ok(false) };
+        let Some(child) = (unsafe { code.capture(&arguments, launch.sizes) })? else { return Ok(false) };
         let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec(), child);
-        self.nodes.push(Node { raw: std::ptr::null_mut(), first, written: code.own()?.written(), kind });
+        let written = code.written();
+        self.nodes.push(Node { raw: std::ptr::null_mut(), first, written, kind });
+        if let Some(epilogue) = code.epilogue() {
+            self.add(epilogue, launch, &arguments, first)?;
+        }
         Ok(true)
     }
 
@@ -180,7 +201,7 @@ impl Graph {
         self.fetch_late(&mut changed);
         for at in changed {
             // SAFETY: the node is one of the graph's; the rest is the caller's promise.
-            if !unsafe { self.nodes[at].update(self.executable, arguments) }? {
+            if !unsafe { self.nodes[at].update(self.executable, self.scratch.as_ref(), arguments) }? {
                 return Ok(false);
             }
         }
@@ -253,7 +274,12 @@ impl Node {
     ///
     /// # Safety
     /// As [`Recording::replay`], and the node is one of the graph's.
-    unsafe fn update(&mut self, executable: RawGraphExec, arguments: &[RawBuffer]) -> Result<bool, LaunchError> {
+    unsafe fn update(
+        &mut self,
+        executable: RawGraphExec,
+        scratch: Option<&Workspace>,
+        arguments: &[RawBuffer],
+    ) -> Result<bool, LaunchError> {
         let driver = driver().map_err(failed)?;
         let (raw, now) = (self.raw, self.own(arguments));
         match &mut self.kind {
@@ -266,7 +292,7 @@ impl Node {
             NodeKind::Library(code, sizes, _) => {
                 // SAFETY: the caller's promise; the driver copies the child.
                 unsafe {
-                    let Ok(Some(child)) = code.capture(now, sizes) else { return Ok(false) };
+                    let Ok(Some(child)) = code.capture(&code.arguments(now, scratch), sizes) else { return Ok(false) };
                     Ok(driver.set_child_node(executable, raw, child.raw).is_ok())
                 }
             }

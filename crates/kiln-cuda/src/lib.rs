@@ -22,6 +22,7 @@ mod fault;
 mod graph;
 mod library;
 mod memory;
+mod pinned;
 mod pool;
 
 pub use backend::CudaBackend;

@@ -2,7 +2,8 @@
 
 use crate::device::Gpu;
 use crate::driver::DriverError;
-use kiln_runtime::{Buffer, Device, Error, Memory, sites};
+use crate::pinned::QueuedRead;
+use kiln_runtime::{Buffer, Device, Error, Memory, PendingRead, sites};
 use std::ptr::NonNull;
 
 /// The memory of one GPU.
@@ -48,6 +49,12 @@ impl Memory for GpuMemory {
         }
         // SAFETY: the caller's promise.
         unsafe { self.0.read(source as u64, target) }.map_err(|error| self.error(error))
+    }
+
+    unsafe fn read_later(&'static self, source: *const u8, bytes: usize) -> Result<Box<dyn PendingRead>, Error> {
+        // SAFETY: the caller's promise.
+        let read = unsafe { QueuedRead::begin(self, source as u64, bytes) };
+        Ok(Box::new(read.map_err(|error| self.error(error))?))
     }
 
     unsafe fn copy_on_device(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Error> {

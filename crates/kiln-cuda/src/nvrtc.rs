@@ -2,7 +2,10 @@
 
 use crate::library::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Status = c_int;
 type RawProgram = *mut std::ffi::c_void;
@@ -38,12 +41,27 @@ pub struct Nvrtc {
 
 /// Why a text did not compile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{status}{}{log}", if log.is_empty() { "" } else { ":\n" })]
+#[error("{status}{}{log}{}", if log.is_empty() { "" } else { ":\n" }, kept(text))]
 pub struct CompileError {
     /// NVRTC's own word for it.
     pub status: String,
     /// What it printed.
     pub log: String,
+    /// The file that the text is kept in.
+    pub text: Option<PathBuf>,
+}
+
+fn kept(text: &Option<PathBuf>) -> String {
+    text.as_ref().map_or(String::new(), |path| format!("\nthe text is in {}", path.display()))
+}
+
+/// Keeps a text that does not compile, in the system's folder for temporary files.
+fn keep(source: &str) -> Option<PathBuf> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("kiln-cuda-{}-{number}.cu", std::process::id()));
+    let options = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
+    options.and_then(|mut file| file.write_all(source.as_bytes())).ok().map(|()| path)
 }
 
 impl Nvrtc {
@@ -80,7 +98,7 @@ impl Nvrtc {
 
     /// Compiles a text for an architecture, for instance `sm_90a`, to a cubin.
     pub fn compile(&self, source: &str, arch: &str) -> Result<Vec<u8>, CompileError> {
-        let failed = |status: String| CompileError { status, log: String::new() };
+        let failed = |status: String| CompileError { status, log: String::new(), text: keep(source) };
         let text = CString::new(source).map_err(|e| failed(e.to_string()))?;
         let arch = CString::new(format!("-arch={arch}")).map_err(|e| failed(e.to_string()))?;
         // A product and a sum are two roundings, as everywhere in Kiln; where one is meant, the text says `fma`.
@@ -94,7 +112,7 @@ impl Nvrtc {
         self.check(status).map_err(failed)?;
         // SAFETY: the program exists, and the options are C strings.
         let status = unsafe { (self.functions.compile)(program.raw, options.len() as c_int, options.as_ptr()) };
-        self.check(status).map_err(|status| CompileError { status, log: program.log() })?;
+        self.check(status).map_err(|status| CompileError { log: program.log(), ..failed(status) })?;
         program.bytes(self.functions.cubin_size, self.functions.cubin).ok_or_else(|| failed("no cubin".to_owned()))
     }
 

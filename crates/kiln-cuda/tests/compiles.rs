@@ -61,3 +61,16 @@ fn nvrtc_takes_every_text() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
     println!("{} kernels", suite.len());
 }
+
+#[test]
+#[ignore = "needs NVRTC, which .ci/run fetches"]
+fn a_text_that_does_not_compile_is_kept() {
+    let nvrtc = Nvrtc::get().unwrap();
+    let text = "extern \"C\" __global__ void kernel() { nonsense; }";
+    let error = nvrtc.compile(text, "sm_90a").unwrap_err();
+    let path = error.text.clone().unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    let said = error.to_string();
+    assert!(said.contains("nonsense") && said.contains(&path.display().to_string()), "{said}");
+    std::fs::remove_file(path).unwrap();
+}

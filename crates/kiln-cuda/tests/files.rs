@@ -3,9 +3,11 @@
 
 mod support;
 
-use kiln_cuda::text::{Way, generate};
+use kiln_cuda::text::{Text, Tile, Way, generate};
 use kiln_ir::Graph;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The text of every kernel of a graph.
 fn texts(source: &str) -> String {
@@ -40,20 +42,53 @@ fn texts_are_as_written() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
+/// The kernels of the files whose names begin so.
+fn kernels_of(name: &str) -> Vec<Arc<kiln_kernels::Kernel>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/text");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let named = files.filter(|file| file.file_name().is_some_and(|own| own.to_string_lossy().starts_with(name)));
+    let kernels = |file: PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        support::kernels(Graph::parse(text.split("gives:").next().unwrap()).unwrap())
+    };
+    named.flat_map(kernels).collect()
+}
+
+/// A product in every tile.
+fn tiled(arch: &str) -> Vec<Text> {
+    let ways = || Tile::all().map(|tile| Way { tile: Some(tile), ..Way::of(arch) });
+    let kernels = kernels_of("tensor_cores");
+    kernels.iter().flat_map(|kernel| ways().map(|way| generate(kernel, way).unwrap())).collect()
+}
+
+#[test]
+fn every_tile_is_another_text_that_fits_a_multiprocessor() {
+    let texts = tiled("sm_80");
+    let sources: HashSet<&str> = texts.iter().map(|text| text.source.as_str()).collect();
+    assert_eq!((sources.len(), texts.len()), (2 * Tile::all().count(), 2 * Tile::all().count()));
+    assert!(texts.iter().all(|text| text.block_bytes.as_const().unwrap() <= 163 << 10));
+    assert!(Tile::all().all(|tile| Tile::parse(&tile.to_string()) == Some(tile)));
+}
+
+#[test]
+#[ignore = "needs NVRTC, which .ci/run fetches"]
+fn nvrtc_takes_every_tile() {
+    let nvrtc = kiln_cuda::nvrtc::Nvrtc::get().unwrap();
+    for text in tiled("sm_90a") {
+        let outcome = nvrtc.compile(&text.source, "sm_90a");
+        assert!(outcome.is_ok(), "{}\n{}", outcome.unwrap_err(), text.source);
+    }
+}
+
 #[test]
 #[ignore = "needs NVRTC, which .ci/run fetches"]
 fn nvrtc_takes_them() {
     let nvrtc = kiln_cuda::nvrtc::Nvrtc::get().unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/text");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-        let graph = Graph::parse(text.split("gives:").next().unwrap()).unwrap();
-        for kernel in support::kernels(graph) {
-            for arch in ["sm_80", "sm_90a"] {
-                let text = generate(&kernel, Way::of(arch)).unwrap();
-                let outcome = nvrtc.compile(&text.source, arch);
-                assert!(outcome.is_ok(), "{arch}: {}\n{}", outcome.unwrap_err(), text.source);
-            }
+    for kernel in kernels_of("") {
+        for arch in ["sm_80", "sm_90a"] {
+            let text = generate(&kernel, Way::of(arch)).unwrap();
+            let outcome = nvrtc.compile(&text.source, arch);
+            assert!(outcome.is_ok(), "{arch}: {}\n{}", outcome.unwrap_err(), text.source);
         }
     }
 }

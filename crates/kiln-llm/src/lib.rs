@@ -67,7 +67,7 @@ pub use conversation::Conversation;
 pub use encode::{Embedder, EmbedderOptions, Pool, Pooling, similarity};
 pub use engine::{Engine, EngineOptions, Event, Id};
 pub use error::{Error, Result};
-pub use generate::{Cancel, Generated, Generator, GeneratorOptions, Padding, Request, Stop};
+pub use generate::{Cancel, DecodeStep, Generated, Generator, GeneratorOptions, Padding, Request, STEPS_AHEAD, Stop};
 pub use gguf::Gguf;
 pub use jinja::{Limit, TemplateError};
 pub use models::{CausalLm, Facts, Llama, Rotation, Sizes};

@@ -165,9 +165,9 @@ fn phi3_texts_cross_the_border_one_by_one() {
     let prompts: Vec<Vec<u32>> = texts.iter().map(|text| text.prompt.clone()).collect();
     let request = Request { max_tokens: texts[0].greedy.len(), ..Request::default() };
     for compile in [None, Some(Options::default())] {
-        for padding in [Padding::Left, Padding::Right] {
-            let options =
-                GeneratorOptions { context: CONTEXT, compile: compile.clone(), padding, ..Default::default() };
+        for (padding, ahead) in [(Padding::Left, 0), (Padding::Right, 0), (Padding::Right, 3)] {
+            let (compile, ahead) = (compile.clone(), Some(ahead));
+            let options = GeneratorOptions { context: CONTEXT, compile, padding, ahead, ..Default::default() };
             let made = Generator::new(model.clone(), options).unwrap().generate_batch(&prompts, &request).unwrap();
             for (text, made) in texts.iter().zip(made) {
                 assert_eq!(made.ids, text.greedy, "beside others, {padding:?}");

@@ -109,6 +109,11 @@ pub trait Backend: Send + Sync {
         Ok(start.elapsed())
     }
 
+    /// Gives memory that is kept for later allocations back to the system.
+    fn release_memory(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Waits until every launch so far is done.
     fn synchronize(&self) -> Result<(), Error> {
         Ok(())

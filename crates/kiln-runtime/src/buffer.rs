@@ -41,9 +41,36 @@ pub trait Memory: Send + Sync {
     /// `source` is valid for reading and `target` for writing `bytes` bytes of this memory, and they do not overlap.
     unsafe fn copy_on_device(&self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Error>;
 
+    /// Begins a copy to the host in the order of what is queued: after everything queued before, and before whatever is queued
+    /// later and overwrites the bytes. Where launches are done when they return, the bytes are there at once.
+    ///
+    /// # Safety
+    /// As [`Memory::copy_to_host`].
+    unsafe fn read_later(&'static self, source: *const u8, bytes: usize) -> Result<Box<dyn PendingRead>, Error> {
+        let mut target = vec![0; bytes];
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_to_host(source, &mut target) }?;
+        Ok(Box::new(Arrived(target)))
+    }
+
     /// True when the bytes can be read in place by host code, which lets [`Buffer::host_bytes`] avoid a copy.
     fn is_host(&self) -> bool {
         false
+    }
+}
+
+/// Bytes on their way to the host; see [`Buffer::read_later`].
+pub trait PendingRead: Send {
+    /// Waits for the bytes, and for nothing that was queued after them. Reports what launches before them reported.
+    fn wait(self: Box<Self>) -> Result<Vec<u8>, Error>;
+}
+
+/// Bytes that are there.
+struct Arrived(Vec<u8>);
+
+impl PendingRead for Arrived {
+    fn wait(self: Box<Self>) -> Result<Vec<u8>, Error> {
+        Ok(self.0)
     }
 }
 
@@ -156,6 +183,23 @@ impl Buffer {
         self.check_range(offset, target.len())?;
         // SAFETY: the range is inside the buffer.
         unsafe { self.0.memory.copy_to_host(self.ptr().add(offset), target) }
+    }
+
+    /// Begins to copy `length` bytes from byte `offset` on to the host, without waiting for what is queued. The bytes are those of
+    /// this moment in the queue: the buffer may be dropped or overwritten by what is queued later.
+    ///
+    /// ```
+    /// let buffer = kiln_runtime::HostMemory::allocate(8)?;
+    /// buffer.write_from_host(4, &[1, 2, 3, 4])?;
+    /// let pending = buffer.read_later(6, 2)?;
+    /// buffer.write_from_host(4, &[0; 4])?;
+    /// assert_eq!(pending.wait()?, [3, 4]);
+    /// # Ok::<(), kiln_runtime::Error>(())
+    /// ```
+    pub fn read_later(&self, offset: usize, length: usize) -> Result<Box<dyn PendingRead>, Error> {
+        self.check_range(offset, length)?;
+        // SAFETY: the range is inside the buffer.
+        unsafe { self.0.memory.read_later(self.ptr().add(offset), length) }
     }
 
     /// Overwrites `source.len()` bytes from byte `offset` on. The write is visible through every tensor over this buffer: meant

@@ -41,6 +41,12 @@ pub static CUBLASLT: Variable =
 /// Whether launches of a CUDA graph overlap.
 pub static CUDA_OVERLAP: Variable =
     Variable::new("KILN_CUDA_OVERLAP", "on or off", |value| ["on", "off"].contains(&value));
+/// The most memory of a GPU that a process holds.
+pub static CUDA_MEMORY: Variable =
+    Variable::new("KILN_CUDA_MEMORY", "a whole number of bytes, or a part of the GPU's memory such as 0.5", |value| {
+        let is_part = value.parse::<f64>().is_ok_and(|part| part > 0.0 && part <= 1.0);
+        is_part || value.parse::<usize>().is_ok_and(|bytes| bytes > 1)
+    });
 /// The events that are printed.
 pub static LOG: Variable = Variable::new(
     "KILN_LOG",
@@ -63,13 +69,14 @@ pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true)
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 13] = [
+pub static VARIABLES: [&Variable; 14] = [
     &THREADS,
     &CPU_ISA,
     &BACKEND,
     &CUDA_PATH,
     &CUBLASLT,
     &CUDA_OVERLAP,
+    &CUDA_MEMORY,
     &LOG,
     &DEBUG,
     &CACHE,
@@ -210,11 +217,12 @@ mod tests {
     #[test]
     fn every_variable_knows_what_it_takes() {
         let takes = |variable: &Variable, value: &str| variable.of(Some(value.into())).is_ok();
-        let cases: [(&Variable, &[&str], &[&str]); 7] = [
+        let cases: [(&Variable, &[&str], &[&str]); 8] = [
             (&THREADS, &["1", " 8 ", "256", ""], &["abc", "0", "-1", "257", "1.5", "99999999999999999999"]),
             (&CPU_ISA, &["avx2", "AVX512", "portable"], &["foo", "sse", "avx"]),
             (&BACKEND, &["reference", "cpu"], &["gpu"]),
             (&CUBLASLT, &["auto", "off", "always"], &["on", "1"]),
+            (&CUDA_MEMORY, &["4000000000", "0.5", "1"], &["0", "-1", "1.5", "half", "4GB", "nan"]),
             (&LOG, &["all", "breaks, cache", "slow,compile", ","], &["cahce", "breaks,nonsense"]),
             (&CACHE, &["on", "off", "0", "true"], &["maybe", "2"]),
             (&CACHE_MAX_BYTES, &["0", "1000000"], &["-1", "1GB", "many"]),

@@ -3,7 +3,7 @@
 
 use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
-use crate::{Backend, Error, Executable, Variant};
+use crate::{Backend, Device, Error, Executable, Variant};
 use kiln_kernels::kernel::Kernel;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -155,7 +155,11 @@ fn find(
     saved: Option<&[u8]>,
     keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    let mut target = backend.target();
+    // Loaded code belongs to its device.
+    let mut target = match backend.device() {
+        Device::Cpu => backend.target(),
+        device => format!("{} on {device}", backend.target()),
+    };
     if !variant.is_default() {
         target = format!("{target} ({variant})");
     }

@@ -23,6 +23,7 @@ mod packer;
 mod pages;
 pub mod phase;
 pub mod program;
+mod queued;
 pub mod reference;
 pub mod sites;
 mod sizing;
@@ -31,7 +32,7 @@ pub mod tune;
 pub mod variant;
 
 pub use backend::{Backend, Executable, Launch, LaunchError, Recording};
-pub use buffer::{ALIGNMENT, Buffer, Memory, RawBuffer};
+pub use buffer::{ALIGNMENT, Buffer, Memory, PendingRead, RawBuffer};
 pub use device::{Device, UnknownDevice};
 pub use error::{Error, Result};
 pub use host::HostMemory;
@@ -42,6 +43,7 @@ pub use program::{
     BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, Produced, Program,
     RestoreError, idle,
 };
+pub use queued::QueuedBackend;
 pub use reference::ReferenceBackend;
 pub use tune::{TuneReport, TunedFrom, TunedKernel};
 pub use variant::{Packing, Variant};

@@ -443,6 +443,10 @@ impl Program {
         let outcome = work(&mut frame, sizing);
         self.put_frame(frame);
         if let Some(start) = start {
+            if outcome.is_ok() {
+                // Somebody listens to how long runs take, not to how long it takes to queue them.
+                self.backend.synchronize()?;
+            }
             let launches = self.steps.len();
             event::emit(Category::Run, || Event::ProgramRun { launches, took: start.elapsed() });
         }

@@ -60,6 +60,13 @@ impl fmt::Display for Failure {
     }
 }
 
+impl From<kiln::Error> for Failure {
+    /// Work that failed.
+    fn from(error: kiln::Error) -> Failure {
+        Failure::new(error.to_string())
+    }
+}
+
 impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.cause.as_deref()

@@ -38,8 +38,8 @@ pub mod pipeline;
 pub mod tensor;
 
 pub use autograd::{Gradients, grad, no_grad, value_and_grad};
-pub use backend::backend;
 pub use backend::threads::{self, set_threads, threads};
+pub use backend::{backend, release_memory, synchronize};
 pub use compile::buckets::{self, Buckets};
 pub use compile::capture::{
     self, Compiled, Declared, Disabled, Dynamic, Mode, Options, Stance, StanceGuard, compile, compile_with, cond,
@@ -122,6 +122,7 @@ pub use tensor::ops::loss::{self, CrossEntropy};
 pub use tensor::ops::pointwise::Argument;
 pub use tensor::ops::product::{self, Conv, Pool};
 pub use tensor::ops::quantized;
+pub use tensor::pending::Pending;
 pub use tensor::promotion;
 pub use tensor::random::{self, Generator, manual_seed};
 pub use tensor::setting::Setting;

@@ -3,12 +3,13 @@
 use super::plan::{ALIGNMENT, Addresses, Plan};
 use super::product::{Extent, Product};
 use super::{Blas, Policy};
+use crate::CudaBackend;
 use crate::device::{Gpu, NON_BLOCKING};
 use crate::driver::{RawGraph, RawStream, driver};
-use crate::executable::{Code, failed};
+use crate::executable::{Code, Workspace, failed};
 use crate::text::Way;
-use kiln_kernels::kernel::Kernel;
-use kiln_runtime::{Executable, LaunchError, RawBuffer};
+use kiln_kernels::kernel::{Access, Kernel};
+use kiln_runtime::{Executable, LaunchError, RawBuffer, kernel_cache};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,20 +34,27 @@ struct Inner {
     /// What the library proposes, by sizes.
     plans: Mutex<HashMap<Vec<i64>, Result<Plan, LaunchError>>>,
     own: OnceLock<Result<Code, LaunchError>>,
+    /// The code of the product's epilogue, where it is a kernel of its own.
+    epilogue: Option<Arc<dyn Executable>>,
 }
 
 impl BlasCode {
     /// The code of a kernel: by one algorithm at all sizes, or by the first one where the product is large. `None` where the library is
     /// not there, not wanted, or has no such product.
-    pub(crate) fn of(gpu: &'static Gpu, kernel: &Kernel, algorithm: Option<usize>) -> Option<BlasCode> {
+    pub(crate) fn of(backend: &CudaBackend, kernel: &Kernel, algorithm: Option<usize>) -> Option<BlasCode> {
+        let gpu = backend.gpu();
         let policy = Policy::of_environment();
         let product = Product::of(kernel).filter(|_| policy != Policy::Off)?;
         if policy == Policy::Auto && algorithm.is_none() && !product.may_be_large() {
             return None;
         }
         let (blas, kernel) = (Blas::of(gpu).ok()?, kernel.clone());
+        let epilogue = match &product.epilogue {
+            Some(epilogue) => Some(kernel_cache::get(backend, epilogue, "epilogue").ok()?.0),
+            None => None,
+        };
         let (plans, own) = (Mutex::default(), OnceLock::new());
-        Some(BlasCode(Arc::new(Inner { gpu, blas, kernel, product, policy, algorithm, plans, own })))
+        Some(BlasCode(Arc::new(Inner { gpu, blas, kernel, product, policy, algorithm, plans, own, epilogue })))
     }
 
     /// The same with the kernel's own text, which is compiled now if some sizes may need it.
@@ -59,25 +67,58 @@ impl BlasCode {
         Ok(self)
     }
 
-    /// The number of algorithms at these sizes, and whether the first of them is what is taken without a measurement; `None` where the
-    /// library is not worth a measurement.
-    pub(crate) fn algorithms(&self, sizes: &[i64]) -> Option<(usize, bool)> {
-        let extent = self.0.product.at(sizes).filter(|extent| !extent.is_few())?;
-        self.0.gpu.enter().ok()?;
-        let plan = Plan::new(self.0.blas, &self.0.product, &extent).ok()?;
-        Some((plan.proposals(), self.0.takes(&extent)))
+    /// The number of algorithms at these sizes; 0 where the library is not worth a measurement.
+    pub(crate) fn algorithms(&self, sizes: &[i64]) -> usize {
+        let proposals = || {
+            let extent = self.0.product.at(sizes).filter(|extent| !extent.is_few())?;
+            self.0.gpu.enter().ok()?;
+            Some(Plan::new(self.0.blas, &self.0.product, &extent).ok()?.proposals())
+        };
+        proposals().unwrap_or(0)
+    }
+
+    /// Whether launches of these sizes are the library's.
+    pub(crate) fn takes(&self, sizes: &[i64]) -> bool {
+        self.0.product.at(sizes).is_some_and(|extent| self.0.takes(&extent))
     }
 
     /// The kernel's own code.
+    /// By buffer, whether it is written.
+    pub(crate) fn written(&self) -> Vec<bool> {
+        self.0.kernel.buffers.iter().map(|buffer| buffer.access != Access::Read).collect()
+    }
+
     pub(crate) fn own(&self) -> Result<&Code, LaunchError> {
         self.0.own()
     }
 
-    /// A launch as a graph; `None` where it is the kernel's own code that runs.
+    /// The code of the product's epilogue, where it is a kernel of its own.
+    pub(crate) fn epilogue(&self) -> Option<&Code> {
+        self.0.epilogue.as_ref()?.as_any()?.downcast_ref()
+    }
+
+    /// Bytes that [`BlasCode::arguments`] needs at these sizes.
+    pub(crate) fn scratch_bytes(&self, sizes: &[i64]) -> usize {
+        let extent = self.0.product.at(sizes).filter(|extent| self.0.takes(extent));
+        extent.map_or(0, |extent| extent.scratch as usize)
+    }
+
+    /// The arguments of the product and of its epilogue: the kernel's buffers, and the memory for accumulators.
+    pub(crate) fn arguments(&self, buffers: &[RawBuffer], scratch: Option<&Workspace>) -> Vec<RawBuffer> {
+        let raw = |scratch: &Workspace| RawBuffer { ptr: scratch.address as *mut u8, bytes: scratch.bytes };
+        buffers.iter().copied().chain(scratch.filter(|_| self.0.epilogue.is_some()).map(raw)).collect()
+    }
+
+    /// The product of a launch as a graph, without its epilogue; `None` where it is the kernel's own code that runs. `arguments` are those
+    /// of [`BlasCode::arguments`].
     ///
     /// # Safety
     /// As [`Executable::launch`].
-    pub(crate) unsafe fn capture(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<Option<Captured>, LaunchError> {
+    pub(crate) unsafe fn capture(
+        &self,
+        arguments: &[RawBuffer],
+        sizes: &[i64],
+    ) -> Result<Option<Captured>, LaunchError> {
         let driver = driver().map_err(failed)?;
         self.0.gpu.enter().map_err(failed)?;
         let (mut stream, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -86,7 +127,7 @@ impl BlasCode {
         let (taken, ended) = unsafe {
             driver.create_stream(&mut stream, NON_BLOCKING).map_err(failed)?;
             let begun = driver.begin_capture(stream, RELAXED).map_err(failed);
-            let taken = begun.and_then(|()| self.0.multiply(buffers, sizes, stream));
+            let taken = begun.and_then(|()| self.0.multiply(arguments, sizes, stream));
             let ended = driver.end_capture(stream, &mut graph).map_err(failed);
             let _ = driver.destroy_stream(stream);
             (taken, ended)
@@ -124,13 +165,13 @@ impl Inner {
         self.algorithm.is_some() || self.policy == Policy::Always || extent.is_large()
     }
 
-    /// Queues the launch on a stream if it is the library's, and returns whether it is.
+    /// Queues the product of a launch on a stream if it is the library's, and returns whether it is.
     ///
     /// # Safety
     /// As [`Executable::launch`]; the GPU's context is current.
-    unsafe fn multiply(&self, buffers: &[RawBuffer], sizes: &[i64], stream: RawStream) -> Result<bool, LaunchError> {
+    unsafe fn multiply(&self, arguments: &[RawBuffer], sizes: &[i64], stream: RawStream) -> Result<bool, LaunchError> {
         let Some(extent) = self.product.at(sizes).filter(|extent| self.takes(extent)) else { return Ok(false) };
-        let Some(addresses) = self.addresses(buffers, &extent) else { return Ok(false) };
+        let Some(addresses) = self.addresses(arguments, &extent) else { return Ok(false) };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= PLANS_KEPT && !plans.contains_key(sizes) {
             plans.clear();
@@ -143,10 +184,10 @@ impl Inner {
     }
 
     /// Where the matrices are, if all of them are aligned.
-    fn addresses(&self, buffers: &[RawBuffer], extent: &Extent) -> Option<Addresses> {
+    fn addresses(&self, arguments: &[RawBuffer], extent: &Extent) -> Option<Addresses> {
         let Product { a, b, c, d, bias, dtype, out_dtype, .. } = &self.product;
         let at = |buffer: usize, offset: i64, bits: usize| {
-            let address = (buffers[buffer].ptr as u64).checked_add_signed(offset * bits as i64 / 8)?;
+            let address = (arguments[buffer].ptr as u64).checked_add_signed(offset * bits as i64 / 8)?;
             address.is_multiple_of(ALIGNMENT as u64).then_some(address)
         };
         let (bits, out_bits) = (dtype.size_in_bits(), out_dtype.size_in_bits());
@@ -176,12 +217,18 @@ impl Executable for BlasCode {
             return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
         }
         inner.gpu.enter().map_err(failed)?;
+        // Given back at the end: whoever takes it next runs after this launch.
+        let scratch = match self.scratch_bytes(sizes) {
+            0 => None,
+            bytes => Some(Workspace::new(inner.gpu, bytes)?),
+        };
+        let arguments = self.arguments(buffers, scratch.as_ref());
         // SAFETY: the caller's promise.
         unsafe {
-            match inner.multiply(buffers, sizes, inner.gpu.stream())? {
-                true => Ok(()),
-                false => inner.own()?.launch_at(buffers, sizes, site),
+            if !inner.multiply(&arguments, sizes, inner.gpu.stream())? {
+                return inner.own()?.launch_at(buffers, sizes, site);
             }
+            self.epilogue().map_or(Ok(()), |epilogue| epilogue.launch_at(&arguments, sizes, site))
         }
     }
 

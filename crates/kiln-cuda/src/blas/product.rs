@@ -1,5 +1,5 @@
-//! Products that a library computes: a kernel whose operands are strided matrices and whose epilogue stores the accumulator, plus a
-//! bias or a matrix of the result's layout.
+//! Products that a library computes: a kernel whose operands are strided matrices. An epilogue that stores the accumulator, plus a bias or
+//! a matrix of the result's layout, is the library's too; any other is a kernel of its own that reads the accumulators from memory.
 //!
 //! Libraries see matrices by columns. The axis along which the result's elements are neighbours is the one of its rows here, so that
 //! a result that is row-major is computed as its transpose, with the operands in the other order:
@@ -8,17 +8,23 @@
 //!  d[rows, columns] = op(a)[rows, depth] · op(b)[depth, columns] + c[rows, columns] + bias[rows]
 //! ```
 
-use crate::text;
+use crate::text::{self, points};
 use kiln_ir::{BinaryOp, DType, Dim, Symbol};
-use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, KernelBody, MatmulBody, Place, Precision, Prologue};
+use kiln_kernels::kernel::{
+    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Place, Precision,
+    Prologue, Stage,
+};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// Rows on the left from which on a library is considered: fewer are bound by the memory of the right operand.
 const LEAST_ROWS: i64 = 9;
 /// Rows and multiplications from which on a library is taken without a measurement.
 const LARGE_ROWS: i64 = 64;
 const LARGE_PRODUCT: i64 = 1 << 26;
+/// Summed elements from which on it is worth to write accumulators to memory for an epilogue of its own.
+const LARGE_DEPTH: i64 = 1024;
 
 /// A product that a library computes.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +38,8 @@ pub(crate) struct Product {
     pub(crate) c: Option<Matrix>,
     pub(crate) d: Matrix,
     pub(crate) bias: Option<Bias>,
+    /// What makes the kernel's results of the accumulators: its last buffer, in row-major order, is `d`.
+    pub(crate) epilogue: Option<Arc<Kernel>>,
     /// Rows of the kernel's result, and its columns.
     sides: [Dim; 2],
     rows: Dim,
@@ -75,6 +83,8 @@ pub(crate) struct Extent {
     /// Rows of the kernel's result.
     left: i64,
     large: bool,
+    /// Bytes of the accumulators that an epilogue of its own reads.
+    pub(crate) scratch: i64,
 }
 
 /// The numbers of a matrix, in elements.
@@ -101,43 +111,19 @@ impl Product {
     /// The product of a kernel, if it is one that a library computes.
     pub(crate) fn of(kernel: &Kernel) -> Option<Product> {
         let KernelBody::Matmul(body) = &kernel.body else { return None };
-        let ([m], [n], [k]) = (body.m.as_slice(), body.n.as_slice(), body.k.as_slice()) else { return None };
-        let batch = match body.batch.as_slice() {
-            [] => None,
-            [batch] => Some(batch),
-            _ => return None,
-        };
         let (lhs, rhs) = (plain_load(&body.lhs)?, plain_load(body.single_rhs().filter(|_| body.before.is_none())?)?);
         let dtype = kernel.buffers[lhs.buffer].dtype;
-        let epilogue = Epilogue::of(kernel, body)?;
-        let out_dtype = kernel.buffers[epilogue.store.buffer].dtype;
-        let short =
-            matches!(dtype, DType::Bf16 | DType::F16) && matches!(out_dtype, DType::F32 | DType::Bf16 | DType::F16);
         let types_fit = body.acc == DType::F32
             && kernel.buffers[rhs.buffer].dtype == dtype
-            && (out_dtype == dtype || out_dtype == DType::F32)
-            && (short || dtype == DType::F32);
+            && matches!(dtype, DType::Bf16 | DType::F16 | DType::F32);
         if !types_fit {
             return None;
         }
-        let by_columns = Matrix::of(epilogue.store, m, n, batch).is_some_and(|matrix| !matrix.transposed);
-        let ((first, row), (second, column)) = if by_columns { ((lhs, m), (rhs, n)) } else { ((rhs, n), (lhs, m)) };
-        let d = Matrix::of(epilogue.store, row, column, batch).filter(|matrix| !matrix.transposed)?;
-        let (mut c, mut bias) = (None, None);
-        if let Some(place) = epilogue.added {
-            if kernel.buffers[place.buffer].dtype != out_dtype {
-                return None;
-            }
-            bias = Bias::of(place, row, column, batch);
-            if bias.is_none() {
-                let matrix = Matrix::of(place, row, column, batch).filter(|matrix| !matrix.transposed)?;
-                // In place of the result only where it is the same matrix.
-                if matrix.buffer == d.buffer && matrix != d {
-                    return None;
-                }
-                c = Some(matrix);
-            }
-        }
+        let result = Target::direct(kernel, body, dtype).or_else(|| Target::deferred(kernel, body))?;
+        let (m, n, k, batch) = (&body.m, &body.n, &body.k, &body.batch);
+        let ((first, row), (second, column)) =
+            if result.by_columns { ((lhs, m), (rhs, n)) } else { ((rhs, n), (lhs, m)) };
+        let Target { out_dtype, c, d, bias, epilogue, .. } = result;
         Some(Product {
             dtype,
             out_dtype,
@@ -147,11 +133,12 @@ impl Product {
             c,
             d,
             bias,
-            sides: [m.size.clone(), n.size.clone()],
-            rows: row.size.clone(),
-            columns: column.size.clone(),
-            depth: k.size.clone(),
-            batch: batch.map_or(Dim::from(1), |axis| axis.size.clone()),
+            epilogue,
+            sides: [points(m), points(n)],
+            rows: points(row),
+            columns: points(column),
+            depth: points(k),
+            batch: points(batch),
             sizes: kernel.sizes.clone(),
         })
     }
@@ -187,7 +174,10 @@ impl Product {
         };
         let bias = self.bias.as_ref().map_or(Some(0), |bias| number(&bias.offset))?;
         let work = [left, right, depth, batch].into_iter().try_fold(1i64, i64::checked_mul)?;
-        let large = left >= LARGE_ROWS && right >= LARGE_ROWS && work >= LARGE_PRODUCT;
+        let deep = self.epilogue.is_none() || depth >= LARGE_DEPTH;
+        let large = deep && left >= LARGE_ROWS && right >= LARGE_ROWS && work >= LARGE_PRODUCT;
+        // Accumulators are of four bytes.
+        let scratch = if self.epilogue.is_some() { [rows, columns, batch, 4].iter().product() } else { 0 };
         let (a, b) = (placed(&self.a, rows, depth)?, placed(&self.b, depth, columns)?);
         // Matrices of a batch that share elements are read, but never written.
         (batch == 1 || d.batch_stride > 0).then_some(Extent {
@@ -202,6 +192,7 @@ impl Product {
             bias,
             left,
             large,
+            scratch,
         })
     }
 
@@ -218,47 +209,126 @@ impl fmt::Display for Product {
         write!(f, "b{} {out_dtype}[{batch}, {rows}, {columns}] by columns = ", self.d.buffer)?;
         write!(f, "{} {dtype} · {} {dtype} over {depth}", operand(&self.a), operand(&self.b))?;
         let added = self.c.as_ref().map(|c| c.buffer).or(self.bias.as_ref().map(|bias| bias.buffer));
-        added.map_or(Ok(()), |buffer| write!(f, " + b{buffer}"))
+        added.map_or(Ok(()), |buffer| write!(f, " + b{buffer}"))?;
+        if self.epilogue.is_some() { f.write_str(", then its epilogue") } else { Ok(()) }
+    }
+}
+
+/// Where a product goes.
+struct Target {
+    /// Whether neighbours of the result are along the kernel's rows.
+    by_columns: bool,
+    out_dtype: DType,
+    c: Option<Matrix>,
+    d: Matrix,
+    bias: Option<Bias>,
+    epilogue: Option<Arc<Kernel>>,
+}
+
+impl Target {
+    /// The kernel's own result, if its epilogue is one that the library has.
+    fn direct(kernel: &Kernel, body: &MatmulBody, dtype: DType) -> Option<Target> {
+        let epilogue = Epilogue::of(kernel, body)?;
+        let out_dtype = kernel.buffers[epilogue.store.buffer].dtype;
+        if out_dtype != dtype && out_dtype != DType::F32 {
+            return None;
+        }
+        let (m, n, batch) = (&body.m, &body.n, &body.batch);
+        let by_columns = Matrix::of(epilogue.store, m, n, batch).is_some_and(|matrix| !matrix.transposed);
+        let (row, column) = if by_columns { (m, n) } else { (n, m) };
+        let d = Matrix::of(epilogue.store, row, column, batch).filter(|matrix| !matrix.transposed)?;
+        let (mut c, mut bias) = (None, None);
+        if let Some(place) = epilogue.added {
+            if kernel.buffers[place.buffer].dtype != out_dtype {
+                return None;
+            }
+            bias = Bias::of(place, row, column, batch);
+            if bias.is_none() {
+                let matrix = Matrix::of(place, row, column, batch).filter(|matrix| !matrix.transposed)?;
+                // In place of the result only where it is the same matrix.
+                if matrix.buffer == d.buffer && matrix != d {
+                    return None;
+                }
+                c = Some(matrix);
+            }
+        }
+        Some(Target { by_columns, out_dtype, c, d, bias, epilogue: None })
+    }
+
+    /// A row-major matrix of accumulators, which a loop over the epilogue reads.
+    fn deferred(kernel: &Kernel, body: &MatmulBody) -> Option<Target> {
+        let in_order = |inst: &Inst| matches!(&inst.kind, InstKind::Store { place, .. } if !place.indirect.is_empty());
+        if body.epilogue.iter().any(in_order) {
+            return None;
+        }
+        let grid: Vec<Axis> = [&body.batch, &body.m, &body.n].into_iter().flatten().cloned().collect();
+        let linear = |at: Dim, axis: &Axis| at * &axis.size + Dim::from(axis.var);
+        let place = Place {
+            buffer: kernel.buffers.len(),
+            offset: grid.iter().fold(Dim::default(), linear),
+            indirect: Vec::new(),
+        };
+        let load = |inst: &Inst| match inst.kind {
+            InstKind::Accumulator(_) => {
+                Inst { kind: InstKind::Load { place: place.clone(), guard: None }, ..inst.clone() }
+            }
+            _ => inst.clone(),
+        };
+        let insts = body.epilogue.iter().map(load).collect();
+        let stage = Stage { domain: Domain::Point, insts, reductions: Vec::new() };
+        let mut buffers = kernel.buffers.clone();
+        buffers.push(BufferArg { dtype: DType::F32, access: Access::Read });
+        let d = Matrix::of(&place, &body.n, &body.m, &body.batch).filter(|matrix| !matrix.transposed)?;
+        let body = KernelBody::Loop(LoopBody { grid, row: Vec::new(), stages: vec![stage], temps: Vec::new() });
+        let epilogue = Some(Arc::new(Kernel { buffers, sizes: kernel.sizes.clone(), body }));
+        Some(Target { by_columns: false, out_dtype: DType::F32, c: None, d, bias: None, epilogue })
     }
 }
 
 impl Matrix {
-    /// The matrix of a place, whose rows and columns are along two axes.
-    fn of(place: &Place, rows: &Axis, columns: &Axis, batch: Option<&Axis>) -> Option<Matrix> {
-        let axes: Vec<&Axis> = [rows, columns].into_iter().chain(batch).collect();
-        let (strides, offset) = strides(place, &axes)?;
-        let batch_stride = strides.get(2).cloned().unwrap_or_default();
-        let (transposed, leading) = match (strides[0].is_one(), strides[1].is_one()) {
-            (true, _) => (false, &strides[1]),
-            (_, true) => (true, &strides[0]),
+    /// The matrix of a place, whose rows, columns and images are each along some axes.
+    fn of(place: &Place, rows: &[Axis], columns: &[Axis], batch: &[Axis]) -> Option<Matrix> {
+        let ([by_row, by_column, batch_stride], offset) = strides(place, [rows, columns, batch])?;
+        let (transposed, leading) = match (by_row.is_one(), by_column.is_one()) {
+            (true, _) => (false, by_column),
+            (_, true) => (true, by_row),
             _ => return None,
         };
-        Some(Matrix { buffer: place.buffer, transposed, offset, leading: leading.clone(), batch_stride })
+        Some(Matrix { buffer: place.buffer, transposed, offset, leading, batch_stride })
     }
 }
 
 impl Bias {
-    fn of(place: &Place, rows: &Axis, columns: &Axis, batch: Option<&Axis>) -> Option<Bias> {
-        let axes: Vec<&Axis> = [rows, columns].into_iter().chain(batch).collect();
-        let (strides, offset) = strides(place, &axes)?;
-        let is_vector = strides[0].is_one() && strides[1..].iter().all(Dim::is_zero);
+    fn of(place: &Place, rows: &[Axis], columns: &[Axis], batch: &[Axis]) -> Option<Bias> {
+        let ([by_row, by_column, batch_stride], offset) = strides(place, [rows, columns, batch])?;
+        let is_vector = by_row.is_one() && by_column.is_zero() && batch_stride.is_zero();
         is_vector.then_some(Bias { buffer: place.buffer, offset })
     }
 }
 
-/// The strides of a place along axes, and the offset of its first element, which depends on none of them.
-fn strides(place: &Place, axes: &[&Axis]) -> Option<(Vec<Dim>, Dim)> {
+/// The strides of a place along groups of axes that are one axis each, and the offset of its first element, which depends on none of
+/// them.
+fn strides<const N: usize>(place: &Place, groups: [&[Axis]; N]) -> Option<([Dim; N], Dim)> {
     if !place.indirect.is_empty() {
         return None;
     }
     let mut rest = place.offset.clone();
-    let mut strides = Vec::new();
-    for axis in axes {
-        let (stride, without) = rest.linear_in(axis.var)?;
-        strides.push(stride);
-        rest = without;
+    let mut strides = [const { None }; N];
+    for (axes, stride) in groups.iter().zip(&mut strides) {
+        // From the innermost axis on, the stride of each is all that the one before moves.
+        let mut extent = None;
+        for axis in axes.iter().rev() {
+            let (step, without) = rest.linear_in(axis.var)?;
+            if *extent.get_or_insert_with(|| step.clone()) != step {
+                return None;
+            }
+            stride.get_or_insert_with(|| step.clone());
+            extent = Some(step * &axis.size);
+            rest = without;
+        }
     }
-    let depends = |stride: &Dim| axes.iter().any(|axis| stride.contains(axis.var));
+    let strides = strides.map(Option::unwrap_or_default);
+    let depends = |stride: &Dim| groups.iter().any(|axes| axes.iter().any(|axis| stride.contains(axis.var)));
     (!strides.iter().any(depends)).then_some((strides, rest))
 }
 

@@ -3,7 +3,8 @@
 use super::product::{Extent, Placed, Product};
 use kiln_ir::interpret::run;
 use kiln_ir::{DType, Graph, HostTensor};
-use kiln_kernels::kernel::Kernel;
+use kiln_kernels::kernel::{Access, Kernel};
+use kiln_kernels::reference::run_kernel;
 use kiln_kernels::{InputLayout, Role, Schedule, ScheduleOptions, schedule};
 
 fn scheduled(source: &str) -> (Graph, Schedule) {
@@ -68,8 +69,19 @@ fn check(source: &str) {
             _ => vec![0.0; wanted[0].to_f64().len()],
         })
         .collect();
+    let Some(epilogue) = &product.epilogue else {
+        multiply(&product, &extent, &mut buffers);
+        assert_eq!(buffers[product.d.buffer], wanted[0].to_f64(), "{product}");
+        return;
+    };
+    epilogue.verify().unwrap();
+    buffers.push(vec![0.0; extent.scratch as usize / 4]);
     multiply(&product, &extent, &mut buffers);
-    assert_eq!(buffers[product.d.buffer], wanted[0].to_f64(), "{product}");
+    let tensor = |values: &Vec<f64>| HostTensor::from_f64(DType::F32, &[values.len()], values).unwrap();
+    let mut tensors: Vec<HostTensor> = buffers.iter().map(tensor).collect();
+    run_kernel(epilogue, &mut tensors, &[]).unwrap();
+    let result = epilogue.buffers.iter().position(|buffer| buffer.access == Access::Write).unwrap();
+    assert_eq!(tensors[result].to_f64(), wanted[0].to_f64(), "{product}");
 }
 
 #[test]
@@ -141,17 +153,38 @@ fn sizes_decide_at_a_launch() {
 }
 
 #[test]
-fn other_epilogues_and_dtypes_are_not_the_librarys() {
-    for body in ["%3: bf16[128, 384] = exp %2", "%3: bf16[128, 384] = mul %2, %2"] {
+fn other_epilogues_read_the_accumulators() {
+    let dot = "%2: f32[33, 26] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}";
+    check(&format!(
+        "graph(%0: f32[33, 40], %1: f32[26, 40]) {{
+  {dot}
+  %3: f32[33, 26] = mul %2, %2
+  return %3
+}}"
+    ));
+    // Axes that the result has in another order than the product.
+    check(
+        "graph(%0: f32[3, 11, 40], %1: f32[2, 13, 40]) {
+  %2: f32[3, 11, 2, 13] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[2], rhs_contract=[2]}
+  %3: f32[3, 2, 11, 13] = permute %2 {order=[0, 2, 1, 3]}
+  return %3
+}",
+    );
+    let deep = |depth: i64| {
         let source = format!(
-            "graph(%0: bf16[128, 512], %1: bf16[384, 512]) {{
-  %2: bf16[128, 384] = dot %0, %1 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}}
-  {body}
+            "graph(%0: bf16[512, {depth}], %1: bf16[384, {depth}]) {{
+  %2: bf16[512, 384] = dot %0, %1 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}}
+  %3: bf16[512, 384] = exp %2
   return %3
 }}"
         );
-        assert_eq!(product(&source), None);
-    }
+        product(&source).unwrap().may_be_large()
+    };
+    assert!(deep(2048) && !deep(512));
+}
+
+#[test]
+fn integers_are_not_the_librarys() {
     let integers = "graph(%0: i32[128, 512], %1: i32[384, 512]) {
   %2: i32[128, 384] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
   return %2

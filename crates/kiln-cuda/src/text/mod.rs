@@ -30,6 +30,7 @@ mod vector;
 
 pub(crate) use skinny::MOST_ROWS;
 pub use skinny::Skinny;
+pub use tensor::Tile;
 
 use index::{Names, Width};
 use kiln_ir::{Dim, Symbol};
@@ -89,7 +90,11 @@ struct Body {
     block_bytes: Dim,
     /// Blocks of a cluster; one where there are no clusters.
     cluster: u32,
+    /// Blocks that a multiprocessor should have registers for at once.
+    resident: u32,
     aligned: Vec<usize>,
+    /// How much of the GPU it takes beside other bodies that say so too; blocks go on to further work then.
+    share: i64,
     /// Buffers that the statements fetch from before they wait for the launch before, which they do themselves.
     fetched: Vec<usize>,
 }
@@ -106,7 +111,9 @@ impl Body {
             threads: THREADS,
             block_bytes: Dim::default(),
             cluster: 1,
+            resident: 1,
             aligned: Vec::new(),
+            share: 0,
             fetched: Vec::new(),
         }
     }
@@ -127,6 +134,8 @@ pub struct Way {
     pub clusters: bool,
     /// How products of a few rows are spread over threads.
     pub skinny: Skinny,
+    /// The tile of products on tensor cores; chosen by their size where there is none.
+    pub tile: Option<Tile>,
     /// Multiprocessors of the GPU.
     pub multiprocessors: i64,
 }
@@ -143,14 +152,15 @@ impl Way {
 
     /// What works for buffers that begin anywhere.
     pub fn plain() -> Way {
-        Way { vectors: false, clusters: false, skinny: Skinny::default(), multiprocessors: MULTIPROCESSORS }
+        Way { vectors: false, clusters: false, skinny: Skinny::default(), tile: None, multiprocessors: MULTIPROCESSORS }
     }
 }
 
 /// The text of a kernel.
 pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
-    let bodies =
+    let mut bodies =
         kernel.bodies().iter().map(|body| of_body(kernel, body, way)).collect::<Result<Vec<Body>, String>>()?;
+    share_blocks(&mut bodies);
     let index = if bodies.iter().all(|body| body.width == Width::Narrow) { "int" } else { "long long" };
     let mut source = format!("typedef {index} idx;\n");
     source.push_str(include_str!("prelude.cu"));
@@ -167,9 +177,11 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
         return Err("a cluster beside other bodies".to_owned());
     }
     let cluster = if cluster > 1 { format!("__cluster_dims__({cluster},1,1) ") } else { String::new() };
+    let resident = bodies.iter().map(|body| body.resident).min().unwrap_or(1);
+    let resident = if resident > 1 { format!(",{resident}") } else { String::new() };
     let _ = writeln!(
         source,
-        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}) kernel({}) {{\nallow_next();",
+        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}{resident}) kernel({}) {{\nallow_next();",
         parameters(kernel)
     );
     let names = Names::of_sizes(&kernel.sizes);
@@ -208,11 +220,26 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     })
 }
 
+/// Gives bodies that share the GPU each its part of the blocks that run at once, as many as have the same to do.
+fn share_blocks(bodies: &mut [Body]) {
+    let total: i64 = bodies.iter().map(|body| body.share).sum();
+    for body in bodies.iter_mut().filter(|body| body.share > 0) {
+        let most = (body.most_blocks * body.share / total).max(1);
+        body.most_blocks = match body.blocks.as_const() {
+            Some(blocks) if blocks > 0 => {
+                let rounds = blocks.div_euclid(most) + i64::from(blocks % most > 0);
+                blocks.div_euclid(rounds) + i64::from(blocks % rounds > 0)
+            }
+            _ => most,
+        };
+    }
+}
+
 fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String> {
     match body {
         KernelBody::Loop(body) => loops::generate(kernel, body, way),
         KernelBody::Matmul(body) => {
-            let special = || way.vectors.then(|| tensor::generate(kernel, body)).flatten();
+            let special = || way.vectors.then(|| tensor::generate(kernel, body, way.tile)).flatten();
             match skinny::generate(kernel, body, way).or_else(special) {
                 Some(made) => Ok(made),
                 None => matmul::generate(kernel, body),
@@ -277,7 +304,7 @@ fn decode(names: &Names, axes: &[Axis], prefix: &str, number: &str, width: Width
 }
 
 /// The number of points of some axes.
-fn points(axes: &[Axis]) -> Dim {
+pub(crate) fn points(axes: &[Axis]) -> Dim {
     axes.iter().fold(Dim::from(1), |product, axis| product * &axis.size)
 }
 

@@ -114,13 +114,17 @@ float o[{columns}][4]={{}},top[2]={{lowest,lowest}},total[2]={{0,0}};
 for(idx first=0;first<end;first+={KEYS}){{
 copies_wait<0>();\n__syncthreads();
 const unsigned k_tile={stages}+first/{KEYS}%2*{0},v_tile=k_tile+{tile_bytes};
-if(first+{KEYS}<end)fetch(first+{KEYS},{stages}+(first/{KEYS}+1)%2*{0});\ncopies_commit();
-float s[{1}][4]={{}};
-#pragma unroll\nfor(int part=0;part<{parts};++part)
-#pragma unroll\nfor(int j=0;j<{1};j+=2){{unsigned r[4];
-load_matrix(r,k_tile+chunk_at<{chunks}>(j*8+lane%8+lane/16*8,part*2+lane/8%2));
-multiply_{2}(s[j],q[part],r);multiply_{2}(s[j+1],q[part],r+2);}}",
+if(first+{KEYS}<end)fetch(first+{KEYS},{stages}+(first/{KEYS}+1)%2*{0});\ncopies_commit();",
             2 * tile_bytes,
+        );
+        self.visible(&mut out);
+        let _ = writeln!(
+            out,
+            "float s[{0}][4]={{}};
+#pragma unroll\nfor(int part=0;part<{parts};++part)
+#pragma unroll\nfor(int j=0;j<{0};j+=2){{unsigned r[4];
+load_matrix(r,k_tile+chunk_at<{chunks}>(j*8+lane%8+lane/16*8,part*2+lane/8%2));
+multiply_{1}(s[j],q[part],r);multiply_{1}(s[j+1],q[part],r+2);}}",
             KEYS / 8,
             self.kind()
         );
@@ -195,35 +199,63 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
         );
     }
 
+    /// A mask of bools.
+    fn keeps(&self) -> Option<&Strided> {
+        self.body.mask.as_ref().filter(|mask| self.kernel.buffers[mask.buffer].dtype == DType::Bool)
+    }
+
+    /// Finds the keys of the tile that the rows of a thread see, and goes on to the next tile where a warp sees none: `visible` counts
+    /// those from the thread's first key on that are in range, and the bits of `seen` are those that a mask of bools keeps.
+    fn visible(&self, out: &mut String) {
+        let end = if self.body.causal { "lesser(S,t+S-T+1)" } else { "S" };
+        let _ = writeln!(
+            out,
+            "int visible[2];\nunsigned seen=0;
+#pragma unroll\nfor(int half=0;half<2;++half){{
+const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;
+visible[half]=(int)lesser({KEYS},greater(0,{end}-first))-lane%4*2;"
+        );
+        let _ = match self.keeps() {
+            Some(mask) => writeln!(
+                out,
+                "#pragma unroll\nfor(int j=0;j<{};++j)
+#pragma unroll\nfor(int c=0;c<2;++c){{const idx key=first+j*8+lane%4*2+c;
+if(j*8+c<visible[half]&&{})seen|=1u<<(half*16+j*2+c);}}",
+                KEYS / 8,
+                self.texts.element(mask, &["b", "h", "t", "key"])
+            ),
+            None => writeln!(out, "if(0<visible[half])seen=1;"),
+        };
+        out.push_str("}\nif(!__any_sync(~0u,seen))continue;\n");
+    }
+
     /// Scales and masks the scores `s`, makes weights of them, and scales what was summed before. Weights are powers of two: scores are
     /// in units of ln 2, but where a mask is added, which may hold the least number there is. A row that has seen no key
     /// yet subtracts 0 instead of its maximum.
     fn softmax(&self, out: &mut String) {
-        let Writer { kernel, body, texts, .. } = self;
+        let Writer { body, texts, .. } = self;
         let number = |value: f64| scalar(Scalar::float(DType::F32, value));
-        let element = |mask: &Strided| texts.element(mask, &["b", "h", "t", "key"]);
-        let is_bool = |mask: &Strided| kernel.buffers[mask.buffer].dtype == DType::Bool;
-        let (masked, unit) = match &body.mask {
-            Some(mask) if is_bool(mask) => (format!("({}?score:lowest)", element(mask)), 1.0),
-            Some(mask) => (format!("(score+(float){})", element(mask)), LOG2_E),
-            None => ("score".to_owned(), 1.0),
+        let (masked, unit) = match (&body.mask, self.keeps()) {
+            (Some(mask), None) => {
+                let value = texts.element(mask, &["b", "h", "t", "(first+j*8+lane%4*2+c)"]);
+                (format!("j*8+c<visible[half]?score+(float){value}:lowest"), LOG2_E)
+            }
+            (_, Some(_)) => ("seen>>(half*16+j*2+c)&1?score:lowest".to_owned(), 1.0),
+            (None, None) => ("j*8+c<visible[half]?score:lowest".to_owned(), 1.0),
         };
         let scale = number(body.scale.as_f64() * LOG2_E / unit);
         let weight = |score: &str| match unit {
             1.0 => format!("power_of_two({score}-base)"),
             _ => format!("power_of_two(({score}-base)*{})", number(unit)),
         };
-        let key = if body.mask.is_some() { "const idx key=first+j*8+lane%4*2+c;" } else { "" };
-        let end = if body.causal { "lesser(S,t+S-T+1)" } else { "S" };
         let tiles = KEYS / 8;
         let _ = writeln!(
             out,
             "#pragma unroll\nfor(int half=0;half<2;++half){{
-const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;
-const int visible=(int)lesser({KEYS},greater(0,{end}-first))-lane%4*2;\nfloat most=lowest;
+const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;\nfloat most=lowest;
 #pragma unroll\nfor(int j=0;j<{tiles};++j)
-#pragma unroll\nfor(int c=0;c<2;++c){{{key}\nconst float score=s[j][half*2+c]*{scale};
-const float x=j*8+c<visible?{masked}:lowest;s[j][half*2+c]=x;most=max_or_nan(most,x);}}
+#pragma unroll\nfor(int c=0;c<2;++c){{const float score=s[j][half*2+c]*{scale};
+const float x={masked};s[j][half*2+c]=x;most=max_or_nan(most,x);}}
 #pragma unroll\nfor(int mask=1;mask<4;mask*=2)most=max_or_nan(most,__shfl_xor_sync(~0u,most,mask));
 const float next=max_or_nan(top[half],most),base=next==lowest?0.0f:next,kept={};
 total[half]*=kept;top[half]=next;

@@ -24,8 +24,12 @@ use std::fmt::{self, Write};
 
 /// Rows on the left at the most: beyond, the arithmetic takes longer than memory.
 pub(crate) const MOST_ROWS: i64 = 8;
-/// Threads that a multiprocessor runs at once.
-const RESIDENT_THREADS: i64 = 2048;
+/// Threads that a multiprocessor runs at once: as many as there are registers for, 64 each.
+const RESIDENT_THREADS: i64 = 1024;
+/// Loads of a lane that fit in its registers, with as many that are fetched for the next time.
+const MOST_UNROLL: i64 = 4;
+/// Rows of a weight where it is not known how many.
+const MANY: i64 = 4096;
 /// How the values of each right operand are called.
 const RIGHT: [&str; 4] = ["ya", "yb", "yc", "yd"];
 
@@ -49,7 +53,7 @@ impl Default for Skinny {
 impl Skinny {
     /// Every way that is worth measuring.
     pub fn all() -> impl Iterator<Item = Skinny> {
-        let threads = [128, 256, 512];
+        let threads = [128, 256];
         threads.into_iter().flat_map(|threads| {
             let warps = [1, 2, 4, 8].into_iter().filter(move |warps| warps * 32 <= threads);
             warps.flat_map(move |warps| [2, 4, 8].map(|unroll| Skinny { threads, warps, unroll }))
@@ -122,11 +126,14 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
     Some(writer.generate(&total, way))
 }
 
-/// Loads of a lane at once, about as many as wanted, so that there are no others left at the end of a row of `count`.
+/// Loads of a lane at once, at most as many as wanted, so that few others are left at the end of a row of `count`.
 fn unroll(wanted: i64, count: i64) -> i64 {
     let wanted = wanted.min(count).max(1);
-    let divides = |unroll: &i64| count % unroll == 0;
-    (wanted..=2 * wanted).find(divides).or_else(|| (wanted / 2 + 1..wanted).rev().find(divides)).unwrap_or(wanted)
+    (wanted / 2 + 1..=wanted)
+        .rev()
+        .chain([wanted / 2])
+        .find(|&unroll| unroll > 0 && count % unroll == 0)
+        .unwrap_or(wanted)
 }
 
 /// The neighbours along the summed axis that are read at once, where all of the operands allow it.
@@ -270,9 +277,13 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             functions.push(include_str!("blocks.cu"));
         }
         let vectors = self.right.iter().chain([&self.left]);
+        let fits = unroll * several as i64 <= MOST_UNROLL;
+        let resident = (if fits { RESIDENT_THREADS } else { RESIDENT_THREADS / 2 } / threads).max(1);
         Body {
             functions,
-            most_blocks: way.multiprocessors * (RESIDENT_THREADS / threads),
+            most_blocks: way.multiprocessors * resident,
+            resident: resident as u32,
+            share: several as i64 * total.as_const().unwrap_or(MANY),
             threads: *threads as u32,
             block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes)),
             aligned: vectors.flat_map(Vector::buffers).collect(),

@@ -15,7 +15,7 @@ use super::vector::is_multiple;
 use super::{Body, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// Summed elements of a tile.
 const DEPTH: i64 = 64;
@@ -23,6 +23,8 @@ const DEPTH: i64 = 64;
 const CHUNK: i64 = 8;
 /// Tiles of each operand that are in shared memory.
 const STAGES: i64 = 3;
+/// Tiles down that blocks beside each other in time go through before the next column: what they share stays in the L2 cache.
+const GROUP: i64 = 16;
 
 /// An operand that can be copied as it is.
 struct Operand<'a> {
@@ -33,7 +35,7 @@ struct Operand<'a> {
 }
 
 /// The body, if the product is of this kind.
-pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
+pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, tile: Option<Tile>) -> Option<Body> {
     let [summed] = body.k.as_slice() else { return None };
     let depth = summed.size.as_const()?;
     let lhs = Operand::of(kernel, &body.lhs, &body.m, summed)?;
@@ -51,8 +53,8 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Option<Body> {
     }
     let batch = points(&body.batch);
     let width = width(&names, kernel.insts(), &[&batch, &rows, &columns]);
-    let shape = Shape::choose(&batch, &rows, &columns);
-    let writer = Writer { kernel, body, names, width, shape };
+    let tile = tile.unwrap_or_else(|| Tile::choose(&batch, &rows, &columns));
+    let writer = Writer { kernel, body, names, width, tile };
     Some(writer.generate(&batch, &rows, &columns, depth, [lhs, rhs], dtype))
 }
 
@@ -78,32 +80,74 @@ impl<'a> Operand<'a> {
 }
 
 /// How a block and its warps are spread over the result.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    /// Rows and columns of a block.
-    tall: i64,
-    wide: i64,
-    /// Warps down and across.
-    down: i64,
-    across: i64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Rows of a block.
+    pub tall: i64,
+    /// Columns of a block.
+    pub wide: i64,
+    /// Warps down.
+    pub down: i64,
+    /// Warps across.
+    pub across: i64,
 }
 
-impl Shape {
-    fn choose(batch: &Dim, rows: &Dim, columns: &Dim) -> Shape {
+impl Tile {
+    /// Every tile that is worth measuring. A warp has 64 × 64 results at the most, which is what its registers hold.
+    pub fn all() -> impl Iterator<Item = Tile> {
+        let sides = [
+            [16, 64, 1, 4],
+            [64, 64, 2, 2],
+            [64, 128, 2, 2],
+            [64, 256, 1, 4],
+            [128, 64, 2, 2],
+            [128, 128, 2, 2],
+            [128, 128, 2, 4],
+            [128, 256, 2, 4],
+            [256, 128, 4, 2],
+        ];
+        sides.into_iter().map(|[tall, wide, down, across]| Tile { tall, wide, down, across })
+    }
+
+    /// The tile of a text of its [`Display`](fmt::Display).
+    pub fn parse(text: &str) -> Option<Tile> {
+        Tile::all().find(|tile| tile.to_string() == text)
+    }
+
+    /// The tile where nothing was measured.
+    fn choose(batch: &Dim, rows: &Dim, columns: &Dim) -> Tile {
         let known = |dim: &Dim| dim.as_const().unwrap_or(4096);
         let (batch, rows, columns) = (known(batch), known(rows), known(columns));
         let blocks = |tall: i64, wide: i64| batch * (rows.div_euclid(tall) + 1) * (columns.div_euclid(wide) + 1);
         if rows <= 16 {
-            return Shape { tall: 16, wide: 64, down: 1, across: 4 };
+            return Tile { tall: 16, wide: 64, down: 1, across: 4 };
         }
         if rows <= 64 || columns <= 64 || blocks(128, 128) < 100 {
-            return Shape { tall: 64, wide: 64, down: 2, across: 2 };
+            return Tile { tall: 64, wide: 64, down: 2, across: 2 };
         }
-        Shape { tall: 128, wide: 128, down: 2, across: 4 }
+        Tile { tall: 128, wide: 128, down: 2, across: 4 }
+    }
+
+    /// Whether it is one for large products.
+    pub fn is_large(self) -> bool {
+        self.tall * self.wide >= 128 * 128
+    }
+
+    /// Blocks that a multiprocessor should have registers for at once: two of 256 threads hide each other's waits, if a thread has no more
+    /// than 64 results; smaller blocks have room without being told.
+    fn resident(self) -> u32 {
+        if self.threads() == 256 && self.tall * self.wide <= 64 * 256 { 2 } else { 1 }
     }
 
     fn threads(self) -> i64 {
         self.down * self.across * 32
+    }
+}
+
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tile { tall, wide, down, across } = self;
+        write!(f, "tile={tall}x{wide} warps={down}x{across}")
     }
 }
 
@@ -112,7 +156,7 @@ struct Writer<'a> {
     body: &'a MatmulBody,
     names: Names,
     width: Width,
-    shape: Shape,
+    tile: Tile,
 }
 
 impl Writer<'_> {
@@ -129,8 +173,8 @@ impl Writer<'_> {
         [lhs, rhs]: [Operand<'_>; 2],
         dtype: DType,
     ) -> Body {
-        let Shape { tall, wide, down, across } = self.shape;
-        let threads = self.shape.threads();
+        let Tile { tall, wide, down, across } = self.tile;
+        let threads = self.tile.threads();
         let text = |dim: &Dim| self.names.text(dim, self.width);
         // Fragments of a warp: 16 rows by 8 columns each.
         let (m_tiles, n_tiles) = (tall / down / 16, wide / across / 8);
@@ -146,7 +190,8 @@ const unsigned shared=(unsigned)__cvta_generic_to_shared(own);
 const int lane=threadIdx.x%32,warp=threadIdx.x/32,warp_row=warp/{across}*{},warp_column=warp%{across}*{};
 const idx M={},N={},down={},across={};
 for(idx tile=block;tile<{};tile+=blocks){{
-const idx image=tile/(down*across),rest=tile%(down*across),top=rest%down*{tall},left=rest/down*{wide};",
+const idx image=tile/(down*across),rest=tile%(down*across),group=rest/({GROUP}*across)*{GROUP};
+const idx rows=lesser({GROUP},down-group),own_tile=rest-group*across,top=(group+own_tile%rows)*{tall},left=own_tile/rows*{wide};",
             tall / down,
             wide / across,
             text(rows),
@@ -217,6 +262,7 @@ const idx mm=top+warp_row+i*16+lane/4+c/2*8,nn=left+warp_column+j*8+lane%4*2+c%2
         Body {
             functions: vec![include_str!("tensor.cu")],
             threads: threads as u32,
+            resident: self.tile.resident(),
             block_bytes: Dim::from(STAGES * stage),
             aligned: vec![lhs.place.buffer, rhs.place.buffer],
             ..Body::new(out, self.width, blocks)
@@ -232,7 +278,7 @@ const idx mm=top+warp_row+i*16+lane/4+c/2*8,nn=left+warp_column+j*8+lane%4*2+c%2
         to: &str,
         depth: i64,
     ) {
-        let threads = self.shape.threads();
+        let threads = self.tile.threads();
         let (lines, chunks) = if operand.along_sum { (side, DEPTH / CHUNK) } else { (DEPTH, side / CHUNK) };
         let (line, along) = if operand.along_sum { ("at", "k") } else { ("k", "at") };
         let _ = writeln!(

@@ -97,17 +97,11 @@ fn launch_time(
         })
         .collect();
     let mut inspection = code.program().inspect(&views)?;
-    let mut failed = None;
     let steps = code.program().steps().len();
-    let turn = time(options.turn(), || {
-        for step in 0..steps {
-            failed = inspection.launch(step).err().or(failed.take());
-        }
-    });
-    match failed {
-        Some(error) => Err(error.into()),
-        None => Ok(together(&[turn]).min),
-    }
+    let turn = time::<Box<dyn std::error::Error>>(options.turn(), || {
+        Ok((0..steps).try_for_each(|step| inspection.launch(step).map(drop))?)
+    })?;
+    Ok(together(&[turn]).min)
 }
 
 /// Measures and prints every case.

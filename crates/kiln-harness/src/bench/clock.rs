@@ -32,12 +32,20 @@ pub struct Timing {
     pub samples: Samples,
 }
 
-/// Calls `f` for a turn and gives the seconds a call in the order they were taken. Several calls make one sample when a call is
-/// too short for the clock; the very first call warms up.
-pub fn time(turn: Turn, mut f: impl FnMut()) -> Vec<f64> {
+/// Seconds of something with everything that it launches. What was launched before is not counted.
+pub fn seconds<T, E: From<kiln::Error>>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, f64), E> {
+    kiln::synchronize()?;
     let begin = Instant::now();
-    f();
-    let once = begin.elapsed().as_secs_f64().max(1e-8);
+    let result = work()?;
+    kiln::synchronize()?;
+    Ok((result, begin.elapsed().as_secs_f64()))
+}
+
+/// Calls `f` for a turn and gives the seconds a call in the order they were taken. Several calls make one sample when a call is
+/// too short for the clock; the very first call warms up. A sample ends when the device is done.
+pub fn time<E: From<kiln::Error>>(turn: Turn, mut f: impl FnMut() -> Result<(), E>) -> Result<Vec<f64>, E> {
+    let ((), once) = seconds(&mut f)?;
+    let once = once.max(1e-8);
     let calls = ((20e-6 / once) as usize).max(1);
     let mut samples = Vec::new();
     let begin = Instant::now();
@@ -47,13 +55,10 @@ pub fn time(turn: Turn, mut f: impl FnMut()) -> Vec<f64> {
         if samples.len() >= 3 && elapsed >= turn.seconds && enough {
             break;
         }
-        let start = Instant::now();
-        for _ in 0..calls {
-            f();
-        }
-        samples.push(start.elapsed().as_secs_f64() / calls as f64);
+        let ((), sample) = seconds(|| (0..calls).try_for_each(|_| f()))?;
+        samples.push(sample / calls as f64);
     }
-    samples
+    Ok(samples)
 }
 
 /// All turns of one side together.
@@ -93,5 +98,31 @@ impl Copier {
                 );
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln::runtime::QueuedBackend;
+    use kiln::{DType, Device, Tensor};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A launch that takes a while, on a device where it returns at once.
+    #[test]
+    fn a_sample_is_no_enqueue() {
+        const DELAY: Duration = Duration::from_millis(2);
+        let device = Device::Cuda(100);
+        let backend = QueuedBackend::new(kiln::backend(Device::Cpu), device, DELAY);
+        assert!(kiln::backend::install(Arc::new(backend)));
+        let x = Tensor::ones(8, DType::F32, device).expect("memory");
+        let turn = Turn { seconds: 0.0, repeats: 3, limit: 1.0 };
+        let samples = time::<kiln::Error>(turn, || x.exp().map(drop)).expect("an op");
+        assert!(samples.iter().all(|sample| *sample >= DELAY.as_secs_f64()), "{samples:?}");
+        // And not the launches of whoever came before.
+        (0..20).for_each(|_| drop(x.exp()));
+        let (_, sample) = seconds(|| x.exp()).expect("an op");
+        assert!(sample >= DELAY.as_secs_f64() && sample < 10.0 * DELAY.as_secs_f64(), "{sample}");
     }
 }

@@ -2,6 +2,7 @@
 //! and where the time goes. Every sample is a process of its own.
 
 use super::Arguments;
+use super::clock::seconds;
 use super::forward::{Case, Function, Part};
 use super::outputs::Outputs;
 use super::peer::{SCRIPT, TorchPeer};
@@ -13,7 +14,6 @@ use kiln_terminal::output;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 /// The parts of a first call, in order. What is in none of the others is capture.
 const PHASES: [&str; 6] = ["capture", "passes", "schedule", "code", "plan", "run"];
@@ -39,13 +39,9 @@ pub fn cold(text: &str) -> Outcome {
     let wanted = cases().into_iter().find(|case| case.name() == text).ok_or("no such case")?;
     let (f, x) = wanted.build()?;
     let compiled: Compiled<Function, Tensor, Tensor> = kiln::compile(f);
-    let begin = Instant::now();
-    let (outcome, phases) = phase::recorded(|| compiled.call(&x));
-    let total = begin.elapsed().as_secs_f64();
-    outcome?;
-    let begin = Instant::now();
-    compiled.call(&x)?;
-    let run = begin.elapsed().as_secs_f64();
+    let (outcome, phases) = phase::recorded(|| seconds(|| compiled.call(&x)));
+    let (_, total) = outcome?;
+    let (_, run) = seconds(|| compiled.call(&x))?;
     let stats = kiln_runtime::kernel_cache::stats();
     let mut line = json!({"total": total, "run": run, "kernels": stats.misses, "launches": stats.hits + stats.misses});
     let mut rest = total - run;

@@ -1,6 +1,6 @@
 //! `kiln bench forward`: blocks and whole transformers, compiled against eager Kiln, PyTorch eager and torch.compile.
 
-use super::clock::Timing;
+use super::clock::{Timing, seconds};
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
@@ -11,7 +11,6 @@ use kiln::{Compiled, Result, Tensor};
 use kiln_terminal::failure::Outcome;
 use kiln_terminal::output;
 use serde_json::{Value, json};
-use std::time::Instant;
 
 /// A part of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,9 +156,7 @@ fn measure(
     let eager = f(&x)?;
     kiln_runtime::kernel_cache::clear();
     let compiled: Compiled<Function, Tensor, Tensor> = kiln::compile(f);
-    let begin = Instant::now();
-    let y = compiled.call(&x)?;
-    let first = begin.elapsed().as_secs_f64();
+    let (y, first) = seconds(|| compiled.call(&x))?;
     let difference = difference(&y, &eager)?;
 
     let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };

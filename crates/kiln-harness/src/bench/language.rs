@@ -93,6 +93,7 @@ pub fn plan(
         device: arguments.device.clone(),
         threads,
         batch: arguments.batch,
+        ahead: arguments.ahead,
         prompt,
         tokens,
         repeats: arguments.repeats,

@@ -84,6 +84,9 @@ pub struct Arguments {
     /// Tokens of a text after the first, of which two warm up (decode)
     #[arg(long, default_value_t = 128, value_parser = at_least::<3>)]
     tokens: usize,
+    /// Steps that Kiln launches before the token of a step is read; 0 reads each token before the next step (decode; default: 0 on the CPU, 4 on a GPU)
+    #[arg(long, value_name = "N")]
+    ahead: Option<usize>,
     /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
     #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
     modes: Vec<String>,

@@ -99,8 +99,12 @@ pub struct Record {
     /// Largest difference of the logits from those of Kiln's eager mode; when decoding, after the prompt and after each further
     /// token, with the tokens of the eager mode fed to every side.
     pub max_abs_err: Option<f64>,
+    /// How large that difference may be: what rounding of the dtype explains.
+    pub logits_bound: Option<f64>,
     /// Positions whose logits were compared, over all texts.
     pub logits_compared: Option<usize>,
+    /// Positions at which another token is the likeliest, of how many, with the same tokens fed.
+    pub other_choices: Option<(usize, usize)>,
     /// How many leading tokens are those of Kiln's eager mode, of how many.
     pub same_ids: Option<(usize, usize)>,
     /// Whether there are fewer samples than requested, because the time was up.
@@ -155,7 +159,9 @@ impl Record {
             memory: None,
             matches_eager: None,
             max_abs_err: None,
+            logits_bound: None,
             logits_compared: None,
+            other_choices: None,
             same_ids: None,
             cut: false,
             error: None,
@@ -219,7 +225,8 @@ impl Record {
             "median_ms": null, "mean_ms": null, "std_ms": null, "p90_ms": null, "p99_ms": null, "min_ms": null,
             "max_ms": null, "repeats": 0, "tokens_per_s": self.tokens_per_s(), "prefill_ms": self.prefill_ms,
             "kernels": self.kernels, "launches": self.launches, "peak_bytes": null, "matches_eager": self.matches_eager,
-            "max_abs_err": self.max_abs_err, "logits_compared": self.logits_compared, "peer": self.peer, "cut_by_time": self.cut,
+            "max_abs_err": self.max_abs_err, "logits_bound": self.logits_bound, "logits_compared": self.logits_compared,
+            "other_choices": self.other_choices.map(|(other, _)| other), "peer": self.peer, "cut_by_time": self.cut,
         });
         if let Some(statistics) = self.statistics() {
             statistics.write(&mut line);

@@ -125,7 +125,9 @@ pub fn agreement(record: &Record) -> String {
     let ids = record.same_ids.map(|(same, all)| {
         if same == all { format!("{all} tokens") } else { format!("{same} of {all} tokens, then another") }
     });
-    let error = record.max_abs_err.map(|error| format!("logits ± {error:.1e}"));
+    let other = record.other_choices.filter(|(other, _)| *other > 0);
+    let other = other.map_or(String::new(), |(other, all)| format!(", {other} of {all} choices differ"));
+    let error = record.max_abs_err.map(|error| format!("logits ± {error:.1e}{other}"));
     match (ids, error) {
         (Some(ids), Some(error)) => format!("{ids}, {error}"),
         (Some(one), None) | (None, Some(one)) => one,
@@ -153,6 +155,14 @@ pub fn notes(records: &[Record]) -> Vec<String> {
         .collect();
     if !short.is_empty() {
         notes.push(format!("! fewer samples than requested, the time was up: {}", short.join(", ")));
+    }
+    let parted =
+        |record: &&Record| record.matches_eager == Some(true) && record.same_ids.is_some_and(|(same, all)| same < all);
+    if let Some(bound) = records.iter().find(parted).and_then(|record| record.logits_bound) {
+        notes.push(format!(
+            "texts part from Kiln eager's at ties: fed the same tokens, logits differ by less than {bound:.1e}, and so do those of \
+             the two tokens"
+        ));
     }
     for record in records {
         let label = record.label();

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 /// A function of this process that is timed, and the part of a turn that it gets.
 pub struct Own<'a> {
-    run: Box<dyn FnMut() -> Result<(), String> + 'a>,
+    run: Box<dyn FnMut() -> Result<(), Failure> + 'a>,
     part: f64,
 }
 
 impl<'a> Own<'a> {
     /// A function that may fail, with whole turns.
     pub fn new<T, E: std::fmt::Display>(mut f: impl FnMut() -> Result<T, E> + 'a) -> Own<'a> {
-        Own { run: Box::new(move || f().map(drop).map_err(|error| error.to_string())), part: 1.0 }
+        Own { run: Box::new(move || f().map(drop).map_err(|error| Failure::new(error.to_string()))), part: 1.0 }
     }
 
     /// With half of a turn.
@@ -77,12 +77,7 @@ pub fn take<const N: usize>(
     let (mut mine, mut theirs) = ([const { Vec::new() }; N], vec![Vec::new(); modes.len()]);
     for _ in 0..arguments.turns {
         for (side, samples) in own.iter_mut().zip(&mut mine) {
-            let mut failed = None;
-            samples.push(time(turn.part(side.part), || failed = failed.take().or((side.run)().err())));
-            // A call that fails is quick; its time is no figure.
-            if let Some(error) = failed {
-                return Err(Failure::new(error));
-            }
+            samples.push(time(turn.part(side.part), &mut side.run)?);
         }
         for (mode, samples) in modes.iter().zip(&mut theirs) {
             match process.as_deref_mut().map(|process| process.time(mode, &turn)) {

@@ -51,7 +51,7 @@ impl Explanation {
              <button id=\"theme\" type=\"button\">light / dark</button></header>",
             escape(&self.summary()),
             escape(&target),
-            plural(self.machine.threads, "thread"),
+            escape(&self.machine.device.clone().unwrap_or_else(|| plural(self.machine.threads, "thread"))),
             self.machine.copy
         );
         self.tiles(&mut out);

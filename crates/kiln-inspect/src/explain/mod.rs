@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct Explanation {
     /// The name of the function or graph.
     pub name: String,
-    /// The machine it was measured on.
+    /// The device it was measured on.
     pub machine: Machine,
     /// Its graphs, in the order they ran.
     pub segments: Vec<Segment>,
@@ -285,7 +285,7 @@ impl Segment {
     /// let (passes, passes_took) = Default::default();
     /// let subject = Subject { captured: &graph, passes, passes_took, graph: graph.clone(), program: &program };
     /// let segment = Segment::measured(subject, &[view], vec!["x".to_owned()])?;
-    /// let explanation = Explanation::of_graph("exp", machine(1), segment);
+    /// let explanation = Explanation::of_graph("exp", machine(&ReferenceBackend)?, segment);
     /// assert_eq!(explanation.segments[0].kernels[0].label, "exp");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -72,12 +72,14 @@ impl Explanation {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.summary())?;
-        writeln!(
-            f,
-            "measured with {}; this machine copies memory at {:.1} GB/s",
-            plural(self.machine.threads, "thread"),
-            self.machine.copy
-        )?;
+        let copy = self.machine.copy;
+        match &self.machine.device {
+            None => {
+                let threads = plural(self.machine.threads, "thread");
+                writeln!(f, "measured with {threads}; this machine copies memory at {copy:.1} GB/s")?;
+            }
+            Some(device) => writeln!(f, "measured on {device}, which copies its memory at {copy:.1} GB/s")?,
+        }
         let total: Duration = self.first_call.iter().map(|(_, took)| *took).sum();
         if !self.first_call.is_empty() {
             let parts: Vec<String> =

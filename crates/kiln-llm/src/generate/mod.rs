@@ -6,12 +6,15 @@
 //!                                              └──────▶ decode ─▶ next tokens ─▶ decode ─▶ …
 //! ```
 
+mod explain;
 mod logits;
 mod programs;
 mod prompt;
 mod request;
 mod row;
+mod steps;
 
+pub use explain::DecodeStep;
 pub(crate) use programs::{Program, program};
 pub(crate) use prompt::parts;
 pub use request::{Cancel, Generated, Request, Stop};
@@ -25,6 +28,7 @@ use prompt::{prompts, reusable};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
+use steps::Steps;
 
 /// Options of a [`Generator`].
 #[derive(Debug, Clone)]
@@ -41,7 +45,14 @@ pub struct GeneratorOptions {
     /// Whether a single text that shares a prefix with the previous one reuses its keys and values, as the turns of a
     /// conversation do. Texts are the same except for rounding.
     pub reuse: bool,
+    /// How many steps are launched before the token of a step is read. The texts are the same: steps after a text's last token
+    /// are discarded. `None`: [`STEPS_AHEAD`] on an asynchronous device, where it hides the time that a token takes to the
+    /// host, and otherwise 0.
+    pub ahead: Option<usize>,
 }
+
+/// The steps that are launched ahead on an asynchronous device; see [`GeneratorOptions::ahead`].
+pub const STEPS_AHEAD: usize = 4;
 
 impl Default for GeneratorOptions {
     /// Compiled, for 2048 tokens, prompts in parts of 512, each text read from its beginning.
@@ -52,6 +63,7 @@ impl Default for GeneratorOptions {
             prefill: 512,
             padding: Padding::Right,
             reuse: false,
+            ahead: None,
         }
     }
 }
@@ -108,6 +120,12 @@ impl Generator {
     /// Returns the largest number of tokens of a text.
     pub fn context(&self) -> usize {
         self.options.context
+    }
+
+    /// Returns how many steps are launched before the token of a step is read; see [`GeneratorOptions::ahead`].
+    pub fn steps_ahead(&self) -> usize {
+        let by_device = || if kiln::backend(self.model.device()).is_asynchronous() { STEPS_AHEAD } else { 0 };
+        self.options.ahead.unwrap_or_else(by_device)
     }
 
     /// Returns the bytes of the KV caches.
@@ -234,41 +252,51 @@ impl Generator {
         // Taken out: after an error nothing is known of the cache.
         let mut held = if single { std::mem::take(&mut self.held) } else { Vec::new() };
         let reused = if self.options.reuse { reusable(self.one.cache(), &held, texts[0].0) } else { 0 };
-        let (options, device) = (self.options.clone(), self.model.device());
+        let (options, device, ahead) = (self.options.clone(), self.model.device(), self.steps_ahead());
         let programs = self.programs(rows.len())?;
         let samplings: Vec<_> = texts.iter().map(|(prompt, request)| (&request.sampling, *prompt)).collect();
         let rule = programs.sampler().start(&samplings)?;
         let all: Vec<&[u32]> = texts.iter().map(|(prompt, _)| *prompt).collect();
         let (parts, reused) = prompts(programs.rows(), &all, reused, rule, &options, device)?;
         let mut tokens = vec![0i64; programs.rows()];
+        let mut steps = Steps::new(ahead);
         // How much of what is held stands when the text is called off while it is read.
         let (mut begun, mut kept) = (false, reused);
         while rows.iter().any(|row| !row.is_done()) {
-            let next = if begun {
+            if begun {
                 held.push(tokens[0] as u32);
-                match longer(texts, &rows, programs.cache()) {
-                    None => Some(programs.decode.call(&rule)?),
+                while let Some(length) = steps.next_length(&rows) {
+                    if crosses_border(texts, &rows, length, programs.cache()) {
+                        break;
+                    }
+                    steps.push(programs.decode.call(&rule)?)?;
+                }
+            }
+            if steps.is_empty() {
+                // The prompts, and again where a text goes beyond a border: then nothing is launched ahead of what is read.
+                let longer = if begun { Some(longer(texts, &rows, programs.cache())) } else { None };
+                let again = match &longer {
+                    None => {
+                        held.clear();
+                        held.extend(texts[0].0);
+                        None
+                    }
                     Some(longer) => {
                         kept = 0;
                         let all: Vec<&[u32]> = longer.iter().map(Vec::as_slice).collect();
-                        let parts = prompts(programs.rows(), &all, 0, rule, &options, device)?.0;
-                        programs.read(&parts, &|| rows.iter().all(Row::is_done))?
+                        Some(prompts(programs.rows(), &all, 0, rule, &options, device)?.0)
+                    }
+                };
+                begun = true;
+                match programs.read(again.as_ref().unwrap_or(&parts), &|| rows.iter().all(Row::is_done))? {
+                    Some(next) => steps.push(next)?,
+                    None => {
+                        held.truncate(kept);
+                        break;
                     }
                 }
-            } else {
-                begun = true;
-                held.clear();
-                held.extend(texts[0].0);
-                programs.read(&parts, &|| rows.iter().all(Row::is_done))?
-            };
-            let Some(next) = next else {
-                held.truncate(kept);
-                break;
-            };
-            match &mut tokens[..] {
-                [token] => *token = next.item::<i64>()?,
-                tokens => tokens.copy_from_slice(&next.to_vec::<i64>()?),
             }
+            steps.read(&mut tokens)?;
             for (index, (row, &next)) in rows.iter_mut().zip(&tokens).enumerate() {
                 if row.is_done() {
                     continue;
@@ -303,17 +331,19 @@ impl Generator {
     }
 }
 
-/// All texts up to their newest tokens, where one of them has gone beyond a border: they are read again.
-fn longer(texts: &[(&[u32], &Request)], rows: &[Row], cache: &KvCache) -> Option<Vec<Vec<u32>>> {
-    let both = || texts.iter().map(|(prompt, _)| prompt).zip(rows);
-    if !both().any(|(prompt, row)| !row.is_done() && cache.crosses_border(prompt.len() + row.ids().len())) {
-        return None;
-    }
+/// Whether a text that goes on has gone beyond a border when each has so many new tokens.
+fn crosses_border(texts: &[(&[u32], &Request)], rows: &[Row], length: usize, cache: &KvCache) -> bool {
+    let mut both = texts.iter().zip(rows);
+    both.any(|((prompt, _), row)| !row.is_done() && cache.crosses_border(prompt.len() + length))
+}
+
+/// All texts up to their newest tokens: they are read again.
+fn longer(texts: &[(&[u32], &Request)], rows: &[Row], cache: &KvCache) -> Vec<Vec<u32>> {
     // The last token of a full context has no place; such a text has ended.
-    let whole = |(prompt, row): (&&[u32], &Row)| -> Vec<u32> {
+    let whole = |((prompt, _), row): (&(&[u32], &Request), &Row)| -> Vec<u32> {
         prompt.iter().chain(row.ids()).copied().take(cache.context()).collect()
     };
-    Some(both().map(whole).collect())
+    texts.iter().zip(rows).map(whole).collect()
 }
 
 fn one(texts: Vec<Generated>) -> Result<Generated> {

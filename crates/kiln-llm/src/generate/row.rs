@@ -82,6 +82,11 @@ impl Row {
         self.stop().is_some()
     }
 
+    /// How many more tokens may come at the most.
+    pub fn left(&self) -> usize {
+        if self.is_done() { 0 } else { self.request.max_tokens.min(self.room) - self.ids.len() }
+    }
+
     /// A further token, which is shown with the text it completes unless it ends the text.
     pub fn push(
         &mut self,

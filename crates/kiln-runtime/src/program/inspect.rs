@@ -3,8 +3,8 @@
 
 use super::{InputView, Program};
 use crate::sizing::{CompiledVariant, Sizing};
-use crate::{Buffer, Error, Executable, RawBuffer};
-use kiln_ir::Symbol;
+use crate::{Buffer, Error, Executable, Launch, RawBuffer, Recording};
+use kiln_ir::{Source, Symbol};
 use kiln_kernels::schedule::Role;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub struct Inspection<'a> {
     /// By buffer of the schedule.
     regions: Vec<Region>,
     arguments: Vec<RawBuffer>,
+    /// All launches as one, where the backend can do that; nothing before it was asked.
+    recording: Option<Option<Box<dyn Recording>>>,
     inputs: PhantomData<&'a [InputView<'a>]>,
 }
 
@@ -52,6 +54,8 @@ struct Region {
     bytes: usize,
     /// Whether it may be set.
     own: bool,
+    /// Of an input that the program updates: the caller's memory that this is a copy of.
+    original: Option<(Buffer, usize)>,
 }
 
 impl Region {
@@ -75,38 +79,41 @@ impl Program {
                     let raw = sizing.inputs[*input].raw(*input, view, self.device())?;
                     let offset = raw.ptr as usize - view.buffer.ptr() as usize;
                     if self.updates.contains(input) {
-                        let mut copy = vec![0; raw.bytes];
-                        view.buffer.read_to_host(offset, &mut copy)?;
                         let buffer = self.backend.allocate(raw.bytes)?;
-                        buffer.write_from_host(0, &copy)?;
-                        Region { buffer, offset: 0, bytes: raw.bytes, own: true }
+                        let original = Some((view.buffer.clone(), offset));
+                        Region { buffer, offset: 0, bytes: raw.bytes, own: true, original }
                     } else {
-                        Region { buffer: view.buffer.clone(), offset, bytes: raw.bytes, own: false }
+                        Region { buffer: view.buffer.clone(), offset, bytes: raw.bytes, own: false, original: None }
                     }
                 }
-                Role::Output(_) => Region { buffer: self.backend.allocate(bytes)?, offset: 0, bytes, own: true },
+                Role::Output(_) => {
+                    Region { buffer: self.backend.allocate(bytes)?, offset: 0, bytes, own: true, original: None }
+                }
                 Role::Constant(_) => {
                     let buffer = self.constants[index].clone().ok_or(Error::BrokenSchedule { buffer: index })?;
-                    Region { buffer, offset: 0, bytes, own: false }
+                    Region { buffer, offset: 0, bytes, own: false, original: None }
                 }
                 Role::Temp => {
                     let raw = sizing.temp(index, &arena)?;
                     let offset = raw.ptr as usize - arena.ptr() as usize;
-                    Region { buffer: arena.clone(), offset, bytes, own: true }
+                    Region { buffer: arena.clone(), offset, bytes, own: true, original: None }
                 }
             });
         }
         let sizes = self.sizings.values(inputs);
         let compiled_variants = self.compiled_variants(&sizing);
-        Ok(Inspection {
+        let inspection = Inspection {
             program: self,
             sizing,
             compiled_variants,
             sizes,
             regions,
             arguments: Vec::new(),
+            recording: None,
             inputs: PhantomData,
-        })
+        };
+        inspection.reset()?;
+        Ok(inspection)
     }
 }
 
@@ -148,12 +155,58 @@ impl Inspection<'_> {
         region.buffer.write_from_host(region.offset, bytes)
     }
 
+    /// Sets the inputs that the program updates to what the caller's tensors have. Whoever runs all launches again and again begins
+    /// each round with it: a position that is counted up would leave its table.
+    pub fn reset(&self) -> Result<(), Error> {
+        for region in &self.regions {
+            if let Some((original, offset)) = &region.original {
+                original.copy_to(*offset, &region.buffer, region.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs one launch on the memory as it is and waits for it; how long it took.
     pub fn launch(&mut self, step: usize) -> Result<Duration, Error> {
         let Some(code) = self.compiled_variants.get(step).map(|compiled| compiled.code.clone()) else {
             return Err(Error::BrokenSchedule { buffer: step });
         };
         self.launch_as(step, &*code)
+    }
+
+    /// Runs all launches in order on the memory as it is and waits for them; how long they took together. A backend that records
+    /// launches runs its recording.
+    pub fn launch_all(&mut self) -> Result<Duration, Error> {
+        let program = self.program;
+        let region = |&buffer: &usize| self.regions[buffer].raw();
+        self.arguments.clear();
+        self.arguments.extend(program.steps.iter().flat_map(|step| step.args.iter().map(region)));
+        let mut rest = &self.arguments[..];
+        let launches = program.steps.iter().enumerate().map(|(number, step)| {
+            let (arguments, others) = rest.split_at(step.args.len());
+            rest = others;
+            let (code, sizes) = (&*self.compiled_variants[number].code, &self.sizing.step_sizes[number][..]);
+            Launch { code, arguments, sizes, site: step.site }
+        });
+        let launches: Vec<Launch<'_>> = launches.collect();
+        if self.recording.is_none() {
+            self.recording = Some(program.backend.record(&launches)?);
+        }
+        let mut recording = self.recording.as_mut().and_then(Option::as_mut);
+        program.backend.time(&mut || {
+            let failed = |cause| Error::Launch { op: "a recorded program".to_owned(), cause, at: Source::default() };
+            // SAFETY: as in `launch_as`, for each of them.
+            let is_replayed = recording.as_mut().map(|recording| unsafe { recording.replay(&self.arguments) });
+            if is_replayed.transpose().map_err(failed)? == Some(true) {
+                return Ok(());
+            }
+            for (launch, step) in launches.iter().zip(&program.steps) {
+                // SAFETY: as above.
+                unsafe { launch.code.launch_at(launch.arguments, launch.sizes, launch.site) }
+                    .map_err(|cause| step.error(cause))?;
+            }
+            Ok(())
+        })
     }
 
     /// [`Inspection::launch`] with other code for the same kernel.

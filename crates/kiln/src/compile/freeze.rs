@@ -378,6 +378,10 @@ impl FrozenGraph {
             }
         }
         self.prepares.fetch_add(1, Ordering::Relaxed);
+        if event::is_enabled(Category::Perf) {
+            // Somebody listens to how long it takes, not to how long it takes to queue it.
+            self.program().backend().synchronize()?;
+        }
         event::emit(Category::Perf, || Event::Frozen {
             inputs: self.frozen.len(),
             prepared_bytes: self.memory.prepared_bytes,

@@ -1,7 +1,7 @@
 //! Explaining, verifying and dumping compiled graphs: their graphs, programs and inputs are handed to [`kiln_inspect`].
 
 use crate::pipeline::{self, dump as dumps};
-use crate::tensor::compiled_graph::{CompiledGraph, view};
+use crate::tensor::compiled_graph::{CompiledGraph, locate, view};
 use crate::{Error, Result, Tensor};
 use kiln_inspect::bisect::{self, BisectReport, Stage};
 use kiln_inspect::explain::{self, Explanation, Segment, Subject};
@@ -31,8 +31,9 @@ impl CompiledGraph {
     /// ```
     #[track_caller]
     pub fn explain(&self, inputs: &[Tensor]) -> Result<Explanation> {
-        let segment = self.segment(inputs, Vec::new(), &Source::caller())?;
-        let machine = explain::machine(self.program().backend().threads());
+        let at = Source::caller();
+        let segment = self.segment(inputs, Vec::new(), &at)?;
+        let machine = explain::machine(&**self.program().backend()).map_err(|cause| locate("explain", cause, &at))?;
         Ok(Explanation::of_graph(&self.options().name, machine, segment))
     }
 

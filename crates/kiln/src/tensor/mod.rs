@@ -22,6 +22,7 @@ pub mod files;
 pub mod index;
 pub mod layout;
 pub(crate) mod ops;
+pub mod pending;
 pub mod promotion;
 pub mod random;
 pub(crate) mod scratch;

@@ -1,5 +1,6 @@
 //! Kiln's side of `kiln bench decode` and `kiln bench forward --model`: one model in one mode, in a process of its own.
 
+use crate::bench::clock::seconds;
 use crate::bench::machine;
 use crate::bench::side::serve;
 use kiln::runtime::HostMemory;
@@ -59,6 +60,7 @@ struct Spec {
     dtype: DType,
     compile: Option<Options>,
     context: usize,
+    ahead: Option<usize>,
     before: u64,
 }
 
@@ -98,6 +100,7 @@ impl Work {
             dtype: dtype(text("dtype")?)?,
             compile: options(text("mode")?)?,
             context: number("context")?,
+            ahead: request["ahead"].as_u64().map(|ahead| ahead as usize),
             before: machine::resident(),
         };
         let prompts: Vec<Vec<u32>> = serde_json::from_value(request["prompts"].clone())?;
@@ -163,8 +166,8 @@ impl Decode {
     fn open(spec: Spec, prompts: Vec<Vec<u32>>, tokens: usize) -> Result<(Work, Value), Box<dyn std::error::Error>> {
         let model = load(&spec)?;
         let weights = model.weight_bytes();
-        let options =
-            GeneratorOptions { context: spec.context, compile: spec.compile.clone(), ..GeneratorOptions::default() };
+        let (context, compile, ahead) = (spec.context, spec.compile.clone(), spec.ahead);
+        let options = GeneratorOptions { context, compile, ahead, ..GeneratorOptions::default() };
         let mut decode = Decode { generator: Generator::new(model, options)?, prompts, spec };
         let mut answer = decode.text(tokens, Duration::MAX)?;
         // The first token after the first one made the program that all others use.
@@ -174,6 +177,7 @@ impl Decode {
         answer["kv_bytes"] = json!(decode.generator.cache_bytes());
         answer["launches"] = json!(decode.generator.kernels_per_token());
         answer["kernels"] = json!(kernels(&decode.spec));
+        answer["ahead"] = json!(decode.generator.steps_ahead());
         Ok((Work::Decode(Box::new(decode)), answer))
     }
 
@@ -196,7 +200,10 @@ impl Decode {
             if now - begin > limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         let ids: Vec<Vec<u32>> = texts.into_iter().map(|text| text.ids).collect();
-        Ok(json!({"prefill_ms": prefill, "ms": samples, "ids": ids}))
+        // The last steps of a text were launched by earlier ones, which had as much more to do.
+        let drained = self.generator.steps_ahead().min(samples.len().saturating_sub(1));
+        samples.truncate(samples.len() - drained);
+        Ok(json!({"prefill_ms": prefill, "ms": samples, "drained": drained, "ids": ids}))
     }
 
     /// Logits after the prompts and after each token that is to follow them, `[texts, 1 + tokens, vocabulary]`, by programs
@@ -235,9 +242,7 @@ impl Forward {
     fn open(spec: &Spec, prompts: &[Vec<u32>]) -> Result<(Work, Value), Box<dyn std::error::Error>> {
         let model = load(spec)?;
         let (pass, tokens, kv) = pass(spec, &model, prompts)?;
-        let begin = Instant::now();
-        pass.call(&tokens)?;
-        let first = begin.elapsed().as_secs_f64();
+        let (_, first) = seconds(|| pass.call(&tokens))?;
         for _ in 0..3 {
             pass.call(&tokens)?;
         }
@@ -253,9 +258,8 @@ impl Forward {
         let begin = Instant::now();
         let mut samples = Vec::with_capacity(count);
         while samples.len() < count && begin.elapsed() <= limit {
-            let start = Instant::now();
-            let logits = self.pass.call(&self.tokens)?;
-            samples.push(start.elapsed().as_secs_f64() * 1e3);
+            let (logits, seconds) = seconds(|| self.pass.call(&self.tokens))?;
+            samples.push(seconds * 1e3);
             drop(logits);
         }
         Ok(json!({"ms": samples}))

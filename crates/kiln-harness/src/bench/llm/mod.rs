@@ -7,12 +7,14 @@
 //!                                    └▶ torch …     ─┘
 //! ```
 
+mod agreement;
 mod kiln_side;
 pub mod models;
 pub mod sides;
 
 use super::record::{MemoryUse, Record, Subject};
 use super::side::{Side, SideError};
+use agreement::{Expected, agreeing};
 use kiln_terminal::failure::without_own_lines;
 use models::Source;
 use serde_json::{Value, json};
@@ -36,6 +38,8 @@ pub struct Plan {
     pub threads: usize,
     /// Texts at a time.
     pub batch: usize,
+    /// Steps that Kiln launches ahead of the token it reads; the device's own number where it is not given.
+    pub ahead: Option<usize>,
     /// Tokens of the prompt, or of a pass.
     pub prompt: usize,
     /// Tokens of a text after the first.
@@ -138,7 +142,7 @@ impl Plan {
         let request = json!({
             "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
             "dtype": self.dtype, "device": self.device, "threads": self.threads, "context": self.context(),
-            "prompts": self.prompts(), "tokens": self.tokens,
+            "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead,
         });
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
             let answer = side.ask(&request, patience)?;
@@ -149,6 +153,9 @@ impl Plan {
             record.kernels = answer["kernels"].as_u64();
             record.launches = answer["launches"].as_u64();
             record.peer = answer["peer"].as_str().map(str::to_owned);
+            if let Some(ahead) = answer["ahead"].as_u64() {
+                record.extra = json!({"steps_ahead": ahead});
+            }
             record.memory = Some(MemoryUse {
                 peak,
                 process,
@@ -188,7 +195,8 @@ impl Plan {
         let limit = Duration::from_secs_f64(seconds * 4.0 + 120.0);
         let answer = open.side.ask(&json!({"do": "turn", "repeats": repeats, "seconds": seconds}), limit)?;
         let samples: Vec<f64> = answer["ms"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        open.record.cut |= samples.len() < repeats;
+        let drained = answer["drained"].as_u64().unwrap_or(0) as usize;
+        open.record.cut |= samples.len() + drained < repeats;
         open.record.samples.extend(samples.into_iter().skip(WARM_UP));
         if let Some(prefill) = answer["prefill_ms"].as_f64() {
             let least = open.record.prefill_ms.map_or(prefill, |before| before.min(prefill));
@@ -260,14 +268,16 @@ impl Plan {
             if let Some((right, expected)) = &reference
                 && !logits.is_empty()
             {
-                let (error, largest) = difference(&logits, expected);
-                record.max_abs_err = Some(error);
-                record.logits_compared = Some(logits.len() / self.source.vocabulary.max(1));
-                let mut same = error <= tolerance(&self.dtype) * largest.max(1.0);
+                let expected = Expected::new(expected, self.source.vocabulary, &self.dtype);
+                let found = expected.compare(&logits);
+                record.max_abs_err = Some(found.error);
+                record.logits_bound = Some(found.bound);
+                record.logits_compared = Some(found.positions);
+                record.other_choices = Some((found.other_choices, found.positions));
+                let mut same = found.is_right();
                 if !right.is_empty() {
-                    let counts = agreeing(&ids, right);
-                    same &= counts.0 == counts.1;
-                    record.same_ids = Some(counts);
+                    record.same_ids = Some(agreeing(&ids, right));
+                    same &= expected.allows(&ids, right, self.dtype == "f32");
                 }
                 record.matches_eager = Some(same);
             }
@@ -305,28 +315,4 @@ fn ids(answer: &Value) -> Vec<Vec<u32>> {
 fn read_logits(file: &Path) -> Vec<f32> {
     let bytes = std::fs::read(file).unwrap_or_default();
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
-}
-
-/// How far rounding may carry the logits of a dtype, of the largest one.
-fn tolerance(dtype: &str) -> f64 {
-    if dtype == "f32" { 1e-3 } else { 5e-2 }
-}
-
-/// The largest difference, and the largest of the right values. Lists of unequal length have nothing in common.
-fn difference(logits: &[f32], right: &[f32]) -> (f64, f64) {
-    let largest = right.iter().fold(0f32, |most, value| most.max(value.abs())).into();
-    if logits.len() != right.len() {
-        return (f64::INFINITY, largest);
-    }
-    let pairs = logits.iter().zip(right).map(|(a, b)| f64::from(*a) - f64::from(*b));
-    // NaN against a number is no agreement.
-    let error = pairs.fold(0f64, |most, d| if d.is_nan() { f64::INFINITY } else { most.max(d.abs()) });
-    (error, largest)
-}
-
-/// Leading tokens that agree, over all texts, and how many there are.
-fn agreeing(ids: &[Vec<u32>], right: &[Vec<u32>]) -> (usize, usize) {
-    let all = right.iter().map(Vec::len).sum();
-    let leading = |(a, b): (&Vec<u32>, &Vec<u32>)| a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    (ids.iter().zip(right).map(leading).sum(), all)
 }

@@ -5,7 +5,7 @@ pub mod models;
 #[cfg(test)]
 mod tests;
 
-use super::clock::Timing;
+use super::clock::{Timing, seconds};
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
@@ -20,7 +20,6 @@ use kiln_terminal::output;
 use models::{Model, Network};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The script that trains the same models in PyTorch.
 pub const PEER: &str = concat!(include_str!("../peers/lines.py"), include_str!("torch_train.py"));
@@ -137,9 +136,7 @@ fn measure(
     let options = Options { fullgraph: true, ..Options::default() };
     let compiled: Compiled<Step, Batch, Tensor> = kiln::compile_with(training(Arc::new(model.network()?))?, options);
     kiln_runtime::kernel_cache::clear();
-    let begin = Instant::now();
-    compiled.call(&batch)?;
-    let first = begin.elapsed().as_secs_f64();
+    let (_, first) = seconds(|| compiled.call(&batch))?;
     let modes = if arguments.no_torch_compile { &MODES[..1] } else { &MODES[..] };
     let peer = turns::Peer::setup(peer, to_json(model), threads, modes);
     let own = [Own::new(|| compiled.call(&batch)), Own::new(|| eager(&batch)).half()];

@@ -3,6 +3,7 @@
 use super::watch::{self, ObservedSegment};
 use super::{Compiled, compile};
 use crate::tensor::bundle::Bundle;
+use crate::tensor::compiled_graph::locate;
 use crate::{Error, Result};
 use kiln_inspect::explain::{Explanation, Made, Measured, Segment, machine};
 use kiln_inspect::verify::VerifyReport;
@@ -76,20 +77,29 @@ where
         });
         let before = self.stats();
         let start = Instant::now();
-        let ((outcome, observed), phases) = phase::recorded(|| watch::watch(|| self.call_at(arguments, at.clone())));
-        let first = start.elapsed();
+        let ((outcome, observed), mut phases) =
+            phase::recorded(|| watch::watch(|| self.call_at(arguments, at.clone())));
         drop(listening);
+        let called = start.elapsed();
         outcome?;
+        crate::synchronize()?;
+        let first = start.elapsed();
+        phases.push((phase::RUN, first - called));
         let after = self.stats();
         let is_new = after.compiles > before.compiles || after.branches > before.branches;
         let mut segments = Vec::with_capacity(observed.segments.len());
         for ObservedSegment { code, inputs, names } in &observed.segments {
             segments.push(code.segment(inputs, names.clone(), at)?);
         }
+        let own = observed.segments.first().map(|segment| segment.code.program().backend().clone());
+        let backend = &own.unwrap_or_else(|| crate::backend(crate::Device::default()));
         let call = if observed.effects {
             None
         } else {
-            Some(Measured::repeated(|| self.call_at(arguments, at.clone()).map(drop))?)
+            Some(Measured::repeated(|| {
+                self.call_at(arguments, at.clone())?;
+                Ok::<(), E>(crate::synchronize()?)
+            })?)
         };
         let mut remarks: Vec<String> = Vec::new();
         for event in heard.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -111,7 +121,7 @@ where
         }
         Ok(Explanation {
             name,
-            machine: machine(crate::backend(crate::Device::default()).threads()),
+            machine: machine(&**backend).map_err(|cause| locate("explain", cause, at))?,
             first_call: if is_new { phases_of(phases, first) } else { making_of(&segments) },
             segments,
             breaks: observed.breaks,

@@ -2,7 +2,7 @@
 
 use super::segment::{InputSource, UpdateTarget};
 use super::tree::{Node, TraceStep};
-use crate::{Generator, Result, Tensor, Var};
+use crate::{Error, Generator, Result, Tensor, Var};
 use kiln_ir::Source;
 use std::time::{Duration, Instant};
 
@@ -66,8 +66,8 @@ const BUDGET: Duration = Duration::from_millis(300);
 const TURNS: std::ops::Range<usize> = 3..50;
 
 /// The best times of two ways to compute the same, measured in turns; the first turn of each does not count. Nothing if one of
-/// them cannot be measured, which says so.
-pub(super) fn race<E>(
+/// them cannot be measured, which says so. What they launch is waited for before the clock stops.
+pub(super) fn race<E: From<Error>>(
     mut one: impl FnMut() -> Result<bool, E>,
     mut other: impl FnMut() -> Result<bool, E>,
 ) -> Result<Option<(Duration, Duration)>, E> {
@@ -75,8 +75,12 @@ pub(super) fn race<E>(
     let mut best = (Duration::MAX, Duration::MAX);
     let timed = |work: &mut dyn FnMut() -> Result<bool, E>| -> Result<Option<Duration>, E> {
         let start = Instant::now();
-        Ok(work()?.then(|| start.elapsed()))
+        let is_measured = work()?;
+        crate::synchronize()?;
+        Ok(is_measured.then(|| start.elapsed()))
     };
+    // What was queued before belongs to neither.
+    crate::synchronize()?;
     for turn in 0..TURNS.end {
         let Some(first) = timed(&mut one)? else { return Ok(None) };
         let Some(second) = timed(&mut other)? else { return Ok(None) };

@@ -1,27 +1,41 @@
 //! `kiln explain FILE`: a graph in text form, what the passes make of it, the kernels it is cut into with their measured times,
-//! and why not fewer; as text or as a page.
+//! and why not fewer; as text or as a page. `kiln explain --model MODEL`: the launches of one decode step.
 
+mod decode;
+
+use kiln::inspect::explain::Kernel;
 use kiln::inspect::{Explanation, bisect_passes};
 use kiln::{CompileOptions, CompiledGraph, DType, Device, Generator, Tensor};
 use kiln_ir::{Dim, Graph, NodeId, Symbol, generate};
+use kiln_terminal::device::device;
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::output_file::OutputFile;
 use kiln_terminal::{Console, format, hung};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `kiln explain`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  kiln explain docs/softmax.kiln --size n=4096\n  kiln explain docs/softmax.kiln --html softmax.html\n  kiln explain - --code < docs/softmax.kiln"
+    after_help = "Examples:\n  kiln explain docs/softmax.kiln --size n=4096\n  kiln explain docs/softmax.kiln --html softmax.html\n  kiln explain - --code < docs/softmax.kiln\n  kiln explain --model llama-3.2-1b --layers 2 --dtype bf16 --prompt 128"
 )]
 pub struct Arguments {
     /// A file with a graph in text form; `-` reads standard input
-    file: PathBuf,
+    #[arg(required_unless_present = "model")]
+    file: Option<PathBuf>,
+    /// Explain one decode step of this model instead: a folder, a GGUF file or a preset
+    #[arg(long, conflicts_with_all = ["file", "code", "sizes", "verify"])]
+    model: Option<String>,
+    /// What of a model is explained, and how it is compiled
+    #[command(flatten)]
+    step: decode::Step,
+    /// Where it runs: cpu, cuda or cuda:N
+    #[arg(long, default_value = "cpu", value_name = "D")]
+    device: String,
     /// Write a page for a browser to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Show the kernels and their machine code as well
+    /// Show the kernels and their code as well: machine code, or the text that a GPU's compiler gets
     #[arg(long)]
     code: bool,
     /// The value of a symbol at which kernels are measured; 256 where none is given. May be given several times
@@ -38,23 +52,37 @@ pub struct Arguments {
 /// The longest text of a graph; one of a thousand layers has a few MB.
 const MOST_TEXT: usize = 64 << 20;
 
-/// Prints the story of one graph.
+/// Prints the story of one graph, or of one decode step.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let text = match arguments.file.as_os_str() == "-" {
+    let device = device(&arguments.device)?;
+    match (&arguments.model, &arguments.file) {
+        (Some(model), _) => {
+            let page = OutputFile::maybe(arguments.html.as_deref())?;
+            decode::run(model, &arguments.step, device, page, &Console::new(arguments.json))
+        }
+        (None, Some(file)) => graph(file, device, arguments),
+        (None, None) => Err(Failure::unusable("neither a file nor a model").advise("kiln explain --help").into()),
+    }
+}
+
+fn graph(path: &Path, device: Device, arguments: &Arguments) -> Outcome {
+    let text = match path.as_os_str() == "-" {
         true => kiln::files::read_stream(std::io::stdin(), MOST_TEXT),
-        false => kiln::files::read_text(&arguments.file, MOST_TEXT),
+        false => kiln::files::read_text(path, MOST_TEXT),
     };
-    let text = text.map_err(|error| Failure::file(&arguments.file, error))?;
-    let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", arguments.file.display()))?;
+    let text = text.map_err(|error| Failure::file(path, error))?;
+    let graph = Graph::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
     let fixed = at_sizes(&graph, &sizes(&arguments.sizes, &graph)?)?;
     let mut page = OutputFile::maybe(arguments.html.as_deref())?;
-    needs(&fixed, arguments.verify).check(memory())?;
+    if device == Device::Cpu {
+        needs(&fixed, arguments.verify).check(memory())?;
+    }
     // Not from disk: how long the passes and the schedule take is part of the story.
-    let options = CompileOptions { disk_cache: false, ..CompileOptions::default() };
+    let options = CompileOptions { device, disk_cache: false, ..CompileOptions::default() };
     let compiled = CompiledGraph::new(&graph, &[], &options)?;
-    let inputs = inputs(&fixed)?;
+    let inputs = inputs(&fixed, device)?;
     let mut explanation = compiled.explain(&inputs)?;
-    if let Some(name) = arguments.file.file_name().filter(|_| arguments.file.as_os_str() != "-") {
+    if let Some(name) = path.file_name().filter(|_| path.as_os_str() != "-") {
         explanation.name = name.to_string_lossy().into_owned();
     }
     let console = Console::new(arguments.json);
@@ -69,7 +97,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let code = step.code();
             let (label, bytes) = (step.label(), code.code_bytes());
             console.say(format!("\n# kernel {number}: {label} ({bytes} bytes of code)\n{}", step.kernel()));
-            console.say(code.disassembly().unwrap_or_else(|| "(no machine code of its own)".to_owned()));
+            let text = code.disassembly().or_else(|| code.intermediate());
+            console.say(text.unwrap_or_else(|| "(no machine code of its own)".to_owned()));
         }
     }
     if let Some(file) = &mut page {
@@ -88,16 +117,20 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if right == Some(false) { Err("a kernel or a pass is wrong".into()) } else { Ok(()) }
 }
 
+/// What a program wants to know of a launch.
+fn launch(kernel: &Kernel, copy: f64) -> Value {
+    json!({
+        "label": kernel.label, "kind": kernel.kind, "read_bytes": kernel.read, "written_bytes": kernel.written,
+        "flops": kernel.flops, "median_s": kernel.time.as_secs_f64(), "min_s": kernel.fastest.as_secs_f64(),
+        "of_copy": kernel.bandwidth() / copy, "code_bytes": kernel.code_bytes,
+    })
+}
+
 /// What a program wants to know of a graph.
 fn figures(explanation: &Explanation, right: Option<bool>) -> Value {
+    let copy = explanation.machine.copy;
     let segments = explanation.segments.iter().map(|segment| {
-        let kernels = segment.kernels.iter().map(|kernel| {
-            json!({
-                "label": kernel.label, "kind": kernel.kind, "read_bytes": kernel.read, "written_bytes": kernel.written,
-                "flops": kernel.flops, "median_s": kernel.time.as_secs_f64(), "min_s": kernel.fastest.as_secs_f64(),
-                "code_bytes": kernel.code_bytes,
-            })
-        });
+        let kernels = segment.kernels.iter().map(|kernel| launch(kernel, copy));
         let made = &segment.made;
         json!({
             "target": segment.target, "nodes": segment.graph.nodes().len(), "arena_bytes": segment.arena_bytes,
@@ -107,7 +140,7 @@ fn figures(explanation: &Explanation, right: Option<bool>) -> Value {
         })
     });
     let segments: Vec<Value> = segments.collect();
-    json!({"name": explanation.name, "segments": segments, "right": right})
+    json!({"name": explanation.name, "copy_gb_s": copy, "segments": segments, "right": right})
 }
 
 /// A symbol that has no size on the command line.
@@ -209,7 +242,7 @@ fn is_all_floats(graph: &Graph) -> bool {
 }
 
 /// Random inputs of a graph of fixed sizes.
-fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+fn inputs(graph: &Graph, device: Device) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
     let generator = Generator::new(1);
     // Integers may be indices, which have to fit; floats may be any.
     let hosts = if is_all_floats(graph) { Vec::new() } else { generate::inputs(graph, 1) };
@@ -219,9 +252,9 @@ fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
         let shape = ty.fixed_shape().ok_or("a size of an input is not known")?;
         inputs.push(match hosts.get(number) {
             Some(host) if !is_plain_float(ty.dtype) => {
-                Tensor::from_bytes(host.bytes(), host.shape().to_vec(), ty.dtype, Device::Cpu)?
+                Tensor::from_bytes(host.bytes(), host.shape().to_vec(), ty.dtype, device)?
             }
-            _ => generator.randn(shape, ty.dtype, Device::Cpu)?,
+            _ => generator.randn(shape, ty.dtype, device)?,
         });
     }
     Ok(inputs)
@@ -231,7 +264,7 @@ fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
 mod tests {
     use super::*;
 
-    const SOFTMAX: &str = include_str!("../softmax.kiln");
+    const SOFTMAX: &str = include_str!("../../softmax.kiln");
 
     fn at(sizes_given: &[&str]) -> Result<Graph, String> {
         let graph = Graph::parse(SOFTMAX).unwrap();

@@ -1,0 +1,127 @@
+//! A device whose launches return before they are done: what is measured is the work, not the enqueue.
+
+use kiln::runtime::QueuedBackend;
+use kiln::runtime::event::{self, Category};
+use kiln::{DType, Device, Mode, Options, Result, Tensor, Var, compile_with};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const DELAY: Duration = Duration::from_millis(3);
+
+/// A device of its own for a test, with launches of [`DELAY`] each.
+fn device(number: u32) -> (Device, Arc<QueuedBackend>) {
+    let device = Device::Cuda(number);
+    let backend = Arc::new(QueuedBackend::new(kiln::backend(Device::Cpu), device, DELAY));
+    assert!(kiln::backend::install(backend.clone()), "the device is used by another test");
+    (device, backend)
+}
+
+#[test]
+fn results_are_those_of_the_cpu() -> Result<()> {
+    let (device, _) = device(100);
+    let f = |x: &Tensor| x.exp()?.sum(-1)?.mul(0.5);
+    let x = Tensor::randn([4, 100], DType::F32, Device::Cpu)?;
+    let want = f(&x)?.to_vec::<f32>()?;
+    let there = x.to_device(device)?;
+    for mode in [Mode::Default, Mode::ReduceOverhead] {
+        let fast = compile_with(f, Options { mode, ..Options::default() });
+        for _ in 0..3 {
+            assert_eq!(fast.call(&there)?.to_vec::<f32>()?, want, "{mode:?}");
+        }
+    }
+    assert_eq!(f(&there)?.to_vec::<f32>()?, want);
+    Ok(())
+}
+
+#[test]
+fn synchronize_waits_for_launches() -> Result<()> {
+    let (device, backend) = device(101);
+    let x = Tensor::ones(8, DType::F32, device)?;
+    x.exp()?;
+    kiln::synchronize()?;
+    let (start, waits) = (Instant::now(), backend.waits());
+    x.exp()?;
+    assert!(start.elapsed() < DELAY, "an op waited");
+    kiln::synchronize()?;
+    assert!(start.elapsed() >= DELAY && backend.waits() > waits);
+    Ok(())
+}
+
+/// One launch against many: by the time of enqueues alone, which says nothing of launches, the program and the ops of this
+/// function are alike.
+#[test]
+fn never_slower_measures_launches() -> Result<()> {
+    const OPS: u32 = 8;
+    let (device, _) = device(102);
+    let f = |x: &Tensor| (0..OPS).try_fold(x.clone(), |x, _| x.mul(0.5)?.exp());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let into = heard.clone();
+    let listening = event::listen(&[Category::Perf], move |event| into.lock().unwrap().push(event.to_string()));
+    let fast = compile_with(f, Options { never_slower: true, ..Options::default() });
+    let x = Tensor::ones(8, DType::F32, device)?;
+    for _ in 0..3 {
+        fast.call(&x)?;
+    }
+    drop(listening);
+    let heard = heard.lock().unwrap();
+    let line = heard.iter().find(|line| line.contains("never_slower")).unwrap_or_else(|| panic!("{heard:?}"));
+    assert!(line.contains("compiled is kept"), "{line}");
+    let times: Vec<f64> = line.split([' ', ',', ';']).filter_map(milliseconds).collect();
+    let [compiled, eager] = times[..] else { panic!("{line}") };
+    let delay = DELAY.as_secs_f64() * 1e3;
+    assert!(compiled >= delay && eager >= 2.0 * f64::from(OPS) * delay, "{line}");
+    Ok(())
+}
+
+fn milliseconds(word: &str) -> Option<f64> {
+    let (number, factor) = [("ms", 1.0), ("µs", 1e-3), ("ns", 1e-6), ("s", 1e3)]
+        .iter()
+        .find_map(|(unit, factor)| Some((word.strip_suffix(unit)?, factor)))?;
+    Some(number.parse::<f64>().ok()? * factor)
+}
+
+#[test]
+fn explain_measures_launches_and_the_memory_of_the_device() -> Result<()> {
+    let (device, _) = device(103);
+    let fast = kiln::compile(|x: &Tensor| x.exp()?.sum(-1)?.exp());
+    let explanation = fast.explain(&Tensor::ones([8, 100], DType::F32, device)?)?;
+    let kernels = &explanation.segments[0].kernels;
+    assert!(kernels.iter().all(|kernel| kernel.time >= DELAY && kernel.fastest >= DELAY), "{explanation}");
+    let all = DELAY * kernels.len() as u32;
+    assert!(explanation.segments[0].run.fastest >= all && explanation.call.unwrap().fastest >= all, "{explanation}");
+    let run = explanation.first_call.iter().find(|(name, _)| name == "run").map(|(_, took)| *took);
+    assert!(run >= Some(all), "{:?}", explanation.first_call);
+    assert!(explanation.machine.copy > 0.0);
+    assert!(explanation.to_string().contains("measured on cuda:103, which copies its memory at"), "{explanation}");
+    Ok(())
+}
+
+/// Launches are measured again and again; what they count up begins anew each time, and the caller's variable stays.
+#[test]
+fn explain_measures_the_same_step_again_and_again() -> Result<()> {
+    let (device, _) = device(105);
+    for device in [Device::Cpu, device] {
+        let table = Tensor::arange(4, DType::F32, device)?;
+        let position = Var::new(&Tensor::zeros(1, DType::I64, device)?);
+        let fast = kiln::compile(|table: &Tensor| {
+            let read = table.index_select(0, &position.get())?;
+            position.set(&(position.get() + 1)?)?;
+            Ok(read)
+        });
+        for step in 0..3 {
+            let explanation = fast.explain(&table)?;
+            assert!(!explanation.segments[0].kernels.is_empty());
+            assert_eq!(position.get().to_vec::<i64>()?, [step + 1]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_cpu_keeps_its_backend_and_a_device_the_first() {
+    let (device, _) = device(104);
+    let another = |device| Arc::new(QueuedBackend::new(kiln::backend(Device::Cpu), device, Duration::ZERO));
+    assert!(!kiln::backend::install(another(device)));
+    assert!(!kiln::backend::install(another(Device::Cpu)));
+    assert!(!kiln::backend(Device::Cpu).is_asynchronous());
+}
