@@ -110,20 +110,39 @@ pub(crate) fn prepare<'a>(
     }
     let mut seen = HashSet::new();
     let list: Vec<_> = kernels.filter(|(kernel, _)| seen.insert(Arc::as_ptr(kernel))).collect();
-    let (next, compiled) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let compile = || {
-        while let Some((kernel, label)) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let fresh = get_kept(backend, kernel, label, keep).is_ok_and(|(_, fresh)| fresh);
-            compiled.fetch_add(usize::from(fresh), Ordering::Relaxed);
+    let compiled = AtomicUsize::new(0);
+    on_threads(threads, &list, &|(kernel, label)| {
+        let fresh = get_kept(backend, kernel, label, keep).is_ok_and(|(_, fresh)| fresh);
+        compiled.fetch_add(usize::from(fresh), Ordering::Relaxed);
+    });
+    compiled.into_inner()
+}
+
+/// [`prepare`] for variants of kernels.
+pub(crate) fn prepare_variants(backend: &dyn Backend, list: &[(&Arc<Kernel>, Variant, &str)]) {
+    let threads = backend.compile_threads();
+    if threads > 1 {
+        // What cannot be compiled says so when it is asked for.
+        on_threads(threads, list, &|(kernel, variant, label)| {
+            let _ = get_variant(backend, kernel, variant, label);
+        });
+    }
+}
+
+/// Does something for every item of a list, on several threads.
+fn on_threads<T: Sync>(threads: usize, list: &[T], work: &(dyn Fn(&T) + Sync)) {
+    let next = AtomicUsize::new(0);
+    let take = || {
+        while let Some(item) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(item);
         }
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(list.len()) {
-            scope.spawn(compile);
+            scope.spawn(take);
         }
-        compile();
+        take();
     });
-    compiled.into_inner()
 }
 
 /// [`get`], for a kernel whose code may come from another process: `saved` is what [`Executable::save`] returned there. Code

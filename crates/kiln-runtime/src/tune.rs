@@ -201,6 +201,11 @@ impl Program {
             }
         }
         let begin = counters(self, inputs, &inspection)?;
+        let mut inspection = inspection;
+        if self.backend.is_asynchronous() && !subjects.is_empty() {
+            // What a launch alone reads is there.
+            inspection.launch_all()?;
+        }
         let mut rounds = Rounds { program: self, inspection, deadline: start + budget, begin };
         for wave in 0..WAVES {
             rounds.prepare(&mut subjects, wave)?;
@@ -333,18 +338,29 @@ impl Rounds<'_> {
     /// Gives every subject its candidates: neighbours of the present variant, or of the best so far.
     fn prepare(&self, subjects: &mut [Subject], wave: usize) -> Result<(), Error> {
         let backend: &dyn Backend = &*self.program.backend;
+        let mut searched: Vec<(&mut Subject, Vec<Variant>)> = Vec::new();
         for subject in subjects.iter_mut().filter(|s| wave == 0 || s.decided) {
             // The best comes last; after a decision only it and the present variant are left.
             let best = subject.candidates.len() - 1;
             if wave > 0 && best == 0 {
                 continue;
             }
-            let near = backend.variants(&subject.kernel, &subject.candidates[best].variant, &subject.sizes);
+            let mut near = backend.variants(&subject.kernel, &subject.candidates[best].variant, &subject.sizes);
+            near.retain(|variant| subject.candidates[0].variant != *variant && !subject.tried.contains(variant));
+            searched.push((subject, near));
+        }
+        let of_subject = |(subject, near): &'_ (&mut Subject, Vec<Variant>)| {
+            near.iter()
+                .map(|variant| (subject.kernel.clone(), variant.clone(), subject.label.clone()))
+                .collect::<Vec<_>>()
+        };
+        let list: Vec<_> = searched.iter().flat_map(of_subject).collect();
+        let list: Vec<_> =
+            list.iter().map(|(kernel, variant, label)| (kernel, variant.clone(), label.as_str())).collect();
+        kernel_cache::prepare_variants(backend, &list);
+        for (subject, near) in searched {
             let mut fresh = 0;
             for variant in near {
-                if subject.candidates[0].variant == variant || subject.tried.contains(&variant) {
-                    continue;
-                }
                 // A variant that cannot be compiled is dropped.
                 let made = kernel_cache::get_variant(backend, &subject.kernel, &variant, &subject.label);
                 if let Ok((code, _)) = made {
@@ -381,8 +397,11 @@ impl Rounds<'_> {
             subject.turn = 0;
         }
         let mut owner = vec![None; self.program.steps.len()];
+        // A backend that times by itself, with cold caches, need not run the rest of the program; and one launch is like the others.
+        let alone = self.program.backend.is_asynchronous();
         for (number, subject) in subjects.iter().enumerate().filter(|(_, s)| !s.decided) {
-            subject.steps.iter().for_each(|&step| owner[step] = Some(number));
+            let steps = if alone { &subject.steps[..1] } else { &subject.steps };
+            steps.iter().for_each(|&step| owner[step] = Some(number));
         }
         let start = Instant::now();
         for round in 0..count {
@@ -400,13 +419,15 @@ impl Rounds<'_> {
                         let subject = &subjects[*number];
                         spent[*number] += self.inspection.launch_as(step, &*subject.candidates[subject.turn].code)?;
                     }
+                    None if alone => {}
                     None => {
                         self.inspection.launch(step)?;
                     }
                 }
             }
             for (subject, spent) in subjects.iter_mut().zip(spent).filter(|(s, _)| !s.decided) {
-                let nanos = spent.as_nanos() as f64 / subject.steps.len() as f64;
+                let launches = if alone { 1 } else { subject.steps.len() };
+                let nanos = spent.as_nanos() as f64 / launches as f64;
                 subject.candidates[subject.turn].samples.push(nanos);
                 subject.turn = (subject.turn + 1) % subject.candidates.len();
             }
