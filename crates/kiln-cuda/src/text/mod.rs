@@ -3,6 +3,7 @@
 //! ```text
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
+//!                        strip      up to 16 rows of short floats likewise, on tensor cores
 //!                        tensor     short floats on tensor cores
 //!                        matmul     tiles in shared memory
 //!             Attention  decode     few queries: keys split over a cluster of blocks
@@ -24,12 +25,13 @@ mod matmul;
 mod prefill;
 mod routine;
 mod skinny;
+mod strip;
 mod tensor;
 mod value;
 mod vector;
 
-pub(crate) use skinny::MOST_ROWS;
 pub use skinny::Skinny;
+pub(crate) use strip::MOST_ROWS;
 pub use tensor::Tile;
 
 use index::{Names, Width};
@@ -173,8 +175,13 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     }
     let threads = bodies.iter().map(|body| body.threads).max().unwrap_or(THREADS);
     let cluster = bodies.iter().map(|body| body.cluster).max().unwrap_or(1);
-    if cluster > 1 && bodies.len() > 1 {
-        return Err("a cluster beside other bodies".to_owned());
+    // Whole clusters of each body beside each other; bodies without clusters have nothing to do in further blocks.
+    if bodies.len() > 1 {
+        let whole = |blocks: &Dim| ceil_div(blocks, cluster.into()) * i64::from(cluster);
+        for body in &mut bodies {
+            body.blocks = whole(&body.blocks);
+            body.most_blocks = (body.most_blocks + i64::from(cluster) - 1) / i64::from(cluster) * i64::from(cluster);
+        }
     }
     let cluster = if cluster > 1 { format!("__cluster_dims__({cluster},1,1) ") } else { String::new() };
     let resident = bodies.iter().map(|body| body.resident).min().unwrap_or(1);
@@ -240,7 +247,8 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
         KernelBody::Loop(body) => loops::generate(kernel, body, way),
         KernelBody::Matmul(body) => {
             let special = || way.vectors.then(|| tensor::generate(kernel, body, way.tile)).flatten();
-            match skinny::generate(kernel, body, way).or_else(special) {
+            let few = || strip::generate(kernel, body, way).or_else(|| skinny::generate(kernel, body, way));
+            match few().or_else(special) {
                 Some(made) => Ok(made),
                 None => matmul::generate(kernel, body),
             }

@@ -13,6 +13,7 @@
 use super::index::{Names, Width};
 use super::loops::{accumulator, bytes};
 use super::matmul::has_blocks;
+use super::strip::MOST_ROWS;
 use super::value::{Statements, Temps, combined, memory_type, value_type};
 use super::vector::Vector;
 use super::{Body, Way, ceil_div, decode, points, width};
@@ -22,8 +23,8 @@ use kiln_kernels::kernel::{
 };
 use std::fmt::{self, Write};
 
-/// Rows on the left at the most: beyond, the arithmetic takes longer than memory.
-pub(crate) const MOST_ROWS: i64 = 8;
+/// Rows on the left: beyond, the arithmetic takes longer than memory.
+const FEW_ROWS: i64 = 8;
 /// Threads that a multiprocessor runs at once: as many as there are registers for, 64 each.
 const RESIDENT_THREADS: i64 = 1024;
 /// Loads of a lane that fit in its registers, with as many that are fetched for the next time.
@@ -88,6 +89,9 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         _ if needed => 1,
         _ => return None,
     };
+    if rows > FEW_ROWS && !needed {
+        return None;
+    }
     let vector = |prologue: &Prologue, suffix: &'static str| {
         let mut vector = Vector::of(kernel, prologue.insts.iter(), axis, lanes);
         vector.suffix = suffix;

@@ -27,10 +27,10 @@ const STAGES: i64 = 3;
 const GROUP: i64 = 16;
 
 /// An operand that can be copied as it is.
-struct Operand<'a> {
-    place: &'a Place,
+pub(super) struct Operand<'a> {
+    pub(super) place: &'a Place,
     /// Whether its neighbours in memory are along the summed axis.
-    along_sum: bool,
+    pub(super) along_sum: bool,
     axes: &'a [Axis],
 }
 
@@ -60,7 +60,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, tile: Option<Tile>) -
 
 impl<'a> Operand<'a> {
     /// The operand, if it is a load of contiguous elements, aligned to 16 bytes.
-    fn of(kernel: &Kernel, prologue: &'a Prologue, axes: &'a [Axis], summed: &Axis) -> Option<Operand<'a>> {
+    pub(super) fn of(kernel: &Kernel, prologue: &'a Prologue, axes: &'a [Axis], summed: &Axis) -> Option<Operand<'a>> {
         let [inst] = prologue.insts.as_slice() else { return None };
         let InstKind::Load { place, guard: None } = &inst.kind else { return None };
         let short = matches!(kernel.buffers[place.buffer].dtype, DType::Bf16 | DType::F16);

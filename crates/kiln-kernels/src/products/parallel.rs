@@ -1,6 +1,7 @@
-//! Products of the same rows that do not depend on each other (queries, keys and values) become one launch.
+//! Products of the same rows that do not depend on each other (queries, keys and values) become one launch, and so do small loops
+//! (positions, masks and tables at the beginning of a step).
 
-use super::{Arguments, can_move, count, product, retire};
+use super::{Arguments, can_move, count, has_own_sizes, product, retire};
 use crate::kernel::KernelBody;
 use crate::schedule::{Schedule, Step};
 use crate::update::depends;
@@ -8,7 +9,9 @@ use crate::update::depends;
 /// Launches between two that may become one.
 const FAR: usize = 12;
 /// Bodies of a launch at the most.
-const MOST: usize = 4;
+const MOST: usize = 6;
+/// Points of a small loop at the most.
+const SMALL: i64 = 1 << 14;
 
 /// Lets products run beside each other.
 pub(super) fn join(schedule: &mut Schedule, few_rows: i64) {
@@ -26,13 +29,22 @@ pub(super) fn join(schedule: &mut Schedule, few_rows: i64) {
     }
 }
 
-/// Whether a later product can run with some others, at the place of the first, where it depends on none of them.
+/// Whether a later launch can run with some others, at the place of the first, where it depends on none of them.
 fn goes_along(steps: &[Step], members: &[usize], other: usize, few_rows: i64) -> bool {
-    let (Some(one), Some(two)) = (product(&steps[members[0]], few_rows), product(&steps[other], few_rows)) else {
-        return false;
+    let (first, later) = (&steps[members[0]], &steps[other]);
+    let alike = match (product(first, few_rows), product(later, few_rows)) {
+        (Some(one), Some(two)) => (count(&one.m), count(&one.k), one.acc) == (count(&two.m), count(&two.k), two.acc),
+        (None, None) => is_small_loop(first) && is_small_loop(later),
+        _ => false,
     };
-    let alike = (count(&one.m), count(&one.k), one.acc) == (count(&two.m), count(&two.k), two.acc);
-    alike && !depends(&steps[other], &steps[members[0]]) && can_move(steps, members[0], other, other)
+    alike && !depends(later, first) && can_move(steps, members[0], other, other)
+}
+
+/// A loop that takes about as long as its launch.
+fn is_small_loop(step: &Step) -> bool {
+    let KernelBody::Loop(body) = &step.kernel.body else { return false };
+    let points = count(&body.grid).zip(count(&body.row)).and_then(|(grid, row)| grid.checked_mul(row));
+    !step.args.is_empty() && has_own_sizes(step) && points.is_some_and(|points| points <= SMALL)
 }
 
 fn joined(steps: &[Step], members: &[usize]) -> Step {
