@@ -1,4 +1,4 @@
-//! Scans, sorts and scatters: a thread a line, or a thread an element.
+//! Scans, sorts and scatters: a thread a line, a thread an element, or a warp a row that goes somewhere whole.
 
 use super::index::{Names, Width, constant};
 use super::value::{combined, load, scalar, store, value_type};
@@ -12,9 +12,18 @@ pub(super) fn generate(kernel: &Kernel, body: &RoutineBody) -> Result<Body, Stri
     let (statements, count) = match body {
         RoutineBody::Scan { .. } => writer.scan(body),
         RoutineBody::SortIndices { .. } => writer.sort(body),
+        RoutineBody::Scatter { updates_shape, axis, index, .. } if moves_rows(index, *axis) => {
+            let blocks = ceil_div(&updates_shape[*axis], (THREADS / 32).into());
+            return Ok(Body::new(writer.scatter_rows(body), Width::Wide, blocks));
+        }
         RoutineBody::Scatter { .. } => writer.scatter(body),
     };
     Ok(Body::new(statements, Width::Wide, ceil_div(&count, THREADS.into())))
+}
+
+/// Whether an index is the same for all elements of a row, which then go to one row together.
+fn moves_rows(index: &Strided, axis: usize) -> bool {
+    index.strides.iter().enumerate().all(|(at, stride)| at == axis || stride.is_zero())
 }
 
 struct Writer<'a> {
@@ -112,6 +121,56 @@ impl Writer<'_> {
             store(self.dtype(output), output.buffer, &self.position(output, *axis, "rank"), "own"),
         );
         (out, threads)
+    }
+
+    /// A warp a row of updates. Of rows that go to the same place the last is the one that stays; where they are combined, the warp
+    /// of the first takes all of them, in their order.
+    fn scatter_rows(&self, body: &RoutineBody) -> String {
+        let RoutineBody::Scatter { shape, updates_shape, axis, kind, index, updates, output } = body else {
+            return String::new();
+        };
+        let dtype = self.dtype(output);
+        let (acc, count) = (dtype.compute_type(), self.text(&updates_shape[*axis]));
+        let row = |at: &str| {
+            let place = format!("{}+{at}*{}", self.text(&index.offset), self.text(&index.strides[*axis]));
+            load(self.dtype(index), index.buffer, &place)
+        };
+        let others = updates_shape.iter().enumerate().filter(|(at, _)| at != axis);
+        let lines = others.clone().fold(Dim::from(1), |product, (_, size)| product * size);
+        let mut elements = format!("for(idx line=lane;line<{};line+=32){{idx rest=line;\n", self.text(&lines));
+        for (at, size) in others.rev() {
+            let size = self.text(size);
+            let _ = writeln!(elements, "const idx x{at}=rest%{size}; rest/={size};");
+        }
+        let _ = writeln!(elements, "{} x={};", value_type(acc), self.element(updates, *axis, "from"));
+        if let Some(reduction) = kind.reduction() {
+            let y = self.element(output, *axis, "to");
+            let _ = writeln!(elements, "const {} y={y};\nx={};", value_type(acc), combined(reduction, acc, "y", "x"));
+        }
+        let _ = writeln!(elements, "{}}}", store(dtype, output.buffer, &self.position(output, *axis, "to"), "x"));
+        let (others, take) = match kind.reduction() {
+            None => ("idx other=at+1+lane;other<COUNT", format!("const idx from=at;\n{elements}")),
+            Some(_) => (
+                "idx other=lane;other<at",
+                format!(
+                    "for(idx base=at;base<{count};base+=32){{
+unsigned same=__ballot_sync(~0u,base+lane<{count}&&{}==own);
+while(same){{const idx from=base+__ffs(same)-1;same&=same-1;\n{elements}}}}}",
+                    row("(base+lane)")
+                ),
+            ),
+        };
+        format!(
+            "const int lane=threadIdx.x%32;
+for(idx at=(idx)block*{0}+threadIdx.x/32;at<{count};at+=(idx)blocks*{0}){{
+const long long own={1};\nconst idx to=check_index(own,{2},fault,site);\nbool beside=false;
+for({3};other+=32)beside|={4}==own;\nif(__any_sync(~0u,beside))continue;\n{take}}}\n",
+            THREADS / 32,
+            row("at"),
+            shape[*axis].as_const().map_or_else(|| self.text(&shape[*axis]), constant),
+            others.replace("COUNT", &count),
+            row("other"),
+        )
     }
 
     /// Updates of one line go to one line: in order, by one thread.
