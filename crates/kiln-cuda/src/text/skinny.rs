@@ -25,10 +25,10 @@ use std::fmt::{self, Write};
 
 /// Rows on the left: beyond, the arithmetic takes longer than memory.
 const FEW_ROWS: i64 = 8;
-/// Threads that a multiprocessor runs at once: as many as there are registers for, 64 each.
-const RESIDENT_THREADS: i64 = 1024;
-/// Loads of a lane that fit in its registers, with as many that are fetched for the next time.
-const MOST_UNROLL: i64 = 4;
+/// Threads that a multiprocessor has registers for if each has 64, and the loads of a lane that these hold, with as many that are
+/// fetched for the next time.
+const SPARING_THREADS: i64 = 1024;
+const SPARING_UNROLL: i64 = 4;
 /// Rows of a weight where it is not known how many.
 const MANY: i64 = 4096;
 /// How the values of each right operand are called.
@@ -43,11 +43,13 @@ pub struct Skinny {
     pub warps: i64,
     /// Wide loads of a lane that are fetched at once, at the most.
     pub unroll: i64,
+    /// Threads that a multiprocessor runs at once. Fewer leave room for the next launch to begin.
+    pub resident: i64,
 }
 
 impl Default for Skinny {
     fn default() -> Skinny {
-        Skinny { threads: 256, warps: 4, unroll: 4 }
+        Skinny { threads: 256, warps: 4, unroll: 4, resident: 1024 }
     }
 }
 
@@ -57,7 +59,8 @@ impl Skinny {
         let threads = [128, 256];
         threads.into_iter().flat_map(|threads| {
             let warps = [1, 2, 4, 8].into_iter().filter(move |warps| warps * 32 <= threads);
-            warps.flat_map(move |warps| [2, 4, 8].map(|unroll| Skinny { threads, warps, unroll }))
+            let loads = [(2, 1024), (4, 1024), (4, 512), (8, 512)];
+            warps.flat_map(move |warps| loads.map(|(unroll, resident)| Skinny { threads, warps, unroll, resident }))
         })
     }
 
@@ -69,8 +72,8 @@ impl Skinny {
 
 impl fmt::Display for Skinny {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Skinny { threads, warps, unroll } = self;
-        write!(f, "threads={threads} warps={warps} unroll={unroll}")
+        let Skinny { threads, warps, unroll, resident } = self;
+        write!(f, "threads={threads} warps={warps} unroll={unroll} resident={resident}")
     }
 }
 
@@ -281,11 +284,11 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             functions.push(include_str!("blocks.cu"));
         }
         let vectors = self.right.iter().chain([&self.left]);
-        let fits = unroll * several as i64 <= MOST_UNROLL;
-        let resident = (if fits { RESIDENT_THREADS } else { RESIDENT_THREADS / 2 } / threads).max(1);
+        let fits = unroll * several as i64 <= SPARING_UNROLL;
+        let resident = (if fits { SPARING_THREADS } else { SPARING_THREADS / 2 } / threads).max(1);
         Body {
             functions,
-            most_blocks: way.multiprocessors * resident,
+            most_blocks: way.multiprocessors * (way.skinny.resident / threads).max(1),
             resident: resident as u32,
             share: several as i64 * total.as_const().unwrap_or(MANY),
             threads: *threads as u32,

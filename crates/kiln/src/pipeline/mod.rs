@@ -20,7 +20,7 @@ pub(crate) use options::EAGER;
 
 use crate::{Error, Result};
 use kiln_ir::{Graph, NodeId, Source};
-use kiln_kernels::{Form, InputLayout, Observe};
+use kiln_kernels::{Form, InputLayout, Observe, ScheduleOptions};
 use kiln_passes::{MainInput, Pass, Split, SplitOptions, merge_products, split_frozen};
 use kiln_runtime::disk::{self, Kind};
 use kiln_runtime::event::{self, Category};
@@ -125,7 +125,9 @@ pub(crate) fn show(unit: &Unit<'_>, observe: Observe<'_>) -> Result<Graph> {
             (split.main, Cow::Owned(layouts))
         }
     };
-    let shown = kiln_kernels::schedule_with(&graph, &layouts, &unit.options.schedule, observe);
+    let target = crate::backend(unit.options.device).schedule_target();
+    let schedule = ScheduleOptions { target, ..unit.options.schedule.clone() };
+    let shown = kiln_kernels::schedule_with(&graph, &layouts, &schedule, observe);
     shown.map_err(|cause| failed(unit, kiln_runtime::Error::Schedule { cause: Box::new(cause) }))?;
     Ok(graph)
 }

@@ -50,6 +50,7 @@ stages! {
     "schedule",              "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-schedule.txt",              "kiln-kernels/src/driver.rs";
     "write_updates",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-write_updates.txt",         "kiln-kernels/src/update.rs";
     "join_writes",           "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-join_writes.txt",           "kiln-kernels/src/writes.rs";
+    "join_products",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-join_products.txt",         "kiln-kernels/src/products/mod.rs";
     "free_early",            "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-free_early.txt",            "kiln-kernels/src/early.rs";
     "drop_unused",           "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-drop_unused.txt",           "kiln-kernels/src/driver.rs";
     "share_kernels",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "schedule.txt",                 "kiln-kernels/src/driver.rs";
