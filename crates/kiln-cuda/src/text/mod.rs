@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
+//!                        in_order   stores at places that data decide
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
 //!                        tensor     short floats on tensor cores
 //!                        matmul     tiles in shared memory
@@ -18,6 +19,7 @@
 
 mod attention;
 mod decode;
+mod in_order;
 mod index;
 mod loops;
 mod matmul;
