@@ -276,7 +276,9 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
         if body.rhs.iter().any(|rhs| has_blocks(&rhs.insts)) {
             functions.push(include_str!("blocks.cu"));
         }
-        let vectors = self.right.iter().chain([&self.left]);
+        let rows = body.before.iter().flat_map(|before| &before.stages).filter(|stage| stage.domain == Domain::Row);
+        let rows: Vec<Vector> = rows.map(|stage| self.row_vector(stage)).collect();
+        let vectors = self.right.iter().chain([&self.left]).chain(&rows);
         let fits = unroll * several as i64 <= MOST_UNROLL;
         let resident = (if fits { RESIDENT_THREADS } else { RESIDENT_THREADS / 2 } / threads).max(1);
         Body {
@@ -421,14 +423,21 @@ for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\n{ty} sums[{several}]={{}};
         out.push_str("}\n__syncthreads();\n");
     }
 
+    /// What a row stage accesses several elements at a time.
+    fn row_vector(&self, stage: &Stage) -> Vector {
+        match self.lanes {
+            1 => Vector::none(),
+            lanes => Vector::of(self.kernel, stage.insts.iter(), self.axis, lanes),
+        }
+    }
+
     fn row(&self, out: &mut String, stage: &Stage, dtypes: &[DType]) {
         let Writer { depth, threads, lanes, .. } = self;
         for reduction in &stage.reductions {
             let (ty, identity) = accumulator(reduction);
             let _ = writeln!(out, "{ty} over{}={identity};", reduction.result.0);
         }
-        let vector =
-            if *lanes > 1 { Vector::of(self.kernel, stage.insts.iter(), self.axis, *lanes) } else { Vector::none() };
+        let vector = self.row_vector(stage);
         let _ = writeln!(
             out,
             "#pragma unroll 2\nfor(idx begin=(idx)threadIdx.x*{lanes};begin<{depth};begin+={}){{const idx k0=begin;",
