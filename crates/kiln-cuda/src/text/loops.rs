@@ -10,6 +10,8 @@ use std::fmt::Write;
 
 /// Elements of a row temporary that a thread keeps in registers.
 const REGISTER_ELEMENTS: i64 = 32;
+/// Threads of a block at the most.
+const MOST_THREADS: i64 = 1024;
 
 pub(super) fn generate(kernel: &Kernel, body: &LoopBody, way: Way) -> Result<Body, String> {
     let mut names = Names::of_sizes(&kernel.sizes);
@@ -100,7 +102,7 @@ impl Writer<'_> {
         let axis = self.body.row.last().filter(|_| way.vectors && !in_order && !rows_are_strided(self.body));
         let chosen = axis.and_then(|axis| Vector::choose(self.kernel, row_insts.clone(), axis));
         let lanes = chosen.as_ref().map_or(1, |vector| vector.lanes);
-        let shape = Shape::choose(self.body, grid, &row.floor_div(&Dim::from(lanes)), in_order);
+        let shape = Shape::choose(self.body, grid, &row.floor_div(&Dim::from(lanes)), in_order, way);
         let Shape { x, y, along_row } = shape;
         let threads = x * y;
         let steps = row.as_const().map(|row| (row / lanes).div_euclid(y) + i64::from((row / lanes).rem_euclid(y) > 0));
@@ -299,7 +301,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn choose(body: &LoopBody, grid: &Dim, row: &Dim, in_order: bool) -> Shape {
+    fn choose(body: &LoopBody, grid: &Dim, row: &Dim, in_order: bool, way: Way) -> Shape {
         let threads = i64::from(THREADS);
         let length = row.as_const().unwrap_or(1024).max(1);
         let count = grid.as_const().unwrap_or(4096).max(1);
@@ -317,9 +319,9 @@ impl Shape {
             ..=1024 if count >= 1024 => 32,
             _ => power(length / 4).clamp(32, threads),
         };
-        // A row that few share gets all the threads that a block may have.
-        if count < 132 && length >= 8192 {
-            return Shape { x: 1, y: 1024, along_row: true };
+        // Rows that leave multiprocessors without any get a thread for every step, as far as a block has them.
+        if count < way.multiprocessors && row.as_const().is_some() && length >= threads {
+            return Shape { x: 1, y: power(length).min(MOST_THREADS), along_row: true };
         }
         Shape { x: threads / y, y, along_row: true }
     }

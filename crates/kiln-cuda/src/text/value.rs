@@ -141,7 +141,7 @@ impl<'a> Statements<'a> {
     }
 
     /// The position of a place, in elements.
-    fn position(&self, place: &Place) -> String {
+    pub(crate) fn position(&self, place: &Place) -> String {
         let mut text = self.index(&place.offset);
         for (value, stride) in &place.indirect {
             let _ = write!(text, "+{}*{}", self.value(*value), self.index(stride));
