@@ -54,7 +54,7 @@ impl Choice {
         let mut way = Way { multiprocessors: gpu.multiprocessors.into(), ..Way::of(&gpu.arch()) };
         if let Some(s) = std::env::var("KX_SKINNY").ok().and_then(|s| {
             let v: Vec<i64> = s.split(',').filter_map(|x| x.parse().ok()).collect();
-            (v.len() == 4).then(|| Skinny { threads: v[0], warps: v[1], unroll: v[2], resident: v[3] })
+            (v.len() == 3).then(|| Skinny { threads: v[0], warps: v[1], unroll: v[2] })
         }) {
             way.skinny = s;
         }

@@ -6,11 +6,12 @@ use super::vector::Vector;
 use super::{Body, THREADS, Way, ceil_div, decode, points, width};
 use kiln_ir::{ArgKind, DType, Dim, Symbol};
 use kiln_kernels::kernel::{Domain, Inst, InstKind, Kernel, LoopBody, Reduction, ReductionKind, Stage};
-use std::collections::HashSet;
 use std::fmt::Write;
 
 /// Elements of a row temporary that a thread keeps in registers.
 const REGISTER_ELEMENTS: i64 = 32;
+/// Threads of a block at the most.
+const MOST_THREADS: i64 = 1024;
 
 pub(super) fn generate(kernel: &Kernel, body: &LoopBody, way: Way) -> Result<Body, String> {
     let mut names = Names::of_sizes(&kernel.sizes);
@@ -33,30 +34,30 @@ pub(super) fn generate(kernel: &Kernel, body: &LoopBody, way: Way) -> Result<Bod
     })
 }
 
-struct Writer<'a> {
-    kernel: &'a Kernel,
-    body: &'a LoopBody,
-    names: Names,
-    width: Width,
+pub(super) struct Writer<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) body: &'a LoopBody,
+    pub(super) names: Names,
+    pub(super) width: Width,
 }
 
 impl Writer<'_> {
-    fn statements<'s>(&'s self, stores: Option<&'s str>, temps: Temps<'s>) -> Statements<'s> {
+    pub(super) fn statements<'s>(&'s self, stores: Option<&'s str>, temps: Temps<'s>) -> Statements<'s> {
         Statements { stores, temps, ..Statements::new(self.kernel, &self.names, self.width, "v") }
     }
 
-    fn insts(&self) -> impl Iterator<Item = &Inst> + Clone {
+    pub(super) fn insts(&self) -> impl Iterator<Item = &Inst> + Clone {
         self.body.stages.iter().flat_map(|stage| &stage.insts)
     }
 
-    fn point_statements(&self, vector: Option<&Vector>) -> String {
+    pub(super) fn point_statements(&self, vector: Option<&Vector>) -> String {
         let mut statements = self.statements(None, Temps::Registers);
         statements.vector = vector;
         self.body.stages.iter().for_each(|stage| statements.all(&stage.insts));
         statements.out
     }
 
-    fn finished(&self, functions: Vec<&'static str>, statements: String, blocks: Dim) -> Body {
+    pub(super) fn finished(&self, functions: Vec<&'static str>, statements: String, blocks: Dim) -> Body {
         Body { functions, ..Body::new(statements, self.width, blocks) }
     }
 
@@ -94,60 +95,6 @@ impl Writer<'_> {
         body
     }
 
-    /// Stores at places that data decide: points that may meet are one thread's, in order.
-    fn pointwise_in_order(&self) -> Body {
-        let (serial, parallel) = self.split_axes();
-        let mut out = String::new();
-        let axes = |list: &[usize]| list.iter().map(|&at| self.body.grid[at].clone()).collect::<Vec<_>>();
-        let (parallel_axes, serial_axes) = (axes(&parallel), axes(&serial));
-        let count = self.names.text(&points(&parallel_axes), self.width);
-        let _ = writeln!(out, "for(idx p=(idx)block*{THREADS}+threadIdx.x;p<{count};p+=(idx)blocks*{THREADS}){{");
-        out.push_str(&decode(&self.names, &parallel_axes, "p", "p", self.width));
-        let rename = |out: &mut String, list: &[usize], prefix: &str| {
-            for (number, at) in list.iter().enumerate() {
-                let _ = writeln!(out, "const idx g{at}={prefix}{number};");
-            }
-        };
-        rename(&mut out, &parallel, "p");
-        let steps = self.names.text(&points(&serial_axes), self.width);
-        let _ = writeln!(out, "for(idx o=0;o<{steps};++o){{");
-        out.push_str(&decode(&self.names, &serial_axes, "o", "o", self.width));
-        rename(&mut out, &serial, "o");
-        out.push_str(&self.point_statements(None));
-        out.push_str("}}\n");
-        self.finished(Vec::new(), out, ceil_div(&points(&parallel_axes), THREADS.into()))
-    }
-
-    /// The axes whose points may store to one place, and the others. Two points that differ along the others never do if the place is
-    /// `Σ axis·coefficient + Σ index·stride` where the first sum stays below every stride and the indices do not depend on those axes.
-    fn split_axes(&self) -> (Vec<usize>, Vec<usize>) {
-        let all: Vec<usize> = (0..self.body.grid.len()).collect();
-        let mut deciding: HashSet<Symbol> = HashSet::new();
-        let depends = dependencies(self.body.stages.iter().flat_map(|stage| &stage.insts));
-        let mut bound: Option<i64> = None;
-        let mut offsets = Vec::new();
-        for inst in self.body.stages.iter().flat_map(|stage| &stage.insts) {
-            let InstKind::Store { place, .. } = &inst.kind else { continue };
-            for (value, stride) in &place.indirect {
-                deciding.extend(depends[value.0 as usize].iter().copied());
-                let Some(stride) = stride.as_const().map(i64::abs) else { return (all, Vec::new()) };
-                bound = Some(bound.map_or(stride, |least| least.min(stride)));
-            }
-            offsets.push(&place.offset);
-        }
-        let is_serial = |at: &usize| deciding.contains(&self.body.grid[*at].var);
-        let (serial, parallel): (Vec<usize>, Vec<usize>) = all.iter().copied().partition(is_serial);
-        let apart = offsets.iter().all(|offset| {
-            let base = offset.substitute(&|symbol| {
-                parallel.iter().any(|&at| self.body.grid[at].var == symbol).then(|| Dim::from(0))
-            });
-            let depends_on_serial = serial.iter().any(|&at| offset.contains(self.body.grid[at].var));
-            let spread = self.names.magnitude(&(*offset - base));
-            !depends_on_serial && spread.zip(bound).is_some_and(|(spread, bound)| spread < bound)
-        });
-        if apart { (serial, parallel) } else { (all, Vec::new()) }
-    }
-
     /// `X` points a block with `Y` threads each along the row.
     fn rows(&self, grid: &Dim, row: &Dim, in_order: bool, way: Way) -> Body {
         let row_insts =
@@ -155,7 +102,7 @@ impl Writer<'_> {
         let axis = self.body.row.last().filter(|_| way.vectors && !in_order && !rows_are_strided(self.body));
         let chosen = axis.and_then(|axis| Vector::choose(self.kernel, row_insts.clone(), axis));
         let lanes = chosen.as_ref().map_or(1, |vector| vector.lanes);
-        let shape = Shape::choose(self.body, grid, &row.floor_div(&Dim::from(lanes)), in_order);
+        let shape = Shape::choose(self.body, grid, &row.floor_div(&Dim::from(lanes)), in_order, way);
         let Shape { x, y, along_row } = shape;
         let threads = x * y;
         let steps = row.as_const().map(|row| (row / lanes).div_euclid(y) + i64::from((row / lanes).rem_euclid(y) > 0));
@@ -354,7 +301,7 @@ struct Shape {
 }
 
 impl Shape {
-    fn choose(body: &LoopBody, grid: &Dim, row: &Dim, in_order: bool) -> Shape {
+    fn choose(body: &LoopBody, grid: &Dim, row: &Dim, in_order: bool, way: Way) -> Shape {
         let threads = i64::from(THREADS);
         let length = row.as_const().unwrap_or(1024).max(1);
         let count = grid.as_const().unwrap_or(4096).max(1);
@@ -372,9 +319,9 @@ impl Shape {
             ..=1024 if count >= 1024 => 32,
             _ => power(length / 4).clamp(32, threads),
         };
-        // A row that few share gets all the threads that a block may have.
-        if count < 132 && length >= 8192 {
-            return Shape { x: 1, y: 1024, along_row: true };
+        // Rows that leave multiprocessors without any get a thread for every step, as far as a block has them.
+        if count < way.multiprocessors && row.as_const().is_some() && length >= threads {
+            return Shape { x: 1, y: power(length).min(MOST_THREADS), along_row: true };
         }
         Shape { x: threads / y, y, along_row: true }
     }
@@ -394,53 +341,4 @@ fn rows_are_strided(body: &LoopBody) -> bool {
         }
     }
     by_point > by_row
-}
-
-/// The axes that each value depends on, by number.
-fn dependencies<'a>(insts: impl Iterator<Item = &'a Inst>) -> Vec<HashSet<Symbol>> {
-    let mut all: Vec<HashSet<Symbol>> = Vec::new();
-    for inst in insts {
-        let mut own = HashSet::new();
-        let mut add_dim = |dim: &Dim| {
-            dim.visit_symbols(&mut |symbol| {
-                own.insert(symbol);
-            })
-        };
-        let mut values = Vec::new();
-        match &inst.kind {
-            InstKind::Index(dim) => add_dim(dim),
-            InstKind::InRange { expr, low, high } => [expr, low, high].into_iter().for_each(add_dim),
-            InstKind::Load { place, guard } => {
-                add_dim(&place.offset);
-                place.indirect.iter().for_each(|(value, stride)| {
-                    add_dim(stride);
-                    values.push(*value);
-                });
-                values.extend(*guard);
-            }
-            InstKind::Unary(_, x) | InstKind::Cast(x) | InstKind::Bitcast(x) | InstKind::Round(x, _) => values.push(*x),
-            InstKind::Binary(_, x, y) | InstKind::Compare(_, x, y) => values.extend([*x, *y]),
-            InstKind::Select(c, x, y) => values.extend([*c, *x, *y]),
-            InstKind::CheckIndex { value, size } => {
-                add_dim(size);
-                values.push(*value);
-            }
-            InstKind::Random { seed, position, .. } => {
-                add_dim(position);
-                values.push(*seed);
-            }
-            _ => {}
-        }
-        for value in values {
-            if let Some(symbols) = all.get(value.0 as usize) {
-                own.extend(symbols.iter().copied());
-            }
-        }
-        let at = inst.id.0 as usize;
-        if all.len() <= at {
-            all.resize_with(at + 1, HashSet::new);
-        }
-        all[at] = own;
-    }
-    all
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
+//!                        in_order   stores at places that data decide
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
 //!                        strip      up to 16 rows of short floats likewise, on tensor cores
 //!                        tensor     short floats on tensor cores
@@ -19,6 +20,7 @@
 
 mod attention;
 mod decode;
+mod in_order;
 mod index;
 mod loops;
 mod matmul;

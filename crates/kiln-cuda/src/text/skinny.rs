@@ -19,7 +19,7 @@ use super::vector::Vector;
 use super::{Body, Way, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{
-    Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage,
+    Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage, ValueId,
 };
 use std::fmt::{self, Write};
 
@@ -43,13 +43,11 @@ pub struct Skinny {
     pub warps: i64,
     /// Wide loads of a lane that are fetched at once, at the most.
     pub unroll: i64,
-    /// Threads that a multiprocessor runs at once. Fewer leave room for the next launch to begin.
-    pub resident: i64,
 }
 
 impl Default for Skinny {
     fn default() -> Skinny {
-        Skinny { threads: 256, warps: 4, unroll: 4, resident: 1024 }
+        Skinny { threads: 256, warps: 4, unroll: 4 }
     }
 }
 
@@ -59,8 +57,7 @@ impl Skinny {
         let threads = [128, 256];
         threads.into_iter().flat_map(|threads| {
             let warps = [1, 2, 4, 8].into_iter().filter(move |warps| warps * 32 <= threads);
-            let loads = [(2, 1024), (4, 1024), (4, 512), (8, 512)];
-            warps.flat_map(move |warps| loads.map(|(unroll, resident)| Skinny { threads, warps, unroll, resident }))
+            warps.flat_map(move |warps| [2, 4, 8].map(|unroll| Skinny { threads, warps, unroll }))
         })
     }
 
@@ -72,8 +69,8 @@ impl Skinny {
 
 impl fmt::Display for Skinny {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Skinny { threads, warps, unroll, resident } = self;
-        write!(f, "threads={threads} warps={warps} unroll={unroll} resident={resident}")
+        let Skinny { threads, warps, unroll } = self;
+        write!(f, "threads={threads} warps={warps} unroll={unroll}")
     }
 }
 
@@ -247,6 +244,7 @@ auto row_of=[&](idx first)->idx{{const idx p=first+warp/{warps};return p<{count}
             "for(;first<{count};first+=stride){{\nconst bool live=first+warp/{warps}<{count};\nconst idx p=row_of(first);"
         );
         self.position(&mut out, "p");
+        let ahead = self.ahead(&mut out);
         let _ = writeln!(out, "{ty} acc[{several}][{rows}]={{}};\nidx k=k_first;");
         if fetched {
             let _ = writeln!(
@@ -274,7 +272,7 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             self.sum(&mut out);
             out.push_str("}\n");
         }
-        self.finish(&mut out);
+        self.finish(&mut out, ahead);
         out.push_str("}\n");
         let mut functions: Vec<&'static str> = vec![include_str!("stream.cu")];
         if body.before.is_some() {
@@ -283,12 +281,14 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
         if body.rhs.iter().any(|rhs| has_blocks(&rhs.insts)) {
             functions.push(include_str!("blocks.cu"));
         }
-        let vectors = self.right.iter().chain([&self.left]);
+        let rows = body.before.iter().flat_map(|before| &before.stages).filter(|stage| stage.domain == Domain::Row);
+        let rows: Vec<Vector> = rows.map(|stage| self.row_vector(stage)).collect();
+        let vectors = self.right.iter().chain([&self.left]).chain(&rows);
         let fits = unroll * several as i64 <= SPARING_UNROLL;
         let resident = (if fits { SPARING_THREADS } else { SPARING_THREADS / 2 } / threads).max(1);
         Body {
             functions,
-            most_blocks: way.multiprocessors * (way.skinny.resident / threads).max(1),
+            most_blocks: way.multiprocessors * resident,
             resident: resident as u32,
             share: several as i64 * total.as_const().unwrap_or(MANY),
             threads: *threads as u32,
@@ -378,8 +378,36 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
         out.push_str("}}\n");
     }
 
+    /// What the epilogue reads and the sums do not change, a residual for instance, is on its way while the sums are computed; which
+    /// instructions these are.
+    fn ahead(&self, out: &mut String) -> Vec<ValueId> {
+        let mut ahead: Vec<ValueId> = Vec::new();
+        let mut list: Vec<Inst> = Vec::new();
+        for inst in &self.body.epilogue {
+            let is_plain = match &inst.kind {
+                InstKind::Load { place, guard } => guard.is_none() && place.indirect.is_empty(),
+                InstKind::Const(_) | InstKind::Index(_) => true,
+                InstKind::Cast(x) | InstKind::Round(x, _) => ahead.contains(x),
+                _ => false,
+            };
+            if is_plain {
+                ahead.push(inst.id);
+                list.push(inst.clone());
+            }
+        }
+        if !list.iter().any(|inst| matches!(inst.kind, InstKind::Load { .. })) {
+            return Vec::new();
+        }
+        let _ = writeln!(out, "const int mm=lane<{0}?lane:{0}-1;", self.rows);
+        out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
+        let mut statements = self.statements("e");
+        statements.all(&list);
+        out.push_str(&statements.out);
+        ahead
+    }
+
     /// Combines the sums of all lanes and warps of a row, and runs the epilogue.
-    fn finish(&self, out: &mut String) {
+    fn finish(&self, out: &mut String, ahead: Vec<ValueId>) {
         let Writer { body, rows, warps, .. } = self;
         let (ty, several) = (value_type(body.acc), body.rhs.len());
         let add = |a: &str, b: &str| combined(kiln_ir::ReduceKind::Sum, body.acc, a, b);
@@ -387,16 +415,16 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             out,
             "#pragma unroll\nfor(int mm=0;mm<{rows};++mm){{\n#pragma unroll\nfor(int j=0;j<{several};++j){{
 for(int mask=16;mask>0;mask/=2)acc[j][mm]={};\nif(lane==0)parts[flip][warp][j][mm]=acc[j][mm];}}}}\n__syncthreads();
-for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\n{ty} sums[{several}]={{}};
+if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
 #pragma unroll\nfor(int w=0;w<{warps};++w)\n#pragma unroll\nfor(int j=0;j<{several};++j)sums[j]={};",
             add("acc[j][mm]", "__shfl_xor_sync(~0u,acc[j][mm],mask)"),
-            warps * 32,
             add("sums[j]", &format!("parts[flip][warp/{warps}*{warps}+w][j][mm]")),
         );
         out.push_str(&decode(&self.names, &body.m, "m", "mm", self.width));
         let accumulators = (0..several).map(|number| format!("sums[{number}]")).collect();
         let mut epilogue = Statements { accumulators, ..self.statements("e") };
-        epilogue.all(&body.epilogue);
+        let rest = body.epilogue.iter().filter(|inst| !ahead.contains(&inst.id));
+        epilogue.all(&rest.cloned().collect::<Vec<_>>());
         out.push_str(&epilogue.out);
         // The next row's sums go elsewhere: whoever is late still reads these.
         out.push_str("}\nflip^=1;\n");
@@ -428,14 +456,21 @@ for(int mm=part*32+lane;live&&mm<{rows};mm+={}){{\n{ty} sums[{several}]={{}};
         out.push_str("}\n__syncthreads();\n");
     }
 
+    /// What a row stage accesses several elements at a time.
+    fn row_vector(&self, stage: &Stage) -> Vector {
+        match self.lanes {
+            1 => Vector::none(),
+            lanes => Vector::of(self.kernel, stage.insts.iter(), self.axis, lanes),
+        }
+    }
+
     fn row(&self, out: &mut String, stage: &Stage, dtypes: &[DType]) {
         let Writer { depth, threads, lanes, .. } = self;
         for reduction in &stage.reductions {
             let (ty, identity) = accumulator(reduction);
             let _ = writeln!(out, "{ty} over{}={identity};", reduction.result.0);
         }
-        let vector =
-            if *lanes > 1 { Vector::of(self.kernel, stage.insts.iter(), self.axis, *lanes) } else { Vector::none() };
+        let vector = self.row_vector(stage);
         let _ = writeln!(
             out,
             "#pragma unroll 2\nfor(idx begin=(idx)threadIdx.x*{lanes};begin<{depth};begin+={}){{const idx k0=begin;",

@@ -29,6 +29,8 @@ pub(crate) struct Statements<'a> {
     /// Where stores happen: a condition beside their own guard.
     pub(crate) stores: Option<&'a str>,
     pub(crate) temps: Temps<'a>,
+    /// Whether an index that is out of range is reported.
+    pub(crate) reports: bool,
     /// Wide accesses, of which this is element `e`.
     pub(crate) vector: Option<&'a Vector>,
     /// The expressions for the accumulators of a product.
@@ -126,7 +128,8 @@ impl<'a> Statements<'a> {
     /// None yet, with temporaries in registers.
     pub(crate) fn new(kernel: &'a Kernel, names: &'a Names, width: Width, prefix: &'a str) -> Statements<'a> {
         let (temps, accumulators) = (Temps::Registers, Vec::new());
-        Statements { kernel, names, width, prefix, stores: None, temps, vector: None, accumulators, out: String::new() }
+        let (stores, vector, out) = (None, None, String::new());
+        Statements { kernel, names, width, prefix, stores, temps, reports: true, vector, accumulators, out }
     }
 
     pub(crate) fn value(&self, id: ValueId) -> String {
@@ -138,7 +141,7 @@ impl<'a> Statements<'a> {
     }
 
     /// The position of a place, in elements.
-    fn position(&self, place: &Place) -> String {
+    pub(crate) fn position(&self, place: &Place) -> String {
         let mut text = self.index(&place.offset);
         for (value, stride) in &place.indirect {
             let _ = write!(text, "+{}*{}", self.value(*value), self.index(stride));
@@ -153,7 +156,7 @@ impl<'a> Statements<'a> {
         }
     }
 
-    fn inst(&mut self, inst: &Inst) {
+    pub(crate) fn inst(&mut self, inst: &Inst) {
         if let InstKind::Store { place, value, guard } = &inst.kind {
             if let Some(vector) = self.vector.filter(|vector| vector.has(inst.id)) {
                 let element = narrowed(self.kernel.buffers[place.buffer].dtype, &self.value(*value));
@@ -191,7 +194,8 @@ impl<'a> Statements<'a> {
         }
     }
 
-    fn expression(&self, inst: &Inst) -> String {
+    /// The expression of an instruction that defines a value.
+    pub(crate) fn expression(&self, inst: &Inst) -> String {
         let value = |id: &ValueId| self.value(*id);
         match &inst.kind {
             InstKind::Const(constant) => scalar(*constant),
@@ -227,8 +231,11 @@ impl<'a> Statements<'a> {
             InstKind::Cast(x) => format!("cast_{}({})", short_name(inst.dtype), value(x)),
             InstKind::Bitcast(x) => format!("bits_{}({})", short_name(inst.dtype), value(x)),
             InstKind::Round(x, to) => widened(*to, &narrowed(*to, &value(x))),
-            InstKind::CheckIndex { value: x, size } => {
+            InstKind::CheckIndex { value: x, size } if self.reports => {
                 format!("check_index({},{},fault,site)", value(x), self.index(size))
+            }
+            InstKind::CheckIndex { value: x, size } => {
+                format!("(0<={0}&&{0}<{1}?{0}:0)", value(x), self.index(size))
             }
             InstKind::Random { seed, position, stream } => {
                 format!("philox({},(long long){},{stream}u)", value(seed), self.index(position))

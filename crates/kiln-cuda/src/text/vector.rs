@@ -51,9 +51,10 @@ impl Vector {
         axis: &Axis,
         lanes: i64,
     ) -> Vector {
+        let is_known = |value: ValueId| insts.clone().all(|inst| inst.id != value);
         let of = |stores: bool| {
             let fits = |(_, place, is_store): &(ValueId, &Place, bool)| {
-                *is_store == stores && is_vector(kernel, place, axis, lanes)
+                *is_store == stores && is_vector(kernel, place, axis, lanes, &is_known)
             };
             accesses(insts.clone()).filter(fits).map(|(id, place, _)| (id, place.buffer)).collect()
         };
@@ -92,7 +93,7 @@ impl Vector {
             let _ = match &inst.kind {
                 InstKind::Load { place, .. } => {
                     let (ty, name, at) =
-                        (self.ty(kernel, place), self.name(prefix, inst.id), statements.index(&place.offset));
+                        (self.ty(kernel, place), self.name(prefix, inst.id), statements.position(place));
                     writeln!(out, "const {ty} {name}=*(const {ty}*)(b{}+{at});", place.buffer)
                 }
                 InstKind::Store { place, .. } => {
@@ -115,8 +116,7 @@ impl Vector {
         let mut out = String::new();
         for inst in insts.filter(|inst| self.has(inst.id)) {
             if let InstKind::Store { place, .. } = &inst.kind {
-                let (ty, name, at) =
-                    (self.ty(kernel, place), self.name(prefix, inst.id), statements.index(&place.offset));
+                let (ty, name, at) = (self.ty(kernel, place), self.name(prefix, inst.id), statements.position(place));
                 let _ = writeln!(out, "{condition}*({ty}*)(b{}+{at})={name};", place.buffer);
             }
         }
@@ -142,7 +142,7 @@ impl Vector {
         for inst in insts.filter(|inst| self.has(inst.id)) {
             let InstKind::Load { place, .. } = &inst.kind else { continue };
             let ty = self.ty(statements.kernel, place);
-            let (name, at) = (self.name(statements.prefix, inst.id), statements.index(&place.offset));
+            let (name, at) = (self.name(statements.prefix, inst.id), statements.position(place));
             let _ = write!(declared, "{ty} {name}{count};");
             let _ = writeln!(filled, "{into}{name}{}=streamed((const {ty}*)(b{}+{at}));", self.suffix, place.buffer);
         }
@@ -165,9 +165,11 @@ fn accesses<'a>(
     })
 }
 
-/// Whether `lanes` neighbours along the axis are neighbours in memory that begin at a multiple of their number.
-fn is_vector(kernel: &Kernel, place: &Place, axis: &Axis, lanes: i64) -> bool {
-    if !place.indirect.is_empty() || kernel.buffers[place.buffer].dtype == DType::I4 {
+/// Whether `lanes` neighbours along the axis are neighbours in memory that begin at a multiple of their number. What data say of the
+/// place has to be known before the first of them.
+fn is_vector(kernel: &Kernel, place: &Place, axis: &Axis, lanes: i64, is_known: &dyn Fn(ValueId) -> bool) -> bool {
+    let fits = |(value, stride): &(ValueId, Dim)| is_known(*value) && is_multiple(stride, lanes);
+    if !place.indirect.iter().all(fits) || kernel.buffers[place.buffer].dtype == DType::I4 {
         return false;
     }
     let Some((step, rest)) = place.offset.linear_in(axis.var) else { return false };
