@@ -51,13 +51,7 @@ impl Choice {
 
     /// What the own text of a GPU may count on.
     fn way(self, gpu: &Gpu) -> Way {
-        let mut way = Way { multiprocessors: gpu.multiprocessors.into(), ..Way::of(&gpu.arch()) };
-        if let Some(s) = std::env::var("KX_SKINNY").ok().and_then(|s| {
-            let v: Vec<i64> = s.split(',').filter_map(|x| x.parse().ok()).collect();
-            (v.len() == 3).then(|| Skinny { threads: v[0], warps: v[1], unroll: v[2] })
-        }) {
-            way.skinny = s;
-        }
+        let way = Way { multiprocessors: gpu.multiprocessors.into(), ..Way::of(&gpu.arch()) };
         match self {
             Choice::Own | Choice::Library(_) => way,
             Choice::Skinny(skinny) => Way { skinny, ..way },

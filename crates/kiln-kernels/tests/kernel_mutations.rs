@@ -440,7 +440,10 @@ const MUTATIONS: &[Mutation] = &[
         let body = joined_of(k)?;
         let count = body.rhs.len();
         body.epilogue.iter_mut().find_map(|inst| match &mut inst.kind {
-            InstKind::Accumulator(number) => Some(*number = count),
+            InstKind::Accumulator(number) => {
+                *number = count;
+                Some(())
+            }
             _ => None,
         })
     }),

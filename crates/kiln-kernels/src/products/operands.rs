@@ -76,10 +76,9 @@ impl<'a> Reader<'a> {
         let mut places: Vec<&Place> = Vec::new();
         for inst in self.insts {
             match &inst.kind {
+                InstKind::Load { place, .. } if places.contains(&place) => {}
                 InstKind::Load { place, guard: None } if place.buffer == buffer && place.indirect.is_empty() => {
-                    if !places.contains(&place) {
-                        places.push(place);
-                    }
+                    places.push(place);
                 }
                 // One point may store where another one does: a loop of these runs in order.
                 InstKind::Store { place, .. } if !place.indirect.is_empty() => return None,
@@ -100,25 +99,22 @@ fn at(point: &Point, symbol: Symbol) -> Option<Dim> {
 
 /// Solves `store = load` for the axes of a product, over the axes of the reader. Both are sums of axes times constants.
 fn solve(body: &MatmulBody, store: &Dim, axes: &[&Axis], load: &Dim) -> Option<Point> {
-    let (mut own, first) = terms(store, &body.m.iter().chain(&body.n).collect::<Vec<_>>())?;
-    let (mut rest, last) = terms(load, axes)?;
-    let mut constant = last - first;
-    own.sort_by_key(|(_, step, _)| std::cmp::Reverse(*step));
+    let mut own = Sum::of(store, &body.m.iter().chain(&body.n).collect::<Vec<_>>())?;
+    let Sum { terms: mut rest, constant } = Sum::of(load, axes)?;
+    let mut constant = Some(constant - own.constant).filter(|constant| *constant >= 0)?;
+    own.terms.sort_by_key(|term| std::cmp::Reverse(term.step));
     let mut point = Point::new();
-    for (symbol, step, size) in own {
-        if step <= 0 {
-            return None;
-        }
+    for Term { axis: symbol, step, size } in own.terms {
         // What moves by whole steps of the axis; the rest stays below one step.
-        let (whole, within): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(_, by, _)| by % step == 0);
+        let (whole, within): (Vec<Term>, Vec<Term>) = rest.into_iter().partition(|term| term.step % step == 0);
         let mut value = Dim::from(constant.div_euclid(step));
         let mut most = constant.div_euclid(step);
-        for (axis, by, count) in &whole {
-            value += Dim::from(*axis) * (by / step);
-            most += by / step * (count - 1);
+        for term in &whole {
+            value += Dim::from(term.axis) * (term.step / step);
+            most += term.step / step * (term.size - 1);
         }
         constant = constant.rem_euclid(step);
-        let beside: i64 = within.iter().map(|(_, by, count)| by * (count - 1)).sum();
+        let beside: i64 = within.iter().map(|term| term.step * (term.size - 1)).sum();
         if most >= size || constant + beside >= step {
             return None;
         }
@@ -128,22 +124,37 @@ fn solve(body: &MatmulBody, store: &Dim, axes: &[&Axis], load: &Dim) -> Option<P
     (rest.is_empty() && constant == 0).then_some(point)
 }
 
-/// An expression as axes times positive constants, with their sizes, and a constant that is not negative.
-fn terms(dim: &Dim, axes: &[&Axis]) -> Option<(Vec<(Symbol, i64, i64)>, i64)> {
-    let mut rest = dim.clone();
-    let mut list = Vec::new();
-    for axis in axes {
-        let (step, other) = rest.linear_in(axis.var)?;
-        let (step, size) = (step.as_const()?, axis.size.as_const()?);
-        rest = other;
-        if step < 0 {
-            return None;
+/// An expression as axes times positive constants, and a constant that is not negative.
+struct Sum {
+    terms: Vec<Term>,
+    constant: i64,
+}
+
+/// An axis of a known size, and how far one step of it goes.
+struct Term {
+    axis: Symbol,
+    step: i64,
+    size: i64,
+}
+
+impl Sum {
+    fn of(dim: &Dim, axes: &[&Axis]) -> Option<Sum> {
+        let mut rest = dim.clone();
+        let mut terms = Vec::new();
+        for axis in axes {
+            let (step, other) = rest.linear_in(axis.var)?;
+            let (step, size) = (step.as_const()?, axis.size.as_const()?);
+            rest = other;
+            if step < 0 {
+                return None;
+            }
+            if step > 0 {
+                terms.push(Term { axis: axis.var, step, size });
+            }
         }
-        if step > 0 {
-            list.push((axis.var, step, size));
-        }
+        let constant = rest.as_const().filter(|constant| *constant >= 0)?;
+        Some(Sum { terms, constant })
     }
-    Some((list, rest.as_const().filter(|constant| *constant >= 0)?))
 }
 
 /// The product at `from` and what reads its result at `to` as one product.
