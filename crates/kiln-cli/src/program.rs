@@ -34,6 +34,11 @@ pub struct Program {
 pub const PRECISION: &str = "Of f32 products, as PyTorch's set_float32_matmul_precision: highest, high (operands of 16 bits) or medium \
     (of 8). Less is a permission: products with quantised weights (GGUF) in compiled modes use it, others stay exact";
 
+/// What `--weights` means.
+pub const WEIGHTS: &str = "The weights of linear layers, which are quantised as they are loaded: as-stored, int8 (8-bit integers with a \
+    scale for each output; embeddings stay floats), q8_0 (blocks of 32 such integers) or q4_k_m (llama.cpp's mixture of q4_k and q6_k \
+    blocks). Presets draw random ones in that format. The weights of a GGUF file are used as they are stored";
+
 impl Program {
     /// The device, if it is there.
     pub fn device(&self) -> Result<Device, Failure> {
@@ -154,6 +159,7 @@ pub fn failure(error: Error) -> Failure {
         // The option cannot be met by this model, whatever is in its files.
         Error::UnknownModel { .. }
         | Error::TooManyLayers { .. }
+        | Error::StoredFormat { .. }
         | Error::NoTokenizer { .. }
         | Error::NoChatTemplate { .. }
         | Error::TextWithoutTokenizer

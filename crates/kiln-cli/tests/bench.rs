@@ -91,6 +91,29 @@ fn decode_writes_a_line_a_mode_and_a_page() {
     assert_eq!(page.matches("<svg").count(), 5);
 }
 
+/// Of weights that are quantised as they are loaded, and of random ones drawn in the format.
+#[test]
+fn quantised_weights_are_measured_in_every_mode() {
+    let folder = Folder::new("weights");
+    let json = folder.file("out.jsonl").display().to_string();
+    for (model, dtype) in [("stories260K", "f32"), ("stories15m", "bf16")] {
+        for weights in ["int8", "q8_0", "q4_k_m"] {
+            let words = ["bench", "decode", "--model", model, "--layers", "2", "--dtype", dtype, "--weights", weights];
+            let rest =
+                ["--modes", "eager,default", "--tokens", "4", "--repeats", "2", "--threads", "1", "--json", &json];
+            let text = success(&kiln(&[&words[..], &rest[..]].concat()));
+            assert!(text.contains(&format!("{weights} weights")), "{text}");
+            for line in lines(Path::new(&json)) {
+                assert_eq!(
+                    (line["matches_eager"].as_bool(), line["weights"].as_str()),
+                    (Some(true), Some(weights)),
+                    "{line}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_batch_gives_more_tokens_a_call() {
     let folder = Folder::new("batch");

@@ -361,3 +361,19 @@ fn the_demo_shows_equal_tokens_in_every_mode() {
     std::fs::remove_file(&picture).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("reduce-overhead") && svg.contains("#ff8c1a"), "{svg}");
 }
+
+/// The likeliest tokens of the embedded model survive the loss of bits, of the folder and of the executable alike.
+#[test]
+fn weights_are_quantised_as_they_are_loaded() {
+    let words = |model, weights| {
+        ["run", model, "--prompt", "Once upon a time", "--max-tokens", "8", "--weights", weights, "--json"]
+    };
+    let folder = folder();
+    let stored = json(&words("stories260K", "as-stored"), None);
+    for weights in ["int8", "q8_0", "q4_k_m"] {
+        for model in ["stories260K", &folder] {
+            let found = json(&words(model, weights), None);
+            assert_eq!((&found["weights"], &found["token_ids"]), (&weights.into(), &stored["token_ids"]), "{model}");
+        }
+    }
+}

@@ -55,6 +55,8 @@ impl Dag {
         let fits = match (from, to) {
             (DType::Bool, _) | (_, DType::Bool) => true,
             (DType::I4, DType::I8 | DType::I16) | (DType::I8 | DType::U8, DType::I16) => true,
+            // Up to 8 bits: every short float but those of 8 bits holds them.
+            (DType::I4 | DType::I8 | DType::U8, DType::F16 | DType::Bf16) => true,
             (DType::F8E4M3 | DType::F8E5M2, DType::F16) => true,
             (DType::F8E4M3 | DType::F8E5M2, DType::Bf16) => true,
             _ => to == to.compute_type(),

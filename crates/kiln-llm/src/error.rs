@@ -177,6 +177,24 @@ pub enum Error {
         /// In the file.
         got: Vec<usize>,
     },
+    /// The elements of a tensor have no place in the requested format.
+    #[error("tensor '{}' has an element {value}, which has no place in {format}", shown(name))]
+    NotQuantizable {
+        /// Its name.
+        name: String,
+        /// The first such element: NaN, infinite or too large.
+        value: f32,
+        /// The format.
+        format: crate::WeightFormat,
+    },
+    /// Another format was requested for the weights of a file that has them quantised.
+    #[error("{}: weights of a GGUF file are used as they are stored, not as {format}", at(path))]
+    StoredFormat {
+        /// The file.
+        path: PathBuf,
+        /// The format.
+        format: crate::WeightFormat,
+    },
     /// A picture that could not be read or used.
     #[error("{}{cause}", path.as_ref().map_or(String::new(), |path| format!("{}: ", at(path))))]
     Image {

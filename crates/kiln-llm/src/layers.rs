@@ -1,6 +1,6 @@
 //! The layers that hold nearly all weights of a model, whatever form the weights have.
 
-use kiln::nn::{Embedding, Forward, Linear, Module, QuantizedEmbedding, QuantizedLinear};
+use kiln::nn::{Embedding, Forward, Int8Linear, Linear, Module, QuantizedEmbedding, QuantizedLinear};
 use kiln::{DType, Tensor, Var};
 
 /// x · Wᵀ + b.
@@ -10,6 +10,8 @@ pub enum Projection {
     Dense(Linear),
     /// W as quantised blocks, unpacked by the product.
     Blocks(QuantizedLinear),
+    /// W as 8-bit integers with a scale for each output.
+    Int8(Int8Linear),
 }
 
 impl Forward for Projection {
@@ -19,6 +21,7 @@ impl Forward for Projection {
         match self {
             Projection::Dense(linear) => linear.forward(x),
             Projection::Blocks(linear) => linear.forward(x),
+            Projection::Int8(linear) => linear.forward(x),
         }
     }
 }

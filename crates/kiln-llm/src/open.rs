@@ -6,7 +6,7 @@ use crate::models::{self, CausalLm};
 use crate::presets::{PRESETS, Preset};
 use crate::{
     ChatTemplate, Checkpoint, Conversation, Engine, EngineOptions, Error, GenerationConfig, Generator,
-    GeneratorOptions, Gguf, Message, OnProgress, Request, Result, Tokenizer, Weights,
+    GeneratorOptions, Gguf, Message, OnProgress, Request, Result, Tokenizer, WeightFormat, Weights,
 };
 use kiln::runtime::HostMemory;
 use kiln::{DType, Device};
@@ -23,6 +23,8 @@ pub struct OpenOptions {
     pub dtype: Option<DType>,
     /// How many of the first layers to load; more than there are is an error.
     pub layers: Option<usize>,
+    /// The format of the weights of linear layers. One other than the stored one is an error for GGUF files.
+    pub weights: WeightFormat,
     /// The seed of a preset's weights.
     pub seed: u64,
     /// Called while weights are loaded.
@@ -32,7 +34,14 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     /// The whole model on the CPU, in the dtype that suits it.
     fn default() -> OpenOptions {
-        OpenOptions { device: Device::Cpu, dtype: None, layers: None, seed: 0, progress: None }
+        OpenOptions {
+            device: Device::Cpu,
+            dtype: None,
+            layers: None,
+            weights: WeightFormat::AsStored,
+            seed: 0,
+            progress: None,
+        }
     }
 }
 
@@ -42,6 +51,7 @@ impl Debug for OpenOptions {
             .field("device", &self.device)
             .field("dtype", &self.dtype)
             .field("layers", &self.layers)
+            .field("weights", &self.weights)
             .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
@@ -127,18 +137,19 @@ pub const EMBEDDED_FILES: [(&str, &[u8]); 2] = [
 /// # Ok::<(), kiln_llm::Error>(())
 /// ```
 pub fn embedded() -> Result<Opened> {
-    embedded_on(Device::Cpu)
+    embedded_on(Device::Cpu, WeightFormat::AsStored)
 }
 
-/// Like [`embedded`], on a device.
-pub fn embedded_on(device: Device) -> Result<Opened> {
+/// Like [`embedded`], on a device and with the weights of linear layers in a format.
+pub fn embedded_on(device: Device, format: WeightFormat) -> Result<Opened> {
     let [(config_name, config), (_, weights)] = EMBEDDED_FILES;
     let config = Fields::parse(config, config_name)?;
     let checkpoint = Checkpoint::from_bytes(weights, device)?;
+    let weights = Weights::new(&checkpoint, DType::F32).with_format(format, device);
     let tokenizer = Tokenizer::parse(include_bytes!("../models/stories260K/tokenizer.json"))?;
     Ok(Opened {
         name: "stories260K".into(),
-        model: models::load(&config, &Weights::new(&checkpoint, DType::F32), None)?,
+        model: models::load(&config, &weights, None)?,
         tokenizer: Some(Arc::new(tokenizer)),
         chat: None,
         generation: GenerationConfig::default(),
@@ -186,9 +197,12 @@ fn open_folder(folder: &Path, options: &OpenOptions, asked: &str) -> Result<Open
     let config = Fields::read(path)?;
     // Before the weights: while its file is parsed it takes several times its size.
     let tokenizer = if Tokenizer::is_in(folder) { Some(Arc::new(Tokenizer::read(folder)?)) } else { None };
-    let checkpoint = Checkpoint::open(folder, options.device)?;
+    // What is to be quantised stays mapped until it is: a device gets only the result.
+    let host = if options.weights == WeightFormat::AsStored { options.device } else { Device::Cpu };
+    let checkpoint = Checkpoint::open(folder, host)?;
     let dtype = options.dtype.unwrap_or_else(|| suiting(checkpoint.dtype()));
     let weights = Weights::new(&checkpoint, dtype).with_progress(options.progress.clone());
+    let weights = weights.with_format(options.weights, options.device);
     let model = models::load(&config, &weights, options.layers)?;
     let generation = GenerationConfig::read(folder)?;
     let mut stop_tokens = generation.eos_token_ids.clone();
@@ -216,6 +230,9 @@ fn open_folder(folder: &Path, options: &OpenOptions, asked: &str) -> Result<Open
 }
 
 fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
+    if options.weights != WeightFormat::AsStored {
+        return Err(Error::StoredFormat { path: path.to_owned(), format: options.weights });
+    }
     let file = Gguf::open(path)?;
     let dtype = options.dtype.unwrap_or(DType::F32);
     let mut config = file.config()?;
@@ -237,6 +254,7 @@ fn open_gguf(path: &Path, options: &OpenOptions) -> Result<Opened> {
 fn open_preset(preset: &Preset, options: &OpenOptions) -> Result<Opened> {
     let dtype = options.dtype.unwrap_or(DType::F32);
     let weights = Weights::random(options.seed, dtype, options.device).with_progress(options.progress.clone());
+    let weights = weights.with_format(options.weights, options.device);
     Ok(Opened {
         name: preset.name.into(),
         model: models::load(&preset.fields()?, &weights, options.layers)?,

@@ -12,39 +12,55 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const QUANTILES: usize = 4096;
 
 /// Elements that are drawn at a time. What they are depends on the seed and the block's number, not on who draws them.
-const BLOCK: usize = 16 << 10;
+pub(crate) const BLOCK: usize = 16 << 10;
 
 /// Normally distributed numbers of mean 0 and a deviation. The same seed gives the same ones on every machine, and in short
 /// floats the same ones rounded.
 pub(crate) fn normal(seed: u64, deviation: f64, shape: &[usize], dtype: DType, device: Device) -> Result<Tensor> {
-    let at = |i: usize| quantile((i as f64 + 0.5) / QUANTILES as f64) * deviation;
-    let layout = Layout::contiguous(shape);
-    let elements = layout.elements();
+    fn drawn<T: Element + Default>(seed: u64, shape: &[usize], of: impl Fn(f64) -> T) -> Result<Buffer> {
+        let table = normal_table(of);
+        filled(seed, Layout::contiguous(shape).elements(), BLOCK, |state, block| draw(state, &table, block))
+    }
     let buffer = match dtype {
-        DType::F32 => filled(seed, elements, &std::array::from_fn(|i| at(i) as f32))?,
-        DType::F16 => filled(seed, elements, &std::array::from_fn(|i| f16::from_f64(at(i))))?,
-        DType::Bf16 => filled(seed, elements, &std::array::from_fn(|i| bf16::from_f64(at(i))))?,
+        DType::F32 => drawn(seed, shape, |quantile| (quantile * deviation) as f32)?,
+        DType::F16 => drawn(seed, shape, |quantile| f16::from_f64(quantile * deviation))?,
+        DType::Bf16 => drawn(seed, shape, |quantile| bf16::from_f64(quantile * deviation))?,
         _ => return Ok((Generator::new(seed).randn(shape, dtype, device)? * deviation)?),
     };
-    Ok(Tensor::from_buffer(buffer, layout, dtype)?.to_device(device)?)
+    tensor(buffer, shape, dtype, device)
 }
 
-/// So many elements, each one of the table's.
-fn filled<T: Element>(seed: u64, elements: usize, table: &[T; QUANTILES]) -> Result<Buffer> {
+/// The elements of a buffer on a device.
+pub(crate) fn tensor(buffer: Buffer, shape: &[usize], dtype: DType, device: Device) -> Result<Tensor> {
+    Ok(Tensor::from_buffer(buffer, Layout::contiguous(shape), dtype)?.to_device(device)?)
+}
+
+/// What `of` makes of quantiles of the normal distribution, all of them equally likely.
+pub(crate) fn normal_table<T: Copy>(of: impl Fn(f64) -> T) -> [T; QUANTILES] {
+    std::array::from_fn(|i| of(quantile((i as f64 + 0.5) / QUANTILES as f64)))
+}
+
+/// So many elements, of which `draw` makes `chunk` at a time from a random state.
+pub(crate) fn filled<T: Element + Default>(
+    seed: u64,
+    elements: usize,
+    chunk: usize,
+    draw: impl Fn(u64, &mut [T]) + Sync,
+) -> Result<Buffer> {
     let memory = |cause: kiln::runtime::Error| Error::Memory { cause: Box::new(cause) };
     let buffer = HostMemory::allocate(elements.saturating_mul(size_of::<T>())).map_err(memory)?;
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
-        let mut block = vec![table[0]; BLOCK];
+        let mut block = vec![T::default(); chunk];
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(start) = number.checked_mul(BLOCK).filter(|&start| start < elements) else { return Ok(()) };
-            draw(mixed(seed ^ mixed(number as u64 + 1)), table, &mut block);
-            let drawn = &block[..BLOCK.min(elements - start)];
+            let Some(start) = number.checked_mul(chunk).filter(|&start| start < elements) else { return Ok(()) };
+            draw(mixed(seed ^ mixed(number as u64 + 1)), &mut block);
+            let drawn = &block[..chunk.min(elements - start)];
             buffer.write_from_host(start * size_of::<T>(), T::as_bytes(drawn)).map_err(memory)?;
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(elements.div_ceil(16 * BLOCK).max(1));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(elements.div_ceil(16 * chunk).max(1));
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
@@ -54,7 +70,7 @@ fn filled<T: Element>(seed: u64, elements: usize, table: &[T; QUANTILES]) -> Res
 }
 
 /// Four elements of each random number.
-fn draw<T: Element>(mut state: u64, table: &[T; QUANTILES], block: &mut [T]) {
+pub(crate) fn draw<T: Element>(mut state: u64, table: &[T; QUANTILES], block: &mut [T]) {
     const MASK: u64 = QUANTILES as u64 - 1;
     for four in block.as_chunks_mut::<4>().0 {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -70,7 +86,7 @@ fn draw<T: Element>(mut state: u64, table: &[T; QUANTILES], block: &mut [T]) {
 
 /// SplitMix64's last step.
 #[inline]
-fn mixed(state: u64) -> u64 {
+pub(crate) fn mixed(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

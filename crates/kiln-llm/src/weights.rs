@@ -2,8 +2,9 @@
 
 use crate::layers::{Projection, ShortEmbedding, TokenEmbedding};
 use crate::models::{Facts, Sizes};
-use crate::{Checkpoint, Error, Result};
-use kiln::nn::{Embedding, LayerNorm, Linear, QuantizedEmbedding, QuantizedLinear, RmsNorm};
+use crate::quantize::{self, Place};
+use crate::{Checkpoint, Error, Result, WeightFormat};
+use kiln::nn::{Embedding, Int8Linear, LayerNorm, Linear, QuantizedEmbedding, QuantizedLinear, RmsNorm};
 use kiln::{BlockFormat, DType, Device, Tensor, Var};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +33,18 @@ pub struct Weights<'a> {
     prefix: String,
     dtype: DType,
     device: Device,
+    format: WeightFormat,
+    /// The number of the layer that the prefix is of, and how many there are.
+    layer: Option<(usize, usize)>,
+    /// The token embedding under its name, shared by all parts.
+    table: Rc<RefCell<Option<(String, Tensor)>>>,
     progress: Option<OnProgress>,
     loaded: Rc<Cell<(usize, usize)>>,
     kept: Option<Kept>,
     /// Projections have a bias wherever the checkpoint has one.
     stored_biases: bool,
+    /// Matrices of projections are stored with their inputs first.
+    inputs_first: bool,
     /// The names of all that was taken, shared by all parts.
     taken: Rc<RefCell<BTreeSet<String>>>,
 }
@@ -86,10 +94,14 @@ impl<'a> Weights<'a> {
             prefix: String::new(),
             dtype,
             device,
+            format: WeightFormat::AsStored,
+            layer: None,
+            table: Rc::default(),
             progress: None,
             loaded: Rc::default(),
             kept: None,
             stored_biases: false,
+            inputs_first: false,
             taken: Rc::default(),
         }
     }
@@ -97,6 +109,12 @@ impl<'a> Weights<'a> {
     /// Sets a callback for progress.
     pub fn with_progress(self, progress: Option<OnProgress>) -> Weights<'a> {
         Weights { progress, ..self }
+    }
+
+    /// Sets the format of the weights of linear layers, and the device that all weights are copied to. A checkpoint on the
+    /// CPU is quantised there, a tensor at a time.
+    pub fn with_format(self, format: WeightFormat, device: Device) -> Weights<'a> {
+        Weights { format, device, ..self }
     }
 
     /// The same, keeping all that is taken.
@@ -109,9 +127,29 @@ impl<'a> Weights<'a> {
         Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
 
+    /// Returns the weights of one of the layers that are called `name`, of so many.
+    pub fn layer(&self, name: &str, layer: usize, of: usize) -> Weights<'a> {
+        Weights { layer: Some((layer, of)), ..self.under(name).under(layer) }
+    }
+
     /// Sets whether every projection gets the bias that the checkpoint has for it, even where none is expected.
     pub fn with_stored_biases(self, stored_biases: bool) -> Weights<'a> {
         Weights { stored_biases, ..self }
+    }
+
+    /// The same, with matrices of projections that are stored with their inputs first. Only quantised ones are turned.
+    pub(crate) fn with_inputs_first(self) -> Weights<'a> {
+        Weights { inputs_first: true, ..self }
+    }
+
+    /// Whether a projection of a name and a number of inputs will be quantised.
+    pub(crate) fn quantizes(&self, name: &str, input: usize) -> bool {
+        self.format == WeightFormat::Int8 || self.format.blocks(self.place(name), input).is_some()
+    }
+
+    /// Where in the model a projection is.
+    fn place(&self, name: &str) -> Place {
+        Place::of(&format!("{}{name}", self.prefix), self.layer)
     }
 
     /// Returns the dtype of the weights.
@@ -182,32 +220,15 @@ impl<'a> Weights<'a> {
     fn take_in(&self, name: &str, shape: &[usize], like: Like, dtype: DType) -> Result<Var> {
         let name = format!("{}{name}", self.prefix);
         let value = match self.source {
-            Source::Checkpoint(checkpoint) => {
-                let Some(tensor) = checkpoint.tensors.get(&name) else { return Err(Error::MissingTensor { name }) };
-                let format = checkpoint.formats.get(&name).copied();
-                let got = elements_of(tensor.shape(), format);
-                if got != shape {
-                    return Err(Error::WrongShape { name, expected: shape.to_vec(), got });
-                }
-                self.taken.borrow_mut().insert(name.clone());
-                match format {
-                    // Integers would be taken for the numbers that they stand for only with their scales.
-                    None if !tensor.dtype().is_float() => {
-                        return Err(Error::WrongDType { name, got: tensor.dtype() });
-                    }
-                    Some(format) => tensor.dequantize(format)?.to_dtype(dtype)?,
-                    None => tensor.to_dtype(dtype)?,
-                }
+            Source::Checkpoint(checkpoint) => match self.find(checkpoint, &name, shape)? {
+                (tensor, Some(format)) => tensor.dequantize(format)?.to_dtype(dtype)?,
+                (tensor, None) => tensor.to_dtype(dtype)?,
             }
+            .to_device(self.device)?,
             Source::Random { seed } => match like {
                 Like::Ones => Tensor::ones(shape, dtype, self.device)?,
                 Like::Zeros => Tensor::zeros(shape, dtype, self.device)?,
-                Like::Normal => {
-                    // FNV-1a: the same on every machine and in every version.
-                    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-                    let own = name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, hash);
-                    crate::random::normal(own, DEVIATION, shape, dtype, self.device)?
-                }
+                Like::Normal => crate::random::normal(own_seed(seed, &name), DEVIATION, shape, dtype, self.device)?,
             },
         };
         self.tell(&value);
@@ -215,6 +236,81 @@ impl<'a> Weights<'a> {
             kept.borrow_mut().insert(name.clone(), value.clone());
         }
         Ok(Var::named(&name, &value))
+    }
+
+    /// A tensor of a checkpoint by its whole name: floats of a shape, or blocks that stand for them.
+    fn find(
+        &self,
+        checkpoint: &'a Checkpoint,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<(&'a Tensor, Option<BlockFormat>)> {
+        let tensor = checkpoint.tensors.get(name).ok_or_else(|| Error::MissingTensor { name: name.into() })?;
+        let format = checkpoint.formats.get(name).copied();
+        let got = elements_of(tensor.shape(), format);
+        if got != shape {
+            return Err(Error::WrongShape { name: name.into(), expected: shape.to_vec(), got });
+        }
+        self.taken.borrow_mut().insert(name.into());
+        // Integers would be taken for the numbers that they stand for only with their scales.
+        if format.is_none() && !tensor.dtype().is_float() {
+            return Err(Error::WrongDType { name: name.into(), got: tensor.dtype() });
+        }
+        Ok((tensor, format))
+    }
+
+    /// A matrix of a checkpoint, `[rows, width]`, by its whole name.
+    fn matrix(&self, checkpoint: &'a Checkpoint, name: &str, [rows, width]: [usize; 2]) -> Result<Tensor> {
+        Ok(match self.inputs_first {
+            true => self.find(checkpoint, name, &[width, rows])?.0.transpose(0, 1)?,
+            false => self.find(checkpoint, name, &[rows, width])?.0.clone(),
+        })
+    }
+
+    /// One matrix as quantised blocks of the requested format; `None` where it stays as it is stored.
+    fn requested_blocks(
+        &self,
+        place: Place,
+        name: &str,
+        [rows, width]: [usize; 2],
+    ) -> Result<Option<(Var, BlockFormat)>> {
+        let Some(format) = self.format.blocks(place, width) else { return Ok(None) };
+        let name = format!("{}{name}", self.prefix);
+        let blocks = match self.source {
+            Source::Checkpoint(checkpoint) => quantize::to_blocks(
+                &name,
+                &self.matrix(checkpoint, &name, [rows, width])?,
+                format,
+                self.format,
+                self.device,
+            )?,
+            Source::Random { seed } => {
+                quantize::random::blocks(own_seed(seed, &name), DEVIATION, format, [rows, width], self.device)?
+            }
+        };
+        self.tell(&blocks);
+        Ok(Some((Var::named(&name, &blocks), format)))
+    }
+
+    /// One matrix as 8-bit integers with their scales.
+    fn int8(&self, name: &str, [rows, width]: [usize; 2], bias: Option<Var>) -> Result<Projection> {
+        let name = format!("{}{name}", self.prefix);
+        let (weight, scale) = match self.source {
+            Source::Checkpoint(checkpoint) => {
+                quantize::to_int8(&name, &self.matrix(checkpoint, &name, [rows, width])?, self.dtype, self.device)?
+            }
+            Source::Random { seed } => {
+                quantize::random::int8(own_seed(seed, &name), DEVIATION, [rows, width], self.dtype, self.device)?
+            }
+        };
+        Ok(self.int8_of(&name, (weight, scale), bias))
+    }
+
+    /// The layer of 8-bit integers and their scales.
+    fn int8_of(&self, name: &str, (weight, scale): (Tensor, Tensor), bias: Option<Var>) -> Projection {
+        self.tell(&weight);
+        let scale = Var::named(&format!("{name}.scale"), &scale);
+        Projection::Int8(Int8Linear { weight: Var::named(name, &weight), scale, bias })
     }
 
     /// A tensor of quantised blocks as it is; `None` for plain numbers.
@@ -256,18 +352,30 @@ impl<'a> Weights<'a> {
     pub fn projection(&self, name: &str, input: usize, output: usize, bias: bool) -> Result<Projection> {
         let weights = self.under(name);
         let bias = bias || self.stored_biases && weights.stores("bias");
-        let Some((blocks, format)) = weights.blocks("weight", &[output, input])? else {
-            let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
-            return Ok(Projection::Dense(Linear { weight: weights.factor("weight", &[output, input])?, bias }));
-        };
         let bias = if bias { Some(weights.take("bias", &[output], Like::Zeros)?) } else { None };
-        Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }))
+        if let Some((blocks, format)) = weights.blocks("weight", &[output, input])? {
+            return Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }));
+        }
+        if self.format == WeightFormat::Int8 {
+            return weights.int8("weight", [output, input], bias);
+        }
+        if let Some((blocks, format)) = weights.requested_blocks(self.place(name), "weight", [output, input])? {
+            return Ok(Projection::Blocks(QuantizedLinear { blocks, format, bias }));
+        }
+        Ok(Projection::Dense(Linear { weight: weights.factor("weight", &[output, input])?, bias }))
     }
 
-    /// Makes the layer that computes the logits; `None` where the embedding is tied.
+    /// Makes the layer that computes the logits; `None` where the embedding is tied and makes them itself. 8-bit integers
+    /// are a copy of the tied embedding, which stays floats.
     pub fn head(&self, name: &str, width: usize, vocabulary: usize, tied: bool) -> Result<Option<Projection>> {
         if tied {
-            return Ok(None);
+            return match &*self.table.borrow() {
+                Some((name, table)) if self.format == WeightFormat::Int8 => {
+                    let parts = quantize::to_int8(name, table, self.dtype, self.device)?;
+                    Ok(Some(self.int8_of(&format!("{name}.int8"), parts, None)))
+                }
+                _ => Ok(None),
+            };
         }
         match self.has(&format!("{name}.weight")) {
             true => self.projection(name, width, vocabulary, false).map(Some),
@@ -285,16 +393,23 @@ impl<'a> Weights<'a> {
         Ok(Embedding { weight: self.under(name).var("weight", &[rows, width])? })
     }
 
-    /// Makes the token embedding, in whatever format it is stored.
-    pub fn token_embedding(&self, name: &str, rows: usize, width: usize) -> Result<TokenEmbedding> {
-        let Some((blocks, format)) = self.under(name).blocks("weight", &[rows, width])? else {
-            let weight = self.under(name).factor("weight", &[rows, width])?;
-            return Ok(match weight.dtype() == self.dtype {
-                true => TokenEmbedding::Dense(Embedding { weight }),
-                false => TokenEmbedding::Short(ShortEmbedding { weight, dtype: self.dtype }),
-            });
+    /// Makes the token embedding, in whatever format it is stored or requested in; one that is `tied` makes the logits too.
+    pub fn token_embedding(&self, name: &str, rows: usize, width: usize, tied: bool) -> Result<TokenEmbedding> {
+        let weights = self.under(name);
+        let place = if tied { Place::Head } else { Place::Other };
+        let blocks = match weights.blocks("weight", &[rows, width])? {
+            None => weights.requested_blocks(place, "weight", [rows, width])?,
+            stored => stored,
         };
-        Ok(TokenEmbedding::Blocks(QuantizedEmbedding { blocks, format, dtype: self.dtype }))
+        if let Some((blocks, format)) = blocks {
+            return Ok(TokenEmbedding::Blocks(QuantizedEmbedding { blocks, format, dtype: self.dtype }));
+        }
+        let weight = weights.factor("weight", &[rows, width])?;
+        *self.table.borrow_mut() = Some((format!("{}weight", weights.prefix), weight.get()));
+        Ok(match weight.dtype() == self.dtype {
+            true => TokenEmbedding::Dense(Embedding { weight }),
+            false => TokenEmbedding::Short(ShortEmbedding { weight, dtype: self.dtype }),
+        })
     }
 
     /// Makes an RMS norm.
@@ -309,6 +424,12 @@ impl<'a> Weights<'a> {
             (weights.take("weight", &[width], Like::Ones)?, weights.take("bias", &[width], Like::Zeros)?);
         Ok(LayerNorm { weight: Some(weight), bias: Some(bias), axes: 1, epsilon })
     }
+}
+
+/// The seed of one tensor. FNV-1a: the same on every machine and in every version.
+fn own_seed(seed: u64, name: &str) -> u64 {
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, hash)
 }
 
 /// The shape of the elements that a tensor stands for.

@@ -2,7 +2,7 @@
 
 use kiln::runtime::QueuedBackend;
 use kiln::{Device, Mode, Options};
-use kiln_llm::{Generated, Generator, GeneratorOptions, Opened, Request, Sampling, Stop};
+use kiln_llm::{Generated, Generator, GeneratorOptions, Opened, Request, Sampling, Stop, WeightFormat};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,8 @@ fn an_asynchronous_device_gives_the_same_texts() {
     let device = Device::Cuda(100);
     let backend = Arc::new(QueuedBackend::new(kiln::backend(Device::Cpu), device, Duration::ZERO));
     assert!(kiln::backend::install(backend.clone()));
-    let (here, there) = (kiln_llm::embedded().unwrap(), kiln_llm::open::embedded_on(device).unwrap());
+    let (here, there) =
+        (kiln_llm::embedded().unwrap(), kiln_llm::open::embedded_on(device, WeightFormat::AsStored).unwrap());
     for mode in [Mode::Default, Mode::ReduceOverhead] {
         let want = everything(&here, 0, Some(mode));
         for ahead in [0, 4] {

@@ -54,11 +54,16 @@ pub(crate) fn anchor(graph: &Graph, mut id: NodeId) -> NodeId {
     }
 }
 
-/// The short floats that a node widens to f32: free, since kernels widen while loading.
+/// The short floats that a node widens to f32, or the bytes that it makes floats of: free and exact, since kernels widen
+/// while loading.
 pub(crate) fn widened(graph: &Graph, id: NodeId) -> Option<NodeId> {
     let node = graph.node(id);
     let short = *node.operands.first()?;
-    let widens = node.op == Op::Cast(DType::F32) && matches!(graph.ty(short).dtype, DType::F16 | DType::Bf16);
+    let widens = match (graph.ty(short).dtype, &node.op) {
+        (DType::F16 | DType::Bf16, Op::Cast(to)) => *to == DType::F32,
+        (DType::I8 | DType::U8, Op::Cast(to)) => matches!(to, DType::F32 | DType::F16 | DType::Bf16),
+        _ => false,
+    };
     widens.then_some(short)
 }
 

@@ -171,3 +171,27 @@ fn short_weights_stay_short_side_by_side() {
     let split = split_frozen(&merged.graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
     assert_eq!(split.prepared_bytes, 8 * 4 * 2);
 }
+
+/// 8-bit integers become floats in every call, however large frozen values may grow: that is what they are for.
+#[test]
+fn integers_of_weights_stay_integers() {
+    let text = "graph(%0: bf16[b, 4], %1: i8[3, 4], %2: bf16[3], %3: i8[5, 4], %4: bf16[5]) {
+  %5: bf16[3, 4] = cast %1
+  %6: bf16[b, 3] = dot %0, %5 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %7: bf16[1, 3] = reshape %2
+  %8: bf16[b, 3] = expand %7
+  %9: bf16[b, 3] = mul %6, %8
+  %10: bf16[5, 4] = cast %3
+  %11: bf16[b, 5] = dot %0, %10 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %12: bf16[1, 5] = reshape %4
+  %13: bf16[b, 5] = expand %12
+  %14: bf16[b, 5] = mul %11, %13
+  return %9, %14
+}";
+    let (frozen, options) = ([false, true, true, true, true], SplitOptions { growth: 8 });
+    let graph = kiln_passes::run(Graph::parse(text).unwrap()).unwrap();
+    assert!(split_frozen(&graph, &frozen, &options).unwrap().prepare.outputs().is_empty());
+    let merged = merge_products(&graph, &frozen, &options).unwrap();
+    assert_eq!(merged.groups, [2]);
+    assert_eq!(split_frozen(&merged.graph, &frozen, &options).unwrap().prepared_bytes, 8 * 4);
+}

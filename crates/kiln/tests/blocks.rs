@@ -1,6 +1,6 @@
 //! Layers over quantised blocks: eager, compiled, and the elements taken apart first agree.
 
-use kiln::nn::{Forward, QuantizedEmbedding, QuantizedLinear};
+use kiln::nn::{Forward, Int8Linear, QuantizedEmbedding, QuantizedLinear};
 use kiln::{BlockFormat, DType, Device, Options, Precision, Tensor, Var, compile, compile_with};
 
 /// Blocks whose bytes are ordinary numbers wherever they are scales.
@@ -134,4 +134,37 @@ fn what_is_no_weight_is_refused() {
     assert!(other.starts_with("linear_blocks: [2, 64] and [4, 96] do not agree (64 ≠ 96), at "), "{other}");
     let broken = message(&blocks(BlockFormat::Q4_0, 4, 64), BlockFormat::Q4_1);
     assert!(broken.contains("bytes of a row = 36"), "{broken}");
+}
+
+/// 8-bit integers with a scale an output, in every dtype of activations; sums before the scale are beyond the range of f16.
+#[test]
+fn layers_of_integers() {
+    let (k, n) = (512, 24);
+    let integers: Vec<i8> = (0..n * k).map(|i| ((i * 7919 % 255) as i64 - 127) as i8).collect();
+    let weight = Tensor::from_vec(integers, [n, k], Device::Cpu).unwrap();
+    for (dtype, off) in [(DType::F32, 1e-5), (DType::Bf16, 0.02), (DType::F16, 0.002)] {
+        let of = |x: Tensor| x.to_dtype(dtype).unwrap();
+        let scale = of((numbers(1, n).reshape(n).unwrap() * 0.01).unwrap());
+        let bias = of(numbers(1, n).reshape(n).unwrap());
+        let wide = |x: &Tensor| x.to_dtype(DType::F32).unwrap();
+        let dense = (wide(&weight) * wide(&scale).unsqueeze(1).unwrap()).unwrap();
+        let var = |x: &Tensor| Var::new(x);
+        let layer = Int8Linear { weight: var(&weight), scale: var(&scale), bias: Some(var(&bias)) };
+        for m in [1, 3, 40] {
+            let x = of((wide(&weight).narrow(0, 0, 1).unwrap().expand([m, k]).unwrap() * 0.1).unwrap());
+            let want = wide(&x).linear(&dense, Some(&wide(&bias))).unwrap().to_vec::<f32>().unwrap();
+            let most = want.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let fast = compile(|x: &Tensor| layer.forward(x));
+            for got in [layer.forward(&x).unwrap(), fast.call(&x).unwrap()] {
+                assert_eq!((got.shape(), got.dtype()), (&[m, n][..], dtype));
+                for (got, want) in wide(&got).to_vec::<f32>().unwrap().iter().zip(&want) {
+                    assert!((got - want).abs() <= off * most, "{dtype} {m}: {got} instead of {want}");
+                }
+            }
+        }
+    }
+    let (x, scale) = (numbers(1, k), numbers(1, n).reshape(n).unwrap());
+    assert!(x.linear_int8(&x, &scale, None).unwrap_err().to_string().contains("i8"));
+    assert!(x.linear_int8(&weight, &numbers(1, k).reshape(k).unwrap(), None).is_err());
+    assert!(numbers(1, 8).linear_int8(&weight, &scale, None).is_err());
 }

@@ -3,10 +3,10 @@
 
 use super::launch;
 use crate::mode::Mode;
-use crate::program::{self, dtype};
+use crate::program::{self, WEIGHTS, dtype};
 use kiln::inspect::explain::{Kernel, Segment};
 use kiln::{Device, Precision};
-use kiln_llm::{DecodeStep, GeneratorOptions, OpenOptions};
+use kiln_llm::{DecodeStep, GeneratorOptions, OpenOptions, WeightFormat};
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::numbers::at_least;
 use kiln_terminal::output_file::OutputFile;
@@ -23,6 +23,9 @@ pub struct Step {
     /// Of weights and activations of the model: f32, bf16 or f16 [default: what suits the file]
     #[arg(long, conflicts_with = "file", value_name = "T", help_heading = "Model")]
     dtype: Option<String>,
+    /// The weights of linear layers of the model: as-stored, int8, q8_0 or q4_k_m; quantised as they are loaded
+    #[arg(long, conflicts_with = "file", default_value_t, value_name = "W", long_help = WEIGHTS, help_heading = "Model")]
+    weights: WeightFormat,
     /// Tokens before the step
     #[arg(long, conflicts_with = "file", default_value_t = 16, value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
     prompt: usize,
@@ -38,7 +41,8 @@ pub fn run(model: &str, step: &Step, device: Device, page: Option<OutputFile>, c
     let compile = compile.ok_or_else(|| Failure::unusable("eager mode has no program").advise("--mode default"))?;
     let progress = Progress::start(format!("loading {model}"));
     let dtype = step.dtype.as_deref().map(dtype).transpose()?;
-    let options = OpenOptions { device, dtype, layers: step.layers, ..OpenOptions::default() };
+    let (layers, weights) = (step.layers, step.weights);
+    let options = OpenOptions { device, dtype, layers, weights, ..OpenOptions::default() };
     let opened = kiln_llm::open(model, &options).map_err(program::failure)?;
     drop(progress);
     let sizes = opened.model.sizes();
@@ -62,6 +66,7 @@ pub fn run(model: &str, step: &Step, device: Device, page: Option<OutputFile>, c
         figures["model"] = json!(opened.name);
         figures["device"] = json!(device.to_string());
         figures["dtype"] = json!(opened.dtype.name());
+        figures["weights"] = json!(step.weights.name());
         figures["mode"] = json!(step.mode.name());
         figures["prompt"] = json!(step.prompt);
         figures

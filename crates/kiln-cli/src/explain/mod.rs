@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Options of `kiln explain`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  kiln explain docs/softmax.kiln --size n=4096\n  kiln explain docs/softmax.kiln --html softmax.html\n  kiln explain - --code < docs/softmax.kiln\n  kiln explain --model llama-3.2-1b --layers 2 --dtype bf16 --prompt 128"
+    after_help = "Examples:\n  kiln explain docs/softmax.kiln --size n=4096\n  kiln explain docs/softmax.kiln --html softmax.html\n  kiln explain - --code < docs/softmax.kiln\n  kiln explain --model llama-3.2-1b --layers 2 --dtype bf16 --prompt 128\n  kiln explain --model llama-3.2-1b --layers 2 --dtype bf16 --weights int8"
 )]
 pub struct Arguments {
     /// A file with a graph in text form; `-` reads standard input

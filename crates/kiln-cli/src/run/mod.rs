@@ -8,10 +8,12 @@ pub use model::failure;
 
 use crate::interrupt::{self, Interrupted};
 use crate::mode::{Mode, precision};
-use crate::program::PRECISION;
+use crate::program::{PRECISION, WEIGHTS};
 use crate::tell::{Told, tell};
 use kiln::Precision;
-use kiln_llm::{Cancel, Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream};
+use kiln_llm::{
+    Cancel, Generator, GeneratorOptions, Opened, Origin, Request, Sampling, Stop, TextStream, WeightFormat,
+};
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::numbers::{at_least, from_zero};
 use kiln_terminal::{Console, Progress, format, note};
@@ -26,6 +28,7 @@ Examples:
   kiln run SmolLM2-135M-Instruct.Q4_1.gguf --chat --prompt 'What is the capital of France?'
   echo 'The sky is' | kiln run ~/models/gpt2 --temperature 0.8 --seed 7 --max-tokens 40
   kiln run llama-3.2-1b --layers 1 --prompt-ids 1,2,3 --mode max-autotune --freeze --verbose
+  kiln run ~/models/SmolLM2 --weights int8 --prompt 'The sky is'
   kiln run stories260K --prompt 'Lily saw' --mode eager --json
   kiln run --list";
 
@@ -89,6 +92,9 @@ pub struct Arguments {
     /// Of weights and activations: f32, bf16 or f16 [default: what suits the file]
     #[arg(long, value_name = "T", help_heading = "Program")]
     dtype: Option<String>,
+    /// The weights of linear layers: as-stored, int8, q8_0 or q4_k_m; quantised as they are loaded
+    #[arg(long, default_value_t, value_name = "W", help_heading = "Program", long_help = WEIGHTS)]
+    weights: WeightFormat,
     /// Of f32 products: highest, high or medium; less may be faster
     #[arg(long, default_value = "highest", value_name = "P", value_parser = precision, help_heading = "Program",
         long_help = PRECISION)]
@@ -324,7 +330,7 @@ impl Speaker<'_> {
     fn figures(&self, prompt: &[u32], told: &Told, text: &str) -> Value {
         json!({
             "model": self.opened.name, "device": self.opened.model.device().to_string(), "dtype": self.opened.dtype.name(),
-            "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze, "precision": self.arguments.precision.name(),
+            "weights": self.arguments.weights.name(), "mode": self.arguments.mode.name(), "freeze": self.arguments.freeze, "precision": self.arguments.precision.name(),
             "prompt_ids": prompt, "prompt_tokens_read": prompt.len() - told.reused,
             "prompt_tokens_reused": told.reused, "token_ids": told.ids, "text": text, "stop": stop(told.stop),
             "tokens_per_s": told.tokens_per_second(), "first_token_ms": (!told.ids.is_empty()).then_some(told.first_token.as_secs_f64() * 1e3),

@@ -31,12 +31,13 @@ pub fn open(name: &str, arguments: &Arguments) -> Result<Opened, Failure> {
         if dtype.is_some_and(|dtype| dtype != DType::F32) || arguments.layers.is_some() {
             return Err(Failure::unusable(format!("{EMBEDDED} in this program is f32 and whole")));
         }
-        return kiln_llm::open::embedded_on(device).map_err(failure);
+        return kiln_llm::open::embedded_on(device, arguments.weights).map_err(failure);
     }
     let options = OpenOptions {
         device,
         dtype,
         layers: arguments.layers,
+        weights: arguments.weights,
         seed: arguments.sampling.seed,
         progress: Some(Arc::new(told)),
     };

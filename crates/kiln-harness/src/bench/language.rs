@@ -7,6 +7,7 @@ use super::outputs::Outputs;
 use super::record;
 use super::{Arguments, Peer, machine, table};
 use kiln::DType;
+use kiln_llm::WeightFormat;
 use kiln_terminal::failure::{Failure, Outcome};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// Measures a model at every requested prompt length and number of threads.
 pub fn run(arguments: &Arguments, outputs: &mut Outputs, what: &'static str) -> Outcome {
     let model = arguments.model.as_deref().unwrap_or("stories260K");
-    let source = models::prepare(model, dtype(arguments), arguments.layers)?;
+    let source = models::prepare(model, dtype(arguments), arguments.layers, arguments.weights)?;
     let roles = roles(arguments, &source)?;
     sides::can_start(&roles, &arguments.python())?;
     let mut records = Vec::new();
@@ -44,6 +45,10 @@ fn dtype(arguments: &Arguments) -> DType {
 /// Kiln's modes, then those of the peers that can read the model.
 fn roles(arguments: &Arguments, source: &Source) -> Result<Vec<Role>, Failure> {
     let unusable = |text: String| Failure::unusable(text).advise("kiln bench --help");
+    let peers = !arguments.peer_modes.is_empty() || !arguments.peer.is_empty();
+    if peers && arguments.weights != WeightFormat::AsStored {
+        return Err(unusable(format!("--weights {}: peers read weights as they are stored", arguments.weights)));
+    }
     let mut roles =
         arguments.modes.iter().map(|mode| Role::kiln(mode)).collect::<Result<Vec<Role>, String>>().map_err(unusable)?;
     if !arguments.peer_modes.is_empty() {

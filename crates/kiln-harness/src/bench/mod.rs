@@ -28,6 +28,7 @@ use cases::Case;
 use clock::{Copier, Turn};
 use kiln::{CompiledGraph, Device, Tensor};
 use kiln_ir::HostTensor;
+use kiln_llm::WeightFormat;
 use kiln_oracle::{self as oracle, Config};
 use kiln_runtime::environment;
 use kiln_terminal::failure::Outcome;
@@ -47,6 +48,7 @@ Examples:
   kiln bench decode --model smollm2.gguf --peer llama.cpp --threads 2
   kiln bench decode --model smollm2.gguf --modes default,default+high,default+medium
   kiln bench decode --model llama-3.2-1b --layers 1 --modes eager,default --tokens 64
+  kiln bench decode --model llama-3.2-1b --layers 2 --dtype bf16 --weights int8 --modes eager,default
   kiln bench forward --model smollm2-135m --prompt 16,128,512 --peer torch --json out.jsonl
   kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
   kiln bench suite --models ~/models --minutes 40 --json suite.jsonl --html suite.html
@@ -75,6 +77,9 @@ pub struct Arguments {
     /// Of weights and activations of a model
     #[arg(long, default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
     dtype: String,
+    /// The weights of linear layers of a model: as-stored, int8, q8_0 or q4_k_m; quantised as they are loaded (decode, forward; not for GGUF files, and not beside peers)
+    #[arg(long, default_value_t, value_name = "W")]
+    weights: WeightFormat,
     /// Texts at a time
     #[arg(long, default_value_t = 1, value_parser = at_least::<1>)]
     batch: usize,

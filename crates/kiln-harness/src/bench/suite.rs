@@ -7,6 +7,7 @@ use super::outputs::Outputs;
 use super::record::{self, Record, best_kiln, best_peer};
 use super::{Arguments, language, machine, table};
 use kiln::DType;
+use kiln_llm::WeightFormat;
 use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::{Align, Paint, Table, format};
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs) -> Outcome {
         }
     }
     for file in ggufs(arguments.models.as_deref()) {
-        let source = models::prepare(&file.display().to_string(), DType::F32, None)?;
+        let source = models::prepare(&file.display().to_string(), DType::F32, None, WeightFormat::AsStored)?;
         if source.name.contains(&arguments.filter) {
             let mut roles = kiln(arguments)?;
             roles.extend(Role::peer("llama.cpp:default"));
@@ -83,8 +84,8 @@ fn name(case: &Case) -> String {
 fn source(case: &Case, folder: Option<&Path>) -> Result<Source, Box<dyn std::error::Error>> {
     let stored = folder.map(|folder| folder.join(case.model)).filter(|path| path.join("model.safetensors").exists());
     match stored {
-        Some(path) => models::prepare(&path.display().to_string(), DType::F32, case.layers),
-        None => models::prepare(case.model, DType::F32, case.layers),
+        Some(path) => models::prepare(&path.display().to_string(), DType::F32, case.layers, WeightFormat::AsStored),
+        None => models::prepare(case.model, DType::F32, case.layers, WeightFormat::AsStored),
     }
 }
 

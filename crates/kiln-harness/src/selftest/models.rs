@@ -3,7 +3,7 @@
 use super::lab::Lab;
 use kiln::{CompileOptions, CompiledGraph, Mode, Options, Tensor};
 use kiln_ir::generate;
-use kiln_llm::{Generator, GeneratorOptions, Request, Sampling, open};
+use kiln_llm::{Generator, GeneratorOptions, Request, Sampling, WeightFormat, open};
 use kiln_runtime::disk::{self, Store};
 use kiln_runtime::kernel_cache;
 use std::error::Error;
@@ -18,7 +18,7 @@ pub fn generation(lab: &mut Lab) {
 fn generation_of(lab: &mut Lab) -> Result<(), Box<dyn Error>> {
     let mut known = open::embedded_known()?;
     known.truncate(if lab.quick { 1 } else { known.len() });
-    let model = open::embedded_on(lab.device)?.model;
+    let model = open::embedded_on(lab.device, WeightFormat::AsStored)?.model;
     let make = |compile: Option<Options>| {
         Generator::new(model.clone(), GeneratorOptions { context: 256, compile, ..GeneratorOptions::default() })
     };

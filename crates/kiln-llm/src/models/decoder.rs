@@ -49,11 +49,11 @@ impl<L: Layer, N: Norm> Decoder<L, N> {
         weights: &Weights<'_>,
         layer: impl Fn(usize, &Weights<'_>) -> Result<L>,
     ) -> Result<Decoder<L, N>> {
-        let layers = weights.under("layers");
+        let (count, tied) = (config.num_hidden_layers, config.tie_word_embeddings);
         let layers: Result<Vec<L>> =
-            (0..config.num_hidden_layers).map(|number| layer(number, &layers.under(number))).collect();
+            (0..count).map(|number| layer(number, &weights.layer("layers", number, count))).collect();
         Ok(Decoder {
-            embed_tokens: weights.token_embedding("embed_tokens", config.vocab_size, config.hidden_size)?,
+            embed_tokens: weights.token_embedding("embed_tokens", config.vocab_size, config.hidden_size, tied)?,
             layers: layers?,
             norm: N::from_weights("norm", config.hidden_size, config.rms_norm_eps, weights)?,
         })

@@ -62,6 +62,8 @@ pub struct Attention {
     pub c_proj: Conv1d,
     /// How many heads.
     pub count: usize,
+    /// Width of a head.
+    pub depth: usize,
     /// Of the scores.
     pub scale: f64,
 }
@@ -80,11 +82,16 @@ pub struct Mlp {
 
 /// x · W + b: a projection whose weight is stored the other way round, as a convolution of width 1 was.
 #[derive(Debug, Module)]
-pub struct Conv1d {
-    /// `[inputs, outputs]`.
-    pub weight: Var,
-    /// `[outputs]`.
-    pub bias: Var,
+pub enum Conv1d {
+    /// As it is stored.
+    Stored {
+        /// `[inputs, outputs]`.
+        weight: Var,
+        /// `[outputs]`.
+        bias: Var,
+    },
+    /// Quantised, with its outputs first.
+    Quantized(Projection),
 }
 
 /// Makes one of its `config.json`.
@@ -99,17 +106,17 @@ impl Gpt2 {
     pub fn new(config: &Gpt2Config, weights: &Weights<'_>) -> Result<Gpt2> {
         let (width, vocabulary) = (config.n_embd, config.vocab_size);
         let model = trunk(weights, &["transformer", ""], "wte.weight");
-        let layers = model.under("h");
+        let (count, tied) = (config.n_layer, config.tie_word_embeddings);
         let layers: Result<Vec<Block>> =
-            (0..config.n_layer).map(|layer| Block::load(config, layer, &layers.under(layer))).collect();
+            (0..count).map(|layer| Block::load(config, layer, &model.layer("h", layer, count))).collect();
         Ok(Gpt2 {
             transformer: Decoder {
-                wte: model.token_embedding("wte", vocabulary, width)?,
+                wte: model.token_embedding("wte", vocabulary, width, tied)?,
                 wpe: model.embedding("wpe", config.n_positions, width)?,
                 h: layers?,
                 ln_f: model.layer_norm("ln_f", width, config.layer_norm_epsilon)?,
             },
-            lm_head: weights.head("lm_head", width, vocabulary, config.tie_word_embeddings)?,
+            lm_head: weights.head("lm_head", width, vocabulary, tied)?,
             facts: weights.facts(config.sizes()),
             config: config.clone(),
         })
@@ -146,8 +153,8 @@ impl Block {
     fn load(config: &Gpt2Config, layer: usize, weights: &Weights<'_>) -> Result<Block> {
         let (width, inner, eps) = (config.n_embd, config.n_inner, config.layer_norm_epsilon);
         let (attention, mlp) = (weights.under("attn"), weights.under("mlp"));
-        let depth = (width / config.n_head) as f64;
-        let mut scale = if config.scale_attn_weights { depth.powf(-0.5) } else { 1.0 };
+        let depth = width / config.n_head;
+        let mut scale = if config.scale_attn_weights { (depth as f64).powf(-0.5) } else { 1.0 };
         if config.scale_attn_by_inverse_layer_idx {
             scale /= (layer + 1) as f64;
         }
@@ -157,6 +164,7 @@ impl Block {
                 c_attn: Conv1d::load("c_attn", width, 3 * width, &attention)?,
                 c_proj: Conv1d::load("c_proj", width, width, &attention)?,
                 count: config.n_head,
+                depth,
                 scale,
             },
             ln_2: weights.layer_norm("ln_2", width, eps)?,
@@ -178,7 +186,7 @@ impl Block {
 impl Attention {
     #[track_caller]
     fn forward(&self, x: &Tensor, layer: usize, step: &Step, mask: &Mask) -> kiln::Result<Tensor> {
-        let all = heads(&self.c_attn.forward(x)?, self.c_proj.weight.shape()[0] / self.count)?;
+        let all = heads(&self.c_attn.forward(x)?, self.depth)?;
         let part = |number: usize| all.narrow(1, number * self.count, self.count);
         let mixed = step.attend(layer, &part(0)?, &part(1)?, &part(2)?, mask, Some(self.scale))?;
         self.c_proj.forward(&joined(&mixed)?)
@@ -195,8 +203,13 @@ impl Forward for Mlp {
 
 impl Conv1d {
     fn load(name: &str, inputs: usize, outputs: usize, weights: &Weights<'_>) -> Result<Conv1d> {
+        if weights.quantizes(name, inputs) {
+            let weights = weights.clone().with_inputs_first();
+            return Ok(Conv1d::Quantized(weights.projection(name, inputs, outputs, true)?));
+        }
         let weights = weights.under(name);
-        Ok(Conv1d { weight: weights.var("weight", &[inputs, outputs])?, bias: weights.zeros("bias", &[outputs])? })
+        let (weight, bias) = (weights.var("weight", &[inputs, outputs])?, weights.zeros("bias", &[outputs])?);
+        Ok(Conv1d::Stored { weight, bias })
     }
 }
 
@@ -204,6 +217,9 @@ impl Forward for Conv1d {
     type Output = Tensor;
     #[track_caller]
     fn forward(&self, x: &Tensor) -> kiln::Result<Tensor> {
-        x.matmul(&self.weight.get())? + self.bias.get()
+        match self {
+            Conv1d::Stored { weight, bias } => x.matmul(&weight.get())? + bias.get(),
+            Conv1d::Quantized(projection) => projection.forward(x),
+        }
     }
 }

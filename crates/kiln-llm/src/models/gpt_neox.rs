@@ -88,17 +88,17 @@ impl GptNeox {
     pub fn new(config: &GptNeoxConfig, weights: &Weights<'_>) -> Result<GptNeox> {
         let (width, vocabulary) = (config.hidden_size, config.vocab_size);
         let model = trunk(weights, &["gpt_neox", ""], "embed_in.weight");
-        let layers = model.under("layers");
+        let (count, tied) = (config.num_hidden_layers, config.tie_word_embeddings);
         let layers: Result<Vec<Block>> =
-            (0..config.num_hidden_layers).map(|layer| Block::load(config, &layers.under(layer))).collect();
+            (0..count).map(|layer| Block::load(config, &model.layer("layers", layer, count))).collect();
         let head = if weights.has("embed_out.weight") { "embed_out" } else { "lm_head" };
         Ok(GptNeox {
             gpt_neox: Decoder {
-                embed_in: model.token_embedding("embed_in", vocabulary, width)?,
+                embed_in: model.token_embedding("embed_in", vocabulary, width, tied)?,
                 layers: layers?,
                 final_layer_norm: model.layer_norm("final_layer_norm", width, config.layer_norm_eps)?,
             },
-            embed_out: weights.head(head, width, vocabulary, config.tie_word_embeddings)?,
+            embed_out: weights.head(head, width, vocabulary, tied)?,
             facts: weights.facts(config.sizes()),
             config: config.clone(),
         })

@@ -56,7 +56,7 @@ pub use module::{Forward, Module};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use part::{Met, MetMut, Part, Role, Visit, VisitMut};
 pub use pool::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
-pub use quantized::{QuantizedEmbedding, QuantizedLinear};
+pub use quantized::{Int8Linear, QuantizedEmbedding, QuantizedLinear};
 
 /// Derives [`trait@Module`] for a struct or an enum of [`Part`]s. The name of a field becomes a component of the names in
 /// the state dict; a single unnamed field adds none, nor does the variant of an enum. Attributes of a field:

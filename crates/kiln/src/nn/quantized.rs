@@ -1,4 +1,4 @@
-//! Layers over quantised blocks, stored as in the file and unpacked in registers.
+//! Layers over quantised weights: blocks, stored as in the file and unpacked in registers, and 8-bit integers.
 
 use super::linear::value;
 use super::{Forward, Module};
@@ -33,6 +33,39 @@ impl Forward for QuantizedLinear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let _line = Source::scope();
         x.linear_blocks(&self.blocks.get(), self.format, value(&self.bias).as_ref())
+    }
+}
+
+/// (x·weightᵀ)·scale + bias over the last axis, with a weight of 8-bit integers and a scale for each output. Activations
+/// stay floats.
+///
+/// ```
+/// use kiln::nn::{Forward, Int8Linear};
+/// use kiln::{DType, Device, Tensor, Var};
+/// let weight = Var::new(&Tensor::ones([2, 3], DType::I8, Device::Cpu)?);
+/// let scale = Var::new(&Tensor::full(2, 0.5, DType::F32, Device::Cpu)?);
+/// let layer = Int8Linear { weight, scale, bias: None };
+/// assert_eq!(layer.forward(&Tensor::ones([1, 3], DType::F32, Device::Cpu)?)?.to_vec::<f32>()?, [1.5, 1.5]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+#[derive(Debug, Clone, Module)]
+pub struct Int8Linear {
+    /// `[out, in]`, in i8.
+    #[module(buffer)]
+    pub weight: Var,
+    /// `[out]`, in the dtype of the activations.
+    #[module(buffer)]
+    pub scale: Var,
+    /// `[out]`.
+    pub bias: Option<Var>,
+}
+
+impl Forward for Int8Linear {
+    type Output = Tensor;
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = Source::scope();
+        x.linear_int8(&self.weight.get(), &self.scale.get(), value(&self.bias).as_ref())
     }
 }
 

@@ -5,7 +5,7 @@ use crate::bench::machine;
 use crate::bench::side::serve;
 use kiln::runtime::HostMemory;
 use kiln::{Compiled, DType, Device, Dynamic, Mode, Options, Precision, Tensor};
-use kiln_llm::{CausalLm, Generator, GeneratorOptions, KvCache, OpenOptions, Request};
+use kiln_llm::{CausalLm, Generator, GeneratorOptions, KvCache, OpenOptions, Request, WeightFormat};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -58,6 +58,7 @@ struct Spec {
     layers: Option<usize>,
     device: Device,
     dtype: DType,
+    weights: WeightFormat,
     compile: Option<Options>,
     context: usize,
     ahead: Option<usize>,
@@ -98,6 +99,7 @@ impl Work {
             layers: request["layers"].as_u64().map(|layers| layers as usize),
             device: text("device")?.parse().map_err(|error: kiln::runtime::UnknownDevice| error.to_string())?,
             dtype: dtype(text("dtype")?)?,
+            weights: text("weights")?.parse()?,
             compile: options(text("mode")?)?,
             context: number("context")?,
             ahead: request["ahead"].as_u64().map(|ahead| ahead as usize),
@@ -154,8 +156,13 @@ fn dtype(name: &str) -> Result<DType, String> {
 }
 
 fn load(spec: &Spec) -> kiln_llm::Result<Arc<dyn CausalLm>> {
-    let options =
-        OpenOptions { device: spec.device, dtype: Some(spec.dtype), layers: spec.layers, ..OpenOptions::default() };
+    let options = OpenOptions {
+        device: spec.device,
+        dtype: Some(spec.dtype),
+        layers: spec.layers,
+        weights: spec.weights,
+        ..OpenOptions::default()
+    };
     let model = kiln_llm::open(&spec.folder, &options)?.model;
     // The tokenizer is dropped: only tokens are needed here.
     HostMemory::return_freed();

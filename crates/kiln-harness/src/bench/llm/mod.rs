@@ -15,6 +15,7 @@ pub mod sides;
 use super::record::{MemoryUse, Record, Subject};
 use super::side::{Side, SideError};
 use agreement::{Expected, agreeing};
+use kiln_llm::WeightFormat;
 use kiln_terminal::failure::without_own_lines;
 use models::Source;
 use serde_json::{Value, json};
@@ -141,7 +142,7 @@ impl Plan {
         let folder = if role.side == "kiln" { &self.source.whole } else { &self.source.path };
         let request = json!({
             "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
-            "dtype": self.dtype, "device": self.device, "threads": self.threads, "context": self.context(),
+            "dtype": self.dtype, "weights": self.source.weights.name(), "device": self.device, "threads": self.threads, "context": self.context(),
             "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead,
         });
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
@@ -155,6 +156,9 @@ impl Plan {
             record.peer = answer["peer"].as_str().map(str::to_owned);
             if let Some(ahead) = answer["ahead"].as_u64() {
                 record.extra = json!({"steps_ahead": ahead});
+            }
+            if self.source.weights != WeightFormat::AsStored {
+                record.extra["weights"] = json!(self.source.weights.name());
             }
             record.memory = Some(MemoryUse {
                 peak,

@@ -85,17 +85,7 @@ impl Tensor {
         if !widens {
             self.same_dtype("linear", weight, &at)?;
         }
-        if self.rank() == 0 || weight.rank() != 2 {
-            let (side, expected) =
-                if self.rank() == 0 { (self, "one axis or more") } else { (weight, "a weight of two axes") };
-            return Err(Error::WrongRank { op: "linear", shape: side.hint().to_vec(), expected, at });
-        }
-        let last = self.rank() - 1;
-        if !self.extent(last).equals(weight.extent(1), &at) {
-            let (lhs, rhs) = (self.hint().to_vec(), weight.hint().to_vec());
-            let sizes = Some((self.hint()[last], weight.hint()[1]));
-            return Err(Error::ShapeMismatch { op: "linear", lhs, rhs, sizes, at });
-        }
+        self.check_linear("linear", weight, &at)?;
         let mut operands = vec![self, weight];
         operands.extend(bias);
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
@@ -103,6 +93,23 @@ impl Tensor {
             build::linear(b, &inputs[0], &weight, inputs.get(2))
         };
         eager::composite("linear", &[], &operands, write, &at)
+    }
+
+    /// Checks the shapes of x·wᵀ with `w: [out, in]`.
+    pub(super) fn check_linear(&self, op: &'static str, weight: &Tensor, at: &Source) -> Result<()> {
+        let at = at.clone();
+        if self.rank() == 0 || weight.rank() != 2 {
+            let (side, expected) =
+                if self.rank() == 0 { (self, "one axis or more") } else { (weight, "a weight of two axes") };
+            return Err(Error::WrongRank { op, shape: side.hint().to_vec(), expected, at });
+        }
+        let last = self.rank() - 1;
+        if !self.extent(last).equals(weight.extent(1), &at) {
+            let (lhs, rhs) = (self.hint().to_vec(), weight.hint().to_vec());
+            let sizes = Some((self.hint()[last], weight.hint()[1]));
+            return Err(Error::ShapeMismatch { op, lhs, rhs, sizes, at });
+        }
+        Ok(())
     }
 
     /// Returns the dot product of two vectors.

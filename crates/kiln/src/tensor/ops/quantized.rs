@@ -2,8 +2,8 @@
 
 use crate::tensor::eager::{self, Param};
 use crate::{DType, Error, Result, Tensor};
-use kiln_ir::build::{self, GraphBuilder};
-use kiln_ir::{BlockFormat, NodeId, Source};
+use kiln_ir::build::{self, Emit, GraphBuilder};
+use kiln_ir::{BlockFormat, DotDims, NodeId, Op, Source};
 
 impl Tensor {
     /// Returns the elements that quantised blocks encode, in f32. This tensor holds bytes, with whole blocks on its last
@@ -64,6 +64,50 @@ impl Tensor {
             build::linear_blocks(b, &inputs[0], &inputs[1], format, inputs.get(2))
         };
         eager::composite(OP, &[param(format)], &operands, write, &at)
+    }
+
+    /// (x·wᵀ)·scale + bias over the last axis, with `w: [out, in]` in i8 and a scale for each output, in this tensor's
+    /// dtype. The integers become floats as the product reads them, which is exact; the scale is applied to the sum.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([[1f32, 2.0]], Device::Cpu)?;
+    /// let weight = Tensor::new([[127i8, 0], [-64, 32]], Device::Cpu)?;
+    /// let scale = Tensor::new([0.5f32, 0.25], Device::Cpu)?;
+    /// assert_eq!(x.linear_int8(&weight, &scale, None)?.to_vec::<f32>()?, [63.5, 0.0]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn linear_int8(&self, weight: &Tensor, scale: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        const OP: &str = "linear_int8";
+        let at = Source::caller();
+        if weight.dtype() != DType::I8 {
+            return Err(Error::WrongDType { op: OP, got: weight.dtype(), expected: "i8", at });
+        }
+        if !self.dtype().is_float() || self.dtype().is_storage_only() {
+            return Err(Error::WrongDType { op: OP, got: self.dtype(), expected: "floats", at });
+        }
+        self.same_dtype(OP, scale, &at)?;
+        self.check_linear(OP, weight, &at)?;
+        if !(scale.rank() == 1 && scale.extent(0).equals(weight.extent(0), &at)) {
+            let (lhs, rhs) = (weight.hint().to_vec(), scale.hint().to_vec());
+            return Err(Error::ShapeMismatch { op: OP, lhs, rhs, sizes: None, at });
+        }
+        let mut operands = vec![self, weight, scale];
+        operands.extend(bias);
+        let (dtype, last) = (self.dtype(), self.rank() - 1);
+        // Sums of integers that are not yet scaled are beyond the range of f16.
+        let out = if dtype == DType::F16 { DType::F32 } else { dtype };
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| {
+            let weight = build::cast(b, &inputs[1], dtype)?;
+            let dims = DotDims { lhs_contract: vec![last], rhs_contract: vec![1], ..DotDims::default() };
+            let sum = b.emit(Op::Dot { dims: dims.into(), out }, &[inputs[0], weight])?;
+            let scale = build::cast(b, &inputs[2], out)?;
+            let scaled = build::mul(b, &sum, &scale)?;
+            let scaled = build::cast(b, &scaled, dtype)?;
+            inputs.get(3).map_or(Ok(scaled), |bias| build::add(b, &scaled, bias))
+        };
+        eager::composite(OP, &[], &operands, write, &at)
     }
 
     /// Looks up rows of a table of quantised blocks, `[rows, bytes]`, by index, in f32. Only these rows are unpacked.
