@@ -7,3 +7,11 @@ void to_rank(float* p, int rank, float value) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(own), "r"(rank));
   asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(theirs), "f"(value) : "memory");
 }
+// A float in the shared memory of another block of the cluster, where this block's is at `p`.
+float from_rank(const float* p, int rank) {
+  unsigned own = (unsigned)__cvta_generic_to_shared(p), theirs;
+  float value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(own), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(theirs));
+  return value;
+}

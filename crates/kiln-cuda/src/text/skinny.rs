@@ -47,7 +47,7 @@ pub struct Skinny {
 
 impl Default for Skinny {
     fn default() -> Skinny {
-        Skinny { threads: 256, warps: 4, unroll: 4 }
+        Skinny { threads: 256, warps: 4, unroll: 8 }
     }
 }
 

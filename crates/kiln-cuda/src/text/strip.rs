@@ -161,7 +161,7 @@ buffer^=1;}}",
             out,
             "#pragma unroll\nfor(int r=0;r<{several};++r)\n#pragma unroll\nfor(int j=0;j<{tiles};++j)\n#pragma unroll\nfor(int c=0;c<4;++c)
 sums[r][j*8+lane%4*2+c%2][warp*16+lane/4+c/2*8]=acc[r][j][c];
-cluster_barrier();
+cluster_arrive();cluster_wait();
 for(int i=threadIdx.x+rank*{0};i<{1};i+={2}){{const idx mm=i/{TALL},nn=left+i%{TALL};\nfloat result[{several}]={{}};
 for(int q=0;q<{SPLIT};++q)
 #pragma unroll\nfor(int r=0;r<{several};++r)result[r]+=from_rank(&sums[r][mm][i%{TALL}],q);
@@ -177,7 +177,7 @@ if(mm<{rows}&&nn<N){{",
         let mut epilogue = Statements { accumulators, ..statements };
         epilogue.all(&body.epilogue);
         out.push_str(&epilogue.out);
-        out.push_str("}}\ncluster_barrier();\n");
+        out.push_str("}}\ncluster_arrive();cluster_wait();\n");
         let right = || self.right.iter().map(|operand| operand.place.buffer);
         Body {
             functions: vec![include_str!("stream.cu"), include_str!("tensor.cu"), include_str!("cluster.cu")],
