@@ -15,7 +15,7 @@ use super::loops::{accumulator, bytes};
 use super::matmul::has_blocks;
 use super::strip::MOST_ROWS;
 use super::value::{Statements, Temps, combined, memory_type, value_type};
-use super::vector::Vector;
+use super::vector::{Vector, is_multiple};
 use super::{Body, Way, ceil_div, decode, points, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{
@@ -29,6 +29,8 @@ const FEW_ROWS: i64 = 8;
 /// fetched for the next time.
 const SPARING_THREADS: i64 = 1024;
 const SPARING_UNROLL: i64 = 4;
+/// Elements of quantised blocks that a lane takes at once.
+const BLOCK_LANES: i64 = 16;
 /// Rows of a weight where it is not known how many.
 const MANY: i64 = 4096;
 /// How the values of each right operand are called.
@@ -86,6 +88,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
     let wide = way.vectors.then(|| wide_lanes(kernel, body, axis)).flatten().filter(|lanes| depth >= 32 * lanes);
     let lanes = match wide {
         Some(lanes) if body.acc == DType::F32 || needed => lanes,
+        _ if way.vectors && has_wide_blocks(kernel, body, axis) => BLOCK_LANES,
         _ if needed => 1,
         _ => return None,
     };
@@ -95,7 +98,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
     let vector = |prologue: &Prologue, suffix: &'static str| {
         let mut vector = Vector::of(kernel, prologue.insts.iter(), axis, lanes);
         vector.suffix = suffix;
-        if lanes == 1 { Vector::none() } else { vector }
+        if lanes == 1 || has_blocks(&prologue.insts) { Vector::none() } else { vector }
     };
     let mut names = Names::of_sizes(&kernel.sizes);
     for (axes, prefix) in [(&body.batch, "z"), (&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
@@ -138,6 +141,24 @@ fn unroll(wanted: i64, count: i64) -> i64 {
         .chain([wanted / 2])
         .find(|&unroll| unroll > 0 && count % unroll == 0)
         .unwrap_or(wanted)
+}
+
+/// Whether every right operand is quantised blocks of which a lane takes sixteen elements at once, and the left one allows it.
+fn has_wide_blocks(kernel: &Kernel, body: &MatmulBody, axis: &Axis) -> bool {
+    let is_block = |rhs: &Prologue| match rhs.insts.as_slice() {
+        [Inst { kind: InstKind::LoadBlock { place, format, .. }, .. }] => {
+            // Blocks of a multiple of 16 bytes are read 16 bytes at a time, others two.
+            let bytes = if format.bytes().is_multiple_of(16) { 16 } else { 2 };
+            place.indirect.is_empty() && is_multiple(&place.offset, bytes)
+        }
+        _ => false,
+    };
+    let vector = Vector::of(kernel, body.lhs.insts.iter(), axis, BLOCK_LANES);
+    let is_wide = |inst: &Inst| match &inst.kind {
+        InstKind::Load { place, .. } => !place.offset.contains(axis.var) || vector.has(inst.id),
+        _ => true,
+    };
+    body.rhs.iter().all(is_block) && body.lhs.insts.iter().all(is_wide)
 }
 
 /// The neighbours along the summed axis that are read at once, where all of the operands allow it.
@@ -268,7 +289,7 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
                 out.push_str("}\n");
             }
         } else {
-            let _ = writeln!(out, "for(;k<{depth};k+={step}){{const idx first_k=k;");
+            let _ = writeln!(out, "#pragma unroll 4\nfor(;k<{depth};k+={step}){{const idx first_k=k;");
             self.sum(&mut out);
             out.push_str("}\n");
         }
@@ -293,10 +314,19 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             share: several as i64 * total.as_const().unwrap_or(MANY),
             threads: *threads as u32,
             block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes)),
-            aligned: vectors.flat_map(Vector::buffers).collect(),
+            aligned: vectors.flat_map(Vector::buffers).chain(self.block_buffers()).collect(),
             fetched: self.right.iter().flat_map(Vector::buffers).collect(),
             ..Body::new(out, self.width, ceil_div(total, groups))
         }
+    }
+
+    /// The buffers of blocks that are read several bytes at a time.
+    fn block_buffers(&self) -> impl Iterator<Item = usize> {
+        let insts = self.body.rhs.iter().flat_map(|rhs| &rhs.insts).filter(|_| self.lanes == BLOCK_LANES);
+        insts.filter_map(|inst| match &inst.kind {
+            InstKind::LoadBlock { place, .. } => Some(place.buffer),
+            _ => None,
+        })
     }
 
     /// Statements that say where the weight's row `p` is.
@@ -345,11 +375,21 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
     fn sum(&self, out: &mut String) {
         let Writer { body, lanes, rows, depth, .. } = self;
         let (ty, several) = (value_type(body.acc), body.rhs.len());
-        let _ = writeln!(
-            out,
-            "{ty} weight[{several}][{lanes}];\n#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;"
-        );
-        for (number, ((rhs, vector), prefix)) in body.rhs.iter().zip(&self.right).zip(RIGHT).enumerate() {
+        let _ = writeln!(out, "{ty} weight[{several}][{lanes}];");
+        let wide_blocks = |rhs: &Prologue| *lanes == BLOCK_LANES && has_blocks(&rhs.insts);
+        for (number, rhs) in body.rhs.iter().enumerate().filter(|(_, rhs)| wide_blocks(rhs)) {
+            let InstKind::LoadBlock { place, format, .. } = &rhs.insts[0].kind else { continue };
+            let (name, elements, bytes) = (format.name(), format.elements(), format.bytes());
+            let at = self.names.text(&place.offset, self.width);
+            let _ = writeln!(
+                out,
+                "run_{name}(b{}+{at}+first_k/{elements}*{bytes},(int)(first_k%{elements})/{lanes},weight[{number}]);",
+                place.buffer
+            );
+        }
+        let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;");
+        let others = body.rhs.iter().zip(&self.right).zip(RIGHT).enumerate();
+        for (number, ((rhs, vector), prefix)) in others.filter(|(_, ((rhs, _), _))| !wide_blocks(rhs)) {
             let mut weights = Statements { vector: Some(vector), ..self.statements(prefix) };
             weights.all(&rhs.insts);
             let _ = writeln!(out, "{}weight[{number}][e]={prefix}{};", weights.out, rhs.value.0);
