@@ -51,7 +51,7 @@ impl Choice {
 
     /// What the own text of a GPU may count on.
     fn way(self, gpu: &Gpu) -> Way {
-        let way = Way { multiprocessors: gpu.multiprocessors.into(), ..Way::of(&gpu.arch()) };
+        let way = gpu.way();
         match self {
             Choice::Own | Choice::Library(_) => way,
             Choice::Skinny(skinny) => Way { skinny, ..way },
@@ -202,7 +202,9 @@ impl Backend for CudaBackend {
     fn fingerprint(&self) -> String {
         let version = Nvrtc::get().map(|nvrtc| nvrtc.version).unwrap_or_default();
         let driver = self.gpu.driver;
-        format!("{} nvrtc {version:?} driver {driver} {}", self.target(), crate::FINGERPRINT)
+        // Texts are spread over as many multiprocessors as there are.
+        let count = self.gpu.multiprocessors;
+        format!("{} x{count} nvrtc {version:?} driver {driver} {}", self.target(), crate::FINGERPRINT)
     }
 
     fn machine(&self) -> String {

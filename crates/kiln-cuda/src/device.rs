@@ -5,6 +5,7 @@ use crate::driver::{DevicePtr, DriverError, RawContext, RawEvent, RawStream, Res
 use crate::fault::Faults;
 use crate::pinned::PinnedPool;
 use crate::pool::{Blocks, Pool};
+use crate::text::Way;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -112,6 +113,11 @@ impl Gpu {
             blas: OnceLock::new(),
             pinned: PinnedPool::default(),
         })
+    }
+
+    /// What a text for this GPU may count on; the same when its code comes from disk.
+    pub(crate) fn way(&self) -> Way {
+        Way { multiprocessors: self.multiprocessors.into(), ..Way::of(&self.arch()) }
     }
 
     /// The architecture to compile for, for instance `sm_90a`.

@@ -38,7 +38,7 @@ impl Code {
 
     /// The code of a cubin that [`Executable::save`] gave.
     pub(crate) fn restore(gpu: &'static Gpu, kernel: &Kernel, cubin: &[u8]) -> Option<Code> {
-        let text = text::generate(kernel, Way::of(&gpu.arch())).ok()?;
+        let text = text::generate(kernel, gpu.way()).ok()?;
         let entry = Entry::load(gpu, text, cubin.to_vec()).ok()?;
         Some(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
     }

@@ -21,6 +21,8 @@ pub(crate) struct Graph {
     /// The arguments of all launches, as the nodes have them.
     arguments: Vec<RawBuffer>,
     may_fault: bool,
+    /// Whether a launch is a library's.
+    has_library: bool,
     /// Accumulators of libraries, one launch's after the other's.
     scratch: Option<Workspace>,
 }
@@ -67,7 +69,16 @@ impl Graph {
         unsafe { driver.create_graph(&mut raw, 0) }.map_err(failed)?;
         let arguments = launches.iter().flat_map(|launch| launch.arguments).copied().collect();
         let (executable, nodes) = (std::ptr::null_mut(), Vec::new());
-        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault: false, scratch: None };
+        let mut graph = Graph {
+            gpu,
+            graph: raw,
+            executable,
+            nodes,
+            arguments,
+            may_fault: false,
+            has_library: false,
+            scratch: None,
+        };
         let scratch = |launch: &Launch<'_>| {
             let code = launch.code.as_any()?.downcast_ref::<BlasCode>()?;
             Some(code.scratch_bytes(launch.sizes)).filter(|&bytes| bytes > 0)
@@ -129,6 +140,7 @@ impl Graph {
         let Some(child) = (unsafe { code.capture(&arguments, launch.sizes) })? else { return Ok(false) };
         let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec(), child);
         let written = code.written();
+        self.has_library = true;
         self.nodes.push(Node { raw: std::ptr::null_mut(), first, written, kind });
         if let Some(epilogue) = code.epilogue() {
             self.add(epilogue, launch, &arguments, first)?;
@@ -325,8 +337,7 @@ impl Recording for Graph {
         if self.may_fault {
             self.gpu.faults.expect();
         }
-        let has_library = self.nodes.iter().any(|node| matches!(node.kind, NodeKind::Library(..)));
-        let blas = if has_library { Blas::of(self.gpu).ok() } else { None };
+        let blas = if self.has_library { Blas::of(self.gpu).ok() } else { None };
         let _workspace = blas.map(Blas::workspace);
         // SAFETY: the graph is whole; the rest is the caller's promise.
         unsafe { driver.launch_graph(self.executable, self.gpu.stream()) }.map_err(failed)?;

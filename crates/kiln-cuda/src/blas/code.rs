@@ -7,7 +7,6 @@ use crate::CudaBackend;
 use crate::device::{Gpu, NON_BLOCKING};
 use crate::driver::{RawGraph, RawStream, driver};
 use crate::executable::{Code, Workspace, failed};
-use crate::text::Way;
 use kiln_kernels::kernel::{Access, Kernel};
 use kiln_runtime::{Executable, LaunchError, RawBuffer, kernel_cache};
 use std::any::Any;
@@ -154,7 +153,7 @@ impl Drop for Captured {
 impl Inner {
     fn own(&self) -> Result<&Code, LaunchError> {
         let compile = || {
-            let made = Code::compile(self.gpu, &self.kernel, Way::of(&self.gpu.arch()));
+            let made = Code::compile(self.gpu, &self.kernel, self.gpu.way());
             made.map_err(|message| LaunchError::Device { code: 0, message })
         };
         self.own.get_or_init(compile).as_ref().map_err(LaunchError::clone)
