@@ -57,6 +57,18 @@ pub(crate) fn depends(later: &Step, earlier: &Step) -> bool {
     shared(later, earlier) || shared(earlier, later)
 }
 
+/// True if step `moved`, the one at `from` or the one at `to`, may run at the other place: no step between depends on it.
+pub(crate) fn can_move(steps: &[Step], from: usize, to: usize, moved: usize) -> bool {
+    steps[from.min(to) + 1..from.max(to)].iter().all(|between| !depends(between, &steps[moved]))
+}
+
+/// Makes a step one that is no longer needed: without arguments.
+pub(crate) fn retire(step: &mut Step) {
+    step.args.clear();
+    step.reads.clear();
+    step.writes.clear();
+}
+
 /// Lets the kernels that write `from` write `to` instead, if the old value of `to` has no readers left.
 fn in_place(schedule: &mut Schedule, from: BufferId, to: BufferId) -> bool {
     let steps = &mut schedule.steps;

@@ -14,7 +14,7 @@ use crate::kernel::{
     Access, BufferArg, Inst, InstKind, Kernel, KernelBody, LoopBody, Place, RoutineBody, Stage, Strided, ValueId,
 };
 use crate::schedule::{BufferId, Role, Schedule, Step};
-use crate::update::depends;
+use crate::update::{can_move, depends, retire};
 use kiln_ir::{BinaryOp, CompareOp, DType, Dim, Scalar, ScatterKind};
 use std::sync::Arc;
 
@@ -89,11 +89,6 @@ fn buffer(step: &Step, view: &Strided) -> BufferId {
     step.args[view.buffer]
 }
 
-/// True if the step at `from` may run at `to` instead, a later one.
-fn can_wait(steps: &[Step], from: usize, to: usize) -> bool {
-    steps[from + 1..to].iter().all(|between| !depends(between, &steps[from]))
-}
-
 /// Lets the loop that computes a scatter's rows write them where they belong, in the scatter's place; gives where it was.
 fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> {
     let steps = &schedule.steps;
@@ -110,7 +105,7 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> 
     }
     let mut users = (0..steps.len()).filter(|&s| steps[s].args.contains(&rows_buffer));
     let (Some(from), Some(to), None) = (users.next(), users.next(), users.next()) else { return None };
-    if to != at || !can_wait(steps, from, at) || steps[from].args.contains(&output) {
+    if to != at || !can_move(steps, from, at, from) || steps[from].args.contains(&output) {
         return None;
     }
     let producer = &steps[from];
@@ -145,13 +140,6 @@ fn join_producer(schedule: &mut Schedule, at: usize) -> Option<(usize, Writer)> 
     schedule.steps[at] = joined;
     retire(&mut schedule.steps[from]);
     Some((from, writer))
-}
-
-/// A step that is no longer needed: without arguments.
-fn retire(step: &mut Step) {
-    step.args.clear();
-    step.reads.clear();
-    step.writes.clear();
 }
 
 /// Row and column of an element at `offset` in rows of `width`, if the axes that rows move along count them one after another,
@@ -200,7 +188,7 @@ fn find_mate(schedule: &Schedule, writers: &[Writer], at: usize) -> Option<usize
         same && (writer.count, writer.width) == (rows.count, rows.width)
             && !depends(step, other)
             && !other.args.contains(&output)
-            && can_wait(&schedule.steps, first, last)
+            && can_move(&schedule.steps, first, last, first)
     })
 }
 

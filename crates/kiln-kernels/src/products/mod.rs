@@ -17,7 +17,7 @@ mod rows;
 use crate::dag::{map_dims, map_operands};
 use crate::kernel::{Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody, MatmulBody, ValueId};
 use crate::schedule::{BufferId, Role, Schedule, Step};
-use crate::update::depends;
+use crate::update::{can_move, retire};
 use kiln_ir::{DType, Dim, Symbol};
 use std::sync::Arc;
 
@@ -60,19 +60,6 @@ fn is_temporary(schedule: &Schedule, buffer: BufferId) -> bool {
 fn users(schedule: &Schedule, buffer: BufferId) -> Vec<usize> {
     let uses = |at: &usize| schedule.steps[*at].args.contains(&buffer);
     (0..schedule.steps.len()).filter(uses).collect()
-}
-
-/// True if the step at `from` may run at `to` instead, a later one, or the one at `to` at `from`.
-fn can_move(steps: &[Step], from: usize, to: usize, moved: usize) -> bool {
-    let (first, last) = (from.min(to), from.max(to));
-    (first..=last).filter(|&at| at != from && at != to).all(|at| !depends(&steps[at], &steps[moved]))
-}
-
-/// A step that is no longer needed: without arguments.
-fn retire(step: &mut Step) {
-    step.args.clear();
-    step.reads.clear();
-    step.writes.clear();
 }
 
 /// The arguments of a launch that is made of several.
