@@ -231,7 +231,7 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW }
+        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW, guarded_operands: true }
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

@@ -175,6 +175,7 @@ fn attempt(
         inline: &inline,
         numerics: options.numerics,
         precision: options.precision,
+        target: options.target,
         known: &options.ranges,
     };
     let check = |work: &Work| match &graph.node(work.node).op {
