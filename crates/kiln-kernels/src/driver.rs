@@ -168,7 +168,7 @@ fn attempt(
 ) -> Result<Result<Schedule, Vec<FusionRejection>>, Error> {
     let inline = inline_reductions(graph);
     let materialised = choose(graph, &inline, required, options);
-    let memory = lay_out(graph, &materialised, layouts);
+    let memory = lay_out(graph, &materialised, layouts, options.target);
     let scope = Scope {
         graph,
         storage: &memory.storage,

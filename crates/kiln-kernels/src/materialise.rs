@@ -5,6 +5,7 @@
 
 use crate::cost;
 use crate::index::contiguous_strides;
+use crate::memory_order::{memory_orders, strides_in};
 use crate::pages::gather_below;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
@@ -47,6 +48,8 @@ pub(crate) struct Memory {
     pub writers: Vec<Vec<usize>>,
     /// The buffer of each output.
     pub outputs: Vec<BufferId>,
+    /// Temporaries that are not row-major.
+    pub reordered: Vec<BufferId>,
 }
 
 /// The cost of computing a node inline.
@@ -297,14 +300,16 @@ fn base_of_operand(
 }
 
 /// Assigns storage to materialised nodes and lists the work.
-pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout]) -> Memory {
+pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout], target: Target) -> Memory {
     let count = graph.nodes().len();
+    let orders = if target.product_order { memory_orders(graph, layouts) } else { vec![None; count] };
     let mut memory = Memory {
         buffers: Vec::new(),
         storage: vec![None; count],
         works: Vec::new(),
         writers: vec![Vec::new(); count],
         outputs: Vec::new(),
+        reordered: Vec::new(),
     };
     for (index, (&id, layout)) in graph.inputs().iter().zip(layouts).enumerate() {
         let buffer = memory.declare(graph, id, Role::Input(index));
@@ -334,7 +339,11 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
         let readable = |list: &[Destination]| list.iter().position(|d| d.readable);
         if materialised[at] && readable(&pending[at]).is_none() && !in_memory {
             let buffer = memory.declare(graph, id, Role::Temp);
-            let storage = row_major(buffer, &node.ty.shape);
+            let mut storage = row_major(buffer, &node.ty.shape);
+            if let Some(order) = &orders[at] {
+                storage.strides = strides_in(&node.ty.shape, order);
+                memory.reordered.push(buffer);
+            }
             pending[at].push(Destination { storage, nodes: Vec::new(), required: false, readable: true });
         }
         let mut into = std::mem::take(&mut pending[at]);
