@@ -12,7 +12,9 @@ use crate::saved::Piece;
 use crate::variants;
 use kiln_ir::codec::{from_bytes, to_bytes};
 use kiln_kernels::kernel::{Kernel, KernelBody};
-use kiln_runtime::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Packing, RawBuffer, Variant};
+use kiln_runtime::{
+    Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Packing, RawBuffer, Variant,
+};
 use std::sync::Arc;
 
 /// The CPU backend.
@@ -137,7 +139,7 @@ impl Backend for CpuBackend {
         found.into_iter().map(|choices| now.choosing(choices.to_string())).collect()
     }
 
-    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant, _: Keep) -> Result<Arc<dyn Executable>, Error> {
         let packed = match &variant.packed[..] {
             [] => Some(None),
             [(buffer, _)] => Some(Some(*buffer)),
@@ -155,7 +157,10 @@ impl Backend for CpuBackend {
         format!("{target} {} {features:?} {options:?} {}", std::env::consts::ARCH, crates.join(" "))
     }
 
-    fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+    fn restore(&self, kernel: &Kernel, variant: &Variant, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+        if !variant.is_default() {
+            return None;
+        }
         // The key includes this machine's target; code for another is ignored.
         let ready: Vec<Piece> = from_bytes(saved).ok()?;
         self.build(kernel, &ready, None, Choices::default()).ok()

@@ -1,24 +1,30 @@
 //! A GPU as a [`Backend`].
 
-use crate::blas::{BlasCode, BlasLt};
+use crate::blas::{BlasCode, BlasLt, Policy};
 use crate::device::Gpu;
 use crate::driver::DriverError;
-use crate::executable::Code;
+use crate::executable::{Code, Stored};
 use crate::graph::Graph;
 use crate::memory::GpuMemory;
 use crate::nvrtc::Nvrtc;
 use crate::pool::PoolBytes;
 use crate::text::{self, Skinny, Tile, Way};
 use kiln_ir::Source;
+use kiln_ir::codec::from_bytes;
 use kiln_kernels::Target;
 use kiln_kernels::kernel::{Kernel, KernelBody};
-use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Launch, Recording, Variant};
+use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Keep, Launch, Recording, Variant, phase};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes that are written before something is timed: more than an L2 cache holds.
 const FLUSHED_BYTES: usize = 256 << 20;
+
+/// The choice of [`Choice::Own`].
+pub(crate) const OWN: &str = "own";
+/// The choice of [`Choice::Plain`].
+pub(crate) const PLAIN: &str = "plain";
 
 /// What the choices of a variant name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +35,8 @@ enum Choice {
     Skinny(Skinny),
     /// The own text, with this tile on tensor cores.
     Tile(Tile),
+    /// The own text for buffers that begin anywhere.
+    Plain,
     /// The algorithm of cuBLASLt of this number.
     Library(usize),
 }
@@ -41,10 +49,21 @@ impl Choice {
         [Choice::Own].into_iter().chain(spread).chain(tiles)
     }
 
+    /// The choice of a variant, which the default leaves open; `None` if there is no such variant.
+    #[allow(clippy::option_option, reason = "an open choice is not a wrong one")]
+    fn of(variant: &Variant) -> Option<Option<Choice>> {
+        match (variant.is_default(), variant.packed.is_empty()) {
+            (true, _) => Some(None),
+            (false, true) => Choice::parse(&variant.choices).map(Some),
+            (false, false) => None,
+        }
+    }
+
     fn parse(text: &str) -> Option<Choice> {
         match text.strip_prefix("cublaslt=") {
             Some(number) => number.parse().ok().map(Choice::Library),
-            None if text == "own" => Some(Choice::Own),
+            None if text == OWN => Some(Choice::Own),
+            None if text == PLAIN => Some(Choice::Plain),
             None => Skinny::parse(text).map(Choice::Skinny).or_else(|| Tile::parse(text).map(Choice::Tile)),
         }
     }
@@ -54,6 +73,7 @@ impl Choice {
         let way = gpu.way();
         match self {
             Choice::Own | Choice::Library(_) => way,
+            Choice::Plain => Way::plain(),
             Choice::Skinny(skinny) => Way { skinny, ..way },
             Choice::Tile(tile) => Way { tile: Some(tile), ..way },
         }
@@ -63,7 +83,8 @@ impl Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Own => f.write_str("own"),
+            Choice::Own => f.write_str(OWN),
+            Choice::Plain => f.write_str(PLAIN),
             Choice::Skinny(skinny) => skinny.fmt(f),
             Choice::Tile(tile) => tile.fmt(f),
             Choice::Library(number) => write!(f, "cublaslt={number}"),
@@ -85,12 +106,13 @@ impl CudaBackend {
     /// The backend of a GPU; the reason where there is no driver, no such GPU or no compiler.
     pub fn new(ordinal: u32) -> Result<CudaBackend, String> {
         let gpu = Gpu::get(ordinal).map_err(|error| error.to_string())?;
-        let (major, minor) = Nvrtc::get()?.version;
-        if major > gpu.driver / 1000 {
+        let nvrtc = Nvrtc::installed()?;
+        if nvrtc.major > gpu.driver / 1000 {
             let (driver_major, driver_minor) = (gpu.driver / 1000, gpu.driver % 1000 / 10);
             return Err(format!(
-                "the driver is of CUDA {driver_major}.{driver_minor}, and runs nothing of the compiler's, NVRTC {major}.{minor}: \
-                 it takes a newer driver, or an NVRTC of CUDA {driver_major} in a folder of KILN_CUDA_PATH"
+                "the driver is of CUDA {driver_major}.{driver_minor}, and runs nothing of the compiler's, NVRTC {}: \
+                 it takes a newer driver, or an NVRTC of CUDA {driver_major} in a folder of KILN_CUDA_PATH",
+                nvrtc.version
             ));
         }
         if gpu.capability < (8, 0) {
@@ -111,8 +133,8 @@ impl CudaBackend {
     }
 
     /// The code of a kernel's own text.
-    fn compile_own(&self, kernel: &Kernel, choice: Choice) -> Result<Arc<dyn Executable>, Error> {
-        let code = Code::compile(self.gpu, kernel, choice.way(self.gpu)).map_err(|reason| self.error(reason))?;
+    fn compile_own(&self, kernel: &Kernel, choice: Choice, keep: Keep) -> Result<Arc<dyn Executable>, Error> {
+        let code = Code::compile(*self, kernel, choice.way(self.gpu), keep).map_err(|reason| self.error(reason))?;
         Ok(Arc::new(code))
     }
 
@@ -139,10 +161,7 @@ impl Backend for CudaBackend {
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        match BlasCode::of(self, kernel, None) {
-            Some(code) => Ok(Arc::new(code.with_own(None).map_err(|reason| self.error(reason))?)),
-            None => self.compile_own(kernel, Choice::Own),
-        }
+        self.compile_variant(kernel, &Variant::default(), Keep::Process)
     }
 
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
@@ -150,9 +169,9 @@ impl Backend for CudaBackend {
         if !has_products || !now.packed.is_empty() {
             return Vec::new();
         }
-        let by_default = BlasCode::of(self, kernel, None);
+        let by_default = BlasCode::of(*self, kernel, None, Keep::Process);
         let is_default = by_default.as_ref().is_some_and(|code| code.takes(sizes));
-        let by_library = by_default.or_else(|| BlasCode::of(self, kernel, Some(0)));
+        let by_library = by_default.or_else(|| BlasCode::of(*self, kernel, Some(0), Keep::Process));
         let algorithms = by_library.map_or(0, |code| code.algorithms(sizes));
         let now_choice = Choice::parse(&now.choices).unwrap_or(match is_default {
             true => Choice::Library(0),
@@ -180,35 +199,54 @@ impl Backend for CudaBackend {
         found.into_iter().map(|choice| now.choosing(choice.to_string())).collect()
     }
 
-    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
-        if variant.is_default() {
-            return self.compile(kernel);
-        }
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant, keep: Keep) -> Result<Arc<dyn Executable>, Error> {
         let missing = || self.error(format!("there is no variant {variant}"));
-        match Choice::parse(&variant.choices).filter(|_| variant.packed.is_empty()).ok_or_else(missing)? {
-            own @ (Choice::Own | Choice::Skinny(_) | Choice::Tile(_)) => self.compile_own(kernel, own),
-            Choice::Library(number) => Ok(Arc::new(BlasCode::of(self, kernel, Some(number)).ok_or_else(missing)?)),
+        let choice = Choice::of(variant).ok_or_else(missing)?;
+        let by_library = match choice {
+            None => BlasCode::of(*self, kernel, None, keep),
+            Some(Choice::Library(number)) => Some(BlasCode::of(*self, kernel, Some(number), keep).ok_or_else(missing)?),
+            Some(_) => None,
+        };
+        match by_library.filter(|code| code.make().is_ok()) {
+            Some(code) => Ok(Arc::new(code)),
+            None => self.compile_own(kernel, choice.unwrap_or(Choice::Own), keep),
         }
     }
 
-    fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
-        let own = Code::restore(self.gpu, kernel, saved)?;
-        match BlasCode::of(self, kernel, None) {
-            Some(code) => Some(Arc::new(code.with_own(Some(own)).ok()?)),
-            None => Some(Arc::new(own)),
-        }
+    fn restore(&self, kernel: &Kernel, variant: &Variant, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+        let choice = Choice::of(variant)?;
+        Some(match (from_bytes(saved).ok()?, choice) {
+            (Stored::Library(stored), None) => Arc::new(BlasCode::restore(*self, kernel, None, &stored)?),
+            (Stored::Library(stored), Some(Choice::Library(number))) => {
+                Arc::new(BlasCode::restore(*self, kernel, Some(number), &stored)?)
+            }
+            (Stored::Own(stored), choice) => {
+                Arc::new(Code::restore(*self, kernel, choice.unwrap_or(Choice::Own).way(self.gpu), stored)?)
+            }
+            (Stored::Library(_), Some(_)) => return None,
+        })
+    }
+
+    fn is_stored(&self, _: &Kernel, _: &Variant) -> bool {
+        true
+    }
+
+    fn stores_eager_code(&self) -> bool {
+        true
     }
 
     fn fingerprint(&self) -> String {
-        let version = Nvrtc::get().map(|nvrtc| nvrtc.version).unwrap_or_default();
-        let driver = self.gpu.driver;
+        let version = Nvrtc::installed().map_or("", |nvrtc| nvrtc.version.as_str());
+        let (driver, policy) = (self.gpu.driver, Policy::of_environment());
         // Texts are spread over as many multiprocessors as there are.
         let count = self.gpu.multiprocessors;
-        format!("{} x{count} nvrtc {version:?} driver {driver} {}", self.target(), crate::FINGERPRINT)
+        let crates = [kiln_ir::FINGERPRINT, kiln_kernels::FINGERPRINT, kiln_runtime::FINGERPRINT, crate::FINGERPRINT];
+        let crates = crates.join(" ");
+        format!("{} x{count} nvrtc {version} driver {driver} cublaslt {policy:?} {crates}", self.target())
     }
 
     fn machine(&self) -> String {
-        let library = BlasLt::get().map(|blas| format!(", cuBLASLt {}", blas.version)).unwrap_or_default();
+        let library = BlasLt::installed().map(|version| format!(", cuBLASLt {version}")).unwrap_or_default();
         format!("{}, {} multiprocessors{library}", self.gpu.name, self.gpu.multiprocessors)
     }
 
@@ -216,13 +254,9 @@ impl Backend for CudaBackend {
         std::thread::available_parallelism().map_or(1, usize::from)
     }
 
-    fn stored_instructions(&self) -> usize {
-        0
-    }
-
     fn record(&self, launches: &[Launch<'_>]) -> Result<Option<Box<dyn Recording>>, Error> {
         let failed = |cause| Error::Launch { op: "a recorded program".into(), cause, at: Source::default() };
-        let graph = Graph::record(self.gpu, launches).map_err(failed)?;
+        let graph = phase::timed("graph", || Graph::record(self.gpu, launches)).map_err(failed)?;
         Ok(graph.map(|graph| Box::new(graph) as Box<dyn Recording>))
     }
 
@@ -231,7 +265,7 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW, guarded_operands: true, product_order: true }
+        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW }
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

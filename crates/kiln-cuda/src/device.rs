@@ -6,6 +6,7 @@ use crate::fault::Faults;
 use crate::pinned::PinnedPool;
 use crate::pool::{Blocks, Pool};
 use crate::text::Way;
+use kiln_runtime::phase;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
@@ -65,7 +66,7 @@ impl Gpu {
         if let Some((_, gpu)) = found.iter().find(|(number, _)| *number == ordinal) {
             return Ok(gpu);
         }
-        let gpu: &'static Gpu = Box::leak(Box::new(Gpu::open(ordinal)?));
+        let gpu: &'static Gpu = Box::leak(Box::new(phase::timed("context", || Gpu::open(ordinal))?));
         found.push((ordinal, gpu));
         Ok(gpu)
     }

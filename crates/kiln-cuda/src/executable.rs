@@ -1,16 +1,19 @@
 //! A compiled kernel: its module, and how it is launched.
 
+use crate::CudaBackend;
+use crate::backend::PLAIN;
 use crate::device::Gpu;
 use crate::driver::{DriverError, KernelNode, RawFunction, RawModule, driver};
 use crate::nvrtc::Nvrtc;
 use crate::text::{self, Text, Way};
-use kiln_ir::Dim;
+use kiln_ir::codec::to_bytes;
+use kiln_ir::{Dim, codec_enum, codec_struct};
 use kiln_kernels::kernel::{Access, Kernel};
-use kiln_runtime::{Executable, LaunchError, RawBuffer};
+use kiln_runtime::{Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache, phase};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The attribute of a function: bytes of dynamic shared memory at the most.
 const DYNAMIC_SHARED: c_int = 8;
@@ -23,24 +26,54 @@ pub(crate) const ALIGNMENT: usize = 16;
 
 /// Code of a kernel on a GPU.
 pub(crate) struct Code {
+    backend: CudaBackend,
     kernel: Kernel,
+    way: Way,
+    keep: Keep,
     entry: Entry,
     /// For buffers that begin where wide accesses cannot; made when it is first needed.
-    plain: OnceLock<Result<Entry, LaunchError>>,
+    plain: OnceLock<Result<Arc<dyn Executable>, LaunchError>>,
+}
+
+/// Code as [`Executable::save`] gives it.
+pub(crate) enum Stored {
+    Own(StoredText),
+    Library(StoredLibrary),
+}
+
+/// A text that was compiled.
+pub(crate) struct StoredText {
+    text: Text,
+    cubin: Arc<[u8]>,
+}
+
+/// A product that a library computes: the codes that were made beside it, each as [`Executable::save`] gives it.
+pub(crate) struct StoredLibrary {
+    pub(crate) own: Option<Arc<[u8]>>,
+    pub(crate) epilogue: Option<Arc<[u8]>>,
+}
+
+codec_struct! {
+    StoredText { text, cubin }
+    StoredLibrary { own, epilogue }
+}
+codec_enum! {
+    Stored { 0 = Own(text), 1 = Library(library) }
 }
 
 impl Code {
     /// Compiles a kernel.
-    pub(crate) fn compile(gpu: &'static Gpu, kernel: &Kernel, way: Way) -> Result<Code, String> {
-        let entry = Entry::compile(gpu, kernel, way)?;
-        Ok(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
+    pub(crate) fn compile(backend: CudaBackend, kernel: &Kernel, way: Way, keep: Keep) -> Result<Code, String> {
+        let entry = Entry::compile(backend.gpu(), kernel, way)?;
+        Ok(Code { backend, kernel: kernel.clone(), way, keep, entry, plain: OnceLock::new() })
     }
 
-    /// The code of a cubin that [`Executable::save`] gave.
-    pub(crate) fn restore(gpu: &'static Gpu, kernel: &Kernel, cubin: &[u8]) -> Option<Code> {
-        let text = text::generate(kernel, gpu.way()).ok()?;
-        let entry = Entry::load(gpu, text, cubin.to_vec()).ok()?;
-        Some(Code { kernel: kernel.clone(), entry, plain: OnceLock::new() })
+    /// The code that was stored; the GPU gets it when it is first launched. `None` if it is not this kernel's.
+    pub(crate) fn restore(backend: CudaBackend, kernel: &Kernel, way: Way, stored: StoredText) -> Option<Code> {
+        let StoredText { text, cubin } = stored;
+        let entry = Entry::new(backend.gpu(), text, cubin);
+        let (keep, plain) = (Keep::Disk, OnceLock::new());
+        entry.text.fits(kernel).then(|| Code { backend, kernel: kernel.clone(), way, keep, entry, plain })
     }
 
     /// A node of a graph for one launch, its arguments and its workspace; `None` where there is nothing to do.
@@ -53,10 +86,10 @@ impl Code {
     ) -> Result<Option<(KernelNode, Option<Workspace>)>, LaunchError> {
         let entry = self.entry(buffers)?;
         let Some(geometry) = entry.prepare(buffers, sizes, site, values)? else { return Ok(None) };
-        let Geometry { blocks, threads, shared, workspace } = geometry;
+        let Geometry { function, blocks, threads, shared, workspace } = geometry;
         let none = std::ptr::null_mut();
         let node = KernelNode {
-            function: entry.function,
+            function,
             grid: [blocks, 1, 1],
             block: [threads, 1, 1],
             shared,
@@ -94,12 +127,27 @@ impl Code {
         if self.entry.text.aligned.iter().all(is_aligned) {
             return Ok(&self.entry);
         }
-        let plain = self.plain.get_or_init(|| {
-            let made = Entry::compile(self.entry.gpu, &self.kernel, Way::plain());
-            made.map_err(|message| LaunchError::Device { code: 0, message })
-        });
-        plain.as_ref().map_err(LaunchError::clone)
+        let plain = self.plain.get_or_init(|| made_beside(&self.backend, &self.kernel, PLAIN, self.keep));
+        Ok(&own_code(plain)?.entry)
     }
+}
+
+/// The code of a kernel in another way, which is needed only now.
+pub(crate) fn made_beside(
+    backend: &CudaBackend,
+    kernel: &Kernel,
+    choices: &str,
+    keep: Keep,
+) -> Result<Arc<dyn Executable>, LaunchError> {
+    let variant = Variant::default().choosing(choices);
+    let made = kernel_cache::get_variant(backend, &Arc::new(kernel.clone()), &variant, choices, keep);
+    made.map(|(code, _)| code).map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })
+}
+
+/// The code of an own text among all code.
+pub(crate) fn own_code(code: &Result<Arc<dyn Executable>, LaunchError>) -> Result<&Code, LaunchError> {
+    let code = code.as_ref().map_err(LaunchError::clone)?.as_any().and_then(|code| code.downcast_ref::<Code>());
+    code.ok_or_else(|| LaunchError::Device { code: 0, message: "the code is not of this backend's text".to_owned() })
 }
 
 impl Executable for Code {
@@ -125,11 +173,16 @@ impl Executable for Code {
     }
 
     fn intermediate(&self) -> Option<String> {
-        Some(self.entry.text.source.clone())
+        let source = &self.entry.text.source;
+        match source.is_empty() {
+            true => text::generate(&self.kernel, self.way).ok().map(|text| text.source),
+            false => Some(source.clone()),
+        }
     }
 
     fn save(&self) -> Option<Vec<u8>> {
-        Some(self.entry.cubin.clone())
+        let (text, cubin) = (self.entry.text.clone(), self.entry.cubin.clone());
+        Some(to_bytes(&Stored::Own(StoredText { text, cubin })))
     }
 
     fn code_bytes(&self) -> usize {
@@ -137,21 +190,28 @@ impl Executable for Code {
     }
 }
 
-/// A text that was compiled and loaded.
+/// A text that was compiled.
 struct Entry {
     gpu: &'static Gpu,
     text: Text,
-    cubin: Vec<u8>,
-    module: RawModule,
+    cubin: Arc<[u8]>,
+    /// Made when it is first launched, for code from disk; what is compiled is loaded at once, which tells whether it can be.
+    module: OnceLock<Result<Module, DriverError>>,
+}
+
+/// Code that the GPU has.
+struct Module {
+    gpu: &'static Gpu,
+    raw: RawModule,
     function: RawFunction,
     /// Bytes of dynamic shared memory at the most.
     most_shared: i64,
 }
 
 // SAFETY: modules and functions may be used from any thread in which their context is current, which `launch` sees to.
-unsafe impl Send for Entry {}
+unsafe impl Send for Module {}
 // SAFETY: as above.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for Module {}
 
 thread_local! {
     /// The arguments of a launch and where each is, kept from launch to launch.
@@ -165,29 +225,20 @@ pub(crate) fn failed(error: DriverError) -> LaunchError {
 impl Entry {
     fn compile(gpu: &'static Gpu, kernel: &Kernel, way: Way) -> Result<Entry, String> {
         let text = text::generate(kernel, way)?;
-        let cubin = Nvrtc::get()?.compile(&text.source, &gpu.arch()).map_err(|error| error.to_string())?;
-        Entry::load(gpu, text, cubin).map_err(|error| error.message)
+        let nvrtc = Nvrtc::get()?;
+        let cubin = phase::timed("nvrtc", || nvrtc.compile(&text.source, &gpu.arch()));
+        let entry = Entry::new(gpu, text, cubin.map_err(|error| error.to_string())?.into());
+        entry.module().map_err(|error| error.message)?;
+        Ok(entry)
     }
 
-    fn load(gpu: &'static Gpu, text: Text, cubin: Vec<u8>) -> Result<Entry, DriverError> {
-        gpu.enter()?;
-        let driver = driver()?;
-        let mut module = std::ptr::null_mut();
-        // SAFETY: the image is a cubin, which the driver copies.
-        unsafe { driver.load_module(&mut module, cubin.as_ptr().cast()) }?;
-        let function = std::ptr::null_mut();
-        let mut entry = Entry { gpu, text, cubin, module, function, most_shared: SHARED_FOR_NOTHING };
-        // SAFETY: the module is loaded, and the name is a C string.
-        unsafe { driver.module_function(&mut entry.function, module, c"kernel".as_ptr()) }?;
-        if entry.text.block_bytes.as_const().is_none_or(|bytes| bytes > SHARED_FOR_NOTHING) {
-            let mut declared = 0;
-            // SAFETY: the function is loaded.
-            unsafe { driver.function_attribute(&mut declared, DECLARED_SHARED, entry.function) }?;
-            entry.most_shared = gpu.shared - i64::from(declared);
-            // SAFETY: as above.
-            unsafe { driver.set_function_attribute(entry.function, DYNAMIC_SHARED, entry.most_shared as c_int) }?;
-        }
-        Ok(entry)
+    fn new(gpu: &'static Gpu, text: Text, cubin: Arc<[u8]>) -> Entry {
+        Entry { gpu, text, cubin, module: OnceLock::new() }
+    }
+
+    fn module(&self) -> Result<&Module, DriverError> {
+        let load = || phase::timed("module", || Module::load(self.gpu, &self.text, &self.cubin));
+        self.module.get_or_init(load).as_ref().map_err(DriverError::clone)
     }
 
     fn size(&self, dim: &Dim, sizes: &[i64]) -> Result<i64, LaunchError> {
@@ -208,7 +259,8 @@ impl Entry {
         }
         let block_bytes = self.size(&self.text.block_bytes, sizes)?;
         let gpu = self.gpu;
-        let (shared, blocks, workspace) = if block_bytes <= self.most_shared {
+        let &Module { function, most_shared, .. } = self.module().map_err(failed)?;
+        let (shared, blocks, workspace) = if block_bytes <= most_shared {
             (block_bytes, blocks, None)
         } else {
             // As many blocks as run at once, each with its memory.
@@ -223,7 +275,8 @@ impl Entry {
         let address = workspace.as_ref().map_or(0, |workspace| workspace.address);
         // The last one: whether it may fetch before the launch before has ended. Only a graph can say so.
         values.extend([fault, site.into(), address, block_bytes as u64, 0]);
-        Ok(Some(Geometry { blocks: blocks as u32, threads: self.text.threads, shared: shared as u32, workspace }))
+        let (blocks, threads, shared) = (blocks as u32, self.text.threads, shared as u32);
+        Ok(Some(Geometry { function, blocks, threads, shared, workspace }))
     }
 
     /// # Safety
@@ -239,12 +292,12 @@ impl Entry {
             }
             places.clear();
             places.extend(values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()));
-            let Geometry { blocks, threads, shared, .. } = geometry;
+            let Geometry { function, blocks, threads, shared, .. } = geometry;
             let (stream, arguments, none) = (gpu.stream(), places.as_mut_ptr(), std::ptr::null_mut());
             let driver = driver().map_err(failed)?;
             // SAFETY: the arguments are those of the text's parameters; the rest is the caller's promise.
             let launched =
-                unsafe { driver.launch(self.function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, none) };
+                unsafe { driver.launch(function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, none) };
             launched.map_err(failed)
         })
     }
@@ -252,6 +305,7 @@ impl Entry {
 
 /// How a kernel is launched.
 pub(crate) struct Geometry {
+    function: RawFunction,
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) shared: u32,
@@ -278,13 +332,35 @@ impl Drop for Workspace {
     }
 }
 
-impl Drop for Entry {
+impl Module {
+    fn load(gpu: &'static Gpu, text: &Text, cubin: &[u8]) -> Result<Module, DriverError> {
+        gpu.enter()?;
+        let driver = driver()?;
+        let (mut raw, function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the image is a cubin, which the driver copies.
+        unsafe { driver.load_module(&mut raw, cubin.as_ptr().cast()) }?;
+        let mut module = Module { gpu, raw, function, most_shared: SHARED_FOR_NOTHING };
+        // SAFETY: the module is loaded, and the name is a C string.
+        unsafe { driver.module_function(&mut module.function, raw, c"kernel".as_ptr()) }?;
+        if text.block_bytes.as_const().is_none_or(|bytes| bytes > SHARED_FOR_NOTHING) {
+            let mut declared = 0;
+            // SAFETY: the function is loaded.
+            unsafe { driver.function_attribute(&mut declared, DECLARED_SHARED, module.function) }?;
+            module.most_shared = gpu.shared - i64::from(declared);
+            // SAFETY: as above.
+            unsafe { driver.set_function_attribute(module.function, DYNAMIC_SHARED, module.most_shared as c_int) }?;
+        }
+        Ok(module)
+    }
+}
+
+impl Drop for Module {
     fn drop(&mut self) {
         if self.gpu.enter().is_ok()
             && let Ok(driver) = driver()
         {
             // SAFETY: nobody launches it any more; the driver waits for what is queued.
-            let _ = unsafe { driver.unload_module(self.module) };
+            let _ = unsafe { driver.unload_module(self.raw) };
         }
     }
 }

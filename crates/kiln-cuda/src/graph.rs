@@ -142,7 +142,7 @@ impl Graph {
         let written = code.written();
         self.has_library = true;
         self.nodes.push(Node { raw: std::ptr::null_mut(), first, written, kind });
-        if let Some(epilogue) = code.epilogue() {
+        if let Some(epilogue) = code.epilogue()? {
             self.add(epilogue, launch, &arguments, first)?;
         }
         Ok(true)

@@ -1,7 +1,7 @@
 //! Shared libraries found at run time: nothing of CUDA is needed to build or to start.
 
 use std::ffi::{CStr, CString, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A shared library that stays loaded for the rest of the process.
 #[derive(Debug)]
@@ -48,6 +48,37 @@ impl Library {
     }
 }
 
+/// A library that is there, as far as can be told without loading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Installed {
+    /// The first number of its version.
+    pub(crate) major: i32,
+    /// Identifies its version: the number in its file's own name or, where that has none but the first, the bytes of the file.
+    pub(crate) version: String,
+}
+
+impl Installed {
+    /// The first of `names` that is found, in the folders that the loader usually looks at and then in those of [`folders`].
+    pub(crate) fn find(names: &[&str]) -> Option<Installed> {
+        let list = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let usual = ["lib/x86_64-linux-gnu", "lib64", "lib"].map(|folder| PathBuf::from("/usr").join(folder));
+        let all: Vec<PathBuf> = std::env::split_paths(&list).chain(usual).chain(folders()).collect();
+        all.iter().find_map(|folder| names.iter().find_map(|name| Installed::at(folder, name)))
+    }
+
+    fn at(folder: &Path, name: &str) -> Option<Installed> {
+        let major = name.rsplit_once(".so.")?.1.parse().ok()?;
+        let file = folder.join(name).canonicalize().ok()?;
+        let own = file.file_name()?.to_string_lossy().into_owned();
+        let number = own.rsplit_once(".so.").map_or("", |(_, number)| number);
+        let version = match number.contains('.') {
+            true => number.to_owned(),
+            false => format!("{major} of {} bytes", file.metadata().ok()?.len()),
+        };
+        Some(Installed { major, version })
+    }
+}
+
 fn open(name: &str) -> Result<*mut c_void, String> {
     let text = CString::new(name).map_err(|error| error.to_string())?;
     // SAFETY: a C string; running the initialisers of NVIDIA's libraries is what is wanted. Symbols are global because NVRTC
@@ -75,4 +106,23 @@ fn folders() -> Vec<PathBuf> {
         folders.extend(["lib64", "lib", "targets/x86_64-linux/lib"].map(|folder| home.join(folder)));
     }
     folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_told_by_the_name_of_the_file_or_by_its_size() {
+        let folder = std::env::temp_dir().join(format!("kiln-installed-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("liba.so.13.1.2"), b"whole").unwrap();
+        std::os::unix::fs::symlink("liba.so.13.1.2", folder.join("liba.so.13")).unwrap();
+        std::fs::write(folder.join("libb.so.12"), b"1234567").unwrap();
+        let found = |name: &str| Installed::at(&folder, name);
+        assert_eq!(found("liba.so.13"), Some(Installed { major: 13, version: "13.1.2".into() }));
+        assert_eq!(found("libb.so.12"), Some(Installed { major: 12, version: "12 of 7 bytes".into() }));
+        assert_eq!(found("libc.so.13"), None);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -1,11 +1,15 @@
 //! NVRTC: CUDA C++ text becomes a cubin inside the process.
 
-use crate::library::Library;
+use crate::library::{Installed, Library};
+use kiln_runtime::phase;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The names that it may have.
+const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
 type Status = c_int;
 type RawProgram = *mut std::ffi::c_void;
@@ -67,15 +71,28 @@ fn keep(source: &str) -> Option<PathBuf> {
 impl Nvrtc {
     /// The compiler, loaded at the first use; the same error every time where there is none.
     pub fn get() -> Result<&'static Nvrtc, String> {
-        static NVRTC: LazyLock<Result<Nvrtc, String>> = LazyLock::new(Nvrtc::load);
+        static NVRTC: LazyLock<Result<Nvrtc, String>> = LazyLock::new(|| phase::timed("nvrtc library", Nvrtc::load));
         NVRTC.as_ref().map_err(|reason| format!("no CUDA compiler (NVRTC): {reason}"))
+    }
+
+    /// The compiler that [`Nvrtc::get`] would load: its version is part of every key of stored code, and a process that finds all of
+    /// its code does without it. Where it cannot be told, it is loaded.
+    pub(crate) fn installed() -> Result<&'static Installed, String> {
+        static INSTALLED: LazyLock<Result<Installed, String>> = LazyLock::new(|| match Installed::find(&NAMES) {
+            Some(installed) => Ok(installed),
+            None => Nvrtc::get().map(|nvrtc| {
+                let (major, minor) = nvrtc.version;
+                Installed { major, version: format!("{major}.{minor}") }
+            }),
+        });
+        INSTALLED.as_ref().map_err(String::clone)
     }
 
     fn load() -> Result<Nvrtc, String> {
         // Its built-in functions are a library of their own, which it finds only in the loader's path or among what is loaded.
         let builtins = ["libnvrtc-builtins.so.13.0", "libnvrtc-builtins.so.12.9", "libnvrtc-builtins.so.12.8"];
         let _ = Library::open(&builtins);
-        let library = Library::open(&["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"])?;
+        let library = Library::open(&NAMES)?;
         // SAFETY: the signatures are those of nvrtc.h.
         let functions = unsafe {
             Functions {

@@ -30,7 +30,6 @@ mod index;
 pub mod kernel;
 mod materialise;
 mod matmul;
-mod memory_order;
 mod order;
 mod pages;
 mod plan;

@@ -1,6 +1,6 @@
 //! The interface of a backend: a device that allocates, compiles kernels and launches them.
 
-use crate::{Buffer, Device, Error, Packing, RawBuffer, Variant};
+use crate::{Buffer, Device, Error, Keep, Packing, RawBuffer, Variant};
 use kiln_kernels::Target;
 use kiln_kernels::kernel::Kernel;
 use std::any::Any;
@@ -42,8 +42,10 @@ pub trait Backend: Send + Sync {
         Vec::new()
     }
 
-    /// Compiles a kernel in one of [`Backend::variants`], or with buffers packed by [`Backend::packing`].
-    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
+    /// Compiles a kernel in one of [`Backend::variants`], or with buffers packed by [`Backend::packing`]. Whatever else the code
+    /// gets from [`crate::kernel_cache`], now or when it is launched, has the same retention.
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant, keep: Keep) -> Result<Arc<dyn Executable>, Error> {
+        let _ = keep;
         if variant.is_default() {
             return self.compile(kernel);
         }
@@ -56,11 +58,21 @@ pub trait Backend: Send + Sync {
         format!("{} {}", self.target(), crate::FINGERPRINT)
     }
 
-    /// The code of `kernel` from what [`Executable::save`] gave to a backend of the same fingerprint, in any process.
+    /// The code of a variant of `kernel` from what [`Executable::save`] gave to a backend of the same fingerprint, in any process.
     /// `None` where the bytes do not fit the kernel; it is then compiled.
-    fn restore(&self, kernel: &Kernel, saved: &[u8]) -> Option<Arc<dyn Executable>> {
-        let _ = (kernel, saved);
+    fn restore(&self, kernel: &Kernel, variant: &Variant, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+        let _ = (kernel, variant, saved);
         None
+    }
+
+    /// Whether the code of a variant is stored on disk by itself: what is compiled as fast as it is read is not.
+    fn is_stored(&self, kernel: &Kernel, variant: &Variant) -> bool {
+        variant.is_default() && kernel.insts().count() >= 64
+    }
+
+    /// Whether the code of eager operations is stored as well. Their programs never are.
+    fn stores_eager_code(&self) -> bool {
+        false
     }
 
     /// What measured times depend on beside the target: a description of the machine, threads included.
@@ -71,11 +83,6 @@ pub trait Backend: Send + Sync {
     /// Kernels of a program that may be compiled at the same time. One where compiling takes less time than a thread does to start.
     fn compile_threads(&self) -> usize {
         1
-    }
-
-    /// Instructions from which on a kernel is stored on disk by itself: smaller ones are compiled as fast as they are read.
-    fn stored_instructions(&self) -> usize {
-        64
     }
 
     /// Threads of the host that one launch may keep busy.

@@ -118,6 +118,13 @@ pub enum Event {
         /// The time it took.
         took: Duration,
     },
+    /// A part of making a program or of making a device ready ended.
+    Phase {
+        /// Its name; see [`crate::phase`].
+        name: &'static str,
+        /// The time it took, without the phases inside of it.
+        took: Duration,
+    },
     /// Everything about a program was written to a folder.
     Dumped {
         /// The folder.
@@ -254,6 +261,7 @@ impl Event {
         match self {
             Event::KernelCompiled { .. }
             | Event::ProgramBuilt { .. }
+            | Event::Phase { .. }
             | Event::Dumped { .. }
             | Event::Verified { .. }
             | Event::Remark { .. } => Category::Kernels,
@@ -298,6 +306,7 @@ impl fmt::Display for Event {
                 let (launches, nodes) = (launches_of(*launches), counted(*nodes, "node", "nodes"));
                 write!(f, "built a program of {launches} ({compiled} compiled) from {nodes} in {took:.1?}")
             }
+            Event::Phase { name, took } => write!(f, "phase {name}: {took:.1?}"),
             Event::Dumped { folder } => write!(f, "wrote graphs, kernels and code to {}", folder.display()),
             Event::Verified { kernels, wrong: None, took } => {
                 write!(

@@ -119,12 +119,12 @@ pub(crate) fn prepare<'a>(
 }
 
 /// [`prepare`] for variants of kernels.
-pub(crate) fn prepare_variants(backend: &dyn Backend, list: &[(&Arc<Kernel>, Variant, &str)]) {
+pub(crate) fn prepare_variants(backend: &dyn Backend, list: &[(&Arc<Kernel>, Variant, &str)], keep: Keep) {
     let threads = backend.compile_threads();
     if threads > 1 {
         // What cannot be compiled says so when it is asked for.
         on_threads(threads, list, &|(kernel, variant, label)| {
-            let _ = get_variant(backend, kernel, variant, label);
+            let _ = get_variant(backend, kernel, variant, label, keep);
         });
     }
 }
@@ -145,25 +145,27 @@ fn on_threads<T: Sync>(threads: usize, list: &[T], work: &(dyn Fn(&T) + Sync)) {
     });
 }
 
-/// [`get`], for a kernel whose code may come from another process: `saved` is what [`Executable::save`] returned there. Code
+/// [`get_variant`], for code that may come from another process: `saved` is what [`Executable::save`] returned there. Code
 /// that was made of it does not count as compiled.
 pub fn get_saved(
     backend: &dyn Backend,
     kernel: &Arc<Kernel>,
+    variant: &Variant,
     label: &str,
     saved: Option<&[u8]>,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    find(backend, kernel, &Variant::default(), label, saved, Keep::Disk)
+    find(backend, kernel, variant, label, saved, Keep::Disk)
 }
 
-/// [`get`] for one variant of the kernel.
+/// [`get_kept`] for one variant of the kernel.
 pub fn get_variant(
     backend: &dyn Backend,
     kernel: &Arc<Kernel>,
     variant: &Variant,
     label: &str,
+    keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    find(backend, kernel, variant, label, None, Keep::Process)
+    find(backend, kernel, variant, label, None, keep)
 }
 
 fn find(
@@ -191,17 +193,17 @@ fn find(
     }
     let instructions = kernel.insts().count();
     // The kernels of a program that is stored are stored with it.
-    let is_large = instructions >= backend.stored_instructions();
-    let is_on_disk = keep == Keep::Disk && variant.is_default() && saved.is_none() && is_large;
-    let key = is_on_disk.then(|| on_disk(backend, kernel, label));
-    let found = key.as_ref().and_then(|key| disk::get(Kind::Kernel, key));
-    if let Some(restored) = found.as_deref().or(saved).and_then(|saved| backend.restore(kernel, saved)) {
+    let is_on_disk = keep == Keep::Disk && saved.is_none() && backend.is_stored(kernel, variant);
+    let store = if is_on_disk { disk::store() } else { None };
+    let stored = store.map(|store| (store, on_disk(backend, kernel, variant, label)));
+    let found = stored.as_ref().and_then(|(store, key)| store.get(Kind::Kernel, key));
+    if let Some(restored) = found.as_deref().or(saved).and_then(|saved| backend.restore(kernel, variant, saved)) {
         HITS.fetch_add(1, Ordering::Relaxed);
         slot.fill(&mut code, &restored, instructions);
         return Ok((restored, false));
     }
     let start = Instant::now();
-    let made = backend.compile_variant(kernel, variant).map_err(|error| named(error, label))?;
+    let made = backend.compile_variant(kernel, variant, keep).map_err(|error| named(error, label))?;
     let took = start.elapsed();
     MISSES.fetch_add(1, Ordering::Relaxed);
     NANOS.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
@@ -212,8 +214,8 @@ fn find(
         code_bytes: made.code_bytes(),
         took,
     });
-    if let (Some(key), Some(saved)) = (key, made.save()) {
-        disk::put(Kind::Kernel, &key, &saved);
+    if let (Some((store, key)), Some(saved)) = (stored, made.save()) {
+        store.put(Kind::Kernel, &key, &saved);
     }
     slot.fill(&mut code, &made, instructions);
     Ok((made, true))
@@ -227,10 +229,11 @@ fn named(error: Error, label: &str) -> Error {
     }
 }
 
-fn on_disk(backend: &dyn Backend, kernel: &Kernel, label: &str) -> Key {
+fn on_disk(backend: &dyn Backend, kernel: &Kernel, variant: &Variant, label: &str) -> Key {
     Key::build()
         .part("target", &backend.target())
         .part("compiler", &backend.fingerprint())
+        .part("variant", &variant.to_string())
         .hashed("kernel", kernel)
         .note("label", label)
         .finish()

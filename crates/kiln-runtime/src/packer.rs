@@ -151,7 +151,8 @@ impl Program {
         if moved.is_empty() {
             return Ok(());
         }
-        let (code, _) = kernel_cache::get_variant(&*self.backend, &kernel, &variant, self.steps[at].label())?;
+        let (code, _) =
+            kernel_cache::get_variant(&*self.backend, &kernel, &variant, self.steps[at].label(), self.keep)?;
         for (number, role) in moved {
             let buffer = self.schedule.buffers.iter().position(|decl| decl.role == role);
             let buffer = buffer.ok_or(Error::BrokenSchedule { buffer: self.schedule.buffers.len() })?;

@@ -1,10 +1,15 @@
-//! Measures where the time of a call goes: phases are timed while a recording is active on their thread.
+//! Measures where the time of a call goes: phases are timed while a recording is active on their thread, and where somebody listens
+//! to [`Category::Kernels`] (`KILN_LOG=compile`) each is an event when it ends.
 //!
 //! ```text
 //!  capture ──▶ passes, schedule, code, plan (or key, read) ──▶ capture ──▶ run
 //!  └── the time of a phase is its own: what a phase inside of it takes is not counted twice ──┘
 //! ```
+//!
+//! Those of a GPU: `context` (the driver and the GPU's context), `nvrtc library` and `cublaslt` (loading them), `nvrtc` (compiling),
+//! `module` (code to the GPU), `graph` (launches as one CUDA graph).
 
+use crate::event::{self, Category, Event};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -15,11 +20,18 @@ pub type Phases = Vec<(&'static str, Duration)>;
 pub const RUN: &str = "run";
 
 /// What a thread has recorded since the recording began.
-#[derive(Default)]
 struct Recording {
     phases: Phases,
     /// Time of the phases that ended inside of the one under way.
     inner: Duration,
+    /// Whether somebody asked for the list, and not only for events.
+    is_wanted: bool,
+}
+
+impl Default for Recording {
+    fn default() -> Recording {
+        Recording { phases: Phases::new(), inner: Duration::ZERO, is_wanted: true }
+    }
 }
 
 thread_local! {
@@ -28,20 +40,33 @@ thread_local! {
 
 /// Runs a phase and records its time if a recording is active. The time of nested phases is theirs alone.
 pub fn timed<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
-    let Some(outer) =
-        RECORDED.with_borrow_mut(|recorded| recorded.as_mut().map(|recording| std::mem::take(&mut recording.inner)))
-    else {
-        return work();
-    };
+    let is_told = name != RUN && event::is_enabled(Category::Kernels);
+    let outer = RECORDED.with_borrow_mut(|recorded| {
+        let is_outermost = recorded.is_none();
+        if is_outermost && is_told {
+            *recorded = Some(Recording { is_wanted: false, ..Recording::default() });
+        }
+        recorded.as_mut().map(|recording| (std::mem::take(&mut recording.inner), is_outermost))
+    });
+    let Some((outer, is_outermost)) = outer else { return work() };
     let start = Instant::now();
     let result = work();
     let took = start.elapsed();
-    RECORDED.with_borrow_mut(|recorded| {
-        if let Some(recording) = recorded {
-            recording.phases.push((name, took.saturating_sub(recording.inner)));
-            recording.inner = outer + took;
+    let own = RECORDED.with_borrow_mut(|recorded| {
+        let recording = recorded.as_mut()?;
+        let own = took.saturating_sub(recording.inner);
+        recording.inner = outer + took;
+        if recording.is_wanted {
+            recording.phases.push((name, own));
         }
+        if is_outermost {
+            *recorded = None;
+        }
+        Some(own)
     });
+    if let Some(took) = own.filter(|_| is_told) {
+        event::emit(Category::Kernels, || Event::Phase { name, took });
+    }
     result
 }
 
@@ -103,6 +128,25 @@ mod tests {
         assert!(phases[0].1 >= LONG && phases[1].1 >= LONG, "{phases:?}");
         assert!(phases.iter().map(|(_, took)| *took).sum::<Duration>() <= whole, "{phases:?} in {whole:?}");
         assert_eq!(compiling(&phases), phases[0].1 + phases[1].1 + phases[3].1);
+    }
+
+    #[test]
+    fn phases_are_events_for_listeners() {
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let own = told.clone();
+        let _guard = event::listen(&[Category::Kernels], move |event| {
+            if let Event::Phase { name, took } = event {
+                own.lock().unwrap().push((*name, *took));
+            }
+        });
+        timed("listened outside", || {
+            timed("listened inside", || sleep(LONG));
+            timed(RUN, || ());
+        });
+        let told: Vec<_> =
+            told.lock().unwrap().iter().filter(|(name, _)| name.starts_with("listened")).copied().collect();
+        assert_eq!([told[0].0, told[1].0], ["listened inside", "listened outside"]);
+        assert!(told[0].1 >= LONG && told[1].1 < LONG, "{told:?}");
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Program {
     pub(crate) sizings: Sizings,
     frames: Arc<Frames>,
     times: BuildTimes,
+    /// The retention of its kernels' code.
+    pub(crate) keep: Keep,
 }
 
 /// The time it took to make a program.
@@ -234,7 +236,7 @@ impl Program {
             compiled,
             ..BuildTimes::default()
         };
-        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
+        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times, keep })
     }
 
     /// The device it runs on.

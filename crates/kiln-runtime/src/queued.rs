@@ -3,7 +3,9 @@
 //! an enqueue, fails here too.
 
 use crate::buffer::PendingRead;
-use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Memory, RawBuffer, Variant, sites};
+use crate::{
+    Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Memory, RawBuffer, Variant, sites,
+};
 use kiln_ir::Source;
 use kiln_kernels::kernel::Kernel;
 use std::collections::{HashMap, VecDeque};
@@ -76,12 +78,24 @@ impl Backend for QueuedBackend {
         self.inner.variants(kernel, now, sizes)
     }
 
-    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
-        Ok(self.queued(self.inner.compile_variant(kernel, variant)?))
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant, keep: Keep) -> Result<Arc<dyn Executable>, Error> {
+        Ok(self.queued(self.inner.compile_variant(kernel, variant, keep)?))
     }
 
     fn fingerprint(&self) -> String {
         format!("queued {}", self.inner.fingerprint())
+    }
+
+    fn restore(&self, kernel: &Kernel, variant: &Variant, saved: &[u8]) -> Option<Arc<dyn Executable>> {
+        Some(self.queued(self.inner.restore(kernel, variant, saved)?))
+    }
+
+    fn is_stored(&self, kernel: &Kernel, variant: &Variant) -> bool {
+        self.inner.is_stored(kernel, variant)
+    }
+
+    fn stores_eager_code(&self) -> bool {
+        self.inner.stores_eager_code()
     }
 
     fn is_asynchronous(&self) -> bool {
@@ -295,6 +309,10 @@ impl Executable for QueuedCode {
 
     fn disassembly(&self) -> Option<String> {
         self.inner.disassembly()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.inner.save()
     }
 
     fn code_bytes(&self) -> usize {

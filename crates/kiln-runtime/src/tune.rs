@@ -13,7 +13,7 @@ use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
 use crate::program::Inspection;
 use crate::sizing::CompiledVariant;
-use crate::{Backend, Error, Executable, InputView, Program, Variant, kernel_cache};
+use crate::{Backend, Error, Executable, InputView, Keep, Program, Variant, kernel_cache};
 use kiln_kernels::Role;
 use kiln_kernels::kernel::Kernel;
 use std::collections::HashMap;
@@ -197,7 +197,9 @@ impl Program {
         for subject in self.subjects(&inspection) {
             match recall(&subject.key).and_then(|(kept, from)| self.recalled(&subject, &kept, from)) {
                 Some(found) => report.kernels.push(found),
-                None => subjects.push(subject),
+                // Not asked of what is known: the backend may have to make every candidate's text to tell.
+                None if self.has_choice(&subject) => subjects.push(subject),
+                None => {}
             }
         }
         let begin = counters(self, inputs, &inspection)?;
@@ -267,15 +269,17 @@ impl Program {
                 found: None,
             });
         }
-        let has_choice = |s: &Subject| !self.backend.variants(&s.kernel, &s.candidates[0].variant, &s.sizes).is_empty();
-        subjects.retain(has_choice);
         subjects
+    }
+
+    fn has_choice(&self, subject: &Subject) -> bool {
+        !self.backend.variants(&subject.kernel, &subject.candidates[0].variant, &subject.sizes).is_empty()
     }
 
     /// A known outcome, if its code can still be compiled.
     fn recalled(&self, subject: &Subject, kept: &StoredOutcome, from: TunedFrom) -> Option<TunedKernel> {
         let chosen = subject.candidates[0].variant.choosing(kept.choices.clone());
-        kernel_cache::get_variant(&*self.backend, &subject.kernel, &chosen, &subject.label).ok()?;
+        kernel_cache::get_variant(&*self.backend, &subject.kernel, &chosen, &subject.label, self.keep).ok()?;
         Some(subject.outcome(kept, from))
     }
 
@@ -286,7 +290,8 @@ impl Program {
                 continue;
             }
             let step = &self.steps[number];
-            let (code, _) = kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, step.label())?;
+            let (code, _) =
+                kernel_cache::get_variant(&*self.backend, &step.kernel, &found.chosen, step.label(), self.keep)?;
             compiled_variants[number] = CompiledVariant { variant: found.chosen.clone(), code };
         }
         if let Some(&first) = found.steps.first().filter(|_| found.changed) {
@@ -337,7 +342,7 @@ impl Rounds<'_> {
 
     /// Gives every subject its candidates: neighbours of the present variant, or of the best so far.
     fn prepare(&self, subjects: &mut [Subject], wave: usize) -> Result<(), Error> {
-        let backend: &dyn Backend = &*self.program.backend;
+        let (backend, keep): (&dyn Backend, Keep) = (&*self.program.backend, self.program.keep);
         let mut searched: Vec<(&mut Subject, Vec<Variant>)> = Vec::new();
         for subject in subjects.iter_mut().filter(|s| wave == 0 || s.decided) {
             // The best comes last; after a decision only it and the present variant are left.
@@ -357,12 +362,12 @@ impl Rounds<'_> {
         let list: Vec<_> = searched.iter().flat_map(of_subject).collect();
         let list: Vec<_> =
             list.iter().map(|(kernel, variant, label)| (kernel, variant.clone(), label.as_str())).collect();
-        kernel_cache::prepare_variants(backend, &list);
+        kernel_cache::prepare_variants(backend, &list, keep);
         for (subject, near) in searched {
             let mut fresh = 0;
             for variant in near {
                 // A variant that cannot be compiled is dropped.
-                let made = kernel_cache::get_variant(backend, &subject.kernel, &variant, &subject.label);
+                let made = kernel_cache::get_variant(backend, &subject.kernel, &variant, &subject.label, keep);
                 if let Ok((code, _)) = made {
                     subject.candidates.push(Candidate { variant: variant.clone(), code, samples: Vec::new() });
                     subject.tried.push(variant);

@@ -3,7 +3,8 @@
 use kiln::runtime::disk::{self, Store};
 use kiln::runtime::event::{self, Category};
 use kiln::runtime::{
-    Backend, Buffer, Error, Executable, InputView, LaunchError, Produced, Program, RawBuffer, TunedFrom, Variant, tune,
+    Backend, Buffer, Error, Executable, InputView, Keep, LaunchError, Produced, Program, RawBuffer, TunedFrom, Variant,
+    tune,
 };
 use kiln::{Device, Tensor};
 use kiln_cpu::features::Isa;
@@ -149,7 +150,7 @@ impl Backend for Forced {
             }
         }
         *self.picked.lock().unwrap() = Some(variant.clone());
-        self.cpu.compile_variant(kernel, &variant)
+        self.cpu.compile_variant(kernel, &variant, Keep::Process)
     }
 }
 
@@ -229,12 +230,12 @@ impl Backend for Slow {
         CpuBackend::new().allocate(bytes)
     }
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
-        self.compile_variant(kernel, &Variant::default())
+        self.compile_variant(kernel, &Variant::default(), Keep::Process)
     }
     fn variants(&self, _: &Kernel, now: &Variant, _: &[i64]) -> Vec<Variant> {
         ["500", "4000", "none"].map(|micros| now.choosing(micros)).into()
     }
-    fn compile_variant(&self, kernel: &Kernel, variant: &Variant) -> Result<Arc<dyn Executable>, Error> {
+    fn compile_variant(&self, kernel: &Kernel, variant: &Variant, _: Keep) -> Result<Arc<dyn Executable>, Error> {
         let micros = match variant.choices.as_str() {
             "" => 2000,
             text => text

@@ -4,11 +4,13 @@ use super::plan::{ALIGNMENT, Addresses, Plan};
 use super::product::{Extent, Product};
 use super::{Blas, Policy};
 use crate::CudaBackend;
+use crate::backend::OWN;
 use crate::device::{Gpu, NON_BLOCKING};
 use crate::driver::{RawGraph, RawStream, driver};
-use crate::executable::{Code, Workspace, failed};
+use crate::executable::{Code, Stored, StoredLibrary, Workspace, failed, made_beside, own_code};
+use kiln_ir::codec::to_bytes;
 use kiln_kernels::kernel::{Access, Kernel};
-use kiln_runtime::{Executable, LaunchError, RawBuffer, kernel_cache};
+use kiln_runtime::{Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,8 +25,9 @@ const RELAXED: i32 = 2;
 pub(crate) struct BlasCode(Arc<Inner>);
 
 struct Inner {
+    backend: CudaBackend,
     gpu: &'static Gpu,
-    blas: &'static Blas,
+    keep: Keep,
     kernel: Kernel,
     product: Product,
     policy: Policy,
@@ -32,38 +35,61 @@ struct Inner {
     algorithm: Option<usize>,
     /// What the library proposes, by sizes.
     plans: Mutex<HashMap<Vec<i64>, Result<Plan, LaunchError>>>,
-    own: OnceLock<Result<Code, LaunchError>>,
+    own: Made,
     /// The code of the product's epilogue, where it is a kernel of its own.
-    epilogue: Option<Arc<dyn Executable>>,
+    epilogue: Made,
 }
 
 impl BlasCode {
     /// The code of a kernel: by one algorithm at all sizes, or by the first one where the product is large. `None` where the library is
     /// not there, not wanted, or has no such product.
-    pub(crate) fn of(backend: &CudaBackend, kernel: &Kernel, algorithm: Option<usize>) -> Option<BlasCode> {
+    pub(crate) fn of(backend: CudaBackend, kernel: &Kernel, algorithm: Option<usize>, keep: Keep) -> Option<BlasCode> {
+        let code = BlasCode::proposed(backend, kernel, algorithm, keep)?;
+        Blas::of(backend.gpu()).is_ok().then_some(code)
+    }
+
+    /// The same without a look for the library.
+    fn proposed(backend: CudaBackend, kernel: &Kernel, algorithm: Option<usize>, keep: Keep) -> Option<BlasCode> {
         let gpu = backend.gpu();
         let policy = Policy::of_environment();
         let product = Product::of(kernel).filter(|_| policy != Policy::Off)?;
         if policy == Policy::Auto && algorithm.is_none() && !product.may_be_large() {
             return None;
         }
-        let (blas, kernel) = (Blas::of(gpu).ok()?, kernel.clone());
-        let epilogue = match &product.epilogue {
-            Some(epilogue) => Some(kernel_cache::get(backend, epilogue, "epilogue").ok()?.0),
-            None => None,
-        };
-        let (plans, own) = (Mutex::default(), OnceLock::new());
-        Some(BlasCode(Arc::new(Inner { gpu, blas, kernel, product, policy, algorithm, plans, own, epilogue })))
+        let (kernel, plans, own, epilogue) = (kernel.clone(), Mutex::default(), OnceLock::new(), OnceLock::new());
+        let inner = Inner { backend, gpu, keep, kernel, product, policy, algorithm, plans, own, epilogue };
+        Some(BlasCode(Arc::new(inner)))
     }
 
-    /// The same with the kernel's own text, which is compiled now if some sizes may need it.
-    pub(crate) fn with_own(self, restored: Option<Code>) -> Result<BlasCode, String> {
-        match restored {
-            Some(code) => drop(self.0.own.set(Ok(code))),
-            None if self.0.kernel.sizes.is_empty() => {}
-            None => drop(self.0.own().map_err(|error| error.to_string())?),
+    /// The code that was stored. The library is loaded when it is first launched.
+    pub(crate) fn restore(
+        backend: CudaBackend,
+        kernel: &Kernel,
+        algorithm: Option<usize>,
+        stored: &StoredLibrary,
+    ) -> Option<BlasCode> {
+        let code = BlasCode::proposed(backend, kernel, algorithm, Keep::Disk)?;
+        let saved = |kernel: &Arc<Kernel>, variant: &Variant, bytes: &[u8]| {
+            let found = kernel_cache::get_saved(&backend, kernel, variant, "product", Some(bytes));
+            found.ok().map(|(code, _)| Ok(code))
+        };
+        if let Some(own) = &stored.own {
+            let variant = Variant::default().choosing(OWN);
+            let _ = code.0.own.set(saved(&Arc::new(kernel.clone()), &variant, own)?);
         }
-        Ok(self)
+        if let (Some(epilogue), Some(bytes)) = (&code.0.product.epilogue, &stored.epilogue) {
+            let _ = code.0.epilogue.set(saved(epilogue, &Variant::default(), bytes)?);
+        }
+        Some(code)
+    }
+
+    /// Makes what launches need: the epilogue, and the kernel's own text if some sizes may need it.
+    pub(crate) fn make(&self) -> Result<(), LaunchError> {
+        self.epilogue()?;
+        if self.0.algorithm.is_none() && !self.0.kernel.sizes.is_empty() {
+            self.own()?;
+        }
+        Ok(())
     }
 
     /// The number of algorithms at these sizes; 0 where the library is not worth a measurement.
@@ -71,7 +97,7 @@ impl BlasCode {
         let proposals = || {
             let extent = self.0.product.at(sizes).filter(|extent| !extent.is_few())?;
             self.0.gpu.enter().ok()?;
-            Some(Plan::new(self.0.blas, &self.0.product, &extent).ok()?.proposals())
+            Some(Plan::new(Blas::of(self.0.gpu).ok()?, &self.0.product, &extent).ok()?.proposals())
         };
         proposals().unwrap_or(0)
     }
@@ -81,19 +107,25 @@ impl BlasCode {
         self.0.product.at(sizes).is_some_and(|extent| self.0.takes(&extent))
     }
 
-    /// The kernel's own code.
     /// By buffer, whether it is written.
     pub(crate) fn written(&self) -> Vec<bool> {
         self.0.kernel.buffers.iter().map(|buffer| buffer.access != Access::Read).collect()
     }
 
+    /// The kernel's own code.
     pub(crate) fn own(&self) -> Result<&Code, LaunchError> {
         self.0.own()
     }
 
     /// The code of the product's epilogue, where it is a kernel of its own.
-    pub(crate) fn epilogue(&self) -> Option<&Code> {
-        self.0.epilogue.as_ref()?.as_any()?.downcast_ref()
+    pub(crate) fn epilogue(&self) -> Result<Option<&Code>, LaunchError> {
+        let Inner { backend, keep, product, epilogue, .. } = &*self.0;
+        let Some(kernel) = &product.epilogue else { return Ok(None) };
+        let make = || {
+            let made = kernel_cache::get_kept(backend, kernel, "epilogue", *keep);
+            made.map(|(code, _)| code).map_err(|error| LaunchError::Device { code: 0, message: error.to_string() })
+        };
+        own_code(epilogue.get_or_init(make)).map(Some)
     }
 
     /// Bytes that [`BlasCode::arguments`] needs at these sizes.
@@ -105,7 +137,7 @@ impl BlasCode {
     /// The arguments of the product and of its epilogue: the kernel's buffers, and the memory for accumulators.
     pub(crate) fn arguments(&self, buffers: &[RawBuffer], scratch: Option<&Workspace>) -> Vec<RawBuffer> {
         let raw = |scratch: &Workspace| RawBuffer { ptr: scratch.address as *mut u8, bytes: scratch.bytes };
-        buffers.iter().copied().chain(scratch.filter(|_| self.0.epilogue.is_some()).map(raw)).collect()
+        buffers.iter().copied().chain(scratch.filter(|_| self.0.product.epilogue.is_some()).map(raw)).collect()
     }
 
     /// The product of a launch as a graph, without its epilogue; `None` where it is the kernel's own code that runs. `arguments` are those
@@ -152,11 +184,7 @@ impl Drop for Captured {
 
 impl Inner {
     fn own(&self) -> Result<&Code, LaunchError> {
-        let compile = || {
-            let made = Code::compile(self.gpu, &self.kernel, self.gpu.way());
-            made.map_err(|message| LaunchError::Device { code: 0, message })
-        };
-        self.own.get_or_init(compile).as_ref().map_err(LaunchError::clone)
+        own_code(self.own.get_or_init(|| made_beside(&self.backend, &self.kernel, OWN, self.keep)))
     }
 
     /// Whether a product of this extent is the library's.
@@ -171,11 +199,13 @@ impl Inner {
     unsafe fn multiply(&self, arguments: &[RawBuffer], sizes: &[i64], stream: RawStream) -> Result<bool, LaunchError> {
         let Some(extent) = self.product.at(sizes).filter(|extent| self.takes(extent)) else { return Ok(false) };
         let Some(addresses) = self.addresses(arguments, &extent) else { return Ok(false) };
+        // Without the library everything is the own text's.
+        let Ok(blas) = Blas::of(self.gpu) else { return Ok(false) };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= PLANS_KEPT && !plans.contains_key(sizes) {
             plans.clear();
         }
-        let plan = plans.entry(sizes.to_vec()).or_insert_with(|| Plan::new(self.blas, &self.product, &extent));
+        let plan = plans.entry(sizes.to_vec()).or_insert_with(|| Plan::new(blas, &self.product, &extent));
         // What the library refuses is the own text's.
         let Some(plan) = plan.as_mut().ok().filter(|plan| plan.proposals() > 0) else { return Ok(false) };
         // SAFETY: the caller's promise.
@@ -227,7 +257,7 @@ impl Executable for BlasCode {
             if !inner.multiply(&arguments, sizes, inner.gpu.stream())? {
                 return inner.own()?.launch_at(buffers, sizes, site);
             }
-            self.epilogue().map_or(Ok(()), |epilogue| epilogue.launch_at(&arguments, sizes, site))
+            self.epilogue()?.map_or(Ok(()), |epilogue| epilogue.launch_at(&arguments, sizes, site))
         }
     }
 
@@ -236,15 +266,25 @@ impl Executable for BlasCode {
     }
 
     fn intermediate(&self) -> Option<String> {
-        let own = self.0.own.get().and_then(|code| code.as_ref().ok()?.intermediate()).unwrap_or_default();
+        let own = made(&self.0.own).and_then(|code| code.intermediate()).unwrap_or_default();
         Some(format!("// cublasLtMatmul: {}\n{own}", self.0.product))
     }
 
     fn save(&self) -> Option<Vec<u8>> {
-        self.0.own.get()?.as_ref().ok()?.save()
+        let saved = |code: &Made| made(code).and_then(|code| code.save()).map(Arc::from);
+        let (own, epilogue) = (saved(&self.0.own), saved(&self.0.epilogue));
+        Some(to_bytes(&Stored::Library(StoredLibrary { own, epilogue })))
     }
 
     fn code_bytes(&self) -> usize {
-        self.0.own.get().and_then(|code| code.as_ref().ok()).map_or(0, Executable::code_bytes)
+        made(&self.0.own).map_or(0, |code| code.code_bytes())
     }
+}
+
+/// Code that is made when it is needed.
+type Made = OnceLock<Result<Arc<dyn Executable>, LaunchError>>;
+
+/// The code, if it was made.
+fn made(code: &Made) -> Option<&dyn Executable> {
+    code.get()?.as_ref().ok().map(|code| &**code)
 }

@@ -2,13 +2,16 @@
 
 use crate::device::Gpu;
 use crate::driver::DevicePtr;
-use crate::library::Library;
-use kiln_runtime::LaunchError;
+use crate::library::{Installed, Library};
+use kiln_runtime::{LaunchError, phase};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 pub(super) type Status = c_int;
 pub(super) type Raw = *mut c_void;
+
+/// The names that it may have.
+const NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
 
 /// Bytes of memory that an algorithm may use.
 pub(super) const WORKSPACE: usize = 32 << 20;
@@ -82,8 +85,14 @@ impl BlasLt {
         BLAS.as_ref().map_err(|reason| format!("no cuBLASLt: {reason}"))
     }
 
+    /// The version of the library that [`BlasLt::get`] would load, without loading it if that can be told; `None` where there is none.
+    pub(crate) fn installed() -> Option<String> {
+        let loaded = || BlasLt::get().ok().map(|blas| blas.version.to_string());
+        Installed::find(&NAMES).map(|installed| installed.version).or_else(loaded)
+    }
+
     fn load() -> Result<BlasLt, String> {
-        let library = Library::open(&["libcublasLt.so.13", "libcublasLt.so.12"])?;
+        let library = Library::open(&NAMES)?;
         // SAFETY: the signatures are those of cublasLt.h.
         unsafe {
             let version: unsafe extern "C" fn() -> usize = library.function(c"cublasLtGetVersion")?;
@@ -133,7 +142,7 @@ unsafe impl Sync for Blas {}
 impl Blas {
     /// The library on a GPU, opened at the first use.
     pub(crate) fn of(gpu: &'static Gpu) -> Result<&'static Blas, &'static str> {
-        gpu.blas.get_or_init(|| Blas::open(gpu)).as_ref().map_err(String::as_str)
+        gpu.blas.get_or_init(|| phase::timed("cublaslt", || Blas::open(gpu))).as_ref().map_err(String::as_str)
     }
 
     fn open(gpu: &'static Gpu) -> Result<Blas, String> {

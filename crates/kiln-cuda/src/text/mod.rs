@@ -5,8 +5,7 @@
 //!                        in_order   stores at places that data decide
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
 //!                        strip      up to 16 rows of short floats likewise, on tensor cores
-//!                        tensor     short floats on tensor cores (tiles)
-//!                        unfold     the same where operands are unfolded, padded or not contiguous: convolutions
+//!                        tensor     short floats on tensor cores
 //!                        matmul     tiles in shared memory
 //!             Attention  decode     few queries: keys split over a cluster of blocks
 //!                        prefill    short floats on tensor cores
@@ -30,8 +29,6 @@ mod routine;
 mod skinny;
 mod strip;
 mod tensor;
-mod tiles;
-mod unfold;
 mod value;
 mod vector;
 
@@ -40,12 +37,15 @@ pub(crate) use strip::MOST_ROWS;
 pub use tensor::Tile;
 
 use index::{Names, Width};
+use kiln_ir::codec::{Codec, DecodeError, Reader};
 use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Access, Axis, Inst, InstKind, Kernel, KernelBody};
 use std::fmt::Write;
 
 /// Threads of a block where nothing speaks for another number.
 const THREADS: u32 = 256;
+/// Threads of a block at the most.
+const MOST_THREADS: u32 = 1024;
 /// Blocks of a launch at the most; threads go on to further points.
 const MOST_BLOCKS: i64 = 1 << 16;
 /// The largest number that 32-bit index arithmetic may meet, with room for one step beyond the end.
@@ -54,7 +54,7 @@ const NARROW: i64 = 1 << 30;
 /// A kernel as text, and how it is launched.
 #[derive(Debug, Clone)]
 pub struct Text {
-    /// CUDA C++.
+    /// CUDA C++; empty in a text that was decoded, since what is launched is its cubin.
     pub source: String,
     /// The number of blocks.
     pub blocks: Dim,
@@ -73,7 +73,44 @@ pub struct Text {
     sizes: Vec<Symbol>,
 }
 
+impl Codec for Text {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Text { source: _, blocks, most_blocks, threads, block_bytes, aligned, fetched, may_fault, sizes } = self;
+        blocks.encode(out);
+        most_blocks.encode(out);
+        threads.encode(out);
+        block_bytes.encode(out);
+        aligned.encode(out);
+        fetched.encode(out);
+        may_fault.encode(out);
+        sizes.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Text, DecodeError> {
+        Ok(Text {
+            source: String::new(),
+            blocks: Codec::decode(from)?,
+            most_blocks: Codec::decode(from)?,
+            threads: Codec::decode(from)?,
+            block_bytes: Codec::decode(from)?,
+            aligned: Codec::decode(from)?,
+            fetched: Codec::decode(from)?,
+            may_fault: Codec::decode(from)?,
+            sizes: Codec::decode(from)?,
+        })
+    }
+}
+
 impl Text {
+    /// Whether it may be launched as a kernel's: it refers to nothing that the kernel does not have.
+    pub(crate) fn fits(&self, kernel: &Kernel) -> bool {
+        let known = |buffers: &[usize]| buffers.iter().all(|&buffer| buffer < kernel.buffers.len());
+        self.sizes == kernel.sizes
+            && known(&self.aligned)
+            && known(&self.fetched)
+            && (1..=MOST_THREADS).contains(&self.threads)
+    }
+
     /// The value of a size of this kernel at a launch.
     pub fn eval(&self, dim: &Dim, sizes: &[i64]) -> Option<i64> {
         eval(dim, &self.sizes, sizes)
@@ -253,7 +290,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
         KernelBody::Matmul(body) => {
             let special = || way.vectors.then(|| tensor::generate(kernel, body, way.tile)).flatten();
             let few = || strip::generate(kernel, body, way).or_else(|| skinny::generate(kernel, body, way));
-            match few().or_else(special).or_else(|| unfold::generate(kernel, body, way)) {
+            match few().or_else(special) {
                 Some(made) => Ok(made),
                 None => matmul::generate(kernel, body),
             }
@@ -341,4 +378,43 @@ fn width<'a>(names: &Names, insts: impl Iterator<Item = &'a Inst>, counts: &[&Di
     };
     let mut insts = insts;
     if counts.iter().all(|dim| fits(dim)) && insts.all(inst_fits) { Width::Narrow } else { Width::Wide }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_ir::codec::{from_bytes, to_bytes};
+    use kiln_ir::{Graph, Op};
+    use kiln_kernels::{InputLayout, ScheduleOptions};
+
+    /// How a text is launched goes to disk and back; a text of another kernel is refused.
+    #[test]
+    fn a_stored_text_is_launched_as_it_was() {
+        let kernel = |text: &str| {
+            let graph = Graph::parse(text).unwrap();
+            assert!(graph.nodes().iter().any(|node| !matches!(node.op, Op::Input { .. })));
+            let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+            kiln_kernels::schedule(&graph, &layouts, &ScheduleOptions::default()).unwrap().steps[0].kernel.clone()
+        };
+        let softmax = kernel(
+            "graph(%0: f32[n, 4096]) {
+               %1: f32[n, 1] = reduce_max %0 {axes=[1]}
+               %2: f32[n, 4096] = expand %1
+               %3: f32[n, 4096] = sub %0, %2
+               return %3
+             }",
+        );
+        let other = kernel("graph(%0: f32[m]) {\n  %1: f32[m] = neg %0\n  return %1\n}");
+        let text = generate(&softmax, Way::of("sm_90a")).unwrap();
+        let back: Text = from_bytes(&to_bytes(&text)).unwrap();
+        assert!(back.source.is_empty() && back.fits(&softmax) && !back.fits(&other));
+        for rows in [0, 1, 7, 1000] {
+            let both = |dim: fn(&Text) -> &Dim| (text.eval(dim(&text), &[rows]), back.eval(dim(&back), &[rows]));
+            let ((blocks, blocks_back), (bytes, bytes_back)) =
+                (both(|text| &text.blocks), both(|text| &text.block_bytes));
+            assert!(blocks.is_some() && blocks == blocks_back && bytes == bytes_back);
+        }
+        let parts = |text: &Text| (text.most_blocks, text.threads, text.aligned.clone(), text.fetched.clone());
+        assert_eq!((parts(&text), text.may_fault), (parts(&back), back.may_fault));
+    }
 }

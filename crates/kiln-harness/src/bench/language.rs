@@ -99,6 +99,7 @@ pub fn plan(
         threads,
         batch: arguments.batch,
         ahead: arguments.ahead,
+        cache: arguments.cache.clone(),
         prompt,
         tokens,
         repeats: arguments.repeats,

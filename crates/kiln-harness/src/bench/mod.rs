@@ -92,6 +92,9 @@ pub struct Arguments {
     /// Steps that Kiln launches before the token of a step is read; 0 reads each token before the next step (decode; default: 0 on the CPU, 4 on a GPU)
     #[arg(long, value_name = "N")]
     ahead: Option<usize>,
+    /// Folder of a disk cache for Kiln's processes; without it they have none, so that each compiles everything. A second run with the same folder has warm first calls (decode, forward)
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<std::path::PathBuf>,
     /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
     #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
     modes: Vec<String>,

@@ -6,7 +6,7 @@ use super::{
     BuildTimes, CompiledStep, Indexed, Origin, Program, called, constants, indexed_nodes, indexed_size, source_node,
 };
 use crate::sizing::{InputSpec, Sizings};
-use crate::{Backend, Error, kernel_cache, phase};
+use crate::{Backend, Error, Keep, Variant, kernel_cache, phase};
 use kiln_ir::codec::{DecodeError, from_bytes, to_bytes};
 use kiln_ir::{Graph, NodeId, Source, codec_struct};
 use kiln_kernels::InputLayout;
@@ -111,13 +111,13 @@ impl Program {
         if unique.len() != code.len() {
             return Err(RestoreError::OtherGraph { what: "kernels without code" });
         }
-        let mut compiled = 0;
+        let (mut compiled, default) = (0, Variant::default());
         let mut ready = std::collections::HashMap::new();
         for (kernel, saved) in unique.into_iter().zip(&code) {
             let step = schedule.steps.iter().find(|step| Arc::ptr_eq(&step.kernel, kernel));
             let label = step.map_or("", |step| &step.label);
             let (code, fresh) =
-                phase::timed("code", || kernel_cache::get_saved(&*backend, kernel, label, saved.as_deref()))?;
+                phase::timed("code", || kernel_cache::get_saved(&*backend, kernel, &default, label, saved.as_deref()))?;
             compiled += usize::from(fresh);
             ready.insert(Arc::as_ptr(kernel), code);
         }
@@ -142,7 +142,8 @@ impl Program {
         let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
         let times = BuildTimes { read: start.elapsed(), compiled, ..BuildTimes::default() };
         let frames = Arc::default();
-        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times })
+        let keep = Keep::Disk;
+        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times, keep })
     }
 }
 

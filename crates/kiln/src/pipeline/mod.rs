@@ -196,7 +196,8 @@ fn program(unit: &Unit<'_>, graph: &Graph, layouts: &[InputLayout], level: Level
         None => Ok((optimised(unit, graph, level)?, Vec::new())),
     })?;
     let passes = start.elapsed();
-    let built = Program::build_kept(&scheduled, layouts, backend, &unit.options.schedule, unit.options.keep());
+    let keep = unit.options.keep(&*backend);
+    let built = Program::build_kept(&scheduled, layouts, backend, &unit.options.schedule, keep);
     let program = built.map_err(|cause| failed(unit, cause))?;
     if let Some((store, key)) = stored {
         phase::timed("store", || {

@@ -3,7 +3,7 @@
 use crate::Device;
 use kiln_kernels::ScheduleOptions;
 use kiln_passes::SplitOptions;
-use kiln_runtime::Keep;
+use kiln_runtime::{Backend, Keep};
 use std::borrow::Cow;
 
 /// The name of the programs of eager operations.
@@ -23,19 +23,23 @@ pub struct CompileOptions {
     pub name: Cow<'static, str>,
     /// Whether to look for the program and its kernels in the disk cache, and store them there.
     pub disk_cache: bool,
+    /// Whether it is a single operation: without `disk_cache`, its kernels are still stored by a backend that takes long to compile
+    /// them.
+    pub eager: bool,
 }
 
 impl Default for CompileOptions {
     fn default() -> CompileOptions {
         let (device, schedule, name) = Default::default();
-        CompileOptions { device, schedule, no_passes: false, name, disk_cache: true }
+        CompileOptions { device, schedule, no_passes: false, name, disk_cache: true, eager: false }
     }
 }
 
 impl CompileOptions {
-    /// How long code is kept.
-    pub(super) fn keep(&self) -> Keep {
-        if self.disk_cache { Keep::Disk } else { Keep::Process }
+    /// How long code of a backend is kept.
+    pub(super) fn keep(&self, backend: &dyn Backend) -> Keep {
+        let is_stored = self.disk_cache || self.eager && backend.stores_eager_code();
+        if is_stored { Keep::Disk } else { Keep::Process }
     }
 }
 

@@ -6,6 +6,8 @@ use crate::bench::side::serve;
 use kiln::runtime::HostMemory;
 use kiln::{Compiled, DType, Device, Dynamic, Mode, Options, Precision, Tensor};
 use kiln_llm::{CausalLm, Generator, GeneratorOptions, KvCache, OpenOptions, Request, WeightFormat};
+use kiln_runtime::disk::{self, Store};
+use kiln_runtime::phase;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -90,6 +92,9 @@ impl Work {
         let text = |name: &str| request[name].as_str().ok_or_else(|| format!("no {name}"));
         let number = |name: &str| request[name].as_u64().map(|n| n as usize).ok_or_else(|| format!("no {name}"));
         kiln_cpu::pool::set_threads(number("threads")?);
+        if let Some(folder) = request["cache"].as_str() {
+            disk::set_store(Some(Store::open(folder, disk::DEFAULT_MOST_BYTES)?));
+        }
         if request["weigh"].as_bool() == Some(true) {
             // Code that is read from disk while the model runs is not the model's memory.
             machine::load_program();
@@ -176,10 +181,17 @@ impl Decode {
         let (context, compile, ahead) = (spec.context, spec.compile.clone(), spec.ahead);
         let options = GeneratorOptions { context, compile, ahead, ..GeneratorOptions::default() };
         let mut decode = Decode { generator: Generator::new(model, options)?, prompts, spec };
-        let mut answer = decode.text(tokens, Duration::MAX)?;
-        // The first token after the first one made the program that all others use.
-        let both = [&answer["prefill_ms"], &answer["ms"][0]].map(|ms| ms.as_f64().unwrap_or(f64::NAN) / 1e3);
-        answer["first_call_s"] = json!(both[0] + both[1]);
+        // The first token after the first one makes the program that all others use.
+        let start = Instant::now();
+        let (first, phases) = phase::recorded(|| decode.text(1, Duration::MAX));
+        let first_call = start.elapsed();
+        first?;
+        // Launches are recorded as one when a program runs again.
+        let (answer, later) = phase::recorded(|| decode.text(tokens, Duration::MAX));
+        let mut answer = answer?;
+        answer["first_call_s"] = json!(first_call.as_secs_f64());
+        answer["first_call_ms"] = milliseconds(&phases, Some(first_call));
+        answer["later_ms"] = milliseconds(&later, None);
         answer["weights_bytes"] = json!(weights);
         answer["kv_bytes"] = json!(decode.generator.cache_bytes());
         answer["launches"] = json!(decode.generator.kernels_per_token());
@@ -249,12 +261,13 @@ impl Forward {
     fn open(spec: &Spec, prompts: &[Vec<u32>]) -> Result<(Work, Value), Box<dyn std::error::Error>> {
         let model = load(spec)?;
         let (pass, tokens, kv) = pass(spec, &model, prompts)?;
-        let (_, first) = seconds(|| pass.call(&tokens))?;
+        let (outcome, phases) = phase::recorded(|| seconds(|| pass.call(&tokens)));
+        let (_, first) = outcome?;
         for _ in 0..3 {
             pass.call(&tokens)?;
         }
         let answer = json!({
-            "first_call_s": first, "weights_bytes": model.weight_bytes(), "kv_bytes": kv,
+            "first_call_s": first, "first_call_ms": milliseconds(&phases, Some(Duration::from_secs_f64(first))), "weights_bytes": model.weight_bytes(), "kv_bytes": kv,
             "launches": pass.programs().first().map(|program| program.kernels.len()),
             "kernels": kernels(spec),
         });
@@ -271,6 +284,23 @@ impl Forward {
         }
         Ok(json!({"ms": samples}))
     }
+}
+
+/// The time of each phase by name, in the order in which they first ended; and what of the whole is in none of them. Runs are left out
+/// where there is no whole: there is one for every token.
+fn milliseconds(phases: &[(&'static str, Duration)], whole: Option<Duration>) -> Value {
+    let mut sums: Vec<(&str, Duration)> = Vec::new();
+    for &(name, took) in phases.iter().filter(|(name, _)| whole.is_some() || *name != phase::RUN) {
+        match sums.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += took,
+            None => sums.push((name, took)),
+        }
+    }
+    if let Some(whole) = whole {
+        let known: Duration = sums.iter().map(|(_, sum)| *sum).sum();
+        sums.push(("rest", whole.saturating_sub(known)));
+    }
+    Value::Object(sums.into_iter().map(|(name, sum)| (name.to_owned(), json!(sum.as_secs_f64() * 1e3))).collect())
 }
 
 /// Kernels compiled so far; nothing to tell of eager mode, where every op is one.

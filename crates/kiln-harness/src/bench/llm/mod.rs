@@ -20,7 +20,7 @@ use kiln_terminal::failure::without_own_lines;
 use models::Source;
 use serde_json::{Value, json};
 use sides::Role;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use kiln_side::run as serve;
@@ -41,6 +41,8 @@ pub struct Plan {
     pub batch: usize,
     /// Steps that Kiln launches ahead of the token it reads; the device's own number where it is not given.
     pub ahead: Option<usize>,
+    /// The folder of Kiln's disk cache, which is off where there is none.
+    pub cache: Option<PathBuf>,
     /// Tokens of the prompt, or of a pass.
     pub prompt: usize,
     /// Tokens of a text after the first.
@@ -144,6 +146,7 @@ impl Plan {
             "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
             "dtype": self.dtype, "weights": self.source.weights.name(), "device": self.device, "threads": self.threads, "context": self.context(),
             "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead,
+            "cache": self.cache,
         });
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
             let answer = side.ask(&request, patience)?;
@@ -156,6 +159,12 @@ impl Plan {
             record.peer = answer["peer"].as_str().map(str::to_owned);
             if let Some(ahead) = answer["ahead"].as_u64() {
                 record.extra = json!({"steps_ahead": ahead});
+            }
+            for name in ["first_call_ms", "later_ms"].into_iter().filter(|name| answer[*name].is_object()) {
+                record.extra[name] = answer[name].clone();
+            }
+            if role.side == "kiln" {
+                record.extra["disk_cache"] = json!(self.cache.is_some());
             }
             if self.source.weights != WeightFormat::AsStored {
                 record.extra["weights"] = json!(self.source.weights.name());

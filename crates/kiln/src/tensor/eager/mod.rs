@@ -266,7 +266,8 @@ fn compile(
     write: Write<'_>,
     at: &Source,
 ) -> Result<Arc<CompiledGraph>> {
-    let options = CompileOptions { device, name: EAGER.into(), disk_cache: false, ..CompileOptions::default() };
+    let options =
+        CompileOptions { device, name: EAGER.into(), disk_cache: false, eager: true, ..CompileOptions::default() };
     Ok(Arc::new(CompiledGraph::new_at(Arc::new(graph(what, types, write, at)?), &layouts, &options, at)?))
 }
 
