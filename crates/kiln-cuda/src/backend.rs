@@ -265,7 +265,7 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW }
+        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW, guarded_operands: true, product_order: true }
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

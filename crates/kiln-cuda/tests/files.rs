@@ -54,27 +54,38 @@ fn kernels_of(name: &str) -> Vec<Arc<kiln_kernels::Kernel>> {
     named.flat_map(kernels).collect()
 }
 
-/// A product in every tile.
-fn tiled(arch: &str) -> Vec<Text> {
+/// The products of the files whose names begin so, in every tile.
+fn tiled(name: &str, arch: &str) -> Vec<Text> {
     let ways = || Tile::all().map(|tile| Way { tile: Some(tile), ..Way::of(arch) });
-    let kernels = kernels_of("tensor_cores");
+    let kernels = kernels_of(name);
     kernels.iter().flat_map(|kernel| ways().map(|way| generate(kernel, way).unwrap())).collect()
 }
 
 #[test]
 fn every_tile_is_another_text_that_fits_a_multiprocessor() {
-    let texts = tiled("sm_80");
+    let texts = tiled("tensor_cores", "sm_80");
     let sources: HashSet<&str> = texts.iter().map(|text| text.source.as_str()).collect();
     assert_eq!((sources.len(), texts.len()), (2 * Tile::all().count(), 2 * Tile::all().count()));
-    assert!(texts.iter().all(|text| text.block_bytes.as_const().unwrap() <= 163 << 10));
+    let unfolded = tiled("convolution", "sm_80");
+    assert!(texts.iter().chain(&unfolded).all(|text| text.block_bytes.as_const().unwrap() <= 163 << 10));
     assert!(Tile::all().all(|tile| Tile::parse(&tile.to_string()) == Some(tile)));
+}
+
+#[test]
+fn convolutions_are_products_on_tensor_cores() {
+    for kernel in kernels_of("convolution") {
+        for way in [Way::of("sm_90a"), Way::plain()] {
+            let text = generate(&kernel, way).unwrap();
+            assert!(text.source.contains("multiply_") && (way.vectors || text.aligned.is_empty()), "{}", text.source);
+        }
+    }
 }
 
 #[test]
 #[ignore = "needs NVRTC, which .ci/run fetches"]
 fn nvrtc_takes_every_tile() {
     let nvrtc = kiln_cuda::nvrtc::Nvrtc::get().unwrap();
-    for text in tiled("sm_90a") {
+    for text in tiled("tensor_cores", "sm_90a").into_iter().chain(tiled("convolution", "sm_90a")) {
         let outcome = nvrtc.compile(&text.source, "sm_90a");
         assert!(outcome.is_ok(), "{}\n{}", outcome.unwrap_err(), text.source);
     }

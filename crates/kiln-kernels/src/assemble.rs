@@ -77,7 +77,10 @@ pub(crate) fn loop_step(
     let length = cost::guess(&product(&domain.sizes(true)), scope.known);
     let mut staged = stage(&trace.dag, &row, length, &stores);
     let dims = axes::moving_dims(staged.stages.iter().flat_map(|s| &s.insts));
-    let lists = [domain.axes(false).collect(), domain.axes(true).collect()];
+    let mut lists: [Vec<usize>; 2] = [domain.axes(false).collect(), domain.axes(true).collect()];
+    if let Some((_, to)) = needed.list.iter().find(|(_, to)| memory.reordered.contains(&to.storage.buffer)) {
+        in_memory_order(&mut lists[0], &stores, &trace.args, to.storage.buffer);
+    }
     let renamed = axes::merge(&domain, &lists, dims);
     staged.stages.iter_mut().for_each(|s| renamed.apply(&mut s.insts));
     let Renamed { lists, .. } = renamed;
@@ -92,6 +95,15 @@ pub(crate) fn loop_step(
     let mut body = body;
     body.stages.iter_mut().for_each(|s| renumber(&mut s.insts, &map));
     Ok(step(scope, Kernel { buffers, sizes, body: KernelBody::Loop(body) }, args, trace.nodes))
+}
+
+/// Sorts axes of a grid by their steps in a buffer that is stored, so that neighbours along the last are neighbours there.
+fn in_memory_order(axes: &mut [usize], stores: &[StoreAt], args: &[(BufferId, DType)], buffer: BufferId) {
+    let Some(store) = stores.iter().find(|store| args[store.place.buffer].0 == buffer) else { return };
+    let step = |&axis: &usize| store.place.offset.linear_in(Symbol::axis(axis)).and_then(|(step, _)| step.as_const());
+    if axes.iter().all(|axis| step(axis).is_some()) {
+        axes.sort_by_key(|axis| std::cmp::Reverse(step(axis)));
+    }
 }
 
 /// Makes the innermost axes the row of a pointwise kernel if something costly or data-dependent does not move along them.

@@ -168,13 +168,14 @@ fn attempt(
 ) -> Result<Result<Schedule, Vec<FusionRejection>>, Error> {
     let inline = inline_reductions(graph);
     let materialised = choose(graph, &inline, required, options);
-    let memory = lay_out(graph, &materialised, layouts);
+    let memory = lay_out(graph, &materialised, layouts, options.target);
     let scope = Scope {
         graph,
         storage: &memory.storage,
         inline: &inline,
         numerics: options.numerics,
         precision: options.precision,
+        target: options.target,
         known: &options.ranges,
     };
     let check = |work: &Work| match &graph.node(work.node).op {

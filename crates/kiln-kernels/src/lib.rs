@@ -30,6 +30,7 @@ mod index;
 pub mod kernel;
 mod materialise;
 mod matmul;
+mod memory_order;
 mod order;
 mod pages;
 mod plan;

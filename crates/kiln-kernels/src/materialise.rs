@@ -5,8 +5,9 @@
 
 use crate::cost;
 use crate::index::contiguous_strides;
+use crate::memory_order::{memory_orders, strides_in};
 use crate::pages::gather_below;
-use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions};
+use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
 use kiln_ir::{Dim, Graph, Node, NodeId, Op};
 
@@ -47,6 +48,8 @@ pub(crate) struct Memory {
     pub writers: Vec<Vec<usize>>,
     /// The buffer of each output.
     pub outputs: Vec<BufferId>,
+    /// Temporaries that are not row-major.
+    pub reordered: Vec<BufferId>,
 }
 
 /// The cost of computing a node inline.
@@ -109,7 +112,7 @@ pub(crate) fn choose(
     let mut materialised = vec![false; count];
     required.iter().for_each(|id| materialised[id.index()] = true);
     graph.outputs().iter().for_each(|output| materialised[output.node.index()] = true);
-    mark_operands(graph, inline_counts, &mut materialised);
+    mark_operands(graph, inline_counts, options.target, &mut materialised);
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
     // Results of products and of their pointwise users: an epilogue can store these instead.
     let mut after_product = vec![false; count];
@@ -187,8 +190,8 @@ fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
 }
 
 /// Operands of products, attention and routines are materialised: the first node under the views, or under a cast for a
-/// product.
-fn mark_operands(graph: &Graph, inline_counts: &[u32], materialised: &mut [bool]) {
+/// product, or under zeros around it where products read through them.
+fn mark_operands(graph: &Graph, inline_counts: &[u32], target: Target, materialised: &mut [bool]) {
     for (_, node) in graph.iter() {
         if !is_anchor(&node.op) {
             continue;
@@ -200,6 +203,7 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], materialised: &mut [bool]
                 continue;
             }
             let casts = matches!(node.op, Op::Dot { .. });
+            let through = Through { casts, zeros: casts && target.guarded_operands };
             let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
             let bits = graph.ty(operand).dtype.size_in_bits();
             if casts && is_short_chain(graph, operand, materialised, &mut chain) && chain.narrowest < bits {
@@ -210,7 +214,7 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], materialised: &mut [bool]
             let gather = gather_below(graph, operand).filter(|gather| paged && !materialised[gather.index()]);
             let below = gather.map_or(vec![operand], |gather| graph.node(gather).operands.to_vec());
             for operand in below {
-                if let Some(base) = base_of_operand(graph, operand, inline_counts, materialised, casts) {
+                if let Some(base) = base_of_operand(graph, operand, inline_counts, materialised, through) {
                     materialised[base.index()] = true;
                 }
             }
@@ -249,13 +253,26 @@ fn is_short_chain(graph: &Graph, id: NodeId, materialised: &[bool], chain: &mut 
     node.operands.iter().all(|&operand| is_short_chain(graph, operand, materialised, chain))
 }
 
+/// What an operand is read through beside views.
+#[derive(Clone, Copy)]
+struct Through {
+    casts: bool,
+    /// Zeros around elements.
+    zeros: bool,
+}
+
+/// True for zeros around elements, which a guarded load gives by itself.
+pub(crate) fn pads_with_zeros(op: &Op) -> bool {
+    matches!(op, Op::Pad { value, .. } if value.as_f64().to_bits() == 0)
+}
+
 /// The node under an anchor op's operand that must be materialised; `None` if it already is.
 fn base_of_operand(
     graph: &Graph,
     operand: NodeId,
     inline_counts: &[u32],
     materialised: &[bool],
-    casts: bool,
+    through: Through,
 ) -> Option<NodeId> {
     let mut at = operand;
     let mut first = None;
@@ -272,7 +289,8 @@ fn base_of_operand(
         }
         match &node.op {
             op if op.is_view() => at = node.operands[0],
-            Op::Cast(_) if casts => {
+            op if through.zeros && pads_with_zeros(op) => at = node.operands[0],
+            Op::Cast(_) if through.casts => {
                 first = first.or(Some(at));
                 at = node.operands[0];
             }
@@ -282,14 +300,16 @@ fn base_of_operand(
 }
 
 /// Assigns storage to materialised nodes and lists the work.
-pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout]) -> Memory {
+pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout], target: Target) -> Memory {
     let count = graph.nodes().len();
+    let orders = if target.product_order { memory_orders(graph, layouts) } else { vec![None; count] };
     let mut memory = Memory {
         buffers: Vec::new(),
         storage: vec![None; count],
         works: Vec::new(),
         writers: vec![Vec::new(); count],
         outputs: Vec::new(),
+        reordered: Vec::new(),
     };
     for (index, (&id, layout)) in graph.inputs().iter().zip(layouts).enumerate() {
         let buffer = memory.declare(graph, id, Role::Input(index));
@@ -319,7 +339,11 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
         let readable = |list: &[Destination]| list.iter().position(|d| d.readable);
         if materialised[at] && readable(&pending[at]).is_none() && !in_memory {
             let buffer = memory.declare(graph, id, Role::Temp);
-            let storage = row_major(buffer, &node.ty.shape);
+            let mut storage = row_major(buffer, &node.ty.shape);
+            if let Some(order) = &orders[at] {
+                storage.strides = strides_in(&node.ty.shape, order);
+                memory.reordered.push(buffer);
+            }
             pending[at].push(Destination { storage, nodes: Vec::new(), required: false, readable: true });
         }
         let mut into = std::mem::take(&mut pending[at]);
@@ -366,7 +390,7 @@ impl Memory {
     }
 }
 
-fn row_major(buffer: BufferId, shape: &[Dim]) -> Storage {
+pub(crate) fn row_major(buffer: BufferId, shape: &[Dim]) -> Storage {
     Storage { buffer, offset: Dim::default(), strides: contiguous_strides(shape) }
 }
 

@@ -8,11 +8,11 @@ use crate::dag::{Dag, Def, visit_operands};
 use crate::domain::{Domain, Root};
 use crate::group::{Group, trace_group};
 use crate::kernel::{Axis, InstKind, Kernel, KernelBody, MatmulBody, Precision, Prologue, ValueId};
-use crate::materialise::Memory;
+use crate::materialise::{Memory, pads_with_zeros, row_major};
 use crate::schedule::{BufferId, Step};
 use crate::stages::straight;
-use crate::trace::{FusionRejection, Scope, Tracer};
-use kiln_ir::{DType, Dim, DotDims, Graph, NodeId, Op, Symbol};
+use crate::trace::{FusionRejection, Scope, Trace, Tracer};
+use kiln_ir::{BinaryOp, DType, Dim, DotDims, Graph, NodeId, Op, Symbol};
 
 /// The free axes of an operand: neither batch nor summed.
 pub(crate) fn free_axes(rank: usize, batch: &[usize], contract: &[usize]) -> Vec<usize> {
@@ -103,18 +103,51 @@ fn prologue(
     index: &[Dim],
     args: &mut Vec<(BufferId, DType)>,
 ) -> Result<Prologue, FusionRejection> {
-    let mut tracer = Tracer::new(scope, &space.domain);
-    let value = tracer.value_at(operand, index.to_vec())?;
-    let trace = tracer.finish();
-    let is_block = matches!(&trace.dag.value(value).def, Def::Inst(kind) if is_block_of_row(kind, space));
-    if !is_block && !is_cheap(&trace.dag, value, space.domain.shape.len()) {
-        return Err(FusionRejection { node: operand });
-    }
+    let Some((trace, value)) = traced(scope, space, operand, index)? else {
+        return Err(FusionRejection { node: to_materialise(scope, space, operand, index) });
+    };
     let (mut insts, value) = straight(&trace.dag, &[], Some(value));
     let map: Vec<usize> = trace.args.iter().map(|&(buffer, dtype)| argument(args, buffer, dtype)).collect();
     renumber(&mut insts, &map);
     let value = value.ok_or(FusionRejection { node: operand })?;
     Ok(Prologue { insts, value })
+}
+
+/// The trace of an operand and its value; `None` if it is not one that a product reads in place.
+fn traced(
+    scope: Scope<'_>,
+    space: &Space,
+    operand: NodeId,
+    index: &[Dim],
+) -> Result<Option<(Trace, ValueId)>, FusionRejection> {
+    let mut tracer = Tracer::new(scope, &space.domain);
+    let value = tracer.value_at(operand, index.to_vec())?;
+    let trace = tracer.finish();
+    let is_block = matches!(&trace.dag.value(value).def, Def::Inst(kind) if is_block_of_row(kind, space));
+    let axes = Axes { rank: space.domain.shape.len(), guards: scope.target.guarded_operands };
+    Ok((is_block || is_cheap(&trace.dag, value, axes)).then_some((trace, value)))
+}
+
+/// What has to be in memory for an operand to be read in place: of the zeros around elements that it is read through, the
+/// nearest to memory that suffices (zeros between elements make positions that are not linear); else the operand itself.
+fn to_materialise(scope: Scope<'_>, space: &Space, operand: NodeId, index: &[Dim]) -> NodeId {
+    let mut pads = Vec::new();
+    let mut at = operand;
+    while scope.target.guarded_operands && scope.storage[at.index()].is_none() {
+        let node = scope.graph.node(at);
+        match &node.op {
+            op if pads_with_zeros(op) => pads.push(at),
+            op if op.is_view() || matches!(op, Op::Cast(_)) => {}
+            _ => break,
+        }
+        at = node.operands[0];
+    }
+    let suffices = |pad: &NodeId| {
+        let mut storage = scope.storage.to_vec();
+        storage[pad.index()] = Some(row_major(BufferId(0), &scope.graph.ty(*pad).shape));
+        matches!(traced(Scope { storage: &storage, ..scope }, space, operand, index), Ok(Some(_)))
+    };
+    pads.into_iter().rev().find(suffices).unwrap_or(operand)
 }
 
 /// True for an element of quantised blocks that the summed axis counts, in rows that are linear in every other axis.
@@ -126,8 +159,35 @@ fn is_block_of_row(kind: &InstKind, space: &Space) -> bool {
     *element == Dim::axis(k) && place.indirect.is_empty() && (0..rank).all(linear)
 }
 
+/// The axes of a product that an operand is read along.
+#[derive(Clone, Copy)]
+struct Axes {
+    rank: usize,
+    /// Whether loads may be guarded by positions.
+    guards: bool,
+}
+
+impl Axes {
+    /// True for an expression that is linear in every axis.
+    fn is_linear(self, expr: &Dim) -> bool {
+        let linear = |d| expr.linear_in(Symbol::axis(d)).is_some_and(|(coef, _)| is_fixed(&coef, self.rank));
+        (0..self.rank).all(linear)
+    }
+
+    /// True for a guard of ranges of linear expressions, all of which must hold.
+    fn is_guard(self, dag: &Dag, guard: ValueId) -> bool {
+        match &dag.value(guard).def {
+            Def::Inst(InstKind::Binary(BinaryOp::And, x, y)) => self.is_guard(dag, *x) && self.is_guard(dag, *y),
+            Def::Inst(InstKind::InRange { expr, low, high }) => {
+                self.guards && self.is_linear(expr) && is_fixed(low, self.rank) && is_fixed(high, self.rank)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// True for loads at addresses that are linear in every axis, and a few cheap ops on them.
-fn is_cheap(dag: &Dag, value: ValueId, rank: usize) -> bool {
+fn is_cheap(dag: &Dag, value: ValueId, axes: Axes) -> bool {
     let (mut open, mut seen, mut price) = (vec![value], vec![false; dag.values().len()], 0);
     while let Some(id) = open.pop() {
         if std::mem::replace(&mut seen[id.0 as usize], true) {
@@ -135,9 +195,8 @@ fn is_cheap(dag: &Dag, value: ValueId, rank: usize) -> bool {
         }
         let Def::Inst(kind) = &dag.value(id).def else { return false };
         match kind {
-            InstKind::Load { place, guard: None } if place.indirect.is_empty() => {
-                let linear = |d| place.offset.linear_in(Symbol::axis(d)).is_some_and(|(coef, _)| is_fixed(&coef, rank));
-                if !(0..rank).all(linear) {
+            InstKind::Load { place, guard } if place.indirect.is_empty() => {
+                if !axes.is_linear(&place.offset) || guard.is_some_and(|guard| !axes.is_guard(dag, guard)) {
                     return false;
                 }
             }

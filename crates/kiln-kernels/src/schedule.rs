@@ -23,6 +23,12 @@ pub struct Target {
     pub few_rows: i64,
     /// The position of the extreme of a longer row than this, where there are few rows, is found in parts; 0 for never.
     pub long_row: i64,
+    /// Products read their operands through padding: loads of an operand may be guarded by its position, so that what a
+    /// convolution pads is not copied.
+    pub guarded_operands: bool,
+    /// Temporaries that products store, and those computed from them element by element, lie in the order of the product's axes:
+    /// what a convolution gives has its channels last.
+    pub product_order: bool,
 }
 
 /// Options of the scheduler.

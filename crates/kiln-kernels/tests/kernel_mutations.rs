@@ -12,7 +12,8 @@ use std::sync::Arc;
 fn scheduled(graph: Graph) -> Option<Schedule> {
     let graph = decompose(&graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let options = ScheduleOptions { target: Target { few_rows: 8, long_row: 64 }, ..ScheduleOptions::default() };
+    let target = Target { few_rows: 8, long_row: 64, guarded_operands: true, product_order: true };
+    let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     schedule(&graph, &layouts, &options).ok()
 }
 

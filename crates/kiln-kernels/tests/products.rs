@@ -91,7 +91,7 @@ fn layer(rows: usize, dtype: &str, bias: bool) -> Graph {
 
 fn scheduled(graph: &Graph, few_rows: i64) -> Schedule {
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let target = Target { few_rows, long_row: 0 };
+    let target = Target { few_rows, ..Target::default() };
     let options = ScheduleOptions { numerics: Numerics::Eager, target, ..ScheduleOptions::default() };
     schedule(graph, &layouts, &options).unwrap()
 }
@@ -134,7 +134,7 @@ fn the_largest_of_a_long_row_is_found_in_parts() {
         let text = format!("graph(%0: {dtype}[3, 4096]) {{\n  %1: i64[3, 1] = {kind} %0 {{axis=1}}\n  return %1\n}}");
         let graph = Graph::parse(&text).unwrap();
         let layouts = [InputLayout::contiguous(graph.ty(graph.inputs()[0]))];
-        let target = Target { few_rows: 0, long_row: 1024 };
+        let target = Target { few_rows: 0, long_row: 1024, ..Target::default() };
         let schedule = schedule(&graph, &layouts, &ScheduleOptions { target, ..Default::default() }).unwrap();
         assert_eq!(schedule.steps.len(), 2, "{schedule}");
         // Few different values, so that there are many equal ones; one row with a NaN.

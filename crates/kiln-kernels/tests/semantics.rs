@@ -147,10 +147,12 @@ fn updated(graph: &Graph, input: usize) -> bool {
     graph.outputs().iter().any(|o| o.updates == Some(input))
 }
 
+/// A target that differs from a CPU in everything that it may.
+const GPU: Target = Target { few_rows: 8, long_row: 4, guarded_operands: true, product_order: true };
+
 /// Rounding as the interpreter does; some seeds without fusion.
 fn options_of(seed: u64) -> ScheduleOptions {
-    // Some for a target that joins products with what is around them.
-    let target = if seed.is_multiple_of(2) { Target { few_rows: 8, long_row: 4 } } else { Target::default() };
+    let target = if seed.is_multiple_of(2) { GPU } else { Target::default() };
     ScheduleOptions { no_fusion: seed % 5 == 4, target, ..eager() }
 }
 
@@ -204,8 +206,10 @@ fn every_op_has_a_schedule() {
             let Some(inputs) = example.inputs(binding, 7) else { continue };
             let inputs: Vec<HostTensor> = inputs.iter().map(|l| HostTensor::from_literal(l).unwrap()).collect();
             let size = |s: Symbol| binding.iter().find(|(n, _)| *n == s).map(|(_, value)| *value);
-            if let Some(e) = fault(&graph, &inputs, &eager(), &size, 7) {
-                failures.push(format!("{}\n{}{e}", example.name, graph));
+            for target in [Target::default(), GPU] {
+                if let Some(e) = fault(&graph, &inputs, &ScheduleOptions { target, ..eager() }, &size, 7) {
+                    failures.push(format!("{}\n{}{e}", example.name, graph));
+                }
             }
         }
     }

@@ -5,7 +5,8 @@
 //!                        in_order   stores at places that data decide
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
 //!                        strip      up to 16 rows of short floats likewise, on tensor cores
-//!                        tensor     short floats on tensor cores
+//!                        tensor     short floats on tensor cores (tiles)
+//!                        unfold     the same where operands are unfolded, padded or not contiguous: convolutions
 //!                        matmul     tiles in shared memory
 //!             Attention  decode     few queries: keys split over a cluster of blocks
 //!                        prefill    short floats on tensor cores
@@ -29,6 +30,8 @@ mod routine;
 mod skinny;
 mod strip;
 mod tensor;
+mod tiles;
+mod unfold;
 mod value;
 mod vector;
 
@@ -290,7 +293,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
         KernelBody::Matmul(body) => {
             let special = || way.vectors.then(|| tensor::generate(kernel, body, way.tile)).flatten();
             let few = || strip::generate(kernel, body, way).or_else(|| skinny::generate(kernel, body, way));
-            match few().or_else(special) {
+            match few().or_else(special).or_else(|| unfold::generate(kernel, body, way)) {
                 Some(made) => Ok(made),
                 None => matmul::generate(kernel, body),
             }

@@ -9,22 +9,12 @@
 //! in which case `ldmatrix` transposes. The 16-byte chunks of a row are permuted by its number, so that eight rows at one chunk
 //! are in eight different banks.
 
-use super::index::{Names, Width};
-use super::value::Statements;
+use super::tiles::{self, CHUNK, DEPTH, STAGES, Tiles};
 use super::vector::is_multiple;
-use super::{Body, ceil_div, decode, points, width};
+use super::{Body, decode, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
 use std::fmt::{self, Write};
-
-/// Summed elements of a tile.
-const DEPTH: i64 = 64;
-/// Elements of a chunk of 16 bytes.
-const CHUNK: i64 = 8;
-/// Tiles of each operand that are in shared memory.
-const STAGES: i64 = 3;
-/// Tiles down that blocks beside each other in time go through before the next column: what they share stays in the L2 cache.
-const GROUP: i64 = 16;
 
 /// An operand that can be copied as it is.
 pub(super) struct Operand<'a> {
@@ -47,15 +37,43 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, tile: Option<Tile>) -
     if body.acc != DType::F32 || !same || few(&columns, CHUNK) || depth % CHUNK != 0 {
         return None;
     }
-    let mut names = Names::of_sizes(&kernel.sizes);
-    for (axes, prefix) in [(&body.batch, "z"), (&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
-        axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
-    }
+    let names = tiles::names(kernel, [&body.batch, &body.m, &body.n, &body.k]);
     let batch = points(&body.batch);
     let width = width(&names, kernel.insts(), &[&batch, &rows, &columns]);
     let tile = tile.unwrap_or_else(|| Tile::choose(&batch, &rows, &columns));
-    let writer = Writer { kernel, body, names, width, tile };
-    Some(writer.generate(&batch, &rows, &columns, depth, [lhs, rhs], dtype))
+    let (epilogue, batch, m, n) = (body.epilogue.as_slice(), body.batch.as_slice(), &body.m, &body.n);
+    let tiles = Tiles { kernel, epilogue, batch, m, n, names, width, tile };
+    let (m_tiles, n_tiles) = tiles.fragments();
+    let (lhs_bytes, stage) = tiles.stage_bytes();
+    let steps = depth.div_euclid(DEPTH) + i64::from(depth % DEPTH > 0);
+    let mut out = String::new();
+    tiles.open(&mut out);
+    let _ = writeln!(out, "auto fetch=[&](int step,unsigned to){{\nconst int deep=step*{DEPTH};");
+    fetch(&tiles, &mut out, &lhs, ("m", "M", "top", tile.tall), "to", depth);
+    fetch(&tiles, &mut out, &rhs, ("n", "N", "left", tile.wide), &format!("to+{lhs_bytes}"), depth);
+    let _ = writeln!(
+        out,
+        "}};\nfloat acc[{m_tiles}][{n_tiles}][4]={{}};\n__syncthreads();
+#pragma unroll\nfor(int step=0;step<{0};++step){{if(step<{steps})fetch(step,shared+step*{stage});copies_commit();}}
+for(int step=0;step<{steps};++step){{
+copies_wait<{1}>();\n__syncthreads();
+if(step+{0}<{steps})fetch(step+{0},shared+(step+{0})%{STAGES}*{stage});\ncopies_commit();
+const unsigned a_tile=shared+step%{STAGES}*{stage},b_tile=a_tile+{lhs_bytes};",
+        STAGES - 1,
+        STAGES - 2,
+    );
+    tiles.multiply(&mut out, [lhs.along_sum, rhs.along_sum], dtype);
+    out.push_str("}\n");
+    let mut aligned = tiles.finish(&mut out, true);
+    aligned.extend([lhs.place.buffer, rhs.place.buffer]);
+    Some(Body {
+        functions: vec![include_str!("tensor.cu")],
+        threads: tile.threads() as u32,
+        resident: tile.resident(),
+        block_bytes: Dim::from(STAGES * stage),
+        aligned,
+        ..Body::new(out, width, tiles.blocks())
+    })
 }
 
 impl<'a> Operand<'a> {
@@ -115,7 +133,7 @@ impl Tile {
     }
 
     /// The tile where nothing was measured.
-    fn choose(batch: &Dim, rows: &Dim, columns: &Dim) -> Tile {
+    pub(super) fn choose(batch: &Dim, rows: &Dim, columns: &Dim) -> Tile {
         let known = |dim: &Dim| dim.as_const().unwrap_or(4096);
         let (batch, rows, columns) = (known(batch), known(rows), known(columns));
         let blocks = |tall: i64, wide: i64| batch * (rows.div_euclid(tall) + 1) * (columns.div_euclid(wide) + 1);
@@ -135,11 +153,11 @@ impl Tile {
 
     /// Blocks that a multiprocessor should have registers for at once: two of 256 threads hide each other's waits, if a thread has no more
     /// than 64 results; smaller blocks have room without being told.
-    fn resident(self) -> u32 {
+    pub(super) fn resident(self) -> u32 {
         if self.threads() == 256 && self.tall * self.wide <= 64 * 256 { 2 } else { 1 }
     }
 
-    fn threads(self) -> i64 {
+    pub(super) fn threads(self) -> i64 {
         self.down * self.across * 32
     }
 }
@@ -151,151 +169,32 @@ impl fmt::Display for Tile {
     }
 }
 
-struct Writer<'a> {
-    kernel: &'a Kernel,
-    body: &'a MatmulBody,
-    names: Names,
-    width: Width,
-    tile: Tile,
-}
-
-impl Writer<'_> {
-    fn statements(&self) -> Statements<'_> {
-        Statements::new(self.kernel, &self.names, self.width, "e")
-    }
-
-    fn generate(
-        &self,
-        batch: &Dim,
-        rows: &Dim,
-        columns: &Dim,
-        depth: i64,
-        [lhs, rhs]: [Operand<'_>; 2],
-        dtype: DType,
-    ) -> Body {
-        let Tile { tall, wide, down, across } = self.tile;
-        let threads = self.tile.threads();
-        let text = |dim: &Dim| self.names.text(dim, self.width);
-        // Fragments of a warp: 16 rows by 8 columns each.
-        let (m_tiles, n_tiles) = (tall / down / 16, wide / across / 8);
-        let (lhs_bytes, rhs_bytes) = (tall * DEPTH * 2, wide * DEPTH * 2);
-        let (tiles_down, tiles_across) = (ceil_div(rows, tall), ceil_div(columns, wide));
-        let blocks = batch * &tiles_down * &tiles_across;
-        let steps = depth.div_euclid(DEPTH) + i64::from(depth % DEPTH > 0);
-        let mut out = String::new();
-        let _ = writeln!(
-            out,
-            "extern __shared__ __align__(128) unsigned char own[];
-const unsigned shared=(unsigned)__cvta_generic_to_shared(own);
-const int lane=threadIdx.x%32,warp=threadIdx.x/32,warp_row=warp/{across}*{},warp_column=warp%{across}*{};
-const idx M={},N={},down={},across={};
-for(idx tile=block;tile<{};tile+=blocks){{
-const idx image=tile/(down*across),rest=tile%(down*across),group=rest/({GROUP}*across)*{GROUP};
-const idx rows=lesser({GROUP},down-group),own_tile=rest-group*across,top=(group+own_tile%rows)*{tall},left=own_tile/rows*{wide};",
-            tall / down,
-            wide / across,
-            text(rows),
-            text(columns),
-            text(&tiles_down),
-            text(&tiles_across),
-            text(&blocks),
-        );
-        out.push_str(&decode(&self.names, &self.body.batch, "z", "image", self.width));
-        let _ = writeln!(out, "auto fetch=[&](int step,unsigned to){{\nconst int deep=step*{DEPTH};");
-        self.fetch(&mut out, &lhs, ("m", "M", "top", tall), "to", depth);
-        self.fetch(&mut out, &rhs, ("n", "N", "left", wide), &format!("to+{lhs_bytes}"), depth);
-        let stage = lhs_bytes + rhs_bytes;
-        let _ = writeln!(
-            out,
-            "}};\nfloat acc[{m_tiles}][{n_tiles}][4]={{}};\n__syncthreads();
-#pragma unroll\nfor(int step=0;step<{0};++step){{if(step<{steps})fetch(step,shared+step*{stage});copies_commit();}}
-for(int step=0;step<{steps};++step){{
-copies_wait<{1}>();\n__syncthreads();
-if(step+{0}<{steps})fetch(step+{0},shared+(step+{0})%{STAGES}*{stage});\ncopies_commit();
-const unsigned a_tile=shared+step%{STAGES}*{stage},b_tile=a_tile+{lhs_bytes};
-#pragma unroll\nfor(int part=0;part<{2};++part){{\nunsigned a[{m_tiles}][4],b[{n_tiles}][2];",
-            STAGES - 1,
-            STAGES - 2,
-            DEPTH / 16,
-        );
-        // Lanes 0–15 name the rows of the left or upper half of a 16×16 block, 16–31 those of the other half.
-        let left = match lhs.along_sum {
-            true => {
-                format!("load_matrix(a[i],a_tile+chunk_at<{}>(warp_row+i*16+lane%16,part*2+lane/16));", DEPTH / CHUNK)
-            }
-            false => format!(
-                "load_transposed(a[i],a_tile+chunk_at<{}>(part*16+lane%8+lane/16*8,(warp_row+i*16)/8+lane/8%2));",
-                tall / CHUNK
-            ),
-        };
-        let right = match rhs.along_sum {
-            true => format!(
-                "load_matrix(r,b_tile+chunk_at<{}>(warp_column+j*8+lane%8+lane/16*8,part*2+lane/8%2));",
-                DEPTH / CHUNK
-            ),
-            false => format!(
-                "load_transposed(r,b_tile+chunk_at<{}>(part*16+lane%16,(warp_column+j*8)/8+lane/16));",
-                wide / CHUNK
-            ),
-        };
-        let kind = if dtype == DType::Bf16 { "bf16" } else { "f16" };
-        let _ = writeln!(
-            out,
-            "#pragma unroll\nfor(int i=0;i<{m_tiles};++i){left}
-#pragma unroll\nfor(int j=0;j<{n_tiles};j+=2){{unsigned r[4];{right}b[j][0]=r[0];b[j][1]=r[1];b[j+1][0]=r[2];b[j+1][1]=r[3];}}
-#pragma unroll\nfor(int i=0;i<{m_tiles};++i)
-#pragma unroll\nfor(int j=0;j<{n_tiles};++j)multiply_{kind}(acc[i][j],a[i],b[j]);\n}}\n}}\ncopies_wait<0>();"
-        );
-        let _ = writeln!(
-            out,
-            "#pragma unroll\nfor(int i=0;i<{m_tiles};++i)\n#pragma unroll\nfor(int j=0;j<{n_tiles};++j)
-#pragma unroll\nfor(int c=0;c<4;++c){{
-const idx mm=top+warp_row+i*16+lane/4+c/2*8,nn=left+warp_column+j*8+lane%4*2+c%2;\nif(mm<M&&nn<N){{"
-        );
-        out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
-        out.push_str(&decode(&self.names, &self.body.n, "n", "nn", self.width));
-        let mut epilogue = self.statements();
-        epilogue.accumulators = vec!["acc[i][j][c]".to_owned()];
-        epilogue.all(&self.body.epilogue);
-        out.push_str(&epilogue.out);
-        out.push_str("}}}\n");
-        Body {
-            functions: vec![include_str!("tensor.cu")],
-            threads: threads as u32,
-            resident: self.tile.resident(),
-            block_bytes: Dim::from(STAGES * stage),
-            aligned: vec![lhs.place.buffer, rhs.place.buffer],
-            ..Body::new(out, self.width, blocks)
-        }
-    }
-
-    /// Statements that copy the tile of an operand at summed position `deep` to an address in shared memory; what is outside is 0.
-    fn fetch(
-        &self,
-        out: &mut String,
-        operand: &Operand<'_>,
-        (axis, count, first, side): (&str, &str, &str, i64),
-        to: &str,
-        depth: i64,
-    ) {
-        let threads = self.tile.threads();
-        let (lines, chunks) = if operand.along_sum { (side, DEPTH / CHUNK) } else { (DEPTH, side / CHUNK) };
-        let (line, along) = if operand.along_sum { ("at", "k") } else { ("k", "at") };
-        let _ = writeln!(
-            out,
-            "#pragma unroll\nfor(int c=threadIdx.x;c<{};c+={threads}){{const int line=c/{chunks},chunk=c%{chunks};
+/// Statements that copy the tile of an operand at summed position `deep` to an address in shared memory; what is outside is 0.
+fn fetch(
+    tiles: &Tiles<'_>,
+    out: &mut String,
+    operand: &Operand<'_>,
+    (axis, count, first, side): (&str, &str, &str, i64),
+    to: &str,
+    depth: i64,
+) {
+    let threads = tiles.tile.threads();
+    let (lines, chunks) = if operand.along_sum { (side, DEPTH / CHUNK) } else { (DEPTH, side / CHUNK) };
+    let (line, along) = if operand.along_sum { ("at", "k") } else { ("k", "at") };
+    let _ = writeln!(
+        out,
+        "#pragma unroll\nfor(int c=threadIdx.x;c<{};c+={threads}){{const int line=c/{chunks},chunk=c%{chunks};
 const idx {line}_own={}+line,{along}_own={}+chunk*{CHUNK};\nconst bool inside=at_own<{count}&&k_own<{depth};
 const idx at=inside?at_own:0,k0=inside?k_own:0;",
-            lines * chunks,
-            if operand.along_sum { first } else { "deep" },
-            if operand.along_sum { "deep" } else { first },
-        );
-        out.push_str(&decode(&self.names, operand.axes, axis, "at", self.width));
-        let _ = writeln!(
-            out,
-            "copy_chunk({to}+chunk_at<{chunks}>(line,chunk),b{}+{},inside);}}",
-            operand.place.buffer,
-            self.names.text(&operand.place.offset, self.width)
-        );
-    }
+        lines * chunks,
+        if operand.along_sum { first } else { "deep" },
+        if operand.along_sum { "deep" } else { first },
+    );
+    out.push_str(&decode(&tiles.names, operand.axes, axis, "at", tiles.width));
+    let _ = writeln!(
+        out,
+        "copy_chunk({to}+chunk_at<{chunks}>(line,chunk),b{}+{},inside);}}",
+        operand.place.buffer,
+        tiles.text(&operand.place.offset)
+    );
 }

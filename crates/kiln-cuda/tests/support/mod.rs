@@ -8,7 +8,8 @@ use std::sync::Arc;
 pub fn kernels(graph: Graph) -> Vec<Arc<Kernel>> {
     let graph = kiln_passes::run(graph).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let options = ScheduleOptions { target: Target { few_rows: 16, long_row: 1 << 13 }, ..ScheduleOptions::default() };
+    let target = Target { few_rows: 16, long_row: 1 << 13, guarded_operands: true, product_order: true };
+    let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     let schedule = schedule(&graph, &layouts, &options).unwrap();
     schedule.steps.iter().map(|step| step.kernel.clone()).collect()
 }

@@ -10,7 +10,7 @@ use crate::index::{Division, contiguous_strides, reshape_index, view_index};
 use crate::kernel::{InstKind, Place, Precision, ReductionKind, ValueId};
 use crate::materialise::is_anchor;
 use crate::pointwise::bitcast_on_values;
-use crate::schedule::{BufferId, Numerics};
+use crate::schedule::{BufferId, Numerics, Target};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, NodeId, Op, Ranges, ReduceKind, Scalar, Symbol};
 use std::rc::Rc;
 
@@ -57,6 +57,8 @@ pub(crate) struct Scope<'a> {
     pub numerics: Numerics,
     /// The required precision of products of F32.
     pub precision: Precision,
+    /// What the schedule is for.
+    pub target: Target,
     /// Known ranges of size symbols.
     pub known: &'a Ranges,
 }

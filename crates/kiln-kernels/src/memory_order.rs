@@ -1,0 +1,87 @@
+//! The order in which the axes of a temporary lie in memory, for targets that do best where a product stores its results in the
+//! order of its own axes: a convolution's channels last, and likewise whatever is computed from it element by element.
+
+use crate::materialise::reshape_strides;
+use crate::schedule::InputLayout;
+use kiln_ir::{Dim, Graph, NodeId, Op};
+
+/// For each node its axes from the outermost in memory to the innermost; `None` for row-major.
+pub(crate) fn memory_orders(graph: &Graph, layouts: &[InputLayout]) -> Vec<Option<Vec<usize>>> {
+    let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes().len()];
+    let mut orders: Vec<Option<Vec<usize>>> = Vec::with_capacity(graph.nodes().len());
+    for (id, node) in graph.iter() {
+        node.operands.iter().for_each(|operand| readers[operand.index()].push(id));
+        let of = |operand: usize| orders[node.operands[operand].index()].clone();
+        let shape = &node.ty.shape;
+        let order = match &node.op {
+            Op::Input { index } => of_strides(&layouts[*index].strides),
+            Op::Dot { dims, .. } if dims.lhs_batch.is_empty() => Some((0..shape.len()).collect()),
+            Op::Permute { order } => of(0).and_then(|below| {
+                below.iter().map(|axis| order.iter().position(|from| from == axis)).collect::<Option<Vec<usize>>>()
+            }),
+            Op::Reshape { .. } => {
+                of(0).and_then(|below| without_ones(&graph.ty(node.operands[0]).shape, &below, shape))
+            }
+            Op::Unfold { .. } => of(0).map(|below| below.into_iter().chain([shape.len() - 1]).collect()),
+            Op::Pad { .. } | Op::Slice { .. } | Op::Flip { .. } | Op::Reduce { .. } => of(0),
+            op if op.is_pointwise() || matches!(op, Op::Concat { .. }) => (0..node.operands.len()).find_map(of),
+            _ => None,
+        };
+        orders.push(order);
+    }
+    for (id, node) in graph.iter() {
+        let own = &mut orders[id.index()];
+        let fits = |order: &Vec<usize>| {
+            !order.is_sorted() && readers_fit(graph, &readers, id, &strides_in(&node.ty.shape, order))
+        };
+        if !own.as_ref().is_some_and(fits) {
+            *own = None;
+        }
+    }
+    orders
+}
+
+/// Strides of axes that lie in this order.
+pub(crate) fn strides_in(shape: &[Dim], order: &[usize]) -> Vec<Dim> {
+    let mut strides = vec![Dim::default(); shape.len()];
+    let mut step = Dim::from(1);
+    for &axis in order.iter().rev() {
+        strides[axis] = step.clone();
+        step *= &shape[axis];
+    }
+    strides
+}
+
+/// The order of axes that have these strides; `None` where that is not known, or where elements are not apart.
+fn of_strides(strides: &[Dim]) -> Option<Vec<usize>> {
+    let steps: Vec<i64> = strides.iter().map(Dim::as_const).collect::<Option<_>>()?;
+    let mut order: Vec<usize> = (0..steps.len()).collect();
+    order.sort_by_key(|&axis| std::cmp::Reverse(steps[axis]));
+    steps.iter().all(|&step| step > 0).then_some(order)
+}
+
+/// The order under a reshape that only adds or drops axes of size one, which are put outermost.
+fn without_ones(from: &[Dim], order: &[usize], to: &[Dim]) -> Option<Vec<usize>> {
+    let kept = |shape: &[Dim]| (0..shape.len()).filter(|&axis| !shape[axis].is_one()).collect::<Vec<usize>>();
+    let (before, after) = (kept(from), kept(to));
+    let same = before.len() == after.len() && before.iter().zip(&after).all(|(&x, &y)| from[x] == to[y]);
+    let ones = (0..to.len()).filter(|&axis| to[axis].is_one());
+    let moved = |axis: &usize| before.iter().position(|own| own == axis).map(|at| after[at]);
+    same.then(|| ones.chain(order.iter().filter_map(moved)).collect())
+}
+
+/// Whether every view of a node that its readers take has strides, so that none of them has to copy it.
+fn readers_fit(graph: &Graph, readers: &[Vec<NodeId>], id: NodeId, strides: &[Dim]) -> bool {
+    let shape = &graph.ty(id).shape;
+    readers[id.index()].iter().all(|&reader| match &graph.node(reader).op {
+        Op::Reshape { shape: to } => {
+            let moved = reshape_strides(shape, strides, to);
+            moved.is_some_and(|strides| readers_fit(graph, readers, reader, &strides))
+        }
+        Op::Permute { order } => {
+            let moved: Vec<Dim> = order.iter().map(|&axis| strides[axis].clone()).collect();
+            readers_fit(graph, readers, reader, &moved)
+        }
+        _ => true,
+    })
+}

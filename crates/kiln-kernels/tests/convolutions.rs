@@ -1,0 +1,164 @@
+//! Convolutions for a target whose products read through padding: what the interpreter gives, and no copy of what is padded.
+
+use kiln_ir::build::{Emit, GraphBuilder};
+use kiln_ir::decompose::decompose;
+use kiln_ir::examples::Random;
+use kiln_ir::{ConvDims, DType, Graph, HostTensor, Op, TensorType, Tolerance, interpret};
+use kiln_kernels::kernel::{InstKind, KernelBody};
+use kiln_kernels::{InputLayout, Schedule, ScheduleOptions, Target, reference, schedule};
+
+/// A convolution: sizes of images and kernels, `[n, c, …]` and `[o, c / groups, …]`.
+#[derive(Clone)]
+struct Case {
+    x: Vec<usize>,
+    w: Vec<usize>,
+    dims: ConvDims,
+}
+
+fn case(x: &[usize], w: &[usize], stride: usize, padding: (i64, i64), dilation: usize, groups: usize) -> Case {
+    let spatial = x.len() - 2;
+    let dims = ConvDims {
+        stride: vec![stride; spatial],
+        padding: vec![padding; spatial],
+        dilation: vec![dilation; spatial],
+        input_dilation: vec![1; spatial],
+        groups,
+    };
+    Case { x: x.to_vec(), w: w.to_vec(), dims }
+}
+
+fn spread(mut case: Case, by: usize) -> Case {
+    case.dims.input_dilation.fill(by);
+    case
+}
+
+fn cases() -> Vec<Case> {
+    vec![
+        case(&[2, 16, 9], &[12, 16, 3], 1, (1, 1), 1, 1),
+        case(&[2, 16, 11], &[12, 8, 3], 2, (2, 0), 2, 2),
+        case(&[2, 3, 8, 7], &[8, 3, 3, 3], 1, (1, 1), 1, 1),
+        case(&[1, 3, 9, 9], &[16, 3, 5, 5], 2, (2, 2), 1, 1),
+        case(&[2, 8, 6, 6], &[8, 4, 3, 3], 1, (2, 2), 2, 2),
+        case(&[2, 8, 5, 5], &[16, 8, 1, 1], 2, (0, 0), 1, 1),
+        case(&[2, 8, 5, 5], &[16, 8, 1, 1], 1, (1, 1), 1, 1),
+        case(&[2, 8, 7, 7], &[16, 8, 3, 3], 1, (-1, 2), 1, 1),
+        case(&[1, 4, 5, 4, 6], &[8, 4, 3, 3, 3], 1, (1, 1), 1, 1),
+        case(&[1, 4, 5, 4, 6], &[8, 4, 2, 2, 2], 2, (1, 0), 1, 1),
+    ]
+}
+
+/// The convolution, its gradients in input and kernel where asked for, without the op itself.
+fn graph(case: &Case, dtype: DType, gradients: bool) -> Graph {
+    let mut b = GraphBuilder::new();
+    let x = b.input(TensorType::fixed(dtype, &case.x)).unwrap();
+    let w = b.input(TensorType::fixed(dtype, &case.w)).unwrap();
+    let op = Op::Conv(case.dims.clone().into());
+    let y = b.emit(op.clone(), &[x, w]).unwrap();
+    if gradients {
+        let g = b.input(b.ty(&y)).unwrap();
+        for d in kiln_passes::gradient(&mut b, &op, &[x, w], &y, &g, &[true, true]).unwrap() {
+            b.output(d.unwrap());
+        }
+    } else {
+        b.output(y);
+    }
+    kiln_passes::run(decompose(&b.finish(), &|_| false).unwrap()).unwrap()
+}
+
+/// Row-major, or with the channels last.
+fn layouts(graph: &Graph, channels_last: bool) -> Vec<InputLayout> {
+    let layout = |ty: &TensorType| {
+        let mut layout = InputLayout::contiguous(ty);
+        if channels_last {
+            let mut step = kiln_ir::Dim::from(1);
+            for axis in [1].into_iter().chain((2..ty.rank()).rev()).chain([0]) {
+                layout.strides[axis] = step.clone();
+                step *= &ty.shape[axis];
+            }
+        }
+        layout
+    };
+    graph.inputs().iter().map(|&id| layout(graph.ty(id))).collect()
+}
+
+fn check(graph: &Graph, channels_last: bool) -> Schedule {
+    let target = Target { guarded_operands: true, ..Target::default() };
+    let options = ScheduleOptions { target, ..ScheduleOptions::default() };
+    let layouts = layouts(graph, channels_last);
+    let schedule = schedule(graph, &layouts, &options).unwrap();
+    let (mut inputs, mut memory) = (Vec::new(), Vec::new());
+    for ((seed, &id), layout) in graph.inputs().iter().enumerate().zip(&layouts) {
+        let ty = graph.ty(id);
+        let shape: Vec<usize> = ty.shape.iter().map(|d| d.as_usize().unwrap()).collect();
+        let mut tensor = HostTensor::zeros(ty.dtype, &shape).unwrap();
+        let mut flat = HostTensor::zeros(ty.dtype, &[tensor.elements()]).unwrap();
+        let mut random = Random(seed as u64 + 1);
+        for i in 0..tensor.elements() {
+            let value = random.scalar(ty.dtype, -2.0, 2.0);
+            let (mut rest, mut at) = (i, 0);
+            for (size, stride) in shape.iter().zip(&layout.strides).rev() {
+                at += rest % size * stride.as_usize().unwrap();
+                rest /= size;
+            }
+            tensor.set(i, value);
+            flat.set(at, value);
+        }
+        inputs.push(tensor);
+        memory.push(flat);
+    }
+    let wanted = interpret::run(graph, &inputs).unwrap();
+    let got = reference::run(&schedule, &mut memory, &|_| None).unwrap_or_else(|e| panic!("{e}\n{schedule}"));
+    for (got, wanted) in got.into_iter().zip(wanted) {
+        let tolerance = Tolerance::of(wanted.dtype()).times(4.0);
+        let outcome = got.reshape(wanted.shape()).unwrap().compare(&wanted, tolerance);
+        outcome.unwrap_or_else(|e| panic!("{e}\n{schedule}"));
+    }
+    schedule
+}
+
+/// Launches that are products, and those that are not.
+fn launches(schedule: &Schedule) -> (usize, usize) {
+    let products = schedule.steps.iter().filter(|step| matches!(step.kernel.body, KernelBody::Matmul(_))).count();
+    (products, schedule.steps.len() - products)
+}
+
+#[test]
+fn a_convolution_is_one_launch() {
+    for case in cases() {
+        for channels_last in [false, true] {
+            for dtype in [DType::F32, DType::Bf16, DType::I32] {
+                let schedule = check(&graph(&case, dtype, false), channels_last);
+                assert_eq!(launches(&schedule), (1, 0), "{schedule}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_steps_of_one_are_two_launches() {
+    for case in cases() {
+        let schedule = check(&graph(&case, DType::F32, true), false);
+        let spread = case.dims.stride.iter().any(|&stride| stride > 1);
+        // Zeros between elements are copied; those around them are not.
+        assert!(launches(&schedule).0 == 2 && launches(&schedule).1 <= usize::from(spread), "{schedule}");
+        check(&graph(&case, DType::F32, true), true);
+    }
+}
+
+#[test]
+fn zeros_between_elements_are_copied_and_those_around_are_not() {
+    let case = spread(case(&[2, 8, 5, 5], &[8, 8, 3, 3], 1, (1, 2), 1, 1), 2);
+    let schedule = check(&graph(&case, DType::F32, false), false);
+    assert_eq!(launches(&schedule), (1, 1), "{schedule}");
+    let [KernelBody::Matmul(body)] = schedule.steps[1].kernel.bodies() else { panic!("{schedule}") };
+    assert!(body.lhs.insts.iter().any(|inst| matches!(inst.kind, InstKind::Load { guard: Some(_), .. })), "{schedule}");
+}
+
+#[test]
+fn a_convolution_of_each_channel_is_a_loop() {
+    let case = case(&[2, 8, 9, 9], &[8, 1, 3, 3], 1, (1, 1), 1, 8);
+    for channels_last in [false, true] {
+        let schedule = check(&graph(&case, DType::Bf16, false), channels_last);
+        assert_eq!(launches(&schedule), (0, 1), "{schedule}");
+    }
+}
