@@ -226,9 +226,30 @@ pub(crate) fn check_operands(scope: Scope<'_>, dot: NodeId) -> Result<(), Fusion
     let (result, index) = Domain::of_shape(&node.ty.shape, &[]);
     let space = space(scope.graph, dot, &result, &index).ok_or(FusionRejection { node: dot })?;
     let mut args = Vec::new();
-    prologue(scope, &space, node.operands[0], &space.lhs, &mut args)?;
-    prologue(scope, &space, node.operands[1], &space.rhs, &mut args)?;
+    let lhs = prologue(scope, &space, node.operands[0], &space.lhs, &mut args)?;
+    let rhs = prologue(scope, &space, node.operands[1], &space.rhs, &mut args)?;
+    if scope.target.product_order && reads_in_another_order(scope, &space, node.operands[1], [&lhs, &rhs]) {
+        return Err(FusionRejection { node: node.operands[1] });
+    }
     Ok(())
+}
+
+/// Whether the left operand has neighbours along a summed axis along which the right one has none, and would have if it were in memory
+/// in the order of its axes: the kernels of a convolution whose images have their channels last.
+fn reads_in_another_order(scope: Scope<'_>, space: &Space, right: NodeId, [lhs, rhs]: [&Prologue; 2]) -> bool {
+    /// Elements that are read at once.
+    const NEIGHBOURS: i64 = 8;
+    let Some(axis) = space.rhs.last().and_then(|index| space.lists[3].iter().find(|&&k| *index == Dim::axis(k))) else {
+        return false;
+    };
+    let steps_by_one = |prologue: &Prologue| {
+        let is_one = |dim: &Dim| dim.linear_in(Symbol::axis(*axis)).is_some_and(|(step, _)| step.is_one());
+        prologue.insts.iter().any(|inst| matches!(&inst.kind, InstKind::Load { place, .. } if is_one(&place.offset)))
+    };
+    let whole = space.domain.shape[*axis].as_const().is_some_and(|size| size % NEIGHBOURS == 0);
+    let unread = scope.storage[right.index()].is_none() && matches!(scope.graph.node(right).op, Op::Permute { .. });
+    let short = scope.graph.ty(right).dtype.size_in_bits() == 16;
+    unread && short && whole && space.lists[3].len() > 1 && steps_by_one(lhs) && !steps_by_one(rhs)
 }
 
 /// The launch of a product and its epilogue.

@@ -48,7 +48,8 @@ pub(crate) fn prepare(
     let rewrite_of = |node: &Node| rewrite_of(graph, node).or_else(|| arg_rewrite_of(graph, node, target));
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
-    let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node);
+    let turned = |node: &Node| turned_right(graph, node, target);
+    let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none();
     if !blocks.dequantised.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
@@ -68,6 +69,10 @@ pub(crate) fn prepare(
         let to = match (&op, rewrite_of(node)) {
             (Op::Input { .. }, _) => builder.made.input(node.ty.clone(), node.source.clone())?,
             (Op::Dot { dims, out }, Some(Rewrite::Sum)) => builder.sum_of_products(dims, *out, &operands)?,
+            (Op::Dot { out, .. }, None) if let Some((order, dims)) = turned(node) => {
+                let right = builder.add(Op::Permute { order }, &operands[1..])?;
+                builder.add(Op::Dot { dims: dims.into(), out: *out }, &[operands[0], right])?
+            }
             (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
                 builder.reduce_in_parts(*kind, axes, operands[0], axis, parts)?
             }
@@ -202,6 +207,22 @@ fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
         }
         _ => None,
     }
+}
+
+/// The order of the right operand's axes with the first summed one last, and the dimensions of the product over them: what a
+/// convolution's product reads with as many neighbours as it reads channels, if the operand is materialised in this order.
+fn turned_right(graph: &Graph, node: &Node, target: Target) -> Option<(Vec<usize>, DotDims)> {
+    let Op::Dot { dims, .. } = &node.op else { return None };
+    let (rank, ty) = (graph.ty(node.operands[1]).rank(), graph.ty(node.operands[0]));
+    let short = ty.dtype.is_float() && ty.dtype.size_in_bits() == 16;
+    let &[first, _, ..] = dims.rhs_contract.as_slice() else { return None };
+    if !target.product_order || !short || first == rank - 1 {
+        return None;
+    }
+    let order: Vec<usize> = (0..rank).filter(|&axis| axis != first).chain([first]).collect();
+    let moved = |axes: &[usize]| axes.iter().filter_map(|axis| order.iter().position(|from| from == axis)).collect();
+    let (rhs_batch, rhs_contract) = (moved(&dims.rhs_batch), moved(&dims.rhs_contract));
+    Some((order, DotDims { rhs_batch, rhs_contract, ..(**dims).clone() }))
 }
 
 /// The search for an extreme in parts.

@@ -82,7 +82,10 @@ fn layouts(graph: &Graph, channels_last: bool) -> Vec<InputLayout> {
 }
 
 fn check(graph: &Graph, channels_last: bool) -> Schedule {
-    let target = Target { guarded_operands: true, ..Target::default() };
+    check_for(Target { guarded_operands: true, ..Target::default() }, graph, channels_last)
+}
+
+fn check_for(target: Target, graph: &Graph, channels_last: bool) -> Schedule {
     let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     let layouts = layouts(graph, channels_last);
     let schedule = schedule(graph, &layouts, &options).unwrap();
@@ -152,6 +155,35 @@ fn zeros_between_elements_are_copied_and_those_around_are_not() {
     assert_eq!(launches(&schedule), (1, 1), "{schedule}");
     let [KernelBody::Matmul(body)] = schedule.steps[1].kernel.bodies() else { panic!("{schedule}") };
     assert!(body.lhs.insts.iter().any(|inst| matches!(inst.kind, InstKind::Load { guard: Some(_), .. })), "{schedule}");
+}
+
+/// Where temporaries lie in the order of products, the kernels of a convolution are copied into the order that its images have; where they
+/// have it, nothing is.
+#[test]
+fn kernels_follow_the_order_of_images() {
+    let target = Target { guarded_operands: true, product_order: true, ..Target::default() };
+    let mut b = GraphBuilder::new();
+    let x = b.input(TensorType::fixed(DType::Bf16, &[2, 16, 6, 6])).unwrap();
+    let first = b.input(TensorType::fixed(DType::Bf16, &[24, 16, 3, 3])).unwrap();
+    let second = b.input(TensorType::fixed(DType::Bf16, &[8, 24, 3, 3])).unwrap();
+    let op = Op::Conv(case(&[2, 16, 6, 6], &[24, 16, 3, 3], 1, (1, 1), 1, 1).dims.into());
+    let y = b.emit(op.clone(), &[x, first]).unwrap();
+    let y = b.emit(Op::Unary(kiln_ir::UnaryOp::Tanh), &[y]).unwrap();
+    let y = b.emit(op, &[y, second]).unwrap();
+    b.output(y);
+    let graph = kiln_passes::run(decompose(&b.finish(), &|_| false).unwrap()).unwrap();
+    let schedule = check_for(target, &graph, false);
+    assert_eq!(launches(&schedule), (2, 1), "{schedule}");
+    let schedule = check_for(target, &graph, true);
+    assert_eq!(launches(&schedule), (2, 0), "{schedule}");
+    for case in cases() {
+        for channels_last in [false, true] {
+            let schedule = check_for(target, &self::graph(&case, DType::Bf16, false), channels_last);
+            assert_eq!(launches(&schedule), (1, 0), "{schedule}");
+        }
+        check_for(target, &self::graph(&case, DType::Bf16, true), true);
+        check_for(target, &self::graph(&case, DType::Bf16, true), false);
+    }
 }
 
 #[test]
