@@ -21,3 +21,4 @@ pub mod fuzz;
 pub mod selftest;
 
 mod models;
+mod vision;

@@ -23,6 +23,7 @@ mod suite;
 mod table;
 mod train;
 mod turns;
+mod vision;
 
 use cases::Case;
 use clock::{Copier, Turn};
@@ -53,6 +54,7 @@ Examples:
   kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
   kiln bench suite --models ~/models --minutes 40 --json suite.jsonl --html suite.html
   kiln bench train --threads 2
+  kiln bench vision --device cuda --dtype bf16 --batch 64 --peer torch
   kiln bench ops --filter softmax --threads 1
   kiln bench blocks --filter q4 --threads 2
   kiln bench matmul --peer torch --python ~/torch/bin/python
@@ -80,9 +82,12 @@ pub struct Arguments {
     /// The weights of linear layers of a model: as-stored, int8, q8_0 or q4_k_m; quantised as they are loaded (decode, forward; not for GGUF files, and not beside peers)
     #[arg(long, default_value_t, value_name = "W")]
     weights: WeightFormat,
-    /// Texts at a time
+    /// Texts or images at a time
     #[arg(long, default_value_t = 1, value_parser = at_least::<1>)]
     batch: usize,
+    /// Height and width of an image (vision)
+    #[arg(long, default_value_t = 224, value_parser = at_least::<1>)]
+    image: usize,
     /// Tokens of the prompt, or of a forward pass, one table each
     #[arg(long, value_delimiter = ',', default_value = "16", value_parser = at_least::<1>)]
     prompt: Vec<usize>,
@@ -174,6 +179,8 @@ enum Benchmark {
     Calls,
     /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
     Train,
+    /// Forward passes of a convolutional network, ResNet-50 with random weights
+    Vision,
     /// The published table: decode of four models, forward passes of 16, 128 and 512 tokens, first calls, each with PyTorch
     Suite,
     /// Measure nothing: write docs/benchmarks.md from JSON lines that were kept
@@ -202,6 +209,7 @@ impl Benchmark {
             Benchmark::Forward => "forward",
             Benchmark::Calls => "calls",
             Benchmark::Train => "train",
+            Benchmark::Vision => "vision",
             Benchmark::Suite => "suite",
             Benchmark::Report => "report",
         }
@@ -210,9 +218,10 @@ impl Benchmark {
 
 impl Arguments {
     /// One side's turn where there is no model: the requested number of samples, unless that takes ten times as long as it
-    /// should. A training step is long; it may take as long as a model.
+    /// should. A training step and a pass over many images are long; they may take as long as a model.
     fn turn(&self) -> Turn {
-        let limit = if self.what == Benchmark::Train { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
+        let long = matches!(self.what, Benchmark::Train | Benchmark::Vision);
+        let limit = if long { self.limit / self.turns as f64 } else { self.seconds * 10.0 };
         Turn { seconds: self.seconds, repeats: self.repeats.div_ceil(self.turns), limit }
     }
 
@@ -283,6 +292,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Benchmark::FirstCall => return first_call::run(arguments, outputs, &python),
         Benchmark::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
         Benchmark::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
+        Benchmark::Vision => return vision::run(arguments, outputs, &threads, start(vision::PEER)?),
         Benchmark::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
         Benchmark::Blocks => return blocks::run(arguments, outputs, &threads),
         Benchmark::Decode | Benchmark::Suite | Benchmark::Report => return Err("these were done above".into()),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// What was measured: the same for every side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
-    /// `decode`, `forward`, `train`, `ops`, `calls`.
+    /// `decode`, `forward`, `train`, `vision`, `ops`, `calls`.
     pub what: String,
     /// Name of the model or case.
     pub model: String,

@@ -69,12 +69,19 @@ impl<'a> Peer<'a> {
 /// that fails fails the run; a peer does not.
 pub fn take<const N: usize>(
     arguments: &Arguments,
-    mut own: [Own<'_>; N],
+    own: [Own<'_>; N],
     peer: Peer<'_>,
 ) -> Result<([Timing; N], Torch), Failure> {
+    let (timings, torch) = take_all(arguments, own.into(), peer)?;
+    let timings = timings.try_into().map_err(|_| Failure::new("a side without a timing"))?;
+    Ok((timings, torch))
+}
+
+/// The same for any number of sides.
+pub fn take_all(arguments: &Arguments, mut own: Vec<Own<'_>>, peer: Peer<'_>) -> Result<(Vec<Timing>, Torch), Failure> {
     let Peer { mut process, modes, first, mut error } = peer;
     let turn = arguments.turn();
-    let (mut mine, mut theirs) = ([const { Vec::new() }; N], vec![Vec::new(); modes.len()]);
+    let (mut mine, mut theirs) = (vec![Vec::new(); own.len()], vec![Vec::new(); modes.len()]);
     for _ in 0..arguments.turns {
         for (side, samples) in own.iter_mut().zip(&mut mine) {
             samples.push(time(turn.part(side.part), &mut side.run)?);
@@ -90,5 +97,5 @@ pub fn take<const N: usize>(
     }
     let timing = |turns: &Vec<Vec<f64>>| (!turns.is_empty()).then(|| together(turns));
     let timings = theirs.iter().map(timing).collect();
-    Ok((mine.map(|turns| together(&turns)), Torch { first, timings, error }))
+    Ok((mine.iter().map(|turns| together(turns)).collect(), Torch { first, timings, error }))
 }

@@ -23,7 +23,7 @@ use sides::Role;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use kiln_side::run as serve;
+pub use kiln_side::{options, run as serve};
 
 /// One comparison.
 pub struct Plan {
