@@ -2,8 +2,11 @@
 //!
 //! A buffer knows nothing of elements or shapes. Its bytes are reached from the host only through
 //! [`Buffer::read_to_host`] and [`Buffer::write_from_host`], which go through the device's [`Memory`].
+//!
+//! A few bytes may be a buffer *by value* ([`Buffer::by_value`]): they stay with the host, and whatever runs a program puts them where
+//! its kernels read them. So a number costs neither an allocation of the device nor a copy of its own.
 
-use crate::{Device, Error};
+use crate::{Device, Error, HostMemory};
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
@@ -102,7 +105,12 @@ enum Owner {
     Device,
     /// Foreign memory: alive as long as the value is.
     Foreign { _keep: Arc<dyn Any + Send + Sync>, writable: bool },
+    /// Nobody's: the bytes are here.
+    Value([u8; MOST_BY_VALUE]),
 }
+
+/// The most bytes of a buffer by value: the largest element, and room for a few small ones.
+pub const MOST_BY_VALUE: usize = 16;
 
 // SAFETY: a buffer is a range of bytes with no thread affinity; `Memory` is Send + Sync. Races between launches that write
 // one buffer are excluded by `Executable::launch`'s contract and by buffers being written only before they are shared
@@ -145,6 +153,31 @@ impl Buffer {
         Buffer(Arc::new(Storage { ptr, bytes, memory, device: memory.device(), owner }))
     }
 
+    /// A buffer of these bytes, which stay with the host though they are the device's for whoever asks; `None` for more than
+    /// [`MOST_BY_VALUE`]. It cannot be written.
+    ///
+    /// ```
+    /// use kiln_runtime::{Buffer, Device};
+    /// let buffer = Buffer::by_value(&[1, 2, 3, 4], Device::Cuda(0)).unwrap();
+    /// assert_eq!((buffer.device(), buffer.value(), buffer.is_writable()), (Device::Cuda(0), Some(&[1, 2, 3, 4][..]), false));
+    /// assert!(Buffer::by_value(&[0; 17], Device::Cpu).is_none());
+    /// ```
+    pub fn by_value(bytes: &[u8], device: Device) -> Option<Buffer> {
+        let mut value = [0; MOST_BY_VALUE];
+        value.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        // Neither the address nor the memory is used: `ptr` is that of the value.
+        let (ptr, memory) = (NonNull::dangling(), HostMemory::get());
+        Some(Buffer(Arc::new(Storage { ptr, bytes: bytes.len(), memory, device, owner: Owner::Value(value) })))
+    }
+
+    /// The bytes of a buffer by value.
+    pub fn value(&self) -> Option<&[u8]> {
+        match &self.0.owner {
+            Owner::Value(value) => Some(&value[..self.0.bytes]),
+            _ => None,
+        }
+    }
+
     /// The device whose memory it is.
     pub fn device(&self) -> Device {
         self.0.device
@@ -155,9 +188,13 @@ impl Buffer {
         self.0.bytes
     }
 
-    /// The device address of its first byte. Not null, also for an empty buffer.
+    /// The device address of its first byte. Not null, also for an empty buffer. Of a buffer by value, an address of the host that no
+    /// other buffer has.
     pub fn ptr(&self) -> *mut u8 {
-        self.0.ptr.as_ptr()
+        match &self.0.owner {
+            Owner::Value(value) => value.as_ptr().cast_mut(),
+            _ => self.0.ptr.as_ptr(),
+        }
     }
 
     /// False for foreign memory that may only be read.
@@ -165,6 +202,7 @@ impl Buffer {
         match self.0.owner {
             Owner::Device => true,
             Owner::Foreign { writable, .. } => writable,
+            Owner::Value(_) => false,
         }
     }
 
@@ -181,6 +219,10 @@ impl Buffer {
     /// Copies `target.len()` bytes from byte `offset` on.
     pub fn read_to_host(&self, offset: usize, target: &mut [u8]) -> Result<(), Error> {
         self.check_range(offset, target.len())?;
+        if let Some(value) = self.value() {
+            target.copy_from_slice(&value[offset..offset + target.len()]);
+            return Ok(());
+        }
         // SAFETY: the range is inside the buffer.
         unsafe { self.0.memory.copy_to_host(self.ptr().add(offset), target) }
     }
@@ -198,6 +240,9 @@ impl Buffer {
     /// ```
     pub fn read_later(&self, offset: usize, length: usize) -> Result<Box<dyn PendingRead>, Error> {
         self.check_range(offset, length)?;
+        if let Some(value) = self.value() {
+            return Ok(Box::new(Arrived(value[offset..offset + length].to_vec())));
+        }
         // SAFETY: the range is inside the buffer.
         unsafe { self.0.memory.read_later(self.ptr().add(offset), length) }
     }
@@ -220,12 +265,18 @@ impl Buffer {
         if target.device() != self.device() || !target.is_writable() || self.same(target) {
             return Err(Error::ReadOnly { bytes: target.0.bytes });
         }
+        if let Some(value) = self.value() {
+            return target.write_from_host(0, &value[offset..offset + length]);
+        }
         // SAFETY: both ranges are inside their buffers, which are distinct, and the target may be written.
         unsafe { self.0.memory.copy_on_device(self.ptr().add(offset), target.ptr(), length) }
     }
 
     /// The bytes in place, if the host can read this memory.
     pub fn host_bytes(&self) -> Option<&[u8]> {
+        if let Some(value) = self.value() {
+            return Some(value);
+        }
         // SAFETY: the memory is host memory, valid for `bytes` bytes while `self` lives.
         self.0.memory.is_host().then(|| unsafe { std::slice::from_raw_parts(self.ptr(), self.0.bytes) })
     }
@@ -243,6 +294,7 @@ impl fmt::Debug for Buffer {
         let kind = match self.0.owner {
             Owner::Device => "owned",
             Owner::Foreign { .. } => "foreign",
+            Owner::Value(_) => "by value",
         };
         write!(f, "Buffer({} bytes on {}, {kind})", self.0.bytes, self.device())
     }

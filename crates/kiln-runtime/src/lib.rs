@@ -32,7 +32,7 @@ pub mod tune;
 pub mod variant;
 
 pub use backend::{Backend, Executable, Launch, LaunchError, Recording};
-pub use buffer::{ALIGNMENT, Buffer, Memory, PendingRead, RawBuffer};
+pub use buffer::{ALIGNMENT, Buffer, MOST_BY_VALUE, Memory, PendingRead, RawBuffer};
 pub use device::{Device, UnknownDevice};
 pub use error::{Error, Result};
 pub use host::HostMemory;

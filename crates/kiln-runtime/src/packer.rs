@@ -9,7 +9,7 @@
 //!
 //! Packed memory is an input like any other, of bytes; a program does not know how it was made.
 
-use crate::program::raw;
+use crate::program::{in_memory, raw};
 use crate::sizing::{InputSpec, SizedInput, Sizings};
 use crate::{Backend, Buffer, Error, Executable, InputView, Packing, Program, Variant, kernel_cache};
 use kiln_ir::{DType, Dim, TensorType};
@@ -57,6 +57,8 @@ impl Packer {
         let mut packed = Vec::with_capacity(self.packs.len());
         for pack in &self.packs {
             let view = source(pack.input);
+            let buffer = in_memory(&*self.backend, view.buffer)?;
+            let view = InputView { buffer: &buffer, ..view };
             pack.sized.check(pack.input, &view, &pack.spec)?;
             let from = pack.sized.raw(pack.input, &view, self.backend.device())?;
             let to = self.backend.allocate(pack.packing.bytes)?;

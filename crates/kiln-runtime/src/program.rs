@@ -20,6 +20,7 @@ mod saved;
 use frame::{Frame, Outputs};
 use idle::Frames;
 pub use inspect::Inspection;
+pub(crate) use inspect::in_memory;
 pub use saved::RestoreError;
 
 /// A graph compiled for one backend and for inputs of known dtypes, shapes and strides; sizes may be symbolic. Many threads may run it

@@ -42,6 +42,7 @@ impl QueuedBackend {
             queue: Queue::default(),
             allocated: Mutex::default(),
             waits: AtomicUsize::new(0),
+            copies: AtomicUsize::new(0),
         }));
         std::thread::spawn(|| memory.queue.work());
         QueuedBackend { inner, memory, delay }
@@ -50,6 +51,11 @@ impl QueuedBackend {
     /// How often the host has waited for the whole queue.
     pub fn waits(&self) -> usize {
         self.memory.waits.load(Ordering::Relaxed)
+    }
+
+    /// How often bytes of the host were copied to the device.
+    pub fn copies(&self) -> usize {
+        self.memory.copies.load(Ordering::Relaxed)
     }
 
     fn queued(&self, inner: Arc<dyn Executable>) -> Arc<dyn Executable> {
@@ -177,6 +183,7 @@ struct QueuedMemory {
     /// By address.
     allocated: Mutex<HashMap<usize, Buffer>>,
     waits: AtomicUsize,
+    copies: AtomicUsize,
 }
 
 /// An address that a job takes to the queue's thread.
@@ -228,6 +235,7 @@ impl Memory for QueuedMemory {
     }
 
     unsafe fn copy_from_host(&self, source: &[u8], target: *mut u8) -> Result<(), Error> {
+        self.copies.fetch_add(1, Ordering::Relaxed);
         let (source, target) = (source.to_vec(), Place(target));
         self.queue.push(Box::new(move || {
             // SAFETY: the caller's promise; releasing the memory is queued after this.

@@ -99,3 +99,59 @@ fn an_index_out_of_range_names_its_op_at_the_next_read() {
     assert!(error.contains("gather") && error.contains('7'), "{error}");
     backend.synchronize().expect("an error is reported once");
 }
+
+/// Numbers given by value: one copy a run for all of them, none where they are the same again, and runs in flight have their own.
+#[test]
+fn values_of_a_run_are_one_copy() {
+    let backend = backend();
+    let program = program(
+        "graph(%0: f32[2], %1: f32[], %2: f32[]) {
+           %3: f32[1] = reshape %1
+           %4: f32[2] = expand %3
+           %5: f32[1] = reshape %2
+           %6: f32[2] = expand %5
+           %7: f32[2] = mul %0, %4
+           %8: f32[2] = add %7, %6
+           return %8
+         }",
+        &backend,
+    );
+    let input = backend.allocate(8).unwrap();
+    floats(&input, [1.0, 10.0]);
+    let number = |value: f32| Buffer::by_value(&value.to_le_bytes(), backend.device()).unwrap();
+    fn scalar(buffer: &Buffer) -> InputView<'_> {
+        InputView { buffer, dtype: DType::F32, shape: &[], strides: &[], offset: 0 }
+    }
+    let before = backend.copies();
+    let mut results = Vec::new();
+    for run in 0..6 {
+        // The last two runs have the same numbers.
+        let (factor, term) = (number(run.min(4) as f32), number(0.5));
+        let mut produced = Vec::new();
+        program.replay(&[view(&input, DType::F32, &[2]), scalar(&factor), scalar(&term)], &mut produced).unwrap();
+        results.push(produced);
+    }
+    assert_eq!(backend.copies() - before, 5);
+    for (run, produced) in results.iter().enumerate() {
+        let mut bytes = [0; 8];
+        output(produced).read_to_host(0, &mut bytes).unwrap();
+        let found = [0, 4].map(|at| f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+        let factor = run.min(4) as f32;
+        assert_eq!(found, [factor + 0.5, 10.0 * factor + 0.5], "run {run}");
+    }
+    // What stops between launches has them in memory.
+    let (factor, term) = (number(3.0), number(1.0));
+    let inputs = [view(&input, DType::F32, &[2]), scalar(&factor), scalar(&term)];
+    program.inspect(&inputs).unwrap();
+    program.tune(&inputs, Duration::ZERO).unwrap();
+    // A number of another device is refused, and none can be written.
+    let other = Buffer::by_value(&[0; 4], Device::Cpu).unwrap();
+    assert!(program.run(&[view(&input, DType::F32, &[2]), scalar(&other), scalar(&term)]).is_err());
+    assert!(factor.write_from_host(0, &[0; 4]).is_err());
+    let target = backend.allocate(4).unwrap();
+    factor.copy_to(0, &target, 4).unwrap();
+    let mut bytes = [0; 4];
+    target.read_to_host(0, &mut bytes).unwrap();
+    assert_eq!(f32::from_le_bytes(bytes), 3.0);
+    assert_eq!(factor.read_later(1, 2).unwrap().wait().unwrap(), 3f32.to_le_bytes()[1..3]);
+}

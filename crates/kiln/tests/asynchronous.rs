@@ -125,3 +125,75 @@ fn the_cpu_keeps_its_backend_and_a_device_the_first() {
     assert!(!kiln::backend::install(another(Device::Cpu)));
     assert!(!kiln::backend(Device::Cpu).is_asynchronous());
 }
+
+/// Numbers and random keys go with the launches that read them: no copy for a number that is the same again, one for all new ones of
+/// a call, and each call in flight has its own.
+#[test]
+fn numbers_of_a_call_are_one_copy() -> Result<()> {
+    let (device, backend) = device(110);
+    let x = Tensor::from_vec((0..8).map(|n| n as f32).collect::<Vec<_>>(), 8, device)?;
+    let scaled = |n: usize| x.mul(n as f64)?.add(0.5);
+    scaled(0)?;
+    let before = backend.copies();
+    let results: Vec<Tensor> = (1..4).map(scaled).collect::<Result<_>>()?;
+    assert_eq!(backend.copies() - before, 3, "one for each product");
+    for (n, result) in results.iter().enumerate() {
+        let want: Vec<f32> = (0..8).map(|x| x as f32 * (n + 1) as f32 + 0.5).collect();
+        assert_eq!(result.to_vec::<f32>()?, want);
+    }
+
+    // Two keys and a number a call.
+    let noisy = |(x, scale): &(Tensor, Tensor)| {
+        let noise = Tensor::rand(8, DType::F32, x.device())?.sub(Tensor::rand(8, DType::F32, x.device())?)?;
+        x.add(&noise.mul(scale)?)
+    };
+    let scale = |value: f32, device| Tensor::from_vec(vec![value], 1, device);
+    let here = x.to_device(Device::Cpu)?;
+    for mode in [Mode::Default, Mode::ReduceOverhead] {
+        let (fast, plain) = (
+            compile_with(noisy, Options { mode, ..Options::default() }),
+            compile_with(noisy, Options { mode, ..Options::default() }),
+        );
+        kiln::manual_seed(3);
+        let mut there = Vec::new();
+        for call in 0..4 {
+            let scale = scale(call as f32, device)?;
+            let before = backend.copies();
+            there.push(fast.call(&(x.clone(), scale))?);
+            assert!(call == 0 || backend.copies() - before == 1, "{mode:?}, call {call}");
+        }
+        kiln::manual_seed(3);
+        for (call, there) in there.iter().enumerate() {
+            let want = plain.call(&(here.clone(), scale(call as f32, Device::Cpu)?))?;
+            assert_eq!(there.to_vec::<f32>()?, want.to_vec::<f32>()?, "{mode:?}, call {call}");
+        }
+    }
+    Ok(())
+}
+
+/// A variable that begins as a number gets memory when it is first updated, eagerly or by a program; earlier values stay.
+#[test]
+fn a_variable_of_a_number_is_updated() -> Result<()> {
+    let (device, _) = device(111);
+    let count = Var::named("count", &Tensor::from_vec(vec![1i64], 1, device)?);
+    let first = count.get();
+    let step = {
+        let count = count.clone();
+        compile_with(
+            move |x: &Tensor| {
+                count.set(&(&count.get() + 1)?)?;
+                x.add(&count.get().to_dtype(DType::F32)?)
+            },
+            Options { mode: Mode::ReduceOverhead, ..Options::default() },
+        )
+    };
+    let x = Tensor::zeros(1, DType::F32, device)?;
+    let results: Vec<Tensor> = (0..4).map(|_| step.call(&x)).collect::<Result<_>>()?;
+    for (number, result) in results.iter().enumerate() {
+        assert_eq!(result.to_vec::<f32>()?, [number as f32 + 2.0]);
+    }
+    count.set(&Tensor::from_vec(vec![40i64], 1, device)?)?;
+    assert_eq!(step.call(&x)?.to_vec::<f32>()?, [41.0]);
+    assert_eq!((first.to_vec::<i64>()?, count.get().to_vec::<i64>()?), (vec![1], vec![41]));
+    Ok(())
+}

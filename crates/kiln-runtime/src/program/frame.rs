@@ -7,13 +7,16 @@
 //!  outputs                              ↑
 //! ```
 //!
+//! Inputs that are given [by value](Buffer::by_value) have places in one small block of the frame, which a run fills with one copy before
+//! its launches; their addresses stay the same from run to run.
+//!
 //! A run takes a frame that fits its sizes, writes the addresses of its inputs and outputs and launches; then the frame is
 //! returned. Nothing is looked up by name and, with [`Program::replay`], nothing is allocated.
 
 use super::idle::Counted;
 use super::{CompiledStep, InputView, Inputs, PinKey, Produced, Program, raw};
 use crate::sizing::{CompiledVariant, Sizing};
-use crate::{Buffer, Error, Executable, Launch, RawBuffer, Recording, Variant};
+use crate::{Buffer, Error, Executable, Launch, MOST_BY_VALUE, RawBuffer, Recording, Variant};
 use kiln_ir::Source;
 use kiln_kernels::schedule::Role;
 use std::sync::Arc;
@@ -45,6 +48,7 @@ pub(super) struct Frame {
     input_ends: Vec<u32>,
     /// The pinned inputs whose addresses are in place.
     pinned: Option<PinKey>,
+    values: Values,
     /// Positions in `arguments` and the output whose address goes there.
     output_places: Vec<(u32, u32)>,
     /// A list for the outputs of a run, empty between runs.
@@ -57,6 +61,52 @@ pub(super) struct Frame {
     runs: usize,
     /// The bytes it was counted with when it was returned.
     pub(super) counted: Counted,
+}
+
+/// The inputs of a frame that are given by value.
+#[derive(Default)]
+struct Values {
+    /// Memory of the device with a place for each input that may be one; made when the first is given.
+    block: Option<Buffer>,
+    /// What goes there: a place for each input of `inputs`.
+    staged: Vec<u8>,
+    /// The inputs that have a place, in the order of their places.
+    inputs: Vec<u32>,
+    /// Whether something was staged that is not in the block.
+    is_stale: bool,
+}
+
+impl Values {
+    /// Puts the value of an input in its place, and returns the address that it will have on the device.
+    fn put(&mut self, input: usize, value: &[u8], program: &Program) -> Result<*mut u8, Error> {
+        let block = match &self.block {
+            Some(block) => block,
+            None => self.block.insert(program.backend.allocate(program.inputs.len() * MOST_BY_VALUE)?),
+        };
+        let known = self.inputs.iter().position(|&known| known as usize == input);
+        let (is_new, place) = (known.is_none(), known.unwrap_or(self.inputs.len()));
+        if is_new {
+            self.inputs.push(input as u32);
+            self.staged.resize(self.inputs.len() * MOST_BY_VALUE, 0);
+        }
+        let start = place * MOST_BY_VALUE;
+        let staged = &mut self.staged[start..start + value.len()];
+        if is_new || staged != value {
+            staged.copy_from_slice(value);
+            self.is_stale = true;
+        }
+        // SAFETY: there is a place for every input.
+        Ok(unsafe { block.ptr().add(start) })
+    }
+
+    /// Queues the copy of what was staged. What earlier runs queued reads the block before it, what this run launches after it.
+    fn send(&mut self) -> Result<(), Error> {
+        if let Some(block) = self.block.as_ref().filter(|_| self.is_stale) {
+            block.write_from_host(0, &self.staged)?;
+            self.is_stale = false;
+        }
+        Ok(())
+    }
 }
 
 /// The source of outputs.
@@ -72,7 +122,8 @@ impl Frame {
     /// Bytes of the memory it holds.
     pub(super) fn bytes(&self) -> usize {
         let recycled = self.recycled.iter().flatten().map(Buffer::bytes_len).sum::<usize>();
-        self.arena.as_ref().map_or(0, Buffer::bytes_len) + recycled
+        let values = self.values.block.as_ref().map_or(0, Buffer::bytes_len);
+        self.arena.as_ref().map_or(0, Buffer::bytes_len) + recycled + values
     }
 
     /// Whether everything is resolved for these sizes and the current variants.
@@ -141,7 +192,12 @@ impl Frame {
     ) -> Result<(), Error> {
         let (sized, view) = (&sizing.inputs[input], inputs.view(input));
         sized.check(input, &view, &program.inputs[input])?;
-        let raw = sized.raw(input, &view, program.device())?;
+        let mut raw = sized.raw(input, &view, program.device())?;
+        if let Some(value) = view.buffer.value() {
+            let offset = raw.ptr as usize - view.buffer.ptr() as usize;
+            // SAFETY: the offset is inside the value, and so it is inside of its place.
+            raw.ptr = unsafe { self.values.put(input, value, program)?.add(offset) };
+        }
         let start = if input == 0 { 0 } else { self.input_ends[input - 1] };
         for &(_, place) in &self.input_places[start as usize..self.input_ends[input] as usize] {
             self.arguments[place as usize] = raw;
@@ -175,6 +231,7 @@ impl Frame {
         }
         produced.clear();
         self.put_inputs(program, sizing, inputs)?;
+        self.values.send()?;
         self.outputs(program, sizing, outputs, produced)?;
         for &(place, output) in &self.output_places {
             self.arguments[place as usize] = match &produced[output as usize] {

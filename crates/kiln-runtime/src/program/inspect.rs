@@ -3,7 +3,7 @@
 
 use super::{InputView, Program};
 use crate::sizing::{CompiledVariant, Sizing};
-use crate::{Buffer, Error, Executable, Launch, RawBuffer, Recording};
+use crate::{Backend, Buffer, Error, Executable, Launch, RawBuffer, Recording};
 use kiln_ir::{Source, Symbol};
 use kiln_kernels::schedule::Role;
 use std::marker::PhantomData;
@@ -65,6 +65,14 @@ impl Region {
     }
 }
 
+/// The buffer in memory of the device, also if it is given by value.
+pub(crate) fn in_memory(backend: &dyn Backend, buffer: &Buffer) -> Result<Buffer, Error> {
+    let Some(value) = buffer.value() else { return Ok(buffer.clone()) };
+    let memory = backend.allocate(value.len())?;
+    memory.write_from_host(0, value)?;
+    Ok(memory)
+}
+
 impl Program {
     /// Stops before the first launch, with memory for these inputs.
     pub fn inspect<'a>(&'a self, inputs: &'a [InputView<'a>]) -> Result<Inspection<'a>, Error> {
@@ -83,7 +91,8 @@ impl Program {
                         let original = Some((view.buffer.clone(), offset));
                         Region { buffer, offset: 0, bytes: raw.bytes, own: true, original }
                     } else {
-                        Region { buffer: view.buffer.clone(), offset, bytes: raw.bytes, own: false, original: None }
+                        let buffer = in_memory(&*self.backend, view.buffer)?;
+                        Region { buffer, offset, bytes: raw.bytes, own: false, original: None }
                     }
                 }
                 Role::Output(_) => {

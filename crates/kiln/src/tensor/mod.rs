@@ -532,8 +532,17 @@ impl Tensor {
             return tracer::constant(kiln_ir::Op::Constant(literal), device, at);
         }
         let failed = |e| locate("allocate", e, at);
-        let buffer = crate::backend(device).allocate(bytes.len()).map_err(failed)?;
-        buffer.write_from_host(0, bytes).map_err(failed)?;
+        let backend = crate::backend(device);
+        // What runs there takes a few bytes with its launches.
+        let by_value = if backend.is_asynchronous() { Buffer::by_value(bytes, device) } else { None };
+        let buffer = match by_value {
+            Some(buffer) => buffer,
+            None => {
+                let buffer = backend.allocate(bytes.len()).map_err(failed)?;
+                buffer.write_from_host(0, bytes).map_err(failed)?;
+                buffer
+            }
+        };
         Ok(Tensor::from_parts(buffer, Layout::contiguous(shape), dtype))
     }
 
