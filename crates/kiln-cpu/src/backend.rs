@@ -87,6 +87,7 @@ impl CpuBackend {
             KernelBody::Attention(body) => {
                 Ok(Arc::new(Attention::new(self.isa, kernel, body, &target)?.choosing(choices)))
             }
+            KernelBody::AttentionBackward(_) => Err(self.error("a gradient of attention in one kernel".into())),
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &target)?)),
             KernelBody::Parallel(_) => Err(self.error("several bodies in one kernel".into())),
         }

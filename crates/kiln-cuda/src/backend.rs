@@ -265,7 +265,13 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-        Target { few_rows: text::MOST_ROWS, long_row: LONG_ROW, guarded_operands: true, product_order: true }
+        Target {
+            few_rows: text::MOST_ROWS,
+            long_row: LONG_ROW,
+            guarded_operands: true,
+            product_order: true,
+            attention_gradients: true,
+        }
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

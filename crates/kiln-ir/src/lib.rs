@@ -43,7 +43,7 @@ pub use error::{Error, TypeError};
 pub use graph::{Graph, Node, NodeId, Output, TensorType};
 pub use host::{HostTensor, Mismatch, Tolerance};
 pub use infer::infer;
-pub use op::{ArgKind, Axes, ConvDims, DotDims, Literal, Op, OpKind, WindowDims};
+pub use op::{ArgKind, AttentionOperand, Axes, ConvDims, DotDims, Literal, Op, OpKind, WindowDims};
 pub use scalar::Scalar;
 pub use source::{Function, Source, SourceScope};
 pub use table::{BinaryOp, CompareOp, ReduceKind, ScatterKind, UnaryOp};

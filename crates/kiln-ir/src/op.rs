@@ -19,6 +19,18 @@ named_ops! {
     }
 }
 
+named_ops! {
+    /// An operand of attention, by which it is differentiated.
+    AttentionOperand {
+        /// The queries.
+        Queries = "queries",
+        /// The keys.
+        Keys = "keys",
+        /// The values.
+        Values = "values",
+    }
+}
+
 /// A list of axes or per-axis numbers.
 pub type Axes = Vec<usize>;
 
@@ -256,6 +268,33 @@ pub enum Op {
         /// A fourth operand is the mask.
         mask: bool,
     },
+    /// `(q, k` and, if `mask`, `mask)`, all as in [`Op::Attention`] → `[b, h, t, 1]`: the logarithm of the sum of the exponentials
+    /// of each row's scores, of the type that the operands are computed in; −∞ for a fully masked row.
+    AttentionLogsumexp {
+        /// As in [`Op::Attention`].
+        causal: bool,
+        /// As in [`Op::Attention`].
+        scale: Scalar,
+        /// A third operand is the mask.
+        mask: bool,
+    },
+    /// `(q, k, v, gradient: [b, h, t, e], logsumexp: [b, h, t, 1], delta: [b, h, t, 1]` and, if `mask`, `mask)`: the gradient of
+    /// attention in one of its operands, of that operand's type. `gradient` is that of the result, `logsumexp` that of
+    /// [`Op::AttentionLogsumexp`] and `delta` the sum of gradient · result over the width, both of the type that the operands are
+    /// computed in. With p = exp(q·kᵀ·scale + mask − logsumexp), 0 where a score is −∞, and
+    /// ds = p ∘ (gradient·vᵀ − delta): scale·ds·k for queries, scale·dsᵀ·q for keys, pᵀ·gradient for values; the
+    /// heads that share keys are added up. Hidden pairs contribute 0 times their elements, as in [`Op::Attention`]. Accumulated in f32;
+    /// short floats may round p and ds.
+    AttentionGradient {
+        /// The operand.
+        of: AttentionOperand,
+        /// As in [`Op::Attention`].
+        causal: bool,
+        /// As in [`Op::Attention`].
+        scale: Scalar,
+        /// A seventh operand is the mask.
+        mask: bool,
+    },
 }
 
 /// Declares the kinds of op in the order of [`OpKind::all`]: `Variant = name`, or, where a part of the op's attributes belongs to the
@@ -322,6 +361,8 @@ op_kinds! {
     Conv = "conv",
     ReduceWindow(kind kind: ReduceKind) = format!("window_{}", kind.name()),
     Attention = "attention",
+    AttentionLogsumexp = "attention_logsumexp",
+    AttentionGradient(of of: AttentionOperand) = format!("attention_gradient_{}", of.name()),
 }
 
 impl Op {

@@ -34,7 +34,8 @@ impl Random {
 }
 
 fn is_large(op: &Op) -> bool {
-    matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. })
+    let attention = matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
+    attention || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. })
 }
 
 /// Blocks of random bytes give the same elements to the bit, for any scales.
@@ -65,8 +66,11 @@ fn check(graph: &Graph, inputs: &[HostTensor], context: &dyn std::fmt::Debug) {
     assert_eq!(small.ty(small.outputs()[0].node), graph.ty(graph.outputs()[0].node));
     let want = interpret::run(graph, inputs).unwrap();
     let got = interpret::run(&small, inputs).unwrap();
+    // The parts round short weights and slopes, which are summed up.
+    let rounds = graph.nodes().iter().any(|n| matches!(n.op, Op::AttentionGradient { .. }));
     for (got, want) in got.iter().zip(&want) {
-        got.compare(want, Tolerance::of(want.dtype())).unwrap_or_else(|e| panic!("{context:?}: {e}"));
+        let tolerance = Tolerance::of(want.dtype()).times(if rounds { 8.0 } else { 1.0 });
+        got.compare(want, tolerance).unwrap_or_else(|e| panic!("{context:?}: {e}"));
     }
 }
 
@@ -223,7 +227,11 @@ fn every_example_of_an_op_runs_and_decomposes() {
                 let ty = example.graph.ty(node);
                 let shape: Vec<usize> = ty.shape.iter().map(|d| d.eval(&value).unwrap() as usize).collect();
                 assert_eq!((outputs[0].dtype(), outputs[0].shape()), (ty.dtype, &shape[..]), "{}", example.name);
-                if matches!(example.kind, OpKind::Conv | OpKind::ReduceWindow(_) | OpKind::Attention) {
+                let attention = matches!(
+                    example.kind,
+                    OpKind::Attention | OpKind::AttentionLogsumexp | OpKind::AttentionGradient(_)
+                );
+                if attention || matches!(example.kind, OpKind::Conv | OpKind::ReduceWindow(_)) {
                     check(&example.graph, &inputs, &example.name);
                     large += 1;
                 }

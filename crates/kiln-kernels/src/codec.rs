@@ -1,8 +1,9 @@
 //! Encodes kernels and schedules as bytes for caches that outlive the process; see [`kiln_ir::codec`].
 
 use crate::kernel::{
-    Access, AttentionBody, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages,
-    Place, Precision, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
+    Access, AttentionBackwardBody, AttentionBody, AttentionGradients, AttentionPart, Axis, BufferArg, Domain, Inst,
+    InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision, Prologue, Reduction, ReductionKind,
+    RoutineBody, Stage, Strided, ValueId,
 };
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, ReadFrom, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
@@ -22,9 +23,13 @@ codec_struct! {
     Prologue { insts, value }
     MatmulBody { batch, m, n, k, before, lhs, rhs, acc, precision, epilogue }
     AttentionBody {
-        batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, k_pages, v_pages, mask, out, causal,
-        scale,
+        batch, heads, kv_heads, queries, keys, width, value_width, q, k, v, k_pages, v_pages, mask, out, logsumexp,
+        causal, scale,
     }
+    AttentionBackwardBody {
+        batch, heads, kv_heads, queries, keys, width, q, k, mask, causal, scale, part,
+    }
+    AttentionGradients { value_width, v, gradient, logsumexp, delta, queries, keys, values }
     Pages { table, length, stride, count }
     Strided { buffer, offset, strides }
     InputLayout { strides, offset }
@@ -36,7 +41,15 @@ codec_struct! {
 
 codec_enum! {
     Access { 0 = Read, 1 = Write, 2 = ReadWrite }
-    KernelBody { 0 = Loop(body), 1 = Matmul(body), 2 = Attention(body), 3 = Routine(body), 4 = Parallel(bodies) }
+    KernelBody {
+        0 = Loop(body),
+        1 = Matmul(body),
+        2 = Attention(body),
+        3 = Routine(body),
+        4 = Parallel(bodies),
+        5 = AttentionBackward(body),
+    }
+    AttentionPart { 0 = Logsumexp { out }, 1 = Gradients(of) }
     Domain { 0 = Point, 1 = Row }
     Precision { 0 = Medium, 1 = High, 2 = Highest }
     ReductionKind { 0 = Reduce(kind), 1 = Arg(kind) }

@@ -1,7 +1,7 @@
 //! The scheduler's page: every stage from a graph to a schedule, in order.
 //!
 //! ```text
-//!  prepare ▶ materialise ▶ fuse ▶ schedule ▶ write_updates ▶ join_writes ▶ join_products ▶ free_early ▶ …
+//!  prepare ▶ materialise ▶ fuse ▶ schedule ▶ write_updates ▶ join_writes ▶ join_products ▶ join_attention ▶ …
 //!  └─ Graph ──────────────┘       └─ Schedule, verified after each stage ───────────────────────────────────────┘
 //! ```
 //!
@@ -19,7 +19,7 @@ use crate::routine::routine_step;
 use crate::schedule::{Error, InputLayout, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
 use crate::trace::{FusionRejection, Scope, Storage};
-use crate::{matmul, products, routine, update, verify, writes};
+use crate::{attention, matmul, products, routine, update, verify, writes};
 use kiln_ir::verify::verifiers_run;
 use kiln_ir::{Dim, Graph, NodeId, Op};
 use std::collections::HashMap;
@@ -240,6 +240,11 @@ const STAGES: &[(&str, Stage)] = &[
     ("join_products", |unit, schedule| {
         if !unit.options.no_fusion {
             products::join_products(schedule, unit.options.target.few_rows);
+        }
+    }),
+    ("join_attention", |unit, schedule| {
+        if !unit.options.no_fusion {
+            attention::join_attention(schedule);
         }
     }),
     ("free_early", |unit, schedule| free_early(schedule, &unit.options.ranges)),

@@ -8,6 +8,7 @@
 //!  Loop        for each point of grid:  stage 0 over the row, stage 1 over the row, …      pointwise and reduction kernels
 //!  Matmul      accⱼ[b, m, n] = Σₖ lhs(b, m, k) · rhsⱼ(b, k, n), then an epilogue body at each (b, m, n)
 //!  Attention   online softmax over tiles of keys
+//!  AttentionBackward   the logarithms of its sums, or its gradients
 //!  Routine     scan, sort, scatter: written by hand in each backend
 //!  Parallel    several of these that do not depend on each other, in any order or at once
 //! ```
@@ -62,6 +63,8 @@ pub enum KernelBody {
     Matmul(MatmulBody),
     /// Attention.
     Attention(Box<AttentionBody>),
+    /// Gradients of attention.
+    AttentionBackward(Box<AttentionBackwardBody>),
     /// Hand-written routines.
     Routine(RoutineBody),
     /// Independent bodies, none of them of this kind: what one writes no other touches. Each has its own axes and values.
@@ -340,10 +343,112 @@ pub struct AttentionBody {
     pub mask: Option<Strided>,
     /// [b, h, t, e].
     pub out: Strided,
+    /// [b, h, t, 1]: the logarithms of the rows' sums, in the type that is computed in; see
+    /// [`kiln_ir::Op::AttentionLogsumexp`].
+    pub logsumexp: Option<Strided>,
     /// Causal mask: keys j ≤ i + s − t are visible to row i.
     pub causal: bool,
     /// Factor on q·kᵀ (an F64 scalar).
     pub scale: Scalar,
+}
+
+/// What gradients of attention are made of, from its scores. Operands are plain strided loads.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AttentionBackwardBody {
+    /// Batch size.
+    pub batch: Dim,
+    /// Query heads.
+    pub heads: Dim,
+    /// Key/value heads; `heads` is a multiple.
+    pub kv_heads: Dim,
+    /// Query rows.
+    pub queries: Dim,
+    /// Key rows.
+    pub keys: Dim,
+    /// Width of q and k.
+    pub width: Dim,
+    /// [b, h, t, d].
+    pub q: Strided,
+    /// [b, g, s, d].
+    pub k: Strided,
+    /// [b, h, t, s]; bool keeps, float adds.
+    pub mask: Option<Strided>,
+    /// Causal mask: keys j ≤ i + s − t are visible to row i.
+    pub causal: bool,
+    /// Factor on q·kᵀ (an F64 scalar).
+    pub scale: Scalar,
+    /// What is computed.
+    pub part: AttentionPart,
+}
+
+/// A part of the backward direction of attention.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum AttentionPart {
+    /// See [`kiln_ir::Op::AttentionLogsumexp`].
+    Logsumexp {
+        /// [b, h, t, 1].
+        out: Strided,
+    },
+    /// See [`kiln_ir::Op::AttentionGradient`]. One result or more.
+    Gradients(Box<AttentionGradients>),
+}
+
+/// Operands and results of the gradients of attention.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AttentionGradients {
+    /// Width of v and of the gradient.
+    pub value_width: Dim,
+    /// [b, g, s, e].
+    pub v: Strided,
+    /// [b, h, t, e]: the gradient of the result.
+    pub gradient: Strided,
+    /// [b, h, t, 1].
+    pub logsumexp: Strided,
+    /// [b, h, t, 1].
+    pub delta: Strided,
+    /// [b, h, t, d]: the gradient of q.
+    pub queries: Option<Strided>,
+    /// [b, g, s, d]: that of k.
+    pub keys: Option<Strided>,
+    /// [b, g, s, e]: that of v.
+    pub values: Option<Strided>,
+}
+
+/// A view of a body, its name, its shape, and whether it is written.
+pub(crate) struct BodyView<'a> {
+    pub name: &'static str,
+    pub view: &'a Strided,
+    pub shape: [&'a Dim; 4],
+    pub written: bool,
+}
+
+impl AttentionBackwardBody {
+    /// Every view: the operands in the op's order, then the results.
+    pub(crate) fn views(&self) -> Vec<BodyView<'_>> {
+        static ONE: std::sync::LazyLock<Dim> = std::sync::LazyLock::new(|| Dim::from(1));
+        let (b, h, g, t, s, d) = (&self.batch, &self.heads, &self.kv_heads, &self.queries, &self.keys, &self.width);
+        let row = [b, h, t, &*ONE];
+        let view = |name, view, shape, written| BodyView { name, view, shape, written };
+        let mut all = vec![view("q", &self.q, [b, h, t, d], false), view("k", &self.k, [b, g, s, d], false)];
+        if let AttentionPart::Gradients(of) = &self.part {
+            let e = &of.value_width;
+            all.push(view("v", &of.v, [b, g, s, e], false));
+            all.push(view("gradient", &of.gradient, [b, h, t, e], false));
+            all.push(view("logsumexp", &of.logsumexp, row, false));
+            all.push(view("delta", &of.delta, row, false));
+        }
+        all.extend(self.mask.iter().map(|mask| view("mask", mask, [b, h, t, s], false)));
+        match &self.part {
+            AttentionPart::Logsumexp { out } => all.push(view("out", out, row, true)),
+            AttentionPart::Gradients(of) => {
+                let e = &of.value_width;
+                all.extend(of.queries.iter().map(|out| view("queries", out, [b, h, t, d], true)));
+                all.extend(of.keys.iter().map(|out| view("keys", out, [b, g, s, d], true)));
+                all.extend(of.values.iter().map(|out| view("values", out, [b, g, s, e], true)));
+            }
+        }
+        all
+    }
 }
 
 /// Paged keys or values: key `s` of a batch is row `s % length` of the page that entry `s / length` of its table names. Entries
@@ -495,9 +600,10 @@ impl KernelBody {
             }
             KernelBody::Attention(a) => {
                 let pages = [&a.k_pages, &a.v_pages].into_iter().flatten().map(|pages| &pages.table);
-                let all: Vec<&Strided> = [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask).chain(pages).collect();
-                views(&all)
+                let own = [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask).chain(&a.logsumexp);
+                views(&own.chain(pages).collect::<Vec<_>>())
             }
+            KernelBody::AttentionBackward(body) => body.views().iter().map(|view| view.view.buffer).collect(),
             KernelBody::Routine(RoutineBody::Scan { input, output, .. })
             | KernelBody::Routine(RoutineBody::SortIndices { input, output, .. }) => views(&[input, output]),
             KernelBody::Routine(RoutineBody::Scatter { index, updates, output, .. }) => {
@@ -528,7 +634,8 @@ impl KernelBody {
                 let operands = body.lhs.insts.iter_mut().chain(body.rhs.iter_mut().flat_map(|rhs| &mut rhs.insts));
                 operands.chain(&mut body.epilogue).for_each(change);
             }
-            KernelBody::Attention(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
+            KernelBody::Attention(_) | KernelBody::AttentionBackward(_) => {}
+            KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
         }
     }
 }

@@ -15,6 +15,7 @@
 //! that an earlier launch wrote.
 
 mod assemble;
+mod attention;
 mod axes;
 mod codec;
 mod cost;

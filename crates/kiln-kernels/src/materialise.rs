@@ -62,7 +62,8 @@ struct Inline {
 
 /// True for ops that end a kernel: their results are combined from many elements.
 pub(crate) fn is_anchor(op: &Op) -> bool {
-    matches!(op, Op::Dot { .. } | Op::Attention { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
+    let attention = matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
+    attention || matches!(op, Op::Dot { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
 }
 
 /// True for reductions.

@@ -1,8 +1,8 @@
 //! The text of a kernel. It names everything the kernel is and nothing else, so that equal text means equal kernel.
 
 use crate::kernel::{
-    Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision,
-    Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
+    Access, AttentionPart, Axis, BodyView, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody,
+    Pages, Place, Precision, Prologue, Reduction, ReductionKind, RoutineBody, Stage, Strided, ValueId,
 };
 use kiln_ir::Dim;
 use std::fmt::{self, Display, Formatter};
@@ -76,6 +76,23 @@ impl Display for KernelBody {
                     writeln!(f, "  mask = {mask}")?;
                 }
                 writeln!(f, "  out = {}", a.out)?;
+                if let Some(logsumexp) = &a.logsumexp {
+                    writeln!(f, "  logsumexp = {logsumexp}")?;
+                }
+                f.write_str("}")
+            }
+            KernelBody::AttentionBackward(a) => {
+                writeln!(f, " {{")?;
+                write!(f, "  batch {} heads {}/{} ", a.batch, a.heads, a.kv_heads)?;
+                write!(f, "rows {} x {} width {}", a.queries, a.keys, a.width)?;
+                match &a.part {
+                    AttentionPart::Logsumexp { .. } => writeln!(f)?,
+                    AttentionPart::Gradients(of) => writeln!(f, "/{}", of.value_width)?,
+                }
+                writeln!(f, "  scale {}{}", a.scale, if a.causal { " causal" } else { "" })?;
+                for BodyView { name, view, written, .. } in a.views() {
+                    writeln!(f, "  {}{name} = {view}", if written { "write " } else { "" })?;
+                }
                 f.write_str("}")
             }
             KernelBody::Routine(body) => write!(f, "{body}"),
@@ -94,6 +111,7 @@ impl KernelBody {
             KernelBody::Loop(_) => "loop",
             KernelBody::Matmul(_) => "matmul",
             KernelBody::Attention(_) => "attention",
+            KernelBody::AttentionBackward(_) => "attention_backward",
             KernelBody::Routine(_) => "routine",
             KernelBody::Parallel(_) => "parallel",
         }

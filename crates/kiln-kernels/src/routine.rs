@@ -3,12 +3,15 @@
 use crate::assemble::{argument, step};
 use crate::dag::Def;
 use crate::domain::Domain;
-use crate::kernel::{Access, AttentionBody, BufferArg, InstKind, Kernel, KernelBody, Pages, RoutineBody, Strided};
+use crate::kernel::{
+    Access, AttentionBackwardBody, AttentionBody, AttentionGradients, AttentionPart, BodyView, BufferArg, InstKind,
+    Kernel, KernelBody, Pages, RoutineBody, Strided,
+};
 use crate::materialise::Memory;
 use crate::pages::{gather_below, paged};
 use crate::schedule::{BufferId, Step};
 use crate::trace::{FusionRejection, Scope, Storage, Tracer};
-use kiln_ir::{DType, Dim, NodeId, Op, Symbol};
+use kiln_ir::{AttentionOperand, DType, Dim, NodeId, Op, Scalar, Symbol};
 
 /// The strided view of a node's memory; the error names a node that is none.
 fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) -> Result<Strided, FusionRejection> {
@@ -115,9 +118,35 @@ pub(crate) fn routine_step(
                 v_pages,
                 mask,
                 out: out(&mut args),
+                logsumexp: None,
                 causal: *causal,
                 scale: *scale,
             }))
+        }
+        Op::AttentionLogsumexp { causal, scale, mask } => {
+            let (q, k) = (view(0)?, view(1)?);
+            let mask = if *mask { Some(view(2)?) } else { None };
+            let part = AttentionPart::Logsumexp { out: out(&mut args) };
+            let shapes = (shape_of(0), shape_of(1));
+            attention_backward(shapes, (q, k, mask), (*causal, *scale), part)
+        }
+        Op::AttentionGradient { of, causal, scale, mask } => {
+            let (q, k, v, gradient) = (view(0)?, view(1)?, view(2)?, view(3)?);
+            let (logsumexp, delta) = (view(4)?, view(5)?);
+            let mask = if *mask { Some(view(6)?) } else { None };
+            let out = out(&mut args);
+            let result = |operand| (*of == operand).then(|| out.clone());
+            let part = AttentionPart::Gradients(Box::new(AttentionGradients {
+                value_width: shape_of(2)[3].clone(),
+                v,
+                gradient,
+                logsumexp,
+                delta,
+                queries: result(AttentionOperand::Queries),
+                keys: result(AttentionOperand::Keys),
+                values: result(AttentionOperand::Values),
+            }));
+            attention_backward((shape_of(0), shape_of(1)), (q, k, mask), (*causal, *scale), part)
         }
         Op::Scan { kind, axis, reverse } => {
             let input = view(0)?;
@@ -157,6 +186,30 @@ pub(crate) fn routine_step(
     Ok(step(scope, kernel, args.into_iter().map(|(buffer, _)| buffer).collect(), nodes))
 }
 
+/// The body of a part of the backward direction of attention, from the shapes and views of queries and keys.
+fn attention_backward(
+    (query, key): (Vec<Dim>, Vec<Dim>),
+    (q, k, mask): (Strided, Strided, Option<Strided>),
+    (causal, scale): (bool, Scalar),
+    part: AttentionPart,
+) -> KernelBody {
+    let size = |shape: &[Dim], axis: usize| shape[axis].clone();
+    KernelBody::AttentionBackward(Box::new(AttentionBackwardBody {
+        batch: size(&query, 0),
+        heads: size(&query, 1),
+        kv_heads: size(&key, 1),
+        queries: size(&query, 2),
+        keys: size(&key, 2),
+        width: size(&query, 3),
+        q,
+        k,
+        mask,
+        causal,
+        scale,
+        part,
+    }))
+}
+
 /// Calls `visit` with every size, offset and stride of an attention or routine body.
 fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
     let view = |view: &Strided, visit: &mut dyn FnMut(&Dim)| {
@@ -174,6 +227,12 @@ fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
             for pages in [&a.k_pages, &a.v_pages].into_iter().flatten() {
                 view(&pages.table, visit);
                 [&pages.length, &pages.stride, &pages.count].into_iter().for_each(&mut *visit);
+            }
+        }
+        KernelBody::AttentionBackward(body) => {
+            for BodyView { view: strided, shape, .. } in body.views() {
+                shape.into_iter().for_each(&mut *visit);
+                view(strided, visit);
             }
         }
         KernelBody::Routine(RoutineBody::Scan { shape, input, output, .. }) => {

@@ -29,6 +29,8 @@ pub struct Target {
     /// Temporaries that products store, and those computed from them element by element, lie in the order of the product's axes:
     /// what a convolution gives has its channels last.
     pub product_order: bool,
+    /// There are kernels for the gradients of attention.
+    pub attention_gradients: bool,
 }
 
 /// Options of the scheduler.

@@ -147,7 +147,8 @@ fn same_places(step: &Step, from: BufferId, to: BufferId) -> bool {
             !before.chain(&body.lhs.insts).chain(right).any(|inst| loaded(inst, to))
                 && body.epilogue.iter().all(settled)
         }
-        KernelBody::Attention(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => false,
+        KernelBody::Attention(_) | KernelBody::AttentionBackward(_) => false,
+        KernelBody::Routine(_) | KernelBody::Parallel(_) => false,
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a launch has to do at given sizes: bytes that must come from memory and go there at the least, and arithmetic.
 
-use crate::kernel::{Access, Axis, Domain, Inst, InstKind, KernelBody, LoopBody, Place, RoutineBody};
+use crate::kernel::{
+    Access, AttentionPart, Axis, BodyView, Domain, Inst, InstKind, KernelBody, LoopBody, Place, RoutineBody,
+};
 use crate::schedule::{Schedule, Step};
 use kiln_ir::{DType, Dim, Symbol};
 
@@ -126,9 +128,37 @@ impl Tally<'_> {
                     self.read(mask.buffer, count(&moving)?);
                 }
                 self.write(body.out.buffer, count(&[b, h, t, &body.value_width])?);
+                if let Some(logsumexp) = &body.logsumexp {
+                    self.write(logsumexp.buffer, count(&[b, h, t])?);
+                }
                 let pairs = count(&[b, h, t, s])?;
                 let width = self.value(&body.width)?.saturating_add(self.value(&body.value_width)?);
                 let flops = pairs.saturating_mul(width.saturating_mul(2));
+                self.flops += if body.causal { flops / 2 } else { flops };
+            }
+            KernelBody::AttentionBackward(body) => {
+                let size = self.size;
+                let count = |sizes: &[&Dim]| tally_product(sizes, size);
+                for BodyView { view, shape, written, .. } in body.views() {
+                    let moving: Vec<&Dim> =
+                        shape.into_iter().zip(&view.strides).filter(|(_, d)| !d.is_zero()).map(|(n, _)| n).collect();
+                    let elements = count(&moving)?;
+                    if written { self.write(view.buffer, elements) } else { self.read(view.buffer, elements) }
+                }
+                let pairs = count(&[&body.batch, &body.heads, &body.queries, &body.keys])?;
+                let width = self.value(&body.width)?;
+                // One product for the scores, one for the gradients of the weights, and one a result.
+                let widths = match &body.part {
+                    AttentionPart::Logsumexp { .. } => width,
+                    AttentionPart::Gradients(of) => {
+                        let value_width = self.value(&of.value_width)?;
+                        let slopes = of.queries.iter().chain(&of.keys).count() as u64;
+                        let values = if of.values.is_some() { value_width } else { 0 };
+                        let products = if slopes > 0 { value_width } else { 0 };
+                        width.saturating_mul(1 + slopes).saturating_add(values).saturating_add(products)
+                    }
+                };
+                let flops = pairs.saturating_mul(widths.saturating_mul(2));
                 self.flops += if body.causal { flops / 2 } else { flops };
             }
             KernelBody::Routine(body) => {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 fn scheduled(graph: Graph) -> Option<Schedule> {
     let graph = decompose(&graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let target = Target { few_rows: 8, long_row: 64, guarded_operands: true, product_order: true };
+    let target =
+        Target { few_rows: 8, long_row: 64, guarded_operands: true, product_order: true, attention_gradients: true };
     let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     schedule(&graph, &layouts, &options).ok()
 }
@@ -195,6 +196,13 @@ fn bodies_of(kernel: &mut Kernel) -> Option<&mut Vec<KernelBody>> {
 fn attention_of(kernel: &mut Kernel) -> Option<&mut AttentionBody> {
     match &mut kernel.body {
         KernelBody::Attention(body) => Some(body),
+        _ => None,
+    }
+}
+
+fn backward_of(kernel: &mut Kernel) -> Option<&mut AttentionBackwardBody> {
+    match &mut kernel.body {
+        KernelBody::AttentionBackward(body) => Some(body),
         _ => None,
     }
 }
@@ -568,6 +576,26 @@ const MUTATIONS: &[Mutation] = &[
         Some(())
     }),
     ("attention with a table of one axis", |k| attention_of(k)?.v_pages.as_mut()?.table.strides.pop().map(|_| ())),
+    ("a gradient of attention with a stride too few", |k| backward_of(k)?.q.strides.pop().map(|_| ())),
+    ("a gradient of attention with heads that do not divide", |k| {
+        backward_of(k)?.kv_heads = Dim::from(3);
+        Some(())
+    }),
+    ("a gradient of attention with a scale of another type", |k| {
+        backward_of(k)?.scale = Scalar::float(DType::F32, 1.0);
+        Some(())
+    }),
+    ("a gradient of attention with logarithms of another type", |k| {
+        let AttentionPart::Gradients(of) = &backward_of(k)?.part else { return None };
+        let buffer = of.logsumexp.buffer;
+        k.buffers[buffer].dtype = DType::F16;
+        Some(())
+    }),
+    ("gradients of attention without a result", |k| {
+        let AttentionPart::Gradients(of) = &mut backward_of(k)?.part else { return None };
+        (of.queries, of.keys, of.values) = (None, None, None);
+        Some(())
+    }),
     ("a routine along an axis that is not there", |k| match &mut k.body {
         KernelBody::Routine(
             RoutineBody::Scan { axis, shape, .. }

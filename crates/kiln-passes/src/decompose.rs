@@ -1,5 +1,5 @@
-//! Rewrites the ops that no kernel is made for — convolution, pooling, and attention where a target has no kernel for it —
-//! into those that there are kernels for.
+//! Rewrites the ops that no kernel is made for — convolution, pooling, and attention or its gradients where a target has no
+//! kernel for them — into those that there are kernels for.
 
 use crate::{Options, Rewritten};
 use kiln_ir::{Error, Graph, Op};
@@ -9,6 +9,7 @@ pub(crate) fn run(graph: Graph, options: &Options) -> Result<Rewritten, Error> {
     let rewritten = |op: &Op| match op {
         Op::Conv(_) | Op::ReduceWindow { .. } => true,
         Op::Attention { .. } => !options.keep_attention,
+        Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. } => !options.keep_attention_gradients,
         _ => false,
     };
     if !graph.nodes().iter().any(|node| rewritten(&node.op)) {

@@ -51,11 +51,13 @@ pub struct Rewritten {
 pub struct Options {
     /// Keep attention as one op, for targets that have a kernel for it; on by default.
     pub keep_attention: bool,
+    /// Keep the gradients of attention as one op each, for targets that have kernels for them; off by default.
+    pub keep_attention_gradients: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { keep_attention: true }
+        Options { keep_attention: true, keep_attention_gradients: false }
     }
 }
 

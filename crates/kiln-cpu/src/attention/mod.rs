@@ -144,6 +144,9 @@ impl Attention {
     /// Compiles an attention kernel; `target` names the backend in an error.
     pub fn new(isa: Isa, kernel: &Kernel, body: &AttentionBody, target: &str) -> Result<Attention, Error> {
         let refuse = |reason: String| Err(Error::Compile { target: target.to_owned(), reason });
+        if body.logsumexp.is_some() {
+            return refuse("the logarithms of attention's sums".to_owned());
+        }
         let views = [&body.q, &body.k, &body.v, &body.out].into_iter().chain(&body.mask);
         for view in views.clone() {
             if view.buffer >= kernel.buffers.len() || view.strides.len() != 4 {

@@ -60,6 +60,7 @@ impl Case {
             v_pages: None,
             mask: self.mask.as_ref().map(|m| m.strided(4)),
             out: self.out.strided(3),
+            logsumexp: None,
             causal: self.causal,
             scale: Scalar::float(DType::F64, self.scale),
         };

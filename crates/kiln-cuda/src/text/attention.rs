@@ -124,8 +124,14 @@ for(int j=0;j<keys;++j){{\nconst {ty} weight=__shfl_sync(~0u,p,j);\nconst idx s=
         batch_name("b_v", body.v_pages.is_some()),
     );
     let result = store(dtype, body.out.buffer, &at(&body.out, &["b", "h", "t", "e"]), "result");
-    let _ =
-        writeln!(out, "for(idx e=lane;e<E;e+=32){{const {ty} result=top==lowest?({ty})0:sum[e]/total;{result}}}\n}}");
+    let logsumexp = body.logsumexp.as_ref().map_or(String::new(), |view| {
+        let result = store(acc, view.buffer, &at(view, &["b", "h", "t", "0"]), "result");
+        format!("if(lane==0){{const {ty} result=top==lowest?lowest:top+log{f}(total);{result}}}\n")
+    });
+    let _ = writeln!(
+        out,
+        "for(idx e=lane;e<E;e+=32){{const {ty} result=top==lowest?({ty})0:sum[e]/total;{result}}}\n{logsumexp}}}"
+    );
     let bytes = if acc == DType::F64 { 8 } else { 4 };
     Ok(Body {
         threads: (ROWS * 32) as u32,

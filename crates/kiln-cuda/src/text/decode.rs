@@ -38,6 +38,9 @@ const PARTS_BYTES: i64 = 40 << 10;
 
 /// The body, if the attention is of this kind.
 pub(super) fn generate(kernel: &Kernel, body: &AttentionBody, way: Way) -> Option<Body> {
+    if body.logsumexp.is_some() {
+        return None;
+    }
     let dtype = kernel.buffers[body.q.buffer].dtype;
     let size = |dim: &Dim| dim.as_const();
     let (heads, groups, queries) = (size(&body.heads)?, size(&body.kv_heads)?, size(&body.queries)?);

@@ -11,6 +11,8 @@
 //!             Attention  decode     few queries: keys split over a cluster of blocks
 //!                        prefill    short floats on tensor cores
 //!                        attention  a warp a query row, online softmax over tiles of keys
+//!             AttentionBackward  backward   gradients in short floats on tensor cores
+//!                        gradient   a warp a row
 //!             Routine    routine    scan, sort, scatter
 //!                  │
 //!                  └─ positions: index    instructions: value    functions of the device: *.cu
@@ -20,7 +22,9 @@
 //! symbols, a record for faults, the number that a fault names the launch by, and memory for row temporaries.
 
 mod attention;
+mod backward;
 mod decode;
+mod gradient;
 mod in_order;
 mod index;
 mod loops;
@@ -304,6 +308,10 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
                 None => attention::generate(kernel, body),
             }
         }
+        KernelBody::AttentionBackward(body) => match backward::generate(kernel, body, way) {
+            Some(made) => Ok(made),
+            None => gradient::generate(kernel, body),
+        },
         KernelBody::Routine(body) => routine::generate(kernel, body),
         KernelBody::Parallel(_) => Err("parallel bodies in one of them".to_owned()),
     }

@@ -14,7 +14,7 @@ use super::vector::is_multiple;
 use super::{Body, Way};
 use kiln_ir::{DType, Dim, Scalar};
 use kiln_kernels::kernel::{AttentionBody, Kernel, Pages, Strided};
-use std::f64::consts::LOG2_E;
+use std::f64::consts::{LN_2, LOG2_E};
 use std::fmt::Write;
 
 /// Query rows of a block, 16 a warp.
@@ -153,8 +153,9 @@ const idx t=top_row+warp*16+lane/4+half*8;
 if(t<T){{
 #pragma unroll\nfor(int j=0;j<{columns};++j)
 #pragma unroll\nfor(int c=0;c<2;++c){{const int d=j*8+lane%4*2+c;
-const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}}}}}\n}}",
-            store("result")
+const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}{}}}}}\n}}",
+            store("result"),
+            self.logsumexp()
         );
         let tiles = (&body.queries + (ROWS - 1)).floor_div(&Dim::from(ROWS));
         let pair = match dtype {
@@ -197,6 +198,19 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
             "copy_chunk(to+{offset}+chunk_at<{chunks}>(line,chunk),b{}+{at}+chunk*{CHUNK},inside);}}",
             view.buffer
         );
+    }
+
+    /// Statements that store the logarithm of the sum of row `t`, if it is asked for.
+    fn logsumexp(&self) -> String {
+        let Some(view) = &self.body.logsumexp else { return String::new() };
+        // Scores are in units of ln 2 but where a mask is added.
+        let added = self.body.mask.is_some() && self.keeps().is_none();
+        let value = match added {
+            true => "top[half]+logf(total[half])".to_owned(),
+            false => format!("(top[half]+log2f(total[half]))*{}", scalar(Scalar::float(DType::F32, LN_2))),
+        };
+        let at = self.texts.at(view, &["b", "h", "t", "0"]);
+        format!("if(lane%4==0)b{}[{at}]=top[half]==lowest?lowest:{value};", view.buffer)
     }
 
     /// A mask of bools.

@@ -37,7 +37,7 @@ impl Family {
             OpKind::Reshape | OpKind::Permute | OpKind::Expand | OpKind::Slice | OpKind::Pad => Family::Views,
             OpKind::Flip | OpKind::Unfold | OpKind::Concat => Family::Views,
             OpKind::Dot => Family::Products,
-            OpKind::Attention => Family::Attention,
+            OpKind::Attention | OpKind::AttentionLogsumexp | OpKind::AttentionGradient(_) => Family::Attention,
             OpKind::Conv => Family::Convolutions,
             OpKind::Gather | OpKind::Scatter(_) => Family::Indexing,
             OpKind::SortIndices => Family::Sorting,

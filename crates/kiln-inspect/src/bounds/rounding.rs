@@ -78,7 +78,7 @@ pub(super) fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
         },
         Op::Scatter { kind: ScatterKind::Mul, .. } => steps(factors(graph, id)),
         Op::Scatter { kind: ScatterKind::Add, .. } | Op::Dot { .. } | Op::Conv(_) => short,
-        Op::Attention { .. } => 8.0,
+        op if is_attention(op) => 8.0,
         _ => 0.0,
     }
 }
@@ -104,7 +104,7 @@ pub(super) fn sums(graph: &Graph, op: &Op, id: NodeId) -> bool {
     let sum = match op {
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Sum,
         Op::Scatter { kind, .. } => *kind == ScatterKind::Add,
-        Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } => true,
+        Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } | Op::AttentionGradient { .. } => true,
         _ => false,
     };
     sum && graph.ty(id).dtype.is_float()
@@ -124,6 +124,11 @@ fn factors(graph: &Graph, id: NodeId) -> f64 {
     count.map_or(4096.0, |count| count as f64)
 }
 
+/// True for attention, the logarithms of its sums, and its gradients.
+pub(super) fn is_attention(op: &Op) -> bool {
+    matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. })
+}
+
 pub(super) fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
@@ -134,7 +139,7 @@ pub(super) fn zero_sign_is_open(op: &Op) -> bool {
         Op::Binary(BinaryOp::Max | BinaryOp::Min) => true,
         Op::Reduce { .. } | Op::Scan { .. } | Op::ReduceWindow { .. } => true,
         Op::Scatter { kind, .. } => *kind != ScatterKind::Set,
-        Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } => true,
-        _ => false,
+        Op::Dot { .. } | Op::Conv(_) => true,
+        op => is_attention(op),
     }
 }

@@ -377,6 +377,7 @@ fn kind(body: &KernelBody) -> &'static str {
         KernelBody::Loop(_) => "pointwise",
         KernelBody::Matmul(_) => "matmul",
         KernelBody::Attention(_) => "attention",
+        KernelBody::AttentionBackward(_) => "attention backward",
         KernelBody::Routine(_) => "routine",
         KernelBody::Parallel(_) => "parallel",
     }

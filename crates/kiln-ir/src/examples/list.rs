@@ -2,8 +2,8 @@
 
 use super::Example;
 use crate::{
-    ArgKind, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind, ReduceKind, Scalar,
-    ScatterKind, UnaryOp, WindowDims,
+    ArgKind, AttentionOperand, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind,
+    ReduceKind, Scalar, ScatterKind, UnaryOp, WindowDims,
 };
 
 /// One or more graphs of every [`OpKind`]: every dtype that the pointwise ops and reductions accept, fixed and symbolic
@@ -42,6 +42,8 @@ pub fn examples() -> Vec<Example> {
             OpKind::Conv => conv(&mut all),
             OpKind::ReduceWindow(kind) => reduce_window(kind, &mut all),
             OpKind::Attention => attention(&mut all),
+            OpKind::AttentionLogsumexp => attention_logsumexp(&mut all),
+            OpKind::AttentionGradient(of) => attention_gradient(of, &mut all),
         }
     }
     all
@@ -411,4 +413,62 @@ fn attention(all: &mut List) {
     }
     let (q, k) = ("bf16[b, 4, t, 32]", "bf16[b, 4, s, 32]");
     all.push(Example::new(attention(true, false), &[q, k, k]));
+}
+
+/// Types of q, k and v of attention, and the dtype that they are computed in.
+const ATTENTIONS: &[([&str; 3], &str)] = &[
+    (["f32[2, 4, 3, 8]", "f32[2, 4, 5, 8]", "f32[2, 4, 5, 8]"], "f32"),
+    (["f64[2, 4, 3, 8]", "f64[2, 4, 5, 8]", "f64[2, 4, 5, 8]"], "f64"),
+    (["f16[2, 4, 3, 8]", "f16[2, 4, 5, 8]", "f16[2, 4, 5, 8]"], "f32"),
+    (["bf16[2, 4, 3, 8]", "bf16[2, 4, 5, 8]", "bf16[2, 4, 5, 8]"], "f32"),
+    (["f32[1, 6, 4, 8]", "f32[1, 2, 4, 8]", "f32[1, 2, 4, 6]"], "f32"),
+    (["f32[b, 4, t, 8]", "f32[b, 2, t, 8]", "f32[b, 2, t, 8]"], "f32"),
+    // Several tiles of queries and of keys, the last of each incomplete; queries before the first key see nothing.
+    (["bf16[1, 4, 70, 16]", "bf16[1, 2, 90, 16]", "bf16[1, 2, 90, 16]"], "f32"),
+    (["f16[1, 2, 90, 16]", "f16[1, 2, 70, 16]", "f16[1, 2, 70, 16]"], "f32"),
+    (["bf16[b, 2, t, 64]", "bf16[b, 2, t, 64]", "bf16[b, 2, t, 64]"], "f32"),
+];
+
+/// The type of what has `last` elements a row of queries.
+fn rows(q: &str, dtype: &str, last: &str) -> String {
+    let sizes = q.split_once('[').map_or("", |(_, sizes)| sizes.trim_end_matches(']'));
+    let axes: Vec<&str> = sizes.split(", ").collect();
+    format!("{dtype}[{}, {last}]", axes[..3].join(", "))
+}
+
+/// The size of an axis of a type.
+fn axis(ty: &str, axis: usize) -> &str {
+    ty.split_once('[').and_then(|(_, sizes)| sizes.trim_end_matches(']').split(", ").nth(axis)).unwrap_or("")
+}
+
+fn attention_logsumexp(all: &mut List) {
+    let scale = Scalar::float(DType::F64, 0.35);
+    for &([q, k, _], _) in ATTENTIONS {
+        for causal in [false, true] {
+            let op = |mask| Op::AttentionLogsumexp { causal, scale, mask };
+            all.push(Example::new(op(false), &[q, k]));
+            for mask in ["bool", "f32"] {
+                all.push(Example::new(op(true), &[q, k, &rows(q, mask, axis(k, 2))]));
+            }
+        }
+    }
+}
+
+fn attention_gradient(of: AttentionOperand, all: &mut List) {
+    let scale = Scalar::float(DType::F64, 0.35);
+    for &([q, k, v], wide) in ATTENTIONS {
+        let dtype = q.split_once('[').map_or("", |(dtype, _)| dtype);
+        let (gradient, row) = (rows(q, dtype, axis(v, 3)), rows(q, wide, "1"));
+        for causal in [false, true] {
+            let op = |mask| Op::AttentionGradient { of, causal, scale, mask };
+            // Logarithms of sums of about as many scores.
+            let example = Example::new(op(false), &[q, k, v, &gradient, &row, &row]);
+            all.push(example.between(4, 5.0, 8.0));
+            for mask in ["bool", "f32"] {
+                let mask = rows(q, mask, axis(k, 2));
+                let example = Example::new(op(true), &[q, k, v, &gradient, &row, &row, &mask]);
+                all.push(example.between(4, 5.0, 8.0));
+            }
+        }
+    }
 }

@@ -356,6 +356,8 @@ impl<'o> Maker<'o> {
             OpKind::Conv => self.conv(),
             OpKind::ReduceWindow(kind) => self.reduce_window(kind),
             OpKind::Attention => self.attention(),
+            OpKind::AttentionLogsumexp => self.attention_logsumexp(),
+            OpKind::AttentionGradient(of) => self.attention_gradient(of),
         }
     }
 

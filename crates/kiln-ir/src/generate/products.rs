@@ -1,7 +1,7 @@
 //! Products: dot, convolution, attention.
 
 use super::{Class, Maker};
-use crate::{BlockFormat, ConvDims, DType, Dim, DotDims, NodeId, Op, Scalar};
+use crate::{AttentionOperand, BinaryOp, BlockFormat, ConvDims, DType, Dim, DotDims, NodeId, Op, ReduceKind, Scalar};
 
 /// Multiplications that one product may take.
 const MAX_WORK: usize = 1 << 18;
@@ -106,6 +106,39 @@ impl Maker<'_> {
     }
 
     pub(super) fn attention(&mut self) -> Option<NodeId> {
+        let (op, operands) = self.attention_operands()?;
+        self.add(op, &operands)
+    }
+
+    /// The logarithms of the sums of some attention.
+    pub(super) fn attention_logsumexp(&mut self) -> Option<NodeId> {
+        let (op, mut operands) = self.attention_operands()?;
+        let Op::Attention { causal, scale, mask } = op else { return None };
+        operands.remove(2);
+        self.add(Op::AttentionLogsumexp { causal, scale, mask }, &operands)
+    }
+
+    /// A gradient of some attention, from its own logarithms and its own sums.
+    pub(super) fn attention_gradient(&mut self, of: AttentionOperand) -> Option<NodeId> {
+        let (op, operands) = self.attention_operands()?;
+        let Op::Attention { causal, scale, mask } = op else { return None };
+        let mut of_scores = operands.clone();
+        of_scores.remove(2);
+        let logsumexp = self.add(Op::AttentionLogsumexp { causal, scale, mask }, &of_scores)?;
+        let y = self.add(op, &operands)?;
+        let ty = self.graph.ty(y).clone();
+        let gradient = self.like(ty.dtype, &ty.shape)?;
+        let wide = ty.dtype.compute_type();
+        let (wide_y, wide_g) = (self.add(Op::Cast(wide), &[y])?, self.add(Op::Cast(wide), &[gradient])?);
+        let products = self.add(Op::Binary(BinaryOp::Mul), &[wide_y, wide_g])?;
+        let delta = self.add(Op::Reduce { kind: ReduceKind::Sum, axes: vec![3] }, &[products])?;
+        let mut all = operands[..3].to_vec();
+        all.extend([gradient, logsumexp, delta]);
+        all.extend(&operands[3..]);
+        self.add(Op::AttentionGradient { of, causal, scale, mask }, &all)
+    }
+
+    fn attention_operands(&mut self) -> Option<(Op, Vec<NodeId>)> {
         let dtype = self.draw_dtype(Class::Float);
         let (batch, groups) = (1 + self.rng.below(2), 1 + self.rng.below(2));
         let heads = groups * (1 + self.rng.below(2));
@@ -122,6 +155,6 @@ impl Maker<'_> {
         }
         let scale = Scalar::float(DType::F64, 1.0 / (depth as f64).sqrt());
         let causal = self.rng.chance(0.5);
-        self.add(Op::Attention { causal, scale, mask }, &operands)
+        Some((Op::Attention { causal, scale, mask }, operands))
     }
 }

@@ -80,6 +80,8 @@ pub fn infer(op: &Op, operands: &[&TensorType]) -> Result<TensorType, TypeError>
         Op::Conv(dims) => window::conv(dims, operands)?,
         Op::ReduceWindow { kind, dims } => window::reduce_window(*kind, dims, operands)?,
         Op::Attention { scale, mask, .. } => product::attention(*scale, *mask, operands)?,
+        Op::AttentionLogsumexp { scale, mask, .. } => product::attention_logsumexp(*scale, *mask, operands)?,
+        Op::AttentionGradient { of, scale, mask, .. } => product::attention_gradient(*of, *scale, *mask, operands)?,
     };
     check_type(&ty)?;
     Ok(ty)

@@ -4,7 +4,7 @@ use super::{
     check_distinct, check_length, expect_computable, expect_dtype, expect_float, expect_number, expect_rank,
     expect_same_dtype, expect_same_size, take,
 };
-use crate::{BlockFormat, DType, Dim, DotDims, Scalar, TensorType, TypeError};
+use crate::{AttentionOperand, BlockFormat, DType, Dim, DotDims, Scalar, TensorType, TypeError};
 
 pub(super) fn dot(dims: &DotDims, out: DType, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
     let [lhs, rhs] = take(operands)?;
@@ -68,12 +68,86 @@ fn free(ty: &TensorType, batch: &[usize], contract: &[usize]) -> Vec<Dim> {
 pub(super) fn attention(scale: Scalar, masked: bool, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
     let (q, k, v, mask) = if masked {
         let [q, k, v, mask] = take(operands)?;
-        (q, k, v, Some(mask))
+        (q, k, v, Some((3, mask)))
     } else {
         let [q, k, v] = take(operands)?;
         (q, k, v, None)
     };
+    values(q, k, v)?;
+    scores(scale, q, k, mask)?;
+    Ok(TensorType::new(q.dtype, [&q.shape[0], &q.shape[1], &q.shape[2], &v.shape[3]].map(Dim::clone)))
+}
+
+/// The logarithms of the sums of attention.
+pub(super) fn attention_logsumexp(
+    scale: Scalar,
+    masked: bool,
+    operands: &[&TensorType],
+) -> Result<TensorType, TypeError> {
+    let (q, k, mask) = if masked {
+        let [q, k, mask] = take(operands)?;
+        (q, k, Some((2, mask)))
+    } else {
+        let [q, k] = take(operands)?;
+        (q, k, None)
+    };
+    scores(scale, q, k, mask)
+}
+
+/// The gradient of attention in one of its operands.
+pub(super) fn attention_gradient(
+    of: AttentionOperand,
+    scale: Scalar,
+    masked: bool,
+    operands: &[&TensorType],
+) -> Result<TensorType, TypeError> {
+    let ([q, k, v, gradient, logsumexp, delta], mask) = if masked {
+        let [q, k, v, gradient, logsumexp, delta, mask] = take(operands)?;
+        ([q, k, v, gradient, logsumexp, delta], Some((6, mask)))
+    } else {
+        (take(operands)?, None)
+    };
+    values(q, k, v)?;
+    let row = scores(scale, q, k, mask)?;
+    expect_same_dtype(q, gradient)?;
+    expect_rank(3, gradient, 4)?;
+    for axis in 0..3 {
+        expect_same_size(q, &q.shape[axis], gradient, &gradient.shape[axis])?;
+    }
+    expect_same_size(v, &v.shape[3], gradient, &gradient.shape[3])?;
+    for (operand, ty) in [(4, logsumexp), (5, delta)] {
+        expect_same_dtype(&row, ty)?;
+        expect_rank(operand, ty, 4)?;
+        for (wanted, got) in row.shape.iter().zip(&ty.shape) {
+            expect_same_size(&row, wanted, ty, got)?;
+        }
+    }
+    Ok(match of {
+        AttentionOperand::Queries => q.clone(),
+        AttentionOperand::Keys => k.clone(),
+        AttentionOperand::Values => v.clone(),
+    })
+}
+
+/// Checks the values of attention against its queries and keys.
+fn values(q: &TensorType, k: &TensorType, v: &TensorType) -> Result<(), TypeError> {
     for (operand, ty) in [q, k, v].into_iter().enumerate() {
+        expect_float(operand, ty)?;
+        expect_rank(operand, ty, 4)?;
+        expect_same_dtype(q, ty)?;
+    }
+    (0..3).try_for_each(|axis| expect_same_size(k, &k.shape[axis], v, &v.shape[axis]))
+}
+
+/// Checks the operands of attention's scores, the mask with its position among the operands; gives the type of what there is
+/// one of a row, `[b, h, t, 1]`.
+fn scores(
+    scale: Scalar,
+    q: &TensorType,
+    k: &TensorType,
+    mask: Option<(usize, &TensorType)>,
+) -> Result<TensorType, TypeError> {
+    for (operand, ty) in [q, k].into_iter().enumerate() {
         expect_float(operand, ty)?;
         expect_rank(operand, ty, 4)?;
         expect_same_dtype(q, ty)?;
@@ -85,22 +159,19 @@ pub(super) fn attention(scale: Scalar, masked: bool, operands: &[&TensorType]) -
     let (groups, columns) = (&k.shape[1], &k.shape[2]);
     expect_same_size(q, batch, k, &k.shape[0])?;
     expect_same_size(q, depth, k, &k.shape[3])?;
-    for axis in 0..3 {
-        expect_same_size(k, &k.shape[axis], v, &v.shape[axis])?;
-    }
     if heads != groups && heads.div_exact(groups).is_none() {
         let what = "query heads must be a multiple of key heads";
         return Err(TypeError::NotDivisible { what, size: heads.clone(), by: groups.clone() });
     }
-    if let Some(mask) = mask {
-        expect_computable(3, mask)?;
+    if let Some((operand, mask)) = mask {
+        expect_computable(operand, mask)?;
         let ok = mask.dtype == DType::Bool || mask.dtype == q.dtype || mask.dtype == DType::F32;
-        expect_dtype(3, mask, ok, "bool, f32 or the queries' dtype")?;
-        expect_rank(3, mask, 4)?;
+        expect_dtype(operand, mask, ok, "bool, f32 or the queries' dtype")?;
+        expect_rank(operand, mask, 4)?;
         let scores = TensorType::new(q.dtype, [batch, heads, rows, columns].map(Dim::clone));
         for (wanted, got) in scores.shape.iter().zip(&mask.shape) {
             expect_same_size(&scores, wanted, mask, got)?;
         }
     }
-    Ok(TensorType::new(q.dtype, [batch, heads, rows, &v.shape[3]].map(Dim::clone)))
+    Ok(TensorType::new(q.dtype.compute_type(), [batch, heads, rows, &Dim::from(1)].map(Dim::clone)))
 }

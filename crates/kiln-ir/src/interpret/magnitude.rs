@@ -1,13 +1,14 @@
 //! How large the terms of a sum are: what its rounding errors are a part of.
 
+use super::attention::{self, Backward, Scores};
 use super::{products, reduce, views};
-use crate::{DType, HostTensor, Op, ReduceKind, ScatterKind};
+use crate::{AttentionOperand, DType, HostTensor, Op, ReduceKind, Scalar, ScatterKind};
 
 /// Σ |term| of every element that an op adds up from `operands`, and the most terms of one; `None` for ops that add nothing up.
 /// Terms of attention are the rows of V, weighted.
 pub fn magnitudes(op: &Op, operands: &[HostTensor], shape: &[usize]) -> Option<(Vec<f64>, usize)> {
-    let absolute: Vec<HostTensor> = operands.iter().map(absolute).collect::<Option<_>>()?;
-    let sum = match (op, &absolute[..], operands) {
+    let sizes: Vec<HostTensor> = operands.iter().map(absolute).collect::<Option<_>>()?;
+    let sum = match (op, &sizes[..], operands) {
         (Op::Reduce { kind: ReduceKind::Sum, axes }, [x], _) => reduce::reduce(ReduceKind::Sum, axes, x),
         (Op::Scan { kind: ReduceKind::Sum, axis, reverse }, [x], _) => {
             reduce::scan(ReduceKind::Sum, *axis, *reverse, x)
@@ -21,12 +22,29 @@ pub fn magnitudes(op: &Op, operands: &[HostTensor], shape: &[usize]) -> Option<(
         (Op::Dot { dims, .. }, [x, y], _) => products::dot(dims, DType::F64, x, y),
         (Op::Conv(dims), [x, w], _) => products::conv(dims, shape, x, w),
         (Op::Attention { causal, scale, .. }, [_, _, v, ..], [q, k, _, mask @ ..]) => {
-            let [q, k] = [q, k].map(|x| x.cast(DType::F64).ok());
-            products::attention(*causal, scale.as_f64(), &q?, &k?, v, mask.first())
+            attention::attention(&scores(*causal, *scale, q, k, mask)?, v)
+        }
+        (
+            Op::AttentionGradient { of, causal, scale, .. },
+            [abs_q, abs_k, v, gradient, _, delta, ..],
+            [q, k, _, _, logsumexp, _, mask @ ..],
+        ) => {
+            // Both terms of what a weight is multiplied by count.
+            let less: Vec<f64> = delta.to_f64().into_iter().map(|x| -x).collect();
+            let delta = &HostTensor::from_f64(DType::F64, delta.shape(), &less).ok()?;
+            let scores = scores(*causal, *scale, q, k, mask)?;
+            let from = Backward { q: abs_q, k: abs_k, v, gradient, logsumexp, delta };
+            attention::gradient(*of, &scores, &from).map(|sum| absolute(&sum).unwrap_or(sum))
         }
         _ => return None,
     };
     Some((sum.ok()?.to_f64(), terms(op, operands)))
+}
+
+/// The scores of attention, so that what is computed from them is not rounded.
+fn scores(causal: bool, scale: Scalar, q: &HostTensor, k: &HostTensor, mask: &[HostTensor]) -> Option<Scores> {
+    let [q, k] = [q, k].map(|x| x.cast(DType::F64).ok());
+    Scores::new(causal, scale.as_f64(), &q?, &k?, mask.first()).ok()
 }
 
 /// The most terms of one sum.
@@ -40,6 +58,8 @@ fn terms(op: &Op, operands: &[HostTensor]) -> usize {
         Op::Dot { dims, .. } => size(0, &dims.lhs_contract),
         Op::Conv(_) => operands[1].shape()[1..].iter().product(),
         Op::Attention { .. } => size(1, &[2]) + size(1, &[3]),
+        Op::AttentionGradient { of: AttentionOperand::Queries, .. } => size(1, &[2]) + size(1, &[3]),
+        Op::AttentionGradient { .. } => size(0, &[1, 2]) / size(1, &[1]).max(1) + size(1, &[3]),
         _ => 1,
     }
 }

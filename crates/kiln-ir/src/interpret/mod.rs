@@ -4,6 +4,7 @@
 //! A pointwise float op computes in f64 and rounds once to its node's dtype; sums, products of matrices and attention
 //! accumulate in f64, and those of f64 in twice its precision. Integers are computed exactly and wrap at their width.
 
+mod attention;
 mod compensated;
 mod error;
 mod magnitude;
@@ -19,6 +20,7 @@ pub use magnitude::magnitudes;
 
 use crate::host::element_count;
 use crate::{Dim, Graph, HostTensor, Node, NodeId, Op, OpKind, Symbol};
+use attention::{Backward, Scores};
 
 /// The most elements that a tensor may have here; a larger one is an error rather than an exhausted machine.
 pub const MAX_ELEMENTS: usize = 1 << 28;
@@ -218,11 +220,15 @@ fn compute(node: &Node, operands: &[&HostTensor], inputs: &[HostTensor], sizes: 
         (Op::Dot { dims, out }, &[x, y]) => products::dot(dims, *out, x, y),
         (Op::Dequantize { format }, &[x]) => products::dequantize(*format, &shape, x),
         (Op::Conv(dims), &[x, w]) => products::conv(dims, &shape, x, w),
-        (Op::Attention { causal, scale, .. }, &[q, k, v]) => {
-            products::attention(*causal, scale.as_f64(), q, k, v, None)
+        (Op::Attention { causal, scale, .. }, &[q, k, v, ref mask @ ..]) => {
+            attention::attention(&Scores::new(*causal, scale.as_f64(), q, k, mask.first().copied())?, v)
         }
-        (Op::Attention { causal, scale, .. }, &[q, k, v, mask]) => {
-            products::attention(*causal, scale.as_f64(), q, k, v, Some(mask))
+        (Op::AttentionLogsumexp { causal, scale, .. }, &[q, k, ref mask @ ..]) => {
+            attention::logsumexp(&Scores::new(*causal, scale.as_f64(), q, k, mask.first().copied())?)
+        }
+        (Op::AttentionGradient { of, causal, scale, .. }, &[q, k, v, gradient, logsumexp, delta, ref mask @ ..]) => {
+            let scores = Scores::new(*causal, scale.as_f64(), q, k, mask.first().copied())?;
+            attention::gradient(*of, &scores, &Backward { q, k, v, gradient, logsumexp, delta })
         }
         _ => unreachable!("the verifier checks the number of operands"),
     }

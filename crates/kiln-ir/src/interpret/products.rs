@@ -1,11 +1,10 @@
-//! Sums of products: dot, convolution, attention.
+//! Sums of products: dot, convolution.
 
 use super::compensated::Compensated;
-use super::reduce::float_rule;
 use super::views::{filled, permute};
 use super::{Fault, strides};
 use crate::host::element_count;
-use crate::{BlockFormat, ConvDims, DType, DotDims, HostTensor, ReduceKind};
+use crate::{BlockFormat, ConvDims, DType, DotDims, HostTensor};
 
 /// The elements of quantised blocks.
 pub(super) fn dequantize(format: BlockFormat, shape: &[usize], x: &HostTensor) -> Result<HostTensor, Fault> {
@@ -67,7 +66,7 @@ impl Number for i64 {
     }
 }
 
-fn check_arithmetic(dtype: DType) -> Result<(), Fault> {
+pub(super) fn check_arithmetic(dtype: DType) -> Result<(), Fault> {
     if dtype.is_storage_only() { Err(Fault::NoArithmetic { dtype }) } else { Ok(()) }
 }
 
@@ -168,55 +167,4 @@ fn tap_position(
         position += at / spread * steps[axis] as usize;
     }
     Some(position)
-}
-
-pub(super) fn attention(
-    causal: bool,
-    scale: f64,
-    q: &HostTensor,
-    k: &HostTensor,
-    v: &HostTensor,
-    mask: Option<&HostTensor>,
-) -> Result<HostTensor, Fault> {
-    check_arithmetic(q.dtype())?;
-    let (&[b, h, t, d], &[_, g, s, _], &[.., e]) = (q.shape(), k.shape(), v.shape()) else {
-        return Err(Fault::SizesDiffer { what: "q and k", lhs: q.shape().to_vec(), rhs: k.shape().to_vec() });
-    };
-    let shape = [b, h, t, e];
-    let (queries, keys, values) = (q.to_f64(), k.to_f64(), v.to_f64());
-    let (mut keep, mut bias) = (None, None);
-    if let Some(mask) = mask {
-        *(if mask.dtype() == DType::Bool { &mut keep } else { &mut bias }) = Some(mask.to_f64());
-    }
-    let mut result = filled(&shape, 0.0)?;
-    let mut scores = vec![0.0; s];
-    for row in 0..b * h * t {
-        let (image, head, i) = (row / (h * t), row / t % h, row % t);
-        let group = image * g + head / (h / g);
-        let query = &queries[row * d..(row + 1) * d];
-        for (j, score) in scores.iter_mut().enumerate() {
-            let key = &keys[(group * s + j) * d..(group * s + j + 1) * d];
-            let product: f64 = query.iter().zip(key).map(|(&x, &y)| x * y).sum();
-            *score = product * scale;
-            if let Some(mask) = &bias {
-                *score += mask[row * s + j];
-            }
-            let dropped = keep.as_ref().is_some_and(|keep| keep[row * s + j] == 0.0);
-            if dropped || causal && (j as i64) > i as i64 + s as i64 - t as i64 {
-                *score = f64::NEG_INFINITY;
-            }
-        }
-        let (lowest, max) = float_rule(ReduceKind::Max);
-        let top = scores.iter().copied().fold(lowest, max);
-        if top == f64::NEG_INFINITY {
-            continue;
-        }
-        scores.iter_mut().for_each(|score| *score = (*score - top).exp());
-        let total: f64 = scores.iter().sum();
-        for (column, out) in result[row * e..(row + 1) * e].iter_mut().enumerate() {
-            let sum: f64 = scores.iter().enumerate().map(|(j, p)| p * values[(group * s + j) * e + column]).sum();
-            *out = sum / total;
-        }
-    }
-    Ok(HostTensor::from_f64(q.dtype(), &shape, &result)?)
 }

@@ -173,6 +173,17 @@ pub(super) fn build(
             scale: attributes.take("scale", |v| v.scalar(DType::F64))?,
             mask: operands == 4,
         },
+        OpKind::AttentionLogsumexp => Op::AttentionLogsumexp {
+            causal: attributes.flag("causal")?,
+            scale: attributes.take("scale", |v| v.scalar(DType::F64))?,
+            mask: operands == 3,
+        },
+        OpKind::AttentionGradient(of) => Op::AttentionGradient {
+            of,
+            causal: attributes.flag("causal")?,
+            scale: attributes.take("scale", |v| v.scalar(DType::F64))?,
+            mask: operands == 7,
+        },
     })
 }
 

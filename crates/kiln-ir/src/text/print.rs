@@ -130,7 +130,9 @@ fn attributes(op: &Op) -> Result<String, fmt::Error> {
             "size={:?}, stride={:?}, dilation={:?}, padding={:?}",
             dims.size, dims.stride, dims.dilation, dims.padding
         )?,
-        Op::Attention { causal, scale, .. } => write!(out, "scale={scale}{}", flag("causal", *causal))?,
+        Op::Attention { causal, scale, .. }
+        | Op::AttentionLogsumexp { causal, scale, .. }
+        | Op::AttentionGradient { causal, scale, .. } => write!(out, "scale={scale}{}", flag("causal", *causal))?,
     }
     Ok(out)
 }

@@ -2,8 +2,11 @@
 
 use super::body::Body;
 use super::{Env, Fault, malformed, scalar};
-use crate::kernel::{AttentionBody, BufferArg, MatmulBody, Pages, Prologue, RoutineBody, Strided};
-use kiln_ir::{DType, Dim, Graph, HostTensor, Op, ReduceKind, Scalar, Source, TensorType, interpret};
+use crate::kernel::{
+    AttentionBackwardBody, AttentionBody, AttentionPart, BodyView, BufferArg, MatmulBody, Pages, Prologue, RoutineBody,
+    Strided,
+};
+use kiln_ir::{AttentionOperand, DType, Dim, Graph, HostTensor, Op, ReduceKind, Scalar, Source, TensorType, interpret};
 
 /// What the stages before a product left in their temporaries, row after row of it.
 type Temps = Vec<Vec<Option<Scalar>>>;
@@ -162,9 +165,43 @@ pub(super) fn attention(env: &Env, buffers: &mut [HostTensor], body: &AttentionB
     if let Some(mask) = &body.mask {
         operands.push(gathered(env, buffers, mask, &shape([b, h, t, s])?)?);
     }
-    let op = Op::Attention { causal: body.causal, scale: body.scale, mask: body.mask.is_some() };
-    let result = one_op(op, &operands)?;
+    let (causal, scale, mask) = (body.causal, body.scale, body.mask.is_some());
+    let result = one_op(Op::Attention { causal, scale, mask }, &operands)?;
+    if let Some(logsumexp) = &body.logsumexp {
+        operands.remove(2);
+        let result = one_op(Op::AttentionLogsumexp { causal, scale, mask }, &operands)?;
+        spread(env, buffers, logsumexp, &result)?;
+    }
     spread(env, buffers, &body.out, &result)
+}
+
+pub(super) fn attention_backward(
+    env: &Env,
+    buffers: &mut [HostTensor],
+    body: &AttentionBackwardBody,
+) -> Result<(), Fault> {
+    let mut operands = Vec::new();
+    for BodyView { view, shape, .. } in body.views().iter().filter(|view| !view.written) {
+        operands.push(gathered(env, buffers, view, &sizes(env, &shape.map(Dim::clone))?)?);
+    }
+    let (causal, scale, mask) = (body.causal, body.scale, body.mask.is_some());
+    let outs: Vec<(Op, &Strided)> = match &body.part {
+        AttentionPart::Logsumexp { out } => vec![(Op::AttentionLogsumexp { causal, scale, mask }, out)],
+        AttentionPart::Gradients(gradients) => {
+            let of = |of| Op::AttentionGradient { of, causal, scale, mask };
+            let results = [
+                (AttentionOperand::Queries, &gradients.queries),
+                (AttentionOperand::Keys, &gradients.keys),
+                (AttentionOperand::Values, &gradients.values),
+            ];
+            results.into_iter().filter_map(|(operand, out)| Some((of(operand), out.as_ref()?))).collect()
+        }
+    };
+    for (op, out) in outs {
+        let result = one_op(op, &operands)?;
+        spread(env, buffers, out, &result)?;
+    }
+    Ok(())
 }
 
 pub(super) fn routine(env: &Env, buffers: &mut [HostTensor], body: &RoutineBody) -> Result<(), Fault> {

@@ -87,6 +87,7 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [HostTensor], sizes: &[i64]) ->
         }
         KernelBody::Matmul(body) => anchors::matmul(&mut env, &kernel.buffers, buffers, body),
         KernelBody::Attention(body) => anchors::attention(&env, buffers, body),
+        KernelBody::AttentionBackward(body) => anchors::attention_backward(&env, buffers, body),
         KernelBody::Routine(body) => anchors::routine(&env, buffers, body),
         KernelBody::Parallel(_) => Err(malformed("parallel bodies in one of them")),
     })

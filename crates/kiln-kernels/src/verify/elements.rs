@@ -6,7 +6,7 @@
 use super::places::{Condition, Env, Touch};
 use super::{Launch, Violation};
 use crate::hash::FastMap;
-use crate::kernel::{Access, Axis, Domain, Inst, KernelBody, RoutineBody};
+use crate::kernel::{Access, Axis, BodyView, Domain, Inst, KernelBody, RoutineBody};
 use crate::schedule::{BufferId, Role, Schedule, Step};
 use kiln_ir::{Dim, Symbol};
 
@@ -103,6 +103,14 @@ fn touches_of(body: &KernelBody, env: &Env, all: &mut Vec<Touch>) -> Option<()> 
                 all.push(Touch::view(mask, &[b, h, t, s], false, env)?);
             }
             all.push(Touch::view(&a.out, &[b, h, t, &a.value_width], true, env)?);
+            if let Some(logsumexp) = &a.logsumexp {
+                all.push(Touch::view(logsumexp, &[b, h, t, &Dim::from(1)], true, env)?);
+            }
+        }
+        KernelBody::AttentionBackward(body) => {
+            for BodyView { view, shape, written, .. } in body.views() {
+                all.push(Touch::view(view, &shape, written, env)?);
+            }
         }
         KernelBody::Routine(RoutineBody::Scan { shape, input, output, .. }) => {
             let shape: Vec<&Dim> = shape.iter().collect();

@@ -1,17 +1,15 @@
-//! The rule of attention: the weights are computed again from queries and keys instead of being kept.
+//! The rules of attention: the weights are computed again from queries and keys instead of being kept.
 //!
 //! ```text
-//!  p  = softmax(q·kᵀ·scale + mask)      dv = pᵀ·g
-//!  ds = p ∘ (g·vᵀ − Σ g∘y)              dq = scale·ds·k      dk = scale·dsᵀ·q      dmask = ds
+//!  delta = Σ g∘y        dq, dk, dv = attention_gradient(q, k, v, g, logsumexp, delta)        dmask = ds
 //! ```
 
-use super::{Gradients, when};
-use kiln_ir::build::{Built, Emit, cast, div, mul, mul_scalar, reshape, sub, sum};
-use kiln_ir::decompose::{attention_powers, share_keys};
-use kiln_ir::{Dim, DotDims, Op, Scalar};
+use super::{DifferentiateError, DifferentiateOptions, Gradients, Seeds, differentiate, when};
+use kiln_ir::build::{BuildError, Emit, GraphBuilder, cast, mul, sum};
+use kiln_ir::decompose::{AttentionBackward, AttentionScores, decompose};
+use kiln_ir::{AttentionOperand, Graph, NodeId, Op, Scalar, Source, TensorType, TypeError};
 
-/// The cotangents of queries, keys, values and, if there is one, the mask. Products take short floats without widening, as
-/// those of the forward direction do; everything between them is f32.
+/// The cotangents of queries, keys, values and, if there is one, the mask.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn attention<E: Emit>(
     e: &mut E,
@@ -23,63 +21,77 @@ pub(super) fn attention<E: Emit>(
     g: &E::Value,
     wanted: &[bool],
 ) -> Gradients<E> {
-    let (q_ty, k_ty) = (e.ty(q), e.ty(k));
-    let (dtype, wide) = (q_ty.dtype, q_ty.dtype.compute_type());
-    let groups = &k_ty.shape[1];
-    let (powers, total) = attention_powers(e, causal, scale, q, k, mask)?;
-    let weights = div(e, &powers, &total)?;
-    let shared_g = share_keys(e, g, groups)?;
-    let dv = when::<E>(wanted[2], || {
-        let weights = cast(e, &weights, dtype)?;
-        let weights = share_keys(e, &weights, groups)?;
-        over_rows(e, &weights, &shared_g)
-    })?;
-    let masked = mask.is_some() && wanted.get(3).copied().unwrap_or(false);
-    if !(wanted[0] || wanted[1] || masked) {
-        return Ok([vec![None, None, dv], vec![None; mask.iter().count()]].concat());
-    }
-    let products = along_last(e, &shared_g, v, 3, wide)?;
-    let shape = [&q_ty.shape[0], &q_ty.shape[1], &q_ty.shape[2], &k_ty.shape[2]].map(Dim::clone);
-    let products = reshape(e, &products, &shape)?;
+    let wide = e.ty(q).dtype.compute_type();
     let (wide_y, wide_g) = (cast(e, y, wide)?, cast(e, g, wide)?);
     let both = mul(e, &wide_g, &wide_y)?;
-    let mean = sum(e, &both, &[3], true)?;
-    let distance = sub(e, &products, &mean)?;
-    let scores = mul(e, &weights, &distance)?;
-    let mut gradients = vec![None, None, dv];
-    if wanted[0] || wanted[1] {
-        let scaled = mul_scalar(e, &scores, scale.as_f64())?;
-        let scaled = cast(e, &scaled, dtype)?;
-        let scaled = share_keys(e, &scaled, groups)?;
-        gradients[0] = when::<E>(wanted[0], || {
-            let d = along_last(e, &scaled, k, 2, dtype)?;
-            reshape(e, &d, &q_ty.shape)
-        })?;
-        gradients[1] = when::<E>(wanted[1], || {
-            let q = share_keys(e, q, groups)?;
-            over_rows(e, &scaled, &q)
-        })?;
+    let delta = sum(e, &both, &[3], true)?;
+    let masked = mask.is_some();
+    let of_scores: Vec<E::Value> = [q, k].into_iter().chain(mask).cloned().collect();
+    let logsumexp = when::<E>(wanted[..3].contains(&true), || {
+        e.emit(Op::AttentionLogsumexp { causal, scale, mask: masked }, &of_scores)
+    })?;
+    let mut gradients = vec![None; 3 + usize::from(masked)];
+    if let Some(logsumexp) = &logsumexp {
+        let operands: Vec<E::Value> = [q, k, v, g, logsumexp, &delta].into_iter().chain(mask).cloned().collect();
+        // That of the values needs the weights alone.
+        for (at, of) in [(2, AttentionOperand::Values), (0, AttentionOperand::Queries), (1, AttentionOperand::Keys)] {
+            gradients[at] =
+                when::<E>(wanted[at], || e.emit(Op::AttentionGradient { of, causal, scale, mask: masked }, &operands))?;
+        }
     }
     if let Some(mask) = mask {
         let mask_dtype = e.ty(mask).dtype;
-        gradients.push(when::<E>(masked, || cast(e, &scores, mask_dtype))?);
+        gradients[3] = when::<E>(wanted[3], || {
+            let scores = AttentionScores { causal, scale, q, k, mask: Some(mask) };
+            let weights = scores.weights(e)?;
+            let d = AttentionBackward { scores, weights, v, gradient: g, delta: &delta }.of_scores(e)?;
+            cast(e, &d, mask_dtype)
+        })?;
     }
     Ok(gradients)
 }
 
-/// Σ over the last axis of x and an axis of a value per group of heads.
-fn along_last<E: Emit>(e: &mut E, x: &E::Value, per_group: &E::Value, axis: usize, out: kiln_ir::DType) -> Built<E> {
-    let last = e.ty(x).rank() - 1;
-    let dims =
-        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![axis] };
-    e.emit(Op::Dot { dims: dims.into(), out }, &[x.clone(), per_group.clone()])
+/// The cotangents of the operands of an op by those of the small ops that it stands for: of the gradients of attention, which
+/// are differentiated where a gradient is.
+pub(super) fn by_parts<E: Emit>(
+    e: &mut E,
+    op: &Op,
+    operands: &[E::Value],
+    g: &E::Value,
+    wanted: &[bool],
+) -> Gradients<E> {
+    let types: Vec<TensorType> = operands.iter().map(|x| e.ty(x)).collect();
+    let asked: Vec<usize> = (0..operands.len()).filter(|&i| wanted[i]).collect();
+    let failed = |_| {
+        let cause = TypeError::BadAttribute { what: "an op that cannot be differentiated", ty: types[0].clone() };
+        BuildError { function: "differentiate", cause: Box::new(cause), at: Source::default() }
+    };
+    let joint = joint(op, &types, &asked).map_err(failed)?;
+    let mut values: Vec<E::Value> = Vec::with_capacity(joint.nodes().len());
+    for node in joint.nodes() {
+        let value = match &node.op {
+            Op::Input { index } => operands.get(*index).unwrap_or(g).clone(),
+            op => {
+                let operands: Vec<E::Value> = node.operands.iter().map(|o| values[o.index()].clone()).collect();
+                e.emit(op.clone(), &operands)?
+            }
+        };
+        values.push(value);
+    }
+    let mut gradients = vec![None; operands.len()];
+    for (&operand, output) in asked.iter().zip(&joint.outputs()[1..]) {
+        gradients[operand] = Some(values[output.node.index()].clone());
+    }
+    Ok(gradients)
 }
 
-/// Σ over rows, and over the heads that share keys.
-fn over_rows<E: Emit>(e: &mut E, x: &E::Value, y: &E::Value) -> Built<E> {
-    let ty = e.ty(x);
-    let summed: Vec<usize> = (2..ty.rank() - 1).collect();
-    let dims =
-        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: summed.clone(), rhs_contract: summed };
-    e.emit(Op::Dot { dims: dims.into(), out: ty.dtype }, &[x.clone(), y.clone()])
+/// The graph of an op's parts and their gradients in some of the operands; the last input is the result's cotangent.
+fn joint(op: &Op, operands: &[TensorType], asked: &[usize]) -> Result<Graph, DifferentiateError> {
+    let mut b = GraphBuilder::new();
+    let inputs = operands.iter().map(|ty| b.input(ty.clone())).collect::<Result<Vec<NodeId>, _>>()?;
+    let y = b.emit(op.clone(), &inputs)?;
+    b.output(y);
+    let parts = decompose(&b.finish(), &|_| false)?;
+    let options = DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() };
+    differentiate(&parts, &[0], asked, &options)
 }

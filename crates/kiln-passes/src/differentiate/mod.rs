@@ -64,7 +64,9 @@ pub fn derivative(kind: OpKind) -> Derivative {
         | OpKind::Dot
         | OpKind::Conv
         | OpKind::ReduceWindow(_)
-        | OpKind::Attention => Derivative::Rule,
+        | OpKind::Attention
+        | OpKind::AttentionLogsumexp
+        | OpKind::AttentionGradient(_) => Derivative::Rule,
     }
 }
 
@@ -120,6 +122,9 @@ pub fn gradient<E: Emit>(
         (Op::Conv(dims), [x, w]) => return products::conv(e, dims, [x, w], g, &wanted),
         (Op::Attention { causal, scale, .. }, [q, k, v, mask @ ..]) => {
             return attention::attention(e, *causal, *scale, [q, k, v], mask.first(), y, g, &wanted);
+        }
+        (Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. }, operands) => {
+            return attention::by_parts(e, op, operands, g, &wanted);
         }
         (Op::Unary(op), [x]) => return Ok(vec![op.cotangent(e, x, y, g)?]),
         (Op::Cast(_), [x]) => {

@@ -135,13 +135,18 @@ pub(crate) fn show(unit: &Unit<'_>, observe: Observe<'_>) -> Result<Graph> {
 /// The passes of the list.
 pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> Result<Graph> {
     let failed = |cause| Error::Passes { cause: Box::new(cause), at: unit.at.clone() };
+    let target = crate::backend(unit.options.device).schedule_target();
+    let options = kiln_passes::Options { keep_attention_gradients: target.attention_gradients, ..Default::default() };
     match (unit.options.no_passes, Pass::named("decompose")) {
         (true, Some(decompose)) => {
-            let graph = decompose.run(graph, &Default::default()).map_err(failed)?.graph;
+            let graph = decompose.run(graph, &options).map_err(failed)?.graph;
             observe(decompose.name, Form::Graph(&graph));
             Ok(graph)
         }
-        _ => kiln_passes::run_with(graph, &mut |pass, graph| observe(pass, Form::Graph(graph))).map_err(failed),
+        _ => {
+            let observe = &mut |pass, graph: &Graph| observe(pass, Form::Graph(graph));
+            kiln_passes::run_options(graph, &options, observe).map_err(failed)
+        }
     }
 }
 

@@ -51,6 +51,7 @@ stages! {
     "write_updates",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-write_updates.txt",         "kiln-kernels/src/update.rs";
     "join_writes",           "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-join_writes.txt",           "kiln-kernels/src/writes.rs";
     "join_products",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-join_products.txt",         "kiln-kernels/src/products/mod.rs";
+    "join_attention",        "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-join_attention.txt",        "kiln-kernels/src/attention.rs";
     "free_early",            "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-free_early.txt",            "kiln-kernels/src/early.rs";
     "drop_unused",           "schedule", "Schedule",      "kiln_kernels::verify::order",    "NN-drop_unused.txt",           "kiln-kernels/src/driver.rs";
     "share_kernels",         "schedule", "Schedule",      "kiln_kernels::verify::order",    "schedule.txt",                 "kiln-kernels/src/driver.rs";

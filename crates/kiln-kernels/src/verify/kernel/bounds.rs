@@ -28,7 +28,8 @@ pub(in crate::verify) fn bounds(schedule: &Schedule, known: &Ranges) -> Result<(
                         launch.part(part, insts, &axes)?;
                     }
                 }
-                KernelBody::Attention(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
+                KernelBody::Attention(_) | KernelBody::AttentionBackward(_) => {}
+                KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
             }
         }
     }

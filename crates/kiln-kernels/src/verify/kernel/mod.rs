@@ -291,6 +291,7 @@ fn verify_body(kernel: &Kernel, body: &KernelBody, written: &mut [bool]) -> Resu
         }
         KernelBody::Matmul(body) => verify_matmul(kernel, body, written),
         KernelBody::Attention(body) => views::attention(kernel, body, written).map_err(of_kernel),
+        KernelBody::AttentionBackward(body) => views::attention_backward(kernel, body, written).map_err(of_kernel),
         KernelBody::Routine(body) => views::routine(kernel, body, written).map_err(of_kernel),
         KernelBody::Parallel(_) => Err(of_kernel(Rule::Misplaced { what: "parallel bodies in one of them" })),
     }

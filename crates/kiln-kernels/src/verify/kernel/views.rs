@@ -3,7 +3,7 @@
 use super::Rule;
 use super::insts::{buffer, same};
 use super::scope::Scope;
-use crate::kernel::{AttentionBody, Kernel, RoutineBody, Strided};
+use crate::kernel::{AttentionBackwardBody, AttentionBody, AttentionPart, BodyView, Kernel, RoutineBody, Strided};
 use kiln_ir::{DType, Dim};
 
 /// Checks views of one kernel.
@@ -72,7 +72,42 @@ pub(super) fn attention(kernel: &Kernel, a: &AttentionBody, written: &mut [bool]
         }
     }
     same("the scale", DType::F64, a.scale.dtype())?;
+    if let Some(logsumexp) = &a.logsumexp {
+        let found = views.view("strides of the logarithms", logsumexp, 4, true)?;
+        same("the logarithms", dtype.compute_type(), found)?;
+    }
     same("the result", dtype, views.view("strides of the result", &a.out, 4, true)?)
+}
+
+pub(super) fn attention_backward(kernel: &Kernel, a: &AttentionBackwardBody, written: &mut [bool]) -> Result<(), Rule> {
+    let mut views = Views::new(kernel, written)?;
+    views.sizes("a size", 0, [&a.batch, &a.heads, &a.kv_heads, &a.queries, &a.keys, &a.width])?;
+    if let (Some(heads), Some(groups)) = (a.heads.as_const(), a.kv_heads.as_const())
+        && (groups == 0 && heads != 0 || groups != 0 && heads % groups != 0)
+    {
+        return Err(Rule::OutOfRange { what: "the number of query heads a key head", value: a.heads.clone() });
+    }
+    if let AttentionPart::Gradients(of) = &a.part {
+        views.sizes("a size", 0, [&of.value_width])?;
+        if of.queries.is_none() && of.keys.is_none() && of.values.is_none() {
+            return Err(Rule::Count { what: "gradients of attention", expected: 1, found: 0 });
+        }
+    }
+    same("the scale", DType::F64, a.scale.dtype())?;
+    let dtype = buffer(kernel, a.q.buffer, false)?;
+    if !dtype.is_float() {
+        return Err(Rule::NoSuchOp { op: "attention", dtype });
+    }
+    for BodyView { name, view, written, .. } in a.views() {
+        let found = views.view("strides of a view", view, 4, written)?;
+        match name {
+            "mask" if found == DType::Bool || found.is_float() => {}
+            "mask" => return Err(Rule::DType { what: "the mask", expected: DType::Bool, found }),
+            "logsumexp" | "delta" | "out" => same(name, dtype.compute_type(), found)?,
+            _ => same(name, dtype, found)?,
+        }
+    }
+    Ok(())
 }
 
 fn axis_of(axis: usize, rank: usize) -> Result<(), Rule> {

@@ -1,19 +1,22 @@
-//! Rewrites the four large ops — convolution, windows, attention, quantised blocks — into the small ones, for crates that do
-//! not have them.
+//! Rewrites the large ops — convolution, windows, attention and its gradients, quantised blocks — into the small ones, for
+//! crates that do not have them.
 //!
 //! ```text
 //!  conv           pad → unfold each spatial axis → dot
 //!  reduce_window  pad with the identity → unfold each axis → reduce
 //!  dequantize     shifts and masks of the bytes, times the scales
-//!  attention      dot → scale, mask → exp(x − max) → dot → divide by the sum
+//!  attention      dot → scale, mask → exp(x − max) → dot → divide by the sum; its gradients from the weights
 //! ```
 
+mod attention;
+
+pub use attention::{AttentionBackward, AttentionScores};
+
 use crate::build::{
-    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, compare, compare_scalar, dequantize_by_parts, div,
-    exp, flip, full, iota, masked_fill, max_over, mul, mul_scalar, permute, reshape, select, slice_axis, squeeze, sub,
-    sum,
+    Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, dequantize_by_parts, iota, mul, mul_scalar,
+    permute, reshape, slice_axis, squeeze, sum,
 };
-use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, ReduceKind, Scalar, WindowDims};
+use crate::{ConvDims, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, ReduceKind, Scalar, WindowDims};
 
 /// The graph with every convolution, window, attention and block rewritten, but for those for which `keep` returns true.
 /// Inputs, outputs, updates and source lines stay; a graph without such ops is returned unchanged.
@@ -31,8 +34,10 @@ use crate::{CompareOp, ConvDims, DType, Dim, DotDims, Error, Graph, NodeId, Op, 
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
 /// ```
 pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
+    let is_attention =
+        |op: &Op| matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
     let is_large =
-        |op: &Op| matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Attention { .. } | Op::Dequantize { .. });
+        |op: &Op| is_attention(op) || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. });
     if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
         return Ok(graph.clone());
     }
@@ -46,9 +51,22 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
             (op, _) if keep(op) => b.emit(op.clone(), &operands)?,
             (Op::Conv(dims), &[x, w]) => conv(&mut b, dims, x, w, &node.ty.shape)?,
             (Op::ReduceWindow { kind, dims }, &[x]) => reduce_window(&mut b, *kind, dims, x, &node.ty.shape)?,
-            (Op::Attention { causal, scale, .. }, &[q, k, v]) => attention(&mut b, *causal, *scale, q, k, v, None)?,
-            (Op::Attention { causal, scale, .. }, &[q, k, v, m]) => {
-                attention(&mut b, *causal, *scale, q, k, v, Some(m))?
+            (Op::Attention { causal, scale, .. }, [q, k, v, mask @ ..]) => {
+                let scores = AttentionScores { causal: *causal, scale: *scale, q, k, mask: mask.first() };
+                attention::attention(&mut b, &scores, v)?
+            }
+            (Op::AttentionLogsumexp { causal, scale, .. }, [q, k, mask @ ..]) => {
+                let scores = AttentionScores { causal: *causal, scale: *scale, q, k, mask: mask.first() };
+                attention::logsumexp(&mut b, &scores)?
+            }
+            (Op::AttentionGradient { of, causal, scale, .. }, [q, k, v, gradient, logsumexp, delta, mask @ ..]) => {
+                let scores = AttentionScores { causal: *causal, scale: *scale, q, k, mask: mask.first() };
+                let weights = match is_own_logsumexp(graph, node) {
+                    true => scores.weights(&mut b)?,
+                    false => scores.weights_by(&mut b, logsumexp)?,
+                };
+                let from = AttentionBackward { scores, weights, v, gradient, delta };
+                attention::gradient(&mut b, *of, &from)?
             }
             (Op::Dequantize { format }, &[x]) => dequantize_by_parts(&mut b, &x, *format)?,
             (op, _) => b.emit(op.clone(), &operands)?,
@@ -62,6 +80,14 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
         }
     }
     Ok(b.finish())
+}
+
+/// True for a gradient of attention whose logarithms are those of its own scores: they need not be computed.
+fn is_own_logsumexp(graph: &Graph, gradient: &Node) -> bool {
+    let Op::AttentionGradient { causal, scale, mask, .. } = gradient.op else { return false };
+    let logsumexp = graph.node(gradient.operands[4]);
+    let of_scores = [&gradient.operands[..2], &gradient.operands[6..]].concat();
+    logsumexp.op == Op::AttentionLogsumexp { causal, scale, mask } && logsumexp.operands == of_scores
 }
 
 /// Windows along an axis: it becomes their number and a new last axis counts inside them. A window of one element only
@@ -247,90 +273,4 @@ fn reduce_window(
     }
     let y = b.emit(Op::Reduce { kind, axes: axes.clone() }, &[y])?;
     squeeze(b, &y, &axes)
-}
-
-fn attention(
-    b: &mut GraphBuilder,
-    causal: bool,
-    scale: Scalar,
-    q: NodeId,
-    k: NodeId,
-    v: NodeId,
-    mask: Option<NodeId>,
-) -> Result<NodeId, Error> {
-    let (q_ty, k_ty, v_ty) = (b.ty(&q), b.ty(&k), b.ty(&v));
-    let wide = q_ty.dtype.compute_type();
-    let (powers, total) = attention_powers(b, causal, scale, &q, &k, mask.as_ref())?;
-    let powers = share_keys(b, &powers, &k_ty.shape[1])?;
-    let last = b.ty(&powers).rank() - 1;
-    let v = cast(b, &v, wide)?;
-    let dims =
-        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![2] };
-    let y = b.emit(Op::Dot { dims: dims.into(), out: wide }, &[powers, v])?;
-    let [batch, heads, rows] = [0, 1, 2].map(|i| q_ty.shape[i].clone());
-    let y = reshape(b, &y, &[batch, heads, rows, v_ty.shape[3].clone()])?;
-    let y = div(b, &y, &total)?;
-    cast(b, &y, q_ty.dtype)
-}
-
-/// `[batch, heads, rows, …]` with the heads that share keys as one more axis, `[batch, groups, heads/groups, rows, …]`; the
-/// same where each head has its own.
-pub fn share_keys<E: Emit>(b: &mut E, x: &E::Value, groups: &Dim) -> Built<E> {
-    let mut shape = b.ty(x).shape;
-    if let Some(shared) = (shape[1] != *groups).then(|| shape[1].div_exact(groups)).flatten() {
-        shape.splice(1..2, [groups.clone(), shared]);
-    }
-    reshape(b, x, &shape)
-}
-
-/// exp(scores − the row's largest), `[batch, heads, rows, columns]`, and its sum over the columns, which stay with size 1:
-/// their quotient is the softmax of an attention. Both are of the type that the operands are computed in. A row without visible
-/// columns has powers of 0 and a sum of 1.
-pub fn attention_powers<E: Emit>(
-    b: &mut E,
-    causal: bool,
-    scale: Scalar,
-    q: &E::Value,
-    k: &E::Value,
-    mask: Option<&E::Value>,
-) -> Result<(E::Value, E::Value), E::Error> {
-    let (q_ty, k_ty) = (b.ty(q), b.ty(k));
-    let wide = q_ty.dtype.compute_type();
-    let (rows, columns) = (&q_ty.shape[2], &k_ty.shape[2]);
-    let q = share_keys(b, q, &k_ty.shape[1])?;
-    let last = b.ty(&q).rank() - 1;
-    let dims =
-        DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![last], rhs_contract: vec![3] };
-    let scores = b.emit(Op::Dot { dims: dims.into(), out: wide }, &[q, k.clone()])?;
-    let shape = [&q_ty.shape[0], &q_ty.shape[1], rows, columns].map(Dim::clone);
-    let scores = reshape(b, &scores, &shape)?;
-    let mut scores = mul_scalar(b, &scores, scale.as_f64())?;
-    let hidden = |b: &mut E| full(b, Scalar::float(wide, f64::NEG_INFINITY), &shape);
-    if let Some(mask) = mask {
-        scores = if b.ty(mask).dtype == DType::Bool {
-            let hidden = hidden(b)?;
-            select(b, mask, &scores, &hidden)?
-        } else {
-            let mask = cast(b, mask, wide)?;
-            add(b, &scores, &mask)?
-        };
-    }
-    if causal {
-        // j ≤ i + s − t, counted from the ends so that symbolic sizes need no arithmetic.
-        let row = iota(b, DType::I64, &[rows.clone(), Dim::from(1)], 0)?;
-        let from_last_row = flip(b, &row, &[0])?;
-        let column = iota(b, DType::I64, std::slice::from_ref(columns), 0)?;
-        let from_last_column = flip(b, &column, &[0])?;
-        let seen = compare(b, CompareOp::Ge, &from_last_column, &from_last_row)?;
-        let hidden = hidden(b)?;
-        scores = select(b, &seen, &scores, &hidden)?;
-    }
-    let largest = max_over(b, &scores, &[3], true)?;
-    let nothing = compare_scalar(b, CompareOp::Eq, &largest, f64::NEG_INFINITY)?;
-    let shift = masked_fill(b, &largest, &nothing, 0.0)?;
-    let shifted = sub(b, &scores, &shift)?;
-    let powers = exp(b, &shifted)?;
-    let total = sum(b, &powers, &[3], true)?;
-    let total = masked_fill(b, &total, &nothing, 1.0)?;
-    Ok((powers, total))
 }
