@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, what: &'static str) -> 
 }
 
 fn dtype(arguments: &Arguments) -> DType {
-    match arguments.dtype.as_str() {
+    match arguments.dtype() {
         "bf16" => DType::Bf16,
         "f16" => DType::F16,
         _ => DType::F32,
@@ -94,7 +94,7 @@ pub fn plan(
     Ok(Plan {
         what,
         source: source.clone(),
-        dtype: arguments.dtype.clone(),
+        dtype: arguments.dtype().to_owned(),
         device: arguments.device.clone(),
         threads,
         batch: arguments.batch,

@@ -54,6 +54,7 @@ Examples:
   kiln bench forward --peer torch --filter \"gpt MLP\"                # blocks and small transformers
   kiln bench suite --models ~/models --minutes 40 --json suite.jsonl --html suite.html
   kiln bench train --threads 2
+  kiln bench train --device cuda --peer torch                       # GPT-2 and a ViT in bf16
   kiln bench vision --device cuda --dtype bf16 --batch 64 --peer torch
   kiln bench ops --filter softmax --threads 1
   kiln bench blocks --filter q4 --threads 2
@@ -70,15 +71,15 @@ pub struct Arguments {
     /// What to measure
     #[arg(value_enum)]
     what: Benchmark,
-    /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K)
+    /// Folder, GGUF file, or preset (decode, forward; default of decode: the embedded stories260K); gpt2 or vit, with sizes that differ as in gpt2:layers=2,batch=4 (train)
     #[arg(long)]
     model: Option<String>,
     /// Where
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Of weights and activations of a model
-    #[arg(long, default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
-    dtype: String,
+    /// Of weights and activations of a model (default: f32); of products of a model that is trained (default: f32 on the CPU, bf16 on a GPU)
+    #[arg(long, value_parser = ["f32", "bf16", "f16"])]
+    dtype: Option<String>,
     /// The weights of linear layers of a model: as-stored, int8, q8_0 or q4_k_m; quantised as they are loaded (decode, forward; not for GGUF files, and not beside peers)
     #[arg(long, default_value_t, value_name = "W")]
     weights: WeightFormat,
@@ -177,7 +178,7 @@ enum Benchmark {
     Forward,
     /// What a call of a compiled function costs beyond its kernels
     Calls,
-    /// Whole training steps of a small GPT and a small ViT: forward, backward, AdamW
+    /// Whole training steps of a GPT and a ViT: forward, backward, AdamW
     Train,
     /// Forward passes of a convolutional network, ResNet-50 with random weights
     Vision,
@@ -244,6 +245,11 @@ impl Arguments {
         }
         outputs.write(&records)?;
         record::failed(&records)
+    }
+
+    /// The type of a model's weights and activations.
+    fn dtype(&self) -> &str {
+        self.dtype.as_deref().unwrap_or("f32")
     }
 
     /// The Python that has the peers.

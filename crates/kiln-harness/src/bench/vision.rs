@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], peer
     kiln_cpu::pool::set_threads(threads);
     let device: Device =
         arguments.device.parse().map_err(|error: kiln::runtime::UnknownDevice| Failure::unusable(error.to_string()))?;
-    let (dtype, bound) = match arguments.dtype.as_str() {
+    let (dtype, bound) = match arguments.dtype() {
         "bf16" => (DType::Bf16, 0.06),
         "f16" => (DType::F16, 0.01),
         _ => (DType::F32, 1e-4),
@@ -67,14 +67,14 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], peer
         what: "vision".into(),
         model: format!("resnet50 {image}²"),
         device: arguments.device.clone(),
-        dtype: arguments.dtype.clone(),
+        dtype: arguments.dtype().to_owned(),
         batch,
         prompt: 0,
         threads,
         tokens_a_call: 0,
     };
     let case = json!({
-        "kind": "resnet50", "batch": batch, "image": image, "dtype": arguments.dtype, "device": arguments.device,
+        "kind": "resnet50", "batch": batch, "image": image, "dtype": arguments.dtype(), "device": arguments.device,
     });
     let modes: &[&str] = if arguments.no_torch_compile { &TORCH[..1] } else { &TORCH };
     let mut peer = peer;

@@ -1,7 +1,8 @@
-//! Two small networks with their losses, as people write them: a GPT and a ViT of modules.
+//! Two networks with their losses, as people write them: a GPT and a ViT of modules. In short floats they compute as PyTorch's
+//! autocast does: products and attention in the short type, norms, residuals, losses and parameters in f32.
 
 use kiln::nn::{self, Forward, LayerNorm, Linear, Module};
-use kiln::{Result, Tensor, Var};
+use kiln::{DType, Result, Tensor, Var};
 
 /// A network to train, with its sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,19 +70,25 @@ impl Block {
         })
     }
 
-    /// Of `[batch, tokens, hidden]`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// Of `[batch, tokens, hidden]`, with products in `dtype`.
+    fn forward(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
         let [batch, tokens, hidden] = *x.shape() else { return x.reshape([0, 0, 0]) };
-        let qkv = self.qkv.forward(&self.norm1.forward(x)?)?;
+        let qkv = product(&self.qkv, &self.norm1.forward(x)?, dtype)?;
         let qkv = qkv.reshape([batch, tokens, 3, self.heads, hidden / self.heads])?.permute([2, 0, 3, 1, 4])?;
         let (q, k, v) = (qkv.select(0, 0)?, qkv.select(0, 1)?, qkv.select(0, 2)?);
         let mixed = q.scaled_dot_product_attention(&k, &v, None, self.causal, None)?;
         let mixed = mixed.transpose(1, 2)?.reshape([batch, tokens, hidden])?;
-        let x = (x + self.projection.forward(&mixed)?)?;
-        let wide = self.up.forward(&self.norm2.forward(&x)?)?;
+        let x = (x + product(&self.projection, &mixed, dtype)?.to_dtype(x.dtype())?)?;
+        let wide = product(&self.up, &self.norm2.forward(&x)?, dtype)?;
         let wide = if self.causal { wide.gelu_tanh()? } else { wide.gelu()? };
-        &x + self.down.forward(&wide)?
+        &x + product(&self.down, &wide, dtype)?.to_dtype(x.dtype())?
     }
+}
+
+/// A layer computed in another type than its parameters have.
+fn product(layer: &Linear, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    let bias = layer.bias.as_ref().map(|bias| bias.get().to_dtype(dtype)).transpose()?;
+    x.to_dtype(dtype)?.linear(&layer.weight.get().to_dtype(dtype)?, bias.as_ref())
 }
 
 /// Weights of deviation 0.02, biases 0.
@@ -125,11 +132,62 @@ pub struct Network {
     position: Var,
     blocks: Vec<Block>,
     norm: LayerNorm,
+    /// The type of products.
+    #[module(skip)]
+    dtype: DType,
 }
 
 impl Model {
-    /// The network with fresh parameters.
-    pub fn network(&self) -> Result<Network> {
+    /// GPT-2 of 124 million parameters.
+    const GPT2: Model = Model::Gpt { layers: 12, hidden: 768, heads: 12, context: 1024, batch: 16, vocabulary: 50257 };
+    /// A ViT of 17 million parameters for pictures of ImageNet's size.
+    const VIT: Model =
+        Model::Vit { layers: 9, hidden: 384, heads: 6, image: 224, patch: 16, batch: 256, classes: 1000 };
+    /// Those that are measured on a GPU.
+    pub const LARGE: [Model; 2] = [Model::VIT, Model::GPT2];
+
+    /// The model that a text names: `gpt2` or `vit`, with sizes that differ behind a colon, as in `gpt2:layers=2,batch=4`.
+    pub fn parse(text: &str) -> std::result::Result<Model, String> {
+        let (name, sizes) = text.split_once(':').unwrap_or((text, ""));
+        let mut model = match name {
+            "gpt2" => Model::GPT2,
+            "vit" => Model::VIT,
+            _ => return Err(format!("{name} is no model to train: gpt2 and vit are")),
+        };
+        for size in sizes.split(',').filter(|size| !size.is_empty()) {
+            let known = size.split_once('=').and_then(|(key, value)| Some((key, value.parse::<usize>().ok()?)));
+            let (key, value) = known.filter(|(_, value)| *value > 0).ok_or(format!("{size} is not size=number"))?;
+            *model.size(key).ok_or(format!("{name} has no size {key}"))? = value;
+        }
+        Ok(model)
+    }
+
+    fn size(&mut self, key: &str) -> Option<&mut usize> {
+        match self {
+            Model::Gpt { layers, hidden, heads, context, batch, vocabulary } => match key {
+                "layers" => Some(layers),
+                "hidden" => Some(hidden),
+                "heads" => Some(heads),
+                "context" => Some(context),
+                "batch" => Some(batch),
+                "vocabulary" => Some(vocabulary),
+                _ => None,
+            },
+            Model::Vit { layers, hidden, heads, image, patch, batch, classes } => match key {
+                "layers" => Some(layers),
+                "hidden" => Some(hidden),
+                "heads" => Some(heads),
+                "image" => Some(image),
+                "patch" => Some(patch),
+                "batch" => Some(batch),
+                "classes" => Some(classes),
+                _ => None,
+            },
+        }
+    }
+
+    /// The network with fresh parameters, with products in `dtype`.
+    pub fn network(&self, dtype: DType) -> Result<Network> {
         let (ends, layers, hidden, heads, tokens) = match *self {
             Model::Gpt { layers, hidden, heads, context, vocabulary, .. } => {
                 (Ends::Tokens { token: normal("token", [vocabulary, hidden])? }, layers, hidden, heads, context)
@@ -151,6 +209,7 @@ impl Model {
             position: normal("position", [tokens, hidden])?,
             blocks: (0..layers).map(|_| Block::new(hidden, heads, causal)).collect::<Result<_>>()?,
             norm: LayerNorm::new(hidden, 1e-5)?,
+            dtype,
         })
     }
 }
@@ -163,22 +222,27 @@ impl Network {
             Ends::Patches { patch, class, sides: (side, size), .. } => {
                 let batch = x.shape()[0];
                 let patches = x.reshape([batch, 3, *side, *size, *side, *size])?.permute([0, 2, 4, 1, 3, 5])?;
-                let patches = patch.forward(&patches.reshape([batch, side * side, 3 * size * size])?)?;
+                let patches = patches.reshape([batch, side * side, 3 * size * size])?;
+                let patches = product(patch, &patches, self.dtype)?.to_dtype(x.dtype())?;
                 let class = class.get().broadcast_to([batch, 1, patches.shape()[2]])?;
                 Tensor::cat(&[class, patches], 1)?
             }
         };
         h = (h + self.position.get())?;
         for block in &self.blocks {
-            h = block.forward(&h)?;
+            h = block.forward(&h, self.dtype)?;
         }
         match &self.ends {
             Ends::Tokens { token } => {
-                let logits = self.norm.forward(&h)?.linear(&token.get(), None)?;
-                let classes = token.shape()[0];
-                logits.reshape([y.elements(), classes])?.cross_entropy(&y.reshape([-1])?)
+                let (dtype, classes) = (self.dtype, token.shape()[0]);
+                let logits = self.norm.forward(&h)?.to_dtype(dtype)?.linear(&token.get().to_dtype(dtype)?, None)?;
+                let logits = logits.reshape([y.elements(), classes])?.to_dtype(h.dtype())?;
+                logits.cross_entropy(&y.reshape([-1])?)
             }
-            Ends::Patches { head, .. } => head.forward(&self.norm.forward(&h.select(1, 0)?)?)?.cross_entropy(y),
+            Ends::Patches { head, .. } => {
+                let logits = product(head, &self.norm.forward(&h.select(1, 0)?)?, self.dtype)?;
+                logits.to_dtype(h.dtype())?.cross_entropy(y)
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //! held against the reference interpreter.
 
 use super::*;
-use kiln::{Device, safetensors};
+use kiln::{DType, Device, safetensors};
 use std::collections::BTreeMap;
 
 /// The models of `tests/train/make_reference.py`.
@@ -29,7 +29,7 @@ impl Reference {
     }
 
     fn network(&self, model: &Model) -> Network {
-        let network = model.network().unwrap();
+        let network = model.network(DType::F32).unwrap();
         network.load_state_dict(&self.all("parameter."), true).unwrap();
         network
     }
@@ -125,5 +125,40 @@ fn the_loss_falls() {
             losses.push(c);
         }
         assert!(losses[19] < 0.9 * losses[0], "{losses:?}");
+    }
+}
+
+/// In short floats the loss is that of f32 within their error, eager and compiled, and it falls.
+#[test]
+fn short_floats_train_as_f32_does() {
+    for model in [GPT, VIT] {
+        let reference = Reference::load(&model);
+        let batch = reference.batch();
+        let network = |dtype| {
+            let network = model.network(dtype).unwrap();
+            network.load_state_dict(&reference.all("parameter."), true).unwrap();
+            Arc::new(network)
+        };
+        let eager = training(network(DType::Bf16)).unwrap();
+        let compiled = kiln::compile_with(training(network(DType::Bf16)).unwrap(), checked());
+        let exact = training(network(DType::F32)).unwrap();
+        let mut losses = Vec::new();
+        for _ in 0..10 {
+            let [e, c, f] =
+                [eager(&batch), compiled.call(&batch), exact(&batch)].map(|loss| numbers(&loss.unwrap())[0]);
+            assert!((e - c).abs() <= 0.02 * e && (e - f).abs() <= 0.02 * f, "{e} eager, {c} compiled, {f} in f32");
+            losses.push(c);
+        }
+        assert!(losses[9] < losses[0], "{losses:?}");
+    }
+}
+
+#[test]
+fn models_are_named_with_their_sizes() {
+    let small = Model::parse("gpt2:layers=2,hidden=64,heads=2,context=16,batch=3,vocabulary=50").unwrap();
+    assert_eq!(small, Model::Gpt { layers: 2, hidden: 64, heads: 2, context: 16, batch: 3, vocabulary: 50 });
+    assert_eq!(Model::parse("vit").unwrap(), Model::LARGE[0]);
+    for wrong in ["bert", "gpt2:image=4", "vit:layers", "vit:layers=0", "vit:layers=x"] {
+        assert!(Model::parse(wrong).is_err(), "{wrong}");
     }
 }

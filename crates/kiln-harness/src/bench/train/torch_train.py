@@ -64,7 +64,7 @@ class Vit(nn.Module):
 
 def build(case):
     """Model and batch of a case, from fixed seeds."""
-    sizes = {k: v for k, v in case.items() if k not in ("kind", "batch")}
+    sizes = {k: v for k, v in case.items() if k not in ("kind", "batch", "device", "dtype")}
     g = torch.Generator().manual_seed(0)
     model = {"gpt": Gpt, "vit": Vit}[case["kind"]](**sizes)
     with torch.no_grad():
@@ -79,18 +79,23 @@ def build(case):
     else:
         x = torch.randn(case["batch"], 3, case["image"], case["image"], generator=g)
         y = torch.randint(0, case["classes"], (case["batch"],), generator=g)
-    return model, x, y
+    device = case.get("device", "cpu")
+    return model.to(device), x.to(device), y.to(device)
 
 
 def stepper(case, mode):
     """A function that does one training step."""
     model, x, y = build(case)
+    device, dtype = case.get("device", "cpu"), case.get("dtype", "f32")
+    short = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    autocast = lambda: torch.autocast(device, short, enabled=dtype != "f32")
     # Of the optimizers PyTorch has, the fastest for the mode: fused for eager; compiled with the loss it is measured against fused.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=mode != "compile_all")
     if mode == "eager":
         def step():
             optimizer.zero_grad(set_to_none=True)
-            loss = model(x, y)
+            with autocast():
+                loss = model(x, y)
             loss.backward()
             optimizer.step()
             return loss
@@ -100,7 +105,8 @@ def stepper(case, mode):
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        loss = forward(x, y)
+        with autocast():
+            loss = forward(x, y)
         loss.backward()
         update()
         return loss
@@ -108,6 +114,12 @@ def stepper(case, mode):
 
 
 steps = {}
+
+
+def wait():
+    """Until the device is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def setup(request):
@@ -119,6 +131,7 @@ def setup(request):
         steps[mode] = stepper(request["case"], mode)
         begin = time.perf_counter()
         answer[mode + "_loss"] = float(steps[mode]())
+        wait()
         answer[mode + "_first_s"] = time.perf_counter() - begin
         for _ in range(3):
             steps[mode]()
@@ -130,8 +143,10 @@ def measure(request):
     deadline = time.perf_counter() + request["seconds"]
     latest = time.perf_counter() + request["limit"]
     while time.perf_counter() < deadline or len(samples) < 3 or (len(samples) < request["repeats"] and time.perf_counter() < latest):
+        wait()
         begin = time.perf_counter()
         step()
+        wait()
         samples.append(time.perf_counter() - begin)
     return {"samples_s": samples}
 
