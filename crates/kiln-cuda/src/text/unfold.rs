@@ -63,6 +63,8 @@ struct Operand<'a> {
     at: [Dim; 2],
     /// Where `0 ≤ side + sum < size`.
     guards: Vec<([Dim; 2], Dim)>,
+    /// Where its table of summed positions is in shared memory.
+    table: i64,
 }
 
 /// The body, if the product is of this kind.
@@ -114,10 +116,17 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
             threads: tile.threads(),
             at: parts(&source.place.offset, &k)?,
             guards: guards.collect::<Option<Vec<_>>>()?,
+            table: 0,
         })
     };
-    let operands = [operand(0)?, operand(1)?];
-    Some(write(&tiles, &operands, &k, depth, dtype, way.vectors))
+    let mut operands = [operand(0)?, operand(1)?];
+    let mut bytes = STAGES * tiles.stage_bytes().1;
+    for operand in operands.iter_mut().filter(|operand| operand.is_gathered()) {
+        operand.table = bytes;
+        bytes += RING * DEPTH * operand.fields() * if width == Width::Narrow { 4 } else { 8 };
+    }
+    let made = write(&tiles, &operands, &k, depth, dtype, way.vectors);
+    Some(Body { block_bytes: Dim::from(bytes), ..made })
 }
 
 /// The tile where nothing was measured.
@@ -240,6 +249,11 @@ impl Operand<'_> {
         }
     }
 
+    /// Numbers of a summed position: the position, and a part of each guard.
+    fn fields(&self) -> i64 {
+        1 + self.shared_guards().count() as i64
+    }
+
     fn is_gathered(&self) -> bool {
         matches!(self.mode, Mode::Gather { .. })
     }
@@ -275,10 +289,11 @@ impl Operand<'_> {
         }
         out.push_str("}\n");
         if self.is_gathered() {
-            let (fields, chunks) = (1 + self.shared_guards().count(), self.chunks());
+            let (fields, chunks) = (self.fields(), self.chunks());
             let _ = writeln!(
                 out,
-                "__shared__ idx {name}_sum[{RING}][{DEPTH}][{fields}];unsigned short {name}_held[{chunks}][{CHUNK}];"
+                "idx (*const {name}_sum)[{DEPTH}][{fields}]=(idx(*)[{DEPTH}][{fields}])(own+{});unsigned short {name}_held[{chunks}][{CHUNK}];",
+                self.table
             );
         }
     }
@@ -428,7 +443,6 @@ const unsigned a_tile=shared+step%{STAGES}*{stage},b_tile=a_tile+{lhs_bytes};",
         functions: vec![include_str!("tensor.cu")],
         threads: tiles.tile.threads() as u32,
         resident: if has_gathered { 1 } else { tiles.tile.resident() },
-        block_bytes: Dim::from(STAGES * stage),
         aligned,
         ..Body::new(out, tiles.width, tiles.blocks())
     }
