@@ -94,6 +94,10 @@ impl fmt::Display for Choice {
 
 /// Elements of a row that one block searches as fast as several launches would.
 const LONG_ROW: i64 = 1 << 13;
+/// Sums of columns that keep a GPU busy.
+const MANY_COLUMNS: i64 = 1 << 16;
+/// What four bytes from memory and four to it cost in arithmetic, in units of one addition.
+const RECOMPUTED: u32 = 64;
 
 /// A GPU with a compiler for it.
 #[derive(Clone, Copy)]
@@ -271,6 +275,9 @@ impl Backend for CudaBackend {
             guarded_operands: true,
             product_order: true,
             attention_gradients: true,
+            short_operands: true,
+            many_columns: MANY_COLUMNS,
+            recomputed: RECOMPUTED,
         }
     }
 

@@ -9,7 +9,10 @@ use crate::memory_order::{memory_orders, strides_in};
 use crate::pages::gather_below;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
-use kiln_ir::{Dim, Graph, Node, NodeId, Op};
+use kiln_ir::{DType, Dim, Graph, Node, NodeId, Op, TensorType};
+
+/// Elements from which on a value is large.
+const LARGE: i64 = 1 << 20;
 
 /// A destination of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,11 +150,26 @@ pub(crate) fn choose(
             Op::Dot { .. } => true,
             op => op.is_pointwise() && node.operands.iter().any(follows),
         };
-        let stored_instead = after_product[at] && uses[at] > 1 && node.op.is_pointwise();
+        let mut stored_instead = after_product[at] && uses[at] > 1 && node.op.is_pointwise();
+        let recomputes = options.target.recomputed > 0 && is_large(&node.ty);
+        if stored_instead
+            && recomputes
+            && let Op::Cast(to) = node.op
+        {
+            let of = node.operands[0];
+            if graph.ty(of).dtype.size_in_bits() < to.size_in_bits() {
+                // What is cast takes less memory.
+                materialised[of.index()] = true;
+                inline[of.index()] = Inline { cost: cost::LOAD, loads: 1, nodes: 1 };
+                own = Inline { cost: cost::LOAD + 1, loads: 1, nodes: 2 };
+                stored_instead = false;
+            }
+        }
+        let expensive = if recomputes { options.target.recomputed } else { cost::EXPENSIVE };
         let shared = uses[at] > 1 || repeated[at];
         // The cost of loading the operands again at every use, against loading the value.
         let many_loads = own.loads > 1 && (own.loads - 1) * (uses[at].max(2) - 1) > 1;
-        let dear = own.cost > cost::EXPENSIVE + cost::LOAD * own.loads as u32 || many_loads;
+        let dear = own.cost > expensive + cost::LOAD * own.loads as u32 || many_loads;
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
         let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
         let large = own.nodes > cost::MAX_INLINE;
@@ -164,6 +182,11 @@ pub(crate) fn choose(
         inline.push(if materialised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
     materialised
+}
+
+/// True for values that do not stay in a cache.
+fn is_large(ty: &TensorType) -> bool {
+    ty.elements().as_const().is_some_and(|elements| elements >= LARGE)
 }
 
 /// How often each node is read (through views), and whether each of its elements is read repeatedly.
@@ -204,7 +227,7 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], target: Target, materiali
                 continue;
             }
             let casts = matches!(node.op, Op::Dot { .. });
-            let through = Through { casts, zeros: casts && target.guarded_operands };
+            let through = Through { casts, zeros: casts && target.guarded_operands, narrowing: !target.short_operands };
             let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
             let bits = graph.ty(operand).dtype.size_in_bits();
             if casts && is_short_chain(graph, operand, materialised, &mut chain) && chain.narrowest < bits {
@@ -260,6 +283,12 @@ struct Through {
     casts: bool,
     /// Zeros around elements.
     zeros: bool,
+    /// Casts to short floats too.
+    narrowing: bool,
+}
+
+fn is_short(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16)
 }
 
 /// True for zeros around elements, which a guarded load gives by itself.
@@ -291,8 +320,12 @@ fn base_of_operand(
         match &node.op {
             op if op.is_view() => at = node.operands[0],
             op if through.zeros && pads_with_zeros(op) => at = node.operands[0],
-            Op::Cast(_) if through.casts => {
+            Op::Cast(to) if through.casts => {
                 first = first.or(Some(at));
+                let from = graph.ty(node.operands[0]).dtype;
+                if !through.narrowing && is_short(*to) && from.size_in_bits() > to.size_in_bits() {
+                    return first;
+                }
                 at = node.operands[0];
             }
             _ => return first.or(Some(at)),

@@ -60,14 +60,19 @@ fn of_strides(strides: &[Dim]) -> Option<Vec<usize>> {
     steps.iter().all(|&step| step > 0).then_some(order)
 }
 
-/// The order under a reshape that only adds or drops axes of size one, which are put outermost.
+/// The order under a reshape that only adds or drops axes of size one. These have no place of their own, but may be padded: they are
+/// where row-major memory has them, or outermost where the others are in another order.
 fn without_ones(from: &[Dim], order: &[usize], to: &[Dim]) -> Option<Vec<usize>> {
     let kept = |shape: &[Dim]| (0..shape.len()).filter(|&axis| !shape[axis].is_one()).collect::<Vec<usize>>();
     let (before, after) = (kept(from), kept(to));
     let same = before.len() == after.len() && before.iter().zip(&after).all(|(&x, &y)| from[x] == to[y]);
     let ones = (0..to.len()).filter(|&axis| to[axis].is_one());
     let moved = |axis: &usize| before.iter().position(|own| own == axis).map(|at| after[at]);
-    same.then(|| ones.chain(order.iter().filter_map(moved)).collect())
+    if !same {
+        return None;
+    }
+    let others: Vec<usize> = order.iter().filter_map(moved).collect();
+    Some(if others.is_sorted() { (0..to.len()).collect() } else { ones.chain(others).collect() })
 }
 
 /// Whether every view of a node that its readers take has strides, so that none of them has to copy it.
@@ -84,4 +89,25 @@ fn readers_fit(graph: &Graph, readers: &[Vec<NodeId>], id: NodeId, strides: &[Di
         }
         _ => true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A gradient of one row of each image, padded to all of them: images stay outermost.
+    #[test]
+    fn an_axis_of_one_that_is_padded_stays_where_it_was() {
+        let graph = Graph::parse(
+            "graph(%0: f32[4, 8], %1: f32[8, 6]) {
+  %2: f32[4, 6] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  %3: f32[4, 1, 6] = reshape %2
+  %4: f32[4, 5, 6] = pad %3 {low=[0, 0, 0], high=[0, 4, 0], value=0.0}
+  return %4
+}",
+        )
+        .unwrap();
+        let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+        assert!(memory_orders(&graph, &layouts).iter().all(Option::is_none));
+    }
 }

@@ -28,6 +28,10 @@ const FEW: i64 = 8;
 const LONG: i64 = 64 * 1024;
 /// Searches for extremes beside each other that are worth a second step at the most.
 const MOST_SEARCHES: i64 = 64;
+/// Elements of a column that are worth a second step.
+const LONG_COLUMN: i64 = 2048;
+/// Elements that a part of a column has at the least.
+const SHORT_PART: i64 = 64;
 /// In how many parts a long reduction is done at the most.
 const MAX_PARTS: i64 = 256;
 
@@ -45,7 +49,11 @@ pub(crate) fn prepare(
     dequantised: &[NodeId],
     target: Target,
 ) -> Result<Option<Prepared>, Error> {
-    let rewrite_of = |node: &Node| rewrite_of(graph, node).or_else(|| arg_rewrite_of(graph, node, target));
+    let rewrite_of = |node: &Node| {
+        rewrite_of(graph, node)
+            .or_else(|| column_rewrite_of(graph, node, target))
+            .or_else(|| arg_rewrite_of(graph, node, target))
+    };
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
     let turned = |node: &Node| turned_right(graph, node, target);
@@ -223,6 +231,23 @@ fn turned_right(graph: &Graph, node: &Node, target: Target) -> Option<(Vec<usize
     let moved = |axes: &[usize]| axes.iter().filter_map(|axis| order.iter().position(|from| from == axis)).collect();
     let (rhs_batch, rhs_contract) = (moved(&dims.rhs_batch), moved(&dims.rhs_contract));
     Some((order, DotDims { rhs_batch, rhs_contract, ..(**dims).clone() }))
+}
+
+/// A reduction of columns in parts: threads beside each other take columns beside each other, of which there are too few.
+fn column_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewrite> {
+    let Op::Reduce { axes, .. } = &node.op else { return None };
+    let shape = &graph.ty(node.operands[0]).shape;
+    let innermost = (0..shape.len()).rev().find(|&axis| !shape[axis].is_one())?;
+    let kept = node.ty.elements().as_const()?;
+    let reduced = axes.iter().map(|&axis| &shape[axis]).product::<Dim>().as_const()?;
+    if axes.contains(&innermost) || !(FEW..target.many_columns).contains(&kept) || reduced < LONG_COLUMN {
+        return None;
+    }
+    let axis = *axes.iter().find(|&&axis| !shape[axis].is_one())?;
+    let size = shape[axis].as_const()?;
+    let most = (target.many_columns / kept).min(reduced / SHORT_PART).min(MAX_PARTS).min(size);
+    let parts = (2..=most).rev().find(|parts| size % parts == 0)?;
+    Some(Rewrite::Parts { axis, parts })
 }
 
 /// The search for an extreme in parts.

@@ -31,6 +31,13 @@ pub struct Target {
     pub product_order: bool,
     /// There are kernels for the gradients of attention.
     pub attention_gradients: bool,
+    /// Products of short floats read them from memory as they are: what is cast to them is stored first, not cast on the way.
+    pub short_operands: bool,
+    /// Reductions over all axes but the innermost to fewer elements than this are done in parts, about so many in all; 0 for never.
+    pub many_columns: i64,
+    /// Arithmetic is so cheap beside memory that large values which take up to so much of it (see `cost.rs`) are computed again by each
+    /// reader, and stored in the shortest type that they have on the way; 0 for what is right for a CPU.
+    pub recomputed: u32,
 }
 
 /// Options of the scheduler.

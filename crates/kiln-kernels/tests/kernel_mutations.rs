@@ -12,8 +12,16 @@ use std::sync::Arc;
 fn scheduled(graph: Graph) -> Option<Schedule> {
     let graph = decompose(&graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let target =
-        Target { few_rows: 8, long_row: 64, guarded_operands: true, product_order: true, attention_gradients: true };
+    let target = Target {
+        few_rows: 8,
+        long_row: 64,
+        guarded_operands: true,
+        product_order: true,
+        attention_gradients: true,
+        short_operands: true,
+        many_columns: 1 << 16,
+        recomputed: 64,
+    };
     let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     schedule(&graph, &layouts, &options).ok()
 }

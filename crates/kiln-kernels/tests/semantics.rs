@@ -148,8 +148,16 @@ fn updated(graph: &Graph, input: usize) -> bool {
 }
 
 /// A target that differs from a CPU in everything that it may.
-const GPU: Target =
-    Target { few_rows: 8, long_row: 4, guarded_operands: true, product_order: true, attention_gradients: true };
+const GPU: Target = Target {
+    few_rows: 8,
+    long_row: 4,
+    guarded_operands: true,
+    product_order: true,
+    attention_gradients: true,
+    short_operands: true,
+    many_columns: 1 << 16,
+    recomputed: 64,
+};
 
 /// Rounding as the interpreter does; some seeds without fusion.
 fn options_of(seed: u64) -> ScheduleOptions {

@@ -15,6 +15,9 @@ pub fn kernels(graph: Graph) -> Vec<Arc<Kernel>> {
         guarded_operands: true,
         product_order: true,
         attention_gradients: true,
+        short_operands: true,
+        many_columns: 1 << 16,
+        recomputed: 64,
     };
     let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     let schedule = schedule(&graph, &layouts, &options).unwrap();
