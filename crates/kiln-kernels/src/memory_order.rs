@@ -52,12 +52,12 @@ pub(crate) fn strides_in(shape: &[Dim], order: &[usize]) -> Vec<Dim> {
     strides
 }
 
-/// The order of axes that have these strides; `None` where that is not known, or where elements are not apart.
+/// The order of axes that have these strides; `None` for row-major, where it is not known, and where elements are not apart.
 fn of_strides(strides: &[Dim]) -> Option<Vec<usize>> {
     let steps: Vec<i64> = strides.iter().map(Dim::as_const).collect::<Option<_>>()?;
     let mut order: Vec<usize> = (0..steps.len()).collect();
     order.sort_by_key(|&axis| std::cmp::Reverse(steps[axis]));
-    steps.iter().all(|&step| step > 0).then_some(order)
+    (steps.iter().all(|&step| step > 0) && !order.is_sorted()).then_some(order)
 }
 
 /// The order under a reshape that only adds or drops axes of size one. These have no place of their own, but may be padded: they are

@@ -4,7 +4,7 @@ use kiln_ir::build::{Emit, GraphBuilder};
 use kiln_ir::decompose::decompose;
 use kiln_ir::examples::Random;
 use kiln_ir::{ConvDims, DType, Graph, HostTensor, Op, TensorType, Tolerance, interpret};
-use kiln_kernels::kernel::{InstKind, KernelBody};
+use kiln_kernels::kernel::{InstKind, KernelBody, MatmulBody, Prologue};
 use kiln_kernels::{InputLayout, Schedule, ScheduleOptions, Target, reference, schedule};
 
 /// A convolution: sizes of images and kernels, `[n, c, …]` and `[o, c / groups, …]`.
@@ -119,6 +119,21 @@ fn check_for(target: Target, graph: &Graph, channels_last: bool) -> Schedule {
     schedule
 }
 
+/// For each product whether the elements of its operands along the first summed axis, the channels, are neighbours.
+fn reads_neighbours(schedule: &Schedule) -> Vec<[bool; 2]> {
+    let bodies = schedule.steps.iter().flat_map(|step| step.kernel.bodies());
+    let products = bodies.filter_map(|body| if let KernelBody::Matmul(body) = body { Some(body) } else { None });
+    let of = |body: &MatmulBody, operand: &Prologue| {
+        operand.insts.iter().any(|inst| match &inst.kind {
+            InstKind::Load { place, .. } => {
+                place.offset.linear_in(body.k[0].var).is_some_and(|(step, _)| step.is_one())
+            }
+            _ => false,
+        })
+    };
+    products.map(|body| [of(body, &body.lhs), of(body, &body.rhs[0])]).collect()
+}
+
 /// Launches that are products, and those that are not.
 fn launches(schedule: &Schedule) -> (usize, usize) {
     let products = schedule.steps.iter().filter(|step| matches!(step.kernel.body, KernelBody::Matmul(_))).count();
@@ -174,8 +189,10 @@ fn kernels_follow_the_order_of_images() {
     let graph = kiln_passes::run(decompose(&b.finish(), &|_| false).unwrap()).unwrap();
     let schedule = check_for(target, &graph, false);
     assert_eq!(launches(&schedule), (2, 1), "{schedule}");
+    assert_eq!(reads_neighbours(&schedule), [[false, false], [true, true]], "{schedule}");
     let schedule = check_for(target, &graph, true);
     assert_eq!(launches(&schedule), (2, 0), "{schedule}");
+    assert_eq!(reads_neighbours(&schedule), [[true, true], [true, true]], "{schedule}");
     for case in cases() {
         for channels_last in [false, true] {
             let schedule = check_for(target, &self::graph(&case, DType::Bf16, false), channels_last);
