@@ -29,6 +29,9 @@ pub struct Step {
     /// Tokens before the step
     #[arg(long, conflicts_with = "file", default_value_t = 16, value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
     prompt: usize,
+    /// Texts at a time
+    #[arg(long, conflicts_with = "file", default_value_t = 1, value_name = "N", value_parser = at_least::<1>, help_heading = "Model")]
+    batch: usize,
     /// How the model is compiled: default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
     #[arg(long, conflicts_with = "file", value_enum, default_value_t = Mode::Default, value_name = "M", hide_possible_values = true,
         help_heading = "Model")]
@@ -53,7 +56,7 @@ pub fn run(model: &str, step: &Step, device: Device, page: Option<OutputFile>, c
     let mut generator = opened
         .generator(GeneratorOptions { context, compile: Some(compile), ..GeneratorOptions::default() })
         .map_err(program::failure)?;
-    let mut explained = generator.explain_decode(&prompt).map_err(program::failure)?;
+    let mut explained = generator.explain_decode(&vec![&prompt[..]; step.batch]).map_err(program::failure)?;
     drop(progress);
     explained.explanation.name = format!("one decode step of {}", opened.name);
     show(&explained, step, console);
@@ -69,6 +72,7 @@ pub fn run(model: &str, step: &Step, device: Device, page: Option<OutputFile>, c
         figures["weights"] = json!(step.weights.name());
         figures["mode"] = json!(step.mode.name());
         figures["prompt"] = json!(step.prompt);
+        figures["batch"] = json!(step.batch);
         figures
     });
     Ok(())
@@ -96,7 +100,8 @@ fn show(step: &DecodeStep, asked: &Step, console: &Console) {
     let machine = &step.explanation.machine;
     let place = machine.device.clone().unwrap_or_else(|| format::plural(machine.threads, "thread", "threads"));
     let (prompt, mode, copy) = (asked.prompt, asked.mode.name(), machine.copy);
-    console.say(format!("{} after {prompt} tokens, {mode}", step.explanation.name));
+    let texts = format::plural(asked.batch, "text", "texts");
+    console.say(format!("{} after {prompt} tokens of {texts}, {mode}", step.explanation.name));
     console.say(format!("measured on {place}; a copy of its memory runs at {copy:.1} GB/s\n"));
     let mut table = Table::new(&[
         ("", Align::Right),

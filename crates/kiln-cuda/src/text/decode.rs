@@ -300,7 +300,7 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
             let ty = self.ty();
             let at = texts.at(&body.q, &["b", "h", "t", "0"]);
             let _ = writeln!(out, "const {ty} loaded=*(const {ty}*)(b{}+{at}+lane*{wide});", body.q.buffer);
-            widened(*dtype, "loaded.v[e]")
+            widened(*dtype, "loaded.at(e)")
         } else {
             texts.element(&body.q, &["b", "h", "t", &format!("(lane*{wide}+e)")])
         };
@@ -308,7 +308,7 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
     }
 
     fn ty(&self) -> String {
-        format!("Wide<{},{}>", memory_type(self.dtype), self.wide)
+        format!("Packed<{},{}>", memory_type(self.dtype), self.wide)
     }
 
     /// Goes over the keys, a batch of as many as a group has lanes at a time.
@@ -383,7 +383,7 @@ for(;left>0;left-={UNROLL}){{
 #pragma unroll\nfor(int e=0;e<{wide};++e){{const float key={};
 #pragma unroll\nfor(int row=0;row<{rows};++row)dot[row]=fmaf(query[row][e],key,dot[row]);}}}}
 fold<{padded},{},1>(dot);",
-            widened(*dtype, "ks[u].v[e]"),
+            widened(*dtype, "ks[u].at(e)"),
             lanes / 2
         );
         // Of one mask row the lane that looked at the key has the value; of several, the one of this lane's row.
@@ -436,7 +436,7 @@ if(at[u]>=0){{
             self.power("score[u][i]"),
             self.of_row("kept"),
             self.of_row("score[u]"),
-            widened(*dtype, "vs[u].v[e]")
+            widened(*dtype, "vs[u].at(e)")
         );
     }
 

@@ -25,6 +25,7 @@ mod attention;
 mod backward;
 mod decode;
 mod gradient;
+mod grains;
 mod in_order;
 mod index;
 mod loops;

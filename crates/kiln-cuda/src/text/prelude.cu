@@ -2,6 +2,23 @@ struct Fault { unsigned raised; unsigned site; long long index; long long size; 
 
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Wide { T v[N]; };
 
+// Neighbours as they are in memory. They stay whole words until an element is asked for: a load that nobody has asked yet is not
+// waited for, and takes no more registers than it has bytes.
+template <class T> T of_bits(unsigned long long bits) { return (T)bits; }
+template <> float of_bits<float>(unsigned long long bits) { return __uint_as_float((unsigned)bits); }
+template <> double of_bits<double>(unsigned long long bits) { return __longlong_as_double((long long)bits); }
+template <class T, int N, bool WORDS = sizeof(T) * N % 4 == 0> struct Packed : Wide<T, N> { T at(int e) const { return this->v[e]; } };
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Packed<T, N, true> {
+  unsigned w[sizeof(T) * N / 4];
+  T at(int e) const {
+    if constexpr (sizeof(T) == 8) return of_bits<T>(w[2 * e] | (unsigned long long)w[2 * e + 1] << 32);
+    else if constexpr (sizeof(T) == 4) return of_bits<T>(w[e]);
+    else return (T)(w[e * (int)sizeof(T) / 4] >> e * (int)sizeof(T) % 4 * 8);
+  }
+  // A byte as a float without a conversion, which takes four times as long as an addition: 2^23 + 128 + x has x in its last bits.
+  float small(int e) const { return __uint_as_float(__byte_perm(w[e / 4] ^ 0x80808080u, 0x4b000000u, 0x7440 + e % 4)) - 8388736.0f; }
+};
+
 // Lets the next launch begin before this one has ended; and waits for the end of the launch before, where it was allowed likewise.
 void allow_next() {
 #if __CUDA_ARCH__ >= 900

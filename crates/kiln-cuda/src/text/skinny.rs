@@ -15,8 +15,8 @@ use super::loops::{accumulator, bytes};
 use super::matmul::has_blocks;
 use super::strip::MOST_ROWS;
 use super::value::{Statements, Temps, combined, memory_type, value_type};
-use super::vector::{Vector, is_multiple};
-use super::{Body, Way, ceil_div, decode, points, width};
+use super::vector::{BYTES, Vector, is_multiple};
+use super::{Body, Way, ceil_div, decode, grains, points, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{
     Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage, ValueId,
@@ -29,6 +29,8 @@ const FEW_ROWS: i64 = 8;
 /// fetched for the next time.
 const SPARING_THREADS: i64 = 1024;
 const SPARING_UNROLL: i64 = 4;
+/// Shared memory that a block has on every GPU.
+const SHARED: i64 = 40 << 10;
 /// Elements of quantised blocks that a lane takes at once.
 const BLOCK_LANES: i64 = 16;
 /// Rows of a weight where it is not known how many.
@@ -49,7 +51,7 @@ pub struct Skinny {
 
 impl Default for Skinny {
     fn default() -> Skinny {
-        Skinny { threads: 256, warps: 4, unroll: 8 }
+        Skinny { threads: 256, warps: 4, unroll: 4 }
     }
 }
 
@@ -76,8 +78,20 @@ impl fmt::Display for Skinny {
     }
 }
 
+fn knobs() -> &'static [i64] {
+    static KNOBS: std::sync::OnceLock<Vec<i64>> = std::sync::OnceLock::new();
+    KNOBS.get_or_init(|| {
+        let text = std::env::var("KX_SKINNY").unwrap_or_default();
+        text.split(',').filter_map(|t| t.parse().ok()).collect()
+    })
+}
+
 /// The body, if the product is of this kind.
-pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<Body> {
+pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, mut way: Way) -> Option<Body> {
+    let knobs = knobs();
+    if knobs.len() >= 3 {
+        way.skinny = Skinny { threads: knobs[0], warps: knobs[1], unroll: knobs[2] };
+    }
     let [axis] = body.k.as_slice() else { return None };
     let (rows, depth) = (points(&body.m).as_const()?, axis.size.as_const()?);
     if !(1..=MOST_ROWS).contains(&rows) || depth == 0 || body.rhs.len() > RIGHT.len() {
@@ -106,12 +120,13 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
     }
     let total = points(&body.batch) * points(&body.n);
     let width = width(&names, kernel.insts(), &[&total, &Dim::from(rows * depth)]);
-    // Several warps share a row if it is long enough for all of them.
-    let warps = way.skinny.warps.min(depth / (32 * lanes)).max(1);
+    // Several warps share a row if it is long enough for all of them to have several loads.
+    let several = body.rhs.len() as i64;
+    let wanted = (way.skinny.unroll / several).max(1);
+    let warps = way.skinny.warps.min(depth / (32 * lanes * wanted)).max(1);
     let warps = 1 << warps.ilog2();
     let step = warps * 32 * lanes;
-    let several = body.rhs.len() as i64;
-    let unroll = unroll((way.skinny.unroll / several).max(1), depth / step);
+    let unroll = unroll(wanted, depth / step);
     let kept = body.before.as_ref().map(|before| Kept::of(before, rows, depth));
     let writer = Writer {
         kernel,
@@ -130,17 +145,16 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         threads: way.skinny.threads,
         kept,
     };
-    Some(writer.generate(&total, way))
+    Some(grains::generate(&writer, &total, way).unwrap_or_else(|| writer.generate(&total, way)))
 }
 
-/// Loads of a lane at once, at most as many as wanted, so that few others are left at the end of a row of `count`.
+/// Loads of a lane at once, about as many as wanted, so that few others are left at the end of a row of `count`.
 fn unroll(wanted: i64, count: i64) -> i64 {
     let wanted = wanted.min(count).max(1);
-    (wanted / 2 + 1..=wanted)
-        .rev()
-        .chain([wanted / 2])
-        .find(|&unroll| unroll > 0 && count % unroll == 0)
-        .unwrap_or(wanted)
+    let near = (wanted / 2 + 1..=wanted).rev();
+    let more = (wanted + 1..=2 * wanted).rev();
+    let fewer = (1..=wanted / 2).rev();
+    near.chain(more).chain(fewer).find(|&unroll| count % unroll == 0).unwrap_or(1)
 }
 
 /// Whether every right operand is quantised blocks of which a lane takes sixteen elements at once, and the left one allows it.
@@ -163,7 +177,7 @@ fn has_wide_blocks(kernel: &Kernel, body: &MatmulBody, axis: &Axis) -> bool {
 
 /// The neighbours along the summed axis that are read at once, where all of the operands allow it.
 fn wide_lanes(kernel: &Kernel, body: &MatmulBody, axis: &Axis) -> Option<i64> {
-    let lanes = Vector::choose(kernel, body.rhs[0].insts.iter(), axis)?.lanes;
+    let lanes = Vector::choose_up_to(kernel, body.rhs[0].insts.iter(), axis, BYTES)?.lanes;
     let is_wide = |prologue: &Prologue| {
         let vector = Vector::of(kernel, prologue.insts.iter(), axis, lanes);
         let depends = |inst: &Inst| match &inst.kind {
@@ -177,12 +191,12 @@ fn wide_lanes(kernel: &Kernel, body: &MatmulBody, axis: &Axis) -> Option<i64> {
 }
 
 /// The temporaries of what is computed before the product, in shared memory.
-struct Kept {
+pub(super) struct Kept {
     /// What each is kept as: a short float where that is all that is stored in it.
-    dtypes: Vec<DType>,
+    pub(super) dtypes: Vec<DType>,
     /// Where each begins.
     offsets: Vec<i64>,
-    bytes: i64,
+    pub(super) bytes: i64,
 }
 
 impl Kept {
@@ -213,27 +227,28 @@ impl Kept {
     }
 }
 
-struct Writer<'a> {
-    kernel: &'a Kernel,
-    body: &'a MatmulBody,
+/// Writes the statements of one product.
+pub(super) struct Writer<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) body: &'a MatmulBody,
     axis: &'a Axis,
-    names: Names,
-    width: Width,
+    pub(super) names: Names,
+    pub(super) width: Width,
     left: Vector,
     right: Vec<Vector>,
-    rows: i64,
-    depth: i64,
+    pub(super) rows: i64,
+    pub(super) depth: i64,
     lanes: i64,
     warps: i64,
     /// Elements of a row that all lanes of its warps load at once.
     step: i64,
     unroll: i64,
     threads: i64,
-    kept: Option<Kept>,
+    pub(super) kept: Option<Kept>,
 }
 
 impl Writer<'_> {
-    fn statements<'s>(&'s self, prefix: &'s str) -> Statements<'s> {
+    pub(super) fn statements<'s>(&'s self, prefix: &'s str) -> Statements<'s> {
         Statements::new(self.kernel, &self.names, self.width, prefix)
     }
 
@@ -302,22 +317,30 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
         if body.rhs.iter().any(|rhs| has_blocks(&rhs.insts)) {
             functions.push(include_str!("blocks.cu"));
         }
-        let rows = body.before.iter().flat_map(|before| &before.stages).filter(|stage| stage.domain == Domain::Row);
-        let rows: Vec<Vector> = rows.map(|stage| self.row_vector(stage)).collect();
-        let vectors = self.right.iter().chain([&self.left]).chain(&rows);
         let fits = unroll * several as i64 <= SPARING_UNROLL;
-        let resident = (if fits { SPARING_THREADS } else { SPARING_THREADS / 2 } / threads).max(1);
+        let most = if fits { SPARING_THREADS } else { SPARING_THREADS / 2 };
+        let most = knobs().get(3).copied().filter(|&n| n > 0).unwrap_or(most);
+        let resident = (most / threads).max(1);
+        let pad = knobs().get(4).copied().unwrap_or(0) * ((227 << 10) / resident - 2048);
         Body {
             functions,
             most_blocks: way.multiprocessors * resident,
             resident: resident as u32,
             share: several as i64 * total.as_const().unwrap_or(MANY),
             threads: *threads as u32,
-            block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes)),
-            aligned: vectors.flat_map(Vector::buffers).chain(self.block_buffers()).collect(),
+            block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes).max(pad)),
+            aligned: self.aligned().chain(self.block_buffers()).collect(),
             fetched: self.right.iter().flat_map(Vector::buffers).collect(),
             ..Body::new(out, self.width, ceil_div(total, groups))
         }
+    }
+
+    /// The buffers that are accessed several elements at a time.
+    pub(super) fn aligned(&self) -> impl Iterator<Item = usize> {
+        let stages = self.body.before.iter().flat_map(|before| &before.stages);
+        let rows = stages.filter(|stage| stage.domain == Domain::Row).map(|stage| self.row_vector(stage));
+        let rows: Vec<usize> = rows.flat_map(|vector| vector.buffers().collect::<Vec<_>>()).collect();
+        self.right.iter().chain([&self.left]).flat_map(Vector::buffers).chain(rows)
     }
 
     /// The buffers of blocks that are read several bytes at a time.
@@ -330,10 +353,14 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
     }
 
     /// Statements that say where the weight's row `p` is.
-    fn position(&self, out: &mut String, p: &str) {
-        let columns = self.names.text(&points(&self.body.n), self.width);
-        let _ = writeln!(out, "const idx image={p}/{columns},nn={p}%{columns};");
-        out.push_str(&decode(&self.names, &self.body.batch, "z", "image", self.width));
+    pub(super) fn position(&self, out: &mut String, p: &str) {
+        if self.body.batch.is_empty() {
+            let _ = writeln!(out, "const idx nn={p};");
+        } else {
+            let columns = self.names.text(&points(&self.body.n), self.width);
+            let _ = writeln!(out, "const idx image={p}/{columns},nn={p}%{columns};");
+            out.push_str(&decode(&self.names, &self.body.batch, "z", "image", self.width));
+        }
         out.push_str(&decode(&self.names, &self.body.n, "n", "nn", self.width));
     }
 
@@ -402,7 +429,7 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             temps = Temps::Wide(&kept.dtypes);
             for inst in &body.lhs.insts {
                 let InstKind::LoadTemp(temp) = inst.kind else { continue };
-                let wide = format!("Wide<{},{lanes}>", memory_type(kept.dtypes[temp]));
+                let wide = format!("Packed<{},{lanes}>", memory_type(kept.dtypes[temp]));
                 let _ = writeln!(out, "const {wide} wt{temp}=*(const {wide}*)(t{temp}+mm*{depth}+first_k);");
             }
         }
@@ -471,9 +498,14 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
     }
 
     /// What is computed before the product, by all threads of the block for all rows, into shared memory.
-    fn before(&self, out: &mut String, before: &LoopBody, kept: &Kept) {
+    pub(super) fn before(&self, out: &mut String, before: &LoopBody, kept: &Kept) {
         out.push_str("extern __shared__ __align__(16) unsigned char own[];\n");
-        out.push_str("unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;\n");
+        // What every GPU has is known to be shared memory, whose loads are shorter.
+        let memory = match kept.bytes <= SHARED {
+            true => "own",
+            false => "workspace?workspace+blockIdx.x*workspace_bytes:own",
+        };
+        let _ = writeln!(out, "unsigned char* const memory={memory};");
         for (temp, (dtype, offset)) in kept.dtypes.iter().zip(&kept.offsets).enumerate() {
             let ty = if dtype.size_in_bits() == 16 { memory_type(*dtype) } else { value_type(*dtype) };
             let _ = writeln!(out, "{ty}* const t{temp}=({ty}*)(memory+{offset});");

@@ -6,13 +6,13 @@ template <> struct Words<2> { static void load(const void* p, unsigned* w) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p)); } };
 template <> struct Words<1> { static void load(const void* p, unsigned* w) {
   asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(w[0]) : "l"(p)); } };
-template <class T, int N> Wide<T, N> streamed(const Wide<T, N>* p) {
-  constexpr int bytes = sizeof(T) * N, count = bytes / 4;
-  union { unsigned w[count > 0 ? count : 1]; Wide<T, N> value; };
-  if constexpr (bytes < 4) value = *p;
+template <class T, int N> Packed<T, N> streamed(const Packed<T, N>* p) {
+  constexpr int count = sizeof(T) * N / 4;
+  Packed<T, N> value;
+  if constexpr (sizeof(T) * N % 4 != 0) value = *p;
   else if constexpr (count > 4) {
 #pragma unroll
-    for (int i = 0; i < count; i += 4) Words<4>::load((const char*)p + 4 * i, w + i);
-  } else Words<count>::load(p, w);
+    for (int i = 0; i < count; i += 4) Words<4>::load((const char*)p + 4 * i, value.w + i);
+  } else Words<count>::load(p, value.w);
   return value;
 }

@@ -1,13 +1,14 @@
 //! Products of up to 16 rows of short floats on tensor cores, at the speed of memory: the weights are the left operand of `mma` and go
-//! from memory straight to registers; the rows are the right one, a part of them at a time in shared memory.
+//! from memory straight to registers; the rows are the right one, and stay in shared memory.
 //!
 //! ```text
-//!  a block   128 rows of the weights, 16 a warp, and an eighth of the sum        its cluster: the eight parts of the sum
-//!  a lane    16 bytes of weight row g = lane/4 and of row g + 8, at 8·(lane%4)    which `mma` takes for elements of two 16 × 16 blocks:
-//!            the same elements of the rows on the right                           sums may be taken in any order
+//!  a cluster   128 rows of the weights at a time: each of its eight blocks an eighth of the sum, of which the two halves of the
+//!              sixteen warps take one half each, 16 rows a warp
+//!  a lane      16 bytes of weight row g = lane/4 and of row g + 8, at 8·(lane%4), which `mma` takes for elements of two
+//!              16 × 16 blocks, and the same elements of the rows on the right: sums may be taken in any order
+//!  the end     every warp sends its part of the sums to the block that ends these 16 rows, which adds the parts one turn later,
+//!              while the weights of the next rows are on their way
 //! ```
-//!
-//! The parts of the sum are added across the cluster at the end, where every block runs the epilogue of an eighth of the results.
 
 use super::index::{Names, Width};
 use super::tensor::Operand;
@@ -21,22 +22,23 @@ use std::fmt::Write;
 pub(crate) const MOST_ROWS: i64 = 16;
 /// Up to so many rows are faster without tensor cores.
 const FEW_ROWS: i64 = 4;
-/// Warps of a block.
-const WARPS: i64 = 8;
-/// Rows of the weights that a block takes.
-const TALL: i64 = WARPS * 16;
+/// Blocks of a cluster, which share a sum.
+const SPLIT: i64 = 8;
+/// Warps of a block that share a sum.
+const HALVES: i64 = 2;
+/// Rows of the weights that a warp takes.
+const TALL: i64 = 16;
+const THREADS: i64 = SPLIT * HALVES * 32;
 /// Elements of the sum that a lane's wide load and its neighbours' cover.
 const STEP: i64 = 32;
-/// Steps whose weights are fetched at once.
-const UNROLL: i64 = 4;
-/// Elements of the sum that are in shared memory at once, twice.
-const DEPTH: i64 = STEP * UNROLL * 2;
-/// From one row in shared memory to the next: rows that follow one another begin in different banks.
-const PITCH: i64 = DEPTH + 8;
-/// Blocks that share a sum.
-const SPLIT: i64 = 8;
+/// Wide loads of a lane that are fetched at once.
+const LOADS: i64 = 8;
+/// Elements between one row in shared memory and the next, beside the row: rows that follow one another are in different banks.
+const GAP: i64 = 32;
 /// Right operands at the most.
 const MOST_OPERANDS: usize = 2;
+/// Shared memory that a block may take.
+const SHARED: i64 = 200 << 10;
 
 /// The body, if the product is of this kind.
 pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<Body> {
@@ -48,8 +50,8 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         && body.acc == DType::F32
         && body.batch.is_empty()
         && (FEW_ROWS + 1..=MOST_ROWS).contains(&rows)
-        && depth % STEP == 0
-        && depth >= STEP * SPLIT
+        && depth % (STEP * SPLIT) == 0
+        && depth >= STEP * SPLIT * HALVES
         && body.rhs.len() <= MOST_OPERANDS;
     if !fits {
         return None;
@@ -71,7 +73,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
     let columns = points(&body.n);
     let width = width(&names, kernel.insts(), &[&columns]);
     let writer = Writer { kernel, body, names, width, rows, depth, dtype, left, right };
-    Some(writer.generate(&columns))
+    (writer.bytes() <= SHARED).then(|| writer.generate(&columns, way))
 }
 
 struct Writer<'a> {
@@ -87,107 +89,153 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn generate(&self, columns: &Dim) -> Body {
-        let Writer { body, rows, depth, .. } = self;
-        let (several, tiles) = (self.right.len(), if *rows > 8 { 2 } else { 1 });
+    /// Rows on the right that `mma` takes: whole eights.
+    fn wide(&self) -> i64 {
+        if self.rows > 8 { 16 } else { 8 }
+    }
+
+    /// Elements from one row in shared memory to the next.
+    fn pitch(&self) -> i64 {
+        self.depth / SPLIT + GAP
+    }
+
+    /// Floats of a part of the sums that a warp sends.
+    fn part(&self) -> i64 {
+        self.right.len() as i64 * TALL * self.wide()
+    }
+
+    /// Bytes of shared memory: the rows, and twice the parts of the sums.
+    fn bytes(&self) -> i64 {
+        self.wide() * self.pitch() * 2 + 2 * SPLIT * HALVES * self.part() * 4
+    }
+
+    fn generate(&self, columns: &Dim, way: Way) -> Body {
+        let Writer { body, depth, .. } = self;
+        let (several, wide, pitch, part) = (self.right.len() as i64, self.wide(), self.pitch(), self.part());
         let kind = if self.dtype == DType::Bf16 { "bf16" } else { "f16" };
-        let steps = depth / STEP;
+        let steps = depth / STEP / SPLIT;
+        let half = (steps + HALVES - 1) / HALVES;
+        let unroll = LOADS / 2 / several;
         let mut out = String::new();
         let _ = writeln!(
             out,
-            "__shared__ __align__(16) unsigned short xs[2][{MOST_ROWS}*{PITCH}];\n__shared__ float sums[{several}][{MOST_ROWS}][{}];
-const idx N={};\nconst int warp=threadIdx.x/32,lane=threadIdx.x%32,rank=block%{SPLIT};\nconst idx left=(idx)(block/{SPLIT})*{TALL};
-const int begin=rank*{steps}/{SPLIT},end=(rank+1)*{steps}/{SPLIT};\nstruct Part{{Wide<unsigned short,8> w[{several}][2];}};",
-            TALL + 1,
+            "extern __shared__ __align__(16) unsigned char own[];\nunsigned short* const xs=(unsigned short*)own;
+float* const parts=(float*)(own+{});\n__shared__ __align__(8) unsigned long long ready[2];
+const idx N={};\nconst int warp=threadIdx.x/32,lane=threadIdx.x%32,g=lane/4,t=lane%4,rank=block%{SPLIT},strip=warp/{HALVES},half=warp%{HALVES};
+const int tiles=(int)((N+{}) / {}),stride=blocks/{SPLIT};\nint tile=block/{SPLIT};
+const int begin=half*{half},end=half==0?{half}:{steps};
+struct Part{{Packed<unsigned short,8> w[{several}][2];}};\nconst unsigned short* from[{several}][2];
+auto point=[&](int tile){{\n#pragma unroll\nfor(int row=0;row<2;++row){{
+const idx own=(idx)tile*{2}+strip*{TALL}+g+row*8,nn=own<N?own:N-1,k0=rank*{3}+t*8;",
+            wide * pitch * 2,
             self.names.text(columns, self.width),
+            SPLIT * TALL - 1,
+            SPLIT * TALL,
         );
-        // Where the lane's two rows of each weight are.
-        let _ =
-            writeln!(out, "const unsigned short* from[{several}][2];\n#pragma unroll\nfor(int half=0;half<2;++half){{");
-        let _ = writeln!(out, "const idx own=left+warp*16+lane/4+half*8,nn=own<N?own:N-1,k0=(lane%4)*8;");
+        out = out.replace("{2}", &(SPLIT * TALL).to_string()).replace("{3}", &(steps * STEP).to_string());
         out.push_str(&decode(&self.names, &body.n, "n", "nn", self.width));
         for (number, operand) in self.right.iter().enumerate() {
             let at = self.names.text(&operand.place.offset, self.width);
-            let _ = writeln!(out, "from[{number}][half]=b{}+{at};", operand.place.buffer);
+            let _ = writeln!(out, "from[{number}][row]=b{}+{at};", operand.place.buffer);
         }
         let _ = writeln!(
             out,
-            "}}\nauto fetch=[&](Part (&to)[{UNROLL}],int step){{
-#pragma unroll\nfor(int u=0;u<{UNROLL};++u)if(step+u<end)
-#pragma unroll\nfor(int r=0;r<{several};++r)
-#pragma unroll\nfor(int half=0;half<2;++half)
-to[u].w[r][half]=streamed((const Wide<unsigned short,8>*)(from[r][half]+(long long)(step+u)*{STEP}));}};
-auto stage=[&](int buffer,int step){{
-for(int c=threadIdx.x;c<{};c+={}){{const int row=c/{},chunk=c%{};",
-            MOST_ROWS * (DEPTH / 8),
-            WARPS * 32,
-            DEPTH / 8,
-            DEPTH / 8
-        );
-        let _ = writeln!(
-            out,
-            "const bool inside=row<{rows}&&step*{STEP}+chunk*8<end*{STEP};\nconst idx mm=row<{rows}?row:0,k0=inside?step*{STEP}+chunk*8:0;"
+            "}}}};\nauto fetch=[&](Part (&to)[{unroll}],int step){{
+#pragma unroll\nfor(int u=0;u<{unroll};++u)if(step+u<end)
+#pragma unroll\nfor(int r=0;r<{several};++r)\n#pragma unroll\nfor(int row=0;row<2;++row)
+to[u].w[r][row]=streamed((const Packed<unsigned short,8>*)(from[r][row]+(long long)(step+u)*{STEP}));}};
+Part now[{unroll}];\nauto first=[&](){{if(tile<tiles){{point(tile);fetch(now,begin);}}}};
+if(early)first();
+if(threadIdx.x==0){{signal_begin(ready);signal_begin(ready+1);signals_visible();}}\ncluster_arrive();
+wait_before();\nif(!early)first();
+for(int c=threadIdx.x;c<{0};c+={THREADS}){{const int row=c/{1},chunk=c%{1};const bool inside=row<{2};
+const idx mm=inside?row:0,k0=rank*{3}+chunk*8;",
+            wide * steps * 4,
+            steps * 4,
+            self.rows,
+            steps * STEP
         );
         out.push_str(&decode(&self.names, &body.m, "m", "mm", self.width));
         let _ = writeln!(
             out,
-            "copy_chunk((unsigned)__cvta_generic_to_shared(xs[buffer]+row*{PITCH}+chunk*8),b{}+{},inside);}}\ncopies_commit();}};",
+            "copy_chunk((unsigned)__cvta_generic_to_shared(xs+row*{pitch}+chunk*8),b{}+{},inside);}}
+copies_commit();copies_wait<0>();\n__syncthreads();\ncluster_wait();",
             self.left.place.buffer,
             self.names.text(&self.left.place.offset, self.width)
         );
+        self.finish(&mut out);
+        // The last loads of a half may be fewer.
+        let inside = if half % unroll == 0 && steps % HALVES == 0 { "" } else { "if(step+u<end)" };
         let _ = writeln!(
             out,
-            "Part now[{UNROLL}];\nif(early){{fetch(now,begin);wait_before();}}else{{wait_before();fetch(now,begin);}}
-stage(0,begin);\nfloat acc[{several}][{tiles}][4]={{}};\nint buffer=0;
-for(int base=begin;base<end;base+={0}){{
-copies_wait<0>();\n__syncthreads();\nif(base+{0}<end)stage(buffer^1,base+{0});
-#pragma unroll\nfor(int half=0;half<2;++half){{
-Part next[{UNROLL}];\nfetch(next,base+(half+1)*{UNROLL});
-#pragma unroll\nfor(int u=0;u<{UNROLL};++u)if(base+half*{UNROLL}+u<end){{
-unsigned x[{tiles}][4];
-#pragma unroll\nfor(int j=0;j<{tiles};++j){{
-const uint4 v=*(const uint4*)(xs[buffer]+(j*8+lane/4)*{PITCH}+(half*{UNROLL}+u)*{STEP}+lane%4*8);x[j][0]=v.x;x[j][1]=v.y;x[j][2]=v.z;x[j][3]=v.w;}}
+            "int turn=0;\nfor(;tile<tiles;tile+=stride,++turn){{\nif(threadIdx.x==0)signal_expect(ready+turn%2,{0});
+float acc[{several}][{1}][4]={{}};
+for(int step=begin;step<end;step+={unroll}){{\nPart next[{unroll}];
+if(step+{unroll}<end)fetch(next,step+{unroll});else if(tile+stride<tiles){{point(tile+stride);fetch(next,begin);}}
+#pragma unroll\nfor(int u=0;u<{unroll};++u){inside}{{
+uint4 x[{1}];\n#pragma unroll\nfor(int j=0;j<{1};++j)x[j]=*(const uint4*)(xs+(j*8+g)*{pitch}+(step+u)*{STEP}+t*8);
 #pragma unroll\nfor(int r=0;r<{several};++r){{
-const unsigned* low=(const unsigned*)&now[u].w[r][0];const unsigned* high=(const unsigned*)&now[u].w[r][1];
-#pragma unroll\nfor(int part=0;part<2;++part){{
-const unsigned a[4]={{low[part*2],high[part*2],low[part*2+1],high[part*2+1]}};
-#pragma unroll\nfor(int j=0;j<{tiles};++j)multiply_{kind}(acc[r][j],a,x[j]+part*2);}}}}}}
-#pragma unroll\nfor(int u=0;u<{UNROLL};++u)now[u]=next[u];}}
-buffer^=1;}}",
-            UNROLL * 2
+const unsigned* low=now[u].w[r][0].w;const unsigned* high=now[u].w[r][1].w;
+const unsigned a[2][4]={{{{low[0],high[0],low[1],high[1]}},{{low[2],high[2],low[3],high[3]}}}};
+#pragma unroll\nfor(int j=0;j<{1};++j){{const unsigned b[4]={{x[j].x,x[j].y,x[j].z,x[j].w}};
+multiply_{kind}(acc[r][j],a[0],b);multiply_{kind}(acc[r][j],a[1],b+2);}}}}}}
+#pragma unroll\nfor(int u=0;u<{unroll};++u)now[u]=next[u];}}
+if(turn>0)finish(turn-1,tile-stride);\n__syncthreads();",
+            SPLIT * HALVES * part * 4,
+            wide / 8
         );
         // Element c of an accumulator is of weight row g (+ 8) and of row 2·(lane%4) (+ 1) on the right.
         let _ = writeln!(
             out,
-            "#pragma unroll\nfor(int r=0;r<{several};++r)\n#pragma unroll\nfor(int j=0;j<{tiles};++j)\n#pragma unroll\nfor(int c=0;c<4;++c)
-sums[r][j*8+lane%4*2+c%2][warp*16+lane/4+c/2*8]=acc[r][j][c];
-cluster_arrive();cluster_wait();
-for(int i=threadIdx.x+rank*{0};i<{1};i+={2}){{const idx mm=i/{TALL},nn=left+i%{TALL};\nfloat result[{several}]={{}};
-for(int q=0;q<{SPLIT};++q)
-#pragma unroll\nfor(int r=0;r<{several};++r)result[r]+=from_rank(&sums[r][mm][i%{TALL}],q);
-if(mm<{rows}&&nn<N){{",
-            WARPS * 32,
-            tiles * 8 * TALL,
-            WARPS * 32 * SPLIT
+            "float* const to=parts+((turn%2*{0}+rank*{HALVES}+half)*{part});
+#pragma unroll\nfor(int r=0;r<{several};++r)\n#pragma unroll\nfor(int j=0;j<{1};++j)\n#pragma unroll\nfor(int row=0;row<2;++row)
+send(to+(r*{TALL}+g+row*8)*{wide}+j*8+t*2,acc[r][j][row*2],acc[r][j][row*2+1],ready+turn%2,strip);
+}}\nif(turn>0)finish(turn-1,tile-stride);",
+            SPLIT * HALVES,
+            wide / 8
         );
-        out.push_str(&decode(&self.names, &body.m, "m", "mm", self.width));
-        out.push_str(&decode(&self.names, &body.n, "n", "nn", self.width));
+        let right = || self.right.iter().map(|operand| operand.place.buffer);
+        Body {
+            functions: vec![
+                include_str!("stream.cu"),
+                include_str!("tensor.cu"),
+                include_str!("cluster.cu"),
+                include_str!("signal.cu"),
+            ],
+            most_blocks: (way.multiprocessors / SPLIT).max(1) * SPLIT,
+            share: several * columns.as_const().unwrap_or(TALL * SPLIT),
+            threads: THREADS as u32,
+            cluster: SPLIT as u32,
+            block_bytes: Dim::from(self.bytes()),
+            aligned: right().chain([self.left.place.buffer]).collect(),
+            fetched: right().collect(),
+            ..Body::new(out, self.width, ceil_div(columns, SPLIT * TALL) * SPLIT)
+        }
+    }
+
+    /// The function that waits for the parts of the sums of one turn and runs the epilogue of this block's rows of a tile.
+    fn finish(&self, out: &mut String) {
+        let (several, wide, part) = (self.right.len(), self.wide(), self.part());
+        let _ = writeln!(
+            out,
+            "auto finish=[&](int turn,int tile){{\nif(threadIdx.x>={0})return;\nsignal_wait(ready+turn%2,turn/2%2);
+const idx mm=threadIdx.x%{wide},nn=(idx)tile*{1}+rank*{TALL}+threadIdx.x/{wide};
+const float* const from=parts+turn%2*{2}+threadIdx.x;\nfloat result[{several}]={{}};
+#pragma unroll 4\nfor(int q=0;q<{3};++q)\n#pragma unroll\nfor(int r=0;r<{several};++r)result[r]+=from[q*{part}+r*{0}];
+if(mm<{4}&&nn<N){{",
+            TALL * wide,
+            SPLIT * TALL,
+            SPLIT * HALVES * part,
+            SPLIT * HALVES,
+            self.rows
+        );
+        out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
+        out.push_str(&decode(&self.names, &self.body.n, "n", "nn", self.width));
         let accumulators = (0..several).map(|number| format!("result[{number}]")).collect();
         let statements = Statements::new(self.kernel, &self.names, self.width, "e");
         let mut epilogue = Statements { accumulators, ..statements };
-        epilogue.all(&body.epilogue);
+        epilogue.all(&self.body.epilogue);
         out.push_str(&epilogue.out);
-        out.push_str("}}\ncluster_arrive();cluster_wait();\n");
-        let right = || self.right.iter().map(|operand| operand.place.buffer);
-        Body {
-            functions: vec![include_str!("stream.cu"), include_str!("tensor.cu"), include_str!("cluster.cu")],
-            most_blocks: i32::MAX.into(),
-            threads: (WARPS * 32) as u32,
-            resident: 2,
-            cluster: SPLIT as u32,
-            aligned: right().chain([self.left.place.buffer]).collect(),
-            fetched: right().collect(),
-            ..Body::new(out, self.width, ceil_div(columns, TALL) * SPLIT)
-        }
+        out.push_str("}};\n");
     }
 }

@@ -190,7 +190,7 @@ impl<'a> Statements<'a> {
         match self.temps {
             Temps::Registers => format!("t{temp}[step]"),
             Temps::Memory | Temps::Elements(_) => format!("t{temp}[at]"),
-            Temps::Wide(_) => format!("wt{temp}.v[e]"),
+            Temps::Wide(_) => format!("wt{temp}.at(e)"),
         }
     }
 
@@ -228,6 +228,9 @@ impl<'a> Statements<'a> {
             InstKind::Binary(op, x, y) => binary(*op, inst.dtype, &value(x), &value(y)),
             InstKind::Compare(op, x, y) => format!("({}{}{})", value(x), comparison(*op), value(y)),
             InstKind::Select(c, x, y) => format!("({}?{}:{})", value(c), value(x), value(y)),
+            InstKind::Cast(x) if inst.dtype == DType::F32 && self.byte_as_float(*x).is_some() => {
+                self.byte_as_float(*x).unwrap_or_default()
+            }
             InstKind::Cast(x) => format!("cast_{}({})", short_name(inst.dtype), value(x)),
             InstKind::Bitcast(x) => format!("bits_{}({})", short_name(inst.dtype), value(x)),
             InstKind::Round(x, to) => widened(*to, &narrowed(*to, &value(x))),
@@ -243,6 +246,11 @@ impl<'a> Statements<'a> {
             InstKind::Accumulator(number) => self.accumulators.get(*number).cloned().unwrap_or_default(),
             InstKind::Store { .. } | InstKind::StoreTemp(..) => String::new(),
         }
+    }
+
+    /// The expression of a value as a float, if it is a byte of a wide load.
+    fn byte_as_float(&self, id: ValueId) -> Option<String> {
+        self.vector?.byte_as_float(self.kernel, self.prefix, id)
     }
 
     /// The dtype that a function of one operand is applied at: its result's, but for those that give a bool.

@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// Neighbours that a thread takes at the most.
 const MOST: i64 = 8;
 /// Bytes of the widest access.
-const BYTES: i64 = 16;
+pub(super) const BYTES: i64 = 16;
 
 /// The neighbours that a thread takes along an axis.
 pub(crate) struct Vector {
@@ -29,11 +29,21 @@ impl Vector {
         insts: impl Iterator<Item = &'a Inst> + Clone,
         axis: &Axis,
     ) -> Option<Vector> {
+        Vector::choose_up_to(kernel, insts, axis, MOST)
+    }
+
+    /// The same for at most so many.
+    pub(crate) fn choose_up_to<'a>(
+        kernel: &Kernel,
+        insts: impl Iterator<Item = &'a Inst> + Clone,
+        axis: &Axis,
+        most: i64,
+    ) -> Option<Vector> {
         let size = axis.size.as_const()?;
         let bytes =
             |(_, place, _): (ValueId, &Place, bool)| kernel.buffers[place.buffer].dtype.size_in_bits() as i64 / 8;
         let least = accesses(insts.clone()).map(bytes).filter(|&bytes| bytes > 0).min()?;
-        let mut lanes = (BYTES / least).min(MOST);
+        let mut lanes = (BYTES / least).min(most);
         while lanes > 1 {
             let vector = Vector::of(kernel, insts.clone(), axis, lanes);
             if size % lanes == 0 && vector.buffers().next().is_some() {
@@ -68,7 +78,16 @@ impl Vector {
 
     /// Element `e` of the wide value of a load or store.
     pub(crate) fn element(&self, prefix: &str, id: ValueId) -> String {
-        format!("{}{}.v[e]", self.name(prefix, id), self.suffix)
+        let is_load = self.loads.iter().any(|(own, _)| *own == id);
+        let name = self.name(prefix, id);
+        if is_load { format!("{name}{}.at(e)", self.suffix) } else { format!("{name}.v[e]") }
+    }
+
+    /// Element `e` of the wide load of bytes that a value is, as a float.
+    pub(crate) fn byte_as_float(&self, kernel: &Kernel, prefix: &str, id: ValueId) -> Option<String> {
+        let (_, buffer) = self.loads.iter().find(|(own, _)| *own == id)?;
+        let is_byte = kernel.buffers[*buffer].dtype == DType::I8 && self.lanes % 4 == 0;
+        is_byte.then(|| format!("{}{}.small(e)", self.name(prefix, id), self.suffix))
     }
 
     fn name(&self, prefix: &str, id: ValueId) -> String {
@@ -93,11 +112,11 @@ impl Vector {
             let _ = match &inst.kind {
                 InstKind::Load { place, .. } => {
                     let (ty, name, at) =
-                        (self.ty(kernel, place), self.name(prefix, inst.id), statements.position(place));
+                        (self.loaded(kernel, place), self.name(prefix, inst.id), statements.position(place));
                     writeln!(out, "const {ty} {name}=*(const {ty}*)(b{}+{at});", place.buffer)
                 }
                 InstKind::Store { place, .. } => {
-                    writeln!(out, "{} {};", self.ty(kernel, place), self.name(prefix, inst.id))
+                    writeln!(out, "{} {};", self.stored(kernel, place), self.name(prefix, inst.id))
                 }
                 _ => Ok(()),
             };
@@ -116,7 +135,8 @@ impl Vector {
         let mut out = String::new();
         for inst in insts.filter(|inst| self.has(inst.id)) {
             if let InstKind::Store { place, .. } = &inst.kind {
-                let (ty, name, at) = (self.ty(kernel, place), self.name(prefix, inst.id), statements.position(place));
+                let (ty, name, at) =
+                    (self.stored(kernel, place), self.name(prefix, inst.id), statements.position(place));
                 let _ = writeln!(out, "{condition}*({ty}*)(b{}+{at})={name};", place.buffer);
             }
         }
@@ -141,7 +161,7 @@ impl Vector {
         let (mut declared, mut filled) = (String::new(), String::new());
         for inst in insts.filter(|inst| self.has(inst.id)) {
             let InstKind::Load { place, .. } = &inst.kind else { continue };
-            let ty = self.ty(statements.kernel, place);
+            let ty = self.loaded(statements.kernel, place);
             let (name, at) = (self.name(statements.prefix, inst.id), statements.position(place));
             let _ = write!(declared, "{ty} {name}{count};");
             let _ = writeln!(filled, "{into}{name}{}=streamed((const {ty}*)(b{}+{at}));", self.suffix, place.buffer);
@@ -149,7 +169,13 @@ impl Vector {
         (declared, filled)
     }
 
-    fn ty(&self, kernel: &Kernel, place: &Place) -> String {
+    /// The type of a wide load.
+    pub(crate) fn loaded(&self, kernel: &Kernel, place: &Place) -> String {
+        format!("Packed<{},{}>", memory_type(kernel.buffers[place.buffer].dtype), self.lanes)
+    }
+
+    /// The type of a wide store.
+    fn stored(&self, kernel: &Kernel, place: &Place) -> String {
         format!("Wide<{},{}>", memory_type(kernel.buffers[place.buffer].dtype), self.lanes)
     }
 }

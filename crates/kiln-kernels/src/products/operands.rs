@@ -71,6 +71,34 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Whether every point stores at a place of its own, whatever data say: the place is the sum of axes and of indices that are
+    /// known to be in range, each of which goes further than all smaller ones together.
+    fn stores_apart(&self, place: &Place) -> bool {
+        let Some(Sum { mut terms, .. }) = Sum::of(&place.offset, &self.axes) else { return false };
+        terms.retain(|term| term.size != 1);
+        if terms.len() < self.axes.iter().filter(|axis| !axis.size.is_one()).count() {
+            return false;
+        }
+        for (value, stride) in &place.indirect {
+            let index = self.insts.iter().find(|inst| inst.id == *value);
+            let size = index.and_then(|inst| match &inst.kind {
+                InstKind::CheckIndex { size, .. } => size.as_const(),
+                _ => None,
+            });
+            let (Some(size), Some(step)) = (size, stride.as_const()) else { return false };
+            // Its name does not matter.
+            let axis = Symbol::axis(self.axes.len());
+            terms.push(Term { axis, step, size });
+        }
+        terms.sort_by_key(|term| term.step);
+        let mut reach = 0;
+        terms.iter().all(|term| {
+            let apart = term.step > reach;
+            reach += term.step * (term.size - 1);
+            apart
+        })
+    }
+
     /// The places at which it reads a buffer, each once.
     fn places(&self, buffer: usize) -> Option<Vec<&'a Place>> {
         let mut places: Vec<&Place> = Vec::new();
@@ -81,7 +109,9 @@ impl<'a> Reader<'a> {
                     places.push(place);
                 }
                 // One point may store where another one does: a loop of these runs in order.
-                InstKind::Store { place, .. } if !place.indirect.is_empty() => return None,
+                InstKind::Store { place, .. } if !place.indirect.is_empty() && !self.stores_apart(place) => {
+                    return None;
+                }
                 kind if kind.place().is_some_and(|place| place.buffer == buffer) => return None,
                 _ => {}
             }

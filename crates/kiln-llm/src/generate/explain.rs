@@ -31,32 +31,35 @@ impl DecodeStep {
 const WARM_UP: usize = 4;
 
 impl Generator {
-    /// Explains the program that makes one further token after a prompt, and measures whole steps. The generator must be
-    /// compiled, and the context must have room for a few tokens after the prompt.
+    /// Explains the program that makes one further token of each text after prompts of one length, and measures whole steps.
+    /// The generator must be compiled, and the context must have room for a few tokens after the prompts.
     ///
     /// ```
     /// use kiln_llm::GeneratorOptions;
     /// let mut generator = kiln_llm::embedded()?.generator(GeneratorOptions { context: 64, ..GeneratorOptions::default() })?;
-    /// let step = generator.explain_decode(&[1, 403, 407])?;
+    /// let step = generator.explain_decode(&[&[1, 403, 407]])?;
     /// assert_eq!(step.explanation.segments[0].kernels.len(), generator.kernels_per_token().unwrap_or(0));
     /// assert!(step.launches() > std::time::Duration::ZERO);
     /// # Ok::<(), kiln_llm::Error>(())
     /// ```
-    pub fn explain_decode(&mut self, prompt: &[u32]) -> Result<DecodeStep> {
+    pub fn explain_decode(&mut self, texts: &[&[u32]]) -> Result<DecodeStep> {
         let (options, device) = (self.options.clone(), self.model.device());
         // A step for the explanation as well.
-        check(prompt, options.context.saturating_sub(WARM_UP + 4), self.model.sizes().vocab)?;
-        let steps = (options.context - prompt.len() - 1).min(DecodeStep::MOST_STEPS);
+        for prompt in texts {
+            check(prompt, options.context.saturating_sub(WARM_UP + 4), self.model.sizes().vocab)?;
+        }
+        let longest = texts.iter().map(|prompt| prompt.len()).max().ok_or(Error::EmptyPrompt)?;
+        let steps = (options.context - longest - 1).min(DecodeStep::MOST_STEPS);
         self.held.clear();
-        let programs = self.programs(1)?;
+        let programs = self.programs(texts.len())?;
         let rule = Rule::default();
-        let (parts, _) = prompts(1, &[prompt], 0, rule, &options, device)?;
+        let (parts, _) = prompts(programs.rows(), texts, 0, rule, &options, device)?;
         programs.read(&parts, &|| false)?.ok_or(Error::EmptyPrompt)?;
         for _ in 0..WARM_UP {
-            programs.decode.call(&rule)?.item::<i64>()?;
+            programs.decode.call(&rule)?.to_vec::<i64>()?;
         }
         let step = Measured::times(steps - WARM_UP, || -> Result<()> {
-            programs.decode.call(&rule)?.item::<i64>()?;
+            programs.decode.call(&rule)?.to_vec::<i64>()?;
             Ok(())
         })?;
         Ok(DecodeStep { explanation: programs.decode.explain(&rule)?, step })
