@@ -78,20 +78,8 @@ impl fmt::Display for Skinny {
     }
 }
 
-fn knobs() -> &'static [i64] {
-    static KNOBS: std::sync::OnceLock<Vec<i64>> = std::sync::OnceLock::new();
-    KNOBS.get_or_init(|| {
-        let text = std::env::var("KX_SKINNY").unwrap_or_default();
-        text.split(',').filter_map(|t| t.parse().ok()).collect()
-    })
-}
-
 /// The body, if the product is of this kind.
-pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, mut way: Way) -> Option<Body> {
-    let knobs = knobs();
-    if knobs.len() >= 3 {
-        way.skinny = Skinny { threads: knobs[0], warps: knobs[1], unroll: knobs[2] };
-    }
+pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<Body> {
     let [axis] = body.k.as_slice() else { return None };
     let (rows, depth) = (points(&body.m).as_const()?, axis.size.as_const()?);
     if !(1..=MOST_ROWS).contains(&rows) || depth == 0 || body.rhs.len() > RIGHT.len() {
@@ -319,16 +307,14 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
         }
         let fits = unroll * several as i64 <= SPARING_UNROLL;
         let most = if fits { SPARING_THREADS } else { SPARING_THREADS / 2 };
-        let most = knobs().get(3).copied().filter(|&n| n > 0).unwrap_or(most);
         let resident = (most / threads).max(1);
-        let pad = knobs().get(4).copied().unwrap_or(0) * ((227 << 10) / resident - 2048);
         Body {
             functions,
             most_blocks: way.multiprocessors * resident,
             resident: resident as u32,
             share: several as i64 * total.as_const().unwrap_or(MANY),
             threads: *threads as u32,
-            block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes).max(pad)),
+            block_bytes: Dim::from(self.kept.as_ref().map_or(0, |kept| kept.bytes)),
             aligned: self.aligned().chain(self.block_buffers()).collect(),
             fetched: self.right.iter().flat_map(Vector::buffers).collect(),
             ..Body::new(out, self.width, ceil_div(total, groups))
