@@ -227,7 +227,13 @@ fn mark_operands(graph: &Graph, inline_counts: &[u32], target: Target, materiali
                 continue;
             }
             let casts = matches!(node.op, Op::Dot { .. });
-            let through = Through { casts, zeros: casts && target.guarded_operands, narrowing: !target.short_operands };
+            let is_blocks = |operand: &NodeId| matches!(graph.node(*operand).op, Op::Dequantize { .. });
+            let through = Through {
+                casts,
+                zeros: casts && target.guarded_operands,
+                narrowing: !target.short_operands,
+                widening: target.short_operands && casts && node.operands.iter().any(is_blocks),
+            };
             let mut chain = Chain { left: cost::PROLOGUE, narrowest: usize::MAX };
             let bits = graph.ty(operand).dtype.size_in_bits();
             if casts && is_short_chain(graph, operand, materialised, &mut chain) && chain.narrowest < bits {
@@ -285,6 +291,8 @@ struct Through {
     zeros: bool,
     /// Casts to short floats too.
     narrowing: bool,
+    /// Casts of short floats to longer ones, even if a kernel computes these: they stay short in memory.
+    widening: bool,
 }
 
 fn is_short(dtype: DType) -> bool {
@@ -321,8 +329,11 @@ fn base_of_operand(
             op if op.is_view() => at = node.operands[0],
             op if through.zeros && pads_with_zeros(op) => at = node.operands[0],
             Op::Cast(to) if through.casts => {
-                first = first.or(Some(at));
                 let from = graph.ty(node.operands[0]).dtype;
+                let widens = is_short(from) && from.size_in_bits() < to.size_in_bits();
+                if !(through.widening && widens) {
+                    first = first.or(Some(at));
+                }
                 if !through.narrowing && is_short(*to) && from.size_in_bits() > to.size_in_bits() {
                     return first;
                 }

@@ -31,7 +31,8 @@ pub struct Target {
     pub product_order: bool,
     /// There are kernels for the gradients of attention.
     pub attention_gradients: bool,
-    /// Products of short floats read them from memory as they are: what is cast to them is stored first, not cast on the way.
+    /// Products of short floats read them from memory as they are: what is cast to them is stored first, not cast on the way. So do
+    /// products of quantised blocks with what is cast from them.
     pub short_operands: bool,
     /// Reductions over all axes but the innermost to fewer elements than this are done in parts, about so many in all; 0 for never.
     pub many_columns: i64,

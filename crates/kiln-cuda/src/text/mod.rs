@@ -4,6 +4,7 @@
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
 //!                        in_order   stores at places that data decide
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
+//!                        grains     one row with quantised blocks likewise, on tensor cores as integers
 //!                        strip      up to 16 rows of short floats likewise, on tensor cores
 //!                        tensor     short floats on tensor cores (tiles)
 //!                        unfold     the same where operands are unfolded, padded or not contiguous: convolutions

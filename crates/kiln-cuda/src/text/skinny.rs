@@ -32,7 +32,7 @@ const SPARING_UNROLL: i64 = 4;
 /// Shared memory that a block has on every GPU.
 const SHARED: i64 = 40 << 10;
 /// Elements of quantised blocks that a lane takes at once.
-const BLOCK_LANES: i64 = 16;
+pub(super) const BLOCK_LANES: i64 = 16;
 /// Rows of a weight where it is not known how many.
 const MANY: i64 = 4096;
 /// How the values of each right operand are called.
@@ -133,7 +133,10 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         threads: way.skinny.threads,
         kept,
     };
-    Some(grains::generate(&writer, &total, way).unwrap_or_else(|| writer.generate(&total, way)))
+    Some(match grains::Plan::of(&writer, &total, way) {
+        Some(plan) => plan.generate(&Writer { threads: grains::THREADS, ..writer }, way),
+        None => writer.generate(&total, way),
+    })
 }
 
 /// Loads of a lane at once, about as many as wanted, so that few others are left at the end of a row of `count`.
@@ -222,11 +225,11 @@ pub(super) struct Writer<'a> {
     axis: &'a Axis,
     pub(super) names: Names,
     pub(super) width: Width,
-    left: Vector,
+    pub(super) left: Vector,
     right: Vec<Vector>,
     pub(super) rows: i64,
     pub(super) depth: i64,
-    lanes: i64,
+    pub(super) lanes: i64,
     warps: i64,
     /// Elements of a row that all lanes of its warps load at once.
     step: i64,
@@ -261,6 +264,7 @@ auto row_of=[&](idx first)->idx{{const idx p=first+warp/{warps};return p<{count}
             let _ = writeln!(out, "Chunk now;\nif(early){{{fetch}wait_before();}}else{{wait_before();{fetch}}}");
         }
         if let (Some(before), Some(kept)) = (&body.before, &self.kept) {
+            out.push_str("extern __shared__ __align__(16) unsigned char own[];\n");
             self.before(&mut out, before, kept);
         }
         let _ = writeln!(
@@ -485,7 +489,6 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
 
     /// What is computed before the product, by all threads of the block for all rows, into shared memory.
     pub(super) fn before(&self, out: &mut String, before: &LoopBody, kept: &Kept) {
-        out.push_str("extern __shared__ __align__(16) unsigned char own[];\n");
         // What every GPU has is known to be shared memory, whose loads are shorter.
         let memory = match kept.bytes <= SHARED {
             true => "own",
