@@ -92,6 +92,20 @@ impl fmt::Display for Choice {
     }
 }
 
+/// What schedules for a GPU are made for.
+pub const TARGET: Target = Target {
+    few_rows: text::MOST_ROWS,
+    long_row: LONG_ROW,
+    guarded_operands: true,
+    product_order: true,
+    attention_gradients: true,
+    short_operands: true,
+    many_columns: MANY_COLUMNS,
+    recomputed: RECOMPUTED,
+    direct_gradients: true,
+    row_alignment: 16,
+};
+
 /// Elements of a row that one block searches as fast as several launches would.
 const LONG_ROW: i64 = 1 << 13;
 /// Sums of columns that keep a GPU busy.
@@ -269,16 +283,7 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-        Target {
-            few_rows: text::MOST_ROWS,
-            long_row: LONG_ROW,
-            guarded_operands: true,
-            product_order: true,
-            attention_gradients: true,
-            short_operands: true,
-            many_columns: MANY_COLUMNS,
-            recomputed: RECOMPUTED,
-        }
+        TARGET
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {

@@ -25,7 +25,7 @@ mod memory;
 mod pinned;
 mod pool;
 
-pub use backend::CudaBackend;
+pub use backend::{CudaBackend, TARGET};
 pub use device::Gpu;
 pub use driver::DriverError;
 pub use pool::PoolBytes;

@@ -10,7 +10,7 @@ use crate::kernel::{
     Access, AttentionBackwardBody, AttentionBody, AttentionGradients, AttentionPart, Kernel, KernelBody, Strided,
 };
 use crate::schedule::{BufferId, Schedule, Step};
-use crate::update::{can_move, depends, retire};
+use crate::update::{exchanges, retire};
 use kiln_ir::{Dim, Symbol};
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ pub(crate) fn join_attention(schedule: &mut Schedule) {
         let steps = &schedule.steps;
         let join = |earlier: usize| {
             let (first, second) = (&steps[earlier], &steps[later]);
-            let movable = !depends(second, first) && can_move(steps, earlier, later, later);
+            // Parts of one buffer are written by several: the gradients of queries, keys and values that were one product's.
+            let movable = !steps[earlier..later].iter().any(|before| exchanges(before, second));
             Some((earlier, joined(first, second).filter(|_| movable)?))
         };
         let joined = (0..later).rev().find_map(join);

@@ -20,6 +20,7 @@ mod axes;
 mod codec;
 mod cost;
 mod dag;
+mod direct;
 mod domain;
 mod driver;
 mod early;

@@ -5,7 +5,7 @@
 
 use crate::cost;
 use crate::index::contiguous_strides;
-use crate::memory_order::{memory_orders, strides_in};
+use crate::memory_order::{memory_orders, row_pitches, strides_in};
 use crate::pages::gather_below;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
@@ -170,6 +170,15 @@ pub(crate) fn choose(
         // The cost of loading the operands again at every use, against loading the value.
         let many_loads = own.loads > 1 && (own.loads - 1) * (uses[at].max(2) - 1) > 1;
         let dear = own.cost > expensive + cost::LOAD * own.loads as u32 || many_loads;
+        // A step on the way from a short value to another takes more memory than either.
+        if stored_instead && recomputes && !is_short(node.ty.dtype) {
+            let chain = distinct(graph, id, &materialised, inline_counts);
+            let cheap = chain.loads <= 1 && chain.cost <= expensive && chain.nodes <= cost::MAX_INLINE;
+            stored_instead = !cheap;
+            if cheap {
+                own = Inline { loads: 1, cost: chain.cost + cost::LOAD, nodes: chain.nodes };
+            }
+        }
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
         let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
         let large = own.nodes > cost::MAX_INLINE;
@@ -182,6 +191,36 @@ pub(crate) fn choose(
         inline.push(if materialised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
     materialised
+}
+
+/// What a value takes whose parts are computed once each: the elements that it reads of values in memory of its own size, and the cost of the
+/// ops on the way.
+fn distinct(graph: &Graph, id: NodeId, materialised: &[bool], inline_counts: &[u32]) -> Inline {
+    let mut seen = vec![id];
+    let mut own = Inline { cost: 0, loads: 0, nodes: 0 };
+    let mut at = 0;
+    while let Some(&next) = seen.get(at).filter(|_| at <= cost::MAX_INLINE as usize) {
+        at += 1;
+        let node = graph.node(next);
+        let in_memory = match &node.op {
+            Op::Input { .. } | Op::Constant(_) => true,
+            op => is_anchor(op) || (is_reduction(op) && inline_counts[next.index()] == 0),
+        };
+        if next != id && (in_memory || materialised[next.index()]) {
+            own.loads += 1;
+            continue;
+        }
+        own.cost = own.cost.saturating_add(cost::of_op(&node.op));
+        own.nodes += 1;
+        // What is the same for many elements is loaded for all of them.
+        let is_broadcast = matches!(&node.op, Op::Expand { shape } if *shape != graph.ty(node.operands[0]).shape);
+        for &operand in node.operands.iter().filter(|_| !is_broadcast) {
+            if !seen.contains(&operand) {
+                seen.push(operand);
+            }
+        }
+    }
+    own
 }
 
 /// True for values that do not stay in a cache.
@@ -348,6 +387,7 @@ fn base_of_operand(
 pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayout], target: Target) -> Memory {
     let count = graph.nodes().len();
     let orders = if target.product_order { memory_orders(graph, layouts) } else { vec![None; count] };
+    let pitches = row_pitches(graph, target.row_alignment);
     let mut memory = Memory {
         buffers: Vec::new(),
         storage: vec![None; count],
@@ -388,6 +428,11 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
             if let Some(order) = &orders[at] {
                 storage.strides = strides_in(&node.ty.shape, order);
                 memory.reordered.push(buffer);
+            } else if let Some(pitch) = pitches[at] {
+                let rank = node.ty.rank();
+                let padded: Vec<Dim> = node.ty.shape[..rank - 1].iter().cloned().chain([Dim::from(pitch)]).collect();
+                storage.strides = contiguous_strides(&padded);
+                memory.buffers[buffer.index()].elements = padded.iter().product();
             }
             pending[at].push(Destination { storage, nodes: Vec::new(), required: false, readable: true });
         }

@@ -75,6 +75,51 @@ fn without_ones(from: &[Dim], order: &[usize], to: &[Dim]) -> Option<Vec<usize>>
     Some(if others.is_sorted() { (0..to.len()).collect() } else { ones.chain(others).collect() })
 }
 
+/// For each node the elements from one of its rows to the next, where these are not those of a row: of large temporaries of short
+/// floats that products write or read.
+pub(crate) fn row_pitches(graph: &Graph, bytes: i64) -> Vec<Option<i64>> {
+    let mut pitches = vec![None; graph.nodes().len()];
+    if bytes == 0 {
+        return pitches;
+    }
+    let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes().len()];
+    for (id, node) in graph.iter() {
+        node.operands.iter().for_each(|operand| readers[operand.index()].push(id));
+    }
+    for (id, node) in graph.iter() {
+        let (Some(size), Some(elements)) =
+            (node.ty.shape.last().and_then(Dim::as_const), node.ty.elements().as_const())
+        else {
+            continue;
+        };
+        let step = bytes / 2;
+        let pitch = (size + step - 1) / step * step;
+        let odd = node.ty.rank() > 1 && pitch != size && size >= LONG_ROW && elements >= MANY_ELEMENTS;
+        if !odd || !node.ty.dtype.is_float() || node.ty.dtype.size_in_bits() != 16 {
+            continue;
+        }
+        let padded: Vec<Dim> = node.ty.shape.iter().rev().skip(1).rev().cloned().chain([Dim::from(pitch)]).collect();
+        let fits = readers_fit(graph, &readers, id, &crate::index::contiguous_strides(&padded));
+        if fits && (matches!(node.op, Op::Dot { .. }) || is_read_by_product(graph, &readers, id)) {
+            pitches[id.index()] = Some(pitch);
+        }
+    }
+    pitches
+}
+
+/// Elements of a row beside which the padding is nothing, and of a temporary whose products take time.
+const LONG_ROW: i64 = 1024;
+const MANY_ELEMENTS: i64 = 1 << 16;
+
+/// Whether a product reads a node, through views that move no elements.
+fn is_read_by_product(graph: &Graph, readers: &[Vec<NodeId>], id: NodeId) -> bool {
+    readers[id.index()].iter().any(|&reader| match &graph.node(reader).op {
+        Op::Dot { .. } => true,
+        Op::Reshape { .. } | Op::Permute { .. } => is_read_by_product(graph, readers, reader),
+        _ => false,
+    })
+}
+
 /// Whether every view of a node that its readers take has strides, so that none of them has to copy it.
 fn readers_fit(graph: &Graph, readers: &[Vec<NodeId>], id: NodeId, strides: &[Dim]) -> bool {
     let shape = &graph.ty(id).shape;

@@ -1,8 +1,9 @@
 //! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with their neighbours,
 //! quantised blocks that no product reads directly become shifts and masks of their bytes, and long reductions to a few
 //! elements become two steps, the first of which keeps every core busy. So does the search for the largest of many elements, where
-//! the target asks for it.
+//! the target asks for it. Gradients of parts of a tensor become what is written in place (`direct.rs`).
 
+use crate::direct::{Direct, direct_of, needed};
 use crate::matmul::{accumulator, free_axes};
 use crate::schedule::{InputLayout, Target};
 use kiln_ir::build::{GraphBuilder, dequantize_by_parts};
@@ -35,11 +36,15 @@ const SHORT_PART: i64 = 64;
 /// In how many parts a long reduction is done at the most.
 const MAX_PARTS: i64 = 256;
 
+/// The place of a node that the rewritten graph does not have.
+const NOWHERE: NodeId = NodeId(u32::MAX);
+
 /// The rewrite of a node.
 enum Rewrite {
     Sum,
     Parts { axis: usize, parts: i64 },
     ArgParts { parts: i64 },
+    Direct(Direct),
 }
 
 /// The rewritten graph; `None` if it stays as it is. `dequantised` are quantised blocks that no product can read.
@@ -53,6 +58,7 @@ pub(crate) fn prepare(
         rewrite_of(graph, node)
             .or_else(|| column_rewrite_of(graph, node, target))
             .or_else(|| arg_rewrite_of(graph, node, target))
+            .or_else(|| direct_of(graph, node, target).map(Rewrite::Direct))
     };
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
@@ -66,7 +72,12 @@ pub(crate) fn prepare(
     let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
     // The blocks that products read, where `new` has their elements for all other readers.
     let mut whole: Vec<Option<NodeId>> = vec![None; graph.nodes().len()];
+    let needed = needed(graph, target);
     for (id, node) in graph.iter() {
+        if !needed[id.index()] {
+            new.push(NOWHERE);
+            continue;
+        }
         let mut operands: Vec<NodeId> = node.operands.iter().map(|o| new[o.index()]).collect();
         let mut op = node.op.clone();
         if let (Some((right, by)), Op::Dot { dims, .. }) = (blocks.read_by(graph, node), &mut op) {
@@ -86,6 +97,10 @@ pub(crate) fn prepare(
             }
             (Op::ArgReduce { kind, axis }, Some(Rewrite::ArgParts { parts })) => {
                 builder.arg_reduce_in_parts(*kind, operands[0], *axis, parts)?
+            }
+            (_, Some(Rewrite::Direct(direct))) => {
+                let places: Vec<NodeId> = direct.operands(node).iter().map(|o| new[o.index()]).collect();
+                direct.build(&node.op, &places, |op, operands| builder.add(op, operands), &node.ty)?
             }
             (Op::Dequantize { format }, _) if blocks.dequantised[id.index()] => {
                 if blocks.whole[id.index()] {
@@ -243,10 +258,13 @@ fn column_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewri
     if axes.contains(&innermost) || !(FEW..target.many_columns).contains(&kept) || reduced < LONG_COLUMN {
         return None;
     }
-    let axis = *axes.iter().find(|&&axis| !shape[axis].is_one())?;
-    let size = shape[axis].as_const()?;
-    let most = (target.many_columns / kept).min(reduced / SHORT_PART).min(MAX_PARTS).min(size);
-    let parts = (2..=most).rev().find(|parts| size % parts == 0)?;
+    let most = (target.many_columns / kept).min(reduced / SHORT_PART).min(MAX_PARTS);
+    let in_parts = |&axis: &usize| {
+        let size = shape[axis].as_const()?;
+        Some(((2..=most.min(size)).rev().find(|parts| size % parts == 0)?, axis))
+    };
+    // The first of the axes that can be cut into the most parts.
+    let (parts, axis) = axes.iter().rev().filter_map(in_parts).max_by_key(|(parts, _)| *parts)?;
     Some(Rewrite::Parts { axis, parts })
 }
 

@@ -39,6 +39,12 @@ pub struct Target {
     /// Arithmetic is so cheap beside memory that large values which take up to so much of it (see `cost.rs`) are computed again by each
     /// reader, and stored in the shortest type that they have on the way; 0 for what is right for a CPU.
     pub recomputed: u32,
+    /// Scatters of one element a line are choices between elements, and sums of parts between zeros are concatenations: both are then
+    /// computed on the way or written in place.
+    pub direct_gradients: bool,
+    /// Rows of large temporaries of short floats that products write or read begin at multiples of so many bytes; 0 for right after each
+    /// other.
+    pub row_alignment: i64,
 }
 
 /// Options of the scheduler.

@@ -57,6 +57,19 @@ pub(crate) fn depends(later: &Step, earlier: &Step) -> bool {
     shared(later, earlier) || shared(earlier, later)
 }
 
+/// True if one of two steps reads what the other writes. Two that only write a buffer write different elements of it: every element
+/// is written once.
+pub(crate) fn exchanges(one: &Step, other: &Step) -> bool {
+    let read = |a: &Step, b: &Step| {
+        let written = a.args.iter().zip(&a.kernel.buffers).filter(|(_, decl)| decl.access != Access::Read);
+        written.into_iter().any(|(arg, decl)| {
+            let used = b.args.iter().zip(&b.kernel.buffers).filter(|(own, _)| *own == arg);
+            used.into_iter().any(|(_, own)| own.access != Access::Write || decl.access != Access::Write)
+        })
+    };
+    read(one, other) || read(other, one)
+}
+
 /// True if step `moved`, the one at `from` or the one at `to`, may run at the other place: no step between depends on it.
 pub(crate) fn can_move(steps: &[Step], from: usize, to: usize, moved: usize) -> bool {
     steps[from.min(to) + 1..from.max(to)].iter().all(|between| !depends(between, &steps[moved]))

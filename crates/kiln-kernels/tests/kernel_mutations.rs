@@ -21,6 +21,8 @@ fn scheduled(graph: Graph) -> Option<Schedule> {
         short_operands: true,
         many_columns: 1 << 16,
         recomputed: 64,
+        direct_gradients: true,
+        row_alignment: 16,
     };
     let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     schedule(&graph, &layouts, &options).ok()

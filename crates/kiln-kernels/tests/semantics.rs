@@ -157,6 +157,8 @@ const GPU: Target = Target {
     short_operands: true,
     many_columns: 1 << 16,
     recomputed: 64,
+    direct_gradients: true,
+    row_alignment: 16,
 };
 
 /// Rounding as the interpreter does; some seeds without fusion.

@@ -1,9 +1,10 @@
 //! What a target may ask for that training steps need: short operands in memory, columns summed in parts, and values that are computed
 //! again instead of being stored.
 
-use kiln_ir::{DType, Graph};
+use kiln_ir::examples::Random;
+use kiln_ir::{DType, Graph, HostTensor, Scalar, Tolerance, interpret};
 use kiln_kernels::kernel::{Access, KernelBody};
-use kiln_kernels::{InputLayout, Schedule, ScheduleOptions, Target, schedule};
+use kiln_kernels::{InputLayout, Schedule, ScheduleOptions, Target, reference, schedule};
 
 fn scheduled(source: &str, target: Target) -> Schedule {
     let graph = Graph::parse(source).unwrap();
@@ -71,4 +72,168 @@ fn large_values_are_computed_again() {
     assert!(temporaries(Target::default()).contains(&DType::F32));
     let target = Target { recomputed: 64, ..Target::default() };
     assert!(temporaries(target).iter().all(|&dtype| dtype == DType::Bf16), "{:?}", temporaries(target));
+}
+
+/// The results of a schedule and of the interpreter for the same inputs, which agree.
+fn assert_same(source: &str, schedule: &Schedule) {
+    let graph = Graph::parse(source).unwrap();
+    let mut random = Random(7);
+    let input = |&id: &kiln_ir::NodeId| {
+        let ty = graph.ty(id);
+        let shape: Vec<usize> = ty.shape.iter().map(|size| size.as_const().unwrap() as usize).collect();
+        let mut tensor = HostTensor::zeros(ty.dtype, &shape).unwrap();
+        for at in 0..tensor.elements() {
+            let value = if ty.dtype.is_float() {
+                Scalar::float(ty.dtype, random.below(1000) as f64 / 500.0 - 1.0)
+            } else {
+                Scalar::int(ty.dtype, random.below(5) as i64)
+            };
+            tensor.set(at, value);
+        }
+        tensor
+    };
+    let inputs: Vec<HostTensor> = graph.inputs().iter().map(input).collect();
+    let wanted = interpret::run(&graph, &inputs).unwrap();
+    let run = |schedule: &Schedule| reference::run(schedule, &mut inputs.clone(), &|_| None).unwrap();
+    let (got, plain) = (run(schedule), run(&scheduled(source, Target::default())));
+    for ((got, wanted), plain) in got.iter().zip(&wanted).zip(&plain) {
+        // Sums of short floats that are not rounded on the way differ from the interpreter's.
+        if got.bytes() == plain.bytes() {
+            continue;
+        }
+        let mut shaped = HostTensor::zeros(wanted.dtype(), wanted.shape()).unwrap();
+        (0..wanted.elements()).for_each(|at| shaped.set(at, got.get(at)));
+        shaped.compare(wanted, Tolerance::of(wanted.dtype()).times(4.0)).unwrap();
+    }
+}
+
+fn launches(schedule: &Schedule) -> Vec<&str> {
+    schedule.steps.iter().map(|step| step.label.as_str()).collect()
+}
+
+/// The gradient of a cross-entropy: one position a row.
+const CLASSES: &str = "graph(%0: f32[6, 5], %1: i64[6, 1], %2: f32[6, 1]) {
+  %3: f32[6, 1] = gather %0, %1 {axis=1}
+  %4: f32[6, 5] = full {value=0.0}
+  %5: f32[6, 5] = scatter_add %4, %1, %2 {axis=1}
+  %6: f32[6, 5] = neg %5
+  %7: f32[6, 1] = reduce_sum %6 {axes=[1]}
+  %8: f32[6, 5] = expand %7
+  %9: f32[6, 5] = exp %0
+  %10: f32[6, 5] = mul %8, %9
+  %11: f32[6, 5] = add %5, %10
+  return %3, %11
+}";
+
+#[test]
+fn one_element_a_line_is_chosen() {
+    let scatters = |schedule: &Schedule| {
+        schedule.steps.iter().filter(|step| matches!(step.kernel.body, KernelBody::Routine(_))).count()
+    };
+    let before = scheduled(CLASSES, Target::default());
+    assert_eq!(scatters(&before), 1);
+    let target = Target { direct_gradients: true, ..Target::default() };
+    let after = scheduled(CLASSES, target);
+    assert_eq!((scatters(&after), after.steps.len()), (0, 2), "{after}");
+    assert!(before.steps.len() > after.steps.len());
+    assert_same(CLASSES, &after);
+    // Nobody would see a position that is out of range.
+    let unchecked = CLASSES.replace("gather %0, %1 {axis=1}", "neg %2");
+    assert_eq!(scatters(&scheduled(&unchecked, target)), 1);
+    // Several elements of a line may be one.
+    let several = "graph(%0: f32[6, 5], %1: i64[6, 2], %2: f32[6, 2]) {
+  %3: f32[6, 2] = gather %0, %1 {axis=1}
+  %4: f32[6, 5] = scatter_add %0, %1, %2 {axis=1}
+  return %3, %4
+}";
+    assert_eq!(scatters(&scheduled(several, target)), 1);
+    assert_same(several, &scheduled(several, target));
+}
+
+/// The gradients of three parts of one product.
+const PARTS: &str = "graph(%0: f32[4, 8], %1: f32[4, 8], %2: f32[4, 8], %3: f32[12, 16]) {
+  %4: bf16[4, 8] = cast %0
+  %5: bf16[4, 8] = cast %1
+  %6: bf16[4, 8] = cast %2
+  %7: bf16[12, 8] = pad %4 {low=[4, 0], high=[4, 0], value=0.0}
+  %8: bf16[12, 8] = pad %5 {low=[0, 0], high=[8, 0], value=0.0}
+  %9: bf16[12, 8] = pad %6 {low=[8, 0], high=[0, 0], value=0.0}
+  %10: f32[12, 8] = cast %7
+  %11: f32[12, 8] = cast %8
+  %12: f32[12, 8] = add %10, %11
+  %13: f32[12, 8] = cast %9
+  %14: f32[12, 8] = add %12, %13
+  %15: bf16[12, 8] = cast %14
+  return %15
+}";
+
+#[test]
+fn parts_between_zeros_are_concatenated() {
+    let adds = |source: &str| {
+        let target = Target { direct_gradients: true, ..Target::default() };
+        let schedule = scheduled(source, target);
+        assert_same(source, &schedule);
+        schedule.to_string().contains("add")
+    };
+    assert!(scheduled(PARTS, Target::default()).to_string().contains("add"));
+    assert!(!adds(PARTS));
+    // Parts that overlap, leave a gap, or lie between other values.
+    assert!(adds(&PARTS.replace("low=[4, 0], high=[4, 0]", "low=[3, 0], high=[5, 0]")));
+    assert!(adds(&PARTS.replace("low=[8, 0], high=[0, 0]", "low=[0, 0], high=[8, 0]")));
+    assert!(adds(&PARTS.replace("value=0.0", "value=1.0")));
+    assert!(adds(&PARTS.replace("value=0.0", "value=-0.0")));
+}
+
+/// Rows of an odd number of elements, which products write and read.
+const ODD: &str = "graph(%0: bf16[64, 4], %1: bf16[1027, 4]) {
+  %2: bf16[64, 1027] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+  %7: bf16[64, 1027] = exp %2
+  %8: bf16[64, 4] = dot %2, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  %9: bf16[1027, 4] = dot %7, %0 {lhs_batch=[], rhs_batch=[], lhs_contract=[0], rhs_contract=[0]}
+  return %8, %9
+}";
+
+#[test]
+fn rows_of_products_are_aligned() {
+    let target = Target { row_alignment: 16, ..Target::default() };
+    let schedule = scheduled(ODD, target);
+    assert_same(ODD, &schedule);
+    let text = schedule.to_string();
+    assert!(text.contains("*1032") && !text.contains("*1027"), "{text}");
+    let elements = |schedule: &Schedule| {
+        let temps = schedule.buffers.iter().filter(|b| b.dtype == DType::Bf16 && b.role == kiln_kernels::Role::Temp);
+        temps.map(|b| b.elements.as_const().unwrap()).collect::<Vec<_>>()
+    };
+    assert!(elements(&schedule).iter().all(|&n| n == 64 * 1032), "{:?}", elements(&schedule));
+    assert!(elements(&scheduled(ODD, Target { row_alignment: 0, ..target })).iter().all(|&n| n == 64 * 1027));
+    // One of the readers has the elements in a row.
+    let flat =
+        ODD.replace("return %8", "%10: bf16[65728] = reshape %2\n  %11: bf16[65728] = neg %10\n  return %11, %8");
+    let schedule = scheduled(&flat, target);
+    assert_same(&flat, &schedule);
+    assert!(schedule.to_string().contains("*1027"));
+}
+
+/// Updates of small parameters, which nothing else of a step needs.
+#[test]
+fn small_updates_are_one_launch() {
+    let source = "graph(%0: f32[512, 64], %1: f32[64, 64], %2: f32[64], %3: f32[64], %4: f32[64]) {
+  %5: f32[1, 64] = reduce_sum %0 {axes=[0]}
+  %6: f32[64] = reshape %5
+  %7: f32[64] = sub %2, %6
+  %8: f32[512, 64] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  %9: f32[1, 64] = reduce_sum %8 {axes=[0]}
+  %10: f32[64] = reshape %9
+  %11: f32[64] = sub %3, %10
+  %12: f32[512, 64] = dot %8, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+  %13: f32[1, 64] = reduce_sum %12 {axes=[0]}
+  %14: f32[64] = reshape %13
+  %15: f32[64] = sub %4, %14
+  return %7 -> input 2, %11 -> input 3, %15 -> input 4
+}";
+    let apart = scheduled(source, Target::default());
+    let joined = scheduled(source, Target { few_rows: 8, ..Target::default() });
+    assert_eq!((apart.steps.len(), joined.steps.len()), (5, 3), "{:?}", launches(&joined));
+    assert!(matches!(joined.steps[2].kernel.body, KernelBody::Parallel(_)));
+    assert_same(source, &joined);
 }

@@ -31,6 +31,8 @@ pub(crate) fn join_products(schedule: &mut Schedule, few_rows: i64) {
     schedule.steps.retain(|step| !step.args.is_empty());
     parallel::join(schedule, few_rows);
     schedule.steps.retain(|step| !step.args.is_empty());
+    parallel::join_last(schedule);
+    schedule.steps.retain(|step| !step.args.is_empty());
 }
 
 /// The product of a step, if it has few rows of a known length and no batch.

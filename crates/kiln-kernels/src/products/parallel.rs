@@ -1,5 +1,5 @@
 //! Products of the same rows that do not depend on each other (queries, keys and values) become one launch, and so do small loops
-//! (positions, masks and tables at the beginning of a step).
+//! (positions, masks and tables at the beginning of a step, and what nothing else of a step needs: updates of small parameters).
 
 use super::{Arguments, can_move, count, has_own_sizes, product, retire};
 use crate::kernel::KernelBody;
@@ -42,9 +42,43 @@ fn goes_along(steps: &[Step], members: &[usize], other: usize, few_rows: i64) ->
 
 /// A loop that takes about as long as its launch.
 fn is_small_loop(step: &Step) -> bool {
+    is_loop_of(step, SMALL)
+}
+
+/// A loop of at most so many points.
+fn is_loop_of(step: &Step, most: i64) -> bool {
     let KernelBody::Loop(body) = &step.kernel.body else { return false };
     let points = count(&body.grid).zip(count(&body.row)).and_then(|(grid, row)| grid.checked_mul(row));
-    !step.args.is_empty() && has_own_sizes(step) && points.is_some_and(|points| points <= SMALL)
+    !step.args.is_empty() && has_own_sizes(step) && points.is_some_and(|points| points <= most)
+}
+
+/// Bodies of a launch of what nothing needs at the most, and points of each.
+const MOST_LAST: usize = 16;
+const SMALL_LAST: i64 = 1 << 18;
+
+/// Lets loops that no later launch depends on run beside each other, at the place of the last of each launch's.
+pub(super) fn join_last(schedule: &mut Schedule) {
+    let steps = &schedule.steps;
+    let is_last = |&at: &usize| {
+        let own = &steps[at];
+        is_loop_of(own, SMALL_LAST) && !steps[at + 1..].iter().any(|later| depends(later, own))
+    };
+    let found: Vec<usize> = (0..steps.len()).filter(is_last).collect();
+    // Equal kernels beside each other make equal launches.
+    let mut last = found.clone();
+    last.sort_by_key(|&at| first_alike(steps, &found, at));
+    for members in last.chunks(MOST_LAST).filter(|members| members.len() > 1) {
+        let place = *members.iter().max().unwrap_or(&0);
+        let step = joined(&schedule.steps, members);
+        members.iter().for_each(|&at| retire(&mut schedule.steps[at]));
+        schedule.steps[place] = step;
+    }
+}
+
+/// The first of some launches that has the same kernel as one of them, and its own place.
+fn first_alike(steps: &[Step], among: &[usize], at: usize) -> (usize, usize) {
+    let same = among.iter().find(|&&other| steps[other].kernel == steps[at].kernel);
+    (same.copied().unwrap_or(at), at)
 }
 
 fn joined(steps: &[Step], members: &[usize]) -> Step {
