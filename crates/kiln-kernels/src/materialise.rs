@@ -167,18 +167,18 @@ pub(crate) fn choose(
         }
         let expensive = if recomputes { options.target.recomputed } else { cost::EXPENSIVE };
         let shared = uses[at] > 1 || repeated[at];
-        // The cost of loading the operands again at every use, against loading the value.
-        let many_loads = own.loads > 1 && (own.loads - 1) * (uses[at].max(2) - 1) > 1;
-        let dear = own.cost > expensive + cost::LOAD * own.loads as u32 || many_loads;
         // A step on the way from a short value to another takes more memory than either.
-        if stored_instead && recomputes && !is_short(node.ty.dtype) {
+        if recomputes && uses[at] > 1 && node.op.is_pointwise() && !is_short(node.ty.dtype) {
             let chain = distinct(graph, id, &materialised, inline_counts);
             let cheap = chain.loads <= 1 && chain.cost <= expensive && chain.nodes <= cost::MAX_INLINE;
-            stored_instead = !cheap;
             if cheap {
+                stored_instead = false;
                 own = Inline { loads: 1, cost: chain.cost + cost::LOAD, nodes: chain.nodes };
             }
         }
+        // The cost of loading the operands again at every use, against loading the value.
+        let many_loads = own.loads > 1 && (own.loads - 1) * (uses[at].max(2) - 1) > 1;
+        let dear = own.cost > expensive + cost::LOAD * own.loads as u32 || many_loads;
         let wide_concat = matches!(&node.op, Op::Concat { .. }) && (node.operands.len() > 3 || dear);
         let separate = options.no_fusion && !node.op.is_view() && uses[at] > 0 && own.loads > 0;
         let large = own.nodes > cost::MAX_INLINE;

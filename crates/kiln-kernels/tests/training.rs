@@ -64,14 +64,21 @@ fn large_values_are_computed_again() {
   %11: f32[4096, 512] = add %10, %4
   return %8, %11
 }";
-    let temporaries = |target| {
+    let temporaries = |source: &str, target| {
         let schedule = scheduled(source, target);
         let temps = schedule.buffers.iter().filter(|buffer| buffer.role == kiln_kernels::Role::Temp);
         temps.map(|buffer| buffer.dtype).collect::<Vec<DType>>()
     };
-    assert!(temporaries(Target::default()).contains(&DType::F32));
+    assert!(temporaries(source, Target::default()).contains(&DType::F32));
     let target = Target { recomputed: 64, ..Target::default() };
-    assert!(temporaries(target).iter().all(|&dtype| dtype == DType::Bf16), "{:?}", temporaries(target));
+    assert!(temporaries(source, target).iter().all(|&dtype| dtype == DType::Bf16), "{:?}", temporaries(source, target));
+    // A value that reads another several times loads it once.
+    let source = source.replace("erf %4", "exp %14").replace("  %5:", "  %12: f32[4096, 512] = mul %4, %4\n  %13: f32[4096, 512] = mul %12, %4\n  %14: f32[4096, 512] = add %13, %4\n  %5:");
+    assert!(
+        temporaries(&source, target).iter().all(|&dtype| dtype == DType::Bf16),
+        "{:?}",
+        temporaries(&source, target)
+    );
 }
 
 /// The results of a schedule and of the interpreter for the same inputs, which agree.
