@@ -44,6 +44,12 @@ void put_digits(unsigned char* digits, float* grains, float* sums, int k, const 
     sums[k / 32] = sum;
   }
 }
+// Asks for bytes that will be copied later: chunks, a multiple of them.
+void fetch_soon(const unsigned char* p, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
+#endif
+}
 // What a lane knows of x at an item: the digits of its column, or zeros, in two places; grains and sums of 32 from its own on.
 struct Left { const unsigned char* digits[2]; const float *grains, *sums; };
 // A lane's places, from the beginning of shared memory, and how far they move with an item; and what it picks from words. They are not

@@ -29,12 +29,14 @@ const RESIDENT: u32 = 2;
 const HALF_SHARED: i64 = 112 << 10;
 /// Shared memory of a block, where there are clusters and on other GPUs.
 const SHARED: i64 = 220 << 10;
-const OLD_SHARED: i64 = 96 << 10;
+const OLD_SHARED: i64 = 98 << 10;
 /// Sums of so many times 16 rows are kept before the epilogue, of all right operands together.
 const KEPT: i64 = 4;
 /// Bytes of zeros, as digits of elements that a column does not have.
 const ZEROS: i64 = 1024;
 const CHUNK: i64 = 16;
+/// Bytes of the weights that a block asks for while it waits for the launch before.
+const SOON: i64 = 96 << 10;
 
 /// How a product of this kind is done.
 pub(super) struct Plan {
@@ -128,6 +130,8 @@ impl Plan {
         let (several, groups) = (writer.body.rhs.len() as i64, WARPS / warps);
         let (tiles, count) = ((columns + TALL - 1) / TALL, writer.depth / elements / warps);
         let (kept, slot) = (self.kept(writer), TALL * chunks * CHUNK);
+        // Warps without rows of their own copy the last ones.
+        let last = (tiles - 1) * TALL;
         let mut out = String::new();
         let _ = writeln!(
             out,
@@ -136,7 +140,7 @@ float (*const parts)[{kept}][{WARPS}][{several}][{TALL}]=(float (*)[{kept}][{WAR
 const int warp=threadIdx.x/32,lane=threadIdx.x%32,part=warp%{warps},g=lane/4,t=lane%4;
 int first=(int)block*{groups};\nconst int stride=(int)blocks*{groups};
 unsigned char* const copies=own+{}+warp*{};\nint ahead=first,turn=0,slot=0,use=0;\nconst unsigned char* from[{several}];
-auto point=[&](){{const int row=(ahead+warp/{warps})*{TALL};const idx p=row<{columns}?row:{columns}-1;",
+auto point=[&](){{const int row=(ahead+warp/{warps})*{TALL};const idx p=row<{last}?row:{last};",
             self.format.name(),
             self.parts,
             self.copies,
@@ -169,11 +173,13 @@ at+=(part+turn/{several}*{warps})*{bytes};{whole}\nconst unsigned to=(unsigned)_
 if(++turn=={}){{turn=0;ahead+=stride;if(ahead<{tiles})point();}}}}
 copies_commit();slot=slot+1=={slots}?0:slot+1;}};
 auto begin=[&](){{if(first<{tiles})point();\n#pragma unroll\nfor(int i=0;i+1<{slots};++i)copy();}};
-if(early){{begin();wait_before();}}else{{wait_before();begin();}}",
+if(early){{begin();",
             (all + 31) / 32,
             32 * CHUNK,
             count * several
         );
+        self.soon(writer, way, &mut out);
+        out.push_str("wait_before();}else{wait_before();begin();}\n");
         self.left(writer, &mut out);
         let _ = writeln!(
             out,
@@ -224,6 +230,34 @@ __syncthreads();",
             fetched: buffers().collect(),
             ..Body::new(out, writer.width, ceil_div(&Dim::from(tiles), groups))
         }
+    }
+
+    /// Statements that ask for the first of the weights, or for the beginnings of their rows.
+    fn soon(&self, writer: &Writer<'_>, way: Way, out: &mut String) {
+        let Plan { columns, elements, bytes, warps, .. } = self;
+        if self.pitch % CHUNK != 0 {
+            return;
+        }
+        let (row, groups, several) = (writer.depth / elements * bytes, WARPS / warps, writer.body.rhs.len() as i64);
+        let tiles = (columns + TALL - 1) / TALL;
+        let turns = (tiles + groups * way.multiprocessors - 1) / (groups * way.multiprocessors);
+        let at_once = groups * several * TALL;
+        let turns = (SOON / (at_once * row)).clamp(1, turns);
+        let row = row.min(SOON / (at_once * turns)) / CHUNK * CHUNK;
+        let _ = writeln!(
+            out,
+            "if(lane==0)for(int e=warp;e<{};e+={WARPS}){{const int tile=first+e/{}*stride+e/{TALL}%{groups};
+const idx p=(idx)tile*{TALL}+e%{TALL};if(p<{columns}){{",
+            turns * groups * TALL,
+            groups * TALL
+        );
+        writer.position(out, "p");
+        for rhs in &writer.body.rhs {
+            let InstKind::LoadBlock { place, .. } = &rhs.insts[0].kind else { continue };
+            let at = writer.names.text(&place.offset, writer.width);
+            let _ = writeln!(out, "fetch_soon(b{}+{at},{row});", place.buffer);
+        }
+        out.push_str("}}\n");
     }
 
     /// Times 16 rows whose sums are kept until the epilogue.
