@@ -120,19 +120,18 @@ impl Writer<'_> {
         let _ = writeln!(
             out,
             "extern __shared__ __align__(16) unsigned char own[];\nunsigned short* const xs=(unsigned short*)own;
-float* const parts=(float*)(own+{});\n__shared__ __align__(8) unsigned long long ready[2];
-const idx N={};\nconst int warp=threadIdx.x/32,lane=threadIdx.x%32,g=lane/4,t=lane%4,rank=block%{SPLIT},strip=warp/{HALVES},half=warp%{HALVES};
-const int tiles=(int)((N+{}) / {}),stride=blocks/{SPLIT};\nint tile=block/{SPLIT};
+float* const parts=(float*)(own+{0});\n__shared__ __align__(8) unsigned long long ready[2];
+const idx N={1};\nconst int warp=threadIdx.x/32,lane=threadIdx.x%32,g=lane/4,t=lane%4,rank=block%{SPLIT},strip=warp/{HALVES},half=warp%{HALVES};
+const int tiles=(int)((N+{2}-1)/{2}),stride=blocks/{SPLIT};\nint tile=block/{SPLIT};
 const int begin=half*{half},end=half==0?{half}:{steps};
 struct Part{{Packed<unsigned short,8> w[{several}][2];}};\nconst unsigned short* from[{several}][2];
 auto point=[&](int tile){{\n#pragma unroll\nfor(int row=0;row<2;++row){{
 const idx own=(idx)tile*{2}+strip*{TALL}+g+row*8,nn=own<N?own:N-1,k0=rank*{3}+t*8;",
             wide * pitch * 2,
             self.names.text(columns, self.width),
-            SPLIT * TALL - 1,
             SPLIT * TALL,
+            steps * STEP,
         );
-        out = out.replace("{2}", &(SPLIT * TALL).to_string()).replace("{3}", &(steps * STEP).to_string());
         out.push_str(&decode(&self.names, &body.n, "n", "nn", self.width));
         for (number, operand) in self.right.iter().enumerate() {
             let at = self.names.text(&operand.place.offset, self.width);
