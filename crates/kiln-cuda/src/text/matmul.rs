@@ -2,7 +2,7 @@
 
 use super::index::{Names, Width};
 use super::value::{Statements, value_type};
-use super::{Body, THREADS, ceil_div, decode, points, width};
+use super::{Body, THREADS, ceil_div, decode, names_of_product, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, MatmulBody, Prologue};
 use std::fmt::Write;
@@ -15,10 +15,7 @@ const DEPTH: i64 = 16;
 pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Result<Body, String> {
     let several = || "several products of many rows in one kernel".to_owned();
     let rhs = body.single_rhs().filter(|_| body.before.is_none()).ok_or_else(several)?;
-    let mut names = Names::of_sizes(&kernel.sizes);
-    for (axes, prefix) in [(&body.batch, "z"), (&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
-        axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
-    }
+    let names = names_of_product(kernel, [&body.batch, &body.m, &body.n, &body.k]);
     let counts = [points(&body.batch), points(&body.m), points(&body.n), points(&body.k)];
     let width = width(&names, kernel.insts(), &counts.each_ref());
     let [batch, m, n, k] = &counts;

@@ -375,6 +375,15 @@ fn ceil_div(a: &Dim, b: i64) -> Dim {
     (a + (b - 1)).floor_div(&Dim::from(b))
 }
 
+/// The names of the axes of a product: `z…`, `m…`, `n…` and `k…` by their number.
+fn names_of_product(kernel: &Kernel, [batch, m, n, k]: [&[Axis]; 4]) -> Names {
+    let mut names = Names::of_sizes(&kernel.sizes);
+    for (axes, prefix) in [(batch, "z"), (m, "m"), (n, "n"), (k, "k")] {
+        axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
+    }
+    names
+}
+
 /// 32 bits if every position and every number of points is known to fit.
 fn width<'a>(names: &Names, insts: impl Iterator<Item = &'a Inst>, counts: &[&Dim]) -> Width {
     let fits = |dim: &Dim| names.magnitude(dim).is_some_and(|most| most < NARROW);

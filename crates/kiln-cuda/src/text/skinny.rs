@@ -16,7 +16,7 @@ use super::matmul::has_blocks;
 use super::strip::MOST_ROWS;
 use super::value::{Statements, Temps, combined, memory_type, value_type};
 use super::vector::{BYTES, Vector, is_multiple};
-use super::{Body, Way, ceil_div, decode, grains, points, width};
+use super::{Body, Way, ceil_div, decode, grains, names_of_product, points, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{
     Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage, ValueId,
@@ -102,10 +102,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         vector.suffix = suffix;
         if lanes == 1 || has_blocks(&prologue.insts) { Vector::none() } else { vector }
     };
-    let mut names = Names::of_sizes(&kernel.sizes);
-    for (axes, prefix) in [(&body.batch, "z"), (&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
-        axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
-    }
+    let names = names_of_product(kernel, [&body.batch, &body.m, &body.n, &body.k]);
     let total = points(&body.batch) * points(&body.n);
     let width = width(&names, kernel.insts(), &[&total, &Dim::from(rows * depth)]);
     // Several warps share a row if it is long enough for all of them to have several loads.

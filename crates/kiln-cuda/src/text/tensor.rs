@@ -9,9 +9,9 @@
 //! in which case `ldmatrix` transposes. The 16-byte chunks of a row are permuted by its number, so that eight rows at one chunk
 //! are in eight different banks.
 
-use super::tiles::{self, CHUNK, DEPTH, STAGES, Tiles};
+use super::tiles::{CHUNK, DEPTH, STAGES, Tiles};
 use super::vector::is_multiple;
-use super::{Body, decode, points, width};
+use super::{Body, decode, names_of_product, points, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
 use std::fmt::{self, Write};
@@ -37,7 +37,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, tile: Option<Tile>) -
     if body.acc != DType::F32 || !same || few(&columns, CHUNK) || depth % CHUNK != 0 {
         return None;
     }
-    let names = tiles::names(kernel, [&body.batch, &body.m, &body.n, &body.k]);
+    let names = names_of_product(kernel, [&body.batch, &body.m, &body.n, &body.k]);
     let batch = points(&body.batch);
     let width = width(&names, kernel.insts(), &[&batch, &rows, &columns]);
     let tile = tile.unwrap_or_else(|| Tile::choose(&batch, &rows, &columns));

@@ -38,15 +38,6 @@ pub(super) struct Tiles<'a> {
     pub(super) tile: Tile,
 }
 
-/// The names of a product's axes.
-pub(super) fn names(kernel: &Kernel, [batch, m, n, k]: [&[Axis]; 4]) -> Names {
-    let mut names = Names::of_sizes(&kernel.sizes);
-    for (axes, prefix) in [(batch, "z"), (m, "m"), (n, "n"), (k, "k")] {
-        axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
-    }
-    names
-}
-
 impl Tiles<'_> {
     pub(super) fn text(&self, dim: &Dim) -> String {
         self.names.text(dim, self.width)

@@ -15,9 +15,9 @@
 
 use super::index::Width;
 use super::tensor::Tile;
-use super::tiles::{self, CHUNK, DEPTH, STAGES, Tiles};
+use super::tiles::{CHUNK, DEPTH, STAGES, Tiles};
 use super::vector::is_multiple;
-use super::{Body, Way, decode, points, width};
+use super::{Body, Way, decode, names_of_product, points, width};
 use kiln_ir::{BinaryOp, DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, MatmulBody, Place, Prologue, ValueId};
 use std::fmt::Write;
@@ -88,7 +88,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         }
     }
     let [m, n] = &sides;
-    let names = tiles::names(kernel, [&body.batch, m, n, &k]);
+    let names = names_of_product(kernel, [&body.batch, m, n, &k]);
     let counts = [points(&body.batch), points(m), points(n)];
     let width = width(&names, kernel.insts(), &counts.each_ref());
     let held = |tile: Tile| {
