@@ -371,6 +371,11 @@ impl Op {
         matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select | Op::Cast(_) | Op::Bitcast(_))
     }
 
+    /// True for attention, the logarithms of its sums, and its gradients.
+    pub fn is_attention(&self) -> bool {
+        matches!(self, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. })
+    }
+
     /// True for ops that only say where an element comes from.
     pub fn is_view(&self) -> bool {
         matches!(

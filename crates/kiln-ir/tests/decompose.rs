@@ -34,8 +34,7 @@ impl Random {
 }
 
 fn is_large(op: &Op) -> bool {
-    let attention = matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
-    attention || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. })
+    op.is_attention() || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. })
 }
 
 /// Blocks of random bytes give the same elements to the bit, for any scales.

@@ -65,8 +65,7 @@ struct Inline {
 
 /// True for ops that end a kernel: their results are combined from many elements.
 pub(crate) fn is_anchor(op: &Op) -> bool {
-    let attention = matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
-    attention || matches!(op, Op::Dot { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
+    op.is_attention() || matches!(op, Op::Dot { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
 }
 
 /// True for reductions.
@@ -334,7 +333,8 @@ struct Through {
     widening: bool,
 }
 
-fn is_short(dtype: DType) -> bool {
+/// True for f16 and bf16.
+pub(crate) fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
 

@@ -8,7 +8,7 @@ use crate::dag::{Dag, Def, visit_operands};
 use crate::domain::{Domain, Root};
 use crate::group::{Group, trace_group};
 use crate::kernel::{Axis, InstKind, Kernel, KernelBody, MatmulBody, Precision, Prologue, ValueId};
-use crate::materialise::{Memory, pads_with_zeros, row_major};
+use crate::materialise::{Memory, is_short, pads_with_zeros, row_major};
 use crate::schedule::{BufferId, Step};
 use crate::stages::straight;
 use crate::trace::{FusionRejection, Scope, Trace, Tracer};
@@ -248,8 +248,12 @@ fn reads_in_another_order(scope: Scope<'_>, space: &Space, right: NodeId, [lhs, 
     };
     let whole = space.domain.shape[*axis].as_const().is_some_and(|size| size % NEIGHBOURS == 0);
     let unread = scope.storage[right.index()].is_none() && matches!(scope.graph.node(right).op, Op::Permute { .. });
-    let short = scope.graph.ty(right).dtype.size_in_bits() == 16;
-    unread && short && whole && space.lists[3].len() > 1 && steps_by_one(lhs) && !steps_by_one(rhs)
+    unread
+        && is_short(scope.graph.ty(right).dtype)
+        && whole
+        && space.lists[3].len() > 1
+        && steps_by_one(lhs)
+        && !steps_by_one(rhs)
 }
 
 /// The launch of a product and its epilogue.

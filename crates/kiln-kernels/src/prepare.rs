@@ -4,6 +4,7 @@
 //! the target asks for it. Gradients of parts of a tensor become what is written in place (`direct.rs`).
 
 use crate::direct::{Direct, direct_of, needed};
+use crate::materialise::is_short;
 use crate::matmul::{accumulator, free_axes};
 use crate::schedule::{InputLayout, Target};
 use kiln_ir::build::{GraphBuilder, dequantize_by_parts};
@@ -237,9 +238,8 @@ fn rewrite_of(graph: &Graph, node: &Node) -> Option<Rewrite> {
 fn turned_right(graph: &Graph, node: &Node, target: Target) -> Option<(Vec<usize>, DotDims)> {
     let Op::Dot { dims, .. } = &node.op else { return None };
     let (rank, ty) = (graph.ty(node.operands[1]).rank(), graph.ty(node.operands[0]));
-    let short = ty.dtype.is_float() && ty.dtype.size_in_bits() == 16;
     let &[first, _, ..] = dims.rhs_contract.as_slice() else { return None };
-    if !target.product_order || !short || first == rank - 1 {
+    if !target.product_order || !is_short(ty.dtype) || first == rank - 1 {
         return None;
     }
     let order: Vec<usize> = (0..rank).filter(|&axis| axis != first).chain([first]).collect();

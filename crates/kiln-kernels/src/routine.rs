@@ -221,7 +221,7 @@ fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
             for dim in [&a.batch, &a.heads, &a.kv_heads, &a.queries, &a.keys, &a.width, &a.value_width] {
                 visit(dim);
             }
-            for strided in [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask) {
+            for strided in [&a.q, &a.k, &a.v, &a.out].into_iter().chain(&a.mask).chain(&a.logsumexp) {
                 view(strided, visit);
             }
             for pages in [&a.k_pages, &a.v_pages].into_iter().flatten() {

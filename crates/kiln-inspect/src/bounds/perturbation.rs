@@ -1,9 +1,7 @@
 //! The reference, perturbed: every result moved by a part of what a correct kernel may be off.
 
 use super::jumps::{self, OperandElement};
-use super::rounding::{
-    MARGIN, epsilon, is_attention, is_short, largest, normal, slack, sum_error, sums, zero_sign_is_open,
-};
+use super::rounding::{MARGIN, epsilon, is_short, largest, normal, slack, sum_error, sums, zero_sign_is_open};
 use kiln_ir::interpret::{self, Observer};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Graph, HostTensor, NodeId, Op, Scalar};
 use kiln_kernels::Precision;
@@ -205,7 +203,7 @@ impl<'a> Perturbation<'a> {
     /// The relative difference by which an operand may differ from what another consumer reads.
     fn relative_error(&self, node: NodeId, position: usize, dtype: DType) -> f64 {
         let mut by = 0.0f64;
-        if dtype.is_float() && is_attention(&self.graph.node(node).op) {
+        if dtype.is_float() && self.graph.node(node).op.is_attention() {
             // Scores are sums too, which are rounded as if the operands were not exact.
             by = 4.0 * epsilon(dtype);
         }

@@ -2,7 +2,7 @@
 //! go on, so such graphs are compiled to round as eager does), sums and products that may overflow or vanish in one order and not in
 //! another (no candidate is wrong), and infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them).
 
-use super::rounding::{is_attention, is_short, largest, normal, slack, sums};
+use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;
 use kiln_ir::{DType, Graph, HostTensor, NodeId, Op, ReduceKind};
 
@@ -78,11 +78,11 @@ impl Observer for RangeWatch<'_> {
         if sums(self.graph, op, node) {
             self.note_order(node, finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3);
         }
-        if matches!(op, Op::Conv(_)) || is_attention(op) {
+        if matches!(op, Op::Conv(_)) || op.is_attention() {
             // Padding, masks and weights that vanish multiply elements by zero or leave them out.
             self.note_order(node, value.to_f64().into_iter().any(|v| !v.is_finite()));
         }
-        if matches!(op, Op::Dot { .. } | Op::Conv(_)) || is_attention(op) {
+        if matches!(op, Op::Dot { .. } | Op::Conv(_)) || op.is_attention() {
             // Products of elements are within range if the elements are within its square root.
             self.note_order(node, finite().any(|v| v.abs() > most.sqrt() * 1e-3));
         }

@@ -78,7 +78,7 @@ pub(super) fn slack(graph: &Graph, id: NodeId, op: &Op) -> f64 {
         },
         Op::Scatter { kind: ScatterKind::Mul, .. } => steps(factors(graph, id)),
         Op::Scatter { kind: ScatterKind::Add, .. } | Op::Dot { .. } | Op::Conv(_) => short,
-        op if is_attention(op) => 8.0,
+        op if op.is_attention() => 8.0,
         _ => 0.0,
     }
 }
@@ -124,11 +124,6 @@ fn factors(graph: &Graph, id: NodeId) -> f64 {
     count.map_or(4096.0, |count| count as f64)
 }
 
-/// True for attention, the logarithms of its sums, and its gradients.
-pub(super) fn is_attention(op: &Op) -> bool {
-    matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. })
-}
-
 pub(super) fn is_short(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
@@ -140,6 +135,6 @@ pub(super) fn zero_sign_is_open(op: &Op) -> bool {
         Op::Reduce { .. } | Op::Scan { .. } | Op::ReduceWindow { .. } => true,
         Op::Scatter { kind, .. } => *kind != ScatterKind::Set,
         Op::Dot { .. } | Op::Conv(_) => true,
-        op => is_attention(op),
+        op => op.is_attention(),
     }
 }

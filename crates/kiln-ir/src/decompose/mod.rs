@@ -34,10 +34,8 @@ use crate::{ConvDims, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, Reduc
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
 /// ```
 pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
-    let is_attention =
-        |op: &Op| matches!(op, Op::Attention { .. } | Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
     let is_large =
-        |op: &Op| is_attention(op) || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. });
+        |op: &Op| op.is_attention() || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. });
     if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
         return Ok(graph.clone());
     }
