@@ -1,6 +1,7 @@
 //! `kiln bench forward`: blocks and whole transformers, compiled against eager Kiln, PyTorch eager and torch.compile.
 
 use super::clock::{Timing, seconds};
+use super::difference::difference;
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
@@ -175,12 +176,6 @@ fn measure(
         difference,
         case,
     })
-}
-
-fn difference(y: &Tensor, eager: &Tensor) -> Result<f64> {
-    let (y, eager) = (y.reshape([-1])?.to_vec::<f32>()?, eager.reshape([-1])?.to_vec::<f32>()?);
-    let largest = eager.iter().fold(f32::MIN_POSITIVE, |m, v| m.max(v.abs()));
-    Ok(f64::from(y.iter().zip(&eager).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest))
 }
 
 fn line(row: &Row) {

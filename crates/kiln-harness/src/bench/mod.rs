@@ -5,6 +5,7 @@ mod blocks;
 mod calls;
 mod cases;
 mod clock;
+mod difference;
 mod direct;
 mod first_call;
 mod forward;
@@ -32,7 +33,7 @@ use kiln_ir::HostTensor;
 use kiln_llm::WeightFormat;
 use kiln_oracle::{self as oracle, Config};
 use kiln_runtime::environment;
-use kiln_terminal::failure::Outcome;
+use kiln_terminal::failure::{Failure, Outcome};
 use kiln_terminal::numbers::{at_least, positive, threads};
 use outputs::Outputs;
 use peer::TorchPeer;
@@ -245,6 +246,11 @@ impl Arguments {
         }
         outputs.write(&records)?;
         record::failed(&records)
+    }
+
+    /// The device of the name.
+    fn device(&self) -> Result<Device, Failure> {
+        self.device.parse().map_err(|error: kiln_runtime::UnknownDevice| Failure::unusable(error.to_string()))
     }
 
     /// The type of a model's weights and activations.

@@ -2,6 +2,7 @@
 //! and compiled ones beside them.
 
 use super::clock::seconds;
+use super::difference::difference;
 use super::llm::options;
 use super::outputs::Outputs;
 use super::peer::TorchPeer;
@@ -11,7 +12,7 @@ use super::{Arguments, table};
 use crate::models::Weights;
 use crate::vision::{Config, ResNet};
 use kiln::nn::Module;
-use kiln::{Compiled, DType, Device, Result, Tensor};
+use kiln::{Compiled, DType, Result, Tensor};
 use kiln_terminal::failure::{Failure, Outcome};
 use serde_json::json;
 use std::sync::Arc;
@@ -38,8 +39,7 @@ struct Side {
 pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], peer: Option<TorchPeer>) -> Outcome {
     let threads = threads.last().copied().unwrap_or(1);
     kiln_cpu::pool::set_threads(threads);
-    let device: Device =
-        arguments.device.parse().map_err(|error: kiln::runtime::UnknownDevice| Failure::unusable(error.to_string()))?;
+    let device = arguments.device()?;
     let (dtype, bound) = match arguments.dtype() {
         "bf16" => (DType::Bf16, 0.06),
         "f16" => (DType::F16, 0.01),
@@ -104,12 +104,4 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], peer
     records.extend(Record::without_figures(&subject, "torch", torch.error.as_deref()));
     table::print(&records);
     arguments.write(outputs, records)
-}
-
-fn difference(y: &Tensor, eager: &Tensor) -> Result<f64> {
-    let values = |x: &Tensor| x.to_dtype(DType::F32)?.reshape([-1])?.to_device(Device::Cpu)?.to_vec::<f32>();
-    let (y, eager) = (values(y)?, values(eager)?);
-    let largest = eager.iter().fold(f32::MIN_POSITIVE, |most, value| most.max(value.abs()));
-    let apart = |(a, b): (&f32, &f32)| if a.is_nan() || b.is_nan() { f32::INFINITY } else { (a - b).abs() };
-    Ok(f64::from(y.iter().zip(&eager).map(apart).fold(0f32, f32::max) / largest))
 }

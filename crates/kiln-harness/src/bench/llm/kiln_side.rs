@@ -266,8 +266,9 @@ impl Forward {
         for _ in 0..3 {
             pass.call(&tokens)?;
         }
+        let phases = milliseconds(&phases, Some(Duration::from_secs_f64(first)));
         let answer = json!({
-            "first_call_s": first, "first_call_ms": milliseconds(&phases, Some(Duration::from_secs_f64(first))), "weights_bytes": model.weight_bytes(), "kv_bytes": kv,
+            "first_call_s": first, "first_call_ms": phases, "weights_bytes": model.weight_bytes(), "kv_bytes": kv,
             "launches": pass.programs().first().map(|program| program.kernels.len()),
             "kernels": kernels(spec),
         });

@@ -145,8 +145,7 @@ impl Plan {
         let request = json!({
             "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
             "dtype": self.dtype, "weights": self.source.weights.name(), "device": self.device, "threads": self.threads, "context": self.context(),
-            "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead,
-            "cache": self.cache,
+            "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead, "cache": self.cache,
         });
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
             let answer = side.ask(&request, patience)?;

@@ -124,8 +124,7 @@ const OWN_MODES: [(&str, Mode); 3] =
 
 /// What was asked for. A GPU has one number of threads.
 fn cases(arguments: &Arguments, threads: &[usize]) -> std::result::Result<Vec<Case>, Failure> {
-    let device: Device =
-        arguments.device.parse().map_err(|e: kiln_runtime::UnknownDevice| Failure::unusable(e.to_string()))?;
+    let device = arguments.device()?;
     let on_gpu = device != Device::Cpu;
     let models = match &arguments.model {
         Some(text) => vec![Model::parse(text).map_err(Failure::unusable)?],
