@@ -7,12 +7,14 @@
 //! ```
 
 use super::{Arguments, Insts, can_move, count, has_own_sizes, is_temporary, moved, product, retire, users};
-use crate::kernel::{Axis, Domain, Inst, InstKind, KernelBody, MatmulBody, Place, Prologue, Stage};
+use crate::kernel::{Axis, Domain, Inst, InstKind, KernelBody, MatmulBody, Place, Prologue, Stage, ValueId};
 use crate::schedule::{BufferId, Schedule, Step};
-use kiln_ir::{Dim, Symbol};
+use kiln_ir::{BinaryOp, CompareOp, DType, Dim, Scalar, Symbol};
 
 /// Right operands of a product at the most.
 const MOST: usize = 4;
+/// Rows of an index that are compared with each other at the most.
+const MOST_ROWS: i64 = 16;
 
 /// Joins products with the loops and products that read their results.
 pub(super) fn join(schedule: &mut Schedule, few_rows: i64) {
@@ -71,6 +73,33 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The rows of an index that say where points store, each with the place of its index, if they are few and the points of a
+    /// row store apart. Rows that have the same place are taken in the order of their indices.
+    fn rows_of(&self, place: &'a Place) -> Option<Rows<'a>> {
+        let define = |value: ValueId| self.insts.iter().find(|inst| inst.id == value).map(|inst| &inst.kind);
+        let [(checked, stride)] = place.indirect.as_slice() else { return None };
+        let Some(InstKind::CheckIndex { value, .. }) = define(*checked) else { return None };
+        let Some(InstKind::Load { place: index, guard: None }) = define(*value) else { return None };
+        let (own, columns): (Vec<&Axis>, Vec<&Axis>) =
+            self.axes.iter().copied().partition(|axis| index.offset.contains(axis.var));
+        let count = own.iter().try_fold(1i64, |n, axis| n.checked_mul(axis.size.as_const()?))?;
+        Sum::of(&index.offset, &own)?;
+        // Elements of a row, none of which reaches the next.
+        let mut reach = 0;
+        let Sum { mut terms, constant } = Sum::of(&place.offset, &columns)?;
+        terms.retain(|term| term.size != 1);
+        terms.sort_by_key(|term| term.step);
+        let apart = terms.iter().all(|term| {
+            let apart = term.step > reach;
+            reach += term.step * (term.size - 1);
+            apart
+        });
+        let all = terms.len() == columns.iter().filter(|axis| !axis.size.is_one()).count();
+        let within = stride.as_const().is_some_and(|stride| constant % stride + reach < stride);
+        let fits = count <= MOST_ROWS && apart && all && within && index.indirect.is_empty();
+        fits.then_some(Rows { value: *value, index, axes: own })
+    }
+
     /// Whether every point stores at a place of its own, whatever data say: the place is the sum of axes and of indices that are
     /// known to be in range, each of which goes further than all smaller ones together.
     fn stores_apart(&self, place: &Place) -> bool {
@@ -108,15 +137,53 @@ impl<'a> Reader<'a> {
                 InstKind::Load { place, guard: None } if place.buffer == buffer && place.indirect.is_empty() => {
                     places.push(place);
                 }
-                // One point may store where another one does: a loop of these runs in order.
-                InstKind::Store { place, .. } if !place.indirect.is_empty() && !self.stores_apart(place) => {
-                    return None;
+                // One point may store where another one does: a loop of these runs in order, the end of a product does not.
+                InstKind::Store { place, .. } if !place.indirect.is_empty() => {
+                    if self.product.is_none() && !self.stores_apart(place) && self.rows_of(place).is_none() {
+                        return None;
+                    }
                 }
                 kind if kind.place().is_some_and(|place| place.buffer == buffer) => return None,
                 _ => {}
             }
         }
         Some(places)
+    }
+}
+
+/// Rows of an index: its value at a point, where it is loaded, and the axes that count rows.
+struct Rows<'a> {
+    value: ValueId,
+    index: &'a Place,
+    axes: Vec<&'a Axis>,
+}
+
+impl Rows<'_> {
+    /// Every row, as the values of the axes.
+    fn all(&self) -> Vec<Point> {
+        self.axes.iter().fold(vec![Point::new()], |rows, axis| {
+            let size = axis.size.as_const().unwrap_or(0);
+            let with = |row: &Point, value: i64| row.iter().cloned().chain([(axis.var, Dim::from(value))]).collect();
+            rows.iter().flat_map(|row| (0..size).map(move |value| with(row, value))).collect()
+        })
+    }
+
+    /// Adds whether no later row has the same index.
+    fn is_last(&self, insts: &mut Insts, buffers: &[usize], axes: &dyn Fn(Symbol) -> Option<Dim>) -> ValueId {
+        let own = insts.value(self.value);
+        let position = insts.push(DType::I64, InstKind::Index(self.index.offset.substitute(axes)));
+        let mut last = insts.push(DType::Bool, InstKind::Const(Scalar::int(DType::Bool, 1)));
+        for row in self.all() {
+            let offset = self.index.offset.substitute(&|symbol| at(&row, symbol)).substitute(axes);
+            let there = insts.push(DType::I64, InstKind::Index(offset.clone()));
+            let place = Place { buffer: buffers[self.index.buffer], offset, indirect: Vec::new() };
+            let other = insts.push(DType::I64, InstKind::Load { place, guard: None });
+            let differs = insts.push(DType::Bool, InstKind::Compare(CompareOp::Ne, other, own));
+            let earlier = insts.push(DType::Bool, InstKind::Compare(CompareOp::Le, there, position));
+            let harmless = insts.push(DType::Bool, InstKind::Binary(BinaryOp::Or, differs, earlier));
+            last = insts.push(DType::Bool, InstKind::Binary(BinaryOp::And, last, harmless));
+        }
+        last
     }
 }
 
@@ -264,13 +331,38 @@ fn joined(schedule: &Schedule, from: usize, to: usize, result: BufferId, few_row
         values.push(insts.stored(value, steps[from].kernel.buffers[store.buffer].dtype));
     }
     insts.begin();
-    for inst in reader.insts {
+    let (stores, others): (Vec<&Inst>, Vec<&Inst>) =
+        reader.insts.iter().partition(|inst| matches!(inst.kind, InstKind::Store { .. }));
+    for inst in others {
         let place = inst.kind.place().filter(|place| place.buffer == own);
         match place.and_then(|place| places.iter().position(|own| *own == place)) {
             Some(number) => insts.bind(inst.id, values[number]),
             None => {
                 insts.add(inst, &right, &named);
             }
+        }
+    }
+    // Points run in any order now: of the rows that have the same place the last one is stored.
+    let mut lasts: Vec<(&Place, ValueId)> = Vec::new();
+    let mut guards = Vec::new();
+    for inst in &stores {
+        let InstKind::Store { place, guard, .. } = &inst.kind else { continue };
+        let ordered = reader.product.is_none() && !place.indirect.is_empty() && !reader.stores_apart(place);
+        let rows = ordered.then(|| reader.rows_of(place)).flatten();
+        let mut guard = guard.map(|guard| insts.value(guard));
+        if let Some(rows) = rows {
+            let known = lasts.iter().find(|(index, _)| *index == rows.index).map(|(_, last)| *last);
+            let last = known.unwrap_or_else(|| rows.is_last(&mut insts, &right, &named));
+            lasts.push((rows.index, last));
+            let and = |guard| insts.push(DType::Bool, InstKind::Binary(BinaryOp::And, guard, last));
+            guard = Some(guard.map_or(last, and));
+        }
+        guards.push(guard);
+    }
+    for (inst, guard) in stores.into_iter().zip(guards) {
+        insts.add(inst, &right, &named);
+        if let Some(InstKind::Store { guard: own, .. }) = insts.list.last_mut().map(|inst| &mut inst.kind) {
+            *own = guard;
         }
     }
     let axes = |symbol: Symbol| {
