@@ -86,7 +86,8 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
 /// Clusters of so many blocks that a GPU runs at once, one block a multiprocessor: large ones do not fit its parts without a rest.
 fn clusters(multiprocessors: i64, split: i64) -> i64 {
     let whole = multiprocessors / split;
-    (if split > 2 { whole - 1 } else { whole }).max(1)
+    // An H200, of 132 multiprocessors, runs 66 clusters of two, 30 of four and 15 of eight.
+    (if split > 2 { whole - whole / 10 } else { whole }).max(1)
 }
 
 struct Writer<'a> {
