@@ -152,55 +152,63 @@ fn the_largest_of_a_long_row_is_found_in_parts() {
     }
 }
 
-/// Keys with rotated positions and values of one token, written to the rows of a cache that an index says.
-fn write_of_a_token() -> Graph {
-    let text = "graph(%0: f32[1, 160], %1: f32[64, 160], %2: f32[64, 160], %3: f32[1, 1, 1, 8], %4: f32[1, 1, 1, 8], %5: f32[32, 16],
-        %6: f32[32, 16], %7: i64[4]) {
-      %10: f32[160, 64] = permute %1 {order=[1, 0]}
-      %11: f32[1, 64] = dot %0, %10 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
-      %12: f32[160, 64] = permute %2 {order=[1, 0]}
-      %13: f32[1, 64] = dot %0, %12 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
-      %14: f32[1, 4, 1, 16] = reshape %11
-      %15: f32[1, 4, 1, 8] = slice %14 {start=[0, 0, 0, 0], size=[1, 4, 1, 8], step=[1, 1, 1, 1]}
-      %16: f32[1, 4, 1, 8] = slice %14 {start=[0, 0, 0, 8], size=[1, 4, 1, 8], step=[1, 1, 1, 1]}
-      %17: f32[1, 4, 1, 8] = expand %3
-      %18: f32[1, 4, 1, 8] = expand %4
-      %19: f32[1, 4, 1, 8] = mul %15, %17
-      %20: f32[1, 4, 1, 8] = mul %16, %18
-      %21: f32[1, 4, 1, 8] = sub %19, %20
-      %22: f32[1, 4, 1, 8] = mul %16, %17
-      %23: f32[1, 4, 1, 8] = mul %15, %18
-      %24: f32[1, 4, 1, 8] = add %22, %23
-      %25: f32[1, 4, 1, 16] = concat %21, %24 {axis=3}
-      %26: f32[4, 16] = reshape %25
-      %27: f32[4, 16] = reshape %13
-      %28: i64[4, 1] = reshape %7
-      %29: i64[4, 16] = expand %28
-      %30: f32[32, 16] = scatter_set %5, %29, %26 {axis=0}
-      %31: f32[32, 16] = scatter_set %6, %29, %27 {axis=0}
+/// Keys with rotated positions and values of a token of each text, written to the rows of a cache that an index says.
+fn write_of_tokens(texts: usize) -> Graph {
+    let (b, rows) = (texts, texts * 4);
+    let text = format!(
+        "graph(%0: f32[{b}, 160], %1: f32[64, 160], %2: f32[64, 160], %3: f32[{b}, 1, 1, 8], %4: f32[{b}, 1, 1, 8], %5: f32[32, 16],
+        %6: f32[32, 16], %7: i64[{rows}]) {{
+      %10: f32[160, 64] = permute %1 {{order=[1, 0]}}
+      %11: f32[{b}, 64] = dot %0, %10 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}}
+      %12: f32[160, 64] = permute %2 {{order=[1, 0]}}
+      %13: f32[{b}, 64] = dot %0, %12 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}}
+      %14: f32[{b}, 4, 1, 16] = reshape %11
+      %15: f32[{b}, 4, 1, 8] = slice %14 {{start=[0, 0, 0, 0], size=[{b}, 4, 1, 8], step=[1, 1, 1, 1]}}
+      %16: f32[{b}, 4, 1, 8] = slice %14 {{start=[0, 0, 0, 8], size=[{b}, 4, 1, 8], step=[1, 1, 1, 1]}}
+      %17: f32[{b}, 4, 1, 8] = expand %3
+      %18: f32[{b}, 4, 1, 8] = expand %4
+      %19: f32[{b}, 4, 1, 8] = mul %15, %17
+      %20: f32[{b}, 4, 1, 8] = mul %16, %18
+      %21: f32[{b}, 4, 1, 8] = sub %19, %20
+      %22: f32[{b}, 4, 1, 8] = mul %16, %17
+      %23: f32[{b}, 4, 1, 8] = mul %15, %18
+      %24: f32[{b}, 4, 1, 8] = add %22, %23
+      %25: f32[{b}, 4, 1, 16] = concat %21, %24 {{axis=3}}
+      %26: f32[{rows}, 16] = reshape %25
+      %27: f32[{rows}, 16] = reshape %13
+      %28: i64[{rows}, 1] = reshape %7
+      %29: i64[{rows}, 16] = expand %28
+      %30: f32[32, 16] = scatter_set %5, %29, %26 {{axis=0}}
+      %31: f32[32, 16] = scatter_set %6, %29, %27 {{axis=0}}
       return %30 -> input 5, %31 -> input 6
-    }";
-    Graph::parse(text).unwrap_or_else(|e| panic!("{e}"))
+    }}"
+    );
+    Graph::parse(&text).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
 fn a_product_writes_rows_where_an_index_says() {
-    let graph = write_of_a_token();
-    let joined = scheduled(&graph, 8);
-    assert_eq!(joined.steps.len(), 1, "{joined}");
-    let KernelBody::Matmul(body) = &joined.steps[0].kernel.body else { panic!("{joined}") };
-    assert_eq!(body.rhs.len(), 4, "{joined}");
-    // Rows apart, two pairs with the same place, and all at one place: the last stays.
-    for rows in [[3, 9, 17, 31], [5, 8, 5, 8], [2, 2, 2, 2], [7, 7, 1, 7]] {
-        let mut inputs = inputs(&graph);
-        rows.iter().enumerate().for_each(|(i, &row)| inputs[7].set(i, Scalar::int(kiln_ir::DType::I64, row)));
-        let wanted = interpret::run(&graph, &inputs).unwrap();
-        let mut memory = inputs.clone();
-        reference::run(&joined, &mut memory, &|_| None).unwrap();
-        for (number, wanted) in [5, 6].iter().zip(&wanted) {
-            let got = &memory[*number];
-            let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
-            got.compare(wanted, Tolerance::of(wanted.dtype()).times(2.0)).unwrap_or_else(|e| panic!("{rows:?}: {e}"));
+    for texts in [1, 2, 3] {
+        let graph = write_of_tokens(texts);
+        let joined = scheduled(&graph, 8);
+        assert_eq!(joined.steps.len(), 1, "{joined}");
+        let KernelBody::Matmul(body) = &joined.steps[0].kernel.body else { panic!("{joined}") };
+        assert_eq!(body.rhs.len(), 4, "{joined}");
+        // Rows apart, two pairs with the same place, and all at one place: the last stays.
+        for rows in [[3, 9, 17, 31], [5, 8, 5, 8], [2, 2, 2, 2], [7, 7, 1, 7]] {
+            let mut inputs = inputs(&graph);
+            for i in 0..4 * texts {
+                inputs[7].set(i, Scalar::int(kiln_ir::DType::I64, (rows[i % 4] + i as i64 / 4 % 2) % 32));
+            }
+            let wanted = interpret::run(&graph, &inputs).unwrap();
+            let mut memory = inputs.clone();
+            reference::run(&joined, &mut memory, &|_| None).unwrap();
+            for (number, wanted) in [5, 6].iter().zip(&wanted) {
+                let got = &memory[*number];
+                let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
+                let outcome = got.compare(wanted, Tolerance::of(wanted.dtype()).times(2.0));
+                outcome.unwrap_or_else(|e| panic!("{texts} texts, {rows:?}: {e}"));
+            }
         }
     }
 }

@@ -48,7 +48,7 @@ pub use tensor::Tile;
 use index::{Names, Width};
 use kiln_ir::codec::{Codec, DecodeError, Reader};
 use kiln_ir::{Dim, Symbol};
-use kiln_kernels::kernel::{Access, Axis, Inst, InstKind, Kernel, KernelBody};
+use kiln_kernels::kernel::{Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody};
 use std::fmt::Write;
 
 /// Threads of a block where nothing speaks for another number.
@@ -172,9 +172,16 @@ impl Body {
     }
 
     /// The statements, where `block` of `blocks` is this one.
-    fn text(&self) -> String {
+    ///
+    /// What is only read may be taken for constant, and loads of it for free to move, also to before the wait: so that pointers to
+    /// what an earlier launch may have written are known only after it.
+    fn text(&self, kernel: &Kernel) -> String {
         let wait = if self.fetched.is_empty() { "wait_before();\n" } else { "" };
-        format!("{wait}{}", self.statements)
+        let own = |(number, buffer): (usize, &BufferArg)| {
+            (buffer.access == Access::Read && !self.fetched.contains(&number)).then(|| format!("settle(b{number});"))
+        };
+        let settled: String = kernel.buffers.iter().enumerate().filter_map(own).collect();
+        format!("{wait}{}", self.statements).replace("wait_before();", &format!("wait_before();{settled}"))
     }
 }
 
@@ -227,7 +234,7 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     let threads = bodies.iter().map(|body| body.threads).max().unwrap_or(THREADS);
     let cluster = bodies.iter().map(|body| body.cluster).max().unwrap_or(1);
     // Whole clusters of each body beside each other; bodies without clusters have nothing to do in further blocks.
-    if bodies.len() > 1 {
+    if cluster > 1 {
         let whole = |blocks: &Dim| ceil_div(blocks, cluster.into()) * i64::from(cluster);
         for body in &mut bodies {
             body.blocks = whole(&body.blocks);
@@ -245,9 +252,9 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     let names = Names::of_sizes(&kernel.sizes);
     match bodies.as_slice() {
         [body] => {
-            let _ = write!(source, "const unsigned block=blockIdx.x,blocks=gridDim.x;\n{}", body.text());
+            let _ = write!(source, "const unsigned block=blockIdx.x,blocks=gridDim.x;\n{}", body.text(kernel));
         }
-        _ => side_by_side(&mut source, &names, &bodies, threads),
+        _ => side_by_side(&mut source, kernel, &names, &bodies, threads),
     }
     source.push_str("}\n");
     let (blocks, most_blocks) = match bodies.as_slice() {
@@ -320,7 +327,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
 }
 
 /// Several bodies, each with blocks of its own one after another.
-fn side_by_side(source: &mut String, names: &Names, bodies: &[Body], threads: u32) {
+fn side_by_side(source: &mut String, kernel: &Kernel, names: &Names, bodies: &[Body], threads: u32) {
     source.push_str("unsigned before=0;\n");
     for body in bodies {
         let (count, most) = (names.text(&body.blocks, Width::Wide), body.most_blocks);
@@ -331,7 +338,7 @@ fn side_by_side(source: &mut String, names: &Names, bodies: &[Body], threads: u3
         if body.threads < threads {
             let _ = writeln!(source, "if(threadIdx.x>={})return;", body.threads);
         }
-        let _ = write!(source, "{}return;}}\nbefore+=blocks;}}\n", body.text());
+        let _ = write!(source, "{}return;}}\nbefore+=blocks;}}\n", body.text(kernel));
     }
 }
 

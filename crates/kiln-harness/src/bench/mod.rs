@@ -11,6 +11,7 @@ mod first_call;
 mod forward;
 mod html;
 mod language;
+mod launches;
 mod llm;
 mod machine;
 mod outputs;
@@ -144,6 +145,9 @@ pub struct Arguments {
     /// Do not compile with torch.compile (it takes seconds to minutes a case)
     #[arg(long)]
     no_torch_compile: bool,
+    /// Show the launches of a step by what they compute, the longest first (train)
+    #[arg(long)]
+    explain: bool,
     /// Make one first call and print it as JSON; what `first-call` starts its new processes with
     #[arg(long, hide = true)]
     cold: Option<String>,

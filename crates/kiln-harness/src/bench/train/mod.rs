@@ -11,7 +11,7 @@ use super::outputs::Outputs;
 use super::peer::TorchPeer;
 use super::record::{Record, Subject};
 use super::turns::{self, Own};
-use super::{Arguments, report};
+use super::{Arguments, launches, report};
 use crate::models::Weights;
 use kiln::nn::Module;
 use kiln::optim::{AdamW, Optimizer};
@@ -209,6 +209,9 @@ fn measure(
     let peer = turns::Peer::setup(peer, asked, threads, modes);
     let own = [Own::new(|| compiled.call(&batch)), Own::new(|| eager(&batch)).half()];
     let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
+    if arguments.explain {
+        launches::tell(&compiled.explain(&batch)?);
+    }
     let programs = compiled.programs();
     let codes = || programs.iter().flat_map(|p| &p.segments).filter_map(|segment| segment.code.as_deref());
     let mut arena = 0;
