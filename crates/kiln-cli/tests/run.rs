@@ -377,3 +377,20 @@ fn weights_are_quantised_as_they_are_loaded() {
         }
     }
 }
+
+/// The schedules of a GPU, run on the CPU one element at a time, continue a text as the CPU's own do.
+#[test]
+fn the_schedules_of_a_gpu_give_the_same_text() {
+    let arguments = ["run", "stories260K", "--prompt", "Once upon a time", "--max-tokens", "6", "--json"];
+    let text = |backend: &str| {
+        let run = Command::new(env!("CARGO_BIN_EXE_kiln"))
+            .args(arguments)
+            .envs([("KILN_BACKEND", backend), ("KILN_CACHE", "off")])
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        let object: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        object["text"].clone()
+    };
+    assert_eq!(text("reference-cuda"), text("cpu"));
+}

@@ -31,8 +31,9 @@ pub static CPU_ISA: Variable = Variable::new("KILN_CPU_ISA", "portable, avx2 or 
     ["portable", "avx2", "avx512"].contains(&value.to_ascii_lowercase().as_str())
 });
 /// Selects the backend.
-pub static BACKEND: Variable =
-    Variable::new("KILN_BACKEND", "cpu or reference", |value| ["cpu", "reference"].contains(&value));
+pub static BACKEND: Variable = Variable::new("KILN_BACKEND", "cpu, reference or reference-cuda", |value| {
+    ["cpu", "reference", "reference-cuda"].contains(&value)
+});
 /// Where CUDA's libraries are looked for first.
 pub static CUDA_PATH: Variable = Variable::new("KILN_CUDA_PATH", "folders, separated by colons", |_| true);
 /// When products are computed by cuBLASLt.

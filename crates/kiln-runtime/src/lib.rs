@@ -44,7 +44,7 @@ pub use program::{
     RestoreError, idle,
 };
 pub use queued::QueuedBackend;
-pub use reference::ReferenceBackend;
+pub use reference::{ReferenceBackend, ReferenceSchedules};
 pub use tune::{TuneReport, TunedFrom, TunedKernel};
 pub use variant::{Packing, Variant};
 

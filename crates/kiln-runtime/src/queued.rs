@@ -7,6 +7,7 @@ use crate::{
     Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Memory, RawBuffer, Variant, sites,
 };
 use kiln_ir::Source;
+use kiln_kernels::Target;
 use kiln_kernels::kernel::Kernel;
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
@@ -102,6 +103,10 @@ impl Backend for QueuedBackend {
 
     fn stores_eager_code(&self) -> bool {
         self.inner.stores_eager_code()
+    }
+
+    fn schedule_target(&self) -> Target {
+        self.inner.schedule_target()
     }
 
     fn is_asynchronous(&self) -> bool {

@@ -3,6 +3,7 @@
 
 use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
 use kiln_ir::HostTensor;
+use kiln_kernels::Target;
 use kiln_kernels::kernel::{Access, Kernel};
 use kiln_kernels::reference::{self, Fault};
 use std::sync::Arc;
@@ -26,6 +27,35 @@ impl Backend for ReferenceBackend {
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
         Ok(Arc::new(Interpreted { kernel: kernel.clone() }))
+    }
+}
+
+/// The same with the schedules of another backend: its kernels, without its code and without its device.
+#[derive(Debug, Clone, Copy)]
+pub struct ReferenceSchedules {
+    /// What the schedules are made for.
+    pub target: Target,
+}
+
+impl Backend for ReferenceSchedules {
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    fn target(&self) -> String {
+        format!("reference {:?}", self.target)
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
+        ReferenceBackend.allocate(bytes)
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
+        ReferenceBackend.compile(kernel)
+    }
+
+    fn schedule_target(&self) -> Target {
+        self.target
     }
 }
 

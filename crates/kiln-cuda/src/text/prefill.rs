@@ -165,6 +165,8 @@ const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}{}}}}}\
         Body {
             functions: vec![include_str!("tensor.cu"), include_str!("softmax.cu"), pair],
             threads: THREADS as u32,
+            // Short sequences are all waiting: more blocks at once, for a few registers that go to memory.
+            resident: if *width <= 64 { 5 } else { 1 },
             block_bytes: Dim::from(query_bytes + 4 * tile_bytes),
             aligned: vec![body.q.buffer, body.k.buffer, body.v.buffer],
             ..Body::new(out, Width::Wide, &body.batch * &body.heads * tiles)

@@ -6,13 +6,14 @@ use crate::{Device, Error, Result};
 use kiln_cpu::CpuBackend;
 use kiln_cuda::CudaBackend;
 use kiln_ir::Source;
-use kiln_runtime::{Backend, HostMemory, MissingBackend, ReferenceBackend, environment};
+use kiln_runtime::{Backend, HostMemory, MissingBackend, ReferenceBackend, ReferenceSchedules, environment};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 /// Returns the backend of a device, created at the first use and kept. If the device cannot be used, every request returns
 /// an error that says why. With `KILN_BACKEND=reference` in the environment, kernels for the CPU are interpreted one
-/// element at a time instead of compiled, which tells a wrong kernel from wrong machine code.
+/// element at a time instead of compiled, which tells a wrong kernel from wrong machine code; `reference-cuda` does so with the
+/// schedules of a GPU.
 ///
 /// ```
 /// use kiln::Device;
@@ -22,6 +23,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 pub fn backend(device: Device) -> Arc<dyn Backend> {
     static CPU: LazyLock<Arc<dyn Backend>> = LazyLock::new(|| match environment::BACKEND.get().as_deref() {
         Some("reference") => Arc::new(ReferenceBackend),
+        Some("reference-cuda") => Arc::new(ReferenceSchedules { target: kiln_cuda::schedule_target() }),
         _ => Arc::new(CpuBackend::new()),
     });
     if device == Device::Cpu {
