@@ -283,11 +283,7 @@ impl Backend for CudaBackend {
     }
 
     fn schedule_target(&self) -> Target {
-<<<<<<< HEAD
         TARGET
-=======
-        schedule_target()
->>>>>>> dbd1aad (cuda: schedules of a GPU on the reference executor; kernels whose places data decide are not timed alone)
     }
 
     fn time(&self, launch: &mut dyn FnMut() -> Result<(), Error>) -> Result<Duration, Error> {
@@ -311,19 +307,5 @@ impl Backend for CudaBackend {
     fn synchronize(&self) -> Result<(), Error> {
         self.memory.check()?;
         self.gpu.synchronize().map_err(|error| self.driver_error(error))
-    }
-}
-
-/// What schedules for a GPU are made for.
-pub fn schedule_target() -> Target {
-    Target {
-        few_rows: text::MOST_ROWS,
-        long_row: LONG_ROW,
-        guarded_operands: true,
-        product_order: true,
-        attention_gradients: true,
-        short_operands: true,
-        many_columns: MANY_COLUMNS,
-        recomputed: RECOMPUTED,
     }
 }

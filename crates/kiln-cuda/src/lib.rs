@@ -25,11 +25,7 @@ mod memory;
 mod pinned;
 mod pool;
 
-<<<<<<< HEAD
 pub use backend::{CudaBackend, TARGET};
-=======
-pub use backend::{CudaBackend, schedule_target};
->>>>>>> dbd1aad (cuda: schedules of a GPU on the reference executor; kernels whose places data decide are not timed alone)
 pub use device::Gpu;
 pub use driver::DriverError;
 pub use pool::PoolBytes;

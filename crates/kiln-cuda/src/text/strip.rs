@@ -13,7 +13,7 @@
 use super::index::{Names, Width};
 use super::tensor::Operand;
 use super::value::Statements;
-use super::{Body, Way, ceil_div, decode, points, width};
+use super::{Body, Way, ceil_div, decode, names_of_product, points, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Kernel, MatmulBody};
 use std::fmt::Write;
@@ -65,10 +65,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
     if right.iter().any(|operand| kernel.buffers[operand.place.buffer].dtype != dtype) {
         return None;
     }
-    let mut names = Names::of_sizes(&kernel.sizes);
-    for (axes, prefix) in [(&body.m, "m"), (&body.n, "n"), (&body.k, "k")] {
-        axes.iter().enumerate().for_each(|(number, axis)| names.add(axis, format!("{prefix}{number}")));
-    }
+    let names = names_of_product(kernel, [&body.batch, &body.m, &body.n, &body.k]);
     let columns = points(&body.n);
     let width = width(&names, kernel.insts(), &[&columns]);
     // As few blocks share a sum as can; one strip at a time where two would leave blocks without work.

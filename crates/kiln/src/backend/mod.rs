@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 pub fn backend(device: Device) -> Arc<dyn Backend> {
     static CPU: LazyLock<Arc<dyn Backend>> = LazyLock::new(|| match environment::BACKEND.get().as_deref() {
         Some("reference") => Arc::new(ReferenceBackend),
-        Some("reference-cuda") => Arc::new(ReferenceSchedules { target: kiln_cuda::schedule_target() }),
+        Some("reference-cuda") => Arc::new(ReferenceSchedules { target: kiln_cuda::TARGET }),
         _ => Arc::new(CpuBackend::new()),
     });
     if device == Device::Cpu {
