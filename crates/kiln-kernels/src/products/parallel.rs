@@ -52,8 +52,9 @@ fn is_loop_of(step: &Step, most: i64) -> bool {
     !step.args.is_empty() && has_own_sizes(step) && points.is_some_and(|points| points <= most)
 }
 
-/// Bodies of a launch of what nothing needs at the most, and points of each.
-const MOST_LAST: usize = 16;
+/// Bodies of a launch of what nothing needs at the most, and points of each. On a GPU each body has up to 4 kilobytes of shared memory of its
+/// own for its sums, and a launch has 48 in all.
+const MOST_LAST: usize = 8;
 const SMALL_LAST: i64 = 1 << 18;
 
 /// Lets loops that no later launch depends on run beside each other, at the place of the last of each launch's.
