@@ -118,7 +118,7 @@ impl Gpu {
 
     /// What a text for this GPU may count on; the same when its code comes from disk.
     pub(crate) fn way(&self) -> Way {
-        Way { multiprocessors: self.multiprocessors.into(), ..Way::of(&self.arch()) }
+        Way { multiprocessors: self.multiprocessors.into(), shared: self.shared, ..Way::of(&self.arch()) }
     }
 
     /// The architecture to compile for, for instance `sm_90a`.

@@ -26,10 +26,8 @@ const TALL: i64 = 16;
 pub(super) const THREADS: i64 = 512;
 const WARPS: i64 = THREADS / 32;
 const RESIDENT: u32 = 2;
-const HALF_SHARED: i64 = 112 << 10;
-/// Shared memory of a block, where there are clusters and on other GPUs.
-const SHARED: i64 = 220 << 10;
-const OLD_SHARED: i64 = 98 << 10;
+/// Shared memory that is left for what the rows on the left need while they are computed, and for the driver.
+const LEFT_FREE: i64 = 1 << 10;
 /// Sums of so many times 16 rows are kept before the epilogue, of all right operands together.
 const KEPT: i64 = 4;
 /// Bytes of zeros, as digits of elements that a column does not have.
@@ -101,7 +99,7 @@ impl Plan {
         let parts = sums + (writer.depth / 8 + CHUNK - 1) / CHUNK * CHUNK;
         let copies = parts + 2 * KEPT.max(several) * WARPS * TALL * 4;
         let end = |slots: i64| copies + slots * WARPS * TALL * chunks * CHUNK;
-        let (half, whole) = if way.clusters { (HALF_SHARED, SHARED) } else { (OLD_SHARED, OLD_SHARED) };
+        let (half, whole) = (way.shared / 2 - 2 * LEFT_FREE, way.shared - LEFT_FREE);
         let fits = |most: i64| [3, 2].into_iter().find(|&slots| end(slots) <= most);
         let slots = fits(half).or_else(|| fits(whole))?;
         let end = end(slots);

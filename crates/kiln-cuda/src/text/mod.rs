@@ -198,21 +198,34 @@ pub struct Way {
     pub tile: Option<Tile>,
     /// Multiprocessors of the GPU.
     pub multiprocessors: i64,
+    /// Bytes of shared memory that a block may have.
+    pub shared: i64,
 }
 
 /// Multiprocessors where no GPU says how many: those of an H100.
 const MULTIPROCESSORS: i64 = 132;
+/// Shared memory of a block where no GPU says how much: that of an H100, and what older ones have at least.
+const SHARED: i64 = 227 << 10;
+const LESS_SHARED: i64 = 99 << 10;
 
 impl Way {
     /// What an architecture has, for buffers that begin at a multiple of 16 bytes.
     pub fn of(arch: &str) -> Way {
         let number: u32 = arch.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
-        Way { vectors: true, clusters: number >= 90, ..Way::plain() }
+        let shared = if number >= 90 { SHARED } else { LESS_SHARED };
+        Way { vectors: true, clusters: number >= 90, shared, ..Way::plain() }
     }
 
     /// What works for buffers that begin anywhere.
     pub fn plain() -> Way {
-        Way { vectors: false, clusters: false, skinny: Skinny::default(), tile: None, multiprocessors: MULTIPROCESSORS }
+        Way {
+            vectors: false,
+            clusters: false,
+            skinny: Skinny::default(),
+            tile: None,
+            multiprocessors: MULTIPROCESSORS,
+            shared: LESS_SHARED,
+        }
     }
 }
 
