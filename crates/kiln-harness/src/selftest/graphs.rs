@@ -123,11 +123,39 @@ impl Family {
                 _ => {}
             }
         }
+        graphs.extend(self.long_shapes());
         for (seed, (name, graph)) in graphs.into_iter().enumerate() {
             let Some(graph) = lab.expect(&name, graph) else { continue };
             let config = lab.config(LayoutChoice::Contiguous);
             let inputs = generate::inputs(&graph, seed as u64);
             lab.compare(name, &graph, &inputs, &config);
+        }
+    }
+}
+
+impl Family {
+    /// Long sums and many keys of short floats, which have code of their own on tensor cores.
+    fn long_shapes(self) -> Vec<(String, Built)> {
+        let dtype = DType::Bf16;
+        match self {
+            Family::Products => {
+                let sizes =
+                    [[1, 2048, 72], [3, 1024, 40], [5, 2048, 33], [9, 4096, 70], [16, 8192, 40], [16, 14336, 24]];
+                let plain =
+                    sizes.map(|[m, k, n]| (format!("{dtype} product of {m} × {k} × {n}"), product(dtype, m, k, n)));
+                let gated = [1, 7, 16]
+                    .map(|rows| (format!("{dtype} gated product of {rows} rows"), gated(dtype, rows, 4096, 50)));
+                plain.into_iter().chain(gated).collect()
+            }
+            Family::Attention => {
+                [(70, 70, true, 64), (130, 197, false, 64), (65, 129, true, 128), (1, 300, false, 128)]
+                    .map(|(rows, columns, causal, width)| {
+                        let name = format!("{dtype} attention of {rows} to {columns}, heads of {width}");
+                        (name, heads(dtype, rows, columns, causal, width))
+                    })
+                    .into()
+            }
+            _ => Vec::new(),
         }
     }
 }
@@ -213,6 +241,27 @@ fn product(dtype: DType, m: usize, k: usize, n: usize) -> Built {
     let (x, w) = (input(&mut b, dtype, &[m, k])?, input(&mut b, dtype, &[n, k])?);
     let y = build::linear(&mut b, &x, &w, None)?;
     let y = build::gelu(&mut b, &y)?;
+    b.output(y);
+    Ok(b.finish())
+}
+
+fn gated(dtype: DType, m: usize, k: usize, n: usize) -> Built {
+    let mut b = GraphBuilder::new();
+    let x = input(&mut b, dtype, &[m, k])?;
+    let (gate, up) = (input(&mut b, dtype, &[n, k])?, input(&mut b, dtype, &[n, k])?);
+    let (gate, up) = (build::linear(&mut b, &x, &gate, None)?, build::linear(&mut b, &x, &up, None)?);
+    let gate = build::silu(&mut b, &gate)?;
+    let y = build::mul(&mut b, &gate, &up)?;
+    b.output(y);
+    Ok(b.finish())
+}
+
+fn heads(dtype: DType, rows: usize, columns: usize, causal: bool, width: usize) -> Built {
+    let mut b = GraphBuilder::new();
+    let q = input(&mut b, dtype, &[1, 4, rows, width])?;
+    let (k, v) = (input(&mut b, dtype, &[1, 2, columns, width])?, input(&mut b, dtype, &[1, 2, columns, width])?);
+    let options = AttentionOptions { mask: None, causal, scale: None };
+    let y = build::scaled_dot_product_attention(&mut b, &q, &k, &v, &options)?;
     b.output(y);
     Ok(b.finish())
 }
