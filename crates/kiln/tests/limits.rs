@@ -256,16 +256,20 @@ fn many_breaks() {
     assert!(stats.nodes >= 10_000, "{stats:?}");
     // Four times as many breaks take about four times as long, not sixteen times.
     let first_call = |most: usize| {
-        let once = || {
-            let fast = compile(move |x: &Tensor| turns(x, most));
-            let start = Instant::now();
-            fast.call(&t(&[0., 1.])).unwrap();
-            start.elapsed()
-        };
-        (0..3).map(|_| once()).min().unwrap()
+        let fast = compile(move |x: &Tensor| turns(x, most));
+        let start = Instant::now();
+        fast.call(&t(&[0., 1.])).unwrap();
+        start.elapsed()
     };
-    let (short, long) = (first_call(2000), first_call(8000));
-    assert!(long < 10 * short, "2000 breaks take {short:.1?}, 8000 {long:.1?}");
+    // The fastest of both, taken in turns: others use the machine too.
+    let (mut short, mut long) = (Duration::MAX, Duration::MAX);
+    for _ in 0..12 {
+        (short, long) = (short.min(first_call(2000)), long.min(first_call(8000)));
+        if long < 8 * short {
+            return;
+        }
+    }
+    panic!("2000 breaks take {short:.1?}, 8000 {long:.1?}");
 }
 
 /// A tree as deep as a loop has turns is dropped without as deep a stack.
