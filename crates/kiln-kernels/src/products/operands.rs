@@ -100,6 +100,11 @@ impl<'a> Reader<'a> {
         fits.then_some(Rows { value: *value, index, axes: own })
     }
 
+    /// Whether points may store there in any order.
+    fn may_reorder(&self, place: &'a Place) -> bool {
+        place.indirect.is_empty() || self.stores_apart(place) || self.rows_of(place).is_some()
+    }
+
     /// Whether every point stores at a place of its own, whatever data say: the place is the sum of axes and of indices that are
     /// known to be in range, each of which goes further than all smaller ones together.
     fn stores_apart(&self, place: &Place) -> bool {
@@ -138,11 +143,7 @@ impl<'a> Reader<'a> {
                     places.push(place);
                 }
                 // One point may store where another one does: a loop of these runs in order, the end of a product does not.
-                InstKind::Store { place, .. } if !place.indirect.is_empty() => {
-                    if self.product.is_none() && !self.stores_apart(place) && self.rows_of(place).is_none() {
-                        return None;
-                    }
-                }
+                InstKind::Store { place, .. } if self.product.is_none() && !self.may_reorder(place) => return None,
                 kind if kind.place().is_some_and(|place| place.buffer == buffer) => return None,
                 _ => {}
             }
