@@ -97,12 +97,14 @@ impl Family {
 
     /// Shapes as models have them, larger than random ones.
     fn shapes(self, lab: &mut Lab) {
-        let mut graphs: Vec<(String, Result<Graph, kiln_ir::Error>)> = Vec::new();
+        let mut graphs: Vec<(String, Built)> = Vec::new();
         let floats = if lab.quick { &[DType::F32][..] } else { &[DType::F32, DType::Bf16, DType::F16] };
         for &dtype in floats {
             match self {
                 Family::Products => {
-                    for [m, k, n] in [[1, 64, 300], [7, 129, 65], [64, 96, 130], [33, 256, 1]] {
+                    for [m, k, n] in
+                        [[1, 64, 300], [7, 129, 65], [6, 512, 300], [16, 768, 140], [64, 96, 130], [33, 256, 1]]
+                    {
                         graphs.push((format!("{dtype} product of {m} × {k} × {n}"), product(dtype, m, k, n)));
                     }
                 }
@@ -113,6 +115,10 @@ impl Family {
                         let name = format!("{dtype} attention of {rows} to {columns}");
                         graphs.push((name, attention(dtype, rows, columns, causal, mask)));
                     }
+                    for (rows, columns, causal, mask) in [(70, 70, true, false), (40, 130, false, true)] {
+                        let name = format!("{dtype} gradients of attention of {rows} to {columns}");
+                        graphs.push((name, gradients_of_attention(dtype, rows, columns, causal, mask)));
+                    }
                 }
                 Family::Convolutions => {
                     for (stride, groups) in [(1, 1), (2, 2), (1, 8)] {
@@ -120,6 +126,13 @@ impl Family {
                         graphs.push((name, convolution(dtype, stride, groups)));
                     }
                 }
+                Family::Sorting => {
+                    for (length, count) in [(100, 100), (1500, 1500), (3000, 20)] {
+                        let name = format!("{dtype} first {count} of {length}");
+                        graphs.push((name, first_of(dtype, length, count)));
+                    }
+                }
+                Family::Reductions => graphs.push((format!("{dtype} sums along 1500"), running_sum(dtype, 1500))),
                 _ => {}
             }
         }
@@ -230,7 +243,7 @@ fn differentiated(graph: &Graph, inputs: &[HostTensor], seed: u64) -> Result<Opt
     Ok(Some((joint, all)))
 }
 
-type Built = Result<Graph, kiln_ir::Error>;
+type Built = Result<Graph, Box<dyn std::error::Error>>;
 
 fn input(b: &mut GraphBuilder, dtype: DType, shape: &[usize]) -> Result<NodeId, kiln_ir::Error> {
     b.input(TensorType::fixed(dtype, shape))
@@ -273,6 +286,31 @@ fn attention(dtype: DType, rows: usize, columns: usize, causal: bool, masked: bo
     let mask = if masked { Some(input(&mut b, DType::Bool, &[2, 1, 1, columns])?) } else { None };
     let options = AttentionOptions { mask, causal, scale: None };
     let y = build::scaled_dot_product_attention(&mut b, &q, &k, &v, &options)?;
+    b.output(y);
+    Ok(b.finish())
+}
+
+/// Attention and its gradients in queries, keys and values.
+fn gradients_of_attention(dtype: DType, rows: usize, columns: usize, causal: bool, masked: bool) -> Built {
+    let graph = attention(dtype, rows, columns, causal, masked)?;
+    let options = DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() };
+    Ok(differentiate(&graph, &[0], &[0, 1, 2], &options)?)
+}
+
+/// The first of each line, largest first, and where they were.
+fn first_of(dtype: DType, length: usize, count: usize) -> Built {
+    let mut b = GraphBuilder::new();
+    let x = input(&mut b, dtype, &[3, length])?;
+    let (values, places) = build::topk(&mut b, &x, count as i64, 1, true)?;
+    b.output(values);
+    b.output(places);
+    Ok(b.finish())
+}
+
+fn running_sum(dtype: DType, length: usize) -> Built {
+    let mut b = GraphBuilder::new();
+    let x = input(&mut b, dtype, &[3, length])?;
+    let y = build::cumsum(&mut b, &x, 1)?;
     b.output(y);
     Ok(b.finish())
 }
