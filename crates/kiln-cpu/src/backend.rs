@@ -1,6 +1,7 @@
 //! The CPU as a [`Backend`]: selects the compiler for each kind of kernel.
 
 use crate::attention::Attention;
+use crate::beside::Beside;
 use crate::choices::Choices;
 use crate::features::Isa;
 use crate::half_bytes::HalfBytes;
@@ -8,9 +9,9 @@ use crate::loops::{Build, LoopKernel};
 use crate::lower::Options;
 use crate::matmul::{Matmul, packing};
 use crate::routine::Routine;
-use crate::saved::Piece;
+use crate::saved::{Piece, saved};
 use crate::variants;
-use kiln_ir::codec::{from_bytes, to_bytes};
+use kiln_ir::codec::from_bytes;
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{
     Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Packing, RawBuffer, Variant,
@@ -89,7 +90,14 @@ impl CpuBackend {
             }
             KernelBody::AttentionBackward(_) => Err(self.error("a gradient of attention in one kernel".into())),
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &target)?)),
-            KernelBody::Parallel(_) => Err(self.error("several bodies in one kernel".into())),
+            KernelBody::Parallel(bodies) => {
+                let alone = |body: &KernelBody| Kernel { body: body.clone(), ..kernel.clone() };
+                let made = bodies.iter().map(|body| self.build(&alone(body), ready, None, choices));
+                let made = made.collect::<Result<Vec<_>, _>>()?;
+                let beside =
+                    Beside::new(made).ok_or_else(|| self.error(format!("{} bodies in one kernel", bodies.len())))?;
+                Ok(Arc::new(beside))
+            }
         }
     }
 
@@ -175,10 +183,6 @@ impl Backend for CpuBackend {
         let features = crate::features::detect();
         format!("{} threads, {features:?}, {}", crate::pool::threads(), crate::features::model())
     }
-}
-
-fn saved(pieces: Vec<Piece>) -> Option<Vec<u8>> {
-    (!pieces.is_empty()).then(|| to_bytes(&pieces))
 }
 
 impl Executable for LoopKernel {

@@ -13,6 +13,7 @@
 pub mod asm;
 pub mod attention;
 pub mod backend;
+mod beside;
 pub mod choices;
 pub mod disassembly;
 pub mod element;

@@ -11,6 +11,8 @@
 //! thread's region is running, runs serially on its caller. That is always correct and, with the cores already taken, rarely
 //! slower.
 
+mod together;
+
 use kiln_runtime::environment;
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -18,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
+pub use together::{MOST_JOBS, together};
 
 /// The most workers ever started.
 const MAX_WORKERS: usize = 255;
@@ -196,6 +199,14 @@ fn default_threads() -> usize {
 /// assert_eq!(sum.into_inner(), 4950);
 /// ```
 pub fn run(chunks: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
+    match together::current() {
+        Some(jobs) => jobs.region(chunks, threads, work),
+        None => run_region(chunks, threads, work),
+    }
+}
+
+/// [`run`] as a region of its own.
+fn run_region(chunks: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
     let helpers = chunks.min(threads).min(self::threads()).saturating_sub(1);
     // Claims count in 32 bits.
     let serial = helpers == 0 || chunks > u32::MAX as usize;

@@ -6,10 +6,16 @@ use crate::emit::{Call, Callee, Emitted};
 use crate::features::Isa;
 use crate::lower::Options;
 use crate::vir::Ty;
+use kiln_ir::codec::to_bytes;
 use kiln_ir::{Dim, codec_enum, codec_struct};
 use kiln_kernels::kernel::{Kernel, LoopBody};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+
+/// What [`kiln_runtime::Executable::save`] gives for some pieces.
+pub(crate) fn saved(pieces: Vec<Piece>) -> Option<Vec<u8>> {
+    (!pieces.is_empty()).then(|| to_bytes(&pieces))
+}
 
 /// The code of one loop nest, and how it is launched.
 #[derive(Debug, Clone, PartialEq, Eq)]

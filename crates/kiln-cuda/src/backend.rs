@@ -1,7 +1,8 @@
 //! A GPU as a [`Backend`].
 
-use crate::blas::{BlasCode, BlasLt, Policy};
+use crate::blas::{self, BlasCode, BlasLt};
 use crate::device::Gpu;
+use crate::dnn::{self, DnnCode, DnnLibrary};
 use crate::driver::DriverError;
 use crate::executable::{Code, Stored};
 use crate::graph::Graph;
@@ -39,6 +40,8 @@ enum Choice {
     Plain,
     /// The algorithm of cuBLASLt of this number.
     Library(usize),
+    /// The engine of cuDNN of this number.
+    Dnn(usize),
 }
 
 impl Choice {
@@ -60,6 +63,9 @@ impl Choice {
     }
 
     fn parse(text: &str) -> Option<Choice> {
+        if let Some(number) = text.strip_prefix("cudnn=") {
+            return number.parse().ok().map(Choice::Dnn);
+        }
         match text.strip_prefix("cublaslt=") {
             Some(number) => number.parse().ok().map(Choice::Library),
             None if text == OWN => Some(Choice::Own),
@@ -72,7 +78,7 @@ impl Choice {
     fn way(self, gpu: &Gpu) -> Way {
         let way = gpu.way();
         match self {
-            Choice::Own | Choice::Library(_) => way,
+            Choice::Own | Choice::Library(_) | Choice::Dnn(_) => way,
             Choice::Plain => Way::plain(),
             Choice::Skinny(skinny) => Way { skinny, ..way },
             Choice::Tile(tile) => Way { tile: Some(tile), ..way },
@@ -88,6 +94,7 @@ impl fmt::Display for Choice {
             Choice::Skinny(skinny) => skinny.fmt(f),
             Choice::Tile(tile) => tile.fmt(f),
             Choice::Library(number) => write!(f, "cublaslt={number}"),
+            Choice::Dnn(number) => write!(f, "cudnn={number}"),
         }
     }
 }
@@ -184,16 +191,20 @@ impl Backend for CudaBackend {
 
     fn variants(&self, kernel: &Kernel, now: &Variant, sizes: &[i64]) -> Vec<Variant> {
         let has_products = kernel.bodies().iter().all(|body| matches!(body, KernelBody::Matmul(_)));
-        if !has_products || !now.packed.is_empty() {
+        let has_variants = has_products || matches!(kernel.body, KernelBody::Attention(_));
+        if !has_variants || !now.packed.is_empty() {
             return Vec::new();
         }
+        let engines = DnnCode::of(*self, kernel, Some(0), Keep::Process).map_or(0, |code| code.engines());
+        let is_dnn = dnn::Policy::of_environment() == dnn::Policy::Always && engines > 0;
         let by_default = BlasCode::of(*self, kernel, None, Keep::Process);
         let is_default = by_default.as_ref().is_some_and(|code| code.takes(sizes));
         let by_library = by_default.or_else(|| BlasCode::of(*self, kernel, Some(0), Keep::Process));
         let algorithms = by_library.map_or(0, |code| code.algorithms(sizes));
-        let now_choice = Choice::parse(&now.choices).unwrap_or(match is_default {
-            true => Choice::Library(0),
-            false => Choice::Own,
+        let now_choice = Choice::parse(&now.choices).unwrap_or(match (is_dnn, is_default) {
+            (true, _) => Choice::Dnn(0),
+            (false, true) => Choice::Library(0),
+            (false, false) => Choice::Own,
         });
         // A text whose blocks do not fit the multiprocessor is none.
         let source = |choice: Choice| {
@@ -202,7 +213,7 @@ impl Backend for CudaBackend {
         };
         // What gives the same text is the same way.
         let mut seen = match now_choice {
-            Choice::Library(_) => Vec::new(),
+            Choice::Library(_) | Choice::Dnn(_) => Vec::new(),
             own => vec![source(own)],
         };
         let mut found = Vec::new();
@@ -213,13 +224,22 @@ impl Backend for CudaBackend {
                 found.push(choice);
             }
         }
-        found.extend((0..algorithms).map(Choice::Library).filter(|choice| *choice != now_choice));
+        let by_libraries = (0..algorithms).map(Choice::Library).chain((0..engines).map(Choice::Dnn));
+        found.extend(by_libraries.filter(|choice| *choice != now_choice));
         found.into_iter().map(|choice| now.choosing(choice.to_string())).collect()
     }
 
     fn compile_variant(&self, kernel: &Kernel, variant: &Variant, keep: Keep) -> Result<Arc<dyn Executable>, Error> {
         let missing = || self.error(format!("there is no variant {variant}"));
         let choice = Choice::of(variant).ok_or_else(missing)?;
+        let by_dnn = match choice {
+            None => DnnCode::of(*self, kernel, None, keep),
+            Some(Choice::Dnn(number)) => Some(DnnCode::of(*self, kernel, Some(number), keep).ok_or_else(missing)?),
+            Some(_) => None,
+        };
+        if let Some(code) = by_dnn.filter(|code| code.make().is_ok()) {
+            return Ok(Arc::new(code));
+        }
         let by_library = match choice {
             None => BlasCode::of(*self, kernel, None, keep),
             Some(Choice::Library(number)) => Some(BlasCode::of(*self, kernel, Some(number), keep).ok_or_else(missing)?),
@@ -231,10 +251,31 @@ impl Backend for CudaBackend {
         }
     }
 
+    fn compile_together(&self, kernels: &[&Kernel]) -> Vec<Option<(Variant, Arc<dyn Executable>)>> {
+        let variant = |kernel: &&Kernel| match BlasCode::of(*self, kernel, None, Keep::Process) {
+            Some(_) => Variant::default().choosing(OWN),
+            None => Variant::default(),
+        };
+        match Code::compile_together(*self, kernels, self.gpu.way()) {
+            Ok(codes) => {
+                let code = |(kernel, code)| Some((variant(kernel), Arc::new(code) as Arc<dyn Executable>));
+                kernels.iter().zip(codes).map(code).collect()
+            }
+            // Who asks for one of them is told what is wrong with it.
+            Err(_) => vec![None; kernels.len()],
+        }
+    }
+
     fn restore(&self, kernel: &Kernel, variant: &Variant, saved: &[u8]) -> Option<Arc<dyn Executable>> {
         let choice = Choice::of(variant)?;
         Some(match (from_bytes(saved).ok()?, choice) {
-            (Stored::Library(stored), None) => Arc::new(BlasCode::restore(*self, kernel, None, &stored)?),
+            (Stored::Library(stored), None) => match DnnCode::restore(*self, kernel, None, &stored) {
+                Some(code) => Arc::new(code),
+                None => Arc::new(BlasCode::restore(*self, kernel, None, &stored)?),
+            },
+            (Stored::Library(stored), Some(Choice::Dnn(number))) => {
+                Arc::new(DnnCode::restore(*self, kernel, Some(number), &stored)?)
+            }
             (Stored::Library(stored), Some(Choice::Library(number))) => {
                 Arc::new(BlasCode::restore(*self, kernel, Some(number), &stored)?)
             }
@@ -255,17 +296,19 @@ impl Backend for CudaBackend {
 
     fn fingerprint(&self) -> String {
         let version = Nvrtc::installed().map_or("", |nvrtc| nvrtc.version.as_str());
-        let (driver, policy) = (self.gpu.driver, Policy::of_environment());
+        let (driver, blas, dnn) = (self.gpu.driver, blas::Policy::of_environment(), dnn::Policy::of_environment());
         // Texts are spread over as many multiprocessors as there are.
         let count = self.gpu.multiprocessors;
         let crates = [kiln_ir::FINGERPRINT, kiln_kernels::FINGERPRINT, kiln_runtime::FINGERPRINT, crate::FINGERPRINT];
         let crates = crates.join(" ");
-        format!("{} x{count} nvrtc {version} driver {driver} cublaslt {policy:?} {crates}", self.target())
+        format!("{} x{count} nvrtc {version} driver {driver} cublaslt {blas:?} cudnn {dnn:?} {crates}", self.target())
     }
 
     fn machine(&self) -> String {
-        let library = BlasLt::installed().map(|version| format!(", cuBLASLt {version}")).unwrap_or_default();
-        format!("{}, {} multiprocessors{library}", self.gpu.name, self.gpu.multiprocessors)
+        let named = |name: &str, version: Option<String>| version.map(|version| format!(", {name} {version}"));
+        let blas = named("cuBLASLt", BlasLt::installed()).unwrap_or_default();
+        let dnn = named("cuDNN", DnnLibrary::installed()).unwrap_or_default();
+        format!("{}, {} multiprocessors{blas}{dnn}", self.gpu.name, self.gpu.multiprocessors)
     }
 
     fn compile_threads(&self) -> usize {
@@ -280,6 +323,15 @@ impl Backend for CudaBackend {
 
     fn is_asynchronous(&self) -> bool {
         true
+    }
+
+    unsafe fn on_stream(&self, stream: usize, run: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        // A handle, which only the driver looks at.
+        self.gpu.on_stream(std::ptr::without_provenance_mut(stream), run).map_err(|error| self.driver_error(error))?
+    }
+
+    fn is_captured(&self) -> bool {
+        self.gpu.is_captured()
     }
 
     fn schedule_target(&self) -> Target {
@@ -307,5 +359,21 @@ impl Backend for CudaBackend {
     fn synchronize(&self) -> Result<(), Error> {
         self.memory.check()?;
         self.gpu.synchronize().map_err(|error| self.driver_error(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_read_as_it_is_written() {
+        let libraries = [Choice::Library(3), Choice::Dnn(0), Choice::Dnn(11), Choice::Plain];
+        for choice in Choice::own(false).chain(libraries) {
+            assert_eq!(Choice::parse(&choice.to_string()), Some(choice));
+        }
+        for text in ["cudnn", "cudnn=", "cudnn=x", "cublaslt=-1", "nothing"] {
+            assert_eq!(Choice::parse(text), None, "{text}");
+        }
     }
 }

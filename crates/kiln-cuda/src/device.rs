@@ -1,11 +1,13 @@
-//! A GPU: its context, its one stream, and what is known of it.
+//! A GPU: its context, its stream, and what is known of it.
 
 use crate::blas::Blas;
+use crate::dnn::Dnn;
 use crate::driver::{DevicePtr, DriverError, RawContext, RawEvent, RawStream, Result, driver};
 use crate::fault::Faults;
 use crate::pinned::PinnedPool;
 use crate::pool::{Blocks, Pool};
 use crate::text::Way;
+use crate::turn::Turns;
 use kiln_runtime::phase;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -39,9 +41,11 @@ pub struct Gpu {
     pub driver: i32,
     context: RawContext,
     stream: RawStream,
+    pub(crate) turns: Turns,
     pub(crate) pool: Pool,
     pub(crate) faults: Faults,
     pub(crate) blas: OnceLock<std::result::Result<Blas, String>>,
+    pub(crate) dnn: OnceLock<std::result::Result<Dnn, String>>,
     pub(crate) pinned: PinnedPool,
 }
 
@@ -109,9 +113,11 @@ impl Gpu {
             driver: version,
             context,
             stream,
+            turns: Turns::new(stream, Event::new(DISABLE_TIMING)?),
             pool: Pool::default(),
             faults: Faults::default(),
             blas: OnceLock::new(),
+            dnn: OnceLock::new(),
             pinned: PinnedPool::default(),
         })
     }
@@ -137,16 +143,34 @@ impl Gpu {
         Ok(())
     }
 
-    /// The stream that everything happens on, in order.
-    pub(crate) fn stream(&self) -> RawStream {
+    /// The same where somebody else may have made another one current.
+    pub(crate) fn enter_again(&self) -> Result<()> {
+        CURRENT.set(std::ptr::null_mut());
+        self.enter()
+    }
+
+    /// Makes the context current that was so before.
+    pub(crate) fn leave(&self, context: RawContext) {
+        if context != self.context
+            && let Ok(driver) = driver()
+        {
+            // SAFETY: a context that was current on this thread.
+            let _ = unsafe { driver.set_context(context) };
+        }
+        CURRENT.set(std::ptr::null_mut());
+    }
+
+    /// The stream of what no caller has a stream for; see [`Gpu::turn`].
+    pub(crate) fn own_stream(&self) -> RawStream {
         self.stream
     }
 
     /// Waits until everything queued is done.
     pub fn synchronize(&self) -> Result<()> {
-        self.enter()?;
-        // SAFETY: the stream is kept for the rest of the process.
-        unsafe { driver()?.synchronize_stream(self.stream) }
+        // What other threads queue meanwhile need not be waited for, nor they for this.
+        let stream = self.turn()?.stream;
+        // SAFETY: the stream is kept for the rest of the process, or for the call.
+        unsafe { driver()?.synchronize_stream(stream) }
     }
 
     /// Free and total bytes of its memory, as the driver counts them.
@@ -163,9 +187,8 @@ impl Gpu {
     /// # Safety
     /// `from` is valid for reading `to.len()` bytes.
     pub(crate) unsafe fn read(&self, from: DevicePtr, to: &mut [u8]) -> Result<()> {
-        self.enter()?;
         // SAFETY: the caller's promise; the copy is waited for before `to` is used again.
-        unsafe { driver()?.to_host(to.as_mut_ptr().cast(), from, to.len(), self.stream) }?;
+        unsafe { driver()?.to_host(to.as_mut_ptr().cast(), from, to.len(), self.turn()?.stream) }?;
         self.synchronize()
     }
 
@@ -174,9 +197,8 @@ impl Gpu {
     /// # Safety
     /// `to` is valid for writing `from.len()` bytes.
     pub(crate) unsafe fn write(&self, from: &[u8], to: DevicePtr) -> Result<()> {
-        self.enter()?;
         // SAFETY: the caller's promise; from pageable memory the driver copies before it returns.
-        unsafe { driver()?.to_device(to, from.as_ptr().cast::<c_void>(), from.len(), self.stream) }
+        unsafe { driver()?.to_device(to, from.as_ptr().cast::<c_void>(), from.len(), self.turn()?.stream) }
     }
 
     /// Copies on the device, in the stream's order.
@@ -184,9 +206,8 @@ impl Gpu {
     /// # Safety
     /// `from` is valid for reading and `to` for writing `bytes` bytes, and they do not overlap.
     pub(crate) unsafe fn copy(&self, from: DevicePtr, to: DevicePtr, bytes: usize) -> Result<()> {
-        self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { driver()?.on_device(to, from, bytes, self.stream) }
+        unsafe { driver()?.on_device(to, from, bytes, self.turn()?.stream) }
     }
 
     /// Fills memory with zeros, in the stream's order.
@@ -194,9 +215,8 @@ impl Gpu {
     /// # Safety
     /// `to` is valid for writing `bytes` bytes.
     pub(crate) unsafe fn fill(&self, to: DevicePtr, bytes: usize) -> Result<()> {
-        self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { driver()?.fill(to, 0, bytes, self.stream) }
+        unsafe { driver()?.fill(to, 0, bytes, self.turn()?.stream) }
     }
 
     /// Queues an event.
@@ -213,17 +233,12 @@ impl Gpu {
 
     fn event(&self, flags: u32) -> Result<Event> {
         self.enter()?;
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: a place to write to.
-        unsafe { driver()?.create_event(&mut raw, flags) }?;
-        Ok(Event { raw })
+        Event::new(flags)
     }
 
     /// Queues an event that was queued before, or is new.
     pub(crate) fn record_again(&self, event: &Event) -> Result<()> {
-        self.enter()?;
-        // SAFETY: the event exists, and the stream is kept.
-        unsafe { driver()?.record_event(event.raw, self.stream) }
+        event.record(self.turn()?.stream)
     }
 
     /// Queues a copy to page-locked memory of the host.
@@ -231,9 +246,8 @@ impl Gpu {
     /// # Safety
     /// `from` is valid for reading and `to` for writing `bytes` bytes until the copy is done; nothing reads `to` before.
     pub(crate) unsafe fn read_later(&self, from: DevicePtr, to: *mut u8, bytes: usize) -> Result<()> {
-        self.enter()?;
         // SAFETY: the caller's promise.
-        unsafe { driver()?.to_host(to.cast(), from, bytes, self.stream) }
+        unsafe { driver()?.to_host(to.cast(), from, bytes, self.turn()?.stream) }
     }
 }
 
@@ -253,7 +267,10 @@ impl Blocks for Gpu {
     }
 
     fn wait(&self) -> Result<()> {
-        self.synchronize()
+        self.enter()?;
+        // Without a turn: whoever has it may be waiting for the pool.
+        // SAFETY: no arguments to get wrong.
+        unsafe { driver()?.synchronize_context() }
     }
 
     fn free_and_total(&self) -> Result<(usize, usize)> {
@@ -266,7 +283,7 @@ thread_local! {
     static CURRENT: Cell<RawContext> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// A point in the stream's time.
+/// A point in a stream's time.
 pub(crate) struct Event {
     raw: RawEvent,
 }
@@ -275,6 +292,26 @@ pub(crate) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
+    /// An event of the context that is current.
+    fn new(flags: u32) -> Result<Event> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a place to write to.
+        unsafe { driver()?.create_event(&mut raw, flags) }?;
+        Ok(Event { raw })
+    }
+
+    /// Queues it on a stream, which exists.
+    pub(crate) fn record(&self, stream: RawStream) -> Result<()> {
+        // SAFETY: the event exists, and the caller says that the stream does.
+        unsafe { driver()?.record_event(self.raw, stream) }
+    }
+
+    /// Makes what is queued on a stream from now on wait for it.
+    pub(crate) fn hold(&self, stream: RawStream) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { driver()?.wait_event(stream, self.raw, 0) }
+    }
+
     /// Waits for it.
     pub(crate) fn wait(&self) -> Result<()> {
         // SAFETY: the event was recorded.

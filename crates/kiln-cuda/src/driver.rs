@@ -5,6 +5,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::LazyLock;
 
+/// The names that it may have.
+pub(crate) const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
 /// What a function of the driver returns; zero is success.
 type Status = c_int;
 /// An address in device memory.
@@ -94,7 +97,7 @@ macro_rules! driver_functions {
 
         impl Driver {
             fn load() -> std::result::Result<Driver, String> {
-                let library = Library::open(&["libcuda.so.1", "libcuda.so"])?;
+                let library = Library::open_of_system(&NAMES)?;
                 Driver::find(&library).map_err(|missing| {
                     format!("it is older than CUDA {OLDEST}, which is the oldest that can be used: {missing}")
                 })
@@ -140,6 +143,8 @@ driver_functions! {
     device_memory = "cuDeviceTotalMem_v2" (bytes: *mut usize, device: c_int);
     retain_context = "cuDevicePrimaryCtxRetain" (context: *mut RawContext, device: c_int);
     set_context = "cuCtxSetCurrent" (context: RawContext);
+    get_context = "cuCtxGetCurrent" (context: *mut RawContext);
+    synchronize_context = "cuCtxSynchronize" ();
     memory_info = "cuMemGetInfo_v2" (free: *mut usize, total: *mut usize);
     allocate_pinned = "cuMemAllocHost_v2" (address: *mut *mut c_void, bytes: usize);
     free_pinned = "cuMemFreeHost" (address: *mut c_void);
@@ -152,6 +157,8 @@ driver_functions! {
     create_stream = "cuStreamCreate" (stream: *mut RawStream, flags: c_uint);
     destroy_stream = "cuStreamDestroy_v2" (stream: RawStream);
     begin_capture = "cuStreamBeginCapture_v2" (stream: RawStream, mode: c_int);
+    is_capturing = "cuStreamIsCapturing" (stream: RawStream, status: *mut c_int);
+    exchange_capture_mode = "cuThreadExchangeStreamCaptureMode" (mode: *mut c_int);
     end_capture = "cuStreamEndCapture" (stream: RawStream, graph: *mut RawGraph);
     synchronize_stream = "cuStreamSynchronize" (stream: RawStream);
     load_module = "cuModuleLoadData" (module: *mut RawModule, image: *const c_void);
@@ -178,6 +185,7 @@ driver_functions! {
     destroy_graph = "cuGraphDestroy" (graph: RawGraph);
     create_event = "cuEventCreate" (event: *mut RawEvent, flags: c_uint);
     record_event = "cuEventRecord" (event: RawEvent, stream: RawStream);
+    wait_event = "cuStreamWaitEvent" (stream: RawStream, event: RawEvent, flags: c_uint);
     synchronize_event = "cuEventSynchronize" (event: RawEvent);
     elapsed = "cuEventElapsedTime_v2" (milliseconds: *mut f32, start: RawEvent, end: RawEvent);
     destroy_event = "cuEventDestroy_v2" (event: RawEvent);

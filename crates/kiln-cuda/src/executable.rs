@@ -12,7 +12,7 @@ use kiln_kernels::kernel::{Access, Kernel};
 use kiln_runtime::{Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache, phase};
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
 /// The attribute of a function: bytes of dynamic shared memory at the most.
@@ -51,11 +51,22 @@ pub(crate) struct StoredText {
 pub(crate) struct StoredLibrary {
     pub(crate) own: Option<Arc<[u8]>>,
     pub(crate) epilogue: Option<Arc<[u8]>>,
+    /// Of cuDNN.
+    pub(crate) engine: Option<StoredEngine>,
+}
+
+/// An engine of cuDNN, with its code.
+#[derive(Clone)]
+pub(crate) struct StoredEngine {
+    /// The number of the form that it computes.
+    pub(crate) form: u32,
+    pub(crate) text: Arc<[u8]>,
 }
 
 codec_struct! {
     StoredText { text, cubin }
-    StoredLibrary { own, epilogue }
+    StoredLibrary { own, epilogue, engine }
+    StoredEngine { form, text }
 }
 codec_enum! {
     Stored { 0 = Own(text), 1 = Library(library) }
@@ -68,10 +79,26 @@ impl Code {
         Ok(Code { backend, kernel: kernel.clone(), way, keep, entry, plain: OnceLock::new() })
     }
 
+    /// Compiles several kernels as one text, which takes a fraction of the time that they take one by one.
+    pub(crate) fn compile_together(backend: CudaBackend, kernels: &[&Kernel], way: Way) -> Result<Vec<Code>, String> {
+        let (gpu, keep) = (backend.gpu(), Keep::Process);
+        let texts = kernels.iter().map(|kernel| text::generate(kernel, way)).collect::<Result<Vec<Text>, String>>()?;
+        let nvrtc = Nvrtc::get()?;
+        let cubin = phase::timed("nvrtc", || nvrtc.compile(&text::together(&texts), &gpu.arch()));
+        let image = Image::new(gpu, cubin.map_err(|error| error.to_string())?.into(), kernels.len());
+        let code = |(number, (kernel, text)): (usize, (&&Kernel, Text))| {
+            let name = CString::new(text::entry_name(number)).map_err(|error| error.to_string())?;
+            let entry = Entry::new(image.clone(), text, name);
+            entry.function().map_err(|error| error.message)?;
+            Ok(Code { backend, kernel: (*kernel).clone(), way, keep, entry, plain: OnceLock::new() })
+        };
+        kernels.iter().zip(texts).enumerate().map(code).collect()
+    }
+
     /// The code that was stored; the GPU gets it when it is first launched. `None` if it is not this kernel's.
     pub(crate) fn restore(backend: CudaBackend, kernel: &Kernel, way: Way, stored: StoredText) -> Option<Code> {
         let StoredText { text, cubin } = stored;
-        let entry = Entry::new(backend.gpu(), text, cubin);
+        let entry = Entry::new(Image::new(backend.gpu(), cubin, 1), text, c"kernel".into());
         let (keep, plain) = (Keep::Disk, OnceLock::new());
         entry.text.fits(kernel).then(|| Code { backend, kernel: kernel.clone(), way, keep, entry, plain })
     }
@@ -181,29 +208,44 @@ impl Executable for Code {
     }
 
     fn save(&self) -> Option<Vec<u8>> {
-        let (text, cubin) = (self.entry.text.clone(), self.entry.cubin.clone());
-        Some(to_bytes(&Stored::Own(StoredText { text, cubin })))
+        // What was compiled with others is not stored: it would be stored with each of them.
+        let image = &self.entry.image;
+        let stored = || StoredText { text: self.entry.text.clone(), cubin: image.cubin.clone() };
+        (image.entries == 1).then(|| to_bytes(&Stored::Own(stored())))
     }
 
     fn code_bytes(&self) -> usize {
-        self.entry.cubin.len()
+        self.entry.image.cubin.len() / self.entry.image.entries
     }
 }
 
 /// A text that was compiled.
 struct Entry {
-    gpu: &'static Gpu,
+    image: Arc<Image>,
     text: Text,
+    /// Its name in the image.
+    name: CString,
+    /// Found when it is first launched, for code from disk; of what is compiled at once, which tells whether the GPU takes it.
+    function: OnceLock<Result<Function, DriverError>>,
+}
+
+/// What NVRTC gave, with one entry or several.
+struct Image {
+    gpu: &'static Gpu,
     cubin: Arc<[u8]>,
-    /// Made when it is first launched, for code from disk; what is compiled is loaded at once, which tells whether it can be.
+    entries: usize,
     module: OnceLock<Result<Module, DriverError>>,
 }
 
-/// Code that the GPU has.
+/// An image that the GPU has.
 struct Module {
     gpu: &'static Gpu,
     raw: RawModule,
-    function: RawFunction,
+}
+
+/// An entry of a module.
+struct Function {
+    raw: RawFunction,
     /// Bytes of dynamic shared memory at the most.
     most_shared: i64,
 }
@@ -212,6 +254,10 @@ struct Module {
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
 
 thread_local! {
     /// The arguments of a launch and where each is, kept from launch to launch.
@@ -227,18 +273,19 @@ impl Entry {
         let text = text::generate(kernel, way)?;
         let nvrtc = Nvrtc::get()?;
         let cubin = phase::timed("nvrtc", || nvrtc.compile(&text.source, &gpu.arch()));
-        let entry = Entry::new(gpu, text, cubin.map_err(|error| error.to_string())?.into());
-        entry.module().map_err(|error| error.message)?;
+        let image = Image::new(gpu, cubin.map_err(|error| error.to_string())?.into(), 1);
+        let entry = Entry::new(image, text, c"kernel".into());
+        entry.function().map_err(|error| error.message)?;
         Ok(entry)
     }
 
-    fn new(gpu: &'static Gpu, text: Text, cubin: Arc<[u8]>) -> Entry {
-        Entry { gpu, text, cubin, module: OnceLock::new() }
+    fn new(image: Arc<Image>, text: Text, name: CString) -> Entry {
+        Entry { image, text, name, function: OnceLock::new() }
     }
 
-    fn module(&self) -> Result<&Module, DriverError> {
-        let load = || phase::timed("module", || Module::load(self.gpu, &self.text, &self.cubin));
-        self.module.get_or_init(load).as_ref().map_err(DriverError::clone)
+    fn function(&self) -> Result<&Function, DriverError> {
+        let find = || phase::timed("module", || Function::find(&self.image, &self.text, &self.name));
+        self.function.get_or_init(find).as_ref().map_err(DriverError::clone)
     }
 
     fn size(&self, dim: &Dim, sizes: &[i64]) -> Result<i64, LaunchError> {
@@ -258,13 +305,14 @@ impl Entry {
             return Ok(None);
         }
         let block_bytes = self.size(&self.text.block_bytes, sizes)?;
-        let gpu = self.gpu;
-        let &Module { function, most_shared, .. } = self.module().map_err(failed)?;
+        let gpu = self.image.gpu;
+        let &Function { raw: function, most_shared } = self.function().map_err(failed)?;
         let (shared, blocks, workspace) = if block_bytes <= most_shared {
             (block_bytes, blocks, None)
         } else {
             // As many blocks as run at once, each with its memory.
-            let blocks = blocks.min(i64::from(gpu.multiprocessors) * 2);
+            let at_once = i64::from(gpu.multiprocessors) * 2;
+            let blocks = if self.text.takes_all_blocks { blocks } else { blocks.min(at_once) };
             let bytes = (blocks * block_bytes) as usize;
             (0, blocks, Some(Workspace::new(gpu, bytes)?))
         };
@@ -282,7 +330,7 @@ impl Entry {
     /// # Safety
     /// As [`Executable::launch`].
     unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
-        let gpu = self.gpu;
+        let gpu = self.image.gpu;
         gpu.enter().map_err(failed)?;
         ARGUMENTS.with_borrow_mut(|(values, places)| {
             // Its workspace is given back at the end: whoever takes it next runs after this launch.
@@ -293,11 +341,11 @@ impl Entry {
             places.clear();
             places.extend(values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()));
             let Geometry { function, blocks, threads, shared, .. } = geometry;
-            let (stream, arguments, none) = (gpu.stream(), places.as_mut_ptr(), std::ptr::null_mut());
-            let driver = driver().map_err(failed)?;
+            let (arguments, none) = (places.as_mut_ptr(), std::ptr::null_mut());
+            let (driver, turn) = (driver().map_err(failed)?, gpu.turn().map_err(failed)?);
             // SAFETY: the arguments are those of the text's parameters; the rest is the caller's promise.
             let launched =
-                unsafe { driver.launch(function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, none) };
+                unsafe { driver.launch(function, blocks, 1, 1, threads, 1, 1, shared, turn.stream, arguments, none) };
             launched.map_err(failed)
         })
     }
@@ -312,7 +360,7 @@ pub(crate) struct Geometry {
     pub(crate) workspace: Option<Workspace>,
 }
 
-/// Memory of the pool for a launch, given back at the end.
+/// Memory of the pool for a launch, given back at the end; never what a caller captures, who may launch it at any time.
 pub(crate) struct Workspace {
     gpu: &'static Gpu,
     pub(crate) address: u64,
@@ -328,29 +376,49 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        self.gpu.pool.give(self.address, self.bytes);
+        if !self.gpu.is_captured() {
+            self.gpu.pool.give(self.address, self.bytes);
+        }
+    }
+}
+
+impl Image {
+    fn new(gpu: &'static Gpu, cubin: Arc<[u8]>, entries: usize) -> Arc<Image> {
+        Arc::new(Image { gpu, cubin, entries, module: OnceLock::new() })
+    }
+
+    fn module(&self) -> Result<&Module, DriverError> {
+        self.module.get_or_init(|| Module::load(self.gpu, &self.cubin)).as_ref().map_err(DriverError::clone)
     }
 }
 
 impl Module {
-    fn load(gpu: &'static Gpu, text: &Text, cubin: &[u8]) -> Result<Module, DriverError> {
+    fn load(gpu: &'static Gpu, cubin: &[u8]) -> Result<Module, DriverError> {
         gpu.enter()?;
-        let driver = driver()?;
-        let (mut raw, function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut raw = std::ptr::null_mut();
         // SAFETY: the image is a cubin, which the driver copies.
-        unsafe { driver.load_module(&mut raw, cubin.as_ptr().cast()) }?;
-        let mut module = Module { gpu, raw, function, most_shared: SHARED_FOR_NOTHING };
+        unsafe { driver()?.load_module(&mut raw, cubin.as_ptr().cast()) }?;
+        Ok(Module { gpu, raw })
+    }
+}
+
+impl Function {
+    fn find(image: &Image, text: &Text, name: &CStr) -> Result<Function, DriverError> {
+        let module = image.module()?;
+        let (gpu, driver) = (image.gpu, driver()?);
+        gpu.enter()?;
+        let mut function = Function { raw: std::ptr::null_mut(), most_shared: SHARED_FOR_NOTHING };
         // SAFETY: the module is loaded, and the name is a C string.
-        unsafe { driver.module_function(&mut module.function, raw, c"kernel".as_ptr()) }?;
+        unsafe { driver.module_function(&mut function.raw, module.raw, name.as_ptr()) }?;
         if text.block_bytes.as_const().is_none_or(|bytes| bytes > SHARED_FOR_NOTHING) {
             let mut declared = 0;
             // SAFETY: the function is loaded.
-            unsafe { driver.function_attribute(&mut declared, DECLARED_SHARED, module.function) }?;
-            module.most_shared = gpu.shared - i64::from(declared);
+            unsafe { driver.function_attribute(&mut declared, DECLARED_SHARED, function.raw) }?;
+            function.most_shared = gpu.shared - i64::from(declared);
             // SAFETY: as above.
-            unsafe { driver.set_function_attribute(module.function, DYNAMIC_SHARED, module.most_shared as c_int) }?;
+            unsafe { driver.set_function_attribute(function.raw, DYNAMIC_SHARED, function.most_shared as c_int) }?;
         }
-        Ok(module)
+        Ok(function)
     }
 }
 

@@ -2,15 +2,22 @@
 //! of a library is a graph of its own inside, which is captured again when its arguments moved.
 //!
 //! From compute capability 9.0 on, a kernel begins while the one before still runs (programmatic dependent launch): it fetches
-//! weights that no launch of the graph writes, and then waits for the end of the one before.
+//! weights that no launch of the graph writes, and then waits for the end of the one before. Kernels of many blocks that fetch nothing begin
+//! after it: they would gain the time of a launch and lose more by blocks that wait where others could run.
 
-use crate::blas::{Blas, BlasCode, Captured};
+use crate::blas::BlasCode;
+use crate::capture::{Captured, External};
 use crate::device::Gpu;
+use crate::dnn::DnnCode;
 use crate::driver::{Edge, KernelNode, RawGraph, RawGraphExec, RawNode, driver};
 use crate::executable::{ALIGNMENT, Code, Workspace, failed};
 use kiln_runtime::environment::CUDA_OVERLAP;
 use kiln_runtime::{Launch, LaunchError, RawBuffer, Recording};
+use std::any::Any;
 use std::ffi::c_void;
+
+/// Blocks a multiprocessor up to which a kernel that fetches nothing early begins before the end of the launch before.
+const FEW_TURNS: u64 = 4;
 
 /// A chain of launches.
 pub(crate) struct Graph {
@@ -21,9 +28,7 @@ pub(crate) struct Graph {
     /// The arguments of all launches, as the nodes have them.
     arguments: Vec<RawBuffer>,
     may_fault: bool,
-    /// Whether a launch is a library's.
-    has_library: bool,
-    /// Accumulators of libraries, one launch's after the other's.
+    /// Memory of launches of libraries, one launch's after the other's.
     scratch: Option<Workspace>,
 }
 
@@ -40,7 +45,7 @@ struct Node {
 enum NodeKind {
     Kernel(KernelLaunch),
     /// A launch of a library with these sizes, as it was captured first.
-    Library(BlasCode, Vec<i64>, Captured),
+    Library(Box<dyn External>, Vec<i64>, Captured),
 }
 
 /// A launch of a kernel of ours.
@@ -69,18 +74,9 @@ impl Graph {
         unsafe { driver.create_graph(&mut raw, 0) }.map_err(failed)?;
         let arguments = launches.iter().flat_map(|launch| launch.arguments).copied().collect();
         let (executable, nodes) = (std::ptr::null_mut(), Vec::new());
-        let mut graph = Graph {
-            gpu,
-            graph: raw,
-            executable,
-            nodes,
-            arguments,
-            may_fault: false,
-            has_library: false,
-            scratch: None,
-        };
+        let mut graph = Graph { gpu, graph: raw, executable, nodes, arguments, may_fault: false, scratch: None };
         let scratch = |launch: &Launch<'_>| {
-            let code = launch.code.as_any()?.downcast_ref::<BlasCode>()?;
+            let code = external(launch.code.as_any()?)?;
             Some(code.scratch_bytes(launch.sizes)).filter(|&bytes| bytes > 0)
         };
         if let Some(bytes) = launches.iter().filter_map(scratch).max() {
@@ -89,7 +85,7 @@ impl Graph {
         let mut first = 0;
         for launch in launches {
             let Some(code) = launch.code.as_any() else { return Ok(None) };
-            if let Some(code) = code.downcast_ref::<BlasCode>() {
+            if let Some(code) = external(code) {
                 match graph.add_library(code, launch, first) {
                     Ok(true) => {}
                     Ok(false) => graph.add(code.own()?, launch, launch.arguments, first)?,
@@ -134,13 +130,12 @@ impl Graph {
     }
 
     /// Adds a launch of a library; false if it is the kernel's own code that runs.
-    fn add_library(&mut self, code: &BlasCode, launch: &Launch<'_>, first: usize) -> Result<bool, LaunchError> {
+    fn add_library(&mut self, code: &dyn External, launch: &Launch<'_>, first: usize) -> Result<bool, LaunchError> {
         let arguments = code.arguments(launch.arguments, self.scratch.as_ref());
         // SAFETY: nothing is run; whoever replays promises what a launch needs.
         let Some(child) = (unsafe { code.capture(&arguments, launch.sizes) })? else { return Ok(false) };
-        let kind = NodeKind::Library(code.clone(), launch.sizes.to_vec(), child);
+        let kind = NodeKind::Library(code.share(), launch.sizes.to_vec(), child);
         let written = code.written();
-        self.has_library = true;
         self.nodes.push(Node { raw: std::ptr::null_mut(), first, written, kind });
         if let Some(epilogue) = code.epilogue()? {
             self.add(epilogue, launch, &arguments, first)?;
@@ -153,7 +148,10 @@ impl Graph {
         let driver = driver().map_err(failed)?;
         let overlaps = launches_overlap(self.gpu);
         let mut before: Option<(RawNode, bool)> = None;
+        let few = FEW_TURNS * self.gpu.multiprocessors as u64;
         for node in &mut self.nodes {
+            let fetches = node.is_early() && node.fetched(&self.arguments).next().is_some();
+            let gains = fetches || node.blocks().is_some_and(|blocks| blocks <= few);
             let is_kernel = match &node.kind {
                 NodeKind::Kernel(kernel) => {
                     let none = std::ptr::null();
@@ -170,7 +168,7 @@ impl Graph {
                 }
             };
             if let Some((before, after_kernel)) = before {
-                let overlaps = overlaps && after_kernel && is_kernel;
+                let overlaps = overlaps && gains && after_kernel && is_kernel;
                 let edge = if overlaps { Edge::PROGRAMMATIC } else { Edge::default() };
                 // SAFETY: both are nodes of the graph.
                 unsafe { driver.add_dependencies(self.graph, &before, &node.raw, &edge, 1) }.map_err(failed)?;
@@ -261,6 +259,13 @@ impl Node {
         list.iter().map(|&buffer| self.own(arguments)[buffer])
     }
 
+    /// The blocks of a kernel.
+    fn blocks(&self) -> Option<u64> {
+        let NodeKind::Kernel(kernel) = &self.kind else { return None };
+        let [x, y, z] = kernel.parameters.grid.map(u64::from);
+        Some(x * y * z)
+    }
+
     /// Whether it fetches before the launch before has ended.
     fn is_early(&self) -> bool {
         matches!(&self.kind, NodeKind::Kernel(kernel) if kernel.values.last().is_some_and(|&value| value != 0))
@@ -312,6 +317,12 @@ impl Node {
     }
 }
 
+/// The code of a library among all code.
+fn external(code: &dyn Any) -> Option<&dyn External> {
+    let blas = code.downcast_ref::<BlasCode>().map(|code| code as &dyn External);
+    blas.or_else(|| code.downcast_ref::<DnnCode>().map(|code| code as &dyn External))
+}
+
 /// Whether launches of a graph overlap: from compute capability 9.0 on, unless `KILN_CUDA_OVERLAP` is `off`.
 fn launches_overlap(gpu: &Gpu) -> bool {
     gpu.capability >= (9, 0) && CUDA_OVERLAP.get().is_none_or(|value| value != "off")
@@ -337,10 +348,9 @@ impl Recording for Graph {
         if self.may_fault {
             self.gpu.faults.expect();
         }
-        let blas = if self.has_library { Blas::of(self.gpu).ok() } else { None };
-        let _workspace = blas.map(Blas::workspace);
+        let turn = self.gpu.turn().map_err(failed)?;
         // SAFETY: the graph is whole; the rest is the caller's promise.
-        unsafe { driver.launch_graph(self.executable, self.gpu.stream()) }.map_err(failed)?;
+        unsafe { driver.launch_graph(self.executable, turn.stream) }.map_err(failed)?;
         Ok(true)
     }
 }

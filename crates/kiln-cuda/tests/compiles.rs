@@ -3,7 +3,7 @@
 mod support;
 
 use kiln_cuda::nvrtc::Nvrtc;
-use kiln_cuda::text::{Way, generate};
+use kiln_cuda::text::{Way, generate, together};
 use kiln_ir::examples::examples;
 use kiln_ir::{Graph, generate as random};
 use kiln_kernels::Kernel;
@@ -60,6 +60,23 @@ fn nvrtc_takes_every_text() {
     };
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
     println!("{} kernels", suite.len());
+}
+
+/// Kernels of every kind compile as one text as well, in less time.
+#[test]
+#[ignore = "needs NVRTC, which .ci/run fetches"]
+fn many_texts_compile_as_one() {
+    let nvrtc = Nvrtc::get().unwrap();
+    let suite: Vec<Arc<Kernel>> = suite(0).into_iter().collect();
+    let texts: Vec<_> = suite.iter().map(|kernel| generate(kernel, Way::of("sm_90a")).unwrap()).collect();
+    for texts in texts.chunks(48) {
+        let one = together(texts);
+        let cubin = nvrtc.compile(&one, "sm_90a").unwrap_or_else(|error| panic!("{error}"));
+        for number in 0..texts.len() {
+            let name = format!("kernel_{number}");
+            assert!(cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
+        }
+    }
 }
 
 #[test]

@@ -65,9 +65,15 @@ fn tiled(name: &str, arch: &str) -> Vec<Text> {
 
 #[test]
 fn every_tile_is_another_text_that_fits_a_multiprocessor() {
+    let grouped = tiled("tensor_cores", "sm_90a");
+    let sources = |texts: &[Text]| texts.iter().map(|text| text.source.clone()).collect::<HashSet<String>>().len();
+    assert_eq!(sources(&grouped), 2 * Tile::all().filter(|tile| tile.parts == 1).count());
+    let deep = tiled("warpgroups_parts", "sm_90a");
+    assert_eq!((sources(&deep), deep.len()), (Tile::all().count(), Tile::all().count()));
+    assert!(grouped.iter().chain(&deep).all(|text| text.block_bytes.as_const().unwrap() <= 227 << 10));
     let texts = tiled("tensor_cores", "sm_80");
-    let sources: HashSet<&str> = texts.iter().map(|text| text.source.as_str()).collect();
-    assert_eq!((sources.len(), texts.len()), (2 * Tile::all().count(), 2 * Tile::all().count()));
+    assert_eq!(sources(&texts), 2 * Tile::all().filter(|tile| !tile.warpgroups).count());
+    assert!(texts.iter().all(|text| !text.source.contains("wgmma.mma_async")));
     let unfolded = tiled("convolution", "sm_80");
     assert!(texts.iter().chain(&unfolded).all(|text| text.block_bytes.as_const().unwrap() <= 163 << 10));
     assert!(Tile::all().all(|tile| Tile::parse(&tile.to_string()) == Some(tile)));
@@ -88,7 +94,8 @@ fn convolutions_are_products_on_tensor_cores() {
 #[ignore = "needs NVRTC, which .ci/run fetches"]
 fn nvrtc_takes_every_tile() {
     let nvrtc = kiln_cuda::nvrtc::Nvrtc::get().unwrap();
-    for text in tiled("tensor_cores", "sm_90a").into_iter().chain(tiled("convolution", "sm_90a")) {
+    let tiled = ["tensor_cores", "warpgroups_parts", "convolution"].into_iter().flat_map(|name| tiled(name, "sm_90a"));
+    for text in tiled {
         let outcome = nvrtc.compile(&text.source, "sm_90a");
         assert!(outcome.is_ok(), "{}\n{}", outcome.unwrap_err(), text.source);
     }

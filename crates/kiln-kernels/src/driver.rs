@@ -239,7 +239,7 @@ const STAGES: &[(&str, Stage)] = &[
     }),
     ("join_products", |unit, schedule| {
         if !unit.options.no_fusion {
-            products::join_products(schedule, unit.options.target.few_rows);
+            products::join_products(schedule, unit.options.target.few_rows, unit.options.rows_beside);
         }
     }),
     ("join_attention", |unit, schedule| {

@@ -613,16 +613,23 @@ impl KernelBody {
         }
     }
 
-    /// Renumbers the buffers of loops and products.
+    /// Renumbers the buffers of loops, products and routines.
     pub(crate) fn renumber_buffers(&mut self, map: &[usize]) {
-        let mut renumber = |inst: &mut Inst| {
-            if let Some(place) = inst.kind.place_mut() {
-                place.buffer = map[place.buffer];
-            }
-        };
+        let renumber = |view: &mut Strided| view.buffer = map[view.buffer];
         match self {
-            KernelBody::Parallel(bodies) => bodies.iter_mut().for_each(|body| body.each_inst_mut(&mut renumber)),
-            body => body.each_inst_mut(&mut renumber),
+            KernelBody::Parallel(bodies) => bodies.iter_mut().for_each(|body| body.renumber_buffers(map)),
+            KernelBody::Routine(RoutineBody::Scan { input, output, .. })
+            | KernelBody::Routine(RoutineBody::SortIndices { input, output, .. }) => {
+                [input, output].into_iter().for_each(renumber);
+            }
+            KernelBody::Routine(RoutineBody::Scatter { index, updates, output, .. }) => {
+                [index, updates, output].into_iter().for_each(renumber);
+            }
+            body => body.each_inst_mut(&mut |inst| {
+                if let Some(place) = inst.kind.place_mut() {
+                    place.buffer = map[place.buffer];
+                }
+            }),
         }
     }
 

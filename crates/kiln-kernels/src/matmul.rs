@@ -129,7 +129,8 @@ fn traced(
 }
 
 /// What has to be in memory for an operand to be read in place: of the zeros around elements that it is read through, the
-/// nearest to memory that suffices (zeros between elements make positions that are not linear); else the operand itself.
+/// nearest to memory that suffices (zeros between elements make positions that are not linear); else the operand itself, or what it
+/// permutes where products read any order and store their results in that of their axes.
 fn to_materialise(scope: Scope<'_>, space: &Space, operand: NodeId, index: &[Dim]) -> NodeId {
     let mut pads = Vec::new();
     let mut at = operand;
@@ -147,7 +148,12 @@ fn to_materialise(scope: Scope<'_>, space: &Space, operand: NodeId, index: &[Dim
         storage[pad.index()] = Some(row_major(BufferId(0), &scope.graph.ty(*pad).shape));
         matches!(traced(Scope { storage: &storage, ..scope }, space, operand, index), Ok(Some(_)))
     };
-    pads.into_iter().rev().find(suffices).unwrap_or(operand)
+    let mut base = operand;
+    while let Op::Permute { .. } = scope.graph.node(base).op {
+        base = scope.graph.node(base).operands[0];
+    }
+    let reshaped = matches!(scope.graph.node(base).op, Op::Reshape { .. }) && scope.target.product_order;
+    pads.into_iter().rev().chain(reshaped.then_some(base)).find(suffices).unwrap_or(operand)
 }
 
 /// True for an element of quantised blocks that the summed axis counts, in rows that are linear in every other axis.

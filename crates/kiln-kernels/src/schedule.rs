@@ -58,6 +58,9 @@ pub struct ScheduleOptions {
     pub ranges: Ranges,
     /// What the schedule is for.
     pub target: Target,
+    /// Products of up to so many rows run beside each other in one launch where they do not depend on each other: queries, keys and values.
+    /// Targets that join products of few rows by themselves ([`Target::few_rows`]) do more than this.
+    pub rows_beside: i64,
     /// One kernel per node: nothing is fused but views and constants. For comparison and for finding a wrong kernel.
     pub no_fusion: bool,
 }

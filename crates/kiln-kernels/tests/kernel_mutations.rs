@@ -1,6 +1,8 @@
 //! The verifier of kernels detects every mutation: kernels of random graphs and of hand-written ones are changed one thing at a
 //! time, and each change breaks a rule of the contract.
 
+mod support;
+
 use kiln_ir::decompose::decompose;
 use kiln_ir::generate;
 use kiln_ir::{BinaryOp, BlockFormat, DType, Dim, Graph, Op, Ranges, Scalar, Symbol, UnaryOp};
@@ -12,18 +14,7 @@ use std::sync::Arc;
 fn scheduled(graph: Graph) -> Option<Schedule> {
     let graph = decompose(&graph, &|op| !matches!(op, Op::Conv(_) | Op::ReduceWindow { .. })).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
-    let target = Target {
-        few_rows: 8,
-        long_row: 64,
-        guarded_operands: true,
-        product_order: true,
-        attention_gradients: true,
-        short_operands: true,
-        many_columns: 1 << 16,
-        recomputed: 64,
-        direct_gradients: true,
-        row_alignment: 16,
-    };
+    let target = Target { long_row: 64, ..support::GPU };
     let options = ScheduleOptions { target, ..ScheduleOptions::default() };
     schedule(&graph, &layouts, &options).ok()
 }

@@ -212,3 +212,30 @@ fn a_product_writes_rows_where_an_index_says() {
         }
     }
 }
+
+#[test]
+fn scatters_beside_each_other_are_one_launch() {
+    let text = "graph(%0: f32[700, 16], %1: f32[700, 16], %2: f32[600, 16], %3: f32[600, 16], %4: i64[600]) {
+      %5: i64[600, 1] = reshape %4
+      %6: i64[600, 16] = expand %5
+      %7: f32[700, 16] = scatter_set %0, %6, %2 {axis=0}
+      %8: f32[700, 16] = scatter_set %1, %6, %3 {axis=0}
+      return %7 -> input 0, %8 -> input 1
+    }";
+    let graph = Graph::parse(text).unwrap();
+    assert_eq!(scheduled(&graph, 0).steps.len(), 2);
+    let joined = scheduled(&graph, 8);
+    assert_eq!(joined.steps.len(), 1, "{joined}");
+    assert!(matches!(&joined.steps[0].kernel.body, KernelBody::Parallel(bodies) if bodies.len() == 2), "{joined}");
+    let mut inputs = inputs(&graph);
+    for i in 0..600 {
+        // Every place but a few is written twice.
+        inputs[4].set(i, Scalar::int(kiln_ir::DType::I64, (i as i64 * 7) % 311));
+    }
+    let wanted = interpret::run(&graph, &inputs).unwrap();
+    reference::run(&joined, &mut inputs, &|_| None).unwrap();
+    for (got, wanted) in inputs.iter().zip(&wanted) {
+        let got = HostTensor::from_bytes(got.dtype(), wanted.shape(), got.bytes().to_vec()).unwrap();
+        got.compare(wanted, Tolerance::of(wanted.dtype())).unwrap();
+    }
+}

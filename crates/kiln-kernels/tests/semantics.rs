@@ -1,10 +1,13 @@
 //! Schedules give what the interpreter gives: on every op's examples and on random graphs, run by the reference executor.
 
+mod support;
+
 use kiln_ir::decompose::decompose;
 use kiln_ir::examples::{self, Random};
 use kiln_ir::generate::{self, symbol_value};
 use kiln_ir::{Dim, Graph, HostTensor, NodeId, Op, Scalar, Symbol, TensorType, Tolerance, interpret, shrink};
 use kiln_kernels::{Error, InputLayout, Numerics, ScheduleOptions, Target, reference, schedule};
+use support::GPU;
 
 /// Only ops that have kernels.
 fn with_kernels(graph: &Graph) -> Graph {
@@ -146,20 +149,6 @@ fn is_rounding(graph: &Graph, inputs: &[HostTensor], output: usize, got: &HostTe
 fn updated(graph: &Graph, input: usize) -> bool {
     graph.outputs().iter().any(|o| o.updates == Some(input))
 }
-
-/// A target that differs from a CPU in everything that it may.
-const GPU: Target = Target {
-    few_rows: 8,
-    long_row: 4,
-    guarded_operands: true,
-    product_order: true,
-    attention_gradients: true,
-    short_operands: true,
-    many_columns: 1 << 16,
-    recomputed: 64,
-    direct_gradients: true,
-    row_alignment: 16,
-};
 
 /// Rounding as the interpreter does; some seeds without fusion.
 fn options_of(seed: u64) -> ScheduleOptions {

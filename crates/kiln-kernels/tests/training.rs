@@ -244,3 +244,27 @@ fn small_updates_are_one_launch() {
     assert!(matches!(joined.steps[2].kernel.body, KernelBody::Parallel(_)));
     assert_same(source, &joined);
 }
+
+/// The gradient of a weight reads heads side by side, as other readers of theirs do, whatever the order of the product's axes.
+#[test]
+fn heads_side_by_side_stay_in_the_order_of_their_rows() {
+    let source = "graph(%0: bf16[4, 2, 16, 8], %1: bf16[4, 16, 24]) {
+  %2: bf16[4, 2, 16, 8] = exp %0
+  %3: bf16[4, 16, 2, 8] = permute %2 {order=[0, 2, 1, 3]}
+  %4: bf16[4, 16, 16] = reshape %3
+  %5: bf16[16, 4, 16] = permute %4 {order=[2, 0, 1]}
+  %6: bf16[16, 24] = dot %5, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1, 2], rhs_contract=[0, 1]}
+  %7: bf16[24, 16] = dot %1, %4 {lhs_batch=[], rhs_batch=[], lhs_contract=[0, 1], rhs_contract=[0, 1]}
+  return %6, %7
+}";
+    let target = Target { short_operands: true, product_order: true, guarded_operands: true, ..Target::default() };
+    let schedule = scheduled(source, target);
+    assert_same(source, &schedule);
+    let products = schedule.steps.iter().filter(|step| is_product(&step.kernel.body));
+    for (step, operand) in
+        products.zip(["lhs\n    v0: f32 = load b0[i0 + i2*16]", "rhs\n    v0: f32 = load b1[i1 + i2*16]"])
+    {
+        let text = step.kernel.to_string();
+        assert!(text.contains(operand), "{text}");
+    }
+}

@@ -117,3 +117,29 @@ fn agreements_say_what_they_rest_on() {
     let large = HostTensor::from_f64(DType::F32, &[2], &[3e38, 3e38]).unwrap();
     assert_eq!(tampered(order, &[large], |x| x).unwrap().skipped, Some(oracle::Skipped::Order));
 }
+
+/// The logarithm of a sum of exponentials is off by what the sum loses beside its largest term, and by no more.
+#[test]
+fn logarithms_of_sums_are_as_near_as_their_sums() {
+    let graph = "graph(%0: f32[1, 2, 3, 8], %1: f32[1, 2, 5, 8]) {
+        %2: f32[1, 2, 3, 1] = attention_logsumexp %0, %1 {scale=0.35, causal=false}
+        return %2
+    }";
+    let inputs = [numbers(DType::F32, &[1, 2, 3, 8], 1), numbers(DType::F32, &[1, 2, 5, 8], 2)];
+    notices(graph, &inputs, |x| x * (1.0 + 1e-4));
+    notices(graph, &inputs, |x| x + 1e-4);
+}
+
+/// Near its zeros on the negative side ln|Γ| is the difference of two logarithms, and no nearer than they are.
+#[test]
+fn differences_of_logarithms_are_as_near_as_those() {
+    let graph = "graph(%0: f64[1]) {
+        %1: f64[1] = lgamma %0
+        return %1
+    }";
+    let input = [HostTensor::from_f64(DType::F64, &[1], &[-2.457]).unwrap()];
+    assert!(tampered(graph, &input, |x| x + 1e-16).is_ok());
+    notices(graph, &input, |x| x + 1e-13);
+    let input = [HostTensor::from_f64(DType::F64, &[1], &[2.5]).unwrap()];
+    notices(graph, &input, |x| x * (1.0 + 1e-13));
+}

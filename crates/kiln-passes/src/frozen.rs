@@ -1,5 +1,4 @@
-//! Which values of a graph depend on frozen inputs alone: the analysis behind [`crate::merge_products`] and
-//! [`crate::split_frozen`].
+//! Which values of a graph depend on frozen inputs alone: the analysis behind [`crate::split_frozen`].
 
 use kiln_ir::{DType, Dim, Graph, Node, NodeId, Op, TensorType};
 use std::cell::Cell;

@@ -5,7 +5,7 @@
 //!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //!
 //!  Graph ──▶ differentiate ──▶ Graph with gradients (on request, not part of the list)
-//!  Graph ──▶ merge_products ▶ split_frozen ──▶ a Graph run once and a Graph run by every call (on request, under `freeze`)
+//!  Graph ──▶ split_frozen ──▶ a Graph run once and a Graph run by every call (on request, under `freeze`)
 //! ```
 //!
 //! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN
@@ -22,7 +22,6 @@ mod facts;
 mod fold_constants;
 mod fold_views;
 mod frozen;
-mod merge_products;
 mod rewrite;
 mod simplify_algebra;
 mod split_frozen;
@@ -32,7 +31,6 @@ pub use differentiate::{
     gradient, is_differentiable,
 };
 
-pub use merge_products::{Merged, merge_products};
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
 
 use kiln_ir::Graph;

@@ -1,8 +1,8 @@
-//! Splitting a graph at its frozen inputs and merging products changes nothing that it computes, for any set of frozen inputs.
+//! Splitting a graph at its frozen inputs changes nothing that it computes, for any set of frozen inputs.
 
 use kiln_ir::generate::{self, Options};
 use kiln_ir::{Graph, HostTensor, Op, interpret};
-use kiln_passes::{MainInput, Split, SplitOptions, merge_products, split_frozen};
+use kiln_passes::{MainInput, Split, SplitOptions, split_frozen};
 
 /// Equal bits, or both NaN.
 fn same(a: &HostTensor, b: &HostTensor) -> bool {
@@ -32,9 +32,7 @@ fn check(graph: &Graph, frozen: &[bool], inputs: &[HostTensor]) {
     let Ok(want) = interpret::run(graph, inputs) else { return };
     for growth in [1, 4, usize::MAX] {
         let options = SplitOptions { growth };
-        let merged = merge_products(graph, frozen, &options).unwrap();
-        merged.graph.verify().unwrap_or_else(|e| panic!("{e}\n{}", merged.graph));
-        let split = split_frozen(&merged.graph, frozen, &options).unwrap();
+        let split = split_frozen(graph, frozen, &options).unwrap();
         split.prepare.verify().unwrap_or_else(|e| panic!("{e}\n{}", split.prepare));
         split.main.verify().unwrap_or_else(|e| panic!("{e}\n{}", split.main));
         // A value that fails to compute may be one that no output needs.
@@ -91,39 +89,16 @@ fn block() -> (Graph, Vec<bool>, Vec<HostTensor>) {
 }
 
 #[test]
-fn products_of_one_operand_become_one_with_their_biases() {
+fn weights_that_need_no_work_are_read_as_they_lie() {
     let (graph, frozen, inputs) = block();
     check(&graph, &frozen, &inputs);
-    let merged = merge_products(&graph, &frozen, &SplitOptions::default()).unwrap();
-    assert_eq!(merged.groups, [2]);
-    assert_eq!(dots(&merged.graph), 2, "the weights of the third are transposed\n{}", merged.graph);
-    let split = split_frozen(&kiln_passes::run(merged.graph).unwrap(), &frozen, &SplitOptions::default()).unwrap();
-    // Both concatenations and the dequantised weights; x is the only input that calls bring.
+    let split = split_frozen(&kiln_passes::run(graph).unwrap(), &frozen, &SplitOptions::default()).unwrap();
+    // Only the dequantised weights are a value of their own.
     let prepared = |from: &&MainInput| matches!(from, MainInput::Prepared(_));
-    assert_eq!(split.main_inputs.iter().filter(prepared).count(), 3, "{}", split.main);
+    assert_eq!(split.main_inputs.iter().filter(prepared).count(), 1, "{}", split.main);
     assert_eq!(split.main_inputs[0], MainInput::Given(0));
-    assert_eq!(split.prepared_bytes, (9 * 6 + 9 + 6 * 3) * 4);
-    let adds = split.main.iter().filter(|(_, node)| node.op.kind().name() == "add").count();
-    assert_eq!(adds, 1, "{}", split.main);
-}
-
-/// A bias of one row is as large as what it is added to, and nothing expands it.
-#[test]
-fn products_of_one_row_become_one_with_their_biases() {
-    let (graph, frozen, _) = block();
-    let graph = kiln_passes::run(graph.specialise(&|_| Some(1.into())).unwrap()).unwrap();
-    check(&graph, &frozen, &generate::inputs(&graph, 7));
-    let merged = merge_products(&graph, &frozen, &SplitOptions::default()).unwrap();
-    assert_eq!(merged.groups, [2]);
-    let adds = merged.graph.iter().filter(|(_, node)| node.op.kind().name() == "add").count();
-    assert_eq!(adds, 1, "{}", merged.graph);
-}
-
-#[test]
-fn products_whose_weights_come_with_the_call_stay() {
-    let (graph, mut frozen, _) = block();
-    frozen[2] = false;
-    assert_eq!(merge_products(&graph, &frozen, &SplitOptions::default()).unwrap().groups, [0; 0]);
+    assert_eq!(split.prepared_bytes, 6 * 3 * 4);
+    assert_eq!(dots(&split.main), 3, "{}", split.main);
 }
 
 #[test]
@@ -151,7 +126,7 @@ fn views_and_updates_are_not_prepared() {
 }
 
 #[test]
-fn short_weights_stay_short_side_by_side() {
+fn short_weights_stay_short() {
     let text = "graph(%0: f32[b, 4], %1: bf16[3, 4], %2: bf16[5, 4], %3: f32[2, 4]) {
   %4: f32[3, 4] = cast %1
   %5: f32[b, 3] = dot %0, %4 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
@@ -166,10 +141,8 @@ fn short_weights_stay_short_side_by_side() {
     // The passes put views between the casts and the products.
     let graph = kiln_passes::run(graph).unwrap();
     check(&graph, &frozen, &generate::inputs(&graph, 3));
-    let merged = merge_products(&graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
-    assert_eq!(merged.groups, [2], "those of f32 are not merged");
-    let split = split_frozen(&merged.graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
-    assert_eq!(split.prepared_bytes, 8 * 4 * 2);
+    let split = split_frozen(&graph, &frozen, &SplitOptions { growth: 1 }).unwrap();
+    assert_eq!(split.prepared_bytes, 0, "{}", split.prepare);
 }
 
 /// 8-bit integers become floats in every call, however large frozen values may grow: that is what they are for.
@@ -191,7 +164,4 @@ fn integers_of_weights_stay_integers() {
     let (frozen, options) = ([false, true, true, true, true], SplitOptions { growth: 8 });
     let graph = kiln_passes::run(Graph::parse(text).unwrap()).unwrap();
     assert!(split_frozen(&graph, &frozen, &options).unwrap().prepare.outputs().is_empty());
-    let merged = merge_products(&graph, &frozen, &options).unwrap();
-    assert_eq!(merged.groups, [2]);
-    assert_eq!(split_frozen(&merged.graph, &frozen, &options).unwrap().prepared_bytes, 8 * 4);
 }

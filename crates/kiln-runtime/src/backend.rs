@@ -52,6 +52,12 @@ pub trait Backend: Send + Sync {
         Err(Error::Compile { target: self.target(), reason: format!("there is no variant {variant}") })
     }
 
+    /// Compiles several kernels at once, for this process alone, where that takes less time than one by one: the code of each, and
+    /// the variant that it is. `None` for what has to be compiled by itself.
+    fn compile_together(&self, kernels: &[&Kernel]) -> Vec<Option<(Variant, Arc<dyn Executable>)>> {
+        vec![None; kernels.len()]
+    }
+
     /// Everything that the code of a kernel depends on besides the kernel: the target, the machine's features that the compiler
     /// uses, its options and the build of the compiler itself. Part of every key of the disk cache.
     fn fingerprint(&self) -> String {
@@ -106,6 +112,22 @@ pub trait Backend: Send + Sync {
     fn record(&self, launches: &[Launch<'_>]) -> Result<Option<Box<dyn Recording>>, Error> {
         let _ = launches;
         Ok(None)
+    }
+
+    /// Runs something on a stream of the caller's in place of the backend's own: what it launches comes after what the caller queued
+    /// there and before what he queues next. The stream is given as the device's driver names it. Where there are no streams it just
+    /// runs.
+    ///
+    /// # Safety
+    /// The stream is one of the device's context, and exists until this returns.
+    unsafe fn on_stream(&self, stream: usize, run: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        let _ = stream;
+        run()
+    }
+
+    /// Whether launches of this thread do not run now but, as often as the caller likes, later: on a stream that he captures.
+    fn is_captured(&self) -> bool {
+        false
     }
 
     /// Runs some launches and returns how long the device took for them, not counting the time that they took to arrive there.

@@ -39,6 +39,9 @@ pub static CUDA_PATH: Variable = Variable::new("KILN_CUDA_PATH", "folders, separ
 /// When products are computed by cuBLASLt.
 pub static CUBLASLT: Variable =
     Variable::new("KILN_CUBLASLT", "auto, off or always", |value| ["auto", "off", "always"].contains(&value));
+/// When kernels are computed by cuDNN.
+pub static CUDNN: Variable =
+    Variable::new("KILN_CUDNN", "off, auto or always", |value| ["auto", "off", "always"].contains(&value));
 /// Whether launches of a CUDA graph overlap.
 pub static CUDA_OVERLAP: Variable =
     Variable::new("KILN_CUDA_OVERLAP", "on or off", |value| ["on", "off"].contains(&value));
@@ -70,12 +73,13 @@ pub static PYTHON: Variable = Variable::new("KILN_PYTHON", "a Python", |_| true)
 pub static HISTORY: Variable = Variable::new("KILN_HISTORY", "off or a file", |_| true);
 
 /// Every variable.
-pub static VARIABLES: [&Variable; 14] = [
+pub static VARIABLES: [&Variable; 15] = [
     &THREADS,
     &CPU_ISA,
     &BACKEND,
     &CUDA_PATH,
     &CUBLASLT,
+    &CUDNN,
     &CUDA_OVERLAP,
     &CUDA_MEMORY,
     &LOG,
@@ -218,11 +222,12 @@ mod tests {
     #[test]
     fn every_variable_knows_what_it_takes() {
         let takes = |variable: &Variable, value: &str| variable.of(Some(value.into())).is_ok();
-        let cases: [(&Variable, &[&str], &[&str]); 8] = [
+        let cases: [(&Variable, &[&str], &[&str]); 9] = [
             (&THREADS, &["1", " 8 ", "256", ""], &["abc", "0", "-1", "257", "1.5", "99999999999999999999"]),
             (&CPU_ISA, &["avx2", "AVX512", "portable"], &["foo", "sse", "avx"]),
             (&BACKEND, &["reference", "cpu"], &["gpu"]),
             (&CUBLASLT, &["auto", "off", "always"], &["on", "1"]),
+            (&CUDNN, &["auto", "off", "always"], &["on", "1"]),
             (&CUDA_MEMORY, &["4000000000", "0.5", "1"], &["0", "-1", "1.5", "half", "4GB", "nan"]),
             (&LOG, &["all", "breaks, cache", "slow,compile", ","], &["cahce", "breaks,nonsense"]),
             (&CACHE, &["on", "off", "0", "true"], &["maybe", "2"]),

@@ -129,6 +129,30 @@ pub(crate) fn prepare_variants(backend: &dyn Backend, list: &[(&Arc<Kernel>, Var
     }
 }
 
+/// Compiles kernels that will be asked for soon, many of them as one text where the backend can do so, on as many threads as it takes
+/// at once; for this process alone. What has code already is left as it is, and what cannot be compiled so is compiled when it
+/// is asked for.
+pub fn compile_ahead(backend: &dyn Backend, kernels: &[Arc<Kernel>]) {
+    /// Kernels of one text: what they have in common is then little of the time.
+    const TOGETHER: usize = 48;
+    let chunks: Vec<&[Arc<Kernel>]> = kernels.chunks(TOGETHER).collect();
+    on_threads(backend.compile_threads(), &chunks, &|chunk| {
+        let list: Vec<&Kernel> = chunk.iter().map(|kernel| &**kernel).collect();
+        let start = Instant::now();
+        let made = backend.compile_together(&list);
+        NANOS.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        for (kernel, (variant, code)) in chunk.iter().zip(made).filter_map(|(kernel, made)| Some((kernel, made?))) {
+            let slot = slot(&target_of(backend, &variant), kernel);
+            slot.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            let mut place = slot.code.lock().unwrap_or_else(PoisonError::into_inner);
+            if place.is_none() {
+                CODE_BYTES.fetch_add(code.code_bytes() as u64, Ordering::Relaxed);
+                slot.fill(&mut place, &code, kernel.insts().count());
+            }
+        }
+    });
+}
+
 /// Does something for every item of a list, on several threads.
 fn on_threads<T: Sync>(threads: usize, list: &[T], work: &(dyn Fn(&T) + Sync)) {
     let next = AtomicUsize::new(0);
@@ -176,14 +200,7 @@ fn find(
     saved: Option<&[u8]>,
     keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    // Loaded code belongs to its device.
-    let mut target = match backend.device() {
-        Device::Cpu => backend.target(),
-        device => format!("{} on {device}", backend.target()),
-    };
-    if !variant.is_default() {
-        target = format!("{target} ({variant})");
-    }
+    let target = target_of(backend, variant);
     let slot = slot(&target, kernel);
     slot.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     let mut code = slot.code.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,6 +236,16 @@ fn find(
     }
     slot.fill(&mut code, &made, instructions);
     Ok((made, true))
+}
+
+/// What is compiled for: the code of a kernel is kept under it.
+fn target_of(backend: &dyn Backend, variant: &Variant) -> String {
+    // Loaded code belongs to its device.
+    let target = match backend.device() {
+        Device::Cpu => backend.target(),
+        device => format!("{} on {device}", backend.target()),
+    };
+    if variant.is_default() { target } else { format!("{target} ({variant})") }
 }
 
 /// An error of compilation that names the kernel.

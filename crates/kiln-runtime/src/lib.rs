@@ -25,6 +25,7 @@ pub mod phase;
 pub mod program;
 mod queued;
 pub mod reference;
+mod rehearsal;
 pub mod sites;
 mod sizing;
 mod slab;
@@ -40,11 +41,12 @@ pub use kernel_cache::Keep;
 pub use missing::MissingBackend;
 pub use packer::Packer;
 pub use program::{
-    BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, Produced, Program,
+    BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, Produced, Program, RawInput,
     RestoreError, idle,
 };
 pub use queued::QueuedBackend;
 pub use reference::{ReferenceBackend, ReferenceSchedules};
+pub use rehearsal::Rehearsal;
 pub use tune::{TuneReport, TunedFrom, TunedKernel};
 pub use variant::{Packing, Variant};
 

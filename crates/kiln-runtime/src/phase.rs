@@ -6,7 +6,7 @@
 //!  └── the time of a phase is its own: what a phase inside of it takes is not counted twice ──┘
 //! ```
 //!
-//! Those of a GPU: `context` (the driver and the GPU's context), `nvrtc library` and `cublaslt` (loading them), `nvrtc` (compiling),
+//! Those of a GPU: `context` (the driver and the GPU's context), `nvrtc library`, `cublaslt` and `cudnn` (loading them), `nvrtc` (compiling),
 //! `module` (code to the GPU), `graph` (launches as one CUDA graph).
 
 use crate::event::{self, Category, Event};

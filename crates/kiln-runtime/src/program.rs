@@ -9,14 +9,16 @@ use kiln_ir::{DType, Dim, Graph, NodeId, Op, Source, TensorType};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::schedule::{BufferDecl, Role, Schedule, Step};
 use kiln_kernels::{InputLayout, ScheduleOptions};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+mod call;
 mod frame;
 pub mod idle;
 mod inspect;
 mod saved;
 
+pub use call::RawInput;
 use frame::{Frame, Outputs};
 use idle::Frames;
 pub use inspect::Inspection;
@@ -36,6 +38,8 @@ pub struct Program {
     pub(crate) updates: Vec<usize>,
     pub(crate) sizings: Sizings,
     frames: Arc<Frames>,
+    /// Those of calls that somebody captured, for as long as there is the program.
+    captured: Mutex<Vec<Frame>>,
     times: BuildTimes,
     /// The retention of its kernels' code.
     pub(crate) keep: Keep,
@@ -218,26 +222,49 @@ impl Program {
             compiled += fresh as usize;
             steps.push(CompiledStep::new(graph, step, code, &*backend));
         }
-        let constants = constants(&schedule, &*backend)?;
-        let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);
-        let inputs: Vec<InputSpec> = graph.inputs().iter().zip(layouts).map(input).collect();
-        let output_types: Vec<TensorType> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
-        let sizings = phase::timed("plan", || Sizings::new(&inputs, &output_types, &schedule))?;
+        let launches = steps.len();
+        let mut program = Program::assemble(graph, layouts, backend, schedule, steps, keep)?;
         event::emit(Category::Kernels, || Event::ProgramBuilt {
             nodes: graph.nodes().len(),
-            launches: steps.len(),
+            launches,
             compiled,
             took: start.elapsed(),
         });
-        let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
-        let frames = Arc::default();
-        let times = BuildTimes {
+        program.times = BuildTimes {
             schedule: scheduled,
             code: start.elapsed().saturating_sub(scheduled),
             compiled,
             ..BuildTimes::default()
         };
-        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times, keep })
+        Ok(program)
+    }
+
+    /// A program of launches that are compiled; its times are not known yet.
+    fn assemble(
+        graph: &Graph,
+        layouts: &[InputLayout],
+        backend: Arc<dyn Backend>,
+        schedule: Schedule,
+        steps: Vec<CompiledStep>,
+        keep: Keep,
+    ) -> Result<Program, Error> {
+        let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);
+        let inputs: Vec<InputSpec> = graph.inputs().iter().zip(layouts).map(input).collect();
+        let output_types: Vec<TensorType> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
+        Ok(Program {
+            constants: constants(&schedule, &*backend)?,
+            updates: graph.outputs().iter().filter_map(|o| o.updates).collect(),
+            sizings: phase::timed("plan", || Sizings::new(&inputs, &output_types, &schedule))?,
+            frames: Arc::default(),
+            captured: Mutex::default(),
+            times: BuildTimes::default(),
+            backend,
+            schedule,
+            steps,
+            inputs,
+            output_types,
+            keep,
+        })
     }
 
     /// The device it runs on.

@@ -89,6 +89,11 @@ impl Backend for QueuedBackend {
         Ok(self.queued(self.inner.compile_variant(kernel, variant, keep)?))
     }
 
+    fn compile_together(&self, kernels: &[&Kernel]) -> Vec<Option<(Variant, Arc<dyn Executable>)>> {
+        let queued = |(variant, code)| (variant, self.queued(code));
+        self.inner.compile_together(kernels).into_iter().map(|made| made.map(queued)).collect()
+    }
+
     fn fingerprint(&self) -> String {
         format!("queued {}", self.inner.fingerprint())
     }

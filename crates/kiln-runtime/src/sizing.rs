@@ -1,6 +1,6 @@
 //! Everything of a program that depends on sizes, worked out once for each set of sizes it is called with.
 
-use crate::program::{InputView, Inputs, unbound};
+use crate::program::{InputView, Inputs, RawInput, unbound};
 use crate::{Buffer, Device, Error, Executable, RawBuffer, Variant};
 use kiln_ir::{Dim, Symbol, TensorType};
 use kiln_kernels::InputLayout;
@@ -69,21 +69,29 @@ pub(crate) struct SizedInput {
 /// A symbol, and where its value is found.
 struct Bound {
     symbol: Symbol,
+    /// The axis of an input that has its value; without one, only a caller who says what it is can run the program
+    /// ([`crate::Program::call_raw`]).
+    place: Option<Place>,
+}
+
+/// An axis of an input whose size is a multiple of a symbol.
+#[derive(Clone, Copy)]
+struct Place {
     input: usize,
     axis: usize,
-    /// The size of that axis is the symbol times this.
     factor: i64,
 }
 
 impl Bound {
     /// The symbol that a size is a multiple of.
     fn of(size: &Dim, input: usize, axis: usize) -> Option<Bound> {
-        size.as_multiple().map(|(symbol, factor)| Bound { symbol, input, axis, factor })
+        size.as_multiple().map(|(symbol, factor)| Bound { symbol, place: Some(Place { input, axis, factor }) })
     }
 
     /// The value for these inputs, which are compared with the shapes that follow from it.
     fn value(&self, inputs: &dyn Inputs) -> Option<i64> {
-        Some(*inputs.view(self.input).shape.get(self.axis)? as i64 / self.factor)
+        let Place { input, axis, factor } = self.place?;
+        Some(*inputs.view(input).shape.get(axis)? as i64 / factor)
     }
 }
 
@@ -109,6 +117,17 @@ impl Sizings {
                     symbols.push(bound);
                 }
             }
+        }
+        let layouts = inputs.iter().flat_map(|spec| spec.layout.strides.iter().chain([&spec.layout.offset]));
+        let types = inputs.iter().map(|spec| &spec.ty).chain(outputs).flat_map(|ty| &ty.shape);
+        let buffers = schedule.buffers.iter().map(|decl| &decl.elements);
+        let steps = schedule.steps.iter().flat_map(|step| &step.sizes);
+        for size in types.chain(layouts).chain(buffers).chain(steps) {
+            size.visit_symbols(&mut |symbol| {
+                if !symbols.iter().any(|known| known.symbol == symbol) {
+                    symbols.push(Bound { symbol, place: None });
+                }
+            });
         }
         let fixed = match symbols.is_empty() {
             true => Some(Arc::new(Sizing::new(vec![], &[], inputs, outputs, schedule)?)),
@@ -167,10 +186,52 @@ impl Sizings {
             }
         }
         let mut values = Vec::with_capacity(self.symbols.len());
-        for symbol in &self.symbols {
-            let wrong = || wrong_type(symbol.input, &inputs.view(symbol.input), &specs[symbol.input]);
-            values.push(symbol.value(inputs).ok_or_else(wrong)?);
+        for bound in &self.symbols {
+            let wrong = || match bound.place {
+                Some(Place { input, .. }) => wrong_type(input, &inputs.view(input), &specs[input]),
+                None => unbound(&Dim::from(bound.symbol)),
+            };
+            values.push(bound.value(inputs).ok_or_else(wrong)?);
         }
+        self.add(values, specs, outputs, schedule)
+    }
+
+    /// The symbols, in the order of their values.
+    pub(crate) fn symbols(&self) -> impl ExactSizeIterator<Item = Symbol> {
+        self.symbols.iter().map(|bound| bound.symbol)
+    }
+
+    /// The sizing for these values of the symbols.
+    pub(crate) fn at(
+        &self,
+        values: &[i64],
+        specs: &[InputSpec],
+        outputs: &[TensorType],
+        schedule: &Schedule,
+    ) -> Result<Arc<Sizing>, Error> {
+        if let Some(fixed) = &self.fixed {
+            return Ok(fixed.clone());
+        }
+        if let Some(bound) = self.symbols.get(values.len()) {
+            return Err(unbound(&Dim::from(bound.symbol)));
+        }
+        let values = &values[..self.symbols.len()];
+        {
+            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = recent.iter().rev().find(|sizing| sizing.values == values) {
+                return Ok(found.clone());
+            }
+        }
+        self.add(values.to_vec(), specs, outputs, schedule)
+    }
+
+    fn add(
+        &self,
+        values: Vec<i64>,
+        specs: &[InputSpec],
+        outputs: &[TensorType],
+        schedule: &Schedule,
+    ) -> Result<Arc<Sizing>, Error> {
         let sizing = Arc::new(Sizing::new(values, &self.symbols, specs, outputs, schedule)?);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() >= SIZINGS_KEPT {
@@ -308,6 +369,38 @@ impl SizedInput {
             return Err(Error::InputStrides { input, strides, expected });
         }
         Ok(())
+    }
+
+    /// The memory of an input given by its address, if it has the dtype, the sizes and the strides that the program was built for;
+    /// `nothing` for one without elements.
+    pub(crate) fn raw_at(
+        &self,
+        input: usize,
+        given: &RawInput<'_>,
+        spec: &InputSpec,
+        nothing: RawBuffer,
+    ) -> Result<RawBuffer, Error> {
+        let rank = self.shape.len();
+        let mut sizes = given.shape.iter().zip(&self.shape);
+        if given.dtype != spec.ty.dtype || given.shape.len() != rank || sizes.any(|(given, own)| *given != *own as i64)
+        {
+            let shape = given.shape.iter().map(|&n| n as usize).collect();
+            return Err(Error::InputType { input, dtype: given.dtype, shape, expected: Box::new(spec.ty.clone()) });
+        }
+        let Some((low, high)) = self.reach else { return Ok(nothing) };
+        let mut strides = given.strides.iter().zip(&self.strides).zip(&self.shape);
+        let same = |((given, own), size): ((&i64, &isize), &usize)| *given == *own as i64 || *size < 2;
+        if given.strides.len() < rank || !strides.all(same) {
+            let expected: Vec<String> = spec.layout.strides.iter().map(Dim::to_string).collect();
+            let strides = given.strides.iter().map(|&n| n as isize).collect();
+            return Err(Error::InputStrides { input, strides, expected: expected.join(", ") });
+        }
+        // The memory that kernels may touch reaches from its lowest element, at or before which `first` begins, to its highest.
+        let outside = || Error::InputOutsideBuffer { input, bytes: 0 };
+        self.first.checked_add(low).filter(|&start| start >= 0).ok_or_else(outside)?;
+        let end = (self.first + high + 1) as usize * self.bits;
+        let back = self.first as usize * self.bits / 8;
+        Ok(RawBuffer { ptr: given.ptr.wrapping_sub(back), bytes: end.div_ceil(8) })
     }
 
     /// The memory as passed to kernels, once it is known to hold every element.

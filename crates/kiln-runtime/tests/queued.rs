@@ -2,7 +2,7 @@
 
 use kiln_ir::{DType, Graph};
 use kiln_kernels::{InputLayout, ScheduleOptions};
-use kiln_runtime::{Backend, Buffer, Device, InputView, Produced, Program, QueuedBackend, ReferenceBackend};
+use kiln_runtime::{Backend, Buffer, Device, InputView, Produced, Program, QueuedBackend, RawInput, ReferenceBackend};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn a_run_returns_before_its_launch_is_done_and_a_read_waits() {
     floats(&input, [0.0, 1.0]);
     let start = Instant::now();
     let produced = program.run(&[view(&input, DType::F32, &[2])]).unwrap();
-    assert!(start.elapsed() < DELAY, "the run waited");
+    assert_eq!(backend.waits(), 0, "the run waited");
     let mut bytes = [0; 4];
     output(&produced).read_to_host(0, &mut bytes).unwrap();
     assert!(start.elapsed() >= DELAY, "the read did not wait");
@@ -154,4 +154,27 @@ fn values_of_a_run_are_one_copy() {
     target.read_to_host(0, &mut bytes).unwrap();
     assert_eq!(f32::from_le_bytes(bytes), 3.0);
     assert_eq!(factor.read_later(1, 2).unwrap().wait().unwrap(), 3f32.to_le_bytes()[1..3]);
+}
+
+/// A number of the host is copied when the call is made, in the order of the queue.
+#[test]
+fn numbers_of_the_host_are_inputs_of_calls_on_addresses() {
+    let backend = backend();
+    let text = "graph(%0: f32[2], %1: f32[1]) {\n  %2: f32[2] = expand %1\n  %3: f32[2] = mul %0, %2\n  return %3\n}";
+    let program = program(text, &backend);
+    let input = backend.allocate(8).unwrap();
+    floats(&input, [1.0, 2.0]);
+    let outputs = [backend.allocate(8).unwrap(), backend.allocate(8).unwrap()];
+    for (output, mut factor) in outputs.iter().zip([3f32, 5.0]) {
+        let raw = |ptr, shape, strides, is_value| RawInput { ptr, dtype: DType::F32, shape, strides, is_value };
+        let given = [raw(input.ptr(), &[2], &[1], false), raw((&raw mut factor).cast(), &[1], &[1], true)];
+        // SAFETY: memory of the device with as many elements, and a number.
+        unsafe { program.call_raw(&[], &given, &[output.ptr()]) }.unwrap();
+    }
+    assert_eq!(backend.waits(), 0);
+    for (output, want) in outputs.iter().zip([6f32, 10.0]) {
+        let mut bytes = [0; 4];
+        output.read_to_host(4, &mut bytes).unwrap();
+        assert_eq!(f32::from_le_bytes(bytes), want);
+    }
 }

@@ -5,11 +5,11 @@ use kiln_ir::{DType, Graph};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::{
-    Backend, Buffer, Device, Error, Executable, InputView, Launch, LaunchError, Produced, Program, RawBuffer,
+    Backend, Buffer, Device, Error, Executable, InputView, Launch, LaunchError, Produced, Program, RawBuffer, RawInput,
     Recording, ReferenceBackend,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Counts of what a backend did.
 #[derive(Default)]
@@ -23,6 +23,8 @@ struct Counts {
 #[derive(Default)]
 struct Recorder {
     counts: Arc<Counts>,
+    /// Whether somebody captures what is launched.
+    captured: Arc<AtomicBool>,
 }
 
 struct Counting {
@@ -54,6 +56,9 @@ impl Backend for Recorder {
     }
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
         Ok(Arc::new(Counting { inner: ReferenceBackend.compile(kernel)?, counts: self.counts.clone() }))
+    }
+    fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Relaxed)
     }
     fn record(&self, launches: &[Launch<'_>]) -> Result<Option<Box<dyn Recording>>, Error> {
         self.counts.recorded.fetch_add(1, Ordering::Relaxed);
@@ -120,4 +125,42 @@ fn launches_are_recorded_once_and_replayed() {
     assert_eq!(run(2, 1.5), (1, 1, 2), "another address of the same kind");
     assert_eq!(run(1, 2.0), (2, 1, 2), "one that it was not made for: one by one");
     assert_eq!(run(1, 2.5), (2, 2, 3), "and then recorded again");
+}
+
+#[test]
+fn calls_on_addresses_are_recorded_unless_they_are_captured() {
+    // Other kernels than the test above: code is shared by backends of one target, and counts for the first.
+    let text = "graph(%0: f32[4]) {\n  %1: f32[4] = cos %0\n  %2: f32[4] = scan_sum %1 {axis=0, reverse=false}\n  return %2\n}";
+    let graph = Graph::parse(text).unwrap();
+    let layout = InputLayout::contiguous(graph.ty(graph.inputs()[0]));
+    let backend = Recorder::default();
+    let (counts, captured) = (backend.counts.clone(), backend.captured.clone());
+    let program = Program::build(&graph, &[layout], Arc::new(backend), &ScheduleOptions::default()).unwrap();
+    let launches = program.steps().len();
+    let (input, output) = (ReferenceBackend.allocate(16).unwrap(), ReferenceBackend.allocate(16).unwrap());
+    input.write_from_host(0, &[0f32; 4].map(f32::to_le_bytes).concat()).unwrap();
+    let run = |recorded: bool| {
+        let (shape, strides) = (&[4][..], &[1][..]);
+        let given = [RawInput { ptr: input.ptr(), dtype: DType::F32, shape, strides, is_value: false }];
+        // SAFETY: memory with as many elements.
+        unsafe {
+            match recorded {
+                true => program.replay_raw(&[], &given, &[output.ptr()]),
+                false => program.call_raw(&[], &given, &[output.ptr()]),
+            }
+        }
+        .unwrap();
+        let mut bytes = [0; 4];
+        output.read_to_host(12, &mut bytes).unwrap();
+        assert_eq!(f32::from_le_bytes(bytes), 4.0);
+        let of = |count: &AtomicUsize| count.swap(0, Ordering::Relaxed);
+        (of(&counts.launched), of(&counts.recorded), of(&counts.replayed))
+    };
+    assert_eq!(run(false), (launches, 0, 0));
+    assert_eq!(run(true), (launches, 0, 0), "what runs once is not worth recording");
+    assert_eq!(run(true), (0, 1, 1));
+    captured.store(true, Ordering::Relaxed);
+    assert_eq!(run(true), (launches, 0, 0), "with launches of its own");
+    captured.store(false, Ordering::Relaxed);
+    assert_eq!(run(true), (0, 0, 1), "and memory of its own: the recording is as it was");
 }

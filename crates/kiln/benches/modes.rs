@@ -148,7 +148,7 @@ fn products() -> Result<()> {
 
 fn transformers() -> Result<()> {
     println!(
-        "4 layers, hidden 256, 8 heads: µs unfrozen; times as fast frozen, frozen without packing, without merging, tuned, both"
+        "4 layers, hidden 256, 8 heads: µs unfrozen; times as fast frozen, frozen without packing, without joining, tuned, both"
     );
     for tokens in [1, 16, 128] {
         let graph = graph(transformer(4, tokens, 256, 8))?;
@@ -160,7 +160,7 @@ fn transformers() -> Result<()> {
         let frozen = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions::default())?;
         let unpacked =
             FrozenGraph::new(&graph, &[], &mask, &FreezeOptions { pack: PackWeights::Never, ..Default::default() })?;
-        let apart = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions { merge: false, ..Default::default() })?;
+        let apart = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions { join: false, ..Default::default() })?;
         let tuned = CompiledGraph::new(&graph, &[], &Default::default())?;
         let report = tuned.tune(&refs, Duration::from_secs(20))?;
         let both = FrozenGraph::new(&graph, &[], &mask, &FreezeOptions::default())?;

@@ -20,7 +20,8 @@ fn device(number: u32) -> (Device, Arc<QueuedBackend>) {
 fn results_are_those_of_the_cpu() -> Result<()> {
     let (device, _) = device(100);
     let f = |x: &Tensor| x.exp()?.sum(-1)?.mul(0.5);
-    let x = Tensor::randn([4, 100], DType::F32, Device::Cpu)?;
+    // No random numbers: they would take keys of the generator that another test seeds at the same time.
+    let x = Tensor::arange(400, DType::F32, Device::Cpu)?.mul(0.01)?.reshape([4, 100])?;
     let want = f(&x)?.to_vec::<f32>()?;
     let there = x.to_device(device)?;
     for mode in [Mode::Default, Mode::ReduceOverhead] {
@@ -41,7 +42,7 @@ fn synchronize_waits_for_launches() -> Result<()> {
     kiln::synchronize()?;
     let (start, waits) = (Instant::now(), backend.waits());
     x.exp()?;
-    assert!(start.elapsed() < DELAY, "an op waited");
+    assert_eq!(backend.waits(), waits, "an op waited");
     kiln::synchronize()?;
     assert!(start.elapsed() >= DELAY && backend.waits() > waits);
     Ok(())

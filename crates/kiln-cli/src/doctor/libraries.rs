@@ -1,4 +1,4 @@
-//! NVIDIA's driver and libraries, looked for where loaders look, without loading them.
+//! NVIDIA's driver and libraries as the CUDA backend would find them, without loading them.
 
 use super::{Fact, Mark};
 use serde_json::Value;
@@ -6,18 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// The GPU and what a CUDA backend needs.
 pub fn gpu(packages: &[PathBuf]) -> Vec<Fact> {
-    let folders = folders(packages);
     let mut facts = vec![match cards().as_slice() {
         [] => Fact::new("device", Mark::Missing, "no NVIDIA GPU", Value::Array(Vec::new())),
         cards => Fact::new("device", Mark::Good, cards.join(", "), cards.to_vec()),
     }];
-    for (name, file) in [("driver", "libcuda.so"), ("nvrtc", "libnvrtc.so"), ("cublaslt", "libcublasLt.so")] {
-        facts.push(match find(&folders, file) {
-            Some(path) => {
-                let shown = path.display().to_string();
-                Fact::new(name, Mark::Good, shown.clone(), shown)
-            }
-            None => Fact::new(name, Mark::Missing, format!("{file} not found"), Value::Null),
+    for (name, file) in kiln::backend::cuda_libraries() {
+        facts.push(match file.map(|file| file.display().to_string()) {
+            Some(file) => Fact::new(name, Mark::Good, file.clone(), file),
+            None => Fact::new(name, Mark::Missing, absent(name, packages), Value::Null),
         });
     }
     facts.push(match kiln::backend(kiln::Device::Cuda(0)).synchronize() {
@@ -38,28 +34,21 @@ fn cards() -> Vec<String> {
     entries.flatten().filter_map(|entry| name(entry.path())).collect()
 }
 
-/// Returns the folders where libraries may be: those of the environment first, those of Python packages last.
-fn folders(packages: &[PathBuf]) -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> =
-        std::env::var_os("LD_LIBRARY_PATH").map(|paths| std::env::split_paths(&paths).collect()).unwrap_or_default();
-    let homes = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-    for home in homes.chain(["/usr/local/cuda".into(), "/opt/cuda".into()]) {
-        folders.extend([home.join("lib64"), home.join("targets/x86_64-linux/lib")]);
+/// What is said of a library that is not found; Python's packages may have it, in folders that the backend has to be told of.
+fn absent(name: &str, packages: &[PathBuf]) -> String {
+    let file = match name {
+        "driver" => "libcuda.so",
+        "nvrtc" => "libnvrtc.so",
+        "cudnn" => "libcudnn.so",
+        _ => "libcublasLt.so",
+    };
+    let nvidia =
+        packages.iter().flat_map(|package| std::fs::read_dir(package.join("nvidia")).into_iter().flatten().flatten());
+    let folders: Vec<PathBuf> = nvidia.map(|entry| entry.path().join("lib")).collect();
+    match find(&folders, file).as_deref().and_then(Path::parent) {
+        Some(folder) => format!("{file} not found; KILN_CUDA_PATH={} has it", folder.display()),
+        None => format!("{file} not found"),
     }
-    let system = [
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib/wsl/lib",
-        "/usr/lib",
-        "/lib64",
-    ];
-    folders.extend(system.map(PathBuf::from));
-    for package in packages {
-        let nvidia = std::fs::read_dir(package.join("nvidia")).into_iter().flatten().flatten();
-        folders.extend(nvidia.map(|entry| entry.path().join("lib")));
-    }
-    folders
 }
 
 /// The first file whose name begins so.

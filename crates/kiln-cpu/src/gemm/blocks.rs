@@ -98,7 +98,7 @@ impl<'a> Blocks<'a> {
     fn plain(&self) -> Option<Matrix> {
         match self.a.get() {
             Operand::Strided(a) if a.dtype == DType::F32 && a.column_stride == 1 => {
-                matches!(self.weight, Weight::F32 | Weight::F16).then_some(a)
+                matches!(self.weight, Weight::F32 | Weight::F16 | Weight::I8).then_some(a)
             }
             _ => None,
         }

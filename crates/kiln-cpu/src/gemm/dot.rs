@@ -18,6 +18,7 @@ use super::kernel::{Key, MicroFn, cached};
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, VReg, Width, ops};
 use crate::features::{Isa, detect};
 use crate::memory::MemoryError;
+use kiln_ir::DType;
 
 /// The element types of the weights (B) and of A.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,14 +28,27 @@ pub(super) enum Weight {
     F16,
     /// bf16, and A is bf16 as well. Needs AVX512_BF16.
     Bf16Dot,
+    I8,
 }
 
 impl Weight {
+    /// `None` for elements that no kernel reads as they are.
+    pub(super) const fn of(dtype: DType) -> Option<Weight> {
+        match dtype {
+            DType::F32 => Some(Weight::F32),
+            DType::Bf16 => Some(Weight::Bf16),
+            DType::F16 => Some(Weight::F16),
+            DType::I8 => Some(Weight::I8),
+            _ => None,
+        }
+    }
+
     /// Bytes of an element.
     pub(super) const fn size(self) -> usize {
         match self {
             Weight::F32 => 4,
-            _ => 2,
+            Weight::Bf16 | Weight::F16 | Weight::Bf16Dot => 2,
+            Weight::I8 => 1,
         }
     }
 }
@@ -289,7 +303,11 @@ impl Generator {
 
     fn step_bytes(&self) -> (usize, usize) {
         let vector = self.width.bytes();
-        let w = if self.shape.weight == Weight::F16 { vector / 2 } else { vector };
+        let w = match self.shape.weight {
+            Weight::F32 | Weight::Bf16 | Weight::Bf16Dot => vector,
+            Weight::F16 => vector / 2,
+            Weight::I8 => vector / 4,
+        };
         (self.shape.mr * vector * self.passes(), w)
     }
 
@@ -359,6 +377,10 @@ impl Generator {
         match (self.shape.weight, pass) {
             (Weight::F32 | Weight::Bf16Dot, _) => self.asm.rm(ops::VMOVUPS, width, w, at),
             (Weight::F16, _) => self.asm.rm(ops::VCVTPH2PS, width, w, at),
+            (Weight::I8, _) => {
+                self.asm.rm(ops::VPMOVSXBD, width, w, at);
+                self.asm.rm(ops::VCVTDQ2PS, width, w, w);
+            }
             (Weight::Bf16, 0) => {
                 self.asm.rm(ops::VMOVDQU, width, w, at);
                 self.asm.rmi(ops::VPSLLD_I, width, w, w, 16);

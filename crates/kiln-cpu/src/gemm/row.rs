@@ -40,12 +40,7 @@ pub(crate) fn get(
     (n, k): (usize, usize),
     chosen: Option<bool>,
 ) -> Result<Option<RowFn>, MemoryError> {
-    let weight = match weight {
-        kiln_ir::DType::F32 => Weight::F32,
-        kiln_ir::DType::Bf16 => Weight::Bf16,
-        kiln_ir::DType::F16 => Weight::F16,
-        _ => return Ok(None),
-    };
+    let Some(weight) = Weight::of(weight) else { return Ok(None) };
     let whole = k.is_multiple_of(lanes(isa));
     if isa == Isa::Portable || k == 0 || k > MOST_K || (weight != Weight::F32 && !whole) {
         return Ok(None);
@@ -269,6 +264,11 @@ impl Generator {
                 self.asm.rm(ops::VCVTPH2PS, self.width, self.temp, at);
                 self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
             }
+            Weight::I8 => {
+                self.asm.rm(ops::VPMOVSXBD, self.width, self.temp, at);
+                self.asm.rm(ops::VCVTDQ2PS, self.width, self.temp, self.temp);
+                self.asm.rvm(ops::VFMADD231PS, self.width, sum, a, self.temp);
+            }
             Weight::Bf16 | Weight::Bf16Dot => {
                 self.asm.rm(ops::VPMOVZXWD, self.width, self.temp, at);
                 self.asm.rmi(ops::VPSLLD_I, self.width, self.temp, self.temp, 16);
@@ -315,17 +315,19 @@ mod tests {
     fn both_orders_give_the_sums_of_a_plain_loop() {
         let isas = Isa::available().filter(|isa| *isa != Isa::Portable);
         for (isa, k) in isas.flat_map(|isa| [16, 32, 40, 48, 64, 100, 288, 300, 512].map(|k| (isa, k))) {
-            for weight in [Weight::F32, Weight::F16, Weight::Bf16] {
+            for weight in [Weight::F32, Weight::F16, Weight::Bf16, Weight::I8] {
                 if weight != Weight::F32 && k % lanes(isa) > 0 {
                     continue;
                 }
                 let n = 2 * ROWS;
-                let value = |i: usize| ((i * 37 + i / 11) % 33) as f32 / 8.0 - 2.0;
-                let a: Vec<f32> = (0..k).map(|i| value(i * 5 + 3)).collect();
+                let number = |i: usize| ((i * 37 + i / 11) % 33) as f32 / 8.0 - 2.0;
+                let value = |i: usize| if weight == Weight::I8 { (8.0 * number(i)).trunc() } else { number(i) };
+                let a: Vec<f32> = (0..k).map(|i| number(i * 5 + 3)).collect();
                 let w: Vec<u8> = (0..n * k)
                     .flat_map(|i| match weight {
                         Weight::F32 => value(i).to_le_bytes().to_vec(),
                         Weight::F16 => f16::from_f32(value(i)).to_le_bytes().to_vec(),
+                        Weight::I8 => vec![value(i) as i8 as u8],
                         _ => bf16::from_f32(value(i)).to_le_bytes().to_vec(),
                     })
                     .collect();

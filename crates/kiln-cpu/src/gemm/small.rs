@@ -56,12 +56,7 @@ pub(super) enum Path {
 /// The path for a product in f32, if it has few rows and a fitting B.
 pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Path> {
     let Operand::Strided(b) = b else { return None };
-    let weight = match b.dtype {
-        DType::F32 => Weight::F32,
-        DType::Bf16 => Weight::Bf16,
-        DType::F16 => Weight::F16,
-        _ => return None,
-    };
+    let weight = Weight::of(b.dtype)?;
     if gemm.isa == Isa::Portable || gemm.k == 0 || gemm.tuning.stream == Some(false) {
         return None;
     }
@@ -77,7 +72,7 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
     if b.row_stride == 1 && gemm.k >= least_k && gemm.m <= dot_rows {
         Some(Path::Dot(*b, if pairs { Weight::Bf16Dot } else { weight }))
     } else if b.column_stride == 1 && gemm.m <= stream_rows {
-        let narrow = gemm.n < narrow::COLUMNS && weight != Weight::Bf16;
+        let narrow = gemm.n < narrow::COLUMNS && matches!(weight, Weight::F32 | Weight::F16);
         Some(if narrow { Path::Narrow(*b, weight) } else { Path::Stream(*b, weight) })
     } else {
         None

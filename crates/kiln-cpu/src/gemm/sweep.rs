@@ -137,6 +137,10 @@ impl Generator {
                     }
                     Weight::F16 => self.asm.rm(ops::VCVTPH2PS, self.width, b(v), at),
                     Weight::F32 => self.asm.rm(ops::VMOVUPS, self.width, b(v), at),
+                    Weight::I8 => {
+                        self.asm.rm(ops::VPMOVSXBD, self.width, b(v), at);
+                        self.asm.rm(ops::VCVTDQ2PS, self.width, b(v), b(v));
+                    }
                 }
             }
             for row in 0..shape.mr {

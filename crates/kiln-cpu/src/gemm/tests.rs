@@ -172,8 +172,8 @@ fn small_shapes_and_layouts() {
             let pick = |rng: &mut Rng| SIZES[rng.below(SIZES.len())];
             let (m, n, k) = (pick(&mut rng), pick(&mut rng), pick(&mut rng));
             let (la, lb) = (LAYOUTS[rng.below(LAYOUTS.len())], LAYOUTS[rng.below(LAYOUTS.len())]);
-            let dtypes = [DType::F32, DType::Bf16, DType::F16, DType::F64];
-            let (da, db) = (dtypes[rng.below(4)], dtypes[rng.below(4)]);
+            let dtypes = [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::I8];
+            let (da, db) = (dtypes[rng.below(4)], dtypes[rng.below(5)]);
             let (a, b) = (Data::new(&mut rng, m, k, da, la), Data::new(&mut rng, k, n, db, lb));
             let g = gemm(isa, m, n, k, DType::F32, 1 + round % 3);
             check(g, &a, &b, a.operand(), b.operand(), &format!("{la:?} {da} {lb:?} {db}"));
@@ -221,6 +221,8 @@ fn larger_shapes() {
                     (DType::F32, DType::Bf16),
                     (DType::Bf16, DType::Bf16),
                     (DType::Bf16, DType::F16),
+                    (DType::F32, DType::I8),
+                    (DType::Bf16, DType::I8),
                 ] {
                     let la = [Layout::PaddedRows, Layout::Rows, Layout::Columns, Layout::Strided][rng.below(4)];
                     let a = Data::new(&mut rng, m, k, da, la);

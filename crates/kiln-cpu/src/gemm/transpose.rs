@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(super) fn can(isa: Isa, from: &Lanes) -> bool {
     cfg!(target_arch = "x86_64")
         && isa != Isa::Portable
-        && matches!(from.dtype, DType::F32 | DType::Bf16 | DType::F16)
+        && matches!(from.dtype, DType::F32 | DType::Bf16 | DType::F16 | DType::I8)
         && (from.k_stride == 1 || from.lane_stride == 1)
 }
 
@@ -28,14 +28,16 @@ pub(super) unsafe fn pack(
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise; the target features are those of `isa`.
     unsafe {
-        use x86::{Bf16, F16, F32};
+        use x86::{Bf16, F16, F32, I8};
         let part = x86::Part { from, lanes, width, ks, panel };
         match (isa, from.dtype) {
             (Isa::Avx512, DType::F32) => x86::pack_512::<F32>(&part),
             (Isa::Avx512, DType::Bf16) => x86::pack_512::<Bf16>(&part),
+            (Isa::Avx512, DType::I8) => x86::pack_512::<I8>(&part),
             (Isa::Avx512, _) => x86::pack_512::<F16>(&part),
             (_, DType::F32) => x86::pack_256::<F32>(&part),
             (_, DType::Bf16) => x86::pack_256::<Bf16>(&part),
+            (_, DType::I8) => x86::pack_256::<I8>(&part),
             (_, _) => x86::pack_256::<F16>(&part),
         }
     }
@@ -102,6 +104,8 @@ mod x86 {
     pub(super) struct Bf16;
     #[derive(Clone, Copy)]
     pub(super) struct F16;
+    #[derive(Clone, Copy)]
+    pub(super) struct I8;
 
     impl Load for F32 {
         const SIZE: usize = 4;
@@ -150,6 +154,22 @@ mod x86 {
         unsafe fn load_256(at: *const u8) -> __m256 {
             // SAFETY: the caller's.
             _mm256_cvtph_ps(unsafe { _mm_loadu_si128(at.cast()) })
+        }
+    }
+
+    impl Load for I8 {
+        const SIZE: usize = 1;
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+        unsafe fn load_512(at: *const u8, mask: __mmask16) -> __m512 {
+            // SAFETY: masked lanes are not read; the others are the caller's.
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(unsafe { _mm_maskz_loadu_epi8(mask, at.cast()) }))
+        }
+        #[inline]
+        #[target_feature(enable = "avx2,f16c")]
+        unsafe fn load_256(at: *const u8) -> __m256 {
+            // SAFETY: the caller's.
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(unsafe { _mm_loadl_epi64(at.cast()) }))
         }
     }
 

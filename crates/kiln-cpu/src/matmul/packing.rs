@@ -35,6 +35,10 @@ impl RightOperand {
         }
         let plain =
             PlainLoad::of(kernel, sides.right, &body.k, sides.columns).filter(|plain| plain.buffer == buffer)?;
+        // Panels of bytes that are multiplied as floats would be floats.
+        if plain.dtype == DType::I8 && body.acc.is_float() {
+            return None;
+        }
         let number = |dim: &Dim| dim.as_const().and_then(|n| isize::try_from(n).ok());
         let size = |dim: Dim| dim.as_const().and_then(|n| usize::try_from(n).ok());
         let k = size(body.k.iter().map(|axis| &axis.size).product())?;

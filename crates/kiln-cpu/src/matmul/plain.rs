@@ -30,12 +30,20 @@ pub(super) struct PlainStore {
 }
 
 impl PlainLoad {
-    /// `None` unless the prologue is one load of a computable type whose place is linear in both directions.
+    /// `None` unless the prologue is one load of a computable type whose place is linear in both directions. Bytes may be cast to F32 on
+    /// the way, which gemm does by itself.
     pub fn of(kernel: &Kernel, prologue: &Prologue, rows: &[Axis], columns: &[Axis]) -> Option<PlainLoad> {
-        let [inst] = &prologue.insts[..] else { return None };
+        let (inst, cast) = match &prologue.insts[..] {
+            [load] => (load, false),
+            [load, cast] => (load, cast.dtype == DType::F32 && cast.kind == InstKind::Cast(load.id)),
+            _ => return None,
+        };
         let InstKind::Load { place, guard: None } = &inst.kind else { return None };
         let dtype = kernel.buffers[place.buffer].dtype;
         if dtype.is_storage_only() || dtype == DType::Bool || inst.dtype != dtype.compute_type() {
+            return None;
+        }
+        if prologue.insts.len() > 1 && !(cast && dtype == DType::I8) {
             return None;
         }
         let (row, column, offset) = directions(place, rows, columns)?;

@@ -60,7 +60,9 @@ impl Row {
         let size = |dim: &Dim| dim.as_const().and_then(|n| usize::try_from(n).ok());
         let (m, n, k) = (size(&matmul.rows)?, size(&matmul.columns)?, size(&matmul.summed)?);
         let alone = matmul.batch.is_empty() && matmul.symbols.is_empty() && matmul.acc == DType::F32;
-        let along_k = |plain: &PlainLoad, step: &Dim| plain.dtype.is_float() && step.is_one();
+        let along_k = |plain: &PlainLoad, step: &Dim| {
+            (plain.dtype.is_float() || matmul.acc == DType::F32 && plain.dtype == DType::I8) && step.is_one()
+        };
         let fits = alone && m == 1 && n >= ROWS && is_one_task(n, k, right.dtype);
         let direct = left.dtype == DType::F32 && along_k(left, &left.column) && along_k(right, &right.row);
         if !fits || !direct || matmul.choices.stream == Some(0) {

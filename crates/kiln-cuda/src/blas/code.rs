@@ -5,9 +5,10 @@ use super::product::{Extent, Product};
 use super::{Blas, Policy};
 use crate::CudaBackend;
 use crate::backend::OWN;
-use crate::device::{Gpu, NON_BLOCKING};
-use crate::driver::{RawGraph, RawStream, driver};
-use crate::executable::{Code, Stored, StoredLibrary, Workspace, failed, made_beside, own_code};
+use crate::capture::{External, Made, made, saved_code};
+use crate::device::Gpu;
+use crate::driver::RawStream;
+use crate::executable::{Code, Stored, StoredLibrary, Workspace, made_beside, own_code};
 use kiln_ir::codec::to_bytes;
 use kiln_kernels::kernel::{Access, Kernel};
 use kiln_runtime::{Executable, Keep, LaunchError, RawBuffer, Variant, kernel_cache};
@@ -17,8 +18,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Plans of other sizes that are kept.
 const PLANS_KEPT: usize = 64;
-/// A capture that other threads' calls do not end, `CU_STREAM_CAPTURE_MODE_RELAXED`.
-const RELAXED: i32 = 2;
 
 /// Code of a product.
 #[derive(Clone)]
@@ -52,7 +51,8 @@ impl BlasCode {
     fn proposed(backend: CudaBackend, kernel: &Kernel, algorithm: Option<usize>, keep: Keep) -> Option<BlasCode> {
         let gpu = backend.gpu();
         let policy = Policy::of_environment();
-        let product = Product::of(kernel).filter(|_| policy != Policy::Off)?;
+        let mut product = Product::of(kernel).filter(|_| policy != Policy::Off)?;
+        product.warpgroups = gpu.way().warpgroups;
         if policy == Policy::Auto && algorithm.is_none() && !product.may_be_large() {
             return None;
         }
@@ -69,16 +69,12 @@ impl BlasCode {
         stored: &StoredLibrary,
     ) -> Option<BlasCode> {
         let code = BlasCode::proposed(backend, kernel, algorithm, Keep::Disk)?;
-        let saved = |kernel: &Arc<Kernel>, variant: &Variant, bytes: &[u8]| {
-            let found = kernel_cache::get_saved(&backend, kernel, variant, "product", Some(bytes));
-            found.ok().map(|(code, _)| Ok(code))
-        };
         if let Some(own) = &stored.own {
             let variant = Variant::default().choosing(OWN);
-            let _ = code.0.own.set(saved(&Arc::new(kernel.clone()), &variant, own)?);
+            let _ = code.0.own.set(saved_code(&backend, &Arc::new(kernel.clone()), &variant, own)?);
         }
         if let (Some(epilogue), Some(bytes)) = (&code.0.product.epilogue, &stored.epilogue) {
-            let _ = code.0.epilogue.set(saved(epilogue, &Variant::default(), bytes)?);
+            let _ = code.0.epilogue.set(saved_code(&backend, epilogue, &Variant::default(), bytes)?);
         }
         Some(code)
     }
@@ -106,19 +102,22 @@ impl BlasCode {
     pub(crate) fn takes(&self, sizes: &[i64]) -> bool {
         self.0.product.at(sizes).is_some_and(|extent| self.0.takes(&extent))
     }
+}
 
-    /// By buffer, whether it is written.
-    pub(crate) fn written(&self) -> Vec<bool> {
+impl External for BlasCode {
+    fn gpu(&self) -> &'static Gpu {
+        self.0.gpu
+    }
+
+    fn written(&self) -> Vec<bool> {
         self.0.kernel.buffers.iter().map(|buffer| buffer.access != Access::Read).collect()
     }
 
-    /// The kernel's own code.
-    pub(crate) fn own(&self) -> Result<&Code, LaunchError> {
+    fn own(&self) -> Result<&Code, LaunchError> {
         self.0.own()
     }
 
-    /// The code of the product's epilogue, where it is a kernel of its own.
-    pub(crate) fn epilogue(&self) -> Result<Option<&Code>, LaunchError> {
+    fn epilogue(&self) -> Result<Option<&Code>, LaunchError> {
         let Inner { backend, keep, product, epilogue, .. } = &*self.0;
         let Some(kernel) = &product.epilogue else { return Ok(None) };
         let make = || {
@@ -128,57 +127,23 @@ impl BlasCode {
         own_code(epilogue.get_or_init(make)).map(Some)
     }
 
-    /// Bytes that [`BlasCode::arguments`] needs at these sizes.
-    pub(crate) fn scratch_bytes(&self, sizes: &[i64]) -> usize {
+    fn scratch_bytes(&self, sizes: &[i64]) -> usize {
         let extent = self.0.product.at(sizes).filter(|extent| self.0.takes(extent));
         extent.map_or(0, |extent| extent.scratch as usize)
     }
 
-    /// The arguments of the product and of its epilogue: the kernel's buffers, and the memory for accumulators.
-    pub(crate) fn arguments(&self, buffers: &[RawBuffer], scratch: Option<&Workspace>) -> Vec<RawBuffer> {
+    fn arguments(&self, buffers: &[RawBuffer], scratch: Option<&Workspace>) -> Vec<RawBuffer> {
         let raw = |scratch: &Workspace| RawBuffer { ptr: scratch.address as *mut u8, bytes: scratch.bytes };
         buffers.iter().copied().chain(scratch.filter(|_| self.0.product.epilogue.is_some()).map(raw)).collect()
     }
 
-    /// The product of a launch as a graph, without its epilogue; `None` where it is the kernel's own code that runs. `arguments` are those
-    /// of [`BlasCode::arguments`].
-    ///
-    /// # Safety
-    /// As [`Executable::launch`].
-    pub(crate) unsafe fn capture(
-        &self,
-        arguments: &[RawBuffer],
-        sizes: &[i64],
-    ) -> Result<Option<Captured>, LaunchError> {
-        let driver = driver().map_err(failed)?;
-        self.0.gpu.enter().map_err(failed)?;
-        let (mut stream, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: places to write to; the stream is of this function alone, and its capture ends whatever happens in it. The rest is the
-        // caller's promise.
-        let (taken, ended) = unsafe {
-            driver.create_stream(&mut stream, NON_BLOCKING).map_err(failed)?;
-            let begun = driver.begin_capture(stream, RELAXED).map_err(failed);
-            let taken = begun.and_then(|()| self.0.multiply(arguments, sizes, stream));
-            let ended = driver.end_capture(stream, &mut graph).map_err(failed);
-            let _ = driver.destroy_stream(stream);
-            (taken, ended)
-        };
-        let captured = Captured { raw: graph };
-        Ok((taken? && ended.map(|()| true)?).then_some(captured))
+    unsafe fn queue(&self, arguments: &[RawBuffer], sizes: &[i64], stream: RawStream) -> Result<bool, LaunchError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.multiply(arguments, sizes, stream) }
     }
-}
 
-/// The graph of a capture, destroyed at the end.
-pub(crate) struct Captured {
-    pub(crate) raw: RawGraph,
-}
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        if let (false, Ok(driver)) = (self.raw.is_null(), driver()) {
-            // SAFETY: a graph of ours; whoever took it into another has a copy.
-            let _ = unsafe { driver.destroy_graph(self.raw) };
-        }
+    fn share(&self) -> Box<dyn External> {
+        Box::new(self.clone())
     }
 }
 
@@ -240,25 +205,8 @@ impl Executable for BlasCode {
     }
 
     unsafe fn launch_at(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
-        let inner = &*self.0;
-        let (expected, got) = (inner.kernel.buffers.len(), buffers.len());
-        if expected != got {
-            return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
-        }
-        inner.gpu.enter().map_err(failed)?;
-        // Given back at the end: whoever takes it next runs after this launch.
-        let scratch = match self.scratch_bytes(sizes) {
-            0 => None,
-            bytes => Some(Workspace::new(inner.gpu, bytes)?),
-        };
-        let arguments = self.arguments(buffers, scratch.as_ref());
         // SAFETY: the caller's promise.
-        unsafe {
-            if !inner.multiply(&arguments, sizes, inner.gpu.stream())? {
-                return inner.own()?.launch_at(buffers, sizes, site);
-            }
-            self.epilogue()?.map_or(Ok(()), |epilogue| epilogue.launch_at(&arguments, sizes, site))
-        }
+        unsafe { self.launch_all(buffers, sizes, site) }
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
@@ -273,18 +221,10 @@ impl Executable for BlasCode {
     fn save(&self) -> Option<Vec<u8>> {
         let saved = |code: &Made| made(code).and_then(|code| code.save()).map(Arc::from);
         let (own, epilogue) = (saved(&self.0.own), saved(&self.0.epilogue));
-        Some(to_bytes(&Stored::Library(StoredLibrary { own, epilogue })))
+        Some(to_bytes(&Stored::Library(StoredLibrary { own, epilogue, engine: None })))
     }
 
     fn code_bytes(&self) -> usize {
         made(&self.0.own).map_or(0, |code| code.code_bytes())
     }
-}
-
-/// Code that is made when it is needed.
-type Made = OnceLock<Result<Arc<dyn Executable>, LaunchError>>;
-
-/// The code, if it was made.
-fn made(code: &Made) -> Option<&dyn Executable> {
-    code.get()?.as_ref().ok().map(|code| &**code)
 }

@@ -2,16 +2,17 @@
 
 use crate::device::Gpu;
 use crate::driver::DevicePtr;
+use crate::executable::failed;
 use crate::library::{Installed, Library};
 use kiln_runtime::{LaunchError, phase};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 
 pub(super) type Status = c_int;
 pub(super) type Raw = *mut c_void;
 
 /// The names that it may have.
-const NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
+pub(crate) const NAMES: [&str; 2] = ["libcublasLt.so.13", "libcublasLt.so.12"];
 
 /// Bytes of memory that an algorithm may use.
 pub(super) const WORKSPACE: usize = 32 << 20;
@@ -128,10 +129,11 @@ impl BlasLt {
 
 /// The library on one GPU: a handle, and memory for algorithms.
 pub(crate) struct Blas {
+    gpu: &'static Gpu,
     pub(super) functions: &'static BlasLt,
     pub(super) handle: Raw,
-    /// Everything runs on one stream, so that all launches share it; but what one call queues must not be mixed with what another does.
-    workspace: Mutex<DevicePtr>,
+    /// Launches have an order, so that all of them share it.
+    workspace: DevicePtr,
 }
 
 // SAFETY: a handle may be used from any thread in which its context is current.
@@ -153,11 +155,14 @@ impl Blas {
         let status = unsafe { (functions.create)(&mut handle) };
         functions.check("cublasLtCreate", status).map_err(|error| error.to_string())?;
         let workspace = gpu.pool.take(gpu, WORKSPACE).map_err(|error| error.message)?;
-        Ok(Blas { functions, handle, workspace: Mutex::new(workspace) })
+        Ok(Blas { gpu, functions, handle, workspace })
     }
 
-    /// The memory for algorithms, of the caller alone until everything is queued that uses it.
-    pub(crate) fn workspace(&self) -> MutexGuard<'_, DevicePtr> {
-        self.workspace.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The memory for algorithms; new, and never given back, for launches that somebody captures.
+    pub(super) fn workspace(&self) -> Result<DevicePtr, LaunchError> {
+        match self.gpu.is_captured() {
+            true => self.gpu.pool.take(self.gpu, WORKSPACE).map_err(failed),
+            false => Ok(self.workspace),
+        }
     }
 }

@@ -15,8 +15,8 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use code::{BlasCode, Captured};
-pub(crate) use library::{Blas, BlasLt};
+pub(crate) use code::BlasCode;
+pub(crate) use library::{Blas, BlasLt, NAMES};
 
 use kiln_runtime::environment::CUBLASLT;
 

@@ -121,7 +121,7 @@ impl Plan {
         if product.bias.is_some() {
             operation.set(functions, functions.set_operation, EPILOGUE, EPILOGUE_BIAS)?;
             // Some address, until a launch brings its own.
-            operation.set(functions, functions.set_operation, BIAS_POINTER, *blas.workspace())?;
+            operation.set(functions, functions.set_operation, BIAS_POINTER, blas.workspace()?)?;
         }
         let &Extent { rows, columns, depth, batch, .. } = extent;
         let layout = |matrix: &Matrix, dtype: DType, placed: &Placed, rows: i64, columns: i64| {
@@ -206,7 +206,7 @@ impl Plan {
         if let Some(bias) = addresses.bias.filter(|_| self.has_bias) {
             self.operation.set(functions, functions.set_operation, BIAS_POINTER, bias)?;
         }
-        let workspace = self.blas.workspace();
+        let workspace = self.blas.workspace()?;
         let (alpha, beta) = (1.0f32, if self.has_c { 1.0f32 } else { 0.0 });
         // SAFETY: the caller's promise; scalars are read before the call returns.
         let status = unsafe {
@@ -224,7 +224,7 @@ impl Plan {
                 addresses.d,
                 self.d.raw,
                 &proposal.algorithm,
-                *workspace,
+                workspace,
                 WORKSPACE,
                 stream,
             )

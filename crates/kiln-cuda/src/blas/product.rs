@@ -26,6 +26,17 @@ const LARGE_PRODUCT: i64 = 1 << 26;
 /// Summed elements from which on it is worth to write accumulators to memory for an epilogue of its own.
 const LARGE_DEPTH: i64 = 1024;
 
+/// Tiles of 128 × 128 from which on the own text of warpgroups has its epilogue for less than a library's accumulators cost in memory, and
+/// summed elements from which on the library makes up for it.
+const MANY_TILES: i64 = 264;
+const VERY_DEEP: i64 = 4096;
+/// Tiles of which clusters of that text share the sums, where those have so many elements.
+const FEW_TILES: i64 = 9;
+const SHARED_DEPTH: i64 = 1 << 13;
+/// Elements of short floats that libraries take at once. A matrix whose rows are padded to them, but do not have as many elements, is
+/// read one by one.
+const TAKEN_AT_ONCE: i64 = 8;
+
 /// A product that a library computes.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Product {
@@ -40,6 +51,8 @@ pub(crate) struct Product {
     pub(crate) bias: Option<Bias>,
     /// What makes the kernel's results of the accumulators: its last buffer, in row-major order, is `d`.
     pub(crate) epilogue: Option<Arc<Kernel>>,
+    /// Whether the own text is one of warpgroups.
+    pub(crate) warpgroups: bool,
     /// Rows of the kernel's result, and its columns.
     sides: [Dim; 2],
     rows: Dim,
@@ -134,6 +147,7 @@ impl Product {
             d,
             bias,
             epilogue,
+            warpgroups: false,
             sides: [points(m), points(n)],
             rows: points(row),
             columns: points(column),
@@ -174,11 +188,24 @@ impl Product {
         };
         let bias = self.bias.as_ref().map_or(Some(0), |bias| number(&bias.offset))?;
         let work = [left, right, depth, batch].into_iter().try_fold(1i64, i64::checked_mul)?;
-        let deep = self.epilogue.is_none() || depth >= LARGE_DEPTH;
-        let large = deep && left >= LARGE_ROWS && right >= LARGE_ROWS && work >= LARGE_PRODUCT;
+        let (a, b) = (placed(&self.a, rows, depth)?, placed(&self.b, depth, columns)?);
+        let tiles = batch * (left + 127).div_euclid(128) * (right + 127).div_euclid(128);
+        let many = tiles >= MANY_TILES && depth < VERY_DEEP;
+        let shared = (FEW_TILES..MANY_TILES).contains(&tiles) && depth >= SHARED_DEPTH;
+        let fused = self.warpgroups && (many || shared);
+        let deep = self.epilogue.is_none() || depth >= LARGE_DEPTH && !fused;
+        // The own text copies what there is of the last elements of a row.
+        let padded = |matrix: &Matrix, placed: &Placed, rows: i64, columns: i64| {
+            let lines = if matrix.transposed { columns } else { rows };
+            placed.leading % TAKEN_AT_ONCE == 0 && lines % TAKEN_AT_ONCE != 0
+        };
+        let is_padded = padded(&self.a, &a, rows, depth)
+            || padded(&self.b, &b, depth, columns)
+            || self.epilogue.is_none() && padded(&self.d, &d, rows, columns);
+        let slow = is_padded && self.dtype != DType::F32;
+        let large = deep && !slow && left >= LARGE_ROWS && right >= LARGE_ROWS && work >= LARGE_PRODUCT;
         // Accumulators are of four bytes.
         let scratch = if self.epilogue.is_some() { [rows, columns, batch, 4].iter().product() } else { 0 };
-        let (a, b) = (placed(&self.a, rows, depth)?, placed(&self.b, depth, columns)?);
         // Matrices of a batch that share elements are read, but never written.
         (batch == 1 || d.batch_stride > 0).then_some(Extent {
             rows,

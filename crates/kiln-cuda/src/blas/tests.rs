@@ -183,6 +183,47 @@ fn other_epilogues_read_the_accumulators() {
     assert!(deep(2048) && !deep(512));
 }
 
+/// Rows that are padded to 16 bytes but do not fill them are read one by one by libraries, and in part by the own text.
+#[test]
+fn padded_rows_are_not_the_librarys() {
+    let second = |between: i64| {
+        let source = format!(
+            "graph(%0: bf16[2048, 512], %1: bf16[{between}, 512], %2: bf16[{between}, 1024]) {{
+  %3: bf16[2048, {between}] = dot %0, %1 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}}
+  %4: bf16[2048, 1024] = dot %3, %2 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}}
+  return %4
+}}"
+        );
+        let graph = kiln_passes::run(Graph::parse(&source).unwrap()).unwrap();
+        let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
+        let options = ScheduleOptions { target: crate::TARGET, ..ScheduleOptions::default() };
+        let steps = schedule(&graph, &layouts, &options).unwrap().steps;
+        steps.iter().map(|step| Product::of(&step.kernel).unwrap().may_be_large()).collect::<Vec<_>>()
+    };
+    assert_eq!((second(1200), second(1201)), (vec![true, true], vec![false, false]));
+}
+
+/// An epilogue costs less in the own text of warpgroups than in memory, where the text has work for every multiprocessor and the sum is
+/// not so long that the library makes up for it.
+#[test]
+fn epilogues_stay_with_warpgroups() {
+    let large = |rows: i64, depth: i64| {
+        let source = format!(
+            "graph(%0: bf16[{rows}, {depth}], %1: bf16[1024, {depth}]) {{
+  %2: bf16[{rows}, 1024] = dot %0, %1 {{lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}}
+  %3: bf16[{rows}, 1024] = exp %2
+  return %3
+}}"
+        );
+        let mut product = product(&source).unwrap();
+        let without = product.may_be_large();
+        product.warpgroups = true;
+        (without, product.may_be_large())
+    };
+    assert_eq!((large(512, 2048), large(8192, 2048)), ((true, true), (true, false)));
+    assert_eq!((large(8192, 4096), large(512, 8192)), ((true, true), (true, false)));
+}
+
 #[test]
 fn integers_are_not_the_librarys() {
     let integers = "graph(%0: i32[128, 512], %1: i32[384, 512]) {

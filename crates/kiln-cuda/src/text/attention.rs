@@ -35,6 +35,20 @@ impl Texts<'_> {
     pub(super) fn element(&self, view: &Strided, indices: &[&str]) -> String {
         load(self.kernel.buffers[view.buffer].dtype, view.buffer, &self.at(view, indices))
     }
+
+    /// Sizes (batch, heads, key/value heads, queries, keys, width, width of values), and the memory of a warp of this name, `per_row`
+    /// elements.
+    pub(super) fn begin(&self, sizes: [&Dim; 7], ty: &str, name: &str, per_row: &str) -> String {
+        let [b, h, g, t, s, d, e] = sizes.map(|size| self.text(size));
+        format!(
+            "const idx B={b},H={h},G={g},T={t},S={s},D={d},E={e};
+extern __shared__ __align__(16) unsigned char own[];
+unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;
+const int warp=threadIdx.x/32,lane=threadIdx.x%32;
+{ty}* const {name}=({ty}*)memory+warp*({per_row});
+const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;\n"
+        )
+    }
 }
 
 pub(super) fn generate(kernel: &Kernel, body: &AttentionBody) -> Result<Body, String> {
@@ -46,32 +60,17 @@ pub(super) fn generate(kernel: &Kernel, body: &AttentionBody) -> Result<Body, St
     let at = |view: &Strided, indices: &[&str]| texts.at(view, indices);
     let element = |view: &Strided, indices: &[&str]| texts.element(view, indices);
     let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "const idx B={},H={},G={},T={},S={},D={},E={};",
-        text(&body.batch),
-        text(&body.heads),
-        text(&body.kv_heads),
-        text(&body.queries),
-        text(&body.keys),
-        text(&body.width),
-        text(&body.value_width)
-    );
-    let _ = writeln!(
-        out,
-        "extern __shared__ __align__(16) unsigned char own[];
-unsigned char* const memory=workspace?workspace+block*workspace_bytes:own;
-const int warp=threadIdx.x/32,lane=threadIdx.x%32;
-{ty}* const query=({ty}*)memory+warp*(D+E);\n{ty}* const sum=query+D;
-const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;"
-    );
+    let sizes = [&body.batch, &body.heads, &body.kv_heads, &body.queries, &body.keys, &body.width, &body.value_width];
+    out.push_str(&texts.begin(sizes, ty, "query", "D+E"));
+    let _ = writeln!(out, "{ty}* const sum=query+D;");
     for pages in [&body.k_pages, &body.v_pages].into_iter().flatten() {
         out.push_str(&check_pages(&texts, pages));
     }
     let rows = &body.batch * &body.heads * &body.queries;
     let _ = writeln!(
         out,
-        "for(idx row=(idx)block*{ROWS}+warp;row<{};row+=(idx)blocks*{ROWS}){{
+        "#pragma unroll 1
+for(idx row=(idx)block*{ROWS}+warp;row<{};row+=(idx)blocks*{ROWS}){{
 const idx t=row%T,h=row/T%H,b=row/T/H,g=h/(H/G);
 __syncwarp();
 for(idx d=lane;d<D;d+=32)query[d]={};

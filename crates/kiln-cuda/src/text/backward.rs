@@ -1,6 +1,7 @@
 //! Gradients of attention in short floats on tensor cores (FlashAttention-2): a block takes 64 rows of queries or of keys, its own,
 //! and goes over tiles of 64 rows of the others. Scores are computed again from the logarithms of the rows' sums; whoever adds
-//! up a gradient owns its rows, so that no two blocks add to one.
+//! up a gradient owns its rows, so that no two blocks add to one. Where there are warpgroups, those take heads of 64 and 128 elements
+//! (`flash_backward.rs`).
 //!
 //! ```text
 //!  own a₁, a₂ ──▶ shared            of queries: a₁ = q, a₂ = gradient, b₁ = k, b₂ = v
@@ -20,7 +21,7 @@ use std::f64::consts::LOG2_E;
 use std::fmt::Write;
 
 /// Own rows of a block, 16 a warp, and rows of a tile of the others.
-const ROWS: i64 = 64;
+pub(super) const ROWS: i64 = 64;
 /// Rows of the others whose scores are in registers at once.
 const COLUMNS: i64 = 32;
 const THREADS: i64 = 128;
@@ -46,22 +47,23 @@ pub(super) fn generate(kernel: &Kernel, body: &AttentionBackwardBody, way: Way) 
         && matches!(width, 16 | 32 | 64 | 128)
         && (by_keys || of.keys.is_none() && of.values.is_none())
         && [&body.q, &body.k, &of.v, &of.gradient].into_iter().all(is_wide);
-    fits.then(|| Writer { kernel, body, of, texts: Texts::new(kernel), dtype, width, by_keys }.generate())
+    let writer = Writer { kernel, body, of, texts: Texts::new(kernel), dtype, width, by_keys };
+    fits.then(|| if way.warpgroups && width >= 64 { writer.by_warpgroups() } else { writer.generate() })
 }
 
-struct Writer<'a> {
-    kernel: &'a Kernel,
-    body: &'a AttentionBackwardBody,
-    of: &'a AttentionGradients,
-    texts: Texts<'a>,
-    dtype: DType,
-    width: i64,
+pub(super) struct Writer<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) body: &'a AttentionBackwardBody,
+    pub(super) of: &'a AttentionGradients,
+    pub(super) texts: Texts<'a>,
+    pub(super) dtype: DType,
+    pub(super) width: i64,
     /// Whether the own rows are keys, not queries.
-    by_keys: bool,
+    pub(super) by_keys: bool,
 }
 
-const QUERIES: [&str; 4] = ["b", "h", "t", "0"];
-const KEYS: [&str; 4] = ["b", "g", "s", "0"];
+pub(super) const QUERIES: [&str; 4] = ["b", "h", "t", "0"];
+pub(super) const KEYS: [&str; 4] = ["b", "g", "s", "0"];
 
 impl Writer<'_> {
     fn generate(&self) -> Body {
@@ -224,7 +226,7 @@ if(i+1<count)fetch(i+1,{stages}+(i+1)%2*{stage});\ncopies_commit();"
         }
     }
 
-    fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         if self.dtype == DType::Bf16 { "bf16" } else { "f16" }
     }
 
@@ -234,7 +236,7 @@ if(i+1<count)fetch(i+1,{stages}+(i+1)%2*{stage});\ncopies_commit();"
         format!("load_matrix({to},shared+{offset}+chunk_at<{chunks}>(warp*16+lane%16,part*2+lane/16));")
     }
 
-    fn has_slopes(&self) -> bool {
+    pub(super) fn has_slopes(&self) -> bool {
         self.of.queries.is_some() || self.of.keys.is_some()
     }
 
@@ -283,7 +285,7 @@ multiply_{kind}({to}[j],a,r);multiply_{kind}({to}[j+1],a,r+2);}}}}\n",
     }
 
     /// A mask of bools.
-    fn keeps(&self) -> Option<&Strided> {
+    pub(super) fn keeps(&self) -> Option<&Strided> {
         self.body.mask.as_ref().filter(|mask| self.kernel.buffers[mask.buffer].dtype == DType::Bool)
     }
 
@@ -359,7 +361,7 @@ if(seen&&own_row<{bound}){{const auto given={};{}}}",
     }
 
     /// Each result: its sum, its view, and the names of the view's indices.
-    fn results(&self) -> Vec<(&'static str, &Strided, [&'static str; 4])> {
+    pub(super) fn results(&self) -> Vec<(&'static str, &Strided, [&'static str; 4])> {
         let of = self.of;
         let (queries, keys) = (["b", "h", "t", "d"], ["b", "g", "s", "d"]);
         let all = [("sum1", &of.queries, queries), ("sum1", &of.keys, keys), ("sum2", &of.values, keys)];

@@ -15,3 +15,12 @@ float from_rank(const float* p, int rank) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(theirs));
   return value;
 }
+// Four floats likewise, at a multiple of 16 bytes.
+Wide<float, 4> four_from_rank(const float* p, int rank) {
+  unsigned own = (unsigned)__cvta_generic_to_shared(p), theirs;
+  Wide<float, 4> four;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(own), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+      : "=f"(four.v[0]), "=f"(four.v[1]), "=f"(four.v[2]), "=f"(four.v[3]) : "r"(theirs));
+  return four;
+}

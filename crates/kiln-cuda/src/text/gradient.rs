@@ -45,23 +45,9 @@ impl<'a> Writer<'a> {
 
     /// Sizes, and the memory of a warp: `per_row` elements.
     fn begin(&self, value_width: &Dim, per_row: &str) -> String {
-        let (body, ty) = (self.body, value_type(self.acc));
-        let text = |dim: &Dim| self.texts.text(dim);
-        format!(
-            "const idx B={},H={},G={},T={},S={},D={},E={};
-extern __shared__ __align__(16) unsigned char own[];
-unsigned char* const memory=workspace?workspace+block*workspace_bytes:own;
-const int warp=threadIdx.x/32,lane=threadIdx.x%32;
-{ty}* const row_memory=({ty}*)memory+warp*({per_row});
-const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;\n",
-            text(&body.batch),
-            text(&body.heads),
-            text(&body.kv_heads),
-            text(&body.queries),
-            text(&body.keys),
-            text(&body.width),
-            text(value_width)
-        )
+        let body = self.body;
+        let sizes = [&body.batch, &body.heads, &body.kv_heads, &body.queries, &body.keys, &body.width, value_width];
+        self.texts.begin(sizes, value_type(self.acc), "row_memory", per_row)
     }
 
     /// Statements that make `score` of `dot`, the product of query `t` of head `h` and key `s`.
@@ -95,7 +81,8 @@ const {ty} lowest=-(({ty})1/({ty})0);\nconst idx shift=S-T;\n",
         let end = if body.causal { "(t+shift+1<S?t+shift+1:S)" } else { "S" };
         let _ = writeln!(
             out,
-            "for(idx row=(idx)block*{ROWS}+warp;row<{};row+=(idx)blocks*{ROWS}){{
+            "#pragma unroll 1
+for(idx row=(idx)block*{ROWS}+warp;row<{};row+=(idx)blocks*{ROWS}){{
 const idx t=row%T,h=row/T%H,b=row/T/H,g=h/(H/G);
 __syncwarp();
 for(idx d=lane;d<D;d+=32)row_memory[d]={};
@@ -153,6 +140,7 @@ if(lane==0){{const {ty} result=most==lowest?lowest:most+log{f}(total);{}}}
         let _ = writeln!(
             out,
             "{ty}* const near=row_memory;\n{ty}* const far=near+D;\n{ty}* const sum=far+E;\n{ty}* const wide_sum=sum+D;
+#pragma unroll 1
 for(idx row=(idx)block*{ROWS}+warp;row<{};row+=(idx)blocks*{ROWS}){{
 {place}
 __syncwarp();

@@ -8,7 +8,7 @@
 
 use super::loops::Writer;
 use super::value::{Statements, Temps};
-use super::{Body, THREADS, ceil_div, decode, points};
+use super::{Body, THREADS, ceil_div, decode, points, points_of_threads};
 use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Inst, InstKind, Place, ValueId};
 use std::collections::HashSet;
@@ -60,7 +60,7 @@ impl Writer<'_> {
         let mut out = String::new();
         let parallel = points(&self.axes(&split.parallel));
         let count = self.names.text(&parallel, self.width);
-        let _ = writeln!(out, "for(idx p=(idx)block*{THREADS}+threadIdx.x;p<{count};p+=(idx)blocks*{THREADS}){{");
+        let _ = writeln!(out, "{}", points_of_threads("p", &parallel, &count));
         out.push_str(&self.positions(&split.parallel, "p", "p"));
         let steps = self.names.text(&points(&self.axes(&split.serial)), self.width);
         let _ = writeln!(out, "for(idx o=0;o<{steps};++o){{");
@@ -75,7 +75,7 @@ impl Writer<'_> {
         let grid = points(&self.body.grid);
         let count = self.names.text(&grid, self.width);
         let mut out = String::new();
-        let _ = writeln!(out, "for(idx p=(idx)block*{THREADS}+threadIdx.x;p<{count};p+=(idx)blocks*{THREADS}){{");
+        let _ = writeln!(out, "{}", points_of_threads("p", &grid, &count));
         out.push_str(&decode(&self.names, &self.body.grid, "g", "p", self.width));
         let is_store = |inst: &&Inst| matches!(inst.kind, InstKind::Store { .. });
         // Indices are reported at the end: a branch would keep the loads behind it waiting for those before.

@@ -3,13 +3,15 @@
 use super::index::{Names, Width};
 use super::value::{Statements, Temps, combined, scalar, value_type};
 use super::vector::Vector;
-use super::{Body, THREADS, Way, ceil_div, decode, points, width};
+use super::{Body, THREADS, Way, ceil_div, decode, points, points_of_threads, rounds, width};
 use kiln_ir::{ArgKind, DType, Dim, Symbol};
 use kiln_kernels::kernel::{Domain, Inst, InstKind, Kernel, LoopBody, Reduction, ReductionKind, Stage};
 use std::fmt::Write;
 
 /// Elements of a row temporary that a thread keeps in registers.
 const REGISTER_ELEMENTS: i64 = 32;
+/// Elements of an axis beside which its rest is nothing.
+const LONG_AXIS: i64 = 256;
 /// Threads of a block at the most.
 const MOST_THREADS: i64 = 1024;
 
@@ -30,7 +32,11 @@ pub(super) fn generate(kernel: &Kernel, body: &LoopBody, way: Way) -> Result<Bod
     Ok(match (body.row.is_empty(), has_indirect_stores) {
         (true, false) => writer.pointwise(&grid, way),
         (true, true) => writer.pointwise_in_order(),
-        (false, _) => writer.rows(&grid, &row, has_indirect_stores, way),
+        (false, true) => writer.rows(&grid, &row, true, way),
+        (false, false) => {
+            let columns = rows_are_strided(body).then(|| writer.columns(&grid, &row, way)).flatten();
+            columns.unwrap_or_else(|| writer.rows(&grid, &row, false, way))
+        }
     })
 }
 
@@ -65,14 +71,17 @@ impl Writer<'_> {
     fn pointwise(&self, grid: &Dim, way: Way) -> Body {
         let axis = self.body.grid.last().filter(|_| way.vectors);
         let vector = axis.and_then(|axis| Vector::choose(self.kernel, self.insts(), axis));
+        if let (Some(axis), None) = (axis, &vector)
+            && axis.size.as_const().is_some_and(|size| size >= LONG_AXIS)
+            && let Some(vector) = Vector::choose_ragged(self.kernel, self.insts(), axis)
+        {
+            return self.pointwise_ragged(&vector);
+        }
         let lanes = vector.as_ref().map_or(1, |vector| vector.lanes);
         let threads = grid.floor_div(&Dim::from(lanes));
         let mut out = String::new();
         let count = self.names.text(&threads, self.width);
-        let _ = writeln!(
-            out,
-            "for(idx q=(idx)block*{THREADS}+threadIdx.x;q<{count};q+=(idx)blocks*{THREADS}){{const idx p=q*{lanes};"
-        );
+        let _ = writeln!(out, "{}const idx p=q*{lanes};", points_of_threads("q", &threads, &count));
         out.push_str(&decode(&self.names, &self.body.grid, "g", "p", self.width));
         match &vector {
             None => out.push_str(&self.point_statements(None)),
@@ -95,6 +104,35 @@ impl Writer<'_> {
         body
     }
 
+    /// Several neighbours a thread where the last axis has a rest, which is taken one by one.
+    fn pointwise_ragged(&self, vector: &Vector) -> Body {
+        let (lanes, last) = (vector.lanes, self.body.grid.len() - 1);
+        let mut chunks = self.body.grid.clone();
+        let size = self.names.text(&chunks[last].size, self.width);
+        chunks[last].size = ceil_div(&chunks[last].size, lanes);
+        let threads = points(&chunks);
+        let mut out = String::new();
+        let count = self.names.text(&threads, self.width);
+        let _ = writeln!(out, "for(idx q=(idx)block*{THREADS}+threadIdx.x;q<{count};q+=(idx)blocks*{THREADS}){{");
+        out.push_str(&decode(&self.names, &chunks, "c", "q", self.width));
+        for axis in 0..last {
+            let _ = write!(out, "const idx g{axis}=c{axis};");
+        }
+        let _ = writeln!(out, "const idx g{last}=c{last}*{lanes},first=g{last};\nif(first+{lanes}<={size}){{");
+        let statements = self.statements(None, Temps::Registers);
+        out.push_str(&vector.begin(&statements, self.insts()));
+        let _ = writeln!(
+            out,
+            "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx g{last}=first+e;\n{}}}\n{}}}else for(int e=0;e<{size}-first;++e){{const idx g{last}=first+e;\n{}}}}}",
+            self.point_statements(Some(vector)),
+            vector.end(&statements, self.insts(), ""),
+            self.point_statements(None),
+        );
+        let mut body = self.finished(Vec::new(), out, ceil_div(&threads, THREADS.into()));
+        body.aligned = vector.buffers().collect();
+        body
+    }
+
     /// `X` points a block with `Y` threads each along the row.
     fn rows(&self, grid: &Dim, row: &Dim, in_order: bool, way: Way) -> Body {
         let row_insts =
@@ -112,9 +150,9 @@ impl Writer<'_> {
         };
         let (rows, length) = (self.names.text(grid, self.width), self.names.text(row, self.width));
         let mut out = String::new();
+        let mut scratch = 0;
         if self.body.stages.iter().any(|stage| !stage.reductions.is_empty()) && y > 1 {
-            let words = if along_row { threads / 32 } else { threads };
-            let _ = writeln!(out, "__shared__ __align__(16) unsigned char scratch[{}];", words.max(1) * 16);
+            scratch = 16 * if along_row { (threads / 32).max(1) } else { threads };
         } else {
             out.push_str("unsigned char* const scratch=nullptr;\n");
         }
@@ -125,7 +163,13 @@ impl Writer<'_> {
         if temps == Temps::Memory && !self.body.temps.is_empty() {
             block_bytes = self.memory_temps(&mut out, row, x, &length);
         }
-        let _ = writeln!(out, "for(idx first=(idx)block*{x};first<{rows};first+=(idx)blocks*{x}){{");
+        // One block takes all rows in their order; and where memory is short, there are fewer blocks than the grid has points for.
+        let may_repeat = in_order || !block_bytes.is_zero();
+        let head = match may_repeat {
+            true => format!("#pragma unroll 1\nfor(idx first=(idx)block*{x};first<{rows};first+=(idx)blocks*{x}){{"),
+            false => rounds("first", &format!("(idx)block*{x}"), grid, &rows, x),
+        };
+        let _ = writeln!(out, "{head}");
         let _ = writeln!(out, "const bool live=first+sub<{rows};\nconst idx p=live?first+sub:{rows}-1;");
         out.push_str(&decode(&self.names, &self.body.grid, "g", "p", self.width));
         if let (Temps::Registers, Some(steps)) = (temps, steps) {
@@ -152,6 +196,7 @@ impl Writer<'_> {
         let mut body = self.finished(vec![include_str!("rows.cu")], out, blocks);
         body.threads = threads as u32;
         body.block_bytes = block_bytes;
+        body.scratch = scratch;
         body.aligned = chosen.iter().flat_map(Vector::buffers).collect();
         body
     }
@@ -159,7 +204,7 @@ impl Writer<'_> {
     /// Declares the temporaries as memory of the block; returns how many bytes they take.
     fn memory_temps(&self, out: &mut String, row: &Dim, x: i64, length: &str) -> Dim {
         out.push_str("extern __shared__ __align__(16) unsigned char own[];\n");
-        out.push_str("unsigned char* const memory=workspace?workspace+block*workspace_bytes:own;\n");
+        out.push_str("unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;\n");
         let mut before = 0;
         // The widest first, so that each begins where its alignment asks for.
         let mut order: Vec<usize> = (0..self.body.temps.len()).collect();
@@ -327,7 +372,7 @@ impl Shape {
     }
 }
 
-/// Whether neighbouring points are contiguous in memory rather than neighbouring elements of a row.
+/// Whether neighbouring points are contiguous in memory rather than neighbouring elements of a row, in what is read for each of them.
 fn rows_are_strided(body: &LoopBody) -> bool {
     let (Some(point), Some(along)) = (body.grid.last(), body.row.last()) else { return false };
     let step = |offset: &Dim, var: Symbol| offset.linear_in(var).and_then(|(step, _)| step.as_const()).map(i64::abs);
@@ -335,7 +380,7 @@ fn rows_are_strided(body: &LoopBody) -> bool {
     for inst in body.stages.iter().filter(|stage| stage.domain == Domain::Row).flat_map(|stage| &stage.insts) {
         let (InstKind::Load { place, .. } | InstKind::Store { place, .. }) = &inst.kind else { continue };
         match (step(&place.offset, point.var), step(&place.offset, along.var)) {
-            (_, Some(1)) => by_row += 1,
+            (_, Some(1)) if place.offset.contains(point.var) => by_row += 1,
             (Some(1), other) if other != Some(0) => by_point += 1,
             _ => {}
         }

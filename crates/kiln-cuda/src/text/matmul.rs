@@ -2,7 +2,7 @@
 
 use super::index::{Names, Width};
 use super::value::{Statements, value_type};
-use super::{Body, THREADS, ceil_div, decode, names_of_product, points, width};
+use super::{Body, THREADS, ceil_div, decode, names_of_product, points, rounds, width};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, MatmulBody, Prologue};
 use std::fmt::Write;
@@ -34,7 +34,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody) -> Result<Body, Strin
     let _ =
         writeln!(out, "const idx M={m_count},N={n_count},K={k_count},down={},across={};", text(&down), text(&across));
     let _ = writeln!(out, "const int tx=threadIdx.x%{SIDE},ty=threadIdx.x/{SIDE};");
-    let _ = writeln!(out, "for(idx tile=block;tile<{};tile+=blocks){{", text(&blocks));
+    let _ = writeln!(out, "{}", rounds("tile", "block", &blocks, &text(&blocks), 1));
     out.push_str("const idx image=tile/(down*across),top=tile/across%down,left=tile%across;\n");
     out.push_str(&decode(&writer.names, &body.batch, "z", "image", width));
     let _ = writeln!(out, "{ty} acc[{rows}][{columns}]={{}};\nfor(idx depth=0;depth<K;depth+={DEPTH}){{");

@@ -2,17 +2,21 @@
 //!
 //! ```text
 //!  Kernel ──▶ Loop       loops      a thread a point, or threads side by side that share a row
+//!                        columns    reductions of columns that are contiguous in memory
 //!                        in_order   stores at places that data decide
 //!             Matmul     skinny     few rows: the weight is read once, at the speed of memory
-//!                        grains     one row with quantised blocks likewise, on tensor cores as integers
+//!                        quantised  one row with quantised blocks likewise, on tensor cores as integers
 //!                        strip      up to 16 rows of short floats likewise, on tensor cores
 //!                        tensor     short floats on tensor cores (tiles)
+//!                        warpgroup  large ones by warpgroups (compute capability 9.0)
 //!                        unfold     the same where operands are unfolded, padded or not contiguous: convolutions
 //!                        matmul     tiles in shared memory
 //!             Attention  decode     few queries: keys split over a cluster of blocks
 //!                        prefill    short floats on tensor cores
+//!                        flash      the same by warpgroups (compute capability 9.0)
 //!                        attention  a warp a query row, online softmax over tiles of keys
 //!             AttentionBackward  backward   gradients in short floats on tensor cores
+//!                        flash_backward  the same by warpgroups (compute capability 9.0)
 //!                        gradient   a warp a row
 //!             Routine    routine    scan, sort, scatter
 //!                  │
@@ -24,14 +28,17 @@
 
 mod attention;
 mod backward;
+mod columns;
 mod decode;
+mod flash;
+mod flash_backward;
 mod gradient;
-mod grains;
 mod in_order;
 mod index;
 mod loops;
 mod matmul;
 mod prefill;
+mod quantised;
 mod routine;
 mod skinny;
 mod strip;
@@ -40,6 +47,7 @@ mod tiles;
 mod unfold;
 mod value;
 mod vector;
+mod warpgroup;
 
 pub use skinny::Skinny;
 pub(crate) use strip::MOST_ROWS;
@@ -51,6 +59,8 @@ use kiln_ir::{Dim, Symbol};
 use kiln_kernels::kernel::{Access, Axis, BufferArg, Inst, InstKind, Kernel, KernelBody};
 use std::fmt::Write;
 
+/// The device functions that every text begins with.
+const PRELUDE: &str = include_str!("prelude.cu");
 /// Threads of a block where nothing speaks for another number.
 const THREADS: u32 = 256;
 /// Threads of a block at the most.
@@ -79,12 +89,25 @@ pub struct Text {
     pub fetched: Vec<usize>,
     /// Whether it may report an index that is out of range.
     pub may_fault: bool,
+    /// Whether it takes all of its blocks: several bodies have theirs beside each other, while those of one go on to further work.
+    pub takes_all_blocks: bool,
     sizes: Vec<Symbol>,
 }
 
 impl Codec for Text {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Text { source: _, blocks, most_blocks, threads, block_bytes, aligned, fetched, may_fault, sizes } = self;
+        let Text {
+            source: _,
+            blocks,
+            most_blocks,
+            threads,
+            block_bytes,
+            aligned,
+            fetched,
+            may_fault,
+            takes_all_blocks,
+            sizes,
+        } = self;
         blocks.encode(out);
         most_blocks.encode(out);
         threads.encode(out);
@@ -92,6 +115,7 @@ impl Codec for Text {
         aligned.encode(out);
         fetched.encode(out);
         may_fault.encode(out);
+        takes_all_blocks.encode(out);
         sizes.encode(out);
     }
 
@@ -105,6 +129,7 @@ impl Codec for Text {
             aligned: Codec::decode(from)?,
             fetched: Codec::decode(from)?,
             may_fault: Codec::decode(from)?,
+            takes_all_blocks: Codec::decode(from)?,
             sizes: Codec::decode(from)?,
         })
     }
@@ -141,6 +166,8 @@ struct Body {
     most_blocks: i64,
     threads: u32,
     block_bytes: Dim,
+    /// Bytes of `scratch`, which bodies beside each other share: a block runs one of them.
+    scratch: i64,
     /// Blocks of a cluster; one where there are no clusters.
     cluster: u32,
     /// Blocks that a multiprocessor should have registers for at once.
@@ -163,6 +190,7 @@ impl Body {
             most_blocks: MOST_BLOCKS,
             threads: THREADS,
             block_bytes: Dim::default(),
+            scratch: 0,
             cluster: 1,
             resident: 1,
             aligned: Vec::new(),
@@ -192,6 +220,8 @@ pub struct Way {
     pub vectors: bool,
     /// Whether blocks may form clusters, as from compute capability 9.0 on.
     pub clusters: bool,
+    /// Whether warpgroups multiply from shared memory, as on compute capability 9.0 alone.
+    pub warpgroups: bool,
     /// How products of a few rows are spread over threads.
     pub skinny: Skinny,
     /// The tile of products on tensor cores; chosen by their size where there is none.
@@ -213,7 +243,7 @@ impl Way {
     pub fn of(arch: &str) -> Way {
         let number: u32 = arch.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0);
         let shared = if number >= 90 { SHARED } else { LESS_SHARED };
-        Way { vectors: true, clusters: number >= 90, shared, ..Way::plain() }
+        Way { vectors: true, clusters: number >= 90, warpgroups: arch == "sm_90a", shared, ..Way::plain() }
     }
 
     /// What works for buffers that begin anywhere.
@@ -221,6 +251,7 @@ impl Way {
         Way {
             vectors: false,
             clusters: false,
+            warpgroups: false,
             skinny: Skinny::default(),
             tile: None,
             multiprocessors: MULTIPROCESSORS,
@@ -235,8 +266,7 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
         kernel.bodies().iter().map(|body| of_body(kernel, body, way)).collect::<Result<Vec<Body>, String>>()?;
     share_blocks(&mut bodies);
     let index = if bodies.iter().all(|body| body.width == Width::Narrow) { "int" } else { "long long" };
-    let mut source = format!("typedef {index} idx;\n");
-    source.push_str(include_str!("prelude.cu"));
+    let mut source = format!("{PRELUDE}typedef {index} idx;\n{}", include_str!("index.cu"));
     let mut written: Vec<&str> = Vec::new();
     for &functions in bodies.iter().flat_map(|body| &body.functions) {
         if !written.contains(&functions) {
@@ -262,6 +292,10 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
         "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}{resident}) kernel({}) {{\nallow_next();",
         parameters(kernel)
     );
+    let scratch = bodies.iter().map(|body| body.scratch).max().unwrap_or(0);
+    if scratch > 0 {
+        let _ = writeln!(source, "__shared__ __align__(16) unsigned char scratch[{scratch}];");
+    }
     let names = Names::of_sizes(&kernel.sizes);
     match bodies.as_slice() {
         [body] => {
@@ -294,8 +328,25 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
         aligned: all(|body| &body.aligned),
         fetched: all(|body| &body.fetched),
         may_fault,
+        takes_all_blocks: bodies.len() > 1,
         sizes: kernel.sizes.clone(),
     })
+}
+
+/// One text with the entries of several; that of number `i` is `kernel_i`.
+pub fn together(texts: &[Text]) -> String {
+    let mut source = PRELUDE.to_owned();
+    for (number, text) in texts.iter().enumerate() {
+        let own = text.source.strip_prefix(PRELUDE).unwrap_or(&text.source);
+        let own = own.replacen(") kernel(", &format!(") {}(", entry_name(number)), 1);
+        let _ = write!(source, "namespace of_{number} {{\n{own}}}\n");
+    }
+    source
+}
+
+/// The name of an entry of [`together`].
+pub(crate) fn entry_name(number: usize) -> String {
+    format!("kernel_{number}")
 }
 
 /// Gives bodies that share the GPU each its part of the blocks that run at once, as many as have the same to do.
@@ -317,7 +368,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
     match body {
         KernelBody::Loop(body) => loops::generate(kernel, body, way),
         KernelBody::Matmul(body) => {
-            let special = || way.vectors.then(|| tensor::generate(kernel, body, way.tile)).flatten();
+            let special = || way.vectors.then(|| tensor::generate(kernel, body, way)).flatten();
             let few = || strip::generate(kernel, body, way).or_else(|| skinny::generate(kernel, body, way));
             match few().or_else(special).or_else(|| unfold::generate(kernel, body, way)) {
                 Some(made) => Ok(made),
@@ -389,6 +440,23 @@ fn decode(names: &Names, axes: &[Axis], prefix: &str, number: &str, width: Width
 /// The number of points of some axes.
 pub(crate) fn points(axes: &[Axis]) -> Dim {
     axes.iter().fold(Dim::from(1), |product, axis| product * &axis.size)
+}
+
+/// The head of a loop over the numbers below `count`, of which each block takes `each` at a time, beginning with `first`. Where there
+/// are enough blocks for all of them it is no loop, which compiles several times as fast as one that NVRTC unrolls; elsewhere it is
+/// not unrolled, since few launches come to a second round.
+fn rounds(variable: &str, first: &str, count: &Dim, text: &str, each: i64) -> String {
+    match ceil_div(count, each).as_const().is_some_and(|blocks| blocks <= MOST_BLOCKS) {
+        true => format!("if(const idx {variable}={first};{variable}<{text}){{"),
+        false => {
+            format!("#pragma unroll 1\nfor(idx {variable}={first};{variable}<{text};{variable}+=(idx)blocks*{each}){{")
+        }
+    }
+}
+
+/// [`rounds`] with a number a thread.
+fn points_of_threads(variable: &str, count: &Dim, text: &str) -> String {
+    rounds(variable, &format!("(idx)block*{THREADS}+threadIdx.x"), count, text, THREADS.into())
 }
 
 fn ceil_div(a: &Dim, b: i64) -> Dim {

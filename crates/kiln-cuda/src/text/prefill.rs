@@ -1,6 +1,6 @@
 //! Attention of many queries in short floats on tensor cores: a block takes 64 query rows of a head and goes over tiles of 64 keys
-//! with an online softmax (FlashAttention-2). Weights of the softmax are the sum of two short floats, so that they lose nothing
-//! that the result would show.
+//! with an online softmax (FlashAttention-2). Weights of the softmax are rounded to short floats. Where there are warpgroups, those take
+//! heads of 64 and 128 elements (`flash.rs`).
 //!
 //! ```text
 //!  K tile, V tile ──cp.async, two stages──▶ shared
@@ -20,45 +20,46 @@ use std::fmt::Write;
 /// Query rows of a block, 16 a warp.
 const ROWS: i64 = 64;
 /// Keys of a tile.
-const KEYS: i64 = 64;
+pub(super) const KEYS: i64 = 64;
 const THREADS: i64 = 128;
 /// Elements of a chunk of 16 bytes.
-const CHUNK: i64 = 8;
+pub(super) const CHUNK: i64 = 8;
 
 /// The body, if the attention is of this kind.
 pub(super) fn generate(kernel: &Kernel, body: &AttentionBody, way: Way) -> Option<Body> {
     let dtype = kernel.buffers[body.q.buffer].dtype;
     let width = body.width.as_const()?;
-    let is_wide = |view: &Strided| {
-        let stride = |(axis, stride): (usize, &Dim)| match axis {
-            3 => stride.is_one(),
-            _ => is_multiple(stride, CHUNK),
-        };
-        kernel.buffers[view.buffer].dtype == dtype
-            && view.strides.iter().enumerate().all(stride)
-            && is_multiple(&view.offset, CHUNK)
-    };
+    let fits_view = |view: &Strided| kernel.buffers[view.buffer].dtype == dtype && is_wide(view);
     let pages_fit = |pages: &Option<Pages>| pages.as_ref().is_none_or(|pages| is_multiple(&pages.stride, CHUNK));
     let fits = way.vectors
         && matches!(dtype, DType::Bf16 | DType::F16)
         && body.value_width.as_const() == Some(width)
         && matches!(width, 16 | 32 | 64 | 128)
-        && [&body.q, &body.k, &body.v].into_iter().all(is_wide)
+        && [&body.q, &body.k, &body.v].into_iter().all(fits_view)
         && pages_fit(&body.k_pages)
         && pages_fit(&body.v_pages);
     if !fits {
         return None;
     }
     let writer = Writer { kernel, body, texts: Texts::new(kernel), dtype, width };
-    Some(writer.generate())
+    Some(if way.warpgroups && width >= 64 { writer.by_warpgroups() } else { writer.generate() })
 }
 
-struct Writer<'a> {
-    kernel: &'a Kernel,
-    body: &'a AttentionBody,
-    texts: Texts<'a>,
-    dtype: DType,
-    width: i64,
+/// Whether rows are whole chunks.
+pub(super) fn is_wide(view: &Strided) -> bool {
+    let stride = |(axis, stride): (usize, &Dim)| match axis {
+        3 => stride.is_one(),
+        _ => is_multiple(stride, CHUNK),
+    };
+    view.strides.iter().enumerate().all(stride) && is_multiple(&view.offset, CHUNK)
+}
+
+pub(super) struct Writer<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) body: &'a AttentionBody,
+    pub(super) texts: Texts<'a>,
+    pub(super) dtype: DType,
+    pub(super) width: i64,
 }
 
 impl Writer<'_> {
@@ -131,12 +132,11 @@ multiply_{1}(s[j],q[part],r);multiply_{1}(s[j+1],q[part],r+2);}}",
         self.softmax(&mut out);
         let _ = writeln!(
             out,
-            "#pragma unroll\nfor(int part=0;part<{};++part){{unsigned high[4],low[4];
-#pragma unroll\nfor(int i=0;i<4;++i){{const float x=s[part*2+i/2][i%2*2],y=s[part*2+i/2][i%2*2+1];
-high[i]=pair(x,y);low[i]=pair(x-first_of(high[i]),y-second_of(high[i]));}}
+            "#pragma unroll\nfor(int part=0;part<{};++part){{unsigned p[4];
+#pragma unroll\nfor(int i=0;i<4;++i)p[i]=pair(s[part*2+i/2][i%2*2],s[part*2+i/2][i%2*2+1]);
 #pragma unroll\nfor(int j=0;j<{columns};j+=2){{unsigned r[4];
 load_transposed(r,v_tile+chunk_at<{chunks}>(part*16+lane%16,j+lane/16));
-multiply_{1}(o[j],high,r);multiply_{1}(o[j],low,r);multiply_{1}(o[j+1],high,r+2);multiply_{1}(o[j+1],low,r+2);}}}}\n}}",
+multiply_{1}(o[j],p,r);multiply_{1}(o[j+1],p,r+2);}}}}\n}}",
             KEYS / 16,
             self.kind()
         );
@@ -173,7 +173,7 @@ const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}{}}}}}\
         }
     }
 
-    fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         if self.dtype == DType::Bf16 { "bf16" } else { "f16" }
     }
 
@@ -185,7 +185,17 @@ const float result=top[half]==lowest?0.0f:o[j][half*2+c]/total[half];{}}}{}}}}}\
 const bool inside=first+line<S;const idx s=inside?first+line:0;",
             KEYS * chunks
         );
-        let at = match pages {
+        let at = self.key_position(out, view, pages);
+        let _ = writeln!(
+            out,
+            "copy_chunk(to+{offset}+chunk_at<{chunks}>(line,chunk),b{}+{at}+chunk*{CHUNK},inside);}}",
+            view.buffer
+        );
+    }
+
+    /// The position of key `s` of keys or values, behind statements that find its page.
+    pub(super) fn key_position(&self, out: &mut String, view: &Strided, pages: Option<&Pages>) -> String {
+        match pages {
             None => self.texts.at(view, &["b", "g", "s", "0"]),
             Some(pages) => {
                 let (length, count) = (self.texts.text(&pages.length), self.texts.text(&pages.count));
@@ -194,12 +204,7 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
                 let row = self.texts.at(view, &["0", "g", &format!("(s%{length})"), "0"]);
                 format!("(page<0||page>={count}?0:page)*{}+{row}", self.texts.text(&pages.stride))
             }
-        };
-        let _ = writeln!(
-            out,
-            "copy_chunk(to+{offset}+chunk_at<{chunks}>(line,chunk),b{}+{at}+chunk*{CHUNK},inside);}}",
-            view.buffer
-        );
+        }
     }
 
     /// Statements that store the logarithm of the sum of row `t`, if it is asked for.
@@ -216,7 +221,7 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
     }
 
     /// A mask of bools.
-    fn keeps(&self) -> Option<&Strided> {
+    pub(super) fn keeps(&self) -> Option<&Strided> {
         self.body.mask.as_ref().filter(|mask| self.kernel.buffers[mask.buffer].dtype == DType::Bool)
     }
 

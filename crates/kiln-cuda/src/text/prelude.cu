@@ -34,11 +34,6 @@ void wait_before() {
 // From here on the pointer is another one for the compiler: nothing that is read through it has been read before.
 #define settle(p) asm volatile("" : "+l"(p)::"memory")
 
-idx floor_div(idx a, idx b) { idx q = a / b; return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q; }
-idx floor_mod(idx a, idx b) { idx r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
-idx lesser(idx a, idx b) { return a < b ? a : b; }
-idx greater(idx a, idx b) { return a > b ? a : b; }
-
 float from_f16(unsigned short h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
 unsigned short to_f16(float f) { unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
 float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }

@@ -6,7 +6,7 @@
 
 use super::index::{Names, Width, constant};
 use super::value::{combined, load, scalar, store, value_type};
-use super::{Body, THREADS, ceil_div};
+use super::{Body, THREADS, ceil_div, points_of_threads};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Kernel, RoutineBody, Strided};
 use std::fmt::Write;
@@ -94,10 +94,7 @@ impl Writer<'_> {
             Some(_) => &lines * &shape[axis],
             None => lines.clone(),
         };
-        let mut out = format!(
-            "for(idx line=(idx)block*{THREADS}+threadIdx.x;line<{};line+=(idx)blocks*{THREADS}){{\nidx rest=line;\n",
-            self.text(&count)
-        );
+        let mut out = format!("{}\nidx rest=line;\n", points_of_threads("line", &count, &self.text(&count)));
         if let Some(name) = more {
             let size = self.text(&shape[axis]);
             let _ = writeln!(out, "const idx {name}=rest%{size}; rest/={size};");
@@ -113,7 +110,10 @@ impl Writer<'_> {
     fn lines_by_blocks(&self, shape: &[Dim], axis: usize) -> (String, Dim) {
         let others = shape.iter().enumerate().filter(|(at, _)| *at != axis);
         let lines = others.clone().fold(Dim::from(1), |product, (_, size)| product * size);
-        let mut out = format!("for(idx line=block;line<{};line+=blocks){{\nidx rest=line;\n", self.text(&lines));
+        let mut out = format!(
+            "#pragma unroll 1\nfor(idx line=block;line<{};line+=blocks){{\nidx rest=line;\n",
+            self.text(&lines)
+        );
         for (at, size) in others.rev() {
             let size = self.text(size);
             let _ = writeln!(out, "const idx x{at}=rest%{size}; rest/={size};");
@@ -179,7 +179,7 @@ if(step<{length}){{const {ty} result=combine(others,v[e]);\n{}}}}}\ncarry=combin
         };
         let statements = format!(
             "extern __shared__ __align__(128) unsigned char own[];
-unsigned char* const memory=workspace?workspace+block*workspace_bytes:own;\n{ty}* const memory_of_line=({ty}*)memory;
+unsigned char* const memory=workspace?workspace+blockIdx.x*workspace_bytes:own;\n{ty}* const memory_of_line=({ty}*)memory;
 {lines}auto entry=[&](idx at){{return sort_entry({key},(unsigned)at);}};\n{fill}
 const {ty}* const sorted=sort_block<{threads}>(memory_of_line,memory_of_line+{sorted},(int){sorted});
 for(int i=threadIdx.x;i<(int){kept};i+={threads}){{const long long which=sorted_at(sorted[i]);\n{}}}\n__syncthreads();\n}}\n",
@@ -279,6 +279,7 @@ while(same){{const idx from=base+__ffs(same)-1;same&=same-1;\n{elements}}}}}",
         };
         format!(
             "const int lane=threadIdx.x%32;
+#pragma unroll 1
 for(idx at=(idx)block*{0}+threadIdx.x/32;at<{count};at+=(idx)blocks*{0}){{
 const long long own={1};\nconst idx to=check_index(own,{2},fault,site);\nbool beside=false;
 for({3};other+=32)beside|={4}==own;\nif(__any_sync(~0u,beside))continue;\n{take}}}\n",

@@ -16,7 +16,7 @@ use super::matmul::has_blocks;
 use super::strip::MOST_ROWS;
 use super::value::{Statements, Temps, combined, memory_type, value_type};
 use super::vector::{BYTES, Vector, is_multiple};
-use super::{Body, Way, ceil_div, decode, grains, names_of_product, points, width};
+use super::{Body, Way, ceil_div, decode, names_of_product, points, quantised, width};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{
     Axis, Domain, Inst, InstKind, Kernel, LoopBody, MatmulBody, Prologue, Reduction, ReductionKind, Stage, ValueId,
@@ -33,6 +33,8 @@ const SPARING_UNROLL: i64 = 4;
 const SHARED: i64 = 40 << 10;
 /// Elements of quantised blocks that a lane takes at once.
 pub(super) const BLOCK_LANES: i64 = 16;
+/// Wide loads that a thread has on their way for a later stage over a row, at the most.
+const MOST_AHEAD: i64 = 2;
 /// Rows of a weight where it is not known how many.
 const MANY: i64 = 4096;
 /// How the values of each right operand are called.
@@ -130,8 +132,8 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
         threads: way.skinny.threads,
         kept,
     };
-    Some(match grains::Plan::of(&writer, &total, way) {
-        Some(plan) => plan.generate(&Writer { threads: grains::THREADS, ..writer }, way),
+    Some(match quantised::Plan::of(&writer, &total, way) {
+        Some(plan) => plan.generate(&Writer { threads: quantised::THREADS, ..writer }, way),
         None => writer.generate(&total, way),
     })
 }
@@ -414,11 +416,7 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
         let mut temps = Temps::Registers;
         if let Some(kept) = &self.kept {
             temps = Temps::Wide(&kept.dtypes);
-            for inst in &body.lhs.insts {
-                let InstKind::LoadTemp(temp) = inst.kind else { continue };
-                let wide = format!("Packed<{},{lanes}>", memory_type(kept.dtypes[temp]));
-                let _ = writeln!(out, "const {wide} wt{temp}=*(const {wide}*)(t{temp}+mm*{depth}+first_k);");
-            }
+            out.push_str(&self.wide_temps(&format!("mm*{depth}+first_k")));
         }
         let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=first_k+e;");
         let mut inputs = Statements { vector: Some(&self.left), temps, ..self.statements("x") };
@@ -430,6 +428,18 @@ if(c+1<{full})fetch(next,p,k+{0});else if(first+stride<{count})fetch(next,row_of
             let _ = writeln!(out, "{acc}={};", multiply_add(body.acc, &x, &weight, &acc));
         }
         out.push_str("}}\n");
+    }
+
+    /// Wide values of the temporaries that the left operand reads at a position.
+    pub(super) fn wide_temps(&self, at: &str) -> String {
+        let mut out = String::new();
+        let Some(kept) = &self.kept else { return out };
+        for inst in &self.body.lhs.insts {
+            let InstKind::LoadTemp(temp) = inst.kind else { continue };
+            let wide = format!("Packed<{},{}>", memory_type(kept.dtypes[temp]), self.lanes);
+            let _ = writeln!(out, "const {wide} wt{temp}=*(const {wide}*)(t{temp}+{at});");
+        }
+        out
     }
 
     /// What the epilogue reads and the sums do not change, a residual for instance, is on its way while the sums are computed; which
@@ -501,6 +511,9 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
         }
         let _ = writeln!(out, "for(int mm=0;mm<{};++mm){{", self.rows);
         out.push_str(&decode(&self.names, &self.body.m, "m", "mm", self.width));
+        let rows = before.stages.iter().filter(|stage| stage.domain == Domain::Row);
+        rows.skip(1).for_each(|stage| self.load_ahead(out, stage));
+        let mut first = true;
         for stage in &before.stages {
             match stage.domain {
                 Domain::Point => {
@@ -508,7 +521,10 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
                     statements.all(&stage.insts);
                     out.push_str(&statements.out);
                 }
-                Domain::Row => self.row(out, stage, &kept.dtypes),
+                Domain::Row => {
+                    self.row(out, stage, &kept.dtypes, !first);
+                    first = false;
+                }
             }
         }
         out.push_str("}\n__syncthreads();\n");
@@ -522,19 +538,48 @@ if(live&&part==0&&lane<{rows}){{const int mm=lane;\n{ty} sums[{several}]={{}};
         }
     }
 
-    fn row(&self, out: &mut String, stage: &Stage, dtypes: &[DType]) {
+    /// Wide loads of a thread for each of those of a stage over a row, if they are few enough for registers.
+    fn turns(&self) -> Option<i64> {
+        let (all, turn) = (self.depth, self.threads * self.lanes);
+        Some((all + turn - 1) / turn).filter(|turns| self.lanes > 1 && *turns <= MOST_AHEAD)
+    }
+
+    /// What a later stage loads (the weight of a norm) is on its way while an earlier one sums the row.
+    fn load_ahead(&self, out: &mut String, stage: &Stage) {
+        let Some(turns) = self.turns() else { return };
+        let mut vector = self.row_vector(stage);
+        vector.suffix = "[turn]";
+        let (declared, filled) = vector.ahead(&self.statements("r"), stage.insts.iter(), turns);
+        let _ = writeln!(
+            out,
+            "{declared}\n#pragma unroll\nfor(int turn=0;turn<{turns};++turn){{const idx k0=(idx)(threadIdx.x+turn*{})*{};if(k0<{}){{\n{filled}}}}}",
+            self.threads, self.lanes, self.depth
+        );
+    }
+
+    /// A stage over a row; what it loads may be there already.
+    fn row(&self, out: &mut String, stage: &Stage, dtypes: &[DType], loaded: bool) {
         let Writer { depth, threads, lanes, .. } = self;
         for reduction in &stage.reductions {
             let (ty, identity) = accumulator(reduction);
             let _ = writeln!(out, "{ty} over{}={identity};", reduction.result.0);
         }
-        let vector = self.row_vector(stage);
-        let _ = writeln!(
-            out,
-            "#pragma unroll 2\nfor(idx begin=(idx)threadIdx.x*{lanes};begin<{depth};begin+={}){{const idx k0=begin;",
-            threads * lanes
-        );
-        out.push_str(&vector.begin(&self.statements("r"), stage.insts.iter()));
+        let mut vector = self.row_vector(stage);
+        let turns = self.turns().filter(|_| loaded);
+        if let Some(turns) = turns {
+            vector.suffix = "[turn]";
+            let _ = writeln!(
+                out,
+                "#pragma unroll\nfor(int turn=0;turn<{turns};++turn){{const idx begin=(idx)(threadIdx.x+turn*{threads})*{lanes};if(begin<{depth})"
+            );
+        } else {
+            let _ = writeln!(
+                out,
+                "#pragma unroll 2\nfor(idx begin=(idx)threadIdx.x*{lanes};begin<{depth};begin+={}){{const idx k0=begin;",
+                threads * lanes
+            );
+            out.push_str(&vector.begin(&self.statements("r"), stage.insts.iter()));
+        }
         let _ = writeln!(out, "#pragma unroll\nfor(int e=0;e<{lanes};++e){{const idx k0=begin+e,at=mm*{depth}+k0;");
         let temps = Temps::Elements(dtypes);
         let mut statements = Statements { vector: Some(&vector), temps, ..self.statements("r") };

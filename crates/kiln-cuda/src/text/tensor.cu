@@ -3,9 +3,11 @@ template <int CHUNKS> unsigned chunk_at(int row, int chunk) {
   constexpr int mask = CHUNKS < 8 ? CHUNKS - 1 : 7;
   return (row * CHUNKS + (chunk ^ (row & mask))) * 16;
 }
-void copy_chunk(unsigned to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0));
+// Copies some bytes of a chunk; the rest of it becomes 0.
+void copy_part(unsigned to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
 }
+void copy_chunk(unsigned to, const void* from, bool inside) { copy_part(to, from, inside ? 16 : 0); }
 void copies_commit() { asm volatile("cp.async.commit_group;"); }
 template <int LEFT> void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
 void load_matrix(unsigned* r, unsigned at) {

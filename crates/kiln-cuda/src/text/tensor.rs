@@ -8,24 +8,50 @@
 //! A tile has a row a line of the operand, along the axis whose elements are neighbours in memory: the summed one, or the other one,
 //! in which case `ldmatrix` transposes. The 16-byte chunks of a row are permuted by its number, so that eight rows at one chunk
 //! are in eight different banks.
+//!
+//! Where there are warpgroup products, large results are theirs (`warpgroup.rs`).
 
 use super::tiles::{CHUNK, DEPTH, STAGES, Tiles};
 use super::vector::is_multiple;
-use super::{Body, decode, names_of_product, points, width};
+use super::{Body, Way, decode, names_of_product, points, warpgroup, width};
 use kiln_ir::{DType, Dim, Symbol};
-use kiln_kernels::kernel::{Axis, InstKind, Kernel, MatmulBody, Place, Prologue};
+use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, MatmulBody, Place, Prologue};
 use std::fmt::{self, Write};
+
+/// Tiles of a result from which on warpgroups keep a GPU as busy as smaller tiles would.
+const LEAST_BLOCKS: i64 = 64;
+
+/// Columns of the tiles of warpgroups, and the parts of their sums.
+const GROUPED: [[i64; 2]; 12] = [
+    [128, 1],
+    [192, 1],
+    [256, 1],
+    [128, 4],
+    [128, 8],
+    [192, 2],
+    [192, 4],
+    [192, 6],
+    [256, 2],
+    [256, 3],
+    [256, 4],
+    [256, 6],
+];
+/// Steps that a part of a sum has at the least, and steps that the first copies and the epilogue take as long as.
+const LEAST_STEPS: i64 = 16;
+const START: i64 = 6;
+/// The arithmetic of an epilogue, in units of one addition, from which on it is better hidden behind another block's products.
+const LONG_EPILOGUE: u32 = 48;
 
 /// An operand that can be copied as it is.
 pub(super) struct Operand<'a> {
     pub(super) place: &'a Place,
     /// Whether its neighbours in memory are along the summed axis.
     pub(super) along_sum: bool,
-    axes: &'a [Axis],
+    pub(super) axes: &'a [Axis],
 }
 
 /// The body, if the product is of this kind.
-pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, tile: Option<Tile>) -> Option<Body> {
+pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<Body> {
     let [summed] = body.k.as_slice() else { return None };
     let depth = summed.size.as_const()?;
     let lhs = Operand::of(kernel, &body.lhs, &body.m, summed)?;
@@ -34,15 +60,27 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, tile: Option<Tile>) -
     let (rows, columns) = (points(&body.m), points(&body.n));
     let few = |dim: &Dim, least: i64| dim.as_const().is_some_and(|size| size < least);
     let same = kernel.buffers[rhs.place.buffer].dtype == dtype;
-    if body.acc != DType::F32 || !same || few(&columns, CHUNK) || depth % CHUNK != 0 {
+    if body.acc != DType::F32 || !same || few(&columns, CHUNK) {
         return None;
     }
     let names = names_of_product(kernel, [&body.batch, &body.m, &body.n, &body.k]);
     let batch = points(&body.batch);
     let width = width(&names, kernel.insts(), &[&batch, &rows, &columns]);
-    let tile = tile.unwrap_or_else(|| Tile::choose(&batch, &rows, &columns));
+    let given = way.tile.filter(|tile| (way.warpgroups || !tile.warpgroups) && tile.is_deep(depth));
+    let tile = given
+        .or_else(|| {
+            let is_long = is_long(&body.epilogue);
+            let counts = [&batch, &rows, &columns];
+            Tile::of_warpgroups(counts, depth, way.multiprocessors, is_long).filter(|_| way.warpgroups)
+        })
+        .unwrap_or_else(|| Tile::choose(&batch, &rows, &columns));
     let (epilogue, batch, m, n) = (body.epilogue.as_slice(), body.batch.as_slice(), &body.m, &body.n);
+    // Blocks beside those of another body may be in larger clusters.
+    let tile = if kernel.bodies().len() > 1 { Tile { parts: 1, ..tile } } else { tile };
     let tiles = Tiles { kernel, epilogue, batch, m, n, names, width, tile };
+    if tile.warpgroups {
+        return warpgroup::write(&tiles, [&lhs, &rhs], summed.var, depth, dtype);
+    }
     let (m_tiles, n_tiles) = tiles.fragments();
     let (lhs_bytes, stage) = tiles.stage_bytes();
     let steps = depth.div_euclid(DEPTH) + i64::from(depth % DEPTH > 0);
@@ -76,6 +114,16 @@ const unsigned a_tile=shared+step%{STAGES}*{stage},b_tile=a_tile+{lhs_bytes};",
     })
 }
 
+/// Whether an epilogue takes as long as some steps of the product.
+fn is_long(epilogue: &[Inst]) -> bool {
+    let costs = |inst: &Inst| match &inst.kind {
+        InstKind::Unary(op, _) => op.row().cost,
+        InstKind::Binary(op, ..) => op.row().cost,
+        _ => 0,
+    };
+    epilogue.iter().map(costs).sum::<u32>() >= LONG_EPILOGUE
+}
+
 impl<'a> Operand<'a> {
     /// The operand, if it is a load of contiguous elements, aligned to 16 bytes.
     pub(super) fn of(kernel: &Kernel, prologue: &'a Prologue, axes: &'a [Axis], summed: &Axis) -> Option<Operand<'a>> {
@@ -92,7 +140,9 @@ impl<'a> Operand<'a> {
         if is_along(summed.var) {
             return Some(Operand { place, along_sum: true, axes });
         }
-        let last = axes.last().filter(|axis| axis.size.as_const().is_some_and(|size| size % CHUNK == 0))?;
+        // Rows of one axis may end within a chunk.
+        let whole = |axis: &Axis| axis.size.as_const().is_some_and(|size| size % CHUNK == 0);
+        let last = axes.last().filter(|axis| axes.len() == 1 || whole(axis))?;
         is_along(last.var).then_some(Operand { place, along_sum: false, axes })
     }
 }
@@ -108,9 +158,22 @@ pub struct Tile {
     pub down: i64,
     /// Warps across.
     pub across: i64,
+    /// Whether four warps multiply as one, straight from shared memory.
+    pub warpgroups: bool,
+    /// Blocks of a cluster that have a part of the sum each.
+    pub parts: i64,
 }
 
 impl Tile {
+    pub(super) const fn new(tall: i64, wide: i64, down: i64, across: i64) -> Tile {
+        Tile { tall, wide, down, across, warpgroups: false, parts: 1 }
+    }
+
+    /// A tile of warpgroups: each warp has 16 rows.
+    const fn grouped([wide, parts]: [i64; 2]) -> Tile {
+        Tile { tall: 128, wide, down: 8, across: 1, warpgroups: true, parts }
+    }
+
     /// Every tile that is worth measuring. A warp has 64 × 64 results at the most, which is what its registers hold.
     pub fn all() -> impl Iterator<Item = Tile> {
         let sides = [
@@ -124,7 +187,8 @@ impl Tile {
             [128, 256, 2, 4],
             [256, 128, 4, 2],
         ];
-        sides.into_iter().map(|[tall, wide, down, across]| Tile { tall, wide, down, across })
+        let by_warps = sides.into_iter().map(|[tall, wide, down, across]| Tile::new(tall, wide, down, across));
+        by_warps.chain(GROUPED.map(Tile::grouped))
     }
 
     /// The tile of a text of its [`Display`](fmt::Display).
@@ -138,12 +202,43 @@ impl Tile {
         let (batch, rows, columns) = (known(batch), known(rows), known(columns));
         let blocks = |tall: i64, wide: i64| batch * (rows.div_euclid(tall) + 1) * (columns.div_euclid(wide) + 1);
         if rows <= 16 {
-            return Tile { tall: 16, wide: 64, down: 1, across: 4 };
+            return Tile::new(16, 64, 1, 4);
         }
         if rows <= 64 || columns <= 64 || blocks(128, 128) < 100 {
-            return Tile { tall: 64, wide: 64, down: 2, across: 2 };
+            return Tile::new(64, 64, 2, 2);
         }
-        Tile { tall: 128, wide: 128, down: 2, across: 4 }
+        Tile::new(128, 128, 2, 4)
+    }
+
+    /// The tile of warpgroups where nothing was measured, if the result has enough of them: the one that the multiprocessors are done
+    /// with first. Two blocks of a narrow one on a multiprocessor hide a long epilogue.
+    pub(super) fn of_warpgroups(counts: [&Dim; 3], depth: i64, multiprocessors: i64, is_long: bool) -> Option<Tile> {
+        let [batch, rows, columns] = counts.map(|dim| dim.as_const().unwrap_or(4096));
+        let tiles = |wide: i64| batch * (rows + 127).div_euclid(128) * (columns + wide - 1).div_euclid(wide);
+        let up = |a: i64, b: i64| (a + b - 1).div_euclid(b);
+        let cost = |tile: &Tile| {
+            // Clusters do not fill a GPU.
+            let room = if tile.parts > 2 { multiprocessors * 10 / 11 } else { multiprocessors };
+            let is_alone = tiles(tile.wide) * tile.parts <= room;
+            let beside = if is_alone { 1 } else { i64::from(tile.resident()) };
+            // The time of a step of 64 columns, alone on a multiprocessor.
+            let each = match tile.wide {
+                128 if is_alone => 137,
+                128 => 115,
+                192 => 120,
+                _ if is_long => 130,
+                _ => 100,
+            };
+            let steps = up(up(depth, DEPTH), tile.parts) + if tile.parts > 1 { 2 * START } else { START };
+            up(tiles(tile.wide), (room * beside / tile.parts).max(1)) * beside * steps * tile.wide / 64 * each
+        };
+        let fastest = GROUPED.map(Tile::grouped).into_iter().filter(|tile| tile.is_deep(depth)).min_by_key(cost)?;
+        (rows > 64 && columns > 64 && tiles(128) * fastest.parts >= LEAST_BLOCKS).then_some(fastest)
+    }
+
+    /// Whether a sum has enough steps for the parts.
+    pub(super) fn is_deep(self, depth: i64) -> bool {
+        self.parts == 1 || depth >= self.parts * DEPTH * LEAST_STEPS
     }
 
     /// Whether it is one for large products.
@@ -157,6 +252,14 @@ impl Tile {
         if self.threads() == 256 && self.tall * self.wide <= 64 * 256 { 2 } else { 1 }
     }
 
+    /// Tiles of each operand that are in shared memory.
+    pub(super) fn stages(self) -> i64 {
+        match (self.warpgroups, self.resident()) {
+            (true, 1) => 4,
+            _ => STAGES,
+        }
+    }
+
     pub(super) fn threads(self) -> i64 {
         self.down * self.across * 32
     }
@@ -164,8 +267,12 @@ impl Tile {
 
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tile { tall, wide, down, across } = self;
-        write!(f, "tile={tall}x{wide} warps={down}x{across}")
+        let Tile { tall, wide, down, across, warpgroups, parts } = self;
+        match (warpgroups, parts) {
+            (true, 1) => write!(f, "wgmma={tall}x{wide}"),
+            (true, _) => write!(f, "wgmma={tall}x{wide} parts={parts}"),
+            (false, _) => write!(f, "tile={tall}x{wide} warps={down}x{across}"),
+        }
     }
 }
 
@@ -191,9 +298,19 @@ const idx at=inside?at_own:0,k0=inside?k_own:0;",
         if operand.along_sum { "deep" } else { first },
     );
     out.push_str(&decode(&tiles.names, operand.axes, axis, "at", tiles.width));
+    // A chunk at the end of a row is copied in part.
+    let whole = match operand.along_sum {
+        true => depth % CHUNK == 0,
+        false => is_multiple(&points(operand.axes), CHUNK),
+    };
+    let (function, bytes) = match (whole, operand.along_sum) {
+        (true, _) => ("copy_chunk", String::from("inside")),
+        (false, true) => ("copy_part", format!("inside?(int)lesser({CHUNK},{depth}-k_own)*2:0")),
+        (false, false) => ("copy_part", format!("inside?(int)lesser({CHUNK},{count}-at_own)*2:0")),
+    };
     let _ = writeln!(
         out,
-        "copy_chunk({to}+chunk_at<{chunks}>(line,chunk),b{}+{},inside);}}",
+        "{function}({to}+chunk_at<{chunks}>(line,chunk),b{}+{},{bytes});}}",
         operand.place.buffer,
         tiles.text(&operand.place.offset)
     );

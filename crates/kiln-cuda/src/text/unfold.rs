@@ -96,7 +96,7 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
             |mode: Mode, side: i64| !matches!(mode, Mode::Gather { .. }) || side * CHUNK <= MOST_HELD * tile.threads();
         fits(modes[0], tile.tall) && fits(modes[1], tile.wide)
     };
-    let tile = way.tile.filter(|&tile| held(tile)).unwrap_or_else(|| choose(&counts, &held));
+    let tile = way.tile.filter(|&tile| !tile.warpgroups && held(tile)).unwrap_or_else(|| choose(&counts, &held));
     let tiles = Tiles { kernel, epilogue: &body.epilogue, batch: &body.batch, m, n, names, width, tile };
     let operand = |number: usize| {
         let (names, count, first, side) = match number {
@@ -132,12 +132,12 @@ pub(super) fn generate(kernel: &Kernel, body: &MatmulBody, way: Way) -> Option<B
 /// The tile where nothing was measured.
 fn choose([batch, rows, columns]: &[Dim; 3], held: &dyn Fn(Tile) -> bool) -> Tile {
     let known = |dim: &Dim| dim.as_const().unwrap_or(4096);
-    let narrow = Tile { tall: 128, wide: 64, down: 2, across: 2 };
+    let narrow = Tile::new(128, 64, 2, 2);
     if known(columns) <= 64 && known(batch) * known(rows) >= 128 * 256 && held(narrow) {
         return narrow;
     }
     let tile = Tile::choose(batch, rows, columns);
-    if held(tile) { tile } else { Tile { tall: 64, wide: 64, down: 2, across: 2 } }
+    if held(tile) { tile } else { Tile::new(64, 64, 2, 2) }
 }
 
 /// The summed axes, those along which most operands have chunks of neighbours last, and which operands have them.

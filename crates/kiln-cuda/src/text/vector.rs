@@ -18,6 +18,8 @@ pub(crate) struct Vector {
     loads: Vec<(ValueId, usize)>,
     /// The stores likewise.
     stores: Vec<(ValueId, usize)>,
+    /// The loads that give all of the neighbours the same element.
+    same: Vec<(ValueId, usize)>,
     /// What follows the name of a wide value, where there are several of each.
     pub(crate) suffix: &'static str,
 }
@@ -40,13 +42,41 @@ impl Vector {
         most: i64,
     ) -> Option<Vector> {
         let size = axis.size.as_const()?;
+        Vector::widest(kernel, insts, axis, most, &|lanes| size % lanes == 0)
+    }
+
+    /// As many neighbours as can be accessed at once where those at the end of the axis are taken one by one; `None` unless everything
+    /// along the axis can.
+    pub(crate) fn choose_ragged<'a>(
+        kernel: &Kernel,
+        insts: impl Iterator<Item = &'a Inst> + Clone,
+        axis: &Axis,
+    ) -> Option<Vector> {
+        let vector = Vector::widest(kernel, insts.clone(), axis, MOST, &|_| true)?;
+        let is_along = |inst: &Inst| match &inst.kind {
+            InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
+                place.offset.contains(axis.var) || !place.indirect.is_empty()
+            }
+            _ => false,
+        };
+        let mut along = insts.filter(|inst| is_along(inst));
+        along.all(|inst| vector.has(inst.id)).then_some(vector)
+    }
+
+    fn widest<'a>(
+        kernel: &Kernel,
+        insts: impl Iterator<Item = &'a Inst> + Clone,
+        axis: &Axis,
+        most: i64,
+        fits: &dyn Fn(i64) -> bool,
+    ) -> Option<Vector> {
         let bytes =
             |(_, place, _): (ValueId, &Place, bool)| kernel.buffers[place.buffer].dtype.size_in_bits() as i64 / 8;
         let least = accesses(insts.clone()).map(bytes).filter(|&bytes| bytes > 0).min()?;
         let mut lanes = (BYTES / least).min(most);
         while lanes > 1 {
             let vector = Vector::of(kernel, insts.clone(), axis, lanes);
-            if size % lanes == 0 && vector.buffers().next().is_some() {
+            if fits(lanes) && vector.buffers().next().is_some() {
                 return Some(vector);
             }
             lanes /= 2;
@@ -68,18 +98,42 @@ impl Vector {
             };
             accesses(insts.clone()).filter(fits).map(|(id, place, _)| (id, place.buffer)).collect()
         };
-        Vector { lanes, loads: of(false), stores: of(true), suffix: "" }
+        Vector { lanes, loads: of(false), stores: of(true), same: Vec::new(), suffix: "" }
     }
 
     /// Nothing is wide: neighbours are taken one by one.
     pub(crate) fn none() -> Vector {
-        Vector { lanes: 1, loads: Vec::new(), stores: Vec::new(), suffix: "" }
+        Vector { lanes: 1, loads: Vec::new(), stores: Vec::new(), same: Vec::new(), suffix: "" }
+    }
+
+    /// With the loads of elements that do not depend on the axis, nor on data: each is done once for all neighbours.
+    pub(crate) fn with_same<'a>(
+        self,
+        kernel: &Kernel,
+        insts: impl Iterator<Item = &'a Inst> + Clone,
+        axis: &Axis,
+    ) -> Vector {
+        let is_same = |(_, place, is_store): &(ValueId, &Place, bool)| {
+            let whole = kernel.buffers[place.buffer].dtype != DType::I4;
+            !is_store && whole && place.indirect.is_empty() && !place.offset.contains(axis.var)
+        };
+        let same = accesses(insts).filter(is_same).map(|(id, place, _)| (id, place.buffer)).collect();
+        Vector { same, ..self }
+    }
+
+    /// Bytes of the wide loads of a thread.
+    pub(crate) fn bytes(&self, kernel: &Kernel) -> i64 {
+        let size = |(_, buffer): &(ValueId, usize)| kernel.buffers[*buffer].dtype.size_in_bits() as i64 / 8;
+        self.loads.iter().map(size).sum::<i64>() * self.lanes
     }
 
     /// Element `e` of the wide value of a load or store.
     pub(crate) fn element(&self, prefix: &str, id: ValueId) -> String {
         let is_load = self.loads.iter().any(|(own, _)| *own == id);
         let name = self.name(prefix, id);
+        if self.same.iter().any(|(own, _)| *own == id) {
+            return format!("{name}{}.at(0)", self.suffix);
+        }
         if is_load { format!("{name}{}.at(e)", self.suffix) } else { format!("{name}.v[e]") }
     }
 
@@ -96,7 +150,7 @@ impl Vector {
 
     /// Whether a load or store of this number is part of a wide access.
     pub(crate) fn has(&self, id: ValueId) -> bool {
-        self.loads.iter().chain(&self.stores).any(|(own, _)| *own == id)
+        self.loads.iter().chain(&self.stores).chain(&self.same).any(|(own, _)| *own == id)
     }
 
     /// The buffers that have to begin at a multiple of 16 bytes.
@@ -122,6 +176,39 @@ impl Vector {
             };
         }
         out
+    }
+
+    /// Declares what will be stored.
+    pub(crate) fn begin_stores<'a>(
+        &self,
+        statements: &Statements<'_>,
+        insts: impl Iterator<Item = &'a Inst>,
+    ) -> String {
+        self.begin(statements, insts.filter(|inst| matches!(inst.kind, InstKind::Store { .. })))
+    }
+
+    /// Declares an array of wide values a load, and returns the statements that fill one place of each.
+    pub(crate) fn ahead<'a>(
+        &self,
+        statements: &Statements<'_>,
+        insts: impl Iterator<Item = &'a Inst>,
+        count: i64,
+    ) -> (String, String) {
+        let (mut declared, mut filled) = (String::new(), String::new());
+        for inst in insts.filter(|inst| self.has(inst.id)) {
+            let InstKind::Load { place, .. } = &inst.kind else { continue };
+            let ty = self.loaded(statements.kernel, place);
+            let (name, at) = (self.name(statements.prefix, inst.id), statements.position(place));
+            let _ = write!(declared, "{ty} {name}[{count}];");
+            let _ = writeln!(filled, "{name}{}=*(const {ty}*)(b{}+{at});", self.suffix, place.buffer);
+        }
+        (declared, filled)
+    }
+
+    /// Bytes of all wide loads of a thread.
+    pub(crate) fn loaded_bytes(&self, kernel: &Kernel) -> i64 {
+        let bytes = |(_, buffer): &(ValueId, usize)| kernel.buffers[*buffer].dtype.size_in_bits() as i64 / 8;
+        self.loads.iter().map(bytes).sum::<i64>() * self.lanes
     }
 
     /// Stores what was gathered, each behind `condition`.
@@ -161,7 +248,8 @@ impl Vector {
         let (mut declared, mut filled) = (String::new(), String::new());
         for inst in insts.filter(|inst| self.has(inst.id)) {
             let InstKind::Load { place, .. } = &inst.kind else { continue };
-            let ty = self.loaded(statements.kernel, place);
+            let lanes = if self.same.iter().any(|(own, _)| *own == inst.id) { 1 } else { self.lanes };
+            let ty = loaded(statements.kernel, place, lanes);
             let (name, at) = (self.name(statements.prefix, inst.id), statements.position(place));
             let _ = write!(declared, "{ty} {name}{count};");
             let _ = writeln!(filled, "{into}{name}{}=streamed((const {ty}*)(b{}+{at}));", self.suffix, place.buffer);
@@ -171,13 +259,17 @@ impl Vector {
 
     /// The type of a wide load.
     pub(crate) fn loaded(&self, kernel: &Kernel, place: &Place) -> String {
-        format!("Packed<{},{}>", memory_type(kernel.buffers[place.buffer].dtype), self.lanes)
+        loaded(kernel, place, self.lanes)
     }
 
     /// The type of a wide store.
     fn stored(&self, kernel: &Kernel, place: &Place) -> String {
         format!("Wide<{},{}>", memory_type(kernel.buffers[place.buffer].dtype), self.lanes)
     }
+}
+
+fn loaded(kernel: &Kernel, place: &Place, lanes: i64) -> String {
+    format!("Packed<{},{lanes}>", memory_type(kernel.buffers[place.buffer].dtype))
 }
 
 /// The loads and stores that no guard governs.

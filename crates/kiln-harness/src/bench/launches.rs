@@ -14,8 +14,8 @@ struct Group {
     flops: u64,
 }
 
-/// Prints a table.
-pub fn tell(explanation: &Explanation) {
+/// The table, and how many launches there are.
+pub fn table(explanation: &Explanation) -> String {
     let mut groups: HashMap<(&str, &str), Group> = HashMap::new();
     let kernels = || explanation.segments.iter().flat_map(|segment| &segment.kernels);
     for Kernel { label, kind, time, read, written, flops, .. } in kernels() {
@@ -51,6 +51,6 @@ pub fn tell(explanation: &Explanation) {
             format!("{:.0}", group.flops as f64 / seconds / 1e9),
         ]);
     }
-    println!("\n{}", table.render_in(Paint::stdout(), None));
-    println!("{} launches, {:.2} ms one by one", kernels().count(), total.as_secs_f64() * 1e3);
+    let (table, all) = (table.render_in(Paint::stdout(), None), total.as_secs_f64() * 1e3);
+    format!("\n{table}\n{} launches, {all:.2} ms one by one", kernels().count())
 }

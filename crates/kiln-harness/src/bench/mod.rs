@@ -100,10 +100,13 @@ pub struct Arguments {
     /// Steps that Kiln launches before the token of a step is read; 0 reads each token before the next step (decode; default: 0 on the CPU, 4 on a GPU)
     #[arg(long, value_name = "N")]
     ahead: Option<usize>,
+    /// Hold the logits of every side against those of float32 with the same weights: PyTorch's where it takes part, Kiln's elsewhere (decode, forward)
+    #[arg(long)]
+    exact: bool,
     /// Folder of a disk cache for Kiln's processes; without it they have none, so that each compiles everything. A second run with the same folder has warm first calls (decode, forward)
     #[arg(long, value_name = "FOLDER")]
     cache: Option<std::path::PathBuf>,
-    /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact
+    /// Modes of Kiln: eager, default, reduce-overhead, max-autotune; with +freeze, weights are packed beforehand, with +high or +medium products may be less exact; with +serial launches of a GPU do not overlap, which has to give the same bits
     #[arg(long, value_delimiter = ',', default_value = "eager,default,reduce-overhead,max-autotune")]
     modes: Vec<String>,
     /// Use only so many of the first layers, of a folder or a preset
@@ -145,7 +148,7 @@ pub struct Arguments {
     /// Do not compile with torch.compile (it takes seconds to minutes a case)
     #[arg(long)]
     no_torch_compile: bool,
-    /// Show the launches of a step by what they compute, the longest first (train)
+    /// Show the launches of a step by what they compute, the longest first (train, forward of a model)
     #[arg(long)]
     explain: bool,
     /// Make one first call and print it as JSON; what `first-call` starts its new processes with
@@ -187,7 +190,7 @@ enum Benchmark {
     Train,
     /// Forward passes of a convolutional network, ResNet-50 with random weights
     Vision,
-    /// The published table: decode of four models, forward passes of 16, 128 and 512 tokens, first calls, each with PyTorch
+    /// The published table, each row with PyTorch: on the CPU decode of four models, forward passes of 16, 128 and 512 tokens, first calls; on a GPU Llama-3-8B and Llama-3.2-1B in bf16
     Suite,
     /// Measure nothing: write docs/benchmarks.md from JSON lines that were kept
     Report,

@@ -50,11 +50,14 @@ const ERRORS: usize = 8;
 
 impl Side {
     /// This program, as the side of one mode of `kiln bench WHAT`.
-    pub fn kiln(what: &str) -> Result<Side, SideError> {
+    pub fn kiln(what: &str, overlap: bool) -> Result<Side, SideError> {
         let start = |cause| SideError::Start { program: "kiln".into(), cause };
         let mut command = Command::new(std::env::current_exe().map_err(start)?);
         // What another process compiled before must not count.
         command.args(["bench", what, "--side"]).env("KILN_CACHE", "off");
+        if !overlap {
+            command.env("KILN_CUDA_OVERLAP", "off");
+        }
         Side::start("kiln", command)
     }
 

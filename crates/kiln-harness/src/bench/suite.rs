@@ -1,6 +1,8 @@
-//! `kiln bench suite`: the published table in one command. Decoding of four models and, where there are any, of GGUF files;
-//! forward passes of 16, 128 and 512 tokens; each with its peers, within a time.
+//! `kiln bench suite`: the published table in one command, each case with its peers, within a time. On the CPU: decoding of four models and,
+//! where there are any, of GGUF files; forward passes of 16, 128 and 512 tokens. On a GPU: decoding of Llama-3-8B and Llama-3.2-1B in bf16, of
+//! sixteen texts, and with quantised weights (which peers do not have); forward passes of 512 and 2048 tokens.
 
+use super::llm::Plan;
 use super::llm::models::{self, Source};
 use super::llm::sides::{self, Role};
 use super::outputs::Outputs;
@@ -19,18 +21,45 @@ struct Case {
     model: &'static str,
     layers: Option<usize>,
     prompts: &'static [usize],
+    /// Texts at a time.
+    batch: usize,
+    weights: WeightFormat,
     /// How many times as fast as the best peer it is meant to be.
     goal: f64,
 }
 
-const CASES: [Case; 7] = [
-    Case { what: "decode", model: "stories260K", layers: None, prompts: &[16], goal: 10.0 },
-    Case { what: "decode", model: "stories15M", layers: None, prompts: &[16], goal: 3.0 },
-    Case { what: "decode", model: "smollm2-135m", layers: None, prompts: &[16], goal: 1.2 },
-    Case { what: "decode", model: "llama-3.2-1b", layers: Some(1), prompts: &[16], goal: 1.2 },
-    Case { what: "forward", model: "smollm2-135m", layers: None, prompts: &[16, 128, 512], goal: 1.1 },
-    Case { what: "forward", model: "stories260K", layers: None, prompts: &[16, 128, 512], goal: 1.1 },
-    Case { what: "forward", model: "stories15M", layers: None, prompts: &[16, 128], goal: 1.1 },
+impl Case {
+    const fn new(what: &'static str, model: &'static str, prompts: &'static [usize], goal: f64) -> Case {
+        Case { what, model, layers: None, prompts, batch: 1, weights: WeightFormat::AsStored, goal }
+    }
+
+    fn name(&self) -> String {
+        let batch = if self.batch > 1 { format!(" batch {}", self.batch) } else { String::new() };
+        let weights = match self.weights {
+            WeightFormat::AsStored => String::new(),
+            format => format!(" {format}"),
+        };
+        format!("{} {}{batch}{weights}", self.what, self.model)
+    }
+}
+
+const ON_CPU: [Case; 7] = [
+    Case::new("decode", "stories260K", &[16], 10.0),
+    Case::new("decode", "stories15M", &[16], 3.0),
+    Case::new("decode", "smollm2-135m", &[16], 1.2),
+    Case { layers: Some(1), ..Case::new("decode", "llama-3.2-1b", &[16], 1.2) },
+    Case::new("forward", "smollm2-135m", &[16, 128, 512], 1.1),
+    Case::new("forward", "stories260K", &[16, 128, 512], 1.1),
+    Case::new("forward", "stories15M", &[16, 128], 1.1),
+];
+
+const ON_GPU: [Case; 6] = [
+    Case::new("decode", "llama-3-8b", &[128], 1.25),
+    Case { batch: 16, ..Case::new("decode", "llama-3-8b", &[128], 1.25) },
+    Case::new("decode", "llama-3.2-1b", &[128], 1.5),
+    Case { weights: WeightFormat::Int8, ..Case::new("decode", "llama-3-8b", &[128], 1.0) },
+    Case { weights: WeightFormat::Q4_K_M, ..Case::new("decode", "llama-3-8b", &[128], 1.0) },
+    Case::new("forward", "llama-3-8b", &[512, 2048], 1.15),
 ];
 
 /// How many times sooner a first call is meant to be than torch.compile's.
@@ -49,43 +78,52 @@ pub fn run(arguments: &Arguments, outputs: &mut Outputs) -> Outcome {
     let deadline = Instant::now() + minutes;
     sides::can_start(&roles(arguments, "decode")?, &arguments.python())?;
     let threads = arguments.threads.first().copied().unwrap_or_else(machine::cores);
+    let (cases, dtype): (&[Case], DType) = match arguments.device.as_str() {
+        "cpu" => (&ON_CPU, DType::F32),
+        _ => (&ON_GPU, DType::Bf16),
+    };
     let (mut verdicts, mut records): (Vec<Verdict>, Vec<Record>) = (Vec::new(), Vec::new());
-    let mut run = |what, source: &Source, prompt, roles, goal| -> Outcome {
+    let mut run = |what, source: &Source, prompt, batch, roles, goal| -> Outcome {
         let plan = language::plan(arguments, what, source, threads, prompt, roles)?;
-        let found = plan.until(deadline).run()?;
+        let found = Plan { batch, dtype: dtype.name().to_owned(), ..plan }.until(deadline).run()?;
         table::print(&found);
         records.extend(found.iter().cloned());
         verdicts.push(Verdict { goal, records: found });
         outputs.write(&records)
     };
-    for case in CASES.iter().filter(|case| name(case).contains(&arguments.filter)) {
-        let source = source(case, arguments.models.as_deref())?;
+    for case in cases.iter().filter(|case| case.name().contains(&arguments.filter)) {
+        let source = source(case, dtype, arguments.models.as_deref())?;
         for &prompt in case.prompts {
-            run(case.what, &source, prompt, roles(arguments, case.what)?, case.goal)?;
+            let roles = match case.weights {
+                WeightFormat::AsStored => roles(arguments, case.what)?,
+                // Peers read weights as they are stored.
+                _ => kiln(arguments)?,
+            };
+            run(case.what, &source, prompt, case.batch, roles, case.goal)?;
         }
+    }
+    if arguments.device != "cpu" {
+        print(&verdicts);
+        return record::failed(&records);
     }
     for file in ggufs(arguments.models.as_deref()) {
         let source = models::prepare(&file.display().to_string(), DType::F32, None, WeightFormat::AsStored)?;
         if source.name.contains(&arguments.filter) {
             let mut roles = kiln(arguments)?;
             roles.extend(Role::peer("llama.cpp:default"));
-            run("decode", &source, 16, roles, 1.0)?;
+            run("decode", &source, 16, 1, roles, 1.0)?;
         }
     }
     print(&verdicts);
     record::failed(&records)
 }
 
-fn name(case: &Case) -> String {
-    format!("{} {}", case.what, case.model)
-}
-
 /// The files of a case: of the models' folder, or random ones of the same shape.
-fn source(case: &Case, folder: Option<&Path>) -> Result<Source, Box<dyn std::error::Error>> {
+fn source(case: &Case, dtype: DType, folder: Option<&Path>) -> Result<Source, Box<dyn std::error::Error>> {
     let stored = folder.map(|folder| folder.join(case.model)).filter(|path| path.join("model.safetensors").exists());
     match stored {
-        Some(path) => models::prepare(&path.display().to_string(), DType::F32, case.layers, WeightFormat::AsStored),
-        None => models::prepare(case.model, DType::F32, case.layers, WeightFormat::AsStored),
+        Some(path) => models::prepare(&path.display().to_string(), dtype, case.layers, case.weights),
+        None => models::prepare(case.model, dtype, case.layers, case.weights),
     }
 }
 
@@ -168,11 +206,10 @@ mod tests {
 
     #[test]
     fn a_machine_without_files_has_all_the_shapes() {
-        for case in &CASES {
-            assert!(kiln_llm::Preset::named(case.model).is_some(), "{}", case.model);
+        for case in ON_CPU.iter().chain(&ON_GPU) {
+            assert!(kiln_llm::Preset::named(case.model).is_some(), "{}", case.name());
         }
-        let case = &CASES[1];
-        let source = source(case, None).expect("random weights");
+        let source = source(&ON_CPU[1], DType::F32, None).expect("random weights");
         assert_eq!((source.vocabulary, source.longest), (32_000, 256));
         assert!(source.path.join("model.safetensors").exists());
     }

@@ -165,7 +165,18 @@ pub fn notes(records: &[Record]) -> Vec<String> {
         ));
     }
     for record in records {
-        let label = record.label();
+        let (label, exact) = (record.label(), &record.extra["float32"]);
+        if let (Some(rmse), Some(largest), Some(rms)) =
+            (exact["rmse"].as_f64(), exact["max_abs_err"].as_f64(), exact["logits_rms"].as_f64())
+        {
+            let share = 100.0 * rmse / rms;
+            notes.push(format!(
+                "{label} against float32: rmse {rmse:.4e} ({share:.3} % of the logits), at the most {largest:.3e}"
+            ));
+        }
+        if record.extra["same_bits"].as_bool() == Some(true) {
+            notes.push(format!("{label}: the same bits as with launches that overlap"));
+        }
         if let Some(error) = &record.error {
             notes.push(format!("! {label}: {error}"));
         }

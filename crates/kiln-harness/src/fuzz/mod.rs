@@ -1,13 +1,16 @@
 //! `kiln fuzz`: random graphs through the differential test, and random texts through the parser and the verifier.
 
+mod ahead;
 mod cache;
 mod files;
 mod functions;
 
+use ahead::Ahead;
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{Graph, generate, shrink, text};
 use kiln_kernels::Numerics;
 use kiln_oracle::{self as oracle, Config, LayoutChoice, Tally};
+use kiln_runtime::{disk, kernel_cache};
 use kiln_terminal::Console;
 use kiln_terminal::device::device;
 use kiln_terminal::failure::Outcome;
@@ -90,6 +93,9 @@ struct GraphOptions {
     /// What runs them: cpu, cuda or cuda:N
     #[arg(long, default_value = "cpu", value_name = "D")]
     device: String,
+    /// Run every Nth graph op by op too, all others compiled only: most kernels are those of single ops, which take long to compile for a GPU
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    eager_every: u64,
     /// Go on after a failure, and count
     #[arg(long)]
     keep_going: bool,
@@ -121,13 +127,12 @@ fn seed_of_clock() -> u64 {
     Random(Random(time).bits() ^ u64::from(std::process::id())).bits() >> 16
 }
 
-/// Returns the graph of a seed, with the layouts and options to compare it with.
-fn config(seed: u64, nodes: usize) -> (Graph, Config) {
+/// Returns the graph of a seed, with the layouts and options to compare it with; every so many graphs run eagerly too.
+fn config(seed: u64, nodes: usize, eager_every: u64) -> (Graph, Config) {
     let options = generate::Options { nodes, symbolic: seed % 5 == 4, ..Default::default() };
     let graph = generate::graph(seed, &options);
     let layout = if options.symbolic { LayoutChoice::Contiguous } else { LayoutChoice::ALL[(seed / 5 % 4) as usize] };
-    let mut config = Config { layout, ..Default::default() };
-    // No graph comes twice: its program would only push others out of the user's cache.
+    let mut config = Config { layout, skip_eager: !seed.is_multiple_of(eager_every), ..Default::default() };
     config.options.disk_cache = false;
     if seed % 7 == 3 {
         config.options.schedule.numerics = Numerics::Eager;
@@ -146,18 +151,33 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     let mut failed: Vec<u64> = Vec::new();
     let mut tally = Tally::default();
     let mut reported = Instant::now();
+    // No graph comes twice, and its operations hardly ever.
+    disk::set_store(None);
+    let ahead = Ahead::new(device);
+    let compiled = || kernel_cache::stats().misses;
+    let mut alone = 0;
     let mut done = 0;
     while done < count && end.is_none_or(|end| begin.elapsed() < end) {
         let seed = first.wrapping_add(done);
-        let (graph, mut config) = config(seed, options.nodes);
+        if done.is_multiple_of(ahead::GRAPHS) {
+            let seeds = (0..ahead::GRAPHS.min(count - done)).map(|number| seed.wrapping_add(number));
+            ahead.compile(seeds.map(|seed| (seed, config(seed, options.nodes, options.eager_every))));
+        }
+        let (graph, mut config) = config(seed, options.nodes, options.eager_every);
         config.options.device = device;
         done += 1;
         let compare = |graph: &Graph| oracle::compare(graph, &generate::inputs(graph, seed), &config);
-        match compare(&graph) {
+        let before = compiled();
+        let outcome = compare(&graph);
+        alone += compiled() - before;
+        match outcome {
             Ok(agreement) => tally.add(&agreement),
             Err(disagreement) => {
                 failed.push(seed);
-                let small = shrink::shrink(graph, &mut |candidate| compare(candidate).is_err());
+                eprintln!("seed {seed} fails: {disagreement}");
+                // As small as there is time for.
+                let is_time = || end.is_none_or(|end| begin.elapsed() < end);
+                let small = shrink::shrink(graph, &mut |candidate| is_time() && compare(candidate).is_err());
                 let last = compare(&small).err().unwrap_or(disagreement);
                 console.say(format!("seed {seed}: {last}\n{config:?}\n{small}"));
                 if !options.keep_going {
@@ -177,6 +197,7 @@ fn graphs(console: &Console, options: &GraphOptions, first: u64) -> Outcome {
     console.say(format!("{tally}"));
     console.result(|| {
         json!({"what": "graphs", "seed": first, "count": done, "seconds": seconds, "check": options.check,
+            "eager_every": options.eager_every, "compiled_alone": alone,
             "failures": failed.len(), "failed_seeds": failed, "agreed": tally.agreed(), "skipped_order": tally.order,
             "failed_alike": tally.failed_alike, "vacuous": tally.vacuous, "share_undecided": tally.share_undecided()})
     });

@@ -1,7 +1,7 @@
 //! Differential tests of graphs: of every op's examples, of shapes that models have, and of random graphs.
 
 use super::lab::Lab;
-use kiln_ir::build::{self, AttentionOptions, GraphBuilder};
+use kiln_ir::build::{self, AttentionOptions, Emit, GraphBuilder};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{
     BinaryOp, DType, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, TensorType, UnaryOp, generate, interpret,
@@ -158,15 +158,28 @@ impl Family {
                     sizes.map(|[m, k, n]| (format!("{dtype} product of {m} × {k} × {n}"), product(dtype, m, k, n)));
                 let gated = [1, 7, 16]
                     .map(|rows| (format!("{dtype} gated product of {rows} rows"), gated(dtype, rows, 4096, 50)));
-                plain.into_iter().chain(gated).collect()
+                let orders = [[true, true], [true, false], [false, true], [false, false]].map(|along| {
+                    let name = format!("{dtype} 64 products of 72 × 104 × 80, along the sum: {along:?}");
+                    (name, large_product(dtype, 64, [72, 104, 80], along))
+                });
+                let deep = [(
+                    format!("{dtype} deep products across the sum"),
+                    large_product(dtype, 9, [72, 8200, 80], [false, false]),
+                )];
+                let chained = [(format!("{dtype} products with rows of 1029"), chained(dtype, 64, [66, 16, 1029, 72]))];
+                plain.into_iter().chain(gated).chain(orders).chain(deep).chain(chained).collect()
             }
             Family::Attention => {
-                [(70, 70, true, 64), (130, 197, false, 64), (65, 129, true, 128), (1, 300, false, 128)]
-                    .map(|(rows, columns, causal, width)| {
-                        let name = format!("{dtype} attention of {rows} to {columns}, heads of {width}");
-                        (name, heads(dtype, rows, columns, causal, width))
-                    })
-                    .into()
+                let sizes = [(70, 70, true, 64), (130, 197, false, 64), (65, 129, true, 128), (1, 300, false, 128)];
+                let forward = sizes.map(|(rows, columns, causal, width)| {
+                    let name = format!("{dtype} attention of {rows} to {columns}, heads of {width}");
+                    (name, heads(dtype, rows, columns, causal, width))
+                });
+                let backward = sizes[..3].iter().map(|&(rows, columns, causal, width)| {
+                    let name = format!("{dtype} gradients of attention of {rows} to {columns}, heads of {width}");
+                    (name, gradients_of_heads(dtype, rows, columns, causal, width))
+                });
+                forward.into_iter().chain(backward).collect()
             }
             _ => Vec::new(),
         }
@@ -258,6 +271,33 @@ fn product(dtype: DType, m: usize, k: usize, n: usize) -> Built {
     Ok(b.finish())
 }
 
+/// Products with operands that lie along the sum or across it, and an epilogue that loads and stores matrices.
+fn large_product(dtype: DType, batch: usize, [m, k, n]: [usize; 3], [left, right]: [bool; 2]) -> Built {
+    let mut b = GraphBuilder::new();
+    let x = input(&mut b, dtype, &if left { [batch, m, k] } else { [batch, k, m] })?;
+    let w = input(&mut b, dtype, &if right { [batch, n, k] } else { [batch, k, n] })?;
+    let added = input(&mut b, dtype, &[batch, m, n])?;
+    let x = if left { x } else { build::permute(&mut b, &x, &[0, 2, 1])? };
+    let w = if right { build::permute(&mut b, &w, &[0, 2, 1])? } else { w };
+    let y = build::matmul(&mut b, &x, &w)?;
+    let z = build::gelu(&mut b, &y)?;
+    let z = build::add(&mut b, &z, &added)?;
+    b.output(y);
+    b.output(z);
+    Ok(b.finish())
+}
+
+/// Products one after another: the rows between them are of any length.
+fn chained(dtype: DType, batch: usize, [m, k, between, n]: [usize; 4]) -> Built {
+    let mut b = GraphBuilder::new();
+    let x = input(&mut b, dtype, &[batch, m, k])?;
+    let (up, down) = (input(&mut b, dtype, &[between, k])?, input(&mut b, dtype, &[batch, between, n])?);
+    let y = build::linear(&mut b, &x, &up, None)?;
+    let y = build::matmul(&mut b, &y, &down)?;
+    b.output(y);
+    Ok(b.finish())
+}
+
 fn gated(dtype: DType, m: usize, k: usize, n: usize) -> Built {
     let mut b = GraphBuilder::new();
     let x = input(&mut b, dtype, &[m, k])?;
@@ -295,6 +335,21 @@ fn gradients_of_attention(dtype: DType, rows: usize, columns: usize, causal: boo
     let graph = attention(dtype, rows, columns, causal, masked)?;
     let options = DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() };
     Ok(differentiate(&graph, &[0], &[0, 1, 2], &options)?)
+}
+
+/// Gradients of attention with scores that f32 holds well, whatever the inputs are.
+fn gradients_of_heads(dtype: DType, rows: usize, columns: usize, causal: bool, width: usize) -> Built {
+    let mut b = GraphBuilder::new();
+    let mut bounded = |shape: [usize; 4]| -> Result<NodeId, kiln_ir::Error> {
+        let x = input(&mut b, dtype, &shape)?;
+        b.emit(Op::Unary(UnaryOp::Tanh), &[x])
+    };
+    let (q, k, v) = (bounded([1, 4, rows, width])?, bounded([1, 2, columns, width])?, bounded([1, 2, columns, width])?);
+    let options = AttentionOptions { mask: None, causal, scale: None };
+    let y = build::scaled_dot_product_attention(&mut b, &q, &k, &v, &options)?;
+    b.output(y);
+    let options = DifferentiateOptions { seeds: Seeds::Inputs, ..Default::default() };
+    Ok(differentiate(&b.finish(), &[0], &[0, 1, 2], &options)?)
 }
 
 /// The first of each line, largest first, and where they were.

@@ -1,6 +1,7 @@
 //! What no error bound describes, looked for in the reference run: short floats that leave their range (kernels that keep them in f32
 //! go on, so such graphs are compiled to round as eager does), sums and products that may overflow or vanish in one order and not in
-//! another (no candidate is wrong), and infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them).
+//! another (no candidate is wrong), infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them), and numbers of
+//! bf16 below the normal ones in products (the instructions for them take such numbers for zero).
 
 use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;
@@ -34,13 +35,17 @@ pub struct RangeWatch<'a> {
     by_order: Vec<bool>,
     /// Powers of two by which a product of everything the node reads may grow and shrink.
     growth: (f64, f64),
+    /// Which operands of a product have numbers below the normal ones, and which have some that make much of them.
+    vanishing: [bool; 2],
+    large: [bool; 2],
 }
 
 impl<'a> RangeWatch<'a> {
     /// Watches a run of this graph, to be given to `interpret::run_with`.
     pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
         let by_order = vec![false; graph.nodes().len()];
-        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth: (0.0, 0.0) }
+        let (growth, vanishing, large) = ((0.0, 0.0), [false; 2], [false; 2]);
+        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth, vanishing, large }
     }
 
     /// For each output of the graph: whether its value may depend on the order of a sum or product.
@@ -56,7 +61,7 @@ impl<'a> RangeWatch<'a> {
 }
 
 impl Observer for RangeWatch<'_> {
-    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
+    fn operand(&mut self, node: NodeId, position: usize, value: &HostTensor) -> Option<HostTensor> {
         let dtype = self.graph.ty(node).dtype;
         let op = &self.graph.node(node).op;
         if is_short(value.dtype()) && magnifies(op, dtype) {
@@ -85,12 +90,20 @@ impl Observer for RangeWatch<'_> {
         if matches!(op, Op::Dot { .. } | Op::Conv(_)) || op.is_attention() {
             // Products of elements are within range if the elements are within its square root.
             self.note_order(node, finite().any(|v| v.abs() > most.sqrt() * 1e-3));
+            if value.dtype() == DType::Bf16 && position < 2 {
+                let values = value.to_f64();
+                self.vanishing[position] |= values.iter().any(|v| *v != 0.0 && v.abs() < least);
+                self.large[position] |= values.iter().any(|v| v.abs() > 1.0);
+                let [x, y] = self.vanishing;
+                self.note_order(node, (x && self.large[1]) || (y && self.large[0]));
+            }
         }
         None
     }
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
         self.growth = (0.0, 0.0);
+        (self.vanishing, self.large) = ([false; 2], [false; 2]);
         let operands = &self.graph.node(node).operands;
         self.by_order[node.index()] |= operands.iter().any(|operand| self.by_order[operand.index()]);
         let dtype = value.dtype();
@@ -105,5 +118,30 @@ fn multiplies(op: &Op) -> bool {
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Prod,
         Op::Scatter { kind, .. } => *kind == kiln_ir::ScatterKind::Mul,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_ir::interpret;
+
+    /// Whether a product of two numbers of bf16 is one that instructions may take for another.
+    fn is_open(x: f64, y: f64) -> bool {
+        let text = "graph(%0: bf16[1, 1], %1: bf16[1, 1]) {
+          %2: bf16[1, 1] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+          return %2
+        }";
+        let graph = Graph::parse(text).unwrap();
+        let inputs = [x, y].map(|value| HostTensor::from_f64(DType::Bf16, &[1, 1], &[value]).unwrap());
+        let mut watch = RangeWatch::new(&graph);
+        interpret::run_with(&graph, &inputs, &mut watch).unwrap();
+        watch.outputs_by_order()[0]
+    }
+
+    #[test]
+    fn numbers_below_the_normal_ones_are_open_beside_large_ones() {
+        assert!(is_open(1e-40, f64::INFINITY) && is_open(-100.0, 1e-39));
+        assert!(!is_open(1e-40, 1.0) && !is_open(1e-40, 1e-40) && !is_open(0.0, f64::INFINITY) && !is_open(3.0, 2.0));
     }
 }

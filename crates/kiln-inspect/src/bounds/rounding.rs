@@ -1,6 +1,6 @@
 //! How much a correct kernel may round: bounds on the error of one op, beyond the reference's own rounding.
 
-use kiln_ir::{BinaryOp, DType, Graph, NodeId, Op, ReduceKind, ScatterKind};
+use kiln_ir::{BinaryOp, DType, Graph, NodeId, Op, ReduceKind, ScatterKind, UnaryOp};
 
 /// A result may be this many times as far off as the worst perturbed run was.
 pub(super) const MARGIN: f64 = 8.0;
@@ -104,8 +104,8 @@ pub(super) fn sums(graph: &Graph, op: &Op, id: NodeId) -> bool {
     let sum = match op {
         Op::Reduce { kind, .. } | Op::Scan { kind, .. } | Op::ReduceWindow { kind, .. } => *kind == ReduceKind::Sum,
         Op::Scatter { kind, .. } => *kind == ScatterKind::Add,
-        Op::Dot { .. } | Op::Conv(_) | Op::Attention { .. } | Op::AttentionGradient { .. } => true,
-        _ => false,
+        Op::Dot { .. } | Op::Conv(_) | Op::Unary(UnaryOp::Lgamma) => true,
+        op => op.is_attention(),
     };
     sum && graph.ty(id).dtype.is_float()
 }

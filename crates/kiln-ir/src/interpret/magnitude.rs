@@ -1,11 +1,12 @@
 //! How large the terms of a sum are: what its rounding errors are a part of.
 
 use super::attention::{self, Backward, Scores};
-use super::{products, reduce, views};
-use crate::{AttentionOperand, DType, HostTensor, Op, ReduceKind, Scalar, ScatterKind};
+use super::{products, reduce, special, views};
+use crate::{AttentionOperand, DType, HostTensor, Op, ReduceKind, Scalar, ScatterKind, UnaryOp};
 
 /// Σ |term| of every element that an op adds up from `operands`, and the most terms of one; `None` for ops that add nothing up.
-/// Terms of attention are the rows of V, weighted.
+/// Terms of attention are the rows of V, weighted; the logarithm of a sum is as far off as the sum is beside its largest term, and
+/// as that term's own logarithm, which is added to it. ln|Γ| of a negative number is the difference of two logarithms.
 pub fn magnitudes(op: &Op, operands: &[HostTensor], shape: &[usize]) -> Option<(Vec<f64>, usize)> {
     let sizes: Vec<HostTensor> = operands.iter().map(absolute).collect::<Option<_>>()?;
     let sum = match (op, &sizes[..], operands) {
@@ -23,6 +24,16 @@ pub fn magnitudes(op: &Op, operands: &[HostTensor], shape: &[usize]) -> Option<(
         (Op::Conv(dims), [x, w], _) => products::conv(dims, shape, x, w),
         (Op::Attention { causal, scale, .. }, [_, _, v, ..], [q, k, _, mask @ ..]) => {
             attention::attention(&scores(*causal, *scale, q, k, mask)?, v)
+        }
+        (Op::Unary(UnaryOp::Lgamma), _, [x]) => {
+            return Some((x.to_f64().into_iter().map(special::lgamma_terms).collect(), 1));
+        }
+        (Op::AttentionLogsumexp { causal, scale, .. }, _, [q, k, mask @ ..]) => {
+            let keys = k.shape()[2].max(1) as f64;
+            let size = |x: f64| 1.0 + x.abs() + keys.ln();
+            let scores = scores(*causal, *scale, q, k, mask)?;
+            let sizes: Vec<f64> = attention::logsumexp(&scores).ok()?.to_f64().into_iter().map(size).collect();
+            return Some((sizes, terms(op, operands)));
         }
         (
             Op::AttentionGradient { of, causal, scale, .. },
@@ -57,7 +68,7 @@ fn terms(op: &Op, operands: &[HostTensor]) -> usize {
         Op::Scatter { axis, .. } => size(1, &[*axis]) + 1,
         Op::Dot { dims, .. } => size(0, &dims.lhs_contract),
         Op::Conv(_) => operands[1].shape()[1..].iter().product(),
-        Op::Attention { .. } => size(1, &[2]) + size(1, &[3]),
+        Op::Attention { .. } | Op::AttentionLogsumexp { .. } => size(1, &[2]) + size(1, &[3]),
         Op::AttentionGradient { of: AttentionOperand::Queries, .. } => size(1, &[2]) + size(1, &[3]),
         Op::AttentionGradient { .. } => size(0, &[1, 2]) / size(1, &[1]).max(1) + size(1, &[3]),
         _ => 1,

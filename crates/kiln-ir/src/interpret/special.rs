@@ -156,6 +156,17 @@ fn lgamma_near_two(w: f64) -> f64 {
     w * (1.0 - EULER) + poly(-w, &ZETA)
 }
 
+/// ln|π / (x·sin πx)|, with the sine's argument reduced exactly.
+fn reflection(x: f64) -> f64 {
+    let fraction = x - x.round();
+    (PI / (x * (PI * fraction).sin()).abs()).ln()
+}
+
+/// The sum of the sizes of the terms of which [`lgamma`] is made: near its zeros on the negative side it is as far off as they are.
+pub(super) fn lgamma_terms(x: f64) -> f64 {
+    if x < 0.0 && x != x.floor() { reflection(x).abs() + lgamma(-x).abs() } else { lgamma(x).abs() }
+}
+
 /// ln|Γ(x)|; +∞ at 0, −1, −2, … and at ±∞.
 pub fn lgamma(x: f64) -> f64 {
     if x.is_nan() {
@@ -163,9 +174,8 @@ pub fn lgamma(x: f64) -> f64 {
     } else if x.is_infinite() || (x <= 0.0 && x == x.floor()) {
         f64::INFINITY
     } else if x < 0.0 {
-        // Γ(x)·Γ(−x) = −π / (x·sin πx), with the sine's argument reduced exactly.
-        let fraction = x - x.round();
-        (PI / (x * (PI * fraction).sin()).abs()).ln() - lgamma(-x)
+        // Γ(x)·Γ(−x) = −π / (x·sin πx).
+        reflection(x) - lgamma(-x)
     } else if x < 0.5 {
         lgamma_near_two(x) - x.ln_1p() - x.ln()
     } else if x < 1.5 {

@@ -21,9 +21,13 @@ use crate::update::{can_move, retire};
 use kiln_ir::{DType, Dim, Symbol};
 use std::sync::Arc;
 
-/// Joins products of at most `few_rows` rows with what is before, after and beside them.
-pub(crate) fn join_products(schedule: &mut Schedule, few_rows: i64) {
+/// Joins products of at most `few_rows` rows with what is before, after and beside them, and those of at most `rows_beside` with each other.
+pub(crate) fn join_products(schedule: &mut Schedule, few_rows: i64, rows_beside: i64) {
     if few_rows == 0 {
+        if rows_beside > 0 {
+            parallel::join_if(schedule, rows_beside, &|step| product(step, rows_beside).is_some());
+            schedule.steps.retain(|step| !step.args.is_empty());
+        }
         return;
     }
     operands::join(schedule, few_rows);

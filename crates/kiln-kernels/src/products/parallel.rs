@@ -1,8 +1,9 @@
 //! Products of the same rows that do not depend on each other (queries, keys and values) become one launch, and so do small loops
-//! (positions, masks and tables at the beginning of a step, and what nothing else of a step needs: updates of small parameters).
+//! (positions, masks and tables at the beginning of a step, and what nothing else of a step needs: updates of small parameters) and
+//! small scatters (a step's keys and values into their caches).
 
 use super::{Arguments, can_move, count, has_own_sizes, product, retire};
-use crate::kernel::KernelBody;
+use crate::kernel::{KernelBody, RoutineBody};
 use crate::schedule::{Schedule, Step};
 use crate::update::depends;
 
@@ -10,12 +11,20 @@ use crate::update::depends;
 const FAR: usize = 12;
 /// Bodies of a launch at the most.
 const MOST: usize = 6;
-/// Points of a small loop at the most.
+/// Points of a small loop, and elements of a small scatter, at the most.
 const SMALL: i64 = 1 << 14;
 
-/// Lets products run beside each other.
+/// Lets products run beside each other, and small loops too.
 pub(super) fn join(schedule: &mut Schedule, few_rows: i64) {
+    join_if(schedule, few_rows, &|_| true);
+}
+
+/// Lets those of the products and small loops that `wanted` says run beside each other.
+pub(super) fn join_if(schedule: &mut Schedule, few_rows: i64, wanted: &dyn Fn(&Step) -> bool) {
     for first in 0..schedule.steps.len() {
+        if !wanted(&schedule.steps[first]) {
+            continue;
+        }
         let mut members = vec![first];
         for other in first + 1..schedule.steps.len().min(first + FAR) {
             if members.len() < MOST && goes_along(&schedule.steps, &members, other, few_rows) {
@@ -34,7 +43,7 @@ fn goes_along(steps: &[Step], members: &[usize], other: usize, few_rows: i64) ->
     let (first, later) = (&steps[members[0]], &steps[other]);
     let alike = match (product(first, few_rows), product(later, few_rows)) {
         (Some(one), Some(two)) => (count(&one.m), count(&one.k), one.acc) == (count(&two.m), count(&two.k), two.acc),
-        (None, None) => is_small_loop(first) && is_small_loop(later),
+        (None, None) => [is_small_loop, is_small_scatter].iter().any(|small| small(first) && small(later)),
         _ => false,
     };
     alike && !depends(later, first) && can_move(steps, members[0], other, other)
@@ -43,6 +52,13 @@ fn goes_along(steps: &[Step], members: &[usize], other: usize, few_rows: i64) ->
 /// A loop that takes about as long as its launch.
 fn is_small_loop(step: &Step) -> bool {
     is_loop_of(step, SMALL)
+}
+
+/// A scatter that takes about as long as its launch.
+fn is_small_scatter(step: &Step) -> bool {
+    let KernelBody::Routine(RoutineBody::Scatter { updates_shape, .. }) = &step.kernel.body else { return false };
+    let elements = updates_shape.iter().try_fold(1i64, |n, size| n.checked_mul(size.as_const()?));
+    !step.args.is_empty() && has_own_sizes(step) && elements.is_some_and(|elements| elements <= SMALL)
 }
 
 /// A loop of at most so many points.

@@ -51,6 +51,8 @@ pub(super) struct Frame {
     values: Values,
     /// Positions in `arguments` and the output whose address goes there.
     output_places: Vec<(u32, u32)>,
+    /// By output, how many before it update no input.
+    output_ranks: Vec<u32>,
     /// A list for the outputs of a run, empty between runs.
     pub(super) produced: Vec<Produced>,
     /// Memory of earlier outputs, by output.
@@ -153,6 +155,12 @@ impl Frame {
         self.arguments.clear();
         self.input_places.clear();
         self.output_places.clear();
+        let mut rank = 0;
+        self.output_ranks.clear();
+        for output in 0..program.schedule.outputs.len() {
+            self.output_ranks.push(rank);
+            rank += u32::from(program.is_written(output));
+        }
         self.recycled.clear();
         self.recycled.resize_with(program.schedule.outputs.len(), Vec::new);
         let nothing = RawBuffer { ptr: arena.ptr(), bytes: 0 };
@@ -198,10 +206,7 @@ impl Frame {
             // SAFETY: the offset is inside the value, and so it is inside of its place.
             raw.ptr = unsafe { self.values.put(input, value, program)?.add(offset) };
         }
-        let start = if input == 0 { 0 } else { self.input_ends[input - 1] };
-        for &(_, place) in &self.input_places[start as usize..self.input_ends[input] as usize] {
-            self.arguments[place as usize] = raw;
-        }
+        self.put_address(input, raw);
         Ok(())
     }
 
@@ -239,24 +244,89 @@ impl Frame {
                 Produced::Input(_) => return Err(Error::BrokenSchedule { buffer: place as usize }),
             };
         }
-        self.runs += 1;
-        if matches!(outputs, Outputs::Recycled) && self.replay(program, sizing)? {
-            return Ok(());
+        // SAFETY: the inputs were checked to be inside their buffers with the layout the kernels were made for, outputs,
+        // temporaries and constants have the sizes the schedule requires, and the caller of `run_updating` guarantees that
+        // the inputs that are written are not shared.
+        unsafe {
+            match matches!(outputs, Outputs::Recycled) && self.replay(program, sizing)? {
+                true => Ok(()),
+                false => self.launch_all(program, sizing),
+            }
         }
+    }
+
+    /// Launches everything with the addresses that are in place.
+    ///
+    /// # Safety
+    /// They are those of the program's buffers, as [`Executable::launch`] wants them.
+    pub(super) unsafe fn launch_all(&self, program: &Program, sizing: &Sizing) -> Result<(), Error> {
         let mut rest = &self.arguments[..];
         for ((step, sizes), code) in program.steps.iter().zip(&sizing.step_sizes).zip(&self.codes) {
             let (arguments, others) = rest.split_at(step.args.len());
             rest = others;
-            // SAFETY: the inputs were checked to be inside their buffers with the layout the kernels were made for, outputs,
-            // temporaries and constants have the sizes the schedule requires, and the caller of `run_updating` guarantees that
-            // the inputs that are written are not shared.
+            // SAFETY: the caller's promise.
             unsafe { code.launch_at(arguments, sizes, step.site) }.map_err(|cause| step.error(cause))?;
         }
         Ok(())
     }
 
+    /// Resolves everything for these sizes, and forgets which inputs are in place.
+    pub(super) fn prepare_raw(&mut self, program: &Program, sizing: &Arc<Sizing>) -> Result<(), Error> {
+        if !self.fits(sizing) {
+            self.bind(program, sizing)?;
+        }
+        self.pinned = None;
+        Ok(())
+    }
+
+    /// An address that is valid for no bytes.
+    pub(super) fn scratch(&self) -> *mut u8 {
+        self.arena.as_ref().map_or(std::ptr::null_mut(), Buffer::ptr)
+    }
+
+    /// Stages a number of the host, and writes the address that it will have to all arguments of an input.
+    ///
+    /// # Safety
+    /// It can be read.
+    pub(super) unsafe fn put_value(&mut self, input: usize, raw: RawBuffer, program: &Program) -> Result<(), Error> {
+        if raw.bytes > MOST_BY_VALUE {
+            return Err(Error::InputOutsideBuffer { input, bytes: MOST_BY_VALUE });
+        }
+        // SAFETY: the caller's promise.
+        let value = unsafe { std::slice::from_raw_parts(raw.ptr, raw.bytes) };
+        let ptr = self.values.put(input, value, program)?;
+        self.put_address(input, RawBuffer { ptr, bytes: raw.bytes });
+        Ok(())
+    }
+
+    /// Queues the copy of the numbers that were staged.
+    pub(super) fn send_values(&mut self) -> Result<(), Error> {
+        self.values.send()
+    }
+
+    /// Writes an address to all arguments of an input.
+    pub(super) fn put_address(&mut self, input: usize, raw: RawBuffer) {
+        let start = if input == 0 { 0 } else { self.input_ends[input - 1] };
+        for &(_, place) in &self.input_places[start as usize..self.input_ends[input] as usize] {
+            self.arguments[place as usize] = raw;
+        }
+    }
+
+    /// Writes the addresses of outputs that update no input, in order, each with the bytes that it needs.
+    pub(super) fn put_outputs(&mut self, program: &Program, sizing: &Sizing, outputs: &[*mut u8], nothing: RawBuffer) {
+        for &(place, output) in &self.output_places {
+            let bytes = sizing.buffer_bytes[program.schedule.outputs[output as usize].index()];
+            let ptr = outputs[self.output_ranks[output as usize] as usize];
+            self.arguments[place as usize] = if bytes == 0 { nothing } else { RawBuffer { ptr, bytes } };
+        }
+    }
+
     /// Runs all launches as one, if the backend can; what is run once is not worth recording.
-    fn replay(&mut self, program: &Program, sizing: &Sizing) -> Result<bool, Error> {
+    ///
+    /// # Safety
+    /// As [`Frame::launch_all`].
+    pub(super) unsafe fn replay(&mut self, program: &Program, sizing: &Sizing) -> Result<bool, Error> {
+        self.runs += 1;
         if self.recording.is_none() && self.runs == RECORDED_RUN {
             let mut rest = &self.arguments[..];
             let steps = program.steps.iter().zip(&sizing.step_sizes).zip(&self.codes);
@@ -270,7 +340,7 @@ impl Frame {
             self.recording = program.backend.record(&launches)?;
         }
         let Some(recording) = &mut self.recording else { return Ok(false) };
-        // SAFETY: as in `run`.
+        // SAFETY: the caller's promise.
         let outcome = unsafe { recording.replay(&self.arguments) };
         let ran =
             outcome.map_err(|cause| Error::Launch { op: "a recorded program".into(), cause, at: Source::default() })?;

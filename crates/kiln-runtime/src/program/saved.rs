@@ -2,10 +2,7 @@
 //! attributed to. What follows from the graph it was made of, source lines included, is taken from there when it is loaded: two
 //! call sites that compute the same share a program and keep their own lines.
 
-use super::{
-    BuildTimes, CompiledStep, Indexed, Origin, Program, called, constants, indexed_nodes, indexed_size, source_node,
-};
-use crate::sizing::{InputSpec, Sizings};
+use super::{BuildTimes, CompiledStep, Indexed, Origin, Program, called, indexed_nodes, indexed_size, source_node};
 use crate::{Backend, Error, Keep, Variant, kernel_cache, phase};
 use kiln_ir::codec::{DecodeError, from_bytes, to_bytes};
 use kiln_ir::{Graph, NodeId, Source, codec_struct};
@@ -134,16 +131,9 @@ impl Program {
             let origin = Origin { label: step.label.clone(), source: line(lines.source), indexed };
             steps.push(CompiledStep::from_origin(step, code, origin, &*backend));
         }
-        let constants = constants(&schedule, &*backend)?;
-        let input = |(&id, layout): (&NodeId, &InputLayout)| InputSpec::new(graph.ty(id), layout);
-        let inputs: Vec<InputSpec> = graph.inputs().iter().zip(layouts).map(input).collect();
-        let output_types: Vec<_> = graph.outputs().iter().map(|o| graph.ty(o.node).clone()).collect();
-        let sizings = phase::timed("plan", || Sizings::new(&inputs, &output_types, &schedule))?;
-        let updates = graph.outputs().iter().filter_map(|o| o.updates).collect();
-        let times = BuildTimes { read: start.elapsed(), compiled, ..BuildTimes::default() };
-        let frames = Arc::default();
-        let keep = Keep::Disk;
-        Ok(Program { backend, schedule, steps, constants, inputs, output_types, updates, sizings, frames, times, keep })
+        let mut program = Program::assemble(graph, layouts, backend, schedule, steps, Keep::Disk)?;
+        program.times = BuildTimes { read: start.elapsed(), compiled, ..BuildTimes::default() };
+        Ok(program)
     }
 }
 

@@ -94,6 +94,15 @@ pub fn release_memory(device: Device) -> Result<()> {
     backend(device).release_memory().map_err(|cause| Error::Runtime { op, cause: Box::new(cause), at })
 }
 
+/// The files of NVIDIA's libraries that a GPU would be used with, found without loading them: the driver, NVRTC, cuBLASLt, cuDNN.
+///
+/// ```
+/// assert!(kiln::backend::cuda_libraries().iter().any(|(name, _)| *name == "nvrtc"));
+/// ```
+pub fn cuda_libraries() -> [(&'static str, Option<std::path::PathBuf>); 4] {
+    kiln_cuda::library_files()
+}
+
 /// The asynchronous devices that are in use.
 fn asynchronous() -> Vec<Arc<dyn Backend>> {
     let others = OTHERS.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,11 +1,11 @@
-//! Graphs with frozen inputs: what depends on weights alone is computed once, products that share an operand are merged,
-//! and weights are packed into the layout that the backend reads fastest. Weights remain arguments: a call with another
-//! version of one repeats this preparation, and nothing else.
+//! Graphs with frozen inputs: what depends on weights alone is computed once, products of few rows run beside each other,
+//! and weights are packed into the layout that the backend reads fastest, where that pays. Weights remain arguments: a call with
+//! another version of one repeats this preparation, and nothing else.
 //!
 //! ```text
-//!  Graph ──merge_products──▶ ──split_frozen──▶ prepare:  weights ──▶ values           once a version
-//!                                         │    packer:   weights, values ──▶ panels   once a version
-//!                                         └──▶ main:     arguments, values, panels ──▶ outputs
+//!  Graph ──split_frozen──▶ prepare:  weights ──▶ values           once a version
+//!                     │    packer:   weights, values ──▶ panels   once a version
+//!                     └──▶ main:     arguments, values, panels ──▶ outputs
 //! ```
 
 use super::inspect::verify_at;
@@ -138,8 +138,6 @@ pub struct FrozenMemory {
     pub prepared_bytes: usize,
     /// Weights that are no longer read in their own layout: their memory could be freed.
     pub unread: usize,
-    /// Products that were merged into others.
-    pub merged: usize,
     /// How often weights were prepared and packed: once per set of versions.
     pub prepares: u64,
 }
@@ -173,7 +171,7 @@ impl FrozenGraph {
             unreachable!("a unit with frozen inputs is built in two parts");
         };
         let dumped = dump::if_asked(&unit, &main, passes);
-        let pipeline::Frozen { split, merged, prepare, packer } = built;
+        let pipeline::Frozen { split, prepare, packer } = built;
         let kept = packer.kept().iter().map(|&input| match split.main_inputs[input] {
             MainInput::Given(input) => Argument::Given(input),
             MainInput::Prepared(value) => Argument::Prepared(value),
@@ -198,7 +196,6 @@ impl FrozenGraph {
                 })
                 .sum(),
             unread: frozen.iter().filter(|input| !is_read(input)).count(),
-            merged,
             prepares: 0,
         };
         Ok(FrozenGraph {
@@ -432,7 +429,7 @@ impl FrozenGraph {
         let freeze = Freeze { inputs: &frozen, options: &self.options };
         let unit =
             Unit { graph: &self.graph, layouts: &self.layouts, options: &self.options.compile, freeze: None, at };
-        let (split, _) = pipeline::split(&unit, &freeze, &mut |_, _| {})?;
+        let split = pipeline::split(&unit, &freeze, &mut |_, _| {})?;
         let prepared = self.prepare(inputs).map_err(wrong)?;
         let main_inputs = self.unpacked.iter().map(|from| match *from {
             MainInput::Given(input) => inputs[input].detached(),

@@ -5,7 +5,7 @@
 //!                                          ┌── restored from disk ─────────────────┐
 //!  capture ▶ differentiate ▶ the passes ───┴▶ prepare ▶ … ▶ schedule ▶ … ▶ plan ▶ code ┴─▶ Program ──▶ tune
 //!                                │                                                   ▲        ▲
-//!                                └─ frozen inputs: merge_products ▶ split_frozen ────┘ twice  └── pack
+//!                                └─ frozen inputs: split_frozen ─────────────────────┘ twice  └── pack
 //! ```
 
 pub(crate) mod dump;
@@ -21,7 +21,7 @@ pub(crate) use options::EAGER;
 use crate::{Error, Result};
 use kiln_ir::{Graph, NodeId, Source};
 use kiln_kernels::{Form, InputLayout, Observe, ScheduleOptions};
-use kiln_passes::{MainInput, Pass, Split, SplitOptions, merge_products, split_frozen};
+use kiln_passes::{MainInput, Pass, Split, SplitOptions, split_frozen};
 use kiln_runtime::disk::{self, Kind};
 use kiln_runtime::event::{self, Category};
 use kiln_runtime::{Packer, Program, phase};
@@ -59,8 +59,6 @@ pub(crate) struct Built {
 pub(crate) struct Frozen {
     /// The graph in two parts, and where the inputs of each come from.
     pub(crate) split: Split,
-    /// Products that went into others.
-    pub(crate) merged: usize,
     /// The program of the part that depends on frozen inputs alone, if there is one.
     pub(crate) prepare: Option<Program>,
     /// Fills the layouts that the backend's own code reads.
@@ -92,7 +90,7 @@ pub(crate) fn build(unit: &Unit<'_>) -> Result<Built> {
         return Ok(Built { program, passes, frozen: None });
     };
     let start = Instant::now();
-    let (split, merged) = phase::timed("passes", || split(unit, freeze, &mut |_, _| {}))?;
+    let split = phase::timed("passes", || split(unit, freeze, &mut |_, _| {}))?;
     let passes = start.elapsed();
     let prepare = match split.prepare.outputs() {
         [] => None,
@@ -101,7 +99,9 @@ pub(crate) fn build(unit: &Unit<'_>) -> Result<Built> {
             Some(program(unit, &split.prepare, &layouts, Level::Optimised)?.0)
         }
     };
-    let (main, _) = program(unit, &split.main, &main_layouts(unit, &split), Level::Optimised)?;
+    let options = main_options(unit, freeze);
+    let main = Unit { options: &options, freeze: None, ..*unit };
+    let (main, _) = program(&main, &split.main, &main_layouts(unit, &split), Level::Optimised)?;
     let is_frozen = |from: &MainInput| match *from {
         MainInput::Given(input) => freeze.inputs.get(input) == Some(&true),
         MainInput::Prepared(_) => true,
@@ -111,22 +111,25 @@ pub(crate) fn build(unit: &Unit<'_>) -> Result<Built> {
     let always = freeze.options.pack == PackWeights::Always;
     let packed = phase::timed("pack", || main.pack(&can_pack, always));
     let (program, packer) = packed.map_err(|cause| failed(unit, cause))?;
-    Ok(Built { program, passes, frozen: Some(Frozen { split, merged, prepare, packer }) })
+    Ok(Built { program, passes, frozen: Some(Frozen { split, prepare, packer }) })
 }
 
 /// Runs the stages from graph to schedule once more and shows what each made; returns the graph that was scheduled.
 pub(crate) fn show(unit: &Unit<'_>, observe: Observe<'_>) -> Result<Graph> {
     observe("capture", Form::Graph(unit.graph));
-    let (graph, layouts) = match &unit.freeze {
-        None => (optimise(unit, unit.graph.clone(), observe)?, Cow::Borrowed(unit.layouts)),
+    let (graph, layouts, options) = match &unit.freeze {
+        None => {
+            let graph = optimise(unit, unit.graph.clone(), observe)?;
+            (graph, Cow::Borrowed(unit.layouts), Cow::Borrowed(unit.options))
+        }
         Some(freeze) => {
-            let (split, _) = split(unit, freeze, observe)?;
+            let split = split(unit, freeze, observe)?;
             let layouts = main_layouts(unit, &split);
-            (split.main, Cow::Owned(layouts))
+            (split.main, Cow::Owned(layouts), Cow::Owned(main_options(unit, freeze)))
         }
     };
     let target = crate::backend(unit.options.device).schedule_target();
-    let schedule = ScheduleOptions { target, ..unit.options.schedule.clone() };
+    let schedule = ScheduleOptions { target, ..options.schedule.clone() };
     let shown = kiln_kernels::schedule_with(&graph, &layouts, &schedule, observe);
     shown.map_err(|cause| failed(unit, kiln_runtime::Error::Schedule { cause: Box::new(cause) }))?;
     Ok(graph)
@@ -150,24 +153,27 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
     }
 }
 
-/// The passes, and those for frozen inputs: what depends on them alone, the rest, and the number of products that went into others.
-pub(crate) fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) -> Result<(Split, usize)> {
+/// Rows of products that run beside each other under `freeze`.
+const ROWS_BESIDE: i64 = 16;
+
+/// How the part of a graph that every call runs is compiled. Weights that are packed are each a launch's own.
+fn main_options(unit: &Unit<'_>, freeze: &Freeze<'_>) -> CompileOptions {
+    let mut options = unit.options.clone();
+    if freeze.options.join && freeze.options.pack != PackWeights::Always {
+        options.schedule.rows_beside = ROWS_BESIDE;
+    }
+    options
+}
+
+/// The passes, and the one for frozen inputs: what depends on them alone, and the rest.
+pub(crate) fn split(unit: &Unit<'_>, freeze: &Freeze<'_>, observe: Observe<'_>) -> Result<Split> {
     let broken = |cause| Error::Graph { cause: Box::new(cause) };
     let cut = SplitOptions { growth: freeze.options.growth };
-    let mut graph = optimise(unit, unit.graph.clone(), observe)?;
-    let mut merged = 0;
-    if freeze.options.merge {
-        let products = merge_products(&graph, freeze.inputs, &cut).map_err(broken)?;
-        merged = products.groups.iter().map(|members| members - 1).sum();
-        if merged > 0 {
-            observe("merge_products", Form::Graph(&products.graph));
-            graph = optimise(unit, products.graph, observe)?;
-        }
-    }
+    let graph = optimise(unit, unit.graph.clone(), observe)?;
     let split = split_frozen(&graph, freeze.inputs, &cut).map_err(broken)?;
     observe("split_frozen", Form::Graph(&split.prepare));
     observe("split_frozen", Form::Graph(&split.main));
-    Ok((split, merged))
+    Ok(split)
 }
 
 /// Returns the layouts of the main program's inputs.

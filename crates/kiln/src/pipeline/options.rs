@@ -48,8 +48,8 @@ impl CompileOptions {
 pub struct FreezeOptions {
     /// How both programs are compiled.
     pub compile: CompileOptions,
-    /// Whether to merge products that share their left operand.
-    pub merge: bool,
+    /// Whether products of few rows that do not depend on each other run beside each other in one launch.
+    pub join: bool,
     /// Which weights the backend packs.
     pub pack: PackWeights,
     /// How much larger than its weights a prepared value may be; see [`SplitOptions::growth`].
@@ -75,7 +75,7 @@ impl Default for FreezeOptions {
         let growth = SplitOptions::default().growth;
         FreezeOptions {
             compile: CompileOptions::default(),
-            merge: true,
+            join: true,
             pack: PackWeights::default(),
             growth,
             recycle: false,

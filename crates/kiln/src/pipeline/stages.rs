@@ -21,8 +21,8 @@ macro_rules! stages {
     ($($name:literal, $phase:literal, $makes:literal, $verifier:literal, $dump:literal, $code:literal;)*) => {
         /// Every stage from a function to launches, in order.
         ///
-        /// The passes from `decompose` to `dead_code` run again and again until none of them changes the graph. `merge_products` and
-        /// `split_frozen` run for graphs with frozen inputs, `pack` for those whose weights the backend packs, `tune` in the modes that
+        /// The passes from `decompose` to `dead_code` run again and again until none of them changes the graph. `split_frozen`
+        /// runs for graphs with frozen inputs, `pack` for those whose weights the backend packs, `tune` in the modes that
         /// measure. A program that is found on disk skips what is between `capture` and `code`.
         pub const STAGES: &[Stage] = &[$(Stage {
             name: $name, phase: $phase, makes: $makes, verifier: $verifier, dump: $dump, code: $code,
@@ -42,7 +42,6 @@ stages! {
     "fold_views",            "passes",   "Graph",         "Graph::verify",                  "NN-fold_views.kiln",           "kiln-passes/src/fold_views.rs";
     "common_subexpressions", "passes",   "Graph",         "Graph::verify",                  "NN-common_subexpressions.kiln", "kiln-passes/src/common_subexpressions.rs";
     "dead_code",             "passes",   "Graph",         "Graph::verify",                  "NN-dead_code.kiln",            "kiln-passes/src/dead_code.rs";
-    "merge_products",        "passes",   "Graph",         "Graph::verify",                  "NN-merge_products.kiln",       "kiln-passes/src/merge_products.rs";
     "split_frozen",          "passes",   "two Graphs",    "Graph::verify",                  "NN-split_frozen.kiln",         "kiln-passes/src/split_frozen.rs";
     "prepare",               "schedule", "Graph",         "Graph::verify",                  "NN-prepare.kiln",              "kiln-kernels/src/prepare.rs";
     "materialise",           "schedule", "works",         "Error::Unsupported",             "NN-schedule.txt",              "kiln-kernels/src/materialise.rs";

@@ -42,6 +42,36 @@ impl Found {
     }
 }
 
+/// How far logits are from those of float32.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExactError {
+    /// The root of the mean of the squares of the differences.
+    pub rmse: f64,
+    /// The largest difference.
+    pub largest: f64,
+    /// The root of the mean of the squares of the logits of float32.
+    pub scale: f64,
+}
+
+impl ExactError {
+    /// `None` where there is nothing to compare: a side without logits, or with those of other positions.
+    pub fn of(logits: &[f32], exact: &[f32]) -> Option<ExactError> {
+        if logits.is_empty() || logits.len() != exact.len() {
+            return None;
+        }
+        let (mut squares, mut largest, mut own) = (0f64, 0f64, 0f64);
+        for (logit, exact) in logits.iter().zip(exact) {
+            let difference = f64::from(*logit) - f64::from(*exact);
+            squares += difference * difference;
+            // NaN is as far from a number as can be.
+            largest = if difference.is_nan() { f64::INFINITY } else { largest.max(difference.abs()) };
+            own += f64::from(*exact) * f64::from(*exact);
+        }
+        let root = |sum: f64| (sum / logits.len() as f64).sqrt();
+        Some(ExactError { rmse: root(squares), largest, scale: root(own) })
+    }
+}
+
 impl<'a> Expected<'a> {
     pub fn new(logits: &'a [f32], vocabulary: usize, dtype: &str) -> Expected<'a> {
         let largest = logits.iter().fold(1f32, |most, value| most.max(value.abs()));
@@ -150,5 +180,14 @@ mod tests {
     #[test]
     fn leading_tokens_are_counted() {
         assert_eq!(agreeing(&[vec![1, 2, 9], vec![4]], &[vec![1, 2, 3], vec![4]]), (3, 4));
+    }
+
+    #[test]
+    fn an_error_is_that_of_all_logits() {
+        let error = ExactError::of(&[1.0, 2.0, 3.0, 5.0], &[1.0, 2.0, 3.0, 3.0]).unwrap();
+        assert_eq!((error.rmse, error.largest), (1.0, 2.0));
+        assert_eq!(ExactError::of(&[f32::NAN, 0.0], &[1.0, 0.0]).unwrap().largest, f64::INFINITY);
+        assert_eq!(ExactError::of(&[], &[]), None);
+        assert_eq!(ExactError::of(&[1.0], &[1.0, 2.0]), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Kiln's side of `kiln bench decode` and `kiln bench forward --model`: one model in one mode, in a process of its own.
 
 use crate::bench::clock::seconds;
-use crate::bench::machine;
 use crate::bench::side::serve;
+use crate::bench::{launches, machine};
 use kiln::runtime::HostMemory;
 use kiln::{Compiled, DType, Device, Dynamic, Mode, Options, Precision, Tensor};
 use kiln_llm::{CausalLm, Generator, GeneratorOptions, KvCache, OpenOptions, Request, WeightFormat};
@@ -27,6 +27,9 @@ pub fn run() -> kiln_terminal::failure::Outcome {
         (Some("turn"), Some(work)) => work.turn(request),
         (Some("memory"), Some(work)) => Ok(work.memory()),
         (Some("check"), Some(work)) => work.check(request),
+        (Some("explain"), Some(Work::Forward(forward))) => {
+            Ok(json!({"text": launches::table(&forward.pass.explain(&forward.tokens)?)}))
+        }
         (other, _) => Err(format!("what is {other:?}?").into()),
     })
 }
@@ -67,7 +70,11 @@ struct Spec {
     before: u64,
 }
 
-/// The options of a mode; `+freeze` packs the weights beforehand, `+high` and `+medium` are precisions.
+/// The word of a mode in which launches of a GPU do not overlap: in the environment of its process.
+pub const SERIAL: &str = "serial";
+
+/// The options of a mode; `+freeze` packs the weights beforehand, `+high` and `+medium` are precisions, `+serial` is one for
+/// whoever starts the process.
 pub fn options(mode: &str) -> Result<Option<Options>, String> {
     let mut words = mode.split('+');
     let name = words.next().unwrap_or_default();
@@ -80,6 +87,7 @@ pub fn options(mode: &str) -> Result<Option<Options>, String> {
     for word in words {
         match (word, Precision::named(word)) {
             ("freeze", _) => options.freeze = true,
+            (SERIAL, _) => {}
             (_, Some(precision)) => options.precision = precision,
             _ => return Err(unknown()),
         }

@@ -14,7 +14,7 @@ pub mod sides;
 
 use super::record::{MemoryUse, Record, Subject};
 use super::side::{Side, SideError};
-use agreement::{Expected, agreeing};
+use agreement::{ExactError, Expected, agreeing};
 use kiln_llm::WeightFormat;
 use kiln_terminal::failure::without_own_lines;
 use models::Source;
@@ -23,6 +23,7 @@ use sides::Role;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kiln_side::SERIAL;
 pub use kiln_side::{options, run as serve};
 
 /// One comparison.
@@ -43,6 +44,8 @@ pub struct Plan {
     pub ahead: Option<usize>,
     /// The folder of Kiln's disk cache, which is off where there is none.
     pub cache: Option<PathBuf>,
+    /// Whether the logits of all sides are held against those of float32.
+    pub exact: bool,
     /// Tokens of the prompt, or of a pass.
     pub prompt: usize,
     /// Tokens of a text after the first.
@@ -53,6 +56,8 @@ pub struct Plan {
     pub turns: usize,
     /// Seconds of samples a side at the most.
     pub seconds: f64,
+    /// Whether to show the launches of a pass.
+    pub explain: bool,
     /// Who takes part.
     pub roles: Vec<Role>,
     /// For the peers.
@@ -74,6 +79,9 @@ const ROWS: usize = 32;
 
 /// Tokens behind the prompt whose logits are compared when decoding.
 const FOLLOWING: usize = 64;
+
+/// What a side gave: its figures, the tokens of its texts, and its logits.
+type Results = (Record, Vec<Vec<u32>>, Vec<f32>);
 
 /// A side that is open.
 struct Open {
@@ -131,6 +139,28 @@ impl Plan {
         Plan { deadline: Some(deadline), ..self }
     }
 
+    /// What a side is asked to open.
+    fn request(&self, role: &Role, dtype: &str) -> Value {
+        let folder = if role.side == "kiln" { &self.source.whole } else { &self.source.path };
+        json!({
+            "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
+            "dtype": dtype, "weights": self.source.weights.name(), "device": self.device, "threads": self.threads, "context": self.context(),
+            "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead, "cache": self.cache,
+        })
+    }
+
+    /// The logits of the same tokens in float32, by a side that is opened for them alone: PyTorch where it takes part, which is the
+    /// judge of both then, Kiln's eager mode elsewhere. Weights are widened, which is exact.
+    fn float32(&self, follow: &[Vec<u32>], file: &Path) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+        let has_torch = self.roles.iter().any(|role| role.side.starts_with("torch"));
+        let role = if has_torch { Role::peer("torch:eager")? } else { Role::kiln("eager")? };
+        tell(&format!("{} {}: float32 by {}", self.what, self.source.name, role.label()));
+        let mut side = role.start(self.what, &self.python)?;
+        side.ask(&self.request(&role, "f32"), self.patience)?;
+        side.ask(&json!({"do": "check", "file": file, "rows": ROWS, "follow": follow}), self.patience)?;
+        Ok(read_logits(file))
+    }
+
     fn open(&self, role: &Role) -> (Record, Result<Open, SideError>) {
         let mut record = Record::new(&self.subject(), &role.side, &role.mode);
         let left = self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -141,12 +171,7 @@ impl Plan {
             return (record, Err(late));
         }
         let patience = self.patience.min(left.max(Duration::from_secs(60)));
-        let folder = if role.side == "kiln" { &self.source.whole } else { &self.source.path };
-        let request = json!({
-            "do": "open", "what": self.what, "folder": folder, "layers": self.source.layers, "style": role.style(), "mode": role.mode,
-            "dtype": self.dtype, "weights": self.source.weights.name(), "device": self.device, "threads": self.threads, "context": self.context(),
-            "prompts": self.prompts(), "tokens": self.tokens, "ahead": self.ahead, "cache": self.cache,
-        });
+        let request = self.request(role, &self.dtype);
         let opened = role.start(self.what, &self.python).and_then(|mut side| {
             let answer = side.ask(&request, patience)?;
             // Where this fails the peak stays unknown.
@@ -237,6 +262,12 @@ impl Plan {
                 }
             }
         }
+        if self.explain {
+            for open in all.iter_mut().flatten().filter(|open| open.record.is_kiln() && open.record.is_compiled()) {
+                let answer = open.side.ask(&json!({"do": "explain"}), self.patience)?;
+                println!("{}: {}", open.record.label(), answer["text"].as_str().unwrap_or_default());
+            }
+        }
         tell(&format!("{} {}: memory and results", self.what, self.source.name));
         let follow = following(&all);
         let mut found = Vec::new();
@@ -246,12 +277,22 @@ impl Plan {
                 Err(record) => (record, Vec::new(), Vec::new()),
             });
         }
+        if self.exact {
+            let exact = self.float32(&follow, &scratch.path().join("logits-f32"))?;
+            for (record, _, logits) in &mut found {
+                if let Some(error) = ExactError::of(logits, &exact) {
+                    record.extra["float32"] =
+                        json!({"rmse": error.rmse, "max_abs_err": error.largest, "logits_rms": error.scale});
+                }
+            }
+        }
+        same_bits(&mut found);
         tell("");
         Ok(self.compare(found))
     }
 
     /// Asks a side for its memory and its logits, all sides for those of the same tokens.
-    fn finish(&self, mut open: Open, follow: &[Vec<u32>], file: &Path) -> (Record, Vec<Vec<u32>>, Vec<f32>) {
+    fn finish(&self, mut open: Open, follow: &[Vec<u32>], file: &Path) -> Results {
         let limit = Duration::from_secs(600);
         if !open.record.is_kiln()
             && let (Ok(answer), Some(memory)) =
@@ -271,8 +312,8 @@ impl Plan {
     }
 
     /// Holds every side's tokens and logits against those of Kiln's eager mode, or of its first mode without one.
-    fn compare(&self, found: Vec<(Record, Vec<Vec<u32>>, Vec<f32>)>) -> Vec<Record> {
-        let kiln = |(record, _, logits): &&(Record, Vec<_>, Vec<f32>)| record.is_kiln() && !logits.is_empty();
+    fn compare(&self, found: Vec<Results>) -> Vec<Record> {
+        let kiln = |(record, _, logits): &&Results| record.is_kiln() && !logits.is_empty();
         let eager = found.iter().filter(kiln).find(|(record, ..)| !record.is_compiled());
         let reference = eager.or_else(|| found.iter().find(kiln)).map(|(_, ids, logits)| (ids.clone(), logits.clone()));
         let mut records = Vec::new();
@@ -296,6 +337,25 @@ impl Plan {
             records.push(record);
         }
         records
+    }
+}
+
+/// Holds the logits of modes in which launches do not overlap against the same modes in which they do: an overlap that is right
+/// changes no bit.
+fn same_bits(found: &mut [Results]) {
+    let serial = format!("+{SERIAL}");
+    let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<u32>>();
+    for at in 0..found.len() {
+        let Some(mode) = found[at].0.mode.strip_suffix(&serial).filter(|_| found[at].0.is_kiln()) else { continue };
+        let Some((_, _, other)) = found.iter().find(|(record, ..)| record.is_kiln() && record.mode == mode) else {
+            continue;
+        };
+        let same = !other.is_empty() && bits(other) == bits(&found[at].2);
+        let record = &mut found[at].0;
+        record.extra["same_bits"] = json!(same);
+        if !same && record.error.is_none() {
+            record.error = Some("its logits are not those of launches that overlap, bit by bit".to_owned());
+        }
     }
 }
 

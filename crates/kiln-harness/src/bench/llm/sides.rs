@@ -1,5 +1,6 @@
 //! Who takes part: Kiln's modes, PyTorch's, llama.cpp.
 
+use super::kiln_side::SERIAL;
 use crate::bench::peer;
 use crate::bench::side::{Side, SideError};
 use kiln_terminal::failure::Failure;
@@ -64,7 +65,7 @@ impl Role {
     /// Starts the process.
     pub fn start(&self, what: &str, python: &str) -> Result<Side, SideError> {
         match self.side.as_str() {
-            "kiln" => Side::kiln(what),
+            "kiln" => Side::kiln(what, self.mode.split('+').all(|word| word != SERIAL)),
             "llama.cpp" => Side::python(python, LLAMA_CPP),
             _ => Side::python(python, TORCH),
         }
@@ -88,6 +89,7 @@ mod tests {
         assert!(Role::kiln("reduce-overhead").is_ok());
         assert!(Role::kiln("default+freeze").is_ok());
         assert!(Role::kiln("default+freeze+high").is_ok());
+        assert!(Role::kiln("default+freeze+serial").is_ok());
         assert!(Role::kiln("default+low").is_err());
         assert!(Role::kiln("eager+freeze").is_err());
         assert!(Role::kiln("fast").is_err());

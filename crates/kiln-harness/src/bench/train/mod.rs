@@ -210,7 +210,7 @@ fn measure(
     let own = [Own::new(|| compiled.call(&batch)), Own::new(|| eager(&batch)).half()];
     let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
     if arguments.explain {
-        launches::tell(&compiled.explain(&batch)?);
+        println!("{}", launches::table(&compiled.explain(&batch)?));
     }
     let programs = compiled.programs();
     let codes = || programs.iter().flat_map(|p| &p.segments).filter_map(|segment| segment.code.as_deref());

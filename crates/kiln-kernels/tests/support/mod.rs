@@ -1,0 +1,17 @@
+//! What several tests need.
+
+use kiln_kernels::Target;
+
+/// A target that differs from a CPU in everything that it may.
+pub const GPU: Target = Target {
+    few_rows: 8,
+    long_row: 4,
+    guarded_operands: true,
+    product_order: true,
+    attention_gradients: true,
+    short_operands: true,
+    many_columns: 1 << 16,
+    recomputed: 64,
+    direct_gradients: true,
+    row_alignment: 16,
+};
