@@ -1,0 +1,101 @@
+//! Products of matrices and convolutions.
+
+use crate::Error;
+use crate::call::{Context, one, real};
+use crate::rows::Row;
+use kiln_ir::NodeId;
+use kiln_ir::build::{self, ConvOptions};
+
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        ops: &["aten.mm.default", "aten.bmm.default"],
+        text: "`matmul`",
+        build: |c| {
+            let (x, y) = (c.node("self")?, c.node("mat2")?);
+            one(build::matmul(&mut c.b, &x, &y)?)
+        },
+    },
+    Row {
+        ops: &["aten.addmm.default", "aten.baddbmm.default"],
+        text: "`matmul` and `add`, each times its factor",
+        build: |c| {
+            let batched = c.op().contains("baddbmm");
+            let (x, y) = if batched { ("batch1", "batch2") } else { ("mat1", "mat2") };
+            let (bias, x, y) = (c.node("self")?, c.node(x)?, c.node(y)?);
+            let product = build::matmul(&mut c.b, &x, &y)?;
+            let product = times(c, product, "alpha")?;
+            // A factor of 0 leaves out even NaN.
+            if c.float_or("beta", 1.0)? == 0.0 {
+                return one(product);
+            }
+            let bias = times(c, bias, "beta")?;
+            one(build::add(&mut c.b, &bias, &product)?)
+        },
+    },
+    Row {
+        ops: &["transformers.grouped_mm_fallback.default"],
+        text: "`grouped_matmul`",
+        build: |c| {
+            let (x, w, ends) = (c.node("input")?, c.node("weight")?, c.node("offs")?);
+            one(build::grouped_matmul(&mut c.b, &x, &w, &ends)?)
+        },
+    },
+    Row {
+        ops: &["aten._grouped_mm.default"],
+        text: "`grouped_matmul`; of two matrices `grouped_inner`",
+        build: |c| {
+            let (x, w, ends) = (c.node("self")?, c.tensor("mat2")?, c.node("offs")?);
+            one(match c.rank(w) {
+                2 => build::grouped_inner(&mut c.b, &x, &w.id, &ends)?,
+                _ => build::grouped_matmul(&mut c.b, &x, &w.id, &ends)?,
+            })
+        },
+    },
+    Row {
+        ops: &["aten.convolution.default"],
+        text: "`conv` or `conv_transpose`",
+        build: |c| {
+            let (x, w, bias) = (c.node("input")?, c.node("weight")?, c.optional_node("bias")?);
+            let options = options(c)?;
+            one(if c.flag("transposed")? {
+                {
+                    let padding = c.sizes("output_padding")?;
+                    let padding = if padding.len() == 1 { vec![padding[0]; options.stride.len()] } else { padding };
+                    build::conv_transpose(&mut c.b, &x, &w, bias.as_ref(), &options, &padding)?
+                }
+            } else {
+                build::conv(&mut c.b, &x, &w, bias.as_ref(), &options)?
+            })
+        },
+    },
+    Row {
+        ops: &["aten.convolution_backward.default"],
+        text: "`conv_backward` or `conv_transpose_backward`",
+        build: |c| {
+            let (gradient, x, w) = (c.node("grad_output")?, c.node("input")?, c.node("weight")?);
+            let options = options(c)?;
+            let gradients = if c.flag("transposed")? {
+                build::conv_transpose_backward(&mut c.b, &gradient, &x, &w, &options)?
+            } else {
+                build::conv_backward(&mut c.b, &gradient, &x, &w, &options)?
+            };
+            Ok([gradients.input, gradients.weight, gradients.bias].map(real).to_vec())
+        },
+    },
+];
+
+fn times(c: &mut Context, x: NodeId, name: &str) -> Result<NodeId, Error> {
+    let factor = c.float_or(name, 1.0)?;
+    if factor == 1.0 { Ok(x) } else { Ok(build::mul_scalar(&mut c.b, &x, factor)?) }
+}
+
+/// Strides, padding and the like; one number stands for all axes.
+fn options(c: &Context) -> Result<ConvOptions, Error> {
+    let axes = c.rank(c.tensor("weight")?).saturating_sub(2);
+    let each = |name: &str| {
+        let list = c.sizes(name)?;
+        Ok::<Vec<usize>, Error>(if list.len() == 1 { vec![list[0]; axes] } else { list })
+    };
+    let (stride, padding, dilation) = (each("stride")?, each("padding")?, each("dilation")?);
+    Ok(ConvOptions { stride, padding, dilation, groups: c.size("groups")? })
+}

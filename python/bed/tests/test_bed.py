@@ -1,0 +1,143 @@
+"""The runners themselves, with backends that PyTorch has: a right one (aot_eager) and wrong ones that they must notice."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import hostile_tasks
+import pytest
+import torch
+
+BED = pathlib.Path(__file__).resolve().parents[1]
+if str(BED.parent) not in sys.path:
+    sys.path.append(str(BED.parent))
+
+from bed import known, ops, page, sample, table, workers, zoo  # noqa: E402
+
+OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div_trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
+
+
+def bed(*arguments, **environment):
+    command = [sys.executable, str(BED), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+
+
+def test_a_backend_that_is_not_there_is_exit_code_2():
+    ran = bed("zoo", "--backend", "no_such_backend", "--only", "^tv/resnet18$")
+    assert ran.returncode == 2, ran.stderr
+    assert "no_such_backend" in ran.stderr
+
+
+def test_three_models(tmp_path):
+    pytest.importorskip("transformers")
+    out = tmp_path / "zoo.csv"
+    ran = bed("zoo", "--backend", "aot_eager", "--against", "none", "--rounds", "1", "--only", "^hf/(bert|opt|vit)$", "--out", out)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 of 3 right" in ran.stdout
+    rows = table.read(out)
+    assert list(rows[0])[: len(table.DASHBOARD)] == table.DASHBOARD
+    for row in rows:
+        assert row["accuracy"] == "pass" and row["unique_graphs"] >= 1 and row["speedup"] > 0 and row["first_call_s"] > 0, row
+    assert out.with_suffix(".html").read_text().count("<circle") >= 3
+
+
+def test_twenty_ops(tmp_path):
+    out = tmp_path / "ops.jsonl"
+    common = ["ops", "--backend", "aot_eager", "--only", OPS, "--dtypes", "float32", "--samples", "2", "--out", out]
+    ran = bed(*common)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "(100.00 %)" in ran.stdout and "samples/s" in ran.stdout
+    lines = out.read_text().splitlines()
+    assert len(lines) == 40
+    again = bed(*common, "--resume")
+    assert again.returncode == 0 and out.read_text().splitlines() == lines
+
+
+def _off_by_one(module, inputs):
+    return lambda *arguments: [value + 1 if value.is_floating_point() else value for value in module(*arguments)]
+
+
+def _other_strides(module, inputs):
+    return lambda *arguments: [value.mT.contiguous().mT if value.dim() > 1 else value for value in module(*arguments)]
+
+
+def _other_dtype(module, inputs):
+    return lambda *arguments: [value.double() for value in module(*arguments)]
+
+
+def _raises(module, inputs):
+    raise RuntimeError("no such op")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "word"),
+    [(_off_by_one, "wrong", "outputs"), (_other_strides, "wrong", "strides"), (_other_dtype, "wrong", "float64"), (_raises, "raised", "no such op")],
+)
+def test_a_wrong_backend_is_noticed(monkeypatch, wrong, status, word):
+    find = sample.backend.find
+    monkeypatch.setattr(sample.backend, "find", lambda name: wrong if name == "wrong" else find(name))
+    monkeypatch.setattr(sample, "through_dynamo", sample.direct)
+    call = sample.Call(torch.exp, (torch.randn(3, 4),), {})
+    assert sample.check(call, "aot_eager").status == "right"
+    verdict = sample.check(call, "wrong")
+    assert verdict.status == status and word in verdict.why, verdict
+
+
+def test_a_write_into_an_input_is_compared():
+    call = sample.Call(lambda x: x.add_(1), (torch.zeros(3),), {})
+    eager = sample.perform(call.flat(), call.inputs, False)
+    lost = sample.perform(lambda x: call.flat()(x.clone()), call.inputs, False)
+    assert sample.compare(call, eager, eager) == ""
+    assert sample.compare(call, eager, lost).startswith("inputs")
+
+
+def test_noncontiguous_samples_keep_their_strides():
+    base = torch.arange(24.0).reshape(4, 6)[:, ::2].t()
+    copy = sample.copied(base)
+    assert copy.stride() == base.stride() and torch.equal(copy, base) and copy.data_ptr() != base.data_ptr()
+    values = [call for _, call in ops.calls(ops.table()["sum"], torch.float32, "noncontiguous", False)]
+    assert any(not tensor.is_contiguous() for call in values for tensor in call.inputs)
+
+
+def test_a_crash_and_a_hang_are_results():
+    outcomes = {}
+    for outcome in workers.run(["fine", "dies", "hangs", "raises", "also"], hostile_tasks.work, limit=5.0, recycle=10):
+        outcomes[outcome.task] = outcome
+    assert {task: outcome.status for task, outcome in outcomes.items()} == {
+        "fine": "ok", "dies": "crash", "hangs": "timeout", "raises": "raised", "also": "ok",
+    }  # fmt: skip
+    assert "SIGABRT" in outcomes["dies"].value and "ValueError: why" in outcomes["raises"].value
+
+
+def test_a_list_may_only_shrink(tmp_path, capsys):
+    path = tmp_path / "list.txt"
+    path.write_text("# comment\nadd float32 # rounds\nsort bool # ties\n")
+    assert known.read(path) == {"add float32": "rounds", "sort bool": "ties"}
+    assert known.judge(path, {"add float32": "x"}, set()) == 0
+    assert known.judge(path, {"mul float32": "x"}, set()) == 1
+    assert known.judge(path, {}, {"sort bool"}) == 1
+    assert known.judge(path, {}, {"sort bool"}, whole=False) == 0
+    known.shrink(path, {"sort bool"})
+    assert path.read_text() == "# comment\nadd float32 # rounds\n"
+    capsys.readouterr()
+
+
+def test_the_figures_of_a_table():
+    rows = [
+        {"name": "a", "backend": "b", "accuracy": "pass", "speedup": 2.0, "backend_s": 1.0, "other_backend_s": 10.0, "graph_breaks": 0, "fallback_nodes": 0},
+        {"name": "c", "backend": "b", "accuracy": "pass", "speedup": 8.0, "backend_s": 1.0, "other_backend_s": 40.0, "graph_breaks": 1, "fallback_nodes": 3},
+        {"name": "d", "backend": "b", "accuracy": "timeout", "why": "<slow>"},
+        {"name": "e", "backend": "b", "accuracy": "eager_fail_to_run"},
+    ]
+    text = "\n".join(zoo.summary(rows))
+    assert "2 of 3 right" in text and "4.00×" in text and "20.00×" in text and "1 of 2 without a fallback node" in text
+    shown = page.render(rows, zoo.summary(rows))
+    assert "&lt;slow&gt;" in shown and "<script" not in shown
+    assert zoo.chosen_names(["a", "b", "c", "ab"], "a|c", "1/2") == ["c"]
+
+
+def test_without_a_source_tree_the_inductor_suite_is_skipped():
+    environment = {key: value for key, value in os.environ.items() if key != "KILN_PYTORCH_SRC"}
+    ran = subprocess.run([sys.executable, str(BED), "inductor", "--backend", "aot_eager"], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0 and "skipped: KILN_PYTORCH_SRC" in ran.stdout

@@ -1,0 +1,62 @@
+"""Outputs that are views: of an input, or of another output. PyTorch expects them to share memory with it."""
+
+import torch
+
+from .sizes import is_symbolic
+
+
+def _storage(node):
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor):
+        return None
+    try:
+        return fake.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _is_whole(fake):
+    """Whether a tensor's elements are all of its memory."""
+    numbers = (*fake.shape, *fake.stride(), fake.storage_offset(), fake.untyped_storage().nbytes())
+    if any(is_symbolic(number) for number in numbers):
+        return False
+    return fake.storage_offset() == 0 and fake.numel() * fake.element_size() == fake.untyped_storage().nbytes()
+
+
+def views_of_parameters(outputs, parameters):
+    """The outputs that are views of parameters: by output, the parameter."""
+    owners = {}
+    for node in parameters:
+        storage = _storage(node)
+        if storage is not None:
+            owners.setdefault(storage, node)
+    found = {}
+    for node in outputs:
+        owner = owners.get(_storage(node))
+        if owner is not None and node not in parameters:
+            found[node] = owner
+    return found
+
+
+def views_of_outputs(outputs):
+    """The outputs that are views of other outputs: by output, the other."""
+    bases = {}
+    for node in outputs:
+        storage = _storage(node)
+        if storage is not None and storage not in bases and _is_whole(node.meta["val"]):
+            bases[storage] = node
+    found = {}
+    for node in outputs:
+        base = bases.get(_storage(node))
+        if base is not None and base is not node:
+            found[node] = base
+    return found
+
+
+def view(base, like, evaluate):
+    """The view of ``base`` that has the sizes, strides and offset of ``like``."""
+    if like.dtype != base.dtype:
+        base = base.view(like.dtype)
+    size = [evaluate(n) for n in like.shape]
+    stride = [evaluate(n) for n in like.stride()]
+    return torch.as_strided(base, size, stride, evaluate(like.storage_offset()))

@@ -1,0 +1,273 @@
+"""A compiled FX graph: programs of Kiln, and PyTorch's own ops between them."""
+
+import torch
+from torch.fx.node import Node, map_arg
+
+from . import _kiln, aliases
+from .collectives import is_collective
+from .lower import Lowering, NotNative, source_of
+from .partition import foreign_nodes, is_computed, is_mutable, levels, used_nodes
+from .report import emit
+from .sizes import Sizes
+from .torch_kernels import faster_in_torch, parts
+
+_SEED_END = 2**63 - 1
+
+
+def compile_graph(module, name, options):
+    """A function of the list of the graph's arguments that gives the list of its results."""
+    graph = module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    constants = {node: _attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
+    for node, value in constants.items():
+        node.meta.setdefault("val", value)
+    nodes = [node for node in graph.nodes if is_computed(node)]
+    parameters = [*placeholders, *constants]
+    foreign, lowering = foreign_nodes(nodes, parameters)
+    for reason in filter(None, foreign.values()):
+        if options.fullgraph_native:
+            raise _kiln.Unsupported(f"{name}: {reason}")
+        emit("fallback", name, reason)
+    measured, missed = faster_in_torch(nodes, foreign, options)
+    for node, text in measured.items():
+        emit("torch_kernel", name, f"{node.target}: {text}, at {':'.join(map(str, source_of(node)))}")
+        foreign.update(dict.fromkeys((node, *parts(node))))
+    if missed:
+        emit("torch_kernel", name, f"{missed} nodes were not measured: there was no time left")
+    if any(is_mutable(node) for node in foreign):
+        return _refuse(module, name, "an op that Kiln lacks writes into its arguments")
+    try:
+        plan = Plan(graph, placeholders, constants, nodes, foreign)
+        if not foreign and plan.is_plain:
+            return _plain(plan, lowering, name, options)
+        plan.compile(name, options)
+    except (NotNative, _kiln.Unsupported) as error:
+        if options.fullgraph_native:
+            raise _kiln.Unsupported(f"{name}: {error}") from None
+        return _refuse(module, name, str(error))
+    launches = sum(step.program.launches for step in plan.steps if step.program is not None)
+    programs = sum(step.program is not None for step in plan.steps)
+    described = "\n".join(step.program.describe() for step in plan.steps if step.program is not None)
+    collectives = sum(is_collective(node) for node in foreign)
+    text = f"{len(nodes)} nodes, {programs} programs, {launches} launches"
+    text += f", {collectives} collectives" if collectives else ""
+    totals = dict(graphs=1, programs=programs, launches=launches, collectives=collectives)
+    emit("compiled", name, text, described, **totals)
+    return plan.run
+
+
+def _attribute(module, path):
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _refuse(module, name, reason):
+    """The graph as PyTorch runs it."""
+    emit("refused", name, reason)
+
+    def run(arguments):
+        return module(*arguments)
+
+    return run
+
+
+def _plain(plan, lowering, name, options):
+    """The function of a graph that is one program and returns what the program does."""
+    for node in plan.outputs:
+        lowering.output(node)
+    program = lowering.compile(name, options)
+    text = f"{len(lowering.calls)} nodes, {program.launches} launches"
+    emit("compiled", name, text, program.describe(), graphs=1, programs=1, launches=program.launches)
+    taken = [plan.placeholders.index(node) for node in lowering.parameters]
+    if taken == list(range(len(plan.placeholders))):
+        return (lambda arguments: program(arguments, _seed())) if program.draws else program
+
+    def run(arguments):
+        given = [arguments[number] for number in taken]
+        return program(given, _seed()) if program.draws else program(given)
+
+    return run
+
+
+def _seed():
+    return torch.randint(_SEED_END, (), dtype=torch.int64).item()
+
+
+class Step:
+    """A program, or the foreign nodes after one."""
+
+    def __init__(self, nodes, program_nodes):
+        self.foreign = nodes
+        self.nodes = program_nodes
+        self.program = None
+        self.parameters = []
+        self.symbols = []
+        self.outputs = []
+        self.last = []
+
+
+class Plan:
+    """How a graph is run: steps over an environment of values by node."""
+
+    def __init__(self, graph, placeholders, constants, nodes, foreign):
+        self.placeholders = placeholders
+        self.constants = constants
+        self.nodes = nodes
+        self.results = graph.find_nodes(op="output")[0].args[0]
+        self.sizes = Sizes([node.meta.get("val") for node in placeholders])
+        wanted = [node for node in used_nodes(self.results) if isinstance(node.meta.get("val"), torch.Tensor)]
+        parameters = set(placeholders) | set(constants)
+        self.views = aliases.views_of_parameters(wanted, parameters)
+        own = [node for node in dict.fromkeys(wanted) if node not in parameters and node not in self.views]
+        self.views_of_outputs = {} if foreign else aliases.views_of_outputs(own)
+        self.outputs = [node for node in wanted if node not in self.views and node not in self.views_of_outputs]
+        tensors = isinstance(self.results, (list, tuple)) and all(
+            isinstance(item, Node) and isinstance(item.meta.get("val"), torch.Tensor) for item in self.results
+        )
+        # Whether the results of one program are the results of the graph.
+        self.is_plain = tensors and not (self.views or self.views_of_outputs or constants)
+        self.steps = []
+        if not (not foreign and self.is_plain):
+            for native, others in levels(nodes, foreign):
+                self.steps.append(Step(others, native))
+
+    def compile(self, name, options):
+        """Makes the programs."""
+        made = {node: number for number, step in enumerate(self.steps) for node in (*step.nodes, *step.foreign)}
+        final = set(self.outputs)
+        for number, step in enumerate(self.steps):
+            if not step.nodes:
+                continue
+            inside = set(step.nodes)
+            lowering = Lowering()
+            symbols = set()
+            for node in step.nodes:
+                for arg in node.all_input_nodes:
+                    is_tensor = isinstance(arg.meta.get("val"), torch.Tensor)
+                    if arg not in inside and is_tensor and arg not in lowering.numbers:
+                        lowering.parameter(arg)
+            for node in step.nodes:
+                lowering.call(node)
+                symbols |= _symbols(node)
+            step.parameters = list(lowering.parameters)
+            for node in step.parameters:
+                symbols |= _symbols(node)
+            step.symbols = sorted(symbols, key=str)
+            for symbol in step.symbols:
+                lowering.graph.size_parameter(str(symbol))
+            for node in step.nodes:
+                later = any(user not in inside and (user in made or user.op == "output") for user in node.users)
+                if isinstance(node.meta.get("val"), torch.Tensor) and (node in final or later):
+                    if node in self.views or node in self.views_of_outputs:
+                        if not any(user not in inside and user in made for user in node.users):
+                            continue
+                    lowering.output(node)
+            step.outputs = list(lowering.outputs)
+            step.program = lowering.compile(f"{name}.{number}", options)
+        self._free()
+
+    def _free(self):
+        """Which values are not needed after each step."""
+        last = {}
+        for number, step in enumerate(self.steps):
+            for node in step.parameters:
+                last[node] = number
+            for node in step.foreign:
+                last[node] = number
+                for arg in node.all_input_nodes:
+                    last[arg] = number
+        kept = set(used_nodes(self.results)) | set(self.views.values()) | set(self.constants)
+        for node, number in last.items():
+            if node not in kept:
+                self.steps[number].last.append(node)
+
+    def run(self, arguments):
+        """Runs the graph on a list of arguments, which it empties."""
+        values = dict(zip(self.placeholders, arguments))
+        symbols = self.sizes.values(arguments)
+        arguments.clear()
+        values.update(self.constants)
+        for step in self.steps:
+            if step.program is not None:
+                given = [_as_traced(values[node], node) for node in step.parameters]
+                given += [symbols[symbol] for symbol in step.symbols]
+                results = step.program(given, _seed()) if step.program.draws else step.program(given)
+                values.update(zip(step.outputs, results))
+            for node in step.foreign:
+                self._call(node, values, symbols)
+            for node in step.last:
+                values.pop(node, None)
+        return self._results(values, symbols)
+
+    def _call(self, node, values, symbols):
+        def value(arg):
+            if arg in values:
+                return values[arg]
+            return self.sizes.evaluate(arg.meta["val"], symbols)
+
+        def number(item):
+            if isinstance(item, (list, tuple)):
+                return type(item)(number(part) for part in item)
+            return self.sizes.evaluate(item, symbols)
+
+        args = [number(item) for item in map_arg(node.args, value)]
+        kwargs = {key: number(item) for key, item in map_arg(node.kwargs, value).items()}
+        result = node.target(*args, **kwargs)
+        values[node] = result
+        self._bind(node.meta.get("val"), result, symbols)
+
+    def _bind(self, fake, result, symbols):
+        """Sizes that only the result of an op tells."""
+        if isinstance(fake, torch.SymInt) and fake.node.expr.is_symbol:
+            symbols.setdefault(fake.node.expr, result)
+        elif isinstance(fake, torch.Tensor):
+            for size, number in zip(fake.shape, result.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+                    symbols.setdefault(size.node.expr, number)
+        elif isinstance(fake, (list, tuple)):
+            for part, of in zip(fake, result):
+                self._bind(part, of, symbols)
+
+    def _results(self, values, symbols):
+        def evaluate(size):
+            return self.sizes.evaluate(size, symbols)
+
+        def result(item):
+            if not isinstance(item, Node):
+                return evaluate(item)
+            if item in values:
+                return values[item]
+            if item in self.views:
+                return aliases.view(values[self.views[item]], item.meta["val"], evaluate)
+            if item in self.views_of_outputs:
+                return aliases.view(values[self.views_of_outputs[item]], item.meta["val"], evaluate)
+            return evaluate(item.meta["val"])
+
+        return [result(item) for item in self.results]
+
+
+def _symbols(node):
+    """The symbols of a node's sizes and strides."""
+    found = set()
+    fakes = node.meta.get("val")
+    for fake in fakes if isinstance(fakes, (list, tuple)) else [fakes]:
+        numbers = (*fake.shape, *fake.stride()) if isinstance(fake, torch.Tensor) else [fake]
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                found |= number.node.expr.free_symbols
+    for arg in node.all_input_nodes:
+        fake = arg.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            found |= fake.node.expr.free_symbols
+    return found
+
+
+def _as_traced(tensor, node):
+    """A tensor with the strides that the graph was captured with; ops of PyTorch may give others."""
+    fake = node.meta["val"]
+    if node.op == "placeholder" or any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
+        return tensor
+    if tensor.stride() == fake.stride():
+        return tensor
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype).copy_(tensor)

@@ -1,0 +1,176 @@
+"""FX graphs of ATen ops → Kiln's description of them."""
+
+import operator
+
+import torch
+from torch.fx.node import Node
+
+from . import _kiln, sizes
+
+# Where and how a tensor is kept is no part of what it holds.
+_PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "requires_grad", "non_blocking"})
+
+
+# Ops that count in the memory of their argument, also outside of its own elements.
+_IN_MEMORY = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default})
+
+
+class NotNative(Exception):
+    """A node that Kiln cannot be told of."""
+
+
+def dtype_name(dtype):
+    """``float32`` of ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def is_size(node):
+    """Whether a node is a number that depends on sizes and on nothing else."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _may_be_whole(fake):
+    """Whether a tensor's elements are all of its memory, as far as its sizes are known."""
+    numbers = (*fake.shape, fake.storage_offset(), fake.untyped_storage().nbytes())
+    if any(sizes.is_symbolic(number) for number in numbers):
+        return True
+    return fake.storage_offset() == 0 and fake.numel() * fake.element_size() == fake.untyped_storage().nbytes()
+
+
+def source_of(node):
+    """The user's file and line."""
+    trace = node.meta.get("stack_trace") or node.stack_trace
+    if not trace:
+        return "", 0
+    for line in reversed(trace.strip().splitlines()):
+        line = line.strip()
+        if line.startswith('File "'):
+            file, _, rest = line[len('File "') :].partition('", line ')
+            number = rest.split(",")[0]
+            return file, int(number) if number.isdigit() else 0
+    return "", 0
+
+
+def arguments_of(node):
+    """Pairs of the schema's names and the values of a node's arguments, default values included."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        raise NotNative(f"{target} is not an ATen op")
+    given = []
+    for number, argument in enumerate(target._schema.arguments):
+        if argument.name in _PLACEMENT:
+            continue
+        if number < len(node.args):
+            value = node.args[number]
+        else:
+            value = node.kwargs.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        given.append((argument.name, value))
+    return given
+
+
+class Lowering:
+    """A Kiln graph of some nodes of an FX graph, which is called with the values of others."""
+
+    def __init__(self):
+        self.graph = _kiln.Graph()
+        # By node, and by node and number for ops with several results.
+        self.numbers = {}
+        self.calls = []
+        self.outputs = []
+        self.hints = {}
+        # The nodes whose values a call takes.
+        self.parameters = []
+
+    def _value(self, fake):
+        if not isinstance(fake, torch.Tensor):
+            raise NotNative(f"a value of the type {type(fake).__name__}")
+        if fake.device.type != "cpu":
+            raise NotNative(f"tensors on {fake.device.type}")
+        if fake.is_sparse or fake.is_quantized or fake.is_mkldnn:
+            raise NotNative("sparse or quantised tensors")
+        if fake.is_conj() or fake.is_neg():
+            raise NotNative("tensors that are conjugated or negated when they are read")
+        shape, strides = tuple(fake.shape), tuple(fake.stride())
+        for name, hint in sizes.hints((*shape, *strides)).items():
+            if name not in self.hints:
+                self.hints[name] = hint
+                self.graph.hint(name, hint)
+        try:
+            return self.graph.value(dtype_name(fake.dtype), [sizes.text(n) for n in shape], [sizes.text(n) for n in strides])
+        except _kiln.Unsupported as error:
+            raise NotNative(str(error)) from None
+
+    def parameter(self, node):
+        """Makes a node's value a parameter; a number unless it is a tensor."""
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor):
+            number = self._value(fake)
+            self.graph.parameter(number)
+            self.numbers[node] = number
+        elif isinstance(fake, torch.SymInt):
+            self.graph.size_parameter(sizes.text(fake))
+        else:
+            raise NotNative(f"a parameter of the type {type(fake).__name__}")
+        self.parameters.append(node)
+
+    def _argument(self, value):
+        if isinstance(value, Node):
+            if value in self.numbers:
+                return ("tensor", self.numbers[value])
+            fake = value.meta.get("val")
+            if isinstance(fake, torch.SymInt):
+                return ("size", sizes.text(fake))
+            if isinstance(fake, (bool, int, float)):
+                return fake
+            raise NotNative(f"{value} is not a tensor that Kiln knows")
+        if isinstance(value, torch.SymInt):
+            return ("size", sizes.text(value))
+        if isinstance(value, torch.dtype):
+            return ("dtype", dtype_name(value))
+        if isinstance(value, (list, tuple)):
+            return [self._argument(item) for item in value]
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return None
+        raise NotNative(f"an argument of the type {type(value).__name__}")
+
+    def call(self, node):
+        """Adds the call of a node."""
+        if node.target is operator.getitem:
+            self.numbers[node] = self.numbers[(node.args[0], node.args[1])]
+            return
+        if node.target in _IN_MEMORY and not _may_be_whole(node.args[0].meta["val"]):
+            raise NotNative(f"{node.target} of a part of a tensor's memory")
+        arguments = [(name, self._argument(value)) for name, value in arguments_of(node)]
+        fake = node.meta.get("val")
+        results = []
+        if isinstance(fake, (list, tuple)):
+            for number, part in enumerate(fake):
+                if part is None or not any(user.args[1] == number for user in node.users):
+                    results.append(None)
+                    continue
+                results.append(self._value(part))
+                self.numbers[(node, number)] = results[-1]
+        else:
+            results.append(self._value(fake))
+            self.numbers[node] = results[-1]
+        self.graph.call(str(node.target), arguments, results, *source_of(node))
+        self.calls.append(node)
+
+    def output(self, node):
+        """Makes a node's value an output."""
+        self.graph.output(self.numbers[node])
+        self.outputs.append(node)
+
+    def compile(self, name, options):
+        """The program."""
+        dtypes = [node.meta["val"].dtype for node in self.outputs]
+        return self.graph.compile(
+            torch.Tensor,
+            torch._C._dynamo.guards._empty_strided_cpu,
+            dtypes,
+            name=name,
+            numerics=options.numerics,
+            disk_cache=options.disk_cache,
+        )

@@ -1,0 +1,123 @@
+"""Which nodes of a graph run in Kiln, and in which programs."""
+
+import operator
+import sys
+
+import torch
+from torch.fx.node import Node
+
+from . import _kiln
+from .collectives import is_collective
+from .lower import Lowering, NotNative, is_size
+
+
+def _is_data(node):
+    """Whether a number comes from the elements of a tensor."""
+    return node.op == "call_function" and node.target is torch.ops.aten._local_scalar_dense.default
+
+
+def is_computed(node):
+    """Whether a node is a call that has to be made: sizes follow from the arguments."""
+    return node.op == "call_function" and (_is_data(node) or not is_size(node))
+
+
+def _draws_as_eager(node):
+    """Whether a node draws random numbers that have to be those of PyTorch's generator: Inductor's setting, which Kiln keeps to."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    config = sys.modules.get("torch._inductor.config")
+    return config is not None and config.fallback_random
+
+
+def foreign_nodes(nodes, parameters):
+    """The nodes that PyTorch runs, each with the reason (none for collectives, and for the parts of another's result), and the
+    description of the graph, which is whole if there are no such nodes."""
+    lowering = Lowering()
+    reasons = {}
+    unknown = set()
+    for node in parameters:
+        if not isinstance(node.meta.get("val"), (torch.Tensor, torch.SymInt)):
+            continue
+        try:
+            lowering.parameter(node)
+        except NotNative:
+            unknown.add(node)
+    for node in nodes:
+        if node.target is operator.getitem and node.args[0] in reasons:
+            _foreign(lowering, node, unknown)
+            continue
+        if is_collective(node):
+            reasons[node] = None
+            _foreign(lowering, node, unknown)
+            continue
+        missing = [arg for arg in node.all_input_nodes if arg in unknown]
+        try:
+            if _draws_as_eager(node):
+                raise NotNative(f"{node.target}: torch._inductor.config.fallback_random asks for PyTorch's random numbers")
+            if missing:
+                raise NotNative(f"{node.target} of {missing[0]}, which is no tensor of Kiln's")
+            lowering.call(node)
+        except (NotNative, _kiln.Unsupported) as error:
+            reasons[node] = str(error)
+            _foreign(lowering, node, unknown)
+    for number, reason in lowering.graph.unsupported():
+        reasons.setdefault(lowering.calls[number], reason)
+    for node in nodes:
+        if node.target is operator.getitem and node.args[0] in reasons:
+            reasons[node] = None
+    return reasons, lowering
+
+
+def _foreign(lowering, node, unknown):
+    """Makes the result of a node that runs elsewhere a parameter of the rest."""
+    fake = node.meta.get("val")
+    try:
+        if isinstance(fake, torch.Tensor):
+            lowering.parameter(node)
+        elif not isinstance(fake, (list, tuple)):
+            unknown.add(node)
+    except NotNative:
+        unknown.add(node)
+
+
+def levels(nodes, foreign):
+    """Cuts a graph into alternating parts: a list of pairs, nodes of one program and the foreign nodes that run after it."""
+    level = {}
+    highest = latest = drawn = 0
+    for node in nodes:
+        before = [(arg, level[arg]) for arg in node.all_input_nodes if arg in level]
+        # What needs a foreign node's result is in the program after it.
+        step = [at + (arg in foreign and node not in foreign) for arg, at in before]
+        level[node] = max(step, default=0)
+        if is_collective(node):
+            # Ranks meet in the order of the graph.
+            latest = level[node] = max(level[node], latest)
+        if node in foreign and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            # Draws from one generator keep their order.
+            level[node] = drawn = max(level[node], drawn)
+        highest = max(highest, level[node] + (node in foreign))
+    for node in nodes:
+        # Inputs are overwritten when everything that reads them has run.
+        if node.target is torch.ops.aten.copy_.default and node not in foreign:
+            level[node] = highest + 1
+    parts = [([], []) for _ in range(highest + 2)]
+    for node in nodes:
+        parts[level[node]][node in foreign].append(node)
+    return [part for part in parts if part[0] or part[1]]
+
+
+def is_mutable(node):
+    """Whether a node writes into its arguments."""
+    if node.target is operator.getitem:
+        return False
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or schema.is_mutable
+
+
+def used_nodes(value):
+    """The nodes in an argument of the output."""
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from used_nodes(item)

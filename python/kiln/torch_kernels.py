@@ -1,0 +1,241 @@
+"""Nodes whose kernel in PyTorch is faster than Kiln's: measured for each shape, remembered on disk.
+
+Such a node is a step between two programs. It loses the fusion with its neighbours, so it has to win by more than that costs. Times are
+kept in `torch_kernels.jsonl` in the folder of the disk cache, one line for each op, its arguments, the number of threads, the processor
+and both versions; a file that others write at the same time is read to the last whole line.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import operator
+import os
+import pathlib
+import platform
+import threading
+import time
+
+import torch
+from torch.fx.node import Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import _kiln
+from .lower import Lowering, NotNative, arguments_of
+
+aten = torch.ops.aten
+_CANDIDATES = (aten.convolution.default, aten.convolution_backward.default)
+
+# PyTorch has to be this much faster, after what its step costs: a call from Python, and one more pass over the results.
+_MARGIN = 1.15
+_STEP_SECONDS = 20e-6
+_BYTES_PER_SECOND = 10e9
+# Below this many multiplications nothing is measured.
+_SMALLEST = 1_000_000
+# How long the nodes of one graph are measured, and one node.
+_GRAPH_SECONDS = 5.0
+_NODE_SECONDS = 0.05
+_MOST_ROUNDS = 8
+# Where the first round says so clearly, it is the last.
+_CLEARLY = 3.0
+
+
+def faster_in_torch(nodes, foreign, options):
+    """The nodes to run in PyTorch, each with the measured times as text, and how many were not measured for lack of time."""
+    if not options.torch_kernels or options.fullgraph_native:
+        return {}, 0
+    keys = {node: key for node in nodes if node not in foreign and (key := _key(node)) is not None}
+    if not keys:
+        return {}, 0
+    table = Table.of(_file() if options.disk_cache else None)
+    until = time.perf_counter() + _GRAPH_SECONDS
+    # The largest first, for there may not be time for all.
+    for node in sorted(keys, key=_multiplications, reverse=True):
+        if table.get(keys[node]) is None and time.perf_counter() < until:
+            times = measure(node, options)
+            if times is not None:
+                table.put(keys[node], times)
+    chosen, missed = {}, 0
+    for node, key in keys.items():
+        times = table.get(key)
+        if times is None:
+            missed += 1
+        elif _wins(node, *times):
+            chosen[node] = f"measured: torch {times[0] * 1e3:.2f} ms, kiln {times[1] * 1e3:.2f} ms"
+    return chosen, missed
+
+
+def parts(node):
+    """The nodes that take a node's result apart."""
+    return [user for user in node.users if user.target is operator.getitem]
+
+
+def _wins(node, torch_seconds, kiln_seconds):
+    bytes_made = sum(fake.numel() * fake.element_size() for fake in _fakes(node))
+    return torch_seconds * _MARGIN + _STEP_SECONDS + 2 * bytes_made / _BYTES_PER_SECOND < kiln_seconds
+
+
+def _fakes(node):
+    fakes = node.meta.get("val")
+    return [fake for fake in (fakes if isinstance(fakes, (list, tuple)) else [fakes]) if isinstance(fake, torch.Tensor)]
+
+
+def _multiplications(node):
+    """Multiplications of a convolution or of its gradients."""
+    if node.target is aten.convolution.default:
+        image, weight, transposed, made = node.args[0], node.args[1], node.args[6], node.meta["val"]
+        grads = 1
+    else:
+        made, image, weight, transposed = node.args[0].meta["val"], node.args[1], node.args[2], node.args[7]
+        grads = sum(node.args[10][:2])
+    places = image.meta["val"].numel() if transposed else made.numel()
+    return grads * places * math.prod(weight.meta["val"].shape[1:])
+
+
+def _key(node):
+    """What the times of a node depend on; none for a node that is not measured."""
+    if node.target not in _CANDIDATES:
+        return None
+    described = []
+    for name, value in arguments_of(node):
+        if isinstance(value, Node):
+            value = value.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            numbers = (*value.shape, *value.stride())
+            if not all(type(number) is int for number in numbers) or value.device.type != "cpu":
+                return None
+            value = [str(value.dtype), list(value.shape), list(value.stride())]
+        elif isinstance(value, torch.SymInt):
+            return None
+        described.append([name, value])
+    if _multiplications(node) < _SMALLEST:
+        return None
+    return json.dumps([str(node.target), described, torch.get_num_threads(), *_machine()], default=str)
+
+
+@functools.cache
+def _machine():
+    """The processor, and the versions of what runs on it."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), name)
+    except OSError:
+        pass
+    build = hashlib.blake2b(pathlib.Path(_kiln.__file__).read_bytes(), digest_size=16).hexdigest()
+    return name, os.environ.get("KILN_CPU_ISA", ""), build, torch.__version__
+
+
+def measure(node, options):
+    """Seconds of a node alone, in PyTorch and in Kiln, in turn on the same arguments; none if Kiln cannot run it alone."""
+    with _disable_current_modes(), torch.no_grad():
+        made = {arg: _random_like(arg.meta["val"]) for arg in node.all_input_nodes}
+        args = torch.fx.node.map_arg(node.args, lambda arg: made[arg])
+        kwargs = torch.fx.node.map_arg(node.kwargs, lambda arg: made[arg])
+        try:
+            program = _program(node, options)
+        except (NotNative, _kiln.Unsupported):
+            return None
+        given = list(made.values())
+        ways = (lambda: node.target(*args, **kwargs), lambda: program(list(given)))
+        # The first call of each prepares; Kiln's is timed nevertheless, for it may take long.
+        ways[0]()
+        best = [_seconds(way) for way in ways]
+        until = time.perf_counter() + _NODE_SECONDS
+        for _ in range(_MOST_ROUNDS):
+            if max(best) > _CLEARLY * min(best) and max(best) > _NODE_SECONDS or time.perf_counter() > until:
+                break
+            best = [min(seconds, _seconds(way)) for seconds, way in zip(best, ways)]
+    return best
+
+
+def _seconds(way):
+    start = time.perf_counter()
+    way()
+    return time.perf_counter() - start
+
+
+def _random_like(fake):
+    """A tensor with the strides of another, of numbers that leave the user's random numbers alone."""
+    generator = torch.Generator().manual_seed(0)
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(fake.shape, fake.stride()))
+    return torch.randn(max(reach, 1), generator=generator).to(fake.dtype).as_strided(fake.shape, fake.stride())
+
+
+def _program(node, options):
+    """A program of one node."""
+    lowering = Lowering()
+    for arg in node.all_input_nodes:
+        lowering.parameter(arg)
+    lowering.call(node)
+    for user in [node] if isinstance(node.meta["val"], torch.Tensor) else parts(node):
+        if user is not node:
+            lowering.call(user)
+        lowering.output(user)
+    return lowering.compile("measured", options)
+
+
+def _file():
+    """The file of the times; none where there is no disk cache."""
+    if os.environ.get("KILN_CACHE", "on").lower() in ("off", "0", "false"):
+        return None
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME") and os.path.join(os.environ["HOME"], ".cache")
+    folder = os.environ.get("KILN_CACHE_DIR") or home and os.path.join(home, "kiln")
+    return pathlib.Path(folder) / "torch_kernels.jsonl" if folder else None
+
+
+class Table:
+    """Times by key, of this process and of the file."""
+
+    _lock = threading.Lock()
+    _tables = {}
+
+    def __init__(self, file):
+        self.file = file
+        self.times = {}
+        self.read = 0
+
+    @classmethod
+    def of(cls, file):
+        """The table of a file, with what others have written meanwhile; one without a file is the process's own."""
+        with cls._lock:
+            table = cls._tables.setdefault(file, cls(file))
+        table._refresh()
+        return table
+
+    def _refresh(self):
+        if self.file is None:
+            return
+        try:
+            with open(self.file, "rb") as file:
+                file.seek(self.read)
+                text = file.read()
+        except OSError:
+            return
+        whole = text.rfind(b"\n") + 1
+        self.read += whole
+        for line in text[:whole].splitlines():
+            try:
+                key, torch_seconds, kiln_seconds = json.loads(line)
+                self.times[key] = (float(torch_seconds), float(kiln_seconds))
+            except (ValueError, TypeError):
+                continue
+
+    def get(self, key):
+        return self.times.get(key)
+
+    def put(self, key, times):
+        self.times[key] = tuple(times)
+        if self.file is None:
+            return
+        line = json.dumps([key, *times]) + "\n"
+        try:
+            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+        except OSError:
+            # Without the file it is measured again in the next process.
+            pass

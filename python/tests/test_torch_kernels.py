@@ -1,0 +1,114 @@
+"""Convolutions that run in PyTorch because its kernel is faster. The times are given by the tests, but for one."""
+
+import json
+
+import pytest
+import torch
+from conftest import assert_close, check
+from torch import nn
+
+import kiln
+from kiln import torch_kernels
+
+
+@pytest.fixture
+def times(monkeypatch, tmp_path):
+    """An empty table on disk, and times that a test chooses: a list of what was measured, and a function of a node."""
+    monkeypatch.setattr(torch_kernels, "_file", lambda: tmp_path / "torch_kernels.jsonl")
+    monkeypatch.setattr(torch_kernels.Table, "_tables", {})
+    measured = []
+
+    def choose(function):
+        def measure(node, options):
+            measured.append(node)
+            return function(node)
+
+        monkeypatch.setattr(torch_kernels, "measure", measure)
+        return measured
+
+    choose.file = tmp_path / "torch_kernels.jsonl"
+    return choose
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+    )
+
+
+def image():
+    return torch.randn(1, 3, 56, 56)
+
+
+@torch.no_grad()
+def test_the_faster_kernel_runs(times):
+    # Two of the three convolutions have the same sizes.
+    measured = times(lambda node: (1e-3, 9e-3) if node.args[0].op != "placeholder" else (9e-3, 1e-3))
+    report = check(network().eval(), image())
+    assert len(measured) == 2
+    assert report.programs == 2 and not report.fallbacks
+    assert sum(report.torch_kernels.values()) == 2
+    assert all("measured: torch 1.00 ms, kiln 9.00 ms" in text for text in report.torch_kernels)
+    assert "by PyTorch's kernel: aten.convolution" in str(report)
+
+
+@torch.no_grad()
+def test_a_close_race_is_kilns(times):
+    times(lambda node: (1e-3, 1.1e-3))
+    report = check(network().eval(), image())
+    assert report.programs == 1 and not report.torch_kernels
+
+
+@torch.no_grad()
+def test_times_are_kept_on_disk(times):
+    measured = times(lambda node: (1e-3, 9e-3))
+    check(network().eval(), image())
+    lines = times.file.read_text().splitlines()
+    assert len(measured) == len(lines) == 2
+    times.file.write_text("".join(line + "\n" for line in [*lines, "{", '["half'])[:-1])
+    # As another process reads them.
+    torch_kernels.Table._tables.clear()
+    torch._dynamo.reset()
+    kiln.clear_events()
+    assert sum(check(network().eval(), image()).torch_kernels.values()) == 3
+    assert len(measured) == 2
+    key, first, second = json.loads(lines[0])
+    assert (first, second) == (1e-3, 9e-3) and torch.__version__ in key
+
+
+@torch.no_grad()
+def test_it_can_be_turned_off(times):
+    measured = times(lambda node: (1e-3, 9e-3))
+    net = network().eval()
+    for options in ({"torch_kernels": False}, {"fullgraph_native": True}):
+        torch._dynamo.reset()
+        x = image()
+        assert_close(torch.compile(net, backend="kiln", options=options)(x), net(x))
+    assert not measured and not kiln.report().torch_kernels
+
+
+def test_gradients_by_pytorchs_kernel(times):
+    times(lambda node: (1e-3, 9e-3))
+    net, x = network(), image()
+    twin = torch.compile(net, backend="kiln", fullgraph=True)
+    want = torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
+    got = torch.autograd.grad(twin(x).square().sum(), list(net.parameters()))
+    assert_close(got, want, 1e-3)
+    report = kiln.report()
+    assert not report.fallbacks and not report.refused, str(report)
+    assert any("convolution_backward" in text for text in report.torch_kernels)
+
+
+@torch.no_grad()
+def test_both_are_measured_on_real_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_kernels, "_file", lambda: tmp_path / "times.jsonl")
+    monkeypatch.setattr(torch_kernels.Table, "_tables", {})
+    state = torch.get_rng_state()
+    net, x = network().eval(), image()
+    state = torch.get_rng_state()
+    report = check(net, x.to(memory_format=torch.channels_last))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not report.fallbacks
+    lines = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 and all(0 < seconds < 60 for line in lines for seconds in line[1:])
