@@ -3,15 +3,13 @@
 import torch
 from torch.fx.node import Node, map_arg
 
-from . import _kiln, aliases
+from . import _kiln, aliases, devices
 from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
 from .partition import foreign_nodes, is_computed, is_mutable, levels, used_nodes
 from .report import emit
 from .sizes import Sizes
 from .torch_kernels import faster_in_torch, parts
-
-_SEED_END = 2**63 - 1
 
 
 def compile_graph(module, name, options):
@@ -23,7 +21,8 @@ def compile_graph(module, name, options):
         node.meta.setdefault("val", value)
     nodes = [node for node in graph.nodes if is_computed(node)]
     parameters = [*placeholders, *constants]
-    foreign, lowering = foreign_nodes(nodes, parameters)
+    device = devices.of_graph([*parameters, *nodes])
+    foreign, lowering = foreign_nodes(nodes, parameters, device)
     for reason in filter(None, foreign.values()):
         if options.fullgraph_native:
             raise _kiln.Unsupported(f"{name}: {reason}")
@@ -37,7 +36,7 @@ def compile_graph(module, name, options):
     if any(is_mutable(node) for node in foreign):
         return _refuse(module, name, "an op that Kiln lacks writes into its arguments")
     try:
-        plan = Plan(graph, placeholders, constants, nodes, foreign)
+        plan = Plan(graph, placeholders, constants, nodes, foreign, device)
         if not foreign and plan.is_plain:
             return _plain(plan, lowering, name, options)
         plan.compile(name, options)
@@ -81,17 +80,13 @@ def _plain(plan, lowering, name, options):
     emit("compiled", name, text, program.describe(), graphs=1, programs=1, launches=program.launches)
     taken = [plan.placeholders.index(node) for node in lowering.parameters]
     if taken == list(range(len(plan.placeholders))):
-        return (lambda arguments: program(arguments, _seed())) if program.draws else program
+        return (lambda arguments: program(arguments, devices.seed(plan.device))) if program.draws else program
 
     def run(arguments):
         given = [arguments[number] for number in taken]
-        return program(given, _seed()) if program.draws else program(given)
+        return program(given, devices.seed(plan.device)) if program.draws else program(given)
 
     return run
-
-
-def _seed():
-    return torch.randint(_SEED_END, (), dtype=torch.int64).item()
 
 
 class Step:
@@ -110,7 +105,8 @@ class Step:
 class Plan:
     """How a graph is run: steps over an environment of values by node."""
 
-    def __init__(self, graph, placeholders, constants, nodes, foreign):
+    def __init__(self, graph, placeholders, constants, nodes, foreign, device):
+        self.device = device
         self.placeholders = placeholders
         self.constants = constants
         self.nodes = nodes
@@ -140,7 +136,7 @@ class Plan:
             if not step.nodes:
                 continue
             inside = set(step.nodes)
-            lowering = Lowering()
+            lowering = Lowering(self.device)
             symbols = set()
             for node in step.nodes:
                 for arg in node.all_input_nodes:
@@ -192,7 +188,7 @@ class Plan:
             if step.program is not None:
                 given = [_as_traced(values[node], node) for node in step.parameters]
                 given += [symbols[symbol] for symbol in step.symbols]
-                results = step.program(given, _seed()) if step.program.draws else step.program(given)
+                results = step.program(given, devices.seed(self.device)) if step.program.draws else step.program(given)
                 values.update(zip(step.outputs, results))
             for node in step.foreign:
                 self._call(node, values, symbols)
@@ -270,4 +266,4 @@ def _as_traced(tensor, node):
         return tensor
     if tensor.stride() == fake.stride():
         return tensor
-    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype).copy_(tensor)
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=tensor.device).copy_(tensor)

@@ -5,7 +5,7 @@ import operator
 import torch
 from torch.fx.node import Node
 
-from . import _kiln, sizes
+from . import _kiln, devices, sizes
 
 # Where and how a tensor is kept is no part of what it holds.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "requires_grad", "non_blocking"})
@@ -69,10 +69,11 @@ def arguments_of(node):
 
 
 class Lowering:
-    """A Kiln graph of some nodes of an FX graph, which is called with the values of others."""
+    """A Kiln graph of some nodes of an FX graph on a device, which is called with the values of others."""
 
-    def __init__(self):
+    def __init__(self, device):
         self.graph = _kiln.Graph()
+        self.device = device
         # By node, and by node and number for ops with several results.
         self.numbers = {}
         self.calls = []
@@ -81,11 +82,11 @@ class Lowering:
         # The nodes whose values a call takes.
         self.parameters = []
 
-    def _value(self, fake):
+    def _value(self, fake, is_parameter=False):
         if not isinstance(fake, torch.Tensor):
             raise NotNative(f"a value of the type {type(fake).__name__}")
-        if fake.device.type != "cpu":
-            raise NotNative(f"tensors on {fake.device.type}")
+        if fake.device != self.device and not (is_parameter and devices.is_host_scalar(fake, self.device)):
+            raise NotNative(f"tensors on {fake.device} beside those on {self.device}")
         if fake.is_sparse or fake.is_quantized or fake.is_mkldnn:
             raise NotNative("sparse or quantised tensors")
         if fake.is_conj() or fake.is_neg():
@@ -104,7 +105,7 @@ class Lowering:
         """Makes a node's value a parameter; a number unless it is a tensor."""
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
-            number = self._value(fake)
+            number = self._value(fake, is_parameter=True)
             self.graph.parameter(number)
             self.numbers[node] = number
         elif isinstance(fake, torch.SymInt):
@@ -147,7 +148,7 @@ class Lowering:
         results = []
         if isinstance(fake, (list, tuple)):
             for number, part in enumerate(fake):
-                if part is None or not any(user.args[1] == number for user in node.users):
+                if not isinstance(part, torch.Tensor) or not any(user.args[1] == number for user in node.users):
                     results.append(None)
                     continue
                 results.append(self._value(part))
@@ -166,10 +167,14 @@ class Lowering:
     def compile(self, name, options):
         """The program."""
         dtypes = [node.meta["val"].dtype for node in self.outputs]
+        if self.device.type == "cuda":
+            devices.find_libraries()
         return self.graph.compile(
             torch.Tensor,
-            torch._C._dynamo.guards._empty_strided_cpu,
+            devices.allocator(self.device),
             dtypes,
+            device=str(self.device),
+            recorded=options.recorded,
             name=name,
             numerics=options.numerics,
             disk_cache=options.disk_cache,

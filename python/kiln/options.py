@@ -17,6 +17,7 @@ class Options:
     numerics: str = "fast"
     disk_cache: bool = True
     torch_kernels: bool = True
+    recorded: bool = False
 
     @classmethod
     def parse(cls, options):

@@ -29,10 +29,10 @@ def _draws_as_eager(node):
     return config is not None and config.fallback_random
 
 
-def foreign_nodes(nodes, parameters):
+def foreign_nodes(nodes, parameters, device):
     """The nodes that PyTorch runs, each with the reason (none for collectives, and for the parts of another's result), and the
     description of the graph, which is whole if there are no such nodes."""
-    lowering = Lowering()
+    lowering = Lowering(device)
     reasons = {}
     unknown = set()
     for node in parameters:
@@ -98,7 +98,7 @@ def levels(nodes, foreign):
         highest = max(highest, level[node] + (node in foreign))
     for node in nodes:
         # Inputs are overwritten when everything that reads them has run.
-        if node.target is torch.ops.aten.copy_.default and node not in foreign:
+        if node.target is torch.ops.aten.copy_.default:
             level[node] = highest + 1
     parts = [([], []) for _ in range(highest + 2)]
     for node in nodes:
@@ -107,8 +107,8 @@ def levels(nodes, foreign):
 
 
 def is_mutable(node):
-    """Whether a node writes into its arguments."""
-    if node.target is operator.getitem:
+    """Whether a node writes into its arguments, other than to overwrite one of the graph's at the end."""
+    if node.target is operator.getitem or (node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder"):
         return False
     schema = getattr(node.target, "_schema", None)
     return schema is None or schema.is_mutable

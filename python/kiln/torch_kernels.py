@@ -164,7 +164,7 @@ def _random_like(fake):
 
 def _program(node, options):
     """A program of one node."""
-    lowering = Lowering()
+    lowering = Lowering(torch.device("cpu"))
     for arg in node.all_input_nodes:
         lowering.parameter(arg)
     lowering.call(node)

@@ -292,7 +292,17 @@ impl Context<'_> {
 
     /// What PyTorch knows of the first result.
     pub fn result_meta(&self) -> Option<&Meta> {
-        self.metas.get(self.call.results.first().copied().flatten()?.index())
+        self.result_meta_at(0)
+    }
+
+    /// What PyTorch knows of a result; `None` where nobody reads it.
+    pub fn result_meta_at(&self, number: usize) -> Option<&Meta> {
+        self.metas.get(self.call.results.get(number).copied().flatten()?.index())
+    }
+
+    /// How many results the op has, whether or not they are read.
+    pub fn result_count(&self) -> usize {
+        self.call.results.len()
     }
 
     /// Dtype and shape as PyTorch counts it: without the axis of the parts of complex numbers.

@@ -14,19 +14,32 @@ impl ValueId {
     }
 }
 
-/// An element type of PyTorch. A complex number is two of `dtype`.
+/// An element type of PyTorch. A complex number is two of `dtype`; a whole number without a sign is stored as the one with a sign that
+/// has the same bits, and is moved but not computed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Element {
     /// The dtype, or that of the two parts of complex numbers.
     pub dtype: DType,
     /// Whether elements are complex numbers.
     pub complex: bool,
+    /// Whether elements are whole numbers without a sign that `dtype` has only the bits of.
+    pub unsigned: bool,
 }
 
 impl Element {
     /// A real element type.
     pub const fn real(dtype: DType) -> Element {
-        Element { dtype, complex: false }
+        Element { dtype, complex: false, unsigned: false }
+    }
+
+    /// Complex numbers with parts of this dtype.
+    pub const fn complex(dtype: DType) -> Element {
+        Element { dtype, complex: true, unsigned: false }
+    }
+
+    /// Whole numbers without a sign, stored as this dtype.
+    pub const fn unsigned(dtype: DType) -> Element {
+        Element { dtype, complex: false, unsigned: true }
     }
 
     /// The element type of PyTorch's name, `torch.` left out; `None` for one that Kiln has not.
@@ -35,8 +48,9 @@ impl Element {
     /// use kiln_aten::Element;
     /// use kiln_ir::DType;
     /// assert_eq!(Element::named("bfloat16"), Some(Element::real(DType::Bf16)));
-    /// assert_eq!(Element::named("complex64"), Some(Element { dtype: DType::F32, complex: true }));
-    /// assert_eq!(Element::named("uint64"), None);
+    /// assert_eq!(Element::named("complex64"), Some(Element::complex(DType::F32)));
+    /// assert_eq!(Element::named("uint64"), Some(Element::unsigned(DType::I64)));
+    /// assert_eq!(Element::named("bits8"), None);
     /// ```
     pub fn named(name: &str) -> Option<Element> {
         let dtype = match name {
@@ -52,8 +66,11 @@ impl Element {
             "bool" => DType::Bool,
             "float8_e4m3fn" => DType::F8E4M3,
             "float8_e5m2" => DType::F8E5M2,
-            "complex64" => return Some(Element { dtype: DType::F32, complex: true }),
-            "complex128" => return Some(Element { dtype: DType::F64, complex: true }),
+            "uint16" => return Some(Element::unsigned(DType::I16)),
+            "uint32" => return Some(Element::unsigned(DType::I32)),
+            "uint64" => return Some(Element::unsigned(DType::I64)),
+            "complex64" => return Some(Element::complex(DType::F32)),
+            "complex128" => return Some(Element::complex(DType::F64)),
             _ => return None,
         };
         Some(Element::real(dtype))

@@ -1,7 +1,7 @@
 //! ATen graph → Kiln graph, a call at a time.
 
 use crate::call::{Context, Value};
-use crate::graph::{Argument, AtenGraph, Call, Meta};
+use crate::graph::{Argument, AtenGraph, Call, Element, Meta};
 use crate::layout::StoredAs;
 use crate::{Error, ValueId, rows};
 use kiln_ir::build::{self, GraphBuilder};
@@ -128,6 +128,7 @@ impl<'a> Walk<'a> {
     fn results(&mut self, call: &'a Call) -> Result<Vec<Value>, Error> {
         let row =
             rows::find(&call.op).ok_or_else(|| Error::UnknownOp { op: call.op.clone(), at: call.source.clone() })?;
+        self.check_storage(call)?;
         self.b.set_source(Some(call.source.clone()));
         let mut context = Context {
             b: std::mem::take(&mut self.b),
@@ -146,6 +147,27 @@ impl<'a> Walk<'a> {
             self.strides.push(vec![]);
         }
         results
+    }
+
+    /// An error where an op would compute with numbers that Kiln only stores.
+    fn check_storage(&self, call: &Call) -> Result<(), Error> {
+        let mut elements = Vec::new();
+        call.arguments.iter().for_each(|(_, argument)| self.elements_of(argument, &mut elements));
+        elements.extend(call.results.iter().flatten().map(|id| self.aten.meta(*id).element));
+        if elements.iter().any(|element| element.unsigned) && !rows::takes_storage(&call.op, &elements) {
+            let (op, at) = (call.op.clone(), call.source.clone());
+            return Err(Error::Unsupported { op, reason: "of whole numbers without a sign".into(), at });
+        }
+        Ok(())
+    }
+
+    fn elements_of(&self, argument: &Argument, elements: &mut Vec<Element>) {
+        match argument {
+            Argument::Tensor(id) => elements.extend(self.aten.values.get(id.index()).map(|meta| meta.element)),
+            Argument::Element(element) => elements.push(*element),
+            Argument::List(list) => list.iter().for_each(|item| self.elements_of(item, elements)),
+            _ => {}
+        }
     }
 
     fn call(&mut self, call: &'a Call) -> Result<(), Error> {

@@ -326,6 +326,19 @@ impl Backend for CudaBackend {
     }
 
     unsafe fn on_stream(&self, stream: usize, run: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        let faults = &self.gpu.faults;
+        if faults.has_arrived() {
+            self.memory.check()?;
+        }
+        let run = || {
+            let before = faults.queued();
+            run()?;
+            // Whoever has a stream of his own does not wait here: what his kernels report is looked at in his next call.
+            match faults.queued() == before || self.gpu.is_captured() {
+                true => Ok(()),
+                false => faults.send(self.gpu).map_err(|error| self.driver_error(error)),
+            }
+        };
         // A handle, which only the driver looks at.
         self.gpu.on_stream(std::ptr::without_provenance_mut(stream), run).map_err(|error| self.driver_error(error))?
     }

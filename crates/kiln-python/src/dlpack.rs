@@ -1,6 +1,7 @@
 //! Tensors of PyTorch as DLPack describes them: address, sizes and strides of a tensor without a copy, a reference or an allocation.
 //! PyTorch hands out the functions as a table of C function pointers, so that nothing is linked against it.
 
+use kiln::Device;
 use kiln_ir::DType;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -46,8 +47,21 @@ impl Default for DlTensor {
     }
 }
 
-/// DLPack's number of CPUs.
-pub(crate) const CPU: i32 = 1;
+/// DLPack's numbers of CPUs, NVIDIA GPUs, and of the host's memory that is page-locked for those.
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const PAGE_LOCKED: i32 = 3;
+
+impl DlDevice {
+    /// The device as Kiln names it.
+    pub(crate) fn device(self) -> Option<Device> {
+        match self.kind {
+            CPU | PAGE_LOCKED => Some(Device::Cpu),
+            CUDA => Some(Device::Cuda(u32::try_from(self.number).ok()?)),
+            _ => None,
+        }
+    }
+}
 
 impl DlType {
     /// The element type as Kiln stores it, and whether elements are pairs of it.
@@ -62,6 +76,9 @@ impl DlType {
             (0, 32) => DType::I32,
             (0, 64) => DType::I64,
             (1, 8) => DType::U8,
+            (1, 16) => DType::I16,
+            (1, 32) => DType::I32,
+            (1, 64) => DType::I64,
             (6, 8) => DType::Bool,
             (10, 8) => DType::F8E4M3,
             (12, 8) => DType::F8E5M2,
@@ -112,6 +129,7 @@ struct Exchange {
 #[derive(Clone, Copy)]
 pub(crate) struct Tensors {
     describe: unsafe extern "C" fn(*mut c_void, *mut DlTensor) -> c_int,
+    current_stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int>,
 }
 
 impl Tensors {
@@ -130,7 +148,7 @@ impl Tensors {
         // SAFETY: DLPack: the table lives as long as the process.
         let table = unsafe { &*table };
         match (table.major, table.describe) {
-            (1, Some(describe)) => Ok(Tensors { describe }),
+            (1, Some(describe)) => Ok(Tensors { describe, current_stream: table.current_stream }),
             _ => Err(PyRuntimeError::new_err("this PyTorch does not describe tensors by DLPack 1")),
         }
     }
@@ -143,6 +161,17 @@ impl Tensors {
         match unsafe { (self.describe)(tensor.as_ptr().cast(), &mut described) } {
             0 => Ok(described),
             _ => Err(PyErr::take(tensor.py()).unwrap_or_else(|| PyTypeError::new_err("not a tensor"))),
+        }
+    }
+
+    /// The stream that PyTorch queues work of this thread on, as the driver names it.
+    pub(crate) fn current_stream(&self, gpu: u32) -> PyResult<usize> {
+        let failed = || PyRuntimeError::new_err(format!("PyTorch does not tell the current stream of GPU {gpu}"));
+        let mut stream = null_mut();
+        // SAFETY: a place to write to; the function is PyTorch's own.
+        match unsafe { self.current_stream.ok_or_else(failed)?(CUDA, gpu as i32, &mut stream) } {
+            0 => Ok(stream.addr()),
+            _ => Err(Python::attach(PyErr::take).unwrap_or_else(failed)),
         }
     }
 }

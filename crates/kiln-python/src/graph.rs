@@ -89,7 +89,7 @@ impl Graph {
     }
 
     /// Compiles the graph.
-    #[pyo3(signature = (tensor_type, allocate, dtypes, name="graph", numerics="fast", disk_cache=true))]
+    #[pyo3(signature = (tensor_type, allocate, dtypes, name="graph", numerics="fast", disk_cache=true, device="cpu", recorded=false))]
     #[allow(clippy::too_many_arguments)]
     fn compile(
         &self,
@@ -100,8 +100,12 @@ impl Graph {
         name: &str,
         numerics: &str,
         disk_cache: bool,
+        device: &str,
+        recorded: bool,
     ) -> PyResult<Program> {
-        let mut options = CompileOptions { name: name.to_owned().into(), disk_cache, ..CompileOptions::default() };
+        let device = device.parse().map_err(|_| PyValueError::new_err(format!("the device {device}")))?;
+        let name = name.to_owned().into();
+        let mut options = CompileOptions { name, device, disk_cache, ..CompileOptions::default() };
         options.schedule.numerics = match numerics {
             "fast" => Numerics::Fast,
             "eager" => Numerics::Eager,
@@ -112,7 +116,7 @@ impl Graph {
         let binding = Binding::new(&self.aten, &self.parameters, &imported, &compiled).map_err(unsupported)?;
         let is_tensor = |(_, parameter): &(usize, &Parameter)| matches!(parameter, Parameter::Tensor(_));
         let tensors = self.parameters.iter().enumerate().filter(is_tensor).map(|(at, _)| at).collect();
-        Program::new(py, compiled, imported, binding, &self.aten, tensors, tensor_type, allocate, dtypes)
+        Program::new(py, compiled, imported, binding, &self.aten, tensors, tensor_type, allocate, dtypes, recorded)
     }
 }
 

@@ -1,15 +1,15 @@
 //! A compiled graph, called with PyTorch's tensors.
 
 use crate::binding::{Binding, Place};
-use crate::dlpack::{CPU, DlTensor, Tensors};
+use crate::dlpack::{DlTensor, Tensors};
 use crate::graph::unsupported;
-use kiln::CompiledGraph;
+use kiln::{CompiledGraph, Device};
 use kiln_aten::{AtenGraph, Imported, InputFrom, Meta, OutputFrom};
 use kiln_ir::DType;
 use kiln_runtime::RawInput;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyInt, PyList, PyTuple};
 
 /// A compiled graph. A call takes the list of the graph's parameters and returns the list of its outputs, which PyTorch allocates.
 #[pyclass(frozen)]
@@ -24,6 +24,8 @@ pub(crate) struct Program {
     tensors: Tensors,
     allocate: Py<PyAny>,
     draws: bool,
+    /// Whether launches are recorded and replayed, where the device can do that.
+    recorded: bool,
 }
 
 /// An output of the ATen graph.
@@ -47,6 +49,7 @@ impl Program {
         tensor_type: &Bound<'_, PyAny>,
         allocate: Py<PyAny>,
         dtypes: Vec<Py<PyAny>>,
+        recorded: bool,
     ) -> PyResult<Program> {
         let input = |from: &InputFrom| match from {
             InputFrom::Given(input) => {
@@ -74,7 +77,7 @@ impl Program {
         }
         let draws = imported.inputs.contains(&InputFrom::Seed);
         let tensors = Tensors::new(tensor_type)?;
-        Ok(Program { compiled, binding, parameters, inputs, outputs, tensors, allocate, draws })
+        Ok(Program { compiled, binding, parameters, inputs, outputs, tensors, allocate, draws, recorded })
     }
 
     fn allocate<'py>(&self, py: Python<'py>, output: &Output, values: &[i64]) -> PyResult<Bound<'py, PyAny>> {
@@ -90,15 +93,32 @@ impl Program {
     }
 }
 
+impl Program {
+    fn device(&self) -> Device {
+        self.compiled.options().device
+    }
+
+    /// The tensor of a seed; where it is none, its number.
+    fn seed(&self, seed: Option<&Bound<'_, PyAny>>, number: &mut i64) -> PyResult<Option<DlTensor>> {
+        match seed {
+            Some(seed) if seed.is_instance_of::<PyInt>() => *number = seed.extract()?,
+            Some(seed) => return self.tensors.describe(seed).map(Some),
+            None => {}
+        }
+        Ok(None)
+    }
+}
+
 #[pymethods]
 impl Program {
-    /// Runs the program. `seed` is drawn by the caller where the program draws random numbers.
-    #[pyo3(signature = (arguments, seed=0))]
+    /// Runs the program. `seed` is drawn by the caller where the program draws random numbers: a number, or a tensor of one on the
+    /// program's device. On a GPU the launches are queued on PyTorch's current stream.
+    #[pyo3(signature = (arguments, seed=None))]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
         arguments: &Bound<'py, PyList>,
-        seed: i64,
+        seed: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
         // Held by this call: the list may be emptied by somebody else once the interpreter lock is released.
         let arguments: Vec<Bound<'py, PyAny>> = arguments.iter().collect();
@@ -140,29 +160,37 @@ impl Program {
             made.push(tensor);
         }
 
-        let mut seed = seed;
+        let mut number = 0i64;
+        let drawn = self.seed(seed.as_ref(), &mut number)?;
+        let device = self.device();
         let mut inputs: Vec<RawInput<'_>> = Vec::with_capacity(self.inputs.len());
         let mut pairs: Vec<(Vec<i64>, Vec<i64>)> = Vec::new();
         for (from, dtype, complex) in &self.inputs {
             let tensor = match from {
                 InputFrom::Given(input) => &given[*input],
                 InputFrom::Output(output) => &made[*output],
-                InputFrom::Seed => {
-                    let ptr = (&raw mut seed).cast();
-                    inputs.push(RawInput { ptr, dtype: DType::I64, shape: &[], strides: &[], is_value: true });
-                    continue;
-                }
+                InputFrom::Seed => match &drawn {
+                    Some(tensor) => tensor,
+                    None => {
+                        let ptr = (&raw mut number).cast();
+                        inputs.push(RawInput { ptr, dtype: DType::I64, shape: &[], strides: &[], is_value: true });
+                        continue;
+                    }
+                },
             };
-            if tensor.dtype.element() != Some((*dtype, *complex)) || tensor.device.kind != CPU {
-                return Err(PyTypeError::new_err(format!("{tensor:?} is not a tensor of {dtype} on the CPU")));
-            }
             // SAFETY: the tensors are held until the call returns.
             let (shape, strides) = unsafe { tensor.layout() };
+            // Beside tensors of a GPU, PyTorch lets scalars be on the host.
+            let place = tensor.device.device();
+            let is_value = place == Some(Device::Cpu) && device != Device::Cpu && shape.is_empty();
+            if tensor.dtype.element() != Some((*dtype, *complex)) || !(is_value || place == Some(device)) {
+                return Err(PyTypeError::new_err(format!("{tensor:?} is not a tensor of {dtype} on {device}")));
+            }
             if *complex {
                 let shape = shape.iter().copied().chain([2]).collect();
                 pairs.push((shape, strides.iter().map(|stride| stride * 2).chain([1]).collect()));
             }
-            inputs.push(RawInput { ptr: tensor.ptr(), dtype: *dtype, shape, strides, is_value: false });
+            inputs.push(RawInput { ptr: tensor.ptr(), dtype: *dtype, shape, strides, is_value });
         }
         let mut pairs = pairs.iter();
         for (input, _) in inputs.iter_mut().zip(&self.inputs).filter(|(_, (_, _, complex))| *complex) {
@@ -172,7 +200,12 @@ impl Program {
         }
 
         let symbols: Vec<i64> = self.binding.of_program(&values).collect();
-        let call = Call { program: &self.compiled, symbols: &symbols, inputs: &inputs, addresses: &addresses };
+        let stream = match device {
+            Device::Cuda(gpu) => Some(self.tensors.current_stream(gpu)?),
+            _ => None,
+        };
+        let (program, recorded) = (self.compiled.program(), self.recorded);
+        let call = Call { program, symbols: &symbols, inputs: &inputs, addresses: &addresses, stream, recorded };
         py.detach(|| call.run()).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         PyList::new(py, results)
     }
@@ -198,10 +231,13 @@ impl Program {
 
 /// All of a call that happens without the interpreter.
 struct Call<'a> {
-    program: &'a CompiledGraph,
+    program: &'a kiln_runtime::Program,
     symbols: &'a [i64],
     inputs: &'a [RawInput<'a>],
     addresses: &'a [*mut u8],
+    /// PyTorch's stream, where the device has such.
+    stream: Option<usize>,
+    recorded: bool,
 }
 
 // SAFETY: addresses of tensors that the caller holds; nothing of Python is in it.
@@ -211,8 +247,22 @@ unsafe impl Sync for Call<'_> {}
 
 impl Call<'_> {
     fn run(&self) -> Result<(), kiln_runtime::Error> {
-        // SAFETY: the tensors have the sizes and strides that `call_raw` compares with the program's; outputs were allocated with
-        // theirs; AOTAutograd says that updated inputs share no memory with others.
-        unsafe { self.program.program().call_raw(self.symbols, self.inputs, self.addresses) }
+        match self.stream {
+            // SAFETY: the stream is PyTorch's, which keeps its streams.
+            Some(stream) => unsafe { self.program.backend().on_stream(stream, &mut || self.launch()) },
+            None => self.launch(),
+        }
+    }
+
+    fn launch(&self) -> Result<(), kiln_runtime::Error> {
+        // SAFETY: the tensors have the sizes and strides that are compared with the program's; outputs were allocated with theirs;
+        // AOTAutograd says that updated inputs share no memory with others. PyTorch's allocator reuses memory of a stream behind
+        // what is queued there, which these launches are.
+        unsafe {
+            match self.recorded {
+                true => self.program.replay_raw(self.symbols, self.inputs, self.addresses),
+                false => self.program.call_raw(self.symbols, self.inputs, self.addresses),
+            }
+        }
     }
 }

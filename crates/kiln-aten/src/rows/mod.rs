@@ -15,6 +15,7 @@ mod sample;
 mod special;
 mod view;
 
+use crate::Element;
 use crate::call::{Context, Results};
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -49,6 +50,12 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// Whether an op may have tensors of numbers that Kiln stores and does not compute with: it moves elements, or has no use for them.
+pub(crate) fn takes_storage(op: &str, elements: &[Element]) -> bool {
+    let is_of = |rows: &[Row]| rows.iter().any(|row| row.ops.contains(&op));
+    is_of(attention::ROWS) || (is_of(view::ROWS) && elements.windows(2).all(|pair| pair[0] == pair[1]))
 }
 
 /// The row of an op.

@@ -34,8 +34,8 @@ fn argument(attribute: &Attribute) -> Argument {
         Attribute::Float(value) => Argument::Float(*value),
         Attribute::List(list) => Argument::List(list.iter().map(argument).collect()),
         Attribute::Word(word) => match (word.as_str(), word.parse::<DType>()) {
-            ("c64", _) => Argument::Element(Element { dtype: DType::F32, complex: true }),
-            ("c128", _) => Argument::Element(Element { dtype: DType::F64, complex: true }),
+            ("c64", _) => Argument::Element(Element::complex(DType::F32)),
+            ("c128", _) => Argument::Element(Element::complex(DType::F64)),
             (_, Ok(dtype)) => Argument::Element(Element::real(dtype)),
             (word, Err(_)) => Argument::Word(word.to_owned()),
         },
@@ -53,7 +53,7 @@ fn run(call: &Call, is_symbolic: bool) -> Result<BTreeSet<OpKind>, String> {
     for ((name, tensor), shape) in call.tensors.iter().zip(symbolic::input_shapes(call, is_symbolic)) {
         let value = match (tensor, shape) {
             (Some(tensor), Some(shape)) => {
-                let element = Element { dtype: tensor.data.dtype(), complex: tensor.complex };
+                let element = Element { complex: tensor.complex, ..Element::real(tensor.data.dtype()) };
                 inputs.push(tensor.data.clone());
                 Argument::Tensor(aten.input(Meta::contiguous(element, shape)))
             }
