@@ -139,7 +139,9 @@ class Lowering:
     def call(self, node):
         """Adds the call of a node."""
         if node.target is operator.getitem:
-            self.numbers[node] = self.numbers[(node.args[0], node.args[1])]
+            # Some results of some ops are no tensors.
+            if node.meta.get("val") is not None:
+                self.numbers[node] = self.numbers[(node.args[0], node.args[1])]
             return
         if node.target in _IN_MEMORY and not _may_be_whole(node.args[0].meta["val"]):
             raise NotNative(f"{node.target} of a part of a tensor's memory")
