@@ -826,8 +826,24 @@ def seldom():
         case("aten.index_reduce.default", f(2, 4), 1, torch.tensor([3, 0, 3]), f(2, 3), reduce, include_self=False)
 
 
+def attention_on_cuda():
+    """Ops that PyTorch has on CUDA alone: they give what the one on the CPU does, and what nobody reads is left out."""
+    own, mask = "aten._scaled_dot_product_flash_attention_for_cpu", f(1, 2, 3, 4)
+    for kind, bias, causal, (t, s) in [("flash", None, True, (4, 4)), ("efficient", mask, False, (3, 4)),
+                                       ("efficient", None, True, (3, 4)), ("cudnn", mask, False, (3, 4))]:
+        q, k, v = f(1, 2, t, 4), f(1, 2, s, 4), f(1, 2, s, 4)
+        given = dict(dropout_p=0.0, is_causal=causal, scale=0.4)
+        out, lse = resolve(own + ".default")(q, k, v, 0.0, causal, attn_mask=bias, scale=0.4)
+        tensors = dict(query=q, key=k, value=v, **({} if bias is None else dict(attn_bias=bias)))
+        own_case(f"aten._scaled_dot_product_{kind}_attention.default", {**tensors, **given}.items(), out, lse)
+        gradient = f(*out.shape)
+        wanted = resolve(own + "_backward.default")(gradient, q, k, v, out, lse, 0.0, causal, attn_mask=bias, scale=0.4)
+        saved = {"grad_out_" if kind == "efficient" else "grad_out": gradient, "out": out, "logsumexp": lse}
+        own_case(f"aten._scaled_dot_product_{kind}_attention_backward.default", {**saved, **tensors, **given}.items(), *wanted)
+
+
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
-              random, others, core, scalars, seldom]:
+              random, others, core, scalars, seldom, attention_on_cuda]:
     group()
 
 (HERE / "reference.txt").write_text("# Written by make_reference.py.\n" + "\n".join(lines) + "\n")
