@@ -12,6 +12,7 @@ COMMANDS = {
     "modules": "module_db: samples of every module of torch.nn against eager",
     "optims": "optim_db: two compiled steps of every optimizer against eager",
     "inductor": "PyTorch's test_torchinductor.py with the backend in place of Inductor",
+    "work": "whole models at their real sizes: eager, Inductor's modes, Kiln",
     "page": "an HTML page of the zoo's CSV",
 }
 
