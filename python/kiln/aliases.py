@@ -43,7 +43,9 @@ def views_of_outputs(outputs):
     bases = {}
     for node in outputs:
         storage = _storage(node)
-        if storage is not None and storage not in bases and _is_whole(node.meta["val"]):
+        fake = node.meta["val"]
+        # A program has no lazily conjugated or negated results: they are not what their memory is in PyTorch.
+        if storage is not None and storage not in bases and _is_whole(fake) and not (fake.is_conj() or fake.is_neg()):
             bases[storage] = node
     found = {}
     for node in outputs:
@@ -59,4 +61,7 @@ def view(base, like, evaluate):
         base = base.view(like.dtype)
     size = [evaluate(n) for n in like.shape]
     stride = [evaluate(n) for n in like.stride()]
-    return torch.as_strided(base, size, stride, evaluate(like.storage_offset()))
+    made = torch.as_strided(base, size, stride, evaluate(like.storage_offset()))
+    if like.is_conj() != made.is_conj():
+        made = made.conj()
+    return torch._neg_view(made) if like.is_neg() != made.is_neg() else made

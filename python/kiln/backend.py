@@ -1,6 +1,5 @@
 """The backend that PyTorch finds by the entry point ``torch_dynamo_backends``."""
 
-import functools
 import itertools
 
 import torch
@@ -8,23 +7,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from . import _kiln
+from .decompositions import decompositions
 from .executor import compile_graph
 from .options import Options
 
 _numbers = itertools.count()
-
-# What Kiln does better whole than in parts. The core table's rule for attention on the CPU gives wrong gradients besides.
-_WHOLE = (
-    "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-)
-
-
-@functools.cache
-def decompositions():
-    """The decomposition table: core ATen, but for what stays whole."""
-    table = dict(torch._decomp.core_aten_decompositions().items())
-    return {op: rule for op, rule in table.items() if str(op) not in _WHOLE}
 
 
 def _compiler(kind, number, options):

@@ -131,6 +131,7 @@ class Plan:
     def compile(self, name, options):
         """Makes the programs."""
         made = {node: number for number, step in enumerate(self.steps) for node in (*step.nodes, *step.foreign)}
+        native = {node for step in self.steps for node in step.nodes}
         final = set(self.outputs)
         for number, step in enumerate(self.steps):
             if not step.nodes:
@@ -142,7 +143,7 @@ class Plan:
                 for arg in node.all_input_nodes:
                     is_tensor = isinstance(arg.meta.get("val"), torch.Tensor)
                     if arg not in inside and is_tensor and arg not in lowering.numbers:
-                        lowering.parameter(arg)
+                        lowering.parameter(arg, is_own=arg in native)
             for node in step.nodes:
                 lowering.call(node)
                 symbols |= _symbols(node)
@@ -260,10 +261,12 @@ def _symbols(node):
 
 
 def _as_traced(tensor, node):
-    """A tensor with the strides that the graph was captured with; ops of PyTorch may give others."""
+    """A tensor with the dtype and the strides that the graph was captured with; ops of PyTorch may give others."""
     fake = node.meta["val"]
-    if node.op == "placeholder" or any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
+    if node.op == "placeholder":
         return tensor
-    if tensor.stride() == fake.stride():
+    if tensor.dtype != fake.dtype:
+        tensor = tensor.to(fake.dtype)
+    if any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())) or tensor.stride() == fake.stride():
         return tensor
     return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=tensor.device).copy_(tensor)

@@ -89,8 +89,6 @@ class Lowering:
             raise NotNative(f"tensors on {fake.device} beside those on {self.device}")
         if fake.is_sparse or fake.is_quantized or fake.is_mkldnn:
             raise NotNative("sparse or quantised tensors")
-        if fake.is_conj() or fake.is_neg():
-            raise NotNative("tensors that are conjugated or negated when they are read")
         shape, strides = tuple(fake.shape), tuple(fake.stride())
         for name, hint in sizes.hints((*shape, *strides)).items():
             if name not in self.hints:
@@ -101,10 +99,13 @@ class Lowering:
         except _kiln.Unsupported as error:
             raise NotNative(str(error)) from None
 
-    def parameter(self, node):
-        """Makes a node's value a parameter; a number unless it is a tensor."""
+    def parameter(self, node, is_own=False):
+        """Makes a node's value a parameter; a number unless it is a tensor. ``is_own``: a program of Kiln computes it."""
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
+            # Programs write what such a tensor stands for; PyTorch keeps the tensor as it was.
+            if not is_own and (fake.is_conj() or fake.is_neg()):
+                raise NotNative("tensors that are conjugated or negated when they are read")
             number = self._value(fake, is_parameter=True)
             self.graph.parameter(number)
             self.numbers[node] = number

@@ -305,6 +305,18 @@ impl Context<'_> {
         self.call.results.len()
     }
 
+    /// Results in the dtypes that PyTorch found, for ops that keep statistics of short floats now in f32, now as they are.
+    pub fn as_traced(&mut self, results: &[NodeId]) -> Results {
+        let mut cast = Vec::with_capacity(results.len());
+        for (number, result) in results.iter().enumerate() {
+            let id = self.call.results.get(number).copied().flatten();
+            let dtype = id.and_then(|id| self.metas.get(id.index())).map(|meta| meta.element.dtype);
+            let dtype = dtype.filter(|dtype| dtype.is_float()).unwrap_or(self.b.graph().ty(*result).dtype);
+            cast.push(real(build::cast(&mut self.b, result, dtype)?));
+        }
+        Ok(cast)
+    }
+
     /// Dtype and shape as PyTorch counts it: without the axis of the parts of complex numbers.
     pub fn ty(&self, value: Value) -> TensorType {
         let mut ty = self.b.graph().ty(value.id).clone();
@@ -421,6 +433,18 @@ impl Context<'_> {
     /// Two arguments in the dtype that PyTorch computes in.
     pub fn pair(&mut self, x: &str, y: &str) -> Result<(NodeId, NodeId), Error> {
         let dtype = self.promoted(&[x, y])?;
+        Ok((self.cast_to(x, dtype)?, self.cast_to(y, dtype)?))
+    }
+
+    /// Two factors, or a dividend and a divisor, whose result is of a dtype. PyTorch rounds a second one that is a number or a
+    /// scalar to a short float only with the result; both are in f32 then.
+    pub fn factors(&mut self, x: &str, y: &str, dtype: DType) -> Result<(NodeId, NodeId), Error> {
+        let is_rounded = match self.optional(y)? {
+            Some(value) => self.rank(value) == 0 && self.ty(value).dtype != dtype,
+            None if matches!(self.given(y), Some(Argument::Size(_))) => true,
+            None => self.number(y)?.cast(DType::F64) != self.scalar(y, dtype)?.cast(DType::F64),
+        };
+        let dtype = if dtype.is_float() && is_rounded { dtype.compute_type() } else { dtype };
         Ok((self.cast_to(x, dtype)?, self.cast_to(y, dtype)?))
     }
 

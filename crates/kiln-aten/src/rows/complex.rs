@@ -23,6 +23,32 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        ops: &["aten._conj.default", "aten._conj_physical.default", "aten.conj_physical.default"],
+        text: "`complex` of the real part and `neg` of the imaginary one; of real numbers the value itself",
+        build: |c| {
+            let x = c.tensor("self")?;
+            if !x.complex {
+                return Ok(vec![x]);
+            }
+            let (re, im) = build::complex_parts(&mut c.b, &x.id)?;
+            let im = build::neg(&mut c.b, &im)?;
+            Ok(vec![Value { id: build::complex(&mut c.b, &re, &im)?, complex: true }])
+        },
+    },
+    Row {
+        ops: &["aten._neg_view.default"],
+        text: "`neg`",
+        build: |c| {
+            let x = c.tensor("self")?;
+            Ok(vec![Value { id: build::neg(&mut c.b, &x.id)?, complex: x.complex }])
+        },
+    },
+    Row {
+        ops: &["aten.resolve_conj.default", "aten.resolve_neg.default"],
+        text: "the value itself: what is lazy in PyTorch's memory is computed here",
+        build: |c| Ok(vec![c.tensor("self")?]),
+    },
+    Row {
         ops: &["aten._fft_c2c.default"],
         text: "`dft` along each axis",
         build: |c| {

@@ -26,8 +26,11 @@ pub(super) const ROWS: &[Row] = &[
                 "acosh" => build::acosh(&mut c.b, &x)?,
                 "atanh" => build::atanh(&mut c.b, &x)?,
                 _ => {
+                    let own = c.b.ty(&x).dtype;
+                    let x = build::cast(&mut c.b, &x, own.compute_type())?;
                     let log = build::log(&mut c.b, &x)?;
-                    build::mul_scalar(&mut c.b, &log, std::f64::consts::LOG10_E)?
+                    let y = build::mul_scalar(&mut c.b, &log, std::f64::consts::LOG10_E)?;
+                    build::cast(&mut c.b, &y, own)?
                 }
             })
         },
@@ -219,20 +222,11 @@ pub(super) const ROWS: &[Row] = &[
             let batched = c.name() == "addbmm";
             let (x, y) = if batched { ("batch1", "batch2") } else { ("mat", "vec") };
             let (bias, x, y) = (c.node("self")?, c.node(x)?, c.node(y)?);
-            let (alpha, beta) = (c.float_or("alpha", 1.0)?, c.float_or("beta", 1.0)?);
             let mut product = build::matmul(&mut c.b, &x, &y)?;
             if batched {
                 product = build::sum(&mut c.b, &product, &[0], false)?;
             }
-            if alpha != 1.0 {
-                product = build::mul_scalar(&mut c.b, &product, alpha)?;
-            }
-            // A factor of 0 leaves out even NaN.
-            if beta == 0.0 {
-                return one(product);
-            }
-            let bias = if beta == 1.0 { bias } else { build::mul_scalar(&mut c.b, &bias, beta)? };
-            one(build::add(&mut c.b, &bias, &product)?)
+            one(super::product::scaled_sum(c, bias, product)?)
         },
     },
     Row {

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::call::{Context, Value, one, real};
 use crate::rows::Row;
-use kiln_ir::build::{self, ScatterReduction};
+use kiln_ir::build::{self, Emit, ScatterReduction};
 use kiln_ir::{DType, Dim, NodeId, ScatterKind};
 
 /// The tensor `self` and the axis `dim` of it.
@@ -21,13 +21,25 @@ fn scattered(c: &mut Context) -> Result<(usize, NodeId, NodeId), Error> {
     Ok((axis, c.with_an_axis(x)?.id, c.with_an_axis(index)?.id))
 }
 
+/// The indices of the first axes, where there is one.
+fn indices(c: &Context) -> Result<Vec<Option<NodeId>>, Error> {
+    Ok(c.list("indices")?.iter().map(|i| i.map(|i| i.id)).collect())
+}
+
+/// Whether an index says of every element whether it is meant. PyTorch takes bytes for such a mask too.
+fn is_mask(c: &Context, index: NodeId) -> bool {
+    matches!(c.b.ty(&index).dtype, DType::Bool | DType::U8)
+}
+
 pub(super) const ROWS: &[Row] = &[
     Row {
         ops: &["aten.index.Tensor", "aten._unsafe_index.Tensor"],
         text: "`index_axes`",
         build: |c| {
-            let x = c.node("self")?;
-            let indices: Vec<Option<NodeId>> = c.list("indices")?.iter().map(|i| i.map(|i| i.id)).collect();
+            let (x, indices) = (c.node("self")?, indices(c)?);
+            if indices.iter().flatten().any(|&i| is_mask(c, i)) {
+                return c.unsupported("with a mask");
+            }
             one(build::index_axes(&mut c.b, &x, &indices)?)
         },
     },
@@ -35,12 +47,13 @@ pub(super) const ROWS: &[Row] = &[
         ops: &["aten.index_put.default"],
         text: "`index_put_axes`; with a mask `masked_put`",
         build: |c| {
-            let (x, values) = (c.node("self")?, c.node("values")?);
-            let indices: Vec<Option<NodeId>> = c.list("indices")?.iter().map(|i| i.map(|i| i.id)).collect();
+            let (x, values, indices) = (c.node("self")?, c.node("values")?, indices(c)?);
             let accumulate = c.flag("accumulate")?;
-            let mask = indices.iter().position(|i| i.is_some_and(|i| c.ty(real(i)).dtype == DType::Bool));
-            if let Some(first) = mask {
-                let Some(mask) = indices[first] else { return c.unsupported("with this mask") };
+            let mask = indices.iter().enumerate().find_map(|(i, &index)| Some((i, index.filter(|&x| is_mask(c, x))?)));
+            if let Some((first, mask)) = mask {
+                if indices.iter().flatten().count() > 1 || c.b.ty(&mask).dtype != DType::Bool {
+                    return c.unsupported("with a mask among other indices");
+                }
                 return one(build::masked_put(&mut c.b, &x, first, &mask, &values, accumulate)?);
             }
             let kind = if accumulate { ScatterKind::Add } else { ScatterKind::Set };

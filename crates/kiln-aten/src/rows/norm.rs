@@ -13,7 +13,7 @@ pub(super) const ROWS: &[Row] = &[
             let axes = c.ints("normalized_shape")?.len();
             let (weight, bias, epsilon) = (weight.as_ref(), bias.as_ref(), c.float("eps")?);
             let (y, statistics) = build::layer_norm_statistics(&mut c.b, &x, axes, weight, bias, epsilon)?;
-            Ok([y, statistics.mean, statistics.rstd].map(real).to_vec())
+            c.as_traced(&[y, statistics.mean, statistics.rstd])
         },
     },
     Row {
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
             let (weight, bias, epsilon) = (weight.as_ref(), bias.as_ref(), c.float("eps")?);
             let groups = c.size("group")?;
             let (y, statistics) = build::group_norm_statistics(&mut c.b, &x, groups, weight, bias, epsilon)?;
-            Ok([y, statistics.mean, statistics.rstd].map(real).to_vec())
+            c.as_traced(&[y, statistics.mean, statistics.rstd])
         },
     },
     Row {
@@ -37,7 +37,7 @@ pub(super) const ROWS: &[Row] = &[
             let y = build::batch_norm(&mut c.b, &x, &mean, &variance, weight, bias, epsilon)?;
             let dtype = c.ty(real(mean)).dtype;
             let empty = build::full(&mut c.b, Scalar::int(dtype, 0), &[Dim::from(0)])?;
-            Ok([y, empty, empty].map(real).to_vec())
+            c.as_traced(&[y, empty, empty])
         },
     },
     Row {
@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
             let (x, weight, bias) = (c.node("input")?, c.optional_node("weight")?, c.optional_node("bias")?);
             let (weight, bias, epsilon) = (weight.as_ref(), bias.as_ref(), c.float("eps")?);
             let (y, statistics) = build::batch_norm_statistics(&mut c.b, &x, weight, bias, epsilon)?;
-            Ok([y, statistics.mean, statistics.rstd].map(real).to_vec())
+            c.as_traced(&[y, statistics.mean, statistics.rstd])
         },
     },
     Row {
@@ -62,7 +62,7 @@ pub(super) const ROWS: &[Row] = &[
                 let y = build::batch_norm(&mut c.b, &x, &mean, &variance, weight, bias, epsilon)?;
                 let dtype = c.ty(real(mean)).dtype;
                 let empty = build::full(&mut c.b, Scalar::int(dtype, 0), &[Dim::from(0)])?;
-                return Ok([y, empty, empty, mean, variance].map(real).to_vec());
+                return c.as_traced(&[y, empty, empty, mean, variance]);
             }
             let (y, statistics) = build::batch_norm_statistics(&mut c.b, &x, weight, bias, epsilon)?;
             let momentum = c.float("momentum")?;
@@ -75,9 +75,9 @@ pub(super) const ROWS: &[Row] = &[
             let variance = build::running_average(&mut c.b, &variance, &unbiased, momentum)?;
             if with_reserve {
                 let reserve = build::full(&mut c.b, Scalar::int(DType::U8, 0), &[Dim::from(0)])?;
-                return Ok([y, statistics.mean, statistics.rstd, reserve, mean, variance].map(real).to_vec());
+                return c.as_traced(&[y, statistics.mean, statistics.rstd, reserve, mean, variance]);
             }
-            Ok([y, statistics.mean, statistics.rstd, mean, variance].map(real).to_vec())
+            c.as_traced(&[y, statistics.mean, statistics.rstd, mean, variance])
         },
     },
     Row {

@@ -17,9 +17,14 @@ pub(super) const ROWS: &[Row] = &[
             "aten.rsub.Scalar",
             "aten.rsub.Tensor",
         ],
-        text: "`add` or `sub`, y times alpha by `mul`",
+        text: "`add` or `sub`, y times alpha by `mul`; of complex numbers both parts",
         build: |c| {
-            let (mut x, mut y) = c.pair("self", "other")?;
+            let complex = |name: &str| Ok::<bool, Error>(c.optional(name)?.is_some_and(|x| x.complex));
+            let complex = complex("self")? || complex("other")?;
+            let (mut x, mut y) = match complex {
+                true => (as_complex(c, "self", "other")?, as_complex(c, "other", "self")?),
+                false => c.pair("self", "other")?,
+            };
             if c.name() == "rsub" {
                 (x, y) = (y, x);
             }
@@ -28,7 +33,8 @@ pub(super) const ROWS: &[Row] = &[
                 let alpha = c.cast_to("alpha", dtype)?;
                 y = build::mul(&mut c.b, &y, &alpha)?;
             }
-            one(if c.name() == "add" { build::add(&mut c.b, &x, &y)? } else { build::sub(&mut c.b, &x, &y)? })
+            let id = if c.name() == "add" { build::add(&mut c.b, &x, &y)? } else { build::sub(&mut c.b, &x, &y)? };
+            Ok(vec![Value { id, complex }])
         },
     },
     Row {
@@ -38,8 +44,10 @@ pub(super) const ROWS: &[Row] = &[
             let complex = |name: &str| Ok::<bool, Error>(c.optional(name)?.is_some_and(|x| x.complex));
             let id = match (complex("self")?, complex("other")?) {
                 (false, false) => {
-                    let (x, y) = c.pair("self", "other")?;
-                    return one(build::mul(&mut c.b, &x, &y)?);
+                    let dtype = c.promoted(&["self", "other"])?;
+                    let (x, y) = c.factors("self", "other", dtype)?;
+                    let product = build::mul(&mut c.b, &x, &y)?;
+                    return one(build::cast(&mut c.b, &product, dtype)?);
                 }
                 (true, true) => {
                     let (x, y) = (c.tensor("self")?.id, c.tensor("other")?.id);
@@ -61,8 +69,9 @@ pub(super) const ROWS: &[Row] = &[
         text: "`div` of floats, integers by `cast`",
         build: |c| {
             let dtype = as_float(c.promoted(&["self", "other"])?);
-            let (x, y) = (c.cast_to("self", dtype)?, c.cast_to("other", dtype)?);
-            one(build::div(&mut c.b, &x, &y)?)
+            let (x, y) = c.factors("self", "other", dtype)?;
+            let quotient = build::div(&mut c.b, &x, &y)?;
+            one(build::cast(&mut c.b, &quotient, dtype)?)
         },
     },
     Row {
@@ -201,6 +210,10 @@ pub(super) const ROWS: &[Row] = &[
         text: "the primitive of that name; integers are whole",
         build: |c| {
             let Some(op) = UnaryOp::from_name(c.name()) else { return c.unsupported("") };
+            let x = c.tensor("self")?;
+            if x.complex && op == UnaryOp::Neg {
+                return Ok(vec![Value { id: build::neg(&mut c.b, &x.id)?, complex: true }]);
+            }
             let x = c.node("self")?;
             if matches!(op, UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round) && !c.b.ty(&x).dtype.is_float() {
                 return one(x);
@@ -396,6 +409,16 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
 ];
+
+/// An argument as complex numbers, in the precision that PyTorch computes in with another.
+fn as_complex(c: &mut Context, name: &str, other: &str) -> Result<NodeId, Error> {
+    let dtype = c.promoted(&[name, other])?;
+    if let Some(x) = c.optional(name)?.filter(|x| x.complex) {
+        return Ok(build::cast(&mut c.b, &x.id, dtype)?);
+    }
+    let x = c.cast_to(name, dtype)?;
+    Ok(build::complex_from_real(&mut c.b, &x)?)
+}
 
 /// The primitive of `bitwise_and`, `logical_or` and those like them.
 fn bitwise(name: &str) -> BinaryOp {

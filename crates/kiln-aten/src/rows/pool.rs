@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::call::{Context, Value, one, real};
 use crate::rows::Row;
-use kiln_ir::build::{self, PoolOptions};
+use kiln_ir::build::{self, Emit, PoolOptions};
 use kiln_ir::{DType, Dim, NodeId};
 
 pub(super) const ROWS: &[Row] = &[
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[Row] = &[
         ops: &["aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default"],
         text: "`adaptive_avg_pool`",
         build: |c| {
-            let x = c.node("self")?;
+            let x = floats(c)?;
             let sizes = c.sizes("output_size")?;
             one(build::adaptive_avg_pool(&mut c.b, &x, &sizes)?)
         },
@@ -86,7 +86,7 @@ pub(super) const ROWS: &[Row] = &[
         ops: &["aten.adaptive_max_pool2d.default"],
         text: "`adaptive_max_pool`",
         build: |c| {
-            let x = c.node("self")?;
+            let x = floats(c)?;
             let sizes = c.sizes("output_size")?;
             let (values, indices) = build::adaptive_max_pool(&mut c.b, &x, &sizes)?;
             Ok([values, indices].map(real).to_vec())
@@ -119,6 +119,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
 ];
+
+/// The tensor `self` of floats; PyTorch has no adaptive pooling of integers.
+fn floats(c: &Context) -> Result<NodeId, Error> {
+    let x = c.node("self")?;
+    if c.b.ty(&x).dtype.is_float() { Ok(x) } else { c.unsupported("of integers") }
+}
 
 /// Windows; a step not given is as long as the window.
 fn options(c: &Context) -> Result<PoolOptions, Error> {

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::call::{Context, one, real};
 use crate::rows::Row;
 use kiln_ir::NodeId;
-use kiln_ir::build::{self, ConvOptions};
+use kiln_ir::build::{self, ConvOptions, Emit};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -23,13 +23,7 @@ pub(super) const ROWS: &[Row] = &[
             let (x, y) = if batched { ("batch1", "batch2") } else { ("mat1", "mat2") };
             let (bias, x, y) = (c.node("self")?, c.node(x)?, c.node(y)?);
             let product = build::matmul(&mut c.b, &x, &y)?;
-            let product = times(c, product, "alpha")?;
-            // A factor of 0 leaves out even NaN.
-            if c.float_or("beta", 1.0)? == 0.0 {
-                return one(product);
-            }
-            let bias = times(c, bias, "beta")?;
-            one(build::add(&mut c.b, &bias, &product)?)
+            one(scaled_sum(c, bias, product)?)
         },
     },
     Row {
@@ -84,9 +78,24 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-fn times(c: &mut Context, x: NodeId, name: &str) -> Result<NodeId, Error> {
-    let factor = c.float_or(name, 1.0)?;
-    if factor == 1.0 { Ok(x) } else { Ok(build::mul_scalar(&mut c.b, &x, factor)?) }
+/// `beta`·bias + `alpha`·product. Short floats are rounded once, after the sum.
+pub(super) fn scaled_sum(c: &mut Context, bias: NodeId, product: NodeId) -> Result<NodeId, Error> {
+    let (alpha, beta) = (c.float_or("alpha", 1.0)?, c.float_or("beta", 1.0)?);
+    let dtype = c.b.ty(&product).dtype;
+    let wide = if dtype.is_float() && (alpha != 1.0 || beta != 1.0) { dtype.compute_type() } else { dtype };
+    let mut sum = build::cast(&mut c.b, &product, wide)?;
+    if alpha != 1.0 {
+        sum = build::mul_scalar(&mut c.b, &sum, alpha)?;
+    }
+    // A factor of 0 leaves out even NaN.
+    if beta != 0.0 {
+        let mut bias = build::cast(&mut c.b, &bias, wide)?;
+        if beta != 1.0 {
+            bias = build::mul_scalar(&mut c.b, &bias, beta)?;
+        }
+        sum = build::add(&mut c.b, &bias, &sum)?;
+    }
+    Ok(build::cast(&mut c.b, &sum, dtype)?)
 }
 
 /// Strides, padding and the like; one number stands for all axes.

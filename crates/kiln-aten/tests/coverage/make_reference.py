@@ -39,7 +39,7 @@ def number(value, dtype):
 
 
 def tensor(value):
-    value = value.detach()
+    value = value.detach().resolve_conj().resolve_neg()
     shape = ",".join(map(str, value.shape))
     name = DTYPES[value.dtype]
     if value.is_complex():
@@ -842,8 +842,35 @@ def attention_on_cuda():
         own_case(f"aten._scaled_dot_product_{kind}_attention_backward.default", {**saved, **tensors, **given}.items(), *wanted)
 
 
+def lazy():
+    for name in ["_conj", "_conj_physical", "conj_physical", "resolve_conj", "resolve_neg"]:
+        case(f"aten.{name}.default", c(2, 3))
+    case("aten.resolve_conj.default", c(2, 3).conj())
+    case("aten.conj_physical.default", f(3))
+    case("aten._neg_view.default", f(2, 3))
+    case("aten._neg_view.default", c(2))
+    case("aten.neg.default", c(3))
+    case("aten.add.Tensor", c(2, 3), c(3))
+    case("aten.add.Tensor", f(2, 3), c(3), alpha=2)
+    case("aten.sub.Tensor", c(2, 1), f(3))
+    case("aten.add.Tensor", c(3), 1.5)
+    case("aten.rsub.Scalar", c(3), 2)
+    case("aten._fft_r2c.default", f(3, 12), [0, 1], 0, False)
+    case("aten._fft_c2c.default", c(2, 18), [1], 2, False)
+    case("aten._fft_c2c.default", c(25, 2), [0], 0, True)
+    case("aten.avg_pool2d.default", f(1, 2, 3), [4, 5], [4, 4], [0, 1], True, True)
+    case("aten.avg_pool2d.default", f(1, 2, 3), [4, 5], [4, 4], [0, 1], True, False)
+    case("aten.max_pool2d_with_indices.default", f(1, 2, 3), [4, 4], [4, 4], [0, 0], [1, 1], True)
+    # Numbers that bf16 does not hold.
+    case("aten.mul.Tensor", f(8, dtype=torch.bfloat16), 3.4445)
+    case("aten.mul.Tensor", f(8, dtype=torch.bfloat16), torch.tensor(3.4445))
+    case("aten.div.Tensor", f(8, dtype=torch.bfloat16), 3.4445)
+    case("aten.addmm.default", f(3, 4, dtype=torch.bfloat16), f(3, 2, dtype=torch.bfloat16), f(2, 4, dtype=torch.bfloat16), beta=3.4445, alpha=-4.775)
+    case("aten.log10.default", positive(8, dtype=torch.bfloat16))
+
+
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
-              random, others, core, scalars, seldom, attention_on_cuda]:
+              random, others, core, scalars, seldom, attention_on_cuda, lazy]:
     group()
 
 (HERE / "reference.txt").write_text("# Written by make_reference.py.\n" + "\n".join(lines) + "\n")

@@ -69,9 +69,10 @@ pub fn complex_scale<E: Emit>(e: &mut E, x: &E::Value, real: &E::Value) -> Built
     mul(e, x, &real)
 }
 
-/// The discrete Fourier transform of complex numbers along an axis, Σ x·e^(∓2πi·jk/n) (minus for `forward`), times a factor:
-/// a product with the n×n matrix of roots of unity, gathered from a table of n of them. n may be symbolic. That is n² steps
-/// where the fast transform takes n·log n, but they are a matrix product's.
+/// The discrete Fourier transform of complex numbers along an axis, Σ x·e^(∓2πi·jk/n) (minus for `forward`), times a factor.
+/// A known length that is no prime is split by Cooley and Tukey's rule: n·(a + b) steps for n = a·b instead of n², and sums
+/// that are as short. What is left, and a symbolic n, is a product with the n×n matrix of roots of unity, gathered from a table
+/// of n of them.
 #[track_caller]
 pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor: f64) -> Built<E> {
     const NAME: &str = "dft";
@@ -81,6 +82,9 @@ pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor:
         return fail::<_, E>(NAME, TypeError::AxisOutOfRange { axis, ty });
     }
     let n = ty.shape[axis].clone();
+    if let Some((a, b)) = n.as_usize().and_then(even_split) {
+        return split_dft(e, x, axis, forward, factor, a, b);
+    }
     let (cosines, sines) = unit_roots(e, &n, ty.dtype, if forward { -1.0 } else { 1.0 })?;
     // jk mod n, exactly.
     let square = [n.clone(), n.clone()];
@@ -101,6 +105,50 @@ pub fn dft<E: Emit>(e: &mut E, x: &E::Value, axis: usize, forward: bool, factor:
     let (rs, ic) = (transform_axis(e, &real, axis, sine)?, transform_axis(e, &imaginary, axis, cosine)?);
     let (real, imaginary) = (sub(e, &rc, &is)?, add(e, &rs, &ic)?);
     complex(e, &real, &imaginary)
+}
+
+/// The two factors of a number that are nearest to each other, if it is no prime; none of a few elements, which one product
+/// transforms as well.
+fn even_split(n: usize) -> Option<(usize, usize)> {
+    let a = (2..=n.isqrt()).rev().find(|a| n.is_multiple_of(*a)).filter(|_| n > 8)?;
+    Some((a, n / a))
+}
+
+/// The transform of length n = a·b as transforms of the lengths a and b. With j = b·j₁ + j₂ and k = k₁ + a·k₂
+///
+/// ```text
+/// X[k] = Σ_j₂ e^(∓2πi·j₂k₂/b) · e^(∓2πi·j₂k₁/n) · Σ_j₁ e^(∓2πi·j₁k₁/a) · x[j]
+/// ```
+#[track_caller]
+fn split_dft<E: Emit>(
+    e: &mut E,
+    x: &E::Value,
+    axis: usize,
+    forward: bool,
+    factor: f64,
+    a: usize,
+    b: usize,
+) -> Built<E> {
+    let ty = e.ty(x);
+    let mut shape = ty.shape.clone();
+    shape.splice(axis..=axis, [Dim::from(a), Dim::from(b)]);
+    let x = reshape(e, x, &shape)?;
+    let inner = dft(e, &x, axis, forward, factor)?;
+    let turn = if forward { -TAU } else { TAU } / (a * b) as f64;
+    let angles = (0..a).flat_map(|k| (0..b).map(move |j| turn * (j * k % (a * b)) as f64));
+    let roots: Vec<f64> = angles.flat_map(|angle| [angle.cos(), angle.sin()]).collect();
+    let roots = constant_f64(e, ty.dtype, &[a, b, 2], &roots)?;
+    // Beside the axes after those of the transform.
+    let mut aligned = vec![Dim::from(1); shape.len() - axis];
+    (aligned[0], aligned[1]) = (Dim::from(a), Dim::from(b));
+    if let Some(parts) = aligned.last_mut() {
+        *parts = Dim::from(2);
+    }
+    let roots = reshape(e, &roots, &aligned)?;
+    let turned = complex_mul(e, &inner, &roots)?;
+    let outer = dft(e, &turned, axis + 1, forward, 1.0)?;
+    let y = super::transpose(e, &outer, axis, axis + 1)?;
+    reshape(e, &y, &ty.shape)
 }
 
 /// Cosine and sine of ±2πk/n for k below n.

@@ -81,12 +81,13 @@ pub(super) fn window_dims<E: Emit>(
         if options.ceil {
             high = match ty.shape[first + i].as_usize() {
                 None => padding + stride - 1,
-                Some(length) if length + 2 * padding < extent => {
+                // Not even one window, rounded up: less than a step more would have to be there.
+                Some(length) if length == 0 || length + 2 * padding + stride - 1 < extent => {
                     let (window, padded) = (Dim::from(extent), Dim::from(length + 2 * padding));
                     return fail::<_, E>(name, TypeError::WindowTooLarge { axis: first + i, window, padded, ty });
                 }
                 Some(length) => {
-                    let mut count = (length + 2 * padding - extent).div_ceil(stride) + 1;
+                    let mut count = (length + 2 * padding + stride - 1 - extent) / stride + 1;
                     // The last window must begin inside the input or the padding before it.
                     if (count - 1) * stride >= length + padding {
                         count -= 1;

@@ -212,6 +212,15 @@ fn pools() {
     let options = PoolOptions { ceil: true, ..options };
     check(&run(&[&x], |b, v| build::avg_pool(b, &v[0], &options, true)), &[1, 3], &[1., 3., 2.]);
     check(&run(&[&x], |b, v| build::avg_pool(b, &v[0], &options, false)), &[1, 3], &[1.5, 3., 4.]);
+    // Two elements, a window of 4 by 4: rounding up makes one incomplete window. A window of 6 by 4 has none.
+    let x = floats(&[1, 2], &[1., 4.]);
+    let options = PoolOptions { size: vec![4], stride: vec![4], padding: vec![0], ..options };
+    check(&run(&[&x], |b, v| build::max_pool(b, &v[0], &options)), &[1, 1], &[4.]);
+    check(&run(&[&x], |b, v| build::avg_pool(b, &v[0], &options, true)), &[1, 1], &[2.5]);
+    let options = PoolOptions { size: vec![6], ..options };
+    let mut builder = GraphBuilder::new();
+    let input = builder.input(TensorType::fixed(DType::F32, &[1, 2])).unwrap();
+    assert!(build::max_pool(&mut builder, &input, &options).is_err());
     let square = count(&[1, 1, 4, 4]);
     let means = run(&[&square], |b, v| build::avg_pool(b, &v[0], &PoolOptions::new(&[2, 2]), true));
     check(&means, &[1, 1, 2, 2], &[2.5, 4.5, 10.5, 12.5]);

@@ -1,0 +1,116 @@
+"""Results of single ops that were once not PyTorch's."""
+
+import copy
+
+import pytest
+import torch
+from conftest import assert_close, check
+
+import kiln
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_mask_among_other_indices(accumulate):
+    def function(x, index, mask, value):
+        return torch.ops.aten.index_put(x, [None, index, mask], value, accumulate)
+
+    mask = torch.tensor([True, True, False])
+    report = check(function, torch.randn(1, 2, 3), torch.tensor([0, 1]), mask, torch.randn([]), native=False)
+    assert any("a mask among other indices" in reason for reason in report.fallbacks)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_mask_alone(accumulate):
+    mask = torch.tensor([True, True, False])
+    check(lambda x, mask: torch.index_put(x, [mask], torch.tensor(2.0), accumulate), torch.randn(3, 2), mask)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["Max", "Avg"])
+def test_adaptive_pools_of_integers_are_errors(axes, kind):
+    pool = getattr(torch.nn, f"Adaptive{kind}Pool{axes}d")(5)
+    compiled = torch.compile(lambda x: pool(x.argmax(1)), backend="kiln", fullgraph=True)
+    with pytest.raises(RuntimeError, match="not implemented for 'Long'"):
+        compiled(torch.randn([1] * (axes + 2)))
+
+
+@torch.no_grad()
+def test_select_scatter_keeps_strides():
+    for x in (torch.randn(4, 6).t(), torch.randn(6, 8)[:, ::2]):
+        check(lambda x, part: torch.select_scatter(x, part, 0, 1), x, torch.randn(4))
+
+
+@torch.no_grad()
+def test_a_window_larger_than_what_it_is_in():
+    x = torch.randn(1, 2, 3)
+    for included in (False, True):
+        check(lambda x: torch.nn.functional.avg_pool2d(x, (4, 5), (4, 4), (0, 1), ceil_mode=True, count_include_pad=included), x)
+    check(lambda x: torch.nn.functional.max_pool2d(x, 4, 4, ceil_mode=True, return_indices=True), x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sizes", [(12,), (5, 16), (4, 6, 9)])
+def test_fourier_transforms(sizes):
+    check(lambda x: (torch.fft.fftn(x), torch.fft.ifftn(x).real, torch.fft.irfftn(torch.fft.rfftn(x), x.shape)), torch.randn(sizes))
+
+
+@torch.no_grad()
+def test_complex_numbers_that_are_conjugated_when_read():
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    check(lambda z: (z.conj() * z, (z + z.conj()).real, z - 1, -z), z)
+    check(lambda z: ((z * 2).conj(), z * 2), z)
+    check(lambda z: ((z * 2).conj().imag + 1, (z * 3).conj().imag), z)
+    check(lambda z: z + 1, z.conj(), native=False)
+    check(lambda z: z.conj(), z)
+
+
+@torch.no_grad()
+def test_ops_on_lists():
+    def function(xs, ys):
+        sums = torch._foreach_add(xs, ys, alpha=2)
+        torch._foreach_mul_(xs, 1.5)
+        products = torch._foreach_addcmul(xs, ys, sums, value=0.5)
+        quotients = torch._foreach_addcdiv(xs, ys, sums, [1.0, 2.0])
+        powers = torch._foreach_pow(2.0, ys)
+        return [sums, products, quotients, powers, torch._foreach_norm(products), torch._foreach_maximum(xs, 0.1)]
+
+    def lists():
+        return [torch.randn(3, 2), torch.randn(5)]
+
+    report = check(function, lists(), lists())
+    assert report.programs == 1
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_optimizers_over_lists_run_in_kiln(optimizer):
+    mine = [torch.randn(4, 3, requires_grad=True), torch.randn(5, requires_grad=True)]
+    theirs = copy.deepcopy(mine)
+    ways = [torch.compile, lambda step, backend: step]
+    for parameters, way in zip((mine, theirs), ways):
+        step = way(optimizer(parameters, lr=0.1, foreach=True).step, backend="kiln")
+        for factor in (1.0, -0.5):
+            for parameter in parameters:
+                parameter.grad = torch.full_like(parameter, factor)
+            step()
+    assert_close([p.detach() for p in mine], [p.detach() for p in theirs])
+    assert not kiln.report().fallbacks
+
+
+@torch.no_grad()
+def test_statistics_of_short_floats():
+    def function(x, weight, bias, mean, variance):
+        return torch.nn.functional.layer_norm(x, [4]), torch.native_batch_norm(x, weight, bias, mean, variance, True, 0.5, 1e-5)
+
+    vectors = [torch.rand(3).bfloat16() + 0.5 for _ in range(4)]
+    check(function, torch.randn(2, 3, 4).bfloat16(), *vectors, tolerance=1.6e-2)
+
+
+@torch.no_grad()
+def test_factors_that_a_short_float_does_not_hold():
+    x = torch.randn(256).bfloat16()
+    for function in (lambda x: x * 3.4445, lambda x: x * torch.tensor(3.4445), lambda x: x / 3.4445):
+        check(function, x, tolerance=0)
+    check(lambda x: torch.addmm(x, x, x, beta=-4.775, alpha=2.0315), torch.randn(48, 48).bfloat16(), tolerance=1.6e-2)
