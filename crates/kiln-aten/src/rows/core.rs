@@ -222,11 +222,7 @@ pub(super) const ROWS: &[Row] = &[
             let batched = c.name() == "addbmm";
             let (x, y) = if batched { ("batch1", "batch2") } else { ("mat", "vec") };
             let (bias, x, y) = (c.node("self")?, c.node(x)?, c.node(y)?);
-            let mut product = build::matmul(&mut c.b, &x, &y)?;
-            if batched {
-                product = build::sum(&mut c.b, &product, &[0], false)?;
-            }
-            one(super::product::scaled_sum(c, bias, product)?)
+            one(super::product::scaled_sum(c, bias, x, y)?)
         },
     },
     Row {

@@ -3,8 +3,8 @@
 use crate::Error;
 use crate::call::{Context, one, real};
 use crate::rows::Row;
-use kiln_ir::NodeId;
 use kiln_ir::build::{self, ConvOptions, Emit};
+use kiln_ir::{DotDims, NodeId, Op};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -22,8 +22,7 @@ pub(super) const ROWS: &[Row] = &[
             let batched = c.op().contains("baddbmm");
             let (x, y) = if batched { ("batch1", "batch2") } else { ("mat1", "mat2") };
             let (bias, x, y) = (c.node("self")?, c.node(x)?, c.node(y)?);
-            let product = build::matmul(&mut c.b, &x, &y)?;
-            one(scaled_sum(c, bias, product)?)
+            one(scaled_sum(c, bias, x, y)?)
         },
     },
     Row {
@@ -78,18 +77,26 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// `beta`·bias + `alpha`·product. Short floats are rounded once, after the sum.
-pub(super) fn scaled_sum(c: &mut Context, bias: NodeId, product: NodeId) -> Result<NodeId, Error> {
+/// `beta`·bias + `alpha`·x·y, over a batch that the bias does not have summed. Short floats are rounded once, after the sum.
+pub(super) fn scaled_sum(c: &mut Context, bias: NodeId, x: NodeId, y: NodeId) -> Result<NodeId, Error> {
     let (alpha, beta) = (c.float_or("alpha", 1.0)?, c.float_or("beta", 1.0)?);
-    let dtype = c.b.ty(&product).dtype;
-    let wide = if dtype.is_float() && (alpha != 1.0 || beta != 1.0) { dtype.compute_type() } else { dtype };
-    let mut sum = build::cast(&mut c.b, &product, wide)?;
+    let (ty, y_rank) = (c.b.ty(&x), c.b.ty(&y).rank());
+    let dtype = ty.dtype;
+    let out = if dtype.is_float() && (alpha != 1.0 || beta != 1.0) { dtype.compute_type() } else { dtype };
+    let batch: Vec<usize> = (0..ty.rank().saturating_sub(2)).collect();
+    let contract = (vec![ty.rank().saturating_sub(1)], vec![y_rank.saturating_sub(2)]);
+    let dims =
+        DotDims { lhs_batch: batch.clone(), rhs_batch: batch, lhs_contract: contract.0, rhs_contract: contract.1 };
+    let mut sum = c.b.emit(Op::Dot { dims: dims.into(), out }, &[x, y])?;
+    if c.name() == "addbmm" {
+        sum = build::sum(&mut c.b, &sum, &[0], false)?;
+    }
     if alpha != 1.0 {
         sum = build::mul_scalar(&mut c.b, &sum, alpha)?;
     }
     // A factor of 0 leaves out even NaN.
     if beta != 0.0 {
-        let mut bias = build::cast(&mut c.b, &bias, wide)?;
+        let mut bias = build::cast(&mut c.b, &bias, out)?;
         if beta != 1.0 {
             bias = build::mul_scalar(&mut c.b, &bias, beta)?;
         }
