@@ -13,6 +13,7 @@ COMMANDS = {
     "optims": "optim_db: two compiled steps of every optimizer against eager",
     "inductor": "PyTorch's test_torchinductor.py with the backend in place of Inductor",
     "work": "whole models at their real sizes: eager, Inductor's modes, Kiln",
+    "calls": "what a call costs beyond Dynamo's guards",
     "page": "an HTML page of the zoo's CSV",
 }
 

@@ -3,18 +3,30 @@
 The backend is registered through PyTorch's entry point, so that no import is needed. This module is for looking at what it did.
 """
 
-from ._kiln import Unsupported, __version__, ops, set_threads, threads
-from .report import Event, Report, clear_events, events, explain, report
+from . import cache
+from ._kiln import Unsupported, WrongResult, __version__, ops, release_memory, set_threads, threads
+from .explain import Explanation, explain
+from .options import MODES, Options
+from .report import Event, Report, clear_events, events, report
+
+# Tells the native part how to call PyTorch.
+from . import lower as _lower  # isort: skip
 
 __all__ = [
+    "MODES",
     "Event",
+    "Explanation",
+    "Options",
     "Report",
     "Unsupported",
+    "WrongResult",
     "__version__",
+    "cache",
     "clear_events",
     "events",
     "explain",
     "ops",
+    "release_memory",
     "report",
     "set_threads",
     "threads",

@@ -10,35 +10,102 @@ from . import _kiln
 from .decompositions import decompositions
 from .executor import compile_graph
 from .options import Options
+from .race import never_slower
+from .report import emit, log_runtime
 
 _numbers = itertools.count()
 
 
-def _compiler(kind, number, options):
+def _static_inputs():
+    """The numbers of the arguments that are parameters and buffers, as AOTAutograd knows them."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return list(metadata.static_input_indices or ()) if metadata is not None else []
+
+
+def _mutated_inputs(count):
+    """The numbers of the arguments that a graph writes into, as AOTAutograd knows them; all of them if it does not."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None or len(metadata.input_info) != count:
+        return list(range(count))
+    return [number for number, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata]
+
+
+def _boxed(run):
+    """A function as AOTAutograd calls it: with one list of arguments."""
+
+    def boxed(arguments):
+        return run(arguments)
+
+    boxed._boxed_call = True
+    return boxed
+
+
+def _compiler(kind, number, options, explainer):
     def compile_one(module, _example_inputs):
-        run = compile_graph(module, f"{kind}{number}", options)
-
-        def boxed(arguments):
-            return run(arguments)
-
-        boxed._boxed_call = True
-        return boxed
+        frozen = _static_inputs() if options.freeze and kind == "inference" else ()
+        placeholders = len(module.graph.find_nodes(op="placeholder"))
+        frozen = [place for place in frozen if place < placeholders]
+        return _boxed(compile_graph(module, f"{kind}{number}", options, frozen, explainer))
 
     return compile_one
 
 
-def kiln(module, example_inputs, *, options=None, mode=None, **_):
+def _break_of(module):
+    """Why a graph ends before the function does: what, file and line; none if it does not."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    what = reason.reason.strip().splitlines()[0]
+    return (what, frame.filename, frame.lineno or 0) if frame is not None else (what, "", 0)
+
+
+def _recompile_reason():
+    """The guard that failed, if this function was captured before; none if it was not."""
+    context = torch._guards.CompileContext.try_get()
+    identity = context.compile_id if context is not None else None
+    if identity is None or not identity.frame_compile_id:
+        return None
+    try:
+        metrics = torch._dynamo.utils.get_metrics_context()._metrics
+        return metrics.get("recompile_reason") or "a guard failed"
+    except AttributeError:
+        return "a guard failed"
+
+
+def compile_captured(module, example_inputs, options, explainer=None):
     """Compiles what Dynamo captured."""
-    chosen = Options.parse(options)
-    if _kiln.threads() != torch.get_num_threads():
-        _kiln.set_threads(torch.get_num_threads())
+    if options.cache_dir is not None:
+        _kiln.set_cache_folder(options.cache_dir)
+    log_runtime()
     number = next(_numbers)
+    if (reason := _recompile_reason()) is not None:
+        emit("recompile", f"graph{number}", reason)
+    if (found := _break_of(module)) is not None:
+        what, file, line = found
+        emit("graph_break", f"graph{number}", f"{what}, at {file}:{line}" if file else what)
+        if explainer is not None:
+            explainer.add_break(what, file, line)
     wrapped = aot_autograd(
-        fw_compiler=_compiler("forward", number, chosen),
-        bw_compiler=_compiler("backward", number, chosen),
-        inference_compiler=_compiler("inference", number, chosen),
+        fw_compiler=_compiler("forward", number, options, explainer),
+        bw_compiler=_compiler("backward", number, options, explainer),
+        inference_compiler=_compiler("inference", number, options, explainer),
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return wrapped(module, example_inputs)
+    compiled = wrapped(module, example_inputs)
+    if options.never_slower:
+        return never_slower(module, compiled, _mutated_inputs(len(example_inputs)), f"graph{number}")
+    return compiled
+
+
+def kiln(module, example_inputs, *, options=None, mode=None, **_):
+    """Compiles what Dynamo captured: ``torch.compile(model, backend="kiln", mode=…)``, or ``options=…``."""
+    return compile_captured(module, example_inputs, Options.parse(options, mode))
+
+
+# ``torch._dynamo.reset()`` calls it.
+kiln.reset = _kiln.release_memory

@@ -1,5 +1,7 @@
 """A compiled FX graph: programs of Kiln, and PyTorch's own ops between them."""
 
+import threading
+
 import torch
 from torch.fx.node import Node, map_arg
 
@@ -7,22 +9,26 @@ from . import _kiln, aliases, devices
 from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
 from .partition import foreign_nodes, is_computed, is_mutable, levels, used_nodes
-from .report import emit
+from .report import emit, log_runtime
 from .sizes import Sizes
 from .torch_kernels import faster_in_torch, parts
 
 
-def compile_graph(module, name, options):
-    """A function of the list of the graph's arguments that gives the list of its results."""
+def compile_graph(module, name, options, frozen=(), explainer=None):
+    """A function of the list of the graph's arguments that gives the list of its results. ``frozen`` are the numbers of the arguments
+    that change rarely; ``explainer`` gets to see every program before its first call."""
     graph = module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     constants = {node: _attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
     for node, value in constants.items():
         node.meta.setdefault("val", value)
+        if isinstance(value, torch.fx.GraphModule):
+            constants[node] = _subgraph(value, f"{name}.{node.target}", options, explainer)
     nodes = [node for node in graph.nodes if is_computed(node)]
     parameters = [*placeholders, *constants]
+    frozen = {placeholders[number] for number in frozen} | set(constants)
     device = devices.of_graph([*parameters, *nodes])
-    foreign, lowering = foreign_nodes(nodes, parameters, device)
+    foreign, lowering = foreign_nodes(nodes, parameters, device, options)
     for reason in filter(None, foreign.values()):
         if options.fullgraph_native:
             raise _kiln.Unsupported(f"{name}: {reason}")
@@ -38,21 +44,82 @@ def compile_graph(module, name, options):
     try:
         plan = Plan(graph, placeholders, constants, nodes, foreign, device)
         if not foreign and plan.is_plain:
-            return _plain(plan, lowering, name, options)
-        plan.compile(name, options)
+            made = _plain(plan, lowering, name, options, frozen)
+        else:
+            made = plan.compile(name, options, frozen)
+        if options.background:
+            return InBackground(module, name, made)
+        return _finish(made, name, len(nodes), foreign, explainer)
     except (NotNative, _kiln.Unsupported) as error:
         if options.fullgraph_native:
             raise _kiln.Unsupported(f"{name}: {error}") from None
         return _refuse(module, name, str(error))
-    launches = sum(step.program.launches for step in plan.steps if step.program is not None)
-    programs = sum(step.program is not None for step in plan.steps)
-    described = "\n".join(step.program.describe() for step in plan.steps if step.program is not None)
+
+
+def _subgraph(module, name, options, explainer):
+    """A branch or a body of control flow, compiled; the operator that calls it runs in PyTorch."""
+    results = module.graph.find_nodes(op="output")[0].args[0]
+    described = all("val" in node.meta for node in module.graph.find_nodes(op="placeholder"))
+    if not isinstance(results, (list, tuple)) or not described:
+        return module
+    run = compile_graph(module, name, options, (), explainer)
+    return lambda *arguments: tuple(run(list(arguments)))
+
+
+def _finish(made, name, nodes, foreign=(), explainer=None):
+    """Makes the programs, and the function that runs them."""
+    programs = [make() for make in made.programs]
+    launches = sum(program.launches for program in programs)
+    kernels = sum(program.made[0] for program in programs)
+    seconds = sum(program.made[1] for program in programs)
     collectives = sum(is_collective(node) for node in foreign)
-    text = f"{len(nodes)} nodes, {programs} programs, {launches} launches"
+    text = f"{nodes} nodes, {len(programs)} programs, {launches} launches"
     text += f", {collectives} collectives" if collectives else ""
-    totals = dict(graphs=1, programs=programs, launches=launches, collectives=collectives)
-    emit("compiled", name, text, described, **totals)
-    return plan.run
+    text += f", {kernels} kernels compiled in {seconds * 1e3:.1f} ms"
+    totals = dict(graphs=1, programs=len(programs), launches=launches, collectives=collectives, kernels_compiled=kernels)
+    emit("compiled", name, text, "\n".join(program.describe() for program in programs), **totals)
+    if programs and all(program.made[2] for program in programs):
+        emit("cache_hit", name, f"{len(programs)} programs read from the disk cache")
+    log_runtime()
+    if explainer is not None:
+        programs = [explainer.watch(name, program) for program in programs]
+    return made.function(programs)
+
+
+class Made:
+    """What is left to do once a graph is described: functions that make the programs, and one that makes the graph's of them."""
+
+    def __init__(self, programs, function):
+        self.programs = programs
+        self.function = function
+
+
+class InBackground:
+    """A graph that PyTorch runs until another thread has made its programs."""
+
+    def __init__(self, module, name, made):
+        self.module = module
+        self.name = name
+        self.run = None
+        nodes = len(module.graph.nodes)
+        self.thread = threading.Thread(target=self._make, args=(made, nodes), name="kiln-compile", daemon=True)
+        self.thread.start()
+
+    def _make(self, made, nodes):
+        try:
+            run = _finish(made, self.name, nodes)
+        except Exception as error:
+            emit("refused", self.name, f"compiling in the background failed: {error}")
+            return
+        emit("background", self.name, "calls run in Kiln from now on")
+        self.run = run
+        self.module = None
+
+    def __call__(self, arguments):
+        run, module = self.run, self.module
+        if run is not None:
+            return run(arguments)
+        return module(*arguments) if module is not None else self.run(arguments)
 
 
 def _attribute(module, path):
@@ -71,22 +138,27 @@ def _refuse(module, name, reason):
     return run
 
 
-def _plain(plan, lowering, name, options):
-    """The function of a graph that is one program and returns what the program does."""
+def _plain(plan, lowering, name, options, frozen):
+    """A graph that is one program and returns what the program does."""
     for node in plan.outputs:
         lowering.output(node)
-    program = lowering.compile(name, options)
-    text = f"{len(lowering.calls)} nodes, {program.launches} launches"
-    emit("compiled", name, text, program.describe(), graphs=1, programs=1, launches=program.launches)
+    make = lowering.compile(name, options, frozen)
     taken = [plan.placeholders.index(node) for node in lowering.parameters]
     if taken == list(range(len(plan.placeholders))):
-        return (lambda arguments: program(arguments, devices.seed(plan.device))) if program.draws else program
+        taken = None
 
-    def run(arguments):
-        given = [arguments[number] for number in taken]
-        return program(given, devices.seed(plan.device)) if program.draws else program(given)
+    def function(programs):
+        program = programs[0]
+        if taken is None:
+            return (lambda arguments: program(arguments, devices.seed(plan.device))) if program.draws else program
 
-    return run
+        def run(arguments):
+            given = [arguments[number] for number in taken]
+            return program(given, devices.seed(plan.device)) if program.draws else program(given)
+
+        return run
+
+    return Made([make], function)
 
 
 class Step:
@@ -128,8 +200,9 @@ class Plan:
             for native, others in levels(nodes, foreign):
                 self.steps.append(Step(others, native))
 
-    def compile(self, name, options):
-        """Makes the programs."""
+    def compile(self, name, options, frozen):
+        """Describes the programs."""
+        makers = []
         made = {node: number for number, step in enumerate(self.steps) for node in (*step.nodes, *step.foreign)}
         native = {node for step in self.steps for node in step.nodes}
         final = set(self.outputs)
@@ -161,8 +234,17 @@ class Plan:
                             continue
                     lowering.output(node)
             step.outputs = list(lowering.outputs)
-            step.program = lowering.compile(f"{name}.{number}", options)
+            makers.append(lowering.compile(f"{name}.{number}", options, frozen))
         self._free()
+
+        def function(programs):
+            programs = iter(programs)
+            for step in self.steps:
+                if step.nodes:
+                    step.program = next(programs)
+            return self.run
+
+        return Made(makers, function)
 
     def _free(self):
         """Which values are not needed after each step."""
@@ -210,7 +292,7 @@ class Plan:
 
         args = [number(item) for item in map_arg(node.args, value)]
         kwargs = {key: number(item) for key, item in map_arg(node.kwargs, value).items()}
-        result = node.target(*args, **kwargs)
+        result = _as_typed(node.target(*args, **kwargs), node.meta.get("val"))
         values[node] = result
         self._bind(node.meta.get("val"), result, symbols)
 
@@ -258,6 +340,15 @@ def _symbols(node):
         if isinstance(fake, torch.SymInt):
             found |= fake.node.expr.free_symbols
     return found
+
+
+def _as_typed(result, fake):
+    """The result of an op of PyTorch's in the dtype that it was captured with; its rules of shapes do not always say what its kernels do."""
+    if isinstance(fake, torch.Tensor) and isinstance(result, torch.Tensor):
+        return result if result.dtype == fake.dtype else result.to(fake.dtype)
+    if isinstance(fake, (list, tuple)) and isinstance(result, (list, tuple)):
+        return [_as_typed(part, of) for part, of in zip(result, fake)]
+    return result
 
 
 def _as_traced(tensor, node):

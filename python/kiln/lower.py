@@ -6,6 +6,7 @@ import torch
 from torch.fx.node import Node
 
 from . import _kiln, devices, sizes
+from .report import emit
 
 # Where and how a tensor is kept is no part of what it holds.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "generator", "requires_grad", "non_blocking"})
@@ -167,18 +168,22 @@ class Lowering:
         self.graph.output(self.numbers[node])
         self.outputs.append(node)
 
-    def compile(self, name, options):
-        """The program."""
+    def compile(self, name, options, frozen=()):
+        """A function that makes the program. It needs nothing of the FX graph any more, so that it may run on another thread;
+        ``frozen`` are the parameters that change rarely."""
         dtypes = [node.meta["val"].dtype for node in self.outputs]
+        settings = options.for_rust()
+        if self.device.type != "cpu" and (options.verify or options.tunes or options.freeze):
+            emit("remark", name, f"verify, freeze and tuning are for the CPU so far: not done on {self.device}")
+            settings.update(verify=False, tuning_seconds=None)
+        elif options.freeze and frozen:
+            tensors = [node for node in self.parameters if node in self.numbers]
+            settings["frozen"] = [number for number, node in enumerate(tensors) if node in frozen]
+            settings["pack"] = options.pack
         if self.device.type == "cuda":
             devices.find_libraries()
-        return self.graph.compile(
-            torch.Tensor,
-            devices.allocator(self.device),
-            dtypes,
-            device=str(self.device),
-            recorded=options.recorded,
-            name=name,
-            numerics=options.numerics,
-            disk_cache=options.disk_cache,
-        )
+        graph, allocate, device = self.graph, devices.allocator(self.device), str(self.device)
+        return lambda: graph.compile(allocate, dtypes, name=name, device=device, **settings)
+
+
+_kiln.connect(torch.Tensor, torch.get_num_threads, emit)

@@ -8,7 +8,8 @@ from torch.fx.node import Node
 
 from . import _kiln
 from .collectives import is_collective
-from .lower import Lowering, NotNative, is_size
+from .lower import Lowering, NotNative, is_size, source_of
+from .options import DEFAULT
 
 
 def _is_data(node):
@@ -21,15 +22,26 @@ def is_computed(node):
     return node.op == "call_function" and (_is_data(node) or not is_size(node))
 
 
-def _draws_as_eager(node):
-    """Whether a node draws random numbers that have to be those of PyTorch's generator: Inductor's setting, which Kiln keeps to."""
+# Operators of functions: AOTAutograd has made them functional.
+_CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl", "associative_scan", "invoke_subgraph"})
+
+
+def is_control_flow(node):
+    """Whether a node calls graphs of its own."""
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW
+
+
+def _draws_as_eager(node, options):
+    """Whether a node draws random numbers that have to be those of PyTorch's generator: the option, or else Inductor's setting."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
+    if options.fallback_random is not None:
+        return options.fallback_random
     config = sys.modules.get("torch._inductor.config")
     return config is not None and config.fallback_random
 
 
-def foreign_nodes(nodes, parameters, device):
+def foreign_nodes(nodes, parameters, device, options=DEFAULT):
     """The nodes that PyTorch runs, each with the reason (none for collectives, and for the parts of another's result), and the
     description of the graph, which is whole if there are no such nodes."""
     lowering = Lowering(device)
@@ -52,8 +64,11 @@ def foreign_nodes(nodes, parameters, device):
             continue
         missing = [arg for arg in node.all_input_nodes if arg in unknown]
         try:
-            if _draws_as_eager(node):
-                raise NotNative(f"{node.target}: torch._inductor.config.fallback_random asks for PyTorch's random numbers")
+            if _draws_as_eager(node, options):
+                raise NotNative(f"{node.target}: fallback_random asks for PyTorch's random numbers")
+            if is_control_flow(node):
+                at = ":".join(map(str, source_of(node)))
+                raise NotNative(f"{node.target.name()} is control flow: its branches run in Kiln, the choice in PyTorch, at {at}")
             if missing:
                 raise NotNative(f"{node.target} of {missing[0]}, which is no tensor of Kiln's")
             lowering.call(node)
@@ -108,7 +123,9 @@ def levels(nodes, foreign):
 
 def is_mutable(node):
     """Whether a node writes into its arguments, other than to overwrite one of the graph's at the end."""
-    if node.target is operator.getitem or (node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder"):
+    if node.target is operator.getitem or is_control_flow(node):
+        return False
+    if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
         return False
     schema = getattr(node.target, "_schema", None)
     return schema is None or schema.is_mutable

@@ -1,24 +1,41 @@
 """What the backend did: compiled graphs, and ops that ran in PyTorch instead."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import logging
 import threading
+from typing import Any
+
+from . import _kiln
 
 log = logging.getLogger("kiln")
 
 _KEPT = 10_000
-_events = collections.deque(maxlen=_KEPT)
+# Lists of launches are long: only the latest are kept.
+_DESCRIBED = 256
+_events: collections.deque[Event] = collections.deque(maxlen=_KEPT)
 _lock = threading.Lock()
+
+# What is worth a line without being asked for.
+_LOUD = frozenset({"fallback", "refused", "slower"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
     """One thing that happened.
 
-    ``kind`` is ``"compiled"`` (a graph became programs), ``"fallback"`` (an op that Kiln lacks runs in PyTorch), ``"torch_kernel"``
-    (an op does because it was measured to be faster there) or ``"refused"`` (a whole graph does); ``graph`` says which graph, ``text``
-    what, ``launches`` has a line for each launch of its programs.
+    ``kind`` is
+
+    - ``"compiled"`` (a graph became programs), and ``"cache_hit"`` if all of them were in the disk cache;
+    - ``"fallback"`` (an op that Kiln lacks runs in PyTorch), ``"torch_kernel"`` (an op does because it was measured to be faster
+      there) or ``"refused"`` (a whole graph does);
+    - ``"recompile"`` (Dynamo captures a function again: ``text`` is the guard that failed) or ``"graph_break"``;
+    - ``"verified"``, ``"tuned"``, ``"faster"``, ``"slower"`` and ``"background"``: outcomes of the options of these names;
+    - ``"remark"``: anything else.
+
+    ``graph`` says which graph, ``text`` what, ``launches`` has a line for each launch of its programs.
     """
 
     kind: str
@@ -29,20 +46,28 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A summary of all events so far."""
+    """A summary of all events so far. ``fallbacks`` and ``torch_kernels`` count nodes by reason."""
 
     graphs: int
     programs: int
     launches: int
-    fallbacks: dict
+    fallbacks: dict[str, int]
     refused: int
     collectives: int = 0
-    torch_kernels: dict = dataclasses.field(default_factory=dict)
+    torch_kernels: dict[str, int] = dataclasses.field(default_factory=dict)
+    kernels_compiled: int = 0
+    cache_hits: int = 0
+    recompiles: int = 0
+    graph_breaks: int = 0
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"{self.graphs} graphs, {self.programs} programs, {self.launches} launches"]
+        if self.cache_hits:
+            lines.append(f"{self.cache_hits} graphs from the disk cache")
         if self.collectives:
             lines.append(f"{self.collectives} collectives between programs")
+        if self.graph_breaks or self.recompiles:
+            lines.append(f"{self.graph_breaks} graph breaks, {self.recompiles} recompiles")
         if self.refused:
             lines.append(f"{self.refused} graphs run in PyTorch")
         for reason, count in sorted(self.fallbacks.items(), key=lambda item: -item[1]):
@@ -52,60 +77,77 @@ class Report:
         return "\n".join(lines)
 
 
-_totals = collections.Counter()
+_totals: collections.Counter[str] = collections.Counter()
+_listens = False
 
 
-def emit(kind, graph, text, described="", **totals):
+def emit(kind: str, graph: str, text: str, described: str = "", **totals: int) -> None:
     """Keeps an event and logs it."""
     event = Event(kind, graph, text, described)
     with _lock:
         _events.append(event)
+        if len(_events) > _DESCRIBED:
+            old = len(_events) - _DESCRIBED
+            _events[old] = dataclasses.replace(_events[old], launches="")
         _totals.update({**totals, "events": 1})
-    log.log(logging.WARNING if kind in ("fallback", "refused") else logging.DEBUG, "%s: %s", graph, text)
+    log.log(logging.WARNING if kind in _LOUD else logging.DEBUG, "%s: %s: %s", graph, kind, text)
 
 
-def events():
+def log_runtime() -> None:
+    """Logs what the runtime said meanwhile, by category: ``kiln.kernels``, ``kiln.cache``, ``kiln.fusion`` and ``kiln.perf``."""
+    global _listens
+    for category, text in _kiln.heard():
+        log.getChild(category).debug("%s", text)
+    wanted = any(log.getChild(name).isEnabledFor(logging.DEBUG) for name in ("kernels", "cache", "fusion", "perf"))
+    if wanted != _listens:
+        _listens = wanted
+        _kiln.listen(wanted)
+
+
+def events() -> list[Event]:
     """The latest events, oldest first."""
     with _lock:
         return list(_events)
 
 
-def clear_events():
+def count() -> int:
+    """How many events there were."""
+    return _totals["events"]
+
+
+def events_since(before: int) -> list[Event]:
+    """The events after the first ``before`` of them, as far as they are kept."""
+    new = count() - before
+    return events()[-new:] if new > 0 else []
+
+
+def clear_events() -> None:
     """Forgets all events."""
     with _lock:
         _events.clear()
         _totals.clear()
 
 
-def report():
+def report() -> Report:
     """A summary of the events."""
+
+    def by_text(kind: str) -> dict[str, int]:
+        return dict(collections.Counter(event.text for event in _events if event.kind == kind))
+
     with _lock:
-        fallbacks = collections.Counter(event.text for event in _events if event.kind == "fallback")
-        kernels = collections.Counter(event.text for event in _events if event.kind == "torch_kernel")
-        refused = sum(event.kind == "refused" for event in _events)
-        totals = dict(_totals)
+        kinds = collections.Counter(event.kind for event in _events)
+        totals: Any = dict(_totals)
+        fallbacks, kernels = by_text("fallback"), by_text("torch_kernel")
     return Report(
         graphs=totals.get("graphs", 0),
         programs=totals.get("programs", 0),
         launches=totals.get("launches", 0),
-        fallbacks=dict(fallbacks),
-        refused=refused,
+        fallbacks=fallbacks,
+        refused=kinds["refused"],
         collectives=totals.get("collectives", 0),
-        torch_kernels=dict(kernels),
+        torch_kernels=kernels,
+        kernels_compiled=totals.get("kernels_compiled", 0),
+        cache_hits=kinds["cache_hit"],
+        recompiles=kinds["recompile"],
+        graph_breaks=kinds["graph_break"],
     )
-
-
-def explain(function, *arguments, **keywords):
-    """Compiles a function or a module, calls it once, and says what became of it: a text with the launches of every graph and the
-    user's lines they come from, and what ran in PyTorch. What was compiled before is compiled again."""
-    import torch
-
-    before = _totals["events"]
-    torch._dynamo.reset()
-    torch.compile(function, backend="kiln")(*arguments, **keywords)
-    new = _totals["events"] - before
-    lines = []
-    for event in events()[-new:] if new else []:
-        lines.append(f"{event.graph}: {event.kind}: {event.text}")
-        lines.extend(f"  {line}" for line in event.launches.splitlines())
-    return "\n".join(lines)

@@ -5,6 +5,7 @@ kept in `torch_kernels.jsonl` in the folder of the disk cache, one line for each
 and both versions; a file that others write at the same time is read to the last whole line.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -172,16 +173,22 @@ def _program(node, options):
         if user is not node:
             lowering.call(user)
         lowering.output(user)
-    return lowering.compile("measured", options)
+    return lowering.compile("measured", dataclasses.replace(options, mode="default", verify=False))()
 
 
 def _file():
     """The file of the times; none where there is no disk cache."""
-    if os.environ.get("KILN_CACHE", "on").lower() in ("off", "0", "false"):
-        return None
-    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME") and os.path.join(os.environ["HOME"], ".cache")
-    folder = os.environ.get("KILN_CACHE_DIR") or home and os.path.join(home, "kiln")
-    return pathlib.Path(folder) / "torch_kernels.jsonl" if folder else None
+    folder = _kiln.cache_folder()
+    return None if folder is None else pathlib.Path(folder) / "torch_kernels.jsonl"
+
+
+def forget():
+    """Removes the file of the times and what this process knows of them."""
+    file = _file()
+    with Table._lock:
+        Table._tables.clear()
+    if file is not None:
+        file.unlink(missing_ok=True)
 
 
 class Table:

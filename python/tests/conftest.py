@@ -45,3 +45,18 @@ def check(function, *arguments, native=True, tolerance=2e-5, dynamic=None):
     if native:
         assert not report.fallbacks, str(report)
     return report
+
+
+def spy_on_programs(monkeypatch):
+    """The programs that are made from now on."""
+    from kiln import executor
+
+    programs = []
+    finish = executor._finish
+
+    def spy(made, *rest):
+        made.programs = [lambda make=make: programs.append(make()) or programs[-1] for make in made.programs]
+        return finish(made, *rest)
+
+    monkeypatch.setattr(executor, "_finish", spy)
+    return programs

@@ -9,16 +9,18 @@
 //! stays in the cache of the core that reads it next time. A thread that has finished steals chunks from the ranges of others:
 //! a descheduled worker costs at most the chunk it holds. One region runs at a time: a nested call, or a call while another
 //! thread's region is running, runs serially on its caller. That is always correct and, with the cores already taken, rarely
-//! slower.
+//! slower. A process made by `fork` starts workers of its own (`fork`).
 
+#[cfg(unix)]
+mod fork;
 mod together;
 
 use kiln_runtime::environment;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 pub use together::{MOST_JOBS, together};
 
@@ -116,7 +118,8 @@ struct Front {
 }
 
 struct Worker {
-    thread: OnceLock<Thread>,
+    /// Never freed; null before it is started, and again in a process that a fork made.
+    thread: AtomicPtr<Thread>,
     parked: AtomicBool,
 }
 
@@ -128,12 +131,13 @@ struct Pool {
     /// Set by a panic: no more chunks are begun. Not written otherwise, so that all threads may cache it.
     cancelled: Padded<AtomicBool>,
     busy: Padded<AtomicBool>,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    /// The first panic of a worker in this region.
+    panic: AtomicPtr<Box<dyn Any + Send>>,
     /// How many threads a region may use, the caller included.
     threads: AtomicUsize,
     /// How many workers are parked or about to be.
     sleepers: AtomicUsize,
-    started: Mutex<usize>,
+    /// Workers that were started.
     ready: AtomicUsize,
     workers: [Worker; MAX_WORKERS],
 }
@@ -150,12 +154,11 @@ static POOL: Pool = Pool {
     claims: [const { Padded(Claims(AtomicU64::new(0))) }; MAX_WORKERS + 1],
     cancelled: Padded(AtomicBool::new(false)),
     busy: Padded(AtomicBool::new(false)),
-    panic: Mutex::new(None),
+    panic: AtomicPtr::new(null_mut()),
     threads: AtomicUsize::new(0),
     sleepers: AtomicUsize::new(0),
-    started: Mutex::new(0),
     ready: AtomicUsize::new(0),
-    workers: [const { Worker { thread: OnceLock::new(), parked: AtomicBool::new(false) } }; MAX_WORKERS],
+    workers: [const { Worker { thread: AtomicPtr::new(null_mut()), parked: AtomicBool::new(false) } }; MAX_WORKERS],
 };
 
 fn idle(_: usize) {}
@@ -252,8 +255,22 @@ impl Pool {
             return own;
         }
         self.cancelled.0.store(false, Ordering::Relaxed);
-        let theirs = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-        own.and(theirs.map_or(Ok(()), Err))
+        own.and(self.take_panic().map_or(Ok(()), Err))
+    }
+
+    /// Keeps a worker's panic, if it is the first.
+    fn put_panic(&self, panic: Box<dyn Any + Send>) {
+        let panic = Box::into_raw(Box::new(panic));
+        if self.panic.compare_exchange(null_mut(), panic, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // SAFETY: it was made above, and nobody else has seen it.
+            drop(unsafe { Box::from_raw(panic) });
+        }
+    }
+
+    fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
+        let panic = self.panic.swap(null_mut(), Ordering::AcqRel);
+        // SAFETY: a pointer in this place is that of a box that `put_panic` gave up, and is taken once.
+        (!panic.is_null()).then(|| *unsafe { Box::from_raw(panic) })
     }
 
     /// Runs the chunks of range `first`, then those that are left of all others.
@@ -291,26 +308,29 @@ impl Pool {
         }
         let ready = self.ready.load(Ordering::Acquire);
         let parked = self.workers[..ready].iter().filter(|w| w.parked.swap(false, Ordering::AcqRel));
-        for thread in parked.take(count).filter_map(|w| w.thread.get()) {
-            thread.unpark();
+        for worker in parked.take(count) {
+            // SAFETY: null, or a box that is never freed.
+            if let Some(thread) = unsafe { worker.thread.load(Ordering::Acquire).as_ref() } {
+                thread.unpark();
+            }
         }
     }
 
+    /// Starts workers until there are `count`. The caller holds `busy`.
     fn start_workers(&'static self, count: usize) {
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        while *started < count.min(MAX_WORKERS) {
-            let worker = &self.workers[*started];
-            let name = format!("kiln-{}", *started);
+        #[cfg(unix)]
+        fork::watch();
+        for started in self.ready.load(Ordering::Relaxed)..count.min(MAX_WORKERS) {
+            let worker = &self.workers[started];
+            let name = format!("kiln-{started}");
             // The caller's range is the first.
-            let range = *started + 1;
+            let range = started + 1;
             // Without a worker the others, or the caller alone, run its chunks.
             let Ok(handle) = std::thread::Builder::new().name(name).spawn(move || self.serve(worker, range)) else {
                 return;
             };
-            // The slot is empty: it is filled here alone, once, under the lock.
-            let _ = worker.thread.set(handle.thread().clone());
-            *started += 1;
-            self.ready.store(*started, Ordering::Release);
+            worker.thread.store(Box::into_raw(Box::new(handle.thread().clone())), Ordering::Release);
+            self.ready.store(started + 1, Ordering::Release);
         }
     }
 
@@ -328,7 +348,7 @@ impl Pool {
             let (work, region) = unsafe { (&*(*self.front.0.region.get()).work, *self.front.0.region.get()) };
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.claim_all(work, &region, range))) {
                 self.cancelled.0.store(true, Ordering::Relaxed);
-                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                self.put_panic(panic);
             }
             self.front.0.state.fetch_sub(State::LEAVE, Ordering::Release);
         }
@@ -377,6 +397,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
     fn counted(chunks: usize, threads: usize) {

@@ -1,8 +1,8 @@
 //! Where the values of size symbols are found among the arguments of a call.
 
-use kiln::CompiledGraph;
 use kiln_aten::{AtenGraph, Imported};
 use kiln_ir::{Dim, Symbol};
+use kiln_runtime::Program;
 
 /// A parameter of a program.
 pub(crate) enum Parameter {
@@ -43,7 +43,7 @@ impl Binding {
         aten: &AtenGraph,
         parameters: &[Parameter],
         imported: &Imported,
-        compiled: &CompiledGraph,
+        program: &Program,
     ) -> Result<Binding, String> {
         let mut bounds: Vec<Bound> = Vec::new();
         let mut bind = |dim: &Dim, place: Place| {
@@ -72,7 +72,7 @@ impl Binding {
                 meta.strides.iter().enumerate().for_each(|(axis, dim)| bind(dim, Place::Stride(at, axis)));
             }
         }
-        let mut needed: Vec<Symbol> = compiled.program().symbols().collect();
+        let mut needed: Vec<Symbol> = program.symbols().collect();
         let count = needed.len();
         for (id, from) in aten.outputs.iter().zip(&imported.outputs) {
             if !matches!(from, kiln_aten::OutputFrom::Input(_)) {

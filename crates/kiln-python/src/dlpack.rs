@@ -155,7 +155,7 @@ impl Tensors {
 
     /// What PyTorch knows of a tensor; valid as long as the tensor is.
     #[inline]
-    pub(crate) fn describe(&self, tensor: &Bound<'_, PyAny>) -> PyResult<DlTensor> {
+    pub(crate) fn describe(&self, tensor: Borrowed<'_, '_, PyAny>) -> PyResult<DlTensor> {
         let mut described = DlTensor::default();
         // SAFETY: the function of the tensor's own library fills the struct, or sets an error.
         match unsafe { (self.describe)(tensor.as_ptr().cast(), &mut described) } {

@@ -2,15 +2,16 @@
 
 use crate::Unsupported;
 use crate::binding::{Binding, Parameter};
-use crate::program::Program;
-use kiln::CompiledGraph;
-use kiln::pipeline::CompileOptions;
-use kiln_aten::{Argument, AtenGraph, Call, Element, Imported, Meta, ValueId};
+use crate::code::Code;
+use crate::program::{FirstCall, How, Program};
+use kiln::pipeline::{CompileOptions, PackWeights};
+use kiln_aten::{Argument, AtenGraph, Call, Element, Imported, InputFrom, Meta, ValueId};
 use kiln_ir::{Dim, Source, Symbol};
-use kiln_kernels::{InputLayout, Numerics};
+use kiln_kernels::{InputLayout, Numerics, Precision};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyString, PyTuple};
+use std::time::Duration;
 
 /// A graph of ATen ops under construction.
 #[pyclass]
@@ -88,20 +89,26 @@ impl Graph {
         Ok(kiln_aten::import(&self.aten).map_err(|error| unsupported(error.to_string()))?.graph.to_string())
     }
 
-    /// Compiles the graph.
-    #[pyo3(signature = (tensor_type, allocate, dtypes, name="graph", numerics="fast", disk_cache=true, device="cpu", recorded=false))]
+    /// Compiles the graph. `frozen` has the numbers of the tensors that change rarely, if weights are frozen, and `pack` says which of
+    /// them are copied to a layout of the backend's own.
+    #[pyo3(signature = (allocate, dtypes, name="graph", device="cpu", numerics="fast", precision="highest", frozen=None, pack="where it pays",
+        disk_cache=true, recorded=false, verify=false, tuning_seconds=None))]
     #[allow(clippy::too_many_arguments)]
     fn compile(
         &self,
         py: Python<'_>,
-        tensor_type: &Bound<'_, PyAny>,
         allocate: Py<PyAny>,
         dtypes: Vec<Py<PyAny>>,
         name: &str,
-        numerics: &str,
-        disk_cache: bool,
         device: &str,
+        numerics: &str,
+        precision: &str,
+        frozen: Option<Vec<usize>>,
+        pack: &str,
+        disk_cache: bool,
         recorded: bool,
+        verify: bool,
+        tuning_seconds: Option<f64>,
     ) -> PyResult<Program> {
         let device = device.parse().map_err(|_| PyValueError::new_err(format!("the device {device}")))?;
         let name = name.to_owned().into();
@@ -111,16 +118,30 @@ impl Graph {
             "eager" => Numerics::Eager,
             other => return Err(PyValueError::new_err(format!("numerics={other:?} is neither 'fast' nor 'eager'"))),
         };
-        let built = py.detach(|| build(&self.aten, &options)).map_err(unsupported)?;
-        let (imported, compiled) = built;
-        let binding = Binding::new(&self.aten, &self.parameters, &imported, &compiled).map_err(unsupported)?;
-        let is_tensor = |(_, parameter): &(usize, &Parameter)| matches!(parameter, Parameter::Tensor(_));
-        let tensors = self.parameters.iter().enumerate().filter(is_tensor).map(|(at, _)| at).collect();
-        Program::new(py, compiled, imported, binding, &self.aten, tensors, tensor_type, allocate, dtypes, recorded)
+        options.schedule.precision = Precision::named(precision)
+            .ok_or_else(|| PyValueError::new_err(format!("precision={precision:?} is not a precision")))?;
+        let pack = match pack {
+            "never" => PackWeights::Never,
+            "where it pays" => PackWeights::WherePays,
+            "always" => PackWeights::Always,
+            other => return Err(PyValueError::new_err(format!("pack={other:?} is not a choice"))),
+        };
+        let frozen = frozen.as_ref().map(|frozen| (frozen.as_slice(), pack));
+        let (imported, code) = py.detach(|| build(&self.aten, frozen, &options)).map_err(unsupported)?;
+        py.check_signals()?;
+        let binding = Binding::new(&self.aten, &self.parameters, &imported, code.program()).map_err(unsupported)?;
+        let first = FirstCall::new(verify, tuning_seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))));
+        let parameters = &self.parameters;
+        let how = How { options, first, recorded, allocate };
+        Program::new(py, code, how, &imported, binding, &self.aten, parameters, dtypes)
     }
 }
 
-fn build(aten: &AtenGraph, options: &CompileOptions) -> Result<(Imported, CompiledGraph), String> {
+fn build(
+    aten: &AtenGraph,
+    frozen: Option<(&[usize], PackWeights)>,
+    options: &CompileOptions,
+) -> Result<(Imported, Code), String> {
     let imported = kiln_aten::import(aten).map_err(|error| error.to_string())?;
     let layout = |strides: &Vec<Dim>| InputLayout { strides: strides.clone(), offset: Dim::default() };
     let mut layouts: Vec<InputLayout> = imported.strides.iter().map(layout).collect();
@@ -129,8 +150,12 @@ fn build(aten: &AtenGraph, options: &CompileOptions) -> Result<(Imported, Compil
         let sizes = &imported.graph.ty(id).shape;
         layout.strides.iter_mut().zip(sizes).filter(|(_, size)| size.is_one()).for_each(|(s, _)| *s = Dim::from(0));
     }
-    let compiled = CompiledGraph::new(&imported.graph, &layouts, options).map_err(|error| error.to_string())?;
-    Ok((imported, compiled))
+    let is_frozen = |from: &InputFrom, list: &[usize]| matches!(from, InputFrom::Given(input) if list.contains(input));
+    let marks = |list: &[usize]| imported.inputs.iter().map(|from| is_frozen(from, list)).collect::<Vec<bool>>();
+    let marked = frozen.map(|(list, pack)| (marks(list), pack));
+    let frozen = marked.as_ref().map(|(marks, pack)| (marks.as_slice(), *pack));
+    let code = Code::new(&imported.graph, layouts, frozen, options).map_err(|error| error.to_string())?;
+    Ok((imported, code))
 }
 
 pub(crate) fn unsupported(reason: impl Into<String>) -> PyErr {

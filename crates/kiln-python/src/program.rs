@@ -1,31 +1,81 @@
 //! A compiled graph, called with PyTorch's tensors.
 
 use crate::binding::{Binding, Place};
-use crate::dlpack::{DlTensor, Tensors};
+use crate::code::{Call, Code};
+use crate::dlpack::DlTensor;
+use crate::explained::Explained;
+use crate::frozen::Frozen;
 use crate::graph::unsupported;
-use kiln::{CompiledGraph, Device};
+use crate::torch::Torch;
+use crate::{Unsupported, WrongResult};
+use kiln::Device;
+use kiln::pipeline::CompileOptions;
 use kiln_aten::{AtenGraph, Imported, InputFrom, Meta, OutputFrom};
-use kiln_ir::DType;
+use kiln_ir::{DType, Dim};
 use kiln_runtime::RawInput;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyTuple};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Programs that exist.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of programs that have not been freed.
+#[pyfunction]
+pub(crate) fn live_programs() -> usize {
+    LIVE.load(Ordering::Relaxed)
+}
 
 /// A compiled graph. A call takes the list of the graph's parameters and returns the list of its outputs, which PyTorch allocates.
 #[pyclass(frozen)]
 pub(crate) struct Program {
-    compiled: CompiledGraph,
+    code: Code,
+    how: How,
     binding: Binding,
-    /// For each input of the ATen graph, its parameter.
-    parameters: Vec<usize>,
-    /// For each input of the graph, where it comes from and its type.
+    /// For each tensor among the parameters, its number and its type.
+    tensors: Vec<Parameter>,
+    /// By parameter, its number in `tensors`.
+    tensor_of: Vec<Option<usize>>,
+    /// For each input of the graph, where it comes from; empty where they are `tensors`.
     inputs: Vec<(InputFrom, DType, bool)>,
     outputs: Vec<Output>,
-    tensors: Tensors,
-    allocate: Py<PyAny>,
     draws: bool,
+    /// Whether frozen weights have changed.
+    frozen: Option<Frozen>,
+}
+
+/// A tensor among the parameters.
+struct Parameter {
+    number: usize,
+    dtype: DType,
+    complex: bool,
+}
+
+/// How a program was made, and how it is called.
+pub(crate) struct How {
+    pub(crate) options: CompileOptions,
+    pub(crate) first: FirstCall,
     /// Whether launches are recorded and replayed, where the device can do that.
-    recorded: bool,
+    pub(crate) recorded: bool,
+    /// Makes a tensor on the program's device of sizes, strides and dtype.
+    pub(crate) allocate: Py<PyAny>,
+}
+
+/// What is done at the first call.
+pub(crate) struct FirstCall {
+    /// Whether every kernel is compared with the interpreter.
+    pub(crate) verify: bool,
+    /// How long kernels are tuned.
+    pub(crate) tune: Option<Duration>,
+    is_over: AtomicBool,
+}
+
+impl FirstCall {
+    pub(crate) fn new(verify: bool, tune: Option<Duration>) -> FirstCall {
+        FirstCall { verify, tune, is_over: AtomicBool::new(!verify && tune.is_none()) }
+    }
 }
 
 /// An output of the ATen graph.
@@ -41,32 +91,42 @@ impl Program {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         py: Python<'_>,
-        compiled: CompiledGraph,
-        imported: Imported,
+        code: Code,
+        how: How,
+        imported: &Imported,
         binding: Binding,
         aten: &AtenGraph,
-        parameters: Vec<usize>,
-        tensor_type: &Bound<'_, PyAny>,
-        allocate: Py<PyAny>,
+        parameters: &[crate::binding::Parameter],
         dtypes: Vec<Py<PyAny>>,
-        recorded: bool,
     ) -> PyResult<Program> {
-        let input = |from: &InputFrom| match from {
-            InputFrom::Given(input) => {
+        let mut tensors = Vec::new();
+        let mut tensor_of = vec![None; parameters.len()];
+        for (number, parameter) in parameters.iter().enumerate() {
+            if let crate::binding::Parameter::Tensor(input) = parameter {
                 let element = aten.meta(aten.inputs[*input]).element;
-                (*from, element.dtype, element.complex)
+                tensor_of[number] = Some(tensors.len());
+                tensors.push(Parameter { number, dtype: element.dtype, complex: element.complex });
             }
+        }
+        let input = |from: &InputFrom| match from {
+            InputFrom::Given(input) => (*from, tensors[*input].dtype, tensors[*input].complex),
             InputFrom::Seed => (*from, DType::I64, false),
             InputFrom::Output(output) => {
                 let element = aten.meta(aten.outputs[*output]).element;
                 (*from, element.dtype, element.complex)
             }
         };
-        let inputs: Vec<_> = imported.inputs.iter().map(input).collect();
+        let mut inputs: Vec<_> = imported.inputs.iter().map(input).collect();
+        let is_given = |(number, (from, _, complex)): (usize, &(InputFrom, DType, bool))| {
+            *from == InputFrom::Given(number) && !complex
+        };
+        if inputs.len() == tensors.len() && inputs.iter().enumerate().all(is_given) {
+            inputs.clear();
+        }
         let mut outputs = Vec::with_capacity(imported.outputs.len());
         for ((from, id), dtype) in imported.outputs.iter().zip(&aten.outputs).zip(dtypes) {
             let meta = aten.meta(*id).clone();
-            let constants = |dims: &[kiln_ir::Dim]| dims.iter().map(|dim| dim.as_const()).collect::<Option<Vec<i64>>>();
+            let constants = |dims: &[Dim]| dims.iter().map(|dim| dim.as_const()).collect::<Option<Vec<i64>>>();
             let fixed = match (constants(&meta.shape), constants(&meta.strides)) {
                 (Some(shape), Some(strides)) => {
                     Some((PyTuple::new(py, shape)?.unbind(), PyTuple::new(py, strides)?.unbind()))
@@ -75,38 +135,198 @@ impl Program {
             };
             outputs.push(Output { from: *from, meta, dtype, fixed });
         }
+        let frozen = match &code {
+            Code::Plain(_) => None,
+            Code::Frozen(graph, _) => {
+                let parameter = |input: usize| match imported.inputs[input] {
+                    InputFrom::Given(tensor) => Some(tensors[tensor].number),
+                    _ => None,
+                };
+                Some(Frozen::new(graph, parameter))
+            }
+        };
         let draws = imported.inputs.contains(&InputFrom::Seed);
-        let tensors = Tensors::new(tensor_type)?;
-        Ok(Program { compiled, binding, parameters, inputs, outputs, tensors, allocate, draws, recorded })
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Ok(Program { code, how, binding, tensors, tensor_of, inputs, outputs, draws, frozen })
+    }
+
+    fn device(&self) -> Device {
+        self.how.options.device
     }
 
     fn allocate<'py>(&self, py: Python<'py>, output: &Output, values: &[i64]) -> PyResult<Bound<'py, PyAny>> {
+        let allocate = self.how.allocate.bind(py);
         if let Some((shape, strides)) = &output.fixed {
-            return self.allocate.bind(py).call1((shape, strides, &output.dtype));
+            return allocate.call1((shape, strides, &output.dtype));
         }
-        let tuple = |dims: &[kiln_ir::Dim]| {
+        let tuple = |dims: &[Dim]| {
             let size = |dim| self.binding.eval(dim, values).ok_or_else(|| unsupported(format!("the size {dim}")));
             PyTuple::new(py, dims.iter().map(size).collect::<PyResult<Vec<i64>>>()?)
         };
         let (shape, strides) = (tuple(&output.meta.shape)?, tuple(&output.meta.strides)?);
-        self.allocate.bind(py).call1((shape, strides, &output.dtype))
+        allocate.call1((shape, strides, &output.dtype))
+    }
+
+    /// Finds the addresses of a call and hands them to `run`; returns the outputs.
+    fn with_call<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: &Bound<'py, PyList>,
+        seed: Option<&Bound<'py, PyAny>>,
+        run: impl FnOnce(&Torch, &Call<'_>) -> PyResult<()>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (torch, device) = (Torch::get(py)?, self.device());
+        torch.follow_threads(py)?;
+        // Held by this call: the list may be emptied by somebody else once the interpreter lock is released.
+        let held = arguments.to_tuple();
+        if held.len() < self.tensor_of.len() {
+            return Err(PyIndexError::new_err("an argument is missing"));
+        }
+        let argument = |at: usize| held.get_borrowed_item(at);
+        let mut given: Vec<RawInput<'_>> = Vec::with_capacity(self.tensors.len());
+        for parameter in &self.tensors {
+            let tensor = torch.tensors.describe(argument(parameter.number)?)?;
+            given.push(raw(&tensor, parameter.dtype, parameter.complex, device)?);
+        }
+        let described = |at: usize| match self.tensor_of[at] {
+            Some(tensor) => Ok(&given[tensor]),
+            None => Err(PyTypeError::new_err("a size is read from what is no tensor")),
+        };
+        let number = |place: Place| match place {
+            Place::Argument(at) => argument(at)?.extract::<i64>(),
+            Place::Axis(at, axis) => Ok(described(at)?.shape[axis]),
+            Place::Stride(at, axis) => Ok(described(at)?.strides[axis]),
+        };
+        let values = self.binding.values(number)?;
+
+        let mut results: Vec<Bound<'py, PyAny>> = Vec::with_capacity(self.outputs.len());
+        let mut made: Vec<DlTensor> = Vec::with_capacity(self.outputs.len());
+        let mut outputs: Vec<*mut u8> = Vec::with_capacity(self.outputs.len());
+        for output in &self.outputs {
+            let mut tensor = DlTensor::default();
+            results.push(match output.from {
+                OutputFrom::Input(input) => argument(self.tensors[input].number)?.to_owned(),
+                OutputFrom::Same(before) => results[before].clone(),
+                OutputFrom::Output(_) | OutputFrom::Written(_) => {
+                    let new = self.allocate(py, output, &values)?;
+                    tensor = torch.tensors.describe(new.as_borrowed())?;
+                    if let OutputFrom::Output(_) = output.from {
+                        outputs.push(tensor.ptr());
+                    }
+                    new
+                }
+            });
+            made.push(tensor);
+        }
+
+        // A number, or a tensor of one on the program's device.
+        let mut number = 0i64;
+        let mut drawn = None;
+        match seed {
+            Some(seed) if seed.is_instance_of::<PyInt>() => number = seed.extract()?,
+            Some(seed) => drawn = Some(torch.tensors.describe(seed.as_borrowed())?),
+            None => {}
+        }
+        // The parts of complex numbers are an axis of their own.
+        let pairs: Vec<(Vec<i64>, Vec<i64>)>;
+        let mut inputs = given;
+        if !self.inputs.is_empty() {
+            let given = std::mem::take(&mut inputs);
+            for (from, dtype, complex) in &self.inputs {
+                inputs.push(match from {
+                    InputFrom::Given(input) => given[*input],
+                    InputFrom::Output(output) => raw(&made[*output], *dtype, *complex, device)?,
+                    InputFrom::Seed => match &drawn {
+                        Some(tensor) => raw(tensor, *dtype, false, device)?,
+                        None => {
+                            let ptr = (&raw mut number).cast();
+                            RawInput { ptr, dtype: DType::I64, shape: &[], strides: &[], is_value: true }
+                        }
+                    },
+                });
+            }
+            let complex = |(number, (_, _, complex)): (usize, &(InputFrom, DType, bool))| complex.then_some(number);
+            let complex: Vec<usize> = self.inputs.iter().enumerate().filter_map(complex).collect();
+            let pair = |&number: &usize| {
+                let input: &RawInput<'_> = &inputs[number];
+                let strides = input.strides.iter().map(|stride| stride * 2).chain([1]);
+                (input.shape.iter().copied().chain([2]).collect(), strides.collect())
+            };
+            pairs = complex.iter().map(pair).collect();
+            for (number, (shape, strides)) in complex.into_iter().zip(&pairs) {
+                (inputs[number].shape, inputs[number].strides) = (shape, strides);
+            }
+        }
+
+        let symbols: Vec<i64> = self.binding.of_program(&values).collect();
+        let versions = match &self.frozen {
+            Some(frozen) => frozen.versions(torch, &held)?,
+            None => Vec::new(),
+        };
+        let stream = match device {
+            Device::Cuda(gpu) => Some(torch.tensors.current_stream(gpu)?),
+            _ => None,
+        };
+        let recorded = self.how.recorded;
+        let call =
+            Call { symbols: &symbols, inputs: &inputs, outputs: &outputs, versions: &versions, stream, recorded };
+        run(torch, &call)?;
+        if let Some(frozen) = &self.frozen {
+            frozen.hold(&held, versions)?;
+        }
+        Ok(results)
+    }
+
+    /// Compares the kernels with the interpreter and tunes them, as far as was asked for.
+    #[cold]
+    fn first_call(&self, py: Python<'_>, torch: &Torch, call: &Call<'_>) -> PyResult<()> {
+        let name = &self.how.options.name;
+        if self.how.first.verify {
+            // SAFETY: the tensors are held until the call returns.
+            match py.detach(|| unsafe { self.code.verify(call) }) {
+                Ok(report) if report.is_right() => {
+                    torch.emit(py, "verified", name, &format!("{} kernels are right", report.kernels.len()))?;
+                }
+                Ok(report) => return Err(WrongResult::new_err(format!("{name}: {report}"))),
+                Err(error) => torch.emit(py, "remark", name, &format!("not verified: {error}"))?,
+            }
+            py.check_signals()?;
+        }
+        if let Some(budget) = self.how.first.tune {
+            // SAFETY: as above.
+            match py.detach(|| unsafe { self.code.tune(call, budget) }) {
+                Ok(report) => {
+                    let changed = report.kernels.iter().filter(|kernel| kernel.changed).count();
+                    let text = format!("{changed} of {} kernels have a faster variant", report.kernels.len());
+                    torch.emit(py, "tuned", name, &text)?;
+                }
+                Err(error) => torch.emit(py, "remark", name, &format!("not tuned: {error}"))?,
+            }
+            py.check_signals()?;
+        }
+        self.how.first.is_over.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 
-impl Program {
-    fn device(&self) -> Device {
-        self.compiled.options().device
+impl Drop for Program {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
     }
+}
 
-    /// The tensor of a seed; where it is none, its number.
-    fn seed(&self, seed: Option<&Bound<'_, PyAny>>, number: &mut i64) -> PyResult<Option<DlTensor>> {
-        match seed {
-            Some(seed) if seed.is_instance_of::<PyInt>() => *number = seed.extract()?,
-            Some(seed) => return self.tensors.describe(seed).map(Some),
-            None => {}
-        }
-        Ok(None)
+/// A tensor of PyTorch's, whose sizes and strides live as long as it does.
+#[inline]
+fn raw<'a>(tensor: &DlTensor, dtype: DType, complex: bool, device: Device) -> PyResult<RawInput<'a>> {
+    // SAFETY: the tensors are held until the call returns, and nothing resizes them meanwhile.
+    let (shape, strides) = unsafe { tensor.layout() };
+    // Beside tensors of a GPU, PyTorch lets scalars be on the host.
+    let place = tensor.device.device();
+    let is_value = place == Some(Device::Cpu) && device != Device::Cpu && shape.is_empty();
+    if tensor.dtype.element() != Some((dtype, complex)) || !(is_value || place == Some(device)) {
+        return Err(PyTypeError::new_err(format!("{tensor:?} is not a tensor of {dtype} on {device}")));
     }
+    Ok(RawInput { ptr: tensor.ptr(), dtype, shape, strides, is_value })
 }
 
 #[pymethods]
@@ -120,94 +340,34 @@ impl Program {
         arguments: &Bound<'py, PyList>,
         seed: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        // Held by this call: the list may be emptied by somebody else once the interpreter lock is released.
-        let arguments: Vec<Bound<'py, PyAny>> = arguments.iter().collect();
-        let argument = |at: usize| arguments.get(at).ok_or_else(|| PyIndexError::new_err("an argument is missing"));
-        let mut given: Vec<DlTensor> = Vec::with_capacity(self.parameters.len());
-        for &at in &self.parameters {
-            given.push(self.tensors.describe(argument(at)?)?);
-        }
-        let described = |at: usize| match self.parameters.iter().position(|&own| own == at) {
-            Some(input) => Ok(&given[input]),
-            None => Err(PyTypeError::new_err("a size is read from what is no tensor")),
-        };
-        let number = |place: Place| match place {
-            Place::Argument(at) => argument(at)?.extract::<i64>(),
-            // SAFETY: the arguments are held until the call returns.
-            Place::Axis(at, axis) => Ok(unsafe { described(at)?.layout() }.0[axis]),
-            // SAFETY: as above.
-            Place::Stride(at, axis) => Ok(unsafe { described(at)?.layout() }.1[axis]),
-        };
-        let values = self.binding.values(number)?;
-
-        let mut results: Vec<Bound<'py, PyAny>> = Vec::with_capacity(self.outputs.len());
-        let mut made: Vec<DlTensor> = Vec::with_capacity(self.outputs.len());
-        let mut addresses: Vec<*mut u8> = Vec::with_capacity(self.outputs.len());
-        for output in &self.outputs {
-            let mut tensor = DlTensor::default();
-            results.push(match output.from {
-                OutputFrom::Input(input) => argument(self.parameters[input])?.clone(),
-                OutputFrom::Same(before) => results[before].clone(),
-                OutputFrom::Output(_) | OutputFrom::Written(_) => {
-                    let new = self.allocate(py, output, &values)?;
-                    tensor = self.tensors.describe(&new)?;
-                    if let OutputFrom::Output(_) = output.from {
-                        addresses.push(tensor.ptr());
-                    }
-                    new
-                }
-            });
-            made.push(tensor);
-        }
-
-        let mut number = 0i64;
-        let drawn = self.seed(seed.as_ref(), &mut number)?;
-        let device = self.device();
-        let mut inputs: Vec<RawInput<'_>> = Vec::with_capacity(self.inputs.len());
-        let mut pairs: Vec<(Vec<i64>, Vec<i64>)> = Vec::new();
-        for (from, dtype, complex) in &self.inputs {
-            let tensor = match from {
-                InputFrom::Given(input) => &given[*input],
-                InputFrom::Output(output) => &made[*output],
-                InputFrom::Seed => match &drawn {
-                    Some(tensor) => tensor,
-                    None => {
-                        let ptr = (&raw mut number).cast();
-                        inputs.push(RawInput { ptr, dtype: DType::I64, shape: &[], strides: &[], is_value: true });
-                        continue;
-                    }
-                },
-            };
-            // SAFETY: the tensors are held until the call returns.
-            let (shape, strides) = unsafe { tensor.layout() };
-            // Beside tensors of a GPU, PyTorch lets scalars be on the host.
-            let place = tensor.device.device();
-            let is_value = place == Some(Device::Cpu) && device != Device::Cpu && shape.is_empty();
-            if tensor.dtype.element() != Some((*dtype, *complex)) || !(is_value || place == Some(device)) {
-                return Err(PyTypeError::new_err(format!("{tensor:?} is not a tensor of {dtype} on {device}")));
+        let results = self.with_call(py, arguments, seed.as_ref(), |torch, call| {
+            if !self.how.first.is_over.load(Ordering::Relaxed) {
+                self.first_call(py, torch, call)?;
             }
-            if *complex {
-                let shape = shape.iter().copied().chain([2]).collect();
-                pairs.push((shape, strides.iter().map(|stride| stride * 2).chain([1]).collect()));
-            }
-            inputs.push(RawInput { ptr: tensor.ptr(), dtype: *dtype, shape, strides, is_value });
-        }
-        let mut pairs = pairs.iter();
-        for (input, _) in inputs.iter_mut().zip(&self.inputs).filter(|(_, (_, _, complex))| *complex) {
-            if let Some((shape, strides)) = pairs.next() {
-                (input.shape, input.strides) = (shape, strides);
-            }
-        }
-
-        let symbols: Vec<i64> = self.binding.of_program(&values).collect();
-        let stream = match device {
-            Device::Cuda(gpu) => Some(self.tensors.current_stream(gpu)?),
-            _ => None,
-        };
-        let (program, recorded) = (self.compiled.program(), self.recorded);
-        let call = Call { program, symbols: &symbols, inputs: &inputs, addresses: &addresses, stream, recorded };
-        py.detach(|| call.run()).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+            // SAFETY: the tensors have the sizes and strides that the program compares with its own; outputs were allocated with
+            // theirs; AOTAutograd says that updated inputs share no memory with others. PyTorch's allocator reuses memory of a stream
+            // behind what is queued there, which these launches are.
+            py.detach(|| unsafe { self.code.run(call) }).map_err(PyRuntimeError::new_err)
+        })?;
         PyList::new(py, results)
+    }
+
+    /// Explains the program on these arguments, which are not changed.
+    #[pyo3(signature = (arguments, seed=None))]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: &Bound<'py, PyList>,
+        seed: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Explained> {
+        let mut explained = None;
+        self.with_call(py, arguments, seed.as_ref(), |_, call| {
+            // SAFETY: the tensors are held until the call returns.
+            let outcome = py.detach(|| unsafe { self.code.explain(call, &self.how.options) });
+            explained = Some(outcome.map_err(|error| Unsupported::new_err(error.to_string()))?);
+            Ok(())
+        })?;
+        explained.map(Explained).ok_or_else(|| Unsupported::new_err("not explained"))
     }
 
     /// Whether a call needs a seed.
@@ -219,50 +379,37 @@ impl Program {
     /// The number of launches.
     #[getter]
     fn launches(&self) -> usize {
-        self.compiled.program().steps().len()
+        self.code.program().steps().len()
+    }
+
+    /// Kernels that were compiled for it, seconds that making it took, and whether it was read from the disk cache.
+    #[getter]
+    fn made(&self) -> (usize, f64, bool) {
+        let (kernels, took, is_read) = self.code.made();
+        (kernels, took.as_secs_f64(), is_read)
+    }
+
+    /// Bytes of packed and of prepared weights, and how often they were made.
+    #[getter]
+    fn frozen(&self) -> (usize, usize, u64) {
+        match &self.code {
+            Code::Plain(_) => (0, 0, 0),
+            Code::Frozen(frozen, _) => {
+                let memory = frozen.memory();
+                (memory.packed_bytes, memory.prepared_bytes, memory.prepares)
+            }
+        }
+    }
+
+    /// Whether it has the memory of frozen weights, or copies of them.
+    #[getter]
+    fn holds_weights(&self) -> bool {
+        self.frozen.as_ref().is_some_and(Frozen::holds)
     }
 
     /// The launches, one a line.
     fn describe(&self) -> String {
         let line = |step: &kiln_runtime::CompiledStep| format!("{} at {}", step.label(), step.source());
-        self.compiled.program().steps().iter().map(line).collect::<Vec<_>>().join("\n")
-    }
-}
-
-/// All of a call that happens without the interpreter.
-struct Call<'a> {
-    program: &'a kiln_runtime::Program,
-    symbols: &'a [i64],
-    inputs: &'a [RawInput<'a>],
-    addresses: &'a [*mut u8],
-    /// PyTorch's stream, where the device has such.
-    stream: Option<usize>,
-    recorded: bool,
-}
-
-// SAFETY: addresses of tensors that the caller holds; nothing of Python is in it.
-unsafe impl Send for Call<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Call<'_> {}
-
-impl Call<'_> {
-    fn run(&self) -> Result<(), kiln_runtime::Error> {
-        match self.stream {
-            // SAFETY: the stream is PyTorch's, which keeps its streams.
-            Some(stream) => unsafe { self.program.backend().on_stream(stream, &mut || self.launch()) },
-            None => self.launch(),
-        }
-    }
-
-    fn launch(&self) -> Result<(), kiln_runtime::Error> {
-        // SAFETY: the tensors have the sizes and strides that are compared with the program's; outputs were allocated with theirs;
-        // AOTAutograd says that updated inputs share no memory with others. PyTorch's allocator reuses memory of a stream behind
-        // what is queued there, which these launches are.
-        unsafe {
-            match self.recorded {
-                true => self.program.replay_raw(self.symbols, self.inputs, self.addresses),
-                false => self.program.call_raw(self.symbols, self.inputs, self.addresses),
-            }
-        }
+        self.code.program().steps().iter().map(line).collect::<Vec<_>>().join("\n")
     }
 }

@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         ops: &["aten.mul.Tensor", "aten.mul.Scalar"],
-        text: "`mul`; of complex numbers `complex_mul` or `complex_scale`",
+        text: "`mul`, of short floats and a number in f32; of complex numbers `complex_mul` or `complex_scale`",
         build: |c| {
             let complex = |name: &str| Ok::<bool, Error>(c.optional(name)?.is_some_and(|x| x.complex));
             let id = match (complex("self")?, complex("other")?) {
@@ -66,7 +66,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         ops: &["aten.div.Tensor", "aten.div.Scalar"],
-        text: "`div` of floats, integers by `cast`",
+        text: "`div` of floats, integers by `cast`, short floats and a number in f32",
         build: |c| {
             let dtype = as_float(c.promoted(&["self", "other"])?);
             let (x, y) = c.factors("self", "other", dtype)?;
@@ -83,13 +83,14 @@ pub(super) const ROWS: &[Row] = &[
             if mode.is_none() {
                 dtype = as_float(dtype);
             }
-            let (x, y) = (c.cast_to("self", dtype)?, c.cast_to("other", dtype)?);
-            if mode.as_deref() == Some("floor") {
-                return one(build::floor_div(&mut c.b, &x, &y)?);
-            }
-            let quotient = build::div(&mut c.b, &x, &y)?;
-            let whole = mode.is_some() && dtype.is_float();
-            one(if whole { build::trunc(&mut c.b, &quotient)? } else { quotient })
+            let (x, y) = c.factors("self", "other", dtype)?;
+            let quotient = match mode.as_deref() {
+                Some("floor") => build::floor_div(&mut c.b, &x, &y)?,
+                _ => build::div(&mut c.b, &x, &y)?,
+            };
+            let is_cut = mode.as_deref() == Some("trunc") && dtype.is_float();
+            let quotient = if is_cut { build::trunc(&mut c.b, &quotient)? } else { quotient };
+            one(build::cast(&mut c.b, &quotient, dtype)?)
         },
     },
     Row {

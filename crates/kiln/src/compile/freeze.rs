@@ -13,13 +13,13 @@ use crate::pipeline::{self, Built, Freeze, FreezeOptions, Unit, dump};
 use crate::tensor::call_input::{CallInputs, new_pin};
 use crate::tensor::compiled_graph::{failed, handing_over, layouts_or_contiguous, locate, tensors, view};
 use crate::tensor::tracer;
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 use kiln_inspect::verify::VerifyReport;
 use kiln_ir::{Graph, Source};
 use kiln_kernels::InputLayout;
 use kiln_passes::{MainInput, Split};
 use kiln_runtime::event::{self, Category, Event};
-use kiln_runtime::{Buffer, InputView, Inputs, Packer, Pinned, Program, TuneReport, phase};
+use kiln_runtime::{Buffer, InputView, Inputs, Packer, Pinned, Program, RawInput, TuneReport, phase};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -62,6 +62,8 @@ pub struct FrozenGraph {
     arguments: Vec<Argument>,
     /// The inputs of the main program that are given and not frozen.
     given: Vec<u32>,
+    /// The frozen inputs that values or panels are made of.
+    sources: Vec<usize>,
     ready: RwLock<Option<Arc<Ready>>>,
     making: Mutex<()>,
     prepares: AtomicU64,
@@ -127,6 +129,37 @@ pub(crate) struct Ready {
     /// Only those that the main program reads.
     prepared: Vec<Option<Tensor>>,
     packed: Vec<Buffer>,
+    /// For each input of the main program that is one of these, what a call on addresses gives it.
+    raw: Vec<Option<Owned>>,
+}
+
+/// An input of the main program that the frozen graph owns, as [`Program::call_raw`] takes it.
+struct Owned {
+    ptr: *mut u8,
+    dtype: DType,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+// SAFETY: an address of memory that the buffers of the same `Ready` hold, which nothing writes.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    fn new(view: &InputView<'_>) -> Owned {
+        let bytes = view.offset * view.dtype.size_in_bits() / 8;
+        Owned {
+            ptr: view.buffer.ptr().wrapping_add(bytes),
+            dtype: view.dtype,
+            shape: view.shape.iter().map(|&size| size as i64).collect(),
+            strides: view.strides.iter().map(|&stride| stride as i64).collect(),
+        }
+    }
+
+    fn input(&self) -> RawInput<'_> {
+        RawInput { ptr: self.ptr, dtype: self.dtype, shape: &self.shape, strides: &self.strides, is_value: false }
+    }
 }
 
 /// What freezing costs and what it did.
@@ -184,6 +217,14 @@ impl FrozenGraph {
         };
         let is_given = |argument: &Argument| matches!(argument, Argument::Given(input) if !frozen.contains(input));
         let given = (0..arguments.len() as u32).filter(|&input| is_given(&arguments[input as usize])).collect();
+        let made_of = |from: MainInput| match from {
+            MainInput::Given(input) => vec![input],
+            MainInput::Prepared(_) => Vec::new(),
+        };
+        let packed_from = packer.sources().flat_map(|source| made_of(split.main_inputs[source]));
+        let mut sources: Vec<usize> = packed_from.chain(split.prepare_inputs.iter().copied()).collect();
+        sources.sort_unstable();
+        sources.dedup();
         let is_read =
             |&&input: &&usize| arguments.iter().any(|a| matches!(a, Argument::Given(given) if *given == input));
         let memory = FrozenMemory {
@@ -210,6 +251,7 @@ impl FrozenGraph {
             unpacked: split.main_inputs,
             arguments,
             given,
+            sources,
             ready: RwLock::default(),
             making: Mutex::default(),
             prepares: AtomicU64::new(0),
@@ -238,6 +280,17 @@ impl FrozenGraph {
         &self.frozen
     }
 
+    /// Returns the numbers of the frozen inputs that values were computed or panels packed of, in order: only their versions
+    /// matter.
+    pub fn sources(&self) -> &[usize] {
+        &self.sources
+    }
+
+    /// Returns the graph as it was given.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
     /// Returns the folder that `KILN_DEBUG` made, with the graphs, kernels and machine code of the main program.
     pub fn dumped(&self) -> Option<&Path> {
         self.dumped.as_deref()
@@ -247,6 +300,11 @@ impl FrozenGraph {
     /// [`FrozenGraph::memory`].
     pub fn bytes(&self) -> usize {
         self.main.bytes() + self.prepare.as_ref().map_or(0, Program::bytes)
+    }
+
+    /// Returns whether there are prepared or packed weights.
+    pub fn is_ready(&self) -> bool {
+        self.ready.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Frees the prepared and packed weights.
@@ -319,6 +377,69 @@ impl FrozenGraph {
         unsafe { self.main.run_each(&main, self.options.recycle, &mut each) }.map_err(wrong)
     }
 
+    /// Runs the graph on memory of the caller: [`Program::call_raw`] with the inputs of the whole graph, of which the program reads
+    /// those that were neither prepared nor packed where they are. With `recorded` launches are recorded
+    /// ([`Program::replay_raw`]).
+    ///
+    /// ```
+    /// use kiln::{DType, FreezeOptions, FrozenGraph, ir::Graph, runtime::RawInput};
+    /// let graph = Graph::parse("graph(%0: f32[2], %1: f32[2]) {
+    ///   %2: f32[2] = exp %1
+    ///   %3: f32[2] = mul %0, %2
+    ///   return %3
+    /// }").unwrap();
+    /// let frozen = FrozenGraph::new(&graph, &[], &[false, true], &FreezeOptions::default())?;
+    /// let (mut x, mut w, mut y) = ([1f32, 2.0], [0f32; 2], [0f32; 2]);
+    /// let raw = |list: &mut [f32; 2]| {
+    ///     RawInput { ptr: list.as_mut_ptr().cast(), dtype: DType::F32, shape: &[2], strides: &[1], is_value: false }
+    /// };
+    /// // SAFETY: all are arrays of two elements.
+    /// unsafe { frozen.call_raw(&[], &[raw(&mut x), raw(&mut w)], &[0], &[y.as_mut_ptr().cast()], false) }?;
+    /// assert_eq!((y, frozen.memory().prepares), (x, 1));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// As [`Program::call_raw`].
+    #[track_caller]
+    pub unsafe fn call_raw(
+        &self,
+        symbols: &[i64],
+        inputs: &[RawInput<'_>],
+        versions: &[u64],
+        outputs: &[*mut u8],
+        recorded: bool,
+    ) -> Result<()> {
+        let at = Source::caller();
+        let wrong = |cause| locate("run", cause, &at);
+        self.count(inputs.len(), versions, &at)?;
+        let ready = match self.made(versions) {
+            Some(ready) => ready,
+            None => {
+                // SAFETY: the caller's promise; the tensors are gone before the call ends.
+                let list = inputs.iter().map(|input| unsafe { Tensor::over(input) }).collect::<Result<Vec<_>>>()?;
+                let list: Vec<&Tensor> = list.iter().collect();
+                phase::timed("pack", || self.make_ready(&list, versions)).map_err(wrong)?
+            }
+        };
+        let mut given: Vec<RawInput<'_>> = Vec::with_capacity(self.arguments.len());
+        for (argument, own) in self.arguments.iter().zip(&ready.raw) {
+            given.push(match (own, argument) {
+                (Some(own), _) => own.input(),
+                (None, Argument::Given(input)) => inputs[*input],
+                (None, _) => unreachable!("what is not given is owned"),
+            });
+        }
+        // SAFETY: the caller's promise for what is given; the rest is held by `ready`.
+        unsafe {
+            match recorded {
+                true => self.main.replay_raw(symbols, &given, outputs),
+                false => self.main.call_raw(symbols, &given, outputs),
+            }
+        }
+        .map_err(wrong)
+    }
+
     /// Measures the variants of each kernel of the main program on these inputs, for about `budget`, and uses the fastest
     /// from then on.
     #[track_caller]
@@ -334,12 +455,15 @@ impl FrozenGraph {
         if inputs.iter().any(|t| t.is_traced()) {
             return Err(tracer::break_at("runs a frozen graph", at));
         }
+        self.count(inputs.len(), versions, at)
+    }
+
+    /// Refuses another number of inputs or versions than there are.
+    fn count(&self, inputs: usize, versions: &[u64], at: &Source) -> Result<()> {
         let wrong = |cause| locate("run", cause, at);
-        if inputs.len() != self.graph.inputs().len() {
-            return Err(wrong(kiln_runtime::Error::InputCount {
-                expected: self.graph.inputs().len(),
-                got: inputs.len(),
-            }));
+        let expected = self.graph.inputs().len();
+        if inputs != expected {
+            return Err(wrong(kiln_runtime::Error::InputCount { expected, got: inputs }));
         }
         if versions.len() != self.frozen.len() {
             return Err(wrong(kiln_runtime::Error::VersionCount { expected: self.frozen.len(), got: versions.len() }));
@@ -364,7 +488,8 @@ impl FrozenGraph {
         }
         let start = Instant::now();
         let prepared = self.prepare(inputs)?.into_iter().map(Some).collect();
-        let mut ready = Ready { pin: new_pin(), versions: versions.to_vec(), prepared, packed: Vec::new() };
+        let (packed, raw) = Default::default();
+        let mut ready = Ready { pin: new_pin(), versions: versions.to_vec(), prepared, packed, raw };
         ready.packed = self.packer.pack(&|input| match self.unpacked[input] {
             MainInput::Given(input) => view(inputs[input]),
             MainInput::Prepared(value) => view(ready.prepared(value)),
@@ -374,6 +499,12 @@ impl FrozenGraph {
                 ready.prepared[value] = None;
             }
         }
+        let raw = self.arguments.iter().map(|argument| match *argument {
+            Argument::Given(_) => None,
+            Argument::Prepared(value) => Some(Owned::new(&view(ready.prepared(value)))),
+            Argument::Packed(number) => Some(Owned::new(&self.packer.view(number, &ready.packed[number]))),
+        });
+        ready.raw = raw.collect();
         self.prepares.fetch_add(1, Ordering::Relaxed);
         if event::is_enabled(Category::Perf) {
             // Somebody listens to how long it takes, not to how long it takes to queue it.

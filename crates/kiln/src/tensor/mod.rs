@@ -36,10 +36,11 @@ use crate::tensor::compiled_graph::locate;
 use crate::{DType, Device, Dim, Element, Error, Number, Result, Size};
 use element::{scalar_bytes, scalar_from_bytes};
 use kiln_ir::{HostTensor, Scalar, Source, TensorType};
-use kiln_runtime::{Buffer, HostMemory};
+use kiln_runtime::{Buffer, HostMemory, RawInput};
 use layout::Layout;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::{Arc, LazyLock};
 use tape::Tape;
 use tracer::Traced;
@@ -290,6 +291,24 @@ impl Tensor {
             return Err(Error::BadArgument { op: "from_buffer", name, value, expected, at: Source::caller() });
         }
         Ok(Tensor::from_parts(buffer, layout, dtype))
+    }
+
+    /// Makes a tensor over memory of the host that somebody else owns, given as [`kiln_runtime::Program::call_raw`] takes it. It can be
+    /// read, and not written in place.
+    ///
+    /// # Safety
+    /// Every element can be read and none changes until the last handle of the tensor is gone.
+    #[track_caller]
+    pub unsafe fn over(input: &RawInput<'_>) -> Result<Tensor> {
+        let shape: Vec<usize> = input.shape.iter().map(|&size| size as usize).collect();
+        let strides: Vec<isize> = input.strides.iter().map(|&stride| stride as isize).collect();
+        let layout = Layout::new(shape, strides, 0);
+        let last = layout.reach().map_or(0, |(_, last)| last as usize + 1);
+        let bytes = input.dtype.bytes_for(last).unwrap_or(0);
+        let ptr = NonNull::new(input.ptr).unwrap_or(NonNull::dangling());
+        // SAFETY: the caller's promise: whoever owns the memory outlives the tensor.
+        let buffer = unsafe { Buffer::from_foreign(HostMemory::get(), ptr, bytes, false, Arc::new(())) };
+        Tensor::from_buffer(buffer, layout, input.dtype)
     }
 
     /// Returns the sizes as plain numbers. In a function captured for many sizes, use [`Tensor::size`] to compute with

@@ -1,0 +1,282 @@
+"""Threads, processes, interrupts and memory."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+from conftest import assert_close, spy_on_programs
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import kiln
+from kiln import _kiln
+
+
+def mlp(width=64):
+    return nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, 8)).eval()
+
+
+def test_eight_threads_call_one_model():
+    net = mlp()
+    fast = torch.compile(net, backend="kiln", dynamic=True)
+    inputs = [torch.randn(rows, 16) for rows in (3, 64, 512, 7, 33, 100, 5, 257)]
+    with torch.no_grad():
+        wants = [net(x) for x in inputs]
+        # Dynamo itself does not take first calls from many threads at once.
+        fast(inputs[0])
+    failures = []
+
+    def work(number):
+        try:
+            with torch.no_grad():
+                for turn in range(200):
+                    place = (number + turn) % len(inputs)
+                    assert_close(fast(inputs[place]), wants[place], 1e-4)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert not failures and not any(thread.is_alive() for thread in threads), failures
+
+
+def test_threads_train_copies():
+    """Forward and backward graphs on several threads at once."""
+    net = mlp()
+    fast = torch.compile(net, backend="kiln")
+    x = torch.randn(32, 16)
+    fast(x).sum().backward()
+    want = [parameter.grad.clone() for parameter in net.parameters()]
+    failures = []
+
+    def work():
+        try:
+            for _ in range(20):
+                got = torch.autograd.grad(fast(x).sum(), list(net.parameters()))
+                assert_close(list(got), want, 1e-3)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert not failures and not any(thread.is_alive() for thread in threads), failures
+
+
+class Rows(Dataset):
+    """Rows that a compiled function makes in the worker, if there is one."""
+
+    def __init__(self, function=None):
+        self.function = function
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, number):
+        row = torch.full((16,), float(number))
+        with torch.no_grad():
+            return self.function(row) if self.function is not None else row
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_data_loaders_beside_a_compiled_model(start):
+    net = mlp()
+    fast = torch.compile(net, backend="kiln")
+    fast(torch.randn(4, 16))
+    loader = DataLoader(Rows(), batch_size=4, num_workers=2, multiprocessing_context=start, timeout=120)
+    batches = [(batch, fast(batch)) for _ in range(2) for batch in loader]
+    assert len(batches) == 12
+    for batch, result in batches:
+        assert_close(result, net(batch))
+
+
+def _large(x):
+    return (x.exp() + 1).log().sum(-1)
+
+
+_compiled_large = torch.compile(_large, backend="kiln", dynamic=False)
+
+
+def _in_a_child(x, into):
+    # No op of PyTorch's that runs on several threads: these do not survive a fork.
+    with torch.no_grad():
+        into.put(_compiled_large(x)[0].item())
+
+
+@torch.no_grad()
+def test_a_forked_child_calls_what_its_parent_compiled():
+    kiln.set_threads(2)
+    try:
+        x = torch.ones(512, 4096)
+        want = _compiled_large(x)[0].item()
+        context = multiprocessing.get_context("fork")
+        for _ in range(3):
+            into = context.Queue()
+            child = context.Process(target=_in_a_child, args=(x, into))
+            child.start()
+            got = into.get(timeout=60)
+            child.join(60)
+            assert child.exitcode == 0 and got == want
+            # The parent's pool is as it was.
+            assert _compiled_large(x)[0].item() == want
+    finally:
+        kiln.set_threads()
+
+
+@torch.no_grad()
+def test_a_data_loader_whose_workers_call_it():
+    fast = torch.compile(lambda row: row.sin() * 2, backend="kiln")
+    fast(torch.ones(16))
+    loader = DataLoader(Rows(fast), batch_size=4, num_workers=2, multiprocessing_context="fork", timeout=120)
+    got = torch.cat(list(loader))
+    want = torch.arange(24.0)[:, None].expand(24, 16).sin() * 2
+    assert_close(got, want.contiguous())
+
+
+INTERRUPTED = textwrap.dedent(
+    """
+    import os, signal, sys, threading, time, torch, kiln
+    from kiln import executor
+
+    def deep(x):
+        for number in range(400):
+            x = (x @ x.t()).tanh() + number
+        return x
+
+    finish = executor._finish
+    def slow(*arguments):
+        # The signal comes while the native part compiles.
+        threading.Timer(float(sys.argv[1]), lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        return finish(*arguments)
+
+    executor._finish = slow
+    fast = torch.compile(deep, backend="kiln", options={"disk_cache": False})
+    x = torch.eye(8) / 100
+    with torch.no_grad():
+        try:
+            fast(x)
+            time.sleep(float(sys.argv[1]) + 0.1)
+            print("not interrupted")
+        except KeyboardInterrupt:
+            print("interrupted")
+        executor._finish = finish
+        torch.testing.assert_close(fast(x), deep(x))
+    print("right", kiln.report().refused)
+    """
+)
+
+
+@pytest.mark.parametrize("delay", ["0.0", "0.01"])
+def test_an_interrupt_during_a_compile(delay):
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, delay], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-2:] == ["interrupted", "right 0"], done.stdout
+
+
+def local_net():
+    """A model whose code goes with it: Dynamo keeps what it compiled with the code."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(1024, 1024)
+
+        def forward(self, x):
+            return self.inner(x).relu()
+
+    return Net()
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_model_that_is_gone_frees_its_programs(trains):
+    gc.collect()
+    before = _kiln.live_programs()
+    net = local_net()
+    fast = torch.compile(net, backend="kiln")
+    with torch.set_grad_enabled(trains):
+        result = fast(torch.randn(8, 1024))
+    if trains:
+        result.sum().backward()
+    assert _kiln.live_programs() == before + 1 + trains
+    del fast, net, result
+    # PyTorch's own cycles take more than one round.
+    for _ in range(3):
+        gc.collect()
+    assert _kiln.live_programs() == before
+
+
+@torch.no_grad()
+def test_a_frozen_model_that_is_gone_frees_its_weights(monkeypatch):
+    """Also where Dynamo keeps the program, because the code of the model's class is still there."""
+    programs = spy_on_programs(monkeypatch)
+    net = nn.Linear(1024, 1024).eval()
+    storage = net.weight.untyped_storage()
+    fast = torch.compile(net, backend="kiln", options={"freeze": "pack"})
+    fast(torch.randn(256, 1024))
+    assert programs[0].frozen[0] >= 4 << 20 and programs[0].holds_weights
+    gone = weakref.ref(storage)
+    del fast, net, storage
+    gc.collect()
+    assert not programs[0].holds_weights and gone() is None
+    # Another model takes the program over.
+    net = nn.Linear(1024, 1024).eval()
+    x = torch.randn(256, 1024)
+    assert_close(torch.compile(net, backend="kiln", options={"freeze": "pack"})(x), net(x), 1e-4)
+
+
+GROWTH = textwrap.dedent(
+    """
+    import gc, sys, torch
+    backend, rounds = sys.argv[1], int(sys.argv[2])
+
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    def recompile(number):
+        def function(x):
+            return (x * (number + 0.5)).softmax(-1) @ x.t()
+        torch._dynamo.reset()
+        torch.compile(function, backend=backend)(torch.ones(64, 64))
+
+    torch.set_grad_enabled(False)
+    sizes = []
+    for number in range(3 * rounds):
+        recompile(number)
+        if (number + 1) % rounds == 0:
+            sizes.append(resident())
+    print(sizes[2] - sizes[1])
+    """
+)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+def test_recompiles_do_not_grow_memory():
+    """New constants make new kernels each time; what goes must go. PyTorch's own growth is measured beside it."""
+    rounds = 60
+
+    def growth(backend):
+        environment = {**os.environ, "KILN_CACHE": "off"}
+        command = [sys.executable, "-c", GROWTH, backend, str(rounds)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return int(done.stdout.split()[-1])
+
+    own, theirs = growth("kiln"), growth("aot_eager")
+    assert (own - theirs) / rounds < 64 << 10, f"{own / rounds / 1024:.0f} kB a recompile, aot_eager {theirs / rounds / 1024:.0f}"
