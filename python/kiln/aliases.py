@@ -58,7 +58,8 @@ def views_of_outputs(outputs):
 def view(base, like, evaluate):
     """The view of ``base`` that has the sizes, strides and offset of ``like``."""
     if like.dtype != base.dtype:
-        base = base.view(like.dtype)
+        # Of complex numbers also those are viewed that have no axis, or whose last one has gaps.
+        base = torch.view_as_real(base) if base.is_complex() and base.dtype.to_real() == like.dtype else base.view(like.dtype)
     size = [evaluate(n) for n in like.shape]
     stride = [evaluate(n) for n in like.stride()]
     made = torch.as_strided(base, size, stride, evaluate(like.storage_offset()))

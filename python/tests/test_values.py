@@ -114,3 +114,13 @@ def test_factors_that_a_short_float_does_not_hold():
     for function in (lambda x: x * 3.4445, lambda x: x * torch.tensor(3.4445), lambda x: x / 3.4445):
         check(function, x, tolerance=0)
     check(lambda x: torch.addmm(x, x, x, beta=-4.775, alpha=2.0315), torch.randn(48, 48).bfloat16(), tolerance=1.6e-2)
+
+
+def test_a_real_part_beside_its_complex_number():
+    def function(x, y):
+        z = torch.complex(x * 2, y)
+        return z, z.real, z.imag
+
+    with torch.no_grad():
+        check(function, torch.randn([]), torch.randn([]))
+        check(function, torch.randn(3, 2).t(), torch.randn(2, 3))

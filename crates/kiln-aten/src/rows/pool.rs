@@ -17,12 +17,19 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        ops: &["aten.max_pool2d_with_indices_backward.default"],
+        ops: &[
+            "aten.max_pool2d_with_indices_backward.default",
+            "aten.max_pool3d_with_indices_backward.default",
+            "aten.adaptive_max_pool2d_backward.default",
+            "aten.adaptive_max_pool3d_backward.default",
+            "aten.fractional_max_pool2d_backward.default",
+            "aten.fractional_max_pool3d_backward.default",
+        ],
         text: "`max_pool_backward`",
         build: |c| {
             let (gradient, x, indices) = (c.node("grad_output")?, c.tensor("self")?, c.node("indices")?);
-            let shape = c.shape(x);
-            one(build::max_pool_backward(&mut c.b, &gradient, &indices, &shape, 2)?)
+            let (shape, axes) = (c.shape(x), pooled_axes(c));
+            one(build::max_pool_backward(&mut c.b, &gradient, &indices, &shape, axes)?)
         },
     },
     Row {
@@ -59,7 +66,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        ops: &["aten.avg_pool2d_backward.default"],
+        ops: &["aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default"],
         text: "`avg_pool_backward`; with a divisor of its own `sum_pool_backward`",
         build: |c| {
             let (gradient, x, options) = (c.node("grad_output")?, c.tensor("self")?, options(c)?);
@@ -83,7 +90,7 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        ops: &["aten.adaptive_max_pool2d.default"],
+        ops: &["aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default"],
         text: "`adaptive_max_pool`",
         build: |c| {
             let x = floats(c)?;
@@ -110,12 +117,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
-        ops: &["aten._adaptive_avg_pool2d_backward.default"],
+        ops: &["aten._adaptive_avg_pool2d_backward.default", "aten._adaptive_avg_pool3d_backward.default"],
         text: "`adaptive_avg_pool_backward`",
         build: |c| {
             let (gradient, x): (NodeId, Value) = (c.node("grad_output")?, c.tensor("self")?);
-            let shape = c.shape(x);
-            one(build::adaptive_avg_pool_backward(&mut c.b, &gradient, &shape, 2)?)
+            let (shape, axes) = (c.shape(x), pooled_axes(c));
+            one(build::adaptive_avg_pool_backward(&mut c.b, &gradient, &shape, axes)?)
         },
     },
 ];
@@ -126,9 +133,14 @@ fn floats(c: &Context) -> Result<NodeId, Error> {
     if c.b.ty(&x).dtype.is_float() { Ok(x) } else { c.unsupported("of integers") }
 }
 
+/// How many axes an op pools.
+fn pooled_axes(c: &Context) -> usize {
+    if c.op().contains("3d") { 3 } else { 2 }
+}
+
 /// Windows; a step not given is as long as the window.
 fn options(c: &Context) -> Result<PoolOptions, Error> {
-    let axes = if c.op().contains("3d") { 3 } else { 2 };
+    let axes = pooled_axes(c);
     let or = |name: &str, otherwise: Vec<usize>| {
         let given = c.sizes(name)?;
         Ok::<Vec<usize>, Error>(match given.len() {

@@ -108,6 +108,14 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        ops: &["aten.erfc.default"],
+        text: "`erfc`",
+        build: |c| {
+            let x = c.float_node("self")?;
+            one(build::erfc(&mut c.b, &x)?)
+        },
+    },
+    Row {
         ops: &["aten.digamma.default"],
         text: "`digamma`, in f32 at least; of negative whole numbers NaN, of zero an infinity",
         build: |c| {

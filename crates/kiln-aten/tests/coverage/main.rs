@@ -277,6 +277,7 @@ const CONSTANT_SIZES: &[(&str, &str)] = &[
     ("aten.upsample_trilinear3d.default", RESIZED),
     ("aten.diagonal.default", "of other axes"),
     ("aten.adaptive_max_pool2d.default", "of axes that are not pooled"),
+    ("aten.adaptive_max_pool3d.default", "of axes that are not pooled"),
 ];
 const GIVEN: &str = "yes (the cases give sizes as numbers)";
 const DEPTH: &str = "but for the depth, unless a scale is given";

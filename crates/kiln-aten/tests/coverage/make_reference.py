@@ -867,6 +867,23 @@ def lazy():
     case("aten.div.Tensor", f(8, dtype=torch.bfloat16), 3.4445)
     case("aten.addmm.default", f(3, 4, dtype=torch.bfloat16), f(3, 2, dtype=torch.bfloat16), f(2, 4, dtype=torch.bfloat16), beta=3.4445, alpha=-4.775)
     case("aten.log10.default", positive(8, dtype=torch.bfloat16))
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        case("aten.erfc.default", torch.tensor([-inf, -7.0, -1.5, -0.0, 0.3, 1.0, 2.5, 4.0, 9.0, 30.0, inf, nan], dtype=dtype))
+    case("aten.erfc.default", i(-2, 3, 4))
+    for axes, sizes, parts in [(2, (3, 5), (2, 2)), (3, (4, 4, 5), (2, 2, 3))]:
+        x = distinct(1, 2, *sizes)
+        values, indices = resolve(f"aten.adaptive_max_pool{axes}d.default")(x, parts)
+        case(f"aten.adaptive_max_pool{axes}d.default", x, parts)
+        case(f"aten.adaptive_max_pool{axes}d_backward.default", f(*values.shape), x, indices)
+        case(f"aten._adaptive_avg_pool{axes}d_backward.default", f(1, 2, *parts), x)
+        drawn = torch.rand(1, 2, axes)
+        values, indices = resolve(f"aten.fractional_max_pool{axes}d.default")(x, [2] * axes, [2] * axes, drawn)
+        case(f"aten.fractional_max_pool{axes}d_backward.default", f(*values.shape), x, [2] * axes, [2] * axes, indices)
+    x = distinct(1, 2, 4, 4, 5)
+    values, indices = resolve("aten.max_pool3d_with_indices.default")(x, [2, 3, 2], [2, 1, 2], [1, 1, 0])
+    case("aten.max_pool3d_with_indices_backward.default", f(*values.shape), x, [2, 3, 2], [2, 1, 2], [1, 1, 0], [1, 1, 1], False, indices)
+    for divisor in (None, 5):
+        case("aten.avg_pool3d_backward.default", f(1, 2, 3, 4, 2), f(1, 2, 4, 4, 5), [2, 3, 2], [2, 1, 2], [1, 1, 0], False, False, divisor)
 
 
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
