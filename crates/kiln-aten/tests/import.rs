@@ -145,3 +145,41 @@ fn a_symbolic_place_counts_from_the_end_if_it_is_negative() {
     let other = HostTensor::from_slice(&[2], &[0f32, 0.]).unwrap();
     assert_eq!(interpret::run(&graph, &[x, other]).unwrap()[0].to_f64(), [4., 5.]);
 }
+
+#[test]
+fn arguments_that_are_left_out_have_the_defaults_of_the_schema() {
+    let mut aten = AtenGraph::default();
+    let x = aten.input(matrix(2, 3));
+    let four = aten.value(matrix(2, 4));
+    let pad = [0, 1].map(Argument::Int).to_vec();
+    aten.calls.push(call("aten.constant_pad_nd.default", &[("self", tensor(x)), ("pad", Argument::List(pad))], four));
+    let half = aten.value(matrix(2, 2));
+    aten.calls.push(call("aten.glu.default", &[("self", tensor(four))], half));
+    let y = aten.value(matrix(2, 2));
+    let place = aten.value(Meta::contiguous(Element::real(DType::I64), dims(&[1])));
+    aten.calls.push(call(
+        "aten.full.default",
+        &[
+            ("size", Argument::List(vec![Argument::Int(1)])),
+            ("fill_value", Argument::Int(1)),
+            ("dtype", Argument::Element(Element::real(DType::I64))),
+        ],
+        place,
+    ));
+    let value = aten.value(Meta::contiguous(F32, dims(&[1, 2])));
+    let sizes = [1, 2].map(Argument::Int).to_vec();
+    aten.calls.push(call(
+        "aten.full.default",
+        &[("size", Argument::List(sizes)), ("fill_value", Argument::Float(7.0))],
+        value,
+    ));
+    let indices = Argument::List(vec![tensor(place)]);
+    let arguments = [("self", tensor(half)), ("indices", indices), ("values", tensor(value))];
+    aten.calls.push(call("aten.index_put.default", &arguments, y));
+    aten.outputs.push(y);
+    // x₀·σ(x₂) and x₁·σ(0); the second row is replaced.
+    let sigmoid = 1.0 / (1.0 + (-3f64).exp());
+    let got = run(&aten);
+    let want = [sigmoid, 1.0, 7.0, 7.0];
+    assert!(got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}");
+}

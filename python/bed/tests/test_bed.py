@@ -15,7 +15,7 @@ if str(BED.parent) not in sys.path:
 
 from bed import known, ops, page, sample, table, workers, zoo  # noqa: E402
 
-OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div_trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
+OPS = "^(add|amax|argmax|bmm|cat|clamp|cumsum|div.trunc_rounding|exp|flip|gather|masked_select|mean|nonzero|permute|sort|sub|sum|tril|where)$"
 
 
 def bed(*arguments, **environment):

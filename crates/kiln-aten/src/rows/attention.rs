@@ -118,7 +118,7 @@ fn options(c: &mut Context) -> Result<AttentionOptions<NodeId>, crate::Error> {
     let mask = if c.given("attn_bias").is_some() { "attn_bias" } else { "attn_mask" };
     let mut options = AttentionOptions {
         mask: c.optional_node(mask)?,
-        causal: c.flag("is_causal")?,
+        causal: c.flag_or("is_causal", false)?,
         scale: c.optional_float("scale")?,
     };
     // In PyTorch the first column alone is visible to the first row; in Kiln all are to the last. They agree for squares.

@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
         text: "`index_put_axes`; with a mask `masked_put`",
         build: |c| {
             let (x, values, indices) = (c.node("self")?, c.node("values")?, indices(c)?);
-            let accumulate = c.flag("accumulate")?;
+            let accumulate = c.flag_or("accumulate", false)?;
             let mask = indices.iter().enumerate().find_map(|(i, &index)| Some((i, index.filter(|&x| is_mask(c, x))?)));
             if let Some((first, mask)) = mask {
                 if indices.iter().flatten().count() > 1 || c.b.ty(&mask).dtype != DType::Bool {

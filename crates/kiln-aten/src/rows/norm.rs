@@ -85,7 +85,7 @@ pub(super) const ROWS: &[Row] = &[
         text: "`weight_norm`",
         build: |c| {
             let (direction, magnitude) = (c.node("v")?, c.node("g")?);
-            let axis = c.axis(c.tensor("v")?, c.int("dim")?)?;
+            let axis = c.axis(c.tensor("v")?, c.int_or("dim", 0)?)?;
             let (y, norms) = build::weight_norm(&mut c.b, &direction, &magnitude, axis)?;
             Ok([y, norms].map(real).to_vec())
         },

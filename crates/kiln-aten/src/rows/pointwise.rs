@@ -330,7 +330,7 @@ pub(super) const ROWS: &[Row] = &[
         text: "`glu`",
         build: |c| {
             let x = c.tensor("self")?;
-            let axis = c.axis(x, c.int("dim")?)?;
+            let axis = c.axis(x, c.int_or("dim", -1)?)?;
             one(build::glu(&mut c.b, &x.id, axis)?)
         },
     },

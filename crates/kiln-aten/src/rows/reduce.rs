@@ -215,7 +215,8 @@ pub(super) const ROWS: &[Row] = &[
             let x = c.tensor("self")?;
             let dtype = as_float(c.ty(x).dtype);
             let x = build::cast(&mut c.b, &x.id, dtype)?;
-            let (bins, low, high) = (c.size("bins")?, c.float_or("min", 0.0)?, c.float_or("max", 0.0)?);
+            let bins = if c.given("bins").is_some() { c.size("bins")? } else { 100 };
+            let (low, high) = (c.float_or("min", 0.0)?, c.float_or("max", 0.0)?);
             one(build::histogram(&mut c.b, &x, bins, low, high)?)
         },
     },
