@@ -1,12 +1,12 @@
 //! Ops that move elements.
 
-use crate::call::{Context, Results, Value};
+use crate::call::{Context, Results, Value, real};
 use crate::layout::StoredAs;
 use crate::promote::common;
 use crate::rows::Row;
 use crate::{Error, Meta};
 use kiln_ir::build;
-use kiln_ir::{Dim, Op, Ranges};
+use kiln_ir::{CompareOp, DType, Dim, Op, Ranges, Scalar};
 
 /// A value like another, complex if that is.
 fn like(value: Value, id: kiln_ir::NodeId) -> Value {
@@ -153,7 +153,7 @@ pub(super) const ROWS: &[Row] = &[
         ops: &["aten.slice_scatter.default"],
         text: "`slice_scatter`",
         build: |c| {
-            let (x, part) = (c.tensor("self")?, c.node("src")?);
+            let (x, part) = target_and_part(c)?;
             let (axis, start, _, step) = bounds(c, x)?;
             one(x, build::slice_scatter(&mut c.b, &x.id, &part, axis, &start, step)?)
         },
@@ -171,9 +171,42 @@ pub(super) const ROWS: &[Row] = &[
         ops: &["aten.select_scatter.default"],
         text: "`select_scatter`",
         build: |c| {
-            let (x, part) = (c.tensor("self")?, c.node("src")?);
+            let (x, part) = target_and_part(c)?;
             let (axis, index) = position(c, x)?;
             one(x, build::select_scatter(&mut c.b, &x.id, &part, axis, &index)?)
+        },
+    },
+    Row {
+        ops: &["aten.diagonal_scatter.default"],
+        text: "`select` where the difference of both positions is the offset",
+        build: |c| {
+            let (x, part) = (c.node("self")?, c.node("src")?);
+            let ty = c.b.graph().ty(x).clone();
+            let (a, b) = (c.axis(real(x), c.int_or("dim1", 0)?)?, c.axis(real(x), c.int_or("dim2", 1)?)?);
+            let offset = c.int_or("offset", 0)?;
+            // The axes of the diagonal last, and its elements along the one in which it begins at 0.
+            let rest = (0..ty.rank()).filter(|axis| ![a, b].contains(axis));
+            let order: Vec<usize> = rest.chain([a, b]).collect();
+            let square = [ty.shape[a].clone(), ty.shape[b].clone()];
+            let (along, across) = if offset >= 0 { (0, ty.rank() - 1) } else { (1, ty.rank() - 2) };
+            let sizes = c.shape(real(part));
+            let low = vec![Dim::from(0); sizes.len()];
+            let mut high = low.clone();
+            if let (Some(last), Some(length)) = (high.last_mut(), sizes.last()) {
+                *last = &square[along] - length;
+            }
+            let part = build::cast(&mut c.b, &part, ty.dtype)?;
+            let part = build::Emit::emit(&mut c.b, Op::Pad { low, high, value: Scalar::int(ty.dtype, 0) }, &[part])?;
+            let part = build::unsqueeze(&mut c.b, &part, across)?;
+            let (i, j) =
+                (build::iota(&mut c.b, DType::I64, &square, 0)?, build::iota(&mut c.b, DType::I64, &square, 1)?);
+            let distance = build::sub(&mut c.b, &j, &i)?;
+            let mask = build::compare_scalar(&mut c.b, CompareOp::Eq, &distance, offset as f64)?;
+            let moved = build::permute(&mut c.b, &x, &order)?;
+            let y = build::select(&mut c.b, &mask, &part, &moved)?;
+            let mut back = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(to, &from)| back[from] = to);
+            one(real(x), build::permute(&mut c.b, &y, &back)?)
         },
     },
     Row {
@@ -286,6 +319,12 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
 ];
+
+/// The tensor `self` and the part of it that `src` replaces, both real or both complex.
+fn target_and_part(c: &mut Context) -> Result<(Value, kiln_ir::NodeId), Error> {
+    let (x, part) = (c.tensor("self")?, c.tensor("src")?);
+    if x.complex == part.complex { Ok((x, part.id)) } else { c.unsupported("of real and complex numbers") }
+}
 
 /// Axis, start, size and step of a slice.
 fn bounds(c: &Context, x: Value) -> Result<(usize, Dim, Dim, i64), Error> {

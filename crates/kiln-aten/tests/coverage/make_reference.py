@@ -884,6 +884,11 @@ def lazy():
     case("aten.max_pool3d_with_indices_backward.default", f(*values.shape), x, [2, 3, 2], [2, 1, 2], [1, 1, 0], [1, 1, 1], False, indices)
     for divisor in (None, 5):
         case("aten.avg_pool3d_backward.default", f(1, 2, 3, 4, 2), f(1, 2, 4, 4, 5), [2, 3, 2], [2, 1, 2], [1, 1, 0], False, False, divisor)
+    case("aten.slice_scatter.default", c(2, 5), c(2, 2), 1, 1, 4, 2)
+    case("aten.select_scatter.default", c(2, 3), c(2), 1, -1)
+    for offset, length in [(0, 3), (2, 2), (-1, 2), (3, 1)]:
+        case("aten.diagonal_scatter.default", f(3, 4), f(length), offset)
+    case("aten.diagonal_scatter.default", f(4, 2, 3), f(2, 2), -1, 2, 0)
 
 
 for group in [views, creation, pointwise, reductions, indexing, products, complex_numbers, layers, attention,
