@@ -5,6 +5,7 @@ mod blocks;
 mod calls;
 mod cases;
 mod clock;
+mod conv;
 mod difference;
 mod direct;
 mod first_call;
@@ -58,6 +59,7 @@ Examples:
   kiln bench train --threads 2
   kiln bench train --device cuda --peer torch                       # GPT-2 and a ViT in bf16
   kiln bench vision --device cuda --dtype bf16 --batch 64 --peer torch
+  kiln bench conv --peer torch --filter \"ResNet 1×\" --threads 2
   kiln bench ops --filter softmax --threads 1
   kiln bench blocks --filter q4 --threads 2
   kiln bench matmul --peer torch --python ~/torch/bin/python
@@ -188,6 +190,8 @@ enum Benchmark {
     Calls,
     /// Whole training steps of a GPT and a ViT: forward, backward, AdamW
     Train,
+    /// Convolutions of networks, of one image and of eight, and their gradients; fails where compiled is slower than eager
+    Conv,
     /// Forward passes of a convolutional network, ResNet-50 with random weights
     Vision,
     /// The published table, each row with PyTorch: on the CPU decode of four models, forward passes of 16, 128 and 512 tokens, first calls; on a GPU Llama-3-8B and Llama-3.2-1B in bf16
@@ -218,6 +222,7 @@ impl Benchmark {
             Benchmark::Forward => "forward",
             Benchmark::Calls => "calls",
             Benchmark::Train => "train",
+            Benchmark::Conv => "conv",
             Benchmark::Vision => "vision",
             Benchmark::Suite => "suite",
             Benchmark::Report => "report",
@@ -311,6 +316,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Benchmark::FirstCall => return first_call::run(arguments, outputs, &python),
         Benchmark::Forward => return forward::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
         Benchmark::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
+        Benchmark::Conv => return conv::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
         Benchmark::Vision => return vision::run(arguments, outputs, &threads, start(vision::PEER)?),
         Benchmark::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
         Benchmark::Blocks => return blocks::run(arguments, outputs, &threads),

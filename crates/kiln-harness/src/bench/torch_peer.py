@@ -22,6 +22,38 @@ def rope(x, cos, sin):
     return x * cos + rotated * sin
 
 
+def conv(case, r):
+    """A convolution, its transpose, a gradient, or a block around it."""
+    x, w, groups, part = case["shape"], case["weight"], case["groups"], case["part"]
+    spatial = len(x) - 2
+    stride, padding, ones = [case["stride"]] * spatial, [case["padding"]] * spatial, [1] * spatial
+    f = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[spatial]
+    transposed = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}[spatial]
+    apply = lambda x, w, b=None: f(x, w, b, stride, padding, 1, groups)
+    per_channel = lambda v: v.view(1, -1, *ones)
+    norm = lambda x, scale, shift: x * per_channel(scale) + per_channel(shift)
+    if part == "forward":
+        return apply, [r(*x), r(*w), r(w[0])]
+    if part == "transposed":
+        return lambda x, w, b: transposed(x, w, b, stride, padding, 0, groups), [r(*x), r(*w), r(w[1] * groups)]
+    if part.endswith("gradient"):
+        y = apply(r(*x), r(*w))
+        wanted = [part == "input gradient", part == "weight gradient", False]
+        back = lambda x, w, g: torch.ops.aten.convolution_backward(
+            g, x, w, None, stride, padding, ones, False, [0] * spatial, groups, wanted)
+        return back, [r(*x), r(*w), r(*y.shape)]
+    if part == "basic block":
+        def basic(x, w1, s1, b1, w2, s2, b2):
+            return F.relu(norm(apply(F.relu(norm(apply(x, w1), s1, b1)), w2), s2, b2) + x)
+        return basic, [r(*x), r(*w), r(w[0]), r(w[0]), r(*w), r(w[0]), r(w[0])]
+    def inverted(x, w1, s1, b1, w2, s2, b2, w3, s3, b3):
+        y = F.relu6(norm(f(x, w1), s1, b1))
+        y = F.relu6(norm(apply(y, w2), s2, b2))
+        return norm(f(y, w3), s3, b3) + x
+    c, inner = x[1], w[0]
+    return inverted, [r(*x), r(inner, c, 1, 1), r(inner), r(inner), r(*w), r(inner), r(inner), r(c, inner, 1, 1), r(c), r(c)]
+
+
 def build(case):
     """Function and inputs of a case."""
     if found := model(case):
@@ -29,6 +61,8 @@ def build(case):
     kind, shape, dt = case["kind"], case["shape"], DTYPES[case["dtype"]]
     g = torch.Generator().manual_seed(0)
     r = lambda *s, d=dt: torch.randn(*s, generator=g).to(d)
+    if kind == "conv":
+        return conv(case, r)
     if kind == "gelu":
         return lambda x, w, b: F.gelu(x, approximate="tanh") * w + b, [r(*shape), r(shape[-1]), r(shape[-1])]
     if kind == "rms_norm":

@@ -1,0 +1,269 @@
+//! The convolutions that are measured, as networks have them.
+
+use kiln_ir::build::{self, ConvOptions, Emit, GraphBuilder};
+use kiln_ir::{ConvDims, DType, Error, Graph, NodeId, Op, TensorType};
+use serde_json::{Value, json};
+
+/// What is computed with a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The convolution and its bias.
+    Forward,
+    /// The transposed convolution and its bias.
+    Transposed,
+    /// The gradient in the input.
+    InputGradient,
+    /// The gradient in the weight.
+    WeightGradient,
+    /// Convolution, eval batch norm, ReLU and the same convolution again with batch norm, residual and ReLU: a ResNet's block.
+    Basic,
+    /// 1×1 to more channels, this depthwise convolution, 1×1 back, with batch norms, ReLU6 and a residual: a MobileNet's block.
+    Inverted,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Forward => "forward",
+            Part::Transposed => "transposed",
+            Part::InputGradient => "input gradient",
+            Part::WeightGradient => "weight gradient",
+            Part::Basic => "basic block",
+            Part::Inverted => "inverted residual",
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The network that it is from.
+    pub network: &'static str,
+    pub part: Part,
+    /// `[n, c, spatial…]`.
+    pub x: Vec<usize>,
+    /// `[o, c / groups, kernel…]`, or `[c, o / groups, kernel…]` of a transposed one.
+    pub w: Vec<usize>,
+    /// The same along each axis.
+    pub stride: usize,
+    pub padding: usize,
+    pub groups: usize,
+    /// Threads of all sides.
+    pub threads: usize,
+}
+
+impl Case {
+    fn spatial(&self) -> usize {
+        self.x.len() - 2
+    }
+
+    /// For the table.
+    pub fn name(&self) -> String {
+        let sizes = |sizes: &[usize]| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
+        let (channels, outputs) = match self.part {
+            Part::Transposed => (self.w[0], self.w[1] * self.groups),
+            _ => (self.w[1] * self.groups, self.w[0]),
+        };
+        let mut name = format!("{} {}×{channels}→{outputs} {}", self.network, self.x[0], sizes(&self.w[2..]));
+        if self.stride > 1 {
+            name += &format!(" s{}", self.stride);
+        }
+        if self.groups > 1 {
+            name += &format!(" g{}", self.groups);
+        }
+        name += &format!(" of {}", sizes(&self.x[2..]));
+        if self.part != Part::Forward {
+            name += &format!(", {}", self.part.name());
+        }
+        name
+    }
+
+    /// For the peer.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "kind": "conv", "part": self.part.name(), "shape": self.x, "weight": self.w, "stride": self.stride,
+            "padding": self.padding, "groups": self.groups, "dtype": "f32",
+        })
+    }
+
+    fn options(&self) -> ConvOptions {
+        let spatial = self.spatial();
+        ConvOptions {
+            stride: vec![self.stride; spatial],
+            padding: vec![self.padding; spatial],
+            dilation: vec![1; spatial],
+            groups: self.groups,
+        }
+    }
+
+    fn result(&self) -> Vec<usize> {
+        let places = |i: usize| (self.x[i] + 2 * self.padding - self.w[i]) / self.stride + 1;
+        [self.x[0], self.w[0]].into_iter().chain((2..self.x.len()).map(places)).collect()
+    }
+
+    /// Operations, two a multiply-add.
+    pub fn operations(&self) -> f64 {
+        let weights: usize = self.w.iter().product();
+        let places = match self.part {
+            Part::Transposed => self.x[2..].iter().product::<usize>(),
+            _ => self.result()[2..].iter().product(),
+        };
+        let one = 2.0 * (weights * places * self.x[0]) as f64;
+        match self.part {
+            Part::Basic => 2.0 * one,
+            Part::Inverted => {
+                let pixels: usize = self.x[2..].iter().product();
+                one + 4.0 * (self.x[0] * self.x[1] * self.w[0] * pixels) as f64
+            }
+            _ => one,
+        }
+    }
+
+    /// The graph that is compiled, and run op by op.
+    pub fn graph(&self) -> Result<Graph, Error> {
+        let mut b = GraphBuilder::new();
+        let input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(DType::F32, shape));
+        let options = self.options();
+        let y = match self.part {
+            Part::Forward => {
+                let (x, w) = (input(&mut b, &self.x)?, input(&mut b, &self.w)?);
+                let bias = input(&mut b, &self.w[..1])?;
+                build::conv(&mut b, &x, &w, Some(&bias), &options)?
+            }
+            Part::Transposed => {
+                let (x, w) = (input(&mut b, &self.x)?, input(&mut b, &self.w)?);
+                let bias = input(&mut b, &[self.w[1] * self.groups])?;
+                build::conv_transpose(&mut b, &x, &w, Some(&bias), &options, &vec![0; self.spatial()])?
+            }
+            Part::InputGradient | Part::WeightGradient => {
+                let (x, w) = (input(&mut b, &self.x)?, input(&mut b, &self.w)?);
+                let g = input(&mut b, &self.result())?;
+                let padding = options.padding.iter().map(|&p| (p as i64, p as i64)).collect();
+                let ConvOptions { stride, dilation, groups, .. } = options;
+                let dims = ConvDims { stride, padding, dilation, input_dilation: vec![1; self.spatial()], groups };
+                let wanted = [self.part == Part::InputGradient, self.part == Part::WeightGradient];
+                // The result is of no use for either.
+                let gradients =
+                    kiln_passes::gradient(&mut b, &Op::Conv(dims.into()), &[x, w], &g, &g, &wanted)?;
+                gradients.into_iter().flatten().next().unwrap_or(g)
+            }
+            Part::Basic => {
+                let x = input(&mut b, &self.x)?;
+                let mut y = x;
+                for last in [false, true] {
+                    let w = input(&mut b, &self.w)?;
+                    y = build::conv(&mut b, &y, &w, None, &options)?;
+                    y = norm(&mut b, y, self.w[0])?;
+                    if last {
+                        y = build::add(&mut b, &y, &x)?;
+                    }
+                    y = build::relu(&mut b, &y)?;
+                }
+                y
+            }
+            Part::Inverted => {
+                let (x, inner) = (input(&mut b, &self.x)?, self.w[0]);
+                let point = ConvOptions::new(self.spatial());
+                let w = input(&mut b, &[inner, self.x[1], 1, 1])?;
+                let y = build::conv(&mut b, &x, &w, None, &point)?;
+                let y = norm(&mut b, y, inner)?;
+                let y = build::relu6(&mut b, &y)?;
+                let w = input(&mut b, &self.w)?;
+                let y = build::conv(&mut b, &y, &w, None, &options)?;
+                let y = norm(&mut b, y, inner)?;
+                let y = build::relu6(&mut b, &y)?;
+                let w = input(&mut b, &[self.x[1], inner, 1, 1])?;
+                let y = build::conv(&mut b, &y, &w, None, &point)?;
+                let y = norm(&mut b, y, self.x[1])?;
+                build::add(&mut b, &y, &x)?
+            }
+        };
+        b.output(y);
+        Ok(b.finish())
+    }
+}
+
+/// Batch norm as evaluation has it: a factor and a summand a channel.
+fn norm(b: &mut GraphBuilder, x: NodeId, channels: usize) -> Result<NodeId, Error> {
+    let rank = b.ty(&x).rank();
+    let mut parameter = || -> Result<NodeId, Error> {
+        let vector = b.input(TensorType::fixed(DType::F32, &[channels]))?;
+        build::along_axis(b, &vector, rank, 1)
+    };
+    let (scale, shift) = (parameter()?, parameter()?);
+    let y = build::mul(b, &x, &scale)?;
+    build::add(b, &y, &shift)
+}
+
+/// A convolution of a batch of square images with a square kernel: channels, results, pixels, taps, stride, padding, groups.
+type Square = (&'static str, Part, [usize; 7]);
+
+const SQUARES: &[Square] = &[
+    ("ResNet", Part::Forward, [3, 64, 224, 7, 2, 3, 1]),
+    ("ResNet", Part::Forward, [64, 64, 56, 1, 1, 0, 1]),
+    ("ResNet", Part::Forward, [64, 64, 56, 3, 1, 1, 1]),
+    ("ResNet", Part::Forward, [128, 128, 28, 3, 1, 1, 1]),
+    ("ResNet", Part::Forward, [256, 256, 14, 3, 1, 1, 1]),
+    ("ResNet", Part::Forward, [512, 512, 7, 3, 1, 1, 1]),
+    ("ResNet", Part::Forward, [128, 128, 56, 3, 2, 1, 1]),
+    ("ResNet", Part::Forward, [256, 512, 56, 1, 2, 0, 1]),
+    ("ResNet", Part::Forward, [512, 512, 14, 3, 2, 1, 1]),
+    ("ResNet", Part::Forward, [1024, 256, 14, 1, 1, 0, 1]),
+    ("ResNet", Part::Basic, [64, 64, 56, 3, 1, 1, 1]),
+    ("ResNet", Part::Basic, [256, 256, 14, 3, 1, 1, 1]),
+    ("MobileNetV2", Part::Forward, [3, 32, 224, 3, 2, 1, 1]),
+    ("MobileNetV2", Part::Forward, [32, 32, 112, 3, 1, 1, 32]),
+    ("MobileNetV2", Part::Forward, [144, 144, 56, 3, 1, 1, 144]),
+    ("MobileNetV2", Part::Forward, [96, 96, 112, 3, 2, 1, 96]),
+    ("MobileNetV2", Part::Forward, [576, 576, 14, 3, 2, 1, 576]),
+    ("MobileNetV2", Part::Forward, [960, 960, 7, 3, 1, 1, 960]),
+    ("MobileNetV2", Part::Inverted, [32, 192, 28, 3, 1, 1, 192]),
+    ("MobileNetV2", Part::Inverted, [96, 576, 14, 3, 1, 1, 576]),
+    ("MobileNetV3", Part::Forward, [672, 672, 14, 5, 1, 2, 672]),
+    ("EfficientNet", Part::Forward, [240, 240, 28, 5, 2, 2, 240]),
+    ("ConvNeXt", Part::Forward, [3, 96, 224, 4, 4, 0, 1]),
+    ("ConvNeXt", Part::Forward, [96, 96, 56, 7, 1, 3, 96]),
+    ("ConvNeXt", Part::Forward, [384, 384, 14, 7, 1, 3, 384]),
+    ("ConvNeXt", Part::Forward, [96, 192, 56, 2, 2, 0, 1]),
+    ("RegNetY", Part::Forward, [152, 152, 28, 3, 1, 1, 19]),
+    ("ResNeXt", Part::Forward, [128, 128, 56, 3, 1, 1, 32]),
+    ("ResNeXt", Part::Forward, [512, 512, 14, 3, 1, 1, 32]),
+    ("ResNeXt", Part::Forward, [256, 256, 56, 3, 2, 1, 32]),
+    ("U-Net", Part::Forward, [320, 320, 32, 3, 1, 1, 1]),
+    ("U-Net", Part::Transposed, [128, 64, 32, 2, 2, 0, 1]),
+    ("GAN", Part::Transposed, [256, 128, 16, 4, 2, 1, 1]),
+    ("VAE", Part::Forward, [128, 128, 64, 3, 1, 1, 1]),
+    ("VAE", Part::Forward, [128, 3, 128, 3, 1, 1, 1]),
+    ("ResNet", Part::InputGradient, [64, 64, 56, 3, 1, 1, 1]),
+    ("ResNet", Part::InputGradient, [128, 128, 56, 3, 2, 1, 1]),
+    ("ResNet", Part::InputGradient, [256, 256, 14, 3, 1, 1, 1]),
+    ("ResNet", Part::WeightGradient, [64, 64, 56, 3, 1, 1, 1]),
+    ("ResNet", Part::WeightGradient, [128, 128, 56, 3, 2, 1, 1]),
+    ("ResNet", Part::WeightGradient, [256, 256, 14, 3, 1, 1, 1]),
+    ("MobileNetV2", Part::InputGradient, [144, 144, 56, 3, 1, 1, 144]),
+    ("MobileNetV2", Part::WeightGradient, [144, 144, 56, 3, 1, 1, 144]),
+];
+
+/// All rows, of one image and of eight.
+pub fn all(threads: &[usize]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (&threads, batch) in threads.iter().flat_map(|threads| [(threads, 1), (threads, 8)]) {
+        for &(network, part, [channels, outputs, pixels, taps, stride, padding, groups]) in SQUARES {
+            let w = match part {
+                Part::Transposed => [channels, outputs / groups, taps, taps],
+                Part::Inverted => [outputs, 1, taps, taps],
+                _ => [outputs, channels / groups, taps, taps],
+            };
+            let x = vec![batch, channels, pixels, pixels];
+            cases.push(Case { network, part, x, w: w.into(), stride, padding, groups, threads });
+        }
+        let mut other = |network, x: &[usize], w: &[usize], stride, padding| {
+            let (part, x, w) = (Part::Forward, [&[batch], x].concat(), w.to_vec());
+            cases.push(Case { network, part, x, w, stride, padding, groups: 1, threads });
+        };
+        other("Whisper", &[80, 3000], &[384, 80, 3], 1, 1);
+        other("Whisper", &[384, 3000], &[384, 384, 3], 2, 1);
+        other("3-D", &[16, 16, 32, 32], &[32, 16, 3, 3, 3], 1, 1);
+    }
+    cases
+}

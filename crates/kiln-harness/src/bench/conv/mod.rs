@@ -1,0 +1,139 @@
+//! `kiln bench conv`: convolutions of networks, compiled against eager Kiln, PyTorch eager and torch.compile. A row that takes
+//! longer compiled than eager fails the command.
+
+mod cases;
+
+use super::clock::Timing;
+use super::outputs::Outputs;
+use super::peer::TorchPeer;
+use super::record::{Record, Subject};
+use super::turns::{self, Own};
+use super::{Arguments, report};
+use cases::Case;
+use kiln::{CompiledGraph, Device, Tensor};
+use kiln_ir::Graph;
+use kiln_terminal::failure::{Failure, Outcome};
+use kiln_terminal::output;
+use serde_json::json;
+
+/// How many times the eager time a compiled row may take: what two series of one program differ by on a busy machine.
+const SLOWER: f64 = 1.15;
+
+/// One measured case.
+struct Row {
+    case: Case,
+    kernels: usize,
+    kiln: Timing,
+    eager: Timing,
+    torch_eager: Option<Timing>,
+    torch_compile: Option<Timing>,
+    torch_first: f64,
+    peer_error: Option<String>,
+}
+
+/// Measures every case and prints a table.
+pub fn run(arguments: &Arguments, outputs: &mut Outputs, threads: &[usize], mut peer: Option<TorchPeer>) -> Outcome {
+    println!(
+        "{:<58} {:>2} {:>4} {:>10} {:>8} {:>7} {:>7} {:>7}  (how many times slower the other side is)",
+        "case", "T", "ker", "min", "GFLOP/s", "eager", "torch", "t.comp"
+    );
+    let mut rows = Vec::new();
+    for case in cases::all(threads).into_iter().filter(|case| case.name().contains(&arguments.filter)) {
+        let row = measure(case, peer.as_mut(), arguments)?;
+        line(&row);
+        rows.push(row);
+    }
+    println!();
+    let against = |pick: fn(&Row) -> Option<&Timing>| -> Vec<f64> {
+        rows.iter().filter_map(|r| pick(r).map(|t| t.min / r.kiln.min)).collect()
+    };
+    report::tell("against eager Kiln", against(|r| Some(&r.eager)));
+    let version = peer.map(|peer| format!("torch {}", peer.version));
+    if let Some(version) = &version {
+        report::tell(&format!("against {version} eager"), against(|r| r.torch_eager.as_ref()));
+        report::tell("against torch.compile", against(|r| r.torch_compile.as_ref()));
+    }
+    arguments.write(outputs, rows.iter().flat_map(|row| records(row, version.as_deref())).collect())?;
+    let slower = |row: &&Row| row.kiln.min > row.eager.min * SLOWER;
+    match rows.iter().filter(slower).map(|row| row.case.name()).collect::<Vec<_>>() {
+        names if names.is_empty() => Ok(()),
+        names => Err(Failure::new(format!("slower compiled than eager: {}", names.join("; "))).into()),
+    }
+}
+
+fn measure(case: Case, peer: Option<&mut TorchPeer>, arguments: &Arguments) -> Result<Row, Box<dyn std::error::Error>> {
+    kiln_cpu::pool::set_threads(case.threads);
+    let graph = case.graph()?;
+    let inputs = inputs(&graph)?;
+    let compiled = CompiledGraph::new(&graph, &[], &Default::default())?;
+    compiled.run(&inputs)?;
+    let modes: &[&str] = if arguments.no_torch_compile { &["eager"] } else { &["eager", "compile"] };
+    let peer = turns::Peer::setup(peer, case.to_json(), case.threads, modes);
+    let own = [Own::new(|| compiled.run(&inputs)), Own::new(|| kiln::run_eagerly(&graph, &inputs))];
+    let ([kiln, eager], mut torch) = turns::take(arguments, own, peer)?;
+    Ok(Row {
+        kernels: compiled.program().steps().len(),
+        kiln,
+        eager,
+        torch_eager: torch.timing(0),
+        torch_compile: torch.timing(1),
+        torch_first: torch.first(1),
+        peer_error: torch.error,
+        case,
+    })
+}
+
+/// Numbers from −1 to 1.
+fn inputs(graph: &Graph) -> Result<Vec<Tensor>, Box<dyn std::error::Error>> {
+    let mut state = 0x2545_f491u32;
+    let mut random = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f32::from(((state >> 16) as i16) >> 4) / 2048.0
+    };
+    let tensor = |&id: &kiln_ir::NodeId| {
+        let shape = graph.ty(id).fixed_shape().ok_or("a benchmark with symbolic sizes")?;
+        let bytes: Vec<u8> = (0..shape.iter().product()).flat_map(|_| random().to_le_bytes()).collect();
+        Ok(Tensor::from_bytes(&bytes, shape, kiln_ir::DType::F32, Device::Cpu)?)
+    };
+    graph.inputs().iter().map(tensor).collect()
+}
+
+fn line(row: &Row) {
+    let ratio =
+        |other: &Option<Timing>| other.as_ref().map_or("–".to_owned(), |t| format!("{:.2}", t.min / row.kiln.min));
+    print!(
+        "{:<58} {:>2} {:>4} {:>8.1}µs {:>8.1} {:>7.2} {:>7} {:>7}",
+        row.case.name(),
+        row.case.threads,
+        row.kernels,
+        row.kiln.min * 1e6,
+        row.case.operations() / row.kiln.min / 1e9,
+        row.eager.min / row.kiln.min,
+        ratio(&row.torch_eager),
+        ratio(&row.torch_compile),
+    );
+    println!("{}", row.peer_error.as_ref().map_or(String::new(), |e| format!("  {e}")));
+    // A long run is watched as it goes.
+    output::flush();
+}
+
+/// The sides of a row, in the form that all benchmarks have.
+fn records(row: &Row, version: Option<&str>) -> Vec<Record> {
+    let subject = Subject {
+        what: "conv".into(),
+        model: row.case.name(),
+        device: "cpu".into(),
+        dtype: "f32".into(),
+        batch: row.case.x[0],
+        prompt: 0,
+        threads: row.case.threads,
+        tokens_a_call: 0,
+    };
+    let mut kiln = Record::timed(&subject, "kiln", "default", &row.kiln);
+    kiln.launches = Some(row.kernels as u64);
+    kiln.extra = json!({"case": row.case.to_json(), "peer_error": row.peer_error});
+    let mut records = vec![Record::timed(&subject, "kiln", "eager", &row.eager), kiln];
+    let modes = [("eager", row.torch_eager.as_ref()), ("default", row.torch_compile.as_ref())].into_iter();
+    records.extend(Record::of_torch(&subject, modes, row.torch_first, version, row.peer_error.as_deref()));
+    records
+}
