@@ -12,6 +12,7 @@ use crate::routine::Routine;
 use crate::saved::{Piece, saved};
 use crate::variants;
 use kiln_ir::codec::{from_bytes, to_bytes};
+use kiln_kernels::Target as ScheduleTarget;
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{
     Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Packing, RawBuffer, Variant,
@@ -114,6 +115,10 @@ impl Backend for CpuBackend {
     fn target(&self) -> String {
         let exact = if self.options.contract { "" } else { "-exact" };
         format!("cpu-{}{exact}", self.isa.name())
+    }
+
+    fn schedule_target(&self) -> ScheduleTarget {
+        ScheduleTarget { guarded_operands: true, stored_windows: true, split_phases: true, ..ScheduleTarget::default() }
     }
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {

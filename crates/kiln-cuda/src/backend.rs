@@ -104,6 +104,8 @@ pub const TARGET: Target = Target {
     few_rows: text::MOST_ROWS,
     long_row: LONG_ROW,
     guarded_operands: true,
+    split_phases: false,
+    stored_windows: false,
     product_order: true,
     attention_gradients: true,
     short_operands: true,

@@ -15,6 +15,8 @@ pub(crate) const PROLOGUE: u32 = 5;
 pub(crate) const MAX_INLINE: u32 = 64;
 /// A reduction of at most this many elements is computed inline.
 pub(crate) const SHORT_ROW: i64 = 9;
+/// The same for a sum of products under a window, where the target asks for it: 7×7.
+pub(crate) const WINDOW: i64 = 49;
 /// The most roots of one kernel.
 pub(crate) const MAX_ROOTS: usize = 32;
 /// Groups that read the same memory and do not fit together with which another reader of it is tried.

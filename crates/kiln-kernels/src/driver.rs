@@ -166,7 +166,7 @@ fn attempt(
     required: &[NodeId],
     observe: Observe<'_>,
 ) -> Result<Result<Schedule, Vec<FusionRejection>>, Error> {
-    let inline = inline_reductions(graph);
+    let inline = inline_reductions(graph, options.target);
     let materialised = choose(graph, &inline, required, options);
     let memory = lay_out(graph, &materialised, layouts, options.target);
     let scope = Scope {

@@ -9,7 +9,7 @@ use crate::memory_order::{memory_orders, row_pitches, strides_in};
 use crate::pages::gather_below;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
-use kiln_ir::{DType, Dim, Graph, Node, NodeId, Op, TensorType};
+use kiln_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, ReduceKind, TensorType};
 
 /// Elements from which on a value is large.
 const LARGE: i64 = 1 << 20;
@@ -76,8 +76,8 @@ fn is_reduction(op: &Op) -> bool {
 /// For each node how many elements it combines, if it is a reduction of a few elements that are computed one by one where the
 /// result is needed; zero for every other node. Pooling, for instance. A result that is broadcast along the reduced axes again
 /// (a softmax or a norm over a few elements) is better computed with a row.
-pub(crate) fn inline_reductions(graph: &Graph) -> Vec<u32> {
-    let (uses, mut repeated) = count_uses(graph);
+pub(crate) fn inline_reductions(graph: &Graph, target: Target) -> Vec<u32> {
+    let (uses, mut repeated) = count_uses(graph, target);
     for (id, node) in graph.iter().rev() {
         if repeated[id.index()] && (node.op.is_pointwise() || node.op.is_view()) {
             node.operands.iter().for_each(|o| repeated[o.index()] = true);
@@ -92,10 +92,28 @@ pub(crate) fn inline_reductions(graph: &Graph) -> Vec<u32> {
             base = graph.node(base).operands[0];
         }
         let alone = matches!(graph.node(base).op, Op::Input { .. }) || uses[base.index()] <= 1;
-        let short = if alone && !repeated[id.index()] { cost::SHORT_ROW } else { 1 };
+        let most = if target.stored_windows && is_window_sum(graph, node) { cost::WINDOW } else { cost::SHORT_ROW };
+        let short = if alone && !repeated[id.index()] { most } else { 1 };
         if (1..=short).contains(&size) { size as u32 } else { 0 }
     };
     graph.iter().map(count).collect()
+}
+
+/// True for a sum of products with elements under windows: a depthwise convolution.
+fn is_window_sum(graph: &Graph, node: &Node) -> bool {
+    let Op::Reduce { kind: ReduceKind::Sum, .. } = node.op else { return false };
+    let product = graph.node(node.operands[0]);
+    let unfolds = |&operand: &NodeId| {
+        let mut at = graph.node(operand);
+        while !matches!(at.op, Op::Unfold { .. }) {
+            if !at.op.is_view() && !matches!(at.op, Op::Cast(_)) {
+                return false;
+            }
+            at = graph.node(at.operands[0]);
+        }
+        true
+    };
+    matches!(product.op, Op::Binary(BinaryOp::Mul)) && product.operands.iter().any(unfolds)
 }
 
 /// True for views that move every element to exactly one place.
@@ -111,7 +129,8 @@ pub(crate) fn choose(
     options: &ScheduleOptions,
 ) -> Vec<bool> {
     let count = graph.nodes().len();
-    let (uses, repeated) = count_uses(graph);
+    let (uses, repeated) = count_uses(graph, options.target);
+    let windowed = if options.target.stored_windows { read_in_windows(graph) } else { vec![false; count] };
     let mut materialised = vec![false; count];
     required.iter().for_each(|id| materialised[id.index()] = true);
     graph.outputs().iter().for_each(|output| materialised[output.node.index()] = true);
@@ -119,6 +138,8 @@ pub(crate) fn choose(
     let mut inline: Vec<Inline> = Vec::with_capacity(count);
     // Results of products and of their pointwise users: an epilogue can store these instead.
     let mut after_product = vec![false; count];
+    // The same, and what rearranges them on the way.
+    let mut from_product = vec![false; count];
     for (id, node) in graph.iter() {
         let at = id.index();
         let in_memory = match &node.op {
@@ -149,6 +170,11 @@ pub(crate) fn choose(
             Op::Dot { .. } => true,
             op => op.is_pointwise() && node.operands.iter().any(follows),
         };
+        let from = |o: &NodeId| from_product[o.index()] && uses[o.index()] == 1;
+        from_product[at] = after_product[at]
+            || (node.op.is_pointwise() || is_rearrangement(&node.op)) && node.operands.iter().any(from);
+        // In the order in which windows read it.
+        let for_windows = windowed[at] && from_product[at] && !matches!(node.op, Op::Dot { .. });
         let mut stored_instead = after_product[at] && uses[at] > 1 && node.op.is_pointwise();
         let recomputes = options.target.recomputed > 0 && is_large(&node.ty);
         if stored_instead
@@ -186,7 +212,8 @@ pub(crate) fn choose(
         let worth_it = (shared && dear) || stored_instead || large;
         // Blocks that are not part of a product have been dequantised before.
         let unpacked = matches!(node.op, Op::Dequantize { .. });
-        materialised[at] |= in_memory || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
+        materialised[at] |=
+            in_memory || for_windows || (((worth_it && !moves) || wide_concat || separate) && !unpacked);
         inline.push(if materialised[at] { Inline { cost: cost::LOAD, loads: 1, nodes: 1 } } else { own });
     }
     materialised
@@ -228,7 +255,7 @@ fn is_large(ty: &TensorType) -> bool {
 }
 
 /// How often each node is read (through views), and whether each of its elements is read repeatedly.
-fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
+fn count_uses(graph: &Graph, target: Target) -> (Vec<usize>, Vec<bool>) {
     let count = graph.nodes().len();
     let (mut uses, mut repeated) = (vec![0usize; count], vec![false; count]);
     for output in graph.outputs() {
@@ -236,7 +263,11 @@ fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
     }
     for (id, node) in graph.iter().rev() {
         let at = id.index();
-        let (through, again) = if node.op.is_view() { (uses[at], repeated[at]) } else { (1, false) };
+        let (through, again) = match &node.op {
+            op if op.is_view() => (uses[at], repeated[at]),
+            Op::Pad { .. } => (1, repeated[at] && target.stored_windows),
+            _ => (1, false),
+        };
         for (n, operand) in node.operands.iter().enumerate() {
             let repeats = match &node.op {
                 Op::Expand { shape } => *shape != graph.ty(*operand).shape,
@@ -249,6 +280,19 @@ fn count_uses(graph: &Graph) -> (Vec<usize>, Vec<bool>) {
         }
     }
     (uses, repeated)
+}
+
+/// For each node whether windows that overlap read it, through views and padding.
+fn read_in_windows(graph: &Graph) -> Vec<bool> {
+    let mut windowed = vec![false; graph.nodes().len()];
+    for (id, node) in graph.iter().rev() {
+        let again = windowed[id.index()] && (node.op.is_view() || matches!(node.op, Op::Pad { .. }));
+        let overlaps = matches!(&node.op, Op::Unfold { size, stride, .. } if size > stride);
+        if again || overlaps {
+            node.operands.iter().for_each(|operand| windowed[operand.index()] = true);
+        }
+    }
+    windowed
 }
 
 /// Operands of products, attention and routines are materialised: the first node under the views, or under a cast for a

@@ -26,6 +26,11 @@ pub struct Target {
     /// Products read their operands through padding: loads of an operand may be guarded by its position, so that what a
     /// convolution pads is not copied.
     pub guarded_operands: bool,
+    /// Transposed convolutions, and gradients of strided ones, are given by phases.
+    pub split_phases: bool,
+    /// What overlapping windows read is computed once and stored, by the epilogue of a product where it follows one; sums of products under
+    /// a window (depthwise convolutions) are computed one by one, without a loop over the window.
+    pub stored_windows: bool,
     /// Temporaries that products store, and those computed from them element by element, lie in the order of the product's axes:
     /// what a convolution gives has its channels last.
     pub product_order: bool,

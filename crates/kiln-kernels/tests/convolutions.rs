@@ -211,3 +211,31 @@ fn a_convolution_of_each_channel_is_a_loop() {
         assert_eq!(launches(&schedule), (0, 1), "{schedule}");
     }
 }
+
+/// What lies between two convolutions is computed once, by the first one's epilogue: it is not computed again under every tap of the second.
+#[test]
+fn what_windows_read_is_stored_by_the_product_before() {
+    let target = Target { guarded_operands: true, stored_windows: true, ..Target::default() };
+    let first = case(&[2, 8, 9, 9], &[16, 8, 3, 3], 1, (1, 1), 1, 1);
+    for (second, wanted) in [
+        (case(&[2, 16, 9, 9], &[8, 16, 3, 3], 1, (1, 1), 1, 1), (2, 0)),
+        (case(&[2, 16, 9, 9], &[16, 1, 3, 3], 1, (1, 1), 1, 16), (1, 1)),
+        (case(&[2, 16, 9, 9], &[16, 1, 5, 5], 2, (2, 2), 1, 16), (1, 1)),
+        (case(&[2, 16, 9, 9], &[16, 1, 7, 7], 1, (3, 3), 1, 16), (1, 1)),
+    ] {
+        let mut b = GraphBuilder::new();
+        let input = |b: &mut GraphBuilder, shape: &[usize]| b.input(TensorType::fixed(DType::F32, shape)).unwrap();
+        let x = input(&mut b, &first.x);
+        let weights = [&first.w, &second.w].map(|shape| input(&mut b, shape));
+        let y = b.emit(Op::Conv(first.dims.clone().into()), &[x, weights[0]]).unwrap();
+        let y = kiln_ir::build::relu(&mut b, &y).unwrap();
+        let y = b.emit(Op::Conv(second.dims.clone().into()), &[y, weights[1]]).unwrap();
+        let y = kiln_ir::build::relu6(&mut b, &y).unwrap();
+        b.output(y);
+        let graph = kiln_passes::run(decompose(&b.finish(), &|_| false).unwrap()).unwrap();
+        let schedule = check_for(target, &graph, false);
+        assert_eq!(launches(&schedule), wanted, "{schedule}");
+        let KernelBody::Matmul(body) = &schedule.steps[0].kernel.body else { panic!("{schedule}") };
+        assert!(body.epilogue.len() > 2, "the first one has no epilogue\n{schedule}");
+    }
+}

@@ -15,6 +15,7 @@ pub(crate) fn run(graph: Graph, options: &Options) -> Result<Rewritten, Error> {
     if !graph.nodes().iter().any(|node| rewritten(&node.op)) {
         return Ok(Rewritten { graph, changed: false });
     }
+    let graph = if options.split_phases { kiln_ir::decompose::split_phases(&graph)? } else { graph };
     let graph = kiln_ir::decompose::decompose(&graph, &|op| !rewritten(op))?;
     Ok(Rewritten { graph, changed: true })
 }

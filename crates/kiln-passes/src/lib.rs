@@ -51,11 +51,13 @@ pub struct Options {
     pub keep_attention: bool,
     /// Keep the gradients of attention as one op each, for targets that have kernels for them; off by default.
     pub keep_attention_gradients: bool,
+    /// Transposed convolutions are ordinary ones by phases, not products with zeros between the elements; off by default.
+    pub split_phases: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { keep_attention: true, keep_attention_gradients: false }
+        Options { keep_attention: true, keep_attention_gradients: false, split_phases: false }
     }
 }
 

@@ -26,6 +26,7 @@ impl Emitter<'_> {
                 self.load_vector(DType::I32, inst, mem, V::NONE);
             }
             Access::Indexed if size >= 4 && self.gather(m, inst) => {}
+            Access::Strided if size == 4 && (self.load_even(m, inst) || self.gather_strided(m, inst)) => {}
             Access::Contiguous if self.avx512 || !mask.is_some() || size >= 4 => {
                 let mem = self.address(m, inst);
                 self.load_vector(m.dtype, inst, mem, mask);
@@ -150,6 +151,77 @@ impl Emitter<'_> {
                 self.asm.rvm(ops::VPCMPEQD, lanes, self.s0, self.s0, self.s0);
             }
             self.asm.rvm(vop, width, dst, self.s0, mem);
+        }
+        self.done(inst.dst, dst);
+        true
+    }
+
+    /// Every second element of two vectors; false where it is another stride, or a vector is not 16 lanes.
+    fn load_even(&mut self, m: Memory, inst: &Inst) -> bool {
+        let [base, stride, mask, _] = inst.args;
+        let width = self.width_of(4);
+        let fits = self.avx512 && width == Width::V512 && self.in_reg(inst.dst);
+        if !fits || inst.ty.lane_bytes() != 4 || self.number(stride) != Some(2) {
+            return false;
+        }
+        let dst = self.dst(inst.dst);
+        let base = self.int(base, Gpr::RDX);
+        let low = Mem::base(base).offset(m.disp);
+        if mask.is_some() {
+            // The bit of lane i becomes that of element 2i.
+            let k = self.kreg(mask, K1);
+            let bytes: Vec<u8> = (0..32).map(|byte| if byte % 2 == 0 { 0xff } else { 0 }).collect();
+            let even = self.asm.constant(&bytes);
+            self.asm.rm(ops::VPMOVM2W, Width::V256, self.s1, k);
+            self.asm.rvm(ops::VPAND, Width::V256, self.s1, self.s1, even);
+            self.asm.rm(ops::VPMOVB2M, Width::V256, K1, self.s1);
+            self.asm.vector(ops::VMOVUPS, width, Args::rm(dst, low).mask(K1).zero());
+            self.asm.kmov_to(MaskSize::D, Gpr::RAX, K1);
+            self.asm.shift_imm(Shift::Shr, Gpr::RAX, 16);
+            self.asm.kmov_from(MaskSize::D, K1, Gpr::RAX);
+            self.asm.vector(ops::VMOVUPS, width, Args::rm(self.s1, low.offset(64)).mask(K1).zero());
+        } else {
+            // The second vector begins one element early: no odd element is read behind the last even one.
+            self.asm.rm(ops::VMOVUPS, width, dst, low);
+            self.asm.rm(ops::VMOVUPS, width, self.s1, low.offset(60));
+        }
+        let late = u32::from(!mask.is_some());
+        let order = (0..16u32).map(|lane| if lane < 8 { 2 * lane } else { 2 * lane + late });
+        let order = self.asm.constant(&order.flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+        self.asm.rm(ops::VMOVUPS, width, self.s0, order);
+        self.asm.rvm(ops::VPERMT2PS, width, dst, self.s0, self.s1);
+        self.done(inst.dst, dst);
+        true
+    }
+
+    /// Elements at equal distances by one gather; false where registers or the distance do not allow it.
+    fn gather_strided(&mut self, m: Memory, inst: &Inst) -> bool {
+        let [base, stride, mask, _] = inst.args;
+        let Some(stride) = self.number(stride).filter(|stride| stride.unsigned_abs() < 1 << 24) else { return false };
+        if inst.ty.lane_bytes() != 4 || !(self.avx512 || self.in_reg(inst.dst)) {
+            return false;
+        }
+        let width = self.width_of(4);
+        let places = (0..self.lanes as i64).map(|lane| (lane * stride) as i32);
+        let places = self.asm.constant(&places.flat_map(i32::to_le_bytes).collect::<Vec<u8>>());
+        let dst = self.dst(inst.dst);
+        let base = self.int(base, Gpr::RAX);
+        let mem = Mem::gathered(base, self.s1, 4).offset(m.disp);
+        if self.avx512 {
+            self.asm.rm(ops::VMOVUPS, width, self.s1, places);
+            self.asm.rvm(ops::VXORPS, Width::V128, dst, dst, dst);
+            self.copy_mask_to_k1(mask);
+            self.asm.vector(ops::VGATHERDPS, width, Args::rm(dst, mem).mask(K1));
+        } else {
+            if mask.is_some() {
+                let k = self.vmask(mask, 4, self.s0);
+                self.move_reg(width, self.s0, k);
+            } else {
+                self.asm.rvm(ops::VPCMPEQD, width, self.s0, self.s0, self.s0);
+            }
+            self.asm.rm(ops::VMOVUPS, width, self.s1, places);
+            self.asm.rvm(ops::VXORPS, Width::V128, dst, dst, dst);
+            self.asm.rvm(ops::VGATHERDPS, width, dst, self.s0, mem);
         }
         self.done(inst.dst, dst);
         true

@@ -15,7 +15,7 @@ mod reduce;
 mod scalar;
 
 use crate::asm::ops::{self, VOp};
-use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, Label, MaskSize, Mem, Rm, Size, VReg, Width};
+use crate::asm::{Alu, Args, Assembler, Cond, Gpr, KReg, Label, MaskSize, Mem, Rm, Shift, Size, VReg, Width};
 use crate::features::Isa;
 use crate::regalloc::{Allocation, AllocationViolation, Class, Location, Registers, allocate, check};
 use crate::vir::*;

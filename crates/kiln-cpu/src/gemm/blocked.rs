@@ -14,7 +14,7 @@ use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, pack_pairs};
 use super::scratch::Scratch;
 use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
-use super::{Gemm, GemmError, PackedB, part, portable, small};
+use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
 use crate::features::{Isa, detect};
 use crate::pool;
 use half::{bf16, f16};
@@ -329,6 +329,9 @@ where
                     (from, columns.start, ks)
                 }
                 Operand::Rows(source) => {
+                    if T::DTYPE == DType::F32 && source.fill_panels(ks.clone(), columns.clone(), nr, to.cast()) {
+                        return;
+                    }
                     scratch = Scratch::take::<T>(columns.len() * ks.len());
                     fill_rows::<T>(*source, ks.clone(), columns.clone(), scratch.ptr());
                     let k_stride = columns.len() as isize;
@@ -474,7 +477,9 @@ where
         let columns = column_panels.start * nr..self.gemm.n.min(column_panels.end * nr);
         let first_row = self.panel_rows(row_panels.start).start;
         let packing = match &self.panels {
-            PanelSource::Pack(_) => Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len())),
+            PanelSource::Pack(_) => {
+                Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() + windows::SLACK))
+            }
             PanelSource::Packed(_) => None,
         };
         for block in k_blocks.clone() {

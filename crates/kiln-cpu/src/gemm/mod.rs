@@ -37,6 +37,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod transpose;
+mod windows;
 
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
@@ -44,6 +45,7 @@ pub use quantised::BlockMatrix;
 pub(crate) use scratch::Scratch;
 pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
+pub use windows::{Extent, Guard, Windows};
 
 use crate::features::{Isa, detect};
 use crate::memory::MemoryError;

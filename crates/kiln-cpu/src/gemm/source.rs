@@ -34,6 +34,15 @@ pub trait RowSource: Sync {
         1
     }
 
+    /// Writes the elements `columns` of some rows as panels of `width` columns, one after another: `to[panel][row][column]`, zeros after
+    /// the last column. False, and nothing written, where filling rows is all that there is.
+    ///
+    /// # Safety
+    /// `to` has room for `rows.len()` times as many accumulators as there are columns, rounded up to whole panels, and for a vector more.
+    unsafe fn fill_panels(&self, _rows: Range<usize>, _columns: Range<usize>, _width: usize, _to: *mut u8) -> bool {
+        false
+    }
+
     /// Writes the elements `columns` of some rows, `width` of them or fewer, transposed: `to[column][row]`, `width`
     /// accumulators for each column, with unspecified values for missing rows. False, and nothing written, where that is no
     /// cheaper than transposing filled rows.

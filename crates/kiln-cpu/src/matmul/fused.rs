@@ -79,6 +79,49 @@ fn replace(insts: &[Inst], with: &dyn Fn(Symbol) -> Option<Dim>) -> Vec<Inst> {
         .collect()
 }
 
+/// Every index expression of some instructions.
+fn dims_of(insts: &[Inst]) -> Vec<Dim> {
+    let seen = std::cell::RefCell::new(Vec::new());
+    let note = |dim: &Dim| seen.borrow_mut().push(dim.clone());
+    for inst in insts {
+        match &inst.kind {
+            InstKind::Index(dim) => note(dim),
+            InstKind::InRange { expr, low, high } => [expr, low, high].into_iter().for_each(note),
+            InstKind::Load { place, .. } | InstKind::Store { place, .. } => {
+                note(&place.offset);
+                place.indirect.iter().for_each(|(_, stride)| note(stride));
+            }
+            InstKind::LoadBlock { place, element, .. } => [&place.offset, element].into_iter().for_each(note),
+            InstKind::CheckIndex { size, .. } => note(size),
+            InstKind::Random { position, .. } => note(position),
+            _ => {}
+        }
+    }
+    seen.into_inner()
+}
+
+/// Instructions and the axes they run over, the last of which are merged where every position allows it: the rows of an image are one
+/// for an epilogue, whatever they are for the windows of an operand.
+fn merged(insts: &[Inst], axes: &[Axis]) -> (Vec<Inst>, Vec<Axis>) {
+    let (mut insts, mut axes) = (insts.to_vec(), axes.to_vec());
+    while let [.., outer, inner] = &axes[..] {
+        let composes = |dim: &Dim| match (dim.linear_in(outer.var), dim.linear_in(inner.var)) {
+            (Some((a, _)), Some((b, _))) => a == b * &inner.size,
+            _ => false,
+        };
+        if !dims_of(&insts).iter().all(composes) {
+            break;
+        }
+        let with = |symbol: Symbol| (symbol == outer.var).then(Dim::default);
+        let insts_of_both = replace(&insts, &with);
+        let both = Axis { var: inner.var, size: &outer.size * &inner.size };
+        insts = insts_of_both;
+        axes.truncate(axes.len() - 2);
+        axes.push(both);
+    }
+    (insts, axes)
+}
+
 /// One past the largest value number.
 fn next_value(insts: &[Inst]) -> ValueId {
     ValueId(insts.iter().map(|inst| inst.id.0).filter(|&id| id != u32::MAX).max().map_or(0, |id| id + 1))
@@ -278,6 +321,8 @@ impl Tiles {
     ) -> Result<Tiles, String> {
         let (down, across) = (Span::new('r'), Span::new('c'));
         let stride = private("_tile_stride");
+        let (epilogue, columns) = merged(&body.epilogue, columns);
+        let columns = &columns[..];
         let last = columns.last().map(|axis| axis.var);
         let with = |symbol: Symbol| -> Option<Dim> {
             if Some(symbol) == last {
@@ -290,7 +335,7 @@ impl Tiles {
         };
         let buffer = kernel.buffers.len();
         let offset = Dim::from(down.counter) * Dim::from(stride) + Dim::from(across.counter);
-        let mut insts = replace(&body.epilogue, &with);
+        let mut insts = replace(&epilogue, &with);
         for inst in &mut insts {
             if inst.kind == InstKind::Accumulator(0) {
                 let place = Place { buffer, offset: offset.clone(), indirect: vec![] };

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  lhs, rhs   plain strided loads  ──▶ gemm reads memory                 else ──▶ fused code makes rows on demand
+//!             loads through windows and padding  ──▶ gemm reads memory    (`windows`)
 //!  one row of known sizes, all plain   ──▶ one call of generated code (`row`)
 //!  epilogue   one plain store      ──▶ gemm writes memory                else ──▶ fused code on tiles still in cache
 //! ```
@@ -13,10 +14,11 @@ mod fused;
 pub(crate) mod packing;
 mod plain;
 mod row;
+mod windows;
 
 use crate::choices::Choices;
 use crate::features::Isa;
-use crate::gemm::{BlockMatrix, Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning};
+use crate::gemm::{BlockMatrix, Epilogue, Gemm, Matrix, Operand, PackedB, Panels, Store, Tuning, Windows};
 use crate::loops::{Build, LoopKernel};
 use crate::memory::MemoryError;
 use crate::pool;
@@ -29,6 +31,7 @@ use kiln_kernels::kernel::{Axis, Kernel, MatmulBody, Prologue};
 use kiln_runtime::{Error, LaunchError, RawBuffer};
 use plain::{PlainBlocks, PlainLoad, PlainStore};
 use row::Row;
+use windows::WindowLoad;
 
 /// A matmul kernel ready to launch.
 pub struct Matmul {
@@ -57,6 +60,8 @@ enum Side {
     Plain(PlainLoad),
     /// Code that makes a row of the left operand, or a row of the right one (`by_row`), or a column of it.
     Made { maker: Box<Maker>, by_row: bool },
+    /// One load through windows and padding, row by row as above.
+    Windows { load: Box<WindowLoad>, by_row: bool },
     /// Quantised blocks; only the right operand.
     Blocks(PlainBlocks),
     /// Panels packed beforehand; only the right operand.
@@ -67,8 +72,16 @@ impl Side {
     /// The code that makes this side, with the buffers and sizes of one product; `None` for plain memory.
     fn made(&self, buffers: &[RawBuffer], values: &[i64]) -> Result<Option<(FusedRows<'_>, bool)>, LaunchError> {
         match self {
-            Side::Plain(_) | Side::Blocks(_) | Side::Packed { .. } => Ok(None),
+            Side::Plain(_) | Side::Blocks(_) | Side::Packed { .. } | Side::Windows { .. } => Ok(None),
             Side::Made { maker, by_row } => Ok(Some((FusedRows::new(maker, buffers, values)?, *by_row))),
+        }
+    }
+
+    /// The windows of one product, where this side is some.
+    fn windows(&self, isa: Isa, buffers: &[RawBuffer], known: &Known<'_>) -> Result<Option<Windows>, LaunchError> {
+        match self {
+            Side::Windows { load, .. } => load.at(isa, buffers, known).map(Some),
+            Side::Plain(_) | Side::Made { .. } | Side::Blocks(_) | Side::Packed { .. } => Ok(None),
         }
     }
 }
@@ -93,7 +106,13 @@ impl<'a> Sides<'a> {
     /// `None` for several products at once, and for rows that are computed first: the schedules of CPUs have neither.
     fn of(body: &'a MatmulBody) -> Option<Sides<'a>> {
         let rhs = body.single_rhs().filter(|_| body.before.is_none())?;
-        let transposed = plain::is_contiguous_along(body, &body.m) && !plain::is_contiguous_along(body, &body.n);
+        let transposed = match plain::is_contiguous_along(body, &body.n) {
+            true => false,
+            // A phase of a transposed convolution stores pixels a step apart.
+            false => {
+                plain::is_contiguous_along(body, &body.m) || body.m.len() > 1 && plain::stores_nearer_along_m(body)
+            }
+        };
         // Quantised blocks stay on the right.
         Some(if transposed && !plain::is_blocks(rhs) {
             Sides { rows: &body.n, columns: &body.m, left: rhs, right: &body.lhs }
@@ -136,12 +155,24 @@ impl Matmul {
             kernel, prologue, rows, columns,
         ) {
             Some(plain) => Ok(Side::Plain(plain)),
-            None => Maker::new(build, kernel, body, prologue, rows, columns)
-                .map(|maker| Side::Made { maker: Box::new(maker), by_row }),
+            None => match WindowLoad::of(kernel, body, prologue, rows, columns) {
+                Some(load) => Ok(Side::Windows { load: Box::new(load), by_row }),
+                None => Maker::new(build, kernel, body, prologue, rows, columns)
+                    .map(|maker| Side::Made { maker: Box::new(maker), by_row }),
+            },
         };
         let left = side(sides.left, sides.rows, &body.k, true).map_err(failed)?;
         // The right operand is made along the direction in which its loads are contiguous.
-        let by_row = plain::steps_by_one(sides.right, sides.columns) || !plain::steps_by_one(sides.right, &body.k);
+        let by_row = match (plain::steps_by_one(sides.right, sides.columns), plain::steps_by_one(sides.right, &body.k))
+        {
+            (true, true) => !plain::is_shorter(sides.columns, &body.k),
+            // Windows a step apart are packed by vectors too.
+            (false, true) => {
+                let windows = WindowLoad::of(kernel, body, sides.right, &body.k, sides.columns);
+                windows.is_some() && !plain::is_shorter(sides.columns, &body.k)
+            }
+            (_, false) => true,
+        };
         let blocks = PlainBlocks::of(sides.right, &body.k, sides.columns);
         if blocks.is_none() && plain::is_blocks(sides.right) {
             return Err(failed("quantised blocks that are not rows of the right operand".into()));
@@ -153,14 +184,8 @@ impl Matmul {
         ) {
             (Some(packed), ..) => packed,
             (None, _, Some(plain)) => Side::Plain(plain),
-            (None, true, None) => {
-                let maker = Maker::new(build, kernel, body, sides.right, &body.k, sides.columns).map_err(failed)?;
-                Side::Made { maker: Box::new(maker), by_row }
-            }
-            (None, false, None) => {
-                let maker = Maker::new(build, kernel, body, sides.right, sides.columns, &body.k).map_err(failed)?;
-                Side::Made { maker: Box::new(maker), by_row }
-            }
+            (None, true, None) => side(sides.right, &body.k, sides.columns, true).map_err(failed)?,
+            (None, false, None) => side(sides.right, sides.columns, &body.k, false).map_err(failed)?,
         };
         let finish = match PlainStore::of(kernel, body, sides.rows, sides.columns) {
             Some(plain) => Finish::Plain(plain),
@@ -308,6 +333,8 @@ impl Matmul {
         let known = Known { symbols: &self.symbols, values: &values };
         let made_left = self.left.made(buffers, &values)?;
         let made_right = self.right.made(buffers, &values)?;
+        let (left_windows, right_windows) =
+            (self.left.windows(self.isa, buffers, &known)?, self.right.windows(self.isa, buffers, &known)?);
         let matrix = |plain: &PlainLoad| -> Result<Matrix, LaunchError> {
             let width = plain.dtype.size_in_bits() / 8;
             let offset = known.number(&plain.offset)? as isize * width as isize;
@@ -321,15 +348,30 @@ impl Matmul {
         let left = match (&self.left, &made_left) {
             (Side::Plain(plain), _) => Operand::Strided(matrix(plain)?),
             (_, Some((rows, _))) => Operand::Rows(rows),
-            _ => unreachable!("a side that is not plain is made"),
+            (_, None) => match &left_windows {
+                Some(windows) => Operand::Rows(windows),
+                None => unreachable!("a side that is not plain is made"),
+            },
         };
         let packed = match self.right {
             // SAFETY: the buffer was packed for this kernel, and the launch guarantees it.
             Side::Packed { buffer, panels } => Some(unsafe { PackedB::at(panels, buffers[buffer].ptr) }),
             _ => None,
         };
+        let rows_of_right;
         let right = match (&self.right, &made_right) {
             (Side::Plain(plain), _) => Operand::Strided(matrix(plain)?),
+            (Side::Windows { by_row, .. }, _) => match (right_windows, by_row) {
+                (Some(windows), true) => {
+                    rows_of_right = windows.with_rows();
+                    Operand::Rows(&rows_of_right)
+                }
+                (Some(windows), false) => {
+                    rows_of_right = windows;
+                    Operand::Columns(&rows_of_right)
+                }
+                (None, _) => unreachable!("windows were made above"),
+            },
             (_, Some((rows, true))) => Operand::Rows(rows),
             (_, Some((rows, false))) => Operand::Columns(rows),
             (Side::Blocks(plain), _) => Operand::Blocks(BlockMatrix {

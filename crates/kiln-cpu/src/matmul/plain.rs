@@ -133,6 +133,12 @@ pub(super) fn steps_by_one(prologue: &Prologue, axes: &[Axis]) -> bool {
     places.all(|place| moves_by(place, last.var).is_none_or(|step| step.is_one() || step.is_zero()))
 }
 
+/// True if the last of some axes is known to be shorter than that of others.
+pub(super) fn is_shorter(axes: &[Axis], others: &[Axis]) -> bool {
+    let last = |axes: &[Axis]| axes.last().and_then(|axis| axis.size.as_const());
+    matches!((last(axes), last(others)), (Some(a), Some(b)) if a < b)
+}
+
 /// True if the epilogue's stores are contiguous along the last of some axes.
 pub(super) fn is_contiguous_along(body: &MatmulBody, axes: &[Axis]) -> bool {
     let Some(last) = axes.last() else { return false };
@@ -141,6 +147,17 @@ pub(super) fn is_contiguous_along(body: &MatmulBody, axes: &[Axis]) -> bool {
         _ => None,
     });
     places.all(|place| moves_by(place, last.var).is_some_and(|step| step.is_one()))
+}
+
+/// True if all stores move by fewer elements along the last row axis than along the last column axis.
+pub(super) fn stores_nearer_along_m(body: &MatmulBody) -> bool {
+    let (Some(m), Some(n)) = (body.m.last(), body.n.last()) else { return false };
+    let step = |place: &Place, axis: &Axis| Some(moves_by(place, axis.var)?.as_const()?.unsigned_abs());
+    let mut stores = body.epilogue.iter().filter_map(|inst| match &inst.kind {
+        InstKind::Store { place, .. } => Some(place),
+        _ => None,
+    });
+    stores.all(|place| matches!((step(place, m), step(place, n)), (Some(m), Some(n)) if m != 0 && m < n))
 }
 
 fn moves_by(place: &Place, var: Symbol) -> Option<Dim> {

@@ -9,8 +9,10 @@
 //! ```
 
 mod attention;
+mod phases;
 
 pub use attention::{AttentionBackward, AttentionScores};
+pub use phases::split_phases;
 
 use crate::build::{
     Built, Emit, GraphBuilder, add, along_axis, broadcast_to, cast, dequantize_by_parts, iota, mul, mul_scalar,

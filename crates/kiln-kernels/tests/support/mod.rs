@@ -7,6 +7,8 @@ pub const GPU: Target = Target {
     few_rows: 8,
     long_row: 4,
     guarded_operands: true,
+    split_phases: false,
+    stored_windows: false,
     product_order: true,
     attention_gradients: true,
     short_operands: true,

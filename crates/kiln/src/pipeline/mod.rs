@@ -139,7 +139,11 @@ pub(crate) fn show(unit: &Unit<'_>, observe: Observe<'_>) -> Result<Graph> {
 pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> Result<Graph> {
     let failed = |cause| Error::Passes { cause: Box::new(cause), at: unit.at.clone() };
     let target = crate::backend(unit.options.device).schedule_target();
-    let options = kiln_passes::Options { keep_attention_gradients: target.attention_gradients, ..Default::default() };
+    let options = kiln_passes::Options {
+        keep_attention_gradients: target.attention_gradients,
+        split_phases: target.split_phases,
+        ..Default::default()
+    };
     match (unit.options.no_passes, Pass::named("decompose")) {
         (true, Some(decompose)) => {
             let graph = decompose.run(graph, &options).map_err(failed)?.graph;

@@ -143,8 +143,7 @@ impl Case {
                 let dims = ConvDims { stride, padding, dilation, input_dilation: vec![1; self.spatial()], groups };
                 let wanted = [self.part == Part::InputGradient, self.part == Part::WeightGradient];
                 // The result is of no use for either.
-                let gradients =
-                    kiln_passes::gradient(&mut b, &Op::Conv(dims.into()), &[x, w], &g, &g, &wanted)?;
+                let gradients = kiln_passes::gradient(&mut b, &Op::Conv(dims.into()), &[x, w], &g, &g, &wanted)?;
                 gradients.into_iter().flatten().next().unwrap_or(g)
             }
             Part::Basic => {
