@@ -8,9 +8,9 @@ from ._kiln import Unsupported, WrongResult, __version__, ops, release_memory, s
 from .explain import Explanation, explain
 from .options import MODES, Options
 from .report import Event, Report, clear_events, events, report
+from .shim import connect as _connect
 
-# Tells the native part how to call PyTorch.
-from . import lower as _lower  # isort: skip
+_connect()
 
 __all__ = [
     "MODES",

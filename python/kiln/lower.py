@@ -184,6 +184,3 @@ class Lowering:
             devices.find_libraries()
         graph, allocate, device = self.graph, devices.allocator(self.device), str(self.device)
         return lambda: graph.compile(allocate, dtypes, name=name, device=device, **settings)
-
-
-_kiln.connect(torch.Tensor, torch.get_num_threads, emit)

@@ -8,6 +8,7 @@ mod explained;
 mod frozen;
 mod graph;
 mod program;
+mod shim;
 mod torch;
 
 use pyo3::exceptions::PyRuntimeError;

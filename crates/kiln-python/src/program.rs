@@ -6,6 +6,7 @@ use crate::dlpack::DlTensor;
 use crate::explained::Explained;
 use crate::frozen::Frozen;
 use crate::graph::unsupported;
+use crate::shim::{Seen, Shim};
 use crate::torch::Torch;
 use crate::{Unsupported, WrongResult};
 use kiln::Device;
@@ -14,6 +15,7 @@ use kiln_aten::{AtenGraph, Imported, InputFrom, Meta, OutputFrom};
 use kiln_ir::{DType, Dim};
 use kiln_runtime::RawInput;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
+use pyo3::ffi::{Py_ssize_t, PyTuple_GetItem};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyTuple};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,6 +53,8 @@ struct Parameter {
     number: usize,
     dtype: DType,
     complex: bool,
+    /// What the last one was, if that was as it should be.
+    seen: Seen,
 }
 
 /// How a program was made, and how it is called.
@@ -105,7 +109,12 @@ impl Program {
             if let crate::binding::Parameter::Tensor(input) = parameter {
                 let element = aten.meta(aten.inputs[*input]).element;
                 tensor_of[number] = Some(tensors.len());
-                tensors.push(Parameter { number, dtype: element.dtype, complex: element.complex });
+                tensors.push(Parameter {
+                    number,
+                    dtype: element.dtype,
+                    complex: element.complex,
+                    seen: Seen::default(),
+                });
             }
         }
         let input = |from: &InputFrom| match from {
@@ -185,8 +194,18 @@ impl Program {
         let argument = |at: usize| held.get_borrowed_item(at);
         let mut given: Vec<RawInput<'_>> = Vec::with_capacity(self.tensors.len());
         for parameter in &self.tensors {
+            // SAFETY: there are as many items as parameters, and the tuple holds them.
+            let object = unsafe { PyTuple_GetItem(held.as_ptr(), parameter.number as Py_ssize_t) };
+            let read = |shim: &Shim| shim.read(object, parameter.dtype, &parameter.seen);
+            if let Some(input) = torch.shim.as_ref().and_then(read) {
+                given.push(input);
+                continue;
+            }
             let tensor = torch.tensors.describe(argument(parameter.number)?)?;
             given.push(raw(&tensor, parameter.dtype, parameter.complex, device)?);
+            if let (Some(shim), Device::Cpu) = (&torch.shim, device) {
+                shim.learn(object, &parameter.seen);
+            }
         }
         let described = |at: usize| match self.tensor_of[at] {
             Some(tensor) => Ok(&given[tensor]),

@@ -1,9 +1,11 @@
 //! What of PyTorch the native part calls: given once, when the Python package is imported.
 
 use crate::dlpack::Tensors;
+use crate::shim::Shim;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
@@ -13,6 +15,7 @@ static FOLLOWS: AtomicBool = AtomicBool::new(true);
 /// Functions of PyTorch, and the one that takes events.
 pub(crate) struct Torch {
     pub(crate) tensors: Tensors,
+    pub(crate) shim: Option<Shim>,
     threads: Py<PyAny>,
     emit: Py<PyAny>,
 }
@@ -39,15 +42,19 @@ impl Torch {
     }
 }
 
-/// Gives the functions of PyTorch: the type of tensors, `threads()` and `emit(kind, graph, text)`.
+/// Gives the functions of PyTorch: the type of tensors, `threads()`, `emit(kind, graph, text)`, and for
+/// [`Shim::find`] addresses of C functions and tensors to try them with.
 #[pyfunction]
 pub(crate) fn connect(
     py: Python<'_>,
     tensor_type: &Bound<'_, PyAny>,
     threads: Py<PyAny>,
     emit: Py<PyAny>,
+    functions: &Bound<'_, PyDict>,
+    probes: Vec<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let torch = Torch { tensors: Tensors::new(tensor_type)?, threads, emit };
+    let shim = Shim::find(functions, &probes)?;
+    let torch = Torch { tensors: Tensors::new(tensor_type)?, shim, threads, emit };
     // Who imports the package twice means the same functions.
     let _ = TORCH.set(py, torch);
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::program::{InputView, Inputs, RawInput, unbound};
 use crate::{Buffer, Device, Error, Executable, RawBuffer, Variant};
-use kiln_ir::{Dim, Symbol, TensorType};
+use kiln_ir::{DType, Dim, Symbol, TensorType};
 use kiln_kernels::InputLayout;
 use kiln_kernels::schedule::{Role, Schedule};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +34,7 @@ impl InputSpec {
 pub(crate) struct Sizing {
     /// Values of the program's symbols, in [`Sizings::symbols`]' order.
     values: Vec<i64>,
+    expected: Expected,
     pub(crate) inputs: Vec<SizedInput>,
     pub(crate) output_shapes: Vec<Vec<usize>>,
     /// By buffer of the schedule.
@@ -55,6 +56,27 @@ pub(crate) struct CompiledVariant {
     pub(crate) code: Arc<dyn Executable>,
 }
 
+/// The layouts of all inputs in little memory: a call on addresses compares hundreds of weights with theirs.
+#[derive(Default)]
+struct Expected {
+    inputs: Vec<ExpectedInput>,
+    /// Sizes, then strides, of one input after the other. The stride of an axis with fewer than two elements is [`ANY`].
+    numbers: Vec<i64>,
+}
+
+/// A stride that does not matter.
+const ANY: i64 = i64::MIN;
+
+struct ExpectedInput {
+    /// Where its numbers begin.
+    start: u32,
+    rank: u16,
+    dtype: DType,
+    /// Bytes before the element at index zero, and of all memory.
+    back: usize,
+    bytes: usize,
+}
+
 /// An input at given sizes.
 pub(crate) struct SizedInput {
     shape: Vec<usize>,
@@ -64,6 +86,7 @@ pub(crate) struct SizedInput {
     /// Smallest and largest place, relative to the first element; `None` without elements.
     reach: Option<(isize, isize)>,
     bits: usize,
+    dtype: DType,
 }
 
 /// A symbol, and where its value is found.
@@ -281,9 +304,11 @@ impl Sizing {
         };
         let arena_offsets = (0..schedule.buffers.len()).map(offset).collect();
         let arena_bytes = plan.arena_bytes;
+        let expected = Expected::new(&inputs);
         let (compiled_variants, generation) = (RwLock::default(), AtomicUsize::new(0));
         Ok(Sizing {
             values,
+            expected,
             inputs,
             output_shapes,
             buffer_bytes,
@@ -293,6 +318,12 @@ impl Sizing {
             compiled_variants,
             generation,
         })
+    }
+
+    /// The memory of an input given by its address, if it is as the program expects it, which it is as a rule.
+    #[inline]
+    pub(crate) fn expected(&self, input: usize, given: &RawInput<'_>) -> Option<RawBuffer> {
+        self.expected.find(input, given)
     }
 
     /// How each launch is run at these sizes, where that was tuned.
@@ -322,7 +353,50 @@ impl Sizing {
     }
 }
 
+impl Expected {
+    fn new(inputs: &[SizedInput]) -> Expected {
+        let mut expected = Expected::default();
+        for input in inputs {
+            let start = expected.numbers.len() as u32;
+            let stride = |(&size, &stride): (&usize, &isize)| if size < 2 { ANY } else { stride as i64 };
+            expected.numbers.extend(input.shape.iter().map(|&size| size as i64));
+            expected.numbers.extend(input.shape.iter().zip(&input.strides).map(stride));
+            let is_whole = input.shape.len() == input.strides.len() && input.reach.is_some();
+            let extent = input.extent().filter(|_| is_whole);
+            let (back, bytes) = extent.unwrap_or_default();
+            // No tensor has that rank: what is not as usual is looked at by `raw_at`.
+            let rank = if extent.is_some() { input.shape.len() as u16 } else { u16::MAX };
+            expected.inputs.push(ExpectedInput { start, rank, dtype: input.dtype, back, bytes });
+        }
+        expected
+    }
+
+    #[inline]
+    fn find(&self, input: usize, given: &RawInput<'_>) -> Option<RawBuffer> {
+        let expected = self.inputs.get(input)?;
+        let rank = usize::from(expected.rank);
+        if given.shape.len() != rank || given.strides.len() != rank || given.dtype != expected.dtype {
+            return None;
+        }
+        let numbers = self.numbers.get(expected.start as usize..)?.get(..2 * rank)?;
+        let mut same = true;
+        for axis in 0..rank {
+            let stride = numbers[rank + axis];
+            same &= given.shape[axis] == numbers[axis] && (given.strides[axis] == stride || stride == ANY);
+        }
+        same.then(|| RawBuffer { ptr: given.ptr.wrapping_sub(expected.back), bytes: expected.bytes })
+    }
+}
+
 impl SizedInput {
+    /// Bytes before the element at index zero and of all memory, as far as there are elements that an address can be given of.
+    fn extent(&self) -> Option<(usize, usize)> {
+        let (low, high) = self.reach?;
+        self.first.checked_add(low).filter(|&start| start >= 0)?;
+        let end = (self.first + high + 1) as usize * self.bits;
+        Some((self.first as usize * self.bits / 8, end.div_ceil(8)))
+    }
+
     fn new(
         shape: Vec<usize>,
         spec: &InputSpec,
@@ -343,7 +417,8 @@ impl SizedInput {
                 }
             };
         }
-        Ok(SizedInput { shape, strides, first, reach, bits: spec.ty.dtype.size_in_bits() })
+        let dtype = spec.ty.dtype;
+        Ok(SizedInput { shape, strides, first, reach, bits: dtype.size_in_bits(), dtype })
     }
 
     /// An input of constant sizes and strides.
@@ -387,7 +462,9 @@ impl SizedInput {
             let shape = given.shape.iter().map(|&n| n as usize).collect();
             return Err(Error::InputType { input, dtype: given.dtype, shape, expected: Box::new(spec.ty.clone()) });
         }
-        let Some((low, high)) = self.reach else { return Ok(nothing) };
+        if self.reach.is_none() {
+            return Ok(nothing);
+        }
         let mut strides = given.strides.iter().zip(&self.strides).zip(&self.shape);
         let same = |((given, own), size): ((&i64, &isize), &usize)| *given == *own as i64 || *size < 2;
         if given.strides.len() < rank || !strides.all(same) {
@@ -397,10 +474,8 @@ impl SizedInput {
         }
         // The memory that kernels may touch reaches from its lowest element, at or before which `first` begins, to its highest.
         let outside = || Error::InputOutsideBuffer { input, bytes: 0 };
-        self.first.checked_add(low).filter(|&start| start >= 0).ok_or_else(outside)?;
-        let end = (self.first + high + 1) as usize * self.bits;
-        let back = self.first as usize * self.bits / 8;
-        Ok(RawBuffer { ptr: given.ptr.wrapping_sub(back), bytes: end.div_ceil(8) })
+        let (back, bytes) = self.extent().ok_or_else(outside)?;
+        Ok(RawBuffer { ptr: given.ptr.wrapping_sub(back), bytes })
     }
 
     /// The memory as passed to kernels, once it is known to hold every element.

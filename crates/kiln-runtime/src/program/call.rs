@@ -132,9 +132,13 @@ impl Frame {
     ) -> Result<(), Error> {
         self.prepare_raw(program, sizing)?;
         let nothing = RawBuffer { ptr: self.scratch(), bytes: 0 };
+        let takes_values = program.device() != Device::Cpu;
         for (input, given) in inputs.iter().enumerate() {
-            let raw = sizing.inputs[input].raw_at(input, given, &program.inputs[input], nothing)?;
-            match given.is_value && raw.bytes > 0 && program.device() != Device::Cpu {
+            let raw = match sizing.expected(input, given) {
+                Some(raw) => raw,
+                None => sizing.inputs[input].raw_at(input, given, &program.inputs[input], nothing)?,
+            };
+            match given.is_value && raw.bytes > 0 && takes_values {
                 // SAFETY: the caller says that it can be read.
                 true => unsafe { self.put_value(input, raw, program) }?,
                 false => self.put_address(input, raw),

@@ -305,6 +305,7 @@ impl Frame {
     }
 
     /// Writes an address to all arguments of an input.
+    #[inline]
     pub(super) fn put_address(&mut self, input: usize, raw: RawBuffer) {
         let start = if input == 0 { 0 } else { self.input_ends[input - 1] };
         for &(_, place) in &self.input_places[start as usize..self.input_ends[input] as usize] {
