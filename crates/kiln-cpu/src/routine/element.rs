@@ -57,6 +57,11 @@ pub trait Element: Copy + Send + Sync + 'static {
     fn widen(self) -> Self::Wide;
     /// As a store narrows: floats round to nearest even, integers wrap, bools become `≠ 0`.
     fn narrow(wide: Self::Wide) -> Self;
+    /// One step of a combination: what widening, combining and narrowing give.
+    #[inline(always)]
+    fn combine(kind: ReduceKind, a: Self, b: Self) -> Self {
+        Self::narrow(Self::Wide::combine(kind, a.widen(), b.widen()))
+    }
     /// Whether [`Element::rank`] is injective.
     const RANKED: bool;
     /// A number that orders as [`Wide::order`] does.
@@ -64,52 +69,73 @@ pub trait Element: Copy + Send + Sync + 'static {
 }
 
 /// Floats by their bits: the sign makes the order of the others. Both zeros are one value, all NaNs are the largest.
+#[inline(always)]
 fn rank_of_float(value: f32) -> u32 {
-    if value.is_nan() {
-        return u32::MAX;
-    }
     let bits = (value + 0.0).to_bits();
-    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+    // All ones where it is negative, so that those are turned round; without a branch.
+    let rank = bits ^ (((bits as i32) >> 31) as u32 | 1 << 31);
+    if value.is_nan() { u32::MAX } else { rank }
 }
 
 /// Integers of up to 32 bits, shifted to where none is negative.
+#[inline(always)]
 fn rank_of_whole(value: i64) -> u32 {
     (value - i64::from(i32::MIN)) as u32
 }
 
 macro_rules! element {
-    ($type:ty, $wide:ty, $widen:expr, $narrow:expr, $ranked:expr, $rank:expr) => {
+    ($type:ty, $wide:ty, $widen:expr, $narrow:expr, $ranked:expr, $rank:expr $(, $own:item)?) => {
         impl Element for $type {
             type Wide = $wide;
+            $(#[inline(always)]
+            $own)?
+            #[inline(always)]
             fn widen(self) -> $wide {
                 $widen(self)
             }
+            #[inline(always)]
             fn narrow(wide: $wide) -> $type {
                 $narrow(wide)
             }
             const RANKED: bool = $ranked;
+            #[inline(always)]
             fn rank(self) -> u32 {
-                $rank($widen(self))
+                $rank(self)
             }
         }
     };
 }
 
-element!(f32, f64, f64::from, |w| w as f32, true, |w: f64| rank_of_float(w as f32));
-element!(f64, f64, |v| v, |w| w, false, |w: f64| rank_of_float(w as f32));
-element!(f16, f64, f16::to_f64, |w| f16::from_f32(w as f32), true, |w: f64| rank_of_float(w as f32));
-element!(bf16, f64, bf16::to_f64, |w| bf16::from_f32(w as f32), true, |w: f64| rank_of_float(w as f32));
-element!(i8, i64, i64::from, |w| w as i8, true, rank_of_whole);
-element!(i16, i64, i64::from, |w| w as i16, true, rank_of_whole);
-element!(i32, i64, i64::from, |w| w as i32, true, rank_of_whole);
+// Sums and products of two f32 round to the same number whether they are computed in 24 bits or in 53.
+element!(
+    f32,
+    f64,
+    f64::from,
+    |w| w as f32,
+    true,
+    rank_of_float,
+    fn combine(kind: ReduceKind, a: f32, b: f32) -> f32 {
+        match kind {
+            ReduceKind::Sum => a + b,
+            ReduceKind::Prod => a * b,
+            _ => Wide::combine(kind, f64::from(a), f64::from(b)) as f32,
+        }
+    }
+);
+element!(f64, f64, |v| v, |w| w, false, |v: f64| rank_of_float(v as f32));
+element!(f16, f64, f16::to_f64, |w| f16::from_f32(w as f32), true, |v: f16| rank_of_float(v.to_f32()));
+element!(bf16, f64, bf16::to_f64, |w| bf16::from_f32(w as f32), true, |v: bf16| rank_of_float(v.to_f32()));
+element!(i8, i64, i64::from, |w| w as i8, true, |v: i8| rank_of_whole(v.into()));
+element!(i16, i64, i64::from, |w| w as i16, true, |v: i16| rank_of_whole(v.into()));
+element!(i32, i64, i64::from, |w| w as i32, true, |v: i32| rank_of_whole(v.into()));
 element!(i64, i64, |v| v, |w| w, false, rank_of_whole);
-element!(u8, i64, i64::from, |w| w as u8, true, rank_of_whole);
+element!(u8, i64, i64::from, |w| w as u8, true, |v: u8| rank_of_whole(v.into()));
 
 /// A bool in memory: one byte, 0 or 1.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Flag(u8);
-element!(Flag, i64, |v: Flag| (v.0 != 0) as i64, |w| Flag((w != 0) as u8), true, rank_of_whole);
+element!(Flag, i64, |v: Flag| (v.0 != 0) as i64, |w| Flag((w != 0) as u8), true, |v: Flag| u32::from(v.0 != 0));
 
 /// Runs `$body` with `$T` bound to the Rust type of a computable dtype.
 macro_rules! with_element {

@@ -38,16 +38,63 @@ unsafe fn lines<T: Element>(
     let (from, to) = (without(&input.strides, axis), without(&output.strides, axis));
     let (step_in, step_out) = (input.strides[axis], output.strides[axis]);
     in_parallel(count, length, &|begin, end| {
-        visit(&outer, [&from, &to], begin, end, |_, [at_in, at_out]| {
-            let mut acc = T::Wide::identity(kind);
-            for i in 0..length {
-                let i = if reverse { length - 1 - i } else { i } as isize;
-                // SAFETY: i < length, so both elements are inside the views.
-                unsafe {
-                    acc = T::Wide::combine(kind, acc, (*input.at::<T>(at_in + i * step_in)).widen());
-                    *output.at::<T>(at_out + i * step_out) = T::narrow(acc);
+        let mut offsets = Vec::with_capacity(end - begin);
+        visit(&outer, [&from, &to], begin, end, |_, at| offsets.push(at));
+        let steps = [step_in, step_out];
+        let walk = Walk { length, reverse, input, output, steps };
+        // A chain of additions leaves most of a processor idle: lines that do not wait for each other are walked side by side.
+        let (together, rest) = offsets.as_chunks::<8>();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match kind {
+                ReduceKind::Sum => {
+                    let sum = |a, b| T::Wide::combine(ReduceKind::Sum, a, b);
+                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), sum));
+                    rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), sum));
+                }
+                kind => {
+                    let combine = |a, b| T::Wide::combine(kind, a, b);
+                    together.iter().for_each(|lines| walk.lines::<T, 8>(lines, T::Wide::identity(kind), combine));
+                    rest.iter().for_each(|line| walk.lines::<T, 1>(&[*line], T::Wide::identity(kind), combine));
                 }
             }
-        });
+        }
     });
+}
+
+/// Lines that are walked from one end to the other.
+struct Walk<'a> {
+    length: usize,
+    reverse: bool,
+    input: &'a View,
+    output: &'a View,
+    /// From one element of a line to the next, of input and output.
+    steps: [isize; 2],
+}
+
+impl Walk<'_> {
+    /// Walks lines that begin at these offsets of input and output.
+    ///
+    /// # Safety
+    /// As [`run`], and `T` is the element type of both views.
+    #[inline(always)]
+    unsafe fn lines<T: Element, const N: usize>(
+        &self,
+        offsets: &[[isize; 2]; N],
+        identity: T::Wide,
+        combine: impl Fn(T::Wide, T::Wide) -> T::Wide,
+    ) {
+        let [step_in, step_out] = self.steps;
+        let mut sums = [identity; N];
+        for i in 0..self.length {
+            let i = if self.reverse { self.length - 1 - i } else { i } as isize;
+            for (sum, [from, to]) in sums.iter_mut().zip(offsets) {
+                // SAFETY: i < length, so both elements are inside the views.
+                unsafe {
+                    *sum = combine(*sum, (*self.input.at::<T>(from + i * step_in)).widen());
+                    *self.output.at::<T>(to + i * step_out) = T::narrow(*sum);
+                }
+            }
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! Scattered writes along one axis. Lines along the axis never meet, so they run in parallel and each in row-major order:
 //! the result does not depend on the number of threads.
 
-use super::element::{Element, Wide, with_element};
+use super::element::{Element, with_element};
 use super::{View, visit};
 use kiln_ir::{DType, ReduceKind, ScatterKind};
 use kiln_runtime::LaunchError;
+use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// # Safety
@@ -64,49 +65,31 @@ impl Job<'_> {
             && is_row_major(inner, &self.output.strides[tail]);
         let run_job = |job: usize| {
             let (line, cut) = (job / cuts, job % cuts);
-            let (inner_begin, inner_end) = (after * cut / cuts, after * (cut + 1) / cuts);
+            let part = after * cut / cuts..after * (cut + 1) / cuts;
             let outer_shape = &self.updates_shape[..self.axis];
-            let inner_shape = &self.updates_shape[self.axis + 1..];
             let (i, u, o) = (&self.index.strides, &self.updates.strides, &self.output.strides);
-            let (head, tail) = (..self.axis, self.axis + 1..);
-            visit(outer_shape, [&i[head], &u[head], &o[head]], line, line + 1, |_, [oi, ou, oo]| {
-                for step in 0..along as isize {
-                    let (si, su) = (oi + step * i[self.axis], ou + step * u[self.axis]);
-                    if whole_rows {
-                        // SAFETY: the first of the row, and the row itself, are inside index, updates and output.
-                        unsafe {
-                            let at = (*self.index.at::<I>(si)).widen();
-                            if at < 0 || at as usize >= self.size {
-                                bad_index.store(at, Ordering::Relaxed);
-                                bad.store(self.size, Ordering::Relaxed);
-                                continue;
-                            }
-                            let (begin, count) = (inner_begin as isize, inner_end - inner_begin);
-                            let from = self.updates.at::<T>(su + begin);
-                            let to = self.output.at::<T>(oo + at as isize * o[self.axis] + begin);
-                            combine_row(reduction, from, to, count);
-                        }
-                        continue;
+            let head = ..self.axis;
+            visit(outer_shape, [&i[head], &u[head], &o[head]], line, line + 1, |_, offsets| {
+                let fault = match (whole_rows && after > 1, reduction) {
+                    // SAFETY: passed on from the caller.
+                    (true, _) => unsafe { self.rows::<T, I>(offsets, part.clone(), reduction) },
+                    // Each loop knows what it does.
+                    // SAFETY: as above.
+                    (false, None) => unsafe { self.elements::<T, I>(offsets, part.clone(), |_, update| update) },
+                    (false, Some(ReduceKind::Sum)) => {
+                        let sum = |old, update| T::combine(ReduceKind::Sum, old, update);
+                        // SAFETY: as above.
+                        unsafe { self.elements::<T, I>(offsets, part.clone(), sum) }
                     }
-                    let inner = [&i[tail.clone()], &u[tail.clone()], &o[tail.clone()]];
-                    visit(inner_shape, inner, inner_begin, inner_end, |_, [ii, iu, io]| {
-                        // SAFETY: the coordinates are inside index and updates.
-                        let (at, update) =
-                            unsafe { ((*self.index.at::<I>(si + ii)).widen(), *self.updates.at::<T>(su + iu)) };
-                        if at < 0 || at as usize >= self.size {
-                            bad_index.store(at, Ordering::Relaxed);
-                            bad.store(self.size, Ordering::Relaxed);
-                            return;
-                        }
-                        // SAFETY: `at` was checked against the axis; no other job writes this line.
-                        unsafe {
-                            let place = self.output.at::<T>(oo + io + at as isize * o[self.axis]);
-                            *place = match reduction {
-                                None => update,
-                                Some(kind) => T::narrow(T::Wide::combine(kind, (*place).widen(), update.widen())),
-                            };
-                        }
-                    });
+                    (false, Some(kind)) => {
+                        let combine = |old, update| T::combine(kind, old, update);
+                        // SAFETY: as above.
+                        unsafe { self.elements::<T, I>(offsets, part.clone(), combine) }
+                    }
+                };
+                if let Some(at) = fault {
+                    bad_index.store(at, Ordering::Relaxed);
+                    bad.store(self.size, Ordering::Relaxed);
                 }
             });
         };
@@ -120,6 +103,93 @@ impl Job<'_> {
             usize::MAX => Ok(()),
             size => Err(LaunchError::IndexOutOfRange { index: bad_index.into_inner(), size: size as i64 }),
         }
+    }
+}
+
+impl Job<'_> {
+    /// Scatters a part of one line whose rows each have one index; an index that is out of range is returned and its row left out.
+    ///
+    /// # Safety
+    /// As [`run`], with `T` and `I` the element types of output and index.
+    unsafe fn rows<T: Element, I: Element<Wide = i64>>(
+        &self,
+        [index, updates, output]: [isize; 3],
+        part: Range<usize>,
+        reduction: Option<ReduceKind>,
+    ) -> Option<i64> {
+        let mut fault = None;
+        let axis = self.axis;
+        for step in 0..self.updates_shape[axis] as isize {
+            // SAFETY: the first of the row, and the row itself, are inside index, updates and output.
+            unsafe {
+                let at = (*self.index.at::<I>(index + step * self.index.strides[axis])).widen();
+                if at < 0 || at as usize >= self.size {
+                    fault = Some(at);
+                    continue;
+                }
+                let begin = part.start as isize;
+                let from = self.updates.at::<T>(updates + step * self.updates.strides[axis] + begin);
+                let to = self.output.at::<T>(output + at as isize * self.output.strides[axis] + begin);
+                combine_row(reduction, from, to, part.len());
+            }
+        }
+        fault
+    }
+
+    /// Scatters a part of one line element by element; an index that is out of range is returned and its element left out.
+    ///
+    /// # Safety
+    /// As [`run`], with `T` and `I` the element types of output and index.
+    #[inline(always)]
+    unsafe fn elements<T: Element, I: Element<Wide = i64>>(
+        &self,
+        [index, updates, output]: [isize; 3],
+        part: Range<usize>,
+        combine: impl Fn(T, T) -> T,
+    ) -> Option<i64> {
+        let mut fault = None;
+        let axis = self.axis;
+        let (i, u, o) = (&self.index.strides, &self.updates.strides, &self.output.strides);
+        let along = self.updates_shape[axis];
+        // A run of elements: where it begins, how far its elements are from each other, and how many there are. Where the scattered
+        // axis is the run, the output does not move along it.
+        let mut run = |[index, updates, output]: [isize; 3], [di, du, to]: [isize; 3], count: usize| {
+            for n in 0..count as isize {
+                // SAFETY: the run is inside index and updates.
+                let (at, update) =
+                    unsafe { ((*self.index.at::<I>(index + n * di)).widen(), *self.updates.at::<T>(updates + n * du)) };
+                if at < 0 || at as usize >= self.size {
+                    fault = Some(at);
+                    continue;
+                }
+                // SAFETY: `at` was checked against the axis; no other job writes this line.
+                unsafe {
+                    let place = self.output.at::<T>(output + n * to + at as isize * o[axis]);
+                    *place = combine(*place, update);
+                }
+            }
+        };
+        let inner = &self.updates_shape[axis + 1..];
+        if inner.iter().all(|&n| n == 1) {
+            run([index, updates, output], [i[axis], u[axis], 0], along);
+            return fault;
+        }
+        let last = inner.len() - 1;
+        let strides = [&i[axis + 1..], &u[axis + 1..], &o[axis + 1..]];
+        let steps = strides.map(|strides| strides[last]);
+        let (width, outer) = (inner[last], &inner[..last]);
+        for step in 0..along as isize {
+            let line = [index + step * i[axis], updates + step * u[axis], output];
+            // The first row may begin, and the last one end, within the part.
+            let rows = part.start / width..part.end.div_ceil(width);
+            visit(outer, strides.map(|strides| &strides[..last]), rows.start, rows.end, |row, offsets| {
+                let (begin, end) = (part.start.max(row * width), part.end.min((row + 1) * width));
+                let skipped = (begin - row * width) as isize;
+                let at = std::array::from_fn(|k| line[k] + offsets[k] + skipped * steps[k]);
+                run(at, steps, end - begin);
+            });
+        }
+        fault
     }
 }
 
@@ -145,8 +215,8 @@ unsafe fn combine_row<T: Element>(reduction: Option<ReduceKind>, from: *const T,
             *to.add(i) = match reduction {
                 None => update,
                 // Spelled out, so that sums become vector code.
-                Some(ReduceKind::Sum) => T::narrow(T::Wide::combine(ReduceKind::Sum, old.widen(), update.widen())),
-                Some(kind) => T::narrow(T::Wide::combine(kind, old.widen(), update.widen())),
+                Some(ReduceKind::Sum) => T::combine(ReduceKind::Sum, old, update),
+                Some(kind) => T::combine(kind, old, update),
             };
         }
     }

@@ -88,15 +88,17 @@ unsafe fn ranked<T: Element>(
         let (mut keys, mut other): (Vec<u64>, Vec<u64>) = (Vec::with_capacity(length), Vec::new());
         visit(&outer, [&from, &to], begin, end, |_, [at_in, at_out]| {
             keys.clear();
-            for i in 0..length {
-                // SAFETY: i < length, so the element is inside the view.
-                let rank = unsafe { *input.at::<T>(at_in + i as isize * step_in) }.rank() ^ flip;
-                keys.push(u64::from(rank) << 32 | i as u64);
+            // SAFETY: i < length, so the element is inside the view.
+            let rank = |i: usize| unsafe { *input.at::<T>(at_in + i as isize * step_in) }.rank() ^ flip;
+            if count <= length / FEW {
+                first_keys(&mut keys, length, count, rank);
+            } else {
+                keys.extend((0..length).map(|i| u64::from(rank(i)) << 32 | i as u64));
+                if count < length {
+                    keys.select_nth_unstable(count.max(1) - 1);
+                }
+                keys.truncate(count);
             }
-            if count < length && count > 0 {
-                keys.select_nth_unstable(count - 1);
-            }
-            keys.truncate(count);
             // Digits keep the order that equal ranks have, which choosing the first ones does not.
             if count < length.max(BY_DIGITS) {
                 keys.sort_unstable()
@@ -109,6 +111,47 @@ unsafe fn ranked<T: Element>(
             }
         });
     });
+}
+
+/// Where so many times as many elements are there as are wanted, most of them are passed over.
+const FEW: usize = 8;
+/// Elements whose ranks are looked at together.
+const LOOK: usize = 32;
+
+/// The `count` smallest keys, in any order: elements are compared with the last of the smallest so far, which few are below.
+#[inline(always)]
+fn first_keys(keys: &mut Vec<u64>, length: usize, count: usize, rank: impl Fn(usize) -> u32) {
+    if count == 0 {
+        return;
+    }
+    let most = 2 * count + LOOK;
+    let mut last = u32::MAX;
+    let mut is_full = false;
+    for begin in (0..length).step_by(LOOK) {
+        let end = (begin + LOOK).min(length);
+        let mut ranks = [u32::MAX; LOOK];
+        for (rank_of, i) in ranks.iter_mut().zip(begin..end) {
+            *rank_of = rank(i);
+        }
+        // One that is equal comes later, and is not smaller.
+        if is_full && !ranks.iter().fold(false, |any, &rank| any | (rank < last)) {
+            continue;
+        }
+        for (&rank, i) in ranks.iter().zip(begin..end) {
+            if !is_full || rank < last {
+                keys.push(u64::from(rank) << 32 | i as u64);
+            }
+        }
+        if keys.len() > most {
+            keys.select_nth_unstable(count - 1);
+            keys.truncate(count);
+            (last, is_full) = ((keys[count - 1] >> 32) as u32, true);
+        }
+    }
+    if keys.len() > count {
+        keys.select_nth_unstable(count - 1);
+        keys.truncate(count);
+    }
 }
 
 /// From so many keys on, a radix sort takes less time than comparisons.
@@ -162,6 +205,28 @@ mod tests {
             expected.sort_unstable();
             by_digits(&mut keys, &mut Vec::new());
             assert_eq!(keys, expected);
+        }
+    }
+
+    #[test]
+    fn the_first_keys_are_those_of_a_sort() {
+        let mut state = 3u64;
+        for (length, count) in [(0, 0), (1, 1), (40, 3), (1000, 50), (5000, 1), (5000, 600), (3000, 3000)] {
+            // Few values, so that many are equal, and one run that descends, so that every element is smaller than those before.
+            let ranks: Vec<u32> = (0..length)
+                .map(|i| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    if i % 3 == 0 { (length - i) as u32 } else { (state >> 60) as u32 * 100 }
+                })
+                .collect();
+            let mut expected: Vec<u64> =
+                ranks.iter().enumerate().map(|(i, &rank)| u64::from(rank) << 32 | i as u64).collect();
+            expected.sort_unstable();
+            expected.truncate(count);
+            let mut keys = Vec::new();
+            first_keys(&mut keys, length, count, |i| ranks[i]);
+            keys.sort_unstable();
+            assert_eq!(keys, expected, "{count} of {length}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is measured: small graphs with the shapes transformers meet.
 
 use kiln_ir::build::{self, GraphBuilder};
-use kiln_ir::{DType, Dim, DotDims, Error, Graph, NodeId, Op, Scalar, TensorType};
+use kiln_ir::{DType, Dim, DotDims, Error, Graph, NodeId, Op, Scalar, ScatterKind, TensorType};
 use serde_json::{Value, json};
 
 /// Ways of one product, `linear`, that are measured beside the one it takes.
@@ -77,6 +77,49 @@ impl Case {
                 let h = build::silu(&mut b, &x)?;
                 vec![build::mul(&mut b, &h, &y)?]
             }
+            // rows, length, and how many of each row
+            "topk" => {
+                let x = input(&mut b, &self.shape[..2])?;
+                let (values, indices) = build::topk(&mut b, &x, self.shape[2], 1, true)?;
+                vec![values, indices]
+            }
+            "sort" => {
+                let x = input(&mut b, &self.shape)?;
+                let (values, indices) = build::sort(&mut b, &x, 1, false)?;
+                vec![values, indices]
+            }
+            "cumsum" | "cumsum_down" => {
+                let x = input(&mut b, &self.shape)?;
+                vec![build::cumsum(&mut b, &x, usize::from(self.kind == "cumsum"))?]
+            }
+            // an index for each element, in its row
+            "scatter_add" | "gather" => {
+                let x = input(&mut b, &self.shape)?;
+                let index = b.input(TensorType::fixed(DType::I64, &self.shape))?;
+                if self.kind == "gather" {
+                    vec![build::gather(&mut b, &x, 1, &index)?]
+                } else {
+                    let updates = input(&mut b, &self.shape)?;
+                    vec![build::scatter(&mut b, ScatterKind::Add, &x, 1, &index, &updates)?]
+                }
+            }
+            // rows, length of a row, and how many rows are added to them or taken from them
+            "index_add" | "embedding" => {
+                let (rows, width, count) = (self.shape[0], self.shape[1], self.shape[2]);
+                let x = input(&mut b, &[rows, width])?;
+                let index = b.input(TensorType::fixed(DType::I64, &[count]))?;
+                if self.kind == "embedding" {
+                    vec![build::embedding(&mut b, &x, &index)?]
+                } else {
+                    let updates = input(&mut b, &[count, width])?;
+                    vec![build::scatter_rows(&mut b, ScatterKind::Add, &x, 0, &index, &updates)?]
+                }
+            }
+            // images, channels, height, width; the result has twice the height and width
+            "nearest" => {
+                let x = input(&mut b, &self.shape)?;
+                vec![build::upsample_nearest(&mut b, &x, &[2, 2])?]
+            }
             "linear" | "packed" | "row_by_row" | "side_by_side" => {
                 let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
                 let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[n, k])?);
@@ -137,6 +180,13 @@ impl Case {
             ("paged_attention", DType::I64) => {
                 // 37 has no factor in common with the numbers of pages here.
                 Some((0..count).map(|i| (i * 37 % count) as f64).collect())
+            }
+            // Every place is hit, in no order.
+            ("scatter_add" | "gather", DType::I64) => {
+                Some((0..count).map(|i| (i * 7919 % self.shape[1]) as f64).collect())
+            }
+            ("index_add" | "embedding", DType::I64) => {
+                Some((0..count).map(|i| (i * 7919 % self.shape[0]) as f64).collect())
             }
             _ => None,
         }
@@ -208,6 +258,21 @@ pub fn ops(threads: &[usize]) -> Vec<Case> {
             }
             for shape in [&[16usize, 8192][..], &[512, 8192]] {
                 case("swiglu", shape);
+            }
+            for shape in [&[8usize, 4096, 50][..], &[16, 128256, 50]] {
+                case("topk", shape);
+            }
+            case("sort", &[64, 4096]);
+            for kind in ["cumsum", "cumsum_down", "scatter_add", "gather"] {
+                case(kind, &[64, 1024]);
+                case(kind, &[2048, 1024]);
+            }
+            for kind in ["index_add", "embedding"] {
+                case(kind, &[1024, 256, 2048]);
+                case(kind, &[32000, 768, 4096]);
+            }
+            for shape in [&[1usize, 64, 56, 56][..], &[8, 256, 32, 32]] {
+                case("nearest", shape);
             }
         }
     }

@@ -81,6 +81,27 @@ def build(case):
         return rope, [r(t, h, d), r(t, 1, d), r(t, 1, d)]
     if kind == "swiglu":
         return lambda a, b: F.silu(a) * b, [r(*shape), r(*shape)]
+    places = lambda count, size: torch.arange(count) * 7919 % size
+    if kind == "topk":
+        return lambda x: torch.topk(x, shape[2], -1), [r(*shape[:2])]
+    if kind == "sort":
+        return lambda x: torch.sort(x, -1, stable=True), [r(*shape)]
+    if kind in ("cumsum", "cumsum_down"):
+        axis = 1 if kind == "cumsum" else 0
+        return lambda x: torch.cumsum(x, axis), [r(*shape)]
+    if kind in ("scatter_add", "gather"):
+        index = places(shape[0] * shape[1], shape[1]).view(*shape)
+        if kind == "gather":
+            return lambda x, i: torch.gather(x, 1, i), [r(*shape), index]
+        return lambda x, i, y: torch.scatter_add(x, 1, i, y), [r(*shape), index, r(*shape)]
+    if kind in ("index_add", "embedding"):
+        rows, width, count = shape
+        index = places(count, rows)
+        if kind == "embedding":
+            return lambda x, i: F.embedding(i, x), [r(rows, width), index]
+        return lambda x, i, y: torch.index_add(x, 0, i, y), [r(rows, width), index, r(count, width)]
+    if kind == "nearest":
+        return lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), [r(*shape)]
     if kind == "linear":
         m, k, n = shape
         return lambda x, w: F.linear(x, w), [r(m, k), r(n, k)]
