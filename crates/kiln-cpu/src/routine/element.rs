@@ -106,7 +106,30 @@ macro_rules! element {
     };
 }
 
-// Sums and products of two f32 round to the same number whether they are computed in 24 bits or in 53.
+/// A combination of elements that f32 holds exactly. Sums and products of two of them round to the same f32 whether they are computed
+/// in 24 bits or in 53.
+#[inline(always)]
+fn combine_short(kind: ReduceKind, a: f32, b: f32) -> f32 {
+    match kind {
+        ReduceKind::Sum => a + b,
+        ReduceKind::Prod => a * b,
+        _ => Wide::combine(kind, f64::from(a), f64::from(b)) as f32,
+    }
+}
+
+#[inline(always)]
+fn of_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+/// To the nearest, of two as near to the even one; without a branch.
+#[inline(always)]
+fn to_bf16(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    bf16::from_bits(if value.is_nan() { bits >> 16 | 0x40 } else { rounded } as u16)
+}
+
 element!(
     f32,
     f64,
@@ -115,16 +138,32 @@ element!(
     true,
     rank_of_float,
     fn combine(kind: ReduceKind, a: f32, b: f32) -> f32 {
-        match kind {
-            ReduceKind::Sum => a + b,
-            ReduceKind::Prod => a * b,
-            _ => Wide::combine(kind, f64::from(a), f64::from(b)) as f32,
-        }
+        combine_short(kind, a, b)
     }
 );
 element!(f64, f64, |v| v, |w| w, false, |v: f64| rank_of_float(v as f32));
-element!(f16, f64, f16::to_f64, |w| f16::from_f32(w as f32), true, |v: f16| rank_of_float(v.to_f32()));
-element!(bf16, f64, bf16::to_f64, |w| bf16::from_f32(w as f32), true, |v: bf16| rank_of_float(v.to_f32()));
+element!(
+    f16,
+    f64,
+    |v: f16| f64::from(v.to_f32()),
+    |w| f16::from_f32(w as f32),
+    true,
+    |v: f16| rank_of_float(v.to_f32()),
+    fn combine(kind: ReduceKind, a: f16, b: f16) -> f16 {
+        f16::from_f32(combine_short(kind, a.to_f32(), b.to_f32()))
+    }
+);
+element!(
+    bf16,
+    f64,
+    |v| f64::from(of_bf16(v)),
+    |w| to_bf16(w as f32),
+    true,
+    |v| rank_of_float(of_bf16(v)),
+    fn combine(kind: ReduceKind, a: bf16, b: bf16) -> bf16 {
+        to_bf16(combine_short(kind, of_bf16(a), of_bf16(b)))
+    }
+);
 element!(i8, i64, i64::from, |w| w as i8, true, |v: i8| rank_of_whole(v.into()));
 element!(i16, i64, i64::from, |w| w as i16, true, |v: i16| rank_of_whole(v.into()));
 element!(i32, i64, i64::from, |w| w as i32, true, |v: i32| rank_of_whole(v.into()));
@@ -188,3 +227,21 @@ macro_rules! with_element {
     };
 }
 pub(super) use with_element;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_as_everywhere_else() {
+        for bits in 0..=u16::MAX {
+            let value = bf16::from_bits(bits);
+            assert_eq!(of_bf16(value).to_bits(), u32::from(bits) << 16);
+            // Numbers between this one and the next.
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let between = f32::from_bits(u32::from(bits) << 16 | low);
+                assert_eq!(to_bf16(between).to_bits(), bf16::from_f32(between).to_bits(), "{between:e}");
+            }
+        }
+    }
+}

@@ -62,6 +62,9 @@ unsafe fn lines<T: Element>(
     });
 }
 
+/// Elements of a line that are read together.
+const PIECE: usize = 16;
+
 /// Lines that are walked from one end to the other.
 struct Walk<'a> {
     length: usize,
@@ -84,15 +87,46 @@ impl Walk<'_> {
         identity: T::Wide,
         combine: impl Fn(T::Wide, T::Wide) -> T::Wide,
     ) {
-        let [step_in, step_out] = self.steps;
+        let [mut step_in, mut step_out] = self.steps;
+        let mut first = *offsets;
+        if self.reverse {
+            let last = self.length.saturating_sub(1) as isize;
+            first.iter_mut().for_each(|[from, to]| (*from, *to) = (*from + last * step_in, *to + last * step_out));
+            (step_in, step_out) = (-step_in, -step_out);
+        }
+        // Addresses of their own: a store might change those of the views, as far as the compiler knows.
+        // SAFETY: the first elements of the lines, or places beside empty ones that are not used.
+        let (from, to) =
+            unsafe { (first.map(|[from, _]| self.input.at::<T>(from)), first.map(|[_, to]| self.output.at::<T>(to))) };
         let mut sums = [identity; N];
-        for i in 0..self.length {
-            let i = if self.reverse { self.length - 1 - i } else { i } as isize;
-            for (sum, [from, to]) in sums.iter_mut().zip(offsets) {
+        let mut done = 0;
+        if (step_in, step_out) == (1, 1) {
+            // Piece by piece, so that each cache line is read and written at one go: lines may be a power of two apart.
+            let mut pieces = [[identity; PIECE]; N];
+            while done + PIECE <= self.length {
+                for (piece, from) in pieces.iter_mut().zip(from) {
+                    // SAFETY: a piece of the line, so that the elements are inside the view.
+                    (0..PIECE).for_each(|i| piece[i] = unsafe { *from.add(done + i) }.widen());
+                }
+                for i in 0..PIECE {
+                    for (sum, piece) in sums.iter_mut().zip(&mut pieces) {
+                        *sum = combine(*sum, piece[i]);
+                        piece[i] = *sum;
+                    }
+                }
+                for (piece, to) in pieces.iter().zip(to) {
+                    // SAFETY: a piece of the line, so that the elements are inside the view.
+                    (0..PIECE).for_each(|i| unsafe { *to.add(done + i) = T::narrow(piece[i]) });
+                }
+                done += PIECE;
+            }
+        }
+        for i in done as isize..self.length as isize {
+            for ((sum, from), to) in sums.iter_mut().zip(from).zip(to) {
                 // SAFETY: i < length, so both elements are inside the views.
                 unsafe {
-                    *sum = combine(*sum, (*self.input.at::<T>(from + i * step_in)).widen());
-                    *self.output.at::<T>(to + i * step_out) = T::narrow(*sum);
+                    *sum = combine(*sum, (*from.offset(i * step_in)).widen());
+                    *to.offset(i * step_out) = T::narrow(*sum);
                 }
             }
         }

@@ -153,18 +153,22 @@ impl Job<'_> {
         let along = self.updates_shape[axis];
         // A run of elements: where it begins, how far its elements are from each other, and how many there are. Where the scattered
         // axis is the run, the output does not move along it.
+        let (size, step_of_axis) = (self.size as u64, o[axis]);
         let mut run = |[index, updates, output]: [isize; 3], [di, du, to]: [isize; 3], count: usize| {
+            // Addresses of their own: a store might change those of the views, as far as the compiler knows.
+            // SAFETY: the first elements of the run, or places beside an empty one that are not used.
+            let (index, updates, output) =
+                unsafe { (self.index.at::<I>(index), self.updates.at::<T>(updates), self.output.at::<T>(output)) };
             for n in 0..count as isize {
                 // SAFETY: the run is inside index and updates.
-                let (at, update) =
-                    unsafe { ((*self.index.at::<I>(index + n * di)).widen(), *self.updates.at::<T>(updates + n * du)) };
-                if at < 0 || at as usize >= self.size {
+                let (at, update) = unsafe { ((*index.offset(n * di)).widen(), *updates.offset(n * du)) };
+                if at as u64 >= size {
                     fault = Some(at);
                     continue;
                 }
                 // SAFETY: `at` was checked against the axis; no other job writes this line.
                 unsafe {
-                    let place = self.output.at::<T>(output + n * to + at as isize * o[axis]);
+                    let place = output.offset(n * to + at as isize * step_of_axis);
                     *place = combine(*place, update);
                 }
             }
@@ -208,16 +212,41 @@ fn is_row_major(shape: &[usize], strides: &[isize]) -> bool {
 /// # Safety
 /// Both runs are readable, `to` is writable and not shared.
 unsafe fn combine_row<T: Element>(reduction: Option<ReduceKind>, from: *const T, to: *mut T, count: usize) {
-    for i in 0..count {
-        // SAFETY: inside the runs.
-        unsafe {
-            let (old, update) = (*to.add(i), *from.add(i));
-            *to.add(i) = match reduction {
-                None => update,
-                // Spelled out, so that sums become vector code.
-                Some(ReduceKind::Sum) => T::combine(ReduceKind::Sum, old, update),
-                Some(kind) => T::combine(kind, old, update),
-            };
+    // SAFETY: the caller's promise; the runs are of different buffers.
+    unsafe {
+        match reduction {
+            None => std::ptr::copy_nonoverlapping(from, to, count),
+            // Spelled out, so that sums become vector code.
+            Some(ReduceKind::Sum) => add_row(from, to, count),
+            Some(kind) => (0..count).for_each(|i| *to.add(i) = T::combine(kind, *to.add(i), *from.add(i))),
         }
     }
+}
+
+/// # Safety
+/// As [`combine_row`].
+unsafe fn add_row<T: Element>(from: *const T, to: *mut T, count: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        /// # Safety
+        /// As [`combine_row`], on a machine with AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn wide<T: Element>(from: *const T, to: *mut T, count: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { add_each(from, to, count) }
+        }
+        // SAFETY: the machine has it; the rest is the caller's promise.
+        return unsafe { wide(from, to, count) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { add_each(from, to, count) }
+}
+
+/// # Safety
+/// As [`combine_row`].
+#[inline(always)]
+unsafe fn add_each<T: Element>(from: *const T, to: *mut T, count: usize) {
+    // SAFETY: the caller's promise; the runs are of different buffers.
+    let (from, to) = unsafe { (std::slice::from_raw_parts(from, count), std::slice::from_raw_parts_mut(to, count)) };
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = T::combine(ReduceKind::Sum, *to, *from));
 }

@@ -85,7 +85,7 @@ def build(case):
     if kind == "topk":
         return lambda x: torch.topk(x, shape[2], -1), [r(*shape[:2])]
     if kind == "sort":
-        return lambda x: torch.sort(x, -1, stable=True), [r(*shape)]
+        return lambda x: torch.sort(x, dim=-1, stable=True), [r(*shape)]
     if kind in ("cumsum", "cumsum_down"):
         axis = 1 if kind == "cumsum" else 0
         return lambda x: torch.cumsum(x, axis), [r(*shape)]
