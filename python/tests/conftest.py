@@ -10,6 +10,8 @@ import kiln
 def fresh():
     """Every test begins without compiled code and without events."""
     torch._dynamo.reset()
+    # `dynamic=True` changes this for the time of a call; where several threads call at once, PyTorch may leave it changed.
+    torch._dynamo.config.assume_static_by_default = True
     kiln.clear_events()
     torch.manual_seed(0)
 

@@ -153,6 +153,9 @@ INTERRUPTED = textwrap.dedent(
     import os, signal, sys, threading, time, torch, kiln
     from kiln import executor
 
+    # A process whose parent ignores the signal would do so too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def deep(x):
         for number in range(400):
             x = (x @ x.t()).tanh() + number
