@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from . import backend
 
 SHORT = torch.bfloat16
+# Of logits in bfloat16, relative to their root mean square.
+USUAL_ROUNDING = 2e-2
 
 
 @dataclasses.dataclass
@@ -261,13 +263,13 @@ def measure(name, side, device, batch, small, seconds):
 
 
 def _rounding(work, want, device):
-    """How far eager's result is from the same in float32."""
+    """How far eager's result is from the same in float32; a usual figure where that would take too much memory, or a second cache."""
     if work.loss:
         with torch.no_grad():
             return _distance(work.loss(work.model(**work.inputs)), want)
     exact = {key: value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value for key, value in work.inputs.items()}
     if "past_key_values" in exact or sum(p.numel() for p in work.model.parameters()) > 2e9:
-        return 2e-2
+        return USUAL_ROUNDING
     with torch.inference_mode():
         found = work.model.float()(**exact)
         found = found[0] if isinstance(found, tuple) else next(iter(found.values()))
