@@ -108,6 +108,7 @@ pub const TARGET: Target = Target {
     stored_windows: false,
     product_order: true,
     attention_gradients: true,
+    visible_keys: true,
     short_operands: true,
     many_columns: MANY_COLUMNS,
     recomputed: RECOMPUTED,

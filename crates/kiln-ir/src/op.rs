@@ -258,7 +258,8 @@ pub enum Op {
     },
     /// `(q: [b, h, t, d], k: [b, g, s, d], v: [b, g, s, e]` and, if `mask`, `mask: [b, h, t, s])` → `[b, h, t, e]`:
     /// softmax(q·kᵀ·scale + mask)·v with h a multiple of g. A bool mask keeps what is true; a float mask (the operands' dtype
-    /// or f32) is added. A fully masked row gives 0. A masked row of v contributes 0 times its value: 0, or, if it holds
+    /// or f32) is added; an i64 mask is `[b, h, t, 2]`, the bounds of the keys that a row sees: first ≤ j < end (see
+    /// [`mask_columns`]); the logarithms and gradients of attention have no such mask. A fully masked row gives 0. A masked row of v contributes 0 times its value: 0, or, if it holds
     /// infinities or NaN, anything (a backend may skip it). Accumulated in f32.
     Attention {
         /// Causal mask: columns j ≤ i + s − t are visible to row i.
@@ -295,6 +296,12 @@ pub enum Op {
         /// A seventh operand is the mask.
         mask: bool,
     },
+}
+
+/// The size of the last axis of a mask of attention: one column a key, or, where an i64 mask holds bounds, the first visible key and the
+/// end of the visible keys.
+pub fn mask_columns(dtype: DType, keys: &Dim) -> Dim {
+    if dtype == DType::I64 { Dim::from(2) } else { keys.clone() }
 }
 
 /// Declares the kinds of op in the order of [`OpKind::all`]: `Variant = name`, or, where a part of the op's attributes belongs to the

@@ -339,7 +339,7 @@ pub struct AttentionBody {
     pub k_pages: Option<Pages>,
     /// The page table of `v`, if it is paged.
     pub v_pages: Option<Pages>,
-    /// [b, h, t, s]; bool keeps, float adds.
+    /// [b, h, t, s]; bool keeps, float adds. I64: [b, h, t, 2], the first visible key and the end of the visible keys.
     pub mask: Option<Strided>,
     /// [b, h, t, e].
     pub out: Strided,

@@ -36,6 +36,8 @@ pub struct Target {
     pub product_order: bool,
     /// There are kernels for the gradients of attention.
     pub attention_gradients: bool,
+    /// Attention takes bounds of the visible keys of a row as data.
+    pub visible_keys: bool,
     /// Products of short floats read them from memory as they are: what is cast to them is stored first, not cast on the way. So do
     /// products of quantised blocks with what is cast from them.
     pub short_operands: bool,

@@ -4,6 +4,7 @@ use crate::kernel::{
     Access, AttentionPart, Axis, BodyView, Domain, Inst, InstKind, KernelBody, LoopBody, Place, RoutineBody,
 };
 use crate::schedule::{Schedule, Step};
+use kiln_ir::op::mask_columns;
 use kiln_ir::{DType, Dim, Symbol};
 
 /// The work of one launch. Bytes count each element of memory that is touched once, however often it is.
@@ -122,7 +123,8 @@ impl Tally<'_> {
                     self.read(pages.table.buffer, count);
                 }
                 if let Some(mask) = &body.mask {
-                    let sizes = [b, h, t, s];
+                    let columns = mask_columns(step.kernel.buffers[mask.buffer].dtype, s);
+                    let sizes = [b, h, t, &columns];
                     let moving: Vec<&Dim> =
                         sizes.into_iter().zip(&mask.strides).filter(|(_, d)| !d.is_zero()).map(|(n, _)| n).collect();
                     self.read(mask.buffer, count(&moving)?);

@@ -2,6 +2,7 @@
 //! kernel for them — into those that there are kernels for.
 
 use crate::{Options, Rewritten};
+use kiln_ir::decompose::{has_bounds, masks_of_bounds};
 use kiln_ir::{Error, Graph, Op};
 
 /// The pass.
@@ -12,8 +13,13 @@ pub(crate) fn run(graph: Graph, options: &Options) -> Result<Rewritten, Error> {
         Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. } => !options.keep_attention_gradients,
         _ => false,
     };
+    // One launch computes attention and its logarithms, if both have the same mask.
+    let backward = |op: &Op| matches!(op, Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. });
+    let keep_bounds = options.keep_bounds && !graph.nodes().iter().any(|node| backward(&node.op));
+    let bounds = !keep_bounds && graph.nodes().iter().any(|node| has_bounds(&graph, node));
+    let graph = if bounds { masks_of_bounds(&graph)? } else { graph };
     if !graph.nodes().iter().any(|node| rewritten(&node.op)) {
-        return Ok(Rewritten { graph, changed: false });
+        return Ok(Rewritten { graph, changed: bounds });
     }
     let graph = if options.split_phases { kiln_ir::decompose::split_phases(&graph)? } else { graph };
     let graph = kiln_ir::decompose::decompose(&graph, &|op| !rewritten(op))?;

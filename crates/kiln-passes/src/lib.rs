@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!            ┌───────────────────────── until nothing changes ─────────────────────────┐
-//!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ common_subexpressions ▶ dead_code ──▶ Graph
+//!  Graph ──▶ decompose ▶ canonicalize ▶ fold_constants ▶ simplify_algebra ▶ fold_views ▶ recognise_attention ▶ common_subexpressions ▶ dead_code ──▶ Graph
 //!
 //!  Graph ──▶ differentiate ──▶ Graph with gradients (on request, not part of the list)
 //!  Graph ──▶ split_frozen ──▶ a Graph run once and a Graph run by every call (on request, under `freeze`)
 //! ```
 //!
 //! Invariants: a pass keeps every value bit for bit as IEEE 754 defines it (signed zeros and infinities included; one NaN
-//! counts as any other), but for `decompose`, which may sum in another order; inputs, outputs and their types stay; in
+//! counts as any other), but for `decompose`, which may sum in another order, and `recognise_attention`, which hides scores that are not
+//! finite where −∞ would be added to them; inputs, outputs and their types stay; in
 //! debug builds the verifier runs after each pass and a failure names the pass.
 
 mod canonicalize;
@@ -22,6 +23,7 @@ mod facts;
 mod fold_constants;
 mod fold_views;
 mod frozen;
+mod recognise_attention;
 mod rewrite;
 mod simplify_algebra;
 mod split_frozen;
@@ -51,13 +53,15 @@ pub struct Options {
     pub keep_attention: bool,
     /// Keep the gradients of attention as one op each, for targets that have kernels for them; off by default.
     pub keep_attention_gradients: bool,
+    /// Keep bounds as masks of attention, for targets whose kernels know them, where no gradient of attention is kept; off by default.
+    pub keep_bounds: bool,
     /// Transposed convolutions are ordinary ones by phases, not products with zeros between the elements; off by default.
     pub split_phases: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { keep_attention: true, keep_attention_gradients: false, split_phases: false }
+        Options { keep_attention: true, keep_attention_gradients: false, keep_bounds: false, split_phases: false }
     }
 }
 
@@ -92,8 +96,16 @@ macro_rules! passes {
 }
 
 /// Graph → Graph, in this order, again and again until none of them finds anything. Each pass is one file of the same name.
-pub const PASSES: &[Pass] =
-    passes![decompose, canonicalize, fold_constants, simplify_algebra, fold_views, common_subexpressions, dead_code,];
+pub const PASSES: &[Pass] = passes![
+    decompose,
+    canonicalize,
+    fold_constants,
+    simplify_algebra,
+    fold_views,
+    recognise_attention,
+    common_subexpressions,
+    dead_code,
+];
 
 /// Rounds through [`PASSES`] after which the graph is taken as it is. Every round but the last makes the graph simpler, so
 /// this only bounds the time spent on a graph made to be awkward.

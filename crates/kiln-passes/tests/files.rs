@@ -48,6 +48,10 @@ fn run(file: &Path, case: &Case) -> String {
         graph = match Pass::named(name) {
             Some(pass) => pass.run(graph, &Options::default()).unwrap_or_else(|e| fail(&e)).graph,
             None if *name == "differentiate" => differentiated(&graph).unwrap_or_else(|e| fail(&e)),
+            None if *name == "all with bounds" => {
+                let options = Options { keep_bounds: true, ..Options::default() };
+                kiln_passes::run_options(graph, &options, &mut |_, _| {}).unwrap_or_else(|e| fail(&e))
+            }
             None if *name == "all" => kiln_passes::run(graph).unwrap_or_else(|e| fail(&e)),
             None => fail(&format!("there is no pass `{name}`")),
         };

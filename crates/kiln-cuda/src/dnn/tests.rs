@@ -10,7 +10,7 @@ use kiln_kernels::reference::run_kernel;
 use kiln_kernels::{InputLayout, Role, Schedule, ScheduleOptions, schedule};
 
 fn scheduled(source: &str) -> (Graph, Schedule) {
-    let options = kiln_passes::Options { keep_attention_gradients: true, ..Default::default() };
+    let options = kiln_passes::Options { keep_attention_gradients: true, keep_bounds: true, ..Default::default() };
     let graph = kiln_passes::run_options(Graph::parse(source).unwrap(), &options, &mut |_, _| {}).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
     let options = ScheduleOptions { target: crate::TARGET, ..ScheduleOptions::default() };

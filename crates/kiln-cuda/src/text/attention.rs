@@ -36,6 +36,16 @@ impl Texts<'_> {
         load(self.kernel.buffers[view.buffer].dtype, view.buffer, &self.at(view, indices))
     }
 
+    /// Bounds of the visible keys, if a mask is of that kind.
+    pub(super) fn bounds<'m>(&self, mask: Option<&'m Strided>) -> Option<&'m Strided> {
+        mask.filter(|mask| self.kernel.buffers[mask.buffer].dtype == DType::I64)
+    }
+
+    /// The first key that row `t` sees, and the end of those it sees, within the keys that there are.
+    pub(super) fn visible_keys(&self, bounds: &Strided) -> [String; 2] {
+        ["0", "1"].map(|which| format!("lesser(S,greater(0,{}))", self.element(bounds, &["b", "h", "t", which])))
+    }
+
     /// Sizes (batch, heads, key/value heads, queries, keys, width, width of values), and the memory of a warp of this name, `per_row`
     /// elements.
     pub(super) fn begin(&self, sizes: [&Dim; 7], ty: &str, name: &str, per_row: &str) -> String {
@@ -81,10 +91,17 @@ __syncwarp();
         element(&body.q, &["b", "h", "t", "d"])
     );
     // A row sees no key beyond its own place.
-    let end = if body.causal { "(t+shift+1<S?t+shift+1:S)" } else { "S" };
+    let own = if body.causal { "(t+shift+1<S?t+shift+1:S)" } else { "S" };
+    let (begin, end) = match texts.bounds(body.mask.as_ref()) {
+        Some(bounds) => {
+            let [first, end] = texts.visible_keys(bounds);
+            (first, format!("lesser({own},{end})"))
+        }
+        None => ("0".to_owned(), own.to_owned()),
+    };
     let _ = writeln!(
         out,
-        "const idx end={end};\nfor(idx first=0;first<end;first+=32){{\nconst idx s=first+lane;\n{ty} score=lowest;"
+        "const idx end={end};\nfor(idx first={begin};first<end;first+=32){{\nconst idx s=first+lane;\n{ty} score=lowest;"
     );
     out.push_str("if(s<end){\n");
     page(&mut out, &texts, body.k_pages.as_ref(), "ks", "kp");
@@ -95,7 +112,7 @@ __syncwarp();
         batch_name("b_k", body.k_pages.is_some()),
         super::value::scalar(body.scale.cast(acc))
     );
-    if let Some(mask) = &body.mask {
+    if let Some(mask) = body.mask.as_ref().filter(|mask| kernel.buffers[mask.buffer].dtype != DType::I64) {
         let value = element(mask, &["b", "h", "t", "s"]);
         let _ = match kernel.buffers[mask.buffer].dtype {
             DType::Bool => writeln!(out, "if(!{value})score=lowest;"),

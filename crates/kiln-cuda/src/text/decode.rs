@@ -235,7 +235,12 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
     }
 
     fn float_mask(&self) -> bool {
-        self.body.mask.as_ref().is_some_and(|mask| self.kernel.buffers[mask.buffer].dtype != DType::Bool)
+        self.body.mask.as_ref().is_some_and(|mask| self.kernel.buffers[mask.buffer].dtype.is_float())
+    }
+
+    /// Bounds of the visible keys.
+    fn bounds(&self) -> Option<&Strided> {
+        self.texts.bounds(self.body.mask.as_ref())
     }
 
     /// Rows of the mask that differ: one, or one a row.
@@ -258,7 +263,20 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
     fn look(&self, out: &mut String) {
         let Writer { kernel, body, texts, queries, shared_heads, .. } = self;
         let mask_rows = self.mask_rows();
+        let rows = format!(
+            "#pragma unroll\nfor(int row=0;row<{mask_rows};++row){{const idx h=g*{shared_heads}+row/{queries},t=row%{queries};"
+        );
+        // Keys that no row sees are not looked at.
+        out.push_str("idx limit=S;\n");
+        if let Some(bounds) = self.bounds() {
+            let [first, end] = texts.visible_keys(bounds);
+            let _ = writeln!(
+                out,
+                "idx begins[{mask_rows}],ends[{mask_rows}];\nlimit=0;\n{rows}begins[row]={first};ends[row]={end};limit=greater(limit,ends[row]);}}"
+            );
+        }
         let bias = match &body.mask {
+            Some(_) if self.bounds().is_some() => "(s>=begins[row]&&s<ends[row]?0.0f:lowest)".to_owned(),
             Some(mask) if self.float_mask() => format!("(float){}", texts.element(mask, &["b", "h", "t", "s"])),
             Some(mask) => format!("({}?0.0f:lowest)", texts.element(mask, &["b", "h", "t", "s"])),
             None => "0.0f".to_owned(),
@@ -270,8 +288,7 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
         }
         let _ = writeln!(
             out,
-            "auto look=[&](idx first){{const idx s=first+(idx)lane*{};
-#pragma unroll\nfor(int row=0;row<{mask_rows};++row){{const idx h=g*{shared_heads}+row/{queries},t=row%{queries};ahead[row]=s<S?{bias}:lowest;}}",
+            "auto look=[&](idx first){{const idx s=first+(idx)lane*{};\n{rows}ahead[row]=s<limit?{bias}:lowest;}}",
             self.round()
         );
         for (pages, name) in self.paged() {
@@ -281,7 +298,7 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
             let stride = texts.text(&pages.stride);
             let _ = writeln!(
                 out,
-                "if(s<S){{const idx page=(idx){entry};{name}_ahead=(page<0||page>={count}?0:page)*{stride};}}"
+                "if(s<limit){{const idx page=(idx){entry};{name}_ahead=(page<0||page>={count}?0:page)*{stride};}}"
             );
         }
         out.push_str("};\n");
@@ -319,7 +336,7 @@ float query[{rows}][{wide}],sum[{rows}][{wide}]={{}},top[{own_rows}],weight[{own
         let step = round * lanes;
         let _ = writeln!(
             out,
-            "for(idx first=start;first-slot<S;first+={step}){{\nfloat bias[{mask_rows}];\nunsigned seen=0;"
+            "for(idx first=start;first-slot<limit;first+={step}){{\nfloat bias[{mask_rows}];\nunsigned seen=0;"
         );
         for (_, name) in self.paged() {
             let _ = writeln!(out, "const idx {name}_place={name}_ahead;");

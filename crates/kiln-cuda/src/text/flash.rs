@@ -62,9 +62,27 @@ const float lowest=__int_as_float(0xff800000);\n",
             "for(idx part=block;part<B*H*tiles;part+=blocks){{
 const int top_row=(int)(tiles-1-part%tiles)*{rows},first_row=top_row+group*64;
 const idx h=part/tiles%H,b=part/tiles/H,g=h/(H/G);
-const int end={},count=(end+{KEYS}-1)/{KEYS};\n__syncthreads();",
-            if body.causal { format!("max(0,min(S,top_row+{rows}+shift))") } else { "S".to_owned() }
+{}const int end={},count=(end+{KEYS}-1)/{KEYS},begin={};\n__syncthreads();",
+            self.range(rows),
+            match (self.bounds(), body.causal) {
+                (Some(_), true) => format!("(int)lesser(range_end,max(0,min(S,top_row+{rows}+shift)))"),
+                (Some(_), false) => "(int)range_end".to_owned(),
+                (None, true) => format!("max(0,min(S,top_row+{rows}+shift))"),
+                (None, false) => "S".to_owned(),
+            },
+            if self.bounds().is_some() { format!("(int)range_begin/{KEYS}") } else { "0".to_owned() }
         );
+        if let Some(bounds) = self.bounds() {
+            let [first, end] = texts.visible_keys(bounds);
+            let _ = writeln!(
+                out,
+                "int begins[2],ends[2];
+#pragma unroll\nfor(int half=0;half<2;++half){{const int row=first_row+warp*16+lane/4+half*8;const idx t=row<T?row:T-1;
+begins[half]=(int){first};ends[half]=(int){end};}}
+int latest=max(begins[0],begins[1]),fewest=min(ends[0],ends[1]);
+#pragma unroll\nfor(int mask=4;mask<32;mask*=2){{latest=max(latest,__shfl_xor_sync(~0u,latest,mask));fewest=min(fewest,__shfl_xor_sync(~0u,fewest,mask));}}"
+            );
+        }
         let lines = threads / (width / CHUNK);
         let _ = writeln!(
             out,
@@ -82,9 +100,9 @@ copy_chunk(shared+chunk/{CHUNKS}*{}+spot+i*{},b{}+{}+chunk*{CHUNK},inside);}}",
         let columns = width / 8;
         let _ = writeln!(
             out,
-            "if(0<count)fetch_keys(0,k_tiles);\ncopies_commit();
+            "if(begin<count)fetch_keys(begin*{KEYS},k_tiles+begin%2*{tile});\ncopies_commit();
 float o[{columns}][4]={{}},top[2]={{lowest,lowest}},total[2]={{0,0}},kept[2];\nunsigned p[{}][4];
-if(0<count){{",
+if(begin<count){{",
             KEYS / 16
         );
         self.tiles(&mut out, rows);
@@ -129,7 +147,9 @@ if(0<count){{",
     fn tiles(&self, out: &mut String, rows: i64) {
         // Keys of the last tile.
         let last = match self.body.keys.as_const() {
-            Some(keys) if !self.body.causal && keys > 0 => ((keys - 1).rem_euclid(KEYS) / 16 + 1) * 16,
+            Some(keys) if !self.body.causal && self.bounds().is_none() && keys > 0 => {
+                ((keys - 1).rem_euclid(KEYS) / 16 + 1) * 16
+            }
             _ => KEYS,
         };
         let only = self.body.keys.as_const().is_some_and(|keys| keys <= KEYS);
@@ -166,12 +186,12 @@ fetch_values(tile*{KEYS},v_tiles+tile%2*{0});\ncopies_commit();\nproducts_begin(
                 keys / 16
             );
         };
-        out.push_str("{const int tile=0;\n");
+        out.push_str("{const int tile=begin;\n");
         tile(out, if only { last } else { KEYS }, true);
         out.push_str("}\n");
         if !only {
             let until = if last < KEYS { "count-1" } else { "count" };
-            let _ = writeln!(out, "#pragma unroll 1\nfor(int tile=1;tile<{until};++tile){{");
+            let _ = writeln!(out, "#pragma unroll 1\nfor(int tile=begin+1;tile<{until};++tile){{");
             tile(out, KEYS, false);
             out.push_str("}\n");
             if last < KEYS {
@@ -205,21 +225,23 @@ fetch_values(tile*{KEYS},v_tiles+tile%2*{0});\ncopies_commit();\nproducts_begin(
         let Writer { body, texts, .. } = self;
         let number = |value: f64| scalar(Scalar::float(DType::F32, value));
         let scale = body.scale.as_f64();
-        let added = body.mask.as_ref().filter(|_| self.keeps().is_none());
         let each = |statement: &str| {
             format!(
                 "#pragma unroll\nfor(int j=0;j<{};++j)\n#pragma unroll\nfor(int c=0;c<2;++c){statement}\n",
                 keys / 8
             )
         };
-        let seen = "j*8+c<visible";
+        let seen = if self.bounds().is_some() { "j*8+c<visible&&j*8+c>=hidden" } else { "j*8+c<visible" };
         let _ = writeln!(out, "const int first=tile*{KEYS};");
         let rows = "const int row=first_row+warp*16+lane/4+half*8,t=row<T?row:T-1;";
-        let visible = match body.causal {
-            true => "const int visible=min(S,t+shift+1)-first-lane%4*2;",
-            false => "const int visible=S-first-lane%4*2;",
+        let own = if body.causal { "min(S,t+shift+1)" } else { "S" };
+        let visible = match self.bounds() {
+            Some(_) => {
+                format!("const int visible=min({own},ends[half])-first-lane%4*2,hidden=begins[half]-first-lane%4*2;")
+            }
+            None => format!("const int visible={own}-first-lane%4*2;"),
         };
-        let masked = match (added, self.keeps()) {
+        let masked = match (self.adds(), self.keeps()) {
             (Some(mask), _) => {
                 let value = texts.element(mask, &["b", "h", "t", "(first+j*8+lane%4*2+c)"]);
                 each(&format!("{SCORE}={seen}?{SCORE}*{}+(float){value}:lowest;", number(scale)))
@@ -232,6 +254,7 @@ fetch_values(tile*{KEYS},v_tiles+tile%2*{0});\ncopies_commit();\nproducts_begin(
         };
         // A tile that all rows see has nothing to hide.
         let hidden = match (&body.mask, body.causal) {
+            (Some(_), false) if self.bounds().is_some() => format!("if(first+{keys}>fewest||first<latest)"),
             (Some(_), _) => String::new(),
             (None, true) => format!("if(first+{keys}>min(S,first_row+shift+1))"),
             (None, false) => format!("if(first+{keys}>S)"),
@@ -261,7 +284,7 @@ kept[half]=power_of_two({});\ntop[half]=next;
 
     /// Whether a mask is added to scores, which are scaled before.
     fn adds_mask(&self) -> bool {
-        self.body.mask.is_some() && self.keeps().is_none()
+        self.adds().is_some()
     }
 
     /// The factor on scores that makes exponents of two of them, once they have been multiplied by what comes before.

@@ -100,7 +100,12 @@ copy_chunk(shared+chunk_at<{chunks}>(line,chunk),b{}+{}+chunk*{CHUNK},inside);}}
             texts.at(&body.q, &["b", "h", "t", "0"])
         );
         let end = if body.causal { format!("lesser(S,top_row+{ROWS}+S-T)") } else { "S".to_owned() };
-        let _ = writeln!(out, "const idx end={end};\nauto fetch=[&](idx first,unsigned to){{");
+        let range = self.range(ROWS);
+        let (begin, end) = match self.bounds() {
+            Some(_) => (format!("range_begin/{KEYS}*{KEYS}"), format!("lesser({end},range_end)")),
+            None => ("0".to_owned(), end),
+        };
+        let _ = writeln!(out, "{range}const idx begin={begin},end={end};\nauto fetch=[&](idx first,unsigned to){{");
         for (view, pages, offset) in [(&body.k, &body.k_pages, 0), (&body.v, &body.v_pages, tile_bytes)] {
             self.fetch(&mut out, view, pages.as_ref(), offset, chunks);
         }
@@ -108,11 +113,11 @@ copy_chunk(shared+chunk_at<{chunks}>(line,chunk),b{}+{}+chunk*{CHUNK},inside);}}
         let _ = writeln!(
             out,
             "}};
-if(0<end)fetch(0,{stages});\ncopies_commit();\ncopies_wait<0>();\n__syncthreads();
+if(begin<end)fetch(begin,{stages}+begin/{KEYS}%2*{0});\ncopies_commit();\ncopies_wait<0>();\n__syncthreads();
 unsigned q[{parts}][4];
 #pragma unroll\nfor(int part=0;part<{parts};++part)load_matrix(q[part],shared+chunk_at<{chunks}>(warp*16+lane%16,part*2+lane/16));
 float o[{columns}][4]={{}},top[2]={{lowest,lowest}},total[2]={{0,0}};
-for(idx first=0;first<end;first+={KEYS}){{
+for(idx first=begin;first<end;first+={KEYS}){{
 copies_wait<0>();\n__syncthreads();
 const unsigned k_tile={stages}+first/{KEYS}%2*{0},v_tile=k_tile+{tile_bytes};
 if(first+{KEYS}<end)fetch(first+{KEYS},{stages}+(first/{KEYS}+1)%2*{0});\ncopies_commit();",
@@ -211,8 +216,7 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
     fn logsumexp(&self) -> String {
         let Some(view) = &self.body.logsumexp else { return String::new() };
         // Scores are in units of ln 2 but where a mask is added.
-        let added = self.body.mask.is_some() && self.keeps().is_none();
-        let value = match added {
+        let value = match self.adds().is_some() {
             true => "top[half]+logf(total[half])".to_owned(),
             false => format!("(top[half]+log2f(total[half]))*{}", scalar(Scalar::float(DType::F32, LN_2))),
         };
@@ -225,8 +229,32 @@ const bool inside=first+line<S;const idx s=inside?first+line:0;",
         self.body.mask.as_ref().filter(|mask| self.kernel.buffers[mask.buffer].dtype == DType::Bool)
     }
 
+    /// A mask that is added to scores.
+    pub(super) fn adds(&self) -> Option<&Strided> {
+        self.body.mask.as_ref().filter(|mask| self.kernel.buffers[mask.buffer].dtype.is_float())
+    }
+
+    /// Bounds of the visible keys.
+    pub(super) fn bounds(&self) -> Option<&Strided> {
+        self.texts.bounds(self.body.mask.as_ref())
+    }
+
+    /// Statements that find the keys that some of `rows` rows from `top_row` on see, by bounds.
+    pub(super) fn range(&self, rows: i64) -> String {
+        let Some(bounds) = self.bounds() else { return String::new() };
+        let [first, end] = self.texts.visible_keys(bounds);
+        format!(
+            "idx range_begin=S,range_end=0;
+#pragma unroll\nfor(int i=0;i<{};++i){{const idx row=top_row+i*32+lane;if(row<T){{const idx t=row;
+range_begin=lesser(range_begin,{first});range_end=greater(range_end,{end});}}}}
+#pragma unroll\nfor(int mask=1;mask<32;mask*=2){{range_begin=lesser(range_begin,__shfl_xor_sync(~0u,range_begin,mask));
+range_end=greater(range_end,__shfl_xor_sync(~0u,range_end,mask));}}\n",
+            rows / 32
+        )
+    }
+
     /// Finds the keys of the tile that the rows of a thread see, and goes on to the next tile where a warp sees none: `visible` counts
-    /// those from the thread's first key on that are in range, and the bits of `seen` are those that a mask of bools keeps.
+    /// those from the thread's first key on that are in range, and the bits of `seen` are those that a mask of bools, or bounds, keep.
     fn visible(&self, out: &mut String) {
         let end = if self.body.causal { "lesser(S,t+S-T+1)" } else { "S" };
         let _ = writeln!(
@@ -237,6 +265,17 @@ const idx row=top_row+warp*16+lane/4+half*8,t=row<T?row:T-1;
 visible[half]=(int)lesser({KEYS},greater(0,{end}-first))-lane%4*2;"
         );
         let _ = match self.keeps() {
+            _ if self.bounds().is_some() => {
+                let [begin, end] = self.bounds().map(|bounds| self.texts.visible_keys(bounds)).unwrap_or_default();
+                writeln!(
+                    out,
+                    "const idx begins={begin},ends={end};
+#pragma unroll\nfor(int j=0;j<{};++j)
+#pragma unroll\nfor(int c=0;c<2;++c){{const idx key=first+j*8+lane%4*2+c;
+if(j*8+c<visible[half]&&key>=begins&&key<ends)seen|=1u<<(half*16+j*2+c);}}",
+                    KEYS / 8
+                )
+            }
             Some(mask) => writeln!(
                 out,
                 "#pragma unroll\nfor(int j=0;j<{};++j)
@@ -256,12 +295,12 @@ if(j*8+c<visible[half]&&{})seen|=1u<<(half*16+j*2+c);}}",
     fn softmax(&self, out: &mut String) {
         let Writer { body, texts, .. } = self;
         let number = |value: f64| scalar(Scalar::float(DType::F32, value));
-        let (masked, unit) = match (&body.mask, self.keeps()) {
-            (Some(mask), None) => {
+        let (masked, unit) = match (self.adds(), &body.mask) {
+            (Some(mask), _) => {
                 let value = texts.element(mask, &["b", "h", "t", "(first+j*8+lane%4*2+c)"]);
                 (format!("j*8+c<visible[half]?score+(float){value}:lowest"), LOG2_E)
             }
-            (_, Some(_)) => ("seen>>(half*16+j*2+c)&1?score:lowest".to_owned(), 1.0),
+            (None, Some(_)) => ("seen>>(half*16+j*2+c)&1?score:lowest".to_owned(), 1.0),
             (None, None) => ("j*8+c<visible[half]?score:lowest".to_owned(), 1.0),
         };
         let scale = number(body.scale.as_f64() * LOG2_E / unit);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// The kernels of a graph after the passes, for row-major inputs.
 pub fn kernels(graph: Graph) -> Vec<Arc<Kernel>> {
-    let passes = kiln_passes::Options { keep_attention_gradients: true, ..Default::default() };
+    let passes = kiln_passes::Options { keep_attention_gradients: true, keep_bounds: true, ..Default::default() };
     let graph = kiln_passes::run_options(graph, &passes, &mut |_, _| {}).unwrap();
     let layouts: Vec<InputLayout> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
     let options = ScheduleOptions { target: kiln_cuda::TARGET, ..ScheduleOptions::default() };

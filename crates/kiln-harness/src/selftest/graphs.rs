@@ -4,7 +4,7 @@ use super::lab::Lab;
 use kiln_ir::build::{self, AttentionOptions, Emit, GraphBuilder};
 use kiln_ir::examples::{Random, examples};
 use kiln_ir::{
-    BinaryOp, DType, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, TensorType, UnaryOp, generate, interpret,
+    BinaryOp, DType, Dim, Graph, HostTensor, NodeId, Op, OpKind, ReduceKind, TensorType, UnaryOp, generate, interpret,
 };
 use kiln_kernels::Numerics;
 use kiln_oracle::LayoutChoice;
@@ -179,7 +179,12 @@ impl Family {
                     let name = format!("{dtype} gradients of attention of {rows} to {columns}, heads of {width}");
                     (name, gradients_of_heads(dtype, rows, columns, causal, width))
                 });
-                forward.into_iter().chain(backward).collect()
+                let bounded = [(130, 197, false, 64), (200, 300, true, 128), (1, 300, false, 128), (2, 40, false, 32)];
+                let bounded = bounded.map(|(rows, columns, causal, width)| {
+                    let name = format!("{dtype} attention of {rows} to some of {columns}, heads of {width}");
+                    (name, bounded_heads(dtype, rows, columns, causal, width))
+                });
+                forward.into_iter().chain(backward).chain(bounded).collect()
             }
             _ => Vec::new(),
         }
@@ -314,6 +319,24 @@ fn heads(dtype: DType, rows: usize, columns: usize, causal: bool, width: usize) 
     let q = input(&mut b, dtype, &[1, 4, rows, width])?;
     let (k, v) = (input(&mut b, dtype, &[1, 2, columns, width])?, input(&mut b, dtype, &[1, 2, columns, width])?);
     let options = AttentionOptions { mask: None, causal, scale: None };
+    let y = build::scaled_dot_product_attention(&mut b, &q, &k, &v, &options)?;
+    b.output(y);
+    Ok(b.finish())
+}
+
+/// Attention whose rows see up to 90 keys each, some rows none.
+fn bounded_heads(dtype: DType, rows: usize, columns: usize, causal: bool, width: usize) -> Built {
+    let mut b = GraphBuilder::new();
+    let q = input(&mut b, dtype, &[2, 4, rows, width])?;
+    let (k, v) = (input(&mut b, dtype, &[2, 2, columns, width])?, input(&mut b, dtype, &[2, 2, columns, width])?);
+    let shape = [2, 1, rows, 1].map(Dim::from);
+    let (row, batch) = (build::iota(&mut b, DType::I64, &shape, 2)?, build::iota(&mut b, DType::I64, &shape, 0)?);
+    let (row, batch) = (build::mul_scalar(&mut b, &row, 3.0)?, build::mul_scalar(&mut b, &batch, 130.0)?);
+    let end = build::add(&mut b, &row, &batch)?;
+    let end = build::add_scalar(&mut b, &end, -5.0)?;
+    let first = build::add_scalar(&mut b, &end, -90.0)?;
+    let mask = Some(build::concat(&mut b, &[first, end], 3)?);
+    let options = AttentionOptions { mask, causal, scale: None };
     let y = build::scaled_dot_product_attention(&mut b, &q, &k, &v, &options)?;
     b.output(y);
     Ok(b.finish())

@@ -4,12 +4,14 @@ use super::{
     Built, Emit, add, broadcast_to, cast, chunk, concat, constant_f64, cos, fail, mul, neg, outer, reshape, sin,
     slice_axis, squeeze, sub, unsqueeze, widen,
 };
+use crate::op::mask_columns;
 use crate::{DType, Dim, Op, Scalar, TensorType, TypeError};
 
 /// Options of [`scaled_dot_product_attention`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionOptions<V> {
-    /// Added to the scores, or, if bool, true where a score counts; broadcasts to `[batch, heads, rows, columns]`.
+    /// Added to the scores, or, if bool, true where a score counts; broadcasts to `[batch, heads, rows, columns]`. Or, if i64, the
+    /// bounds of the columns that a row sees, first ≤ j < end; broadcasts to `[batch, heads, rows, 2]`.
     pub mask: Option<V>,
     /// Causal mask: every column is visible to the last row, all but the last to the row before, and so on.
     pub causal: bool,
@@ -59,7 +61,8 @@ pub fn scaled_dot_product_attention<E: Emit>(
     };
     let mut operands = vec![q, k, v];
     if let Some(mask) = &options.mask {
-        let shape = [&q_ty.shape[0], &q_ty.shape[1], &q_ty.shape[2], &k_ty.shape[2]].map(Dim::clone);
+        let columns = mask_columns(e.ty(mask).dtype, &k_ty.shape[2]);
+        let shape = [&q_ty.shape[0], &q_ty.shape[1], &q_ty.shape[2], &columns].map(Dim::clone);
         operands.push(broadcast_to(e, mask, &shape)?);
     }
     let scale = Scalar::float(DType::F64, scale);

@@ -8,10 +8,10 @@
 //! Products take short floats without widening; everything between them is f32.
 
 use crate::build::{
-    Built, Emit, add, cast, compare, compare_scalar, div, exp, flip, full, iota, log, masked_fill, max_over, mul,
-    mul_scalar, reshape, select, sub, sum,
+    Built, Emit, add, broadcast_to, cast, compare, compare_scalar, div, exp, flip, full, iota, log, masked_fill,
+    max_over, mul, mul_scalar, reshape, select, slice_axis, sub, sum,
 };
-use crate::{AttentionOperand, CompareOp, DType, Dim, DotDims, Op, Scalar};
+use crate::{AttentionOperand, BinaryOp, CompareOp, DType, Dim, DotDims, Op, Scalar};
 
 /// What the scores of attention are computed from; see [`Op::Attention`].
 #[derive(Debug)]
@@ -49,12 +49,15 @@ impl<V: Clone> AttentionScores<'_, V> {
         let mut scores = mul_scalar(b, &scores, self.scale.as_f64())?;
         let hidden = |b: &mut E| full(b, Scalar::float(wide, f64::NEG_INFINITY), &shape);
         if let Some(mask) = self.mask {
-            scores = if b.ty(mask).dtype == DType::Bool {
-                let hidden = hidden(b)?;
-                select(b, mask, &scores, &hidden)?
-            } else {
-                let mask = cast(b, mask, wide)?;
-                add(b, &scores, &mask)?
+            scores = match b.ty(mask).dtype {
+                DType::Bool | DType::I64 => {
+                    let (kept, hidden) = (kept_by(b, mask, columns)?, hidden(b)?);
+                    select(b, &kept, &scores, &hidden)?
+                }
+                _ => {
+                    let mask = cast(b, mask, wide)?;
+                    add(b, &scores, &mask)?
+                }
             };
         }
         if self.causal {
@@ -97,6 +100,22 @@ impl<V: Clone> AttentionScores<'_, V> {
         let shifted = masked_fill(b, &shifted, &hidden, f64::NEG_INFINITY)?;
         exp(b, &shifted)
     }
+}
+
+/// The mask of bools that bounds of the visible columns stand for (see [`Op::Attention`]); any other mask as it is.
+pub fn kept_by<E: Emit>(b: &mut E, mask: &E::Value, columns: &Dim) -> Built<E> {
+    let mut ty = b.ty(mask);
+    if ty.dtype != DType::I64 {
+        return Ok(mask.clone());
+    }
+    let column = iota(b, DType::I64, std::slice::from_ref(columns), 0)?;
+    let first = slice_axis(b, mask, 3, &Dim::from(0), &Dim::from(1), 1)?;
+    let end = slice_axis(b, mask, 3, &Dim::from(1), &Dim::from(1), 1)?;
+    let begun = compare(b, CompareOp::Ge, &column, &first)?;
+    let not_ended = compare(b, CompareOp::Lt, &column, &end)?;
+    let kept = b.emit(Op::Binary(BinaryOp::And), &[begun, not_ended])?;
+    ty.shape[3] = columns.clone();
+    broadcast_to(b, &kept, &ty.shape)
 }
 
 pub(super) fn attention<E: Emit>(b: &mut E, scores: &AttentionScores<'_, E::Value>, v: &E::Value) -> Built<E> {

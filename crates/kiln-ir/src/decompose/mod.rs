@@ -11,7 +11,7 @@
 mod attention;
 mod phases;
 
-pub use attention::{AttentionBackward, AttentionScores};
+pub use attention::{AttentionBackward, AttentionScores, kept_by};
 pub use phases::split_phases;
 
 use crate::build::{
@@ -73,6 +73,11 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
         };
         renamed.push(id);
     }
+    finish(b, graph, &renamed)
+}
+
+/// The graph that was built, with the outputs of another, whose nodes have these names in it.
+fn finish(mut b: GraphBuilder, graph: &Graph, renamed: &[NodeId]) -> Result<Graph, Error> {
     for output in graph.outputs() {
         match output.updates {
             Some(input) => b.update(renamed[output.node.index()], input),
@@ -80,6 +85,33 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
         }
     }
     Ok(b.finish())
+}
+
+/// The graph with masks of bools instead of bounds, for targets whose kernels know no bounds.
+pub fn masks_of_bounds(graph: &Graph) -> Result<Graph, Error> {
+    let mut b = GraphBuilder::new();
+    let mut renamed: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
+    for node in graph.nodes() {
+        b.set_source(Some(node.source.clone()));
+        let mut operands: Vec<NodeId> = node.operands.iter().map(|o| renamed[o.index()]).collect();
+        let id = match &node.op {
+            Op::Input { .. } => b.input(node.ty.clone())?,
+            op => {
+                if has_bounds(graph, node) {
+                    let keys = graph.ty(node.operands[1]).shape[2].clone();
+                    operands[3] = kept_by(&mut b, &operands[3], &keys)?;
+                }
+                b.emit(op.clone(), &operands)?
+            }
+        };
+        renamed.push(id);
+    }
+    finish(b, graph, &renamed)
+}
+
+/// Whether a node is attention with bounds of the visible keys.
+pub fn has_bounds(graph: &Graph, node: &Node) -> bool {
+    matches!(node.op, Op::Attention { mask: true, .. }) && graph.ty(node.operands[3]).dtype == DType::I64
 }
 
 /// True for a gradient of attention whose logarithms are those of its own scores: they need not be computed.

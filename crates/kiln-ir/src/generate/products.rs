@@ -106,13 +106,13 @@ impl Maker<'_> {
     }
 
     pub(super) fn attention(&mut self) -> Option<NodeId> {
-        let (op, operands) = self.attention_operands()?;
+        let (op, operands) = self.attention_operands(&[DType::I64])?;
         self.add(op, &operands)
     }
 
     /// The logarithms of the sums of some attention.
     pub(super) fn attention_logsumexp(&mut self) -> Option<NodeId> {
-        let (op, mut operands) = self.attention_operands()?;
+        let (op, mut operands) = self.attention_operands(&[])?;
         let Op::Attention { causal, scale, mask } = op else { return None };
         operands.remove(2);
         self.add(Op::AttentionLogsumexp { causal, scale, mask }, &operands)
@@ -120,7 +120,7 @@ impl Maker<'_> {
 
     /// A gradient of some attention, from its own logarithms and its own sums.
     pub(super) fn attention_gradient(&mut self, of: AttentionOperand) -> Option<NodeId> {
-        let (op, operands) = self.attention_operands()?;
+        let (op, operands) = self.attention_operands(&[])?;
         let Op::Attention { causal, scale, mask } = op else { return None };
         let mut of_scores = operands.clone();
         of_scores.remove(2);
@@ -138,7 +138,8 @@ impl Maker<'_> {
         self.add(Op::AttentionGradient { of, causal, scale, mask }, &all)
     }
 
-    fn attention_operands(&mut self) -> Option<(Op, Vec<NodeId>)> {
+    /// Attention and its operands; a mask may have one of these types too.
+    fn attention_operands(&mut self, more: &[DType]) -> Option<(Op, Vec<NodeId>)> {
         let dtype = self.draw_dtype(Class::Float);
         let (batch, groups) = (1 + self.rng.below(2), 1 + self.rng.below(2));
         let heads = groups * (1 + self.rng.below(2));
@@ -150,7 +151,8 @@ impl Maker<'_> {
         let mut operands = vec![q, k, v];
         let mask = self.rng.chance(0.5);
         if mask {
-            let dtype = *self.rng.choose(&[DType::Bool, dtype, DType::F32]);
+            let dtype = *self.rng.choose(&[&[DType::Bool, dtype, DType::F32], more].concat());
+            let columns = if dtype == DType::I64 { 2 } else { columns };
             operands.push(self.like(dtype, &shape([batch, heads, rows, columns]))?);
         }
         let scale = Scalar::float(DType::F64, 1.0 / (depth as f64).sqrt());

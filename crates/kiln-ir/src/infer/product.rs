@@ -4,6 +4,7 @@ use super::{
     check_distinct, check_length, expect_computable, expect_dtype, expect_float, expect_number, expect_rank,
     expect_same_dtype, expect_same_size, take,
 };
+use crate::op::mask_columns;
 use crate::{AttentionOperand, BlockFormat, DType, Dim, DotDims, Scalar, TensorType, TypeError};
 
 pub(super) fn dot(dims: &DotDims, out: DType, operands: &[&TensorType]) -> Result<TensorType, TypeError> {
@@ -165,10 +166,13 @@ fn scores(
     }
     if let Some((operand, mask)) = mask {
         expect_computable(operand, mask)?;
-        let ok = mask.dtype == DType::Bool || mask.dtype == q.dtype || mask.dtype == DType::F32;
-        expect_dtype(operand, mask, ok, "bool, f32 or the queries' dtype")?;
+        // Bounds are for attention alone, whose mask comes behind the values.
+        let bounds = mask.dtype == DType::I64 && operand == 3;
+        let ok = matches!(mask.dtype, DType::Bool | DType::F32) || mask.dtype == q.dtype || bounds;
+        expect_dtype(operand, mask, ok, "bool, f32 or the queries' dtype; i64 for bounds of attention")?;
         expect_rank(operand, mask, 4)?;
-        let scores = TensorType::new(q.dtype, [batch, heads, rows, columns].map(Dim::clone));
+        let columns = mask_columns(mask.dtype, columns);
+        let scores = TensorType::new(q.dtype, [batch, heads, rows, &columns].map(Dim::clone));
         for (wanted, got) in scores.shape.iter().zip(&mask.shape) {
             expect_same_size(&scores, wanted, mask, got)?;
         }

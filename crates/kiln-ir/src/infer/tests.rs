@@ -287,7 +287,7 @@ fn product_cases() -> Vec<Case> {
         (
             attention(true),
             vec![q, k, v, "i32[1, 4, 3, 5]"],
-            "operand 3 is i32, expected bool, f32 or the queries' dtype",
+            "operand 3 is i32, expected bool, f32 or the queries' dtype; i64 for bounds of attention",
         ),
         (
             Op::Attention { causal: true, scale: f32(1.0), mask: false },

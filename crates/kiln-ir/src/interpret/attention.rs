@@ -31,8 +31,10 @@ impl Scores {
             return Err(Fault::SizesDiffer { what: "q and k", lhs: q.shape().to_vec(), rhs: k.shape().to_vec() });
         };
         let (mut keep, mut bias) = (None, None);
-        if let Some(mask) = mask {
-            *(if mask.dtype() == DType::Bool { &mut keep } else { &mut bias }) = Some(mask.to_f64());
+        match mask.map(HostTensor::dtype) {
+            Some(DType::I64) => keep = mask.map(|bounds| kept_by(&bounds.to_f64(), s)),
+            Some(DType::Bool) => keep = mask.map(HostTensor::to_f64),
+            _ => bias = mask.map(HostTensor::to_f64),
         }
         let shape = [b, h, g, t, s, d, b * h * t];
         Ok(Scores { shape, dtype: q.dtype(), causal, scale, queries: q.to_f64(), keys: k.to_f64(), keep, bias })
@@ -62,6 +64,15 @@ impl Scores {
             }
         }
     }
+}
+
+/// What bounds of the visible keys keep, row by row, as a mask of 0 and 1.
+fn kept_by(bounds: &[f64], keys: usize) -> Vec<f64> {
+    let row = |bounds: &[f64]| {
+        let (first, end) = (bounds[0], bounds[1]);
+        (0..keys).map(move |key| f64::from(first <= key as f64 && (key as f64) < end))
+    };
+    bounds.chunks_exact(2).flat_map(row).collect()
 }
 
 /// The largest of some scores.

@@ -6,6 +6,7 @@ use crate::kernel::{
     AttentionBackwardBody, AttentionBody, AttentionPart, BodyView, BufferArg, MatmulBody, Pages, Prologue, RoutineBody,
     Strided,
 };
+use kiln_ir::op::mask_columns;
 use kiln_ir::{AttentionOperand, DType, Dim, Graph, HostTensor, Op, ReduceKind, Scalar, Source, TensorType, interpret};
 
 /// What the stages before a product left in their temporaries, row after row of it.
@@ -163,7 +164,8 @@ pub(super) fn attention(env: &Env, buffers: &mut [HostTensor], body: &AttentionB
         gathered_keys(env, buffers, &body.v, body.v_pages.as_ref(), &shape([b, g, s, &body.value_width])?)?,
     ];
     if let Some(mask) = &body.mask {
-        operands.push(gathered(env, buffers, mask, &shape([b, h, t, s])?)?);
+        let columns = mask_columns(buffers[mask.buffer].dtype(), s);
+        operands.push(gathered(env, buffers, mask, &shape([b, h, t, &columns])?)?);
     }
     let (causal, scale, mask) = (body.causal, body.scale, body.mask.is_some());
     let result = one_op(Op::Attention { causal, scale, mask }, &operands)?;

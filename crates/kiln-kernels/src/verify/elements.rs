@@ -6,8 +6,9 @@
 use super::places::{Condition, Env, Touch};
 use super::{Launch, Violation};
 use crate::hash::FastMap;
-use crate::kernel::{Access, Axis, BodyView, Domain, Inst, KernelBody, RoutineBody};
+use crate::kernel::{Access, Axis, BodyView, Domain, Inst, Kernel, KernelBody, RoutineBody};
 use crate::schedule::{BufferId, Role, Schedule, Step};
+use kiln_ir::op::mask_columns;
 use kiln_ir::{Dim, Symbol};
 
 /// Elements that are looked at in a launch, and in all of them.
@@ -50,11 +51,11 @@ pub(super) fn verify(schedule: &Schedule, size: &dyn Fn(Symbol) -> Option<i64>) 
 /// What a launch touches: loads, then stores; `None` where some size has no value.
 fn touches(step: &Step, env: &Env) -> Option<Vec<Touch>> {
     let mut all = Vec::new();
-    step.kernel.bodies().iter().try_for_each(|body| touches_of(body, env, &mut all))?;
+    step.kernel.bodies().iter().try_for_each(|body| touches_of(&step.kernel, body, env, &mut all))?;
     Some(all)
 }
 
-fn touches_of(body: &KernelBody, env: &Env, all: &mut Vec<Touch>) -> Option<()> {
+fn touches_of(kernel: &Kernel, body: &KernelBody, env: &Env, all: &mut Vec<Touch>) -> Option<()> {
     let mut add = |insts: &[Inst], known: &[&Inst], axes: &[&Axis], grid: Option<usize>| {
         for inst in insts {
             if let Some(touch) = Touch::of(inst, known, axes, grid, env) {
@@ -100,7 +101,8 @@ fn touches_of(body: &KernelBody, env: &Env, all: &mut Vec<Touch>) -> Option<()> 
                 }
             }
             if let Some(mask) = &a.mask {
-                all.push(Touch::view(mask, &[b, h, t, s], false, env)?);
+                let columns = mask_columns(kernel.buffers[mask.buffer].dtype, s);
+                all.push(Touch::view(mask, &[b, h, t, &columns], false, env)?);
             }
             all.push(Touch::view(&a.out, &[b, h, t, &a.value_width], true, env)?);
             if let Some(logsumexp) = &a.logsumexp {

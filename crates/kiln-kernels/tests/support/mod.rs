@@ -11,6 +11,7 @@ pub const GPU: Target = Target {
     stored_windows: false,
     product_order: true,
     attention_gradients: true,
+    visible_keys: true,
     short_operands: true,
     many_columns: 1 << 16,
     recomputed: 64,

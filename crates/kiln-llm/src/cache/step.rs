@@ -1,7 +1,7 @@
 //! What the layers of one pass share: the positions of its tokens, their visible keys and their rotations.
 
 use super::{Inner, KvCache};
-use kiln::{DType, RopeStyle, Tensor};
+use kiln::{DType, Device, RopeStyle, Tensor};
 
 /// One pass of tokens through a model, over a cache.
 #[derive(Debug, Clone)]
@@ -29,7 +29,8 @@ pub enum Window {
 pub struct Mask(Tensor);
 
 impl Mask {
-    /// `[batch, 1, tokens, places]`, true where the key is visible to the token.
+    /// `[batch, 1, tokens, places]`, true where the key is visible to the token; or, not on a CPU, `[batch, 1, tokens, 2]` (i64), the
+    /// first visible key and the end of the visible keys. Attention takes either.
     pub fn tensor(&self) -> &Tensor {
         &self.0
     }
@@ -79,12 +80,24 @@ impl Step {
     #[track_caller]
     pub fn mask(&self, window: Window) -> kiln::Result<Mask> {
         let own = self.positions.unsqueeze(1)?.unsqueeze(-1)?;
+        let window = match window {
+            Window::Last(count) if count < self.cache.context() => Some(count as i64),
+            _ => None,
+        };
+        // A GPU's attention reads no key outside of the bounds; a CPU's compares masks faster than it would make them of bounds.
+        if self.positions.device() != Device::Cpu {
+            let end = (&own + 1)?;
+            let first = match window {
+                Some(count) => (&end - count)?,
+                None => own.zeros_like()?,
+            };
+            return Ok(Mask(Tensor::cat(&[first, end], -1)?));
+        }
         let places = self.places()?;
         let seen = places.le(&own)?;
         Ok(Mask(match window {
-            Window::All => seen,
-            Window::Last(count) if count >= self.cache.context() => seen,
-            Window::Last(count) => seen.logical_and(&places.gt(&(own - count as i64)?)?)?,
+            Some(count) => seen.logical_and(&places.gt(&(own - count)?)?)?,
+            None => seen,
         }))
     }
 

@@ -6,7 +6,7 @@
 
 use super::{DifferentiateError, DifferentiateOptions, Gradients, Seeds, differentiate, when};
 use kiln_ir::build::{BuildError, Emit, GraphBuilder, cast, mul, sum};
-use kiln_ir::decompose::{AttentionBackward, AttentionScores, decompose};
+use kiln_ir::decompose::{AttentionBackward, AttentionScores, decompose, kept_by};
 use kiln_ir::{AttentionOperand, Graph, NodeId, Op, Scalar, Source, TensorType, TypeError};
 
 /// The cotangents of queries, keys, values and, if there is one, the mask.
@@ -21,6 +21,12 @@ pub(super) fn attention<E: Emit>(
     g: &E::Value,
     wanted: &[bool],
 ) -> Gradients<E> {
+    // Gradients have no bounds.
+    let mask = match mask {
+        Some(mask) => Some(kept_by(e, mask, &e.ty(k).shape[2])?),
+        None => None,
+    };
+    let mask = mask.as_ref();
     let wide = e.ty(q).dtype.compute_type();
     let (wide_y, wide_g) = (cast(e, y, wide)?, cast(e, g, wide)?);
     let both = mul(e, &wide_g, &wide_y)?;

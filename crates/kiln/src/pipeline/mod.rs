@@ -141,6 +141,7 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
     let target = crate::backend(unit.options.device).schedule_target();
     let options = kiln_passes::Options {
         keep_attention_gradients: target.attention_gradients,
+        keep_bounds: target.visible_keys,
         split_phases: target.split_phases,
         ..Default::default()
     };

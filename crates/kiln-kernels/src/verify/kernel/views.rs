@@ -67,7 +67,7 @@ pub(super) fn attention(kernel: &Kernel, a: &AttentionBody, written: &mut [bool]
     }
     if let Some(mask) = &a.mask {
         let mask = views.view("strides of the mask", mask, 4, false)?;
-        if mask != DType::Bool && !mask.is_float() {
+        if !matches!(mask, DType::Bool | DType::I64) && !mask.is_float() {
             return Err(Rule::DType { what: "the mask", expected: DType::Bool, found: mask });
         }
     }

@@ -174,7 +174,8 @@ impl Tensor {
 
     /// softmax(q·kᵀ·scale + mask)·v, with this tensor as `q: […, heads, rows, depth]`, `k: […, groups, columns, depth]` and
     /// `v: […, groups, columns, width]`. A bool mask keeps positions that are true, a float mask is added; both broadcast.
-    /// With `causal` every key is visible to the last row, all but the last to the row before it, and so on. The default
+    /// An i64 mask holds bounds, `[…, rows, 2]`: a row sees the keys from the first number on and before the second, and a GPU reads no
+    /// others. With `causal` every key is visible to the last row, all but the last to the row before it, and so on. The default
     /// scale is 1/√depth.
     #[track_caller]
     pub fn scaled_dot_product_attention(
