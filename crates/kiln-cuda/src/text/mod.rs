@@ -19,6 +19,7 @@
 //!                        flash_backward  the same by warpgroups (compute capability 9.0)
 //!                        gradient   a warp a row
 //!             Routine    routine    scan, sort, scatter
+//!                        scatter    rows that go somewhere whole
 //!                  │
 //!                  └─ positions: index    instructions: value    functions of the device: *.cu
 //! ```
@@ -40,6 +41,7 @@ mod matmul;
 mod prefill;
 mod quantised;
 mod routine;
+mod scatter;
 mod skinny;
 mod strip;
 mod tensor;
@@ -385,7 +387,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
             Some(made) => Ok(made),
             None => gradient::generate(kernel, body),
         },
-        KernelBody::Routine(body) => routine::generate(kernel, body),
+        KernelBody::Routine(body) => routine::generate(kernel, body, way),
         KernelBody::Parallel(_) => Err("parallel bodies in one of them".to_owned()),
     }
 }

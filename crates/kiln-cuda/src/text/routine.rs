@@ -1,17 +1,17 @@
-//! Scans, sorts and scatters: a thread a line, a thread an element, or a warp a row that goes somewhere whole; long lines of scans
-//! and sorts by a block each.
+//! Scans, sorts and scatters: a thread a line, a thread an element, or a warp a row that goes somewhere whole (`scatter`); long lines
+//! of scans and sorts by a block each.
 //!
 //! A block sorts a line in its memory (shared, or the device's where that is too small): runs of eight, then merges. Of the first few of a
 //! long line it finds the last one's key digit by digit, and sorts those alone.
 
 use super::index::{Names, Width, constant};
 use super::value::{combined, load, scalar, store, value_type};
-use super::{Body, THREADS, ceil_div, points_of_threads};
+use super::{Body, THREADS, Way, ceil_div, points_of_threads};
 use kiln_ir::{DType, Dim};
 use kiln_kernels::kernel::{Kernel, RoutineBody, Strided};
 use std::fmt::Write;
 
-pub(super) fn generate(kernel: &Kernel, body: &RoutineBody) -> Result<Body, String> {
+pub(super) fn generate(kernel: &Kernel, body: &RoutineBody, way: Way) -> Result<Body, String> {
     let writer = Writer { kernel, names: Names::of_sizes(&kernel.sizes) };
     let (statements, count) = match body {
         RoutineBody::Scan { shape, axis, input, .. } if is_long_scan(shape, *axis, input) => {
@@ -22,9 +22,11 @@ pub(super) fn generate(kernel: &Kernel, body: &RoutineBody) -> Result<Body, Stri
             return Ok(writer.sort_by_blocks(body));
         }
         RoutineBody::SortIndices { .. } => writer.sort(body),
-        RoutineBody::Scatter { updates_shape, axis, index, .. } if moves_rows(index, *axis) => {
-            let blocks = ceil_div(&updates_shape[*axis], (THREADS / 32).into());
-            return Ok(Body::new(writer.scatter_rows(body), Width::Wide, blocks));
+        RoutineBody::Scatter { axis, kind, index, .. } if moves_rows(index, *axis) => {
+            return Ok(match kind.reduction() {
+                None => writer.place_rows(body, way),
+                Some(reduction) => writer.combine_rows(body, reduction),
+            });
         }
         RoutineBody::Scatter { .. } => writer.scatter(body),
     };
@@ -58,22 +60,22 @@ fn moves_rows(index: &Strided, axis: usize) -> bool {
     index.strides.iter().enumerate().all(|(at, stride)| at == axis || stride.is_zero())
 }
 
-struct Writer<'a> {
-    kernel: &'a Kernel,
-    names: Names,
+pub(super) struct Writer<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) names: Names,
 }
 
 impl Writer<'_> {
-    fn text(&self, dim: &Dim) -> String {
+    pub(super) fn text(&self, dim: &Dim) -> String {
         self.names.text(dim, Width::Wide)
     }
 
-    fn dtype(&self, view: &Strided) -> DType {
+    pub(super) fn dtype(&self, view: &Strided) -> DType {
         self.kernel.buffers[view.buffer].dtype
     }
 
     /// The position of an element; `x0`, `x1`, … are its indices, but for `axis`, whose index is `along`.
-    fn position(&self, view: &Strided, axis: usize, along: &str) -> String {
+    pub(super) fn position(&self, view: &Strided, axis: usize, along: &str) -> String {
         let mut text = self.text(&view.offset);
         for (at, stride) in view.strides.iter().enumerate() {
             let index = if at == axis { along.to_owned() } else { format!("x{at}") };
@@ -82,7 +84,7 @@ impl Writer<'_> {
         text
     }
 
-    fn element(&self, view: &Strided, axis: usize, along: &str) -> String {
+    pub(super) fn element(&self, view: &Strided, axis: usize, along: &str) -> String {
         load(self.dtype(view), view.buffer, &self.position(view, axis, along))
     }
 
@@ -238,57 +240,6 @@ for(int i=threadIdx.x;i<(int){kept};i+={threads}){{const long long which=sorted_
             store(self.dtype(output), output.buffer, &self.position(output, *axis, "rank"), "own"),
         );
         (out, threads)
-    }
-
-    /// A warp a row of updates. Of rows that go to the same place the last is the one that stays; where they are combined, the warp
-    /// of the first takes all of them, in their order.
-    fn scatter_rows(&self, body: &RoutineBody) -> String {
-        let RoutineBody::Scatter { shape, updates_shape, axis, kind, index, updates, output } = body else {
-            return String::new();
-        };
-        let dtype = self.dtype(output);
-        let (acc, count) = (dtype.compute_type(), self.text(&updates_shape[*axis]));
-        let row = |at: &str| {
-            let place = format!("{}+{at}*{}", self.text(&index.offset), self.text(&index.strides[*axis]));
-            load(self.dtype(index), index.buffer, &place)
-        };
-        let others = updates_shape.iter().enumerate().filter(|(at, _)| at != axis);
-        let lines = others.clone().fold(Dim::from(1), |product, (_, size)| product * size);
-        let mut elements = format!("for(idx line=lane;line<{};line+=32){{idx rest=line;\n", self.text(&lines));
-        for (at, size) in others.rev() {
-            let size = self.text(size);
-            let _ = writeln!(elements, "const idx x{at}=rest%{size}; rest/={size};");
-        }
-        let _ = writeln!(elements, "{} x={};", value_type(acc), self.element(updates, *axis, "from"));
-        if let Some(reduction) = kind.reduction() {
-            let y = self.element(output, *axis, "to");
-            let _ = writeln!(elements, "const {} y={y};\nx={};", value_type(acc), combined(reduction, acc, "y", "x"));
-        }
-        let _ = writeln!(elements, "{}}}", store(dtype, output.buffer, &self.position(output, *axis, "to"), "x"));
-        let (others, take) = match kind.reduction() {
-            None => ("idx other=at+1+lane;other<COUNT", format!("const idx from=at;\n{elements}")),
-            Some(_) => (
-                "idx other=lane;other<at",
-                format!(
-                    "for(idx base=at;base<{count};base+=32){{
-unsigned same=__ballot_sync(~0u,base+lane<{count}&&{}==own);
-while(same){{const idx from=base+__ffs(same)-1;same&=same-1;\n{elements}}}}}",
-                    row("(base+lane)")
-                ),
-            ),
-        };
-        format!(
-            "const int lane=threadIdx.x%32;
-#pragma unroll 1
-for(idx at=(idx)block*{0}+threadIdx.x/32;at<{count};at+=(idx)blocks*{0}){{
-const long long own={1};\nconst idx to=check_index(own,{2},fault,site);\nbool beside=false;
-for({3};other+=32)beside|={4}==own;\nif(__any_sync(~0u,beside))continue;\n{take}}}\n",
-            THREADS / 32,
-            row("at"),
-            shape[*axis].as_const().map_or_else(|| self.text(&shape[*axis]), constant),
-            others.replace("COUNT", &count),
-            row("other"),
-        )
     }
 
     /// Updates of one line go to one line: in order, by one thread.

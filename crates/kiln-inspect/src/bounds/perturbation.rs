@@ -267,13 +267,15 @@ impl<'a> Perturbation<'a> {
         }
     }
 
-    /// Sets what is left of a cancellation to zero: all of it, none of it, or any part.
+    /// Sets what is left of a cancellation to zero: all of it, none of it, or any part. Noise beyond the range of the type may leave
+    /// anything, also where this run made an infinity of it.
     fn vanish(&mut self, value: &mut HostTensor, noise: f64) {
         let dtype = value.dtype();
         let kept = self.random().signum() + self.random().signum();
         for i in 0..value.elements() {
             let size = value.get(i).as_f64();
-            if size != 0.0 && size.abs() <= noise && self.of_element(size) * 2.0 > kept {
+            let is_left = size != 0.0 && !size.is_nan() && size.abs().min(largest(dtype)) <= noise;
+            if is_left && self.of_element(size) * 2.0 > kept {
                 value.set(i, Scalar::float(dtype, 0f64.copysign(size)));
             }
         }

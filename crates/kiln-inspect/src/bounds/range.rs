@@ -1,11 +1,12 @@
 //! What no error bound describes, looked for in the reference run: short floats that leave their range (kernels that keep them in f32
 //! go on, so such graphs are compiled to round as eager does), sums and products that may overflow or vanish in one order and not in
-//! another (no candidate is wrong), infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them), and numbers of
-//! bf16 below the normal ones in products (the instructions for them take such numbers for zero).
+//! another (no candidate is wrong), infinities or NaN multiplied by a padding's or a mask's zero (a kernel may skip them), numbers of
+//! bf16 below the normal ones in products (the instructions for them take such numbers for zero), and gradients of attention's scores
+//! that f16 does not hold (kernels round them to it, or do not).
 
 use super::rounding::{is_short, largest, normal, slack, sums};
 use kiln_ir::interpret::Observer;
-use kiln_ir::{DType, Graph, HostTensor, NodeId, Op, ReduceKind};
+use kiln_ir::{AttentionOperand, DType, Graph, HostTensor, NodeId, Op, ReduceKind};
 
 /// Ops on short floats that make much of a bit that rounding takes away.
 fn magnifies(op: &Op, to: DType) -> bool {
@@ -38,6 +39,8 @@ pub struct RangeWatch<'a> {
     /// Which operands of a product have numbers below the normal ones, and which have some that make much of them.
     vanishing: [bool; 2],
     large: [bool; 2],
+    /// The largest elements of a gradient's values and gradient, and what is subtracted from their products.
+    scores: [f64; 3],
 }
 
 impl<'a> RangeWatch<'a> {
@@ -45,7 +48,7 @@ impl<'a> RangeWatch<'a> {
     pub fn new(graph: &'a Graph) -> RangeWatch<'a> {
         let by_order = vec![false; graph.nodes().len()];
         let (growth, vanishing, large) = ((0.0, 0.0), [false; 2], [false; 2]);
-        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth, vanishing, large }
+        RangeWatch { graph, loss: RangeLoss::default(), by_order, growth, vanishing, large, scores: [0.0; 3] }
     }
 
     /// For each output of the graph: whether its value may depend on the order of a sum or product.
@@ -57,6 +60,24 @@ impl<'a> RangeWatch<'a> {
     fn note_order(&mut self, node: NodeId, depends: bool) {
         self.loss.order |= depends;
         self.by_order[node.index()] |= depends;
+    }
+
+    /// Whether the gradients of attention's scores may leave the range of the short floats that a kernel may round them to, given its
+    /// operands one after another. Weights are below one, or not much above: with the logarithm of another sum they may be.
+    fn overflows_in_scores(&mut self, node: NodeId, position: usize, value: &HostTensor) -> bool {
+        let Op::AttentionGradient { of, scale, .. } = &self.graph.node(node).op else { return false };
+        let place = match position {
+            2 => 0,
+            3 => 1,
+            5 => 2,
+            _ => return false,
+        };
+        let finite = value.to_f64().into_iter().filter(|v| v.is_finite());
+        self.scores[place] = finite.fold(0.0, |most, v| most.max(v.abs()));
+        let width = self.graph.ty(self.graph.node(node).operands[2]).shape[3].as_const().unwrap_or(1) as f64;
+        let [values, gradient, delta] = self.scores;
+        let most = (width * values * gradient + delta) * scale.as_f64().abs();
+        *of != AttentionOperand::Values && most > largest(self.graph.ty(node).dtype) / 8.0
     }
 }
 
@@ -83,6 +104,8 @@ impl Observer for RangeWatch<'_> {
         if sums(self.graph, op, node) {
             self.note_order(node, finite().map(|v| v.abs() / most).sum::<f64>() > 1e-3);
         }
+        let overflows = self.overflows_in_scores(node, position, value);
+        self.note_order(node, overflows);
         if matches!(op, Op::Conv(_)) || op.is_attention() {
             // Padding, masks and weights that vanish multiply elements by zero or leave them out.
             self.note_order(node, value.to_f64().into_iter().any(|v| !v.is_finite()));
@@ -103,7 +126,7 @@ impl Observer for RangeWatch<'_> {
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
         self.growth = (0.0, 0.0);
-        (self.vanishing, self.large) = ([false; 2], [false; 2]);
+        (self.vanishing, self.large, self.scores) = ([false; 2], [false; 2], [0.0; 3]);
         let operands = &self.graph.node(node).operands;
         self.by_order[node.index()] |= operands.iter().any(|operand| self.by_order[operand.index()]);
         let dtype = value.dtype();
@@ -143,5 +166,35 @@ mod tests {
     fn numbers_below_the_normal_ones_are_open_beside_large_ones() {
         assert!(is_open(1e-40, f64::INFINITY) && is_open(-100.0, 1e-39));
         assert!(!is_open(1e-40, 1.0) && !is_open(1e-40, 1e-40) && !is_open(0.0, f64::INFINITY) && !is_open(3.0, 2.0));
+    }
+
+    /// Whether a gradient of attention with two keys is one that kernels may compute differently; the values are these times a number.
+    fn gradient_is_open(of: &str, by: f64) -> bool {
+        let text = format!(
+            "graph(%0: f16[1, 1, 1, 1], %1: f16[1, 1, 2, 1], %2: f16[1, 1, 2, 2], %3: f16[1, 1, 1, 2], %4: f32[1, 1, 1, 1]) {{
+              %5: f32[1, 1, 1, 1] = attention_logsumexp %0, %1 {{scale=1.0}}
+              %6: f16[1, 1, {}] = attention_gradient_{of} %0, %1, %2, %3, %5, %4 {{scale=1.0}}
+              return %6
+            }}",
+            if of == "values" { "2, 2" } else { "1, 1" }
+        );
+        let graph = Graph::parse(&text).unwrap();
+        let tensor = |dtype, shape: &[usize], values: &[f64]| HostTensor::from_f64(dtype, shape, values).unwrap();
+        let inputs = [
+            tensor(DType::F16, &[1, 1, 1, 1], &[0.5]),
+            tensor(DType::F16, &[1, 1, 2, 1], &[1.0, -1.0]),
+            tensor(DType::F16, &[1, 1, 2, 2], &[1.0, 2.0, -3.0, 4.0].map(|value| value * by)),
+            tensor(DType::F16, &[1, 1, 1, 2], &[1.0, -2.0].map(|value| value * by)),
+            tensor(DType::F32, &[1, 1, 1, 1], &[by]),
+        ];
+        let mut watch = RangeWatch::new(&graph);
+        interpret::run_with(&graph, &inputs, &mut watch).unwrap();
+        watch.outputs_by_order()[0]
+    }
+
+    #[test]
+    fn gradients_of_scores_beyond_short_floats_are_open() {
+        assert!(gradient_is_open("queries", 100.0) && !gradient_is_open("queries", 10.0));
+        assert!(!gradient_is_open("values", 100.0));
     }
 }
