@@ -56,7 +56,7 @@ def shown(row, eager):
     if "error" in row:
         return f"{row['work']:16} {row['side']:26} {row['error']}"
     ratio = f"{eager / row['median_ms']:.2f}x eager" if eager else ""
-    right = f"differs by {row['difference']:.1e} ({row['rounding']:.1e} is rounding)" if "difference" in row else ""
+    right = f"error {row['difference']:.1e} (eager's {row['rounding']:.1e})" if "difference" in row else ""
     return (
         f"{row['work']:16} {row['side']:26} {row['median_ms']:9.3f} ms (least {row['min_ms']:.3f}) {ratio:12} "
         f"first {row['first_call_s']:6.2f} s  {right} {'' if row.get('right', True) else 'WRONG'}"

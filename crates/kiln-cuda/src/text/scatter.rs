@@ -1,7 +1,8 @@
 //! Scatters whose rows go somewhere whole: a warp takes a row, or a part of a long one.
 //!
 //! ```text
-//!  set       indices that rise: no two rows have one place, and all are copied at once
+//!  set       every block looks at all indices: where no two rows have one place, found by a bit a place in shared memory, or, if
+//!            there are too many places, where indices rise, all rows are copied at once, several short ones a warp
 //!            others: a block holds the places of its rows against all that come later, and copies those that none of them hits
 //!  combined  the warp of the first row of a place takes all that go there, in their order
 //! ```
@@ -20,7 +21,9 @@ const WARPS: i64 = THREADS as i64 / 32;
 /// Accesses that a thread has under way at once.
 const AHEAD: i64 = 4;
 /// Blocks of a multiprocessor, which go on to further rows: each of them reads all of the indices.
-const RESIDENT: i64 = 8;
+const RESIDENT: i64 = 2;
+/// Places that have a bit each in shared memory, at the most.
+const MOST_PLACES: i64 = 1 << 19;
 
 impl Writer<'_> {
     /// The index that says where row `at` of the updates goes.
@@ -99,19 +102,63 @@ impl Writer<'_> {
                 self.positions_in_row(updates_shape, axis, &format!("line*{lanes}")),
             )
         };
+        // Several short rows are a warp's at once.
+        let rows = accesses.as_const().filter(|&count| count > 0).map_or(1, |count| (at_once / count).max(1));
+        let places = shape[axis].as_const().filter(|&places| places <= MOST_PLACES);
+        let distinct = match places {
+            Some(places) => {
+                let words = (places + 31).div_euclid(32);
+                format!(
+                    "extern __shared__ __align__(16) unsigned taken[];
+for(int i=threadIdx.x;i<{words};i+={THREADS})taken[i]=0;\n__syncthreads();
+#pragma unroll 4
+for(idx at=threadIdx.x;at<{count};at+={THREADS}){{const long long place={};
+if(place>=0&&place<{places}){{const unsigned bit=1u<<(place&31);distinct&=!(atomicOr(taken+place/32,bit)&bit);}}}}",
+                    row("at")
+                )
+            }
+            None => format!(
+                "#pragma unroll 4\nfor(idx next=1+threadIdx.x;next<{count};next+={THREADS})distinct&={}<{};",
+                row("(next-1)"),
+                row("next")
+            ),
+        };
+        let size = shape[axis].as_const().map_or_else(|| self.text(&shape[axis]), constant);
+        let several = match rows {
+            1 => String::new(),
+            rows => {
+                let accesses = at_once / rows.max(1);
+                let accesses = elements.floor_div(&Dim::from(lanes)).as_const().unwrap_or(accesses);
+                let each = |statement: &str| {
+                    format!(
+                        "#pragma unroll\nfor(int e=0;e<{AHEAD};++e){{const int line=e*32+lane;const idx at=base+line/{accesses};
+if(line<{}&&at<{count}){{{}{statement}}}}}\n",
+                        rows * accesses,
+                        self.positions_in_row(updates_shape, axis, &format!("(idx)(line%{accesses})*{lanes}")),
+                    )
+                };
+                format!(
+                    "if(distinct){{
+for(idx base=((idx)block*{WARPS}+warp)*{rows};base<{count};base+=(idx)blocks*{}){{{ty} x[{AHEAD}];idx places[{AHEAD}];
+{}{}}}\nreturn;}}\n",
+                    WARPS * rows,
+                    each(&format!("places[e]=check_index({},{size},fault,site);{read}", row("at"))),
+                    each(&format!("const idx to=places[e];{write}")),
+                )
+            }
+        };
         let head = match parts {
             Some(_) => format!("{{const idx begin=unit%{parts_text}*{at_once}+lane;"),
             None => format!("#pragma unroll 1\nfor(idx begin=lane;begin<{};begin+={at_once}){{", self.text(&accesses)),
         };
         let statements = format!(
             "__shared__ long long own_rows[{WARPS}];\n__shared__ unsigned hit_rows;
-const int lane=threadIdx.x%32,warp=threadIdx.x/32;\nbool rise=true;
-#pragma unroll 8
-for(idx next=(idx)block*{WARPS}/{parts_text}+1+threadIdx.x;next<{count};next+={THREADS})rise&={before}<{next};
-rise=__syncthreads_and(rise);
-#pragma unroll 1
+const int lane=threadIdx.x%32,warp=threadIdx.x/32;\nbool distinct=true;
+{distinct}
+distinct=__syncthreads_and(distinct);
+{several}#pragma unroll 1
 for(idx base=(idx)block*{WARPS};base<{units_text};base+=(idx)blocks*{WARPS}){{
-if(!rise){{
+if(!distinct){{
 __syncthreads();\nif(threadIdx.x==0)hit_rows=0;
 if(threadIdx.x<{WARPS}&&base+threadIdx.x<{units_text}){{const idx at=(base+threadIdx.x)/{parts_text};own_rows[threadIdx.x]={own};}}
 __syncthreads();\nunsigned hit=0;
@@ -121,19 +168,17 @@ for(idx other=base/{parts_text}+1+threadIdx.x;other<{count};other+={THREADS}){{c
 for(int w=0;w<{WARPS};++w)if(place==own_rows[w]&&other>(base+w)/{parts_text})hit|=1u<<w;}}
 if(hit)atomicOr(&hit_rows,hit);\n__syncthreads();\n}}
 const idx unit=base+warp,at=unit/{parts_text};\nif(unit>={units_text})continue;
-const idx to=check_index({own},{size},fault,site);\nif(!rise&&(hit_rows>>warp&1))continue;
+const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows>>warp&1))continue;
 {head}\n{ty} x[{AHEAD}];\n{reads}{writes}}}\n}}\n",
-            before = row("(next-1)"),
-            next = row("next"),
             own = row("at"),
             other = row("other"),
-            size = shape[axis].as_const().map_or_else(|| self.text(&shape[axis]), constant),
             reads = each(&read),
             writes = each(&write),
         );
         let aligned = if lanes > 1 { vec![updates.buffer, output.buffer] } else { Vec::new() };
         let most_blocks = way.multiprocessors * RESIDENT;
-        Body { aligned, most_blocks, ..Body::new(statements, Width::Wide, ceil_div(&units, WARPS)) }
+        let block_bytes = Dim::from(places.map_or(0, |places| (places + 31).div_euclid(32) * 4));
+        Body { aligned, most_blocks, block_bytes, ..Body::new(statements, Width::Wide, ceil_div(&units, WARPS * rows)) }
     }
 
     /// A warp a row of updates; that of the first row of a place takes all that go there, in their order.
