@@ -20,6 +20,7 @@ def arguments(argv):
     parser.add_argument("--batch", type=int, help="another batch size than the usual one")
     parser.add_argument("--small", action="store_true", help="few layers and small sizes: whether it runs, not how fast")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long the steady state is measured")
+    parser.add_argument("--profile", action="store_true", help="the kernels of one call with their times, in the file of --out")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds for one side of a work")
     parser.add_argument("--out", type=pathlib.Path, help="a file that the lines are added to")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -34,7 +35,7 @@ def arguments(argv):
 def command(given, work, side):
     """The command of one side of a work: a process of its own, so that memory and caches are."""
     line = [sys.executable, str(HERE), "work", work, "--one", "--sides", side, "--device", given.device, "--seconds", str(given.seconds)]
-    line += ["--small"] if given.small else []
+    line += [option for option, on in [("--small", given.small), ("--profile", given.profile)] if on]
     return line + (["--batch", str(given.batch)] if given.batch else [])
 
 
@@ -69,7 +70,7 @@ def main(argv):
     if given.one:
         from . import workloads
 
-        print(json.dumps(workloads.measure(given.works[0], given.sides, given.device, given.batch, given.small, given.seconds)))
+        print(json.dumps(workloads.measure(given.works[0], given.sides, given.device, given.batch, given.small, given.seconds, given.profile)))
         return 0
     bad = False
     for work in given.works:

@@ -217,7 +217,7 @@ def _distance(got, want):
     return ((got - want).square().mean().sqrt() / want.square().mean().sqrt().clamp(min=1e-30)).item()
 
 
-def measure(name, side, device, batch, small, seconds):
+def measure(name, side, device, batch, small, seconds, profile=False):
     """The figures of one side: first call, steady state, peak memory, and how far its result is from that of eager in float32, beside how
     far eager's own is. Of a training step it is the loss, against eager's."""
     chosen, _, mode = side.partition(":")
@@ -257,12 +257,26 @@ def measure(name, side, device, batch, small, seconds):
     row["median_ms"], row["min_ms"], row["calls"] = statistics.median(times), min(times), len(times)
     if device == "cuda":
         row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        if profile:
+            row["profile"] = _profile(steps)
     if chosen == "kiln":
         import kiln
 
         report = kiln.report()
         row["fallbacks"], row["refused"], row["launches"] = len(report.fallbacks), report.refused, report.launches
+        if profile:
+            row["events"] = [event.launches for event in kiln.events() if event.launches]
     return row
+
+
+def _profile(steps):
+    """The kernels of one call in the order in which they ran: how long each took, in microseconds, and its name. Kiln's are all called
+    ``kernel``; the events of the report list them in the same order."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        steps.step()
+        steps.wait()
+    ran = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [[round(event.device_time, 1), event.name[:60]] for event in sorted(ran, key=lambda event: event.time_range.start)]
 
 
 def _copied(inputs, dtype):

@@ -561,7 +561,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("attention with a mask of integers", |k| {
         let buffer = attention_of(k)?.mask.as_ref()?.buffer;
-        k.buffers[buffer].dtype = DType::I64;
+        k.buffers[buffer].dtype = DType::I32;
         Some(())
     }),
     ("attention with a scale of another type", |k| {
