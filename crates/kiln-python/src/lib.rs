@@ -7,6 +7,7 @@ mod dlpack;
 mod explained;
 mod frozen;
 mod graph;
+mod pins;
 mod program;
 mod shim;
 mod torch;
