@@ -209,3 +209,18 @@ def test_one_program_with_weights_by_turns():
         for number in range(30):
             net = nets[number // 3 % 3]
             assert_close(call(net, x), net(x))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_sizes_that_a_matrix_bounds(trains):
+    """The matrix leaves two widths of images possible; the batch is any."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 10))
+    fast = torch.compile(net, backend="kiln", dynamic=True)
+    for batch, width in [(2, 16), (3, 16), (4, 15), (5, 16), (6, 15)]:
+        x = torch.randn(batch, 3, width, width)
+        with torch.set_grad_enabled(trains):
+            assert_close(fast(x), net(x))
+        if trains:
+            want = torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
+            assert_close(torch.autograd.grad(fast(x).square().sum(), list(net.parameters())), want, 1e-4)
+    assert not kiln.report().fallbacks

@@ -440,11 +440,6 @@ impl Program {
         explained.map(Explained).ok_or_else(|| Unsupported::new_err("not explained"))
     }
 
-    /// A call takes one list, as AOTAutograd's compilers promise by this name.
-    #[classattr]
-    #[pyo3(name = "_boxed_call")]
-    const BOXED_CALL: bool = true;
-
     /// Whether a call needs a seed.
     #[getter]
     fn draws(&self) -> bool {
