@@ -19,6 +19,9 @@ def set_threads(threads: int | None = None) -> None:
 def threads() -> int:
     """The number of threads that kernels run on."""
 
+def forget() -> None:
+    """Gives memory back as `release_memory` does, and drops the kernels that no program holds."""
+
 def release_memory() -> None:
     """Gives the memory that programs keep for their next runs back to the system."""
 

@@ -38,6 +38,22 @@ def views_of_parameters(outputs, parameters):
     return found
 
 
+def only_views(graph, parameters):
+    """The nodes that only lead to outputs that are views of parameters: these are made of the parameters' memory."""
+    computed = [node for node in graph.nodes if node.op == "call_function"]
+    views = views_of_parameters(computed, parameters)
+    unused = set()
+    for node in reversed(computed):
+        if node in views and not _writes(node) and all(user.op == "output" or user in unused for user in node.users):
+            unused.add(node)
+    return unused
+
+
+def _writes(node):
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or schema.is_mutable
+
+
 def views_of_outputs(outputs):
     """The outputs that are views of other outputs: by output, the other."""
     bases = {}

@@ -34,7 +34,6 @@ def _mutated_inputs(count):
 
 def _boxed(run):
     """A function as AOTAutograd calls it: with one list of arguments."""
-
     def boxed(arguments):
         return run(arguments)
 
@@ -108,4 +107,4 @@ def kiln(module, example_inputs, *, options=None, mode=None, **_):
 
 
 # ``torch._dynamo.reset()`` calls it.
-kiln.reset = _kiln.release_memory
+kiln.reset = _kiln.forget

@@ -20,6 +20,7 @@ def decompositions():
     """The decomposition table."""
     table = dict(torch._decomp.core_aten_decompositions().items())
     table.update(on_lists())
+    table.update(_own(table))
     return {op: rule for op, rule in table.items() if op not in _WHOLE}
 
 
@@ -67,3 +68,85 @@ def _products_added(one, tensors, firsts, seconds, value=1):
 
 def _norms(tensors, ord=2, dtype=None):
     return [aten.linalg_vector_norm(x, ord, dtype=dtype) for x in tensors]
+
+
+def _own(table):
+    """Rules for ops that core ATen's table leaves whole, or spells out with other strides than they have."""
+    return {
+        aten.max_unpool2d.default: functools.partial(_max_unpool2d, table[aten.max_unpool2d.default]),
+        aten.dist.default: _dist,
+        aten._cdist_forward.default: _cdist,
+        aten._cdist_backward.default: _cdist_backward,
+        aten._trilinear.default: _trilinear,
+        aten.as_strided_copy.default: lambda x, size, stride, storage_offset=None: aten.as_strided(x, size, stride, storage_offset).clone(
+            memory_format=torch.contiguous_format
+        ),
+        aten.searchsorted.Tensor: _searchsorted,
+    }
+
+
+def _max_unpool2d(rule, x, indices, output_size):
+    out = rule(x, indices, output_size)
+    return out.contiguous(memory_format=torch._prims_common.suggest_memory_format(x)) if x.ndim == 4 else out
+
+
+def _dist(x, y, p=2):
+    return aten.linalg_vector_norm(x - y, p)
+
+
+def _cdist(x, y, p, compute_mode):
+    """Distances of all pairs. Large ones between points are PyTorch's, by a product."""
+    if x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    by_product = p == 2 and (compute_mode == 1 or (compute_mode in (0, None) and (_is_over(x.shape[-2], 25) or _is_over(y.shape[-2], 25))))
+    if by_product or any(map(_is_zero, (*x.shape, *y.shape))):
+        return NotImplemented
+    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
+    return aten.linalg_vector_norm(difference, p, [difference.ndim - 1])
+
+
+def _cdist_backward(grad, x, y, p, cdist):
+    if p != 2 or x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    difference = x.unsqueeze(-2) - y.unsqueeze(-3)
+    scale = torch.where(cdist == 0, 0, grad / cdist).unsqueeze(-1)
+    return (difference * scale).sum(-2)
+
+
+def _is_over(size, bound):
+    return not isinstance(size, int) or size > bound
+
+
+def _is_zero(size):
+    return isinstance(size, int) and size == 0
+
+
+def _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """A sum of products of three tensors, each with axes of size one where it has none of the others' axes."""
+
+    def expanded(x, axes):
+        for axis in sorted(axes):
+            x = x.unsqueeze(axis)
+        return x
+
+    product = expanded(i1, expand1) * expanded(i2, expand2) * expanded(i3, expand3)
+    return product.sum(sumdim) if sumdim else product
+
+
+# Up to so many boundaries, comparing with all of them takes less than a program's end and another's beginning.
+_FEW_BOUNDARIES = 64
+
+
+def _searchsorted(boundaries, x, *, out_int32=False, right=False, side=None, sorter=None):
+    size = boundaries.shape[-1]
+    if sorter is not None or _is_over(size, _FEW_BOUNDARIES) or boundaries.ndim == 0 or (boundaries.ndim > 1 and x.ndim != boundaries.ndim):
+        return NotImplemented
+    after = right or side == "right"
+    x = x.unsqueeze(-1)
+    boundaries = boundaries if boundaries.ndim == 1 else boundaries.unsqueeze(-2)
+    if x.dtype.is_floating_point:
+        # Not a number is after everything.
+        lower = ~(boundaries > x) if after else ~(boundaries >= x)
+    else:
+        lower = boundaries <= x if after else boundaries < x
+    return lower.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)

@@ -2,6 +2,7 @@
 
 import threading
 
+import sympy
 import torch
 from torch.fx.node import Node, map_arg
 
@@ -10,13 +11,44 @@ from .collectives import is_collective
 from .lower import Lowering, NotNative, source_of
 from .partition import foreign_nodes, is_computed, is_mutable, levels, used_nodes
 from .report import emit, log_runtime
-from .sizes import Sizes
+from .sizes import Sizes, fixed, hints, limited
 from .torch_kernels import faster_in_torch, parts
 
 
 def compile_graph(module, name, options, frozen=(), explainer=None):
     """A function of the list of the graph's arguments that gives the list of its results. ``frozen`` are the numbers of the arguments
     that change rarely; ``explainer`` gets to see every program before its first call."""
+    parameters = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    symbols = limited(parameters)
+    if symbols:
+        return BySize(lambda: _compile(module, name, options, frozen, explainer), Sizes(parameters), symbols, parameters)
+    return _compile(module, name, options, frozen, explainer)
+
+
+class BySize:
+    """A graph some of whose sizes can have few values: compiled for each of these."""
+
+    def __init__(self, make, places, symbols, parameters):
+        self.make = make
+        self.places = {symbol: places.places[symbol] for symbol in symbols}
+        hinted = hints(size for value in parameters for size in (value.shape if isinstance(value, torch.Tensor) else [value]))
+        self.runs = {}
+        if all(symbol.name in hinted for symbol in symbols):
+            self._run(tuple(hinted[symbol.name] for symbol in symbols))
+
+    def _run(self, values):
+        run = self.runs.get(values)
+        if run is None:
+            with fixed(dict(zip(self.places, map(sympy.Integer, values)))):
+                run = self.runs[values] = self.make()
+        return run
+
+    def __call__(self, arguments):
+        values = tuple(arguments[at] if axis is None else arguments[at].shape[axis] for at, axis in self.places.values())
+        return self._run(values)(arguments)
+
+
+def _compile(module, name, options, frozen, explainer):
     graph = module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     constants = {node: _attribute(module, node.target) for node in graph.nodes if node.op == "get_attr"}
@@ -24,8 +56,9 @@ def compile_graph(module, name, options, frozen=(), explainer=None):
         node.meta.setdefault("val", value)
         if isinstance(value, torch.fx.GraphModule):
             constants[node] = _subgraph(value, f"{name}.{node.target}", options, explainer)
-    nodes = [node for node in graph.nodes if is_computed(node)]
     parameters = [*placeholders, *constants]
+    unused = aliases.only_views(graph, parameters)
+    nodes = [node for node in graph.nodes if is_computed(node) and node not in unused]
     frozen = {placeholders[number] for number in frozen} | set(constants)
     device = devices.of_graph([*parameters, *nodes])
     foreign, lowering = foreign_nodes(nodes, parameters, device, options)

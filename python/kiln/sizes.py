@@ -1,12 +1,30 @@
 """Sizes of PyTorch's symbolic shapes: as text for Kiln, and as numbers at a call."""
 
+import contextlib
+import contextvars
+
+import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
+
+# Symbols that are numbers in the graph at hand.
+_fixed = contextvars.ContextVar("fixed", default={})
+
+
+@contextlib.contextmanager
+def fixed(values):
+    """Takes symbols for numbers."""
+    token = _fixed.set(values)
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
 
 
 def text(size):
     """A size as Kiln takes it: a number, or the text of its expression."""
     if isinstance(size, torch.SymInt):
-        expression = size.node.expr
+        expression = size.node.expr.xreplace(_fixed.get())
         return int(expression) if expression.is_number else str(expression)
     return int(size)
 
@@ -29,6 +47,34 @@ def hints(values):
                 if hint is not None:
                     found[symbol.name] = int(hint)
     return found
+
+
+def limited(parameters):
+    """The symbols of arguments that can have few values: those whose sizes PyTorch has found to be a number after some ops, as in a
+    convolution whose flattened result meets a matrix. Values of such symbols are compiled for one by one."""
+    symbolic = [n for value in parameters if isinstance(value, torch.Tensor) for n in value.shape if isinstance(n, torch.SymInt)]
+    symbolic += [value for value in parameters if isinstance(value, torch.SymInt)]
+    if not symbolic:
+        return []
+    environment = symbolic[0].node.shape_env
+    found = set()
+    for guard in environment.guards:
+        if isinstance(guard.expr, sympy.Eq):
+            sides = sorted(guard.expr.args, key=lambda side: not side.is_number)
+            if sides[0].is_number and _has_few_solutions(sides[1]):
+                found |= sides[1].free_symbols
+    known = Sizes(parameters).places
+    used = set().union(*(size.node.expr.free_symbols for size in symbolic))
+    return sorted(found & used & set(known), key=str)
+
+
+def _has_few_solutions(expression):
+    """Whether an expression of sizes is a given number for few sizes only."""
+    kinds = (sympy.Add, sympy.Mul, sympy.Pow, FloorDiv, sympy.Symbol, sympy.Integer)
+    if not all(isinstance(part, kinds) for part in sympy.preorder_traversal(expression)):
+        return False
+    # Of several symbols, a product has few factors.
+    return len(expression.free_symbols) == 1 or (isinstance(expression, sympy.Mul) and expression.as_coeff_Mul()[0] > 0)
 
 
 class Sizes:

@@ -152,3 +152,75 @@ def test_an_error_names_the_line():
     compiled = torch.compile(gather, backend="kiln", fullgraph=True)
     with pytest.raises(RuntimeError, match="out of range.*test_inference.py"):
         compiled(torch.randn(4), torch.tensor([1, 9]))
+
+
+class Sum(torch.nn.Module):
+    """A model of many weights."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(torch.randn(4) for _ in range(weights))
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = x + weight
+        return x
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_weights_that_move_are_noticed(dynamic):
+    """A program looks only at the addresses of weights that have been at the same place for some calls."""
+    net = Sum(20)
+    fast = torch.compile(net, backend="kiln", dynamic=dynamic)
+    rows = 0
+
+    def agree():
+        nonlocal rows
+        rows += 1
+        x = torch.randn((1 + rows % 3, 4) if dynamic else (2, 4))
+        with torch.no_grad():
+            assert_close(fast(x), net(x))
+
+    def steady():
+        for _ in range(5):
+            agree()
+
+    steady()
+    with torch.no_grad():
+        net.weights[3].add_(1)
+        agree()
+        net.weights[4].data = torch.randn(4)
+        agree()
+        net.weights[5] = torch.nn.Parameter(torch.randn(4))
+    steady()
+    for weight in net.weights:
+        weight.data = weight.data + 1
+        agree()
+    steady()
+    net.load_state_dict(Sum(20).state_dict(), assign=True)
+    steady()
+
+
+def test_one_program_with_weights_by_turns():
+    nets = [Sum(20) for _ in range(3)]
+    call = torch.compile(lambda net, x: torch.func.functional_call(net, dict(net.named_parameters()), (x,)), backend="kiln")
+    x = torch.randn(4)
+    with torch.no_grad():
+        for number in range(30):
+            net = nets[number // 3 % 3]
+            assert_close(call(net, x), net(x))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_sizes_that_a_matrix_bounds(trains):
+    """The matrix leaves two widths of images possible; the batch is any."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 10))
+    fast = torch.compile(net, backend="kiln", dynamic=True)
+    for batch, width in [(2, 16), (3, 16), (4, 15), (5, 16), (6, 15)]:
+        x = torch.randn(batch, 3, width, width)
+        with torch.set_grad_enabled(trains):
+            assert_close(fast(x), net(x))
+        if trains:
+            want = torch.autograd.grad(net(x).square().sum(), list(net.parameters()))
+            assert_close(torch.autograd.grad(fast(x).square().sum(), list(net.parameters())), want, 1e-4)
+    assert not kiln.report().fallbacks

@@ -244,11 +244,13 @@ def test_a_frozen_model_that_is_gone_frees_its_weights(monkeypatch):
 
 GROWTH = textwrap.dedent(
     """
-    import gc, sys, torch
+    import ctypes, gc, sys, torch
     backend, rounds = sys.argv[1], int(sys.argv[2])
 
     def resident():
-        gc.collect()
+        for _ in range(3):
+            gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096
 
@@ -256,9 +258,12 @@ GROWTH = textwrap.dedent(
         def function(x):
             return (x * (number + 0.5)).softmax(-1) @ x.t()
         torch._dynamo.reset()
-        torch.compile(function, backend=backend)(torch.ones(64, 64))
+        # Some of them with gradients.
+        x = torch.ones(8 + number % 57, 64, requires_grad=number % 8 == 0)
+        result = torch.compile(function, backend=backend, dynamic=False)(x)
+        if x.requires_grad:
+            result.sum().backward()
 
-    torch.set_grad_enabled(False)
     sizes = []
     for number in range(3 * rounds):
         recompile(number)
@@ -274,12 +279,65 @@ def test_recompiles_do_not_grow_memory():
     """New constants make new kernels each time; what goes must go. PyTorch's own growth is measured beside it."""
     rounds = 60
 
-    def growth(backend):
-        environment = {**os.environ, "KILN_CACHE": "off"}
+    def start(backend):
+        environment = {**os.environ, "KILN_CACHE": "off", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-c", GROWTH, backend, str(rounds)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-        assert done.returncode == 0, done.stderr[-4000:]
-        return int(done.stdout.split()[-1])
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    own, theirs = growth("kiln"), growth("aot_eager")
-    assert (own - theirs) / rounds < 64 << 10, f"{own / rounds / 1024:.0f} kB a recompile, aot_eager {theirs / rounds / 1024:.0f}"
+    def growth(process):
+        out, errors = process.communicate(timeout=900 + 3 * rounds)
+        assert process.returncode == 0, errors[-4000:]
+        return int(out.split()[-1])
+
+    own, theirs = map(growth, (start("kiln"), start("aot_eager")))
+    print(f"a recompile: {own / rounds / 1024:.2f} kB, with aot_eager {theirs / rounds / 1024:.2f}")
+    # Memory comes in pieces: a few megabytes are no growth.
+    assert own - theirs < 3 << 20, f"{own / rounds / 1024:.1f} kB a recompile, aot_eager {theirs / rounds / 1024:.1f}"
+
+
+PROGRAMS = textwrap.dedent(
+    """
+    import ctypes, gc, sys, torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from kiln import _kiln
+    from kiln.executor import compile_graph
+    from kiln.options import DEFAULT
+    rounds = int(sys.argv[1])
+
+    def resident():
+        gc.collect()
+        # Up to a bound, kernels are kept for programs to come.
+        _kiln.forget()
+        ctypes.CDLL(None).malloc_trim(0)
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    def function(x):
+        return [(x * 0.5).softmax(-1) @ x.t(), torch.nonzero(x.sum(0)), x.cos()]
+
+    x = torch.ones(24, 64)
+    module = make_fx(function, tracing_mode="fake")(x)
+    product = next(node for node in module.graph.nodes if node.target is torch.ops.aten.mul.Tensor)
+    sizes = []
+    for number in range(3 * rounds):
+        product.args = (product.args[0], number + 0.5)
+        compile_graph(module, f"graph{number}", DEFAULT)([x])
+        if (number + 1) % rounds == 0:
+            sizes.append(resident())
+    print(_kiln.live_programs(), sizes[1] - sizes[0], sizes[2] - sizes[1])
+    """
+)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
+def test_programs_that_are_gone_leave_nothing():
+    """Kiln's part of many recompiles, without PyTorch's. KILN_RECOMPILES says how many there are: 10,000 take some minutes."""
+    rounds = int(os.environ.get("KILN_RECOMPILES", "900")) // 3
+    environment = {**os.environ, "KILN_CACHE": "off", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", PROGRAMS, str(rounds)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    alive, first, second = map(int, done.stdout.split()[-3:])
+    print(f"{3 * rounds} compiles; the second third added {first / 1024:.0f} kB, the last {second / 1024:.0f} kB")
+    assert alive == 0
+    # Memory comes in pieces: two megabytes are no growth.
+    assert min(first, second) < (2 << 20), f"{first / rounds:.0f} and {second / rounds:.0f} bytes a compile"

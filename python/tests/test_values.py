@@ -124,3 +124,59 @@ def test_a_real_part_beside_its_complex_number():
     with torch.no_grad():
         check(function, torch.randn([]), torch.randn([]))
         check(function, torch.randn(3, 2).t(), torch.randn(2, 3))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_norm_of_one_number_does_not_overflow(keep):
+    check(lambda x: torch.linalg.vector_norm(x, -41.0, 1, keep), torch.randn(4, 1, 4) / 100)
+
+
+@torch.no_grad()
+def test_views_of_a_part_of_an_arguments_memory():
+    def function(x):
+        part = x.view(-1).view(torch.float16).as_strided((2, 5), (1, 1))
+        return part.view(torch.bfloat16).as_strided((10, 10), (1, 1))
+
+    x = torch.randn(10, 10, dtype=torch.bfloat16)
+    check(function, x)
+    assert torch.compile(function, backend="kiln")(x).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0, float("inf")])
+def test_distances(p):
+    check(lambda x, y: (torch.cdist(x, y, p), torch.dist(x[:1], y[:1], p)), torch.randn(7, 3), torch.randn(5, 3))
+
+
+def test_gradients_of_distances():
+    x, y = torch.randn(7, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    y.data[2] = x.data[1]
+    compiled = torch.compile(torch.cdist, backend="kiln")
+    (torch.cdist(x, y) ** 2).sum().backward()
+    want = [x.grad, y.grad]
+    x.grad = y.grad = None
+    (compiled(x, y) ** 2).sum().backward()
+    assert_close([x.grad, y.grad], want)
+    assert not kiln.report().fallbacks
+
+
+@torch.no_grad()
+def test_a_bilinear_layer():
+    check(torch.nn.Bilinear(3, 4, 5), torch.randn(2, 6, 3), torch.randn(2, 6, 4))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("right", [False, True])
+def test_searches_among_few_boundaries(right):
+    boundaries = torch.tensor([-1.0, 0.0, 0.0, 0.5, float("inf")])
+    x = torch.tensor([[-2.0, 0.0, 0.5], [float("inf"), float("nan"), 7.0]])
+    check(lambda b, x: torch.searchsorted(b, x, right=right), boundaries, x)
+    check(lambda b, x: torch.searchsorted(b, x, right=right, out_int32=True), boundaries.repeat(2, 1), x)
+
+
+@torch.no_grad()
+def test_strides_of_unpooled_images():
+    x, indices = torch.nn.functional.max_pool2d(torch.randn(1, 2, 6, 6), 2, return_indices=True)
+    x, indices = (t.to(memory_format=torch.channels_last) for t in (x, indices))
+    check(lambda x, indices: torch.nn.functional.max_unpool2d(x, indices, 2), x, indices)

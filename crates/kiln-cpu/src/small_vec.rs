@@ -88,8 +88,15 @@ impl<T: Copy> Clone for SmallVec<T> {
 
 impl<T: Copy> Extend<T> for SmallVec<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
-        let values = values.into_iter();
-        self.make_room(self.len + values.size_hint().0);
+        let mut values = values.into_iter();
+        let sure = values.size_hint().0;
+        self.make_room(self.len + sure);
+        let start = self.start_mut();
+        for value in values.by_ref().take(sure) {
+            // SAFETY: there is room for so many more.
+            unsafe { start.add(self.len).write(value) };
+            self.len += 1;
+        }
         values.for_each(|value| self.push(value));
     }
 }

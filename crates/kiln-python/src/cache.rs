@@ -72,6 +72,13 @@ pub(crate) fn release_memory() -> PyResult<()> {
     kiln::release_memory(kiln::Device::Cpu).map_err(|error| PyOSError::new_err(error.to_string()))
 }
 
+/// The same, and drops the kernels that no program holds.
+#[pyfunction]
+pub(crate) fn forget() -> PyResult<()> {
+    kernel_cache::clear();
+    release_memory()
+}
+
 /// What happened in the runtime since somebody began to listen: categories and texts.
 static HEARD: Mutex<Vec<(&'static str, String)>> = Mutex::new(Vec::new());
 static LISTENING: Mutex<Option<Listening>> = Mutex::new(None);

@@ -5,7 +5,7 @@ use kiln::pipeline::{CompileOptions, FreezeOptions, PackWeights};
 use kiln::{CompiledGraph, FrozenGraph, Tensor};
 use kiln_ir::Graph;
 use kiln_kernels::InputLayout;
-use kiln_runtime::{Program, RawInput, TuneReport};
+use kiln_runtime::{PinnedRaw, Program, RawInput, TuneReport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +16,17 @@ pub(crate) enum Code {
     Frozen(Arc<FrozenGraph>, Vec<InputLayout>),
 }
 
+/// The inputs of one call.
+#[derive(Clone, Copy)]
+pub(crate) enum Inputs<'a> {
+    All(&'a [RawInput<'a>]),
+    Pinned(PinnedRaw<'a>),
+}
+
 /// The addresses of one call.
 pub(crate) struct Call<'a> {
     pub(crate) symbols: &'a [i64],
-    pub(crate) inputs: &'a [RawInput<'a>],
+    pub(crate) inputs: Inputs<'a>,
     pub(crate) outputs: &'a [*mut u8],
     /// For each frozen input, a number that changes with its elements.
     pub(crate) versions: &'a [u64],
@@ -40,8 +47,10 @@ impl Call<'_> {
     /// # Safety
     /// The tensors are gone before the caller lets go of PyTorch's.
     unsafe fn tensors(&self) -> kiln::Result<Vec<Tensor>> {
+        // Whoever asks for tensors has asked for a call without pins.
+        let (Inputs::All(inputs) | Inputs::Pinned(PinnedRaw { inputs, .. })) = self.inputs;
         // SAFETY: the caller's promise.
-        self.inputs.iter().map(|input| unsafe { Tensor::over(input) }).collect()
+        inputs.iter().map(|input| unsafe { Tensor::over(input) }).collect()
     }
 }
 
@@ -114,12 +123,13 @@ impl Code {
         let Call { symbols, inputs, outputs, versions, recorded, .. } = *call;
         // SAFETY: the caller's promise.
         unsafe {
-            match self {
-                Code::Frozen(frozen, _) => {
+            match (self, inputs) {
+                (Code::Frozen(frozen, _), Inputs::All(inputs)) => {
                     return frozen.call_raw(symbols, inputs, versions, outputs, recorded).map_err(|e| e.to_string());
                 }
-                Code::Plain(compiled) if recorded => compiled.program().replay_raw(symbols, inputs, outputs),
-                Code::Plain(compiled) => compiled.program().call_raw(symbols, inputs, outputs),
+                (code, Inputs::Pinned(inputs)) => code.program().call_pinned(symbols, inputs, outputs, recorded),
+                (code, Inputs::All(inputs)) if recorded => code.program().replay_raw(symbols, inputs, outputs),
+                (code, Inputs::All(inputs)) => code.program().call_raw(symbols, inputs, outputs),
             }
         }
         .map_err(|error| error.to_string())

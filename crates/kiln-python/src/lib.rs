@@ -7,6 +7,7 @@ mod dlpack;
 mod explained;
 mod frozen;
 mod graph;
+mod pins;
 mod program;
 mod shim;
 mod torch;
@@ -40,6 +41,7 @@ fn _kiln(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cache::clear_cache, module)?)?;
     module.add_function(wrap_pyfunction!(cache::cache_stats, module)?)?;
     module.add_function(wrap_pyfunction!(cache::release_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(cache::forget, module)?)?;
     module.add_function(wrap_pyfunction!(cache::listen, module)?)?;
     module.add_function(wrap_pyfunction!(cache::heard, module)?)?;
     module.add("Unsupported", module.py().get_type::<Unsupported>())?;

@@ -1,11 +1,12 @@
 //! A compiled graph, called with PyTorch's tensors.
 
 use crate::binding::{Binding, Place};
-use crate::code::{Call, Code};
+use crate::code::{Call, Code, Inputs};
 use crate::dlpack::DlTensor;
 use crate::explained::Explained;
 use crate::frozen::Frozen;
 use crate::graph::unsupported;
+use crate::pins::{Candidate, FEWEST, Pins};
 use crate::shim::{Seen, Shim};
 use crate::torch::Torch;
 use crate::{Unsupported, WrongResult};
@@ -13,7 +14,7 @@ use kiln::Device;
 use kiln::pipeline::CompileOptions;
 use kiln_aten::{AtenGraph, Imported, InputFrom, Meta, OutputFrom};
 use kiln_ir::{DType, Dim};
-use kiln_runtime::RawInput;
+use kiln_runtime::{PinnedRaw, RawInput};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError};
 use pyo3::ffi::{Py_ssize_t, PyTuple_GetItem};
 use pyo3::prelude::*;
@@ -44,6 +45,9 @@ pub(crate) struct Program {
     inputs: Vec<(InputFrom, DType, bool)>,
     outputs: Vec<Output>,
     draws: bool,
+    /// By tensor, whether it may be pinned; empty where too few may.
+    candidates: Vec<Candidate>,
+    pins: Pins,
     /// Whether frozen weights have changed.
     frozen: Option<Frozen>,
 }
@@ -155,8 +159,25 @@ impl Program {
             }
         };
         let draws = imported.inputs.contains(&InputFrom::Seed);
+        let is_fixed = |parameter: &Parameter| match &parameters[parameter.number] {
+            crate::binding::Parameter::Tensor(input) => {
+                let Meta { shape, strides, .. } = aten.meta(aten.inputs[*input]);
+                shape.iter().chain(strides).all(|dim| dim.as_const().is_some())
+            }
+            crate::binding::Parameter::Size(_) => false,
+        };
+        let candidate = |(tensor, parameter): (usize, &Parameter)| {
+            let input = imported.inputs.iter().position(|from| *from == InputFrom::Given(tensor));
+            let input = input.filter(|_| is_fixed(parameter) && !parameter.complex);
+            Candidate { argument: parameter.number, input }
+        };
+        let mut candidates: Vec<Candidate> = tensors.iter().enumerate().map(candidate).collect();
+        if frozen.is_some() || candidates.iter().filter(|one| one.input.is_some()).count() < FEWEST {
+            candidates.clear();
+        }
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Program { code, how, binding, tensors, tensor_of, inputs, outputs, draws, frozen })
+        let pins = Pins::default();
+        Ok(Program { code, how, binding, tensors, tensor_of, inputs, outputs, draws, candidates, pins, frozen })
     }
 
     fn device(&self) -> Device {
@@ -176,12 +197,14 @@ impl Program {
         allocate.call1((shape, strides, &output.dtype))
     }
 
-    /// Finds the addresses of a call and hands them to `run`; returns the outputs.
+    /// Finds the addresses of a call and hands them to `run`; returns the outputs. `pins`: tensors that have not moved are not
+    /// looked at, and `run` is told so.
     fn with_call<'py>(
         &self,
         py: Python<'py>,
         arguments: &Bound<'py, PyList>,
         seed: Option<&Bound<'py, PyAny>>,
+        pins: bool,
         run: impl FnOnce(&Torch, &Call<'_>) -> PyResult<()>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (torch, device) = (Torch::get(py)?, self.device());
@@ -192,23 +215,32 @@ impl Program {
             return Err(PyIndexError::new_err("an argument is missing"));
         }
         let argument = |at: usize| held.get_borrowed_item(at);
-        let mut given: Vec<RawInput<'_>> = Vec::with_capacity(self.tensors.len());
-        for parameter in &self.tensors {
-            // SAFETY: there are as many items as parameters, and the tuple holds them.
-            let object = unsafe { PyTuple_GetItem(held.as_ptr(), parameter.number as Py_ssize_t) };
+        // SAFETY: there are as many items as parameters, and the tuple holds them.
+        let object = |at: usize| unsafe { PyTuple_GetItem(held.as_ptr(), at as Py_ssize_t) };
+        let shim = torch.shim.as_ref();
+        let pinning = shim.filter(|_| pins && !self.candidates.is_empty());
+        let pinned = pinning.and_then(|shim| self.pins.get().filter(|pinned| pinned.holds(shim, object)));
+        let pinned = pinned.as_deref();
+
+        let count = pinned.map_or(self.tensors.len(), |pinned| pinned.other_tensors.len());
+        let mut given: Vec<RawInput<'_>> = Vec::with_capacity(count);
+        for at in 0..count {
+            let parameter = &self.tensors[pinned.map_or(at, |pinned| pinned.other_tensors[at])];
+            let object = object(parameter.number);
             let read = |shim: &Shim| shim.read(object, parameter.dtype, &parameter.seen);
-            if let Some(input) = torch.shim.as_ref().and_then(read) {
+            if let Some(input) = shim.and_then(read) {
                 given.push(input);
                 continue;
             }
             let tensor = torch.tensors.describe(argument(parameter.number)?)?;
             given.push(raw(&tensor, parameter.dtype, parameter.complex, device)?);
-            if let (Some(shim), Device::Cpu) = (&torch.shim, device) {
+            if let (Some(shim), Device::Cpu) = (shim, device) {
                 shim.learn(object, &parameter.seen);
             }
         }
+        let rank = |tensor: usize| pinned.map_or(tensor, |pinned| pinned.rank(tensor));
         let described = |at: usize| match self.tensor_of[at] {
-            Some(tensor) => Ok(&given[tensor]),
+            Some(tensor) => Ok(&given[rank(tensor)]),
             None => Err(PyTypeError::new_err("a size is read from what is no tensor")),
         };
         let number = |place: Place| match place {
@@ -246,34 +278,46 @@ impl Program {
             Some(seed) => drawn = Some(torch.tensors.describe(seed.as_borrowed())?),
             None => {}
         }
+        let number: *mut u8 = (&raw mut number).cast();
+        let source = |input: usize| {
+            Ok::<_, PyErr>(match self.inputs.get(input) {
+                None => given[rank(input)],
+                Some((InputFrom::Given(tensor), ..)) => given[rank(*tensor)],
+                Some((InputFrom::Output(output), dtype, complex)) => raw(&made[*output], *dtype, *complex, device)?,
+                Some((InputFrom::Seed, dtype, _)) => match &drawn {
+                    Some(tensor) => raw(tensor, *dtype, false, device)?,
+                    None => RawInput { ptr: number, dtype: DType::I64, shape: &[], strides: &[], is_value: true },
+                },
+            })
+        };
+        let (mut inputs, mut others) = (Vec::new(), Vec::new());
+        match pinned {
+            Some(pinned) => {
+                for &input in &pinned.other_inputs {
+                    others.push((input as u32, source(input)?));
+                }
+            }
+            None if self.inputs.is_empty() => inputs = given,
+            None => {
+                for input in 0..self.inputs.len() {
+                    inputs.push(source(input)?);
+                }
+            }
+        }
         // The parts of complex numbers are an axis of their own.
         let pairs: Vec<(Vec<i64>, Vec<i64>)>;
-        let mut inputs = given;
-        if !self.inputs.is_empty() {
-            let given = std::mem::take(&mut inputs);
-            for (from, dtype, complex) in &self.inputs {
-                inputs.push(match from {
-                    InputFrom::Given(input) => given[*input],
-                    InputFrom::Output(output) => raw(&made[*output], *dtype, *complex, device)?,
-                    InputFrom::Seed => match &drawn {
-                        Some(tensor) => raw(tensor, *dtype, false, device)?,
-                        None => {
-                            let ptr = (&raw mut number).cast();
-                            RawInput { ptr, dtype: DType::I64, shape: &[], strides: &[], is_value: true }
-                        }
-                    },
-                });
-            }
-            let complex = |(number, (_, _, complex)): (usize, &(InputFrom, DType, bool))| complex.then_some(number);
-            let complex: Vec<usize> = self.inputs.iter().enumerate().filter_map(complex).collect();
-            let pair = |&number: &usize| {
-                let input: &RawInput<'_> = &inputs[number];
+        if self.inputs.iter().any(|(_, _, complex)| *complex) {
+            let all = inputs.iter_mut().enumerate();
+            let all = all.chain(others.iter_mut().map(|(input, given)| (*input as usize, given)));
+            let complex: Vec<&mut RawInput<'_>> =
+                all.filter(|(input, _)| self.inputs[*input].2).map(|(_, given)| given).collect();
+            let pair = |input: &&mut RawInput<'_>| {
                 let strides = input.strides.iter().map(|stride| stride * 2).chain([1]);
                 (input.shape.iter().copied().chain([2]).collect(), strides.collect())
             };
             pairs = complex.iter().map(pair).collect();
-            for (number, (shape, strides)) in complex.into_iter().zip(&pairs) {
-                (inputs[number].shape, inputs[number].strides) = (shape, strides);
+            for (input, (shape, strides)) in complex.into_iter().zip(&pairs) {
+                (input.shape, input.strides) = (shape, strides);
             }
         }
 
@@ -286,10 +330,16 @@ impl Program {
             Device::Cuda(gpu) => Some(torch.tensors.current_stream(gpu)?),
             _ => None,
         };
+        let inputs = match pinned {
+            Some(pinned) => Inputs::Pinned(PinnedRaw { key: pinned.key, inputs: pinned.inputs(), others: &others }),
+            None => Inputs::All(&inputs),
+        };
         let recorded = self.how.recorded;
-        let call =
-            Call { symbols: &symbols, inputs: &inputs, outputs: &outputs, versions: &versions, stream, recorded };
+        let call = Call { symbols: &symbols, inputs, outputs: &outputs, versions: &versions, stream, recorded };
         run(torch, &call)?;
+        if let (Some(shim), Inputs::All(inputs)) = (pinning, inputs) {
+            self.pins.look(shim, &self.candidates, inputs, object);
+        }
         if let Some(frozen) = &self.frozen {
             frozen.hold(&held, versions)?;
         }
@@ -359,8 +409,9 @@ impl Program {
         arguments: &Bound<'py, PyList>,
         seed: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let results = self.with_call(py, arguments, seed.as_ref(), |torch, call| {
-            if !self.how.first.is_over.load(Ordering::Relaxed) {
+        let is_over = self.how.first.is_over.load(Ordering::Relaxed);
+        let results = self.with_call(py, arguments, seed.as_ref(), is_over, |torch, call| {
+            if !is_over {
                 self.first_call(py, torch, call)?;
             }
             // SAFETY: the tensors have the sizes and strides that the program compares with its own; outputs were allocated with
@@ -380,7 +431,7 @@ impl Program {
         seed: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Explained> {
         let mut explained = None;
-        self.with_call(py, arguments, seed.as_ref(), |_, call| {
+        self.with_call(py, arguments, seed.as_ref(), false, |_, call| {
             // SAFETY: the tensors are held until the call returns.
             let outcome = py.detach(|| unsafe { self.code.explain(call, &self.how.options) });
             explained = Some(outcome.map_err(|error| Unsupported::new_err(error.to_string()))?);

@@ -84,6 +84,16 @@ impl Shim {
         self.types.contains(&kind.addr()).then(|| object.cast::<u8>().wrapping_add(self.offset).cast())
     }
 
+    /// The addresses of a tensor's `TensorImpl` and of its elements.
+    #[inline(always)]
+    pub(crate) fn spot(&self, object: *mut PyObject) -> Option<(usize, usize)> {
+        let tensor = self.handle(object)?;
+        let mut ptr = null_mut();
+        // SAFETY: a tensor, which is a pointer to its `TensorImpl`, and a place to write to.
+        let (failed, tensor) = unsafe { ((self.data)(tensor, &mut ptr), *tensor.cast::<usize>()) };
+        (failed == 0).then_some((tensor, ptr.addr()))
+    }
+
     /// Dtype and device in one number that is not zero.
     #[inline]
     fn kind(&self, tensor: Handle) -> Option<u64> {

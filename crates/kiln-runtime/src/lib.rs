@@ -41,8 +41,8 @@ pub use kernel_cache::Keep;
 pub use missing::MissingBackend;
 pub use packer::Packer;
 pub use program::{
-    BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, Produced, Program, RawInput,
-    RestoreError, idle,
+    BuildTimes, CompiledStep, InputView, Inputs, Inspection, OutputShapes, PinKey, Pinned, PinnedRaw, Produced,
+    Program, RawInput, RestoreError, idle,
 };
 pub use queued::QueuedBackend;
 pub use reference::{ReferenceBackend, ReferenceSchedules};

@@ -18,7 +18,7 @@ pub mod idle;
 mod inspect;
 mod saved;
 
-pub use call::RawInput;
+pub use call::{PinnedRaw, RawInput};
 use frame::{Frame, Outputs};
 use idle::Frames;
 pub use inspect::Inspection;

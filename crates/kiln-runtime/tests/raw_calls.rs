@@ -2,7 +2,7 @@
 
 use kiln_ir::{DType, Dim, Graph};
 use kiln_kernels::{InputLayout, ScheduleOptions};
-use kiln_runtime::{Error, Program, RawInput, ReferenceBackend};
+use kiln_runtime::{Error, PinnedRaw, Program, RawInput, ReferenceBackend};
 use std::sync::Arc;
 
 fn program(text: &str, layouts: &[Option<&[i64]>]) -> Program {
@@ -118,4 +118,35 @@ fn tensors_without_elements_may_have_no_address() {
     let mut x = [1., 2.];
     let got = call(&program, &[], &[empty, raw(&mut x, &[2], &[1])], &[0, 2]).unwrap();
     assert_eq!(got, [vec![], vec![-1., -2.]]);
+}
+
+#[test]
+fn pinned_inputs_are_looked_at_once_a_key() {
+    let text = "graph(%0: f32[2], %1: f32[2]) {
+      %2: f32[2] = sub %0, %1
+      return %2
+    }";
+    let program = program(text, &[None, None]);
+    let (mut old, mut new, mut x) = ([1f32, 2.], [5f32, 6.], [10f32, 20.]);
+    let (old, new) = (raw(&mut old, &[2], &[1]), raw(&mut new, &[2], &[1]));
+    let mut call = |key: u64, weight: RawInput<'_>, step: f32| {
+        x[0] += step;
+        let nothing = raw(&mut [], &[], &[]);
+        let (inputs, others) = ([nothing, weight], [(0, raw(&mut x, &[2], &[1]))]);
+        let mut output = [f32::NAN; 2];
+        let pinned = PinnedRaw { key: (0, key), inputs: &inputs, others: &others };
+        // SAFETY: two elements each.
+        unsafe { program.call_pinned(&[], pinned, &[output.as_mut_ptr().cast()], false) }.map(|()| output)
+    };
+    assert_eq!(call(1, old, 0.).unwrap(), [9., 18.]);
+    // The input that is not pinned is another one, the pinned one is not looked at.
+    assert_eq!(call(1, new, 1.).unwrap(), [10., 18.]);
+    assert_eq!(call(2, new, 0.).unwrap(), [6., 14.]);
+    // What is looked at is compared with the program's layout.
+    let short = RawInput { shape: &[1], ..old };
+    assert!(matches!(call(3, short, 0.), Err(Error::InputType { input: 1, .. })));
+    assert_eq!(call(2, new, 0.).unwrap(), [6., 14.]);
+    let all = [new, old];
+    assert_eq!(self::call(&program, &[], &all, &[2]).unwrap(), [[4., 4.]]);
+    assert_eq!(call(2, old, 0.).unwrap(), [10., 18.]);
 }

@@ -139,9 +139,17 @@ pub(super) const ROWS: &[Row] = &[
         build: |c| {
             let x = c.tensor("self")?;
             let (axes, keep) = over(c, x)?;
+            let shape = c.ty(x).shape;
             let dtype = c.dtype("dtype")?.unwrap_or(c.ty(x).dtype);
             let x = build::cast(&mut c.b, &x.id, dtype)?;
             let order = c.float_or("ord", 2.0)?;
+            // The norm of one number is that number for any order but 0, also where its power overflows.
+            if order != 0.0 && axes.iter().all(|&axis| shape[axis].as_const() == Some(1)) {
+                let y = build::abs(&mut c.b, &x)?;
+                let rest = (0..shape.len()).filter(|axis| keep || !axes.contains(axis));
+                let rest: Vec<Dim> = rest.map(|axis| shape[axis].clone()).collect();
+                return one(build::reshape(&mut c.b, &y, &rest)?);
+            }
             one(build::norm(&mut c.b, &x, order, &axes, keep)?)
         },
     },

@@ -1,10 +1,11 @@
 //! Calls on memory that somebody else owns: inputs and outputs are addresses, and nothing is counted or kept.
 
-use super::{Frame, Program};
+use super::{Frame, PinKey, Program};
 use crate::event::{self, Category, Event};
+use crate::sizing::Sizing;
 use crate::{Device, Error, RawBuffer};
 use kiln_ir::{DType, Symbol};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// An input given by its address, with sizes and strides as other libraries describe tensors.
@@ -21,6 +22,17 @@ pub struct RawInput<'a> {
     /// Whether it is a number in memory of the host, of at most [`crate::MOST_BY_VALUE`] bytes, that the call copies to the
     /// program's device. Of no meaning where that is the host.
     pub is_value: bool,
+}
+
+/// Inputs of which most are where they were at an earlier call, as a model's weights are.
+#[derive(Debug, Clone, Copy)]
+pub struct PinnedRaw<'a> {
+    /// Identifies the addresses and layouts of the pinned inputs; never used for others.
+    pub key: PinKey,
+    /// All inputs; what is said of those in `others` does not count.
+    pub inputs: &'a [RawInput<'a>],
+    /// The inputs that are not pinned, by number.
+    pub others: &'a [(u32, RawInput<'a>)],
 }
 
 impl Program {
@@ -58,7 +70,7 @@ impl Program {
     /// meanwhile, and what is written overlaps nothing else.
     pub unsafe fn call_raw(&self, symbols: &[i64], inputs: &[RawInput<'_>], outputs: &[*mut u8]) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.call_at(symbols, inputs, outputs, false) }
+        unsafe { self.call_at(symbols, inputs, None, outputs, false) }
     }
 
     /// The same with launches that are recorded, where the backend can do that: calls cost less if addresses are mostly those of the
@@ -73,13 +85,30 @@ impl Program {
         outputs: &[*mut u8],
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.call_at(symbols, inputs, outputs, true) }
+        unsafe { self.call_at(symbols, inputs, None, outputs, true) }
+    }
+
+    /// [`Program::call_raw`], or [`Program::replay_raw`] if `recorded`, that looks at the pinned inputs only where no earlier call has
+    /// put their addresses in place.
+    ///
+    /// # Safety
+    /// As [`Program::call_raw`].
+    pub unsafe fn call_pinned(
+        &self,
+        symbols: &[i64],
+        inputs: PinnedRaw<'_>,
+        outputs: &[*mut u8],
+        recorded: bool,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.call_at(symbols, inputs.inputs, Some(&inputs), outputs, recorded) }
     }
 
     unsafe fn call_at(
         &self,
         symbols: &[i64],
         inputs: &[RawInput<'_>],
+        pinned: Option<&PinnedRaw<'_>>,
         outputs: &[*mut u8],
         recorded: bool,
     ) -> Result<(), Error> {
@@ -92,7 +121,7 @@ impl Program {
         let captured = self.backend.is_captured();
         let mut frame = if captured { Frame::default() } else { self.take_frame(&sizing) };
         // SAFETY: the caller's promise.
-        let outcome = unsafe { frame.run_raw(self, &sizing, inputs, outputs, recorded && !captured) };
+        let outcome = unsafe { frame.run_raw(self, &sizing, inputs, pinned, outputs, recorded && !captured) };
         if captured {
             self.captured.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
             return outcome;
@@ -125,36 +154,70 @@ impl Frame {
     unsafe fn run_raw(
         &mut self,
         program: &Program,
-        sizing: &std::sync::Arc<crate::sizing::Sizing>,
+        sizing: &Arc<Sizing>,
         inputs: &[RawInput<'_>],
+        pinned: Option<&PinnedRaw<'_>>,
         outputs: &[*mut u8],
         recorded: bool,
     ) -> Result<(), Error> {
-        self.prepare_raw(program, sizing)?;
-        let nothing = RawBuffer { ptr: self.scratch(), bytes: 0 };
-        let takes_values = program.device() != Device::Cpu;
-        for (input, given) in inputs.iter().enumerate() {
-            let raw = match sizing.expected(input, given) {
-                Some(raw) => raw,
-                None => sizing.inputs[input].raw_at(input, given, &program.inputs[input], nothing)?,
-            };
-            match given.is_value && raw.bytes > 0 && takes_values {
-                // SAFETY: the caller says that it can be read.
-                true => unsafe { self.put_value(input, raw, program) }?,
-                false => self.put_address(input, raw),
+        let known = self.prepare_raw(program, sizing, pinned.map(|pinned| pinned.key))?;
+        if !known {
+            for (input, given) in inputs.iter().enumerate() {
+                if pinned.is_none_or(|pinned| !pinned.others.iter().any(|&(other, _)| other as usize == input)) {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.put_given(program, sizing, input, given) }?;
+                }
             }
         }
+        for (input, given) in pinned.map_or(&[][..], |pinned| pinned.others) {
+            // SAFETY: the caller's promise.
+            unsafe { self.put_given(program, sizing, *input as usize, given) }?;
+        }
+        self.set_pinned(pinned.map(|pinned| pinned.key));
         self.send_values()?;
         if let Some(output) = program.written_outputs().nth(outputs.len()) {
             let needed = sizing.buffer_bytes[program.schedule.outputs[output].index()];
             return Err(Error::OutputTooSmall { output, needed, bytes: 0 });
         }
+        let nothing = RawBuffer { ptr: self.scratch(), bytes: 0 };
         self.put_outputs(program, sizing, outputs, nothing);
         // SAFETY: inputs have the layouts that the kernels were made for, and the caller promises the rest.
         unsafe {
             match recorded && self.replay(program, sizing)? {
                 true => Ok(()),
                 false => self.launch_all(program, sizing),
+            }
+        }
+    }
+
+    /// Writes the address of an input, whose layout is compared with the program's.
+    ///
+    /// # Safety
+    /// As [`Program::call_raw`].
+    #[inline]
+    unsafe fn put_given(
+        &mut self,
+        program: &Program,
+        sizing: &Sizing,
+        input: usize,
+        given: &RawInput<'_>,
+    ) -> Result<(), Error> {
+        let raw = match sizing.expected(input, given) {
+            Some(raw) => raw,
+            None => {
+                let nothing = RawBuffer { ptr: self.scratch(), bytes: 0 };
+                let (Some(sized), Some(spec)) = (sizing.inputs.get(input), program.inputs.get(input)) else {
+                    return Err(Error::InputCount { expected: program.inputs.len(), got: input + 1 });
+                };
+                sized.raw_at(input, given, spec, nothing)?
+            }
+        };
+        match given.is_value && raw.bytes > 0 && program.device() != Device::Cpu {
+            // SAFETY: the caller says that it can be read.
+            true => unsafe { self.put_value(input, raw, program) },
+            false => {
+                self.put_address(input, raw);
+                Ok(())
             }
         }
     }

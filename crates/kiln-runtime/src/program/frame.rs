@@ -270,13 +270,23 @@ impl Frame {
         Ok(())
     }
 
-    /// Resolves everything for these sizes, and forgets which inputs are in place.
-    pub(super) fn prepare_raw(&mut self, program: &Program, sizing: &Arc<Sizing>) -> Result<(), Error> {
+    /// Resolves everything for these sizes; says whether the inputs that are pinned with this key are in place. Until
+    /// [`Frame::set_pinned`] none are.
+    pub(super) fn prepare_raw(
+        &mut self,
+        program: &Program,
+        sizing: &Arc<Sizing>,
+        key: Option<PinKey>,
+    ) -> Result<bool, Error> {
         if !self.fits(sizing) {
             self.bind(program, sizing)?;
         }
-        self.pinned = None;
-        Ok(())
+        Ok(self.pinned.take().is_some_and(|known| Some(known) == key))
+    }
+
+    /// Says which pinned inputs are in place.
+    pub(super) fn set_pinned(&mut self, key: Option<PinKey>) {
+        self.pinned = key;
     }
 
     /// An address that is valid for no bytes.
