@@ -30,11 +30,24 @@ fn limits_heard(work: impl FnOnce()) -> Vec<(usize, String, String, u32)> {
     Arc::try_unwrap(heard).unwrap().into_inner().unwrap()
 }
 
-/// 300 sizes, three times: 900 compiles before there was a limit.
+/// 300 sizes, three times: the second is a symbol.
 #[test]
 fn a_function_with_a_break_over_many_sizes() {
     let f = |x: &Tensor| if x.sum(..)?.gt(0.0)?.item::<bool>()? { x.mul(2.0) } else { x.neg() };
     let fast = compile(f);
+    for size in (0..900).map(|turn| turn % 300 + 2) {
+        let x = Tensor::ones(size, DType::F32, Device::Cpu).unwrap();
+        assert_eq!(values(&fast.call(&x).unwrap()), vec![2.0; size]);
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.hits, stats.fallbacks), (2, 898, 0), "{stats:?}");
+}
+
+/// 300 sizes, three times, none of them a symbol: 900 compiles before there was a limit.
+#[test]
+fn a_function_with_a_break_over_many_static_sizes() {
+    let f = |x: &Tensor| if x.sum(..)?.gt(0.0)?.item::<bool>()? { x.mul(2.0) } else { x.neg() };
+    let fast = compile_with(f, Options { dynamic: Dynamic::Static, ..Options::default() });
     let mut line = 0;
     let heard = limits_heard(|| {
         for size in (0..900).map(|turn| turn % 300 + 2) {

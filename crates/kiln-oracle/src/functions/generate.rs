@@ -148,15 +148,20 @@ impl Make {
             3 => Test::First(self.place()),
             4 | 5 => Test::Setting(self.below(2) as u64),
             6 => Test::HasGrad(self.below(3)),
-            _ => Test::Rows(1 + self.below(3)),
+            _ => match self.chance(0.3) {
+                true => Test::Rows(1 + self.below(3)),
+                false => Test::Size(1 + self.below(3)),
+            },
         }
     }
 
     fn unary(&mut self) -> Unary {
-        const ALL: [Unary; 13] = [
+        const ALL: [Unary; 15] = [
             Unary::Neg,
             Unary::Double,
             Unary::Next,
+            Unary::Half,
+            Unary::Count,
             Unary::Abs,
             Unary::Relu,
             Unary::Square,
@@ -172,7 +177,7 @@ impl Make {
     }
 
     fn expression(&mut self) -> Expression {
-        match self.below(22) {
+        match self.below(25) {
             0..5 => Expression::Unary(self.unary(), self.place()),
             5..13 => {
                 let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Mul, Binary::Max][self.below(5)];
@@ -198,6 +203,9 @@ impl Make {
                 let chain = (0..1 + self.below(3)).map(|_| self.unary()).collect();
                 Expression::GradOf(self.place(), chain, self.chance(0.3))
             }
+            22 => Expression::Scaled(self.place(), self.place()),
+            23 => Expression::Selected(self.place(), self.place()),
+            24 => Expression::Rows(self.place(), self.place()),
             _ => Expression::Gradients(self.place(), self.place(), self.chance(0.5)),
         }
     }

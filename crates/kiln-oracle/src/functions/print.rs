@@ -96,6 +96,7 @@ fn statement(f: &mut Formatter<'_>, statement: &Statement, names: &mut Names, de
                 Test::Setting(number) => format!("setting.get() == {number}"),
                 Test::HasGrad(of) => format!("{}.grad().is_some()", var(*of)),
                 Test::Rows(rows) => format!("{}.dim(0)? > {rows}", names.of(0)),
+                Test::Size(rows) => format!("{}.size(0)?.is_above({rows})", names.of(0)),
             };
             writeln!(f, "if {test} {{")?;
             inside(f, then, names, depth)?;
@@ -159,6 +160,13 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Binary(Binary::Mul, a, b) => format!("({} * {})?.clamp(-8, 8)?", of(a), of(b)),
         Expression::Binary(Binary::Max, a, b) => format!("({} * 2)?.maximum(({} * 2 + 1)?)?", of(a), of(b)),
         Expression::Where(test, a, b) => format!("{}.gt(0)?.where_({}, {})?", of(test), of(a), of(b)),
+        Expression::Scaled(by, place) => format!("({} * {}.sum(..)?.item()?)?.clamp(-8, 8)?", of(place), of(by)),
+        Expression::Selected(mask, place) => {
+            format!("{}.masked_select({}.gt(0)?)?.sum(..)? // of one shape", of(place), of(mask))
+        }
+        Expression::Rows(mask, place) => {
+            format!("{}.index_select(0, {}.sum(-1)?.gt(0)?.nonzero()?.squeeze(1)?)?.sum(0)?", of(place), of(mask))
+        }
         Expression::Get(from) => format!("{}.get()", var(*from)),
         Expression::Grad(from) => format!("{}.grad().unwrap_or(zeros)", var(*from)),
         Expression::Held(place) => format!("held{}", place % 3),
@@ -188,6 +196,8 @@ fn unary(op: Unary, x: &str) -> String {
         Unary::Neg => format!("{x}.neg()?"),
         Unary::Double => format!("({x} * 2)?"),
         Unary::Next => format!("({x} + 1)?"),
+        Unary::Half => format!("{x}.narrow(0, 0, ({x}.size(0)? + 1) / 2)?.sum(0)?"),
+        Unary::Count => format!("({x} + {x}.size(0)?)?"),
         Unary::Abs => format!("{x}.abs()?"),
         Unary::Relu => format!("{x}.relu()?"),
         Unary::Square => format!("{x}.square()?.clamp(-8, 8)?"),

@@ -134,6 +134,8 @@ pub enum Test {
     HasGrad(ValueNumber),
     /// Whether the first argument has more rows than this.
     Rows(usize),
+    /// The same, by a size that may be a symbol.
+    Size(usize),
 }
 
 /// What a value is computed by.
@@ -145,6 +147,12 @@ pub enum Expression {
     Binary(Binary, ValueNumber, ValueNumber),
     /// The second where the first is positive, elsewhere the third.
     Where(ValueNumber, ValueNumber, ValueNumber),
+    /// The second times the sum of the first, read as a number.
+    Scaled(ValueNumber, ValueNumber),
+    /// The sum of those elements of the second where the first, of the same shape, is positive.
+    Selected(ValueNumber, ValueNumber),
+    /// The sum of those rows of the second whose sums in the first are positive.
+    Rows(ValueNumber, ValueNumber),
     /// The snapshot of a variable.
     Get(ValueNumber),
     /// The gradient of a variable, or zeros.
@@ -171,6 +179,10 @@ pub enum Unary {
     Double,
     /// x + 1.
     Next,
+    /// The sum of the first half of the rows.
+    Half,
+    /// x plus the number of rows.
+    Count,
     /// |x|.
     Abs,
     /// The positive part.

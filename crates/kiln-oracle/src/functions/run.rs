@@ -218,6 +218,7 @@ impl Scope<'_> {
             Test::Setting(number) => self.world.setting.get() == *number,
             Test::HasGrad(var) => self.world.var(*var).grad().is_some(),
             Test::Rows(rows) => self.value(0).rank() == 2 && self.value(0).dim(0)? > *rows,
+            Test::Size(rows) => self.value(0).rank() == 2 && self.value(0).size(0)?.is_above(*rows),
         })
     }
 
@@ -235,6 +236,18 @@ impl Scope<'_> {
                 }
             }
             Expression::Where(test, a, b) => self.value(*test).gt(0.0)?.where_(self.value(*a), self.value(*b)),
+            Expression::Scaled(by, place) => self.value(*place).mul(self.sum(*by)?.item::<f64>()?)?.clamp(-MOST, MOST),
+            Expression::Selected(mask, place) => {
+                let (mask, x) = (self.value(*mask).gt(0.0)?, self.value(*place));
+                if mask.rank() > x.rank() { x.sum(..) } else { x.masked_select(&mask)?.sum(..) }
+            }
+            Expression::Rows(mask, place) => {
+                let (mask, x) = (self.value(*mask), self.value(*place));
+                if x.rank() != 2 || mask.rank() != 2 {
+                    return x.sum(..);
+                }
+                x.index_select(0, &mask.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)
+            }
             Expression::Get(var) => Ok(world.var(*var).get()),
             Expression::Grad(var) => match world.var(*var).grad() {
                 Some(gradient) => Ok(gradient),
@@ -275,6 +288,14 @@ fn unary(world: &World, op: Unary, x: &Tensor) -> Result<Tensor> {
         Unary::Neg => x.neg(),
         Unary::Double => x.mul(2.0),
         Unary::Next => x.add(1.0),
+        Unary::Half => match x.rank() {
+            2 => x.narrow(0, 0, (x.size(0)? + 1) / 2)?.sum(0),
+            _ => Ok(x.clone()),
+        },
+        Unary::Count => match x.rank() {
+            0 => Ok(x.clone()),
+            _ => x.add(x.size(0)?),
+        },
         Unary::Abs => x.abs(),
         Unary::Relu => x.relu(),
         Unary::Square => x.square()?.clamp(-MOST, MOST),

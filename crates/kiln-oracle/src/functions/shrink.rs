@@ -121,6 +121,9 @@ fn expressions(expression: &Expression) -> Vec<Expression> {
     use super::program::Unary::Next;
     match expression {
         Expression::Where(_, a, b) => vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)],
+        Expression::Scaled(a, b) | Expression::Selected(a, b) | Expression::Rows(a, b) => {
+            vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)]
+        }
         Expression::Binary(_, a, b) => vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)],
         Expression::Cond(_, place, a, b) => vec![Expression::Unary(*a, *place), Expression::Unary(*b, *place)],
         Expression::GradOf(place, chain, twice) => {

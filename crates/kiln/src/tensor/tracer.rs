@@ -41,6 +41,15 @@ pub(crate) trait Tracer {
     /// A traced tensor with memory: what was recorded so far runs. `what` says why it is needed.
     fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor>;
 
+    /// What `compute` makes of a traced tensor with memory: the size of its first axis depends on elements, and is at most `most`.
+    fn sized_by_data(
+        &self,
+        tensor: &Tensor,
+        compute: fn(&Tensor) -> Result<Tensor>,
+        most: Option<usize>,
+        at: &Source,
+    ) -> Result<Tensor>;
+
     /// Another tensor for the same value, with another tape.
     fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor>;
 
@@ -158,6 +167,17 @@ pub(crate) fn data(bytes: &[u8], shape: &[usize], dtype: DType, device: Device, 
 #[cold]
 pub(crate) fn concrete(tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
     ask(at, |tracer| tracer.concrete(tensor, what, at))
+}
+
+/// See [`Tracer::sized_by_data`].
+#[cold]
+pub(crate) fn sized_by_data(
+    tensor: &Tensor,
+    compute: fn(&Tensor) -> Result<Tensor>,
+    most: Option<usize>,
+    at: &Source,
+) -> Result<Tensor> {
+    ask(at, |tracer| tracer.sized_by_data(tensor, compute, most, at))
 }
 
 /// See [`Tracer::alias`]; `None` outside of the capture.

@@ -139,7 +139,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             Some(SizeRequest { key: (place, usize::MAX), name, least: 0, most: None })
         };
         let unknown = |why: &'static str| Error::Buckets { why: why.to_owned(), at: at.clone() };
-        let Some(mut plan) = Plan::new(leaves, &wish) else {
+        let Some(mut plan) = Plan::new(leaves, &wish).filter(Plan::has_symbols) else {
             return Err(unknown("no argument has buckets").into());
         };
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
@@ -159,7 +159,11 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 Err(error) if scope.outcome().is_none() => return Err(error),
                 Err(_) => None,
             };
-            match plan.judge(&scope, captured.as_ref().map(|captured| &*captured.last.graph), at) {
+            match plan.judge(
+                &scope,
+                captured.as_ref().map(|captured| [&*captured.last.graph]).as_ref().map(|graphs| &graphs[..]),
+                at,
+            ) {
                 Verdict::Again => {}
                 Verdict::Good(..) => {
                     let captured = captured.ok_or_else(|| Error::Escaped { at: at.clone() })?;

@@ -47,6 +47,28 @@ impl Check {
         Some(Check { code: code.into(), relation: predicate.relation, text, at })
     }
 
+    /// The statement that the size of this number is what it is now.
+    pub(super) fn is(number: usize, size: usize) -> Check {
+        let now = i64::try_from(size).unwrap_or(i64::MAX);
+        let code = Box::new([Step::Size(number), Step::Number(now)]);
+        Check { code, relation: Relation::Equal, text: format!("size {number} == {size}"), at: Source::default() }
+    }
+
+    /// The same about sizes of other numbers.
+    pub(super) fn renumbered(mut self, numbers: &[usize]) -> Check {
+        for step in &mut self.code {
+            if let Step::Size(number) = step {
+                *number = numbers.get(*number).copied().unwrap_or(*number);
+            }
+        }
+        self
+    }
+
+    /// The numbers of the sizes that it is about.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
+        self.code.iter().filter_map(|step| if let Step::Size(number) = step { Some(*number) } else { None })
+    }
+
     /// The line that decided by it.
     pub(super) fn at(&self) -> &Source {
         &self.at

@@ -1,9 +1,11 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
+use super::broken::Finished;
 use super::bucketed::KnownCuts;
 use super::callable::Callable;
 use super::code::Kind;
 use super::driver::Driver;
+use super::dynamic::Plan;
 use super::guard::{self, Guard};
 use super::held_bytes::Return;
 use super::limits::{LimitRecord, Limits, Reason};
@@ -13,7 +15,9 @@ use super::segment::SegmentGraph;
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::sizes::{Accepted, Sizes};
 use super::stance::{Stance, stance};
-use super::tree::{BranchGuard, BranchOutcome, Execution, Node, Reached, Returned, STOPS_KEPT, TraceStep};
+use super::tree::{
+    BranchGuard, BranchOutcome, Execution, Node, Reached, Returned, SIZE_OF_DATA, STOPS_KEPT, TraceStep,
+};
 use super::{Captured, Outcome, capture};
 use crate::compile::freeze::FrozenGraph;
 use crate::pipeline::dump;
@@ -127,6 +131,10 @@ pub(super) struct Entry<R> {
     gain: AtomicU64,
     /// The capture, if it was of one graph.
     pub(super) whole: Option<Whole<R>>,
+    /// The shapes of the arguments' tensors then.
+    pub(super) shapes: Vec<Vec<usize>>,
+    /// The sizes that are symbols, if it was of several graphs for many sizes: what is captured later is for these, too.
+    pub(super) plan: Option<Plan>,
     pub(super) sizes: Sizes,
     /// Whether the function itself was measured to be faster.
     is_slower: OnceLock<bool>,
@@ -138,13 +146,11 @@ pub(super) struct Whole<R> {
     pub(super) path: Vec<TraceStep>,
     pub(super) recorded: Arc<SegmentGraph>,
     pub(super) returned: Arc<Returned<R>>,
-    /// The shapes of the arguments' tensors then.
-    pub(super) shapes: Vec<Vec<usize>>,
 }
 
 /// The result of a program lookup.
 enum Found<R> {
-    Program(Arc<Entry<R>>),
+    Program(Arc<Entry<R>>, Scratch<usize>),
     /// Programs whose guards pass, but which have not been checked at these sizes.
     Unchecked(Vec<(Arc<Entry<R>>, Vec<usize>)>),
 }
@@ -167,7 +173,7 @@ struct Unknown<R> {
 }
 
 /// What is left to run of a call, the slots so far, and the steps so far.
-type Rest<R> = (Arc<Node<R>>, Scratch<Tensor>, Vec<TraceStep>);
+pub(super) type Rest<R> = (Arc<Node<R>>, Scratch<Tensor>, Vec<TraceStep>);
 
 /// Compiles a function of tensors: the first call captures it as a graph, and later calls run the graph's fused kernels.
 ///
@@ -284,7 +290,8 @@ where
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         let mut execution = Execution::new(tensors_of(&leaves));
         let (rest, entry) = match self.find(&leaves) {
-            Found::Program(entry) => {
+            Found::Program(entry, sizes) => {
+                execution.sizes = sizes;
                 if entry.limit_record.is_eager() {
                     return self.run_limited(arguments);
                 }
@@ -295,7 +302,7 @@ where
                     }
                     self.limits.save(entry.gain.load(Ordering::Relaxed));
                 }
-                execution.may_grow = entry.sizes.is_fixed();
+                execution.may_grow = entry.may_grow();
                 (None, Some(entry))
             }
             Found::Unchecked(unchecked) => {
@@ -315,7 +322,8 @@ where
                         if self.options().never_slower && self.is_slower(&entry, arguments, &leaves, at)? {
                             return self.fall_back(arguments);
                         }
-                        execution.may_grow = entry.sizes.is_fixed();
+                        execution.may_grow = entry.may_grow();
+                        execution.sizes = entry.sizes_of(&leaves);
                         (None, Some(entry))
                     }
                     Made::Rest((node, slots, trail)) => {
@@ -359,7 +367,9 @@ where
         let Some(effects) = Effects::of(&entry.root) else { return Ok(false) };
         // Where the function has not been captured so far, it is not known what it changes: another call measures.
         let compiled = || -> Result<bool, E> {
-            let result = Execution::new(tensors_of(leaves)).go(&entry.root, at);
+            let mut execution = Execution::new(tensors_of(leaves));
+            execution.sizes = entry.sizes_of(leaves);
+            let result = execution.go(&entry.root, at);
             effects.undo(at)?;
             Ok(matches!(result?, Reached::Returned(_)))
         };
@@ -404,7 +414,7 @@ where
                 }
                 Reached::Unknown { at: branch, guard, outcome } => {
                     let reason = Reason::of(&guard, &execution.trail);
-                    let is_over = self.is_over(&reason) && branch.branch(&outcome).is_none();
+                    let is_over = self.is_over(&reason) && branch.branch(&outcome, &execution.sizes).is_none();
                     if is_over {
                         self.reach(&reason, || guard.news(), at);
                         if execution.may_start_again() {
@@ -440,28 +450,32 @@ where
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let Unknown { branch, guard, outcome, reason } = unknown;
         execution.trail.push(TraceStep::BranchGuard(guard, outcome));
-        if let Some(next) = branch.branch(&outcome) {
+        if let Some(next) = branch.branch(&outcome, &execution.sizes) {
             return Ok(next);
         }
         let start = Instant::now();
         self.branches.fetch_add(1, Ordering::Relaxed);
         let done = execution.trail.len();
+        let plan = entry.and_then(|entry| entry.plan.clone()).filter(|_| reason.is_some());
         let driver = Driver::after(self.segment_compiler.clone(), execution, Arguments::of(leaves));
-        let captured = self.capture(arguments, driver, at)?;
-        let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+        let captured = self.capture(arguments, driver.deferred(plan.is_some()), at)?;
+        let sizes = &execution.sizes;
+        let Finished { rest, ran, checks, mut later } =
+            self.finish(*captured, plan, done, sizes, arguments, leaves, at)?;
         let took = self.took(start);
         if let Some(reason) = reason.filter(|_| execution.may_grow) {
             self.limits.count(reason.clone(), took);
-            let is_kept = path.len() < STOPS_KEPT && {
-                branch.grow(&outcome, Node::join(path[done..].to_vec(), rest.clone()));
+            let next = Node::join(ran.path[done..].to_vec(), &mut later, rest.clone());
+            let is_kept = ran.path.len() < STOPS_KEPT && {
+                branch.grow(&outcome, checks, next.clone());
                 entry.is_none_or(|entry| self.make_room(entry))
             };
             if !is_kept {
-                branch.cut(&outcome);
+                branch.cut(&next);
                 self.limits.exhaust(reason);
             }
         }
-        (execution.slots, execution.trail) = (slots, path.into_iter().collect());
+        (execution.slots, execution.trail) = (ran.slots, ran.path.into_iter().collect());
         Ok(rest)
     }
 
@@ -479,16 +493,6 @@ where
             Outcome::Whole(captured) => Ok(captured),
             Outcome::Broken(broken) => Err(Error::GraphBreak { what: broken.what, at: broken.at }.into()),
         }
-    }
-
-    /// The end of a capture that ran something on its way: what is left to run, the slots so far, and the way there.
-    fn finish(&self, captured: Captured<R>, layouts: Arguments, at: &Source) -> Result<Rest<R>> {
-        let Captured { driver, last, returned } = captured;
-        let (path, slots) = driver.map(Driver::into_parts).unwrap_or_default();
-        let rest = self.segment_compiler.build(Arc::new(last), &layouts, at)?;
-        let step = (!rest.recorded.is_empty()).then(|| TraceStep::Segment(Arc::new(rest)));
-        let rest = Node::chain(step.into_iter().collect(), Node::Return(Arc::new(returned)));
-        Ok((rest, slots, path))
     }
 
     /// The program for these parts. Read-locked only for the look.
@@ -510,7 +514,7 @@ where
             match entry.sizes.accept(&sizes) {
                 Accepted::Yes => {
                     self.touch(entry);
-                    return Found::Program(entry.clone());
+                    return Found::Program(entry.clone(), sizes);
                 }
                 Accepted::No(_) => {}
                 Accepted::Unchecked => unchecked.push((entry.clone(), sizes.to_vec())),
@@ -528,30 +532,24 @@ where
     fn make(&self, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Result<Made<R>, E> {
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let unchecked = match self.find(leaves) {
-            Found::Program(entry) => return Ok(Made::Entry(entry)),
+            Found::Program(entry, _) => return Ok(Made::Entry(entry)),
             Found::Unchecked(entries) => entries,
         };
         let start = Instant::now();
         let reason = self.reason(leaves);
+        let plan = self.plan(leaves);
         let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
-        let captured = self.capture(arguments, driver, at)?;
+        let captured = self.capture(arguments, driver.deferred(plan.is_some()), at)?;
         if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
             self.report(leaves, at);
             self.compiles.fetch_add(1, Ordering::Relaxed);
-            let (rest, slots, path) = self.finish(*captured, Arguments::of(leaves), at)?;
+            let rest = self.make_broken(*captured, plan, arguments, leaves, at)?;
             self.count(reason, start);
-            if path.len() < STOPS_KEPT {
-                let root = Node::join(path.clone(), rest.clone());
-                self.keep(Entry::new(exact_guards(leaves), leaves, root, None, Sizes::Fixed), at);
-            } else {
-                self.limits.note_length();
-            }
-            return Ok(Made::Rest((rest, slots, path)));
+            return Ok(Made::Rest(rest));
         }
         let Captured { driver, last: recorded, returned } = *captured;
-        let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-        let whole =
-            Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned), shapes: shapes_of(leaves) };
+        let path = driver.map(Driver::into_ran).unwrap_or_default().path;
+        let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
         for (entry, sizes) in unchecked {
             if entry.accepts(&whole, sizes) {
                 self.touch(&entry);
@@ -561,7 +559,7 @@ where
         }
         self.report(leaves, at);
         self.compiles.fetch_add(1, Ordering::Relaxed);
-        let entry = self.make_whole(whole, arguments, leaves, at)?;
+        let entry = self.make_whole(whole, arguments, leaves, plan, at)?;
         self.count(reason, start);
         Ok(Made::Entry(entry))
     }
@@ -656,7 +654,7 @@ where
         let mut leaves = leaves_of(arguments);
         leaves.extend(lengths.iter().map(Leaf::Tensor));
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(self.find(&leaves), Found::Program(_)) {
+        if matches!(self.find(&leaves), Found::Program(..)) {
             return Ok(());
         }
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
@@ -664,15 +662,10 @@ where
         match capture(&f, arguments, None, Some(driver), at)? {
             Outcome::Whole(captured) => {
                 let Captured { driver, last: recorded, returned } = *captured;
-                let path = driver.map(Driver::into_parts).unwrap_or_default().0;
-                let whole = Whole {
-                    path,
-                    recorded: Arc::new(recorded),
-                    returned: Arc::new(returned),
-                    shapes: shapes_of(&leaves),
-                };
+                let path = driver.map(Driver::into_ran).unwrap_or_default().path;
+                let whole = Whole { path, recorded: Arc::new(recorded), returned: Arc::new(returned) };
                 self.compiles.fetch_add(1, Ordering::Relaxed);
-                self.make_whole(whole, arguments, &leaves, at)?;
+                self.make_whole(whole, arguments, &leaves, self.plan(&leaves), at)?;
             }
             Outcome::Broken(broken) if self.options().fullgraph => {
                 return Err(Error::GraphBreak { what: broken.what, at: broken.at }.into());
@@ -772,16 +765,30 @@ impl<R> Entry<R> {
             limit_record,
             gain,
             whole,
+            shapes: shapes_of(leaves),
+            plan: None,
             sizes,
             is_slower,
         }
     }
 
+    /// Whether what is captured at a call is for all sizes that the program is for.
+    fn may_grow(&self) -> bool {
+        self.sizes.is_fixed() || self.plan.is_some()
+    }
+
+    /// The sizes of its symbols for these parts, which pass its guards.
+    fn sizes_of(&self, leaves: &[Leaf<'_>]) -> Scratch<usize> {
+        let mut sizes = Scratch::filled(guard::UNKNOWN, self.sizes.count());
+        // They pass.
+        let _ = guard::check(&self.guards, leaves, &mut sizes);
+        sizes
+    }
+
     /// Whether the function goes the way now that it went when this was captured, as far as that is decided by settings and the
-    /// like. A program for one set of sizes has branches for the other ways; one for many has none, since what is captured at
-    /// a call is for its sizes.
+    /// like. A program that grows has branches for the other ways; one graph for many sizes has none.
     fn is_on_its_way(&self) -> bool {
-        if self.sizes.is_fixed() {
+        if self.may_grow() {
             return true;
         }
         let execution = Execution::new(Scratch::new());
@@ -822,8 +829,9 @@ impl<R> Entry<R> {
                     },
                 });
             }
-            Node::Step { step: TraceStep::Outside { at, .. }, .. } => {
-                summary.breaks.push(format!("calls a disabled part, at {at}"));
+            Node::Step { step: TraceStep::Outside { is_pure, at, .. }, .. } => {
+                let what = if *is_pure { SIZE_OF_DATA } else { "calls a disabled part" };
+                summary.breaks.push(format!("{what}, at {at}"));
             }
             Node::Branch { guard: BranchGuard::Elements { what, at, .. }, .. } => {
                 summary.breaks.push(format!("{what}, at {at}"));

@@ -93,14 +93,14 @@ where
     }
 }
 
-/// All of a result but the elements of its tensors, as bytes.
+/// All of a result but the elements and sizes of its tensors, as bytes.
 fn plain_bytes<R: Bundle>(value: &R) -> Vec<u8> {
     let mut rest = Vec::new();
     for leaf in leaves_of(value) {
         match leaf {
             Leaf::Tensor(tensor) => {
                 rest.extend(tensor.dtype().to_string().bytes());
-                rest.extend(tensor.shape().iter().flat_map(|n| n.to_le_bytes()));
+                rest.extend(tensor.rank().to_le_bytes());
             }
             Leaf::Bool(v) => rest.push(v as u8),
             Leaf::Int(v) => rest.extend(v.to_le_bytes()),

@@ -1,16 +1,20 @@
 //! Runs what a capture meets on its way: segments that end at a break, guards, disabled parts. What the call did already
 //! before the function was called again is only compared.
 
+use super::code::Code;
+use super::dynamic::{SizeHome, SlotSizes, bind};
+use super::options::Dynamic;
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor};
-use kiln_ir::Source;
+use kiln_ir::{Dim, Source, TensorType};
 use kiln_runtime::event::{self, Category, Event};
 use kiln_runtime::phase;
 use std::any::Any;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -34,8 +38,27 @@ pub(super) struct Driver {
     parts: usize,
     /// Whether segments may run.
     runs: bool,
+    /// Whether segments run an op at a time: the code of the program is made when all of it is known.
+    defers: bool,
+    /// Where symbols come from, and the segments so far, if nothing runs and everything is compared with what was done.
+    replay: Option<Replay>,
     /// Whether gradients are recorded where the function is called.
     records: bool,
+}
+
+/// A call that is recorded again.
+struct Replay {
+    homes: Vec<SizeHome>,
+    segments: Vec<SegmentGraph>,
+    sizes: Rc<RefCell<SlotSizes>>,
+}
+
+/// What a capture did on its way.
+#[derive(Default)]
+pub(super) struct Ran {
+    pub(super) path: Vec<TraceStep>,
+    pub(super) slots: Scratch<Tensor>,
+    pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
 }
 
 impl Driver {
@@ -54,6 +77,8 @@ impl Driver {
             path: Vec::new(),
             parts: 0,
             runs: true,
+            defers: false,
+            replay: None,
             records: tape::is_enabled(),
         }
     }
@@ -65,6 +90,28 @@ impl Driver {
         layouts: Arguments,
     ) -> Driver {
         Driver { runs: false, ..Driver::new(segment_compiler, arguments, layouts) }
+    }
+
+    /// Runs segments an op at a time.
+    pub(super) fn deferred(self, defers: bool) -> Driver {
+        Driver { defers, ..self }
+    }
+
+    /// For a call that is done but for its last segment, recorded again with symbols from `homes`: nothing runs.
+    pub(super) fn replaying(
+        segment_compiler: Arc<SegmentCompiler>,
+        arguments: &[&Tensor],
+        layouts: Arguments,
+        ran: &Ran,
+        homes: Vec<SizeHome>,
+        sizes: Rc<RefCell<SlotSizes>>,
+    ) -> Driver {
+        let mut driver = Driver::new(segment_compiler, arguments, layouts);
+        driver.slots = ran.slots.iter().cloned().collect();
+        driver.done = ran.path.clone();
+        driver.produced = ran.produced.clone();
+        driver.replay = Some(Replay { homes, segments: Vec::new(), sizes });
+        driver
     }
 
     /// For a call that came as far as `execution`.
@@ -98,9 +145,50 @@ impl Driver {
         })
     }
 
-    /// The steps so far, and the slots.
-    pub(super) fn into_parts(self) -> (Vec<TraceStep>, Scratch<Tensor>) {
-        (self.path, self.slots)
+    /// What was done.
+    pub(super) fn into_ran(self) -> Ran {
+        Ran { path: self.path, slots: self.slots, produced: self.produced }
+    }
+
+    /// The steps and segments of a call that was recorded again, if that is all it did, and where its sizes are found.
+    pub(super) fn into_replayed(self) -> Option<(Vec<TraceStep>, Vec<SegmentGraph>, Vec<SizeHome>)> {
+        let Replay { segments, homes, .. } = self.replay?;
+        (self.path.len() == self.done.len()).then_some((self.path, segments, homes))
+    }
+
+    /// The types of what a part left in slots: with symbols, where the call is recorded again with some. `most` is said of sizes
+    /// that depend on data.
+    pub(super) fn slot_types(
+        &mut self,
+        tensors: &[&Tensor],
+        slot: usize,
+        most: Option<Option<usize>>,
+        at: &Source,
+    ) -> Result<Vec<TensorType>> {
+        if tensors.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (step, is_symbolic) = (self.path.len(), self.replay.is_some());
+        self.ask(BranchGuard::Sizes { slot, count: tensors.len(), is_symbolic }, at)?;
+        let Some(replay) = &mut self.replay else { return Ok(tensors.iter().map(|tensor| tensor.ty()).collect()) };
+        let mut sizes = replay.sizes.borrow_mut();
+        let mut types = Vec::with_capacity(tensors.len());
+        for (number, tensor) in tensors.iter().enumerate() {
+            // Of what depends on data that is the first axis.
+            let size = |(axis, &size): (usize, &usize)| match most {
+                Some(_) if axis > 0 => {
+                    sizes.meet(size, step, None, at)?;
+                    Some(Dim::from(size))
+                }
+                most => sizes.meet(size, step, most, at),
+            };
+            let shape: Option<Vec<Dim>> = tensor.shape().iter().enumerate().map(size).collect();
+            let shape = shape.ok_or_else(|| Error::Escaped { at: at.clone() })?;
+            let ty = TensorType::new(tensor.dtype(), shape);
+            replay.homes.push((InputSource::Slot(slot + number), ty.clone()));
+            types.push(ty);
+        }
+        Ok(types)
     }
 
     /// A tensor that is there already.
@@ -134,11 +222,27 @@ impl Driver {
         if recorded.is_empty() {
             return Ok(());
         }
+        if let Some(Replay { homes, segments, .. }) = &mut self.replay {
+            let mut recorded = recorded;
+            match self.done.get(self.path.len()) {
+                Some(step @ TraceStep::Segment(made)) if made.recorded.is_wired_like(&recorded) => {
+                    self.path.push(step.clone());
+                }
+                _ => return Err(Error::NotAFunction { at: at.clone() }),
+            }
+            bind(&mut recorded, homes).ok_or_else(|| Error::NotAFunction { at: at.clone() })?;
+            segments.push(recorded);
+            return Ok(());
+        }
         if self.repeat(|step| matches!(step, TraceStep::Segment(made) if made.recorded.is_same(&recorded)), at)? {
             return Ok(());
         }
-        let segment = Arc::new(self.segment_compiler.build(Arc::new(recorded), &self.layouts, at)?);
-        self.go(TraceStep::Segment(segment), at)
+        let recorded = Arc::new(recorded);
+        let segment = match self.defers {
+            true => Segment::new(recorded, Code::Nothing),
+            false => self.segment_compiler.build(recorded, &self.layouts, at)?,
+        };
+        self.go(TraceStep::Segment(Arc::new(segment)), at)
     }
 
     /// The function asks for something.
@@ -147,8 +251,14 @@ impl Driver {
             let outcome = *outcome;
             let asked = TraceStep::BranchGuard(guard, outcome);
             self.repeat(|step| step.is(&asked), at)?;
+            if let Some(last) = self.path.last_mut().filter(|_| self.replay.is_some())
+                && let TraceStep::BranchGuard(guard @ BranchGuard::Sizes { .. }, _) = asked
+            {
+                *last = TraceStep::BranchGuard(guard, BranchOutcome::of(&[]));
+            }
             return Ok(outcome);
         }
+        self.must_run(at)?;
         let outcome = self.with_execution(|execution| execution.outcome(&guard, at))?;
         if let BranchGuard::Elements { what, at, .. } = &guard {
             event::emit(Category::Breaks, || Event::GraphBreak {
@@ -165,13 +275,23 @@ impl Driver {
     pub(super) fn outside(&mut self, step: TraceStep, at: &Source) -> Result<(Rc<dyn Any>, usize)> {
         let number = self.parts;
         self.parts += 1;
+        // What follows a size that depends on data is compiled for all of them.
+        if let TraceStep::Outside { is_pure: true, .. } = step {
+            self.defers |= self.segment_compiler.options().dynamic != Dynamic::Static;
+        }
         if !self.repeat(|made| made.is(&step), at)? {
             self.go(step, at)?;
         }
         self.produced.get(number).cloned().ok_or_else(|| Error::NotAFunction { at: at.clone() })
     }
 
+    /// Where a call is only recorded again, nothing is new.
+    fn must_run(&self, at: &Source) -> Result<()> {
+        if self.replay.is_none() { Ok(()) } else { Err(Error::NotAFunction { at: at.clone() }) }
+    }
+
     fn go(&mut self, step: TraceStep, at: &Source) -> Result<()> {
+        self.must_run(at)?;
         // What runs while the function is captured is no part of capturing it.
         phase::timed(phase::RUN, || self.with_execution(|execution| execution.pass(&step, at)))?;
         self.path.push(step);

@@ -15,11 +15,12 @@ use super::segment::{InputSource, SegmentGraph};
 use crate::tensor::bundle::Leaf;
 use crate::tensor::compiled_graph::input_layout;
 use crate::tensor::dim::scope::SizeSymbol;
-use crate::tensor::dim::{Outcome, Predicate, Scope};
+use crate::tensor::dim::{Outcome, Predicate, Relation, Scope, scope};
 use kiln_ir::dim::Factor;
 use kiln_ir::{Dim, Graph, Ranges, Source, Symbol, TensorType};
 use kiln_kernels::InputLayout;
 use kiln_runtime::event::{self, Category, Event};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// Times a function is recorded until its equations are built in.
@@ -34,7 +35,11 @@ pub(super) struct SizeRequest {
     pub(super) most: Option<usize>,
 }
 
+/// Where the sizes of a type are found when a segment runs.
+pub(super) type SizeHome = (InputSource, TensorType);
+
 /// Sizes of the arguments that are symbols while a function is recorded.
+#[derive(Clone)]
 pub(super) struct Plan {
     /// What each of the symbols it began with is by now: itself, another, a multiple of a new one, or a number.
     dims: Vec<Dim>,
@@ -44,6 +49,62 @@ pub(super) struct Plan {
     names: Vec<Symbol>,
     guards: Vec<Guard>,
     checks: Vec<Check>,
+    /// By which number the guards of a program read the size of each.
+    numbers: Vec<usize>,
+    /// Symbols that were given up, by what they have to be.
+    solved: Vec<(SizeSymbol, usize, i64, Predicate)>,
+    /// The steps after which the sizes of slots are known: their numbers come after those of the arguments' sizes.
+    steps: Vec<usize>,
+}
+
+/// What sizes have to pass, each after the step of this number; nothing stands for the guards of the program.
+pub(super) type PlacedChecks = Vec<(Option<usize>, Check)>;
+
+/// Sizes of slots while a function is recorded, in the order in which it meets them.
+pub(super) struct SlotSizes {
+    /// What is known from recordings before.
+    dims: Vec<Dim>,
+    /// What other sizes are at this call.
+    values: Vec<(Dim, i64)>,
+    /// How many it met.
+    met: usize,
+    /// Those that no recording met before: each with its step, and what it is taken for.
+    new: Vec<(SizeSymbol, usize, Dim, Source)>,
+    first: usize,
+    names: Vec<Symbol>,
+}
+
+impl SlotSizes {
+    /// The size of an axis of a slot, known after a step. `most` is said of those that depend on data.
+    pub(super) fn meet(&mut self, size: usize, step: usize, most: Option<Option<usize>>, at: &Source) -> Option<Dim> {
+        let place = self.met;
+        self.met += 1;
+        if let Some(dim) = self.dims.get(place) {
+            return Some(dim.clone());
+        }
+        let mut name = format!("u{}", self.first + place);
+        while self.names.iter().any(|known| known.as_str() == name) {
+            name.push('_');
+        }
+        let (symbol, now) = (Symbol::new(&name)?, i64::try_from(size).ok()?);
+        // What a disabled part gives has sizes of its arguments, as a rule, and 0 and 1 mean something else.
+        let (range, dim) = match most {
+            Some(most) => ((0, most.and_then(|most| i64::try_from(most).ok())), Dim::from(symbol)),
+            None if size < 2 => ((now, Some(now)), Dim::from(now)),
+            None => {
+                let same = self.values.iter().find(|(_, value)| *value == now).map(|(dim, _)| dim.clone());
+                ((2, None), same.unwrap_or_else(|| Dim::from(symbol)))
+            }
+        };
+        let size = SizeSymbol { symbol, now, range };
+        if dim.as_symbol() == Some(symbol) {
+            scope::add(size);
+            self.values.push((dim.clone(), now));
+        }
+        self.new.push((size, step, dim.clone(), at.clone()));
+        self.dims.push(dim.clone());
+        Some(dim)
+    }
 }
 
 /// What a recording says about its plan.
@@ -59,8 +120,16 @@ pub(super) enum Verdict {
 impl Plan {
     /// Makes a symbol for each requested size. Tensors that are not row-major have none.
     pub(super) fn new(leaves: &[Leaf<'_>], wish: &dyn Fn(usize, usize, usize) -> Option<SizeRequest>) -> Option<Plan> {
-        let mut plan =
-            Plan { dims: Vec::new(), free: Vec::new(), names: Vec::new(), guards: Vec::new(), checks: Vec::new() };
+        let mut plan = Plan {
+            dims: Vec::new(),
+            free: Vec::new(),
+            names: Vec::new(),
+            guards: Vec::new(),
+            checks: Vec::new(),
+            numbers: Vec::new(),
+            solved: Vec::new(),
+            steps: Vec::new(),
+        };
         let mut keys: Vec<(usize, usize)> = Vec::new();
         let mut number = 0;
         for leaf in leaves {
@@ -91,7 +160,60 @@ impl Plan {
             }
             plan.guards.push(guard);
         }
-        (!plan.free.is_empty()).then_some(plan)
+        Some(plan)
+    }
+
+    /// Whether any size of the arguments is a symbol.
+    pub(super) fn has_symbols(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// How many sizes of arguments there are.
+    fn own(&self) -> usize {
+        self.dims.len() - self.steps.len()
+    }
+
+    /// The sizes of slots, for a recording.
+    pub(super) fn slot_sizes(&self) -> SlotSizes {
+        let now = |symbol: Symbol| self.free.iter().find(|(known, ..)| known.symbol == symbol).map(|(s, ..)| s.now);
+        let value = |dim: &Dim| Some((dim.clone(), dim.eval(&now)?));
+        SlotSizes {
+            dims: self.dims[self.own()..].to_vec(),
+            values: self.dims.iter().filter_map(value).filter(|(dim, _)| dim.as_const().is_none()).collect(),
+            met: 0,
+            new: Vec::new(),
+            first: self.own(),
+            names: self.names.clone(),
+        }
+    }
+
+    /// Takes what a recording found out about the sizes of slots.
+    pub(super) fn adopt(&mut self, sizes: SlotSizes) {
+        for (size, step, dim, at) in sizes.new {
+            let number = self.dims.len();
+            if dim.as_symbol() == Some(size.symbol) {
+                self.free.push((size, number, 1));
+            } else {
+                let statement = Predicate::decided(size.symbol.into(), Relation::Equal, dim.clone(), true, &at);
+                self.solved.push((size, number, 1, statement));
+            }
+            self.dims.push(dim);
+            self.names.push(size.symbol);
+            self.numbers.push(number);
+            self.steps.push(step);
+        }
+    }
+
+    /// The plan as it is before anything ran.
+    pub(super) fn of_arguments(mut self) -> Plan {
+        let own = self.own();
+        self.dims.truncate(own);
+        self.names.truncate(own);
+        self.numbers.truncate(own);
+        self.steps.clear();
+        self.solved.clear();
+        self.free.retain(|(_, number, _)| *number < own);
+        self
     }
 
     /// The scope to record in.
@@ -106,7 +228,7 @@ impl Plan {
 
     /// How many sizes guards look at.
     pub(super) fn count(&self) -> usize {
-        self.dims.len()
+        self.own()
     }
 
     /// The types of the arguments' tensors.
@@ -141,9 +263,14 @@ impl Plan {
         guards.zip(self.types()).zip(tensors_of(leaves)).map(layout).collect()
     }
 
+    /// Where the sizes of the arguments are found.
+    pub(super) fn homes(&self) -> Vec<SizeHome> {
+        homes(self.types())
+    }
+
     /// Looks at what became of a recording.
-    pub(super) fn judge(&mut self, scope: &Scope, graph: Option<&Graph>, at: &Source) -> Verdict {
-        match (scope.outcome(), graph) {
+    pub(super) fn judge(&mut self, scope: &Scope, graphs: Option<&[&Graph]>, at: &Source) -> Verdict {
+        match (scope.outcome(), graphs) {
             (Some(Outcome::Equation(equation)), _) => self.build_in(equation),
             (Some(Outcome::NumberRead(line)), _) => {
                 let line = if line.is_unknown() { at } else { line };
@@ -157,7 +284,7 @@ impl Plan {
                 event::emit(Category::Guards, || Event::Specialised { what, fix: String::new(), at: at.clone() });
                 Verdict::No
             }
-            (None, Some(graph)) => Verdict::Good(scope.ranges().clone(), scope.guards(graph)),
+            (None, Some(graphs)) => Verdict::Good(scope.ranges().clone(), scope.guards(graphs)),
             (None, None) => Verdict::No,
         }
     }
@@ -166,10 +293,12 @@ impl Plan {
     fn build_in(&mut self, equation: &Predicate) -> Verdict {
         let now = |symbol: Symbol| self.free.iter().find(|(known, ..)| known.symbol == symbol).map(|(s, ..)| s.now);
         let solution = equation.solution(&now);
+        let own = self.own();
         if solution.is_empty() {
             return Verdict::No;
         }
         for (symbol, dim) in solution {
+            let (symbol, dim) = self.later_first(symbol, dim);
             let Some(place) = self.free.iter().position(|(known, ..)| known.symbol == symbol) else {
                 return Verdict::No;
             };
@@ -180,26 +309,52 @@ impl Plan {
                 let Some((kept, ..)) = self.free.iter_mut().find(|(known, ..)| known.symbol == kept) else {
                     return Verdict::No;
                 };
-                let most = [kept.range.1, old.range.1].into_iter().flatten().min();
-                kept.range = (kept.range.0.max(old.range.0), most);
+                // What is known before a slot is there does not follow from its size.
+                if number < own {
+                    let most = [kept.range.1, old.range.1].into_iter().flatten().min();
+                    kept.range = (kept.range.0.max(old.range.0), most);
+                }
             } else if dim.as_const().is_none() {
                 let Some((part, factor)) = multiple(&dim) else { return Verdict::No };
-                self.checks.extend(Check::new(equation, &|_| Some((number, divisor))));
+                if number < own {
+                    self.checks.extend(Check::new(equation, &|_| Some((number, divisor))));
+                }
                 let range = ((old.range.0 + factor - 1).div_euclid(factor), old.range.1.map(|most| most / factor));
                 let part = SizeSymbol { symbol: part, now: old.now / factor, range };
                 self.free.push((part, number, divisor * factor));
             }
+            let statement = Predicate::decided(symbol.into(), Relation::Equal, dim.clone(), true, &equation.at);
+            self.solved.push((old, number, divisor, statement));
             let replaced = |s: Symbol| (s == symbol).then(|| dim.clone());
             for known in &mut self.dims {
                 *known = known.substitute(&replaced);
             }
         }
-        if self.free.is_empty() { Verdict::No } else { Verdict::Again }
+        if self.dims.iter().all(|dim| dim.as_const().is_some()) { Verdict::No } else { Verdict::Again }
+    }
+
+    /// Of two symbols that are equal, the one that is known later is given up.
+    fn later_first(&self, symbol: Symbol, dim: Dim) -> (Symbol, Dim) {
+        let number = |symbol: Symbol| self.free.iter().find(|(known, ..)| known.symbol == symbol).map(|(_, n, _)| *n);
+        match dim.as_symbol() {
+            Some(other) if number(other).max(Some(self.own())) > number(symbol).max(Some(self.own())) => {
+                (other, symbol.into())
+            }
+            _ => (symbol, dim),
+        }
     }
 
     /// The guards of the arguments, and the checks of what the function decided.
-    pub(super) fn finish(self, predicates: &[Predicate]) -> Option<(Vec<Guard>, Vec<Check>)> {
-        let Plan { dims, free, names, mut guards, mut checks } = self;
+    pub(super) fn finish(&mut self, predicates: &[Predicate]) -> Option<(Vec<Guard>, PlacedChecks)> {
+        let own = self.own();
+        let dims = &self.dims[..own];
+        let first = |dim: &Dim| dims.iter().position(|known| known == dim);
+        self.numbers = dims.iter().map(first).collect::<Option<_>>()?;
+        self.numbers.extend(own..self.dims.len());
+        self.solved.retain(|(_, number, ..)| *number >= own);
+        let checks = self.checks_of(predicates)?;
+        let Plan { dims, names, numbers, .. } = &*self;
+        let mut guards = self.guards.clone();
         for guard in &mut guards {
             let Guard::Tensor(guard) = guard else { continue };
             for size in &mut guard.sizes {
@@ -207,22 +362,53 @@ impl Plan {
                 *size = match dims[number].as_usize() {
                     Some(n) => Size::Is(n),
                     None => {
-                        let first = dims.iter().position(|dim| *dim == dims[number])?;
+                        let first = numbers[number];
                         Size::Symbol { number: first, symbol: names[first], least, most }
                     }
                 };
             }
         }
-        let home = |symbol: Symbol| {
-            let (_, number, divisor) = free.iter().find(|(known, ..)| known.symbol == symbol)?;
-            let first = dims.iter().position(|dim| *dim == dims[*number])?;
-            Some((first, *divisor))
-        };
-        for predicate in predicates {
-            checks.push(Check::new(predicate, &home)?);
-        }
         Some((guards, checks))
     }
+
+    /// What has to hold beyond the guards of the program, for predicates of the function and for what was built in since.
+    pub(super) fn checks_of(&mut self, predicates: &[Predicate]) -> Option<PlacedChecks> {
+        let mut checks: Vec<Check> =
+            std::mem::take(&mut self.checks).into_iter().map(|check| check.renumbered(&self.numbers)).collect();
+        let solved = self.solved.iter().map(|(symbol, number, divisor, _)| (symbol, number, divisor));
+        let known: Vec<_> =
+            self.free.iter().map(|(symbol, number, divisor)| (symbol, number, divisor)).chain(solved).collect();
+        let home = |symbol: Symbol| {
+            let (_, number, divisor) = known.iter().find(|(known, ..)| known.symbol == symbol)?;
+            Some((self.numbers[**number], **divisor))
+        };
+        for predicate in self.solved.iter().map(|(.., statement)| statement).chain(predicates) {
+            checks.push(Check::new(predicate, &home)?);
+        }
+        let own = self.own();
+        let step = |number: usize| number.checked_sub(own).and_then(|place| self.steps.get(place).copied());
+        let placed = |check: Check| (check.sizes().filter_map(step).max(), check);
+        Some(checks.into_iter().map(placed).collect())
+    }
+
+    /// Sets what the symbols are at a call, given the sizes that the guards of the program read.
+    pub(super) fn set_now(&mut self, sizes: &[usize]) -> Option<()> {
+        for (symbol, number, divisor) in &mut self.free {
+            symbol.now = i64::try_from(*sizes.get(self.numbers[*number])?).ok()? / *divisor;
+        }
+        Some(())
+    }
+
+    /// The statements that all sizes are what they are at this call.
+    pub(super) fn exactly(&self, sizes: &[usize]) -> Vec<Check> {
+        let number = |(_, number, _): &(SizeSymbol, usize, i64)| self.numbers[*number];
+        self.free.iter().map(number).filter_map(|n| Some(Check::is(n, *sizes.get(n)?))).collect()
+    }
+}
+
+/// Where the sizes of the arguments' tensors are found.
+pub(super) fn homes(types: Vec<TensorType>) -> Vec<SizeHome> {
+    types.into_iter().enumerate().map(|(number, ty)| (InputSource::Argument(number), ty)).collect()
 }
 
 /// The symbol and the factor of a multiple of a symbol.
@@ -240,10 +426,15 @@ fn multiple(dim: &Dim) -> Option<(Symbol, i64)> {
     }
 }
 
-/// Adds inputs for symbols that no input of a segment has: sizes of arguments whose elements are not used.
-pub(super) fn bind(recorded: &mut SegmentGraph, types: &[TensorType]) -> Option<()> {
+/// Adds inputs for symbols that no input of a segment has: sizes of tensors whose elements are not used.
+pub(super) fn bind(recorded: &mut SegmentGraph, homes: &[SizeHome]) -> Option<()> {
     let mut used: Vec<Symbol> = Vec::new();
     for node in recorded.graph.nodes() {
+        let seen = RefCell::new(&mut used);
+        node.op.map_dims(&|dim| {
+            dim.visit_symbols(&mut |symbol| seen.borrow_mut().push(symbol));
+            dim.clone()
+        });
         for size in &node.ty.shape {
             size.visit_symbols(&mut |symbol| used.push(symbol));
         }
@@ -257,9 +448,13 @@ pub(super) fn bind(recorded: &mut SegmentGraph, types: &[TensorType]) -> Option<
         if recorded.graph.inputs().iter().any(|&input| has(recorded.graph.ty(input), symbol)) {
             continue;
         }
-        let number = types.iter().position(|ty| has(ty, symbol))?;
-        Arc::make_mut(&mut recorded.graph).input(types[number].clone(), Source::default()).ok()?;
-        recorded.from.push(InputSource::Argument(number));
+        let (from, ty) = homes.iter().find(|(_, ty)| has(ty, symbol))?;
+        Arc::make_mut(&mut recorded.graph).input(ty.clone(), Source::default()).ok()?;
+        // Leaves are numbered after the inputs.
+        let inputs = recorded.from.len();
+        recorded.taped.iter_mut().flatten().filter(|source| **source >= inputs).for_each(|source| *source += 1);
+        recorded.from.push(from.clone());
+        recorded.bound += 1;
     }
     Some(())
 }

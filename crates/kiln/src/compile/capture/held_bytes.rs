@@ -32,7 +32,7 @@ impl Held {
                 Node::Step { step: TraceStep::Segment(segment), .. } => self.add_segment(segment),
                 Node::Branch { branches, .. } => {
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
-                    self.bytes += branches.iter().map(|(outcome, _)| outcome.len() + WIRE).sum::<usize>();
+                    self.bytes += branches.iter().map(|branch| branch.outcome.len() + WIRE).sum::<usize>();
                 }
                 _ => {}
             }

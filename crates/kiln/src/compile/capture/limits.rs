@@ -44,10 +44,13 @@ impl Reason {
     pub(super) fn of(guard: &BranchGuard, trail: &[TraceStep]) -> Reason {
         match guard {
             BranchGuard::Elements { at, .. } => Reason::Outcome(at.clone()),
-            BranchGuard::Outside => match trail.last() {
-                Some(TraceStep::Outside { at, .. }) => Reason::Outcome(at.clone()),
-                _ => Reason::State,
-            },
+            BranchGuard::Outside | BranchGuard::Sizes { .. } => {
+                let line = trail.iter().rev().find_map(|step| match step {
+                    TraceStep::Outside { at, .. } => Some(at.clone()),
+                    _ => None,
+                });
+                line.map_or(Reason::State, Reason::Outcome)
+            }
             _ => Reason::State,
         }
     }
@@ -258,7 +261,9 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
     /// Says, once for each reason, that the function is captured no more for it.
     pub(super) fn reach(&self, reason: &Reason, guard: impl FnOnce() -> String, at: &Source) {
         let Some(programs) = self.limits.reach(reason) else { return };
-        let has_break = self.entries.read().unwrap_or_else(PoisonError::into_inner).iter().any(|e| e.whole.is_none());
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let has_break = entries.iter().any(|entry| entry.whole.is_none() && entry.plan.is_none());
+        drop(entries);
         let fix = way_out(reason, &self.options().dynamic, has_break);
         let at = reason.line().unwrap_or(at).clone();
         event::warn(&Event::RecompileLimit { programs: programs.min(self.limit(reason)), guard: guard(), fix, at });

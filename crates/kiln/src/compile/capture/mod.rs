@@ -17,6 +17,7 @@
 //!
 //! Invariants: a graph is recorded by one thread; nothing that ran for a call runs again for it.
 
+mod broken;
 mod bucketed;
 mod callable;
 mod check;

@@ -11,12 +11,12 @@
 
 use super::driver::Driver;
 use super::segment::InputSource;
-use super::tree::{BranchGuard, Outside, Produced, TraceStep};
+use super::tree::{BranchGuard, Outside, Produced, SIZE_OF_DATA, TraceStep};
 use super::{Session, segment, with_session};
 use crate::autograd::backward::{Targets, propagate};
 use crate::tensor::tape::{self, CustomGradient, Edges, Tape};
 use crate::{Error, Result, Tensor, Var, no_grad};
-use kiln_ir::Source;
+use kiln_ir::{Source, TensorType};
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Session {
         at: &Source,
     ) -> Result<(Rc<dyn Any>, usize)> {
         let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
-        let (whole, count) = driver.outside(TraceStep::Outside { run, from, at: at.clone() }, at)?;
+        let (whole, count) = driver.outside(TraceStep::Outside { run, from, is_pure: false, at: at.clone() }, at)?;
         driver.ask(BranchGuard::Outside, at)?;
         // It may have changed any of them.
         recording.settings.clear();
@@ -163,11 +163,44 @@ impl Session {
 
     /// Traced tensors for what a part gave, from this slot on: each with its number, without tapes.
     pub(super) fn entered(&mut self, tensors: &[&Tensor], slot: usize, at: &Source) -> Result<Vec<Tensor>> {
-        let enter = |(number, tensor): (usize, &&Tensor)| {
+        self.entered_of_data(tensors, slot, None, at)
+    }
+
+    fn entered_of_data(
+        &mut self,
+        tensors: &[&Tensor],
+        slot: usize,
+        most: Option<Option<usize>>,
+        at: &Source,
+    ) -> Result<Vec<Tensor>> {
+        let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
+        let types = driver.slot_types(tensors, slot, most, at)?;
+        let enter = |((number, tensor), ty): ((usize, &&Tensor), TensorType)| {
             let from = segment::InputSource::Slot(slot + number);
-            self.recording.outside(from, tensor.ty(), tensor.device(), None, at)
+            recording.outside(from, ty, tensor.device(), None, at)
         };
-        tensors.iter().enumerate().map(enter).collect()
+        tensors.iter().enumerate().zip(types).map(enter).collect()
+    }
+
+    /// What `compute` gives for a tensor: the size of its first axis depends on elements, and is `most` at the most.
+    pub(super) fn sized_by_data(
+        &mut self,
+        operand: &Tensor,
+        compute: fn(&Tensor) -> Result<Tensor>,
+        most: Option<usize>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        let from = vec![self.settle(operand, SIZE_OF_DATA, at)?];
+        let run = move |tensors: &[Tensor]| {
+            let made = no_grad(|| compute(&tensors[0]))?;
+            Ok(Produced { tensors: vec![made.clone()], rest: Vec::new(), whole: Rc::new(made) })
+        };
+        let Session { recording, driver: Some(driver) } = self else { return Err(Error::Escaped { at: at.clone() }) };
+        let step = TraceStep::Outside { run: Arc::new(run), from, is_pure: true, at: at.clone() };
+        let (whole, count) = driver.outside(step, at)?;
+        let slot = recording.take_slots(count);
+        let Ok(made) = whole.downcast::<Tensor>() else { return Err(Error::NotAFunction { at: at.clone() }) };
+        Ok(self.entered_of_data(&[&made], slot, Some(most), at)?.swap_remove(0))
     }
 }
 

@@ -496,7 +496,20 @@ impl Recording {
         graph.shrink_to_fit();
         let (from, stops) = (std::mem::take(&mut self.from), std::mem::take(&mut self.stops));
         let (graph, is_private) = (Arc::new(graph), self.has_read);
-        Ok(SegmentGraph { graph, from, base, outputs: count, kept, updates, sets, stops, taped, leaves, is_private })
+        Ok(SegmentGraph {
+            graph,
+            from,
+            base,
+            outputs: count,
+            kept,
+            updates,
+            sets,
+            stops,
+            taped,
+            leaves,
+            is_private,
+            bound: 0,
+        })
     }
 
     /// For each output, whether it may go on a tape: not if its gradients were computed in the function already.

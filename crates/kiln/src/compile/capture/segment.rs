@@ -120,6 +120,8 @@ pub(super) struct SegmentGraph {
     pub(super) leaves: Vec<Leaf>,
     /// Whether elements were read before it, so that numbers in its graph may be what was read.
     pub(super) is_private: bool,
+    /// How many of its inputs, the last ones, are there for their sizes alone.
+    pub(super) bound: usize,
 }
 
 /// A value of a segment that a tape starts at: that of a variable which the segment has changed, or one that the function wants
@@ -148,18 +150,36 @@ impl SegmentGraph {
     pub(super) fn is_wired_like(&self, other: &SegmentGraph) -> bool {
         let from = |(a, b): (&InputSource, &InputSource)| a.is(b);
         (self.base, self.outputs, &self.kept) == (other.base, other.outputs, &other.kept)
-            && self.taped == other.taped
+            && self.own_taped().eq(other.own_taped())
             && self.leaves.iter().map(Leaf::key).eq(other.leaves.iter().map(Leaf::key))
-            && (self.from.len(), self.updates.len(), self.sets.len())
-                == (other.from.len(), other.updates.len(), other.sets.len())
-            && self.from.iter().zip(&other.from).all(from)
+            && (self.own_from().len(), self.updates.len(), self.sets.len())
+                == (other.own_from().len(), other.updates.len(), other.sets.len())
+            && self.own_from().iter().zip(other.own_from()).all(from)
             && self.updates.iter().zip(&other.updates).all(|(a, b)| a.0.is(&b.0) && a.1 == b.1)
             && self.sets.iter().zip(&other.sets).all(|(a, b)| a.0.is(&b.0) && a.1 == b.1)
     }
 
-    /// Whether two recordings of a segment are the same.
+    /// Where its inputs come from that the function uses.
+    fn own_from(&self) -> &[InputSource] {
+        &self.from[..self.from.len() - self.bound]
+    }
+
+    /// What gradients of its outputs reach, as it was before inputs were added for their sizes.
+    fn own_taped(&self) -> impl Iterator<Item = Vec<usize>> {
+        let own = |&source: &usize| if source >= self.from.len() { source - self.bound } else { source };
+        self.taped.iter().map(move |reach| reach.iter().map(own).collect())
+    }
+
+    /// Whether its graph is for many sizes.
+    fn is_symbolic(&self) -> bool {
+        self.graph.nodes().iter().any(|node| node.ty.fixed_shape().is_none())
+    }
+
+    /// Whether two recordings of a segment are the same. One for many sizes is compared with one of some by where values come from
+    /// and go to.
     pub(super) fn is_same(&self, other: &SegmentGraph) -> bool {
-        self.is_wired_like(other) && self.stops == other.stops && is_same_graph(&self.graph, &other.graph)
+        self.is_wired_like(other)
+            && (self.is_symbolic() || self.stops == other.stops && is_same_graph(&self.graph, &other.graph))
     }
 }
 

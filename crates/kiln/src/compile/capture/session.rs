@@ -122,6 +122,10 @@ impl Tracer for SessionTracer {
     }
 
     fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
+        // Whoever has the elements knows how many there are.
+        for size in tensor.sizes() {
+            size.number(at);
+        }
         with_session(at, |session| {
             let from = session.settle(tensor, what, at)?;
             let Session { driver: Some(driver), .. } = session else { return Err(Error::Escaped { at: at.clone() }) };
@@ -131,6 +135,16 @@ impl Tracer for SessionTracer {
             session.recording.has_read |= read.dtype() != DType::Bool || read.elements() != 1;
             Ok(read)
         })
+    }
+
+    fn sized_by_data(
+        &self,
+        tensor: &Tensor,
+        compute: fn(&Tensor) -> Result<Tensor>,
+        most: Option<usize>,
+        at: &Source,
+    ) -> Result<Tensor> {
+        with_session(at, |session| session.sized_by_data(tensor, compute, most, at))
     }
 
     fn alias(&self, tensor: &Tensor, tape: Option<Tape>, at: &Source) -> Result<Tensor> {

@@ -110,6 +110,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         whole: Whole<R>,
         arguments: &A,
         leaves: &[Leaf<'_>],
+        plan: Option<Plan>,
         at: &Source,
     ) -> Result<Arc<Entry<R>>> {
         let exactly = || Recipe {
@@ -119,7 +120,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             layouts: None,
             ranges: Ranges::default(),
         };
-        let wide = self.for_many(&whole, arguments, leaves, at);
+        let wide = self.for_many(plan, &whole, arguments, leaves, at);
         let is_wide = wide.is_some();
         let mut recipe = wide.unwrap_or_else(exactly);
         let mut described = Arguments::of(leaves);
@@ -139,11 +140,11 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         Ok(self.keep(Entry::new(recipe.guards, leaves, root, Some(whole), recipe.sizes), at))
     }
 
-    /// A graph for more sizes than these, if that is wanted and there is one.
-    fn for_many(&self, whole: &Whole<R>, arguments: &A, leaves: &[Leaf<'_>], at: &Source) -> Option<Recipe> {
+    /// Which sizes of these arguments are to be symbols, if any are.
+    pub(super) fn plan(&self, leaves: &[Leaf<'_>]) -> Option<Plan> {
         let tensors = tensors_of(leaves);
         let plan = match &self.options().dynamic {
-            Dynamic::Static => return None,
+            Dynamic::Static => None,
             Dynamic::Automatic => self.plan_of_changes(leaves, &[]),
             Dynamic::Always => Plan::new(leaves, &|tensor, axis, now| {
                 let least = self.least_symbol(tensor, axis, tensors[tensor].rank());
@@ -151,6 +152,18 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             }),
             Dynamic::Declared(declared) => self.plan_of_changes(leaves, declared),
         };
+        plan.filter(Plan::has_symbols)
+    }
+
+    /// A graph for more sizes than these, if that is wanted and there is one.
+    fn for_many(
+        &self,
+        plan: Option<Plan>,
+        whole: &Whole<R>,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        at: &Source,
+    ) -> Option<Recipe> {
         if let Some(recipe) = self.record_with(plan?, whole, arguments, leaves, at) {
             return Some(recipe);
         }
@@ -183,7 +196,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let alike = |entry: &&Arc<Entry<R>>| {
             let same = |(guard, leaf): (&Guard, &Leaf<'_>)| guard.is_alike(leaf);
-            entry.whole.is_some() && entry.guards.len() == leaves.len() && entry.guards.iter().zip(leaves).all(same)
+            entry.guards.len() == leaves.len() && entry.guards.iter().zip(leaves).all(same)
         };
         let before = entries.iter().rev().find(alike);
         let guards: Vec<&super::guard::TensorGuard> = before
@@ -194,7 +207,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 _ => None,
             })
             .collect();
-        let shapes = before.and_then(|entry| entry.whole.as_ref()).map_or(&[][..], |whole| &whole.shapes);
+        let shapes = before.map_or(&[][..], |entry| &entry.shapes);
         let tensors = tensors_of(leaves);
         Plan::new(leaves, &|tensor, axis, now| {
             let named = declared.iter().position(|declared| declared.is_at(tensor, axis, tensors[tensor].rank()));
@@ -236,7 +249,8 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 Ok(Outcome::Whole(captured)) => Some(captured),
                 _ => None,
             };
-            match plan.judge(&scope, captured.as_ref().map(|captured| &*captured.last.graph), at) {
+            let graph = captured.as_ref().map(|captured| [&*captured.last.graph]);
+            match plan.judge(&scope, graph.as_ref().map(|graph| &graph[..]), at) {
                 Verdict::Again => {}
                 Verdict::No => return None,
                 Verdict::Good(ranges, predicates) => {
@@ -247,9 +261,10 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                         return None;
                     }
                     let mut recorded = captured.last;
-                    bind(&mut recorded, &types)?;
+                    bind(&mut recorded, &plan.homes())?;
                     let (count, layouts) = (plan.count(), Some(plan.layouts(leaves)));
                     let (guards, checks) = plan.finish(&predicates)?;
+                    let checks = checks.into_iter().map(|(_, check)| check).collect();
                     let sizes = Sizes::Symbolic { count, checks };
                     return Some(Recipe { recorded: Arc::new(recorded), guards, sizes, layouts, ranges });
                 }
@@ -280,7 +295,7 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             if !before.is_like(whole) {
                 return None;
             }
-            let symbols = Symbols::between(&entry.guards, &before.shapes, leaves)?;
+            let symbols = Symbols::between(&entry.guards, &entry.shapes, leaves)?;
             let graph = symbolic::unify(&before.recorded, &whole.recorded, &symbols)?;
             Some((symbols, graph))
         })

@@ -9,6 +9,7 @@
 //! A call walks down the tree without calling the function. At an outcome without a branch the function is called again:
 //! what has run already is not run again, and what it records after that outcome becomes the branch.
 
+use super::check::Check;
 use super::recording::ResultLocation;
 use super::same_elements;
 use super::segment::{InputSource, Segment};
@@ -35,8 +36,10 @@ pub(super) enum BranchGuard {
     Setting(Setting),
     /// Whether a variable has a gradient.
     HasGradient(Var),
-    /// What a disabled part gave besides the elements of its tensors.
+    /// What a disabled part gave besides its tensors' elements and sizes.
     Outside,
+    /// The sizes of what is in these slots. Where they are symbols, all outcomes are one, and its branches have checks.
+    Sizes { slot: usize, count: usize, is_symbolic: bool },
     /// Whether gradients are recorded where the function is called.
     IsRecorded,
 }
@@ -55,6 +58,9 @@ impl BranchGuard {
             BranchGuard::HasGradient(_) => {
                 "a variable has a gradient where it had none, or none where it had one".to_owned()
             }
+            BranchGuard::Sizes { .. } => {
+                "sizes of results that depend on data are new at each of these calls".to_owned()
+            }
             BranchGuard::Outside => {
                 "what a disabled part gives besides elements is new at each of these calls".to_owned()
             }
@@ -67,6 +73,9 @@ impl BranchGuard {
             (BranchGuard::Elements { of: a, .. }, BranchGuard::Elements { of: b, .. }) => a.is(b),
             (BranchGuard::Setting(a), BranchGuard::Setting(b)) => a.same(b),
             (BranchGuard::HasGradient(a), BranchGuard::HasGradient(b)) => a.same(b),
+            (BranchGuard::Sizes { slot: a, count: x, .. }, BranchGuard::Sizes { slot: b, count: y, .. }) => {
+                (a, x) == (b, y)
+            }
             (BranchGuard::Outside, BranchGuard::Outside) | (BranchGuard::IsRecorded, BranchGuard::IsRecorded) => true,
             _ => false,
         }
@@ -108,6 +117,9 @@ impl PartialEq for BranchOutcome {
     }
 }
 
+/// What a part does whose results have sizes that depend on data.
+pub(super) const SIZE_OF_DATA: &str = "asks for a result whose size depends on elements";
+
 /// A part of a function that is never captured.
 pub(super) type Outside = Arc<dyn Fn(&[Tensor]) -> Result<Produced> + Send + Sync>;
 
@@ -125,10 +137,11 @@ pub(super) struct Produced {
 pub(super) enum TraceStep {
     Segment(Arc<Segment>),
     BranchGuard(BranchGuard, BranchOutcome),
-    /// Runs a disabled part, whose tensors go to slots.
+    /// Runs a disabled part, whose tensors go to slots; or one whose results have sizes that depend on data, which changes nothing.
     Outside {
         run: Outside,
         from: Vec<InputSource>,
+        is_pure: bool,
         at: Source,
     },
 }
@@ -151,7 +164,7 @@ impl TraceStep {
         match self {
             TraceStep::Segment(segment) => segment.has_effects(),
             TraceStep::BranchGuard(..) => false,
-            TraceStep::Outside { .. } => true,
+            TraceStep::Outside { is_pure, .. } => !is_pure,
         }
     }
 }
@@ -165,9 +178,28 @@ pub(super) enum Node<R> {
     },
     Branch {
         guard: BranchGuard,
-        branches: RwLock<Vec<(BranchOutcome, Arc<Node<R>>)>>,
+        branches: RwLock<Vec<Branch<R>>>,
     },
     Return(Arc<Returned<R>>),
+}
+
+/// How a function goes on after an outcome, for sizes that pass the checks.
+pub(super) struct Branch<R> {
+    pub(super) outcome: BranchOutcome,
+    checks: Arc<[Check]>,
+    next: Arc<Node<R>>,
+}
+
+impl<R> Clone for Branch<R> {
+    fn clone(&self) -> Branch<R> {
+        Branch { outcome: self.outcome, checks: self.checks.clone(), next: self.next.clone() }
+    }
+}
+
+impl<R> Branch<R> {
+    fn is_for(&self, outcome: &[u8], sizes: &[usize]) -> bool {
+        *self.outcome == *outcome && self.checks.iter().all(|check| check.holds(sizes))
+    }
 }
 
 /// What a function returned: tensors that stand for values, and where these are.
@@ -183,41 +215,42 @@ pub(super) const STOPS_KEPT: usize = 1 << 17;
 impl<R> Node<R> {
     /// The chain of these steps.
     pub(super) fn chain(steps: Vec<TraceStep>, end: Node<R>) -> Arc<Node<R>> {
-        Node::join(steps, Arc::new(end))
+        Node::join(steps, &mut Vec::new(), Arc::new(end))
     }
 
-    /// The chain of these steps, and then what follows.
-    pub(super) fn join(steps: Vec<TraceStep>, end: Arc<Node<R>>) -> Arc<Node<R>> {
-        steps.into_iter().rev().fold(end, |next, step| {
+    /// The chain of these steps, and then what follows. What is checked after a branch guard is taken out of `checks`, where it stands
+    /// by the number of the step.
+    pub(super) fn join(steps: Vec<TraceStep>, checks: &mut Vec<(usize, Check)>, end: Arc<Node<R>>) -> Arc<Node<R>> {
+        steps.into_iter().enumerate().rev().fold(end, |next, (number, step)| {
             Arc::new(match step {
                 TraceStep::BranchGuard(guard, outcome) => {
-                    Node::Branch { guard, branches: RwLock::new(vec![(outcome, next)]) }
+                    let checks = checks.extract_if(.., |(at, _)| *at == number).map(|(_, check)| check).collect();
+                    Node::Branch { guard, branches: RwLock::new(vec![Branch { outcome, checks, next }]) }
                 }
                 step => Node::Step { step, next: Some(next) },
             })
         })
     }
 
-    /// The way on after an outcome.
-    pub(super) fn branch(&self, outcome: &[u8]) -> Option<Arc<Node<R>>> {
+    /// The way on after an outcome, at these sizes.
+    pub(super) fn branch(&self, outcome: &[u8], sizes: &[usize]) -> Option<Arc<Node<R>>> {
         let Node::Branch { branches, .. } = self else { return None };
         let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
-        branches.iter().find(|(known, _)| **known == *outcome).map(|(_, next)| next.clone())
+        branches.iter().find(|branch| branch.is_for(outcome, sizes)).map(|branch| branch.next.clone())
     }
 
     /// Keeps a branch.
-    pub(super) fn grow(&self, outcome: &[u8], next: Arc<Node<R>>) {
+    pub(super) fn grow(&self, outcome: &[u8], checks: Vec<Check>, next: Arc<Node<R>>) {
         let Node::Branch { branches, .. } = self else { return };
-        let mut branches = branches.write().unwrap_or_else(PoisonError::into_inner);
-        if !branches.iter().any(|(known, _)| **known == *outcome) {
-            branches.push((BranchOutcome::of(outcome), next));
-        }
+        let branch = Branch { outcome: BranchOutcome::of(outcome), checks: checks.into(), next };
+        branches.write().unwrap_or_else(PoisonError::into_inner).push(branch);
     }
 
     /// Takes a branch away again.
-    pub(super) fn cut(&self, outcome: &[u8]) {
+    pub(super) fn cut(&self, next: &Arc<Node<R>>) {
         let Node::Branch { branches, .. } = self else { return };
-        branches.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| **known != *outcome);
+        let mut branches = branches.write().unwrap_or_else(PoisonError::into_inner);
+        branches.retain(|branch| !Arc::ptr_eq(&branch.next, next));
     }
 
     /// Visits every place, parents first.
@@ -230,10 +263,10 @@ impl<R> Node<R> {
                 Node::Step { next, .. } => next.clone(),
                 Node::Branch { branches, .. } => {
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner).clone();
-                    for (_, next) in &branches[1.min(branches.len())..] {
-                        next.visit(visit);
+                    for branch in &branches[1.min(branches.len())..] {
+                        branch.next.visit(visit);
                     }
-                    branches.first().map(|(_, next)| next.clone())
+                    branches.first().map(|branch| branch.next.clone())
                 }
                 Node::Return(_) => None,
             };
@@ -251,7 +284,7 @@ impl<R> Node<R> {
             Node::Step { next, .. } => into.extend(next.take()),
             Node::Branch { branches, .. } => {
                 let branches = branches.get_mut().unwrap_or_else(PoisonError::into_inner);
-                into.extend(branches.drain(..).map(|(_, next)| next));
+                into.extend(branches.drain(..).map(|branch| branch.next));
             }
             Node::Return(_) => {}
         }
@@ -275,13 +308,15 @@ impl<R> Drop for Node<R> {
 pub(super) struct Execution<'a> {
     pub(super) arguments: Scratch<&'a Tensor>,
     pub(super) slots: Scratch<Tensor>,
+    /// The sizes that checks on the way are about, by number.
+    pub(super) sizes: Scratch<usize>,
     /// The steps so far.
     pub(super) trail: Scratch<TraceStep>,
     /// What the disabled part that ran last gave besides elements.
     pub(super) outside: Vec<u8>,
     /// What disabled parts gave, and how many tensors each.
     pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
-    /// Whether what is captured on the way is for these sizes alone, as the tree is.
+    /// Whether what is captured on the way is kept: it is for the sizes that the tree is for.
     pub(super) may_grow: bool,
 }
 
@@ -301,6 +336,7 @@ impl<'a> Execution<'a> {
         Execution {
             arguments,
             slots: Scratch::new(),
+            sizes: Scratch::new(),
             trail: Scratch::new(),
             outside: Vec::new(),
             produced: Vec::new(),
@@ -325,8 +361,9 @@ impl<'a> Execution<'a> {
                     next
                 }
                 Node::Branch { guard, .. } => {
+                    self.read_sizes(guard);
                     let outcome = self.outcome(guard, at)?;
-                    let Some(next) = node.branch(&outcome) else {
+                    let Some(next) = node.branch(&outcome, &self.sizes) else {
                         return Ok(Reached::Unknown { at: node.clone(), guard: guard.clone(), outcome });
                     };
                     self.trail.push(TraceStep::BranchGuard(guard.clone(), outcome));
@@ -334,6 +371,15 @@ impl<'a> Execution<'a> {
                     &branch
                 }
             };
+        }
+    }
+
+    /// Reads the sizes that checks from here on are about.
+    pub(super) fn read_sizes(&mut self, guard: &BranchGuard) {
+        if let BranchGuard::Sizes { slot, count, is_symbolic: true } = *guard {
+            for tensor in &self.slots[slot..slot + count] {
+                self.sizes.extend(tensor.shape().iter().copied());
+            }
         }
     }
 
@@ -350,10 +396,13 @@ impl<'a> Execution<'a> {
             }
             TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             TraceStep::BranchGuard(..) => Ok(()),
-            TraceStep::Outside { run, from, at } => {
+            TraceStep::Outside { run, from, is_pure, at } => {
                 if watch::is_watching() {
-                    watch::see_break("calls a part that is disabled", "", at);
-                    watch::see_effect();
+                    let what = if *is_pure { SIZE_OF_DATA } else { "calls a part that is disabled" };
+                    watch::see_break(what, "", at);
+                    if !is_pure {
+                        watch::see_effect();
+                    }
                 }
                 let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
                 let produced = run(&inputs)?;
@@ -388,6 +437,11 @@ impl<'a> Execution<'a> {
             BranchGuard::Setting(setting) => BranchOutcome::of(&setting.peek().to_le_bytes()),
             BranchGuard::HasGradient(var) => BranchOutcome::of(&[var.has_grad() as u8]),
             BranchGuard::Outside => BranchOutcome::of(&self.outside),
+            BranchGuard::Sizes { is_symbolic: true, .. } => BranchOutcome::of(&[]),
+            BranchGuard::Sizes { slot, count, .. } => {
+                let sizes = self.slots[*slot..slot + count].iter().flat_map(|tensor| tensor.shape());
+                BranchOutcome::of(&sizes.flat_map(|size| size.to_le_bytes()).collect::<Vec<u8>>())
+            }
             BranchGuard::IsRecorded => BranchOutcome::of(&[tape::is_enabled() as u8]),
         })
     }

@@ -87,10 +87,12 @@ impl Scope {
         &self.ranges
     }
 
-    /// The guards of what was recorded, given its graph.
-    pub(crate) fn guards(&self, graph: &Graph) -> Vec<Predicate> {
+    /// The guards of what was recorded, given its graphs.
+    pub(crate) fn guards(&self, graphs: &[&Graph]) -> Vec<Predicate> {
         let mut guards = self.guards.clone();
-        obligations::of(graph, &self.ranges, &mut guards);
+        for graph in graphs {
+            obligations::of(graph, &self.ranges, &mut guards);
+        }
         guards
     }
 
@@ -127,6 +129,18 @@ impl Scope {
         predicate.narrow(&mut self.ranges);
         self.guards.push(predicate);
     }
+}
+
+/// Adds a symbol to the scope of the thread, if there is one.
+pub(crate) fn add(symbol: SizeSymbol) {
+    SCOPE.with_borrow_mut(|scope| {
+        if let Some(scope) = scope {
+            scope.symbols.push(symbol);
+            for ranges in [&mut scope.given, &mut scope.ranges] {
+                ranges.set(symbol.symbol, symbol.range.0, symbol.range.1);
+            }
+        }
+    });
 }
 
 /// The expression of a size, if its scope is that of the thread.

@@ -1,7 +1,7 @@
 //! Gather and scatter by integer tensors. Indices are `i32` or `i64`; one outside of its axis is an error at run time.
 
 use crate::tensor::shape::resolve_axis;
-use crate::tensor::{dim, eager};
+use crate::tensor::{dim, eager, tracer};
 use crate::{DType, Dim, Error, Result, Size, Tensor};
 use kiln_ir::build::{self, Emit, GraphBuilder};
 use kiln_ir::{CompareOp, NodeId, Op, ScatterKind, Source};
@@ -248,10 +248,26 @@ impl Tensor {
     }
 
     /// Returns the indices of the elements that are not zero, one row each, one column per axis. The shape depends on the
-    /// elements, so this reads them back to the host.
+    /// elements, so this reads them back to the host. In a compiled function the graph ends here, and the number of rows is a
+    /// symbol of the next: one program is for all data.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let fast = kiln::compile(|x: &Tensor| x.index_select(0, &x.gt(0.0)?.nonzero()?.squeeze(1)?)?.neg());
+    /// let of = |values: &[f32]| Tensor::from_slice(values, values.len(), Device::Cpu);
+    /// assert_eq!(fast.call(&of(&[1., -2., 3., 0.])?)?.to_vec::<f32>()?, [-1., -3.]);
+    /// assert_eq!(fast.call(&of(&[-1., -2., 3., 0.])?)?.to_vec::<f32>()?, [-3.]);
+    /// assert!(fast.call(&of(&[-1., -2., -3., 0.])?)?.to_vec::<f32>()?.is_empty());
+    /// assert_eq!((fast.stats().compiles, fast.stats().branches), (1, 0));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
     #[track_caller]
     pub fn nonzero(&self) -> Result<Tensor> {
         let at = Source::caller();
+        if self.is_traced() {
+            let flags = self.to_dtype_at(DType::Bool, &at)?;
+            return tracer::sized_by_data(&flags, |flags| flags.nonzero(), flags.most_elements(), &at);
+        }
         let flags = self.to_dtype_at(DType::Bool, &at)?.bytes_at(&at)?;
         let mut rows: Vec<i64> = Vec::new();
         for (place, _) in flags.iter().enumerate().filter(|(_, flag)| **flag != 0) {
@@ -266,18 +282,56 @@ impl Tensor {
         Tensor::from_bytes_at(crate::Element::as_bytes(&rows), vec![count, self.rank()], DType::I64, self.device(), &at)
     }
 
-    /// Returns the elements where a mask of the same shape is true, in row-major order. The length depends on the mask, so
-    /// this reads it back to the host.
+    /// The places of a mask's true elements in row-major order.
+    fn places(&self) -> Result<Tensor> {
+        let at = Source::default();
+        let flags = self.bytes_at(&at)?;
+        let places: Vec<i64> = (0i64..).zip(&flags).filter(|(_, flag)| **flag != 0).map(|(i, _)| i).collect();
+        let (count, bytes) = (places.len(), crate::Element::as_bytes(&places));
+        Tensor::from_bytes_at(bytes, vec![count], DType::I64, self.device(), &at)
+    }
+
+    /// How many elements it has at the most, if that is a number.
+    fn most_elements(&self) -> Option<usize> {
+        let count = dim::product(&self.sizes());
+        usize::try_from(count.hint()).ok().filter(|_| count.is_plain())
+    }
+
+    /// Returns the distinct elements of all axes in ascending order; NaN come last, each by itself. The length depends on the
+    /// elements: see [`Tensor::nonzero`].
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor};
+    /// let x = Tensor::new([3i64, 1, 3, 2, 1], Device::Cpu)?;
+    /// assert_eq!(x.unique()?.to_vec::<i64>()?, [1, 2, 3]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unique(&self) -> Result<Tensor> {
+        let at = Source::caller();
+        let count = dim::product(&self.sizes());
+        let sorted = self.reshape_to(vec![count], &at)?.sort(0, false)?.0;
+        // The first of equal ones: those that differ from the one before.
+        let last = count - 1;
+        if count.equals(Dim::plain(0), &at) {
+            return Ok(sorted);
+        }
+        let differs = sorted.narrow(0, 1, last)?.ne(&sorted.narrow(0, 0, last)?)?;
+        let first = Tensor::ones(1, DType::Bool, self.device())?;
+        sorted.masked_select(&Tensor::cat(&[first, differs], 0)?)
+    }
+
+    /// Returns the elements where a mask of the same shape is true, in row-major order. The length depends on the mask: see
+    /// [`Tensor::nonzero`].
     #[track_caller]
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         let at = Source::caller();
         mask.expect_bool("masked_select", &at)?;
         let mask = mask.broadcast_at("masked_select", &self.sizes(), &at)?;
-        let flags = mask.bytes_at(&at)?;
-        let places: Vec<i64> = (0i64..).zip(&flags).filter(|(_, flag)| **flag != 0).map(|(i, _)| i).collect();
-        let count = places.len();
-        let index =
-            Tensor::from_bytes_at(crate::Element::as_bytes(&places), vec![count], DType::I64, self.device(), &at)?;
+        let index = match mask.is_traced() {
+            true => tracer::sized_by_data(&mask, Tensor::places, mask.most_elements(), &at)?,
+            false => mask.places()?,
+        };
         self.reshape_to(vec![dim::product(&self.sizes())], &at)?.index_select(0, &index)
     }
 

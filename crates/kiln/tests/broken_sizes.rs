@@ -1,0 +1,172 @@
+//! Functions with graph breaks for many sizes: as many programs as functions without.
+
+use kiln::{
+    DType, Device, Dynamic, Error, Generator, Options, Result, Setting, Tensor, Var, compile, compile_with, disable,
+};
+
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
+}
+
+fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!(got.shape(), expected.shape(), "{what}");
+    for (a, b) in got.to_vec::<f32>().unwrap().iter().zip(expected.to_vec::<f32>().unwrap()) {
+        assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{what}: {a} and {b}");
+    }
+}
+
+/// Calls with many sizes, both signs of each; gives the function's counters.
+fn many_sizes(options: Options, f: impl Fn(&Tensor) -> Result<Tensor>) -> kiln::compile::capture::Stats {
+    let fast = compile_with(&f, options);
+    for round in 0..3 {
+        for size in 2..60 {
+            for sign in [1.0, -1.0] {
+                let x = random(&[size, 4], size as u64).abs().unwrap().mul(sign).unwrap();
+                let what = format!("{size} rows, sign {sign}, round {round}");
+                assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &what);
+            }
+        }
+    }
+    fast.stats()
+}
+
+#[test]
+fn a_branch_on_data_has_programs_for_all_sizes() {
+    let f = |x: &Tensor| -> Result<Tensor> {
+        let y = x.mul(2.0)?.add(1.0)?;
+        let total = y.sum(..)?;
+        if total.gt(0.0)?.item::<bool>()? { y.sqrt()?.add(&total) } else { y.sub(x.mean(0)?)?.neg() }
+    };
+    let stats = many_sizes(Options::default(), f);
+    // One for the first size, one for all others; a branch more for each.
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (2, 2, 0), "{stats:?}");
+    let declared = Options { dynamic: Dynamic::range("rows", 2..=100).at(0, 0).into(), ..Options::default() };
+    let stats = many_sizes(declared, f);
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (1, 1, 0), "{stats:?}");
+    let always = Options { dynamic: Dynamic::Always, ..Options::default() };
+    let stats = many_sizes(always, f);
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (1, 1, 0), "{stats:?}");
+}
+
+#[test]
+fn sizes_decide_after_a_break() {
+    let f = |x: &Tensor| -> Result<Tensor> {
+        let positive = x.sum(..)?.gt(0.0)?.item::<bool>()?;
+        if positive && x.size(0)?.is_below(30) { x.exp() } else { x.mul(x.size(0)?.tensor_of(x)?) }
+    };
+    trait Count {
+        fn tensor_of(self, like: &Tensor) -> Result<Tensor>;
+    }
+    impl Count for kiln::Dim {
+        fn tensor_of(self, like: &Tensor) -> Result<Tensor> {
+            Tensor::ones((self, 1), like.dtype(), like.device())?.sum(..)
+        }
+    }
+    let stats = many_sizes(Options { dynamic: Dynamic::Always, ..Options::default() }, f);
+    // Below 30 rows and above, each by sign: what decides after the break is checked there or is a program of its own.
+    assert!(stats.compiles + stats.branches <= 4 && stats.fallbacks == 0, "{stats:?}");
+}
+
+#[test]
+fn a_branch_that_has_to_know_sizes_is_for_those() {
+    let f = |x: &Tensor| -> Result<Tensor> {
+        // Only the second way wants an even number of rows.
+        if x.sum(..)?.gt(0.0)?.item::<bool>()? || x.size(0)? % 2 != 0 {
+            return x.mul(3.0);
+        }
+        let half = x.size(0)? / 2;
+        x.reshape((half, 2, 4))?.sum(1)
+    };
+    let stats = many_sizes(Options { dynamic: Dynamic::Always, ..Options::default() }, f);
+    assert!(stats.compiles + stats.branches <= 3 && stats.fallbacks == 0, "{stats:?}");
+    // A list of all elements has as many as there are: a program each, and beyond the limit none.
+    let lists = |x: &Tensor| -> Result<Tensor> {
+        let all = x.sum(1)?.to_vec::<f32>()?;
+        if all.iter().all(|v| *v > 0.0) { x.add(all.len() as f64) } else { x.neg() }
+    };
+    let stats = many_sizes(Options { dynamic: Dynamic::Always, recompile_limit: 4, ..Options::default() }, lists);
+    assert!(stats.limited > 0, "{stats:?}");
+}
+
+#[test]
+fn loops_and_variables_and_settings() {
+    let scale = Setting::new(1);
+    let (one, two) = (Var::new(&random(&[4], 1)), Var::new(&random(&[4], 1)));
+    fn f(x: &Tensor, scale: &Setting, state: &Var) -> Result<Tensor> {
+        let mut x = x.mul(scale.get() as f64)?;
+        while x.abs()?.amax(..)?.gt(0.5)?.item::<bool>()? {
+            x = x.mul(0.5)?;
+            state.add_assign(&x.mean(0)?)?;
+        }
+        x.add(state.get())
+    }
+    let (inner, setting) = (one.clone(), scale.clone());
+    let fast = compile(move |x: &Tensor| f(x, &setting, &inner));
+    for turn in 0..120u64 {
+        scale.set(1 + turn % 2);
+        let x = random(&[2 + turn as usize % 40, 4], turn).tanh().unwrap();
+        assert_close(&fast.call(&x).unwrap(), &f(&x, &scale, &two).unwrap(), &format!("turn {turn}"));
+        assert_close(&one.get(), &two.get(), "the state");
+    }
+    let stats = fast.stats();
+    assert!(stats.compiles == 2 && stats.fallbacks == 0, "{stats:?}");
+}
+
+#[test]
+fn gradients_across_breaks() {
+    let weight = Var::new(&random(&[4, 4], 5)).requires_grad(true);
+    let own = Var::new(&weight.get().detach()).requires_grad(true);
+    fn f(x: &Tensor, weight: &Var) -> Result<Tensor> {
+        let h = x.matmul(&weight.get())?.tanh()?;
+        if h.sum(..)?.gt(0.0)?.item::<bool>()? { h.square()?.sum(..) } else { h.mul(x)?.sum(..) }
+    }
+    let inner = weight.clone();
+    let fast = compile(move |x: &Tensor| f(x, &inner));
+    for turn in 0..80 {
+        let x = random(&[2 + turn % 20, 4], turn as u64);
+        for (loss, var) in [(fast.call(&x).unwrap(), &weight), (f(&x, &own).unwrap(), &own)] {
+            var.zero_grad();
+            loss.backward().unwrap();
+        }
+        assert_close(&weight.grad().unwrap(), &own.grad().unwrap(), &format!("turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert!(stats.compiles == 2 && stats.fallbacks == 0, "{stats:?}");
+}
+
+#[test]
+fn training_steps_with_a_break() {
+    let fresh = || Var::new(&random(&[4, 3], 5)).requires_grad(true);
+    let (one, two) = (fresh(), fresh());
+    fn step(x: &Tensor, weight: &Var) -> Result<Tensor> {
+        weight.zero_grad();
+        let loss = x.matmul(&weight.get())?.square()?.mean(..)?;
+        loss.backward()?;
+        let grad = weight.grad().ok_or(Error::Escaped { at: Default::default() })?;
+        // A step that is not finite is left out.
+        if grad.sum(..)?.is_finite()?.item::<bool>()? {
+            weight.sub_assign(&grad.mul(0.1)?)?;
+        }
+        Ok(loss.detach())
+    }
+    let inner = one.clone();
+    let fast = compile(move |x: &Tensor| step(x, &inner));
+    for turn in 0..60 {
+        let x = random(&[2 + turn % 20, 4], turn as u64);
+        assert_close(&fast.call(&x).unwrap(), &step(&x, &two).unwrap(), &format!("turn {turn}"));
+        assert_close(&one.get().detach(), &two.get().detach(), &format!("the weight at turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert!(stats.compiles == 2 && stats.fallbacks == 0, "{stats:?}");
+}
+
+#[test]
+fn disabled_parts_and_sizes() {
+    let part = disable(|x: &Tensor| x.add(1.0));
+    let f = |x: &Tensor| part.call(&x.mul(2.0)?)?.mul(x);
+    let fast = compile(&f);
+    for turn in 0..60 {
+        let x = random(&[2 + turn % 20, 4], turn as u64);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("turn {turn}"));
+    }
+}

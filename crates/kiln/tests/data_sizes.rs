@@ -1,0 +1,155 @@
+//! Results whose sizes depend on elements: one program for all data.
+
+use kiln::{DType, Device, Dynamic, Generator, Options, Result, Tensor, Var, compile, compile_with};
+
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
+}
+
+fn assert_close(got: &Tensor, expected: &Tensor, what: &str) {
+    assert_eq!((got.dtype(), got.shape()), (expected.dtype(), expected.shape()), "{what}");
+    let elements = |x: &Tensor| x.to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+    for (a, b) in elements(got).iter().zip(elements(expected)) {
+        assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{what}: {a} and {b}");
+    }
+}
+
+/// Data of which none, one, a few or all elements are positive.
+fn data(shape: &[usize], turn: u64) -> Tensor {
+    let x = random(shape, turn).abs().unwrap();
+    match turn % 5 {
+        0 => x.neg().unwrap(),
+        1 => x,
+        2 => x.sub(x.amax(..).unwrap().mul(0.9999).unwrap()).unwrap(),
+        _ => random(shape, turn),
+    }
+}
+
+fn one_program(name: &str, f: fn(&Tensor) -> Result<Tensor>) {
+    let fast = compile(f);
+    for turn in 0..40 {
+        let x = data(&[12, 4], turn);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("{name}, turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (1, 0, 0), "{name}: {stats:?}");
+    // Sizes of arguments may be symbols beside them.
+    let fast = compile_with(f, Options { dynamic: Dynamic::Always, ..Options::default() });
+    for turn in 0..60 {
+        let x = data(&[2 + turn as usize % 17, 4], turn);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("{name}, many sizes, turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert!(stats.compiles == 1 && stats.branches <= 2 && stats.fallbacks == 0, "{name}: {stats:?}");
+}
+
+#[test]
+fn selections() {
+    one_program("masked_select", |x| x.masked_select(&x.gt(0.0)?)?.mul(2.0)?.add(1.0));
+    one_program("a reduction of it", |x| x.exp()?.masked_select(&x.gt(0.0)?)?.sum(..));
+    one_program("nonzero", |x| x.gt(0.0)?.nonzero()?.mul(3));
+    one_program("rows", |x| {
+        let rows = x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?;
+        let chosen = x.index_select(0, &rows)?.softmax(-1)?;
+        x.mul(0.5)?.index_add(0, &rows, &chosen)
+    });
+    one_program("products", |x| {
+        let rows = x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?;
+        let chosen = x.index_select(0, &rows)?;
+        chosen.matmul(&chosen.t()?)
+    });
+    one_program("two of them", |x| {
+        let positive = x.masked_select(&x.gt(0.0)?)?;
+        let small = positive.masked_select(&positive.lt(1.0)?)?;
+        positive.sum(..)?.add(small.mul(2.0)?.sum(..)?)
+    });
+    one_program("unique", |x| x.mul(2.0)?.round()?.unique()?.mul(3.0));
+    one_program("a size of data as data", |x| {
+        let count = x.gt(0.0)?.nonzero()?.size(0)?;
+        x.add(count)
+    });
+}
+
+#[test]
+fn mixture_of_experts() {
+    const EXPERTS: usize = 4;
+    let weights: Vec<Tensor> = (0..EXPERTS).map(|e| random(&[8, 8], 100 + e as u64)).collect();
+    let router = random(&[8, EXPERTS], 7);
+    let f = |x: &Tensor| -> Result<Tensor> {
+        let scores = x.matmul(&router)?.softmax(-1)?;
+        let (gate, expert) = (scores.amax(-1)?, scores.argmax(-1)?);
+        let mut out = x.zeros_like()?;
+        for (number, weight) in weights.iter().enumerate() {
+            let rows = expert.eq(number as i64)?.nonzero()?.squeeze(1)?;
+            let own = x.index_select(0, &rows)?.matmul(weight)?.relu()?;
+            let scale = gate.index_select(0, &rows)?.unsqueeze(1)?;
+            out = out.index_add(0, &rows, &own.mul(&scale)?)?;
+        }
+        Ok(out)
+    };
+    let fast = compile(f);
+    for turn in 0..30 {
+        let x = random(&[16, 8], turn);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (1, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn gradients_of_what_was_selected() {
+    let fresh = || Var::new(&random(&[4], 3)).requires_grad(true);
+    let (one, two) = (fresh(), fresh());
+    fn f(x: &Tensor, weight: &Var) -> Result<Tensor> {
+        let y = x.mul(weight.get())?;
+        y.masked_select(&x.gt(0.0)?)?.square()?.sum(..)
+    }
+    let inner = one.clone();
+    let fast = compile(move |x: &Tensor| f(x, &inner));
+    for turn in 0..20 {
+        let x = data(&[6, 4], turn);
+        for (loss, var) in [(fast.call(&x).unwrap(), &one), (f(&x, &two).unwrap(), &two)] {
+            var.zero_grad();
+            loss.backward().unwrap();
+        }
+        assert_close(&one.grad().unwrap(), &two.grad().unwrap(), &format!("turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.branches), (1, 0), "{stats:?}");
+}
+
+#[test]
+fn decisions_by_sizes_of_data() {
+    let f = |x: &Tensor| -> Result<Tensor> {
+        let chosen = x.masked_select(&x.gt(0.0)?)?;
+        if chosen.size(0)?.is_above(20) { chosen.mean(..) } else { chosen.sum(..) }
+    };
+    let fast = compile(f);
+    for turn in 0..40 {
+        let x = data(&[12, 4], turn);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("turn {turn}"));
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (1, 1, 0), "{stats:?}");
+    // Each number a program, where they are read as numbers.
+    let by_number = |x: &Tensor| -> Result<Tensor> {
+        let chosen = x.masked_select(&x.gt(0.0)?)?;
+        chosen.mul(chosen.dim(0)? as f64)?.sum(..)
+    };
+    let fast = compile_with(by_number, Options { recompile_limit: 6, ..Options::default() });
+    for turn in 0..40 {
+        let x = data(&[12, 4], turn);
+        assert_close(&fast.call(&x).unwrap(), &by_number(&x).unwrap(), &format!("by number, turn {turn}"));
+    }
+}
+
+#[test]
+fn static_sizes_of_data_are_programs_each() {
+    let f = |x: &Tensor| x.masked_select(&x.gt(0.0)?)?.mul(2.0);
+    let fast = compile_with(f, Options { dynamic: Dynamic::Static, ..Options::default() });
+    for turn in 0..20 {
+        let x = data(&[6, 4], turn);
+        assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("turn {turn}"));
+    }
+    assert!(fast.stats().branches > 2);
+}
