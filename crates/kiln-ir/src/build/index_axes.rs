@@ -105,6 +105,10 @@ pub fn index_put_axes<E: Emit>(
     let (order, placing, front_shape) = (index.order(), index.placing(), index.front_shape(&ty));
     let shape: Vec<Dim> = placing.iter().map(|&axis| front_shape[axis].clone()).collect();
     let values = broadcast_to(e, values, &shape)?;
+    // One list of places along one axis: nothing has to move, so that x can be written in place.
+    if let ([axis], [_]) = (&index.axes[..], &index.shape[..]) {
+        return scatter_rows(e, kind, x, *axis, &index.flat, &values);
+    }
     let values = permute(e, &values, &inverse(&placing))?;
     let values = flatten_front(e, &values, index.shape.len())?;
     let front = permute(e, x, &order)?;
