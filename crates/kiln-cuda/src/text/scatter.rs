@@ -25,6 +25,12 @@ const RESIDENT: i64 = 2;
 /// Places that have a bit each in shared memory, at the most.
 const MOST_PLACES: i64 = 1 << 19;
 
+/// Words that have a bit for each of so many places. Neighbouring places are in neighbouring words, and their number is odd: places that
+/// lie a power of two apart, as the rows of heads do, are in different banks.
+fn words(places: i64) -> i64 {
+    (places + 31).div_euclid(32) | 1
+}
+
 impl Writer<'_> {
     /// The index that says where row `at` of the updates goes.
     fn place_of_row(&self, index: &Strided, axis: usize, at: &str) -> String {
@@ -107,13 +113,13 @@ impl Writer<'_> {
         let places = shape[axis].as_const().filter(|&places| places <= MOST_PLACES);
         let distinct = match places {
             Some(places) => {
-                let words = (places + 31).div_euclid(32);
+                let words = words(places);
                 format!(
                     "extern __shared__ __align__(16) unsigned taken[];
 for(int i=threadIdx.x;i<{words};i+={THREADS})taken[i]=0;\n__syncthreads();
 #pragma unroll 4
 for(idx at=threadIdx.x;at<{count};at+={THREADS}){{const long long place={};
-if(place>=0&&place<{places}){{const unsigned bit=1u<<(place&31);distinct&=!(atomicOr(taken+place/32,bit)&bit);}}}}",
+if(place>=0&&place<{places}){{const unsigned bit=1u<<((unsigned)place/{words}u);distinct&=!(atomicOr(taken+(unsigned)place%{words}u,bit)&bit);}}}}",
                     row("at")
                 )
             }
@@ -177,7 +183,7 @@ const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows>>war
         );
         let aligned = if lanes > 1 { vec![updates.buffer, output.buffer] } else { Vec::new() };
         let most_blocks = way.multiprocessors * RESIDENT;
-        let block_bytes = Dim::from(places.map_or(0, |places| (places + 31).div_euclid(32) * 4));
+        let block_bytes = Dim::from(places.map_or(0, |places| words(places) * 4));
         Body { aligned, most_blocks, block_bytes, ..Body::new(statements, Width::Wide, ceil_div(&units, WARPS * rows)) }
     }
 
