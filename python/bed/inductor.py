@@ -15,7 +15,6 @@ import unittest.mock
 from . import backend, known, workers
 from .zoo import chosen_names
 
-CASES = known.FOLDER / "inductor_cases.txt"
 PRELOAD = ["torch._inductor.test_case", "torch.testing._internal.common_device_type"]
 # These build C++ extensions.
 LEFT_OUT = re.compile("aoti_eager")
@@ -31,9 +30,15 @@ def arguments(argv):
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for a case")
     parser.add_argument("--known", type=pathlib.Path, help="list of known failures (default: that of the backend, if it has one)")
     parser.add_argument("--shrink", action="store_true", help="delete the lines of the list that pass")
+    parser.add_argument("--dynamic", action="store_true", help="with symbolic sizes from the first call on; has lists of its own")
     parser.add_argument("--record-cases", action="store_true", help="run all cases with aot_eager and write the denominator")
     parser.add_argument("--resume", action="store_true", help="with --record-cases: keep the cases that the file has")
     return parser.parse_args(argv)
+
+
+def cases_file(options):
+    """The denominator."""
+    return known.FOLDER / ("inductor_dynamic_cases.txt" if options.dynamic else "inductor_cases.txt")
 
 
 def source():
@@ -103,8 +108,11 @@ def work(context, task):
     if "cases" not in context:
         context["file"], context["cases"] = load()
         redirect(context["file"], task["backend"])
+    import torch
+
     result = unittest.TestResult()
-    unittest.TestSuite([context["cases"](task["name"])]).run(result)
+    with torch._dynamo.config.patch(assume_static_by_default=not task["dynamic"]):
+        unittest.TestSuite([context["cases"](task["name"])]).run(result)
     if result.skipped:
         return "skipped", result.skipped[0][1]
     for _, text in result.failures + result.errors + [(None, "unexpected success")] * len(result.unexpectedSuccesses):
@@ -115,7 +123,7 @@ def work(context, task):
 
 def run(names, options, each):
     """Runs the cases with the backend; ``each(name, status, reason)`` is called as they end."""
-    tasks = [{"name": name, "backend": options.backend} for name in names]
+    tasks = [{"name": name, "backend": options.backend, "dynamic": options.dynamic} for name in names]
     outcomes = workers.run(tasks, work, prepare=prepare, jobs=options.jobs, limit=options.limit, recycle=100, preload=PRELOAD)
     for outcome in outcomes:
         status, reason = outcome.value if outcome.status == "ok" else (outcome.status, str(outcome.value)[:300])
@@ -125,24 +133,25 @@ def run(names, options, each):
 def record(options):
     """Writes the denominator."""
     options.backend = "aot_eager"
-    kept = list(known.read(CASES)) if options.resume else []
+    path = cases_file(options)
+    kept = list(known.read(path)) if options.resume else []
     names = [name for name in chosen_names(names_of(load()[1]), options.only, options.shard) if name not in kept]
 
     def each(name, status, reason):
         print(f"{name} {status} {reason[:160]}", flush=True)
         if status == "passed":
             kept.append(name)
-            CASES.write_text("\n".join(sorted(kept)) + "\n")
+            path.write_text("\n".join(sorted(kept)) + "\n")
 
     run(names, options, each)
-    print(f"{len(kept)} cases in {CASES.name}")
+    print(f"{len(kept)} cases in {path.name}")
     return 0
 
 
 def main(argv):
     options = arguments(argv)
     if options.list:
-        names = chosen_names(list(known.read(CASES)), options.only, options.shard)
+        names = chosen_names(list(known.read(cases_file(options))), options.only, options.shard)
         print("\n".join(names))
         print(f"{len(names)} cases")
         return 0
@@ -152,9 +161,9 @@ def main(argv):
     if options.record_cases:
         return record(options)
     backend.require(options.backend)
-    names = chosen_names(list(known.read(CASES)), options.only, options.shard)
+    names = chosen_names(list(known.read(cases_file(options))), options.only, options.shard)
     if not names:
-        print(f"bed: no case to run: {CASES.name} is written by --record-cases", file=sys.stderr)
+        print(f"bed: no case to run: {cases_file(options).name} is written by --record-cases", file=sys.stderr)
         return 2
     passed, failed = set(), {}
 
@@ -167,7 +176,7 @@ def main(argv):
 
     run(names, options, each)
     print(f"{len(passed)} of {len(names)} cases passed ({100 * len(passed) / max(len(names), 1):.1f} %)")
-    path = options.known or known.FOLDER / "inductor.txt"
+    path = options.known or known.FOLDER / ("inductor_dynamic.txt" if options.dynamic else "inductor.txt")
     if options.known is None and options.backend != "kiln":
         return 1 if failed else 0
     if options.shrink:

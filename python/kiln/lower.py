@@ -104,11 +104,14 @@ class Lowering:
         """Makes a node's value a parameter; a number unless it is a tensor. ``is_own``: a program of Kiln computes it."""
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
-            # Programs write what such a tensor stands for; PyTorch keeps the tensor as it was.
-            if not is_own and (fake.is_conj() or fake.is_neg()):
-                raise NotNative("tensors that are conjugated or negated when they are read")
             number = self._value(fake, is_parameter=True)
             self.graph.parameter(number)
+            # Programs write what such a tensor stands for; PyTorch keeps the tensor as it was, to be conjugated or negated when it is read.
+            for lazy, op in [(fake.is_conj(), "aten._conj.default"), (fake.is_neg(), "aten.neg.default")]:
+                if lazy and not is_own:
+                    kept, number = number, self._value(fake)
+                    self.graph.call(op, [("self", ("tensor", kept))], [number], *source_of(node))
+                    self.calls.append(node)
             self.numbers[node] = number
         elif isinstance(fake, torch.SymInt):
             self.graph.size_parameter(sizes.text(fake))
@@ -147,6 +150,9 @@ class Lowering:
             return
         if node.target in _IN_MEMORY and not _may_be_whole(node.args[0].meta["val"]):
             raise NotNative(f"{node.target} of a part of a tensor's memory")
+        written = node.args[0].meta.get("val") if node.target is torch.ops.aten.copy_.default else None
+        if written is not None and (written.is_conj() or written.is_neg()):
+            raise NotNative("a tensor that is conjugated or negated when it is read, overwritten")
         arguments = [(name, self._argument(value)) for name, value in arguments_of(node)]
         fake = node.meta.get("val")
         results = []

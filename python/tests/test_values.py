@@ -180,3 +180,23 @@ def test_strides_of_unpooled_images():
     x, indices = torch.nn.functional.max_pool2d(torch.randn(1, 2, 6, 6), 2, return_indices=True)
     x, indices = (t.to(memory_format=torch.channels_last) for t in (x, indices))
     check(lambda x, indices: torch.nn.functional.max_unpool2d(x, indices, 2), x, indices)
+
+
+@torch.no_grad()
+def test_arguments_that_are_conjugated_when_they_are_read():
+    x, y = torch.randn(3, 4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+    want = torch.view_as_real(x.conj() * y)
+    compiled = torch.compile(lambda x, y: torch.view_as_real(x * y), backend="kiln")
+    assert_close(compiled(x.conj(), y), want)
+    assert_close(torch.compile(lambda x: x.clone() * 2, backend="kiln")(x.conj()), (x.conj() * 2).resolve_conj())
+    assert_close(torch.compile(lambda x: x * 2 + 1, backend="kiln")(torch._neg_view(y.imag)), y.imag * -2 + 1)
+    assert not kiln.report().fallbacks
+
+
+@torch.no_grad()
+def test_an_argument_that_is_conjugated_when_it_is_read_is_overwritten():
+    x, y = torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+    want = x.clone()
+    want.conj().mul_(y)
+    torch.compile(lambda x, y: x.mul_(y), backend="kiln")(x.conj(), y)
+    assert_close(x, want)
