@@ -53,11 +53,18 @@ pub struct Options {
     pub keep_attention_gradients: bool,
     /// Transposed convolutions are ordinary ones by phases, not products with zeros between the elements; off by default.
     pub split_phases: bool,
+    /// Depthwise convolutions are products, a channel each, and not sums; off by default.
+    pub depthwise_products: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { keep_attention: true, keep_attention_gradients: false, split_phases: false }
+        Options {
+            keep_attention: true,
+            keep_attention_gradients: false,
+            split_phases: false,
+            depthwise_products: false,
+        }
     }
 }
 

@@ -142,6 +142,7 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
     let options = kiln_passes::Options {
         keep_attention_gradients: target.attention_gradients,
         split_phases: target.split_phases,
+        depthwise_products: target.depthwise_products,
         ..Default::default()
     };
     match (unit.options.no_passes, Pass::named("decompose")) {
