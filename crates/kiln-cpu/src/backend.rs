@@ -118,7 +118,13 @@ impl Backend for CpuBackend {
     }
 
     fn schedule_target(&self) -> ScheduleTarget {
-        ScheduleTarget { guarded_operands: true, stored_windows: true, split_phases: true, ..ScheduleTarget::default() }
+        ScheduleTarget {
+            guarded_operands: true,
+            stored_windows: true,
+            split_phases: true,
+            depthwise_products: self.isa != Isa::Portable,
+            ..ScheduleTarget::default()
+        }
     }
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {

@@ -105,6 +105,7 @@ pub const TARGET: Target = Target {
     long_row: LONG_ROW,
     guarded_operands: true,
     split_phases: false,
+    depthwise_products: false,
     stored_windows: false,
     product_order: true,
     attention_gradients: true,

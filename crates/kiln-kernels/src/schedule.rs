@@ -28,6 +28,8 @@ pub struct Target {
     pub guarded_operands: bool,
     /// Transposed convolutions, and gradients of strided ones, are given by phases.
     pub split_phases: bool,
+    /// Depthwise convolutions are products of a channel each: there is code for all groups of a convolution at once.
+    pub depthwise_products: bool,
     /// What overlapping windows read is computed once and stored, by the epilogue of a product where it follows one; sums of products under
     /// a window (depthwise convolutions) are computed one by one, without a loop over the window.
     pub stored_windows: bool,

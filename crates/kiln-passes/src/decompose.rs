@@ -22,6 +22,10 @@ pub(crate) fn run(graph: Graph, options: &Options) -> Result<Rewritten, Error> {
         return Ok(Rewritten { graph, changed: bounds });
     }
     let graph = if options.split_phases { kiln_ir::decompose::split_phases(&graph)? } else { graph };
-    let graph = kiln_ir::decompose::decompose(&graph, &|op| !rewritten(op))?;
+    let keep = |op: &Op| !rewritten(op);
+    let graph = match options.depthwise_products {
+        true => kiln_ir::decompose::decompose_into_products(&graph, &keep)?,
+        false => kiln_ir::decompose::decompose(&graph, &keep)?,
+    };
     Ok(Rewritten { graph, changed: true })
 }

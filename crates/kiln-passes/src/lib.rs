@@ -57,11 +57,19 @@ pub struct Options {
     pub keep_bounds: bool,
     /// Transposed convolutions are ordinary ones by phases, not products with zeros between the elements; off by default.
     pub split_phases: bool,
+    /// Depthwise convolutions are products, a channel each, and not sums; off by default.
+    pub depthwise_products: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { keep_attention: true, keep_attention_gradients: false, keep_bounds: false, split_phases: false }
+        Options {
+            keep_attention: true,
+            keep_attention_gradients: false,
+            keep_bounds: false,
+            split_phases: false,
+            depthwise_products: false,
+        }
     }
 }
 

@@ -129,6 +129,88 @@ fn convolutions_and_pools() -> Result<()> {
 }
 
 #[test]
+fn convolutions_of_other_ranks_and_transposed_ones() -> Result<()> {
+    let options = Conv { stride: [1, 2, 1], padding: [1, 1, 1], groups: 2, ..Conv::default() };
+    check("conv3d", nn::Conv3d::new(2, 4, [2, 3, 3], options)?);
+    let options = Conv { stride: [2], padding: [1], groups: 2, output_padding: [1], ..Conv::default() };
+    check("conv_transpose1d", nn::ConvTranspose1d::new(4, 6, [4], options)?);
+    let options = Conv { stride: [2, 2], padding: [1, 0], dilation: [1, 2], ..Conv::default() };
+    check("conv_transpose2d", nn::ConvTranspose2d::new(3, 2, [3, 2], options)?);
+    let options = Conv { stride: [2, 2], ..Conv::default() };
+    check("conv_transpose2d_no_bias", nn::ConvTranspose2d::new(2, 2, [2, 2], options)?.without_bias());
+    let options = Conv { stride: [2, 2, 2], ..Conv::default() };
+    check("conv_transpose3d", nn::ConvTranspose3d::new(2, 3, [2, 2, 2], options)?);
+    let options = Conv { stride: [2, 2], padding: [2, 2], groups: 6, ..Conv::default() };
+    check("depthwise", nn::Conv2d::new(6, 6, [5, 5], options)?);
+    let options = Conv { padding: [1, 1], groups: 3, ..Conv::default() };
+    check("multiplier", nn::Conv2d::new(3, 6, [3, 3], options)?);
+    Ok(())
+}
+
+#[test]
+fn pools_of_other_ranks() -> Result<()> {
+    check("max_pool1d", nn::MaxPool1d(Pool { stride: [2], padding: [1], ..Pool::new([3]) }));
+    check("max_pool3d", nn::MaxPool3d(Pool { stride: [1, 1, 1], ..Pool::new([2, 2, 2]) }));
+    check("avg_pool1d", nn::AvgPool1d(Pool { stride: [1], padding: [1], count_padding: false, ..Pool::new([2]) }));
+    check("avg_pool3d", nn::AvgPool3d(Pool::new([2, 2, 2])));
+    check("adaptive_avg_pool1d", nn::AdaptiveAvgPool1d(3));
+    check("adaptive_avg_pool3d", nn::AdaptiveAvgPool3d([1, 2, 3]));
+    Ok(())
+}
+
+#[test]
+fn larger_images() {
+    check("upsample_nearest", nn::Upsample::nearest(2));
+    check("upsample_nearest1d", nn::Upsample::nearest(3));
+    check("upsample_bilinear", nn::Upsample::linear(2, false));
+    check("upsample_corners", nn::Upsample::linear(2, true));
+    check("pixel_shuffle", nn::PixelShuffle(2));
+    check("pixel_unshuffle", nn::PixelUnshuffle(2));
+    let x = Tensor::ones([1, 3, 2, 2], DType::F32, Device::Cpu).unwrap();
+    assert!(x.pixel_shuffle(2).unwrap_err().to_string().contains("factor"));
+}
+
+#[test]
+fn bags() -> Result<()> {
+    for (name, mode) in [
+        ("embedding_bag_sum", nn::BagMode::Sum),
+        ("embedding_bag_mean", nn::BagMode::Mean),
+        ("embedding_bag_max", nn::BagMode::Max),
+    ] {
+        let table = nn::EmbeddingBag::new(7, 3, mode)?;
+        let case = Case::new(name);
+        case.check(&table, |x| table.forward(x));
+        let indices = Tensor::new([1i64, 0, 6, 2, 2, 3], Device::Cpu)?;
+        case.close("bags", &table.bags(&indices, &case.all["starts"])?);
+    }
+    Ok(())
+}
+
+#[test]
+fn recurrent_layers() -> Result<()> {
+    for (name, layer) in [("lstm", nn::Lstm::new(3, 4, 2)?), ("lstm_both", nn::Lstm::bidirectional(3, 4, 2)?)] {
+        let case = Case::new(name);
+        case.check(&layer, |x| layer.forward(x));
+        let hidden = case.all["first"].clone();
+        let state = nn::LstmState { cell: hidden.mul(2.0)?, hidden };
+        let (y, last) = layer.run(&case.all["x"], Some(&state))?;
+        case.close("y", &y);
+        case.close("hidden", &last.hidden);
+        case.close("cell", &last.cell);
+        let fast = kiln::compile(|x: &Tensor| layer.forward(x));
+        case.close("output", &fast.call(&case.all["input/0"])?);
+    }
+    for (name, layer) in [("gru", nn::Gru::new(3, 4, 2)?), ("gru_both", nn::Gru::bidirectional(3, 4, 2)?)] {
+        let case = Case::new(name);
+        case.check(&layer, |x| layer.forward(x));
+        let (y, last) = layer.run(&case.all["x"], Some(&case.all["first"]))?;
+        case.close("y", &y);
+        case.close("hidden", &last);
+    }
+    Ok(())
+}
+
+#[test]
 fn attention() -> Result<()> {
     check("attention", nn::MultiHeadAttention::new(8, 2)?);
     check("attention_causal", nn::MultiHeadAttention::new(8, 4)?.causal());

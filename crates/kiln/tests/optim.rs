@@ -226,3 +226,27 @@ fn a_compiled_training_step_is_the_eager_one() -> Result<()> {
     assert_eq!(moved["step"].to_vec::<f64>()?, [20.0; 6]);
     Ok(())
 }
+
+/// Steps with overflowed gradients are left out, and the factor follows.
+#[test]
+fn scaled_gradients() -> kiln::Result<()> {
+    use kiln::optim::{GradScaler, Optimizer, Sgd};
+    use kiln::{DType, Device, Tensor, Var};
+    let w = Var::new(&Tensor::ones(2, DType::F32, Device::Cpu)?).requires_grad(true);
+    let optimizer = Sgd::new(vec![w.clone()], 0.5)?;
+    let scaler = GradScaler { interval: 2, ..GradScaler::new(Device::Cpu)? };
+    let step = |factor: f32| -> kiln::Result<bool> {
+        optimizer.zero_grad();
+        scaler.scale(&w.get().mul(f64::from(factor))?.sum(..)?)?.backward()?;
+        scaler.step(&optimizer)
+    };
+    assert!(step(1.0)?);
+    assert_eq!(w.get().to_vec::<f32>()?, [0.5, 0.5]);
+    assert!(!step(f32::INFINITY)?);
+    assert_eq!(w.get().to_vec::<f32>()?, [0.5, 0.5]);
+    assert_eq!(scaler.scale.get().item::<f32>()?, 32768.0);
+    assert!(step(1.0)? && step(1.0)?);
+    assert_eq!(scaler.scale.get().item::<f32>()?, 65536.0);
+    assert_eq!(w.get().to_vec::<f32>()?, [-0.5, -0.5]);
+    Ok(())
+}

@@ -167,6 +167,10 @@ where
         Operand::Packed(packed) => packed.dtype(),
         _ => None,
     };
+    let dtype = match b {
+        Operand::Rows(source) if source.has_pairs() => Some(DType::Bf16),
+        _ => dtype,
+    };
     let pairs = gemm.acc == DType::F32 && dtype.is_some_and(|b| small::multiplies_pairs(gemm, a, b));
     let format = if pairs { Some(Format::Bf16Dot) } else { format };
     let units = Units::new::<T>(format, gemm.k);
@@ -327,6 +331,9 @@ where
                 Operand::Strided(Matrix { data, dtype, row_stride, column_stride }) => {
                     let from = Lanes { data: *data, dtype: *dtype, lane_stride: *column_stride, k_stride: *row_stride };
                     (from, columns.start, ks)
+                }
+                Operand::Rows(source) if self.units.pairs => {
+                    return source.fill_pairs(ks.clone(), columns.clone(), nr, to.cast());
                 }
                 Operand::Rows(source) => {
                     if T::DTYPE == DType::F32 && source.fill_panels(ks.clone(), columns.clone(), nr, to.cast()) {

@@ -117,6 +117,7 @@ pub(super) fn get(shape: Shape) -> Result<MicroFn, MemoryError> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Key {
     Micro(Shape),
+    Direct(super::direct::Shape),
     Dot(super::dot::Shape),
     Row(super::row::Shape),
     Sweep(super::sweep::Shape),

@@ -17,6 +17,7 @@
 
 mod blocked;
 mod blocks;
+mod direct;
 mod dot;
 mod dots;
 mod kernel;
@@ -39,6 +40,7 @@ mod tests;
 mod transpose;
 mod windows;
 
+pub use direct::{Direct, WindowAxis};
 pub(crate) use pack::pack_rows;
 pub use packed::{PackedB, Panels};
 pub use quantised::BlockMatrix;

@@ -43,6 +43,18 @@ pub trait RowSource: Sync {
         false
     }
 
+    /// Whether its elements are bf16 that [`RowSource::fill_pairs`] packs.
+    fn has_pairs(&self) -> bool {
+        false
+    }
+
+    /// Writes panels as [`RowSource::fill_panels`] does, of words that hold the bf16 of two consecutive rows each, the first in the low half
+    /// and zero for a row after the last. `rows` begins at an even one.
+    ///
+    /// # Safety
+    /// The source has pairs, and `to` has room for as many words and for a vector more.
+    unsafe fn fill_pairs(&self, _rows: Range<usize>, _columns: Range<usize>, _width: usize, _to: *mut u32) {}
+
     /// Writes the elements `columns` of some rows, `width` of them or fewer, transposed: `to[column][row]`, `width`
     /// accumulators for each column, with unspecified values for missing rows. False, and nothing written, where that is no
     /// cheaper than transposing filled rows.

@@ -10,7 +10,9 @@
 //! and a store that the next piece overlaps.
 
 use super::source::RowSource;
-use crate::features::Isa;
+use crate::features::{Isa, detect};
+use half::{bf16, f16};
+use kiln_ir::DType;
 use std::ops::Range;
 
 /// Elements beyond the last panel that packing may overwrite.
@@ -40,11 +42,12 @@ pub struct Guard {
     pub length: isize,
 }
 
-/// An unfolded operand of f32; see the module.
+/// An unfolded operand of f32, bf16 or f16; see the module.
 #[derive(Debug)]
 pub struct Windows {
     isa: Isa,
-    data: *const f32,
+    dtype: DType,
+    data: *const u8,
     fixed: Vec<Extent>,
     running: Vec<Extent>,
     guards: Vec<Guard>,
@@ -78,9 +81,16 @@ struct Piece {
 }
 
 impl Windows {
-    /// An operand whose first element is at `data`, which its guards may exclude.
-    pub fn new(isa: Isa, data: *const f32, fixed: Vec<Extent>, running: Vec<Extent>, guards: Vec<Guard>) -> Windows {
-        let mut windows = Windows { isa, data, fixed, running, guards, rows: Rows::default() };
+    /// An operand of `dtype` (f32, bf16 or f16) whose first element is at `data`, which its guards may exclude.
+    pub fn new(
+        isa: Isa,
+        dtype: DType,
+        data: *const u8,
+        fixed: Vec<Extent>,
+        running: Vec<Extent>,
+        guards: Vec<Guard>,
+    ) -> Windows {
+        let mut windows = Windows { isa, dtype, data, fixed, running, guards, rows: Rows::default() };
         windows.drop_guards();
         windows.merge();
         windows
@@ -177,8 +187,13 @@ impl Windows {
         self.running.last().map_or(0, |axis| axis.stride)
     }
 
-    /// Packs panels of `width` lanes: `to[panel][row][lane]`.
-    unsafe fn pack(&self, rows: Range<usize>, lanes: Range<usize>, width: usize, to: *mut f32) {
+    /// Bytes of an element.
+    fn size(&self) -> usize {
+        self.dtype.size_in_bits() / 8
+    }
+
+    /// Packs panels of `width` lanes: `to[panel][row][lane]`, or `to[panel][pair of rows][lane]`.
+    unsafe fn pack(&self, rows: Range<usize>, lanes: Range<usize>, width: usize, to: *mut f32, pairs: bool) {
         let vector = match self.isa {
             Isa::Avx512 => 16,
             _ => 8,
@@ -238,6 +253,7 @@ impl Windows {
             }
             let part = PanelPart {
                 data: self.data,
+                dtype: self.dtype,
                 stride: self.last_stride(),
                 offsets,
                 taps,
@@ -247,7 +263,12 @@ impl Windows {
             };
             // SAFETY: panel by panel in order, so that what a store leaves beyond its lanes is overwritten or slack; elements whose
             // guards hold are readable.
-            unsafe { part.copy(self.isa, to.add(panel * rows.len() * width)) };
+            unsafe {
+                match pairs {
+                    true => part.copy_pairs(to.add(panel * rows.len().div_ceil(2) * width).cast()),
+                    false => part.copy(self.isa, to.add(panel * rows.len() * width)),
+                }
+            }
         }
     }
 }
@@ -295,16 +316,17 @@ impl RowSource for Windows {
             // SAFETY: the run is inside the row that the caller has room for; elements whose guards hold are readable.
             unsafe {
                 let to = std::slice::from_raw_parts_mut(to.cast::<std::mem::MaybeUninit<f32>>().add(first), length);
-                let from = self.data.wrapping_offset(offset + at.at(&strides));
+                let from = self.data.wrapping_offset((offset + at.at(&strides)) * self.size() as isize);
                 to[..inside.start].fill(std::mem::MaybeUninit::new(0.0));
                 to[inside.end..].fill(std::mem::MaybeUninit::new(0.0));
-                if stride == 1 {
-                    let to = to.as_mut_ptr().cast::<f32>().add(inside.start);
-                    std::ptr::copy_nonoverlapping(from.wrapping_add(inside.start), to, inside.len());
-                } else {
-                    for i in inside {
-                        to[i].write(from.wrapping_offset(i as isize * stride).read());
+                match self.dtype {
+                    DType::Bf16 => fill_run(from.cast::<bf16>(), stride, inside, to, bf16::to_f32),
+                    DType::F16 => fill_run(from.cast::<f16>(), stride, inside, to, f16::to_f32),
+                    _ if stride == 1 => {
+                        let to = to.as_mut_ptr().cast::<f32>().add(inside.start);
+                        std::ptr::copy_nonoverlapping(from.cast::<f32>().wrapping_add(inside.start), to, inside.len());
                     }
+                    _ => fill_run(from.cast::<f32>(), stride, inside, to, |x| x),
                 }
             }
         });
@@ -315,8 +337,36 @@ impl RowSource for Windows {
             return false;
         }
         // SAFETY: the caller's promise.
-        unsafe { self.pack(rows, columns, width, to.cast()) };
+        unsafe { self.pack(rows, columns, width, to.cast(), false) };
         true
+    }
+
+    fn has_pairs(&self) -> bool {
+        self.dtype == DType::Bf16
+            && self.isa == Isa::Avx512
+            && detect().bf16
+            && matches!(self.last_stride(), 1 | 2)
+            && self.guards.len() <= LANES
+            && !self.rows.offsets.is_empty()
+    }
+
+    unsafe fn fill_pairs(&self, rows: Range<usize>, columns: Range<usize>, width: usize, to: *mut u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.pack(rows, columns, width, to.cast(), true) };
+    }
+}
+
+/// Converts the elements of a run, `stride` apart.
+unsafe fn fill_run<T: Copy>(
+    from: *const T,
+    stride: isize,
+    inside: Range<usize>,
+    to: &mut [std::mem::MaybeUninit<f32>],
+    convert: impl Fn(T) -> f32,
+) {
+    for i in inside {
+        // SAFETY: elements inside are readable.
+        to[i].write(convert(unsafe { from.wrapping_offset(i as isize * stride).read_unaligned() }));
     }
 }
 
@@ -370,7 +420,8 @@ impl<'a> Odometer<'a> {
 
 /// The rows of one panel.
 struct PanelPart<'a> {
-    data: *const f32,
+    data: *const u8,
+    dtype: DType,
     /// Elements from one lane to the next.
     stride: isize,
     offsets: &'a [isize],
@@ -384,11 +435,34 @@ struct PanelPart<'a> {
 impl PanelPart<'_> {
     /// Each row's address, lanes in memory and destination.
     #[inline(always)]
-    fn each(&self, to: *mut f32, mut f: impl FnMut(*const f32, u32, *mut f32)) {
+    fn each<T>(&self, to: *mut f32, mut f: impl FnMut(*const T, u32, *mut f32)) {
         for (row, (&offset, &tap)) in self.offsets.iter().zip(self.taps).enumerate() {
             let mask = self.masks[tap as usize];
-            f(self.data.wrapping_offset(offset), mask, to.wrapping_add(row * self.width));
+            f(self.data.cast::<T>().wrapping_offset(offset), mask, to.wrapping_add(row * self.width));
         }
+    }
+
+    /// Each pair of rows: addresses, lanes in memory and destination. The partner of a last row is the row itself, without lanes.
+    #[inline(always)]
+    fn each_pair(&self, to: *mut u32, mut f: impl FnMut([*const i16; 2], [u32; 2], *mut u32)) {
+        let row =
+            |i: usize| (self.data.cast::<i16>().wrapping_offset(self.offsets[i]), self.masks[self.taps[i] as usize]);
+        for pair in 0..self.offsets.len().div_ceil(2) {
+            let first = row(2 * pair);
+            let second = if 2 * pair + 1 < self.offsets.len() { row(2 * pair + 1) } else { (first.0, 0) };
+            f([first.0, second.0], [first.1, second.1], to.wrapping_add(pair * self.width));
+        }
+    }
+
+    /// Packs pairs of rows of bf16, the first in the low half of a word.
+    unsafe fn copy_pairs(&self, to: *mut u32) {
+        // SAFETY: the caller's promise; pairs are for AVX-512 alone.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            if self.stride == 1 { x86::pairs_512(self, to) } else { x86::pairs_even_512(self, to) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = to;
     }
 
     unsafe fn copy(&self, isa: Isa, to: *mut f32) {
@@ -396,6 +470,12 @@ impl PanelPart<'_> {
         // SAFETY: the caller's promise; the target features are those of `isa`.
         unsafe {
             match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 if self.dtype == DType::Bf16 && self.stride == 1 => x86::copy_bf16_512(self, to),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 if self.dtype == DType::F16 && self.stride == 1 => x86::copy_f16_512(self, to),
+                _ if self.dtype == DType::Bf16 => self.copy_lanes(to, bf16::to_f32),
+                _ if self.dtype == DType::F16 => self.copy_lanes(to, f16::to_f32),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 if self.stride == 1 => x86::copy_512(self, to),
                 #[cfg(target_arch = "x86_64")]
@@ -408,15 +488,15 @@ impl PanelPart<'_> {
                 Isa::Avx2 if near => x86::gather_256(self, to),
                 _ => {
                     let _ = near;
-                    self.copy_lanes(to)
+                    self.copy_lanes(to, |x: f32| x)
                 }
             }
         }
     }
 
     /// Lane by lane, on any machine.
-    unsafe fn copy_lanes(&self, to: *mut f32) {
-        self.each(to, |from, mask, to| {
+    unsafe fn copy_lanes<T: Copy>(&self, to: *mut f32, convert: impl Fn(T) -> f32) {
+        self.each(to, |from: *const T, mask, to| {
             // SAFETY: lanes of the mask are readable, all lanes of the panel writable.
             unsafe {
                 std::slice::from_raw_parts_mut(to, self.width).fill(0.0);
@@ -424,7 +504,7 @@ impl PanelPart<'_> {
                     for lane in 0..piece.lanes {
                         if mask >> (piece.lane + lane) & 1 != 0 {
                             let at = piece.offset + lane as isize * self.stride;
-                            to.add(piece.lane + lane).write(from.wrapping_offset(at).read());
+                            to.add(piece.lane + lane).write(convert(from.wrapping_offset(at).read_unaligned()));
                         }
                     }
                 }
@@ -447,7 +527,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     pub(super) unsafe fn copy_512(part: &PanelPart<'_>, to: *mut f32) {
-        part.each(to, |from, mask, to| {
+        part.each(to, |from: *const f32, mask, to| {
             for piece in part.pieces {
                 let lanes = lanes_of(mask, piece) as __mmask16;
                 // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
@@ -459,16 +539,97 @@ mod x86 {
         });
     }
 
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn copy_bf16_512(part: &PanelPart<'_>, to: *mut f32) {
+        part.each(to, |from: *const i16, mask, to| {
+            for piece in part.pieces {
+                // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
+                unsafe {
+                    let v = _mm512_slli_epi32::<16>(words(from, lanes_of(mask, piece), piece));
+                    _mm512_storeu_ps(to.add(piece.lane), _mm512_castsi512_ps(v));
+                }
+            }
+        });
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn copy_f16_512(part: &PanelPart<'_>, to: *mut f32) {
+        part.each(to, |from: *const i16, mask, to| {
+            for piece in part.pieces {
+                // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
+                unsafe {
+                    let lanes = lanes_of(mask, piece) as __mmask16;
+                    let v = _mm256_maskz_loadu_epi16(lanes, from.wrapping_offset(piece.offset));
+                    _mm512_storeu_ps(to.add(piece.lane), _mm512_cvtph_ps(v));
+                }
+            }
+        });
+    }
+
+    /// 16 neighbouring elements of 16 bits, each in a word.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn words(from: *const i16, lanes: u32, piece: &super::Piece) -> __m512i {
+        // SAFETY: lanes of the mask are readable.
+        unsafe {
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes as __mmask16, from.wrapping_offset(piece.offset)))
+        }
+    }
+
+    /// 16 elements of 16 bits, every second one, each in the low half of a word.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn even_words(from: *const i16, lanes: u32, piece: &super::Piece) -> __m512i {
+        // SAFETY: lanes of the mask are readable.
+        unsafe { _mm512_maskz_loadu_epi16(spread(lanes), from.wrapping_offset(piece.offset)) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn pairs_512(part: &PanelPart<'_>, to: *mut u32) {
+        part.each_pair(to, |[a, b], [first, second], to| {
+            for piece in part.pieces {
+                // SAFETY: lanes of the masks are readable; a panel's end has room for a vector.
+                unsafe {
+                    let low = words(a, lanes_of(first, piece), piece);
+                    let high = words(b, lanes_of(second, piece), piece);
+                    let both = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
+                    _mm512_storeu_si512(to.add(piece.lane).cast(), both);
+                }
+            }
+        });
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn pairs_even_512(part: &PanelPart<'_>, to: *mut u32) {
+        part.each_pair(to, |[a, b], [first, second], to| {
+            for piece in part.pieces {
+                // SAFETY: lanes of the masks are readable; a panel's end has room for a vector.
+                unsafe {
+                    let low = even_words(a, lanes_of(first, piece), piece);
+                    let high = even_words(b, lanes_of(second, piece), piece);
+                    let both = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
+                    _mm512_storeu_si512(to.add(piece.lane).cast(), both);
+                }
+            }
+        });
+    }
+
+    /// A bit for each second element.
+    #[inline(always)]
+    fn spread(mut lanes: u32) -> u32 {
+        for (shift, keep) in [(8, 0x00ff_00ff), (4, 0x0f0f_0f0f), (2, 0x3333_3333), (1, 0x5555_5555)] {
+            lanes = (lanes | lanes << shift) & keep;
+        }
+        lanes
+    }
+
     /// Every second element.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     pub(super) unsafe fn copy_even_512(part: &PanelPart<'_>, to: *mut f32) {
         let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        part.each(to, |from, mask, to| {
+        part.each(to, |from: *const f32, mask, to| {
             for piece in part.pieces {
-                let mut lanes = lanes_of(mask, piece);
-                for (shift, keep) in [(8, 0x00ff_00ff), (4, 0x0f0f_0f0f), (2, 0x3333_3333), (1, 0x5555_5555)] {
-                    lanes = (lanes | lanes << shift) & keep;
-                }
+                let lanes = spread(lanes_of(mask, piece));
                 // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
                 unsafe {
                     let from = from.wrapping_offset(piece.offset);
@@ -485,7 +646,7 @@ mod x86 {
     pub(super) unsafe fn gather_512(part: &PanelPart<'_>, to: *mut f32) {
         let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let index = _mm512_mullo_epi32(lane, _mm512_set1_epi32(part.stride as i32));
-        part.each(to, |from, mask, to| {
+        part.each(to, |from: *const f32, mask, to| {
             for piece in part.pieces {
                 let lanes = lanes_of(mask, piece) as __mmask16;
                 // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
@@ -508,7 +669,7 @@ mod x86 {
 
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn copy_256(part: &PanelPart<'_>, to: *mut f32) {
-        part.each(to, |from, mask, to| {
+        part.each(to, |from: *const f32, mask, to| {
             for piece in part.pieces {
                 let lanes = lanes_of(mask, piece);
                 // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
@@ -526,7 +687,7 @@ mod x86 {
     pub(super) unsafe fn gather_256(part: &PanelPart<'_>, to: *mut f32) {
         let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         let index = _mm256_mullo_epi32(lane, _mm256_set1_epi32(part.stride as i32));
-        part.each(to, |from, mask, to| {
+        part.each(to, |from: *const f32, mask, to| {
             for piece in part.pieces {
                 let lanes = lanes_256(lanes_of(mask, piece));
                 // SAFETY: lanes of the mask are readable; a panel's end has room for a vector.
@@ -557,12 +718,22 @@ mod tests {
 
     /// A picture of `height × width` under windows: fixed axes (channel, ky, kx), running axes (image, y, x).
     struct Picture {
-        memory: Vec<f32>,
+        memory: Vec<u8>,
         windows: Windows,
         wanted: Vec<Vec<f32>>,
     }
 
-    fn picture(random: &mut Random, isa: Isa) -> Picture {
+    /// Elements in memory as a type has them.
+    fn stored(numbers: &[f32], dtype: DType) -> Vec<u8> {
+        let bytes = |&x: &f32| match dtype {
+            DType::Bf16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+            DType::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+            _ => x.to_le_bytes().to_vec(),
+        };
+        numbers.iter().flat_map(bytes).collect()
+    }
+
+    fn picture(random: &mut Random, isa: Isa, dtype: DType) -> Picture {
         let [images, channels] = [1 + random.below(3), 1 + random.below(3)];
         let size = [1 + random.below(12), 1 + random.below(40)];
         let taps = [1 + random.below(4), 1 + random.below(4)];
@@ -573,7 +744,7 @@ mod tests {
             let room = size[i] as isize + 2 * padding[i] - ((taps[i] - 1) * dilation[i]) as isize - 1;
             if room < 0 { 0 } else { room as usize / stride[i] + 1 }
         });
-        let memory: Vec<f32> = (0..images * channels * size[0] * size[1]).map(|i| i as f32 + 1.0).collect();
+        let memory: Vec<f32> = (0..images * channels * size[0] * size[1]).map(|i| (i % 251) as f32 + 1.0).collect();
         let (row, area) = (size[1] as isize, (size[0] * size[1]) as isize);
         let extent = |size: usize, stride: isize| Extent { size, stride };
         let fixed = vec![
@@ -603,16 +774,18 @@ mod tests {
         };
         let columns = images * places[0] * places[1];
         let wanted = (0..channels * taps[0] * taps[1]).map(|f| (0..columns).map(|r| at(f, r)).collect()).collect();
-        let first = memory.as_ptr().wrapping_offset(-padding[0] * row - padding[1]);
-        Picture { windows: Windows::new(isa, first, fixed, running, guards), wanted, memory }
+        let memory = stored(&memory, dtype);
+        let first = (-padding[0] * row - padding[1]) * (dtype.size_in_bits() / 8) as isize;
+        let first = memory.as_ptr().wrapping_offset(first);
+        Picture { windows: Windows::new(isa, dtype, first, fixed, running, guards), wanted, memory }
     }
 
     #[test]
     fn rows_and_panels_have_the_elements_under_the_windows() {
         let mut random = Random(7);
-        for isa in Isa::available() {
-            for _ in 0..300 {
-                let Picture { windows, wanted, memory } = picture(&mut random, isa);
+        for (isa, dtype) in Isa::available().flat_map(|isa| [DType::F32, DType::Bf16, DType::F16].map(|d| (isa, d))) {
+            for _ in 0..200 {
+                let Picture { windows, wanted, memory } = picture(&mut random, isa, dtype);
                 let columns = wanted[0].len();
                 if columns == 0 {
                     continue;
@@ -638,6 +811,21 @@ mod tests {
                             let wanted = if column < range.end { wanted[row][column] } else { 0.0 };
                             let got = got[(panel * rows.len() + i) * width + lane];
                             assert_eq!(got, wanted, "{isa:?} panel {panel}, row {row}, lane {lane} of {windows:?}");
+                        }
+                    }
+                }
+                if windows.has_pairs() {
+                    let mut words = vec![u32::MAX; panels * rows.len().div_ceil(2) * width + SLACK];
+                    // SAFETY: as above, a word a pair.
+                    unsafe { windows.fill_pairs(rows.clone(), range.clone(), width, words.as_mut_ptr()) };
+                    for (at, word) in words[..words.len() - SLACK].iter().enumerate() {
+                        let (panel, lane) = (at / width / rows.len().div_ceil(2), at % width);
+                        let column = range.start + panel * width + lane;
+                        for (half, bits) in [*word as u16, (*word >> 16) as u16].into_iter().enumerate() {
+                            let row = rows.start + at / width % rows.len().div_ceil(2) * 2 + half;
+                            let inside = column < range.end && row < rows.end;
+                            let wanted = if inside { wanted[row][column] } else { 0.0 };
+                            assert_eq!(bf16::from_bits(bits).to_f32(), wanted, "pair {at}, half {half} of {windows:?}");
                         }
                     }
                 }

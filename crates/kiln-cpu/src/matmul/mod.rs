@@ -3,6 +3,7 @@
 //! ```text
 //!  lhs, rhs   plain strided loads  ──▶ gemm reads memory                 else ──▶ fused code makes rows on demand
 //!             loads through windows and padding  ──▶ gemm reads memory    (`windows`)
+//!  windows of a group with few results  ──▶ direct convolution of all groups   (`direct`)
 //!  one row of known sizes, all plain   ──▶ one call of generated code (`row`)
 //!  epilogue   one plain store      ──▶ gemm writes memory                else ──▶ fused code on tiles still in cache
 //! ```
@@ -10,6 +11,7 @@
 //! The product is computed as `rows · columns`. Normally rows are the kernel's m axes; where the result is contiguous along
 //! m instead of n, the two sides are swapped.
 
+mod direct;
 mod fused;
 pub(crate) mod packing;
 mod plain;
@@ -24,6 +26,7 @@ use crate::memory::MemoryError;
 use crate::pool;
 use crate::saved::Piece;
 use crate::small_vec::SmallVec;
+use direct::DirectConvolution;
 use fused::{FusedEpilogue, FusedRows, Maker, Tiles};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::Precision;
@@ -52,6 +55,8 @@ pub struct Matmul {
     choices: Choices,
     /// The prepared single-row product, where it is one.
     row: Option<Row>,
+    /// The convolution that it is, where it may have few results a group.
+    direct: Option<Box<DirectConvolution>>,
 }
 
 /// The source of an operand.
@@ -194,6 +199,7 @@ impl Matmul {
                 Finish::Fused(Box::new(tiles))
             }
         };
+        let direct = DirectConvolution::of(build, kernel, body, &sides, &left, &right).map_err(failed)?;
         let product = |axes: &[Axis]| axes.iter().map(|axis| &axis.size).product();
         let matmul = Matmul {
             isa: build.isa,
@@ -211,6 +217,7 @@ impl Matmul {
             finish,
             choices: Choices::default(),
             row: None,
+            direct: direct.map(Box::new),
         };
         matmul.prepared().map_err(|error| failed(error.to_string()))
     }
@@ -247,6 +254,9 @@ impl Matmul {
         if let Finish::Fused(tiles) = &self.finish {
             parts.push(("finishes a tile of the result", tiles.code()));
         }
+        if let Some(direct) = &self.direct {
+            parts.push(("finishes results of several groups", direct.code()));
+        }
         parts
     }
 
@@ -281,6 +291,12 @@ impl Matmul {
             return Ok(());
         }
         let threads = self.choices.threads_of(pool::threads());
+        if let Some(direct) = &self.direct
+            // SAFETY: passed on from the caller.
+            && unsafe { direct.launch(self.isa, threads, buffers, &known)? }
+        {
+            return Ok(());
+        }
         // Many small products: one per thread. Few or large ones: all threads on each.
         let work = m.saturating_mul(n).saturating_mul(k.max(1));
         let one_thread_each = products >= threads && (work < 1 << 22 || products >= 4 * threads) && threads > 1;

@@ -1,4 +1,4 @@
-//! Operands that are one load of f32 at a place that is linear in every axis, guarded by ranges of linear expressions: what
+//! Operands that are one load of a float at a place that is linear in every axis, guarded by ranges of linear expressions: what
 //! [`crate::gemm::Windows`] reads in place.
 
 use super::Known;
@@ -9,10 +9,10 @@ use kiln_kernels::kernel::{Axis, Inst, InstKind, Kernel, MatmulBody, Place, Prol
 use kiln_runtime::{LaunchError, RawBuffer};
 
 /// A linear expression: coefficients along two lists of axes, and the rest over sizes and batch variables.
-struct Linear {
-    fixed: Vec<Dim>,
-    running: Vec<Dim>,
-    rest: Dim,
+pub(super) struct Linear {
+    pub fixed: Vec<Dim>,
+    pub running: Vec<Dim>,
+    pub rest: Dim,
 }
 
 impl Linear {
@@ -36,20 +36,21 @@ impl Linear {
 }
 
 /// `low ≤ expr < high`.
-struct Range {
-    expr: Linear,
-    low: Dim,
-    high: Dim,
+pub(super) struct Range {
+    pub expr: Linear,
+    pub low: Dim,
+    pub high: Dim,
 }
 
 /// An operand that is unfolded as it is read.
 pub(super) struct WindowLoad {
-    buffer: usize,
-    place: Linear,
-    guards: Vec<Range>,
+    pub buffer: usize,
+    pub dtype: DType,
+    pub place: Linear,
+    pub guards: Vec<Range>,
     /// Sizes of the axes.
-    fixed: Vec<Dim>,
-    running: Vec<Dim>,
+    pub fixed: Vec<Dim>,
+    pub running: Vec<Dim>,
 }
 
 impl WindowLoad {
@@ -62,7 +63,9 @@ impl WindowLoad {
         running: &[Axis],
     ) -> Option<WindowLoad> {
         let (place, guard) = only_load(prologue)?;
-        if kernel.buffers[place.buffer].dtype != DType::F32 || body.acc != DType::F32 || !place.indirect.is_empty() {
+        let dtype = kernel.buffers[place.buffer].dtype;
+        let floats = matches!(dtype, DType::F32 | DType::Bf16 | DType::F16);
+        if !floats || body.acc != DType::F32 || !place.indirect.is_empty() {
             return None;
         }
         let mut guards = Vec::new();
@@ -72,6 +75,7 @@ impl WindowLoad {
         let sizes = |axes: &[Axis]| axes.iter().map(|axis| axis.size.clone()).collect();
         Some(WindowLoad {
             buffer: place.buffer,
+            dtype,
             place: Linear::of(&place.offset, fixed, running)?,
             guards,
             fixed: sizes(fixed),
@@ -98,12 +102,12 @@ impl WindowLoad {
                 length: (known.number(&range.high)? - low) as isize,
             })
         };
-        let first = known.number(&self.place.rest)? as isize;
-        let data = buffers[self.buffer].ptr.cast::<f32>().wrapping_offset(first);
+        let first = known.number(&self.place.rest)? as isize * (self.dtype.size_in_bits() / 8) as isize;
+        let data = buffers[self.buffer].ptr.wrapping_offset(first).cast_const();
         let fixed = extents(&self.fixed, &self.place.fixed)?;
         let running = extents(&self.running, &self.place.running)?;
         let guards = self.guards.iter().map(guard).collect::<Result<_, _>>()?;
-        Ok(Windows::new(isa, data, fixed, running, guards))
+        Ok(Windows::new(isa, self.dtype, data, fixed, running, guards))
     }
 }
 
@@ -113,7 +117,7 @@ fn only_load(prologue: &Prologue) -> Option<(&Place, Option<ValueId>)> {
     let is_guard = |inst: &Inst| matches!(inst.kind, InstKind::InRange { .. } | InstKind::Binary(BinaryOp::And, ..));
     match &last.kind {
         InstKind::Load { place, guard } if last.id == prologue.value && before.iter().all(is_guard) => {
-            Some((place, *guard))
+            (last.dtype == DType::F32).then_some((place, *guard))
         }
         _ => None,
     }

@@ -36,6 +36,16 @@ use crate::{ConvDims, DType, Dim, DotDims, Error, Graph, Node, NodeId, Op, Reduc
 /// assert!(small.nodes().iter().all(|n| !matches!(n.op, Op::Conv(_))));
 /// ```
 pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
+    rewrite(graph, keep, false)
+}
+
+/// The same with depthwise convolutions of floats as products, a channel each, instead of sums of products: for targets that have code for
+/// convolutions of groups.
+pub fn decompose_into_products(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Error> {
+    rewrite(graph, keep, true)
+}
+
+fn rewrite(graph: &Graph, keep: &dyn Fn(&Op) -> bool, products: bool) -> Result<Graph, Error> {
     let is_large =
         |op: &Op| op.is_attention() || matches!(op, Op::Conv(_) | Op::ReduceWindow { .. } | Op::Dequantize { .. });
     if !graph.nodes().iter().any(|n| is_large(&n.op) && !keep(&n.op)) {
@@ -49,7 +59,7 @@ pub fn decompose(graph: &Graph, keep: &dyn Fn(&Op) -> bool) -> Result<Graph, Err
         let id = match (&node.op, &operands[..]) {
             (Op::Input { .. }, _) => b.input(node.ty.clone())?,
             (op, _) if keep(op) => b.emit(op.clone(), &operands)?,
-            (Op::Conv(dims), &[x, w]) => conv(&mut b, dims, x, w, &node.ty.shape)?,
+            (Op::Conv(dims), &[x, w]) => conv(&mut b, dims, x, w, &node.ty.shape, products)?,
             (Op::ReduceWindow { kind, dims }, &[x]) => reduce_window(&mut b, *kind, dims, x, &node.ty.shape)?,
             (Op::Attention { causal, scale, .. }, [q, k, v, mask @ ..]) => {
                 let scores = AttentionScores { causal: *causal, scale: *scale, q, k, mask: mask.first() };
@@ -218,7 +228,14 @@ pub fn conv_taps<E: Emit>(b: &mut E, dims: &ConvDims, x: &E::Value, kernel: &[Di
     Ok(taps)
 }
 
-fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]) -> Result<NodeId, Error> {
+fn conv(
+    b: &mut GraphBuilder,
+    dims: &ConvDims,
+    x: NodeId,
+    w: NodeId,
+    out: &[Dim],
+    products: bool,
+) -> Result<NodeId, Error> {
     let (x_ty, w_ty) = (b.ty(&x), b.ty(&w));
     let spatial = x_ty.rank() - 2;
     let taps = conv_taps(b, dims, &x, &w_ty.shape[2..], &out[2..])?;
@@ -227,7 +244,8 @@ fn conv(b: &mut GraphBuilder, dims: &ConvDims, x: NodeId, w: NodeId, out: &[Dim]
     let groups = Dim::from(dims.groups);
     let channels = w_ty.shape[1].clone();
     let outputs = w_ty.shape[0].div_exact(&groups).unwrap_or_else(|| w_ty.shape[0].floor_div(&groups));
-    if channels.is_one() && outputs.is_one() {
+    let products = products && !kernel.is_empty() && matches!(x_ty.dtype, DType::F32 | DType::Bf16 | DType::F16);
+    if channels.is_one() && outputs.is_one() && !products {
         return depthwise(b, taps, w, spatial, &kernel, out);
     }
     let first_kernel = spatial + 2;

@@ -8,6 +8,7 @@ pub const GPU: Target = Target {
     long_row: 4,
     guarded_operands: true,
     split_phases: false,
+    depthwise_products: false,
     stored_windows: false,
     product_order: true,
     attention_gradients: true,

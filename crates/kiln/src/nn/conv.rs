@@ -27,6 +27,87 @@ fn parameters<const N: usize>(
     Ok((weight, Some(bias)))
 }
 
+/// Declares a convolution over `$n` spatial axes.
+macro_rules! convolutions {
+    ($($(#[$doc:meta])* $name:ident<$n:literal> = $method:ident, $parameters:ident, $shape:literal;)*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Module)]
+        pub struct $name {
+            #[doc = $shape]
+            pub weight: Var,
+            /// `[out]`.
+            pub bias: Option<Var>,
+            /// Stride, padding, dilation and groups.
+            pub options: Conv<$n>,
+        }
+
+        impl $name {
+            /// Makes one with a bias; both are uniform within ±1/√(elements of the window).
+            #[track_caller]
+            pub fn new(input: usize, output: usize, window: [usize; $n], options: Conv<$n>) -> Result<$name> {
+                let (weight, bias) = $parameters(input, output, window, &options)?;
+                Ok($name { weight, bias, options })
+            }
+
+            /// Removes the bias.
+            pub fn without_bias(self) -> $name {
+                $name { bias: None, ..self }
+            }
+        }
+
+        impl Forward for $name {
+            type Output = Tensor;
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Result<Tensor> {
+                let _line = Source::scope();
+                x.$method(&self.weight.get(), value(&self.bias).as_ref(), &self.options)
+            }
+        }
+    )* };
+}
+
+convolutions! {
+    /// A convolution over `[n, channels, depth, height, width]`.
+    ///
+    /// ```
+    /// use kiln::nn::{Conv3d, Forward};
+    /// use kiln::{Conv, DType, Device, Tensor};
+    /// let layer = Conv3d::new(2, 4, [3, 3, 3], Conv { padding: [1, 1, 1], ..Conv::default() })?;
+    /// assert_eq!(layer.forward(&Tensor::ones([1, 2, 4, 5, 6], DType::F32, Device::Cpu)?)?.shape(), [1, 4, 4, 5, 6]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    Conv3d<3> = conv3d, parameters, "`[out, in / groups, depth, height, width]`.";
+    /// A transposed convolution over `[n, channels, length]`.
+    ConvTranspose1d<1> = conv_transpose1d, transposed_parameters, "`[in, out / groups, window]`.";
+    /// A transposed convolution over `[n, channels, height, width]`.
+    ///
+    /// ```
+    /// use kiln::nn::{ConvTranspose2d, Forward};
+    /// use kiln::{Conv, DType, Device, Tensor};
+    /// let layer = ConvTranspose2d::new(4, 2, [2, 2], Conv { stride: [2, 2], ..Conv::default() })?;
+    /// assert_eq!(layer.weight.shape(), [4, 2, 2, 2]);
+    /// assert_eq!(layer.forward(&Tensor::ones([1, 4, 3, 5], DType::F32, Device::Cpu)?)?.shape(), [1, 2, 6, 10]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    ConvTranspose2d<2> = conv_transpose2d, transposed_parameters, "`[in, out / groups, height, width]`.";
+    /// A transposed convolution over `[n, channels, depth, height, width]`.
+    ConvTranspose3d<3> = conv_transpose3d, transposed_parameters, "`[in, out / groups, depth, height, width]`.";
+}
+
+/// The first weight and bias of a transposed convolution.
+#[track_caller]
+fn transposed_parameters<const N: usize>(
+    input: usize,
+    output: usize,
+    window: [usize; N],
+    options: &Conv<N>,
+) -> Result<(Var, Option<Var>)> {
+    let (weight, _) = parameters(output, input, window, options)?;
+    // PyTorch counts the elements of the weight's second axis and the window.
+    let bound = init::default_bound(weight.shape()[1..].iter().product());
+    Ok((weight, Some(init::parameter("bias", &init::uniform(output, bound)?))))
+}
+
 /// A convolution over `[n, channels, length]`.
 ///
 /// ```

@@ -36,7 +36,9 @@ mod norm;
 mod part;
 mod pool;
 mod quantized;
+mod recurrent;
 mod state;
+mod upsample;
 
 pub use crate::error::{Loaded, ShapeMismatch, StateDictError};
 pub use activation::{
@@ -47,16 +49,21 @@ pub use attention::MultiHeadAttention;
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d};
 pub use compiled::{Network, compile_module, compile_module_with};
 pub use container::{Layer, ModuleList, Sequential};
-pub use conv::{Conv1d, Conv2d};
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
 pub use dropout::Dropout;
-pub use embedding::Embedding;
+pub use embedding::{BagMode, Embedding, EmbeddingBag};
 pub use linear::Linear;
 pub use mode::Mode;
 pub use module::{Forward, Module};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use part::{Met, MetMut, Part, Role, Visit, VisitMut};
-pub use pool::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
+pub use pool::{
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AvgPool1d, AvgPool2d, AvgPool3d, Flatten, MaxPool1d,
+    MaxPool2d, MaxPool3d,
+};
 pub use quantized::{Int8Linear, QuantizedEmbedding, QuantizedLinear};
+pub use recurrent::{Gru, Lstm, LstmState};
+pub use upsample::{Interpolation, PixelShuffle, PixelUnshuffle, Upsample};
 
 /// Derives [`trait@Module`] for a struct or an enum of [`Part`]s. The name of a field becomes a component of the names in
 /// the state dict; a single unnamed field adds none, nor does the variant of an enum. Attributes of a field:

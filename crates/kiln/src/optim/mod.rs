@@ -30,11 +30,13 @@
 
 mod adam;
 mod clip;
+mod scaler;
 mod schedule;
 mod sgd;
 
 pub use adam::{Adam, AdamConfig, AdamW};
 pub use clip::clip_grad_norm;
+pub use scaler::GradScaler;
 pub use schedule::{Cosine, Schedule, StepDecay};
 pub use sgd::{Sgd, SgdConfig};
 

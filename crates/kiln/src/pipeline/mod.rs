@@ -143,6 +143,7 @@ pub(crate) fn optimise(unit: &Unit<'_>, graph: Graph, observe: Observe<'_>) -> R
         keep_attention_gradients: target.attention_gradients,
         keep_bounds: target.visible_keys,
         split_phases: target.split_phases,
+        depthwise_products: target.depthwise_products,
         ..Default::default()
     };
     match (unit.options.no_passes, Pass::named("decompose")) {

@@ -102,4 +102,40 @@ case(
     torch.randn(3, 1, 4, 4),
 )
 
+case("conv3d", nn.Conv3d(2, 4, (2, 3, 3), stride=(1, 2, 1), padding=1, groups=2), torch.randn(1, 2, 3, 5, 4))
+case("conv_transpose1d", nn.ConvTranspose1d(4, 6, 4, stride=2, padding=1, groups=2, output_padding=1), torch.randn(2, 4, 5))
+case("conv_transpose2d", nn.ConvTranspose2d(3, 2, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2)), torch.randn(1, 3, 4, 3))
+case("conv_transpose2d_no_bias", nn.ConvTranspose2d(2, 2, 2, stride=2, bias=False), torch.randn(1, 2, 3, 3))
+case("conv_transpose3d", nn.ConvTranspose3d(2, 3, 2, stride=2), torch.randn(1, 2, 2, 3, 2))
+case("depthwise", nn.Conv2d(6, 6, 5, stride=2, padding=2, groups=6), torch.randn(2, 6, 9, 19))
+case("multiplier", nn.Conv2d(3, 6, 3, padding=1, groups=3), torch.randn(2, 3, 6, 18))
+case("max_pool1d", nn.MaxPool1d(3, stride=2, padding=1), torch.randn(2, 2, 8))
+case("max_pool3d", nn.MaxPool3d(2, stride=1), torch.randn(1, 2, 3, 4, 3))
+case("avg_pool1d", nn.AvgPool1d(2, stride=1, padding=1, count_include_pad=False), torch.randn(2, 2, 6))
+case("avg_pool3d", nn.AvgPool3d(2), torch.randn(1, 2, 4, 4, 4))
+case("adaptive_avg_pool1d", nn.AdaptiveAvgPool1d(3), torch.randn(2, 2, 7))
+case("adaptive_avg_pool3d", nn.AdaptiveAvgPool3d((1, 2, 3)), torch.randn(1, 2, 2, 5, 4))
+case("upsample_nearest", nn.Upsample(scale_factor=2), torch.randn(1, 2, 3, 4))
+case("upsample_nearest1d", nn.Upsample(scale_factor=3), torch.randn(2, 2, 3))
+case("upsample_bilinear", nn.Upsample(scale_factor=2, mode="bilinear"), torch.randn(1, 2, 3, 4))
+case("upsample_corners", nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), torch.randn(1, 2, 3, 4))
+case("pixel_shuffle", nn.PixelShuffle(2), torch.randn(1, 8, 2, 3))
+case("pixel_unshuffle", nn.PixelUnshuffle(2), torch.randn(1, 2, 4, 6))
+for mode in ["sum", "mean", "max"]:
+    bag = nn.EmbeddingBag(7, 3, mode=mode)
+    case(f"embedding_bag_{mode}", bag, torch.tensor([[1, 0, 6], [2, 2, 3]]))
+    starts = torch.tensor([0, 2, 2, 5])
+    RESULT[f"embedding_bag_{mode}/starts"] = starts
+    RESULT[f"embedding_bag_{mode}/bags"] = bag(torch.tensor([1, 0, 6, 2, 2, 3]), starts)
+for name, both in [("lstm", False), ("lstm_both", True), ("gru", False), ("gru_both", True)]:
+    layer = (nn.LSTM if "lstm" in name else nn.GRU)(3, 4, 2, batch_first=True, bidirectional=both)
+    case(name, layer, torch.randn(2, 5, 3), run=lambda x: layer(x)[0])
+    x, first = torch.randn(2, 3, 3), torch.randn(4 if both else 2, 2, 4)
+    RESULT[f"{name}/x"], RESULT[f"{name}/first"] = x, first
+    y, last = layer(x, (first, first * 2)) if "lstm" in name else layer(x, first)
+    RESULT[f"{name}/y"] = y
+    RESULT[f"{name}/hidden"] = last[0] if "lstm" in name else last
+    if "lstm" in name:
+        RESULT[f"{name}/cell"] = last[1]
+
 checkpoint.save(pathlib.Path(__file__).with_name("nn.safetensors"), {k: v.detach() for k, v in RESULT.items()})

@@ -270,6 +270,56 @@ impl Tensor {
         eager::composite("interpolate_linear", &key, &[self], write, &Source::caller())
     }
 
+    /// Moves channels into the last two axes: `[…, c·r², h, w]` becomes `[…, c, h·r, w·r]`.
+    ///
+    /// ```
+    /// use kiln::{DType, Device, Tensor};
+    /// let x = Tensor::arange(8, DType::F32, Device::Cpu)?.reshape([4, 1, 2])?;
+    /// assert_eq!(x.pixel_shuffle(2)?.to_vec::<f32>()?, [0., 2., 1., 3., 4., 6., 5., 7.]);
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn pixel_shuffle(&self, factor: usize) -> Result<Tensor> {
+        let at = Source::caller();
+        let (rest, [c, h, w]) = self.pixels("pixel_shuffle", &at)?;
+        let (r, n) = (Dim::plain(factor as i64), rest.len());
+        let area = r * r;
+        if factor == 0 || !c.is_multiple_of(area) {
+            return Err(bad_factor("pixel_shuffle", factor, &at));
+        }
+        let apart = rest.iter().copied().chain([c / area, r, r, h, w]).collect();
+        let order: Vec<usize> = (0..=n).chain([n + 3, n + 1, n + 4, n + 2]).collect();
+        let joined = rest.iter().copied().chain([c / area, h * r, w * r]).collect();
+        self.reshape_to(apart, &at)?.permute(&order)?.reshape_to(joined, &at)
+    }
+
+    /// The opposite of [`Tensor::pixel_shuffle`].
+    #[track_caller]
+    pub fn pixel_unshuffle(&self, factor: usize) -> Result<Tensor> {
+        let at = Source::caller();
+        let (rest, [c, h, w]) = self.pixels("pixel_unshuffle", &at)?;
+        let (r, n) = (Dim::plain(factor as i64), rest.len());
+        if factor == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
+            return Err(bad_factor("pixel_unshuffle", factor, &at));
+        }
+        let apart = rest.iter().copied().chain([c, h / r, r, w / r, r]).collect();
+        let order: Vec<usize> = (0..=n).chain([n + 2, n + 4, n + 1, n + 3]).collect();
+        let joined = rest.iter().copied().chain([c * r * r, h / r, w / r]).collect();
+        self.reshape_to(apart, &at)?.permute(&order)?.reshape_to(joined, &at)
+    }
+
+    /// The sizes before the last three axes, and theirs.
+    fn pixels(&self, op: &'static str, at: &Source) -> Result<(Vec<Dim>, [Dim; 3])> {
+        let sizes = self.sizes().to_vec();
+        match sizes.split_last_chunk::<3>() {
+            Some((rest, last)) => Ok((rest.to_vec(), *last)),
+            None => {
+                let expected = "three axes or more";
+                Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at: at.clone() })
+            }
+        }
+    }
+
     /// Rotary embedding: rotates pairs of elements of the last axis by an angle, given as cosine and sine with half as many
     /// elements on the last axis and otherwise broadcasting to this tensor.
     #[track_caller]
@@ -382,4 +432,9 @@ impl Tensor {
         }
         Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: other.dtype(), at: at.clone() })
     }
+}
+
+fn bad_factor(op: &'static str, factor: usize, at: &Source) -> Error {
+    let expected = "it has to divide what is moved";
+    Error::BadArgument { op, name: "factor", value: factor.into(), expected, at: at.clone() }
 }

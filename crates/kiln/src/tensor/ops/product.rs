@@ -165,7 +165,7 @@ impl Tensor {
         let spatial = options.stride.len();
         for side in [self, weight] {
             if side.rank() != spatial + 2 {
-                let expected = if spatial == 1 { "three axes" } else { "four axes" };
+                let expected = ["three axes", "four axes", "five axes"][spatial.clamp(1, 3) - 1];
                 return Err(Error::WrongRank { op, shape: side.hint().to_vec(), expected, at: at.clone() });
             }
         }
@@ -216,15 +216,28 @@ impl Tensor {
         self.convolved("conv_transpose2d", weight, bias, &options.build(), Some(extra), &Source::caller())
     }
 
-    fn pooled(
+    /// Cross-correlation of `[n, c, depth, height, width]` with `weight: [o, c/groups, planes, rows, columns]`.
+    #[track_caller]
+    pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<3>) -> Result<Tensor> {
+        self.convolved("conv3d", weight, bias, &options.build(), None, &Source::caller())
+    }
+
+    /// The transpose of [`Tensor::conv3d`], with `weight: [c, o/groups, planes, rows, columns]`.
+    #[track_caller]
+    pub fn conv_transpose3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv<3>) -> Result<Tensor> {
+        let extra = &options.output_padding;
+        self.convolved("conv_transpose3d", weight, bias, &options.build(), Some(extra), &Source::caller())
+    }
+
+    fn pooled<const N: usize>(
         &self,
         op: &'static str,
-        options: &Pool<2>,
+        options: &Pool<N>,
         write: impl Fn(&mut GraphBuilder, &NodeId, &PoolOptions) -> Result<NodeId, kiln_ir::Error>,
         at: &Source,
     ) -> Result<Tensor> {
-        if self.rank() < 2 {
-            let expected = "two axes or more";
+        if self.rank() < N {
+            let expected = ["one axis or more", "two axes or more", "three axes or more"][N.clamp(1, 3) - 1];
             return Err(Error::WrongRank { op, shape: self.hint().to_vec(), expected, at: at.clone() });
         }
         let built = options.build();
@@ -233,6 +246,22 @@ impl Tensor {
         key.extend([options.ceil.into(), options.count_padding.into()]);
         let write = |b: &mut GraphBuilder, inputs: &[NodeId]| write(b, &inputs[0], &built);
         eager::composite(op, &key, &[self], write, at)
+    }
+
+    fn averaged<const N: usize>(&self, op: &'static str, options: &Pool<N>, at: &Source) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, x: &NodeId, o: &PoolOptions| build::avg_pool(b, x, o, options.count_padding);
+        self.pooled(op, options, write, at)
+    }
+
+    fn parted(&self, op: &'static str, sizes: &[usize], at: &Source) -> Result<Tensor> {
+        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::adaptive_avg_pool(b, &inputs[0], sizes);
+        eager::composite(op, &[sizes.into()], &[self], write, at)
+    }
+
+    /// The largest element of each window over the last axis.
+    #[track_caller]
+    pub fn max_pool1d(&self, options: &Pool<1>) -> Result<Tensor> {
+        self.pooled("max_pool1d", options, build::max_pool, &Source::caller())
     }
 
     /// The largest element of each window over the last two axes.
@@ -248,18 +277,46 @@ impl Tensor {
         self.pooled("max_pool2d", options, build::max_pool, &Source::caller())
     }
 
+    /// The largest element of each window over the last three axes.
+    #[track_caller]
+    pub fn max_pool3d(&self, options: &Pool<3>) -> Result<Tensor> {
+        self.pooled("max_pool3d", options, build::max_pool, &Source::caller())
+    }
+
+    /// The mean of each window over the last axis.
+    #[track_caller]
+    pub fn avg_pool1d(&self, options: &Pool<1>) -> Result<Tensor> {
+        self.averaged("avg_pool1d", options, &Source::caller())
+    }
+
     /// The mean of each window over the last two axes.
     #[track_caller]
     pub fn avg_pool2d(&self, options: &Pool<2>) -> Result<Tensor> {
-        let write = |b: &mut GraphBuilder, x: &NodeId, o: &PoolOptions| build::avg_pool(b, x, o, options.count_padding);
-        self.pooled("avg_pool2d", options, write, &Source::caller())
+        self.averaged("avg_pool2d", options, &Source::caller())
+    }
+
+    /// The mean of each window over the last three axes.
+    #[track_caller]
+    pub fn avg_pool3d(&self, options: &Pool<3>) -> Result<Tensor> {
+        self.averaged("avg_pool3d", options, &Source::caller())
+    }
+
+    /// Means over windows that divide the last axis into that many parts, as evenly as possible.
+    #[track_caller]
+    pub fn adaptive_avg_pool1d(&self, size: usize) -> Result<Tensor> {
+        self.parted("adaptive_avg_pool1d", &[size], &Source::caller())
     }
 
     /// Means over windows that divide the last two axes into the given numbers of parts, as evenly as possible.
     #[track_caller]
     pub fn adaptive_avg_pool2d(&self, sizes: [usize; 2]) -> Result<Tensor> {
-        let write = |b: &mut GraphBuilder, inputs: &[NodeId]| build::adaptive_avg_pool(b, &inputs[0], &sizes);
-        eager::composite("adaptive_avg_pool2d", &[sizes[..].into()], &[self], write, &Source::caller())
+        self.parted("adaptive_avg_pool2d", &sizes, &Source::caller())
+    }
+
+    /// Means over windows that divide the last three axes into the given numbers of parts, as evenly as possible.
+    #[track_caller]
+    pub fn adaptive_avg_pool3d(&self, sizes: [usize; 3]) -> Result<Tensor> {
+        self.parted("adaptive_avg_pool3d", &sizes, &Source::caller())
     }
 }
 
