@@ -117,11 +117,30 @@ fn a_loop_that_is_unrolled_over_a_size() {
     assert!(stats.compiles <= 18 && stats.limits >= 1 && stats.limited >= 2 * (60 - 18), "{stats:?}");
 }
 
-/// What is read is new at every call: captured anew at each before there was a limit.
+/// What is read is new at every call and used as a number: the number is an input of one program.
+#[test]
+fn numbers_that_are_read_are_data() {
+    let f = |x: &Tensor| -> Result<Tensor> {
+        let most = x.abs()?.amax(..)?.item::<f32>()?;
+        x.div(most)?.add(1.0 / f64::from(most))?.mul(3.0)
+    };
+    let fast = compile(f);
+    for turn in 0..100 {
+        let x = t(&[turn as f32 + 0.25, 0.5, -3.0]);
+        for (a, b) in values(&fast.call(&x).unwrap()).iter().zip(values(&f(&x).unwrap())) {
+            assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "turn {turn}: {a} and {b}");
+        }
+    }
+    let stats = fast.stats();
+    // The graph before the read, the one after it with numbers, and the one with inputs in their place.
+    assert_eq!((stats.compiles, stats.graphs, stats.limits), (1, 3, 0), "{stats:?}");
+}
+
+/// What is read is new at every call, and a graph depends on it: captured anew at each before there was a limit.
 #[test]
 fn outcomes_that_are_always_new() {
     let line = line!() + 1;
-    let f = |x: &Tensor| x.mul(x.sum(..)?.item::<f64>()?)?.add(1.0);
+    let f = |x: &Tensor| x.pad(&[(0, x.sum(..)?.item::<f64>()? as i64)], 0.0)?.add(1.0);
     let fast = compile(f);
     let heard = limits_heard(|| {
         for turn in 0..200 {
@@ -151,7 +170,9 @@ fn effects_before_a_limit_happen_once() {
         let noise = generator.rand([2], DType::F32, Device::Cpu)?;
         let total = state.get().sum(..)?.item::<f64>()?;
         state.mul_assign(0.5)?;
-        x.mul(total)?.add(&noise)?.add(state.get())
+        // Another graph for each number.
+        let padded = x.pad(&[(0, (total * 100.0) as i64)], 0.0)?.mul(2.0)?;
+        padded.narrow(0, 0, 2)?.add(&noise)?.add(state.get())
     }
     let (a, b) = (Var::new(&t(&[0., 0.])), Var::new(&t(&[0., 0.])));
     let (one, two) = (Generator::new(7), Generator::new(7));
@@ -243,8 +264,8 @@ fn never_slower_counts_captures() {
         assert_eq!(values(&fast.call(&x).unwrap()), [turn as f32 * total + 1.0, 0.5 * total + 1.0]);
     }
     let stats = fast.stats();
-    assert!(stats.branches <= 4, "a call of two elements cannot save what capturing takes: {stats:?}");
-    assert!(stats.fallbacks >= 40 && stats.capturing > Duration::ZERO, "{stats:?}");
+    assert!(stats.graphs <= 4, "a call of two elements cannot save what capturing takes: {stats:?}");
+    assert!(stats.fallbacks >= 30 && stats.capturing > Duration::ZERO, "{stats:?}");
 }
 
 fn turns(x: &Tensor, most: usize) -> Result<(Tensor, usize)> {
@@ -318,7 +339,7 @@ fn beyond_a_limit_calls_are_as_fast_as_eager_ones() {
         eager = eager.min(start.elapsed());
     }
     assert!(compiled < 3 * eager, "{compiled:.1?} a call, eager {eager:.1?}");
-    assert_eq!(fast.stats().branches, 15);
+    assert!(fast.stats().graphs <= 3, "{:?}", fast.stats());
 }
 
 /// Programs are bounded in bytes: the one unused for longest goes, and one that is too large is not kept.

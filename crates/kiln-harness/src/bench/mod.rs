@@ -5,6 +5,7 @@ mod blocks;
 mod calls;
 mod cases;
 mod clock;
+mod control;
 mod conv;
 mod difference;
 mod direct;
@@ -64,6 +65,7 @@ Examples:
   kiln bench blocks --filter q4 --threads 2
   kiln bench matmul --peer torch --python ~/torch/bin/python
   kiln bench calls
+  kiln bench control --peer torch                                  # breaks, loops, sizes of data
   kiln bench report > docs/benchmarks.md                           # the page of the lines that are kept
 
 Every mode of every side is a process of its own; they take turns. Above 5 % variation there is a warning.";
@@ -188,6 +190,8 @@ enum Benchmark {
     Forward,
     /// What a call of a compiled function costs beyond its kernels
     Calls,
+    /// Functions that are no straight line: breaks at many sizes, numbers that are read, sizes that depend on data, loops; programs, seconds to compile, calls
+    Control,
     /// Whole training steps of a GPT and a ViT: forward, backward, AdamW
     Train,
     /// Convolutions of networks, of one image and of eight, and their gradients; fails where compiled is slower than eager
@@ -221,6 +225,7 @@ impl Benchmark {
             Benchmark::FirstCall => "first-call",
             Benchmark::Forward => "forward",
             Benchmark::Calls => "calls",
+            Benchmark::Control => "control",
             Benchmark::Train => "train",
             Benchmark::Conv => "conv",
             Benchmark::Vision => "vision",
@@ -318,6 +323,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         Benchmark::Train => return train::run(arguments, outputs, &threads, start(train::PEER)?),
         Benchmark::Conv => return conv::run(arguments, outputs, &threads, start(peer::SCRIPT)?),
         Benchmark::Vision => return vision::run(arguments, outputs, &threads, start(vision::PEER)?),
+        Benchmark::Control => return control::run(arguments, outputs, start(control::PEER)?),
         Benchmark::Calls => return calls::run(arguments, outputs, start(calls::PEER)?),
         Benchmark::Blocks => return blocks::run(arguments, outputs, &threads),
         Benchmark::Decode | Benchmark::Suite | Benchmark::Report => return Err("these were done above".into()),

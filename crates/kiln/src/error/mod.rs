@@ -405,6 +405,14 @@ pub enum Error {
         /// The user's line.
         at: Source,
     },
+    /// A loop that cannot run.
+    #[error("scan: {what}, at {at}")]
+    Loop {
+        /// Why.
+        what: &'static str,
+        /// The user's line.
+        at: Source,
+    },
     /// A kernel does not agree with the reference interpreter.
     #[error("verify: at {at}:\n{report}")]
     Verify {

@@ -13,7 +13,7 @@ use super::code::Code;
 use super::compiled::{Compiled, Entry, Rest, exact_guards, tensors_of};
 use super::driver::{Driver, Ran};
 use super::dynamic::{PlacedChecks, Plan, ROUNDS, Verdict, bind};
-use super::options::Dynamic;
+use super::guard::Guard;
 use super::segment::{Segment, SegmentGraph};
 use super::segment_compiler::Arguments;
 use super::sizes::Sizes;
@@ -22,9 +22,7 @@ use super::{Captured, Outcome, capture};
 use crate::tensor::bundle::{Bundle, Leaf};
 use crate::tensor::dim::{Predicate, Scope};
 use crate::{Error, Result};
-use kiln_ir::{Ranges, Source};
-use std::cell::RefCell;
-use std::rc::Rc;
+use kiln_ir::{Graph, Ranges, Source};
 use std::sync::Arc;
 
 /// The end of a capture that ran something on its way.
@@ -32,16 +30,28 @@ pub(super) struct Finished<R> {
     /// What is left to run.
     pub(super) rest: Arc<Node<R>>,
     pub(super) ran: Ran,
-    /// What sizes have to pass for what was captured, beyond the guards of the program.
-    pub(super) checks: Vec<Check>,
+    /// What sizes have to pass for what was captured, beyond the guards of the program; nothing where it is for the sizes of the call.
+    pub(super) checks: Option<Vec<Check>>,
     /// The same for sizes that are known on the way, by the numbers of steps.
     pub(super) later: Vec<(usize, Check)>,
+    /// The plan of the program and the guards of the arguments, where it is for many sizes.
+    wide: Option<(Plan, Vec<Guard>)>,
 }
 
-/// The segments of a function with symbols.
+/// What became of the symbols that a function was captured with.
+pub(super) enum CapturedSymbols {
+    /// There were none, or none is left.
+    None,
+    /// They are good, if the graphs say so.
+    These(Plan, Scope),
+    /// There is a better plan.
+    Again(Plan),
+}
+
+/// A function with symbols.
 struct Symbolic {
+    plan: Plan,
     path: Vec<TraceStep>,
-    segments: Vec<SegmentGraph>,
     last: SegmentGraph,
     ranges: Ranges,
     predicates: Vec<Predicate>,
@@ -53,35 +63,18 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         &self,
         captured: Captured<R>,
         plan: Option<Plan>,
+        symbols: CapturedSymbols,
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<Rest<R>> {
-        let Captured { driver, last, returned } = captured;
-        let mut ran = driver.map(Driver::into_ran).unwrap_or_default();
-        let returned = Arc::new(returned);
-        let record = |mut plan: Plan| {
-            let symbolic = self.record_again(&mut plan, &ran, &last, &returned, arguments, leaves, at)?;
-            let (rest, path) = self.build_symbolic(&symbolic, &plan, 0, &returned, leaves, at).ok()?;
-            let (guards, checks) = plan.finish(&symbolic.predicates)?;
-            let (own, later) = placed(checks, 0);
-            let sizes = Sizes::Symbolic { count: plan.count(), checks: own };
-            Some((rest, path, guards, sizes, later, plan.of_arguments()))
-        };
-        let wide = plan.and_then(record).or_else(|| {
-            // Sizes that depend on data are symbols also where those of arguments are not.
-            let is_wanted = self.options().dynamic != Dynamic::Static && ran.has_sizes_of_data();
-            record(Plan::new(leaves, &|_, _, _| None).filter(|_| is_wanted)?)
-        });
-        let (rest, guards, sizes, mut later, plan) = match wide {
-            Some((rest, path, guards, sizes, later, plan)) => {
-                ran.path = path;
-                (rest, guards, sizes, later, Some(plan))
+        let Finished { rest, ran, checks, mut later, wide } =
+            self.finish(captured, plan, symbols, 0, arguments, leaves, at)?;
+        let (guards, sizes, plan) = match (wide, checks) {
+            (Some((plan, guards)), Some(checks)) => {
+                (guards, Sizes::Symbolic { count: plan.count(), checks }, Some(plan.of_arguments()))
             }
-            None => {
-                let rest = self.build_fixed(&mut ran, last, &returned, leaves, at)?;
-                (rest, exact_guards(leaves), Sizes::Fixed, Vec::new(), None)
-            }
+            _ => (exact_guards(leaves), Sizes::Fixed, None),
         };
         if ran.path.len() < STOPS_KEPT {
             let root = Node::join(ran.path.clone(), &mut later, rest.clone());
@@ -94,15 +87,15 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         Ok((rest, ran.slots, ran.path))
     }
 
-    /// What follows an outcome: for all sizes that the program is for, where it has a plan, else for those of this call. The first
-    /// `done` steps are of the program.
+    /// Compiles what was captured after the first `done` steps, which are of a program: with the symbols of `plan`, else with those that it
+    /// was captured with, else for the sizes of this call.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn finish(
         &self,
         captured: Captured<R>,
         plan: Option<Plan>,
+        symbols: CapturedSymbols,
         done: usize,
-        sizes: &[usize],
         arguments: &A,
         leaves: &[Leaf<'_>],
         at: &Source,
@@ -110,30 +103,63 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
         let Captured { driver, last, returned } = captured;
         let mut ran = driver.map(Driver::into_ran).unwrap_or_default();
         let returned = Arc::new(returned);
-        let exactly = plan.as_ref().map_or_else(Vec::new, |plan| plan.exactly(sizes));
-        let wide = plan.and_then(|mut plan| {
-            plan.set_now(sizes)?;
-            let symbolic = self.record_again(&mut plan, &ran, &last, &returned, arguments, leaves, at)?;
-            let (rest, path) = self.build_symbolic(&symbolic, &plan, done, &returned, leaves, at).ok()?;
-            Some((rest, path, plan.checks_of(&symbolic.predicates)?))
+        let is_symbolic = |step: &TraceStep| matches!(step, TraceStep::Segment(segment) if segment.raw.is_symbolic());
+        let has_symbols = last.is_symbolic() || ran.path[done..].iter().any(is_symbolic);
+        let again =
+            |plan: Plan, kept: usize| self.record_again(plan, &ran, kept, &last, &returned, arguments, leaves, at);
+        let all = ran.path.len();
+        let build = |mut symbolic: Symbolic| {
+            let (rest, path) = self.build_symbolic(&symbolic, done, &returned, leaves, at).ok()?;
+            let (guards, checks) = match done {
+                0 => symbolic.plan.finish(&symbolic.predicates)?,
+                _ => (Vec::new(), symbolic.plan.checks_of(&symbolic.predicates)?),
+            };
+            Some((rest, path, guards, checks, symbolic.plan))
+        };
+        let wide = plan.and_then(|plan| build(again(plan, done)?)).or_else(|| {
+            let (mut plan, scope) = match symbols {
+                CapturedSymbols::None => return None,
+                CapturedSymbols::Again(plan) => return build(again(plan, all)?),
+                CapturedSymbols::These(plan, scope) => (plan, scope),
+            };
+            let symbolic = match plan.judge(&scope, Some(&graphs(&ran.path[done..], &last)), at) {
+                Verdict::No => None,
+                Verdict::Again => again(plan, all),
+                Verdict::Good(ranges, predicates) => {
+                    let mut last = last.clone();
+                    bind(&mut last, &ran.homes)?;
+                    Some(Symbolic { plan, path: ran.path.clone(), last, ranges, predicates })
+                }
+            };
+            build(symbolic?)
         });
-        if let Some((rest, path, checks)) = wide {
+        if let Some((rest, path, guards, checks, plan)) = wide {
             // Steps of the program stay as they are.
             ran.path.truncate(done);
             ran.path.extend(path.into_iter().skip(done));
             let (checks, later) = placed(checks, done);
-            return Ok(Finished { rest, ran, checks, later });
+            return Ok(Finished { rest, ran, checks: Some(checks), later, wide: Some((plan, guards)) });
         }
-        let rest = self.build_fixed(&mut ran, last, &returned, leaves, at)?;
-        Ok(Finished { rest, ran, checks: exactly, later: Vec::new() })
+        let rest = match has_symbols {
+            false => self.build_fixed(&mut ran, done, last, &returned, leaves, at)?,
+            true => {
+                let fixed = self.record_fixed(&ran, done, &last, &returned, arguments, leaves, at);
+                let (path, last) = fixed.ok_or_else(|| Error::NotAFunction { at: at.clone() })?;
+                ran.path.truncate(done);
+                ran.path.extend(path.into_iter().skip(done));
+                self.build_fixed(&mut ran, done, last, &returned, leaves, at)?
+            }
+        };
+        Ok(Finished { rest, ran, checks: None, later: Vec::new(), wide: None })
     }
 
     /// Records a function again, with symbols, that ran.
     #[allow(clippy::too_many_arguments)]
     fn record_again(
         &self,
-        plan: &mut Plan,
+        mut plan: Plan,
         ran: &Ran,
+        done: usize,
         last: &SegmentGraph,
         returned: &Returned<R>,
         arguments: &A,
@@ -142,15 +168,13 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     ) -> Option<Symbolic> {
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
         for _ in 0..ROUNDS {
-            let (types, homes) = (plan.types(), plan.homes());
-            let compiler = self.segment_compiler.clone();
-            let described = Arguments::of(leaves);
-            let sizes = Rc::new(RefCell::new(plan.slot_sizes()));
-            let driver = Driver::replaying(compiler, &tensors_of(leaves), described, ran, homes, sizes.clone());
+            let types = plan.types();
+            let driver = self.replaying(ran, done, leaves).with_symbols(plan.homes(), plan.slot_sizes());
+            let sizes = driver.slot_sizes();
             plan.scope().enter();
             let outcome = capture(&f, arguments, Some(&types), Some(driver), at);
             let scope = Scope::leave()?;
-            plan.adopt(sizes.replace(plan.slot_sizes()));
+            plan.adopt(sizes.take());
             let replayed = match outcome {
                 Ok(Outcome::Whole(captured)) => {
                     let Captured { driver, last, returned } = *captured;
@@ -158,65 +182,82 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
                 }
                 _ => None,
             };
-            let graphs = replayed.as_ref().map(|((_, segments, _), last, _)| {
-                segments.iter().chain([last]).map(|recorded| &*recorded.graph).collect::<Vec<_>>()
-            });
+            let graphs = replayed.as_ref().map(|((path, _), last, _)| graphs(path, last));
             match plan.judge(&scope, graphs.as_deref(), at) {
                 Verdict::Again => {}
                 Verdict::No => return None,
                 Verdict::Good(ranges, predicates) => {
-                    let ((path, segments, homes), mut own, returns) = replayed?;
+                    let ((path, homes), mut own, returns) = replayed?;
                     if !own.is_wired_like(last) || !returns.is_like(returned) {
                         return None;
                     }
                     bind(&mut own, &homes)?;
-                    return Some(Symbolic { path, segments, last: own, ranges, predicates });
+                    return Some(Symbolic { plan, path, last: own, ranges, predicates });
                 }
             }
         }
         None
     }
 
-    /// Compiles segments with symbols; those of the first `done` steps are there already. Gives what is left to run, and the path.
+    /// Records a function again, at the sizes of the call, that ran with symbols.
     #[allow(clippy::too_many_arguments)]
+    fn record_fixed(
+        &self,
+        ran: &Ran,
+        done: usize,
+        last: &SegmentGraph,
+        returned: &Returned<R>,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        at: &Source,
+    ) -> Option<(Vec<TraceStep>, SegmentGraph)> {
+        let f = |arguments: &A| (self.apply)(&self.f, arguments);
+        let outcome = capture(&f, arguments, None, Some(self.replaying(ran, done, leaves)), at);
+        let Ok(Outcome::Whole(captured)) = outcome else { return None };
+        let Captured { driver, last: own, returned: returns } = *captured;
+        let (path, _) = driver?.into_replayed()?;
+        (own.is_wired_like(last) && returns.is_like(returned)).then_some((path, own))
+    }
+
+    fn replaying(&self, ran: &Ran, done: usize, leaves: &[Leaf<'_>]) -> Driver {
+        Driver::replaying(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves), ran, done)
+    }
+
+    /// Compiles segments with symbols; those of the first `done` steps are there already. Gives what is left to run, and the path.
     fn build_symbolic(
         &self,
         symbolic: &Symbolic,
-        plan: &Plan,
         done: usize,
         returned: &Arc<Returned<R>>,
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<(Arc<Node<R>>, Vec<TraceStep>)> {
         let mut described = Arguments::of(leaves);
-        described.layouts = plan.layouts(leaves);
-        let build = |recorded: &SegmentGraph| {
-            let recorded = Arc::new(recorded.clone());
+        described.layouts = symbolic.plan.layouts(leaves);
+        let build = |recorded: Arc<SegmentGraph>| {
             self.segment_compiler.build_for(recorded, &described, &symbolic.ranges, at).map(Arc::new)
         };
-        let mut segments = symbolic.segments.iter();
-        let mut path = Vec::with_capacity(symbolic.path.len());
-        for (number, step) in symbolic.path.iter().enumerate() {
-            let recorded = if matches!(step, TraceStep::Segment(_)) { segments.next() } else { None };
-            path.push(match recorded.filter(|_| number >= done) {
-                Some(recorded) => TraceStep::Segment(build(recorded)?),
-                None => step.clone(),
-            });
+        let mut path = symbolic.path.clone();
+        for step in path.iter_mut().skip(done) {
+            if let TraceStep::Segment(segment) = step {
+                *segment = build(segment.recorded.clone())?;
+            }
         }
-        Ok((rest(build(&symbolic.last)?, returned), path))
+        Ok((rest(build(Arc::new(symbolic.last.clone()))?, returned), path))
     }
 
-    /// Compiles the segments that ran without code; gives what is left to run.
+    /// Compiles the segments after the first `done` steps that ran without code; gives what is left to run.
     fn build_fixed(
         &self,
         ran: &mut Ran,
+        done: usize,
         last: SegmentGraph,
         returned: &Arc<Returned<R>>,
         leaves: &[Leaf<'_>],
         at: &Source,
     ) -> Result<Arc<Node<R>>> {
         let described = Arguments::of(leaves);
-        for step in &mut ran.path {
+        for step in ran.path.iter_mut().skip(done) {
             if let TraceStep::Segment(segment) = step
                 && segment.recorded.computes()
                 && matches!(segment.code, Code::Nothing)
@@ -229,6 +270,15 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
     }
 }
 
+/// The graphs of steps, and of the last segment.
+fn graphs<'a>(path: &'a [TraceStep], last: &'a SegmentGraph) -> Vec<&'a Graph> {
+    let graph = |step: &'a TraceStep| match step {
+        TraceStep::Segment(segment) => Some(&*segment.recorded.graph),
+        _ => None,
+    };
+    path.iter().filter_map(graph).chain([&*last.graph]).collect()
+}
+
 /// The checks that are made before the first `done` steps are over, and those of the steps after these.
 fn placed(checks: PlacedChecks, done: usize) -> (Vec<Check>, Vec<(usize, Check)>) {
     let (mut own, mut later) = (Vec::new(), Vec::new());
@@ -239,13 +289,6 @@ fn placed(checks: PlacedChecks, done: usize) -> (Vec<Check>, Vec<(usize, Check)>
         }
     }
     (own, later)
-}
-
-impl Ran {
-    /// Whether sizes depend on data.
-    fn has_sizes_of_data(&self) -> bool {
-        self.path.iter().any(|step| matches!(step, TraceStep::Outside { is_pure: true, .. }))
-    }
 }
 
 /// The last segment, and what the function returns.

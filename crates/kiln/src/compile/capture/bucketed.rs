@@ -150,12 +150,12 @@ impl<F, A: Bundle, R: Bundle, E: From<Error>> Compiled<F, A, R, E> {
             let scope = Scope::leave().ok_or_else(|| Error::Escaped { at: at.clone() })?;
             let captured = match outcome {
                 Ok(Outcome::Whole(captured)) => Some(captured),
-                Ok(Outcome::Broken(broken)) if scope.outcome().is_none() => {
+                Ok(Outcome::Broken(broken, _)) if scope.outcome().is_none() => {
                     let why =
                         format!("the function {}, so which results follow padded sizes is not known", broken.what);
                     return Err(Error::Buckets { why, at: broken.at }.into());
                 }
-                Ok(Outcome::Broken(_)) => None,
+                Ok(Outcome::Broken(..)) => None,
                 Err(error) if scope.outcome().is_none() => return Err(error),
                 Err(_) => None,
             };

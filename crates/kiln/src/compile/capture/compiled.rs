@@ -1,11 +1,11 @@
 //! `compile(f)`: a function with its programs, each behind its guards.
 
-use super::broken::Finished;
+use super::broken::{CapturedSymbols, Finished};
 use super::bucketed::KnownCuts;
 use super::callable::Callable;
 use super::code::Kind;
 use super::driver::Driver;
-use super::dynamic::Plan;
+use super::dynamic::{Plan, ROUNDS, Verdict};
 use super::guard::{self, Guard};
 use super::held_bytes::Return;
 use super::limits::{LimitRecord, Limits, Reason};
@@ -23,6 +23,7 @@ use crate::compile::freeze::FrozenGraph;
 use crate::pipeline::dump;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::compiled_graph::CompiledGraph;
+use crate::tensor::dim::Scope;
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tracer::is_active;
 use crate::{Error, Result, Tensor};
@@ -43,12 +44,18 @@ pub struct Stats {
     pub compiles: u64,
     /// Calls that ran the function eagerly.
     pub fallbacks: u64,
-    /// Calls that reached a new outcome and captured a branch for it.
+    /// Calls that reached a new outcome and recorded the function on from there; only what is new of it is compiled.
     pub branches: u64,
     /// How many times a reason reached [`Options::recompile_limit`], after which the function is not captured again for it.
     pub limits: u64,
     /// Calls that ran the function eagerly because of such a limit; also counted in [`Stats::fallbacks`].
     pub limited: u64,
+    /// Programs there are now.
+    pub programs: usize,
+    /// Graph breaks in all of them: lines that read elements, disabled parts, results whose sizes depend on data.
+    pub breaks: usize,
+    /// Graphs compiled, over all programs, branches and sizes so far.
+    pub graphs: u64,
     /// Nodes of all programs' trees: segments, guards, returns.
     pub nodes: usize,
     /// Bytes that programs hold, approximately: what [`Options::cache_bytes`] bounds.
@@ -295,6 +302,12 @@ where
                 if entry.limit_record.is_eager() {
                     return self.run_limited(arguments);
                 }
+                if entry.limit_record.wants_measure() {
+                    let start = Instant::now();
+                    let result = self.fall_back(arguments);
+                    entry.limit_record.note_eager(start.elapsed());
+                    return result;
+                }
                 self.hits.fetch_add(1, Ordering::Relaxed);
                 if self.options().never_slower {
                     if self.is_slower(&entry, arguments, &leaves, at)? {
@@ -404,11 +417,16 @@ where
     ) -> Result<R, E> {
         let mut rest;
         let mut node = from;
+        let start = entry.filter(|entry| entry.limit_record.is_fresh()).map(|_| Instant::now());
+        let mut is_fresh = false;
         loop {
             node = match execution.go(node, at)? {
                 Reached::Returned(returned) => {
                     if let Some(entry) = entry {
-                        entry.limit_record.hit();
+                        match is_fresh {
+                            true => entry.limit_record.note_fresh(start.map(|start| start.elapsed())),
+                            false => entry.limit_record.hit(),
+                        }
                     }
                     return Ok(execution.fill(&returned));
                 }
@@ -429,7 +447,9 @@ where
                         }
                     }
                     let ask = Unknown { branch, guard, outcome, reason: (!is_over).then_some(reason) };
+                    let compiled = self.segment_compiler.compiled();
                     rest = phase::timed("capture", || self.branch(&mut execution, entry, ask, arguments, leaves, at))?;
+                    is_fresh = self.segment_compiler.compiled() == compiled;
                     &rest
                 }
             }
@@ -453,18 +473,27 @@ where
         if let Some(next) = branch.branch(&outcome, &execution.sizes) {
             return Ok(next);
         }
-        let start = Instant::now();
+        let (start, compiled) = (Instant::now(), self.segment_compiler.compiled());
         self.branches.fetch_add(1, Ordering::Relaxed);
         let done = execution.trail.len();
-        let plan = entry.and_then(|entry| entry.plan.clone()).filter(|_| reason.is_some());
-        let driver = Driver::after(self.segment_compiler.clone(), execution, Arguments::of(leaves));
-        let captured = self.capture(arguments, driver.deferred(plan.is_some()), at)?;
-        let sizes = &execution.sizes;
-        let Finished { rest, ran, checks, mut later } =
-            self.finish(*captured, plan, done, sizes, arguments, leaves, at)?;
+        let mut plan = entry.and_then(|entry| entry.plan.clone());
+        let exactly = plan.as_mut().map_or_else(Vec::new, |plan| plan.set_now(&execution.sizes));
+        let mut driver = Driver::after(self.segment_compiler.clone(), execution, Arguments::of(leaves));
+        if let Some(plan) = &plan {
+            driver = driver.with_symbols(plan.homes(), plan.slot_sizes());
+        }
+        let (captured, symbols) = self.capture(arguments, leaves, plan, driver, at)?;
+        let Finished { rest, ran, checks, mut later, .. } =
+            self.finish(*captured, None, symbols, done, arguments, leaves, at)?;
+        let checks = checks.unwrap_or(exactly);
         let took = self.took(start);
-        if let Some(reason) = reason.filter(|_| execution.may_grow) {
-            self.limits.count(reason.clone(), took);
+        // What needs no new code costs no more than recording it, and is kept as long as there are few.
+        let is_new = self.segment_compiler.compiled() > compiled;
+        let is_kept = is_new || branch.branch_count() < self.options().recompile_limit;
+        if let Some(reason) = reason.filter(|_| execution.may_grow && is_kept) {
+            if is_new {
+                self.limits.count(reason.clone(), took);
+            }
             let next = Node::join(ran.path[done..].to_vec(), &mut later, rest.clone());
             let is_kept = ran.path.len() < STOPS_KEPT && {
                 branch.grow(&outcome, checks, next.clone());
@@ -486,13 +515,57 @@ where
         took
     }
 
-    /// Captures the function; a break that cannot be is an error.
-    fn capture(&self, arguments: &A, driver: Driver, at: &Source) -> Result<Box<Captured<R>>, E> {
+    /// Captures the function; a break that cannot be is an error. What follows a size that depends on data is recorded with
+    /// symbols, and so is all of it if there is a plan; where that cannot be, it goes on without.
+    fn capture(
+        &self,
+        arguments: &A,
+        leaves: &[Leaf<'_>],
+        mut plan: Option<Plan>,
+        mut driver: Driver,
+        at: &Source,
+    ) -> Result<(Box<Captured<R>>, CapturedSymbols), E> {
         let f = |arguments: &A| (self.apply)(&self.f, arguments);
-        match capture(&f, arguments, None, Some(driver), at)? {
-            Outcome::Whole(captured) => Ok(captured),
-            Outcome::Broken(broken) => Err(Error::GraphBreak { what: broken.what, at: broken.at }.into()),
+        for round in 0..ROUNDS {
+            let types = plan.as_ref().map(Plan::types);
+            match &plan {
+                Some(plan) => {
+                    driver = driver.with_symbols(plan.homes(), plan.slot_sizes());
+                    plan.scope().enter();
+                }
+                None => drop(Scope::leave()),
+            }
+            let sizes = driver.slot_sizes();
+            let outcome = capture(&f, arguments, types.as_deref(), Some(driver), at);
+            let scope = Scope::leave();
+            let (broken, ran) = match outcome? {
+                Outcome::Whole(captured) => {
+                    let Some(scope) = scope else { return Ok((captured, CapturedSymbols::None)) };
+                    let mut plan = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
+                    plan.adopt(sizes.take());
+                    // What ran in earlier rounds has symbols that are gone.
+                    let symbols =
+                        if round == 0 { CapturedSymbols::These(plan, scope) } else { CapturedSymbols::Again(plan) };
+                    return Ok((captured, symbols));
+                }
+                Outcome::Broken(broken, ran) => (broken, ran),
+            };
+            let error = || Error::GraphBreak { what: broken.what, at: broken.at.clone() };
+            let (Some(ran), Some(scope)) = (ran, scope.filter(|scope| scope.outcome().is_some())) else {
+                return Err(error().into());
+            };
+            let mut own = plan.unwrap_or_else(|| Plan::without_symbols(leaves));
+            own.adopt(sizes.take());
+            driver = ran.going_on();
+            match own.judge(&scope, None, at) {
+                Verdict::Again => plan = Some(own),
+                _ => {
+                    plan = None;
+                    driver = driver.without_symbols();
+                }
+            }
         }
+        Err(Error::NotAFunction { at: at.clone() }.into())
     }
 
     /// The program for these parts. Read-locked only for the look.
@@ -539,11 +612,11 @@ where
         let reason = self.reason(leaves);
         let plan = self.plan(leaves);
         let driver = Driver::new(self.segment_compiler.clone(), &tensors_of(leaves), Arguments::of(leaves));
-        let captured = self.capture(arguments, driver.deferred(plan.is_some()), at)?;
+        let (captured, symbols) = self.capture(arguments, leaves, None, driver.deferred(plan.is_some()), at)?;
         if !captured.driver.as_ref().is_none_or(Driver::is_at_start) {
             self.report(leaves, at);
             self.compiles.fetch_add(1, Ordering::Relaxed);
-            let rest = self.make_broken(*captured, plan, arguments, leaves, at)?;
+            let rest = self.make_broken(*captured, plan, symbols, arguments, leaves, at)?;
             self.count(reason, start);
             return Ok(Made::Rest(rest));
         }
@@ -667,10 +740,10 @@ where
                 self.compiles.fetch_add(1, Ordering::Relaxed);
                 self.make_whole(whole, arguments, &leaves, self.plan(&leaves), at)?;
             }
-            Outcome::Broken(broken) if self.options().fullgraph => {
+            Outcome::Broken(broken, _) if self.options().fullgraph => {
                 return Err(Error::GraphBreak { what: broken.what, at: broken.at }.into());
             }
-            Outcome::Broken(broken) => event::emit(Category::Breaks, || Event::GraphBreak {
+            Outcome::Broken(broken, _) => event::emit(Category::Breaks, || Event::GraphBreak {
                 what: broken.what.to_owned(),
                 fix: String::new(),
                 at: broken.at.clone(),
@@ -711,6 +784,9 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
             branches: read(&self.branches),
             limits: self.limits.reached(),
             limited: read(&self.limited),
+            programs: self.entries.read().unwrap_or_else(PoisonError::into_inner).len(),
+            breaks: held.breaks,
+            graphs: self.segment_compiler.compiled(),
             nodes: held.nodes,
             bytes: held.bytes,
             capturing: Duration::from_nanos(read(&self.capturing)),

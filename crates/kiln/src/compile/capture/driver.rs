@@ -7,6 +7,7 @@ use super::options::Dynamic;
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
+use crate::tensor::dim::Scope;
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor};
@@ -32,6 +33,10 @@ pub(super) struct Driver {
     produced: Vec<(Rc<dyn Any>, usize)>,
     /// What the call did before the function was called.
     done: Vec<TraceStep>,
+    /// How many of these steps are as they are, with symbols for these sizes of slots and not for those.
+    kept: usize,
+    /// How many are of a program.
+    of_program: usize,
     /// The steps so far.
     path: Vec<TraceStep>,
     /// How many of them are disabled parts.
@@ -40,17 +45,15 @@ pub(super) struct Driver {
     runs: bool,
     /// Whether segments run an op at a time: the code of the program is made when all of it is known.
     defers: bool,
-    /// Where symbols come from, and the segments so far, if nothing runs and everything is compared with what was done.
-    replay: Option<Replay>,
+    /// Where symbols come from, if segments are recorded with some.
+    homes: Option<Vec<SizeHome>>,
+    /// Whether sizes that depend on data may be symbols.
+    may_have_symbols: bool,
+    sizes: Rc<RefCell<SlotSizes>>,
+    /// The segments so far, if nothing runs and everything is compared with what was done.
+    replay: Option<Vec<SegmentGraph>>,
     /// Whether gradients are recorded where the function is called.
     records: bool,
-}
-
-/// A call that is recorded again.
-struct Replay {
-    homes: Vec<SizeHome>,
-    segments: Vec<SegmentGraph>,
-    sizes: Rc<RefCell<SlotSizes>>,
 }
 
 /// What a capture did on its way.
@@ -59,6 +62,8 @@ pub(super) struct Ran {
     pub(super) path: Vec<TraceStep>,
     pub(super) slots: Scratch<Tensor>,
     pub(super) produced: Vec<(Rc<dyn Any>, usize)>,
+    /// Where the symbols of segments are found, if these have some.
+    pub(super) homes: Vec<SizeHome>,
 }
 
 impl Driver {
@@ -66,6 +71,7 @@ impl Driver {
     pub(super) fn new(segment_compiler: Arc<SegmentCompiler>, arguments: &[&Tensor], layouts: Arguments) -> Driver {
         let arguments = arguments.iter().map(|&tensor| tensor.clone()).collect();
         let (slots, outside, produced) = (Scratch::new(), Vec::new(), Vec::new());
+        let may_have_symbols = segment_compiler.options().dynamic != Dynamic::Static;
         Driver {
             segment_compiler,
             arguments,
@@ -74,10 +80,15 @@ impl Driver {
             outside,
             produced,
             done: Vec::new(),
+            kept: 0,
+            of_program: 0,
             path: Vec::new(),
             parts: 0,
             runs: true,
             defers: false,
+            homes: None,
+            may_have_symbols,
+            sizes: Rc::default(),
             replay: None,
             records: tape::is_enabled(),
         }
@@ -97,20 +108,43 @@ impl Driver {
         Driver { defers, ..self }
     }
 
-    /// For a call that is done but for its last segment, recorded again with symbols from `homes`: nothing runs.
+    /// Records with symbols, which are found at `homes`.
+    pub(super) fn with_symbols(self, homes: Vec<SizeHome>, sizes: SlotSizes) -> Driver {
+        Driver { defers: true, homes: Some(homes), sizes: Rc::new(RefCell::new(sizes)), ..self }
+    }
+
+    /// Goes on where a capture ended.
+    pub(super) fn going_on(self) -> Driver {
+        let done = if self.path.len() < self.done.len() { self.done } else { self.path };
+        let kept = done.len();
+        Driver { done, kept, path: Vec::new(), parts: 0, defers: true, ..self }
+    }
+
+    /// Records without symbols.
+    pub(super) fn without_symbols(self) -> Driver {
+        let kept = self.of_program;
+        Driver { homes: None, sizes: Rc::default(), may_have_symbols: false, kept, ..self }
+    }
+
+    /// The sizes of slots that it meets.
+    pub(super) fn slot_sizes(&self) -> Rc<RefCell<SlotSizes>> {
+        self.sizes.clone()
+    }
+
+    /// For a call that is done but for its last segment and is recorded again: nothing runs. The first `kept` steps are
+    /// as they are, with symbols or without.
     pub(super) fn replaying(
         segment_compiler: Arc<SegmentCompiler>,
         arguments: &[&Tensor],
         layouts: Arguments,
         ran: &Ran,
-        homes: Vec<SizeHome>,
-        sizes: Rc<RefCell<SlotSizes>>,
+        kept: usize,
     ) -> Driver {
         let mut driver = Driver::new(segment_compiler, arguments, layouts);
         driver.slots = ran.slots.iter().cloned().collect();
         driver.done = ran.path.clone();
         driver.produced = ran.produced.clone();
-        driver.replay = Some(Replay { homes, segments: Vec::new(), sizes });
+        (driver.replay, driver.may_have_symbols, driver.kept) = (Some(Vec::new()), false, kept);
         driver
     }
 
@@ -123,6 +157,8 @@ impl Driver {
         let mut driver = Driver::new(segment_compiler, &execution.arguments, layouts);
         driver.slots = std::mem::take(&mut execution.slots);
         driver.done = execution.trail.drain().collect();
+        driver.kept = driver.done.len();
+        driver.of_program = driver.kept;
         driver.produced = std::mem::take(&mut execution.produced);
         driver
     }
@@ -147,13 +183,20 @@ impl Driver {
 
     /// What was done.
     pub(super) fn into_ran(self) -> Ran {
-        Ran { path: self.path, slots: self.slots, produced: self.produced }
+        Ran { path: self.path, slots: self.slots, produced: self.produced, homes: self.homes.unwrap_or_default() }
     }
 
-    /// The steps and segments of a call that was recorded again, if that is all it did, and where its sizes are found.
-    pub(super) fn into_replayed(self) -> Option<(Vec<TraceStep>, Vec<SegmentGraph>, Vec<SizeHome>)> {
-        let Replay { segments, homes, .. } = self.replay?;
-        (self.path.len() == self.done.len()).then_some((self.path, segments, homes))
+    /// The steps of a call that was recorded again, with segments that have no code, if that is all it did; and where its sizes
+    /// are found.
+    pub(super) fn into_replayed(self) -> Option<(Vec<TraceStep>, Vec<SizeHome>)> {
+        let mut segments = self.replay?.into_iter();
+        let mut path = self.path;
+        for step in &mut path {
+            if let TraceStep::Segment(segment) = step {
+                *segment = Arc::new(Segment::new(Arc::new(segments.next()?), Code::Nothing));
+            }
+        }
+        (path.len() == self.done.len()).then_some((path, self.homes.unwrap_or_default()))
     }
 
     /// The types of what a part left in slots: with symbols, where the call is recorded again with some. `most` is said of sizes
@@ -168,10 +211,21 @@ impl Driver {
         if tensors.is_empty() {
             return Ok(Vec::new());
         }
-        let (step, is_symbolic) = (self.path.len(), self.replay.is_some());
+        if most.is_some() && self.may_have_symbols && self.homes.is_none() {
+            // From here on there are symbols.
+            self.homes = Some(Vec::new());
+            Scope::new(Vec::new()).enter();
+        }
+        let step = self.path.len();
+        let kept = self.made().filter(|_| step < self.kept);
+        let is_symbolic = match kept {
+            Some(TraceStep::BranchGuard(BranchGuard::Sizes { is_symbolic, .. }, _)) => *is_symbolic,
+            _ => self.homes.is_some(),
+        };
         self.ask(BranchGuard::Sizes { slot, count: tensors.len(), is_symbolic }, at)?;
-        let Some(replay) = &mut self.replay else { return Ok(tensors.iter().map(|tensor| tensor.ty()).collect()) };
-        let mut sizes = replay.sizes.borrow_mut();
+        let fixed = || Ok(tensors.iter().map(|tensor| tensor.ty()).collect());
+        let Some(homes) = self.homes.as_mut().filter(|_| is_symbolic) else { return fixed() };
+        let mut sizes = self.sizes.borrow_mut();
         let mut types = Vec::with_capacity(tensors.len());
         for (number, tensor) in tensors.iter().enumerate() {
             // Of what depends on data that is the first axis.
@@ -185,7 +239,7 @@ impl Driver {
             let shape: Option<Vec<Dim>> = tensor.shape().iter().enumerate().map(size).collect();
             let shape = shape.ok_or_else(|| Error::Escaped { at: at.clone() })?;
             let ty = TensorType::new(tensor.dtype(), shape);
-            replay.homes.push((InputSource::Slot(slot + number), ty.clone()));
+            homes.push((InputSource::Slot(slot + number), ty.clone()));
             types.push(ty);
         }
         Ok(types)
@@ -222,19 +276,21 @@ impl Driver {
         if recorded.is_empty() {
             return Ok(());
         }
-        if let Some(Replay { homes, segments, .. }) = &mut self.replay {
-            let mut recorded = recorded;
+        let mut recorded = recorded;
+        if let Some(homes) = &self.homes {
+            bind(&mut recorded, homes).ok_or_else(|| Error::NotAFunction { at: at.clone() })?;
+        }
+        if let Some(segments) = &mut self.replay {
             match self.done.get(self.path.len()) {
-                Some(step @ TraceStep::Segment(made)) if made.recorded.is_wired_like(&recorded) => {
+                Some(step @ TraceStep::Segment(made)) if made.raw.is_wired_like(&recorded) => {
                     self.path.push(step.clone());
                 }
                 _ => return Err(Error::NotAFunction { at: at.clone() }),
             }
-            bind(&mut recorded, homes).ok_or_else(|| Error::NotAFunction { at: at.clone() })?;
             segments.push(recorded);
             return Ok(());
         }
-        if self.repeat(|step| matches!(step, TraceStep::Segment(made) if made.recorded.is_same(&recorded)), at)? {
+        if self.repeat(|step| matches!(step, TraceStep::Segment(made) if made.raw.is_same(&recorded)), at)? {
             return Ok(());
         }
         let recorded = Arc::new(recorded);
@@ -251,10 +307,11 @@ impl Driver {
             let outcome = *outcome;
             let asked = TraceStep::BranchGuard(guard, outcome);
             self.repeat(|step| step.is(&asked), at)?;
-            if let Some(last) = self.path.last_mut().filter(|_| self.replay.is_some())
-                && let TraceStep::BranchGuard(guard @ BranchGuard::Sizes { .. }, _) = asked
-            {
-                *last = TraceStep::BranchGuard(guard, BranchOutcome::of(&[]));
+            // Sizes may be symbols here and numbers there.
+            if let TraceStep::BranchGuard(guard @ BranchGuard::Sizes { .. }, _) = asked {
+                let outcome = self.with_execution(|execution| execution.outcome(&guard, at))?;
+                self.path.pop();
+                self.path.push(TraceStep::BranchGuard(guard, outcome));
             }
             return Ok(outcome);
         }
@@ -277,7 +334,7 @@ impl Driver {
         self.parts += 1;
         // What follows a size that depends on data is compiled for all of them.
         if let TraceStep::Outside { is_pure: true, .. } = step {
-            self.defers |= self.segment_compiler.options().dynamic != Dynamic::Static;
+            self.defers |= self.may_have_symbols;
         }
         if !self.repeat(|made| made.is(&step), at)? {
             self.go(step, at)?;
@@ -299,6 +356,8 @@ impl Driver {
     }
 
     fn with_execution<T>(&mut self, work: impl FnOnce(&mut Execution<'_>) -> T) -> T {
+        // What runs may capture functions of its own.
+        let scope = Scope::leave();
         let mut execution = Execution::new(self.arguments.iter().collect());
         std::mem::swap(&mut execution.slots, &mut self.slots);
         std::mem::swap(&mut execution.outside, &mut self.outside);
@@ -306,6 +365,9 @@ impl Driver {
         let result = tape::with_enabled(self.records, || work(&mut execution));
         std::mem::swap(&mut execution.slots, &mut self.slots);
         (self.outside, self.produced) = (execution.outside, execution.produced);
+        if let Some(scope) = scope {
+            scope.enter();
+        }
         result
     }
 }

@@ -10,7 +10,7 @@
 
 use super::check::Check;
 use super::compiled::tensors_of;
-use super::guard::{Guard, Size, Strides, repeats};
+use super::guard::{Guard, Size, Strides, UNKNOWN, repeats};
 use super::segment::{InputSource, SegmentGraph};
 use crate::tensor::bundle::Leaf;
 use crate::tensor::compiled_graph::input_layout;
@@ -39,7 +39,7 @@ pub(super) struct SizeRequest {
 pub(super) type SizeHome = (InputSource, TensorType);
 
 /// Sizes of the arguments that are symbols while a function is recorded.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Plan {
     /// What each of the symbols it began with is by now: itself, another, a multiple of a new one, or a number.
     dims: Vec<Dim>,
@@ -61,13 +61,14 @@ pub(super) struct Plan {
 pub(super) type PlacedChecks = Vec<(Option<usize>, Check)>;
 
 /// Sizes of slots while a function is recorded, in the order in which it meets them.
+#[derive(Default)]
 pub(super) struct SlotSizes {
-    /// What is known from recordings before.
-    dims: Vec<Dim>,
+    /// What is known from recordings before, each after its step.
+    known: Vec<(usize, Dim)>,
     /// What other sizes are at this call.
     values: Vec<(Dim, i64)>,
-    /// How many it met.
-    met: usize,
+    /// The step of the size that was met last, and how many of it were met.
+    met: (usize, usize),
     /// Those that no recording met before: each with its step, and what it is taken for.
     new: Vec<(SizeSymbol, usize, Dim, Source)>,
     first: usize,
@@ -77,12 +78,11 @@ pub(super) struct SlotSizes {
 impl SlotSizes {
     /// The size of an axis of a slot, known after a step. `most` is said of those that depend on data.
     pub(super) fn meet(&mut self, size: usize, step: usize, most: Option<Option<usize>>, at: &Source) -> Option<Dim> {
-        let place = self.met;
-        self.met += 1;
-        if let Some(dim) = self.dims.get(place) {
+        self.met = if self.met.0 == step { (step, self.met.1 + 1) } else { (step, 1) };
+        if let Some((_, dim)) = self.known.iter().filter(|(known, _)| *known == step).nth(self.met.1 - 1) {
             return Some(dim.clone());
         }
-        let mut name = format!("u{}", self.first + place);
+        let mut name = format!("u{}", self.first + self.known.len());
         while self.names.iter().any(|known| known.as_str() == name) {
             name.push('_');
         }
@@ -102,7 +102,7 @@ impl SlotSizes {
             self.values.push((dim.clone(), now));
         }
         self.new.push((size, step, dim.clone(), at.clone()));
-        self.dims.push(dim.clone());
+        self.known.push((step, dim.clone()));
         Some(dim)
     }
 }
@@ -120,16 +120,7 @@ pub(super) enum Verdict {
 impl Plan {
     /// Makes a symbol for each requested size. Tensors that are not row-major have none.
     pub(super) fn new(leaves: &[Leaf<'_>], wish: &dyn Fn(usize, usize, usize) -> Option<SizeRequest>) -> Option<Plan> {
-        let mut plan = Plan {
-            dims: Vec::new(),
-            free: Vec::new(),
-            names: Vec::new(),
-            guards: Vec::new(),
-            checks: Vec::new(),
-            numbers: Vec::new(),
-            solved: Vec::new(),
-            steps: Vec::new(),
-        };
+        let mut plan = Plan::default();
         let mut keys: Vec<(usize, usize)> = Vec::new();
         let mut number = 0;
         for leaf in leaves {
@@ -163,6 +154,11 @@ impl Plan {
         Some(plan)
     }
 
+    /// A plan in which no size is a symbol.
+    pub(super) fn without_symbols(leaves: &[Leaf<'_>]) -> Plan {
+        Plan { guards: leaves.iter().map(Guard::exactly).collect(), ..Plan::default() }
+    }
+
     /// Whether any size of the arguments is a symbol.
     pub(super) fn has_symbols(&self) -> bool {
         !self.free.is_empty()
@@ -178,9 +174,9 @@ impl Plan {
         let now = |symbol: Symbol| self.free.iter().find(|(known, ..)| known.symbol == symbol).map(|(s, ..)| s.now);
         let value = |dim: &Dim| Some((dim.clone(), dim.eval(&now)?));
         SlotSizes {
-            dims: self.dims[self.own()..].to_vec(),
+            known: self.steps.iter().copied().zip(self.dims[self.own()..].iter().cloned()).collect(),
             values: self.dims.iter().filter_map(value).filter(|(dim, _)| dim.as_const().is_none()).collect(),
-            met: 0,
+            met: (0, 0),
             new: Vec::new(),
             first: self.own(),
             names: self.names.clone(),
@@ -350,7 +346,6 @@ impl Plan {
         let dims = &self.dims[..own];
         let first = |dim: &Dim| dims.iter().position(|known| known == dim);
         self.numbers = dims.iter().map(first).collect::<Option<_>>()?;
-        self.numbers.extend(own..self.dims.len());
         self.solved.retain(|(_, number, ..)| *number >= own);
         let checks = self.checks_of(predicates)?;
         let Plan { dims, names, numbers, .. } = &*self;
@@ -373,6 +368,13 @@ impl Plan {
 
     /// What has to hold beyond the guards of the program, for predicates of the function and for what was built in since.
     pub(super) fn checks_of(&mut self, predicates: &[Predicate]) -> Option<PlacedChecks> {
+        // A call reads the sizes of slots in the order of its steps.
+        let own = self.own();
+        let mut order: Vec<usize> = (0..self.steps.len()).collect();
+        order.sort_by_key(|&place| self.steps[place]);
+        self.numbers.truncate(own);
+        let rank = |place: usize| order.iter().position(|&other| other == place);
+        self.numbers.extend((0..order.len()).filter_map(rank).map(|rank| own + rank));
         let mut checks: Vec<Check> =
             std::mem::take(&mut self.checks).into_iter().map(|check| check.renumbered(&self.numbers)).collect();
         let solved = self.solved.iter().map(|(symbol, number, divisor, _)| (symbol, number, divisor));
@@ -385,24 +387,20 @@ impl Plan {
         for predicate in self.solved.iter().map(|(.., statement)| statement).chain(predicates) {
             checks.push(Check::new(predicate, &home)?);
         }
-        let own = self.own();
-        let step = |number: usize| number.checked_sub(own).and_then(|place| self.steps.get(place).copied());
+        let step = |number: usize| Some(self.steps[*order.get(number.checked_sub(own)?)?]);
         let placed = |check: Check| (check.sizes().filter_map(step).max(), check);
         Some(checks.into_iter().map(placed).collect())
     }
 
-    /// Sets what the symbols are at a call, given the sizes that the guards of the program read.
-    pub(super) fn set_now(&mut self, sizes: &[usize]) -> Option<()> {
+    /// Sets what the symbols are at a call, given the sizes that were read for the program. Gives the statements that all of them are
+    /// what they are.
+    pub(super) fn set_now(&mut self, sizes: &[usize]) -> Vec<Check> {
         for (symbol, number, divisor) in &mut self.free {
-            symbol.now = i64::try_from(*sizes.get(self.numbers[*number])?).ok()? / *divisor;
+            let size = sizes.get(self.numbers[*number]).and_then(|&size| i64::try_from(size).ok());
+            symbol.now = size.map_or(symbol.now, |size| size / *divisor);
         }
-        Some(())
-    }
-
-    /// The statements that all sizes are what they are at this call.
-    pub(super) fn exactly(&self, sizes: &[usize]) -> Vec<Check> {
-        let number = |(_, number, _): &(SizeSymbol, usize, i64)| self.numbers[*number];
-        self.free.iter().map(number).filter_map(|n| Some(Check::is(n, *sizes.get(n)?))).collect()
+        let known = sizes.iter().enumerate().filter(|(_, size)| **size != UNKNOWN);
+        known.map(|(number, &size)| Check::is(number, size)).collect()
     }
 }
 

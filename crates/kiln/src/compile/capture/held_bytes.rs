@@ -4,7 +4,7 @@
 use super::compiled::{Compiled, Entry};
 use super::segment::{InputSource, Segment};
 use super::segment_compiler::SPARE;
-use super::tree::{Node, TraceStep};
+use super::tree::{BranchGuard, Node, TraceStep};
 use kiln_runtime::HostMemory;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError};
 #[derive(Default)]
 pub(super) struct Held {
     pub(super) nodes: usize,
+    pub(super) breaks: usize,
     pub(super) bytes: usize,
     seen: HashSet<usize>,
 }
@@ -30,7 +31,9 @@ impl Held {
             self.bytes += size_of::<Node<R>>();
             match node {
                 Node::Step { step: TraceStep::Segment(segment), .. } => self.add_segment(segment),
-                Node::Branch { branches, .. } => {
+                Node::Step { step: TraceStep::Outside { .. }, .. } => self.breaks += 1,
+                Node::Branch { guard, branches } => {
+                    self.breaks += matches!(guard, BranchGuard::Elements { .. }) as usize;
                     let branches = branches.read().unwrap_or_else(PoisonError::into_inner);
                     self.bytes += branches.iter().map(|branch| branch.outcome.len() + WIRE).sum::<usize>();
                 }

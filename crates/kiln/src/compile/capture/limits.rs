@@ -153,8 +153,16 @@ pub(super) struct LimitRecord {
     misses: AtomicU32,
     /// Calls since that ran the function itself.
     skipped: AtomicU32,
+    /// Calls with a new outcome that needed no new code, and the least nanoseconds that such a call and one of the function itself took.
+    fresh: AtomicU32,
+    measured: AtomicU32,
+    captured: AtomicU64,
+    eager: AtomicU64,
 }
 
+/// Calls with a new outcome but no new code after which the function itself is measured beside them, and how many times.
+const FRESH: u32 = 8;
+const MEASURED: u32 = 5;
 const ALWAYS: u32 = u32::MAX;
 /// Misses in a row after which a program is tried only now and then.
 const MISSES: u32 = 4;
@@ -169,6 +177,42 @@ impl LimitRecord {
             0..MISSES => false,
             ALWAYS => true,
             _ => !(self.skipped.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(TRIED_EVERY),
+        }
+    }
+
+    /// Whether calls meet new outcomes that need no new code.
+    #[inline]
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the function itself is to be measured at this call.
+    #[inline]
+    pub(super) fn wants_measure(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed) >= FRESH && self.measured.load(Ordering::Relaxed) < MEASURED
+    }
+
+    /// A call with a new outcome took so long, without new code.
+    pub(super) fn note_fresh(&self, took: Option<Duration>) {
+        self.fresh.fetch_add(1, Ordering::Relaxed);
+        if let Some(took) = took {
+            keep_least(&self.captured, took);
+        }
+        self.decide();
+    }
+
+    /// The function itself took so long.
+    pub(super) fn note_eager(&self, took: Duration) {
+        self.measured.fetch_add(1, Ordering::Relaxed);
+        keep_least(&self.eager, took);
+        self.decide();
+    }
+
+    /// Where the function itself is faster than being captured again, it runs.
+    fn decide(&self) {
+        let (captured, eager) = (self.captured.load(Ordering::Relaxed), self.eager.load(Ordering::Relaxed));
+        if self.measured.load(Ordering::Relaxed) >= MEASURED && eager < captured {
+            self.misses.fetch_max(MISSES, Ordering::Relaxed);
         }
     }
 
@@ -189,6 +233,15 @@ impl LimitRecord {
         if !matches!(self.misses.load(Ordering::Relaxed), 0 | ALWAYS) {
             self.misses.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+/// Keeps the least of durations; zero stands for none.
+fn keep_least(least: &AtomicU64, took: Duration) {
+    let took = (took.as_nanos() as u64).max(1);
+    let before = least.load(Ordering::Relaxed);
+    if before == 0 || took < before {
+        least.store(took, Ordering::Relaxed);
     }
 }
 

@@ -31,7 +31,9 @@ mod explain;
 mod guard;
 mod held_bytes;
 mod limits;
+mod loops;
 mod never_slower;
+mod numbers;
 mod options;
 mod part;
 mod recording;
@@ -51,6 +53,7 @@ pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use explain::explain;
+pub use loops::{Scan, WhileLoop, scan, while_loop};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
 pub use stance::{Stance, StanceGuard, set_stance};
@@ -79,7 +82,8 @@ struct Captured<R> {
 /// What came of capturing.
 enum Outcome<R> {
     Whole(Box<Captured<R>>),
-    Broken(Break),
+    /// With what ran until then.
+    Broken(Break, Option<Box<Driver>>),
 }
 
 /// Whether two tensors with memory are the same view of the same elements, on the same tape.
@@ -131,11 +135,12 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     let Some(mut session) = session else { return Err(Error::Escaped { at: at.clone() }.into()) };
     // A function may hide the error of a break or panic because of it.
     if let Some(broken) = session.recording.broken.take() {
-        return Ok(Outcome::Broken(broken));
+        return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
     // So it may where sizes cannot be symbols, which is no fault of it.
     if let Some(at) = dim::scope::stopped_at() {
-        return Ok(Outcome::Broken(Break { what: "needs to know sizes", at }));
+        let broken = Break { what: "needs to know sizes", at };
+        return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
     let output = match returned.unwrap_or_else(|panic| resume_unwind(panic)) {
         Ok(output) => output,

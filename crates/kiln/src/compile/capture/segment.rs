@@ -171,7 +171,7 @@ impl SegmentGraph {
     }
 
     /// Whether its graph is for many sizes.
-    fn is_symbolic(&self) -> bool {
+    pub(super) fn is_symbolic(&self) -> bool {
         self.graph.nodes().iter().any(|node| node.ty.fixed_shape().is_none())
     }
 
@@ -179,7 +179,9 @@ impl SegmentGraph {
     /// and go to.
     pub(super) fn is_same(&self, other: &SegmentGraph) -> bool {
         self.is_wired_like(other)
-            && (self.is_symbolic() || self.stops == other.stops && is_same_graph(&self.graph, &other.graph))
+            && (self.is_symbolic()
+                || other.is_symbolic()
+                || self.stops == other.stops && is_same_graph(&self.graph, &other.graph))
     }
 }
 
@@ -268,6 +270,9 @@ const RULES_KEPT: usize = 64;
 
 /// A segment with its code.
 pub(super) struct Segment {
+    /// As the function says it: what other recordings are compared with.
+    pub(super) raw: Arc<SegmentGraph>,
+    /// As it runs: numbers that change may be inputs.
     pub(super) recorded: Arc<SegmentGraph>,
     pub(super) code: Code,
     /// Where each input is found when it runs.
@@ -380,6 +385,11 @@ unsafe impl CallInputs for Gathered<'_> {
 
 impl Segment {
     pub(super) fn new(recorded: Arc<SegmentGraph>, code: Code) -> Segment {
+        Segment::of(recorded.clone(), recorded, code)
+    }
+
+    /// A segment that runs as `recorded`.
+    pub(super) fn of(raw: Arc<SegmentGraph>, recorded: Arc<SegmentGraph>, code: Code) -> Segment {
         let mut order: Vec<usize> = (0..recorded.updates.len()).collect();
         order.sort_unstable_by_key(|&update| {
             let (set, _) = &recorded.updates[update];
@@ -411,7 +421,7 @@ impl Segment {
         let reached = Reached::of(&recorded, &places, &others);
         let nothing_read = read.is_empty().then(Values::none);
         let (reads, rules) = Default::default();
-        Segment { recorded, code, places, others, order, read, reads, nothing_read, reached, rules }
+        Segment { raw, recorded, code, places, others, order, read, reads, nothing_read, reached, rules }
     }
 
     /// Whether running it changes anything but slots: a variable, a gradient, the state of a generator.

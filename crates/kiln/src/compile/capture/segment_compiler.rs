@@ -2,6 +2,7 @@
 
 use super::code::{self, Code, Kind, Ready};
 use super::compiled::tensors_of;
+use super::numbers::ChangingNumbers;
 use super::options::Options;
 use super::segment::{InputSource, Segment, SegmentGraph, is_same_graph};
 use crate::compile::freeze::FrozenGraph;
@@ -16,12 +17,16 @@ use kiln_runtime::HostMemory;
 use kiln_runtime::event::{self, Category, Event};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Makes code for the segments of one compiled function.
 pub(super) struct SegmentCompiler {
     options: Options,
     made: Mutex<Kept>,
+    numbers: ChangingNumbers,
+    /// Graphs that were compiled.
+    compiled: AtomicU64,
 }
 
 /// Code that is there already, by a hash of what it is for.
@@ -128,15 +133,26 @@ const LARGE_GRAPH: usize = 1000;
 
 impl SegmentCompiler {
     pub(super) fn new(options: Options) -> SegmentCompiler {
-        SegmentCompiler { options, made: Mutex::default() }
+        SegmentCompiler {
+            options,
+            made: Mutex::default(),
+            numbers: ChangingNumbers::default(),
+            compiled: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn options(&self) -> &Options {
         &self.options
     }
 
+    /// How many graphs were compiled.
+    pub(super) fn compiled(&self) -> u64 {
+        self.compiled.load(Ordering::Relaxed)
+    }
+
     /// Forgets all code.
     pub(super) fn clear(&self) {
+        self.numbers.clear();
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Kept::default();
     }
 
@@ -156,6 +172,9 @@ impl SegmentCompiler {
         if !recorded.computes() {
             return Ok(Segment::new(recorded, Code::Nothing));
         }
+        let raw = recorded;
+        let lifted = self.numbers.lifted(&raw, device(&raw, arguments), at);
+        let recorded = lifted.map_or_else(|| raw.clone(), Arc::new);
         let graph = &recorded.graph;
         let types = graph.inputs().iter().map(|&id| graph.ty(id));
         let layouts: Vec<InputLayout> =
@@ -172,8 +191,9 @@ impl SegmentCompiler {
                 && made.weights.iter().zip(weights()).all(|(own, from)| own.is(from))
         };
         if let Some(code) = self.made.lock().unwrap_or_else(PoisonError::into_inner).find(key, known) {
-            return Ok(Segment::new(recorded, code));
+            return Ok(Segment::of(raw, recorded, code));
         }
+        self.compiled.fetch_add(1, Ordering::Relaxed);
         let schedule = ScheduleOptions {
             numerics: self.options.numerics,
             precision: self.options.precision,
@@ -196,7 +216,7 @@ impl SegmentCompiler {
         let made = Made { graph, layouts, ranges, weights, code: code.clone(), used: kept.clock, bytes };
         kept.keep(key, made, most);
         drop(kept);
-        Ok(Segment::new(recorded, code))
+        Ok(Segment::of(raw, recorded, code))
     }
 }
 

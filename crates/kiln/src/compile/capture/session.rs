@@ -72,6 +72,13 @@ impl Session {
     }
 }
 
+/// Notes that the sizes of a tensor are those of a variable.
+fn has_shape_of(tensor: &Tensor, var: &Var, at: &Source) {
+    for (size, &own) in tensor.sizes().iter().zip(var.shape()) {
+        size.equals(own.into(), at);
+    }
+}
+
 /// The [`Tracer`] of a capture: it works on the session of the thread.
 pub(super) struct SessionTracer;
 
@@ -184,6 +191,7 @@ impl Tracer for SessionTracer {
     }
 
     fn write_var(&self, var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
+        has_shape_of(tensor, var, at);
         with_session(at, |session| session.recording.write_var(var, tensor, at))
     }
 
@@ -201,6 +209,9 @@ impl Tracer for SessionTracer {
     }
 
     fn write_gradient(&self, var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
+        if let Some(tensor) = tensor {
+            has_shape_of(tensor, var, at);
+        }
         with_session(at, |session| session.recording.write_gradient(var, tensor, at))
     }
 

@@ -150,7 +150,7 @@ impl TraceStep {
     /// Whether two recordings of a step are the same.
     pub(super) fn is(&self, other: &TraceStep) -> bool {
         match (self, other) {
-            (TraceStep::Segment(a), TraceStep::Segment(b)) => a.recorded.is_same(&b.recorded),
+            (TraceStep::Segment(a), TraceStep::Segment(b)) => a.raw.is_same(&b.raw),
             (TraceStep::BranchGuard(a, x), TraceStep::BranchGuard(b, y)) => a.is(b) && x == y,
             (TraceStep::Outside { from: a, .. }, TraceStep::Outside { from: b, .. }) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
@@ -244,6 +244,12 @@ impl<R> Node<R> {
         let Node::Branch { branches, .. } = self else { return };
         let branch = Branch { outcome: BranchOutcome::of(outcome), checks: checks.into(), next };
         branches.write().unwrap_or_else(PoisonError::into_inner).push(branch);
+    }
+
+    /// How many branches there are.
+    pub(super) fn branch_count(&self) -> usize {
+        let Node::Branch { branches, .. } = self else { return 0 };
+        branches.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Takes a branch away again.

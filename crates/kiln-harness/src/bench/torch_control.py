@@ -1,0 +1,109 @@
+"""The functions of `kiln bench control` in PyTorch. A sample is one pass over all arguments."""
+import time
+
+import torch
+import torch.nn.functional as F
+
+
+def randn(shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def broken(x):
+    y = x * 2 + 1
+    return F.gelu(y) * x if (y.sum() > 0).item() else torch.tanh(y) - x
+
+
+def number(x):
+    return (torch.tanh(F.gelu(x) / x.abs().amax().item()) + 1) * x
+
+
+def masked(x):
+    chosen = x[x > 0]
+    return torch.tanh(chosen - chosen.mean()).square().mean()
+
+
+def newton(x):
+    root = (x + 1) * 0.5
+    while ((root.square() - x).abs().amax() > 1e-4).item():
+        root = (root + x / root) * 0.5
+    return root
+
+
+def mixture(x, router, up, down):
+    scores = (x @ router).softmax(-1)
+    gate, expert = scores.max(-1)
+    out = torch.zeros_like(x)
+    for number in range(8):
+        rows = (expert == number).nonzero().squeeze(1)
+        own = F.gelu(x[rows] @ up[number]) @ down[number]
+        out = out.index_add(0, rows, own * gate[rows].unsqueeze(1))
+    return out
+
+
+def early_exit(x, weights):
+    h = x
+    for weight in weights:
+        h = F.gelu(h @ weight) + h
+        if (h.abs().mean() > 1.0).item():
+            break
+    return h.softmax(-1)
+
+
+def case(name):
+    if name == "break, 300 sizes":
+        return broken, [(randn((n, 64), n),) for n in range(2, 302)]
+    if name == "amax().item()":
+        return number, [(randn((256, 256), n),) for n in range(64)]
+    if name == "masked_select":
+        return masked, [(randn((128, 128), n),) for n in range(64)]
+    if name == "sparse MoE":
+        layer = lambda rows, columns, first: [randn((rows, columns), first + n) * 0.1 for n in range(8)]
+        router, up, down = randn((64, 8), 500), layer(64, 128, 600), layer(128, 64, 700)
+        return (lambda x: mixture(x, router, up, down)), [(randn((128, 64), n),) for n in range(64)]
+    if name in ("Newton, early exit", "while_loop"):
+        return newton, [(randn((4096,), n).abs() + 0.5,) for n in range(64)]
+    if name == "early-exit network":
+        weights = [randn((64, 64), 1000 + n) * 0.15 for n in range(6)]
+        return (lambda x: early_exit(x, weights)), [(randn((32, 64), n) * (0.25 + n / 16),) for n in range(64)]
+    if name == "LSTM, 300 lengths":
+        lstm = torch.nn.LSTM(32, 64)
+        return (lambda x: lstm(x)[0]), [(randn((n, 8, 32), n),) for n in range(1, 301, 3)]
+    raise KeyError(name)
+
+
+functions = {}
+
+
+def setup(request):
+    torch.set_num_threads(request["threads"])
+    f, many = case(request["case"]["name"])
+    answer = {}
+    functions.clear()
+    for mode in request["modes"]:
+        torch._dynamo.reset()
+        g = f if mode == "eager" else torch.compile(f)
+        begin = time.perf_counter()
+        with torch.no_grad():
+            for one in many:
+                g(*one)
+        answer[mode + "_first_s"] = time.perf_counter() - begin
+        functions[mode] = (g, many)
+    return answer
+
+
+def measure(request):
+    g, many = functions[request["mode"]]
+    samples = []
+    with torch.no_grad():
+        begin = time.perf_counter()
+        spent = lambda: time.perf_counter() - begin
+        while spent() < request["seconds"] or len(samples) < 3 or (len(samples) < request["repeats"] and spent() < request["limit"]):
+            start = time.perf_counter()
+            for one in many:
+                g(*one)
+            samples.append(time.perf_counter() - start)
+    return {"samples_s": samples}
+
+
+serve(lambda request: setup(request) if request["do"] == "setup" else measure(request), torch=torch.__version__)
