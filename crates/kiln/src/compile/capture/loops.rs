@@ -17,11 +17,13 @@ use kiln_ir::Source;
 use std::sync::Arc;
 
 type Body<A, R> = Box<dyn Fn(&A) -> Result<R> + Send + Sync>;
+type CompiledBody<A, R> = Compiled<Body<A, R>, A, R>;
+type Part<A, R> = Disabled<Body<A, R>, A, R>;
 
 /// A loop over the first axis of tensors. See [`scan`].
 pub struct Scan<C, X, Y> {
-    part: Disabled<Body<(C, X), (C, Y)>, (C, X), (C, Y)>,
-    body: Arc<Compiled<Body<(C, X), (C, Y)>, (C, X), (C, Y)>>,
+    part: Part<(C, X), (C, Y)>,
+    body: Arc<CompiledBody<(C, X), (C, Y)>>,
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
@@ -76,7 +78,7 @@ where
 
 /// The places of tensors that are looped over.
 fn turns<C: Bundle, X: Bundle, Y: Bundle>(
-    body: &Compiled<Body<(C, X), (C, Y)>, (C, X), (C, Y)>,
+    body: &CompiledBody<(C, X), (C, Y)>,
     (carried, over): &(C, X),
 ) -> Result<(C, Y)> {
     let at = Source::default();
@@ -142,8 +144,8 @@ fn stack(rows: &[&Tensor], at: &Source) -> Result<Tensor> {
 
 /// A loop until a condition fails. See [`while_loop`].
 pub struct WhileLoop<C> {
-    part: Disabled<Body<C, C>, C, C>,
-    body: Arc<Compiled<Body<C, (C, Tensor)>, C, (C, Tensor)>>,
+    part: Part<C, C>,
+    body: Arc<CompiledBody<C, (C, Tensor)>>,
 }
 
 /// Makes a loop: `body` turns what is carried into what is carried on, as long as `condition`, a bool tensor of one element, is true.
