@@ -1,10 +1,10 @@
-//! Attention spelled out for training: the logarithms of its sums, and its gradients.
+//! Attention for training: the logarithms of its sums, and its gradients from them.
 
 use super::{
-    AttentionOptions, Built, Emit, add, cast, compare, compare_scalar, dot, exp, fail, full, iota, logsumexp, mul,
-    mul_scalar, repeat_interleave, reshape, select, size_value, sub, sum, unsqueeze, widen,
+    AttentionOptions, Built, Emit, add, broadcast_to, cast, compare, fail, iota, mul, size_value, squeeze, sum,
+    unsqueeze,
 };
-use crate::{CompareOp, DType, Dim, DotDims, Scalar, TensorType, TypeError};
+use crate::{AttentionOperand, CompareOp, DType, Dim, Op, Scalar, TensorType, TypeError};
 
 /// A causal mask: true in `[rows, columns]` where column ≤ row + `offset`. With offset 0 the first column alone is visible to
 /// the first row, with columns − rows all are visible to the last row.
@@ -34,9 +34,9 @@ fn scale_of<E: Emit>(
     }
 }
 
-/// The number of heads that share a key, where the ranks are right.
+/// Checks the ranks of queries and keys, and that heads share keys evenly.
 #[track_caller]
-fn shared_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) -> Result<Dim, E::Error> {
+fn check_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) -> Result<(), E::Error> {
     let (q, k) = (e.ty(q), e.ty(k));
     for (operand, ty) in [(0, &q), (1, &k)] {
         if ty.rank() != 4 {
@@ -44,7 +44,7 @@ fn shared_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) 
         }
     }
     match q.shape[1].div_exact(&k.shape[1]) {
-        Some(shared) => Ok(shared),
+        Some(_) => Ok(()),
         None => {
             let (size, by) = (q.shape[1].clone(), k.shape[1].clone());
             fail::<_, E>(name, TypeError::NotDivisible { what: "heads", size, by })
@@ -52,42 +52,30 @@ fn shared_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) 
     }
 }
 
-/// The scores q·kᵀ·scale + mask of attention before its softmax, `[batch, heads, rows, columns]`, in f32 for short floats.
+/// The operands of attention's scores beside others, the mask in the shape of the scores; and the attributes of its ops: causal, the factor,
+/// and whether there is a mask.
 #[track_caller]
-pub fn attention_scores<E: Emit>(
+fn with_mask<E: Emit>(
     e: &mut E,
-    q: &E::Value,
-    k: &E::Value,
+    name: &'static str,
+    [q, k]: [&E::Value; 2],
     options: &AttentionOptions<E::Value>,
-) -> Built<E> {
-    const NAME: &str = "attention_scores";
-    let shared = shared_heads(e, NAME, q, k)?;
-    let (q, k) = (widen(e, q)?.0, widen(e, k)?.0);
-    let (q_ty, k_ty) = (e.ty(&q), e.ty(&k));
-    let scale = scale_of::<E>(NAME, &q_ty, options)?;
-    let k = repeat_interleave(e, &k, 1, shared)?;
-    let scores = dot(e, &q, &k, batched(3, 3))?;
-    let mut scores = mul_scalar(e, &scores, scale)?;
-    let hidden = full(e, Scalar::float(q_ty.dtype, f64::NEG_INFINITY), &[])?;
-    if let Some(mask) = &options.mask {
-        if e.ty(mask).dtype == DType::Bool {
-            scores = select(e, mask, &scores, &hidden)?;
-        } else {
-            let mask = cast(e, mask, q_ty.dtype)?;
-            scores = add(e, &scores, &mask)?;
+) -> Result<(Option<E::Value>, (bool, Scalar, bool)), E::Error> {
+    check_heads(e, name, q, k)?;
+    let (q_ty, k_ty) = (e.ty(q), e.ty(k));
+    let scale = Scalar::float(DType::F64, scale_of::<E>(name, &q_ty, options)?);
+    let mask = match &options.mask {
+        None => None,
+        Some(mask) => {
+            let dtype = e.ty(mask).dtype;
+            let is_taken = dtype == DType::Bool || dtype == q_ty.dtype;
+            let mask = if is_taken { mask.clone() } else { cast(e, mask, DType::F32)? };
+            let shape = [&q_ty.shape[0], &q_ty.shape[1], &q_ty.shape[2], &k_ty.shape[2]].map(Dim::clone);
+            Some(broadcast_to(e, &mask, &shape)?)
         }
-    }
-    if options.causal {
-        let (rows, columns) = (&q_ty.shape[2], &k_ty.shape[2]);
-        let seen = causal_mask(e, rows, columns, &(columns - rows))?;
-        scores = select(e, &seen, &scores, &hidden)?;
-    }
-    Ok(scores)
-}
-
-/// A product batched over the first two axes, summed over these axes.
-fn batched(lhs: usize, rhs: usize) -> DotDims {
-    DotDims { lhs_batch: vec![0, 1], rhs_batch: vec![0, 1], lhs_contract: vec![lhs], rhs_contract: vec![rhs] }
+    };
+    let is_masked = mask.is_some();
+    Ok((mask, (options.causal, scale, is_masked)))
 }
 
 /// The logarithm of the sum of the exponentials of each row's scores, `[batch, heads, rows]`, which the gradients of
@@ -99,8 +87,10 @@ pub fn attention_logsumexp<E: Emit>(
     k: &E::Value,
     options: &AttentionOptions<E::Value>,
 ) -> Built<E> {
-    let scores = attention_scores(e, q, k, options)?;
-    logsumexp(e, &scores, &[3], false)
+    let (mask, (causal, scale, is_masked)) = with_mask(e, "attention_logsumexp", [q, k], options)?;
+    let operands: Vec<E::Value> = [q, k].into_iter().chain(&mask).cloned().collect();
+    let y = e.emit(Op::AttentionLogsumexp { causal, scale, mask: is_masked }, &operands)?;
+    squeeze(e, &y, &[3])
 }
 
 /// The operands and results of an attention.
@@ -126,51 +116,17 @@ pub fn attention_backward<E: Emit>(
     record: &AttentionRecord<E::Value>,
     options: &AttentionOptions<E::Value>,
 ) -> Result<[E::Value; 3], E::Error> {
-    const NAME: &str = "attention_backward";
-    let shared = shared_heads(e, NAME, &record.q, &record.k)?;
-    let scores = attention_scores(e, &record.q, &record.k, options)?;
-    let (q, dtype) = widen(e, &record.q)?;
-    let wide = e.ty(&q).dtype;
-    let (k, v) = (cast(e, &record.k, wide)?, cast(e, &record.v, wide)?);
-    let (gradient, output) = (cast(e, gradient, wide)?, cast(e, &record.output, wide)?);
-    let scale = scale_of::<E>(NAME, &e.ty(&q), options)?;
-    let k_heads = repeat_interleave(e, &k, 1, shared.clone())?;
-    let v_heads = repeat_interleave(e, &v, 1, shared.clone())?;
-    // The probabilities; a fully masked row has a sum of 0, whose logarithm would make them NaN.
-    let logsumexp = cast(e, &record.logsumexp, wide)?;
+    let AttentionRecord { q, k, v, output, logsumexp } = record;
+    let (mask, (causal, scale, is_masked)) = with_mask(e, "attention_backward", [q, k], options)?;
+    let dtype = e.ty(q).dtype;
+    let wide = dtype.compute_type();
+    let logsumexp = cast(e, logsumexp, wide)?;
     let logsumexp = unsqueeze(e, &logsumexp, 3)?;
-    let hidden = compare_scalar(e, CompareOp::Eq, &scores, f64::NEG_INFINITY)?;
-    let shifted = sub(e, &scores, &logsumexp)?;
-    let powers = exp(e, &shifted)?;
-    let zero = full(e, Scalar::float(wide, 0.0), &[])?;
-    let weights = select(e, &hidden, &zero, &powers)?;
-    let v_gradient = dot(e, &weights, &gradient, batched(2, 2))?;
-    let weight_gradient = dot(e, &gradient, &v_heads, batched(3, 3))?;
-    let products = mul(e, &gradient, &output)?;
-    let mean = sum(e, &products, &[3], true)?;
-    let distance = sub(e, &weight_gradient, &mean)?;
-    let score_gradient = mul(e, &weights, &distance)?;
-    let score_gradient = mul_scalar(e, &score_gradient, scale)?;
-    let q_gradient = dot(e, &score_gradient, &k_heads, batched(3, 2))?;
-    let k_gradient = dot(e, &score_gradient, &q, batched(2, 2))?;
-    let k_gradient = sum_shared(e, &k_gradient, &shared)?;
-    let v_gradient = sum_shared(e, &v_gradient, &shared)?;
-    Ok([cast(e, &q_gradient, dtype)?, cast(e, &k_gradient, dtype)?, cast(e, &v_gradient, dtype)?])
-}
-
-/// Sums over the heads that share a key.
-#[track_caller]
-fn sum_shared<E: Emit>(e: &mut E, x: &E::Value, shared: &Dim) -> Built<E> {
-    let mut shape = e.ty(x).shape;
-    if shared.is_one() {
-        return Ok(x.clone());
-    }
-    let Some(groups) = shape[1].div_exact(shared) else {
-        let size = shape[1].clone();
-        let cause = TypeError::NotDivisible { what: "heads", size, by: shared.clone() };
-        return fail::<_, E>("attention_backward", cause);
-    };
-    shape.splice(1..2, [groups, shared.clone()]);
-    let split = reshape(e, x, &shape)?;
-    sum(e, &split, &[2], false)
+    let gradient = cast(e, gradient, dtype)?;
+    let (wide_gradient, wide_output) = (cast(e, &gradient, wide)?, cast(e, output, wide)?);
+    let products = mul(e, &wide_gradient, &wide_output)?;
+    let delta = sum(e, &products, &[3], true)?;
+    let operands: Vec<E::Value> = [q, k, v, &gradient, &logsumexp, &delta].into_iter().chain(&mask).cloned().collect();
+    let mut of = |of| e.emit(Op::AttentionGradient { of, causal, scale, mask: is_masked }, &operands);
+    Ok([of(AttentionOperand::Queries)?, of(AttentionOperand::Keys)?, of(AttentionOperand::Values)?])
 }
