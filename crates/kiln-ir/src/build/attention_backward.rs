@@ -52,15 +52,14 @@ fn check_heads<E: Emit>(e: &E, name: &'static str, q: &E::Value, k: &E::Value) -
     }
 }
 
-/// The operands of attention's scores beside others, the mask in the shape of the scores; and the attributes of its ops: causal, the factor,
-/// and whether there is a mask.
+/// The mask of attention in the shape of its scores, and the factor on them.
 #[track_caller]
 fn with_mask<E: Emit>(
     e: &mut E,
     name: &'static str,
     [q, k]: [&E::Value; 2],
     options: &AttentionOptions<E::Value>,
-) -> Result<(Option<E::Value>, (bool, Scalar, bool)), E::Error> {
+) -> Result<(Option<E::Value>, Scalar), E::Error> {
     check_heads(e, name, q, k)?;
     let (q_ty, k_ty) = (e.ty(q), e.ty(k));
     let scale = Scalar::float(DType::F64, scale_of::<E>(name, &q_ty, options)?);
@@ -74,8 +73,7 @@ fn with_mask<E: Emit>(
             Some(broadcast_to(e, &mask, &shape)?)
         }
     };
-    let is_masked = mask.is_some();
-    Ok((mask, (options.causal, scale, is_masked)))
+    Ok((mask, scale))
 }
 
 /// The logarithm of the sum of the exponentials of each row's scores, `[batch, heads, rows]`, which the gradients of
@@ -87,9 +85,9 @@ pub fn attention_logsumexp<E: Emit>(
     k: &E::Value,
     options: &AttentionOptions<E::Value>,
 ) -> Built<E> {
-    let (mask, (causal, scale, is_masked)) = with_mask(e, "attention_logsumexp", [q, k], options)?;
+    let (mask, scale) = with_mask(e, "attention_logsumexp", [q, k], options)?;
     let operands: Vec<E::Value> = [q, k].into_iter().chain(&mask).cloned().collect();
-    let y = e.emit(Op::AttentionLogsumexp { causal, scale, mask: is_masked }, &operands)?;
+    let y = e.emit(Op::AttentionLogsumexp { causal: options.causal, scale, mask: mask.is_some() }, &operands)?;
     squeeze(e, &y, &[3])
 }
 
@@ -117,7 +115,7 @@ pub fn attention_backward<E: Emit>(
     options: &AttentionOptions<E::Value>,
 ) -> Result<[E::Value; 3], E::Error> {
     let AttentionRecord { q, k, v, output, logsumexp } = record;
-    let (mask, (causal, scale, is_masked)) = with_mask(e, "attention_backward", [q, k], options)?;
+    let (mask, scale) = with_mask(e, "attention_backward", [q, k], options)?;
     let dtype = e.ty(q).dtype;
     let wide = dtype.compute_type();
     let logsumexp = cast(e, logsumexp, wide)?;
@@ -127,6 +125,7 @@ pub fn attention_backward<E: Emit>(
     let products = mul(e, &wide_gradient, &wide_output)?;
     let delta = sum(e, &products, &[3], true)?;
     let operands: Vec<E::Value> = [q, k, v, &gradient, &logsumexp, &delta].into_iter().chain(&mask).cloned().collect();
-    let mut of = |of| e.emit(Op::AttentionGradient { of, causal, scale, mask: is_masked }, &operands);
+    let (causal, mask) = (options.causal, mask.is_some());
+    let mut of = |of| e.emit(Op::AttentionGradient { of, causal, scale, mask }, &operands);
     Ok([of(AttentionOperand::Queries)?, of(AttentionOperand::Keys)?, of(AttentionOperand::Values)?])
 }
