@@ -158,23 +158,23 @@ for(idx base=((idx)block*{WARPS}+warp)*{rows};base<{count};base+=(idx)blocks*{})
             None => format!("#pragma unroll 1\nfor(idx begin=lane;begin<{};begin+={at_once}){{", self.text(&accesses)),
         };
         let statements = format!(
-            "__shared__ long long own_rows[{WARPS}];\n__shared__ unsigned hit_rows;
+            "__shared__ long long own_rows[{WARPS}];\n__shared__ unsigned hit_rows[1];
 const int lane=threadIdx.x%32,warp=threadIdx.x/32;\nbool distinct=true;
 {distinct}
 distinct=__syncthreads_and(distinct);
 {several}#pragma unroll 1
 for(idx base=(idx)block*{WARPS};base<{units_text};base+=(idx)blocks*{WARPS}){{
 if(!distinct){{
-__syncthreads();\nif(threadIdx.x==0)hit_rows=0;
+__syncthreads();\nif(threadIdx.x==0)hit_rows[0]=0;
 if(threadIdx.x<{WARPS}&&base+threadIdx.x<{units_text}){{const idx at=(base+threadIdx.x)/{parts_text};own_rows[threadIdx.x]={own};}}
 __syncthreads();\nunsigned hit=0;
 #pragma unroll 4
 for(idx other=base/{parts_text}+1+threadIdx.x;other<{count};other+={THREADS}){{const long long place={other};
 #pragma unroll
 for(int w=0;w<{WARPS};++w)if(place==own_rows[w]&&other>(base+w)/{parts_text})hit|=1u<<w;}}
-if(hit)atomicOr(&hit_rows,hit);\n__syncthreads();\n}}
+if(hit)atomicOr(hit_rows,hit);\n__syncthreads();\n}}
 const idx unit=base+warp,at=unit/{parts_text};\nif(unit>={units_text})continue;
-const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows>>warp&1))continue;
+const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows[0]>>warp&1))continue;
 {head}\n{ty} x[{AHEAD}];\n{reads}{writes}}}\n}}\n",
             own = row("at"),
             other = row("other"),

@@ -40,6 +40,7 @@ stages! {
     "fold_constants",        "passes",   "Graph",         "Graph::verify",                  "NN-fold_constants.kiln",       "kiln-passes/src/fold_constants.rs";
     "simplify_algebra",      "passes",   "Graph",         "Graph::verify",                  "NN-simplify_algebra.kiln",     "kiln-passes/src/simplify_algebra.rs";
     "fold_views",            "passes",   "Graph",         "Graph::verify",                  "NN-fold_views.kiln",           "kiln-passes/src/fold_views.rs";
+    "recognise_attention",   "passes",   "Graph",         "Graph::verify",                  "NN-recognise_attention.kiln",  "kiln-passes/src/recognise_attention.rs";
     "common_subexpressions", "passes",   "Graph",         "Graph::verify",                  "NN-common_subexpressions.kiln", "kiln-passes/src/common_subexpressions.rs";
     "dead_code",             "passes",   "Graph",         "Graph::verify",                  "NN-dead_code.kiln",            "kiln-passes/src/dead_code.rs";
     "split_frozen",          "passes",   "two Graphs",    "Graph::verify",                  "NN-split_frozen.kiln",         "kiln-passes/src/split_frozen.rs";
