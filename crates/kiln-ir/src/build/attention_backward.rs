@@ -126,6 +126,10 @@ pub fn attention_backward<E: Emit>(
     let delta = sum(e, &products, &[3], true)?;
     let operands: Vec<E::Value> = [q, k, v, &gradient, &logsumexp, &delta].into_iter().chain(&mask).cloned().collect();
     let (causal, mask) = (options.causal, mask.is_some());
-    let mut of = |of| e.emit(Op::AttentionGradient { of, causal, scale, mask }, &operands);
-    Ok([of(AttentionOperand::Queries)?, of(AttentionOperand::Keys)?, of(AttentionOperand::Values)?])
+    let of = |of| Op::AttentionGradient { of, causal, scale, mask };
+    Ok([
+        e.emit(of(AttentionOperand::Queries), &operands)?,
+        e.emit(of(AttentionOperand::Keys), &operands)?,
+        e.emit(of(AttentionOperand::Values), &operands)?,
+    ])
 }
