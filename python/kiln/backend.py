@@ -9,6 +9,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from . import _kiln
 from .decompositions import decompositions
 from .executor import compile_graph
+from .masks import simplify_masks
 from .options import Options
 from .race import never_slower
 from .report import emit, log_runtime
@@ -87,6 +88,7 @@ def compile_captured(module, example_inputs, options, explainer=None):
         emit("graph_break", f"graph{number}", f"{what}, at {file}:{line}" if file else what)
         if explainer is not None:
             explainer.add_break(what, file, line)
+    simplify_masks(module)
     wrapped = aot_autograd(
         fw_compiler=_compiler("forward", number, options, explainer),
         bw_compiler=_compiler("backward", number, options, explainer),

@@ -121,6 +121,7 @@ impl Backend for CpuBackend {
         ScheduleTarget {
             guarded_operands: true,
             stored_windows: true,
+            unrolled_windows: true,
             split_phases: true,
             depthwise_products: self.isa != Isa::Portable,
             ..ScheduleTarget::default()

@@ -106,12 +106,14 @@ pub const TARGET: Target = Target {
     guarded_operands: true,
     split_phases: false,
     depthwise_products: false,
-    stored_windows: false,
+    stored_windows: true,
+    unrolled_windows: false,
     product_order: true,
     attention_gradients: true,
     visible_keys: true,
     short_operands: true,
     many_columns: MANY_COLUMNS,
+    busy_results: BUSY_RESULTS,
     recomputed: RECOMPUTED,
     direct_gradients: true,
     row_alignment: 16,
@@ -121,6 +123,8 @@ pub const TARGET: Target = Target {
 const LONG_ROW: i64 = 1 << 13;
 /// Sums of columns that keep a GPU busy.
 const MANY_COLUMNS: i64 = 1 << 16;
+/// Results of a product that keep a GPU busy: a tile of 64 × 64 a multiprocessor.
+const BUSY_RESULTS: i64 = 1 << 19;
 /// What four bytes from memory and four to it cost in arithmetic, in units of one addition.
 const RECOMPUTED: u32 = 64;
 

@@ -92,7 +92,7 @@ pub(crate) fn inline_reductions(graph: &Graph, target: Target) -> Vec<u32> {
             base = graph.node(base).operands[0];
         }
         let alone = matches!(graph.node(base).op, Op::Input { .. }) || uses[base.index()] <= 1;
-        let most = if target.stored_windows && is_window_sum(graph, node) { cost::WINDOW } else { cost::SHORT_ROW };
+        let most = if target.unrolled_windows && is_window_sum(graph, node) { cost::WINDOW } else { cost::SHORT_ROW };
         let short = if alone && !repeated[id.index()] { most } else { 1 };
         if (1..=short).contains(&size) { size as u32 } else { 0 }
     };
@@ -145,6 +145,8 @@ pub(crate) fn choose(
         let in_memory = match &node.op {
             Op::Input { .. } => true,
             Op::Constant(literal) => literal_scalar(literal).is_none(),
+            // A copy that was asked for.
+            Op::Reshape { shape } if *shape == graph.ty(node.operands[0]).shape => true,
             op => is_anchor(op) || (is_reduction(op) && inline_counts[at] == 0),
         };
         let mut own = Inline { cost: cost::of_op(&node.op), loads: 0, nodes: 1 };

@@ -19,9 +19,7 @@ pub(crate) fn memory_orders(graph: &Graph, layouts: &[InputLayout]) -> Vec<Optio
             Op::Permute { order } => of(0).and_then(|below| {
                 below.iter().map(|axis| order.iter().position(|from| from == axis)).collect::<Option<Vec<usize>>>()
             }),
-            Op::Reshape { .. } => {
-                of(0).and_then(|below| without_ones(&graph.ty(node.operands[0]).shape, &below, shape))
-            }
+            Op::Reshape { .. } => of(0).and_then(|below| reshaped(&graph.ty(node.operands[0]).shape, &below, shape)),
             Op::Unfold { .. } => of(0).map(|below| below.into_iter().chain([shape.len() - 1]).collect()),
             Op::Pad { .. } | Op::Slice { .. } | Op::Flip { .. } | Op::Reduce { .. } => of(0),
             op if op.is_pointwise() || matches!(op, Op::Concat { .. }) => (0..node.operands.len()).find_map(of),
@@ -60,19 +58,46 @@ fn of_strides(strides: &[Dim]) -> Option<Vec<usize>> {
     (steps.iter().all(|&step| step > 0) && !order.is_sorted()).then_some(order)
 }
 
-/// The order under a reshape that only adds or drops axes of size one. These have no place of their own, but may be padded: they are
-/// where row-major memory has them, or outermost where the others are in another order.
-fn without_ones(from: &[Dim], order: &[usize], to: &[Dim]) -> Option<Vec<usize>> {
+/// The order under a reshape of axes that lie beside each other, outermost first. Axes of size one have no place of their own, but may be
+/// padded: they are where row-major memory has them, or outermost where the others are in another order.
+fn reshaped(from: &[Dim], order: &[usize], to: &[Dim]) -> Option<Vec<usize>> {
     let kept = |shape: &[Dim]| (0..shape.len()).filter(|&axis| !shape[axis].is_one()).collect::<Vec<usize>>();
     let (before, after) = (kept(from), kept(to));
-    let same = before.len() == after.len() && before.iter().zip(&after).all(|(&x, &y)| from[x] == to[y]);
-    let ones = (0..to.len()).filter(|&axis| to[axis].is_one());
-    let moved = |axis: &usize| before.iter().position(|own| own == axis).map(|at| after[at]);
-    if !same {
-        return None;
+    let (mut left, mut right) = (before.as_slice(), after.as_slice());
+    let mut groups: Vec<(&[usize], &[usize])> = Vec::new();
+    while !left.is_empty() || !right.is_empty() {
+        let (here, there) = same_elements(from, left, to, right)?;
+        groups.push((&left[..here], &right[..there]));
+        (left, right) = (&left[here..], &right[there..]);
     }
-    let others: Vec<usize> = order.iter().filter_map(moved).collect();
+    let mut others: Vec<usize> = Vec::with_capacity(after.len());
+    let mut open = order.iter().copied().filter(|&axis| !from[axis].is_one());
+    while let Some(first) = open.next() {
+        let (axes, made) = groups.iter().find(|(axes, _)| axes[0] == first)?;
+        if axes[1..].iter().any(|&axis| open.next() != Some(axis)) {
+            return None;
+        }
+        others.extend_from_slice(made);
+    }
+    let ones = (0..to.len()).filter(|&axis| to[axis].is_one());
     Some(if others.is_sorted() { (0..to.len()).collect() } else { ones.chain(others).collect() })
+}
+
+/// The fewest first axes of two shapes that have as many elements.
+fn same_elements(from: &[Dim], left: &[usize], to: &[Dim], right: &[usize]) -> Option<(usize, usize)> {
+    let (mut here, mut there) = (1, 1);
+    let (mut before, mut after) = (from[*left.first()?].clone(), to[*right.first()?].clone());
+    while before != after {
+        // Sizes that are not known are the same or nothing.
+        if before.as_const()? < after.as_const()? {
+            before *= &from[*left.get(here)?];
+            here += 1;
+        } else {
+            after *= &to[*right.get(there)?];
+            there += 1;
+        }
+    }
+    Some((here, there))
 }
 
 /// For each node the elements from one of its rows to the next, where these are not those of a row: of large temporaries of short
@@ -154,5 +179,21 @@ mod tests {
         .unwrap();
         let layouts: Vec<_> = graph.inputs().iter().map(|&id| InputLayout::contiguous(graph.ty(id))).collect();
         assert!(memory_orders(&graph, &layouts).iter().all(Option::is_none));
+    }
+
+    /// A window's two axes become one, and an axis of pixels two: channels stay innermost.
+    #[test]
+    fn reshapes_of_neighbours_keep_the_order() {
+        let dims = |sizes: &[i64]| sizes.iter().map(|&size| Dim::from(size)).collect::<Vec<Dim>>();
+        let images = [0, 2, 3, 1, 4, 5];
+        let merged = reshaped(&dims(&[2, 8, 5, 6, 3, 3]), &images, &dims(&[2, 8, 5, 6, 9]));
+        assert_eq!(merged, Some(vec![0, 2, 3, 1, 4]));
+        let pixels = reshaped(&dims(&[2, 8, 5, 6]), &images[..4], &dims(&[2, 8, 30]));
+        assert_eq!(pixels, Some(vec![0, 2, 1]));
+        let split = reshaped(&dims(&[2, 8, 5, 6]), &images[..4], &dims(&[2, 8, 5, 2, 3]));
+        assert_eq!(split, Some(vec![0, 2, 3, 4, 1]));
+        // Channels and pixels do not lie beside each other.
+        assert_eq!(reshaped(&dims(&[2, 8, 5, 6]), &images[..4], &dims(&[2, 40, 6])), None);
+        assert_eq!(reshaped(&dims(&[2, 8]), &[1, 0], &dims(&[16])), None);
     }
 }

@@ -1,11 +1,13 @@
 //! Rewrites before scheduling, graph to graph: small products become sums of products, which fuse with their neighbours,
 //! quantised blocks that no product reads directly become shifts and masks of their bytes, and long reductions to a few
-//! elements become two steps, the first of which keeps every core busy. So does the search for the largest of many elements, where
-//! the target asks for it. Gradients of parts of a tensor become what is written in place (`direct.rs`).
+//! elements become two steps, the first of which keeps every core busy. So do the search for the largest of many elements and products of
+//! very long sums, where the target asks for it. Gradients of parts of a tensor become what is written in place (`direct.rs`). A reshape
+//! to the same shape is a copy, which the scheduler gives rows that begin where products can read them.
 
 use crate::direct::{Direct, direct_of, needed};
 use crate::materialise::is_short;
 use crate::matmul::{accumulator, free_axes};
+use crate::memory_order::{memory_orders, row_pitches};
 use crate::schedule::{InputLayout, Target};
 use kiln_ir::build::{GraphBuilder, dequantize_by_parts};
 use kiln_ir::{
@@ -34,6 +36,8 @@ const MOST_SEARCHES: i64 = 64;
 const LONG_COLUMN: i64 = 2048;
 /// Elements that a part of a column has at the least.
 const SHORT_PART: i64 = 64;
+/// Elements that a part of a product sums at the least.
+const LONG_PART: i64 = 512;
 /// In how many parts a long reduction is done at the most.
 const MAX_PARTS: i64 = 256;
 
@@ -43,9 +47,19 @@ const NOWHERE: NodeId = NodeId(u32::MAX);
 /// The rewrite of a node.
 enum Rewrite {
     Sum,
-    Parts { axis: usize, parts: i64 },
-    ArgParts { parts: i64 },
+    Parts {
+        axis: usize,
+        parts: i64,
+    },
+    ArgParts {
+        parts: i64,
+    },
     Direct(Direct),
+    /// The sum of products of the parts of a summed axis, the one at this place among them.
+    ProductParts {
+        place: usize,
+        parts: i64,
+    },
 }
 
 /// The rewritten graph; `None` if it stays as it is. `dequantised` are quantised blocks that no product can read.
@@ -55,17 +69,20 @@ pub(crate) fn prepare(
     dequantised: &[NodeId],
     target: Target,
 ) -> Result<Option<Prepared>, Error> {
+    let orders = if target.product_order { memory_orders(graph, layouts) } else { vec![None; graph.nodes().len()] };
     let rewrite_of = |node: &Node| {
         rewrite_of(graph, node)
-            .or_else(|| column_rewrite_of(graph, node, target))
+            .or_else(|| column_rewrite_of(graph, node, &orders, target))
+            .or_else(|| product_rewrite_of(graph, node, target))
             .or_else(|| arg_rewrite_of(graph, node, target))
             .or_else(|| direct_of(graph, node, target).map(Rewrite::Direct))
     };
+    let copied = odd_inputs(graph, layouts, target);
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
     let turned = |node: &Node| turned_right(graph, node, target);
     let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none();
-    if !blocks.dequantised.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
+    if !blocks.dequantised.contains(&true) && !copied.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
     let mut made =
@@ -87,11 +104,20 @@ pub(crate) fn prepare(
         }
         let mut builder = Builder { made: &mut made.graph, source: node.source.clone() };
         let to = match (&op, rewrite_of(node)) {
-            (Op::Input { .. }, _) => builder.made.input(node.ty.clone(), node.source.clone())?,
+            (Op::Input { index }, _) => {
+                let input = builder.made.input(node.ty.clone(), node.source.clone())?;
+                match copied[*index] {
+                    true => builder.add(Op::Reshape { shape: node.ty.shape.clone() }, &[input])?,
+                    false => input,
+                }
+            }
             (Op::Dot { dims, out }, Some(Rewrite::Sum)) => builder.sum_of_products(dims, *out, &operands)?,
             (Op::Dot { out, .. }, None) if let Some((order, dims)) = turned(node) => {
                 let right = builder.add(Op::Permute { order }, &operands[1..])?;
                 builder.add(Op::Dot { dims: dims.into(), out: *out }, &[operands[0], right])?
+            }
+            (Op::Dot { dims, out }, Some(Rewrite::ProductParts { place, parts })) => {
+                builder.product_in_parts(dims, *out, &operands, place, parts)?
             }
             (Op::Reduce { kind, axes }, Some(Rewrite::Parts { axis, parts })) => {
                 builder.reduce_in_parts(*kind, axes, operands[0], axis, parts)?
@@ -249,10 +275,11 @@ fn turned_right(graph: &Graph, node: &Node, target: Target) -> Option<(Vec<usize
 }
 
 /// A reduction of columns in parts: threads beside each other take columns beside each other, of which there are too few.
-fn column_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewrite> {
+fn column_rewrite_of(graph: &Graph, node: &Node, orders: &[Option<Vec<usize>>], target: Target) -> Option<Rewrite> {
     let Op::Reduce { axes, .. } = &node.op else { return None };
     let shape = &graph.ty(node.operands[0]).shape;
-    let innermost = (0..shape.len()).rev().find(|&axis| !shape[axis].is_one())?;
+    let order = orders[node.operands[0].index()].clone().unwrap_or_else(|| (0..shape.len()).collect());
+    let innermost = order.into_iter().rev().find(|&axis| !shape[axis].is_one())?;
     let kept = node.ty.elements().as_const()?;
     let reduced = axes.iter().map(|&axis| &shape[axis]).product::<Dim>().as_const()?;
     if axes.contains(&innermost) || !(FEW..target.many_columns).contains(&kept) || reduced < LONG_COLUMN {
@@ -266,6 +293,61 @@ fn column_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewri
     // The first of the axes that can be cut into the most parts.
     let (parts, axis) = axes.iter().rev().filter_map(in_parts).max_by_key(|(parts, _)| *parts)?;
     Some(Rewrite::Parts { axis, parts })
+}
+
+/// A product under windows (the gradient of a convolution in its weight) that sums so many elements for so few results that most of the
+/// target would be idle.
+fn product_rewrite_of(graph: &Graph, node: &Node, target: Target) -> Option<Rewrite> {
+    let Op::Dot { dims, .. } = &node.op else { return None };
+    let shape = &graph.ty(node.operands[0]).shape;
+    let results = node.ty.elements().as_const().filter(|&results| results > 0)?;
+    let depth = dims.lhs_contract.iter().map(|&axis| &shape[axis]).product::<Dim>().as_const()?;
+    let needed = (target.busy_results + results - 1) / results;
+    let is_windowed = || node.operands.iter().any(|&operand| reads_windows(graph, operand));
+    if dims.lhs_contract.len() < 2 || needed < 2 || depth < needed * LONG_PART || !is_windowed() {
+        return None;
+    }
+    // The smallest number of parts that keeps the target busy, or the largest that there is.
+    let parts_of = |(place, &axis): (usize, &usize)| {
+        let size = shape[axis].as_const()?;
+        let divides = |parts: &i64| size % parts == 0;
+        let enough = (needed..=(4 * needed).min(size)).find(divides);
+        let parts = enough.or_else(|| (2..needed.min(size + 1)).rev().find(divides))?;
+        Some((parts.min(needed), -parts, place))
+    };
+    let (_, parts, place) = dims.lhs_contract.iter().enumerate().filter_map(parts_of).max()?;
+    Some(Rewrite::ProductParts { place, parts: -parts })
+}
+
+/// Whether a value is read under windows.
+fn reads_windows(graph: &Graph, mut at: NodeId) -> bool {
+    loop {
+        let node = graph.node(at);
+        match &node.op {
+            Op::Unfold { .. } => return true,
+            op if op.is_view() || matches!(op, Op::Cast(_)) => at = node.operands[0],
+            _ => return false,
+        }
+    }
+}
+
+/// The inputs that are copied first: large matrices of short floats that products read, whose rows begin where nothing reads several
+/// elements at once.
+fn odd_inputs(graph: &Graph, layouts: &[InputLayout], target: Target) -> Vec<bool> {
+    let mut copied = vec![false; layouts.len()];
+    if target.row_alignment == 0 {
+        return copied;
+    }
+    let pitches = row_pitches(graph, target.row_alignment);
+    for (id, node) in graph.iter() {
+        let Op::Input { index } = node.op else { continue };
+        let strides: Option<Vec<i64>> = layouts[index].strides.iter().map(Dim::as_const).collect();
+        let step = target.row_alignment * 8 / node.ty.dtype.size_in_bits().max(1) as i64;
+        let Some([.., row, 1]) = strides.as_deref() else { continue };
+        let is_updated = graph.outputs().iter().any(|output| output.updates == Some(index));
+        copied[index] = pitches[id.index()].is_some() && row % step != 0 && !is_updated;
+    }
+    copied
 }
 
 /// The search for an extreme in parts.
@@ -348,6 +430,35 @@ impl Builder<'_> {
         let sum = self.add(Op::Reduce { kind: ReduceKind::Sum, axes }, &[product])?;
         let sum = self.reshape(sum, [batch, m, n].concat())?;
         self.cast(sum, out)
+    }
+
+    /// A product for each part of a summed axis, then their sum.
+    fn product_in_parts(
+        &mut self,
+        dims: &DotDims,
+        out: DType,
+        operands: &[NodeId],
+        place: usize,
+        parts: i64,
+    ) -> Result<NodeId, Error> {
+        let acc = accumulator(self.made.ty(operands[0]).dtype);
+        let mut split = |x: NodeId, batch: &[usize], contract: &[usize]| {
+            let axis = contract[place];
+            let mut shape = self.made.ty(x).shape.clone();
+            let inner = shape[axis].floor_div(&Dim::from(parts));
+            shape.splice(axis..=axis, [Dim::from(parts), inner]);
+            let moved = |&a: &usize| if a >= axis { a + 1 } else { a };
+            let batch: Vec<usize> = [axis].into_iter().chain(batch.iter().map(moved)).collect();
+            Ok::<_, Error>((self.reshape(x, shape)?, batch, contract.iter().map(moved).collect()))
+        };
+        let (lhs, lhs_batch, lhs_contract) = split(operands[0], &dims.lhs_batch, &dims.lhs_contract)?;
+        let (rhs, rhs_batch, rhs_contract) = split(operands[1], &dims.rhs_batch, &dims.rhs_contract)?;
+        let dims = DotDims { lhs_batch, rhs_batch, lhs_contract, rhs_contract };
+        let partial = self.add(Op::Dot { dims: dims.into(), out: acc }, &[lhs, rhs])?;
+        let whole = self.add(Op::Reduce { kind: ReduceKind::Sum, axes: vec![0] }, &[partial])?;
+        let shape = self.made.ty(whole).shape[1..].to_vec();
+        let whole = self.reshape(whole, shape)?;
+        self.cast(whole, out)
     }
 
     /// The extreme of each part and where it is, then the part that has the extreme of all.

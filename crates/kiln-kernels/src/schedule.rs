@@ -30,9 +30,10 @@ pub struct Target {
     pub split_phases: bool,
     /// Depthwise convolutions are products of a channel each: there is code for all groups of a convolution at once.
     pub depthwise_products: bool,
-    /// What overlapping windows read is computed once and stored, by the epilogue of a product where it follows one; sums of products under
-    /// a window (depthwise convolutions) are computed one by one, without a loop over the window.
+    /// What overlapping windows read is computed once and stored, by the epilogue of a product where it follows one.
     pub stored_windows: bool,
+    /// Sums of products under a window (depthwise convolutions) are computed one by one, without a loop over the window.
+    pub unrolled_windows: bool,
     /// Temporaries that products store, and those computed from them element by element, lie in the order of the product's axes:
     /// what a convolution gives has its channels last.
     pub product_order: bool,
@@ -45,6 +46,9 @@ pub struct Target {
     pub short_operands: bool,
     /// Reductions over all axes but the innermost to fewer elements than this are done in parts, about so many in all; 0 for never.
     pub many_columns: i64,
+    /// Results of a product that keep all of the target busy: products under windows with fewer, and long sums, are done in parts; 0 for
+    /// never.
+    pub busy_results: i64,
     /// Arithmetic is so cheap beside memory that large values which take up to so much of it (see `cost.rs`) are computed again by each
     /// reader, and stored in the shortest type that they have on the way; 0 for what is right for a CPU.
     pub recomputed: u32,

@@ -215,7 +215,7 @@ fn a_convolution_of_each_channel_is_a_loop() {
 /// What lies between two convolutions is computed once, by the first one's epilogue: it is not computed again under every tap of the second.
 #[test]
 fn what_windows_read_is_stored_by_the_product_before() {
-    let target = Target { guarded_operands: true, stored_windows: true, ..Target::default() };
+    let target = Target { guarded_operands: true, stored_windows: true, unrolled_windows: true, ..Target::default() };
     let first = case(&[2, 8, 9, 9], &[16, 8, 3, 3], 1, (1, 1), 1, 1);
     for (second, wanted) in [
         (case(&[2, 16, 9, 9], &[8, 16, 3, 3], 1, (1, 1), 1, 1), (2, 0)),

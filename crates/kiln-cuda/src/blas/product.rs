@@ -202,7 +202,10 @@ impl Product {
         let is_padded = padded(&self.a, &a, rows, depth)
             || padded(&self.b, &b, depth, columns)
             || self.epilogue.is_none() && padded(&self.d, &d, rows, columns);
-        let slow = is_padded && self.dtype != DType::F32;
+        // Results that begin anywhere are stored one by one by a library that computes them in smaller tiles for it.
+        let taken = |placed: &Placed| placed.leading % TAKEN_AT_ONCE == 0;
+        let is_odd = self.warpgroups && self.epilogue.is_none() && taken(&a) && taken(&b) && !taken(&d);
+        let slow = (is_padded || is_odd) && self.dtype != DType::F32;
         let large = deep && !slow && left >= LARGE_ROWS && right >= LARGE_ROWS && work >= LARGE_PRODUCT;
         // Accumulators are of four bytes.
         let scratch = if self.epilogue.is_some() { [rows, columns, batch, 4].iter().product() } else { 0 };
