@@ -87,7 +87,7 @@ impl Code {
         let cubin = phase::timed("nvrtc", || nvrtc.compile(&text::together(&texts), &gpu.arch()));
         let image = Image::new(gpu, cubin.map_err(|error| error.to_string())?.into(), kernels.len());
         let code = |(number, (kernel, text)): (usize, (&&Kernel, Text))| {
-            let name = CString::new(text::entry_name(number)).map_err(|error| error.to_string())?;
+            let name = CString::new(text.entry_name(number)).map_err(|error| error.to_string())?;
             let entry = Entry::new(image.clone(), text, name);
             entry.function().map_err(|error| error.message)?;
             Ok(Code { backend, kernel: (*kernel).clone(), way, keep, entry, plain: OnceLock::new() })
@@ -98,7 +98,8 @@ impl Code {
     /// The code that was stored; the GPU gets it when it is first launched. `None` if it is not this kernel's.
     pub(crate) fn restore(backend: CudaBackend, kernel: &Kernel, way: Way, stored: StoredText) -> Option<Code> {
         let StoredText { text, cubin } = stored;
-        let entry = Entry::new(Image::new(backend.gpu(), cubin, 1), text, c"kernel".into());
+        let name = CString::new(text.name.as_str()).ok()?;
+        let entry = Entry::new(Image::new(backend.gpu(), cubin, 1), text, name);
         let (keep, plain) = (Keep::Disk, OnceLock::new());
         entry.text.fits(kernel).then(|| Code { backend, kernel: kernel.clone(), way, keep, entry, plain })
     }
@@ -274,7 +275,8 @@ impl Entry {
         let nvrtc = Nvrtc::get()?;
         let cubin = phase::timed("nvrtc", || nvrtc.compile(&text.source, &gpu.arch()));
         let image = Image::new(gpu, cubin.map_err(|error| error.to_string())?.into(), 1);
-        let entry = Entry::new(image, text, c"kernel".into());
+        let name = CString::new(text.name.as_str()).map_err(|error| error.to_string())?;
+        let entry = Entry::new(image, text, name);
         entry.function().map_err(|error| error.message)?;
         Ok(entry)
     }

@@ -24,7 +24,7 @@
 //!                  └─ positions: index    instructions: value    functions of the device: *.cu
 //! ```
 //!
-//! A text needs no headers, is compiled by itself and has one entry, `kernel`. Its parameters are the kernel's buffers, its size
+//! A text needs no headers, is compiled by itself and has one entry, `kiln_` and the name of its generator. Its parameters are the kernel's buffers, its size
 //! symbols, a record for faults, the number that a fault names the launch by, and memory for row temporaries.
 
 mod attention;
@@ -77,6 +77,8 @@ const NARROW: i64 = 1 << 30;
 pub struct Text {
     /// CUDA C++; empty in a text that was decoded, since what is launched is its cubin.
     pub source: String,
+    /// The name of its entry, which profilers show: what wrote its bodies.
+    pub name: String,
     /// The number of blocks.
     pub blocks: Dim,
     /// Blocks at the most.
@@ -100,6 +102,7 @@ impl Codec for Text {
     fn encode(&self, out: &mut Vec<u8>) {
         let Text {
             source: _,
+            name,
             blocks,
             most_blocks,
             threads,
@@ -110,6 +113,7 @@ impl Codec for Text {
             takes_all_blocks,
             sizes,
         } = self;
+        name.encode(out);
         blocks.encode(out);
         most_blocks.encode(out);
         threads.encode(out);
@@ -124,6 +128,7 @@ impl Codec for Text {
     fn decode(from: &mut Reader<'_>) -> Result<Text, DecodeError> {
         Ok(Text {
             source: String::new(),
+            name: Codec::decode(from)?,
             blocks: Codec::decode(from)?,
             most_blocks: Codec::decode(from)?,
             threads: Codec::decode(from)?,
@@ -147,6 +152,11 @@ impl Text {
             && (1..=MOST_THREADS).contains(&self.threads)
     }
 
+    /// The name of its entry where it is the one of this number of several.
+    pub(crate) fn entry_name(&self, number: usize) -> String {
+        format!("{}_{number}", self.name)
+    }
+
     /// The value of a size of this kernel at a launch.
     pub fn eval(&self, dim: &Dim, sizes: &[i64]) -> Option<i64> {
         eval(dim, &self.sizes, sizes)
@@ -158,8 +168,10 @@ pub(crate) fn eval(dim: &Dim, symbols: &[Symbol], sizes: &[i64]) -> Option<i64> 
     dim.eval(&|symbol| symbols.iter().position(|s| *s == symbol).and_then(|at| sizes.get(at).copied()))
 }
 
-/// What a generator makes: the body of `kernel`, and how it is launched.
+/// What a generator makes: the body of an entry, and how it is launched.
 struct Body {
+    /// What wrote it.
+    name: &'static str,
     /// Device functions beyond the prelude.
     functions: Vec<&'static str>,
     statements: String,
@@ -185,6 +197,7 @@ impl Body {
     /// Statements for blocks of the usual number of threads, without anything that they need beside.
     fn new(statements: String, width: Width, blocks: Dim) -> Body {
         Body {
+            name: "",
             functions: Vec::new(),
             statements,
             width,
@@ -276,6 +289,9 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
             source.push_str(functions);
         }
     }
+    let mut names: Vec<&str> = bodies.iter().map(|body| body.name).collect();
+    names.dedup();
+    let name = format!("kiln_{}", names.join("_"));
     let threads = bodies.iter().map(|body| body.threads).max().unwrap_or(THREADS);
     let cluster = bodies.iter().map(|body| body.cluster).max().unwrap_or(1);
     // Whole clusters of each body beside each other; bodies without clusters have nothing to do in further blocks.
@@ -291,7 +307,7 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     let resident = if resident > 1 { format!(",{resident}") } else { String::new() };
     let _ = writeln!(
         source,
-        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}{resident}) kernel({}) {{\nallow_next();",
+        "extern \"C\" __global__ void {cluster}__launch_bounds__({threads}{resident}) {name}({}) {{\nallow_next();",
         parameters(kernel)
     );
     let scratch = bodies.iter().map(|body| body.scratch).max().unwrap_or(0);
@@ -323,6 +339,7 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     };
     Ok(Text {
         source,
+        name,
         blocks,
         most_blocks,
         threads,
@@ -335,20 +352,15 @@ pub fn generate(kernel: &Kernel, way: Way) -> Result<Text, String> {
     })
 }
 
-/// One text with the entries of several; that of number `i` is `kernel_i`.
+/// One text with the entries of several.
 pub fn together(texts: &[Text]) -> String {
     let mut source = PRELUDE.to_owned();
     for (number, text) in texts.iter().enumerate() {
         let own = text.source.strip_prefix(PRELUDE).unwrap_or(&text.source);
-        let own = own.replacen(") kernel(", &format!(") {}(", entry_name(number)), 1);
+        let own = own.replacen(&format!(") {}(", text.name), &format!(") {}(", text.entry_name(number)), 1);
         let _ = write!(source, "namespace of_{number} {{\n{own}}}\n");
     }
     source
-}
-
-/// The name of an entry of [`together`].
-pub(crate) fn entry_name(number: usize) -> String {
-    format!("kernel_{number}")
 }
 
 /// Gives bodies that share the GPU each its part of the blocks that run at once, as many as have the same to do.
@@ -367,27 +379,26 @@ fn share_blocks(bodies: &mut [Body]) {
 }
 
 fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String> {
+    let named = |name: &'static str, body: Option<Body>| body.map(|body| Body { name, ..body });
     match body {
-        KernelBody::Loop(body) => loops::generate(kernel, body, way),
-        KernelBody::Matmul(body) => {
-            let special = || way.vectors.then(|| tensor::generate(kernel, body, way)).flatten();
-            let few = || strip::generate(kernel, body, way).or_else(|| skinny::generate(kernel, body, way));
-            match few().or_else(special).or_else(|| unfold::generate(kernel, body, way)) {
-                Some(made) => Ok(made),
-                None => matmul::generate(kernel, body),
-            }
+        KernelBody::Loop(body) => {
+            let name = if body.stages.iter().any(|stage| !stage.reductions.is_empty()) { "reduction" } else { "loop" };
+            loops::generate(kernel, body, way).map(|body| Body { name, ..body })
         }
-        KernelBody::Attention(body) => {
-            match decode::generate(kernel, body, way).or_else(|| prefill::generate(kernel, body, way)) {
-                Some(made) => Ok(made),
-                None => attention::generate(kernel, body),
-            }
-        }
-        KernelBody::AttentionBackward(body) => match backward::generate(kernel, body, way) {
-            Some(made) => Ok(made),
-            None => gradient::generate(kernel, body),
-        },
-        KernelBody::Routine(body) => routine::generate(kernel, body, way),
+        KernelBody::Matmul(body) => named("strip", strip::generate(kernel, body, way))
+            .or_else(|| named("skinny", skinny::generate(kernel, body, way)))
+            .or_else(|| {
+                let made = way.vectors.then(|| tensor::generate(kernel, body, way)).flatten()?;
+                Some(Body { name: if made.name.is_empty() { "tensor" } else { made.name }, ..made })
+            })
+            .or_else(|| named("unfold", unfold::generate(kernel, body, way)))
+            .map_or_else(|| matmul::generate(kernel, body).map(|body| Body { name: "matmul", ..body }), Ok),
+        KernelBody::Attention(body) => named("decode", decode::generate(kernel, body, way))
+            .or_else(|| named("prefill", prefill::generate(kernel, body, way)))
+            .map_or_else(|| attention::generate(kernel, body).map(|body| Body { name: "attention", ..body }), Ok),
+        KernelBody::AttentionBackward(body) => named("backward", backward::generate(kernel, body, way))
+            .map_or_else(|| gradient::generate(kernel, body).map(|body| Body { name: "gradient", ..body }), Ok),
+        KernelBody::Routine(body) => routine::generate(kernel, body, way).map(|body| Body { name: "routine", ..body }),
         KernelBody::Parallel(_) => Err("parallel bodies in one of them".to_owned()),
     }
 }

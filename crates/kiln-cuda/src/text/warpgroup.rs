@@ -103,6 +103,7 @@ products_wait<0>();
     let mut aligned = tiles.finish(&mut out, true);
     aligned.extend(operands.map(|operand| operand.place.buffer));
     Some(Body {
+        name: "warpgroup",
         functions: vec![include_str!("tensor.cu"), include_str!("warpgroup.cu"), include_str!("cluster.cu")],
         cluster: tile.parts as u32,
         threads: tile.threads() as u32,
