@@ -38,6 +38,8 @@ float from_f16(unsigned short h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) 
 unsigned short to_f16(float f) { unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
 float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }
 unsigned short to_bf16(float f) { unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+// The same as a float again. A conversion of two is an instruction of the common kind, that of one a slow one.
+float round_bf16(float f) { float r; asm("cvt.rn.bf16x2.f32 %0, %1, 0f00000000;" : "=f"(r) : "f"(f)); return r; }
 
 template <int M, int BIAS, bool INF> float from_f8(unsigned char byte) {
   const int magnitude = byte & 0x7f, e = magnitude >> M, m = magnitude & ((1 << M) - 1);
@@ -102,6 +104,8 @@ template <class T> T shr(T x, T y) { return x >> (y >= 0 && y < (T)(8 * sizeof(T
 template <class T> T float_sign(T x) { return x != x || x == 0 ? x : x > 0 ? (T)1 : (T)-1; }
 template <class T> T larger(T x, T y) { return x != x ? x : y != y ? y : x > y ? x : y; }
 template <class T> T smaller(T x, T y) { return x != x ? x : y != y ? y : x < y ? x : y; }
+template <> float larger<float>(float x, float y) { float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y)); return r; }
+template <> float smaller<float>(float x, float y) { float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y)); return r; }
 float power(float x, float y) { return y == 2 ? x * x : y == -1 ? 1 / x : powf(x, y); }
 double power(double x, double y) { return y == 2 ? x * x : y == -1 ? 1 / x : pow(x, y); }
 

@@ -233,6 +233,7 @@ impl<'a> Statements<'a> {
             }
             InstKind::Cast(x) => format!("cast_{}({})", short_name(inst.dtype), value(x)),
             InstKind::Bitcast(x) => format!("bits_{}({})", short_name(inst.dtype), value(x)),
+            InstKind::Round(x, DType::Bf16) => format!("round_bf16({})", value(x)),
             InstKind::Round(x, to) => widened(*to, &narrowed(*to, &value(x))),
             InstKind::CheckIndex { value: x, size } if self.reports => {
                 format!("check_index({},{},fault,site)", value(x), self.index(size))
