@@ -39,7 +39,7 @@ unsigned short to_f16(float f) { unsigned short h; asm("cvt.rn.f16.f32 %0, %1;" 
 float from_bf16(unsigned short h) { return __uint_as_float((unsigned)h << 16); }
 unsigned short to_bf16(float f) { unsigned short h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
 // The same as a float again. A conversion of two is an instruction of the common kind, that of one a slow one.
-float round_bf16(float f) { float r; asm("cvt.rn.bf16x2.f32 %0, %1, 0f00000000;" : "=f"(r) : "f"(f)); return r; }
+float round_bf16(float f) { unsigned r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(f), "f"(0.0f)); return __uint_as_float(r); }
 
 template <int M, int BIAS, bool INF> float from_f8(unsigned char byte) {
   const int magnitude = byte & 0x7f, e = magnitude >> M, m = magnitude & ((1 << M) - 1);
