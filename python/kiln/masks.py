@@ -121,18 +121,19 @@ def _constant(node):
 
 
 def _is_written(nodes, graph):
-    """Whether something writes into one of the values, or into what is made of them before attention."""
-    reached = set(nodes)
-    for at in graph.nodes:
-        if at.target is F.scaled_dot_product_attention or reached.isdisjoint(at.all_input_nodes):
-            continue
-        if _writes(at):
-            return True
-        reached.add(at)
-    return any(_writes(at) for at in nodes)
+    """Whether something writes into memory of one of the values."""
+    memory = {_storage(node) for node in nodes} - {None}
+    return any(_writes(at) and (at in nodes or not memory.isdisjoint(map(_storage, at.all_input_nodes))) for at in graph.nodes)
+
+
+def _storage(node):
+    found = node.meta.get("example_value")
+    return found.untyped_storage()._cdata if isinstance(found, torch.Tensor) else None
 
 
 def _writes(node):
+    if node.op not in ("call_function", "call_method"):
+        return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     return in_place or node.target in _IN_PLACE or "out" in node.kwargs or name.startswith("empty")

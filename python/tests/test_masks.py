@@ -131,3 +131,23 @@ def test_gradients(make):
     (wanted,) = torch.autograd.grad(want.square().sum(), x)
     (gotten,) = torch.autograd.grad(got.square().sum(), x)
     torch.testing.assert_close(gotten, wanted)
+
+
+def test_packed_sequences_of_hugging_face():
+    """A mask as transformers builds it for positions that it counts itself."""
+    def make(x):
+        places = (torch.arange(ROWS) + 0).unsqueeze(0).expand(x.shape[0], -1)
+        packed = (torch.diff(places, prepend=places[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+        batch, rows, columns = torch.arange(x.shape[0])[:, None, None, None], torch.arange(ROWS)[None, None, :, None], torch.arange(ROWS)[None, None, None]
+        return (columns <= rows) & packed[batch, rows].eq(packed[batch, columns])
+
+    def function(x):
+        # What else is computed of its parts, and written into, is no matter.
+        embedded = x + torch.arange(ROWS)[:, None]
+        embedded.mul_(0.1)
+        return F.scaled_dot_product_attention(embedded, embedded, x, attn_mask=make(x))
+
+    x = torch.randn(2, 3, ROWS, 8)
+    result, (changed, [given]) = _captured(function, x)
+    torch.testing.assert_close(result, function(x))
+    assert changed == 1 and given["is_causal"] and given["attn_mask"] is None

@@ -78,8 +78,8 @@ pub(crate) fn loop_step(
     let mut staged = stage(&trace.dag, &row, length, &stores);
     let dims = axes::moving_dims(staged.stages.iter().flat_map(|s| &s.insts));
     let mut lists: [Vec<usize>; 2] = [domain.axes(false).collect(), domain.axes(true).collect()];
-    if let Some((_, to)) = needed.list.iter().find(|(_, to)| memory.reordered.contains(&to.storage.buffer)) {
-        in_memory_order(&mut lists[0], &stores, &trace.args, to.storage.buffer);
+    if memory.by_neighbours {
+        by_neighbours(&mut lists[0], staged.stages.iter().flat_map(|stage| &stage.insts));
     }
     let renamed = axes::merge(&domain, &lists, dims);
     staged.stages.iter_mut().for_each(|s| renamed.apply(&mut s.insts));
@@ -97,12 +97,29 @@ pub(crate) fn loop_step(
     Ok(step(scope, Kernel { buffers, sizes, body: KernelBody::Loop(body) }, args, trace.nodes))
 }
 
-/// Sorts axes of a grid by their steps in a buffer that is stored, so that neighbours along the last are neighbours there.
-fn in_memory_order(axes: &mut [usize], stores: &[StoreAt], args: &[(BufferId, DType)], buffer: BufferId) {
-    let Some(store) = stores.iter().find(|store| args[store.place.buffer].0 == buffer) else { return };
-    let step = |&axis: &usize| store.place.offset.linear_in(Symbol::axis(axis)).and_then(|(step, _)| step.as_const());
-    if axes.iter().all(|axis| step(axis).is_some()) {
-        axes.sort_by_key(|axis| std::cmp::Reverse(step(axis)));
+/// Sorts axes of a grid so that neighbours along the last are neighbours in most of what is read and written for each point.
+fn by_neighbours<'a>(axes: &mut Vec<usize>, insts: impl Iterator<Item = &'a Inst>) {
+    // Writes that are not of neighbours take longer than reads, which a cache may serve.
+    let place = |inst: &'a Inst| match &inst.kind {
+        InstKind::Store { place, .. } => Some((place, 3)),
+        InstKind::Load { place, .. } => Some((place, 2)),
+        _ => None,
+    };
+    let step = |place: &Place, axis: usize| {
+        place.offset.linear_in(Symbol::axis(axis)).and_then(|(step, _)| step.as_const()).filter(|&step| step > 0)
+    };
+    let is_whole = |(place, _): &(&Place, u32)| axes.iter().all(|&axis| step(place, axis).is_some());
+    let mut places: Vec<(&Place, u32)> = insts.filter_map(place).filter(is_whole).collect();
+    places.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
+    let near = |axis: usize| -> u32 {
+        places.iter().filter(|(place, _)| step(place, axis) == Some(1)).map(|(_, weight)| weight).sum()
+    };
+    let Some(&best) = axes.iter().max_by_key(|&&axis| near(axis)) else { return };
+    if axes.last().is_none_or(|&last| near(best) <= near(last)) {
+        return;
+    }
+    if let Some((place, _)) = places.iter().find(|(place, _)| step(place, best) == Some(1)) {
+        axes.sort_by_key(|&axis| std::cmp::Reverse(step(place, axis)));
     }
 }
 

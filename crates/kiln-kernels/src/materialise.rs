@@ -51,8 +51,8 @@ pub(crate) struct Memory {
     pub writers: Vec<Vec<usize>>,
     /// The buffer of each output.
     pub outputs: Vec<BufferId>,
-    /// Temporaries that are not row-major.
-    pub reordered: Vec<BufferId>,
+    /// Loops go through what they read and write in the order in which most of it lies.
+    pub by_neighbours: bool,
 }
 
 /// The cost of computing a node inline.
@@ -440,7 +440,7 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
         works: Vec::new(),
         writers: vec![Vec::new(); count],
         outputs: Vec::new(),
-        reordered: Vec::new(),
+        by_neighbours: target.product_order,
     };
     for (index, (&id, layout)) in graph.inputs().iter().zip(layouts).enumerate() {
         let buffer = memory.declare(graph, id, Role::Input(index));
@@ -473,7 +473,6 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
             let mut storage = row_major(buffer, &node.ty.shape);
             if let Some(order) = &orders[at] {
                 storage.strides = strides_in(&node.ty.shape, order);
-                memory.reordered.push(buffer);
             } else if let Some(pitch) = pitches[at] {
                 let rank = node.ty.rank();
                 let padded: Vec<Dim> = node.ty.shape[..rank - 1].iter().cloned().chain([Dim::from(pitch)]).collect();
