@@ -18,6 +18,9 @@ _IN_PLACE = {operator.setitem} | {
     getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift")
 }
 
+# Words of Python with a `_` behind them, which write nothing.
+_OPERATORS = {operator.and_, operator.or_, operator.not_, operator.is_}
+
 
 def simplify_masks(module):
     """Rewrites the calls of attention in what Dynamo captured; returns how many were changed."""
@@ -135,5 +138,5 @@ def _writes(node):
     if node.op not in ("call_function", "call_method"):
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
+    in_place = name.endswith("_") and not name.endswith("__") and node.target not in _OPERATORS
     return in_place or node.target in _IN_PLACE or "out" in node.kwargs or name.startswith("empty")
