@@ -31,7 +31,6 @@ def simplify_masks(module):
             continue
         found = sum(_simplify(node, known) for node in part.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention))
         if found:
-            part.graph.eliminate_dead_code()
             part.recompile()
             changed += found
     return changed
@@ -49,6 +48,7 @@ def _simplify(node, known):
     if kind == "whole" or kind == "causal" and fake.shape[-2:] == (_fake(query).shape[-2], _fake(key).shape[-2]):
         _set(node, 3, "attn_mask", None)
         _set(node, 5, "is_causal", kind == "causal")
+        _erase(mask)
         return True
     if fake.shape[-1] > 1 and fake.stride(-1) == 0:
         with node.graph.inserting_before(node):
@@ -57,6 +57,17 @@ def _simplify(node, known):
         _set(node, 3, "attn_mask", copied)
         return True
     return False
+
+
+def _erase(node):
+    """Erases what nothing needs any more. Nothing that it is made of writes anything."""
+    open_ = [node]
+    while open_:
+        at = open_.pop()
+        if not at.users and at.op != "placeholder":
+            before = at.all_input_nodes
+            at.graph.erase_node(at)
+            open_.extend(before)
 
 
 def _fake(node):
