@@ -72,8 +72,8 @@ fn many_texts_compile_as_one() {
     for texts in texts.chunks(48) {
         let one = together(texts);
         let cubin = nvrtc.compile(&one, "sm_90a").unwrap_or_else(|error| panic!("{error}"));
-        for number in 0..texts.len() {
-            let name = format!("kernel_{number}");
+        for (number, text) in texts.iter().enumerate() {
+            let name = format!("{}_{number}", text.name);
             assert!(cubin.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
         }
     }

@@ -198,6 +198,25 @@ const idx to=check_index({own},{size},fault,site);\nif(!distinct&&(hit_rows[0]>>
         let row = |at: &str| self.place_of_row(index, axis, at);
         let others = updates_shape.iter().enumerate().filter(|(at, _)| *at != axis);
         let elements = others.fold(Dim::from(1), |product, (_, size)| product * size);
+        let size = shape[axis].as_const().map_or_else(|| self.text(&shape[axis]), constant);
+        let move_element = format!(
+            "{positions}{ty} x={x};\nconst {ty} y={y};\nx={sum};\n{store}",
+            positions = self.positions_in_row(updates_shape, axis, "line"),
+            x = self.element(updates, axis, "from"),
+            y = self.element(output, axis, "to"),
+            sum = combined(reduction, acc, "y", "x"),
+            store = store(dtype, output.buffer, &self.position(output, axis, "to"), "x"),
+        );
+        // A row that is the only one goes where no other does. (NVRTC 13.0 crashes on the search for others then.)
+        if updates_shape[axis].is_one() {
+            let statements = format!(
+                "const idx from=0;\nconst long long own={};\nconst idx to=check_index(own,{size},fault,site);
+for(idx line=(idx)block*{THREADS}+threadIdx.x;line<{};line+=(idx)blocks*{THREADS}){{{move_element}}}\n",
+                row("from"),
+                self.text(&elements),
+            );
+            return Body::new(statements, Width::Wide, ceil_div(&elements, THREADS.into()));
+        }
         let statements = format!(
             "const int lane=threadIdx.x%32;
 #pragma unroll 1
@@ -207,17 +226,11 @@ for(idx other=lane;other<at;other+=32)beside|={other}==own;\nif(__any_sync(~0u,b
 for(idx base=at;base<{count};base+=32){{
 unsigned same=__ballot_sync(~0u,base+lane<{count}&&{ahead}==own);
 while(same){{const idx from=base+__ffs(same)-1;same&=same-1;
-for(idx line=lane;line<{elements};line+=32){{{positions}{ty} x={x};\nconst {ty} y={y};\nx={sum};\n{store}}}\n}}}}}}\n",
+for(idx line=lane;line<{elements};line+=32){{{move_element}}}\n}}}}}}\n",
             own = row("at"),
             other = row("other"),
             ahead = row("(base+lane)"),
-            size = shape[axis].as_const().map_or_else(|| self.text(&shape[axis]), constant),
             elements = self.text(&elements),
-            positions = self.positions_in_row(updates_shape, axis, "line"),
-            x = self.element(updates, axis, "from"),
-            y = self.element(output, axis, "to"),
-            sum = combined(reduction, acc, "y", "x"),
-            store = store(dtype, output.buffer, &self.position(output, axis, "to"), "x"),
         );
         Body::new(statements, Width::Wide, ceil_div(&updates_shape[axis], WARPS))
     }
