@@ -17,9 +17,16 @@ pub(super) const ROWS: &[Row] = &[
         },
     },
     Row {
+        ops: &["aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default"],
+        text: "`max_pool_windows_backward`",
+        build: |c| {
+            let (gradient, x, indices) = (c.node("grad_output")?, c.tensor("self")?, c.node("indices")?);
+            let (shape, options) = (c.shape(x), options(c)?);
+            one(build::max_pool_windows_backward(&mut c.b, &gradient, &indices, &shape, &options)?)
+        },
+    },
+    Row {
         ops: &[
-            "aten.max_pool2d_with_indices_backward.default",
-            "aten.max_pool3d_with_indices_backward.default",
             "aten.adaptive_max_pool2d_backward.default",
             "aten.adaptive_max_pool3d_backward.default",
             "aten.fractional_max_pool2d_backward.default",
