@@ -170,3 +170,38 @@ fn disabled_parts_and_sizes() {
         assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("turn {turn}"));
     }
 }
+
+/// What a part gives is taken to be of any size, until its gradient is added to that of a variable. The function hides that error, and
+/// what it does next may not run.
+#[test]
+fn an_error_that_only_symbols_make_is_hidden_from_nobody() -> Result<()> {
+    let scene = || -> Result<_> {
+        let weight = Var::new(&Tensor::new([1f32, -2.0, 3.0], Device::Cpu)?).requires_grad(true);
+        let own = weight.clone();
+        let part = disable(move |_: &Tensor| {
+            let before = own.get();
+            own.set(&before.detach().add(1.0)?)?;
+            Ok(before)
+        });
+        let after = disable(|y: &Tensor| Ok(y.clone()));
+        let inner = weight.clone();
+        let f = move |x: &Tensor| -> Result<Tensor> {
+            let y = part.call(x)?;
+            let scaled = y.mul(y.sum(..)?.item::<f32>()?)?;
+            let _ = scaled.sum(..)?.backward();
+            after.call(x)?.add(inner.grad().map_or(Ok(x.sum(..)?), |gradient| gradient.sum(..))?)
+        };
+        Ok((f, weight))
+    };
+    let ((f, eager), (g, weight)) = (scene()?, scene()?);
+    let fast = compile(g);
+    for (call, rows) in [1, 2, 2, 2, 5, 5, 1, 7].into_iter().enumerate() {
+        let x = random(&[rows, 3], call as u64);
+        assert_close(&fast.call(&x)?, &f(&x)?, &format!("call {call}"));
+        let gradients = [&eager, &weight].map(|var| var.grad().map(|gradient| gradient.to_vec::<f32>()));
+        let [Some(expected), Some(got)] = gradients else { panic!("no gradient at call {call}") };
+        assert_eq!(got?, expected?, "call {call}");
+        assert_eq!(weight.get().to_vec::<f32>()?, eager.get().to_vec::<f32>()?, "call {call}");
+    }
+    Ok(())
+}

@@ -7,7 +7,7 @@ use super::options::Dynamic;
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
-use crate::tensor::dim::Scope;
+use crate::tensor::dim::{Scope, scope};
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor};
@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 /// The way out of a break.
 pub(super) const BREAK_FIX: &str = "the graph ends there and another begins; `where_` instead of `if` keeps one";
+
+/// What a function does that cannot be recorded for sizes that are not known.
+pub(super) const SIZES_NEEDED: &str = "needs to know sizes";
 
 /// The running half of a capture.
 pub(super) struct Driver {
@@ -273,6 +276,7 @@ impl Driver {
 
     /// A segment has ended: it runs.
     pub(super) fn segment(&mut self, recorded: SegmentGraph, at: &Source) -> Result<()> {
+        self.must_know_sizes(at)?;
         if recorded.is_empty() {
             return Ok(());
         }
@@ -303,6 +307,7 @@ impl Driver {
 
     /// The function asks for something.
     pub(super) fn ask(&mut self, guard: BranchGuard, at: &Source) -> Result<BranchOutcome> {
+        self.must_know_sizes(at)?;
         if let Some(TraceStep::BranchGuard(_, outcome)) = self.made() {
             let outcome = *outcome;
             let asked = TraceStep::BranchGuard(guard, outcome);
@@ -330,6 +335,7 @@ impl Driver {
 
     /// Runs a disabled part; says what it gave, and how many tensors.
     pub(super) fn outside(&mut self, step: TraceStep, at: &Source) -> Result<(Rc<dyn Any>, usize)> {
+        self.must_know_sizes(at)?;
         let number = self.parts;
         self.parts += 1;
         // What follows a size that depends on data is compiled for all of them.
@@ -345,6 +351,12 @@ impl Driver {
     /// Where a call is only recorded again, nothing is new.
     fn must_run(&self, at: &Source) -> Result<()> {
         if self.replay.is_none() { Ok(()) } else { Err(Error::NotAFunction { at: at.clone() }) }
+    }
+
+    /// Where an operation failed for want of sizes the function is captured again. It may have hidden the error: nothing of what it
+    /// does after that runs.
+    fn must_know_sizes(&self, at: &Source) -> Result<()> {
+        if scope::has_refused() { Err(Error::GraphBreak { what: SIZES_NEEDED, at: at.clone() }) } else { Ok(()) }
     }
 
     fn go(&mut self, step: TraceStep, at: &Source) -> Result<()> {

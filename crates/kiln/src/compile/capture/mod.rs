@@ -139,7 +139,7 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
     }
     // So it may where sizes cannot be symbols, which is no fault of it.
     if let Some(at) = dim::scope::stopped_at() {
-        let broken = Break { what: "needs to know sizes", at };
+        let broken = Break { what: driver::SIZES_NEEDED, at };
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
     let output = match returned.unwrap_or_else(|panic| resume_unwind(panic)) {
