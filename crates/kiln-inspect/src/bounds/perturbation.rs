@@ -117,13 +117,37 @@ impl Findings {
     }
 }
 
-/// Remembers the unperturbed values of watched nodes.
-pub(super) struct Unperturbed<'a>(pub &'a mut Findings);
+/// Remembers the unperturbed values of watched nodes, and how large the terms of sums are. Those of a perturbed run would not do: where a
+/// weight of attention is the exponential of a small difference of large numbers, they may be larger by any factor.
+pub(super) struct Unperturbed<'a> {
+    graph: &'a Graph,
+    findings: &'a mut Findings,
+    /// What the sum at hand reads.
+    terms: Vec<HostTensor>,
+}
+
+impl<'a> Unperturbed<'a> {
+    pub fn new(graph: &'a Graph, findings: &'a mut Findings) -> Unperturbed<'a> {
+        Unperturbed { graph, findings, terms: Vec::new() }
+    }
+}
 
 impl Observer for Unperturbed<'_> {
+    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
+        if sums(self.graph, &self.graph.node(node).op, node) {
+            self.terms.push(value.clone());
+        }
+        None
+    }
+
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
-        if self.0.watched[node.index()] {
-            self.0.centres[node.index()] = Some(value.to_f64());
+        let op = &self.graph.node(node).op;
+        if sums(self.graph, op, node) {
+            let terms = std::mem::take(&mut self.terms);
+            self.findings.magnitudes[node.index()] = interpret::magnitudes(op, &terms, value.shape());
+        }
+        if self.findings.watched[node.index()] {
+            self.findings.centres[node.index()] = Some(value.to_f64());
         }
     }
 }
@@ -141,8 +165,6 @@ pub(super) struct Perturbation<'a> {
     of_node: f64,
     /// The largest number that the node at hand reads.
     magnitude: f64,
-    /// What a sum reads, until its magnitudes are known.
-    terms: Vec<HostTensor>,
     /// The values of watched nodes in this run.
     values: Vec<Vec<f64>>,
 }
@@ -157,8 +179,8 @@ impl<'a> Perturbation<'a> {
     ) -> Perturbation<'a> {
         let values = vec![vec![]; graph.nodes().len()];
         let state = plan.seed;
-        let (of_node, magnitude, terms) = (0.0, 0.0, vec![]);
-        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, terms, values }
+        let (of_node, magnitude) = (0.0, 0.0);
+        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, values }
     }
 
     /// Uniform in −1..1.
@@ -301,9 +323,6 @@ impl Observer for Perturbation<'_> {
                 self.jump(node, position, moved.get_or_insert_with(|| value.clone()));
             }
         }
-        if sums(self.graph, op, node) && self.findings.magnitudes[node.index()].is_none() {
-            self.terms.push(moved.as_ref().unwrap_or(value).clone());
-        }
         moved
     }
 
@@ -311,7 +330,6 @@ impl Observer for Perturbation<'_> {
         let op = &self.graph.node(node).op;
         let dtype = value.dtype();
         let magnitude = std::mem::take(&mut self.magnitude);
-        let terms = std::mem::take(&mut self.terms);
         self.of_node = self.random();
         if dtype.is_float() {
             let by = slack(self.graph, node, op) * epsilon(dtype);
@@ -320,10 +338,7 @@ impl Observer for Perturbation<'_> {
             }
             let adds = sums(self.graph, op, node);
             if adds {
-                let shape = value.shape().to_vec();
-                let slot = &mut self.findings.magnitudes[node.index()];
-                let (magnitudes, terms) =
-                    slot.get_or_insert_with(|| interpret::magnitudes(op, &terms, &shape).unwrap_or_default()).clone();
+                let (magnitudes, terms) = self.findings.magnitudes[node.index()].clone().unwrap_or_default();
                 // Instructions for pairs of bf16 flush what is below the normal numbers, before and after they multiply.
                 let of_pairs = self.graph.node(node).operands.iter().any(|o| self.graph.ty(*o).dtype == DType::Bf16);
                 let flushed = if of_pairs { normal(DType::F32) * (1.0 + magnitude) * terms as f64 } else { 0.0 };
