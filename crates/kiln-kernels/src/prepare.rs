@@ -4,6 +4,7 @@
 //! the target asks for it. Gradients of parts of a tensor become what is written in place (`direct.rs`).
 
 use crate::direct::{Direct, direct_of, needed};
+use crate::index::contiguous_strides;
 use crate::materialise::is_short;
 use crate::matmul::{accumulator, free_axes};
 use crate::schedule::{InputLayout, Target};
@@ -48,6 +49,12 @@ enum Rewrite {
     Direct(Direct),
 }
 
+/// Whether elements are in row-major order, one after the other.
+fn is_contiguous(layout: &InputLayout, shape: &[Dim]) -> bool {
+    let fits = |((size, own), stride): ((&Dim, &Dim), &Dim)| size.is_one() || own == stride;
+    shape.iter().zip(&layout.strides).zip(&contiguous_strides(shape)).all(fits)
+}
+
 /// The rewritten graph; `None` if it stays as it is. `dequantised` are quantised blocks that no product can read.
 pub(crate) fn prepare(
     graph: &Graph,
@@ -64,7 +71,13 @@ pub(crate) fn prepare(
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
     let turned = |node: &Node| turned_right(graph, node, target);
-    let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none();
+    let is_strided = |id: NodeId| match graph.node(id).op {
+        Op::Input { index } => !is_contiguous(&layouts[index], &graph.ty(id).shape),
+        _ => false,
+    };
+    // Loops read rows that are one after the other.
+    let copied = |node: &Node| matches!(node.op, Op::Loop { .. }) && node.operands.iter().any(|&id| is_strided(id));
+    let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none() && !copied(node);
     if !blocks.dequantised.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
@@ -108,6 +121,12 @@ pub(crate) fn prepare(
                     whole[id.index()] = Some(builder.add(node.op.clone(), &operands)?);
                 }
                 builder.elements_of_blocks(operands[0], *format)?
+            }
+            (Op::Loop { .. }, _) if copied(node) => {
+                for (operand, &old) in operands.iter_mut().zip(&node.operands).filter(|(_, old)| is_strided(**old)) {
+                    *operand = builder.add(Op::Reshape { shape: graph.ty(old).shape.clone() }, &[*operand])?;
+                }
+                builder.add(op.clone(), &operands)?
             }
             (op, _) => builder.add(op.clone(), &operands)?,
         };

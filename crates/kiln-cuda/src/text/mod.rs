@@ -388,6 +388,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
             None => gradient::generate(kernel, body),
         },
         KernelBody::Routine(body) => routine::generate(kernel, body, way),
+        KernelBody::Repeat(_) => Err("a loop, which the runtime runs".to_owned()),
         KernelBody::Parallel(_) => Err("parallel bodies in one of them".to_owned()),
     }
 }

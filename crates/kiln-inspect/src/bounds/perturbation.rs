@@ -5,6 +5,7 @@ use super::rounding::{MARGIN, epsilon, is_short, largest, normal, slack, sum_err
 use kiln_ir::interpret::{self, Observer};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Graph, HostTensor, NodeId, Op, Scalar};
 use kiln_kernels::Precision;
+use std::ops::{Deref, DerefMut};
 
 /// Which errors go together. Equal numbers are rounded alike where a kernel computes them alike, and what cancels then cancels
 /// everywhere or nowhere.
@@ -152,10 +153,36 @@ impl Observer for Unperturbed<'_> {
     }
 }
 
+/// What runs learn, or a turn of a loop, of which nothing is kept.
+enum Learned<'a> {
+    Kept(&'a mut Findings),
+    OfTurn(Box<Findings>),
+}
+
+impl Deref for Learned<'_> {
+    type Target = Findings;
+
+    fn deref(&self) -> &Findings {
+        match self {
+            Learned::Kept(findings) => findings,
+            Learned::OfTurn(findings) => findings,
+        }
+    }
+}
+
+impl DerefMut for Learned<'_> {
+    fn deref_mut(&mut self) -> &mut Findings {
+        match self {
+            Learned::Kept(findings) => findings,
+            Learned::OfTurn(findings) => findings,
+        }
+    }
+}
+
 /// Moves results by parts of what a correct kernel may be off.
 pub(super) struct Perturbation<'a> {
     graph: &'a Graph,
-    findings: &'a mut Findings,
+    findings: Learned<'a>,
     plan: Plan,
     products: Products,
     state: u64,
@@ -167,6 +194,8 @@ pub(super) struct Perturbation<'a> {
     magnitude: f64,
     /// The values of watched nodes in this run.
     values: Vec<Vec<f64>>,
+    /// What the sum at hand reads, in a turn of a loop.
+    terms: Vec<HostTensor>,
 }
 
 impl<'a> Perturbation<'a> {
@@ -180,7 +209,8 @@ impl<'a> Perturbation<'a> {
         let values = vec![vec![]; graph.nodes().len()];
         let state = plan.seed;
         let (of_node, magnitude) = (0.0, 0.0);
-        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, values }
+        let (findings, terms) = (Learned::Kept(findings), Vec::new());
+        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, values, terms }
     }
 
     /// Uniform in −1..1.
@@ -323,7 +353,33 @@ impl Observer for Perturbation<'_> {
                 self.jump(node, position, moved.get_or_insert_with(|| value.clone()));
             }
         }
+        // Other turns have other terms.
+        if matches!(self.findings, Learned::OfTurn(_)) && sums(self.graph, op, node) {
+            self.terms.push(moved.as_ref().unwrap_or(value).clone());
+        }
         moved
+    }
+
+    fn turn(&mut self, node: NodeId) -> Option<Box<dyn Observer + '_>> {
+        let Op::Loop { region, .. } = &self.graph.node(node).op else { return None };
+        self.random();
+        let graph = region.body();
+        let values = vec![vec![]; graph.nodes().len()];
+        let findings = Learned::OfTurn(Box::new(Findings::new(graph)));
+        let (plan, products, state, terms) = (self.plan, self.products, self.state, Vec::new());
+        let (jumps, of_node, magnitude) = (false, 0.0, 0.0);
+        Some(Box::new(Perturbation {
+            graph,
+            findings,
+            plan,
+            products,
+            state,
+            jumps,
+            of_node,
+            magnitude,
+            values,
+            terms,
+        }))
     }
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
@@ -338,7 +394,14 @@ impl Observer for Perturbation<'_> {
             }
             let adds = sums(self.graph, op, node);
             if adds {
-                let (magnitudes, terms) = self.findings.magnitudes[node.index()].clone().unwrap_or_default();
+                let own = match self.findings {
+                    Learned::Kept(_) => self.findings.magnitudes[node.index()].clone(),
+                    Learned::OfTurn(_) => {
+                        let terms = std::mem::take(&mut self.terms);
+                        interpret::magnitudes(op, &terms, value.shape())
+                    }
+                };
+                let (magnitudes, terms) = own.unwrap_or_default();
                 // Instructions for pairs of bf16 flush what is below the normal numbers, before and after they multiply.
                 let of_pairs = self.graph.node(node).operands.iter().any(|o| self.graph.ty(*o).dtype == DType::Bf16);
                 let flushed = if of_pairs { normal(DType::F32) * (1.0 + magnitude) * terms as f64 } else { 0.0 };

@@ -379,6 +379,7 @@ fn kind(body: &KernelBody) -> &'static str {
         KernelBody::Attention(_) => "attention",
         KernelBody::AttentionBackward(_) => "attention backward",
         KernelBody::Routine(_) => "routine",
+        KernelBody::Repeat(_) => "loop",
         KernelBody::Parallel(_) => "parallel",
     }
 }

@@ -109,6 +109,14 @@ pub enum Fault {
         /// The result's shape.
         shape: Vec<usize>,
     },
+    /// A turn of a loop that could not be computed.
+    #[error("turn {turn}: {cause}")]
+    Turn {
+        /// The number of the turn.
+        turn: usize,
+        /// Its error.
+        cause: Box<InterpretError>,
+    },
     /// A tensor that could not be made.
     #[error(transparent)]
     Host(#[from] HostError),

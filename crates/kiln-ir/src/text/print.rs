@@ -133,6 +133,16 @@ fn attributes(op: &Op) -> Result<String, fmt::Error> {
         Op::Attention { causal, scale, .. }
         | Op::AttentionLogsumexp { causal, scale, .. }
         | Op::AttentionGradient { causal, scale, .. } => write!(out, "scale={scale}{}", flag("causal", *causal))?,
+        Op::Loop { region, result } => {
+            let (carried, scanned, reverse) = (region.carried(), region.scanned(), flag("reverse", region.reverse()));
+            write!(
+                out,
+                "turns={}, carried={carried}, scanned={scanned}{reverse}, result={result}, body=",
+                region.turns()
+            )?;
+            // Indented as the node that it belongs to.
+            out.push_str(region.body().to_string().trim_end().replace('\n', "\n  ").as_str());
+        }
     }
     Ok(out)
 }

@@ -66,7 +66,16 @@ impl Scope {
         for symbol in &symbols {
             ranges.set(symbol.symbol, symbol.range.0, symbol.range.1);
         }
-        Scope { id, symbols, given: ranges.clone(), ranges, expressions: Vec::new(), guards: Vec::new(), outcome: None, has_refused: false }
+        Scope {
+            id,
+            symbols,
+            given: ranges.clone(),
+            ranges,
+            expressions: Vec::new(),
+            guards: Vec::new(),
+            outcome: None,
+            has_refused: false,
+        }
     }
 
     /// Makes this the scope of the thread.
