@@ -2,18 +2,26 @@
 //! condition fails.
 //!
 //! ```text
-//!  call ─▶ segment ─▶ ┌ body · body · body … ┐ ─▶ segment      each turn runs the body's own program
+//!  scan        … ─▶ loop { body } ─▶ …                             an op of the graph: one program, whatever the number of turns
+//!  otherwise   segment ─▶ ┌ body · body · body … ┐ ─▶ segment      each turn runs the body's own program
 //! ```
 //!
-//! Inside of a compiled function the graph ends before the loop and goes on after it. The number of turns is no part of any
-//! program, the sizes of what a loop gives are symbols of what follows, and gradients go through it as through a disabled part.
+//! The body of a scan is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. Where a body does
+//! what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients), and for a loop until a
+//! condition fails, the graph ends before the loop and goes on after it. The number of turns is then no part of any program, the sizes of
+//! what a loop gives are symbols of what follows, and gradients go through it as through a disabled part.
 
 use super::compiled::{Compiled, compile, tensors_of};
 use super::disable::{Disabled, disable};
-use crate::tensor::bundle::{Bundle, leaves_of};
+use super::with_session;
+use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::eager::{self, Operation};
 use crate::tensor::tape;
+use crate::tensor::tracer::is_active;
 use crate::{DType, Device, Error, Result, Tensor};
-use kiln_ir::Source;
+use kiln_ir::build::{Emit, GraphBuilder};
+use kiln_ir::{Dim, NodeId, Op, Region, Source, TensorType};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 type Body<A, R> = Box<dyn Fn(&A) -> Result<R> + Send + Sync>;
@@ -22,12 +30,20 @@ type Part<A, R> = Disabled<Body<A, R>, A, R>;
 
 /// A loop over the first axis of tensors. See [`scan`].
 pub struct Scan<C, X, Y> {
-    part: Part<(C, X), (C, Y)>,
+    turns: Arc<Turns<C, X, Y>>,
+    /// The loop by itself, for calls outside of compiled functions.
+    whole: CompiledBody<(C, X), (C, Y)>,
+}
+
+/// A loop, and what it is made of where it is no op of a graph.
+struct Turns<C, X, Y> {
     body: Arc<CompiledBody<(C, X), (C, Y)>>,
+    part: Part<(C, X), (C, Y)>,
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
-/// gives what is carried on and the results of the turn, which are stacked. The body is compiled once for all lengths.
+/// gives what is carried on and the results of the turn, which are stacked. The loop is an op of the graph: inside of a compiled function it
+/// is part of its program, which is one for all lengths.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -41,7 +57,8 @@ pub struct Scan<C, X, Y> {
 ///     let sums = fast.call(&Tensor::arange(length, kiln::DType::F32, Device::Cpu)?)?;
 ///     assert_eq!(sums.to_vec::<f32>()?[..3], [0.0, 2.0, 6.0]);
 /// }
-/// assert_eq!(running.stats().compiles, 1);
+/// // One for the first length, and one for all others.
+/// assert_eq!((fast.stats().compiles, fast.stats().breaks), (2, 0));
 /// # Ok::<(), kiln::Error>(())
 /// ```
 pub fn scan<F, C, X, Y>(body: F) -> Scan<C, X, Y>
@@ -55,7 +72,114 @@ where
     let body = Arc::new(compile(body));
     let own = body.clone();
     let part: Body<(C, X), (C, Y)> = Box::new(move |arguments| turns(&own, arguments));
-    Scan { part: disable(part), body }
+    let turns = Arc::new(Turns { body, part: disable(part) });
+    let own = turns.clone();
+    let whole: Body<(C, X), (C, Y)> = Box::new(move |arguments| own.run(arguments, &Source::caller()));
+    Scan { turns, whole: compile(whole) }
+}
+
+impl<C, X, Y> Turns<C, X, Y>
+where
+    C: Bundle + Send + Sync + 'static,
+    X: Bundle + Send + Sync + 'static,
+    Y: Bundle + Send + Sync + 'static,
+{
+    fn run(&self, arguments: &(C, X), at: &Source) -> Result<(C, Y)> {
+        if !is_active() {
+            return turns(&self.body, arguments);
+        }
+        match self.record(arguments, at)? {
+            Some(results) => Ok(results),
+            None => self.part.call(arguments),
+        }
+    }
+
+    /// Records the loop as an op, if it can be one.
+    fn record(&self, (carried, over): &(C, X), at: &Source) -> Result<Option<(C, Y)>> {
+        let (own, rows) = (leaves_of(carried), leaves_of(over));
+        let mut last = None;
+        let mut body = |tensors: &[Tensor]| {
+            let mut tensors = tensors.iter();
+            let mut next = |tensor: &Tensor| tensors.next().unwrap_or(tensor).clone();
+            let (now, result) = (self.body.inner())(&(carried.map_tensors(&mut next), over.map_tensors(&mut next)))?;
+            let after = leaves_of(&now);
+            let alike =
+                |(a, b): (&Leaf<'_>, &Leaf<'_>)| matches!((a, b), (Leaf::Tensor(_), Leaf::Tensor(_))) || a.is_value(b);
+            if after.len() != own.len() || !own.iter().zip(&after).all(alike) {
+                return Ok(None);
+            }
+            let mut results: Vec<Tensor> = tensors_of(&after).into_iter().cloned().collect();
+            results.extend(tensors_of(&leaves_of(&result)).into_iter().cloned());
+            last = Some((
+                now.map_tensors(&mut |tensor| tensor.detached()),
+                result.map_tensors(&mut |tensor| tensor.detached()),
+            ));
+            Ok(Some(results))
+        };
+        let (own, rows) = (tensors_of(&own), tensors_of(&rows));
+        let Some(results) = record_loop(&own, &rows, false, &mut body, at)? else { return Ok(None) };
+        let mut results = results.into_iter();
+        let mut put = |tensor: &Tensor| results.next().unwrap_or_else(|| tensor.clone());
+        Ok(last.map(|(now, result)| (now.map_tensors(&mut put), result.map_tensors(&mut put))))
+    }
+}
+
+/// Records a loop over the first axis of `over` as an op of the graph. `body` gets what is carried and the rows of a turn, and gives what is
+/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one.
+pub(crate) fn record_loop(
+    carried: &[&Tensor],
+    over: &[&Tensor],
+    reverse: bool,
+    body: &mut dyn FnMut(&[Tensor]) -> Result<Option<Vec<Tensor>>>,
+    at: &Source,
+) -> Result<Option<Vec<Tensor>>> {
+    let types: Vec<TensorType> = carried.iter().chain(over).map(|tensor| tensor.ty()).collect();
+    let lengths: Option<Vec<&Dim>> = types[carried.len()..].iter().map(|ty| ty.shape.first()).collect();
+    let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
+    let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
+    // What each turn gives is not known without one where the loop runs turn by turn, and so it is here.
+    if !is_active() || is_half || turns.is_zero() || others.iter().any(|other| *other != turns) {
+        return Ok(None);
+    }
+    let (device, count) = (over[0].device(), carried.len());
+    let row = |number: usize, ty: &TensorType| match number < count {
+        true => ty.clone(),
+        false => TensorType::new(ty.dtype, &ty.shape[1..]),
+    };
+    let inputs = with_session(at, |session| {
+        session.recording.begin_body();
+        let rows = types.iter().enumerate().map(|(number, ty)| row(number, ty));
+        rows.map(|ty| session.recording.body_input(ty, device, at)).collect::<Result<Vec<Tensor>>>()
+    });
+    let outcome = catch_unwind(AssertUnwindSafe(|| inputs.and_then(|inputs| body(&inputs))));
+    let recorded = with_session(at, |session| {
+        let recording = &mut session.recording;
+        let nodes = match &outcome {
+            Ok(Ok(Some(results))) => {
+                results.iter().map(|tensor| recording.node_of(tensor, at)).collect::<Result<Vec<NodeId>>>().ok()
+            }
+            _ => None,
+        };
+        let is_same = |(number, node): (usize, &NodeId)| *recording.builder().graph().ty(*node) == types[number];
+        let nodes = nodes.filter(|nodes| nodes.len() >= count && nodes[..count].iter().enumerate().all(is_same));
+        Ok((recording.is_refused(), recording.end_body(nodes.as_deref())))
+    });
+    let results = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    let (is_refused, recorded) = recorded?;
+    let results = match results {
+        Err(_) if is_refused => return Ok(None),
+        results => results?,
+    };
+    let (Some(results), Some((graph, captured))) = (results, recorded) else { return Ok(None) };
+    let region = kiln_passes::with_states(&Arc::new(Region::new(graph, turns.clone(), count, over.len(), reverse)));
+    let number = results.len();
+    let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+        let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+        (0..number).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+    };
+    let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
+    let op = Op::Loop { region: region.clone(), result: 0 };
+    eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
 }
 
 impl<C, X, Y> Scan<C, X, Y>
@@ -67,12 +191,13 @@ where
     /// Runs the loop; gives what the last turn carried on, and the results of all turns.
     #[track_caller]
     pub fn call(&self, carried: C, over: X) -> Result<(C, Y)> {
-        self.part.call(&(carried, over))
+        let (arguments, at) = ((carried, over), Source::caller());
+        if is_active() { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
     }
 
-    /// Returns the counters of the body.
+    /// Returns the counters of the loop by itself: inside of a compiled function it is a part of that one's programs.
     pub fn stats(&self) -> super::Stats {
-        self.body.stats()
+        self.whole.stats()
     }
 }
 

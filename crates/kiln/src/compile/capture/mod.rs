@@ -53,6 +53,7 @@ pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use explain::explain;
+pub(crate) use loops::record_loop;
 pub use loops::{Scan, WhileLoop, scan, while_loop};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
