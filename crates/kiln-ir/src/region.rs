@@ -38,13 +38,21 @@ pub struct Region {
     carried: usize,
     scanned: usize,
     reverse: bool,
+    is_conditional: bool,
 }
 
 impl Region {
     /// A loop of `turns` turns. The first `carried` inputs and outputs of `body` are what is carried from turn to turn, the next
     /// `scanned` inputs are rows; with `reverse` the last row comes first.
     pub fn new(body: Graph, turns: Dim, carried: usize, scanned: usize, reverse: bool) -> Region {
-        Region { body: body.map_sources(&mut |_| Source::default()), turns, carried, scanned, reverse }
+        let body = body.map_sources(&mut |_| Source::default());
+        Region { body, turns, carried, scanned, reverse, is_conditional: false }
+    }
+
+    /// A loop of as many turns as the last of what it carries, a bool without axes, is true. All outputs of `body` are carried on.
+    pub fn conditional(body: Graph) -> Region {
+        let carried = body.outputs().len();
+        Region { is_conditional: true, ..Region::new(body, Dim::default(), carried, 0, false) }
     }
 
     /// One turn.
@@ -52,7 +60,12 @@ impl Region {
         &self.body
     }
 
-    /// The number of turns.
+    /// Whether it goes on for as long as the last of what it carries is true.
+    pub fn is_conditional(&self) -> bool {
+        self.is_conditional
+    }
+
+    /// The number of turns; none is known of a loop until a condition fails.
     pub fn turns(&self) -> &Dim {
         &self.turns
     }
@@ -84,7 +97,8 @@ impl Region {
 
     /// The same loop with another body of the same inputs and outputs.
     pub fn with_body(&self, body: Graph) -> Region {
-        Region::new(body, self.turns.clone(), self.carried, self.scanned, self.reverse)
+        let is_conditional = self.is_conditional;
+        Region { is_conditional, ..Region::new(body, self.turns.clone(), self.carried, self.scanned, self.reverse) }
     }
 
     /// The same loop with `f` applied to every size.
@@ -107,6 +121,15 @@ impl Region {
         }
         if turns.as_const().is_some_and(|turns| turns < 0) {
             return wrong("its number of turns is negative");
+        }
+        if self.is_conditional {
+            let condition = carried.checked_sub(1).and_then(|last| operands.get(last));
+            if condition.is_none_or(|ty| ty.dtype != DType::Bool || ty.rank() != 0) {
+                return wrong("the last of what it carries is not a bool without axes");
+            }
+            if *scanned > 0 || self.results() > *carried {
+                return wrong("until a condition fails nothing is looped over or stacked");
+            }
         }
         for (number, (&input, &operand)) in body.inputs().iter().zip(operands).enumerate() {
             let own = body.ty(input);

@@ -30,7 +30,7 @@ codec_struct! {
         batch, heads, kv_heads, queries, keys, width, q, k, mask, causal, scale, part,
     }
     AttentionGradients { value_width, v, gradient, logsumexp, delta, queries, keys, values }
-    RepeatBody { turns, reverse, buffers, carried, launches }
+    RepeatBody { turns, is_conditional, reverse, buffers, carried, launches }
     CarriedBuffer { first, offset, last, other, copy, sizes }
     Pages { table, length, stride, count }
     Strided { buffer, offset, strides }

@@ -97,7 +97,13 @@ impl Display for KernelBody {
             }
             KernelBody::Routine(body) => write!(f, "{body}"),
             KernelBody::Repeat(body) => {
-                writeln!(f, " {} turns{} {{", body.turns, if body.reverse { " from the last" } else { "" })?;
+                match body.is_conditional {
+                    true => writeln!(f, " while true {{")?,
+                    false => {
+                        let order = if body.reverse { " from the last" } else { "" };
+                        writeln!(f, " {} turns{order} {{", body.turns)?;
+                    }
+                }
                 body.launches.iter().try_for_each(|launch| writeln!(f, "{}", launch.kernel))?;
                 f.write_str("}")
             }

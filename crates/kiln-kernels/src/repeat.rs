@@ -26,6 +26,8 @@ use std::collections::HashMap;
 pub struct RepeatBody {
     /// The number of turns.
     pub turns: Dim,
+    /// There is a turn for as long as the last of what is carried, a bool, is true; `turns` says nothing then.
+    pub is_conditional: bool,
     /// The last row comes first.
     pub reverse: bool,
     /// The memory that launches of a turn refer to.
@@ -340,7 +342,8 @@ pub(crate) fn repeat_step(
             launches.push(TurnLaunch { kernel, args: vec![buffer.index(), buffers.len() - 1], sizes });
         }
     }
-    let repeat = RepeatBody { turns: region.turns().clone(), reverse: region.reverse(), buffers, carried, launches };
+    let (turns, is_conditional) = (region.turns().clone(), region.is_conditional());
+    let repeat = RepeatBody { turns, is_conditional, reverse: region.reverse(), buffers, carried, launches };
     let is_constant = |buffer: BufferId| matches!(memory.buffers[buffer.index()].role, Role::Constant(_));
     let declared = args.iter().enumerate().map(|(at, &(buffer, dtype))| {
         let access = if at < reads || is_constant(buffer) { Access::Read } else { Access::Write };

@@ -1,7 +1,7 @@
 //! Loops: a launch that launches the kernels of a body, turn after turn. Backends know nothing of it; between two turns a few addresses
 //! change, and nothing is looked up, allocated or waited for.
 
-use crate::{Backend, Error, Executable, Keep, LaunchError, RawBuffer, kernel_cache};
+use crate::{Backend, Device, Error, Executable, Keep, LaunchError, RawBuffer, kernel_cache};
 use kiln_ir::{DType, Dim, Symbol};
 use kiln_kernels::kernel::{Kernel, RepeatBody, TurnBuffer};
 use std::sync::Arc;
@@ -23,6 +23,10 @@ pub(crate) fn compile(
     label: &str,
     keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
+    if body.is_conditional && backend.device() != Device::Cpu {
+        let reason = "a loop until a condition fails, which the host looks at".to_owned();
+        return Err(Error::Compile { target: backend.target(), reason });
+    }
     let mut fresh = false;
     let mut code = |kernel: &Kernel| {
         let (code, is_fresh) = kernel_cache::get_kept(backend, &Arc::new(kernel.clone()), label, keep)?;
@@ -105,13 +109,31 @@ impl Executable for Repeat {
             let first = after(buffers[own.first], sizes.bytes(&own.offset, dtype(own.first))?)?;
             carried.push(Carried { first, places: [buffers[own.last], buffers[own.other]] });
         }
-        if turns <= 0 {
+        // Copies what is carried to where the result is.
+        let copy = |from: &dyn Fn(&Carried) -> RawBuffer| -> Result<(), LaunchError> {
             for ((own, copy), carried) in body.carried.iter().zip(&self.copies).zip(&carried) {
-                let arguments = [carried.first, carried.places[0]];
+                let arguments = [from(carried), carried.places[0]];
                 // SAFETY: both have as many elements as the copy has points, and do not overlap.
                 unsafe { copy.launch_at(&arguments, &sizes.all(&own.sizes)?, site)? };
             }
-            return Ok(());
+            Ok(())
+        };
+        // Where the turn of a number leaves what it carries on: the last one at the first of two places, if it is known which that is.
+        let place_after = |turn: i64| if body.is_conditional { turn % 2 } else { (turns - 1 - turn) % 2 } as usize;
+        let found = |carried: &Carried, turn: i64| match turn {
+            0 => carried.first,
+            turn => carried.places[place_after(turn - 1)],
+        };
+        let goes_on = |turn: i64| match (body.is_conditional, carried.last()) {
+            (true, Some(condition)) => {
+                let place = found(condition, turn);
+                // SAFETY: a bool of the host, which the turn before has written.
+                place.bytes > 0 && unsafe { place.ptr.read() } != 0
+            }
+            _ => turn < turns,
+        };
+        if !goes_on(0) {
+            return copy(&|carried| carried.first);
         }
         let mut positions = Vec::with_capacity(body.buffers.len());
         for place in &body.buffers {
@@ -133,18 +155,16 @@ impl Executable for Repeat {
         }
         let mut arguments: Vec<RawBuffer> = Vec::new();
         let step_sizes = body.launches.iter().map(|launch| sizes.all(&launch.sizes)).collect::<Result<Vec<_>, _>>()?;
-        for turn in 0..turns {
-            // The last turn leaves everything at the first of two places.
-            let next = ((turns - 1 - turn) % 2) as usize;
+        let mut turn = 0;
+        while goes_on(turn) {
             let address = |position: &Position| match position {
                 Position::Moving { first, step } => {
                     let moved = step * turn as isize;
                     let bytes = first.bytes.saturating_add_signed(-moved);
                     RawBuffer { ptr: first.ptr.wrapping_offset(moved), bytes }
                 }
-                Position::Carried(at) if turn == 0 => carried[*at].first,
-                Position::Carried(at) => carried[*at].places[1 - next],
-                Position::Next(at) => carried[*at].places[next],
+                Position::Carried(at) => found(&carried[*at], turn),
+                Position::Next(at) => carried[*at].places[place_after(turn)],
             };
             for ((launch, code), sizes) in body.launches.iter().zip(&self.launches).zip(&step_sizes) {
                 arguments.clear();
@@ -153,8 +173,9 @@ impl Executable for Repeat {
                 // which a turn reads one place and writes another: the schedule of the body is valid for each turn.
                 unsafe { code.launch_at(&arguments, sizes, site)? };
             }
+            turn += 1;
         }
-        Ok(())
+        if place_after(turn - 1) == 0 { Ok(()) } else { copy(&|carried| carried.places[1]) }
     }
 
     fn code_bytes(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Loops whose body is captured once.
 
+use kiln::nn::{Forward, Gru, Lstm};
 use kiln::{DType, Device, Generator, Options, Result, Tensor, Var, compile, compile_with, no_grad, scan, while_loop};
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
@@ -89,8 +90,44 @@ fn a_condition_ends_a_loop() {
             assert!((a - b).abs() < 1e-3 * (1.0 + b), "turn {turn}: {a} and {b}");
         }
     }
-    let stats = newton.stats();
-    assert!(stats.compiles <= 3 && stats.fallbacks == 0, "{stats:?}");
+    // The loop is part of the programs: of one element, of the first size, and of all others.
+    let stats = fast.stats();
+    assert!(stats.compiles <= 3 && stats.fallbacks == 0 && stats.breaks == 0, "{stats:?}");
+    assert_eq!(newton.stats().compiles, 0);
+}
+
+/// Where gradients go through it the loop runs turn by turn; no turn, one and many leave what they carry in its place.
+#[test]
+fn a_condition_and_gradients() -> Result<()> {
+    let weight = Var::new(&Tensor::new([0.5f32, 0.7], Device::Cpu)?).requires_grad(true);
+    let own = weight.clone();
+    let shrink = while_loop(
+        |(x, _): &(Tensor, Tensor)| x.amax(..)?.gt(1.0),
+        move |(x, turns): &(Tensor, Tensor)| Ok((x.mul(own.get())?, turns.add(1)?)),
+    );
+    let count = || Tensor::new(0i64, Device::Cpu);
+    let fast = compile(move |x: &Tensor| shrink.call((x.mul(2.0)?, count()?)));
+    for (round, first) in [0.1f32, 0.9, 1.9, 4.0, 100.0, 0.2].into_iter().enumerate() {
+        let x = Tensor::new([first, first / 2.0], Device::Cpu)?;
+        let (mut expected, mut turns) = (x.mul(2.0)?, 0);
+        while expected.amax(..)?.item::<f32>()? > 1.0 {
+            (expected, turns) = (expected.mul(weight.get())?, turns + 1);
+        }
+        let quiet = no_grad(|| fast.call(&x))?;
+        assert_close(&quiet.0, &expected, &format!("round {round}"));
+        assert_eq!(quiet.1.item::<i64>()?, turns, "round {round}");
+        let loud = fast.call(&x)?;
+        assert_close(&loud.0, &expected, &format!("round {round}"));
+        if turns > 0 {
+            let gradients = [&loud.0, &expected].map(|y| {
+                weight.zero_grad();
+                y.sum(..).unwrap().backward().unwrap();
+                weight.grad().unwrap()
+            });
+            assert_close(&gradients[0], &gradients[1], &format!("gradient of round {round}"));
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -269,4 +306,33 @@ fn a_scan_by_itself_is_one_program() {
         assert_close(&gradients[0].0, &gradients[1].0, "loss");
         assert_close(&gradients[0].1, &gradients[1].1, "gradient");
     }
+}
+
+#[test]
+fn recurrent_layers_are_one_program_for_all_lengths() -> Result<()> {
+    fn check<M: Forward<Output = Tensor> + Clone + 'static>(layer: M, weight: &Var, what: &str) -> Result<()> {
+        let own = layer.clone();
+        let options = Options { fullgraph: true, ..Options::default() };
+        let fast = compile_with(move |x: &Tensor| own.forward(x), options);
+        for steps in (2..30).chain([1, 2, 30]) {
+            let x = random(&[2, steps, 3], steps as u64);
+            let results = [fast.call(&x)?, layer.forward(&x)?];
+            assert_close(&results[0], &results[1], &format!("{what}, {steps} steps"));
+            let gradients = results.map(|y| {
+                weight.zero_grad();
+                y.square().unwrap().sum(..).unwrap().backward().unwrap();
+                weight.grad().unwrap()
+            });
+            assert_close(&gradients[0], &gradients[1], &format!("gradient of {what}, {steps} steps"));
+        }
+        let stats = fast.stats();
+        // The first length, all others, and one, which means something else where it is broadcast.
+        assert!(stats.compiles <= 3 && stats.breaks == 0, "{what}: {stats:?}");
+        Ok(())
+    }
+    let (lstm, gru) = (Lstm::bidirectional(3, 4, 2)?, Gru::new(3, 4, 1)?);
+    let weight = |module: &dyn kiln::nn::Module| module.parameters()[1].clone();
+    let (of_lstm, of_gru) = (weight(&lstm), weight(&gru));
+    check(lstm, &of_lstm, "an LSTM")?;
+    check(gru, &of_gru, "a GRU")
 }

@@ -500,6 +500,21 @@ fn loops(all: &mut List) {
       }}
       return %2, %2
     }";
+    let until = "graph(%0: i64[3], %1: i64[3], %2: bool[]) {
+      %3: i64[3] = add %0, %1
+      %4: i64[1] = reduce_max %3 {axes=[0]}
+      %5: i64[] = reshape %4
+      %6: i64[] = full {value=40}
+      %7: bool[] = lt %5, %6
+      %8: i64[3] = full {value=1}
+      %9: i64[3] = max %1, %8
+      return %3, %9, %7
+    }";
+    let until = Arc::new(Region::conditional(Graph::parse(until).expect("a body of an example")));
+    for result in 0..3 {
+        let op = Op::Loop { region: until.clone(), result };
+        all.push(Example::new(op, &["i64[3]", "i64[3]", "bool[]"]));
+    }
     for reverse in [false, true] {
         for result in 0..2 {
             let op = Op::Loop { region: region(sum, "t", 1, 1, reverse), result };

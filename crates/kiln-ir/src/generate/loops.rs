@@ -1,12 +1,44 @@
 //! Loops with bodies of a few ops whose results stay small.
 
 use super::{Class, Maker};
-use crate::{BinaryOp, DType, Dim, Graph, NodeId, Op, ReduceKind, Region, Source, TensorType, UnaryOp};
+use crate::{
+    BinaryOp, CompareOp, DType, Dim, Graph, NodeId, Op, ReduceKind, Region, Scalar, Source, TensorType, UnaryOp,
+};
 use std::sync::Arc;
 
 impl Maker<'_> {
+    /// Whole numbers after a number of turns that is counted down.
+    fn until(&mut self) -> Option<NodeId> {
+        let x = self.pick(Class::Integer)?;
+        let ty = self.ty(x);
+        if ty.dtype == DType::I4 || ty.dtype.is_storage_only() || self.number(&ty.elements()) == 0 {
+            return None;
+        }
+        let scalar = |dtype| TensorType::new(dtype, Vec::<Dim>::new());
+        let (count, true_) = (Scalar::int(DType::I32, self.rng.below(5) as i64), Scalar::bool(self.rng.chance(0.8)));
+        let count = self.add(Op::Full { value: count, shape: vec![] }, &[])?;
+        let first = self.add(Op::Full { value: true_, shape: vec![] }, &[])?;
+        let mut body = Graph::new();
+        let types = [ty.clone(), scalar(DType::I32), scalar(DType::Bool)];
+        let mut input = |ty: &TensorType| body.input(ty.clone(), Source::default()).ok();
+        let (own, left, _) = (input(&types[0])?, input(&types[1])?, input(&types[2])?);
+        let mut add = |op: Op, operands: &[NodeId]| body.add(op, operands, Source::default()).ok();
+        let one = add(Op::Full { value: Scalar::int(DType::I32, 1), shape: vec![] }, &[])?;
+        let left = add(Op::Binary(BinaryOp::Sub), &[left, one])?;
+        let zero = add(Op::Full { value: Scalar::int(DType::I32, 0), shape: vec![] }, &[])?;
+        let goes_on = add(Op::Compare(CompareOp::Gt), &[left, zero])?;
+        let next = self.body_op(&mut body, &[own], &ty)?;
+        [next, left, goes_on].into_iter().for_each(|node| body.output(node));
+        let region = Arc::new(Region::conditional(body));
+        let result = self.rng.below(2);
+        self.add(Op::Loop { region, result }, &[x, count, first])
+    }
+
     /// One or two results of a loop over the first axis of a node.
     pub(super) fn repeat(&mut self) -> Option<NodeId> {
+        if self.rng.chance(0.2) {
+            return self.until();
+        }
         let x = self.pick_ranked(Class::Any, 1)?;
         let ty = self.ty(x);
         if ty.dtype == DType::I4 || ty.dtype.is_storage_only() {

@@ -368,6 +368,10 @@ fn loop_cases() -> Vec<Case> {
         let region = crate::Region::new(body, Dim::parse(turns).unwrap(), carried, scanned, false);
         Op::Loop { region: std::sync::Arc::new(region), result }
     };
+    let until = |body: &str| {
+        let region = crate::Region::conditional(crate::Graph::parse(body).unwrap());
+        Op::Loop { region: std::sync::Arc::new(region), result: 0 }
+    };
     let sum = "graph(%0: f32[], %1: f32[]) { %2: f32[] = add %0, %1 return %2, %2 }";
     let wider = "graph(%0: f32[2], %1: f32[]) { %2: f32[1] = reshape %1 return %2 }";
     let updates = "graph(%0: f32[], %1: f32[]) { %2: f32[] = add %0, %1 return %2 -> input 0 }";
@@ -377,6 +381,11 @@ fn loop_cases() -> Vec<Case> {
         (region(sum, "n", 1, 1, 1), &["f32[]", "f32[4]"], "an operand is not of the type that its body takes"),
         (region(sum, "n", 1, 1, 1), &["f64[]", "f32[n]"], "an operand is not of the type that its body takes"),
         (region(sum, "-1", 2, 0, 1), &["f32[]", "f32[]"], "its number of turns is negative"),
+        (
+            until("graph(%0: f32[]) { %1: f32[] = neg %0 return %1 }"),
+            &["f32[]"],
+            "the last of what it carries is not a bool without axes",
+        ),
         (region(updates, "n", 1, 1, 0), &["f32[]", "f32[n]"], "its body updates an input"),
         (
             region(wider, "n", 1, 1, 0),

@@ -4,6 +4,9 @@ use super::{Fault, MAX_ELEMENTS, Observer, Silent, Sizes, interpret};
 use crate::host::element_count;
 use crate::{HostTensor, NodeId, Region};
 
+/// The most turns of a loop until a condition fails.
+const MOST_TURNS: usize = 1 << 16;
+
 /// One result of a loop.
 pub(super) fn run(
     region: &Region,
@@ -23,7 +26,16 @@ pub(super) fn run(
         return Err(Fault::TooLarge { shape });
     }
     let mut rows: Vec<Vec<u8>> = vec![Vec::new(); if result < carried { 0 } else { turns }];
-    for turn in 0..turns {
+    let most = if region.is_conditional() { usize::MAX } else { turns };
+    for turn in 0..most {
+        if region.is_conditional() {
+            if !state.last().is_some_and(|goes_on| goes_on.get(0).as_f64() != 0.0) {
+                break;
+            }
+            if turn == MOST_TURNS {
+                return Err(Fault::Endless { turns: turn });
+            }
+        }
         let place = if region.reverse() { turns - 1 - turn } else { turn };
         let mut inputs = std::mem::take(&mut state);
         for operand in &operands[carried..carried + scanned] {

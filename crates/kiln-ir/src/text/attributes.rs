@@ -186,6 +186,11 @@ pub(super) fn build(
             scale: attributes.take("scale", |v| v.scalar(DType::F64))?,
             mask: operands == 7,
         },
+        OpKind::Loop if attributes.flag("while")? => {
+            let result = attributes.take("result", Cursor::integer)?;
+            let body = attributes.take("body", |body| super::parse::nested(body, depth))?;
+            Op::Loop { region: Arc::new(Region::conditional(body)), result }
+        }
         OpKind::Loop => {
             let turns = attributes.take("turns", Cursor::dim)?;
             let carried = attributes.take("carried", Cursor::integer)?;

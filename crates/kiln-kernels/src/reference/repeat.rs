@@ -1,7 +1,7 @@
 //! Loops, a launch after the other.
 
 use super::{Env, Fault, malformed, run_kernel, tensor};
-use crate::kernel::{Access, Kernel, RepeatBody, TurnBuffer};
+use crate::kernel::{Access, CarriedBuffer, Kernel, RepeatBody, TurnBuffer};
 use kiln_ir::{Dim, HostTensor};
 
 /// Part of an argument: its number, the first byte, and as many bytes as there are from there on.
@@ -17,17 +17,38 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
         let start = usize::try_from(element * bits / 8).map_err(|_| malformed("a place before its buffer"))?;
         Ok(Part { argument, start })
     };
-    if turns <= 0 {
+    let copy = |buffers: &mut [HostTensor], from: fn(&CarriedBuffer) -> usize| -> Result<(), Fault> {
         for carried in &body.carried {
-            let parts = [part(buffers, carried.first, env.eval(&carried.offset)?)?, part(buffers, carried.last, 0)?];
+            let offset = if from(carried) == carried.first { env.eval(&carried.offset)? } else { 0 };
+            let parts = [part(buffers, from(carried), offset)?, part(buffers, carried.last, 0)?];
             launch(env, buffers, &carried.copy, &parts, &carried.sizes)?;
         }
-        return Ok(());
-    }
-    for turn in 0..turns {
+        Ok(())
+    };
+    let mut turn = 0;
+    loop {
+        // Where a turn leaves what it carries on: the last one at `last`, if it is known which that is.
+        let is_at_last = |turn: i64| if body.is_conditional { turn % 2 == 0 } else { (turns - 1 - turn) % 2 == 0 };
+        let found = |carried: &CarriedBuffer| match turn {
+            0 => Ok::<_, Fault>((carried.first, env.eval(&carried.offset)?)),
+            _ if is_at_last(turn - 1) => Ok((carried.last, 0)),
+            _ => Ok((carried.other, 0)),
+        };
+        let goes_on = match (body.is_conditional, body.carried.last()) {
+            (true, Some(condition)) => {
+                let (buffer, element) = found(condition)?;
+                buffers[buffer].bytes().get(element as usize).is_some_and(|byte| *byte != 0)
+            }
+            _ => turn < turns,
+        };
+        if !goes_on {
+            return match turn {
+                0 => copy(buffers, |carried| carried.first),
+                _ if is_at_last(turn - 1) => Ok(()),
+                _ => copy(buffers, |carried| carried.other),
+            };
+        }
         let row = if body.reverse { turns - 1 - turn } else { turn };
-        // The last turn writes to `last`.
-        let is_last = |turn: i64| (turns - 1 - turn) % 2 == 0;
         for step in &body.launches {
             let place = |arg: &usize| match &body.buffers[*arg] {
                 TurnBuffer::Whole { buffer, offset } => part(buffers, *buffer, env.eval(offset)?),
@@ -35,22 +56,19 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
                     part(buffers, *buffer, env.eval(offset)? + row * env.eval(stride)?)
                 }
                 TurnBuffer::Carried(at) => {
-                    let carried = &body.carried[*at];
-                    match turn {
-                        0 => part(buffers, carried.first, env.eval(&carried.offset)?),
-                        _ => part(buffers, if is_last(turn - 1) { carried.last } else { carried.other }, 0),
-                    }
+                    let (buffer, element) = found(&body.carried[*at])?;
+                    part(buffers, buffer, element)
                 }
                 TurnBuffer::Next(at) => {
                     let carried = &body.carried[*at];
-                    part(buffers, if is_last(turn) { carried.last } else { carried.other }, 0)
+                    part(buffers, if is_at_last(turn) { carried.last } else { carried.other }, 0)
                 }
             };
             let parts = step.args.iter().map(place).collect::<Result<Vec<Part>, Fault>>()?;
             launch(env, buffers, &step.kernel, &parts, &step.sizes)?;
         }
+        turn += 1;
     }
-    Ok(())
 }
 
 fn launch(env: &Env, buffers: &mut [HostTensor], kernel: &Kernel, parts: &[Part], sizes: &[Dim]) -> Result<(), Fault> {

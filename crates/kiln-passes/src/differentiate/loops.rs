@@ -46,6 +46,12 @@ pub fn loop_gradients<E: Emit>(
     cotangents: &[Option<E::Value>],
     wanted: &[bool],
 ) -> Gradients<E> {
+    if region.is_conditional() {
+        return Err(refused(
+            "how many turns there were is not known afterwards: a loop until a condition fails has no gradient",
+        )
+        .into());
+    }
     let plan = Backward::new(region, cotangents.iter().map(Option::is_some).collect(), wanted);
     let plan = plan.map_err(|_| refused("its body has no gradient"))?;
     let states = with_states(region);

@@ -36,6 +36,13 @@ pub(super) fn verify(kernel: &Kernel, body: &RepeatBody, written: &mut [bool]) -
         }
         [last, other].into_iter().for_each(|at| written[*at] = true);
     }
+    if body.is_conditional {
+        let condition = body.carried.last().and_then(|carried| kernel.buffers.get(carried.first));
+        let has_rows = body.buffers.iter().any(|buffer| matches!(buffer, TurnBuffer::Row { .. }));
+        if condition.is_none_or(|buffer| buffer.dtype != DType::Bool) || has_rows {
+            return Err(of_kernel(Rule::Misplaced { what: "a condition" }));
+        }
+    }
     for TurnLaunch { kernel: own, args, sizes } in &body.launches {
         own.verify()?;
         if own.buffers.len() != args.len() {

@@ -360,7 +360,7 @@ fn way_out(reason: &Reason, dynamic: &Dynamic, has_break: bool) -> String {
         }
         Reason::Part { failed: Failed::Size, .. } | Reason::Graph => {
             "take sizes by `size` and not as numbers, declare them (Dynamic::range), or pad to few sizes with Options::buckets; a \
-             loop over a size is another graph at each"
+             loop over a size is another graph at each, where `kiln::scan` is one for all"
         }
         Reason::Part { failed: Failed::Strides, .. } => "call `contiguous` before the call",
         Reason::Part { failed: Failed::Value, .. } => {

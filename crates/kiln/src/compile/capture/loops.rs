@@ -2,7 +2,7 @@
 //! condition fails.
 //!
 //! ```text
-//!  scan        … ─▶ loop { body } ─▶ …                             an op of the graph: one program, whatever the number of turns
+//!  op          … ─▶ loop { body } ─▶ …                             an op of the graph: one program, whatever the number of turns
 //!  otherwise   segment ─▶ ┌ body · body · body … ┐ ─▶ segment      each turn runs the body's own program
 //! ```
 //!
@@ -20,7 +20,7 @@ use crate::tensor::tape;
 use crate::tensor::tracer::is_active;
 use crate::{DType, Device, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
-use kiln_ir::{Dim, NodeId, Op, Region, Source, TensorType};
+use kiln_ir::{Dim, Graph, NodeId, Op, Region, Source, TensorType};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -103,8 +103,7 @@ where
             let mut next = |tensor: &Tensor| tensors.next().unwrap_or(tensor).clone();
             let (now, result) = (self.body.inner())(&(carried.map_tensors(&mut next), over.map_tensors(&mut next)))?;
             let after = leaves_of(&now);
-            let alike =
-                |(a, b): (&Leaf<'_>, &Leaf<'_>)| matches!((a, b), (Leaf::Tensor(_), Leaf::Tensor(_))) || a.is_value(b);
+            let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| is_alike(a, b);
             if after.len() != own.len() || !own.iter().zip(&after).all(alike) {
                 return Ok(None);
             }
@@ -121,6 +120,40 @@ where
         let mut results = results.into_iter();
         let mut put = |tensor: &Tensor| results.next().unwrap_or_else(|| tensor.clone());
         Ok(last.map(|(now, result)| (now.map_tensors(&mut put), result.map_tensors(&mut put))))
+    }
+}
+
+/// Records one turn of a loop as a graph: `body` gets tensors of these types, and gives as many results as are carried, of the same types, and
+/// further ones. Says what it uses from around it. Nothing where it is no graph.
+fn record_body(
+    types: Vec<TensorType>,
+    carried: usize,
+    device: Device,
+    body: &mut dyn FnMut(&[Tensor]) -> Result<Option<Vec<Tensor>>>,
+    at: &Source,
+) -> Result<Option<(Graph, Vec<Tensor>)>> {
+    let inputs = with_session(at, |session| {
+        session.recording.begin_body();
+        types.iter().map(|ty| session.recording.body_input(ty.clone(), device, at)).collect::<Result<Vec<Tensor>>>()
+    });
+    let outcome = catch_unwind(AssertUnwindSafe(|| inputs.and_then(|inputs| body(&inputs))));
+    let recorded = with_session(at, |session| {
+        let recording = &mut session.recording;
+        let nodes = match &outcome {
+            Ok(Ok(Some(results))) => {
+                results.iter().map(|tensor| recording.node_of(tensor, at)).collect::<Result<Vec<NodeId>>>().ok()
+            }
+            _ => None,
+        };
+        let is_same = |(number, node): (usize, &NodeId)| *recording.builder().graph().ty(*node) == types[number];
+        let nodes = nodes.filter(|nodes| nodes.len() >= carried && nodes[..carried].iter().enumerate().all(is_same));
+        Ok((recording.is_refused(), recording.end_body(nodes.as_deref())))
+    });
+    let results = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    let (is_refused, recorded) = recorded?;
+    match results {
+        Err(_) if is_refused => Ok(None),
+        results => Ok(results?.and(recorded)),
     }
 }
 
@@ -142,37 +175,14 @@ pub(crate) fn record_loop(
         return Ok(None);
     }
     let (device, count) = (over[0].device(), carried.len());
-    let row = |number: usize, ty: &TensorType| match number < count {
+    let row = |(number, ty): (usize, &TensorType)| match number < count {
         true => ty.clone(),
         false => TensorType::new(ty.dtype, &ty.shape[1..]),
     };
-    let inputs = with_session(at, |session| {
-        session.recording.begin_body();
-        let rows = types.iter().enumerate().map(|(number, ty)| row(number, ty));
-        rows.map(|ty| session.recording.body_input(ty, device, at)).collect::<Result<Vec<Tensor>>>()
-    });
-    let outcome = catch_unwind(AssertUnwindSafe(|| inputs.and_then(|inputs| body(&inputs))));
-    let recorded = with_session(at, |session| {
-        let recording = &mut session.recording;
-        let nodes = match &outcome {
-            Ok(Ok(Some(results))) => {
-                results.iter().map(|tensor| recording.node_of(tensor, at)).collect::<Result<Vec<NodeId>>>().ok()
-            }
-            _ => None,
-        };
-        let is_same = |(number, node): (usize, &NodeId)| *recording.builder().graph().ty(*node) == types[number];
-        let nodes = nodes.filter(|nodes| nodes.len() >= count && nodes[..count].iter().enumerate().all(is_same));
-        Ok((recording.is_refused(), recording.end_body(nodes.as_deref())))
-    });
-    let results = outcome.unwrap_or_else(|panic| resume_unwind(panic));
-    let (is_refused, recorded) = recorded?;
-    let results = match results {
-        Err(_) if is_refused => return Ok(None),
-        results => results?,
-    };
-    let (Some(results), Some((graph, captured))) = (results, recorded) else { return Ok(None) };
+    let inputs = types.iter().enumerate().map(row).collect();
+    let Some((graph, captured)) = record_body(inputs, count, device, body, at)? else { return Ok(None) };
+    let number = graph.outputs().len();
     let region = kiln_passes::with_states(&Arc::new(Region::new(graph, turns.clone(), count, over.len(), reverse)));
-    let number = results.len();
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
         let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
         (0..number).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
@@ -198,6 +208,42 @@ where
     /// Returns the counters of the loop by itself: inside of a compiled function it is a part of that one's programs.
     pub fn stats(&self) -> super::Stats {
         self.whole.stats()
+    }
+}
+
+/// A function of one row for many. See [`map`].
+pub struct Map<X, Y> {
+    rows: Scan<Vec<Tensor>, X, Y>,
+}
+
+/// Applies a function to each place along the first axis of tensors, and stacks what it gives: a [`scan`] that carries nothing.
+///
+/// ```
+/// use kiln::{Device, Tensor};
+/// let spread = kiln::map(|row: &Tensor| row.sub(row.mean(..)?)?.abs()?.amax(..));
+/// let fast = kiln::compile(move |x: &Tensor| spread.call(x.mul(2.0)?));
+/// let x = Tensor::new([[1f32, 2.0, 3.0], [4.0, 4.0, 7.0]], Device::Cpu)?;
+/// assert_eq!(fast.call(&x)?.to_vec::<f32>()?, [2.0, 4.0]);
+/// # Ok::<(), kiln::Error>(())
+/// ```
+pub fn map<F, X, Y>(f: F) -> Map<X, Y>
+where
+    F: Fn(&X) -> Result<Y> + Send + Sync + 'static,
+    X: Bundle + Send + Sync + 'static,
+    Y: Bundle + Send + Sync + 'static,
+{
+    Map { rows: scan(move |(nothing, row): &(Vec<Tensor>, X)| Ok((nothing.clone(), f(row)?))) }
+}
+
+impl<X, Y> Map<X, Y>
+where
+    X: Bundle + Send + Sync + 'static,
+    Y: Bundle + Send + Sync + 'static,
+{
+    /// Applies the function to all places.
+    #[track_caller]
+    pub fn call(&self, over: X) -> Result<Y> {
+        Ok(self.rows.call(Vec::new(), over)?.1)
     }
 }
 
@@ -270,11 +316,13 @@ fn stack(rows: &[&Tensor], at: &Source) -> Result<Tensor> {
 /// A loop until a condition fails. See [`while_loop`].
 pub struct WhileLoop<C> {
     part: Part<C, C>,
+    first: Arc<CompiledBody<C, Tensor>>,
     body: Arc<CompiledBody<C, (C, Tensor)>>,
 }
 
 /// Makes a loop: `body` turns what is carried into what is carried on, as long as `condition`, a bool tensor of one element, is true.
-/// Body and condition are compiled once, together.
+/// Inside of a compiled function on the CPU it is an op of the graph, unless gradients go through it; elsewhere body and condition are
+/// compiled once, together.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -282,7 +330,7 @@ pub struct WhileLoop<C> {
 /// let fast = kiln::compile(move |x: &Tensor| halve.call(x.abs()?)?.neg());
 /// assert_eq!(fast.call(&Tensor::new([-8f32, 3.0], Device::Cpu)?)?.to_vec::<f32>()?, [-1.0, -0.375]);
 /// assert_eq!(fast.call(&Tensor::new([0.5f32, 0.25], Device::Cpu)?)?.to_vec::<f32>()?, [-0.5, -0.25]);
-/// assert_eq!((fast.stats().compiles, fast.stats().branches), (1, 0));
+/// assert_eq!((fast.stats().compiles, fast.stats().breaks), (1, 0));
 /// # Ok::<(), kiln::Error>(())
 /// ```
 pub fn while_loop<C, F, G>(condition: F, body: G) -> WhileLoop<C>
@@ -296,34 +344,85 @@ where
         let condition = condition.clone();
         move |carried| condition(carried)
     });
-    let first = compile(first);
+    let first = Arc::new(compile(first));
     let turn: Body<C, (C, Tensor)> = Box::new(move |carried| {
         let next = body(carried)?;
         let goes_on = condition(&next)?;
         Ok((next, goes_on))
     });
     let body = Arc::new(compile(turn));
-    let own = body.clone();
+    let (begin, own) = (first.clone(), body.clone());
     let part: Body<C, C> = Box::new(move |carried| {
         let mut now = carried.map_tensors(&mut |tensor| tensor.clone());
-        let mut goes_on = first.call(&now)?;
+        let mut goes_on = begin.call(&now)?;
         while goes_on.item::<bool>()? {
             (now, goes_on) = own.call(&now)?;
         }
         Ok(now)
     });
-    WhileLoop { part: disable(part), body }
+    WhileLoop { part: disable(part), first, body }
 }
 
 impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
     /// Runs the loop; gives what the last turn carried on.
     #[track_caller]
     pub fn call(&self, carried: C) -> Result<C> {
-        self.part.call(&carried)
+        let at = Source::caller();
+        let recorded = if is_active() { self.record(&carried, &at)? } else { None };
+        match recorded {
+            Some(last) => Ok(last),
+            None => self.part.call(&carried),
+        }
     }
 
-    /// Returns the counters of the body.
+    /// Records the loop as an op, if it can be one.
+    fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
+        let own = leaves_of(carried);
+        let given = tensors_of(&own);
+        let is_plain = |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.dtype() != DType::I4;
+        if given.is_empty() || !given.iter().all(is_plain) || tape::is_recorded(&given) {
+            return Ok(None);
+        }
+        let flag = |goes_on: Tensor| match (goes_on.dtype(), goes_on.elements()) {
+            (DType::Bool, 1) => goes_on.reshape(()).map(Some),
+            _ => Ok(None),
+        };
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
+        types.push(goes_on.ty());
+        let mut body = |tensors: &[Tensor]| {
+            let mut tensors = tensors.iter();
+            let (next, goes_on) =
+                (self.body.inner())(&carried.map_tensors(&mut |tensor| tensors.next().unwrap_or(tensor).clone()))?;
+            let after = leaves_of(&next);
+            let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| is_alike(a, b);
+            let is_same = after.len() == own.len() && own.iter().zip(&after).all(alike);
+            let Some(goes_on) = flag(goes_on)?.filter(|_| is_same) else { return Ok(None) };
+            Ok(Some(tensors_of(&after).into_iter().cloned().chain([goes_on]).collect()))
+        };
+        let count = types.len();
+        let Some((graph, captured)) = record_body(types, count, Device::Cpu, &mut body, at)? else { return Ok(None) };
+        let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
+        if tape::is_recorded(&operands) || graph.outputs().len() != count {
+            return Ok(None);
+        }
+        let region = Arc::new(Region::conditional(graph));
+        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+            (0..count - 1).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+        };
+        let op = Op::Loop { region: region.clone(), result: 0 };
+        let mut results = eager::run(Operation::Op(&op), &operands, Device::Cpu, &write, at)?.into_iter();
+        Ok(Some(carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
+    }
+
+    /// Returns the counters of the body where it runs turn by turn.
     pub fn stats(&self) -> super::Stats {
         self.body.stats()
     }
+}
+
+/// Whether two parts of a bundle differ in a tensor's elements at the most.
+fn is_alike(a: &Leaf<'_>, b: &Leaf<'_>) -> bool {
+    matches!((a, b), (Leaf::Tensor(_), Leaf::Tensor(_))) || a.is_value(b)
 }
