@@ -468,7 +468,9 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
     for (id, node) in graph.iter().rev() {
         let at = id.index();
         let in_memory = memory.storage[at].is_some();
-        let readable = |list: &[Destination]| list.iter().position(|d| d.readable);
+        // A loop does not read what is elsewhere in another order.
+        let fits = |d: &Destination| !is_plain[at] || is_row_major(&d.storage.strides, &node.ty.shape);
+        let readable = |list: &[Destination]| list.iter().position(|d| d.readable && fits(d));
         if materialised[at] && readable(&pending[at]).is_none() && !in_memory {
             let buffer = memory.declare(graph, id, Role::Temp);
             let mut storage = row_major(buffer, &node.ty.shape);
@@ -528,6 +530,12 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
         }
     }
     memory
+}
+
+/// Whether elements with these strides are in row-major order, one after the other.
+pub(crate) fn is_row_major(strides: &[Dim], shape: &[Dim]) -> bool {
+    let fits = |((size, own), stride): ((&Dim, &Dim), &Dim)| size.is_one() || own == stride;
+    shape.iter().zip(strides).zip(&contiguous_strides(shape)).all(fits)
 }
 
 /// For each node whether a loop reads or writes it, which wants row-major order.

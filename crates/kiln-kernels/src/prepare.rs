@@ -4,8 +4,7 @@
 //! the target asks for it. Gradients of parts of a tensor become what is written in place (`direct.rs`).
 
 use crate::direct::{Direct, direct_of, needed};
-use crate::index::contiguous_strides;
-use crate::materialise::is_short;
+use crate::materialise::{is_row_major, is_short};
 use crate::matmul::{accumulator, free_axes};
 use crate::schedule::{InputLayout, Target};
 use kiln_ir::build::{GraphBuilder, dequantize_by_parts};
@@ -49,12 +48,6 @@ enum Rewrite {
     Direct(Direct),
 }
 
-/// Whether elements are in row-major order, one after the other.
-fn is_contiguous(layout: &InputLayout, shape: &[Dim]) -> bool {
-    let fits = |((size, own), stride): ((&Dim, &Dim), &Dim)| size.is_one() || own == stride;
-    shape.iter().zip(&layout.strides).zip(&contiguous_strides(shape)).all(fits)
-}
-
 /// The rewritten graph; `None` if it stays as it is. `dequantised` are quantised blocks that no product can read.
 pub(crate) fn prepare(
     graph: &Graph,
@@ -72,7 +65,7 @@ pub(crate) fn prepare(
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
     let turned = |node: &Node| turned_right(graph, node, target);
     let is_strided = |id: NodeId| match graph.node(id).op {
-        Op::Input { index } => !is_contiguous(&layouts[index], &graph.ty(id).shape),
+        Op::Input { index } => !is_row_major(&layouts[index].strides, &graph.ty(id).shape),
         _ => false,
     };
     // Loops read rows that are one after the other.

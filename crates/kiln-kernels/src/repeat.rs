@@ -10,11 +10,10 @@
 
 use crate::assemble::{Needed, argument, step};
 use crate::driver::schedule;
-use crate::index::contiguous_strides;
 use crate::kernel::{
     Access, Axis, BufferArg, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, Place, Stage, Strided, ValueId,
 };
-use crate::materialise::{Destination, Memory, Work};
+use crate::materialise::{Destination, Memory, Work, is_row_major};
 use crate::routine::strided;
 use crate::schedule::{BufferDecl, BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
 use crate::trace::{FusionRejection, Scope};
@@ -262,9 +261,7 @@ pub(crate) fn operand(
 ) -> Result<Strided, FusionRejection> {
     let view = strided(scope, node, args)?;
     let shape = &scope.graph.ty(node).shape;
-    let fits = |((size, own), stride): ((&Dim, &Dim), &Dim)| size.is_one() || own == stride;
-    let is_row_major = shape.iter().zip(&view.strides).zip(&contiguous_strides(shape)).all(fits);
-    if is_row_major { Ok(view) } else { Err(FusionRejection { node }) }
+    if is_row_major(&view.strides, shape) { Ok(view) } else { Err(FusionRejection { node }) }
 }
 
 /// The launch of a loop.

@@ -205,3 +205,28 @@ fn an_error_that_only_symbols_make_is_hidden_from_nobody() -> Result<()> {
     }
     Ok(())
 }
+
+/// Sizes of data and of what a part gives, one of which has to be that of a variable: what was recorded before that is known has to be the same
+/// afterwards.
+#[test]
+fn sizes_that_turn_out_to_be_known_after_sizes_of_data() -> Result<()> {
+    let state = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let own = state.clone();
+    let part = disable(|rows: &Tensor| Ok(rows.clone()));
+    let f = move |x: &Tensor| -> Result<Vec<Tensor>> {
+        let chosen = x.index_select(0, &x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        own.set(&part.call(&chosen)?)?;
+        Ok(Vec::new())
+    };
+    let fast = compile(&f);
+    // None is chosen at first, and of the gradient of nothing less is kept than of that of something.
+    for (call, rows) in [1, 2, 5, 5, 1, 3].into_iter().enumerate() {
+        let sign = if call % 3 == 0 { -1.0 } else { 1.0 };
+        let x = random(&[rows, 3], call as u64).abs()?.mul(sign)?.requires_grad();
+        f(&x)?;
+        let expected = state.get();
+        fast.call(&x)?;
+        assert_close(&state.get(), &expected, &format!("variable after call {call}"));
+    }
+    Ok(())
+}
