@@ -1,4 +1,5 @@
 //! Loops whose body is captured once.
+#![allow(clippy::type_complexity)]
 
 use kiln::nn::{Forward, Gru, Lstm};
 use kiln::{DType, Device, Generator, Options, Result, Tensor, Var, compile, compile_with, no_grad, scan, while_loop};

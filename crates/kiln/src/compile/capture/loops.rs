@@ -27,6 +27,8 @@ use std::sync::Arc;
 type Body<A, R> = Box<dyn Fn(&A) -> Result<R> + Send + Sync>;
 type CompiledBody<A, R> = Compiled<Body<A, R>, A, R>;
 type Part<A, R> = Disabled<Body<A, R>, A, R>;
+/// A turn of a loop, of tensors alone; gives nothing where it cannot be one of a graph.
+pub(crate) type Turn<'a> = &'a mut dyn FnMut(&[Tensor]) -> Result<Option<Vec<Tensor>>>;
 
 /// A loop over the first axis of tensors. See [`scan`].
 pub struct Scan<C, X, Y> {
@@ -129,7 +131,7 @@ fn record_body(
     types: Vec<TensorType>,
     carried: usize,
     device: Device,
-    body: &mut dyn FnMut(&[Tensor]) -> Result<Option<Vec<Tensor>>>,
+    body: Turn<'_>,
     at: &Source,
 ) -> Result<Option<(Graph, Vec<Tensor>)>> {
     let inputs = with_session(at, |session| {
@@ -163,7 +165,7 @@ pub(crate) fn record_loop(
     carried: &[&Tensor],
     over: &[&Tensor],
     reverse: bool,
-    body: &mut dyn FnMut(&[Tensor]) -> Result<Option<Vec<Tensor>>>,
+    body: Turn<'_>,
     at: &Source,
 ) -> Result<Option<Vec<Tensor>>> {
     let types: Vec<TensorType> = carried.iter().chain(over).map(|tensor| tensor.ty()).collect();
