@@ -337,3 +337,28 @@ fn recurrent_layers_are_one_program_for_all_lengths() -> Result<()> {
     check(lstm, &of_lstm, "an LSTM")?;
     check(gru, &of_gru, "a GRU")
 }
+
+#[test]
+fn loops_are_explained_verified_and_frozen() -> Result<()> {
+    let weight = Var::new(&random(&[4, 4], 5));
+    let own = weight.clone();
+    let body = scan(move |(h, x): &(Tensor, Tensor)| {
+        let h = cell(h, x, &own.get())?;
+        Ok((h.clone(), h))
+    });
+    let f = move |x: &Tensor| body.call(x.select(0, 0)?, x.clone())?.1.sum(0);
+    let fast = compile_with(&f, Options { freeze: true, ..Options::default() });
+    let plain = compile(&f);
+    for length in [3, 4, 6] {
+        let x = random(&[length, 2, 4], length as u64);
+        assert_close(&fast.call(&x)?, &plain.call(&x)?, "frozen");
+        weight.set(&weight.get().mul(0.5)?)?;
+        assert_close(&fast.call(&x)?, &plain.call(&x)?, "frozen, after an update");
+        for report in plain.verify(&x)? {
+            assert!(report.is_right(), "{report}");
+        }
+        let text = plain.explain(&x)?.to_string();
+        assert!(text.contains("loop"), "{text}");
+    }
+    Ok(())
+}
