@@ -230,3 +230,34 @@ fn sizes_that_turn_out_to_be_known_after_sizes_of_data() -> Result<()> {
     }
     Ok(())
 }
+
+/// A gradient that is added up from parts whose sizes are symbols here and numbers there: that error is one of the symbols, too.
+#[test]
+fn gradients_of_parts_with_sizes_of_data() -> Result<()> {
+    for (rows, seed) in [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1)] {
+        let outer = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+        let one = disable(|x: &Tensor| Ok(x.clone()));
+        let two = disable(|(x, y): &(Tensor, Tensor)| Ok((x.sub(y)?, y.clone())));
+        let f = move |x: &Tensor| -> Result<Vec<Tensor>> {
+            let chosen = x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?;
+            let rows = one.call(&x.add(1.0)?)?.index_select(0, &chosen)?.sum(0)?;
+            let (y, _) = two.call(&(rows, x.clone()))?;
+            // The error is hidden.
+            let _ = y.sum(..)?.backward();
+            Ok(Vec::new())
+        };
+        let fast = compile(&f);
+        let x = random(&[rows, 3], seed).abs()?;
+        let gradient = |call: &dyn Fn(&Tensor) -> Result<Vec<Tensor>>| -> Result<Option<Vec<f32>>> {
+            outer.zero_grad();
+            call(&x.add(outer.get())?)?;
+            outer.grad().map(|gradient| gradient.to_vec()).transpose()
+        };
+        let expected = gradient(&f)?;
+        assert!(expected.is_some());
+        for _ in 0..3 {
+            assert_eq!(gradient(&|x| fast.call(x))?, expected, "{rows} rows, seed {seed}");
+        }
+    }
+    Ok(())
+}
