@@ -6,10 +6,11 @@
 //!  otherwise   segment ─▶ ┌ body · body · body … ┐ ─▶ segment      each turn runs the body's own program
 //! ```
 //!
-//! The body of a scan is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. Where a body does
-//! what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients), and for a loop until a
-//! condition fails, the graph ends before the loop and goes on after it. The number of turns is then no part of any program, the sizes of
-//! what a loop gives are symbols of what follows, and gradients go through it as through a disabled part.
+//! On the CPU the body of a loop is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. On other
+//! devices, where a body does what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients), and
+//! where gradients go through a loop until a condition fails, the graph ends before the loop and goes on after it. The number of turns is
+//! then no part of any program, the sizes of what a loop gives are symbols of what follows, and gradients go through it as through a disabled
+//! part.
 
 use super::compiled::{Compiled, compile, tensors_of};
 use super::disable::{Disabled, disable};
@@ -44,8 +45,8 @@ struct Turns<C, X, Y> {
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
-/// gives what is carried on and the results of the turn, which are stacked. The loop is an op of the graph: inside of a compiled function it
-/// is part of its program, which is one for all lengths.
+/// gives what is carried on and the results of the turn, which are stacked. On the CPU the loop is an op of the graph: inside of a compiled
+/// function it is part of its program, which is one for all lengths.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -160,7 +161,8 @@ fn record_body(
 }
 
 /// Records a loop over the first axis of `over` as an op of the graph. `body` gets what is carried and the rows of a turn, and gives what is
-/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one.
+/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one; on other devices than the CPU loops run
+/// turn by turn.
 pub(crate) fn record_loop(
     carried: &[&Tensor],
     over: &[&Tensor],
@@ -173,7 +175,8 @@ pub(crate) fn record_loop(
     let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
     let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
     // What each turn gives is not known without one where the loop runs turn by turn, and so it is here.
-    if !is_active() || is_half || turns.is_zero() || others.iter().any(|other| *other != turns) {
+    let is_here = over.iter().all(|tensor| tensor.device() == Device::Cpu);
+    if !is_active() || !is_here || is_half || turns.is_zero() || others.iter().any(|other| *other != turns) {
         return Ok(None);
     }
     let (device, count) = (over[0].device(), carried.len());
@@ -204,7 +207,8 @@ where
     #[track_caller]
     pub fn call(&self, carried: C, over: X) -> Result<(C, Y)> {
         let (arguments, at) = ((carried, over), Source::caller());
-        if is_active() { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
+        let is_here = tensors_of(&leaves_of(&arguments)).iter().all(|tensor| tensor.device() == Device::Cpu);
+        if is_active() || !is_here { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
     }
 
     /// Returns the counters of the loop by itself: inside of a compiled function it is a part of that one's programs.
