@@ -261,3 +261,26 @@ fn gradients_of_parts_with_sizes_of_data() -> Result<()> {
     }
     Ok(())
 }
+
+/// A part that fails has done something before, which is not done again because sizes had to be known.
+#[test]
+fn a_part_that_fails_runs_once() -> Result<()> {
+    let state = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?);
+    let (own, counted) = (state.clone(), Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?));
+    let (count, first) = (counted.clone(), disable(|x: &Tensor| Ok(x.clone())));
+    let fails = disable(move |x: &Tensor| {
+        count.set(&count.get().add(1.0)?)?;
+        x.reshape([7])
+    });
+    let fast = compile(move |x: &Tensor| -> Result<Tensor> {
+        let positive = x.masked_select(&x.gt(0.0)?)?.sum(..)?;
+        // Any size, until a variable gets it.
+        own.set(&first.call(x)?.sum(0)?.add(positive)?)?;
+        fails.call(x)
+    });
+    for call in 1..4 {
+        assert!(fast.call(&random(&[2, 3], call)).is_err());
+        assert_eq!(counted.get().to_vec::<f32>()?, [call as f32; 3], "call {call}");
+    }
+    Ok(())
+}

@@ -57,6 +57,8 @@ pub(super) struct Driver {
     replay: Option<Vec<SegmentGraph>>,
     /// Whether gradients are recorded where the function is called.
     records: bool,
+    /// Whether something that ran failed: what it did until then is done.
+    has_failed: bool,
 }
 
 /// What a capture did on its way.
@@ -94,6 +96,7 @@ impl Driver {
             sizes: Rc::default(),
             replay: None,
             records: tape::is_enabled(),
+            has_failed: false,
         }
     }
 
@@ -169,6 +172,11 @@ impl Driver {
     /// Whether the function may read elements.
     pub(super) fn may_break(&self) -> bool {
         self.runs && !self.segment_compiler.options().fullgraph
+    }
+
+    /// Whether something that ran failed, so that it may not run again.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Whether segments may run.
@@ -362,7 +370,9 @@ impl Driver {
     fn go(&mut self, step: TraceStep, at: &Source) -> Result<()> {
         self.must_run(at)?;
         // What runs while the function is captured is no part of capturing it.
-        phase::timed(phase::RUN, || self.with_execution(|execution| execution.pass(&step, at)))?;
+        let outcome = phase::timed(phase::RUN, || self.with_execution(|execution| execution.pass(&step, at)));
+        self.has_failed |= outcome.is_err();
+        outcome?;
         self.path.push(step);
         Ok(())
     }

@@ -139,7 +139,8 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
     // So it may where sizes cannot be symbols, which is no fault of it.
-    if let Some(at) = dim::scope::stopped_at() {
+    let has_failed = session.driver.as_ref().is_some_and(Driver::has_failed) && matches!(returned, Ok(Err(_)));
+    if let Some(at) = dim::scope::stopped_at().filter(|_| !has_failed) {
         let broken = Break { what: driver::SIZES_NEEDED, at };
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
