@@ -91,6 +91,7 @@ impl CpuBackend {
             }
             KernelBody::AttentionBackward(_) => Err(self.error("a gradient of attention in one kernel".into())),
             KernelBody::Routine(body) => Ok(Arc::new(Routine::new(kernel, body, &target)?)),
+            KernelBody::Repeat(_) => Err(self.error("a loop, which the runtime runs".into())),
             KernelBody::Parallel(bodies) => {
                 let alone = |body: &KernelBody| Kernel { body: body.clone(), ..kernel.clone() };
                 let made = bodies.iter().map(|body| self.build(&alone(body), ready, None, choices));

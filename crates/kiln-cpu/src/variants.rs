@@ -21,7 +21,8 @@ pub(crate) fn variants(isa: Isa, kernel: &Kernel, now: Choices, packed: bool, si
         KernelBody::Loop(body) => of_loop(isa, body, now, &known),
         KernelBody::Matmul(body) => of_product(isa, body, now, packed, &known),
         KernelBody::Attention(body) => of_attention(isa, body, now, &known),
-        KernelBody::AttentionBackward(_) | KernelBody::Routine(_) | KernelBody::Parallel(_) => None,
+        KernelBody::AttentionBackward(_) | KernelBody::Routine(_) => None,
+        KernelBody::Repeat(_) | KernelBody::Parallel(_) => None,
     };
     let mut found = found.unwrap_or_default();
     found.retain(|choices| *choices != now);

@@ -318,6 +318,12 @@ pub enum TypeError {
         /// The result.
         ty: TensorType,
     },
+    /// A loop whose body does not fit it.
+    #[error("{what}")]
+    BadLoop {
+        /// A description of the problem.
+        what: &'static str,
+    },
     /// An input, whose type nothing determines.
     #[error("the type of an input is given, not inferred")]
     InputType,

@@ -70,7 +70,7 @@ impl fmt::Display for TensorType {
 }
 
 /// One op applied to earlier nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The op.
     pub op: Op,
@@ -83,7 +83,7 @@ pub struct Node {
 }
 
 /// A result of the graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Output {
     /// The node whose value it is.
     pub node: NodeId,
@@ -92,7 +92,7 @@ pub struct Output {
 }
 
 /// A functional tensor program. Nodes are in topological order: operands come first.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
     inputs: Vec<NodeId>,
@@ -170,10 +170,19 @@ impl Graph {
         self
     }
 
+    /// Changes nodes where they stand.
+    pub(crate) fn change_nodes(&mut self, change: &mut dyn FnMut(&mut Node)) {
+        self.nodes.iter_mut().for_each(change);
+    }
+
     /// Bytes that it takes in memory, elements of constants included; an estimate.
     pub fn bytes(&self) -> usize {
         let node = |node: &Node| {
-            let elements = if let Op::Constant(literal) = &node.op { literal.bytes.len() } else { 0 };
+            let elements = match &node.op {
+                Op::Constant(literal) => literal.bytes.len(),
+                Op::Loop { region, .. } => region.body().bytes(),
+                _ => 0,
+            };
             size_of_val(node.operands.as_slice()) + size_of_val(node.ty.shape.as_slice()) + elements
         };
         self.nodes.len() * size_of::<Node>() + self.nodes.iter().map(node).sum::<usize>()

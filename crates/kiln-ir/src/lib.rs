@@ -27,6 +27,7 @@ pub mod infer;
 pub mod interpret;
 mod literal;
 pub mod op;
+mod region;
 pub mod scalar;
 #[doc(hidden)]
 pub mod shrink;
@@ -44,6 +45,7 @@ pub use graph::{Graph, Node, NodeId, Output, TensorType};
 pub use host::{HostTensor, Mismatch, Tolerance};
 pub use infer::infer;
 pub use op::{ArgKind, AttentionOperand, Axes, ConvDims, DotDims, Literal, Op, OpKind, WindowDims};
+pub use region::Region;
 pub use scalar::Scalar;
 pub use source::{Function, Source, SourceScope};
 pub use table::{BinaryOp, CompareOp, ReduceKind, ScatterKind, UnaryOp};

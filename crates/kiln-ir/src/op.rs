@@ -6,7 +6,7 @@
 //! and fails for the op that lacks a part.
 
 use crate::table::named_ops;
-use crate::{BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, UnaryOp};
+use crate::{BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Region, Scalar, ScatterKind, UnaryOp};
 use std::sync::Arc;
 
 named_ops! {
@@ -296,6 +296,14 @@ pub enum Op {
         /// A seventh operand is the mask.
         mask: bool,
     },
+    /// `(carried…, over…, same…)`: one result of a [`Region`] that runs for each turn: what the last turn carried on, or the results
+    /// of all turns along a new first axis. Without a turn what is carried is as it was.
+    Loop {
+        /// The loop, which its other results share.
+        region: Arc<Region>,
+        /// Which of its results.
+        result: usize,
+    },
 }
 
 /// The size of the last axis of a mask of attention: one column a key, or, where an i64 mask holds bounds, the first visible key and the
@@ -370,6 +378,7 @@ op_kinds! {
     Attention = "attention",
     AttentionLogsumexp = "attention_logsumexp",
     AttentionGradient(of of: AttentionOperand) = format!("attention_gradient_{}", of.name()),
+    Loop = "loop",
 }
 
 impl Op {

@@ -7,6 +7,7 @@
 use crate::generate::symbol_value;
 use crate::{Dim, Graph, Literal, Node, NodeId, Op, Scalar, Symbol, TensorType};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The smallest graph found for which `fails` holds, starting from one for which it does. `fails` decides alone: it must say
 /// no to a graph that is of no interest, for instance one that cannot be run.
@@ -140,6 +141,7 @@ fn resize(graph: &Graph, map: &dyn Fn(&Dim) -> Dim) -> Option<Graph> {
             Op::Expand { shape } => Op::Expand { shape: all(&shape) },
             Op::Slice { start, size, step } => Op::Slice { start, size: all(&size), step },
             Op::SortIndices { axis, descending, count } => Op::SortIndices { axis, descending, count: map(&count) },
+            Op::Loop { region, result } => Op::Loop { region: Arc::new(region.map_dims(map)), result },
             Op::Constant(literal) => match beginning(&literal, map) {
                 Some(literal) => Op::Constant(literal),
                 None => return Edit::Keep,

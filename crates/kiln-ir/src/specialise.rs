@@ -1,6 +1,7 @@
 //! Giving symbols of a graph their values.
 
 use crate::{Dim, Error, Graph, Op, Symbol};
+use std::sync::Arc;
 
 impl Op {
     /// The op with `f` applied to every size in its attributes.
@@ -17,6 +18,7 @@ impl Op {
             Op::Expand { shape } => Op::Expand { shape: all(shape) },
             Op::Slice { start, size, step } => Op::Slice { start: all(start), size: all(size), step: step.clone() },
             Op::Pad { low, high, value } => Op::Pad { low: all(low), high: all(high), value: *value },
+            Op::Loop { region, result } => Op::Loop { region: Arc::new(region.map_dims(f)), result: *result },
             other => other.clone(),
         }
     }

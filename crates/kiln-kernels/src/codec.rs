@@ -1,9 +1,9 @@
 //! Encodes kernels and schedules as bytes for caches that outlive the process; see [`kiln_ir::codec`].
 
 use crate::kernel::{
-    Access, AttentionBackwardBody, AttentionBody, AttentionGradients, AttentionPart, Axis, BufferArg, Domain, Inst,
-    InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision, Prologue, Reduction, ReductionKind,
-    RoutineBody, Stage, Strided, ValueId,
+    Access, AttentionBackwardBody, AttentionBody, AttentionGradients, AttentionPart, Axis, BufferArg, CarriedBuffer,
+    Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision, Prologue, Reduction,
+    ReductionKind, RepeatBody, RoutineBody, Stage, Strided, TurnBuffer, TurnLaunch, ValueId,
 };
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, ReadFrom, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
@@ -30,6 +30,8 @@ codec_struct! {
         batch, heads, kv_heads, queries, keys, width, q, k, mask, causal, scale, part,
     }
     AttentionGradients { value_width, v, gradient, logsumexp, delta, queries, keys, values }
+    RepeatBody { turns, is_conditional, reverse, buffers, carried, launches }
+    CarriedBuffer { first, offset, last, other, copy, sizes }
     Pages { table, length, stride, count }
     Strided { buffer, offset, strides }
     InputLayout { strides, offset }
@@ -48,7 +50,9 @@ codec_enum! {
         3 = Routine(body),
         4 = Parallel(bodies),
         5 = AttentionBackward(body),
+        6 = Repeat(body),
     }
+    TurnBuffer { 0 = Whole { buffer, offset }, 1 = Row { buffer, offset, stride }, 2 = Carried(number), 3 = Next(number) }
     AttentionPart { 0 = Logsumexp { out }, 1 = Gradients(of) }
     Domain { 0 = Point, 1 = Row }
     Precision { 0 = Medium, 1 = High, 2 = Highest }
@@ -89,6 +93,21 @@ codec_enum! {
         6 = Parallelism,
         7 = TooLarge,
         8 = Off,
+    }
+}
+
+/// Kernels in kernels: a few deep at the most.
+impl Codec for TurnLaunch {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let TurnLaunch { kernel, args, sizes } = self;
+        kernel.encode(out);
+        args.encode(out);
+        sizes.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<TurnLaunch, DecodeError> {
+        let kernel = from.nested(Kernel::decode)?;
+        Ok(TurnLaunch { kernel, args: Vec::decode(from)?, sizes: Vec::decode(from)? })
     }
 }
 

@@ -15,6 +15,7 @@ use crate::kernel::Kernel;
 use crate::materialise::{Memory, Work, choose, inline_reductions, is_anchor, lay_out};
 use crate::matmul::matmul_step;
 use crate::prepare::{Prepared, prepare};
+use crate::repeat::{self, Loops, plan_loops, repeat_step};
 use crate::routine::routine_step;
 use crate::schedule::{Error, InputLayout, ReadFrom, Reason, Role, Schedule, ScheduleOptions, Step, Written};
 use crate::segments::split_choices;
@@ -168,7 +169,8 @@ fn attempt(
 ) -> Result<Result<Schedule, Vec<FusionRejection>>, Error> {
     let inline = inline_reductions(graph, options.target);
     let materialised = choose(graph, &inline, required, options);
-    let memory = lay_out(graph, &materialised, layouts, options.target);
+    let mut memory = lay_out(graph, &materialised, layouts, options.target);
+    let loops = plan_loops(graph, &mut memory, options)?;
     let scope = Scope {
         graph,
         storage: &memory.storage,
@@ -199,7 +201,7 @@ fn attempt(
         split_choices(scope, &memory, group);
     }
     let order = fusion.order()?;
-    let steps = match assemble(scope, &memory, &mut fusion, order) {
+    let steps = match assemble(scope, &memory, &mut fusion, order, &loops) {
         Ok(steps) => steps,
         Err(rejection) => return Ok(Err(vec![rejection])),
     };
@@ -267,6 +269,7 @@ fn assemble(
     memory: &Memory,
     fusion: &mut Fusion<'_>,
     order: Vec<usize>,
+    loops: &Loops,
 ) -> Result<Vec<Step>, FusionRejection> {
     let mut read = vec![false; scope.graph.nodes().len()];
     for group in fusion.groups.iter().flatten() {
@@ -289,11 +292,14 @@ fn assemble(
         let mut step = match group.anchor {
             Anchor::Loop => loop_step(scope, memory, group, &needed)?,
             Anchor::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
+            Anchor::Alone(node) if matches!(scope.graph.node(node).op, Op::Loop { .. }) => {
+                repeat_step(scope, memory, node, &needed, loops)?
+            }
             Anchor::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,
         };
         // Arguments that the kernel does not use are dropped.
         step.reads = reads.into_iter().filter(|read| step.args.contains(&read.buffer)).collect();
-        step.writes = written(memory, group, &needed);
+        step.writes = written(scope.graph, memory, group, &needed);
         steps.push(step);
     }
     Ok(steps)
@@ -313,10 +319,10 @@ fn read_from(graph: &Graph, memory: &Memory, group: &Group) -> Vec<ReadFrom> {
 }
 
 /// What a group's launch puts into memory.
-fn written(memory: &Memory, group: &Group, needed: &Needed<'_>) -> Vec<Written> {
+fn written(graph: &Graph, memory: &Memory, group: &Group, needed: &Needed<'_>) -> Vec<Written> {
     let mut writes: Vec<Written> = Vec::with_capacity(needed.list.len());
     for (position, destination) in &needed.list {
-        let node = memory.works[group.works[*position]].node;
+        let node = repeat::node_of(graph, memory, memory.works[group.works[*position]].node, destination);
         let Storage { buffer, offset, strides } = destination.storage.clone();
         let write = Written { node, buffer, offset, strides, parts_of: destination.nodes.clone() };
         if !writes.contains(&write) {

@@ -10,6 +10,7 @@
 //!  Attention   online softmax over tiles of keys
 //!  AttentionBackward   the logarithms of its sums, or its gradients
 //!  Routine     scan, sort, scatter: written by hand in each backend
+//!  Repeat      launches of a loop's body, turn after turn; run by the runtime, never by a backend
 //!  Parallel    several of these that do not depend on each other, in any order or at once
 //! ```
 //!
@@ -22,6 +23,8 @@
 use kiln_ir::{
     ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
 };
+
+pub use crate::repeat::{CarriedBuffer, RepeatBody, TurnBuffer, TurnLaunch};
 
 /// A kernel: one launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -67,6 +70,8 @@ pub enum KernelBody {
     AttentionBackward(Box<AttentionBackwardBody>),
     /// Hand-written routines.
     Routine(RoutineBody),
+    /// Loops.
+    Repeat(Box<RepeatBody>),
     /// Independent bodies, none of them of this kind: what one writes no other touches. Each has its own axes and values.
     Parallel(Vec<KernelBody>),
 }
@@ -609,6 +614,7 @@ impl KernelBody {
             KernelBody::Routine(RoutineBody::Scatter { index, updates, output, .. }) => {
                 views(&[index, updates, output])
             }
+            KernelBody::Repeat(body) => body.clone().arguments_mut().into_iter().map(|argument| *argument).collect(),
             KernelBody::Parallel(bodies) => bodies.iter().flat_map(KernelBody::buffers).collect(),
         }
     }
@@ -618,6 +624,9 @@ impl KernelBody {
         let renumber = |view: &mut Strided| view.buffer = map[view.buffer];
         match self {
             KernelBody::Parallel(bodies) => bodies.iter_mut().for_each(|body| body.renumber_buffers(map)),
+            KernelBody::Repeat(body) => {
+                body.arguments_mut().into_iter().for_each(|argument| *argument = map[*argument])
+            }
             KernelBody::Routine(RoutineBody::Scan { input, output, .. })
             | KernelBody::Routine(RoutineBody::SortIndices { input, output, .. }) => {
                 [input, output].into_iter().for_each(renumber);
@@ -642,7 +651,7 @@ impl KernelBody {
                 operands.chain(&mut body.epilogue).for_each(change);
             }
             KernelBody::Attention(_) | KernelBody::AttentionBackward(_) => {}
-            KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
+            KernelBody::Routine(_) | KernelBody::Repeat(_) | KernelBody::Parallel(_) => {}
         }
     }
 }

@@ -43,6 +43,7 @@ mod products;
 mod reciprocal;
 #[doc(hidden)]
 pub mod reference;
+mod repeat;
 mod routine;
 pub mod schedule;
 mod segments;

@@ -7,6 +7,7 @@ use crate::cost;
 use crate::index::contiguous_strides;
 use crate::memory_order::{memory_orders, row_pitches, strides_in};
 use crate::pages::gather_below;
+use crate::repeat::join_results;
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Role, ScheduleOptions, Target};
 use crate::trace::{Storage, literal_scalar};
 use kiln_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, ReduceKind, TensorType};
@@ -65,7 +66,8 @@ struct Inline {
 
 /// True for ops that end a kernel: their results are combined from many elements.
 pub(crate) fn is_anchor(op: &Op) -> bool {
-    op.is_attention() || matches!(op, Op::Dot { .. } | Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. })
+    let is_routine = matches!(op, Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. } | Op::Loop { .. });
+    op.is_attention() || is_routine || matches!(op, Op::Dot { .. })
 }
 
 /// True for reductions.
@@ -434,6 +436,7 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
     let count = graph.nodes().len();
     let orders = if target.product_order { memory_orders(graph, layouts) } else { vec![None; count] };
     let pitches = row_pitches(graph, target.row_alignment);
+    let is_plain = read_or_written_by_loops(graph);
     let mut memory = Memory {
         buffers: Vec::new(),
         storage: vec![None; count],
@@ -467,11 +470,15 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
     for (id, node) in graph.iter().rev() {
         let at = id.index();
         let in_memory = memory.storage[at].is_some();
-        let readable = |list: &[Destination]| list.iter().position(|d| d.readable);
+        // A loop does not read what is elsewhere in another order.
+        let fits = |d: &Destination| !is_plain[at] || is_row_major(&d.storage.strides, &node.ty.shape);
+        let readable = |list: &[Destination]| list.iter().position(|d| d.readable && fits(d));
         if materialised[at] && readable(&pending[at]).is_none() && !in_memory {
             let buffer = memory.declare(graph, id, Role::Temp);
             let mut storage = row_major(buffer, &node.ty.shape);
-            if let Some(order) = &orders[at] {
+            if is_plain[at] {
+                // As loops want it.
+            } else if let Some(order) = &orders[at] {
                 storage.strides = strides_in(&node.ty.shape, order);
             } else if let Some(pitch) = pitches[at] {
                 let rank = node.ty.rank();
@@ -496,6 +503,15 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
             }
             continue;
         }
+        if let Op::Loop { .. } = node.op
+            && into[0].storage != row_major(into[0].storage.buffer, &node.ty.shape)
+        {
+            // A loop writes rows one after the other; what is elsewhere is copied there.
+            let storage = row_major(memory.declare(graph, id, Role::Temp), &node.ty.shape);
+            into[0].nodes.retain(|&node| node != id);
+            memory.storage[at] = Some(storage.clone());
+            into.insert(0, Destination { storage, nodes: vec![id], required: false, readable: true });
+        }
         if is_anchor(&node.op) && !matches!(node.op, Op::Dot { .. }) && into.len() > 1 {
             memory.works.push(Work { node: id, into: into.split_off(1), copy: true });
         }
@@ -508,12 +524,29 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
     }
     memory.works.reverse();
     memory.works.retain(|work| !graph.ty(work.node).shape.iter().any(Dim::is_zero));
+    join_results(graph, &mut memory.works);
     for (number, work) in memory.works.iter().enumerate() {
         for node in work.into.iter().flat_map(|d| &d.nodes) {
             memory.writers[node.index()].push(number);
         }
     }
     memory
+}
+
+/// Whether elements with these strides are in row-major order, one after the other.
+pub(crate) fn is_row_major(strides: &[Dim], shape: &[Dim]) -> bool {
+    let fits = |((size, own), stride): ((&Dim, &Dim), &Dim)| size.is_one() || own == stride;
+    shape.iter().zip(strides).zip(&contiguous_strides(shape)).all(fits)
+}
+
+/// For each node whether a loop reads or writes it, which wants row-major order.
+fn read_or_written_by_loops(graph: &Graph) -> Vec<bool> {
+    let mut plain = vec![false; graph.nodes().len()];
+    for (id, node) in graph.iter().filter(|(_, node)| matches!(node.op, Op::Loop { .. })) {
+        plain[id.index()] = true;
+        node.operands.iter().for_each(|operand| plain[operand.index()] = true);
+    }
+    plain
 }
 
 impl Memory {

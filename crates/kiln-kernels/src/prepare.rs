@@ -5,7 +5,7 @@
 //! to the same shape is a copy, which the scheduler gives rows that begin where products can read them.
 
 use crate::direct::{Direct, direct_of, needed};
-use crate::materialise::is_short;
+use crate::materialise::{is_row_major, is_short};
 use crate::matmul::{accumulator, free_axes};
 use crate::memory_order::{memory_orders, row_pitches};
 use crate::schedule::{InputLayout, Target};
@@ -81,7 +81,14 @@ pub(crate) fn prepare(
     let blocks = Blocks::of(graph, layouts, dequantised);
     let transposed = |node: &Node| blocks.read_by(graph, node).is_some_and(|(right, _)| node.operands[1] != right);
     let turned = |node: &Node| turned_right(graph, node, target);
-    let same = |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none();
+    let is_strided = |id: NodeId| match graph.node(id).op {
+        Op::Input { index } => !is_row_major(&layouts[index].strides, &graph.ty(id).shape),
+        _ => false,
+    };
+    // Loops read rows that are one after the other.
+    let for_loop = |node: &Node| matches!(node.op, Op::Loop { .. }) && node.operands.iter().any(|&id| is_strided(id));
+    let same =
+        |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none() && !for_loop(node);
     if !blocks.dequantised.contains(&true) && !copied.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
         return Ok(None);
     }
@@ -134,6 +141,12 @@ pub(crate) fn prepare(
                     whole[id.index()] = Some(builder.add(node.op.clone(), &operands)?);
                 }
                 builder.elements_of_blocks(operands[0], *format)?
+            }
+            (Op::Loop { .. }, _) if for_loop(node) => {
+                for (operand, &old) in operands.iter_mut().zip(&node.operands).filter(|(_, old)| is_strided(**old)) {
+                    *operand = builder.add(Op::Reshape { shape: graph.ty(old).shape.clone() }, &[*operand])?;
+                }
+                builder.add(op.clone(), &operands)?
             }
             (op, _) => builder.add(op.clone(), &operands)?,
         };

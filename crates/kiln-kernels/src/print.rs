@@ -96,6 +96,17 @@ impl Display for KernelBody {
                 f.write_str("}")
             }
             KernelBody::Routine(body) => write!(f, "{body}"),
+            KernelBody::Repeat(body) => {
+                match body.is_conditional {
+                    true => writeln!(f, " while true {{")?,
+                    false => {
+                        let order = if body.reverse { " from the last" } else { "" };
+                        writeln!(f, " {} turns{order} {{", body.turns)?;
+                    }
+                }
+                body.launches.iter().try_for_each(|launch| writeln!(f, "{}", launch.kernel))?;
+                f.write_str("}")
+            }
             KernelBody::Parallel(bodies) => {
                 writeln!(f, " {{")?;
                 bodies.iter().try_for_each(|body| writeln!(f, "{}{body}", body.kind()))?;
@@ -113,6 +124,7 @@ impl KernelBody {
             KernelBody::Attention(_) => "attention",
             KernelBody::AttentionBackward(_) => "attention_backward",
             KernelBody::Routine(_) => "routine",
+            KernelBody::Repeat(_) => "repeat",
             KernelBody::Parallel(_) => "parallel",
         }
     }

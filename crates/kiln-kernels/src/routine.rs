@@ -9,12 +9,17 @@ use crate::kernel::{
 };
 use crate::materialise::Memory;
 use crate::pages::{gather_below, paged};
+use crate::repeat;
 use crate::schedule::{BufferId, Step};
 use crate::trace::{FusionRejection, Scope, Storage, Tracer};
 use kiln_ir::{AttentionOperand, DType, Dim, NodeId, Op, Scalar, Symbol};
 
 /// The strided view of a node's memory; the error names a node that is none.
-fn strided(scope: Scope<'_>, node: NodeId, args: &mut Vec<(BufferId, DType)>) -> Result<Strided, FusionRejection> {
+pub(crate) fn strided(
+    scope: Scope<'_>,
+    node: NodeId,
+    args: &mut Vec<(BufferId, DType)>,
+) -> Result<Strided, FusionRejection> {
     let rejection = FusionRejection { node };
     let ty = scope.graph.ty(node);
     let (domain, index) = Domain::of_shape(&ty.shape, &[]);
@@ -69,6 +74,7 @@ pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), FusionR
     for (number, &operand) in node.operands.iter().enumerate().skip(skip) {
         match node.op {
             Op::Attention { .. } if matches!(number, 1 | 2) => rows_of_keys(scope, operand, &mut args).map(|_| ())?,
+            Op::Loop { .. } => repeat::operand(scope, operand, &mut args).map(|_| ())?,
             _ => strided(scope, operand, &mut args).map(|_| ())?,
         }
     }
@@ -252,6 +258,7 @@ fn visit_body_dims(body: &KernelBody, visit: &mut dyn FnMut(&Dim)) {
             view(updates, visit);
             view(output, visit);
         }
+        KernelBody::Repeat(body) => body.visit_dims(visit),
         KernelBody::Loop(_) | KernelBody::Matmul(_) | KernelBody::Parallel(_) => {}
     }
 }

@@ -161,7 +161,7 @@ fn same_places(step: &Step, from: BufferId, to: BufferId) -> bool {
                 && body.epilogue.iter().all(settled)
         }
         KernelBody::Attention(_) | KernelBody::AttentionBackward(_) => false,
-        KernelBody::Routine(_) | KernelBody::Parallel(_) => false,
+        KernelBody::Routine(_) | KernelBody::Repeat(_) | KernelBody::Parallel(_) => false,
     }
 }
 

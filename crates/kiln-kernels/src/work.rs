@@ -177,6 +177,15 @@ impl Tally<'_> {
                 | RoutineBody::Scatter { updates_shape: shape, .. }) = body;
                 self.flops += tally_product(&shape.iter().collect::<Vec<_>>(), self.size)?;
             }
+            KernelBody::Repeat(_) => {
+                // Of the body only what goes in and comes out is counted.
+                for (at, arg) in step.kernel.buffers.iter().enumerate() {
+                    match arg.access {
+                        Access::Read => self.read(at, u64::MAX),
+                        _ => self.write(at, u64::MAX),
+                    }
+                }
+            }
             KernelBody::Parallel(_) => return None,
         }
         Some(())

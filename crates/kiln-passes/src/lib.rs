@@ -30,7 +30,7 @@ mod split_frozen;
 
 pub use differentiate::{
     Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, derivative, differentiate,
-    gradient, is_differentiable,
+    gradient, is_differentiable, loop_gradients, with_states,
 };
 
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
@@ -169,6 +169,10 @@ pub fn run_options(
 ) -> Result<Graph, Error> {
     if kiln_ir::verify::verifiers_run() {
         graph.verify().map_err(|cause| Error::Invalid { cause })?;
+    }
+    // Each body by itself; what passes do around a loop changes nothing inside.
+    if graph.has_loops() {
+        graph = graph.map_bodies(&mut |body| run_options(body, options, &mut |_, _| {}))?;
     }
     let mut quiet = 0;
     for pass in PASSES.iter().cycle().take(MAX_ROUNDS * PASSES.len()) {

@@ -3,8 +3,8 @@
 
 use crate::disk::{self, Key, Kind};
 use crate::event::{self, Category, Event};
-use crate::{Backend, Device, Error, Executable, Variant};
-use kiln_kernels::kernel::Kernel;
+use crate::{Backend, Device, Error, Executable, Variant, repeat};
+use kiln_kernels::kernel::{Kernel, KernelBody};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
@@ -200,6 +200,10 @@ fn find(
     saved: Option<&[u8]>,
     keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
+    if let KernelBody::Repeat(body) = &kernel.body {
+        // Nothing of it is compiled but the kernels of its body, which are entries by themselves.
+        return repeat::compile(backend, kernel, body, label, keep);
+    }
     let target = target_of(backend, variant);
     let slot = slot(&target, kernel);
     slot.used.store(CLOCK.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);

@@ -26,6 +26,7 @@ pub mod program;
 mod queued;
 pub mod reference;
 mod rehearsal;
+mod repeat;
 pub mod sites;
 mod sizing;
 mod slab;

@@ -42,8 +42,8 @@ pub use backend::threads::{self, set_threads, threads};
 pub use backend::{backend, release_memory, synchronize};
 pub use compile::buckets::{self, Buckets};
 pub use compile::capture::{
-    self, Compiled, Declared, Disabled, Dynamic, Mode, Options, Scan, Stance, StanceGuard, Stats, WhileLoop, compile,
-    compile_with, cond, disable, explain, own_error, scan, set_stance, while_loop,
+    self, Compiled, Declared, Disabled, Dynamic, Map, Mode, Options, Scan, Stance, StanceGuard, Stats, WhileLoop,
+    compile, compile_with, cond, disable, explain, map, own_error, scan, set_stance, while_loop,
 };
 pub use compile::freeze::{self, FrozenGraph, FrozenMemory};
 pub use error::{Error, Result, Shown, Value, printable, shown};

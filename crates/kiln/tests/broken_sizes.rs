@@ -170,3 +170,117 @@ fn disabled_parts_and_sizes() {
         assert_close(&fast.call(&x).unwrap(), &f(&x).unwrap(), &format!("turn {turn}"));
     }
 }
+
+/// What a part gives is taken to be of any size, until its gradient is added to that of a variable. The function hides that error, and
+/// what it does next may not run.
+#[test]
+fn an_error_that_only_symbols_make_is_hidden_from_nobody() -> Result<()> {
+    let scene = || -> Result<_> {
+        let weight = Var::new(&Tensor::new([1f32, -2.0, 3.0], Device::Cpu)?).requires_grad(true);
+        let own = weight.clone();
+        let part = disable(move |_: &Tensor| {
+            let before = own.get();
+            own.set(&before.detach().add(1.0)?)?;
+            Ok(before)
+        });
+        let after = disable(|y: &Tensor| Ok(y.clone()));
+        let inner = weight.clone();
+        let f = move |x: &Tensor| -> Result<Tensor> {
+            let y = part.call(x)?;
+            let scaled = y.mul(y.sum(..)?.item::<f32>()?)?;
+            let _ = scaled.sum(..)?.backward();
+            after.call(x)?.add(inner.grad().map_or(Ok(x.sum(..)?), |gradient| gradient.sum(..))?)
+        };
+        Ok((f, weight))
+    };
+    let ((f, eager), (g, weight)) = (scene()?, scene()?);
+    let fast = compile(g);
+    for (call, rows) in [1, 2, 2, 2, 5, 5, 1, 7].into_iter().enumerate() {
+        let x = random(&[rows, 3], call as u64);
+        assert_close(&fast.call(&x)?, &f(&x)?, &format!("call {call}"));
+        let gradients = [&eager, &weight].map(|var| var.grad().map(|gradient| gradient.to_vec::<f32>()));
+        let [Some(expected), Some(got)] = gradients else { panic!("no gradient at call {call}") };
+        assert_eq!(got?, expected?, "call {call}");
+        assert_eq!(weight.get().to_vec::<f32>()?, eager.get().to_vec::<f32>()?, "call {call}");
+    }
+    Ok(())
+}
+
+/// Sizes of data and of what a part gives, one of which has to be that of a variable: what was recorded before that is known has to be the same
+/// afterwards.
+#[test]
+fn sizes_that_turn_out_to_be_known_after_sizes_of_data() -> Result<()> {
+    let state = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+    let own = state.clone();
+    let part = disable(|rows: &Tensor| Ok(rows.clone()));
+    let f = move |x: &Tensor| -> Result<Vec<Tensor>> {
+        let chosen = x.index_select(0, &x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)?;
+        own.set(&part.call(&chosen)?)?;
+        Ok(Vec::new())
+    };
+    let fast = compile(&f);
+    // None is chosen at first, and of the gradient of nothing less is kept than of that of something.
+    for (call, rows) in [1, 2, 5, 5, 1, 3].into_iter().enumerate() {
+        let sign = if call % 3 == 0 { -1.0 } else { 1.0 };
+        let x = random(&[rows, 3], call as u64).abs()?.mul(sign)?.requires_grad();
+        f(&x)?;
+        let expected = state.get();
+        fast.call(&x)?;
+        assert_close(&state.get(), &expected, &format!("variable after call {call}"));
+    }
+    Ok(())
+}
+
+/// A gradient that is added up from parts whose sizes are symbols here and numbers there: that error is one of the symbols, too.
+#[test]
+fn gradients_of_parts_with_sizes_of_data() -> Result<()> {
+    for (rows, seed) in [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1)] {
+        let outer = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?).requires_grad(true);
+        let one = disable(|x: &Tensor| Ok(x.clone()));
+        let two = disable(|(x, y): &(Tensor, Tensor)| Ok((x.sub(y)?, y.clone())));
+        let f = move |x: &Tensor| -> Result<Vec<Tensor>> {
+            let chosen = x.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?;
+            let rows = one.call(&x.add(1.0)?)?.index_select(0, &chosen)?.sum(0)?;
+            let (y, _) = two.call(&(rows, x.clone()))?;
+            // The error is hidden.
+            let _ = y.sum(..)?.backward();
+            Ok(Vec::new())
+        };
+        let fast = compile(&f);
+        let x = random(&[rows, 3], seed).abs()?;
+        let gradient = |call: &dyn Fn(&Tensor) -> Result<Vec<Tensor>>| -> Result<Option<Vec<f32>>> {
+            outer.zero_grad();
+            call(&x.add(outer.get())?)?;
+            outer.grad().map(|gradient| gradient.to_vec()).transpose()
+        };
+        let expected = gradient(&f)?;
+        assert!(expected.is_some());
+        for _ in 0..3 {
+            assert_eq!(gradient(&|x| fast.call(x))?, expected, "{rows} rows, seed {seed}");
+        }
+    }
+    Ok(())
+}
+
+/// A part that fails has done something before, which is not done again because sizes had to be known.
+#[test]
+fn a_part_that_fails_runs_once() -> Result<()> {
+    let state = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?);
+    let (own, counted) = (state.clone(), Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu)?));
+    let (count, first) = (counted.clone(), disable(|x: &Tensor| Ok(x.clone())));
+    let fails = disable(move |x: &Tensor| {
+        count.set(&count.get().add(1.0)?)?;
+        x.reshape([7])
+    });
+    let fast = compile(move |x: &Tensor| -> Result<Tensor> {
+        let positive = x.masked_select(&x.gt(0.0)?)?.sum(..)?;
+        // Any size, until a variable gets it.
+        own.set(&first.call(x)?.sum(0)?.add(positive)?)?;
+        fails.call(x)
+    });
+    for call in 1..4 {
+        assert!(fast.call(&random(&[2, 3], call)).is_err());
+        assert_eq!(counted.get().to_vec::<f32>()?, [call as f32; 3], "call {call}");
+    }
+    Ok(())
+}

@@ -157,6 +157,10 @@ fn a_break_is_shown_with_its_line_and_the_way_out() {
     assert_eq!((first.segments.len(), first.breaks.len()), (2, 1), "{first}");
     assert!(first.breaks[0].what.contains("element") && !first.breaks[0].fix.is_empty());
     assert!(first.breaks[0].at.file.ends_with("explain.rs"));
+    // One number, and the time that reading it takes.
+    let cost = first.breaks[0].cost.unwrap();
+    assert!(cost.bytes == 4 && cost.took.as_millis() < 100, "{cost:?}");
+    assert!(first.to_string().contains(" between the graphs, 4 B)"), "{first}");
     // The same of a call that finds everything there.
     let again = fast.explain(&x).unwrap();
     assert_eq!((again.segments.len(), again.breaks.len()), (2, 1), "{again}");

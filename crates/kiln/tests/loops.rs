@@ -1,6 +1,8 @@
 //! Loops whose body is captured once.
+#![allow(clippy::type_complexity)]
 
-use kiln::{DType, Device, Generator, Result, Tensor, Var, compile, scan, while_loop};
+use kiln::nn::{Forward, Gru, Lstm};
+use kiln::{DType, Device, Generator, Options, Result, Tensor, Var, compile, compile_with, no_grad, scan, while_loop};
 
 fn random(shape: &[usize], seed: u64) -> Tensor {
     Generator::new(seed).randn(shape, DType::F32, Device::Cpu).unwrap()
@@ -41,9 +43,10 @@ fn a_recurrent_network_is_one_program_for_all_lengths() {
         let expected = Tensor::stack(&all, 0).unwrap().mean(0).unwrap().add(&h).unwrap();
         assert_close(&fast.call(&x).unwrap(), &expected, &format!("turn {turn}"));
     }
-    let (stats, inner) = (fast.stats(), body.stats());
-    assert_eq!((stats.compiles, stats.branches, stats.fallbacks), (2, 0, 0), "{stats:?}");
-    assert_eq!((inner.compiles, inner.fallbacks), (1, 0), "{inner:?}");
+    let stats = fast.stats();
+    // One for the first length, and one for all others; the loop is part of both.
+    assert_eq!((stats.compiles, stats.branches, stats.fallbacks, stats.breaks), (2, 0, 0, 0), "{stats:?}");
+    assert_eq!(body.stats().compiles, 0);
 }
 
 #[test]
@@ -88,8 +91,44 @@ fn a_condition_ends_a_loop() {
             assert!((a - b).abs() < 1e-3 * (1.0 + b), "turn {turn}: {a} and {b}");
         }
     }
-    let stats = newton.stats();
-    assert!(stats.compiles <= 3 && stats.fallbacks == 0, "{stats:?}");
+    // The loop is part of the programs: of one element, of the first size, and of all others.
+    let stats = fast.stats();
+    assert!(stats.compiles <= 3 && stats.fallbacks == 0 && stats.breaks == 0, "{stats:?}");
+    assert_eq!(newton.stats().compiles, 0);
+}
+
+/// Where gradients go through it the loop runs turn by turn; no turn, one and many leave what they carry in its place.
+#[test]
+fn a_condition_and_gradients() -> Result<()> {
+    let weight = Var::new(&Tensor::new([0.5f32, 0.7], Device::Cpu)?).requires_grad(true);
+    let own = weight.clone();
+    let shrink = while_loop(
+        |(x, _): &(Tensor, Tensor)| x.amax(..)?.gt(1.0),
+        move |(x, turns): &(Tensor, Tensor)| Ok((x.mul(own.get())?, turns.add(1)?)),
+    );
+    let count = || Tensor::new(0i64, Device::Cpu);
+    let fast = compile(move |x: &Tensor| shrink.call((x.mul(2.0)?, count()?)));
+    for (round, first) in [0.1f32, 0.9, 1.9, 4.0, 100.0, 0.2].into_iter().enumerate() {
+        let x = Tensor::new([first, first / 2.0], Device::Cpu)?;
+        let (mut expected, mut turns) = (x.mul(2.0)?, 0);
+        while expected.amax(..)?.item::<f32>()? > 1.0 {
+            (expected, turns) = (expected.mul(weight.get())?, turns + 1);
+        }
+        let quiet = no_grad(|| fast.call(&x))?;
+        assert_close(&quiet.0, &expected, &format!("round {round}"));
+        assert_eq!(quiet.1.item::<i64>()?, turns, "round {round}");
+        let loud = fast.call(&x)?;
+        assert_close(&loud.0, &expected, &format!("round {round}"));
+        if turns > 0 {
+            let gradients = [&loud.0, &expected].map(|y| {
+                weight.zero_grad();
+                y.sum(..).unwrap().backward().unwrap();
+                weight.grad().unwrap()
+            });
+            assert_close(&gradients[0], &gradients[1], &format!("gradient of round {round}"));
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -103,4 +142,223 @@ fn what_cannot_be_looped_over_says_so() {
     let long = |n: usize| Tensor::ones(n, DType::F32, Device::Cpu).unwrap();
     assert!(pairs.call(zero(), (long(2), long(3))).unwrap_err().to_string().contains("differ"));
     assert_eq!(pairs.call(zero(), (long(3), long(3))).unwrap().0.item::<f32>().unwrap(), 6.0);
+}
+
+/// A scan, and the same in plain Rust.
+fn both_ways(
+    f: impl Fn(&(Tensor, Tensor)) -> Result<(Tensor, Tensor)> + Clone + Send + Sync + 'static,
+) -> (impl Fn(Tensor, &Tensor) -> Result<(Tensor, Tensor)>, impl Fn(Tensor, &Tensor) -> Result<(Tensor, Tensor)>) {
+    let plain = f.clone();
+    let turn_by_turn = move |mut carried: Tensor, over: &Tensor| {
+        let mut all = Vec::new();
+        for place in 0..over.shape()[0] {
+            let (now, result) = plain(&(carried, over.select(0, place)?))?;
+            carried = now;
+            all.push(result);
+        }
+        Ok((carried, Tensor::stack(&all, 0)?))
+    };
+    let body = scan(f);
+    (move |carried, over: &Tensor| body.call(carried, over.clone()), turn_by_turn)
+}
+
+#[test]
+fn a_training_step_with_a_scan_is_one_graph() {
+    let step =
+        |weight: &Var, x: &Tensor, run: &dyn Fn(Tensor, &Tensor) -> Result<(Tensor, Tensor)>| -> Result<Tensor> {
+            weight.zero_grad();
+            let (last, all) = run(x.select(0, 0)?.mul(0.1)?, &x.mul(0.5)?)?;
+            let loss = all.square()?.mean(..)?.add(last.sum(..)?)?;
+            loss.backward()?;
+            let gradient = weight.grad().expect("a gradient");
+            weight.set(&weight.get().detach().sub(gradient.mul(0.1)?)?)?;
+            Ok(loss)
+        };
+    let fresh = || Var::new(&random(&[3, 3], 1)).requires_grad(true);
+    let (one, two) = (fresh(), fresh());
+    let body = |weight: &Var| {
+        let weight = weight.clone();
+        move |(h, x): &(Tensor, Tensor)| {
+            let h = cell(h, x, &weight.get())?;
+            Ok((h.clone(), h.mul(x)?))
+        }
+    };
+    let (looped, _) = both_ways(body(&one));
+    let (_, plain) = both_ways(body(&two));
+    let own = one.clone();
+    let options = Options { fullgraph: true, ..Options::default() };
+    let fast = compile_with(move |x: &Tensor| step(&own, x, &looped), options);
+    for turn in 0..12u64 {
+        let x = random(&[2 + turn as usize % 5, 2, 3], turn);
+        assert_close(&fast.call(&x).unwrap(), &step(&two, &x, &plain).unwrap(), &format!("loss {turn}"));
+        assert_close(&one.get(), &two.get(), &format!("weight {turn}"));
+    }
+    let stats = fast.stats();
+    assert_eq!((stats.compiles, stats.breaks, stats.fallbacks), (2, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn loops_in_loops() {
+    let rows = |(total, rows): &(Tensor, Tensor)| -> Result<(Tensor, Tensor)> {
+        // Running maxima of each row, added up.
+        let inner = scan(|(most, x): &(Tensor, Tensor)| {
+            let most = most.maximum(x)?;
+            Ok((most.clone(), most))
+        });
+        let (_, all) = inner.call(total.mul(0.5)?, rows.clone())?;
+        let total = total.add(all.sum(0)?)?.tanh()?;
+        Ok((total.clone(), all))
+    };
+    let (looped, plain) = both_ways(rows);
+    let fast = compile(|x: &Tensor| {
+        let (last, all) = looped(x.select(0, 0)?.select(0, 0)?, x)?;
+        all.sum([0, 1])?.add(last)
+    });
+    for turn in 0..9u64 {
+        let x = random(&[2 + turn as usize % 3, 3 + turn as usize % 4, 5], turn);
+        let (last, all) = plain(x.select(0, 0).unwrap().select(0, 0).unwrap(), &x).unwrap();
+        let expected = all.sum([0, 1]).unwrap().add(last).unwrap();
+        assert_close(&fast.call(&x).unwrap(), &expected, &format!("turn {turn}"));
+    }
+    assert_eq!((fast.stats().breaks, fast.stats().fallbacks), (0, 0), "{:?}", fast.stats());
+}
+
+/// What is not part of a graph: the loop runs turn by turn, and means the same.
+#[test]
+fn bodies_that_are_no_graph() {
+    let counter = Var::new(&Tensor::zeros(3, DType::F32, Device::Cpu).unwrap());
+    let own = counter.clone();
+    let bodies: Vec<(&str, Box<dyn Fn(&(Tensor, Tensor)) -> Result<(Tensor, Tensor)> + Send + Sync>)> = vec![
+        (
+            "reads an element",
+            Box::new(|(h, x)| {
+                let h = if x.sum(..)?.item::<f32>()? > 0.0 { h.add(x)? } else { h.sub(x)? };
+                Ok((h.clone(), h))
+            }),
+        ),
+        (
+            "hides that it does",
+            Box::new(|(h, x)| {
+                let by = x.sum(..)?.item::<f32>().unwrap_or(100.0);
+                Ok((h.add(x)?, x.mul(f64::from(by))?))
+            }),
+        ),
+        (
+            "changes a variable",
+            Box::new(move |(h, x)| {
+                own.set(&own.get().add(x)?)?;
+                Ok((h.add(own.get())?, x.clone()))
+            }),
+        ),
+        ("stops gradients", Box::new(|(h, x)| Ok((h.add(h.detach().mul(x)?)?, no_grad(|| h.mul(2.0))?)))),
+        ("gives other sizes", Box::new(|(h, x)| Ok((h.clone(), x.reshape([3, 1])?)))),
+        ("is a graph", Box::new(|(h, x)| Ok((x.clone(), h.clone())))),
+    ];
+    for (what, body) in bodies {
+        let body = std::sync::Arc::new(body);
+        let (looped, plain) = both_ways(move |arguments: &(Tensor, Tensor)| body(arguments));
+        let first = || Tensor::new([0.1f32, 0.2, 0.3], Device::Cpu);
+        let start = Var::new(&first().unwrap()).requires_grad(true);
+        let (read, other) = (start.clone(), start.clone());
+        let fast = compile(move |x: &Tensor| {
+            let (last, all) = looped(read.get().mul(1.0)?, x)?;
+            all.sum(..)?.add(last.sum(..)?)
+        });
+        for turn in 0..8u64 {
+            let x = random(&[2 + turn as usize % 3, 3], turn);
+            counter.set(&first().unwrap()).unwrap();
+            let got = fast.call(&x).unwrap();
+            let changed = counter.get();
+            start.zero_grad();
+            got.backward().unwrap();
+            let gradient = start.grad();
+            counter.set(&first().unwrap()).unwrap();
+            let (last, all) = plain(other.get().mul(1.0).unwrap(), &x).unwrap();
+            let expected = all.sum(..).unwrap().add(last.sum(..).unwrap()).unwrap();
+            assert_close(&got, &expected, what);
+            assert_close(&changed, &counter.get(), what);
+            start.zero_grad();
+            expected.backward().unwrap();
+            match (gradient, start.grad()) {
+                (Some(got), Some(expected)) => assert_close(&got, &expected, what),
+                (got, expected) => assert_eq!(got.is_some(), expected.is_some(), "{what}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scan_by_itself_is_one_program() {
+    let weight = Var::new(&random(&[4, 4], 3)).requires_grad(true);
+    let own = weight.clone();
+    let (looped, plain) = both_ways(move |(h, x): &(Tensor, Tensor)| {
+        let h = cell(h, x, &own.get())?;
+        Ok((h.clone(), h))
+    });
+    for turn in 0..10u64 {
+        let (x, h) = (random(&[1 + turn as usize, 2, 4], turn), random(&[2, 4], 100 + turn));
+        let gradients = [&looped as &dyn Fn(Tensor, &Tensor) -> Result<(Tensor, Tensor)>, &plain].map(|run| {
+            weight.zero_grad();
+            let (last, all) = run(h.clone(), &x).unwrap();
+            let loss = all.square().unwrap().sum(..).unwrap().add(last.sum(..).unwrap()).unwrap();
+            loss.backward().unwrap();
+            (loss, weight.grad().unwrap())
+        });
+        assert_close(&gradients[0].0, &gradients[1].0, "loss");
+        assert_close(&gradients[0].1, &gradients[1].1, "gradient");
+    }
+}
+
+#[test]
+fn recurrent_layers_are_one_program_for_all_lengths() -> Result<()> {
+    fn check<M: Forward<Output = Tensor> + Clone + 'static>(layer: M, weight: &Var, what: &str) -> Result<()> {
+        let own = layer.clone();
+        let options = Options { fullgraph: true, ..Options::default() };
+        let fast = compile_with(move |x: &Tensor| own.forward(x), options);
+        for steps in (2..30).chain([1, 2, 30]) {
+            let x = random(&[2, steps, 3], steps as u64);
+            let results = [fast.call(&x)?, layer.forward(&x)?];
+            assert_close(&results[0], &results[1], &format!("{what}, {steps} steps"));
+            let gradients = results.map(|y| {
+                weight.zero_grad();
+                y.square().unwrap().sum(..).unwrap().backward().unwrap();
+                weight.grad().unwrap()
+            });
+            assert_close(&gradients[0], &gradients[1], &format!("gradient of {what}, {steps} steps"));
+        }
+        let stats = fast.stats();
+        // The first length, all others, and one, which means something else where it is broadcast.
+        assert!(stats.compiles <= 3 && stats.breaks == 0, "{what}: {stats:?}");
+        Ok(())
+    }
+    let (lstm, gru) = (Lstm::bidirectional(3, 4, 2)?, Gru::new(3, 4, 1)?);
+    let weight = |module: &dyn kiln::nn::Module| module.parameters()[1].clone();
+    let (of_lstm, of_gru) = (weight(&lstm), weight(&gru));
+    check(lstm, &of_lstm, "an LSTM")?;
+    check(gru, &of_gru, "a GRU")
+}
+
+#[test]
+fn loops_are_explained_verified_and_frozen() -> Result<()> {
+    let weight = Var::new(&random(&[4, 4], 5));
+    let own = weight.clone();
+    let body = scan(move |(h, x): &(Tensor, Tensor)| {
+        let h = cell(h, x, &own.get())?;
+        Ok((h.clone(), h))
+    });
+    let f = move |x: &Tensor| body.call(x.select(0, 0)?, x.clone())?.1.sum(0);
+    let fast = compile_with(&f, Options { freeze: true, ..Options::default() });
+    let plain = compile(&f);
+    for length in [3, 4, 6] {
+        let x = random(&[length, 2, 4], length as u64);
+        assert_close(&fast.call(&x)?, &plain.call(&x)?, "frozen");
+        weight.set(&weight.get().mul(0.5)?)?;
+        assert_close(&fast.call(&x)?, &plain.call(&x)?, "frozen, after an update");
+        for report in plain.verify(&x)? {
+            assert!(report.is_right(), "{report}");
+        }
+        let text = plain.explain(&x)?.to_string();
+        assert!(text.contains("loop"), "{text}");
+    }
+    Ok(())
 }

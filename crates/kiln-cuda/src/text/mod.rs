@@ -399,6 +399,7 @@ fn of_body(kernel: &Kernel, body: &KernelBody, way: Way) -> Result<Body, String>
         KernelBody::AttentionBackward(body) => named("backward", backward::generate(kernel, body, way))
             .map_or_else(|| gradient::generate(kernel, body).map(|body| Body { name: "gradient", ..body }), Ok),
         KernelBody::Routine(body) => routine::generate(kernel, body, way).map(|body| Body { name: "routine", ..body }),
+        KernelBody::Repeat(_) => Err("a loop, which the runtime runs".to_owned()),
         KernelBody::Parallel(_) => Err("parallel bodies in one of them".to_owned()),
     }
 }

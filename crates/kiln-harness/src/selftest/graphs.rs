@@ -24,6 +24,8 @@ pub enum Family {
     Random,
     /// Numbers that are stored in fewer bits than they are computed with.
     Quantised,
+    /// Bodies that run turn after turn.
+    Loops,
 }
 
 impl Family {
@@ -43,6 +45,7 @@ impl Family {
             OpKind::SortIndices => Family::Sorting,
             OpKind::RandomBits => Family::Random,
             OpKind::Dequantize => Family::Quantised,
+            OpKind::Loop => Family::Loops,
         })
     }
 

@@ -64,6 +64,7 @@ const GROUPS: &[Group] = &[
     Group { name: "sort", about: "orders and the largest few", run: |lab| Family::Sorting.run(lab) },
     Group { name: "random", about: "the same numbers everywhere", run: |lab| Family::Random.run(lab) },
     Group { name: "quantised", about: "blocks of few bits", run: |lab| Family::Quantised.run(lab) },
+    Group { name: "loops", about: "bodies that run turn after turn", run: |lab| Family::Loops.run(lab) },
     Group { name: "fusion", about: "random graphs of everything", run: graphs::fusion },
     Group { name: "training", about: "gradients, whole steps", run: programs::training },
     Group { name: "capture", about: "breaks, branches, threads", run: programs::capture },

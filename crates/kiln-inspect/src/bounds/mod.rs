@@ -70,7 +70,8 @@ impl<'a> ErrorBounds<'a> {
     pub fn with_runs(graph: &'a Graph, inputs: &'a [HostTensor], products: Products, more: u64) -> ErrorBounds<'a> {
         let (exact, findings) = (is_exact(graph), Findings::new(graph));
         let mut bounds = ErrorBounds { graph, inputs, runs: vec![], findings, made: 0, exact, more, products };
-        if !exact {
+        let mut unperturbed = Unperturbed::new(graph, &mut bounds.findings);
+        if !exact && interpret::run_with(graph, inputs, &mut unperturbed).is_ok() {
             bounds.extend(RUNS, false);
         }
         bounds
@@ -94,10 +95,8 @@ impl<'a> ErrorBounds<'a> {
             return self.extend(self.more, false);
         }
         let learning = self.more.div_ceil(4);
-        if interpret::run_with(self.graph, self.inputs, &mut Unperturbed(&mut self.findings)).is_ok() {
-            self.extend(learning, false);
-            self.extend(self.more - learning, true);
-        }
+        self.extend(learning, false);
+        self.extend(self.more - learning, true);
     }
 
     /// The first element of an output that is further off than the perturbed runs explain, with what was allowed.

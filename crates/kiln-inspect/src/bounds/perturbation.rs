@@ -5,6 +5,7 @@ use super::rounding::{MARGIN, epsilon, is_short, largest, normal, slack, sum_err
 use kiln_ir::interpret::{self, Observer};
 use kiln_ir::{BinaryOp, BlockFormat, DType, Graph, HostTensor, NodeId, Op, Scalar};
 use kiln_kernels::Precision;
+use std::ops::{Deref, DerefMut};
 
 /// Which errors go together. Equal numbers are rounded alike where a kernel computes them alike, and what cancels then cancels
 /// everywhere or nowhere.
@@ -117,13 +118,63 @@ impl Findings {
     }
 }
 
-/// Remembers the unperturbed values of watched nodes.
-pub(super) struct Unperturbed<'a>(pub &'a mut Findings);
+/// Remembers the unperturbed values of watched nodes, and how large the terms of sums are. Those of a perturbed run would not do: where a
+/// weight of attention is the exponential of a small difference of large numbers, they may be larger by any factor.
+pub(super) struct Unperturbed<'a> {
+    graph: &'a Graph,
+    findings: &'a mut Findings,
+    /// What the sum at hand reads.
+    terms: Vec<HostTensor>,
+}
+
+impl<'a> Unperturbed<'a> {
+    pub fn new(graph: &'a Graph, findings: &'a mut Findings) -> Unperturbed<'a> {
+        Unperturbed { graph, findings, terms: Vec::new() }
+    }
+}
 
 impl Observer for Unperturbed<'_> {
+    fn operand(&mut self, node: NodeId, _position: usize, value: &HostTensor) -> Option<HostTensor> {
+        if sums(self.graph, &self.graph.node(node).op, node) {
+            self.terms.push(value.clone());
+        }
+        None
+    }
+
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
-        if self.0.watched[node.index()] {
-            self.0.centres[node.index()] = Some(value.to_f64());
+        let op = &self.graph.node(node).op;
+        if sums(self.graph, op, node) {
+            let terms = std::mem::take(&mut self.terms);
+            self.findings.magnitudes[node.index()] = interpret::magnitudes(op, &terms, value.shape());
+        }
+        if self.findings.watched[node.index()] {
+            self.findings.centres[node.index()] = Some(value.to_f64());
+        }
+    }
+}
+
+/// What runs learn, or a turn of a loop, of which nothing is kept.
+enum Learned<'a> {
+    Kept(&'a mut Findings),
+    OfTurn(Box<Findings>),
+}
+
+impl Deref for Learned<'_> {
+    type Target = Findings;
+
+    fn deref(&self) -> &Findings {
+        match self {
+            Learned::Kept(findings) => findings,
+            Learned::OfTurn(findings) => findings,
+        }
+    }
+}
+
+impl DerefMut for Learned<'_> {
+    fn deref_mut(&mut self) -> &mut Findings {
+        match self {
+            Learned::Kept(findings) => findings,
+            Learned::OfTurn(findings) => findings,
         }
     }
 }
@@ -131,7 +182,7 @@ impl Observer for Unperturbed<'_> {
 /// Moves results by parts of what a correct kernel may be off.
 pub(super) struct Perturbation<'a> {
     graph: &'a Graph,
-    findings: &'a mut Findings,
+    findings: Learned<'a>,
     plan: Plan,
     products: Products,
     state: u64,
@@ -141,10 +192,10 @@ pub(super) struct Perturbation<'a> {
     of_node: f64,
     /// The largest number that the node at hand reads.
     magnitude: f64,
-    /// What a sum reads, until its magnitudes are known.
-    terms: Vec<HostTensor>,
     /// The values of watched nodes in this run.
     values: Vec<Vec<f64>>,
+    /// What the sum at hand reads, in a turn of a loop.
+    terms: Vec<HostTensor>,
 }
 
 impl<'a> Perturbation<'a> {
@@ -157,8 +208,9 @@ impl<'a> Perturbation<'a> {
     ) -> Perturbation<'a> {
         let values = vec![vec![]; graph.nodes().len()];
         let state = plan.seed;
-        let (of_node, magnitude, terms) = (0.0, 0.0, vec![]);
-        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, terms, values }
+        let (of_node, magnitude) = (0.0, 0.0);
+        let (findings, terms) = (Learned::Kept(findings), Vec::new());
+        Perturbation { graph, findings, plan, products, state, jumps, of_node, magnitude, values, terms }
     }
 
     /// Uniform in −1..1.
@@ -301,17 +353,39 @@ impl Observer for Perturbation<'_> {
                 self.jump(node, position, moved.get_or_insert_with(|| value.clone()));
             }
         }
-        if sums(self.graph, op, node) && self.findings.magnitudes[node.index()].is_none() {
+        // Other turns have other terms.
+        if matches!(self.findings, Learned::OfTurn(_)) && sums(self.graph, op, node) {
             self.terms.push(moved.as_ref().unwrap_or(value).clone());
         }
         moved
+    }
+
+    fn turn(&mut self, node: NodeId) -> Option<Box<dyn Observer + '_>> {
+        let Op::Loop { region, .. } = &self.graph.node(node).op else { return None };
+        self.random();
+        let graph = region.body();
+        let values = vec![vec![]; graph.nodes().len()];
+        let findings = Learned::OfTurn(Box::new(Findings::new(graph)));
+        let (plan, products, state, terms) = (self.plan, self.products, self.state, Vec::new());
+        let (jumps, of_node, magnitude) = (false, 0.0, 0.0);
+        Some(Box::new(Perturbation {
+            graph,
+            findings,
+            plan,
+            products,
+            state,
+            jumps,
+            of_node,
+            magnitude,
+            values,
+            terms,
+        }))
     }
 
     fn value(&mut self, node: NodeId, value: &mut HostTensor) {
         let op = &self.graph.node(node).op;
         let dtype = value.dtype();
         let magnitude = std::mem::take(&mut self.magnitude);
-        let terms = std::mem::take(&mut self.terms);
         self.of_node = self.random();
         if dtype.is_float() {
             let by = slack(self.graph, node, op) * epsilon(dtype);
@@ -320,10 +394,14 @@ impl Observer for Perturbation<'_> {
             }
             let adds = sums(self.graph, op, node);
             if adds {
-                let shape = value.shape().to_vec();
-                let slot = &mut self.findings.magnitudes[node.index()];
-                let (magnitudes, terms) =
-                    slot.get_or_insert_with(|| interpret::magnitudes(op, &terms, &shape).unwrap_or_default()).clone();
+                let own = match self.findings {
+                    Learned::Kept(_) => self.findings.magnitudes[node.index()].clone(),
+                    Learned::OfTurn(_) => {
+                        let terms = std::mem::take(&mut self.terms);
+                        interpret::magnitudes(op, &terms, value.shape())
+                    }
+                };
+                let (magnitudes, terms) = own.unwrap_or_default();
                 // Instructions for pairs of bf16 flush what is below the normal numbers, before and after they multiply.
                 let of_pairs = self.graph.node(node).operands.iter().any(|o| self.graph.ty(*o).dtype == DType::Bf16);
                 let flushed = if of_pairs { normal(DType::F32) * (1.0 + magnitude) * terms as f64 } else { 0.0 };

@@ -1,7 +1,7 @@
 //! An explanation as one page that needs nothing else: no script, style, font or picture is loaded from anywhere.
 
 use super::source::{Excerpt, excerpts};
-use super::text::{Bytes, Count, Time, plural, share};
+use super::text::{Bytes, Count, Time, costs, plural, share};
 use super::{Explanation, Kernel, Segment, memory};
 use crate::escape_html as escape;
 use kiln_ir::{NodeId, Op, Source};
@@ -106,9 +106,10 @@ impl Explanation {
             let fix = if broken.fix.is_empty() { String::new() } else { format!("; {}", with_code(&broken.fix)) };
             let _ = write!(
                 out,
-                "<div class=\"notice\"><b>Graph break</b> at <code>{}</code>: the function {}{fix}</div>",
+                "<div class=\"notice\"><b>Graph break</b> at <code>{}</code>: the function {}{}{fix}</div>",
                 escape(&broken.at.to_string()),
-                escape(&broken.what)
+                escape(&broken.what),
+                escape(&costs(broken))
             );
         }
         let looks = self.worth_a_look();

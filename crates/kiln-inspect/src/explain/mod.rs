@@ -50,6 +50,17 @@ pub struct Break {
     pub fix: String,
     /// The user's line.
     pub at: Source,
+    /// What it costs a call, where that was measured.
+    pub cost: Option<BreakCost>,
+}
+
+/// The cost of a graph break: what happens between two graphs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakCost {
+    /// The time from the end of a graph to the beginning of the next.
+    pub took: Duration,
+    /// Bytes that are read, or that a disabled part gives.
+    pub bytes: usize,
 }
 
 /// One graph with its program.
@@ -379,6 +390,7 @@ fn kind(body: &KernelBody) -> &'static str {
         KernelBody::Attention(_) => "attention",
         KernelBody::AttentionBackward(_) => "attention backward",
         KernelBody::Routine(_) => "routine",
+        KernelBody::Repeat(_) => "loop",
         KernelBody::Parallel(_) => "parallel",
     }
 }

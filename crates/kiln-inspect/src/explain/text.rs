@@ -1,6 +1,6 @@
 //! An explanation for the terminal, and how figures are written in it and on the page.
 
-use super::{Explanation, Kernel, NotFused, Segment};
+use super::{Break, BreakCost, Explanation, Kernel, NotFused, Segment};
 use std::fmt::{self, Write};
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl fmt::Display for Explanation {
         }
         list(f, "breaks: the function is more than one graph", &self.breaks, |b| {
             let fix = if b.fix.is_empty() { String::new() } else { format!("; {}", b.fix) };
-            format!("{}: the function {}{fix}", b.at, b.what)
+            format!("{}: the function {}{}{fix}", b.at, b.what, costs(b))
         })?;
         for (number, guards) in self.programs.iter().enumerate() {
             list(f, &format!("guards of program {number}"), guards, Clone::clone)?;
@@ -100,6 +100,14 @@ impl fmt::Display for Explanation {
         list(f, "compiled again", &self.recompiles, Clone::clone)?;
         list(f, "also reported", &self.remarks, Clone::clone)
     }
+}
+
+/// What a graph break costs, in parentheses.
+pub(super) fn costs(broken: &Break) -> String {
+    let cost = broken
+        .cost
+        .map(|BreakCost { took, bytes }| format!(" ({} between the graphs, {})", Time(took), Bytes(bytes as u64)));
+    cost.unwrap_or_default()
 }
 
 fn list<T>(f: &mut fmt::Formatter<'_>, title: &str, items: &[T], line: impl Fn(&T) -> String) -> fmt::Result {

@@ -2,9 +2,10 @@
 
 use super::Example;
 use crate::{
-    ArgKind, AttentionOperand, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Literal, Op, OpKind,
-    ReduceKind, Scalar, ScatterKind, UnaryOp, WindowDims,
+    ArgKind, AttentionOperand, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Graph, Literal, Op,
+    OpKind, ReduceKind, Region, Scalar, ScatterKind, UnaryOp, WindowDims,
 };
+use std::sync::Arc;
 
 /// One or more graphs of every [`OpKind`]: every dtype that the pointwise ops and reductions accept, fixed and symbolic
 /// sizes, empty tensors, scalars.
@@ -44,6 +45,7 @@ pub fn examples() -> Vec<Example> {
             OpKind::Attention => attention(&mut all),
             OpKind::AttentionLogsumexp => attention_logsumexp(&mut all),
             OpKind::AttentionGradient(of) => attention_gradient(of, &mut all),
+            OpKind::Loop => loops(&mut all),
         }
     }
     all
@@ -470,5 +472,65 @@ fn attention_gradient(of: AttentionOperand, all: &mut List) {
                 all.push(example.between(4, 5.0, 8.0));
             }
         }
+    }
+}
+
+fn loops(all: &mut List) {
+    let region = |body: &str, turns: &str, carried: usize, scanned: usize, reverse: bool| {
+        let body = Graph::parse(body).expect("a body of an example");
+        Arc::new(Region::new(body, dims(&[turns])[0].clone(), carried, scanned, reverse))
+    };
+    let sum = "graph(%0: f32[4], %1: f32[4]) { %2: f32[4] = add %0, %1 return %2, %2 }";
+    let recurrent = "graph(%0: f32[b, 4], %1: f32[b, 4], %2: f32[4, 4]) {
+      %3: f32[b, 4] = dot %0, %2 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[1]}
+      %4: f32[b, 4] = add %3, %1
+      %5: f32[b, 4] = tanh %4
+      return %5, %5, %4
+    }";
+    // What is carried changes places, and is given back as it came.
+    let exchange = "graph(%0: i64[], %1: f32[2], %2: f32[2]) {
+      %3: i64[] = full {value=1}
+      %4: i64[] = add %0, %3
+      return %4, %2, %1, %1, %3
+    }";
+    let nested = "graph(%0: f32[], %1: f32[3]) {
+      %2: f32[] = loop %0, %1 {turns=3, carried=1, scanned=1, result=0, body=graph(%0: f32[], %1: f32[]) {
+        %2: f32[] = max %0, %1
+        return %2
+      }}
+      return %2, %2
+    }";
+    let until = "graph(%0: i64[3], %1: i64[3], %2: bool[]) {
+      %3: i64[3] = add %0, %1
+      %4: i64[1] = reduce_max %3 {axes=[0]}
+      %5: i64[] = reshape %4
+      %6: i64[] = full {value=40}
+      %7: bool[] = lt %5, %6
+      %8: i64[3] = full {value=1}
+      %9: i64[3] = max %1, %8
+      return %3, %9, %7
+    }";
+    let until = Arc::new(Region::conditional(Graph::parse(until).expect("a body of an example")));
+    for result in 0..3 {
+        let op = Op::Loop { region: until.clone(), result };
+        all.push(Example::new(op, &["i64[3]", "i64[3]", "bool[]"]));
+    }
+    for reverse in [false, true] {
+        for result in 0..2 {
+            let op = Op::Loop { region: region(sum, "t", 1, 1, reverse), result };
+            all.push(Example::new(op, &["f32[4]", "f32[t, 4]"]).at(&[&[("t", 3)], &[("t", 0)], &[("t", 1)]]));
+        }
+        for result in 0..3 {
+            let op = Op::Loop { region: region(recurrent, "5", 1, 1, reverse), result };
+            all.push(Example::new(op, &["f32[b, 4]", "f32[5, b, 4]", "f32[4, 4]"]));
+        }
+    }
+    for result in 0..5 {
+        let op = Op::Loop { region: region(exchange, "3", 3, 0, false), result };
+        all.push(Example::new(op, &["i64[]", "f32[2]", "f32[2]"]));
+    }
+    for result in 0..2 {
+        let op = Op::Loop { region: region(nested, "4", 1, 1, false), result };
+        all.push(Example::new(op, &["f32[]", "f32[4, 3]"]));
     }
 }

@@ -5,6 +5,7 @@
 
 mod composites;
 mod indexing;
+mod loops;
 mod products;
 mod shapes;
 mod sharing;
@@ -358,6 +359,7 @@ impl<'o> Maker<'o> {
             OpKind::Attention => self.attention(),
             OpKind::AttentionLogsumexp => self.attention_logsumexp(),
             OpKind::AttentionGradient(of) => self.attention_gradient(of),
+            OpKind::Loop => self.repeat(),
         }
     }
 

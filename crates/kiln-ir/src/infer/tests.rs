@@ -362,8 +362,42 @@ fn window_cases() -> Vec<Case> {
     ]
 }
 
+fn loop_cases() -> Vec<Case> {
+    let region = |body: &str, turns: &str, carried, scanned, result| {
+        let body = crate::Graph::parse(body).unwrap();
+        let region = crate::Region::new(body, Dim::parse(turns).unwrap(), carried, scanned, false);
+        Op::Loop { region: std::sync::Arc::new(region), result }
+    };
+    let until = |body: &str| {
+        let region = crate::Region::conditional(crate::Graph::parse(body).unwrap());
+        Op::Loop { region: std::sync::Arc::new(region), result: 0 }
+    };
+    let sum = "graph(%0: f32[], %1: f32[]) { %2: f32[] = add %0, %1 return %2, %2 }";
+    let wider = "graph(%0: f32[2], %1: f32[]) { %2: f32[1] = reshape %1 return %2 }";
+    let updates = "graph(%0: f32[], %1: f32[]) { %2: f32[] = add %0, %1 return %2 -> input 0 }";
+    vec![
+        (region(sum, "n", 1, 1, 0), &["f32[]"], "its body has more or fewer inputs than it has operands"),
+        (region(sum, "n", 1, 1, 2), &["f32[]", "f32[n]"], "its body has too few outputs"),
+        (region(sum, "n", 1, 1, 1), &["f32[]", "f32[4]"], "an operand is not of the type that its body takes"),
+        (region(sum, "n", 1, 1, 1), &["f64[]", "f32[n]"], "an operand is not of the type that its body takes"),
+        (region(sum, "-1", 2, 0, 1), &["f32[]", "f32[]"], "its number of turns is negative"),
+        (
+            until("graph(%0: f32[]) { %1: f32[] = neg %0 return %1 }"),
+            &["f32[]"],
+            "the last of what it carries is not a bool without axes",
+        ),
+        (region(updates, "n", 1, 1, 0), &["f32[]", "f32[n]"], "its body updates an input"),
+        (
+            region(wider, "n", 1, 1, 0),
+            &["f32[2]", "f32[n]"],
+            "what it carries on is of another type than what it began with",
+        ),
+    ]
+}
+
 fn cases() -> Vec<Case> {
-    [pointwise_cases(), source_cases(), view_cases(), axis_cases(), product_cases(), window_cases()].concat()
+    [pointwise_cases(), source_cases(), view_cases(), axis_cases(), product_cases(), window_cases(), loop_cases()]
+        .concat()
 }
 
 #[test]
@@ -404,9 +438,10 @@ fn number(error: &TypeError) -> usize {
         TypeError::BadAttribute { .. } => 22,
         TypeError::TooLarge { .. } => 23,
         TypeError::InputType => 24,
+        TypeError::BadLoop { .. } => 25,
         // Of builders: no op is ever written with these.
-        TypeError::PaddingTooLarge { .. } => 25,
-        TypeError::BadEquation { .. } => 26,
+        TypeError::PaddingTooLarge { .. } => 26,
+        TypeError::BadEquation { .. } => 27,
     }
 }
 
@@ -414,7 +449,7 @@ fn number(error: &TypeError) -> usize {
 fn every_error_has_a_case() {
     let errors = cases().into_iter().filter_map(|(op, operands, _)| try_infer(&op, operands).err());
     let seen: BTreeSet<usize> = errors.map(|error| number(&error)).collect();
-    assert_eq!(seen, (0..=24).collect());
+    assert_eq!(seen, (0..=25).collect());
 }
 
 /// Symbolic sizes are computed, not only compared.

@@ -109,6 +109,20 @@ pub enum Fault {
         /// The result's shape.
         shape: Vec<usize>,
     },
+    /// A loop whose condition does not fail.
+    #[error("the condition of a loop holds after {turns} turns")]
+    Endless {
+        /// The number of turns.
+        turns: usize,
+    },
+    /// A turn of a loop that could not be computed.
+    #[error("turn {turn}: {cause}")]
+    Turn {
+        /// The number of the turn.
+        turn: usize,
+        /// Its error.
+        cause: Box<InterpretError>,
+    },
     /// A tensor that could not be made.
     #[error(transparent)]
     Host(#[from] HostError),

@@ -7,6 +7,7 @@
 mod attention;
 mod compensated;
 mod error;
+mod loops;
 mod magnitude;
 mod pointwise;
 mod products;
@@ -82,6 +83,10 @@ pub trait Observer {
     }
     /// Called with a node's value before it is read.
     fn value(&mut self, _node: NodeId, _value: &mut HostTensor) {}
+    /// Called before each turn of a loop; what it returns observes the nodes of its body.
+    fn turn(&mut self, _node: NodeId) -> Option<Box<dyn Observer + '_>> {
+        None
+    }
 }
 
 /// Observes nothing.
@@ -112,7 +117,11 @@ fn interpret(
             node.operands.iter().enumerate().map(|(i, o)| observer.operand(id, i, read(o))).collect();
         let operands: Vec<&HostTensor> =
             node.operands.iter().zip(&replaced).map(|(o, other)| other.as_ref().unwrap_or_else(|| read(o))).collect();
-        let mut value = compute(node, &operands, inputs, &sizes).map_err(|cause| InterpretError::Node {
+        let computed = match &node.op {
+            Op::Loop { region, result } => loops::run(region, *result, &operands, &sizes, id, observer),
+            _ => compute(node, &operands, inputs, &sizes),
+        };
+        let mut value = computed.map_err(|cause| InterpretError::Node {
             node: id,
             op: node.op.kind(),
             cause,

@@ -2,8 +2,9 @@
 
 use super::cursor::Cursor;
 use super::{ParseError, ParseErrorKind};
-use crate::{ConvDims, DType, DotDims, Literal, Op, OpKind, TensorType, WindowDims};
+use crate::{ConvDims, DType, DotDims, Literal, Op, OpKind, Region, TensorType, WindowDims};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The attributes of one node that are not read yet.
 pub(super) struct Attributes<'a> {
@@ -81,12 +82,13 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The op of that kind; `first` is the type of its first operand.
+/// The op of that kind; `first` is the type of its first operand, and `depth` says in how many bodies it stands.
 pub(super) fn build(
     kind: OpKind,
     declared: &TensorType,
     first: Option<&TensorType>,
     operands: usize,
+    depth: usize,
     attributes: &mut Attributes<'_>,
 ) -> Result<Op, ParseError> {
     let shape = || declared.shape.clone();
@@ -184,6 +186,20 @@ pub(super) fn build(
             scale: attributes.take("scale", |v| v.scalar(DType::F64))?,
             mask: operands == 7,
         },
+        OpKind::Loop if attributes.flag("while")? => {
+            let result = attributes.take("result", Cursor::integer)?;
+            let body = attributes.take("body", |body| super::parse::nested(body, depth))?;
+            Op::Loop { region: Arc::new(Region::conditional(body)), result }
+        }
+        OpKind::Loop => {
+            let turns = attributes.take("turns", Cursor::dim)?;
+            let carried = attributes.take("carried", Cursor::integer)?;
+            let scanned = attributes.take("scanned", Cursor::integer)?;
+            let reverse = attributes.flag("reverse")?;
+            let result = attributes.take("result", Cursor::integer)?;
+            let body = attributes.take("body", |body| super::parse::nested(body, depth))?;
+            Op::Loop { region: Arc::new(Region::new(body, turns, carried, scanned, reverse)), result }
+        }
     })
 }
 

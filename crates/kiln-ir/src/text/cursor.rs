@@ -23,6 +23,11 @@ impl<'a> Cursor<'a> {
         Cursor { end: other.at, ..self }
     }
 
+    /// Goes on where another cursor of the same text is.
+    pub(super) fn pass(&mut self, other: Cursor<'_>) {
+        self.at = other.at;
+    }
+
     /// The error that something is wrong here.
     pub(super) fn error(self, kind: ParseErrorKind) -> ParseError {
         let before = &self.text[..self.at];
@@ -292,15 +297,15 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes everything up to a comma or closing brace that is not inside brackets.
+    /// Passes everything up to a comma or closing brace that is not inside brackets or braces.
     pub(super) fn skip_value(&mut self) {
         let mut depth = 0usize;
         while let Some(byte) = self.peek() {
             match byte {
-                b'(' | b'[' => depth += 1,
-                b')' | b']' => depth = depth.saturating_sub(1),
+                b'(' | b'[' | b'{' => depth += 1,
+                b'}' if depth == 0 => return,
+                b')' | b']' | b'}' => depth = depth.saturating_sub(1),
                 b',' if depth == 0 => return,
-                b'}' => return,
                 _ => {}
             }
             self.at += self.rest().chars().next().map_or(0, char::len_utf8);

@@ -109,6 +109,12 @@ pub enum ParseErrorKind {
         /// The attribute.
         name: String,
     },
+    /// Loops in loops in loops.
+    #[error("loops are nested more than {most} deep")]
+    TooDeep {
+        /// How deep they may be.
+        most: usize,
+    },
     /// A constant with more or fewer elements than its type.
     #[error("{got} elements for a constant of {ty}")]
     ElementCount {

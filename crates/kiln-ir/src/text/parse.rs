@@ -1,4 +1,4 @@
-//! Text to graph: one pass from the first character to the last, without recursion.
+//! Text to graph: one pass from the first character to the last. Bodies of loops are graphs in a graph, a few deep at the most.
 
 use super::attributes::{Attributes, build};
 use super::cursor::Cursor;
@@ -24,15 +24,38 @@ struct Parser<'a> {
     /// Inputs that are not nodes yet. An input becomes one just before the first node of a higher number, which is where it
     /// stood when the graph was printed, or when it is used.
     parameters: VecDeque<Parameter>,
+    /// In how many bodies of loops it stands.
+    depth: usize,
 }
 
+/// How deep loops may nest in text.
+const DEPTH_MOST: usize = 16;
+
 pub(super) fn graph(text: &str) -> Result<Graph, ParseError> {
+    let mut cursor = Cursor::new(text);
+    let graph = at(&mut cursor, 0)?;
+    cursor.expect_end("the end")?;
+    Ok(graph)
+}
+
+/// The body of a loop that stands in `depth` others.
+pub(super) fn nested(cursor: &mut Cursor<'_>, depth: usize) -> Result<Graph, ParseError> {
+    if depth >= DEPTH_MOST {
+        return Err(cursor.error(ParseErrorKind::TooDeep { most: DEPTH_MOST }));
+    }
+    cursor.skip_space();
+    at(cursor, depth + 1)
+}
+
+/// The graph that stands here.
+fn at(cursor: &mut Cursor<'_>, depth: usize) -> Result<Graph, ParseError> {
     let mut parser = Parser {
-        cursor: Cursor::new(text),
+        cursor: *cursor,
         graph: Graph::new(),
         defined: HashSet::new(),
         nodes: HashMap::new(),
         parameters: VecDeque::new(),
+        depth,
     };
     parser.header()?;
     parser.cursor.expect("{")?;
@@ -42,7 +65,7 @@ pub(super) fn graph(text: &str) -> Result<Graph, ParseError> {
     parser.add_inputs_below(u64::MAX)?;
     let end = parser.outputs()?;
     parser.cursor.expect("}")?;
-    parser.cursor.expect_end("the end")?;
+    cursor.pass(parser.cursor);
     match verify_outputs(&parser.graph) {
         Ok(()) => Ok(parser.graph),
         Err(error) => Err(end.error(ParseErrorKind::Graph(Box::new(error)))),
@@ -130,7 +153,7 @@ impl<'a> Parser<'a> {
         let operands = self.operands()?;
         let mut attributes = Attributes::read(&mut self.cursor, kind, op_start)?;
         let first = operands.first().map(|&id| self.graph.ty(id));
-        let op = build(kind, &declared, first, operands.len(), &mut attributes)?;
+        let op = build(kind, &declared, first, operands.len(), self.depth, &mut attributes)?;
         attributes.finish()?;
         let source = self.cursor.source()?;
         let id = self.graph.add(op, &operands, source).map_err(|error| match error {

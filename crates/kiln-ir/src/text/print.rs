@@ -133,6 +133,16 @@ fn attributes(op: &Op) -> Result<String, fmt::Error> {
         Op::Attention { causal, scale, .. }
         | Op::AttentionLogsumexp { causal, scale, .. }
         | Op::AttentionGradient { causal, scale, .. } => write!(out, "scale={scale}{}", flag("causal", *causal))?,
+        Op::Loop { region, result } => {
+            let (turns, carried, scanned) = (region.turns(), region.carried(), region.scanned());
+            match region.is_conditional() {
+                true => write!(out, "while=true")?,
+                false => write!(out, "turns={turns}, carried={carried}, scanned={scanned}")?,
+            }
+            write!(out, "{}, result={result}, body=", flag("reverse", region.reverse()))?;
+            // Indented as the node that it belongs to.
+            out.push_str(region.body().to_string().trim_end().replace('\n', "\n  ").as_str());
+        }
     }
     Ok(out)
 }

@@ -3,6 +3,7 @@
 
 mod anchors;
 mod body;
+mod repeat;
 mod scalar;
 
 use crate::kernel::{Access, Axis, Kernel, KernelBody};
@@ -89,6 +90,7 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [HostTensor], sizes: &[i64]) ->
         KernelBody::Attention(body) => anchors::attention(&env, buffers, body),
         KernelBody::AttentionBackward(body) => anchors::attention_backward(&env, buffers, body),
         KernelBody::Routine(body) => anchors::routine(&env, buffers, body),
+        KernelBody::Repeat(body) => repeat::run(&env, buffers, body),
         KernelBody::Parallel(_) => Err(malformed("parallel bodies in one of them")),
     })
 }

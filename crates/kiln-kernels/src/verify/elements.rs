@@ -134,7 +134,8 @@ fn touches_of(kernel: &Kernel, body: &KernelBody, env: &Env, all: &mut Vec<Touch
             touch.condition = Condition::Unknown;
             all.push(touch);
         }
-        KernelBody::Parallel(_) => return None,
+        // Places that move from turn to turn.
+        KernelBody::Repeat(_) | KernelBody::Parallel(_) => return None,
     }
     Some(())
 }

@@ -177,7 +177,7 @@ impl Make {
     }
 
     fn expression(&mut self) -> Expression {
-        match self.below(25) {
+        match self.below(26) {
             0..5 => Expression::Unary(self.unary(), self.place()),
             5..13 => {
                 let op = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Mul, Binary::Max][self.below(5)];
@@ -206,6 +206,9 @@ impl Make {
             22 => Expression::Scaled(self.place(), self.place()),
             23 => Expression::Selected(self.place(), self.place()),
             24 => Expression::Rows(self.place(), self.place()),
+            // Each is compiled anew.
+            25 if self.chance(0.3) => Expression::Scan(self.place()),
+            25 => Expression::Unary(self.unary(), self.place()),
             _ => Expression::Gradients(self.place(), self.place(), self.chance(0.5)),
         }
     }

@@ -167,6 +167,9 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Rows(mask, place) => {
             format!("{}.index_select(0, {}.sum(-1)?.gt(0)?.nonzero()?.squeeze(1)?)?.sum(0)?", of(place), of(mask))
         }
+        Expression::Scan(place) => {
+            format!("last_plus_sum(scan(|(sum, x)| (sum + x).clamp(-8, 8)).call(zeros, {})?)?", of(place))
+        }
         Expression::Get(from) => format!("{}.get()", var(*from)),
         Expression::Grad(from) => format!("{}.grad().unwrap_or(zeros)", var(*from)),
         Expression::Held(place) => format!("held{}", place % 3),

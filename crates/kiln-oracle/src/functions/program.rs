@@ -153,6 +153,8 @@ pub enum Expression {
     Selected(ValueNumber, ValueNumber),
     /// The sum of those rows of the second whose sums in the first are positive.
     Rows(ValueNumber, ValueNumber),
+    /// A loop over the rows: the last of their sums so far, and the sum of all of these.
+    Scan(ValueNumber),
     /// The snapshot of a variable.
     Get(ValueNumber),
     /// The gradient of a variable, or zeros.

@@ -2,7 +2,9 @@
 
 use super::program::{Binary, Block, Call, Expression, Program, Statement, Tapes, Test, Unary};
 use kiln::optim::{Optimizer, Sgd, SgdConfig};
-use kiln::{Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad};
+use kiln::{
+    Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad, scan,
+};
 use kiln_ir::Source;
 use kiln_ir::examples::Random;
 use std::collections::HashMap;
@@ -247,6 +249,18 @@ impl Scope<'_> {
                     return x.sum(..);
                 }
                 x.index_select(0, &mask.sum(-1)?.gt(0.0)?.nonzero()?.squeeze(1)?)?.sum(0)
+            }
+            Expression::Scan(place) => {
+                let x = self.value(*place);
+                if x.rank() != 2 {
+                    return Ok(x);
+                }
+                let sums = scan(|(sum, x): &(Tensor, Tensor)| {
+                    let sum = sum.add(x)?.clamp(-MOST, MOST)?;
+                    Ok((sum.clone(), sum))
+                });
+                let (last, all) = sums.call(Tensor::zeros(WIDTH, world.dtype, Device::Cpu)?, x)?;
+                last.add(all.sum(0)?)
             }
             Expression::Get(var) => Ok(world.var(*var).get()),
             Expression::Grad(var) => match world.var(*var).grad() {

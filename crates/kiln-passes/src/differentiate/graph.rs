@@ -1,6 +1,6 @@
 //! The graph pass: walks a graph backwards, collects what the users of each node give it, and applies the rules.
 
-use super::{accumulate, gradient, is_differentiable, shift, zeros};
+use super::{accumulate, gradient, is_differentiable, loops, shift, zeros};
 use kiln_ir::build::{Emit, GraphBuilder, full};
 use kiln_ir::{DType, Error, Graph, NodeId, Op, Scalar, Source, TensorType};
 
@@ -135,13 +135,36 @@ pub fn differentiate(
         cotangents[node.index()].push(seed);
     }
     for (id, node) in graph.iter().rev() {
-        if !depends[id.index()] || matches!(node.op, Op::Input { .. }) {
+        let is_loop = matches!(node.op, Op::Loop { .. });
+        if !(depends[id.index()] || is_loop) || matches!(node.op, Op::Input { .. }) {
             continue;
         }
         b.set_source(Some(node.source.clone()));
-        let Some(cotangent) = accumulate(&mut b, &cotangents[id.index()])? else { continue };
         let wanted: Vec<bool> = node.operands.iter().map(|o| depends[o.index()]).collect();
-        let found = gradient(&mut b, &node.op, &node.operands, &id, &cotangent, &wanted);
+        let found = match &node.op {
+            // All results of a loop at once, where the first of them stands.
+            Op::Loop { region, .. } => {
+                let results = loops::results_of(graph, id);
+                if results.first() != Some(&id) {
+                    continue;
+                }
+                let mut given = vec![Vec::new(); region.results()];
+                for other in results {
+                    if let Op::Loop { result, .. } = graph.node(other).op {
+                        given[result].append(&mut cotangents[other.index()]);
+                    }
+                }
+                let given = given.iter().map(|all| accumulate(&mut b, all)).collect::<Result<Vec<_>, Error>>()?;
+                if given.iter().all(Option::is_none) || !wanted.contains(&true) {
+                    continue;
+                }
+                loops::loop_gradients(&mut b, region, &node.operands, &given, &wanted)
+            }
+            op => {
+                let Some(cotangent) = accumulate(&mut b, &cotangents[id.index()])? else { continue };
+                gradient(&mut b, op, &node.operands, &id, &cotangent, &wanted)
+            }
+        };
         let found = found.map_err(|cause| at_line(cause, &node.source))?;
         for (operand, found) in node.operands.iter().zip(found) {
             let Some(found) = found else { continue };

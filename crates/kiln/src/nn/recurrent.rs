@@ -1,6 +1,8 @@
-//! Recurrent layers, unrolled along the sequence: all inputs are multiplied at once, states step by step.
+//! Recurrent layers: all inputs are multiplied at once, states step by step. In a compiled function the steps are a loop of the graph, so that
+//! it has one program for all lengths.
 
 use super::{Forward, Module, Part, Visit, VisitMut, init};
+use crate::compile::capture::record_loop;
 use crate::{Result, Tensor, Var};
 use kiln_ir::Source;
 
@@ -96,8 +98,23 @@ impl Layers {
             let mut outputs = Vec::with_capacity(directions.len());
             for (reverse, direction) in directions.iter().enumerate() {
                 let (weight, bias) = (direction.weight_hh.get(), direction.bias_hh.get());
-                let gates = x.linear(&direction.weight_ih.get(), Some(&direction.bias_ih.get()))?.unbind(1)?;
+                let gates = x.linear(&direction.weight_ih.get(), Some(&direction.bias_ih.get()))?;
                 let mut state = states.iter().map(|part| part.select(0, number)).collect::<Result<Vec<Tensor>>>()?;
+                number += 1;
+                let mut turn = |tensors: &[Tensor]| {
+                    let (state, gates) = tensors.split_at(states.len());
+                    let mut next = step(&gates[0], &state[0].linear(&weight, Some(&bias))?, state)?;
+                    next.push(next[0].clone());
+                    Ok(Some(next))
+                };
+                let over = gates.transpose(0, 1)?;
+                let carried: Vec<&Tensor> = state.iter().collect();
+                if let Some(mut all) = record_loop(&carried, &[&over], reverse == 1, &mut turn, &Source::caller())? {
+                    outputs.extend(all.pop().map(|steps| steps.transpose(0, 1)).transpose()?);
+                    last.iter_mut().zip(all).for_each(|(last, part)| last.push(part));
+                    continue;
+                }
+                let gates = gates.unbind(1)?;
                 let mut steps = Vec::with_capacity(gates.len());
                 let order: Vec<usize> =
                     if reverse == 0 { (0..gates.len()).collect() } else { (0..gates.len()).rev().collect() };
@@ -111,7 +128,6 @@ impl Layers {
                 }
                 outputs.push(Tensor::stack(&steps, 1)?);
                 last.iter_mut().zip(state).for_each(|(all, part)| all.push(part));
-                number += 1;
             }
             x = if outputs.len() == 1 { outputs.swap_remove(0) } else { Tensor::cat(&outputs, -1)? };
         }

@@ -29,7 +29,7 @@ pub(in crate::verify) fn bounds(schedule: &Schedule, known: &Ranges) -> Result<(
                     }
                 }
                 KernelBody::Attention(_) | KernelBody::AttentionBackward(_) => {}
-                KernelBody::Routine(_) | KernelBody::Parallel(_) => {}
+                KernelBody::Routine(_) | KernelBody::Repeat(_) | KernelBody::Parallel(_) => {}
             }
         }
     }

@@ -4,11 +4,13 @@
 //!  scope    buffers, values, temporaries and symbols: declared, in range, defined before use, visible where they are used
 //!  insts    dtypes of every instruction, order of loads and stores
 //!  views    attention and routines: ranks, dtypes and accesses of strided views
+//!  repeat   loops: launches that are kernels, and refer to what there is
 //!  bounds   addresses of a launch that are outside of their buffer for all sizes
 //! ```
 
 mod bounds;
 mod insts;
+mod repeat;
 mod scope;
 mod views;
 
@@ -293,6 +295,7 @@ fn verify_body(kernel: &Kernel, body: &KernelBody, written: &mut [bool]) -> Resu
         KernelBody::Attention(body) => views::attention(kernel, body, written).map_err(of_kernel),
         KernelBody::AttentionBackward(body) => views::attention_backward(kernel, body, written).map_err(of_kernel),
         KernelBody::Routine(body) => views::routine(kernel, body, written).map_err(of_kernel),
+        KernelBody::Repeat(body) => repeat::verify(kernel, body, written),
         KernelBody::Parallel(_) => Err(of_kernel(Rule::Misplaced { what: "parallel bodies in one of them" })),
     }
 }

@@ -7,7 +7,7 @@ use super::options::Dynamic;
 use super::segment::{InputSource, Segment, SegmentGraph};
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::tree::{BranchGuard, BranchOutcome, Execution, TraceStep};
-use crate::tensor::dim::Scope;
+use crate::tensor::dim::{Scope, scope};
 use crate::tensor::scratch::Scratch;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor};
@@ -21,6 +21,9 @@ use std::sync::Arc;
 
 /// The way out of a break.
 pub(super) const BREAK_FIX: &str = "the graph ends there and another begins; `where_` instead of `if` keeps one";
+
+/// What a function does that cannot be recorded for sizes that are not known.
+pub(super) const SIZES_NEEDED: &str = "needs to know sizes";
 
 /// The running half of a capture.
 pub(super) struct Driver {
@@ -54,6 +57,8 @@ pub(super) struct Driver {
     replay: Option<Vec<SegmentGraph>>,
     /// Whether gradients are recorded where the function is called.
     records: bool,
+    /// Whether something that ran failed: what it did until then is done.
+    has_failed: bool,
 }
 
 /// What a capture did on its way.
@@ -91,6 +96,7 @@ impl Driver {
             sizes: Rc::default(),
             replay: None,
             records: tape::is_enabled(),
+            has_failed: false,
         }
     }
 
@@ -166,6 +172,11 @@ impl Driver {
     /// Whether the function may read elements.
     pub(super) fn may_break(&self) -> bool {
         self.runs && !self.segment_compiler.options().fullgraph
+    }
+
+    /// Whether something that ran failed, so that it may not run again.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Whether segments may run.
@@ -273,6 +284,7 @@ impl Driver {
 
     /// A segment has ended: it runs.
     pub(super) fn segment(&mut self, recorded: SegmentGraph, at: &Source) -> Result<()> {
+        self.must_know_sizes(at)?;
         if recorded.is_empty() {
             return Ok(());
         }
@@ -303,6 +315,7 @@ impl Driver {
 
     /// The function asks for something.
     pub(super) fn ask(&mut self, guard: BranchGuard, at: &Source) -> Result<BranchOutcome> {
+        self.must_know_sizes(at)?;
         if let Some(TraceStep::BranchGuard(_, outcome)) = self.made() {
             let outcome = *outcome;
             let asked = TraceStep::BranchGuard(guard, outcome);
@@ -330,6 +343,7 @@ impl Driver {
 
     /// Runs a disabled part; says what it gave, and how many tensors.
     pub(super) fn outside(&mut self, step: TraceStep, at: &Source) -> Result<(Rc<dyn Any>, usize)> {
+        self.must_know_sizes(at)?;
         let number = self.parts;
         self.parts += 1;
         // What follows a size that depends on data is compiled for all of them.
@@ -347,10 +361,18 @@ impl Driver {
         if self.replay.is_none() { Ok(()) } else { Err(Error::NotAFunction { at: at.clone() }) }
     }
 
+    /// Where an operation failed for want of sizes the function is captured again. It may have hidden the error: nothing of what it
+    /// does after that runs.
+    fn must_know_sizes(&self, at: &Source) -> Result<()> {
+        if scope::has_refused() { Err(Error::GraphBreak { what: SIZES_NEEDED, at: at.clone() }) } else { Ok(()) }
+    }
+
     fn go(&mut self, step: TraceStep, at: &Source) -> Result<()> {
         self.must_run(at)?;
         // What runs while the function is captured is no part of capturing it.
-        phase::timed(phase::RUN, || self.with_execution(|execution| execution.pass(&step, at)))?;
+        let outcome = phase::timed(phase::RUN, || self.with_execution(|execution| execution.pass(&step, at)));
+        self.has_failed |= outcome.is_err();
+        outcome?;
         self.path.push(step);
         Ok(())
     }

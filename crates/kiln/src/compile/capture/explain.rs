@@ -91,6 +91,15 @@ where
         for ObservedSegment { code, inputs, names } in &observed.segments {
             segments.push(code.segment(inputs, names.clone(), at)?);
         }
+        // What a break costs is what it costs a call that finds its program.
+        let mut breaks = observed.breaks;
+        if is_new && !observed.effects && !breaks.is_empty() {
+            let (outcome, again) = watch::watch(|| self.call_at(arguments, at.clone()));
+            outcome?;
+            if again.breaks.len() == breaks.len() {
+                breaks = again.breaks;
+            }
+        }
         let own = observed.segments.first().map(|segment| segment.code.program().backend().clone());
         let backend = &own.unwrap_or_else(|| crate::backend(crate::Device::default()));
         let call = if observed.effects {
@@ -124,7 +133,7 @@ where
             machine: machine(&**backend).map_err(|cause| locate("explain", cause, at))?,
             first_call: if is_new { phases_of(phases, first) } else { making_of(&segments) },
             segments,
-            breaks: observed.breaks,
+            breaks,
             programs: self.programs().into_iter().map(|program| program.guards).collect(),
             recompiles: self.recompiles(),
             remarks,

@@ -153,7 +153,7 @@ pub(super) struct LimitRecord {
     misses: AtomicU32,
     /// Calls since that ran the function itself.
     skipped: AtomicU32,
-    /// Calls with a new outcome that needed no new code, and the least nanoseconds that such a call and one of the function itself took.
+    /// Calls in a row with a new outcome that needed no new code, and the least nanoseconds that such a call and one of the function itself took.
     fresh: AtomicU32,
     measured: AtomicU32,
     captured: AtomicU64,
@@ -211,7 +211,8 @@ impl LimitRecord {
     /// Where the function itself is faster than being captured again, it runs.
     fn decide(&self) {
         let (captured, eager) = (self.captured.load(Ordering::Relaxed), self.eager.load(Ordering::Relaxed));
-        if self.measured.load(Ordering::Relaxed) >= MEASURED && eager < captured {
+        let is_usual = self.fresh.load(Ordering::Relaxed) >= FRESH;
+        if is_usual && self.measured.load(Ordering::Relaxed) >= MEASURED && eager < captured {
             self.misses.fetch_max(MISSES, Ordering::Relaxed);
         }
     }
@@ -232,6 +233,9 @@ impl LimitRecord {
     pub(super) fn hit(&self) {
         if !matches!(self.misses.load(Ordering::Relaxed), 0 | ALWAYS) {
             self.misses.store(0, Ordering::Relaxed);
+        }
+        if self.is_fresh() {
+            self.fresh.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -356,7 +360,7 @@ fn way_out(reason: &Reason, dynamic: &Dynamic, has_break: bool) -> String {
         }
         Reason::Part { failed: Failed::Size, .. } | Reason::Graph => {
             "take sizes by `size` and not as numbers, declare them (Dynamic::range), or pad to few sizes with Options::buckets; a \
-             loop over a size is another graph at each"
+             loop over a size is another graph at each, where `kiln::scan` is one for all"
         }
         Reason::Part { failed: Failed::Strides, .. } => "call `contiguous` before the call",
         Reason::Part { failed: Failed::Value, .. } => {
@@ -404,6 +408,26 @@ mod tests {
         assert!(limits.is_over(&reason, 16, true) && !limits.is_over(&reason, 16, false));
         limits.save(30_000);
         assert!(!limits.is_over(&reason, 16, true));
+    }
+
+    #[test]
+    fn new_outcomes_run_the_faster_way() {
+        let (slow, fast) = (Duration::from_micros(20), Duration::from_micros(10));
+        for (captured, eager) in [(slow, fast), (fast, slow)] {
+            let record = LimitRecord::default();
+            record.note_fresh(None);
+            (1..FRESH).for_each(|_| record.note_fresh(Some(captured)));
+            for _ in 0..MEASURED {
+                assert!(record.wants_measure() && !record.is_eager());
+                record.note_eager(eager);
+            }
+            assert!(!record.wants_measure());
+            assert_eq!(record.is_eager(), eager < captured);
+            // Now and then a new one among outcomes that are known is no reason.
+            record.hit();
+            record.note_fresh(Some(captured));
+            assert!(!record.is_eager());
+        }
     }
 
     #[test]

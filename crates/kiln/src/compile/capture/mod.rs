@@ -53,7 +53,8 @@ pub use compiled::{Compiled, ProgramSummary, Stats, compile, compile_with};
 pub use cond::cond;
 pub use disable::{Disabled, disable};
 pub use explain::explain;
-pub use loops::{Scan, WhileLoop, scan, while_loop};
+pub(crate) use loops::record_loop;
+pub use loops::{Map, Scan, WhileLoop, map, scan, while_loop};
 pub use options::{Declared, Dynamic, Mode, Options};
 pub(crate) use session::{argument_number, call_site, extra_argument};
 pub use stance::{Stance, StanceGuard, set_stance};
@@ -138,8 +139,9 @@ fn capture<A: Bundle, R: Bundle, E: From<Error>>(
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
     // So it may where sizes cannot be symbols, which is no fault of it.
-    if let Some(at) = dim::scope::stopped_at() {
-        let broken = Break { what: "needs to know sizes", at };
+    let has_failed = session.driver.as_ref().is_some_and(Driver::has_failed) && matches!(returned, Ok(Err(_)));
+    if let Some(at) = dim::scope::stopped_at().filter(|_| !has_failed) {
+        let broken = Break { what: driver::SIZES_NEEDED, at };
         return Ok(Outcome::Broken(broken, session.driver.map(Box::new)));
     }
     let output = match returned.unwrap_or_else(|panic| resume_unwind(panic)) {

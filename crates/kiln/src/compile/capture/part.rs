@@ -138,6 +138,7 @@ impl Session {
 
     /// The driver, if the function may leave the graph here.
     pub(super) fn may_break(&mut self, what: &'static str, at: &Source) -> Result<&mut Driver> {
+        self.recording.must_not_be_in_body(at)?;
         self.driver.as_mut().filter(|driver| driver.may_break()).ok_or_else(|| {
             let broken = super::Break { what, at: at.clone() };
             self.recording.broken.get_or_insert(broken);

@@ -27,8 +27,11 @@ pub(super) struct Recording {
     values: Vec<Value>,
     /// The first value of this segment: those before it are settled, or gone.
     first: usize,
-    /// The number of this segment.
+    /// The number of this segment, or of the body of a loop in it, and the last one that was given away.
     segment: u32,
+    last_segment: u32,
+    /// Bodies of loops that are being recorded, each in the one before.
+    bodies: Vec<LoopBody>,
     /// Tensors with memory met on the way and their values, by where the memory is.
     held: HashMap<usize, Vec<(Tensor, u32)>>,
     /// Variables met in this segment.
@@ -115,6 +118,8 @@ impl Recording {
             values: Vec::new(),
             first: 0,
             segment: 0,
+            last_segment: 0,
+            bodies: Vec::new(),
             held: HashMap::new(),
             cells: Vec::new(),
             slots: 0,
@@ -202,7 +207,22 @@ impl Recording {
     /// The node of a tensor in this segment; one from elsewhere becomes an input.
     pub(super) fn node_of(&mut self, tensor: &Tensor, at: &Source) -> Result<NodeId> {
         let value = self.value_of(tensor, at)?;
-        self.node(value, at)
+        let known = &self.values[value as usize];
+        let own = known.node.filter(|(segment, _)| *segment == self.segment);
+        match (own, self.bodies.last_mut()) {
+            (Some((_, node)), _) => Ok(node),
+            (None, None) => self.node(value, at),
+            // What is not computed in a body comes in from around it.
+            (None, Some(body)) => {
+                if let Some((_, _, node)) = body.captured.iter().find(|(known, ..)| *known == value) {
+                    return Ok(*node);
+                }
+                let made = self.builder.input(known.ty.clone());
+                let node = made.map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+                body.captured.push((value, tensor.clone(), node));
+                Ok(node)
+            }
+        }
     }
 
     /// The value of a tensor; one with memory gets one.
@@ -255,6 +275,9 @@ impl Recording {
 
     /// What a variable is now.
     pub(super) fn read_var(&mut self, var: &Var, at: &Source) -> Result<Tensor> {
+        if self.is_in_body() {
+            return self.around_body(|recording| recording.read_var(var, at));
+        }
         let cell = self.cell(var, false);
         if let Some(now) = self.cells[cell].now {
             return if self.cells[cell].is_changed { self.changed(var, now, at) } else { self.handle(now, at) };
@@ -297,6 +320,7 @@ impl Recording {
 
     /// The value of a tensor as the start of a tape.
     pub(super) fn start(&mut self, tensor: &Tensor, at: &Source) -> Result<Tensor> {
+        self.must_not_be_in_body(at)?;
         let node = self.node_of(tensor, at)?;
         let same = self.same(node)?;
         self.leaves.push((same, None));
@@ -312,6 +336,7 @@ impl Recording {
 
     /// A variable becomes another tensor.
     pub(super) fn write_var(&mut self, var: &Var, tensor: &Tensor, at: &Source) -> Result<()> {
+        self.must_not_be_in_body(at)?;
         let value = self.value_of(tensor, at)?;
         let cell = self.cell(var, false);
         self.cells[cell].now = Some(value);
@@ -322,6 +347,9 @@ impl Recording {
 
     /// What the gradient of a variable is now. `is_there` says whether it has one outside.
     pub(super) fn read_gradient(&mut self, var: &Var, is_there: bool, at: &Source) -> Result<Option<Tensor>> {
+        if self.is_in_body() {
+            return self.around_body(|recording| recording.read_gradient(var, is_there, at));
+        }
         let cell = self.cell(var, true);
         if self.cells[cell].is_changed || self.cells[cell].now.is_some() {
             return self.cells[cell].now.map(|now| self.handle(now, at)).transpose();
@@ -337,6 +365,7 @@ impl Recording {
 
     /// The gradient of a variable becomes another tensor, or none.
     pub(super) fn write_gradient(&mut self, var: &Var, tensor: Option<&Tensor>, at: &Source) -> Result<()> {
+        self.must_not_be_in_body(at)?;
         let value = tensor.map(|tensor| self.value_of(tensor, at)).transpose()?;
         let cell = self.cell(var, true);
         self.cells[cell].now = value;
@@ -369,6 +398,7 @@ impl Recording {
 
     /// A new random key: an input of its own.
     pub(super) fn key(&mut self, generator: &crate::Generator, device: Device, at: &Source) -> Result<Tensor> {
+        self.must_not_be_in_body(at)?;
         self.changes += 1;
         let ty = TensorType::fixed(kiln_ir::DType::I64, &[]);
         let node = self.input(InputSource::Key(generator.clone(), device), ty.clone())?;
@@ -474,7 +504,7 @@ impl Recording {
         self.slots = base + count + kept.len();
         // Nodes of an earlier segment are no nodes of this one, so that only the values of this one are looked at: a function with
         // many breaks is recorded in time that grows with their number, not with its square.
-        self.segment += 1;
+        self.segment = self.next_segment();
         for value in &mut self.values[self.first..] {
             if !matches!(
                 value.home,
@@ -601,10 +631,94 @@ impl Recording {
         Ok((recorded, places))
     }
 
+    fn next_segment(&mut self) -> u32 {
+        self.last_segment += 1;
+        self.last_segment
+    }
+
+    /// Whether the body of a loop is being recorded.
+    pub(super) fn is_in_body(&self) -> bool {
+        !self.bodies.is_empty()
+    }
+
+    /// What a body of a graph's loop cannot do makes the loop run turn by turn instead: whoever records it sees that.
+    pub(super) fn must_not_be_in_body(&mut self, at: &Source) -> Result<()> {
+        let Some(body) = self.bodies.last_mut() else { return Ok(()) };
+        body.is_refused = true;
+        Err(Error::GraphBreak { what: "does in a loop what is not part of a graph", at: at.clone() })
+    }
+
+    /// Whether the body that is being recorded did what is not part of a graph.
+    pub(super) fn is_refused(&self) -> bool {
+        self.bodies.last().is_some_and(|body| body.is_refused)
+    }
+
+    /// Begins the body of a loop: what is recorded from here on is a graph of its own.
+    pub(super) fn begin_body(&mut self) {
+        let segment = self.next_segment();
+        let mut body = LoopBody { segment, ..LoopBody::default() };
+        body.exchange(self);
+        self.bodies.push(body);
+    }
+
+    /// An input of the body.
+    pub(super) fn body_input(&mut self, ty: TensorType, device: Device, at: &Source) -> Result<Tensor> {
+        let node = self.builder.input(ty.clone()).map_err(|cause| Error::Graph { cause: Box::new(cause) })?;
+        self.tensor(Some(node), ty, ValueLocation::Here, device, None, at)
+    }
+
+    /// Ends the body with these outputs, if it is a graph; says what came in from around it.
+    pub(super) fn end_body(&mut self, outputs: Option<&[NodeId]>) -> Option<(Graph, Vec<Tensor>)> {
+        let mut body = self.bodies.pop()?;
+        let segment = self.segment;
+        body.exchange(self);
+        for value in &mut self.values {
+            if value.node.is_some_and(|(own, _)| own == segment) {
+                value.home = ValueLocation::Gone;
+            }
+        }
+        // Within a body gradients go everywhere or nowhere.
+        let outputs = outputs.filter(|_| !body.is_refused && (body.stops.is_empty() || !tape::is_enabled()))?;
+        outputs.iter().for_each(|&node| body.builder.output(node));
+        Some((body.builder.finish(), body.captured.into_iter().map(|(_, tensor, _)| tensor).collect()))
+    }
+
+    /// Records around the body of a loop.
+    fn around_body<T>(&mut self, work: impl FnOnce(&mut Recording) -> T) -> T {
+        let Some(mut body) = self.bodies.pop() else { return work(self) };
+        body.exchange(self);
+        let result = work(self);
+        body.exchange(self);
+        self.bodies.push(body);
+        result
+    }
+
     /// Slots for values made outside of any segment.
     pub(super) fn take_slots(&mut self, count: usize) -> usize {
         self.slots += count;
         self.slots - count
+    }
+}
+
+/// The body of a loop, or, while that is recorded, what is around it.
+#[derive(Default)]
+struct LoopBody {
+    builder: GraphBuilder,
+    segment: u32,
+    stops: Vec<NodeId>,
+    links: Vec<(NodeId, NodeId)>,
+    /// Values of what is around it that it uses: their tensors, and the inputs that they are.
+    captured: Vec<(u32, Tensor, NodeId)>,
+    /// Whether it did what is not part of a graph.
+    is_refused: bool,
+}
+
+impl LoopBody {
+    fn exchange(&mut self, recording: &mut Recording) {
+        std::mem::swap(&mut self.builder, &mut recording.builder);
+        std::mem::swap(&mut self.segment, &mut recording.segment);
+        std::mem::swap(&mut self.stops, &mut recording.stops);
+        std::mem::swap(&mut self.links, &mut recording.links);
     }
 }
 

@@ -129,6 +129,7 @@ impl Tracer for SessionTracer {
     }
 
     fn concrete(&self, tensor: &Tensor, what: &'static str, at: &Source) -> Result<Tensor> {
+        with_session(at, |session| session.recording.must_not_be_in_body(at))?;
         // Whoever has the elements knows how many there are.
         for size in tensor.sizes() {
             size.number(at);
@@ -181,7 +182,9 @@ impl Tracer for SessionTracer {
 
     fn break_at(&self, what: &'static str, at: &Source) -> Result<()> {
         with_session(at, |session| {
-            session.recording.broken.get_or_insert(Break { what, at: at.clone() });
+            if session.recording.must_not_be_in_body(at).is_ok() {
+                session.recording.broken.get_or_insert(Break { what, at: at.clone() });
+            }
             Ok(())
         })
     }

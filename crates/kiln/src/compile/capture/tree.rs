@@ -19,6 +19,7 @@ use crate::tensor::scratch::Scratch;
 use crate::tensor::setting::Setting;
 use crate::tensor::tape;
 use crate::{Error, Result, Tensor, Var};
+use kiln_inspect::explain::BreakCost;
 use kiln_ir::Source;
 use kiln_runtime::disk::digest;
 use kiln_runtime::phase;
@@ -26,6 +27,7 @@ use std::any::Any;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 /// A value that decides how a function goes on: a guard inside of the function rather than on its arguments.
 #[derive(Debug, Clone)]
@@ -326,6 +328,11 @@ pub(super) struct Execution<'a> {
     pub(super) may_grow: bool,
 }
 
+/// Bytes of a tensor's elements.
+fn bytes_of(tensor: &Tensor) -> usize {
+    (tensor.elements() * tensor.dtype().size_in_bits()).div_ceil(8)
+}
+
 /// How far a call came.
 pub(super) enum Reached<R> {
     Returned(Arc<Returned<R>>),
@@ -403,15 +410,17 @@ impl<'a> Execution<'a> {
             TraceStep::Segment(segment) => segment.run(&self.arguments, &mut self.slots, at),
             TraceStep::BranchGuard(..) => Ok(()),
             TraceStep::Outside { run, from, is_pure, at } => {
-                if watch::is_watching() {
+                let start = watch::is_watching().then(Instant::now);
+                let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
+                let produced = run(&inputs)?;
+                if let Some(start) = start {
                     let what = if *is_pure { SIZE_OF_DATA } else { "calls a part that is disabled" };
-                    watch::see_break(what, "", at);
+                    let bytes = produced.tensors.iter().map(bytes_of).sum();
+                    watch::see_break(what, "", BreakCost { took: start.elapsed(), bytes }, at);
                     if !is_pure {
                         watch::see_effect();
                     }
                 }
-                let inputs = from.iter().map(|from| self.tensor(from, at)).collect::<Result<Vec<_>>>()?;
-                let produced = run(&inputs)?;
                 self.produced.push((produced.whole, produced.tensors.len()));
                 self.slots.extend(produced.tensors);
                 self.outside = produced.rest;
@@ -435,10 +444,14 @@ impl<'a> Execution<'a> {
     pub(super) fn outcome(&self, guard: &BranchGuard, at: &Source) -> Result<BranchOutcome> {
         Ok(match guard {
             BranchGuard::Elements { of, what, at: line } => {
-                if watch::is_watching() {
-                    watch::see_break(what, super::driver::BREAK_FIX, line);
+                let start = watch::is_watching().then(Instant::now);
+                let tensor = self.tensor(of, at)?;
+                let outcome = tensor.with_bytes(at, BranchOutcome::of)?;
+                if let Some(start) = start {
+                    let cost = BreakCost { took: start.elapsed(), bytes: bytes_of(&tensor) };
+                    watch::see_break(what, super::driver::BREAK_FIX, cost, line);
                 }
-                self.tensor(of, at)?.with_bytes(at, BranchOutcome::of)?
+                outcome
             }
             BranchGuard::Setting(setting) => BranchOutcome::of(&setting.peek().to_le_bytes()),
             BranchGuard::HasGradient(var) => BranchOutcome::of(&[var.has_grad() as u8]),

@@ -3,7 +3,7 @@
 
 use crate::Tensor;
 use crate::tensor::compiled_graph::CompiledGraph;
-use kiln_inspect::explain::Break;
+use kiln_inspect::explain::{Break, BreakCost};
 use kiln_ir::Source;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -77,8 +77,8 @@ pub(crate) fn see_frozen() {
 
 /// Elements were read, so that a graph ends.
 #[cold]
-pub(crate) fn see_break(what: &str, fix: &str, at: &Source) {
-    let broken = Break { what: what.to_owned(), fix: fix.to_owned(), at: at.clone() };
+pub(crate) fn see_break(what: &str, fix: &str, cost: BreakCost, at: &Source) {
+    let broken = Break { what: what.to_owned(), fix: fix.to_owned(), at: at.clone(), cost: Some(cost) };
     OBSERVED.with_borrow_mut(|observed| observed.breaks.push(broken));
 }
 

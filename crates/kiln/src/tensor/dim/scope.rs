@@ -28,6 +28,8 @@ pub(crate) struct Scope {
     expressions: Vec<kiln_ir::Dim>,
     guards: Vec<Predicate>,
     outcome: Option<Outcome>,
+    /// Whether an operation failed for want of sizes, which the function may not have noticed.
+    has_refused: bool,
 }
 
 /// Why a recording with symbols is not to be used as it is.
@@ -64,7 +66,16 @@ impl Scope {
         for symbol in &symbols {
             ranges.set(symbol.symbol, symbol.range.0, symbol.range.1);
         }
-        Scope { id, symbols, given: ranges.clone(), ranges, expressions: Vec::new(), guards: Vec::new(), outcome: None }
+        Scope {
+            id,
+            symbols,
+            given: ranges.clone(),
+            ranges,
+            expressions: Vec::new(),
+            guards: Vec::new(),
+            outcome: None,
+            has_refused: false,
+        }
     }
 
     /// Makes this the scope of the thread.
@@ -204,6 +215,11 @@ pub(crate) fn stopped_at() -> Option<Source> {
     SCOPE.with_borrow(|scope| scope.as_ref()?.outcome.as_ref().map(|outcome| outcome.at().clone()))
 }
 
+/// Whether an operation failed that would not have at known sizes: whatever the function does from there on is not what it means.
+pub(crate) fn has_refused() -> bool {
+    SCOPE.with_borrow(|scope| scope.as_ref().is_some_and(|scope| scope.has_refused))
+}
+
 /// Notes that sizes were read as numbers, which may be computed with in ways that nobody sees.
 #[cold]
 pub(crate) fn number_read(at: Source) {
@@ -237,5 +253,6 @@ pub(crate) fn refused(error: &kiln_ir::Error, at: &Source) {
             }
         }
         scope.outcome.get_or_insert(Outcome::Refused { op, at: at.clone() });
+        scope.has_refused = true;
     });
 }

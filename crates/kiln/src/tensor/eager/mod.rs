@@ -413,6 +413,8 @@ impl Emit for Eager {
 
 impl From<BuildError> for Error {
     fn from(error: BuildError) -> Error {
+        // Of tensors being recorded it may be the symbols that do not fit; the function need not say so.
+        dim::scope::refused(&kiln_ir::Error::Build(error.clone()), &error.at);
         Error::Type { op: error.function.to_owned(), cause: error.cause, at: error.at }
     }
 }

@@ -240,8 +240,11 @@ impl Var {
         if value.dtype() != self.dtype() {
             return Err(Error::DTypeMismatch { op, lhs: self.dtype(), rhs: value.dtype(), at: at.clone() });
         }
-        if value.shape() != self.shape() {
-            let (lhs, rhs) = (self.shape().to_vec(), value.shape().to_vec());
+        // Sizes that have to be the variable's are no numbers that the function read.
+        let is_size = |(size, &own): (dim::Dim, &usize)| size.equals(own.into(), at);
+        let is_same = value.rank() == self.shape().len() && value.sizes().into_iter().zip(self.shape()).all(is_size);
+        if !is_same {
+            let (lhs, rhs) = (self.shape().to_vec(), value.hint().to_vec());
             return Err(Error::ShapeMismatch { op, lhs, rhs, sizes: None, at: at.clone() });
         }
         if value.device() != self.device() {

@@ -1,0 +1,179 @@
+//! The rule of loops: the gradient of a loop is a loop from the last turn to the first.
+//!
+//! ```text
+//!  forward    carried ─▶ body ─▶ carried on        what each turn finds is stacked: the states
+//!  backward   cotangent of carried ◀─ gradient of the body ◀─ cotangent of carried on
+//! ```
+//!
+//! A turn of the backward loop computes the body again, from the state that the turn found and its rows; what is the same at every turn
+//! gets the sum of all turns' cotangents, which is carried.
+
+use super::graph::{DifferentiateOptions, Seeds, differentiate};
+use super::{Gradients, is_differentiable, zeros};
+use kiln_ir::build::{BuildError, Built, Emit, cast};
+use kiln_ir::{BinaryOp, Error, Graph, Node, NodeId, Op, Region, Source, TensorType, TypeError};
+use std::sync::Arc;
+
+/// The loop with what each turn finds of what is carried as its last results; itself if these are there already.
+pub fn with_states(region: &Arc<Region>) -> Arc<Region> {
+    let (body, carried) = (region.body(), region.carried());
+    let states = body.inputs()[..carried].iter();
+    let first = region.results().checked_sub(carried).filter(|first| *first >= carried);
+    if first.is_some_and(|first| body.outputs()[first..].iter().map(|output| &output.node).eq(states.clone())) {
+        return region.clone();
+    }
+    let mut body = body.clone();
+    states.copied().collect::<Vec<_>>().into_iter().for_each(|input| body.output(input));
+    Arc::new(region.with_body(body))
+}
+
+/// The nodes that are results of the same loop, in the graph's order.
+pub(super) fn results_of(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+    let Op::Loop { region, .. } = &graph.node(id).op else { return vec![id] };
+    let operands = &graph.node(id).operands;
+    let is_it = |(_, other): &(NodeId, &Node)| match &other.op {
+        Op::Loop { region: own, .. } => (Arc::ptr_eq(own, region) || own == region) && other.operands == *operands,
+        _ => false,
+    };
+    graph.iter().filter(is_it).map(|(id, _)| id).collect()
+}
+
+/// The cotangents of a loop's operands, given those of its results: nothing where one is 0.
+pub fn loop_gradients<E: Emit>(
+    e: &mut E,
+    region: &Arc<Region>,
+    operands: &[E::Value],
+    cotangents: &[Option<E::Value>],
+    wanted: &[bool],
+) -> Gradients<E> {
+    if region.is_conditional() {
+        return Err(refused(
+            "how many turns there were is not known afterwards: a loop until a condition fails has no gradient",
+        )
+        .into());
+    }
+    let plan = Backward::new(region, cotangents.iter().map(Option::is_some).collect(), wanted);
+    let plan = plan.map_err(|_| refused("its body has no gradient"))?;
+    let states = with_states(region);
+    let (carried, turns) = (region.carried(), region.turns());
+    let mut given: Vec<E::Value> = Vec::new();
+    for &at in &plan.carried {
+        given.push(match &cotangents[at] {
+            Some(cotangent) => cotangent.clone(),
+            None => zeros(e, region.body().ty(region.body().inputs()[at]))?,
+        });
+    }
+    for &at in &plan.sums {
+        let ty = e.ty(&operands[at]);
+        given.push(zeros(e, &TensorType::new(ty.dtype.compute_type(), ty.shape))?);
+    }
+    for at in 0..carried {
+        let result = states.results() - carried + at;
+        given.push(e.emit(Op::Loop { region: states.clone(), result }, operands)?);
+    }
+    given.extend(operands[carried..carried + region.scanned()].iter().cloned());
+    given.extend(plan.rows.iter().filter_map(|&at| cotangents[at].clone()));
+    given.extend(operands[carried + region.scanned()..].iter().cloned());
+    let count = plan.carried.len() + plan.sums.len();
+    let scanned = carried + region.scanned() + plan.rows.len();
+    let backward = Arc::new(Region::new(plan.body, turns.clone(), count, scanned, !region.reverse()));
+    let mut result_of = |result: usize| -> Built<E> { e.emit(Op::Loop { region: backward.clone(), result }, &given) };
+    let mut found: Vec<Option<E::Value>> = vec![None; operands.len()];
+    for (result, &operand) in plan.carried.iter().chain(&plan.sums).chain(&plan.scanned).enumerate() {
+        if wanted[operand] {
+            found[operand] = Some(result_of(result)?);
+        }
+    }
+    for &at in &plan.sums {
+        let dtype = e.ty(&operands[at]).dtype;
+        if let Some(sum) = &found[at] {
+            found[at] = Some(cast(e, sum, dtype)?);
+        }
+    }
+    Ok(found)
+}
+
+fn refused(what: &'static str) -> BuildError {
+    BuildError { function: "loop", cause: Box::new(TypeError::BadLoop { what }), at: Source::default() }
+}
+
+/// The body of the backward loop. Its inputs are the cotangents of what is carried, the sums of those of what is the same at every turn, the
+/// states, the rows, the rows of cotangents, and what is the same; its outputs the first two, and the cotangents of rows.
+struct Backward {
+    body: Graph,
+    /// What is carried and has a cotangent, by operand.
+    carried: Vec<usize>,
+    /// What is the same at every turn and whose cotangent is wanted, by operand.
+    sums: Vec<usize>,
+    /// What is looped over and whose cotangent is wanted, by operand.
+    scanned: Vec<usize>,
+    /// The stacked results that have a cotangent, by result.
+    rows: Vec<usize>,
+}
+
+impl Backward {
+    fn new(region: &Region, given: Vec<bool>, wanted: &[bool]) -> Result<Backward, super::DifferentiateError> {
+        let (body, carried, scanned) = (region.body(), region.carried(), region.scanned());
+        let input = |at: usize| body.ty(body.inputs()[at]).clone();
+        let is_float = |at: &usize| is_differentiable(input(*at).dtype);
+        let carries: Vec<usize> = (0..carried).filter(is_float).collect();
+        let rows: Vec<usize> = (carried..region.results()).filter(|&at| given[at]).collect();
+        let wants = |at: &usize| wanted[*at] && is_float(at);
+        let sums: Vec<usize> = (carried + scanned..body.inputs().len()).filter(wants).collect();
+        let over: Vec<usize> = (carried..carried + scanned).filter(wants).collect();
+        let of: Vec<usize> = carries.iter().chain(&rows).copied().collect();
+        let by: Vec<usize> = carries.iter().chain(&sums).chain(&over).copied().collect();
+        let options = DifferentiateOptions { seeds: Seeds::Inputs, stops: Vec::new() };
+        let joint = differentiate(body, &of, &by, &options)?;
+        let mut graph = Graph::with_capacity(joint.nodes().len());
+        let mut add = |ty: TensorType| graph.input(ty, Source::default());
+        let seeds = carries.iter().map(|&at| add(input(at))).collect::<Result<Vec<NodeId>, Error>>()?;
+        let wide = |at: &usize| TensorType::new(input(*at).dtype.compute_type(), input(*at).shape);
+        let before = sums.iter().map(|at| add(wide(at))).collect::<Result<Vec<NodeId>, Error>>()?;
+        let mut inputs = (0..carried + scanned).map(|at| add(input(at))).collect::<Result<Vec<NodeId>, Error>>()?;
+        let output = |at: &usize| body.ty(body.outputs()[*at].node).clone();
+        let cotangents = rows.iter().map(|at| add(output(at))).collect::<Result<Vec<NodeId>, Error>>()?;
+        for at in carried + scanned..body.inputs().len() {
+            inputs.push(add(input(at))?);
+        }
+        inputs.extend(seeds.into_iter().chain(cotangents));
+        let mut new: Vec<NodeId> = Vec::with_capacity(joint.nodes().len());
+        for (_, node) in joint.iter() {
+            new.push(match &node.op {
+                Op::Input { index } => inputs[*index],
+                _ => {
+                    let mut node = node.clone();
+                    node.operands.iter_mut().for_each(|operand| *operand = new[operand.index()]);
+                    graph.keep(node)?
+                }
+            });
+        }
+        let found = joint.outputs()[region.results()..].iter().map(|output| new[output.node.index()]);
+        let mut found: Vec<NodeId> = found.collect();
+        for (at, &sum) in before.iter().enumerate() {
+            let term = &mut found[carries.len() + at];
+            let (dtype, own) = (graph.ty(sum).dtype, graph.ty(*term).dtype);
+            let mut wide = *term;
+            if own != dtype {
+                wide = graph.add(Op::Cast(dtype), &[wide], Source::default())?;
+            }
+            *term = graph.add(Op::Binary(BinaryOp::Add), &[sum, wide], Source::default())?;
+        }
+        found.into_iter().for_each(|node| graph.output(node));
+        Ok(Backward { body: graph, carried: carries, sums, scanned: over, rows })
+    }
+}
+
+/// The rule for one result.
+pub(super) fn result<E: Emit>(
+    e: &mut E,
+    region: &Arc<Region>,
+    result: usize,
+    operands: &[E::Value],
+    g: &E::Value,
+    wanted: &[bool],
+) -> Gradients<E> {
+    let mut cotangents = vec![None; region.results()];
+    cotangents[result] = Some(g.clone());
+    loop_gradients(e, region, operands, &cotangents, wanted)
+}
