@@ -392,7 +392,7 @@ const OF_FUNCTIONS: &[Damage] = &[
 #[test]
 fn every_damage_of_a_function_is_seen() {
     let mut applied = vec![0; OF_FUNCTIONS.len()];
-    for case in cases(300) {
+    for case in cases(900) {
         for ((damage, change), count) in OF_FUNCTIONS.iter().zip(&mut applied) {
             let mut f = case.function.clone();
             if change(&mut f).is_none() {

@@ -268,3 +268,71 @@ fn heads_side_by_side_stay_in_the_order_of_their_rows() {
         assert!(text.contains(operand), "{text}");
     }
 }
+
+/// The gradient of a convolution in its weight sums every pixel of every image for a few results.
+#[test]
+fn weight_gradients_are_summed_in_parts() {
+    let source = "graph(%0: f32[8, 6, 20, 20], %1: f32[8, 4, 18, 18]) {
+  %2: f32[8, 6, 18, 20, 3] = unfold %0 {axis=2, size=3, stride=1, dilation=1}
+  %3: f32[8, 6, 18, 18, 3, 3] = unfold %2 {axis=3, size=3, stride=1, dilation=1}
+  %4: f32[4, 6, 3, 3] = dot %1, %3 {lhs_batch=[], rhs_batch=[], lhs_contract=[0, 2, 3], rhs_contract=[0, 2, 3]}
+  return %4
+}";
+    let products = |schedule: &Schedule| {
+        let product = schedule.steps.iter().find_map(|step| match &step.kernel.body {
+            KernelBody::Matmul(body) => {
+                Some(body.batch.iter().map(|axis| axis.size.as_const().unwrap()).product::<i64>())
+            }
+            _ => None,
+        });
+        (schedule.steps.len(), product.unwrap())
+    };
+    assert_eq!(products(&scheduled(source, Target::default())), (1, 1));
+    // 216 results: four parts keep 800 busy.
+    let parts = scheduled(source, Target { busy_results: 800, ..Target::default() });
+    assert_eq!(products(&parts), (2, 4), "{parts}");
+    assert_same(source, &parts);
+    // A product of matrices has libraries and clusters for it.
+    let matrices = "graph(%0: f32[4096, 8], %1: f32[4096, 8]) {
+  %2: f32[8, 8] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[0], rhs_contract=[0]}
+  return %2
+}";
+    assert_eq!(products(&scheduled(matrices, Target { busy_results: 800, ..Target::default() })), (1, 1));
+}
+
+/// Rows of an input that begin at odd places are copied where products can read them; those of an aligned one are not.
+#[test]
+fn odd_rows_of_inputs_are_copied() {
+    let source = "graph(%0: bf16[80, 1025], %1: bf16[80, 16]) {
+  %2: bf16[1025, 16] = dot %0, %1 {lhs_batch=[], rhs_batch=[], lhs_contract=[0], rhs_contract=[0]}
+  return %2
+}";
+    let target = Target { row_alignment: 16, ..Target::default() };
+    let copied = scheduled(source, target);
+    assert_eq!(copied.steps.len(), 2, "{copied}");
+    let pitch = copied.buffers.iter().find(|buffer| buffer.role == kiln_kernels::Role::Temp).unwrap();
+    assert_eq!(pitch.elements.as_const(), Some(80 * 1032));
+    assert_same(source, &copied);
+    assert_eq!(scheduled(&source.replace("1025", "1024"), target).steps.len(), 1);
+    assert_eq!(scheduled(source, Target::default()).steps.len(), 1);
+}
+
+/// A loop over images whose channels lie innermost takes channels innermost, although the graph has pixels there.
+#[test]
+fn loops_go_through_memory_in_its_order() {
+    let source = "graph(%0: f32[2, 5, 5, 8], %1: f32[8]) {
+  %2: f32[2, 8, 5, 5] = permute %0 {order=[0, 3, 1, 2]}
+  %3: f32[1, 8, 1, 1] = reshape %1
+  %4: f32[2, 8, 5, 5] = expand %3
+  %5: f32[2, 8, 5, 5] = mul %2, %4
+  %6: f32[2, 5, 5, 8] = permute %5 {order=[0, 2, 3, 1]}
+  return %6
+}";
+    let innermost = |target: Target| {
+        let schedule = scheduled(source, target);
+        assert_same(source, &schedule);
+        let KernelBody::Loop(body) = &schedule.steps[0].kernel.body else { panic!("{schedule}") };
+        body.grid.iter().chain(&body.row).next_back().unwrap().size.as_const()
+    };
+    assert_eq!(innermost(Target { product_order: true, ..Target::default() }), Some(8));
+}
