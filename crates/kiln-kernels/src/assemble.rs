@@ -98,7 +98,7 @@ pub(crate) fn loop_step(
 }
 
 /// Sorts axes of a grid so that neighbours along the last are neighbours in most of what is read and written for each point.
-fn by_neighbours<'a>(axes: &mut Vec<usize>, insts: impl Iterator<Item = &'a Inst>) {
+fn by_neighbours<'a>(axes: &mut [usize], insts: impl Iterator<Item = &'a Inst>) {
     // Writes that are not of neighbours take longer than reads, which a cache may serve.
     let place = |inst: &'a Inst| match &inst.kind {
         InstKind::Store { place, .. } => Some((place, 3)),

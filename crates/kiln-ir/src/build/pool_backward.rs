@@ -129,7 +129,7 @@ impl Look {
         let (mut low, mut high) = (none.clone(), none);
         low[axis] = Dim::from(self.windows - 1);
         high[axis] = Dim::from(self.begins - self.count);
-        e.emit(Op::Pad { low, high, value }, &[x.clone()])
+        e.emit(Op::Pad { low, high, value }, std::slice::from_ref(x))
     }
 
     /// The window so many before the last that begins at or before each element.

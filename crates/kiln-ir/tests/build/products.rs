@@ -274,21 +274,22 @@ fn a_symbolic_depth_needs_a_scale() {
 /// The gradient of a maximum pool is the same whether windows look for their element or elements for their windows.
 #[test]
 fn gradients_of_maximum_pools() {
-    let cases: [(&[usize], [usize; 2], [usize; 2], [usize; 2], [usize; 2], bool); 7] = [
-        (&[2, 3, 9, 10], [3, 3], [2, 2], [1, 1], [1, 1], false),
-        (&[1, 2, 7, 7], [2, 2], [2, 2], [0, 0], [1, 1], true),
-        (&[1, 2, 7, 8], [3, 2], [1, 3], [1, 0], [1, 1], false),
-        (&[2, 1, 11, 9], [3, 3], [2, 1], [1, 1], [2, 1], true),
-        (&[1, 1, 5, 5], [2, 2], [3, 3], [0, 0], [1, 1], false),
-        (&[1, 1, 12, 12], [5, 5], [1, 1], [2, 2], [1, 1], false),
-        (&[1, 1, 6, 6], [4, 4], [3, 3], [2, 2], [1, 1], true),
+    // Sizes, then window, step, padding and dilation of both axes, and whether the last window may reach beyond.
+    let cases = [
+        ([2, 3, 9, 10], [[3, 3], [2, 2], [1, 1], [1, 1]], false),
+        ([1, 2, 7, 7], [[2, 2], [2, 2], [0, 0], [1, 1]], true),
+        ([1, 2, 7, 8], [[3, 2], [1, 3], [1, 0], [1, 1]], false),
+        ([2, 1, 11, 9], [[3, 3], [2, 1], [1, 1], [2, 1]], true),
+        ([1, 1, 5, 5], [[2, 2], [3, 3], [0, 0], [1, 1]], false),
+        ([1, 1, 12, 12], [[5, 5], [1, 1], [2, 2], [1, 1]], false),
+        ([1, 1, 6, 6], [[4, 4], [3, 3], [2, 2], [1, 1]], true),
     ];
-    for (shape, size, stride, padding, dilation, ceil) in cases {
+    for (shape, windows, ceil) in cases {
         let count: usize = shape.iter().product();
         // Many equal elements: each window has one largest, the first.
-        let x =
-            HostTensor::from_slice(shape, &(0..count).map(|i| ((i * 7919) % 13) as f32).collect::<Vec<f32>>()).unwrap();
-        let [size, stride, padding, dilation] = [size, stride, padding, dilation].map(|list| list.to_vec());
+        let x = HostTensor::from_slice(&shape, &(0..count).map(|i| ((i * 7919) % 13) as f32).collect::<Vec<f32>>())
+            .unwrap();
+        let [size, stride, padding, dilation] = windows.map(|list: [usize; 2]| list.to_vec());
         let options = PoolOptions { size, stride, padding, dilation, ceil };
         let dims: Vec<Dim> = shape.iter().map(|&size| Dim::from(size as i64)).collect();
         let by_windows = run(&[&x], |b, v| {
@@ -300,6 +301,6 @@ fn gradients_of_maximum_pools() {
             build::max_pool_windows_backward(b, &values, &indices, &dims, &options)
         });
         assert!(by_windows.to_f64().iter().any(|&x| x > 0.0));
-        check(&by_elements, shape, &by_windows.to_f64());
+        check(&by_elements, &shape, &by_windows.to_f64());
     }
 }
