@@ -51,7 +51,12 @@ pub(crate) fn page(
 ) -> PyResult<(String, String)> {
     let Some(first) = parts.first() else { return Err(PyValueError::new_err("nothing to explain")) };
     let seconds = |(name, seconds): (String, f64)| (name, Duration::from_secs_f64(seconds.max(0.0)));
-    let one = |(what, fix, file, line): (String, String, String, u32)| Break { what, fix, at: Source::new(file, line), cost: None };
+    let one = |(what, fix, file, line): (String, String, String, u32)| Break {
+        what,
+        fix,
+        at: Source::new(file, line),
+        cost: None,
+    };
     let whole = Explanation {
         name: name.to_owned(),
         machine: first.0.machine.clone(),
