@@ -1,5 +1,6 @@
 //! What is measured: small graphs with the shapes transformers meet.
 
+use super::census;
 use kiln_ir::build::{self, GraphBuilder};
 use kiln_ir::{DType, Dim, DotDims, Error, Graph, NodeId, Op, Scalar, ScatterKind, TensorType};
 use serde_json::{Value, json};
@@ -18,11 +19,20 @@ pub struct Case {
     pub dtype: DType,
     /// Threads of both sides.
     pub threads: usize,
+    /// The call, where it is one of an ATen op.
+    pub row: Option<census::Row>,
 }
 
 impl Case {
+    fn new(kind: &'static str, shape: &[usize], dtype: DType, threads: usize) -> Case {
+        Case { kind, shape: shape.to_vec(), dtype, threads, row: None }
+    }
+
     /// For the peer.
     pub fn to_json(&self) -> Value {
+        if let Some(row) = &self.row {
+            return row.to_json(self.dtype);
+        }
         // How weights are packed or read is Kiln's affair: the peer has plain ones.
         let kind = if WAYS.contains(&self.kind) { "linear" } else { self.kind };
         json!({"kind": kind, "shape": self.shape, "dtype": self.dtype.name()})
@@ -30,12 +40,18 @@ impl Case {
 
     /// For the table.
     pub fn name(&self) -> String {
+        if let Some(row) = &self.row {
+            return row.name(self.dtype);
+        }
         let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
         format!("{} {} {}", self.kind, shape.join("×"), self.dtype)
     }
 
     /// The graph; its inputs and outputs are all the memory that has to move.
-    pub fn graph(&self) -> Result<Graph, Error> {
+    pub fn graph(&self) -> Result<Graph, Box<dyn std::error::Error>> {
+        if let Some(row) = &self.row {
+            return Ok(row.graph(self.dtype)?);
+        }
         let mut b = GraphBuilder::new();
         let dtype = self.dtype;
         let last = self.shape.last().copied().unwrap_or(1);
@@ -170,8 +186,16 @@ impl Case {
         Ok(b.finish())
     }
 
-    /// Inputs that are no ordinary numbers: a mask that shows the first keys, a table in which every page has another place.
-    pub fn special(&self, dtype: DType, count: usize) -> Option<Vec<f64>> {
+    /// Elements of an input: ordinary numbers in −1..1, but for a mask that shows the first keys, a table in which every page has another
+    /// place, and what an ATen op asks for.
+    pub fn elements(&self, input: usize, dtype: DType, count: usize, mut random: impl FnMut() -> f64) -> Vec<f64> {
+        if let Some(row) = &self.row {
+            return row.elements(self.dtype, input, (0..count).map(|_| random()).collect());
+        }
+        self.special(dtype, count).unwrap_or_else(|| (0..count).map(|_| 2.0 * random() - 1.0).collect())
+    }
+
+    fn special(&self, dtype: DType, count: usize) -> Option<Vec<f64>> {
         match (self.kind, dtype) {
             ("masked_attention" | "paged_attention", DType::Bool) => {
                 let (keys, seen) = (self.shape[4], self.shape[6]);
@@ -241,7 +265,7 @@ pub fn ops(threads: &[usize]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &threads in threads {
         for dtype in [DType::F32, DType::Bf16] {
-            let mut case = |kind, shape: &[usize]| cases.push(Case { kind, shape: shape.to_vec(), dtype, threads });
+            let mut case = |kind, shape: &[usize]| cases.push(Case::new(kind, shape, dtype, threads));
             for shape in [&[64usize, 1024][..], &[4096, 1024]] {
                 case("gelu", shape);
             }
@@ -275,6 +299,11 @@ pub fn ops(threads: &[usize]) -> Vec<Case> {
                 case("nearest", shape);
             }
         }
+        for row in census::rows() {
+            for &dtype in row.dtypes() {
+                cases.push(Case { row: Some(row.clone()), ..Case::new(row.op, &[], dtype, threads) });
+            }
+        }
     }
     cases
 }
@@ -286,18 +315,18 @@ pub fn matmul(threads: &[usize]) -> Vec<Case> {
         for (k, n) in [(768, 768), (768, 3072), (3072, 768), (2048, 2048), (4096, 4096)] {
             for m in [1, 8, 32, 128, 512] {
                 for kind in ["linear", "matmul", "packed"] {
-                    cases.push(Case { kind, shape: vec![m, k, n], dtype: DType::F32, threads });
+                    cases.push(Case::new(kind, &[m, k, n], DType::F32, threads));
                 }
             }
             for kind in ["linear", "packed"] {
-                cases.push(Case { kind, shape: vec![1, k, n], dtype: DType::Bf16, threads });
+                cases.push(Case::new(kind, &[1, k, n], DType::Bf16, threads));
             }
         }
         // From a hidden vector to logits: many rows from beyond the caches, and both orders to read them in.
         for (k, n) in [(288, 32000), (576, 49152), (2048, 32000)] {
             for dtype in [DType::F32, DType::Bf16, DType::F16] {
                 for kind in ["linear", "row_by_row", "side_by_side"] {
-                    cases.push(Case { kind, shape: vec![1, k, n], dtype, threads });
+                    cases.push(Case::new(kind, &[1, k, n], dtype, threads));
                 }
             }
         }
@@ -312,15 +341,14 @@ pub fn attention(threads: &[usize]) -> Vec<Case> {
         for width in [64, 128] {
             for tokens in [1, 16, 128, 512, 2048] {
                 for kind in ["attention", "causal_attention"] {
-                    let shape = vec![1, 8, tokens, tokens, width];
-                    cases.push(Case { kind, shape, dtype: DType::F32, threads });
+                    cases.push(Case::new(kind, &[1, 8, tokens, tokens, width], DType::F32, threads));
                 }
             }
-            cases.push(Case { kind: "attention", shape: vec![1, 8, 1, 2048, width], dtype: DType::F32, threads });
+            cases.push(Case::new("attention", &[1, 8, 1, 2048, width], DType::F32, threads));
         }
         // A cache of 2048 places of which a position shows some; then the same in pages of 16.
         for dtype in [DType::F32, DType::Bf16] {
-            let mut case = |kind, shape: &[usize]| cases.push(Case { kind, shape: shape.to_vec(), dtype, threads });
+            let mut case = |kind, shape: &[usize]| cases.push(Case::new(kind, shape, dtype, threads));
             for seen in [16, 128, 512, 2048] {
                 case("masked_attention", &[1, 9, 3, 1, 2048, 64, seen]);
             }

@@ -4,6 +4,7 @@
 mod blocks;
 mod calls;
 mod cases;
+mod census;
 mod clock;
 mod control;
 mod conv;
@@ -402,25 +403,24 @@ fn agreement(graph: &kiln_ir::Graph, hosts: &[HostTensor]) -> Option<bool> {
     Some(oracle::compare(graph, hosts, &config).is_ok())
 }
 
-/// Ordinary numbers in −1..1, but for what the case knows better.
+/// The inputs of a case.
 fn inputs(case: &Case, graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     graph
         .inputs()
         .iter()
-        .map(|&id| {
+        .enumerate()
+        .map(|(input, &id)| {
             let ty = graph.ty(id);
             let shape = ty.fixed_shape().ok_or("a benchmark with symbolic sizes")?;
             let count = shape.iter().product::<usize>();
-            let mut random = || {
+            let random = || {
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+                (state >> 11) as f64 / (1u64 << 53) as f64
             };
-            let special = case.special(ty.dtype, count);
-            let values = special.unwrap_or_else(|| (0..count).map(|_| random()).collect());
-            Ok(HostTensor::from_f64(ty.dtype, &shape, &values)?)
+            Ok(HostTensor::from_f64(ty.dtype, &shape, &case.elements(input, ty.dtype, count, random))?)
         })
         .collect()
 }

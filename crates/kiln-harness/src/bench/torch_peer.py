@@ -54,8 +54,49 @@ def conv(case, r):
     return inverted, [r(*x), r(inner, c, 1, 1), r(inner), r(inner), r(*w), r(inner), r(inner), r(c, inner, 1, 1), r(c), r(c)]
 
 
+def aten(case):
+    """A call of an op with the arguments of a row of census.txt."""
+    g = torch.Generator().manual_seed(0)
+    dtypes = {**DTYPES, "f64": torch.float64, "i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "c64": torch.complex64}
+    tensors = []
+
+    def argument(value):
+        if isinstance(value, list):
+            return [argument(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "dtype" in value:
+            return dtypes[value["dtype"]]
+        dtype, shape, low, high = dtypes[value["tensor"]], value["shape"], value["low"], value["high"]
+        x = low + (high - low) * torch.rand(*shape, *([2] if dtype.is_complex else []), generator=g, dtype=torch.float64)
+        if dtype.is_complex:
+            x = torch.view_as_complex(x)
+        elif not dtype.is_floating_point:
+            x = x.floor()
+        x = x.to(dtype)
+        tensors.append(x.sort().values if value["sorted"] else x)
+        return tensors[-1]
+
+    named = {name: argument(value) for name, value in case["arguments"].items()}
+    space, name, overload = case["op"].split(".")
+    op = getattr(getattr(getattr(torch.ops, space), name), overload)
+    # Inputs are arguments of the function, so that torch.compile does not take them for constants.
+    def place(value, given):
+        if isinstance(value, list):
+            return [place(item, given) for item in value]
+        return next(given) if isinstance(value, torch.Tensor) else value
+
+    def call(*given):
+        given = iter(given)
+        return op(**{name: place(value, given) for name, value in named.items()})
+
+    return call, tensors
+
+
 def build(case):
     """Function and inputs of a case."""
+    if case["kind"] == "aten":
+        return aten(case)
     if found := model(case):
         return found
     kind, shape, dt = case["kind"], case["shape"], DTYPES[case["dtype"]]
