@@ -311,6 +311,11 @@ impl Assembler {
         self.wide(&[0xf7], 6, src, 0);
     }
 
+    /// Unsigned product of `rax` and `src`: the upper half in `rdx`, the lower one in `rax`.
+    pub fn mul(&mut self, src: Gpr) {
+        self.wide(&[0xf7], 4, src, 0);
+    }
+
     /// Extends the sign of `rax` into `rdx`.
     pub fn cqo(&mut self) {
         self.bytes(&[0x48, 0x99]);

@@ -381,6 +381,7 @@ fn general_purpose_instructions_decode_to_themselves() {
         general("dec", &[R(a)], |s| s.dec(a));
         general("idiv", &[R(a)], |s| s.idiv(a));
         general("div", &[R(a)], |s| s.div(a));
+        general("mul", &[R(a)], |s| s.mul(a));
         general("push", &[R(a)], |s| s.push(a));
         general("pop", &[R(a)], |s| s.pop(a));
         general("call", &[R(a)], |s| s.call(a));

@@ -126,6 +126,16 @@ impl Emitter<'_> {
             }
             Op::Convert(from) => self.convert(inst, from),
             Op::RoundTo(dtype) => self.round_to(dtype, inst),
+            Op::Permute => {
+                let (dst, width) = (self.dst(inst.dst), self.width(ty));
+                let (x, lanes) = (self.reg(a, self.s0), self.reg(b, self.s1));
+                match width {
+                    // Four lanes are permuted by another instruction, whose operands are the other way round.
+                    Width::V128 => self.asm.rvm(ops::VPERMILPS, width, dst, x, lanes),
+                    _ => self.asm.rvm(ops::VPERMPS, width, dst, lanes, x),
+                }
+                self.done(inst.dst, dst);
+            }
             Op::PackBf16 => self.pack_pairs(inst),
             Op::Scale => self.scale(inst),
             Op::Reduce(kind) => self.reduce(kind, inst),

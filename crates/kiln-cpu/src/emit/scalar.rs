@@ -276,6 +276,9 @@ impl Emitter<'_> {
             }
             return self.int_done(inst.dst, dst);
         }
+        if let Some(n) = self.imm(b).filter(|&n| n > 1) {
+            return self.divide_by(n, op, inst);
+        }
         let known = self.number(b).is_some_and(|n| n != 0);
         let (zero, ready) = (self.asm.label(), self.asm.label());
         self.int_into(a, Gpr::RAX);
@@ -309,5 +312,56 @@ impl Emitter<'_> {
         }
         self.asm.bind(ready);
         self.int_done(inst.dst, if op == IntOp::FloorDiv { Gpr::RAX } else { Gpr::RDX });
+    }
+
+    /// Division by a number above 1, without a division: for 0 ≤ x < 2⁶³ the quotient is the upper half of x · ⌈2⁶³⁺ᵇ / n⌉, shifted by
+    /// b − 1, where n has b bits; of a negative x, ⌊x / n⌋ is −1 − ⌊(−1 − x) / n⌋.
+    fn divide_by(&mut self, n: i32, op: IntOp, inst: &Inst) {
+        let a = inst.args[0];
+        let (factor, shift) = reciprocal(n as u32);
+        self.int_into(a, Gpr::RAX);
+        self.asm.mov(Gpr::RCX, Gpr::RAX);
+        self.asm.shift_imm(Shift::Sar, Gpr::RCX, 63);
+        self.asm.alu(Alu::Xor, Gpr::RAX, Gpr::RCX);
+        self.asm.mov_imm(Gpr::RDX, factor as i64);
+        self.asm.mul(Gpr::RDX);
+        self.asm.shift_imm(Shift::Shr, Gpr::RDX, shift);
+        self.asm.alu(Alu::Xor, Gpr::RDX, Gpr::RCX);
+        if op == IntOp::FloorDiv {
+            return self.int_done(inst.dst, Gpr::RDX);
+        }
+        self.asm.imul_imm(Gpr::RDX, Gpr::RDX, n);
+        self.int_into(a, Gpr::RAX);
+        self.asm.alu(Alu::Sub, Gpr::RAX, Gpr::RDX);
+        self.int_done(inst.dst, Gpr::RAX);
+    }
+}
+
+/// The factor whose product with a number below 2⁶³, in its upper half and shifted, is the quotient by `n` > 1.
+fn reciprocal(n: u32) -> (u64, u8) {
+    let bits = 32 - (n - 1).leading_zeros();
+    let factor = (1u128 << (63 + bits)).div_ceil(n.into());
+    // n > 2^(bits − 1), so that the factor is below 2^64.
+    (factor as u64, bits as u8 - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reciprocal;
+
+    #[test]
+    fn quotients_by_products_are_exact() {
+        let numbers = (0..64).flat_map(|bit| [1u64 << bit, (1 << bit) - 1, (1 << bit) + 1]).filter(|&x| x < 1 << 63);
+        let numbers: Vec<u64> = numbers.chain([i64::MAX as u64, 1_000_000_007]).collect();
+        for n in (2..5000).chain([65535, 65537, 1 << 30, i32::MAX as u32 - 1, i32::MAX as u32]) {
+            let (factor, shift) = reciprocal(n);
+            let around = numbers.iter().flat_map(|&x| {
+                [x, x / u64::from(n) * u64::from(n), (x / u64::from(n) * u64::from(n)).saturating_sub(1)]
+            });
+            for x in around {
+                let quotient = ((u128::from(x) * u128::from(factor)) >> 64) as u64 >> shift;
+                assert_eq!(quotient, x / u64::from(n), "{x} / {n}");
+            }
+        }
     }
 }

@@ -79,6 +79,7 @@ pub fn arrange(body: &LoopBody) -> Nest {
     if body.row.is_empty() && stores_where_data_say(&body) {
         return Nest { body, vector: VectorAxis::Grid, inner: None };
     }
+    join_repeats(&mut body);
     let vector = choose(&mut body);
     let inner = if vector == VectorAxis::Grid && body.row.is_empty() { take_inner(&mut body) } else { None };
     Nest { body, vector, inner }
@@ -149,6 +150,41 @@ fn merge(body: &mut LoopBody, row: bool) {
         axes[at - 1] = Axis { var: inner.var, size: &outer.size * &inner.size };
         axes.remove(at);
     }
+}
+
+/// An axis shorter than this leaves most of a vector empty.
+const SHORT: i64 = 16;
+
+/// Joins a short last axis with the one before it where all of the results lie side by side along both, and every load takes the same
+/// element along the short one (an image that grows by a whole factor): along the joined axis an element is in several lanes.
+fn join_repeats(body: &mut LoopBody) {
+    let [.., outer, inner] = body.grid.as_slice() else { return };
+    let Some(times) = inner.size.as_const().filter(|times| (2..SHORT).contains(times)) else { return };
+    let (outer, inner) = (outer.clone(), inner.clone());
+    let absent = |e: &Dim| !e.contains(outer.var) && !e.contains(inner.var);
+    let repeats = |e: &Dim| !e.contains(inner.var) && e.linear_in(outer.var).is_some_and(|(step, _)| step.is_one());
+    let (mut fits, mut any) = (body.row.is_empty(), false);
+    for inst in body.stages.iter().flat_map(|stage| &stage.insts) {
+        if let InstKind::Load { place, guard: None } = &inst.kind
+            && place.indirect.is_empty()
+            && repeats(&place.offset)
+        {
+            any = true;
+            continue;
+        }
+        visit_expressions(inst, &mut |e| fits = fits && (absent(e) || steps_together(e, &outer, &inner)));
+    }
+    if !fits || !any {
+        return;
+    }
+    let joined = Dim::from(inner.var).floor_div(&Dim::from(times));
+    rewrite(body, &|e| {
+        let with = if repeats(e) { joined.clone() } else { Dim::from(0) };
+        if e.contains(outer.var) { e.substitute(&|s| (s == outer.var).then(|| with.clone())) } else { e.clone() }
+    });
+    body.grid.pop();
+    body.grid.pop();
+    body.grid.push(Axis { var: inner.var, size: &outer.size * &inner.size });
 }
 
 fn composes(body: &LoopBody, outer: &Axis, inner: &Axis) -> bool {

@@ -1,6 +1,7 @@
 //! Addresses in memory: loads and stores of buffers and row temporaries.
 
 use super::*;
+use kiln_ir::dim::Factor;
 use kiln_kernels::kernel::Place;
 
 /// An address ready for an instruction.
@@ -9,6 +10,39 @@ struct Target {
     /// Counter, stride or index vector, as the access requires.
     index: V,
     memory: Memory,
+}
+
+/// An offset ⌊number / times⌋ + rest, in which an axis occurs in the number alone, by steps of one.
+pub(super) struct Repeated {
+    number: Dim,
+    times: Dim,
+    rest: Dim,
+}
+
+/// The parts of an offset that is the same for several neighbours along an axis, then one more.
+pub(super) fn repeated(offset: &Dim, var: Symbol) -> Option<Repeated> {
+    let (mut found, mut others) = (None, 0);
+    offset.visit_terms(&mut |coef, factors| match factors {
+        [Factor::FloorDiv(number, times)] if number.contains(var) && coef == 1 => {
+            found = Some(((*number).clone(), (*times).clone()));
+            others += 1;
+        }
+        factors => {
+            let holds = |factor: &Factor<'_>| match factor {
+                Factor::Symbol(symbol) => *symbol == var,
+                Factor::FloorDiv(a, b) | Factor::Modulo(a, b) => a.contains(var) || b.contains(var),
+                Factor::Min(list) | Factor::Max(list) => list.iter().any(|e| e.contains(var)),
+            };
+            others += if factors.iter().any(holds) { 2 } else { 0 };
+        }
+    });
+    let (number, times) = found.filter(|_| others == 1)?;
+    let steps = number.linear_in(var).is_some_and(|(step, _)| step.is_one());
+    if !steps || times.as_const().is_none_or(|times| times < 2) {
+        return None;
+    }
+    let rest = offset - &number.floor_div(&times);
+    (!rest.contains(var)).then_some(Repeated { number, times, rest })
 }
 
 impl Lowerer<'_> {
@@ -114,6 +148,12 @@ impl Lowerer<'_> {
         let (guard, guard_uniform) = self.guard(guard)?;
         // Eight-bit floats are decoded from their bytes by vector code.
         let stored = if matches!(memory, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { memory };
+        if !guard.is_some()
+            && let Some(value) = self.load_permuted(base, stored, place, read_only)?
+        {
+            let value = if stored != memory { self.decode_float8(memory, value) } else { value };
+            return Ok(Value { held: Representation::Vector(value), uniform: false });
+        }
         let transposed = self.transposed_target(place);
         let mut t = match transposed {
             Some((base, index)) => {
@@ -162,6 +202,65 @@ impl Lowerer<'_> {
         };
         let value = if stored != memory { self.decode_float8(memory, value) } else { value };
         Ok(Value { held: Representation::Vector(value), uniform })
+    }
+
+    /// Elements that lie side by side but in another order than the lanes: backwards, or each in several lanes. `None` for any other load.
+    fn load_permuted(
+        &mut self,
+        base: V,
+        stored: DType,
+        place: &Place,
+        read_only: bool,
+    ) -> Result<Option<V>, LowerError> {
+        let ty = Ty::of(stored);
+        let Some(along) = self.along.filter(|along| !along.paired && place.indirect.is_empty()) else {
+            return Ok(None);
+        };
+        if ty.lane_bytes() != 4 || !place.offset.contains(along.var) {
+            return Ok(None);
+        }
+        let memory = Memory { dtype: stored, access: Access::Contiguous, vectors: 0, wide_index: false, disp: 0 };
+        if let Some((stride, rest)) = place.offset.linear_in(along.var) {
+            // A vector that is not whole would begin before the first element.
+            if stride.as_const() != Some(-1) || along.tail.is_some() {
+                return Ok(None);
+            }
+            let (rest, first, one) = (self.scalar_expr(&rest)?, self.first_lane(along), self.b.number(1));
+            let start = self.b.int(IntOp::Sub, rest, first);
+            let before = self.b.add_lanes(start, -1);
+            let lowest = self.b.int(IntOp::Add, before, one);
+            let forwards = self.emit(Op::Load(memory), ty, ty, &[base, lowest], read_only);
+            let zero = self.b.number(0);
+            let count = self.b.add_lanes(zero, 1);
+            let last = self.b.int(IntOp::Sub, count, one);
+            let last = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[last]);
+            let lanes = self.b.pure(Op::LaneIndex(0), Ty::I32, Ty::I32, &[zero]);
+            let order = self.b.sub(Ty::I32, last, lanes);
+            return Ok(Some(self.b.pure(Op::Permute, ty, ty, &[forwards, order])));
+        }
+        let Some(Repeated { number, times, rest }) = repeated(&place.offset, along.var) else { return Ok(None) };
+        let quotients = number.floor_div(&times);
+        if !self.is_narrow(&quotients) {
+            return Ok(None);
+        }
+        // The elements of all lanes that exist, from that of the first lane to that of the last.
+        let Some((_, before)) = number.linear_in(along.var) else { return Ok(None) };
+        let (before, times, rest) = (self.scalar_expr(&before)?, self.scalar_expr(&times)?, self.scalar_expr(&rest)?);
+        let (first, one) = (self.first_lane(along), self.b.number(1));
+        let number = self.b.int(IntOp::Add, before, first);
+        let quotient = self.b.int(IntOp::FloorDiv, number, times);
+        let start = self.b.int(IntOp::Add, rest, quotient);
+        let last = self.b.int(IntOp::Sub, along.end, one);
+        let last = self.b.int(IntOp::Add, before, last);
+        let last = self.b.int(IntOp::FloorDiv, last, times);
+        let end = self.b.int(IntOp::Add, rest, last);
+        let end = self.b.int(IntOp::Add, end, one);
+        let there = self.b.pure(Op::TailMask, Ty::Mask, Ty::Mask, &[start, end]);
+        let elements = self.emit(Op::Load(memory), ty, ty, &[base, start, there], read_only);
+        let quotients = self.vector_expr(Ty::I32, &quotients)?;
+        let quotient = self.b.pure(Op::Splat, Ty::I32, Ty::I32, &[quotient]);
+        let lanes = self.b.sub(Ty::I32, quotients, quotient);
+        Ok(Some(self.b.pure(Op::Permute, ty, ty, &[elements, lanes])))
     }
 
     /// The address where the guard is true in some lane, else one that may always be read.

@@ -177,6 +177,10 @@ impl Machine<'_> {
             Op::Convert(Ty::Int) => [convert(ty, Ty::I64, self.int(a) as u64); LANES],
             Op::Convert(from) => self.vector(a).map(|x| convert(ty, from, x)),
             Op::RoundTo(dtype) => self.vector(a).map(|x| element::round(dtype, x as u32).into()),
+            Op::Permute => {
+                let (x, lanes) = (self.vector(a), self.vector(b));
+                std::array::from_fn(|i| x[lanes[i] as usize % LANES])
+            }
             Op::PackBf16 => {
                 let (x, y) = (self.vector(a), self.vector(b));
                 let round = |v: u64| u64::from(element::round(DType::Bf16, v as u32));

@@ -341,6 +341,8 @@ pub enum Op {
     Convert(Ty),
     /// Vector of F32: rounded to the precision of a short float; NaN stays NaN.
     RoundTo(DType),
+    /// Vector of 32-bit lanes: lane b\[i\] of a in lane i, where b is a vector of lane numbers.
+    Permute,
     /// Vector of I32: a, rounded to bf16, in the low halves and b in the high halves.
     PackBf16,
     /// Vector: a · 2ᵇ, rounded once, where b is integral and |b| ≤ 250 (F32) or 2000 (F64).

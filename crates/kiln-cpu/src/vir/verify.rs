@@ -446,6 +446,11 @@ impl Checker<'_> {
                 self.args(inst, &[Is(ty)])?;
                 ty
             }
+            Op::Permute => {
+                such(is_vector(ty) && ty.lane_bytes() == 4)?;
+                self.args(inst, &[Is(ty), Is(Ty::I32)])?;
+                ty
+            }
             Op::PackBf16 => {
                 such(ty == Ty::F32)?;
                 self.args(inst, &[Is(ty), Is(ty)])?;
