@@ -455,3 +455,58 @@ fn a_product_equals_itself() {
     k.store(y, "i0*100 + i1", d);
     check(&k.kernel(), &[tensor(f, 700, 1, false), tensor(f, 100, 2, false), zeros(f, 700)], &[], EXACT);
 }
+
+/// Every dtype whose lanes are permuted, and some whose are not.
+const MOVED: [DType; 8] =
+    [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I16, DType::U8, DType::I64, DType::Bool];
+
+#[test]
+fn elements_that_are_repeated_along_a_short_axis() {
+    for dtype in MOVED {
+        for times in [2usize, 3, 4, 7, 15] {
+            for n in [1usize, 3, 16, 29] {
+                let (along, short) = (n.to_string(), times.to_string());
+                let mut k = K::new(&[("i0", "3"), ("i1", &along), ("i2", &short)], &[]);
+                let (x, y) = (k.input(dtype), k.output(dtype));
+                k.stage(Domain::Point);
+                let v = k.load(x, &format!("i0*{n} + i1"));
+                k.store(y, &format!("i0*{} + i1*{times} + i2", n * times), v);
+                let t = [tensor(dtype, 3 * n, 5, true), zeros(dtype, 3 * n * times)];
+                check(&k.kernel(), &t, &[], EXACT);
+            }
+        }
+    }
+}
+
+/// The number of rows is known when the kernel runs, and a second operand is not repeated.
+#[test]
+fn repeated_elements_beside_others() {
+    for n in [0usize, 1, 5, 40] {
+        let mut k = K::new(&[("i0", "n"), ("i1", "11"), ("i2", "2")], &[]);
+        k.size("n");
+        let f = DType::F32;
+        let (x, w, y) = (k.input(f), k.input(f), k.output(f));
+        k.stage(Domain::Point);
+        let v = k.load(x, "i0*11 + i1");
+        let b = k.load(w, "i1*2 + i2");
+        let sum = k.binary(BinaryOp::Add, f, v, b);
+        k.store(y, "i0*22 + i1*2 + i2", sum);
+        let t = [tensor(f, 11 * n, 5, true), tensor(f, 22, 6, true), zeros(f, 22 * n)];
+        check(&k.kernel(), &t, &[n as i64], EXACT);
+    }
+}
+
+#[test]
+fn elements_in_reverse() {
+    for dtype in MOVED {
+        for n in [1usize, 7, 16, 33, 70] {
+            let along = n.to_string();
+            let mut k = K::new(&[("i0", "3"), ("i1", &along)], &[]);
+            let (x, y) = (k.input(dtype), k.output(dtype));
+            k.stage(Domain::Point);
+            let v = k.load(x, &format!("i0*{n} + {} - i1", n - 1));
+            k.store(y, &format!("i0*{n} + i1"), v);
+            check(&k.kernel(), &[tensor(dtype, 3 * n, 5, true), zeros(dtype, 3 * n)], &[], EXACT);
+        }
+    }
+}
