@@ -6,9 +6,9 @@
 //!  otherwise   segment ─▶ ┌ body · body · body … ┐ ─▶ segment      each turn runs the body's own program
 //! ```
 //!
-//! On the CPU the body of a loop is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. On other
-//! devices, where a body does what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients), and
-//! where gradients go through a loop until a condition fails, the graph ends before the loop and goes on after it. The number of turns is
+//! The body of a loop is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. Where a body does
+//! what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients, uses two devices), and where
+//! gradients go through a loop until a condition fails, the graph ends before the loop and goes on after it. The number of turns is
 //! then no part of any program, the sizes of what a loop gives are symbols of what follows, and gradients go through it as through a disabled
 //! part.
 
@@ -45,8 +45,8 @@ struct Turns<C, X, Y> {
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
-/// gives what is carried on and the results of the turn, which are stacked. On the CPU the loop is an op of the graph: inside of a compiled
-/// function it is part of its program, which is one for all lengths.
+/// gives what is carried on and the results of the turn, which are stacked. The loop is an op of the graph: inside of a compiled function it is part of
+/// its program, which is one for all lengths.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -161,8 +161,7 @@ fn record_body(
 }
 
 /// Records a loop over the first axis of `over` as an op of the graph. `body` gets what is carried and the rows of a turn, and gives what is
-/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one; on other devices than the CPU loops run
-/// turn by turn.
+/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one.
 pub(crate) fn record_loop(
     carried: &[&Tensor],
     over: &[&Tensor],
@@ -174,18 +173,27 @@ pub(crate) fn record_loop(
     let lengths: Option<Vec<&Dim>> = types[carried.len()..].iter().map(|ty| ty.shape.first()).collect();
     let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
     let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
-    // What each turn gives is not known without one where the loop runs turn by turn, and so it is here.
-    let is_here = over.iter().all(|tensor| tensor.device() == Device::Cpu);
-    if !is_active() || !is_here || is_half || turns.is_zero() || others.iter().any(|other| *other != turns) {
+    let device = over[0].device();
+    let is_here = |tensor: &&Tensor| tensor.device() == device;
+    // What a turn gives is not known without one where the loop runs turn by turn, and so it is here.
+    if !is_active()
+        || !carried.iter().chain(over).all(is_here)
+        || is_half
+        || turns.is_zero()
+        || others.iter().any(|other| *other != turns)
+    {
         return Ok(None);
     }
-    let (device, count) = (over[0].device(), carried.len());
+    let count = carried.len();
     let row = |(number, ty): (usize, &TensorType)| match number < count {
         true => ty.clone(),
         false => TensorType::new(ty.dtype, &ty.shape[1..]),
     };
     let inputs = types.iter().enumerate().map(row).collect();
     let Some((graph, captured)) = record_body(inputs, count, device, body, at)? else { return Ok(None) };
+    if !captured.iter().all(|tensor| is_here(&tensor)) {
+        return Ok(None);
+    }
     let number = graph.outputs().len();
     let region = kiln_passes::with_states(&Arc::new(Region::new(graph, turns.clone(), count, over.len(), reverse)));
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
@@ -207,8 +215,7 @@ where
     #[track_caller]
     pub fn call(&self, carried: C, over: X) -> Result<(C, Y)> {
         let (arguments, at) = ((carried, over), Source::caller());
-        let is_here = tensors_of(&leaves_of(&arguments)).iter().all(|tensor| tensor.device() == Device::Cpu);
-        if is_active() || !is_here { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
+        if is_active() { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
     }
 
     /// Returns the counters of the loop by itself: inside of a compiled function it is a part of that one's programs.
@@ -385,8 +392,9 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
     fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
         let own = leaves_of(carried);
         let given = tensors_of(&own);
-        let is_plain = |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.dtype() != DType::I4;
-        if given.is_empty() || !given.iter().all(is_plain) || tape::is_recorded(&given) {
+        let Some(device) = given.first().map(|tensor| tensor.device()) else { return Ok(None) };
+        let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
+        if !given.iter().all(is_plain) || tape::is_recorded(&given) {
             return Ok(None);
         }
         let flag = |goes_on: Tensor| match (goes_on.dtype(), goes_on.elements()) {
@@ -407,9 +415,10 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
             Ok(Some(tensors_of(&after).into_iter().cloned().chain([goes_on]).collect()))
         };
         let count = types.len();
-        let Some((graph, captured)) = record_body(types, count, Device::Cpu, &mut body, at)? else { return Ok(None) };
+        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
-        if tape::is_recorded(&operands) || graph.outputs().len() != count {
+        let is_here = operands.iter().all(|tensor| tensor.device() == device);
+        if !is_here || tape::is_recorded(&operands) || graph.outputs().len() != count {
             return Ok(None);
         }
         let region = Arc::new(Region::conditional(graph));
@@ -418,7 +427,7 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
             (0..count - 1).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
         };
         let op = Op::Loop { region: region.clone(), result: 0 };
-        let mut results = eager::run(Operation::Op(&op), &operands, Device::Cpu, &write, at)?.into_iter();
+        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?.into_iter();
         Ok(Some(carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
     }
 
