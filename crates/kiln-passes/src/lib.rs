@@ -29,8 +29,8 @@ mod simplify_algebra;
 mod split_frozen;
 
 pub use differentiate::{
-    Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, derivative, differentiate,
-    gradient, is_differentiable, loop_gradients, with_states,
+    Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, body_gradients, derivative,
+    differentiate, gradient, is_differentiable, with_states,
 };
 
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
@@ -170,8 +170,8 @@ pub fn run_options(
     if kiln_ir::verify::verifiers_run() {
         graph.verify().map_err(|cause| Error::Invalid { cause })?;
     }
-    // Each body by itself; what passes do around a loop changes nothing inside.
-    if graph.has_loops() {
+    // Each body and each side by itself; what passes do around it changes nothing inside.
+    if graph.has_bodies() {
         graph = graph.map_bodies(&mut |body| run_options(body, options, &mut |_, _| {}))?;
     }
     let mut quiet = 0;

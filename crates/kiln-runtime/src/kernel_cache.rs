@@ -125,7 +125,7 @@ pub(crate) fn prepare<'a>(
 fn with_bodies(kernel: &Arc<Kernel>, visit: &mut dyn FnMut(&Arc<Kernel>)) {
     let KernelBody::Repeat(body) = &kernel.body else { return visit(kernel) };
     let copies = body.carried.iter().map(|carried| &carried.copy);
-    for inner in body.launches.iter().map(|launch| &launch.kernel).chain(copies) {
+    for inner in body.all_launches().map(|launch| &launch.kernel).chain(copies) {
         with_bodies(&Arc::new(inner.clone()), visit);
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Repeat {
     kernel: Arc<Kernel>,
     /// Of the launches of a turn.
     launches: Vec<Arc<dyn Executable>>,
+    /// Of those where the predicate of a choice is false.
+    otherwise: Vec<Arc<dyn Executable>>,
     /// Of the copies that are made if there is no turn.
     copies: Vec<Arc<dyn Executable>>,
     /// Where a condition is read.
@@ -31,8 +33,8 @@ pub(crate) fn compile(
     keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
     let memory = backend.readable_memory();
-    if body.is_conditional && memory.is_none() {
-        let reason = "a loop until a condition fails, on a device whose memory the host cannot read".to_owned();
+    if (body.is_conditional || body.choice.is_some()) && memory.is_none() {
+        let reason = "what runs depends on memory of the device, which the host cannot read".to_owned();
         return Err(Error::Compile { target: backend.target(), reason });
     }
     let mut fresh = false;
@@ -42,8 +44,10 @@ pub(crate) fn compile(
         Ok::<_, Error>(code)
     };
     let launches = body.launches.iter().map(|launch| code(&launch.kernel)).collect::<Result<_, _>>()?;
+    let others = body.choice.iter().flat_map(|choice| &choice.otherwise);
+    let otherwise = others.map(|launch| code(&launch.kernel)).collect::<Result<_, _>>()?;
     let copies = body.carried.iter().map(|carried| code(&carried.copy)).collect::<Result<_, _>>()?;
-    Ok((Arc::new(Repeat { kernel: kernel.clone(), launches, copies, memory }), fresh))
+    Ok((Arc::new(Repeat { kernel: kernel.clone(), launches, otherwise, copies, memory }), fresh))
 }
 
 /// A place in the arguments of the loop.
@@ -159,7 +163,7 @@ impl Repeat {
         let KernelBody::Repeat(body) = &self.kernel.body else { return Ok(None) };
         // A loop of many turns is not gone through to find that it has too many launches.
         let turns = Sizes { symbols: &self.kernel.sizes, values: sizes }.get(&body.turns)?;
-        if body.is_conditional || usize::try_from(turns).is_ok_and(|turns| turns > most) {
+        if body.is_conditional || body.choice.is_some() || usize::try_from(turns).is_ok_and(|turns| turns > most) {
             return Ok(None);
         }
         self.run(buffers, sizes, &mut add)?;
@@ -234,8 +238,14 @@ impl Repeat {
                 TurnBuffer::Next(at) => Position::Next(*at),
             });
         }
+        let (mut launches, mut codes) = (&body.launches, &self.launches);
+        if let Some(choice) = &body.choice
+            && !self.is_true(at(choice.predicate, &choice.offset)?.of(buffers))?
+        {
+            (launches, codes) = (&choice.otherwise, &self.otherwise);
+        }
         let mut arguments: Vec<Place> = Vec::new();
-        let step_sizes = body.launches.iter().map(|launch| sizes.all(&launch.sizes)).collect::<Result<Vec<_>, _>>()?;
+        let step_sizes = launches.iter().map(|launch| sizes.all(&launch.sizes)).collect::<Result<Vec<_>, _>>()?;
         let mut turn = 0;
         loop {
             let place = |position: &Position| match position {
@@ -245,7 +255,7 @@ impl Repeat {
                 Position::Carried(at) => found(&carried[*at], turn),
                 Position::Next(at) => carried[*at].places[place_after(turn)],
             };
-            for ((own, code), sizes) in body.launches.iter().zip(&self.launches).zip(&step_sizes) {
+            for ((own, code), sizes) in launches.iter().zip(codes).zip(&step_sizes) {
                 arguments.clear();
                 arguments.extend(own.args.iter().map(|&arg| place(&positions[arg])));
                 launch(code, &arguments, sizes)?;
@@ -286,12 +296,14 @@ impl Executable for Repeat {
     }
 
     fn disassembly(&self) -> Option<String> {
-        let texts: Vec<String> = self.launches.iter().filter_map(|code| code.disassembly()).collect();
+        let texts: Vec<String> =
+            self.launches.iter().chain(&self.otherwise).filter_map(|code| code.disassembly()).collect();
         (!texts.is_empty()).then(|| texts.join("\n"))
     }
 
     fn intermediate(&self) -> Option<String> {
-        let texts: Vec<String> = self.launches.iter().filter_map(|code| code.intermediate()).collect();
+        let texts: Vec<String> =
+            self.launches.iter().chain(&self.otherwise).filter_map(|code| code.intermediate()).collect();
         (!texts.is_empty()).then(|| texts.join("\n"))
     }
 }

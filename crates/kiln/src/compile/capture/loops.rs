@@ -128,7 +128,7 @@ where
 
 /// Records one turn of a loop as a graph: `body` gets tensors of these types, and gives as many results as are carried, of the same types, and
 /// further ones. Says what it uses from around it. Nothing where it is no graph.
-fn record_body(
+pub(super) fn record_body(
     types: Vec<TensorType>,
     carried: usize,
     device: Device,
