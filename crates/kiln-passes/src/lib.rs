@@ -20,6 +20,7 @@ mod decompose;
 mod differentiate;
 mod dims;
 mod facts;
+mod flatten_choices;
 mod fold_constants;
 mod fold_views;
 mod frozen;
@@ -106,6 +107,7 @@ macro_rules! passes {
 /// Graph → Graph, in this order, again and again until none of them finds anything. Each pass is one file of the same name.
 pub const PASSES: &[Pass] = passes![
     decompose,
+    flatten_choices,
     canonicalize,
     fold_constants,
     simplify_algebra,

@@ -4,10 +4,11 @@
 //! is not part of a graph (it reads elements, stops gradients), both sides are computed and the results selected.
 
 use super::compiled::tensors_of;
-use super::loops::record_body;
+use super::loops::{has_conditional_loops, record_body};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
 use crate::tensor::eager::{self, Operation};
+use crate::tensor::tape;
 use crate::tensor::tracer::is_active;
 use crate::{DType, Error, Result, Tensor};
 use kiln_ir::build::{Emit, GraphBuilder};
@@ -105,6 +106,10 @@ fn record<R: Bundle>(
     };
     if count == 0 {
         return Ok(Some(left));
+    }
+    let has_loops = [branches.then(), branches.otherwise()].into_iter().any(has_conditional_loops);
+    if has_loops && tape::is_recorded(&given.iter().collect::<Vec<_>>()) {
+        return Ok(None);
     }
     let flag = predicate.reshape(())?;
     let operands: Vec<&Tensor> = [&flag].into_iter().chain(&given).collect();
