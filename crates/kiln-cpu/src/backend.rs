@@ -15,7 +15,7 @@ use kiln_ir::codec::{from_bytes, to_bytes};
 use kiln_kernels::Target as ScheduleTarget;
 use kiln_kernels::kernel::{Kernel, KernelBody};
 use kiln_runtime::{
-    Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Packing, RawBuffer, Variant,
+    Backend, Buffer, Device, Error, Executable, HostMemory, Keep, LaunchError, Memory, Packing, RawBuffer, Variant,
 };
 use std::sync::Arc;
 
@@ -131,6 +131,10 @@ impl Backend for CpuBackend {
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         HostMemory::allocate(bytes)
+    }
+
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        Some(HostMemory::get())
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {

@@ -14,7 +14,7 @@ use kiln_ir::Source;
 use kiln_ir::codec::from_bytes;
 use kiln_kernels::Target;
 use kiln_kernels::kernel::{Kernel, KernelBody};
-use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Keep, Launch, Recording, Variant, phase};
+use kiln_runtime::{Backend, Buffer, Device, Error, Executable, Keep, Launch, Memory, Recording, Variant, phase};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,6 +191,10 @@ impl Backend for CudaBackend {
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         self.memory.allocate(bytes)
+    }
+
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        Some(self.memory)
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {

@@ -324,6 +324,12 @@ pub enum TypeError {
         /// A description of the problem.
         what: &'static str,
     },
+    /// A choice whose sides do not fit it.
+    #[error("{what}")]
+    BadCond {
+        /// A description of the problem.
+        what: &'static str,
+    },
     /// An input, whose type nothing determines.
     #[error("the type of an input is given, not inferred")]
     InputType,

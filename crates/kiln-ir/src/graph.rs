@@ -180,8 +180,7 @@ impl Graph {
         let node = |node: &Node| {
             let elements = match &node.op {
                 Op::Constant(literal) => literal.bytes.len(),
-                Op::Loop { region, .. } => region.body().bytes(),
-                _ => 0,
+                op => op.bodies().into_iter().map(Graph::bytes).sum(),
             };
             size_of_val(node.operands.as_slice()) + size_of_val(node.ty.shape.as_slice()) + elements
         };

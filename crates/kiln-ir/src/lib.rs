@@ -10,6 +10,7 @@
 //! Invariants: a graph is functional; operands come before their users; every node's type is what [`infer()`] gives.
 
 pub mod blocks;
+mod branches;
 pub mod build;
 pub mod codec;
 pub mod decompose;
@@ -38,6 +39,7 @@ pub mod text;
 pub mod verify;
 
 pub use blocks::BlockFormat;
+pub use branches::Branches;
 pub use dim::{Dim, Ranges, Symbol};
 pub use dtype::DType;
 pub use error::{Error, TypeError};

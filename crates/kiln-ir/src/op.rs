@@ -6,7 +6,7 @@
 //! and fails for the op that lacks a part.
 
 use crate::table::named_ops;
-use crate::{BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Region, Scalar, ScatterKind, UnaryOp};
+use crate::{BinaryOp, BlockFormat, Branches, CompareOp, DType, Dim, ReduceKind, Region, Scalar, ScatterKind, UnaryOp};
 use std::sync::Arc;
 
 named_ops! {
@@ -304,6 +304,13 @@ pub enum Op {
         /// Which of its results.
         result: usize,
     },
+    /// `(predicate: bool[], x…)`: one result of the first of two graphs where the predicate is true, and of the second where it is false.
+    Cond {
+        /// The graphs, which its other results share.
+        branches: Arc<Branches>,
+        /// Which of their results.
+        result: usize,
+    },
 }
 
 /// The size of the last axis of a mask of attention: one column a key, or, where an i64 mask holds bounds, the first visible key and the
@@ -379,6 +386,7 @@ op_kinds! {
     AttentionLogsumexp = "attention_logsumexp",
     AttentionGradient(of of: AttentionOperand) = format!("attention_gradient_{}", of.name()),
     Loop = "loop",
+    Cond = "cond",
 }
 
 impl Op {

@@ -1,4 +1,4 @@
-//! Graphs inside of ops: the body of [`Op::Loop`].
+//! Graphs inside of ops: the body of [`crate::Op::Loop`].
 //!
 //! ```text
 //!  operands   carried₀ …    over₀[turns, …] …     same₀ …
@@ -11,8 +11,7 @@
 //! A node has one result, so a loop is a node for each result that is used, all with the same region and operands; whoever runs a
 //! graph runs them as one. Symbols of the body are those of the graph around it.
 
-use crate::{DType, Dim, Graph, Op, Source, TensorType, TypeError};
-use std::sync::Arc;
+use crate::{DType, Dim, Graph, Source, TensorType, TypeError};
 
 /// A loop: a graph that runs for each turn.
 ///
@@ -165,38 +164,12 @@ fn rows(ty: &TensorType, turns: &Dim) -> TensorType {
 
 impl Graph {
     /// The same graph with `f` applied to every size; types are not inferred again.
-    fn map_dims(&self, f: &dyn Fn(&Dim) -> Dim) -> Graph {
+    pub(crate) fn map_dims(&self, f: &dyn Fn(&Dim) -> Dim) -> Graph {
         let mut graph = self.clone();
         graph.change_nodes(&mut |node| {
             node.op = node.op.map_dims(f);
             node.ty.shape.iter_mut().for_each(|size| *size = f(size));
         });
         graph
-    }
-
-    /// Whether there is a loop in it.
-    pub fn has_loops(&self) -> bool {
-        self.nodes().iter().any(|node| matches!(node.op, Op::Loop { .. }))
-    }
-
-    /// The same graph with other bodies of loops; `change` is asked once for each.
-    pub fn map_bodies<E>(mut self, change: &mut dyn FnMut(Graph) -> Result<Graph, E>) -> Result<Graph, E> {
-        let mut changed: Vec<(Arc<Region>, Arc<Region>)> = Vec::new();
-        let mut failure = None;
-        self.change_nodes(&mut |node| {
-            let Op::Loop { region, .. } = &mut node.op else { return };
-            if let Some((_, new)) = changed.iter().find(|(old, _)| Arc::ptr_eq(old, region)) {
-                *region = new.clone();
-            } else if failure.is_none() {
-                match change(region.body().clone()) {
-                    Ok(body) => {
-                        let new = Arc::new(region.with_body(body));
-                        changed.push((std::mem::replace(region, new.clone()), new));
-                    }
-                    Err(error) => failure = Some(error),
-                }
-            }
-        });
-        failure.map_or(Ok(self), Err)
     }
 }

@@ -142,6 +142,7 @@ fn resize(graph: &Graph, map: &dyn Fn(&Dim) -> Dim) -> Option<Graph> {
             Op::Slice { start, size, step } => Op::Slice { start, size: all(&size), step },
             Op::SortIndices { axis, descending, count } => Op::SortIndices { axis, descending, count: map(&count) },
             Op::Loop { region, result } => Op::Loop { region: Arc::new(region.map_dims(map)), result },
+            Op::Cond { branches, result } => Op::Cond { branches: Arc::new(branches.map_dims(map)), result },
             Op::Constant(literal) => match beginning(&literal, map) {
                 Some(literal) => Op::Constant(literal),
                 None => return Edit::Keep,

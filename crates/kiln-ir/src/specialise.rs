@@ -19,6 +19,7 @@ impl Op {
             Op::Slice { start, size, step } => Op::Slice { start: all(start), size: all(size), step: step.clone() },
             Op::Pad { low, high, value } => Op::Pad { low: all(low), high: all(high), value: *value },
             Op::Loop { region, result } => Op::Loop { region: Arc::new(region.map_dims(f)), result: *result },
+            Op::Cond { branches, result } => Op::Cond { branches: Arc::new(branches.map_dims(f)), result: *result },
             other => other.clone(),
         }
     }

@@ -34,9 +34,7 @@ pub fn verify(graph: &Graph) -> Result<(), Error> {
             inputs += 1;
             continue;
         }
-        if let Op::Loop { region, .. } = &node.op {
-            verify(region.body())?;
-        }
+        node.op.bodies().into_iter().try_for_each(verify)?;
         let operands: Vec<_> = node.operands.iter().map(|&operand| graph.ty(operand)).collect();
         let inferred = infer(&node.op, &operands).map_err(|cause| Error::Type {
             node: id,

@@ -2,8 +2,8 @@
 
 use crate::kernel::{
     Access, AttentionBackwardBody, AttentionBody, AttentionGradients, AttentionPart, Axis, BufferArg, CarriedBuffer,
-    Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision, Prologue, Reduction,
-    ReductionKind, RepeatBody, RoutineBody, Stage, Strided, TurnBuffer, TurnLaunch, ValueId,
+    ChoiceBody, Domain, Inst, InstKind, Kernel, KernelBody, LoopBody, MatmulBody, Pages, Place, Precision, Prologue,
+    Reduction, ReductionKind, RepeatBody, RoutineBody, Stage, Strided, TurnBuffer, TurnLaunch, ValueId,
 };
 use crate::schedule::{BufferDecl, BufferId, InputLayout, Note, ReadFrom, Reason, Role, Schedule, Step, Written};
 use kiln_ir::codec::{Codec, DecodeError, Reader, write_number};
@@ -30,7 +30,8 @@ codec_struct! {
         batch, heads, kv_heads, queries, keys, width, q, k, mask, causal, scale, part,
     }
     AttentionGradients { value_width, v, gradient, logsumexp, delta, queries, keys, values }
-    RepeatBody { turns, is_conditional, reverse, buffers, carried, launches }
+    RepeatBody { turns, is_conditional, reverse, buffers, carried, launches, choice }
+    ChoiceBody { predicate, offset, otherwise }
     CarriedBuffer { first, offset, last, other, copy, sizes }
     Pages { table, length, stride, count }
     Strided { buffer, offset, strides }

@@ -292,7 +292,7 @@ fn assemble(
         let mut step = match group.anchor {
             Anchor::Loop => loop_step(scope, memory, group, &needed)?,
             Anchor::Matmul(dot) => matmul_step(scope, memory, group, dot, &needed)?,
-            Anchor::Alone(node) if matches!(scope.graph.node(node).op, Op::Loop { .. }) => {
+            Anchor::Alone(node) if scope.graph.node(node).op.has_bodies() => {
                 repeat_step(scope, memory, node, &needed, loops)?
             }
             Anchor::Alone(node) => routine_step(scope, memory, node, &needed.list[0].1.storage)?,

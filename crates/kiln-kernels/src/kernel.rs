@@ -24,7 +24,7 @@ use kiln_ir::{
     ArgKind, BinaryOp, BlockFormat, CompareOp, DType, Dim, ReduceKind, Scalar, ScatterKind, Symbol, UnaryOp,
 };
 
-pub use crate::repeat::{CarriedBuffer, RepeatBody, TurnBuffer, TurnLaunch};
+pub use crate::repeat::{CarriedBuffer, ChoiceBody, RepeatBody, TurnBuffer, TurnLaunch};
 
 /// A kernel: one launch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

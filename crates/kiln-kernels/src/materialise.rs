@@ -66,8 +66,8 @@ struct Inline {
 
 /// True for ops that end a kernel: their results are combined from many elements.
 pub(crate) fn is_anchor(op: &Op) -> bool {
-    let is_routine = matches!(op, Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. } | Op::Loop { .. });
-    op.is_attention() || is_routine || matches!(op, Op::Dot { .. })
+    let is_routine = matches!(op, Op::Scan { .. } | Op::SortIndices { .. } | Op::Scatter { .. });
+    op.is_attention() || is_routine || op.has_bodies() || matches!(op, Op::Dot { .. })
 }
 
 /// True for reductions.
@@ -503,9 +503,7 @@ pub(crate) fn lay_out(graph: &Graph, materialised: &[bool], layouts: &[InputLayo
             }
             continue;
         }
-        if let Op::Loop { .. } = node.op
-            && into[0].storage != row_major(into[0].storage.buffer, &node.ty.shape)
-        {
+        if node.op.has_bodies() && into[0].storage != row_major(into[0].storage.buffer, &node.ty.shape) {
             // A loop writes rows one after the other; what is elsewhere is copied there.
             let storage = row_major(memory.declare(graph, id, Role::Temp), &node.ty.shape);
             into[0].nodes.retain(|&node| node != id);
@@ -542,7 +540,7 @@ pub(crate) fn is_row_major(strides: &[Dim], shape: &[Dim]) -> bool {
 /// For each node whether a loop reads or writes it, which wants row-major order.
 fn read_or_written_by_loops(graph: &Graph) -> Vec<bool> {
     let mut plain = vec![false; graph.nodes().len()];
-    for (id, node) in graph.iter().filter(|(_, node)| matches!(node.op, Op::Loop { .. })) {
+    for (id, node) in graph.iter().filter(|(_, node)| node.op.has_bodies()) {
         plain[id.index()] = true;
         node.operands.iter().for_each(|operand| plain[operand.index()] = true);
     }

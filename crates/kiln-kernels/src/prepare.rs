@@ -86,7 +86,7 @@ pub(crate) fn prepare(
         _ => false,
     };
     // Loops read rows that are one after the other.
-    let for_loop = |node: &Node| matches!(node.op, Op::Loop { .. }) && node.operands.iter().any(|&id| is_strided(id));
+    let for_loop = |node: &Node| node.op.has_bodies() && node.operands.iter().any(|&id| is_strided(id));
     let same =
         |node: &Node| rewrite_of(node).is_none() && !transposed(node) && turned(node).is_none() && !for_loop(node);
     if !blocks.dequantised.contains(&true) && !copied.contains(&true) && graph.iter().all(|(_, node)| same(node)) {
@@ -142,7 +142,7 @@ pub(crate) fn prepare(
                 }
                 builder.elements_of_blocks(operands[0], *format)?
             }
-            (Op::Loop { .. }, _) if for_loop(node) => {
+            (Op::Loop { .. } | Op::Cond { .. }, _) if for_loop(node) => {
                 for (operand, &old) in operands.iter_mut().zip(&node.operands).filter(|(_, old)| is_strided(**old)) {
                     *operand = builder.add(Op::Reshape { shape: graph.ty(old).shape.clone() }, &[*operand])?;
                 }

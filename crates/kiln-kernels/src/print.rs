@@ -97,14 +97,19 @@ impl Display for KernelBody {
             }
             KernelBody::Routine(body) => write!(f, "{body}"),
             KernelBody::Repeat(body) => {
-                match body.is_conditional {
-                    true => writeln!(f, " while true {{")?,
-                    false => {
+                match (body.is_conditional, &body.choice) {
+                    (_, Some(choice)) => writeln!(f, " if %{} {{", choice.predicate)?,
+                    (true, _) => writeln!(f, " while true {{")?,
+                    (false, _) => {
                         let order = if body.reverse { " from the last" } else { "" };
                         writeln!(f, " {} turns{order} {{", body.turns)?;
                     }
                 }
                 body.launches.iter().try_for_each(|launch| writeln!(f, "{}", launch.kernel))?;
+                if let Some(choice) = &body.choice {
+                    writeln!(f, "}} else {{")?;
+                    choice.otherwise.iter().try_for_each(|launch| writeln!(f, "{}", launch.kernel))?;
+                }
                 f.write_str("}")
             }
             KernelBody::Parallel(bodies) => {

@@ -1,4 +1,5 @@
-//! Loops: the body of [`kiln_ir::Op::Loop`] is scheduled by itself, and its launches are one launch of the graph around it.
+//! Loops: the body of [`kiln_ir::Op::Loop`] is scheduled by itself, and its launches are one launch of the graph around it. So are the sides of
+//! [`kiln_ir::Op::Cond`]: a loop of one turn, with other launches where the predicate is false.
 //!
 //! ```text
 //!  turn 0   first ─▶ body ─▶ other      what is carried goes back and forth between two buffers, so that the last turn
@@ -17,7 +18,7 @@ use crate::materialise::{Destination, Memory, Work, is_row_major};
 use crate::routine::strided;
 use crate::schedule::{BufferDecl, BufferId, Error, InputLayout, Role, Schedule, ScheduleOptions, Step};
 use crate::trace::{FusionRejection, Scope};
-use kiln_ir::{DType, Dim, Graph, NodeId, Op, Region, Symbol};
+use kiln_ir::{DType, Dim, Graph, NodeId, Op, Region, Symbol, TensorType};
 use std::collections::HashMap;
 
 /// Launches that run turn after turn. See [`kiln_ir::Op::Loop`].
@@ -35,6 +36,19 @@ pub struct RepeatBody {
     pub carried: Vec<CarriedBuffer>,
     /// The launches of a turn, in order.
     pub launches: Vec<TurnLaunch>,
+    /// Where a predicate chooses between these launches and others. There is one turn then, and nothing is carried.
+    pub choice: Option<ChoiceBody>,
+}
+
+/// A choice between launches. See [`kiln_ir::Op::Cond`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ChoiceBody {
+    /// The argument that the predicate is in.
+    pub predicate: usize,
+    /// Where it is there, in elements.
+    pub offset: Dim,
+    /// The launches if it is false.
+    pub otherwise: Vec<TurnLaunch>,
 }
 
 /// A launch of a turn.
@@ -104,12 +118,19 @@ impl RepeatBody {
     /// The arguments of the loop that it refers to, some of them more than once.
     pub(crate) fn arguments_mut(&mut self) -> Vec<&mut usize> {
         let carried = self.carried.iter_mut().flat_map(|c| [&mut c.first, &mut c.last, &mut c.other]);
-        self.buffers.iter_mut().filter_map(TurnBuffer::argument_mut).chain(carried).collect()
+        let predicate = self.choice.iter_mut().map(|choice| &mut choice.predicate);
+        self.buffers.iter_mut().filter_map(TurnBuffer::argument_mut).chain(carried).chain(predicate).collect()
+    }
+
+    /// The launches of turns and of both sides of a choice.
+    pub fn all_launches(&self) -> impl Iterator<Item = &TurnLaunch> {
+        self.launches.iter().chain(self.choice.iter().flat_map(|choice| &choice.otherwise))
     }
 
     /// Calls `visit` with every size, offset and stride.
     pub(crate) fn visit_dims(&self, visit: &mut dyn FnMut(&Dim)) {
         visit(&self.turns);
+        self.choice.iter().for_each(|choice| visit(&choice.offset));
         for buffer in &self.buffers {
             match buffer {
                 TurnBuffer::Whole { offset, .. } => visit(offset),
@@ -118,7 +139,7 @@ impl RepeatBody {
             }
         }
         let carried = self.carried.iter().flat_map(|carried| carried.sizes.iter().chain([&carried.offset]));
-        carried.chain(self.launches.iter().flat_map(|launch| &launch.sizes)).for_each(visit);
+        carried.chain(self.all_launches().flat_map(|launch| &launch.sizes)).for_each(visit);
     }
 }
 
@@ -126,38 +147,55 @@ impl RepeatBody {
 #[derive(Default)]
 pub(crate) struct Loops(HashMap<NodeId, Lowered>);
 
-/// A loop whose body is scheduled.
+/// A loop whose body is scheduled, or a choice whose sides are.
 struct Lowered {
-    schedule: Schedule,
-    /// The stacked results that are used, by number.
+    /// The body, or both sides.
+    schedules: Vec<Schedule>,
+    /// The results that are not carried and are used, by number.
     stacked: Vec<usize>,
     /// For each value that is carried: scratch memory, and memory for the result should nobody want it.
     carried: Vec<(BufferId, BufferId)>,
-    /// Memory for stacked results that nobody wants.
+    /// Memory for results that are not carried and that nobody wants.
     unwanted: Vec<BufferId>,
-    /// By buffer of the schedule: memory for temporaries and constants.
-    own: Vec<Option<BufferId>>,
+    /// By schedule and buffer of it: memory for temporaries and constants.
+    own: Vec<Vec<Option<BufferId>>>,
 }
 
-/// The nodes that are results of the same loop, in the graph's order.
-pub(crate) fn results_of(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let node = graph.node(id);
-    let Op::Loop { region, .. } = &node.op else { return vec![id] };
-    let is_it = |(_, other): &(NodeId, &kiln_ir::Node)| match &other.op {
-        Op::Loop { region: own, .. } => {
-            (std::sync::Arc::ptr_eq(own, region) || own == region) && other.operands == node.operands
+/// What a loop and a choice have in common for the one who lowers them.
+struct Shape<'a> {
+    bodies: Vec<&'a Graph>,
+    carried: usize,
+    /// Operands before those that bodies take.
+    skipped: usize,
+    region: Option<&'a Region>,
+}
+
+impl Shape<'_> {
+    fn of(op: &Op) -> Option<Shape<'_>> {
+        let bodies = op.bodies();
+        match op {
+            Op::Loop { region, .. } => {
+                Some(Shape { bodies, carried: region.carried(), skipped: 0, region: Some(region) })
+            }
+            Op::Cond { .. } => Some(Shape { bodies, carried: 0, skipped: 1, region: None }),
+            _ => None,
         }
-        _ => false,
-    };
-    graph.iter().filter(is_it).map(|(id, _)| id).collect()
+    }
+
+    fn result(&self, number: usize) -> &TensorType {
+        self.bodies[0].ty(self.bodies[0].outputs()[number].node)
+    }
+
+    /// Elements of a result that is not carried, of all turns.
+    fn elements(&self, number: usize) -> Dim {
+        let elements = self.result(number).elements();
+        self.region.map_or(elements.clone(), |region| elements * region.turns())
+    }
 }
 
 /// Which result of its loop a node is.
 fn result_number(graph: &Graph, id: NodeId) -> usize {
-    match graph.node(id).op {
-        Op::Loop { result, .. } => result,
-        _ => usize::MAX,
-    }
+    graph.node(id).op.result_number().unwrap_or(usize::MAX)
 }
 
 /// Makes one work of the results of each loop, at the place of the first.
@@ -165,8 +203,8 @@ pub(crate) fn join_results(graph: &Graph, works: &mut Vec<Work>) {
     let mut at = 0;
     while at < works.len() {
         let (id, copy) = (works[at].node, works[at].copy);
-        if !copy && matches!(graph.node(id).op, Op::Loop { .. }) {
-            let others = results_of(graph, id);
+        if !copy && graph.node(id).op.has_bodies() {
+            let others = graph.results_of(id);
             let mut later = works.split_off(at + 1);
             // The same result once more is another loop.
             let mut taken = vec![result_number(graph, id)];
@@ -188,49 +226,54 @@ pub(crate) fn node_of(graph: &Graph, memory: &Memory, id: NodeId, destination: &
     let is_it = |node: &NodeId| {
         memory.storage[node.index()].as_ref().is_some_and(|storage| storage.buffer == destination.storage.buffer)
     };
-    results_of(graph, id).into_iter().find(is_it).unwrap_or(id)
+    graph.results_of(id).into_iter().find(is_it).unwrap_or(id)
 }
 
-/// Schedules the bodies of loops, and declares their memory.
+/// Schedules the bodies of loops and the sides of choices, and declares their memory.
 pub(crate) fn plan_loops(graph: &Graph, memory: &mut Memory, options: &ScheduleOptions) -> Result<Loops, Error> {
     let mut loops = Loops::default();
     for work in memory.works.iter().filter(|work| !work.copy) {
-        let Op::Loop { region, .. } = &graph.node(work.node).op else { continue };
+        let Some(shape) = Shape::of(&graph.node(work.node).op) else { continue };
         let mut stacked: Vec<usize> =
-            results_of(graph, work.node).into_iter().map(|id| result_number(graph, id)).collect();
-        stacked.retain(|&result| result >= region.carried());
+            graph.results_of(work.node).into_iter().map(|id| result_number(graph, id)).collect();
+        stacked.retain(|&result| result >= shape.carried);
         stacked.sort_unstable();
         stacked.dedup();
-        let body = with_results(region, &stacked)?;
-        let layouts: Vec<InputLayout> =
-            body.inputs().iter().map(|&input| InputLayout::contiguous(body.ty(input))).collect();
-        let schedule = schedule(&body, &layouts, options)?;
+        let mut schedules = Vec::with_capacity(shape.bodies.len());
+        for body in &shape.bodies {
+            let body = with_results(body, shape.carried, &stacked)?;
+            let layouts: Vec<InputLayout> =
+                body.inputs().iter().map(|&input| InputLayout::contiguous(body.ty(input))).collect();
+            schedules.push(schedule(&body, &layouts, options)?);
+        }
         let buffers = &mut memory.buffers;
         let mut declare = |dtype: DType, elements: Dim, role: Role| {
             buffers.push(BufferDecl { dtype, elements, role });
             BufferId(buffers.len() as u32 - 1)
         };
-        let ty = |result: usize| body.ty(body.outputs()[result].node);
-        let mut scratch = |result: usize| declare(ty(result).dtype, ty(result).elements(), Role::Temp);
-        let carried = (0..region.carried()).map(|at| (scratch(at), scratch(at))).collect();
-        let all = |at: usize| (ty(region.carried() + at).dtype, ty(region.carried() + at).elements() * region.turns());
-        let unwanted = (0..stacked.len()).map(all).map(|(dtype, elements)| declare(dtype, elements, Role::Temp));
-        let unwanted = unwanted.collect();
-        let own = schedule.buffers.iter().map(|decl| match &decl.role {
-            Role::Temp | Role::Constant(_) => Some(declare(decl.dtype, decl.elements.clone(), decl.role.clone())),
-            Role::Input(_) | Role::Output(_) => None,
-        });
-        let own = own.collect();
-        loops.0.insert(work.node, Lowered { schedule, stacked, carried, unwanted, own });
+        let mut scratch = |result: usize| {
+            let ty = shape.result(result);
+            declare(ty.dtype, ty.elements(), Role::Temp)
+        };
+        let carried = (0..shape.carried).map(|at| (scratch(at), scratch(at))).collect();
+        let all = |&result: &usize| declare(shape.result(result).dtype, shape.elements(result), Role::Temp);
+        let unwanted = stacked.iter().map(all).collect();
+        let mut own = Vec::with_capacity(schedules.len());
+        for schedule in &schedules {
+            let place = |decl: &BufferDecl| match &decl.role {
+                Role::Temp | Role::Constant(_) => Some(declare(decl.dtype, decl.elements.clone(), decl.role.clone())),
+                Role::Input(_) | Role::Output(_) => None,
+            };
+            own.push(schedule.buffers.iter().map(place).collect());
+        }
+        loops.0.insert(work.node, Lowered { schedules, stacked, carried, unwanted, own });
     }
     Ok(loops)
 }
 
-/// The body of a loop with what it carries on and these results alone.
-fn with_results(region: &Region, stacked: &[usize]) -> Result<Graph, kiln_ir::Error> {
-    let body = region.body();
-    let kept: Vec<NodeId> =
-        (0..region.carried()).chain(stacked.iter().copied()).map(|at| body.outputs()[at].node).collect();
+/// A body with what it carries on and these results alone.
+fn with_results(body: &Graph, carried: usize, stacked: &[usize]) -> Result<Graph, kiln_ir::Error> {
+    let kept: Vec<NodeId> = (0..carried).chain(stacked.iter().copied()).map(|at| body.outputs()[at].node).collect();
     let mut needed = vec![false; body.nodes().len()];
     kept.iter().for_each(|id| needed[id.index()] = true);
     for (id, node) in body.iter().rev() {
@@ -273,15 +316,16 @@ pub(crate) fn repeat_step(
     loops: &Loops,
 ) -> Result<Step, FusionRejection> {
     let node = scope.graph.node(id);
-    let (Op::Loop { region, .. }, Some(lowered)) = (&node.op, loops.0.get(&id)) else {
+    let (Some(shape), Some(lowered)) = (Shape::of(&node.op), loops.0.get(&id)) else {
         return Err(FusionRejection { node: id });
     };
     let mut args: Vec<(BufferId, DType)> = Vec::new();
     let views: Vec<Strided> =
         node.operands.iter().map(|&node| operand(scope, node, &mut args)).collect::<Result<_, _>>()?;
+    let (given, views) = views.split_at(shape.skipped);
     let reads = args.len();
     // Where each result goes that somebody wants.
-    let mut wanted: Vec<Option<BufferId>> = vec![None; region.results()];
+    let mut wanted: Vec<Option<BufferId>> = vec![None; shape.bodies[0].outputs().len()];
     let mut nodes = Vec::new();
     for (_, destination) in &needed.list {
         let node = node_of(scope.graph, memory, id, destination);
@@ -289,9 +333,9 @@ pub(crate) fn repeat_step(
         nodes.push(node);
     }
     let mut arg = |buffer: BufferId| argument(&mut args, buffer, memory.buffers[buffer.index()].dtype);
-    let body = region.body();
+    let body = shape.bodies[0];
     let ty = |input: usize| body.ty(body.inputs()[input]);
-    let carried = (0..region.carried()).map(|at| {
+    let carried = (0..shape.carried).map(|at| {
         let (other, unwanted) = lowered.carried[at];
         let elements = ty(at).elements();
         let copy = copy_kernel(ty(at).dtype, &elements);
@@ -300,47 +344,62 @@ pub(crate) fn repeat_step(
         CarriedBuffer { first: views[at].buffer, offset: views[at].offset.clone(), last, other, copy, sizes }
     });
     let carried: Vec<CarriedBuffer> = carried.collect();
-    let place_of = |result: usize, arg: &mut dyn FnMut(BufferId) -> usize| match result.checked_sub(region.carried()) {
+    let place_of = |result: usize, arg: &mut dyn FnMut(BufferId) -> usize| match result.checked_sub(shape.carried) {
         None => TurnBuffer::Next(result),
         Some(at) => {
             let number = lowered.stacked[at];
-            let stride = body.ty(body.outputs()[number].node).elements();
             let buffer = arg(wanted[number].unwrap_or(lowered.unwanted[at]));
-            TurnBuffer::Row { buffer, offset: Dim::default(), stride }
+            match shape.region {
+                Some(_) => TurnBuffer::Row { buffer, offset: Dim::default(), stride: shape.result(number).elements() },
+                None => TurnBuffer::Whole { buffer, offset: Dim::default() },
+            }
         }
     };
-    let inner = &lowered.schedule;
-    let mut buffers = Vec::with_capacity(inner.buffers.len());
-    for (at, decl) in inner.buffers.iter().enumerate() {
-        buffers.push(match &decl.role {
-            Role::Input(input) if *input < region.carried() => TurnBuffer::Carried(*input),
-            Role::Input(input) => {
-                let Strided { buffer, offset, .. } = views[*input].clone();
-                match region.is_scanned(*input) {
-                    true => TurnBuffer::Row { buffer, offset, stride: ty(*input).elements() },
-                    false => TurnBuffer::Whole { buffer, offset },
+    let mut buffers = Vec::new();
+    let mut sides: Vec<Vec<TurnLaunch>> = Vec::with_capacity(lowered.schedules.len());
+    for (inner, own) in lowered.schedules.iter().zip(&lowered.own) {
+        let first = buffers.len();
+        for (decl, own) in inner.buffers.iter().zip(own) {
+            buffers.push(match &decl.role {
+                Role::Input(input) if *input < shape.carried => TurnBuffer::Carried(*input),
+                Role::Input(input) => {
+                    let Strided { buffer, offset, .. } = views[*input].clone();
+                    match shape.region.is_some_and(|region| region.is_scanned(*input)) {
+                        true => TurnBuffer::Row { buffer, offset, stride: ty(*input).elements() },
+                        false => TurnBuffer::Whole { buffer, offset },
+                    }
                 }
-            }
-            Role::Output(result) => place_of(*result, &mut arg),
-            Role::Temp | Role::Constant(_) => {
-                let own = lowered.own[at].ok_or(FusionRejection { node: id })?;
-                TurnBuffer::Whole { buffer: arg(own), offset: Dim::default() }
-            }
-        });
-    }
-    let mut launches: Vec<TurnLaunch> = inner.steps.iter().map(TurnLaunch::of).collect();
-    // A result that is in the memory of another value.
-    for (result, &buffer) in inner.outputs.iter().enumerate() {
-        if inner.buffers[buffer.index()].role != Role::Output(result) {
-            buffers.push(place_of(result, &mut arg));
-            let decl = &inner.buffers[buffer.index()];
-            let kernel = copy_kernel(decl.dtype, &decl.elements);
-            let sizes = kernel.sizes.iter().map(|&symbol| Dim::from(symbol)).collect();
-            launches.push(TurnLaunch { kernel, args: vec![buffer.index(), buffers.len() - 1], sizes });
+                Role::Output(result) => place_of(*result, &mut arg),
+                Role::Temp | Role::Constant(_) => {
+                    let own = own.ok_or(FusionRejection { node: id })?;
+                    TurnBuffer::Whole { buffer: arg(own), offset: Dim::default() }
+                }
+            });
         }
+        let mut launches: Vec<TurnLaunch> = inner.steps.iter().map(|step| TurnLaunch::of(step, first)).collect();
+        // A result that is in the memory of another value.
+        for (result, &buffer) in inner.outputs.iter().enumerate() {
+            if inner.buffers[buffer.index()].role != Role::Output(result) {
+                buffers.push(place_of(result, &mut arg));
+                let decl = &inner.buffers[buffer.index()];
+                let kernel = copy_kernel(decl.dtype, &decl.elements);
+                let sizes = kernel.sizes.iter().map(|&symbol| Dim::from(symbol)).collect();
+                launches.push(TurnLaunch { kernel, args: vec![first + buffer.index(), buffers.len() - 1], sizes });
+            }
+        }
+        sides.push(launches);
     }
-    let (turns, is_conditional) = (region.turns().clone(), region.is_conditional());
-    let repeat = RepeatBody { turns, is_conditional, reverse: region.reverse(), buffers, carried, launches };
+    let choice = given.first().zip(sides.get(1)).map(|(predicate, otherwise)| ChoiceBody {
+        predicate: predicate.buffer,
+        offset: predicate.offset.clone(),
+        otherwise: otherwise.clone(),
+    });
+    let (turns, is_conditional, reverse) = match shape.region {
+        Some(region) => (region.turns().clone(), region.is_conditional(), region.reverse()),
+        None => (Dim::from(1), false, false),
+    };
+    let launches = std::mem::take(&mut sides[0]);
+    let repeat = RepeatBody { turns, is_conditional, reverse, buffers, carried, launches, choice };
     let is_constant = |buffer: BufferId| matches!(memory.buffers[buffer.index()].role, Role::Constant(_));
     let declared = args.iter().enumerate().map(|(at, &(buffer, dtype))| {
         let access = if at < reads || is_constant(buffer) { Access::Read } else { Access::Write };
@@ -356,8 +415,9 @@ pub(crate) fn repeat_step(
 }
 
 impl TurnLaunch {
-    fn of(step: &Step) -> TurnLaunch {
-        let args = step.args.iter().map(|arg| arg.index()).collect();
+    /// A launch of a schedule whose first buffer has this number among those of a turn.
+    fn of(step: &Step, first: usize) -> TurnLaunch {
+        let args = step.args.iter().map(|arg| first + arg.index()).collect();
         TurnLaunch { kernel: (*step.kernel).clone(), args, sizes: step.sizes.clone() }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn check_operands(scope: Scope<'_>, id: NodeId) -> Result<(), FusionR
     for (number, &operand) in node.operands.iter().enumerate().skip(skip) {
         match node.op {
             Op::Attention { .. } if matches!(number, 1 | 2) => rows_of_keys(scope, operand, &mut args).map(|_| ())?,
-            Op::Loop { .. } => repeat::operand(scope, operand, &mut args).map(|_| ())?,
+            Op::Loop { .. } | Op::Cond { .. } => repeat::operand(scope, operand, &mut args).map(|_| ())?,
             _ => strided(scope, operand, &mut args).map(|_| ())?,
         }
     }

@@ -629,8 +629,28 @@ const MUTATIONS: &[Mutation] = &[
         }
         _ => None,
     }),
+    ("a choice by what is no bool", |k| match &k.body {
+        KernelBody::Repeat(body) => {
+            k.buffers[body.choice.as_ref()?.predicate].dtype = DType::F32;
+            Some(())
+        }
+        _ => None,
+    }),
+    ("a choice of no turn", |k| match &mut k.body {
+        KernelBody::Repeat(body) => {
+            body.choice.as_ref()?;
+            body.turns = Dim::from(0);
+            Some(())
+        }
+        _ => None,
+    }),
+    ("a launch of a side with too few arguments", |k| match &mut k.body {
+        KernelBody::Repeat(body) => body.choice.as_mut()?.otherwise.first_mut()?.args.pop().map(|_| ()),
+        _ => None,
+    }),
     ("a scan to another type", |k| match &k.body {
-        KernelBody::Routine(RoutineBody::Scan { output, .. }) => {
+        // In place there is one type.
+        KernelBody::Routine(RoutineBody::Scan { input, output, .. }) if input.buffer != output.buffer => {
             let decl = &mut k.buffers[output.buffer];
             decl.dtype = other(decl.dtype);
             Some(())
@@ -642,7 +662,7 @@ const MUTATIONS: &[Mutation] = &[
 #[test]
 fn every_damage_of_a_kernel_is_seen() {
     let mut applied = vec![0; MUTATIONS.len()];
-    for (name, schedule) in schedules(400) {
+    for (name, schedule) in schedules(800) {
         for step in &schedule.steps {
             for ((damage, mutate), count) in MUTATIONS.iter().zip(&mut applied) {
                 let mut kernel = Kernel::clone(&step.kernel);

@@ -20,6 +20,7 @@ mod decompose;
 mod differentiate;
 mod dims;
 mod facts;
+mod flatten_choices;
 mod fold_constants;
 mod fold_views;
 mod frozen;
@@ -29,8 +30,8 @@ mod simplify_algebra;
 mod split_frozen;
 
 pub use differentiate::{
-    Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, derivative, differentiate,
-    gradient, is_differentiable, loop_gradients, with_states,
+    Derivative, DifferentiateError, DifferentiateOptions, Gradients, Seeds, accumulate, body_gradients, derivative,
+    differentiate, gradient, is_differentiable, with_states,
 };
 
 pub use split_frozen::{MainInput, Split, SplitOptions, split_frozen};
@@ -106,6 +107,7 @@ macro_rules! passes {
 /// Graph → Graph, in this order, again and again until none of them finds anything. Each pass is one file of the same name.
 pub const PASSES: &[Pass] = passes![
     decompose,
+    flatten_choices,
     canonicalize,
     fold_constants,
     simplify_algebra,
@@ -170,8 +172,8 @@ pub fn run_options(
     if kiln_ir::verify::verifiers_run() {
         graph.verify().map_err(|cause| Error::Invalid { cause })?;
     }
-    // Each body by itself; what passes do around a loop changes nothing inside.
-    if graph.has_loops() {
+    // Each body and each side by itself; what passes do around it changes nothing inside.
+    if graph.has_bodies() {
         graph = graph.map_bodies(&mut |body| run_options(body, options, &mut |_, _| {}))?;
     }
     let mut quiet = 0;

@@ -1,6 +1,6 @@
 //! The interface of a backend: a device that allocates, compiles kernels and launches them.
 
-use crate::{Buffer, Device, Error, Keep, Packing, RawBuffer, Variant};
+use crate::{Buffer, Device, Error, Keep, Memory, Packing, RawBuffer, Variant};
 use kiln_kernels::Target;
 use kiln_kernels::kernel::Kernel;
 use std::any::Any;
@@ -17,6 +17,12 @@ pub trait Backend: Send + Sync {
 
     /// Memory on the device, with any contents, aligned to [`crate::ALIGNMENT`].
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error>;
+
+    /// The memory of [`Backend::allocate`], through which the host may look at what launches before have written, while a program
+    /// runs; `None` where it may not. A loop until a condition fails asks for it.
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        None
+    }
 
     /// Compiles one kernel. Called once per kernel and target; see [`crate::kernel_cache`].
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error>;
@@ -259,5 +265,11 @@ pub enum LaunchError {
         code: i64,
         /// The driver's message.
         message: String,
+    },
+    /// What a launch before this one reported, when the host waited for its results.
+    #[error("{cause}")]
+    Earlier {
+        /// The error of the earlier launch.
+        cause: Box<Error>,
     },
 }

@@ -189,6 +189,13 @@ pub enum Event {
         /// The line that decides: of the call, or of what is read.
         at: Source,
     },
+    /// A function that was compiled more than once is gone.
+    RecompileSummary {
+        /// How often it was compiled again.
+        recompiles: usize,
+        /// Why, the most frequent reason first.
+        reasons: Vec<RecompileReason>,
+    },
     /// A graph break.
     GraphBreak {
         /// The operation that breaks the graph.
@@ -274,7 +281,9 @@ impl Event {
             | Event::KernelTuned { .. }
             | Event::ProgramTuned { .. } => Category::Perf,
             Event::Guarded { .. } | Event::Specialised { .. } => Category::Guards,
-            Event::Recompile { .. } | Event::RecompileLimit { .. } => Category::Recompiles,
+            Event::Recompile { .. } | Event::RecompileLimit { .. } | Event::RecompileSummary { .. } => {
+                Category::Recompiles
+            }
             Event::GraphBreak { .. } => Category::Breaks,
         }
     }
@@ -294,6 +303,19 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// Why a function was compiled again; see [`Event::RecompileSummary`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecompileReason {
+    /// How often.
+    pub count: usize,
+    /// The guard that failed the last time.
+    pub guard: String,
+    /// What the user can do about it; empty where nothing.
+    pub fix: String,
+    /// The line of the calls.
+    pub at: Source,
 }
 
 impl fmt::Display for Event {
@@ -325,6 +347,19 @@ impl fmt::Display for Event {
                 "recompile limit: {} and none fits, because {guard}; such calls run eagerly from now on",
                 counted(*programs, "program", "programs")
             ),
+            Event::RecompileSummary { recompiles, reasons } => {
+                write!(f, "a function had {}", counted(recompiles + 1, "program", "programs"))?;
+                for RecompileReason { count, guard, fix, at } in reasons {
+                    write!(f, "; {count} × {guard}")?;
+                    if !at.is_unknown() {
+                        write!(f, " at {at}")?;
+                    }
+                    if !fix.is_empty() {
+                        write!(f, " ({fix})")?;
+                    }
+                }
+                Ok(())
+            }
             Event::GraphBreak { what, .. } => write!(f, "the graph breaks: the function {what}"),
             Event::DiskCache(activity) => activity.fmt(f),
             Event::Environment(problem) => problem.fmt(f),

@@ -109,13 +109,25 @@ pub(crate) fn prepare<'a>(
         return 0;
     }
     let mut seen = HashSet::new();
-    let list: Vec<_> = kernels.filter(|(kernel, _)| seen.insert(Arc::as_ptr(kernel))).collect();
+    let mut list = Vec::new();
+    for (kernel, label) in kernels.filter(|(kernel, _)| seen.insert(Arc::as_ptr(kernel))) {
+        with_bodies(kernel, &mut |kernel| list.push((kernel.clone(), label)));
+    }
     let compiled = AtomicUsize::new(0);
     on_threads(threads, &list, &|(kernel, label)| {
         let fresh = get_kept(backend, kernel, label, keep).is_ok_and(|(_, fresh)| fresh);
         compiled.fetch_add(usize::from(fresh), Ordering::Relaxed);
     });
     compiled.into_inner()
+}
+
+/// A kernel, or those that the body of a loop launches.
+fn with_bodies(kernel: &Arc<Kernel>, visit: &mut dyn FnMut(&Arc<Kernel>)) {
+    let KernelBody::Repeat(body) = &kernel.body else { return visit(kernel) };
+    let copies = body.carried.iter().map(|carried| &carried.copy);
+    for inner in body.all_launches().map(|launch| &launch.kernel).chain(copies) {
+        with_bodies(&Arc::new(inner.clone()), visit);
+    }
 }
 
 /// [`prepare`] for variants of kernels.

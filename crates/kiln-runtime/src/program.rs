@@ -16,6 +16,7 @@ mod call;
 mod frame;
 pub mod idle;
 mod inspect;
+mod recorded;
 mod saved;
 
 pub use call::{PinnedRaw, RawInput};
@@ -534,6 +535,10 @@ impl CompiledStep {
 
 impl Origin {
     fn error(&self, cause: LaunchError) -> Error {
+        let cause = match cause {
+            LaunchError::Earlier { cause } => return *cause,
+            own => own,
+        };
         let indexed = match &cause {
             // Of several the one whose axis has the size that was reported, if that is known.
             LaunchError::IndexOutOfRange { size, .. } => {

@@ -77,6 +77,10 @@ impl Backend for QueuedBackend {
         self.memory.allocate(bytes)
     }
 
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        Some(self.memory)
+    }
+
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
         Ok(self.queued(self.inner.compile(kernel)?))
     }

@@ -1,7 +1,7 @@
 //! A backend without a code generator: every kernel is run by [`kiln_kernels::reference`], element by element, on copies of its
 //! buffers. Hundreds of times slower than any other; it distinguishes a wrong kernel from wrong code.
 
-use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
+use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Memory, RawBuffer};
 use kiln_ir::HostTensor;
 use kiln_kernels::Target;
 use kiln_kernels::kernel::{Access, Kernel};
@@ -23,6 +23,10 @@ impl Backend for ReferenceBackend {
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         HostMemory::allocate(bytes)
+    }
+
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        Some(HostMemory::get())
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
@@ -48,6 +52,10 @@ impl Backend for ReferenceSchedules {
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         ReferenceBackend.allocate(bytes)
+    }
+
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        Some(HostMemory::get())
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {

@@ -1,6 +1,6 @@
 //! A backend that runs nothing and writes down what it was to run: so that the kernels of a program are known before it runs.
 
-use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, RawBuffer};
+use crate::{Backend, Buffer, Device, Error, Executable, HostMemory, LaunchError, Memory, RawBuffer};
 use kiln_kernels::Target;
 use kiln_kernels::kernel::{Access, Kernel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +42,10 @@ impl Backend for Rehearsal {
 
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         HostMemory::allocate(bytes)
+    }
+
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        Some(HostMemory::get())
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {

@@ -1,18 +1,27 @@
 //! Loops: a launch that launches the kernels of a body, turn after turn. Backends know nothing of it; between two turns a few addresses
-//! change, and nothing is looked up, allocated or waited for.
+//! change, and nothing is looked up or allocated. Nothing is waited for, either, but the bool of a loop until a condition fails, which the
+//! host reads through the device's [`Memory`].
+//!
+//! The launches of a counted loop are known before it runs: [`Repeat::unroll`] lists them, so that a backend can record them with those
+//! around the loop.
 
-use crate::{Backend, Device, Error, Executable, Keep, LaunchError, RawBuffer, kernel_cache};
+use crate::{Backend, Error, Executable, Keep, LaunchError, Memory, RawBuffer, kernel_cache};
 use kiln_ir::{DType, Dim, Symbol};
-use kiln_kernels::kernel::{Kernel, RepeatBody, TurnBuffer};
+use kiln_kernels::kernel::{Kernel, KernelBody, RepeatBody, TurnBuffer};
+use std::any::Any;
 use std::sync::Arc;
 
 /// The code of a loop.
-struct Repeat {
+pub(crate) struct Repeat {
     kernel: Arc<Kernel>,
     /// Of the launches of a turn.
     launches: Vec<Arc<dyn Executable>>,
+    /// Of those where the predicate of a choice is false.
+    otherwise: Vec<Arc<dyn Executable>>,
     /// Of the copies that are made if there is no turn.
     copies: Vec<Arc<dyn Executable>>,
+    /// Where a condition is read.
+    memory: Option<&'static dyn Memory>,
 }
 
 /// The code of a loop, and whether some of it was compiled now.
@@ -23,8 +32,9 @@ pub(crate) fn compile(
     label: &str,
     keep: Keep,
 ) -> Result<(Arc<dyn Executable>, bool), Error> {
-    if body.is_conditional && backend.device() != Device::Cpu {
-        let reason = "a loop until a condition fails, which the host looks at".to_owned();
+    let memory = backend.readable_memory();
+    if (body.is_conditional || body.choice.is_some()) && memory.is_none() {
+        let reason = "what runs depends on memory of the device, which the host cannot read".to_owned();
         return Err(Error::Compile { target: backend.target(), reason });
     }
     let mut fresh = false;
@@ -34,14 +44,39 @@ pub(crate) fn compile(
         Ok::<_, Error>(code)
     };
     let launches = body.launches.iter().map(|launch| code(&launch.kernel)).collect::<Result<_, _>>()?;
+    let others = body.choice.iter().flat_map(|choice| &choice.otherwise);
+    let otherwise = others.map(|launch| code(&launch.kernel)).collect::<Result<_, _>>()?;
     let copies = body.carried.iter().map(|carried| code(&carried.copy)).collect::<Result<_, _>>()?;
-    Ok((Arc::new(Repeat { kernel: kernel.clone(), launches, copies }), fresh))
+    Ok((Arc::new(Repeat { kernel: kernel.clone(), launches, otherwise, copies, memory }), fresh))
+}
+
+/// A place in the arguments of the loop.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The argument.
+    pub(crate) argument: usize,
+    /// Bytes from its start.
+    pub(crate) offset: usize,
+}
+
+impl Place {
+    fn new(argument: usize, offset: isize, buffers: &[RawBuffer]) -> Result<Place, LaunchError> {
+        let wrong = LaunchError::BadSize { value: offset as i64 };
+        let offset = usize::try_from(offset).ok().filter(|&offset| offset <= buffers[argument].bytes).ok_or(wrong)?;
+        Ok(Place { argument, offset })
+    }
+
+    /// What is there, if these are the arguments.
+    pub(crate) fn of(self, buffers: &[RawBuffer]) -> RawBuffer {
+        let RawBuffer { ptr, bytes } = buffers[self.argument];
+        RawBuffer { ptr: ptr.wrapping_add(self.offset), bytes: bytes.saturating_sub(self.offset) }
+    }
 }
 
 /// Where something is at a turn.
 enum Position {
-    /// At an address, and so many bytes further at each turn.
-    Moving { first: RawBuffer, step: isize },
+    /// At a place, and so many bytes further at each turn.
+    Moving { first: Place, step: isize },
     /// Where the turn finds what is carried.
     Carried(usize),
     /// Where it leaves it.
@@ -50,10 +85,20 @@ enum Position {
 
 /// Where what is carried is.
 struct Carried {
-    first: RawBuffer,
+    first: Place,
     /// After the last turn and every second one before it, and after the others.
-    places: [RawBuffer; 2],
+    places: [Place; 2],
 }
+
+/// A launch of an unrolled loop.
+pub(crate) struct Unrolled {
+    pub(crate) code: Arc<dyn Executable>,
+    pub(crate) arguments: Vec<Place>,
+    pub(crate) sizes: Vec<i64>,
+}
+
+/// Launches code with arguments at these places.
+type LaunchTurn<'a> = &'a mut dyn FnMut(&Arc<dyn Executable>, &[Place], &[i64]) -> Result<(), LaunchError>;
 
 /// The values of sizes at a launch.
 struct Sizes<'a> {
@@ -82,39 +127,83 @@ impl Sizes<'_> {
     }
 }
 
-/// What is so many bytes further.
-fn after(buffer: RawBuffer, bytes: isize) -> Result<RawBuffer, LaunchError> {
-    let wrong = LaunchError::BadSize { value: bytes as i64 };
-    let start = usize::try_from(bytes).ok().filter(|&start| start <= buffer.bytes).ok_or(wrong)?;
-    Ok(RawBuffer { ptr: buffer.ptr.wrapping_add(start), bytes: buffer.bytes - start })
-}
-
-impl Executable for Repeat {
-    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.launch_at(buffers, sizes, 0) }
+impl Repeat {
+    /// The launches of a counted loop, with those of loops inside of it; nothing if it is not counted, or if there are more than `most`.
+    pub(crate) fn unroll(
+        &self,
+        buffers: &[RawBuffer],
+        sizes: &[i64],
+        most: usize,
+    ) -> Result<Option<Vec<Unrolled>>, LaunchError> {
+        let mut list = Vec::new();
+        let mut is_whole = true;
+        let mut add = |code: &Arc<dyn Executable>, places: &[Place], sizes: &[i64]| {
+            is_whole &= list.len() < most;
+            if !is_whole {
+                return Ok(());
+            }
+            let Some(inner) = code.as_any().and_then(|code| code.downcast_ref::<Repeat>()) else {
+                list.push(Unrolled { code: code.clone(), arguments: places.to_vec(), sizes: sizes.to_vec() });
+                return Ok(());
+            };
+            let arguments: Vec<RawBuffer> = places.iter().map(|place| place.of(buffers)).collect();
+            let Some(inner) = inner.unroll(&arguments, sizes, most - list.len())? else {
+                is_whole = false;
+                return Ok(());
+            };
+            list.extend(inner.into_iter().map(|launch| {
+                let around = |place: &Place| {
+                    let Place { argument, offset } = places[place.argument];
+                    Place { argument, offset: offset + place.offset }
+                };
+                Unrolled { arguments: launch.arguments.iter().map(around).collect(), ..launch }
+            }));
+            Ok(())
+        };
+        let KernelBody::Repeat(body) = &self.kernel.body else { return Ok(None) };
+        // A loop of many turns is not gone through to find that it has too many launches.
+        let turns = Sizes { symbols: &self.kernel.sizes, values: sizes }.get(&body.turns)?;
+        if body.is_conditional || body.choice.is_some() || usize::try_from(turns).is_ok_and(|turns| turns > most) {
+            return Ok(None);
+        }
+        self.run(buffers, sizes, &mut add)?;
+        Ok(is_whole.then_some(list))
     }
 
-    unsafe fn launch_at(&self, buffers: &[RawBuffer], values: &[i64], site: u32) -> Result<(), LaunchError> {
-        let kiln_kernels::kernel::KernelBody::Repeat(body) = &self.kernel.body else { return Ok(()) };
+    /// Whether the bool at a place is true, once the launches before have written it.
+    fn is_true(&self, place: RawBuffer) -> Result<bool, LaunchError> {
+        let mut read = [0];
+        match self.memory.filter(|_| place.bytes > 0) {
+            None => return Ok(false),
+            // SAFETY: a byte of the host's memory, which launches before have written: they are done when they return.
+            Some(memory) if memory.is_host() => read = [unsafe { place.ptr.read() }],
+            // SAFETY: a byte of this memory.
+            Some(memory) => unsafe { memory.copy_to_host(place.ptr, &mut read) }
+                .map_err(|cause| LaunchError::Earlier { cause: Box::new(cause) })?,
+        }
+        Ok(read != [0])
+    }
+
+    /// Goes through the launches, turn after turn.
+    fn run(&self, buffers: &[RawBuffer], values: &[i64], launch: LaunchTurn<'_>) -> Result<(), LaunchError> {
+        let KernelBody::Repeat(body) = &self.kernel.body else { return Ok(()) };
         if buffers.len() != self.kernel.buffers.len() {
             let (expected, got) = (self.kernel.buffers.len(), buffers.len());
             return Err(LaunchError::WrongArguments { what: "buffers", expected, got });
         }
         let sizes = Sizes { symbols: &self.kernel.sizes, values };
         let dtype = |buffer: usize| self.kernel.buffers[buffer].dtype;
+        let at = |buffer: usize, offset: &Dim| Place::new(buffer, sizes.bytes(offset, dtype(buffer))?, buffers);
         let turns = sizes.get(&body.turns)?;
         let mut carried = Vec::with_capacity(body.carried.len());
         for own in &body.carried {
-            let first = after(buffers[own.first], sizes.bytes(&own.offset, dtype(own.first))?)?;
-            carried.push(Carried { first, places: [buffers[own.last], buffers[own.other]] });
+            let start = |argument: usize| Place { argument, offset: 0 };
+            carried.push(Carried { first: at(own.first, &own.offset)?, places: [start(own.last), start(own.other)] });
         }
         // Copies what is carried to where the result is.
-        let copy = |from: &dyn Fn(&Carried) -> RawBuffer| -> Result<(), LaunchError> {
+        let copy = |launch: LaunchTurn<'_>, from: &dyn Fn(&Carried) -> Place| -> Result<(), LaunchError> {
             for ((own, copy), carried) in body.carried.iter().zip(&self.copies).zip(&carried) {
-                let arguments = [from(carried), carried.places[0]];
-                // SAFETY: both have as many elements as the copy has points, and do not overlap.
-                unsafe { copy.launch_at(&arguments, &sizes.all(&own.sizes)?, site)? };
+                launch(copy, &[from(carried), carried.places[0]], &sizes.all(&own.sizes)?)?;
             }
             Ok(())
         };
@@ -125,57 +214,81 @@ impl Executable for Repeat {
             turn => carried.places[place_after(turn - 1)],
         };
         let goes_on = |turn: i64| match (body.is_conditional, carried.last()) {
-            (true, Some(condition)) => {
-                let place = found(condition, turn);
-                // SAFETY: a bool of the host, which the turn before has written.
-                place.bytes > 0 && unsafe { place.ptr.read() } != 0
-            }
-            _ => turn < turns,
+            (true, Some(condition)) => self.is_true(found(condition, turn).of(buffers)),
+            _ => Ok(turn < turns),
         };
-        if !goes_on(0) {
-            return copy(&|carried| carried.first);
+        if !goes_on(0)? {
+            return copy(launch, &|carried| carried.first);
         }
         let mut positions = Vec::with_capacity(body.buffers.len());
         for place in &body.buffers {
             positions.push(match place {
-                TurnBuffer::Whole { buffer, offset } => {
-                    Position::Moving { first: after(buffers[*buffer], sizes.bytes(offset, dtype(*buffer))?)?, step: 0 }
-                }
+                TurnBuffer::Whole { buffer, offset } => Position::Moving { first: at(*buffer, offset)?, step: 0 },
                 TurnBuffer::Row { buffer, offset, stride } => {
-                    let step = sizes.bytes(stride, dtype(*buffer))?;
-                    let first = after(buffers[*buffer], sizes.bytes(offset, dtype(*buffer))?)?;
+                    let (first, step) = (at(*buffer, offset)?, sizes.bytes(stride, dtype(*buffer))?);
                     match body.reverse {
                         false => Position::Moving { first, step },
-                        true => Position::Moving { first: after(first, step * (turns - 1) as isize)?, step: -step },
+                        true => {
+                            let last = first.offset as isize + step * (turns - 1) as isize;
+                            Position::Moving { first: Place::new(*buffer, last, buffers)?, step: -step }
+                        }
                     }
                 }
                 TurnBuffer::Carried(at) => Position::Carried(*at),
                 TurnBuffer::Next(at) => Position::Next(*at),
             });
         }
-        let mut arguments: Vec<RawBuffer> = Vec::new();
-        let step_sizes = body.launches.iter().map(|launch| sizes.all(&launch.sizes)).collect::<Result<Vec<_>, _>>()?;
+        let (mut launches, mut codes) = (&body.launches, &self.launches);
+        if let Some(choice) = &body.choice
+            && !self.is_true(at(choice.predicate, &choice.offset)?.of(buffers))?
+        {
+            (launches, codes) = (&choice.otherwise, &self.otherwise);
+        }
+        let mut arguments: Vec<Place> = Vec::new();
+        let step_sizes = launches.iter().map(|launch| sizes.all(&launch.sizes)).collect::<Result<Vec<_>, _>>()?;
         let mut turn = 0;
-        while goes_on(turn) {
-            let address = |position: &Position| match position {
-                Position::Moving { first, step } => {
-                    let moved = step * turn as isize;
-                    let bytes = first.bytes.saturating_add_signed(-moved);
-                    RawBuffer { ptr: first.ptr.wrapping_offset(moved), bytes }
+        loop {
+            let place = |position: &Position| match position {
+                Position::Moving { first: Place { argument, offset }, step } => {
+                    Place { argument: *argument, offset: offset.saturating_add_signed(step * turn as isize) }
                 }
                 Position::Carried(at) => found(&carried[*at], turn),
                 Position::Next(at) => carried[*at].places[place_after(turn)],
             };
-            for ((launch, code), sizes) in body.launches.iter().zip(&self.launches).zip(&step_sizes) {
+            for ((own, code), sizes) in launches.iter().zip(codes).zip(&step_sizes) {
                 arguments.clear();
-                arguments.extend(launch.args.iter().map(|&arg| address(&positions[arg])));
-                // SAFETY: rows of arguments that are as long as the loop has turns, temporaries of the body, and what is carried, of
-                // which a turn reads one place and writes another: the schedule of the body is valid for each turn.
-                unsafe { code.launch_at(&arguments, sizes, site)? };
+                arguments.extend(own.args.iter().map(|&arg| place(&positions[arg])));
+                launch(code, &arguments, sizes)?;
             }
             turn += 1;
+            if !goes_on(turn)? {
+                break;
+            }
         }
-        if place_after(turn - 1) == 0 { Ok(()) } else { copy(&|carried| carried.places[1]) }
+        if place_after(turn - 1) == 0 { Ok(()) } else { copy(launch, &|carried| carried.places[1]) }
+    }
+}
+
+impl Executable for Repeat {
+    unsafe fn launch(&self, buffers: &[RawBuffer], sizes: &[i64]) -> Result<(), LaunchError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_at(buffers, sizes, 0) }
+    }
+
+    unsafe fn launch_at(&self, buffers: &[RawBuffer], sizes: &[i64], site: u32) -> Result<(), LaunchError> {
+        let mut arguments: Vec<RawBuffer> = Vec::new();
+        self.run(buffers, sizes, &mut |code, places, sizes| {
+            arguments.clear();
+            arguments.extend(places.iter().map(|place| place.of(buffers)));
+            // SAFETY: rows of arguments that are as long as the loop has turns, temporaries of the body, and what is carried, of
+            // which a turn reads one place and writes another: the schedule of the body is valid for each turn. A copy has as many points
+            // as what it copies has elements.
+            unsafe { code.launch_at(&arguments, sizes, site) }
+        })
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn code_bytes(&self) -> usize {
@@ -183,12 +296,14 @@ impl Executable for Repeat {
     }
 
     fn disassembly(&self) -> Option<String> {
-        let texts: Vec<String> = self.launches.iter().filter_map(|code| code.disassembly()).collect();
+        let texts: Vec<String> =
+            self.launches.iter().chain(&self.otherwise).filter_map(|code| code.disassembly()).collect();
         (!texts.is_empty()).then(|| texts.join("\n"))
     }
 
     fn intermediate(&self) -> Option<String> {
-        let texts: Vec<String> = self.launches.iter().filter_map(|code| code.intermediate()).collect();
+        let texts: Vec<String> =
+            self.launches.iter().chain(&self.otherwise).filter_map(|code| code.intermediate()).collect();
         (!texts.is_empty()).then(|| texts.join("\n"))
     }
 }

@@ -5,8 +5,8 @@ use kiln_ir::{DType, Graph};
 use kiln_kernels::kernel::Kernel;
 use kiln_kernels::{InputLayout, ScheduleOptions};
 use kiln_runtime::{
-    Backend, Buffer, Device, Error, Executable, InputView, Launch, LaunchError, Produced, Program, RawBuffer, RawInput,
-    Recording, ReferenceBackend,
+    Backend, Buffer, Device, Error, Executable, InputView, Launch, LaunchError, Memory, Produced, Program, RawBuffer,
+    RawInput, Recording, ReferenceBackend,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -53,6 +53,9 @@ impl Backend for Recorder {
     }
     fn allocate(&self, bytes: usize) -> Result<Buffer, Error> {
         ReferenceBackend.allocate(bytes)
+    }
+    fn readable_memory(&self) -> Option<&'static dyn Memory> {
+        ReferenceBackend.readable_memory()
     }
     fn compile(&self, kernel: &Kernel) -> Result<Arc<dyn Executable>, Error> {
         Ok(Arc::new(Counting { inner: ReferenceBackend.compile(kernel)?, counts: self.counts.clone() }))
@@ -163,4 +166,92 @@ fn calls_on_addresses_are_recorded_unless_they_are_captured() {
     assert_eq!(run(true), (launches, 0, 0), "with launches of its own");
     captured.store(false, Ordering::Relaxed);
     assert_eq!(run(true), (0, 0, 1), "and memory of its own: the recording is as it was");
+}
+
+/// A loop of known length is recorded turn by turn, one inside of it too; the rows of a turn move with the arguments.
+#[test]
+fn counted_loops_are_recorded_turn_by_turn() {
+    let text = "graph(%0: f32[2], %1: f32[3, 2]) {
+  %2: f32[3, 2] = loop %0, %1 {turns=3, carried=1, scanned=1, result=1, body=graph(%0: f32[2], %1: f32[2]) {
+    %2: f32[2] = loop %0, %1 {turns=2, carried=1, scanned=0, result=0, body=graph(%0: f32[2], %1: f32[2]) {
+      %2: f32[2] = mul %0, %1
+      return %2
+    }}
+    return %2, %2
+  }}
+  %3: f32[3, 2] = atan %2
+  return %3
+}";
+    let graph = Graph::parse(text).unwrap();
+    let layouts: Vec<InputLayout> =
+        graph.inputs().iter().map(|&input| InputLayout::contiguous(graph.ty(input))).collect();
+    let backend = Recorder::default();
+    let counts = backend.counts.clone();
+    let program = Program::build(&graph, &layouts, Arc::new(backend), &ScheduleOptions::default()).unwrap();
+    let memory = ReferenceBackend.allocate(64 * 16).unwrap();
+    let mut produced = Vec::new();
+    let mut run = |at: usize, rows: [f32; 6]| {
+        let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        memory.write_from_host(at * 64, &bytes(&[1.0, 2.0])).unwrap();
+        memory.write_from_host((at + 1) * 64, &bytes(&rows)).unwrap();
+        let view = |at: usize, shape: &'static [usize], strides: &'static [isize]| InputView {
+            buffer: &memory,
+            dtype: DType::F32,
+            shape,
+            strides,
+            offset: at * 16,
+        };
+        program.replay(&[view(at, &[2], &[1]), view(at + 1, &[3, 2], &[2, 1])], &mut produced).unwrap();
+        let Produced::Buffer(output) = &produced[0] else { panic!("an output") };
+        let mut got = [0; 24];
+        output.read_to_host(0, &mut got).unwrap();
+        let mut carried = [1.0f32, 2.0];
+        for (row, got) in rows.chunks(2).zip(got.chunks(8)) {
+            for ((own, by), got) in carried.iter_mut().zip(row).zip(got.chunks(4)) {
+                *own *= by * by;
+                let got = f32::from_le_bytes(got.try_into().unwrap());
+                assert!((got - own.atan()).abs() < 1e-5 * own.atan().abs(), "{got} for {}", own.atan());
+            }
+        }
+        let of = |count: &AtomicUsize| count.swap(0, Ordering::Relaxed);
+        (of(&counts.launched), of(&counts.recorded), of(&counts.replayed))
+    };
+    let (launched, ..) = run(0, [1.0, 2.0, 3.0, 0.5, 0.25, 1.5]);
+    assert!(launched > 6, "two products a turn: {launched}");
+    assert_eq!(run(0, [0.5, 2.0, 1.0, 0.5, 2.0, 1.5]), (0, 1, 1));
+    assert_eq!(run(4, [1.5, 2.0, 1.0, 1.5, 2.0, 0.5]), (0, 0, 1), "other addresses");
+    assert_eq!(run(3, [1.5, 1.0, 1.0, 1.5, 1.0, 0.5]).0, launched, "addresses that it was not made for");
+}
+
+/// A loop until a condition fails is led by the host: nothing around it is recorded.
+#[test]
+fn loops_until_a_condition_fails_are_not_recorded() {
+    let text = "graph(%0: f32[], %1: bool[]) {
+  %2: f32[] = loop %0, %1 {while=true, result=0, body=graph(%0: f32[], %1: bool[]) {
+    %2: f32[] = add %0, %0
+    %3: f32[] = full {value=50.5}
+    %4: bool[] = lt %2, %3
+    return %2, %4
+  }}
+  return %2
+}";
+    let graph = Graph::parse(text).unwrap();
+    let layouts: Vec<InputLayout> =
+        graph.inputs().iter().map(|&input| InputLayout::contiguous(graph.ty(input))).collect();
+    let backend = Recorder::default();
+    let counts = backend.counts.clone();
+    let program = Program::build(&graph, &layouts, Arc::new(backend), &ScheduleOptions::default()).unwrap();
+    let memory = ReferenceBackend.allocate(128).unwrap();
+    memory.write_from_host(0, &3f32.to_le_bytes()).unwrap();
+    let mut produced = Vec::new();
+    for (goes_on, want) in [(1, 96f32), (0, 3.0), (1, 96.0)] {
+        memory.write_from_host(64, &[goes_on]).unwrap();
+        let view = |dtype, offset| InputView { buffer: &memory, dtype, shape: &[], strides: &[], offset };
+        program.replay(&[view(DType::F32, 0), view(DType::Bool, 64)], &mut produced).unwrap();
+        let Produced::Buffer(output) = &produced[0] else { panic!("an output") };
+        let mut got = [0; 4];
+        output.read_to_host(0, &mut got).unwrap();
+        assert_eq!(f32::from_le_bytes(got), want);
+    }
+    assert_eq!((counts.recorded.load(Ordering::Relaxed), counts.replayed.load(Ordering::Relaxed)), (0, 0));
 }

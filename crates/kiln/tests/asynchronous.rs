@@ -198,3 +198,81 @@ fn a_variable_of_a_number_is_updated() -> Result<()> {
     assert_eq!((first.to_vec::<i64>()?, count.get().to_vec::<i64>()?), (vec![1], vec![41]));
     Ok(())
 }
+
+/// Counted loops are ops of graphs on any device, and nothing waits for a turn: forward, gradients and a layer made of one.
+#[test]
+fn counted_loops_do_not_wait() -> Result<()> {
+    let (device, backend) = device(112);
+    let running = || {
+        kiln::scan(|(sum, x): &(Tensor, Tensor)| {
+            let sum = sum.mul(0.5)?.add(x)?;
+            Ok((sum.clone(), sum.mul(&sum)?))
+        })
+    };
+    let x = Tensor::arange(12, DType::F32, Device::Cpu)?.mul(0.125)?.reshape([4, 3])?;
+    let run = |loops: &kiln::Scan<Tensor, Tensor, Tensor>, x: &Tensor| {
+        let (last, all) = loops.call(Tensor::zeros(3, DType::F32, x.device())?, x.clone())?;
+        Ok::<_, kiln::Error>((last, all))
+    };
+    let (here, there) = (running(), running());
+    let (last, all) = run(&here, &x)?;
+    let f = compile_with(move |x: &Tensor| run(&there, x), Options::default());
+    let x_there = x.to_device(device)?;
+    for round in 0..3 {
+        let waits = backend.waits();
+        let got = f.call(&x_there)?;
+        assert!(round == 0 || backend.waits() == waits, "a turn was waited for");
+        assert_eq!(got.0.to_vec::<f32>()?, last.to_vec::<f32>()?);
+        assert_eq!(got.1.to_vec::<f32>()?, all.to_vec::<f32>()?);
+    }
+    let longer = Tensor::cat(&[x.clone(), x.clone()], 0)?;
+    let got = f.call(&longer.to_device(device)?)?;
+    assert_eq!(got.1.to_vec::<f32>()?, run(&here, &longer)?.1.to_vec::<f32>()?);
+    assert_eq!((f.stats().compiles, f.stats().breaks), (2, 0));
+    // Outside of a compiled function, with gradients.
+    let gradient = |x: &Tensor| -> Result<Vec<f32>> {
+        let var = Var::new(x).requires_grad(true);
+        run(&running(), &var.get())?.1.sum(..)?.backward()?;
+        var.grad().expect("a gradient").to_vec()
+    };
+    assert_eq!(gradient(&x_there)?, gradient(&x)?);
+    Ok(())
+}
+
+/// The bool of a loop until a condition fails is read behind what was queued: once before the first turn, and after each.
+#[test]
+fn conditional_loops_wait_for_their_condition_alone() -> Result<()> {
+    let (device, backend) = device(113);
+    let doubled = || kiln::while_loop(|x: &Tensor| x.amax(..)?.lt(100.0), |x: &Tensor| x.add(x));
+    let f = |doubled: kiln::WhileLoop<Tensor>| {
+        compile_with(move |x: &Tensor| doubled.call(x.mul(0.5)?)?.sub(1.0), Options::default())
+    };
+    let (here, there) = (f(doubled()), f(doubled()));
+    for (first, turns) in [(3.0f32, 7), (300.0, 0), (5.0, 6)] {
+        let x = Tensor::new([first, 1.0], Device::Cpu)?;
+        let x_there = x.to_device(device)?;
+        there.call(&x_there)?;
+        let waits = backend.waits();
+        let got = there.call(&x_there)?;
+        assert_eq!(backend.waits() - waits, turns + 1, "from {first}");
+        assert_eq!(got.to_vec::<f32>()?, here.call(&x)?.to_vec::<f32>()?);
+    }
+    assert_eq!((there.stats().compiles, there.stats().breaks), (1, 0));
+    Ok(())
+}
+
+/// What an earlier launch reported when a condition was read is told as that launch's error.
+#[test]
+fn errors_before_a_condition_keep_their_line() -> Result<()> {
+    let (device, _) = device(114);
+    let counted = kiln::while_loop(|x: &Tensor| x.amax(..)?.lt(10.0), |x: &Tensor| x.add(1.0));
+    let f =
+        compile_with(move |(x, index): &(Tensor, Tensor)| counted.call(x.index_select(0, index)?), Options::default());
+    let x = Tensor::arange(4, DType::F32, device)?;
+    let index = |at: i64| Tensor::new([at, 0], device);
+    assert_eq!(f.call(&(x.clone(), index(3)?))?.to_vec::<f32>()?, [10.0, 7.0]);
+    let error = f.call(&(x.clone(), index(7)?)).expect_err("an index out of range").to_string();
+    assert!(error.contains("index 7 is out of range for an axis of 4"), "{error}");
+    assert_eq!(f.call(&(x, index(2)?))?.to_vec::<f32>()?, [10.0, 8.0]);
+    Ok(())
+}

@@ -95,6 +95,7 @@ fn said(log: &str) -> String {
 fn the_log_prints_what_is_asked_for_a_line_each_while_others_listen() {
     let text = said("recompiles,guards");
     assert!(text.contains("kiln recompiles: recompiling: ") && text.contains("kiln guards: a program for "), "{text}");
+    assert!(text.contains("kiln recompiles: a function had ") && text.contains(" × "), "{text}");
     assert!(!text.contains("kiln kernels:") && !text.contains("kiln run:"), "{text}");
     let all = said("all");
     for category in ["guards", "recompiles", "fusion", "kernels", "run"] {

@@ -131,6 +131,69 @@ fn a_condition_and_gradients() -> Result<()> {
     Ok(())
 }
 
+/// With a bound on its turns a loop is an op where gradients go through it, too, by itself and in the body of a scan.
+#[test]
+fn gradients_of_a_bounded_loop_are_part_of_the_program() -> Result<()> {
+    let shrink = |weight: &Var| {
+        let own = weight.clone();
+        while_loop(
+            |(x, _): &(Tensor, Tensor)| x.amax(..)?.gt(1.0),
+            move |(x, turns): &(Tensor, Tensor)| Ok((x.mul(own.get())?, turns.add(1)?)),
+        )
+    };
+    let weight = Var::new(&Tensor::new([0.5f32, 0.7], Device::Cpu)?).requires_grad(true);
+    let (bounded, plain) = (shrink(&weight).bounded(12), shrink(&weight));
+    let count = || Tensor::new(0i64, Device::Cpu);
+    let fast = compile(move |x: &Tensor| {
+        let (y, turns) = bounded.call((x.mul(2.0)?, count()?))?;
+        y.mul(&y)?.sum(..)?.backward()?;
+        Ok::<_, kiln::Error>((y, turns))
+    });
+    for (round, first) in [0.1f32, 0.9, 1.9, 4.0, 100.0, 0.2].into_iter().enumerate() {
+        let x = Tensor::new([first, first / 2.0], Device::Cpu)?;
+        let (want, turns) = plain.call((x.mul(2.0)?, count()?))?;
+        weight.zero_grad();
+        let mut gradient = Tensor::zeros(2, DType::F32, Device::Cpu)?;
+        if turns.item::<i64>()? > 0 {
+            want.mul(&want)?.sum(..)?.backward()?;
+            gradient = weight.grad().expect("a gradient");
+        }
+        weight.zero_grad();
+        let got = fast.call(&x)?;
+        assert_close(&got.0, &want, &format!("round {round}"));
+        assert_eq!(got.1.item::<i64>()?, turns.item::<i64>()?, "round {round}");
+        assert_close(&weight.grad().expect("a gradient"), &gradient, &format!("gradient of round {round}"));
+    }
+    assert_eq!((fast.stats().compiles, fast.stats().breaks), (1, 0));
+    // More turns than there may be.
+    let y = fast.call(&Tensor::new([1e7f32, 1.0], Device::Cpu)?)?.0;
+    assert!(y.to_vec::<f32>()?.iter().all(|y| y.is_nan()), "{y}");
+
+    let rows = Tensor::new([[4f32, 0.5], [0.25, 0.5], [9.0, 30.0]], Device::Cpu)?;
+    let outer = |inner: kiln::WhileLoop<(Tensor, Tensor)>| {
+        let outer = scan(move |(state, row): &(Tensor, Tensor)| {
+            let next = inner.call((state.add(row)?, Tensor::new(0i64, Device::Cpu)?))?.0;
+            Ok((next.clone(), next))
+        });
+        compile(move |x: &Tensor| {
+            let all = outer.call(Tensor::zeros(2, DType::F32, Device::Cpu)?, x.clone())?.1;
+            all.mul(&all)?.sum(..)?.backward()?;
+            Ok::<Tensor, kiln::Error>(all)
+        })
+    };
+    let found = |inner| -> Result<(Tensor, Tensor, u64)> {
+        weight.zero_grad();
+        let step = outer(inner);
+        let all = step.call(&rows)?;
+        Ok((all, weight.grad().expect("a gradient"), step.stats().breaks as u64))
+    };
+    let (want, got) = (found(shrink(&weight))?, found(shrink(&weight).bounded(10))?);
+    assert_close(&got.0, &want.0, "a loop in a scan");
+    assert_close(&got.1, &want.1, "the gradient of a loop in a scan");
+    assert_eq!(got.2, 0);
+    Ok(())
+}
+
 #[test]
 fn what_cannot_be_looped_over_says_so() {
     let add = scan(|(sum, x): &(Tensor, Tensor)| Ok((sum.add(x)?, sum.clone())));

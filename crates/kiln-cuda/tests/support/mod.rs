@@ -20,7 +20,7 @@ fn launched(kernel: &Kernel) -> Vec<Arc<Kernel>> {
     match &kernel.body {
         KernelBody::Repeat(body) => {
             let copies = body.carried.iter().map(|carried| &carried.copy);
-            body.launches.iter().map(|launch| &launch.kernel).chain(copies).flat_map(launched).collect()
+            body.all_launches().map(|launch| &launch.kernel).chain(copies).flat_map(launched).collect()
         }
         _ => vec![Arc::new(kernel.clone())],
     }

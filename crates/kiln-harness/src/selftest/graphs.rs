@@ -45,7 +45,7 @@ impl Family {
             OpKind::SortIndices => Family::Sorting,
             OpKind::RandomBits => Family::Random,
             OpKind::Dequantize => Family::Quantised,
-            OpKind::Loop => Family::Loops,
+            OpKind::Loop | OpKind::Cond => Family::Loops,
         })
     }
 

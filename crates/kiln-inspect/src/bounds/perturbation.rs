@@ -360,10 +360,9 @@ impl Observer for Perturbation<'_> {
         moved
     }
 
-    fn turn(&mut self, node: NodeId) -> Option<Box<dyn Observer + '_>> {
-        let Op::Loop { region, .. } = &self.graph.node(node).op else { return None };
+    fn turn(&mut self, node: NodeId, body: usize) -> Option<Box<dyn Observer + '_>> {
+        let graph = self.graph.node(node).op.bodies().into_iter().nth(body)?;
         self.random();
-        let graph = region.body();
         let values = vec![vec![]; graph.nodes().len()];
         let findings = Learned::OfTurn(Box::new(Findings::new(graph)));
         let (plan, products, state, terms) = (self.plan, self.products, self.state, Vec::new());

@@ -8,8 +8,8 @@ pub(super) const MARGIN: f64 = 8.0;
 /// Whether nothing in a graph rounds, so that all results must be equal to the bit.
 pub(crate) fn is_exact(graph: &Graph) -> bool {
     let inexact = |(id, node): (NodeId, &kiln_ir::Node)| {
-        if let Op::Loop { region, .. } = &node.op {
-            return !is_exact(region.body());
+        if node.op.has_bodies() {
+            return !node.op.bodies().into_iter().all(is_exact);
         }
         slack(graph, id, &node.op) > 0.0 || sums(graph, &node.op, id) || zero_sign_is_open(&node.op)
     };

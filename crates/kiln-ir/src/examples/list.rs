@@ -2,8 +2,8 @@
 
 use super::Example;
 use crate::{
-    ArgKind, AttentionOperand, BinaryOp, BlockFormat, CompareOp, ConvDims, DType, Dim, DotDims, Graph, Literal, Op,
-    OpKind, ReduceKind, Region, Scalar, ScatterKind, UnaryOp, WindowDims,
+    ArgKind, AttentionOperand, BinaryOp, BlockFormat, Branches, CompareOp, ConvDims, DType, Dim, DotDims, Graph,
+    Literal, Op, OpKind, ReduceKind, Region, Scalar, ScatterKind, UnaryOp, WindowDims,
 };
 use std::sync::Arc;
 
@@ -46,6 +46,7 @@ pub fn examples() -> Vec<Example> {
             OpKind::AttentionLogsumexp => attention_logsumexp(&mut all),
             OpKind::AttentionGradient(of) => attention_gradient(of, &mut all),
             OpKind::Loop => loops(&mut all),
+            OpKind::Cond => choices(&mut all),
         }
     }
     all
@@ -533,4 +534,45 @@ fn loops(all: &mut List) {
         let op = Op::Loop { region: region(nested, "4", 1, 1, false), result };
         all.push(Example::new(op, &["f32[]", "f32[4, 3]"]));
     }
+}
+
+fn choices(all: &mut List) {
+    let branches = |then: &str, otherwise: &str| {
+        let side = |text: &str| Graph::parse(text).expect("a side of an example");
+        Arc::new(Branches::new(side(then), side(otherwise)))
+    };
+    // Results that are operands, that both sides share, and that are no function of any operand.
+    let exchange = branches(
+        "graph(%0: f32[n], %1: f32[n]) { %2: f32[n] = full {value=1.0} return %1, %0, %2 }",
+        "graph(%0: f32[n], %1: f32[n]) { %2: f32[n] = mul %0, %1 return %2, %2, %1 }",
+    );
+    for result in 0..3 {
+        let op = Op::Cond { branches: exchange.clone(), result };
+        all.push(Example::new(op, &["bool[]", "f32[n]", "f32[n]"]).at(&[&[("n", 3)], &[("n", 1)], &[("n", 0)]]));
+    }
+    // Of different costs, with a loop on one side and a choice on the other.
+    let nested = branches(
+        "graph(%0: f32[4, 4], %1: bool[]) {
+      %2: f32[4, 4] = dot %0, %0 {lhs_batch=[], rhs_batch=[], lhs_contract=[1], rhs_contract=[0]}
+      %3: f32[4] = full {value=0.5}
+      %4: f32[4] = loop %3, %2 {turns=4, carried=1, scanned=1, result=0, body=graph(%0: f32[4], %1: f32[4]) {
+        %2: f32[4] = max %0, %1
+        return %2
+      }}
+      return %4
+    }",
+        "graph(%0: f32[4, 4], %1: bool[]) {
+      %2: f32[1, 4] = reduce_sum %0 {axes=[0]}
+      %3: f32[4] = reshape %2
+      %4: f32[4] = cond %1, %3 {result=0, then=graph(%0: f32[4]) {
+        %1: f32[4] = neg %0
+        return %1
+      }, otherwise=graph(%0: f32[4]) {
+        return %0
+      }}
+      return %4
+    }",
+    );
+    let op = Op::Cond { branches: nested, result: 0 };
+    all.push(Example::new(op, &["bool[]", "f32[4, 4]", "bool[]"]));
 }

@@ -2,7 +2,8 @@
 
 use super::{Class, Maker};
 use crate::{
-    BinaryOp, CompareOp, DType, Dim, Graph, NodeId, Op, ReduceKind, Region, Scalar, Source, TensorType, UnaryOp,
+    BinaryOp, Branches, CompareOp, DType, Dim, Graph, NodeId, Op, ReduceKind, Region, Scalar, Source, TensorType,
+    UnaryOp,
 };
 use std::sync::Arc;
 
@@ -68,6 +69,38 @@ impl Maker<'_> {
         let first = self.add(Op::Loop { region: region.clone(), result: other }, &[carried, x, same]);
         match self.rng.chance(0.5) {
             true => self.add(Op::Loop { region, result: 0 }, &[carried, x, same]).or(first),
+            false => first,
+        }
+    }
+
+    /// One or two results of a choice between graphs of a few ops.
+    pub(super) fn choice(&mut self) -> Option<NodeId> {
+        let x = self.pick(Class::Any)?;
+        let ty = self.ty(x);
+        if ty.dtype == DType::I4 || ty.dtype.is_storage_only() {
+            return None;
+        }
+        let y = self.like(ty.dtype, &ty.shape)?;
+        let predicate = self.like(DType::Bool, &[])?;
+        let results = 1 + self.rng.below(2);
+        let side = |own: &mut Self| {
+            let mut body = Graph::new();
+            let mut values = Vec::new();
+            for _ in 0..2 {
+                values.push(body.input(ty.clone(), Source::default()).ok()?);
+            }
+            for _ in 0..own.rng.below(4) {
+                values.extend(own.body_op(&mut body, &values, &ty));
+            }
+            for _ in 0..results {
+                body.output(*own.rng.choose(&values));
+            }
+            Some(body)
+        };
+        let branches = Arc::new(Branches::new(side(self)?, side(self)?));
+        let first = self.add(Op::Cond { branches: branches.clone(), result: 0 }, &[predicate, x, y]);
+        match results > 1 && self.rng.chance(0.7) {
+            true => self.add(Op::Cond { branches, result: 1 }, &[predicate, x, y]).or(first),
             false => first,
         }
     }

@@ -360,6 +360,7 @@ impl<'o> Maker<'o> {
             OpKind::AttentionLogsumexp => self.attention_logsumexp(),
             OpKind::AttentionGradient(of) => self.attention_gradient(of),
             OpKind::Loop => self.repeat(),
+            OpKind::Cond => self.choice(),
         }
     }
 

@@ -83,6 +83,7 @@ pub fn infer(op: &Op, operands: &[&TensorType]) -> Result<TensorType, TypeError>
         Op::AttentionLogsumexp { scale, mask, .. } => product::attention_logsumexp(*scale, *mask, operands)?,
         Op::AttentionGradient { of, scale, mask, .. } => product::attention_gradient(*of, *scale, *mask, operands)?,
         Op::Loop { region, result } => region.infer(*result, operands)?,
+        Op::Cond { branches, result } => branches.infer(*result, operands)?,
     };
     check_type(&ty)?;
     Ok(ty)

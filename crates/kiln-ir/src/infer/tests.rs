@@ -362,6 +362,28 @@ fn window_cases() -> Vec<Case> {
     ]
 }
 
+fn choice_cases() -> Vec<Case> {
+    let cond = |then: &str, otherwise: &str, result| {
+        let side = |text: &str| crate::Graph::parse(text).unwrap();
+        let branches = crate::Branches::new(side(then), side(otherwise));
+        Op::Cond { branches: std::sync::Arc::new(branches), result }
+    };
+    let (same, neg) = ("graph(%0: f32[n]) { return %0 }", "graph(%0: f32[n]) { %1: f32[n] = neg %0 return %1 }");
+    let both = "graph(%0: f32[n]) { return %0, %0 }";
+    let updates = "graph(%0: f32[n]) { %1: f32[n] = neg %0 return %1 -> input 0 }";
+    let halves = "graph(%0: f32[n]) { %1: i4[2] = full {value=1} return %1 }";
+    vec![
+        (cond(same, neg, 0), &[], "there is no predicate"),
+        (cond(same, neg, 0), &["f32[]", "f32[n]"], "the predicate is not a bool without axes"),
+        (cond(same, neg, 0), &["bool[1]", "f32[n]"], "the predicate is not a bool without axes"),
+        (cond(same, neg, 0), &["bool[]", "f64[n]"], "a side takes other operands than there are"),
+        (cond(same, updates, 0), &["bool[]", "f32[n]"], "a side updates an input"),
+        (cond(same, both, 0), &["bool[]", "f32[n]"], "its sides differ in the types of their results"),
+        (cond(same, neg, 1), &["bool[]", "f32[n]"], "its sides have too few results"),
+        (cond(halves, halves, 0), &["bool[]", "f32[n]"], "a result has elements of half a byte"),
+    ]
+}
+
 fn loop_cases() -> Vec<Case> {
     let region = |body: &str, turns: &str, carried, scanned, result| {
         let body = crate::Graph::parse(body).unwrap();
@@ -396,8 +418,17 @@ fn loop_cases() -> Vec<Case> {
 }
 
 fn cases() -> Vec<Case> {
-    [pointwise_cases(), source_cases(), view_cases(), axis_cases(), product_cases(), window_cases(), loop_cases()]
-        .concat()
+    [
+        pointwise_cases(),
+        source_cases(),
+        view_cases(),
+        axis_cases(),
+        product_cases(),
+        window_cases(),
+        loop_cases(),
+        choice_cases(),
+    ]
+    .concat()
 }
 
 #[test]
@@ -439,9 +470,10 @@ fn number(error: &TypeError) -> usize {
         TypeError::TooLarge { .. } => 23,
         TypeError::InputType => 24,
         TypeError::BadLoop { .. } => 25,
+        TypeError::BadCond { .. } => 26,
         // Of builders: no op is ever written with these.
-        TypeError::PaddingTooLarge { .. } => 26,
-        TypeError::BadEquation { .. } => 27,
+        TypeError::PaddingTooLarge { .. } => 27,
+        TypeError::BadEquation { .. } => 28,
     }
 }
 
@@ -449,7 +481,7 @@ fn number(error: &TypeError) -> usize {
 fn every_error_has_a_case() {
     let errors = cases().into_iter().filter_map(|(op, operands, _)| try_infer(&op, operands).err());
     let seen: BTreeSet<usize> = errors.map(|error| number(&error)).collect();
-    assert_eq!(seen, (0..=25).collect());
+    assert_eq!(seen, (0..=26).collect());
 }
 
 /// Symbolic sizes are computed, not only compared.

@@ -123,6 +123,12 @@ pub enum Fault {
         /// Its error.
         cause: Box<InterpretError>,
     },
+    /// A side of a choice that could not be computed.
+    #[error("{cause}")]
+    Side {
+        /// Its error.
+        cause: Box<InterpretError>,
+    },
     /// A tensor that could not be made.
     #[error(transparent)]
     Host(#[from] HostError),

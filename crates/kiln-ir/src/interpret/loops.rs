@@ -2,7 +2,7 @@
 
 use super::{Fault, MAX_ELEMENTS, Observer, Silent, Sizes, interpret};
 use crate::host::element_count;
-use crate::{HostTensor, NodeId, Region};
+use crate::{Branches, HostTensor, NodeId, Region};
 
 /// The most turns of a loop until a condition fails.
 const MOST_TURNS: usize = 1 << 16;
@@ -43,7 +43,7 @@ pub(super) fn run(
         }
         inputs.extend(operands[carried + scanned..].iter().map(|&tensor| tensor.clone()));
         let wrong = |cause| Fault::Turn { turn, cause: Box::new(cause) };
-        let mut outputs = match observer.turn(node) {
+        let mut outputs = match observer.turn(node, 0) {
             Some(mut observer) => interpret(region.body(), &inputs, &sizes.0, &mut *observer),
             None => interpret(region.body(), &inputs, &sizes.0, &mut Silent),
         }
@@ -58,6 +58,26 @@ pub(super) fn run(
         Some(last) => Ok(last),
         None => Ok(HostTensor::from_bytes(ty.dtype, &shape, rows.concat())?),
     }
+}
+
+/// One result of a choice.
+pub(super) fn choose(
+    branches: &Branches,
+    result: usize,
+    operands: &[&HostTensor],
+    sizes: &Sizes,
+    node: NodeId,
+    observer: &mut dyn Observer,
+) -> Result<HostTensor, Fault> {
+    let is_true = operands.first().is_some_and(|predicate| predicate.get(0).as_f64() != 0.0);
+    let side = if is_true { branches.then() } else { branches.otherwise() };
+    let inputs: Vec<HostTensor> = operands.iter().skip(1).map(|&tensor| tensor.clone()).collect();
+    let outputs = match observer.turn(node, usize::from(!is_true)) {
+        Some(mut observer) => interpret(side, &inputs, &sizes.0, &mut *observer),
+        None => interpret(side, &inputs, &sizes.0, &mut Silent),
+    };
+    let mut outputs = outputs.map_err(|cause| Fault::Side { cause: Box::new(cause) })?;
+    Ok(outputs.swap_remove(result))
 }
 
 /// The row of a tensor along its first axis.

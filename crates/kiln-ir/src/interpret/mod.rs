@@ -83,8 +83,9 @@ pub trait Observer {
     }
     /// Called with a node's value before it is read.
     fn value(&mut self, _node: NodeId, _value: &mut HostTensor) {}
-    /// Called before each turn of a loop; what it returns observes the nodes of its body.
-    fn turn(&mut self, _node: NodeId) -> Option<Box<dyn Observer + '_>> {
+    /// Called before each turn of a loop and before a side of a choice, with the number of the graph in [`Op::bodies`]; what it returns
+    /// observes the nodes there.
+    fn turn(&mut self, _node: NodeId, _body: usize) -> Option<Box<dyn Observer + '_>> {
         None
     }
 }
@@ -119,6 +120,7 @@ fn interpret(
             node.operands.iter().zip(&replaced).map(|(o, other)| other.as_ref().unwrap_or_else(|| read(o))).collect();
         let computed = match &node.op {
             Op::Loop { region, result } => loops::run(region, *result, &operands, &sizes, id, observer),
+            Op::Cond { branches, result } => loops::choose(branches, *result, &operands, &sizes, id, observer),
             _ => compute(node, &operands, inputs, &sizes),
         };
         let mut value = computed.map_err(|cause| InterpretError::Node {

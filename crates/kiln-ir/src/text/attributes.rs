@@ -2,7 +2,7 @@
 
 use super::cursor::Cursor;
 use super::{ParseError, ParseErrorKind};
-use crate::{ConvDims, DType, DotDims, Literal, Op, OpKind, Region, TensorType, WindowDims};
+use crate::{Branches, ConvDims, DType, DotDims, Literal, Op, OpKind, Region, TensorType, WindowDims};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -190,6 +190,12 @@ pub(super) fn build(
             let result = attributes.take("result", Cursor::integer)?;
             let body = attributes.take("body", |body| super::parse::nested(body, depth))?;
             Op::Loop { region: Arc::new(Region::conditional(body)), result }
+        }
+        OpKind::Cond => {
+            let result = attributes.take("result", Cursor::integer)?;
+            let then = attributes.take("then", |body| super::parse::nested(body, depth))?;
+            let otherwise = attributes.take("otherwise", |body| super::parse::nested(body, depth))?;
+            Op::Cond { branches: Arc::new(Branches::new(then, otherwise)), result }
         }
         OpKind::Loop => {
             let turns = attributes.take("turns", Cursor::dim)?;

@@ -140,11 +140,19 @@ fn attributes(op: &Op) -> Result<String, fmt::Error> {
                 false => write!(out, "turns={turns}, carried={carried}, scanned={scanned}")?,
             }
             write!(out, "{}, result={result}, body=", flag("reverse", region.reverse()))?;
-            // Indented as the node that it belongs to.
-            out.push_str(region.body().to_string().trim_end().replace('\n', "\n  ").as_str());
+            out.push_str(&indented(region.body()));
+        }
+        Op::Cond { branches, result } => {
+            let (then, otherwise) = (indented(branches.then()), indented(branches.otherwise()));
+            write!(out, "result={result}, then={then}, otherwise={otherwise}")?;
         }
     }
     Ok(out)
+}
+
+/// A graph inside of a node, indented as that.
+fn indented(graph: &Graph) -> String {
+    graph.to_string().trim_end().replace('\n', "\n  ")
 }
 
 fn flag(name: &str, set: bool) -> String {

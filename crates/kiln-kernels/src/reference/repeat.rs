@@ -25,6 +25,13 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
         }
         Ok(())
     };
+    let mut launches = &body.launches;
+    if let Some(choice) = &body.choice {
+        let element = env.eval(&choice.offset)? as usize;
+        if buffers[choice.predicate].bytes().get(element).is_none_or(|byte| *byte == 0) {
+            launches = &choice.otherwise;
+        }
+    }
     let mut turn = 0;
     loop {
         // Where a turn leaves what it carries on: the last one at `last`, if it is known which that is.
@@ -49,7 +56,7 @@ pub(super) fn run(env: &Env, buffers: &mut [HostTensor], body: &RepeatBody) -> R
             };
         }
         let row = if body.reverse { turns - 1 - turn } else { turn };
-        for step in &body.launches {
+        for step in launches {
             let place = |arg: &usize| match &body.buffers[*arg] {
                 TurnBuffer::Whole { buffer, offset } => part(buffers, *buffer, env.eval(offset)?),
                 TurnBuffer::Row { buffer, offset, stride } => {

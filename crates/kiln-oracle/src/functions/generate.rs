@@ -1,6 +1,8 @@
 //! A program of a seed.
 
-use super::program::{Binary, Block, Call, Choices, Expression, Program, Statement, Tapes, Test, Unary, ValueNumber};
+use super::program::{
+    Binary, Block, Call, Choices, Expression, LoopKind, Program, Statement, Tapes, Test, Unary, ValueNumber,
+};
 use kiln::{DType, Dynamic, Mode};
 use kiln_ir::examples::Random;
 use std::sync::Arc;
@@ -207,7 +209,25 @@ impl Make {
             23 => Expression::Selected(self.place(), self.place()),
             24 => Expression::Rows(self.place(), self.place()),
             // Each is compiled anew.
-            25 if self.chance(0.3) => Expression::Scan(self.place()),
+            25 if self.chance(0.2) => Expression::Scan(self.place()),
+            25 if self.chance(0.4) => {
+                let turns = self.below(4);
+                let kinds = [
+                    LoopKind::Map,
+                    LoopKind::While(turns),
+                    LoopKind::Chosen,
+                    LoopKind::Within,
+                    LoopKind::Nested(turns),
+                ];
+                let kind = kinds[self.below(kinds.len())];
+                // As with `cond`: of all or of none the gradient depends on the value.
+                let ops = match self.chance(0.5) {
+                    true => [Unary::Neg, Unary::Double, Unary::Next, Unary::Product, Unary::Flip],
+                    false => [Unary::Abs, Unary::Relu, Unary::Square, Unary::Square, Unary::Abs],
+                };
+                let chain = (0..1 + self.below(3)).map(|_| ops[self.below(ops.len())]).collect();
+                Expression::Loop(kind, self.place(), chain)
+            }
             25 => Expression::Unary(self.unary(), self.place()),
             _ => Expression::Gradients(self.place(), self.place(), self.chance(0.5)),
         }

@@ -170,6 +170,10 @@ fn expression(expression: &Expression, names: &Names) -> String {
         Expression::Scan(place) => {
             format!("last_plus_sum(scan(|(sum, x)| (sum + x).clamp(-8, 8)).call(zeros, {})?)?", of(place))
         }
+        Expression::Loop(kind, place, chain) => {
+            let chain = chain.iter().fold("v".to_owned(), |inner, op| unary(*op, &inner));
+            format!("loop_{kind:?}(|v| {chain}.clamp(-8, 8), {})?", of(place))
+        }
         Expression::Get(from) => format!("{}.get()", var(*from)),
         Expression::Grad(from) => format!("{}.grad().unwrap_or(zeros)", var(*from)),
         Expression::Held(place) => format!("held{}", place % 3),

@@ -155,6 +155,8 @@ pub enum Expression {
     Rows(ValueNumber, ValueNumber),
     /// A loop over the rows: the last of their sums so far, and the sum of all of these.
     Scan(ValueNumber),
+    /// A loop, or a choice with loops, of operations on rows.
+    Loop(LoopKind, ValueNumber, Vec<Unary>),
     /// The snapshot of a variable.
     Get(ValueNumber),
     /// The gradient of a variable, or zeros.
@@ -170,6 +172,21 @@ pub enum Expression {
     GradOf(ValueNumber, Vec<Unary>, bool),
     /// The gradient of the sum of a value by another, or zeros; on the tape, if said so.
     Gradients(ValueNumber, ValueNumber, bool),
+}
+
+/// What loops of [`Expression::Loop`] are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoopKind {
+    /// [`kiln::map`] over the rows.
+    Map,
+    /// [`kiln::while_loop`] of so many turns on one row.
+    While(usize),
+    /// [`kiln::scan`] over the rows, with a [`kiln::cond`] in its body.
+    Chosen,
+    /// [`kiln::cond`] between a scan and a map.
+    Within,
+    /// A scan whose body is a `while_loop` of so many turns.
+    Nested(usize),
 }
 
 /// Operations on one value.

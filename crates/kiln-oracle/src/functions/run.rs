@@ -1,9 +1,10 @@
 //! Runs programs: the same code whether they are called as they are or captured.
 
-use super::program::{Binary, Block, Call, Expression, Program, Statement, Tapes, Test, Unary};
+use super::program::{Binary, Block, Call, Expression, LoopKind, Program, Statement, Tapes, Test, Unary};
 use kiln::optim::{Optimizer, Sgd, SgdConfig};
 use kiln::{
     Compiled, DType, Device, Generator, Options, Result, Setting, Tensor, Var, cond, disable, grad, no_grad, scan,
+    while_loop,
 };
 use kiln_ir::Source;
 use kiln_ir::examples::Random;
@@ -262,6 +263,12 @@ impl Scope<'_> {
                 let (last, all) = sums.call(Tensor::zeros(WIDTH, world.dtype, Device::Cpu)?, x)?;
                 last.add(all.sum(0)?)
             }
+            Expression::Loop(kind, place, chain) => {
+                let (x, matrix, dtype) = (self.value(*place), world.matrix.clone(), world.dtype);
+                let x = if x.rank() == 2 { x } else { self.row(*place)?.expand((1, WIDTH))? };
+                let matrix = Arc::new(matrix);
+                loops(*kind, x, chain, &matrix, dtype)
+            }
             Expression::Get(var) => Ok(world.var(*var).get()),
             Expression::Grad(var) => match world.var(*var).grad() {
                 Some(gradient) => Ok(gradient),
@@ -297,7 +304,71 @@ impl Scope<'_> {
     }
 }
 
+/// Loops and choices over the rows of a matrix, to one row.
+fn loops(kind: LoopKind, x: Tensor, chain: &[Unary], matrix: &Arc<Tensor>, dtype: DType) -> Result<Tensor> {
+    let step = |chain: &[Unary]| {
+        let (chain, matrix) = (chain.to_vec(), matrix.clone());
+        move |row: &Tensor| -> Result<Tensor> {
+            let mut row = row.clone();
+            for op in &chain {
+                row = on_row(*op, &row, &matrix, dtype)?;
+            }
+            row.clamp(-MOST, MOST)
+        }
+    };
+    let turns = |count: usize, chain: &[Unary]| {
+        let step = step(chain);
+        let goes_on = |(_, left): &(Tensor, Tensor)| left.gt(0.0);
+        let loops = while_loop(goes_on, move |(row, left): &(Tensor, Tensor)| Ok((step(row)?, left.sub(1.0)?)));
+        // With a bound gradients go through an op, without one turn by turn.
+        let loops = if chain.len() % 2 == 0 { loops.bounded(4) } else { loops };
+        move |row: Tensor| {
+            Ok::<Tensor, kiln::Error>(loops.call((row, Tensor::full((), count as f64, dtype, Device::Cpu)?))?.0)
+        }
+    };
+    let zeros = || Tensor::zeros(WIDTH, dtype, Device::Cpu);
+    let (all, first) = (step(chain), step(&chain[..1]));
+    let scanned = |x: Tensor| {
+        let all = step(chain);
+        let sums = scan(move |(state, row): &(Tensor, Tensor)| {
+            let next = all(&state.add(row)?)?;
+            Ok((next.clone(), next))
+        });
+        let (last, rows) = sums.call(zeros()?, x)?;
+        last.add(rows.sum(0)?)
+    };
+    match kind {
+        LoopKind::Map => kiln::map(move |row: &Tensor| all(row)).call(x)?.sum(0),
+        LoopKind::While(count) => turns(count, chain)(x.select(0, 0)?),
+        LoopKind::Chosen => {
+            let chosen = scan(move |(state, row): &(Tensor, Tensor)| {
+                let next = cond(&row.sum(..)?.gt(0.0)?, || all(&state.add(row)?), || first(&state.sub(row)?))?;
+                Ok((next.clone(), next))
+            });
+            let (last, rows) = chosen.call(zeros()?, x)?;
+            last.add(rows.sum(0)?)
+        }
+        LoopKind::Within => {
+            let each = kiln::map(move |row: &Tensor| first(row));
+            cond(&x.sum(..)?.gt(0.0)?, || scanned(x.clone()), || each.call(x.clone())?.sum(0))
+        }
+        LoopKind::Nested(count) => {
+            let inner = turns(count, chain);
+            let outer = scan(move |(state, row): &(Tensor, Tensor)| {
+                let next = inner(state.add(row)?)?;
+                Ok((next.clone(), next))
+            });
+            let (last, rows) = outer.call(zeros()?, x)?;
+            last.add(rows.sum(0)?)
+        }
+    }
+}
+
 fn unary(world: &World, op: Unary, x: &Tensor) -> Result<Tensor> {
+    on_row(op, x, &world.matrix, world.dtype)
+}
+
+fn on_row(op: Unary, x: &Tensor, matrix: &Tensor, dtype: DType) -> Result<Tensor> {
     match op {
         Unary::Neg => x.neg(),
         Unary::Double => x.mul(2.0),
@@ -323,7 +394,7 @@ fn unary(world: &World, op: Unary, x: &Tensor) -> Result<Tensor> {
         }
         Unary::Product => match x.rank() {
             0 => Ok(x.clone()),
-            _ => x.matmul(&world.matrix),
+            _ => x.matmul(matrix),
         },
         Unary::Detach => Ok(x.detach()),
         Unary::RequiresGrad => Ok(x.requires_grad()),
@@ -331,7 +402,7 @@ fn unary(world: &World, op: Unary, x: &Tensor) -> Result<Tensor> {
             0 => Ok(x.clone()),
             _ => x.flip(-1),
         },
-        Unary::Integer => x.to_dtype(DType::I64)?.to_dtype(world.dtype),
+        Unary::Integer => x.to_dtype(DType::I64)?.to_dtype(dtype),
     }
 }
 

@@ -118,6 +118,7 @@ fn statements(statement: &Statement) -> Vec<Statement> {
 
 /// An expression with less in it.
 fn expressions(expression: &Expression) -> Vec<Expression> {
+    use super::program::LoopKind;
     use super::program::Unary::Next;
     match expression {
         Expression::Where(_, a, b) => vec![Expression::Unary(Next, *a), Expression::Unary(Next, *b)],
@@ -130,6 +131,17 @@ fn expressions(expression: &Expression) -> Vec<Expression> {
             let shorter = (1..chain.len()).map(|count| Expression::GradOf(*place, chain[..count].to_vec(), *twice));
             let once = twice.then(|| Expression::GradOf(*place, chain.clone(), false));
             shorter.chain(once).collect()
+        }
+        Expression::Loop(kind, place, chain) => {
+            let shorter = (1..chain.len()).map(|count| Expression::Loop(*kind, *place, chain[..count].to_vec()));
+            let less = match kind {
+                LoopKind::While(turns) if *turns > 0 => Some(LoopKind::While(turns - 1)),
+                LoopKind::Nested(turns) if *turns > 0 => Some(LoopKind::Nested(turns - 1)),
+                LoopKind::Chosen | LoopKind::Within => Some(LoopKind::Map),
+                _ => None,
+            };
+            let less = less.map(|kind| Expression::Loop(kind, *place, chain.clone()));
+            shorter.chain(less).chain([Expression::Unary(chain[0], *place)]).collect()
         }
         Expression::Gradients(of, by, true) => vec![Expression::Gradients(*of, *by, false)],
         _ => Vec::new(),

@@ -135,22 +135,21 @@ pub fn differentiate(
         cotangents[node.index()].push(seed);
     }
     for (id, node) in graph.iter().rev() {
-        let is_loop = matches!(node.op, Op::Loop { .. });
-        if !(depends[id.index()] || is_loop) || matches!(node.op, Op::Input { .. }) {
+        if !(depends[id.index()] || node.op.has_bodies()) || matches!(node.op, Op::Input { .. }) {
             continue;
         }
         b.set_source(Some(node.source.clone()));
         let wanted: Vec<bool> = node.operands.iter().map(|o| depends[o.index()]).collect();
         let found = match &node.op {
-            // All results of a loop at once, where the first of them stands.
-            Op::Loop { region, .. } => {
-                let results = loops::results_of(graph, id);
+            // All results of a loop or a choice at once, where the first of them stands.
+            op if op.has_bodies() => {
+                let results = graph.results_of(id);
                 if results.first() != Some(&id) {
                     continue;
                 }
-                let mut given = vec![Vec::new(); region.results()];
+                let mut given = vec![Vec::new(); op.bodies()[0].outputs().len()];
                 for other in results {
-                    if let Op::Loop { result, .. } = graph.node(other).op {
+                    if let Some(result) = graph.node(other).op.result_number() {
                         given[result].append(&mut cotangents[other.index()]);
                     }
                 }
@@ -158,7 +157,7 @@ pub fn differentiate(
                 if given.iter().all(Option::is_none) || !wanted.contains(&true) {
                     continue;
                 }
-                loops::loop_gradients(&mut b, region, &node.operands, &given, &wanted)
+                loops::body_gradients(&mut b, op, &node.operands, &given, &wanted)
             }
             op => {
                 let Some(cotangent) = accumulate(&mut b, &cotangents[id.index()])? else { continue };

@@ -1,4 +1,4 @@
-//! The rule of loops: the gradient of a loop is a loop from the last turn to the first.
+//! The rules of ops with graphs inside. The gradient of a loop is a loop from the last turn to the first, that of a choice a choice.
 //!
 //! ```text
 //!  forward    carried ─▶ body ─▶ carried on        what each turn finds is stacked: the states
@@ -11,7 +11,7 @@
 use super::graph::{DifferentiateOptions, Seeds, differentiate};
 use super::{Gradients, is_differentiable, zeros};
 use kiln_ir::build::{BuildError, Built, Emit, cast};
-use kiln_ir::{BinaryOp, Error, Graph, Node, NodeId, Op, Region, Source, TensorType, TypeError};
+use kiln_ir::{BinaryOp, Branches, Error, Graph, NodeId, Op, Region, Source, TensorType, TypeError};
 use std::sync::Arc;
 
 /// The loop with what each turn finds of what is carried as its last results; itself if these are there already.
@@ -27,19 +27,58 @@ pub fn with_states(region: &Arc<Region>) -> Arc<Region> {
     Arc::new(region.with_body(body))
 }
 
-/// The nodes that are results of the same loop, in the graph's order.
-pub(super) fn results_of(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let Op::Loop { region, .. } = &graph.node(id).op else { return vec![id] };
-    let operands = &graph.node(id).operands;
-    let is_it = |(_, other): &(NodeId, &Node)| match &other.op {
-        Op::Loop { region: own, .. } => (Arc::ptr_eq(own, region) || own == region) && other.operands == *operands,
-        _ => false,
+/// The cotangents of the operands of a loop or a choice, given those of its results: nothing where one is 0.
+pub fn body_gradients<E: Emit>(
+    e: &mut E,
+    op: &Op,
+    operands: &[E::Value],
+    cotangents: &[Option<E::Value>],
+    wanted: &[bool],
+) -> Gradients<E> {
+    match op {
+        Op::Loop { region, .. } => loop_gradients(e, region, operands, cotangents, wanted),
+        Op::Cond { branches, .. } => cond_gradients(e, branches, operands, cotangents, wanted),
+        _ => Ok(vec![None; operands.len()]),
+    }
+}
+
+/// The gradient of a choice is a choice by the same predicate between the gradients of its sides, each of which computes its side again.
+fn cond_gradients<E: Emit>(
+    e: &mut E,
+    branches: &Branches,
+    operands: &[E::Value],
+    cotangents: &[Option<E::Value>],
+    wanted: &[bool],
+) -> Gradients<E> {
+    let side = branches.then();
+    let is_float = |at: &usize| is_differentiable(side.ty(side.inputs()[*at]).dtype);
+    let by: Vec<usize> = (0..side.inputs().len()).filter(|at| wanted[at + 1]).filter(is_float).collect();
+    let of: Vec<usize> = (0..branches.results()).filter(|&at| cotangents[at].is_some()).collect();
+    let gradient = |side: &Graph| -> Result<Graph, super::DifferentiateError> {
+        let options = DifferentiateOptions { seeds: Seeds::Inputs, stops: Vec::new() };
+        let joint = differentiate(side, &of, &by, &options)?;
+        // The results of the side itself are not asked for again.
+        let mut graph = Graph::with_capacity(joint.nodes().len());
+        for (_, node) in joint.iter() {
+            graph.keep(node.clone())?;
+        }
+        joint.outputs()[side.outputs().len()..].iter().for_each(|output| graph.output(output.node));
+        Ok(graph)
     };
-    graph.iter().filter(is_it).map(|(id, _)| id).collect()
+    let sides = gradient(branches.then()).and_then(|then| Ok(Branches::new(then, gradient(branches.otherwise())?)));
+    let sides =
+        Arc::new(sides.map_err(|_| no_gradient("cond", TypeError::BadCond { what: "a side has no gradient" }))?);
+    let given: Vec<E::Value> =
+        operands.iter().cloned().chain(of.iter().filter_map(|&at| cotangents[at].clone())).collect();
+    let mut found: Vec<Option<E::Value>> = vec![None; operands.len()];
+    for (result, &at) in by.iter().enumerate() {
+        found[at + 1] = Some(e.emit(Op::Cond { branches: sides.clone(), result }, &given)?);
+    }
+    Ok(found)
 }
 
 /// The cotangents of a loop's operands, given those of its results: nothing where one is 0.
-pub fn loop_gradients<E: Emit>(
+fn loop_gradients<E: Emit>(
     e: &mut E,
     region: &Arc<Region>,
     operands: &[E::Value],
@@ -94,7 +133,11 @@ pub fn loop_gradients<E: Emit>(
 }
 
 fn refused(what: &'static str) -> BuildError {
-    BuildError { function: "loop", cause: Box::new(TypeError::BadLoop { what }), at: Source::default() }
+    no_gradient("loop", TypeError::BadLoop { what })
+}
+
+fn no_gradient(function: &'static str, cause: TypeError) -> BuildError {
+    BuildError { function, cause: Box::new(cause), at: Source::default() }
 }
 
 /// The body of the backward loop. Its inputs are the cotangents of what is carried, the sums of those of what is the same at every turn, the
@@ -167,13 +210,15 @@ impl Backward {
 /// The rule for one result.
 pub(super) fn result<E: Emit>(
     e: &mut E,
-    region: &Arc<Region>,
-    result: usize,
+    op: &Op,
     operands: &[E::Value],
     g: &E::Value,
     wanted: &[bool],
 ) -> Gradients<E> {
-    let mut cotangents = vec![None; region.results()];
-    cotangents[result] = Some(g.clone());
-    loop_gradients(e, region, operands, &cotangents, wanted)
+    let count = op.bodies().first().map_or(0, |body| body.outputs().len());
+    let mut cotangents = vec![None; count];
+    if let Some(place) = op.result_number().and_then(|result| cotangents.get_mut(result)) {
+        *place = Some(g.clone());
+    }
+    body_gradients(e, op, operands, &cotangents, wanted)
 }

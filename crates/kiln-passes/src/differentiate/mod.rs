@@ -35,7 +35,7 @@ mod windows;
 
 pub use graph::{DifferentiateError, DifferentiateOptions, Seeds, differentiate};
 pub use kiln_ir::table::{Derivative, Gradients};
-pub use loops::{loop_gradients, with_states};
+pub use loops::{body_gradients, with_states};
 
 use kiln_ir::build::{self, Built, Emit, add, cast, full};
 use kiln_ir::table::when;
@@ -69,7 +69,8 @@ pub fn derivative(kind: OpKind) -> Derivative {
         | OpKind::Attention
         | OpKind::AttentionLogsumexp
         | OpKind::AttentionGradient(_)
-        | OpKind::Loop => Derivative::Rule,
+        | OpKind::Loop
+        | OpKind::Cond => Derivative::Rule,
     }
 }
 
@@ -129,7 +130,7 @@ pub fn gradient<E: Emit>(
         (Op::AttentionLogsumexp { .. } | Op::AttentionGradient { .. }, operands) => {
             return attention::by_parts(e, op, operands, g, &wanted);
         }
-        (Op::Loop { region, result }, operands) => return loops::result(e, region, *result, operands, g, &wanted),
+        (Op::Loop { .. } | Op::Cond { .. }, operands) => return loops::result(e, op, operands, g, &wanted),
         (Op::Unary(op), [x]) => return Ok(vec![op.cotangent(e, x, y, g)?]),
         (Op::Cast(_), [x]) => {
             let dtype = e.ty(x).dtype;

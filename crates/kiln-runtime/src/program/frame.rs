@@ -14,9 +14,10 @@
 //! returned. Nothing is looked up by name and, with [`Program::replay`], nothing is allocated.
 
 use super::idle::Counted;
+use super::recorded::Recorded;
 use super::{CompiledStep, InputView, Inputs, PinKey, Produced, Program, raw};
 use crate::sizing::{CompiledVariant, Sizing};
-use crate::{Buffer, Error, Executable, Launch, MOST_BY_VALUE, RawBuffer, Recording, Variant};
+use crate::{Buffer, Error, Executable, Launch, MOST_BY_VALUE, RawBuffer, Variant};
 use kiln_ir::Source;
 use kiln_kernels::schedule::Role;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub(super) struct Frame {
     /// Memory of earlier outputs, by output.
     recycled: Vec<Vec<Buffer>>,
     /// All launches as one, where the backend can do that; made at the second run that recycles.
-    recording: Option<Box<dyn Recording>>,
+    recording: Option<Recorded>,
     /// Runs since it was bound.
     runs: usize,
     /// The bytes it was counted with when it was returned.
@@ -348,7 +349,7 @@ impl Frame {
                     Launch { code: &**code, arguments, sizes, site: step.site }
                 })
                 .collect();
-            self.recording = program.backend.record(&launches)?;
+            self.recording = Recorded::new(&*program.backend, &launches)?;
         }
         let Some(recording) = &mut self.recording else { return Ok(false) };
         // SAFETY: the caller's promise.

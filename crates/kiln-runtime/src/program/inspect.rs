@@ -1,9 +1,10 @@
 //! Runs a program one launch at a time, with its memory open to be read and set in between: to time launches, and to compare
 //! each of them with a reference.
 
+use super::recorded::Recorded;
 use super::{InputView, Program};
 use crate::sizing::{CompiledVariant, Sizing};
-use crate::{Backend, Buffer, Error, Executable, Launch, RawBuffer, Recording};
+use crate::{Backend, Buffer, Error, Executable, Launch, RawBuffer};
 use kiln_ir::{Source, Symbol};
 use kiln_kernels::schedule::Role;
 use std::marker::PhantomData;
@@ -43,7 +44,7 @@ pub struct Inspection<'a> {
     regions: Vec<Region>,
     arguments: Vec<RawBuffer>,
     /// All launches as one, where the backend can do that; nothing before it was asked.
-    recording: Option<Option<Box<dyn Recording>>>,
+    recording: Option<Option<Recorded>>,
     inputs: PhantomData<&'a [InputView<'a>]>,
 }
 
@@ -199,7 +200,7 @@ impl Inspection<'_> {
         });
         let launches: Vec<Launch<'_>> = launches.collect();
         if self.recording.is_none() {
-            self.recording = Some(program.backend.record(&launches)?);
+            self.recording = Some(Recorded::new(&*program.backend, &launches)?);
         }
         let mut recording = self.recording.as_mut().and_then(Option::as_mut);
         program.backend.time(&mut || {

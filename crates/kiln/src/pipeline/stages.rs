@@ -36,6 +36,7 @@ stages! {
     "capture",               "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln/src/compile/capture/recording.rs";
     "differentiate",         "capture",  "Graph",         "Graph::verify",                  "NN-capture.kiln",              "kiln-passes/src/differentiate/mod.rs";
     "decompose",             "passes",   "Graph",         "Graph::verify",                  "NN-decompose.kiln",            "kiln-passes/src/decompose.rs";
+    "flatten_choices",       "passes",   "Graph",         "Graph::verify",                  "NN-flatten_choices.kiln",      "kiln-passes/src/flatten_choices.rs";
     "canonicalize",          "passes",   "Graph",         "Graph::verify",                  "NN-canonicalize.kiln",         "kiln-passes/src/canonicalize.rs";
     "fold_constants",        "passes",   "Graph",         "Graph::verify",                  "NN-fold_constants.kiln",       "kiln-passes/src/fold_constants.rs";
     "simplify_algebra",      "passes",   "Graph",         "Graph::verify",                  "NN-simplify_algebra.kiln",     "kiln-passes/src/simplify_algebra.rs";

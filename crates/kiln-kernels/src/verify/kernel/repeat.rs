@@ -43,7 +43,13 @@ pub(super) fn verify(kernel: &Kernel, body: &RepeatBody, written: &mut [bool]) -
             return Err(of_kernel(Rule::Misplaced { what: "a condition" }));
         }
     }
-    for TurnLaunch { kernel: own, args, sizes } in &body.launches {
+    if let Some(choice) = &body.choice {
+        let is_bool = kernel.buffers.get(choice.predicate).is_some_and(|buffer| buffer.dtype == DType::Bool);
+        if !is_bool || !body.turns.is_one() || body.is_conditional || !body.carried.is_empty() {
+            return Err(of_kernel(Rule::Misplaced { what: "a predicate" }));
+        }
+    }
+    for TurnLaunch { kernel: own, args, sizes } in body.all_launches() {
         own.verify()?;
         if own.buffers.len() != args.len() {
             return Err(count("arguments of a launch in a loop", own.buffers.len(), args.len()));

@@ -11,6 +11,7 @@ use super::held_bytes::Return;
 use super::limits::{LimitRecord, Limits, Reason};
 use super::never_slower::{Effects, race};
 use super::options::Options;
+use super::recompilations::Recompilations;
 use super::segment::SegmentGraph;
 use super::segment_compiler::{Arguments, SegmentCompiler};
 use super::sizes::{Accepted, Sizes};
@@ -114,16 +115,13 @@ pub struct Compiled<F, A, R, E = Error> {
     capturing: AtomicU64,
     pub(super) limits: Limits,
     /// Why there is more than one program, the oldest first.
-    recompiles: Mutex<Vec<String>>,
+    recompiles: Recompilations,
     /// Which axes of results were padded.
     pub(super) cuts: Mutex<KnownCuts>,
     arguments: PhantomData<fn(&A)>,
     /// The last field, so that it is dropped last.
     pub(super) memory: Return,
 }
-
-/// Reasons for recompiling that are kept.
-const REASONS_KEPT: usize = 64;
 
 /// A program with its guards.
 pub(super) struct Entry<R> {
@@ -261,7 +259,7 @@ where
             limited: AtomicU64::new(0),
             capturing: AtomicU64::new(0),
             limits: Limits::default(),
-            recompiles: Mutex::default(),
+            recompiles: Recompilations::default(),
             cuts: Mutex::default(),
             arguments: PhantomData,
             memory: Return::default(),
@@ -648,14 +646,7 @@ where
     /// Says why there is one more program.
     fn report(&self, leaves: &[Leaf<'_>], at: &Source) {
         if !self.entries.read().unwrap_or_else(PoisonError::into_inner).is_empty() {
-            let event = Event::Recompile { guard: self.failed_guard(leaves), fix: self.advice(leaves), at: at.clone() };
-            let mut recompiles = self.recompiles.lock().unwrap_or_else(PoisonError::into_inner);
-            if recompiles.len() >= REASONS_KEPT {
-                recompiles.remove(0);
-            }
-            recompiles.push(event.to_string());
-            drop(recompiles);
-            event::emit(Category::Recompiles, || event);
+            self.recompiles.note(self.failed_guard(leaves), self.advice(leaves), at.clone());
         }
     }
 
@@ -795,7 +786,7 @@ impl<F, A, R, E> Compiled<F, A, R, E> {
 
     /// Returns why there is more than one program, the oldest reason first.
     pub fn recompiles(&self) -> Vec<String> {
-        self.recompiles.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.recompiles.texts()
     }
 
     /// Returns the programs, in the order they were made.

@@ -1,16 +1,25 @@
 //! A data-dependent choice that stays in the graph.
+//!
+//! Each side is recorded as a graph of its own, and both are the sides of an [`Op::Cond`], of which a call runs one. Where a side does what
+//! is not part of a graph (it reads elements, stops gradients), both sides are computed and the results selected.
 
 use super::compiled::tensors_of;
+use super::loops::{has_conditional_loops, record_body};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
+use crate::tensor::eager::{self, Operation};
+use crate::tensor::tape;
 use crate::tensor::tracer::is_active;
-use crate::{Error, Result, Tensor};
-use kiln_ir::Source;
+use crate::{DType, Error, Result, Tensor};
+use kiln_ir::build::{Emit, GraphBuilder};
+use kiln_ir::{Branches, Graph, NodeId, Op, Source};
+use std::sync::Arc;
 
-/// Selects by a bool tensor of one element. In eager code one of the two functions runs; in a compiled function both run
-/// and the results are selected, as with [`Tensor::where_`], so that there is no graph break. Both must return tensors of
-/// the same dtypes and shapes and the same plain values, and must not change variables, draw random numbers or call
-/// disabled parts.
+/// Selects by a bool tensor of one element. One of the two functions runs, in eager code and in a compiled function, where both are
+/// captured as graphs inside of the graph around them: there is no graph break, and gradients go through the side that ran. Both must return
+/// tensors of the same dtypes and shapes and the same plain values, and must not change variables, draw random numbers or call
+/// disabled parts. A side that reads elements or stops gradients makes a compiled function compute both, and select as
+/// [`Tensor::where_`] does. Each function may be called more than once while it is captured.
 ///
 /// ```
 /// use kiln::{Device, Options, Tensor, cond};
@@ -23,8 +32,8 @@ use kiln_ir::Source;
 #[track_caller]
 pub fn cond<R: Bundle>(
     predicate: &Tensor,
-    then: impl FnOnce() -> Result<R>,
-    otherwise: impl FnOnce() -> Result<R>,
+    then: impl Fn() -> Result<R>,
+    otherwise: impl Fn() -> Result<R>,
 ) -> Result<R> {
     let at = Source::caller();
     if predicate.elements() != 1 {
@@ -33,21 +42,148 @@ pub fn cond<R: Bundle>(
     if !is_active() {
         return if predicate.item::<bool>()? { then() } else { otherwise() };
     }
-    let changes = || with_session(&at, |session| Ok(session.recording.changes()));
-    let before = changes()?;
-    let (then, otherwise) = (then()?, otherwise()?);
-    let wrong = |what| Error::Cond { what, at: at.clone() };
-    if changes()? != before {
-        return Err(wrong("one of them changes a variable, draws random numbers or calls a disabled part"));
+    match record(predicate, &then, &otherwise, &at)? {
+        Some(results) => Ok(results),
+        None => select(predicate, &then, &otherwise, &at),
     }
-    let (left, right) = (leaves_of(&then), leaves_of(&otherwise));
+}
+
+fn wrong(what: &'static str, at: &Source) -> Error {
+    Error::Cond { what, at: at.clone() }
+}
+
+/// Whether two sides give the same but for elements.
+fn must_be_alike<R: Bundle>(then: &R, otherwise: &R, at: &Source) -> Result<()> {
+    let (left, right) = (leaves_of(then), leaves_of(otherwise));
     let alike = |(a, b): (&Leaf<'_>, &Leaf<'_>)| match (a, b) {
-        (Leaf::Tensor(a), Leaf::Tensor(b)) => a.dtype() == b.dtype() && a.shape() == b.shape(),
+        // Whoever looks at a shape decides by it: the same expressions need no look.
+        (Leaf::Tensor(a), Leaf::Tensor(b)) => a.ty() == b.ty() || a.dtype() == b.dtype() && a.shape() == b.shape(),
         (a, b) => a.is_value(b),
     };
-    if left.len() != right.len() || !left.iter().zip(&right).all(alike) {
-        return Err(wrong("they differ in dtypes, shapes or plain values"));
+    match left.len() == right.len() && left.iter().zip(&right).all(alike) {
+        true => Ok(()),
+        false => Err(wrong("they differ in dtypes, shapes or plain values", at)),
     }
+}
+
+/// Records the choice as an op, if it can be one.
+fn record<R: Bundle>(
+    predicate: &Tensor,
+    then: &dyn Fn() -> Result<R>,
+    otherwise: &dyn Fn() -> Result<R>,
+    at: &Source,
+) -> Result<Option<R>> {
+    if predicate.dtype() != DType::Bool {
+        return Ok(None);
+    }
+    let device = predicate.device();
+    let Some((left, first)) = record_side(then, device, at)? else { return Ok(None) };
+    let Some((right, second)) = record_side(otherwise, device, at)? else { return Ok(None) };
+    must_be_alike(&left, &right, at)?;
+    let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
+    let results = tensors_of(&leaves_of(&left)).into_iter().all(|tensor| is_plain(&tensor));
+    // What is around both sides comes in once.
+    let mut given: Vec<Tensor> = first.1.clone();
+    let mut places = Vec::with_capacity(second.1.len());
+    for tensor in &second.1 {
+        let known = given.iter().position(|known| is_same(known, tensor));
+        places.push(known.unwrap_or(given.len()));
+        if known.is_none() {
+            given.push(tensor.clone());
+        }
+    }
+    if !results || !given.iter().all(|tensor| is_plain(&tensor)) || types(&first.0) != types(&second.0) {
+        return Ok(None);
+    }
+    let in_order: Vec<usize> = (0..first.1.len()).collect();
+    let graph = |cause| Error::Graph { cause: Box::new(cause) };
+    let sides = (with_inputs(&first.0, &in_order, &given), with_inputs(&second.0, &places, &given));
+    let branches = Arc::new(Branches::new(sides.0.map_err(graph)?, sides.1.map_err(graph)?));
+    let count = branches.results();
+    let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+        let result = |result: usize| b.emit(Op::Cond { branches: branches.clone(), result }, operands);
+        (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+    };
+    if count == 0 {
+        return Ok(Some(left));
+    }
+    let has_loops = [branches.then(), branches.otherwise()].into_iter().any(has_conditional_loops);
+    if has_loops && tape::is_recorded(&given.iter().collect::<Vec<_>>()) {
+        return Ok(None);
+    }
+    let flag = predicate.reshape(())?;
+    let operands: Vec<&Tensor> = [&flag].into_iter().chain(&given).collect();
+    let op = Op::Cond { branches: branches.clone(), result: 0 };
+    let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?.into_iter();
+    Ok(Some(left.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
+}
+
+/// The types of what a graph gives.
+fn types(graph: &Graph) -> Vec<kiln_ir::TensorType> {
+    graph.outputs().iter().map(|output| graph.ty(output.node).clone()).collect()
+}
+
+/// What a side gave, its graph, and what came in from around it.
+type Side<R> = (R, (Graph, Vec<Tensor>));
+
+fn record_side<R: Bundle>(side: &dyn Fn() -> Result<R>, device: crate::Device, at: &Source) -> Result<Option<Side<R>>> {
+    let mut given = None;
+    let mut body = |_: &[Tensor]| {
+        let result = side()?;
+        let tensors: Vec<Tensor> = tensors_of(&leaves_of(&result)).into_iter().cloned().collect();
+        given = Some(result.map_tensors(&mut |tensor| tensor.detached()));
+        Ok(Some(tensors))
+    };
+    let recorded = record_body(Vec::new(), 0, device, &mut body, at)?;
+    Ok(given.zip(recorded))
+}
+
+/// Whether two tensors stand for the same value.
+fn is_same(a: &Tensor, b: &Tensor) -> bool {
+    match (a.traced(), b.traced()) {
+        (Some(a), Some(b)) => (a.recording, a.value) == (b.recording, b.value),
+        (None, None) => super::same_elements(a, b),
+        _ => false,
+    }
+}
+
+/// The same graph with inputs for all of these tensors; its own are those of the numbers.
+fn with_inputs(graph: &Graph, places: &[usize], given: &[Tensor]) -> Result<Graph, kiln_ir::Error> {
+    let mut made = Graph::with_capacity(graph.nodes().len() + given.len());
+    let mut inputs = Vec::with_capacity(given.len());
+    for tensor in given {
+        inputs.push(made.input(tensor.ty(), Source::default())?);
+    }
+    let mut new: Vec<NodeId> = Vec::with_capacity(graph.nodes().len());
+    for (_, node) in graph.iter() {
+        new.push(match &node.op {
+            Op::Input { index } => inputs[places[*index]],
+            _ => {
+                let mut node = node.clone();
+                node.operands.iter_mut().for_each(|operand| *operand = new[operand.index()]);
+                made.keep(node)?
+            }
+        });
+    }
+    graph.outputs().iter().for_each(|output| made.output(new[output.node.index()]));
+    Ok(made)
+}
+
+/// Computes both sides and selects.
+fn select<R: Bundle>(
+    predicate: &Tensor,
+    then: &dyn Fn() -> Result<R>,
+    otherwise: &dyn Fn() -> Result<R>,
+    at: &Source,
+) -> Result<R> {
+    let changes = || with_session(at, |session| Ok(session.recording.changes()));
+    let before = changes()?;
+    let (then, otherwise) = (then()?, otherwise()?);
+    if changes()? != before {
+        return Err(wrong("one of them changes a variable, draws random numbers or calls a disabled part", at));
+    }
+    must_be_alike(&then, &otherwise, at)?;
+    let right = leaves_of(&otherwise);
     let mut others = tensors_of(&right).into_iter();
     let mut failure = None;
     let predicate = predicate.reshape(())?;

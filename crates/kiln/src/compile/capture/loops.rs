@@ -6,13 +6,14 @@
 //!  otherwise   segment ─▶ ┌ body · body · body … ┐ ─▶ segment      each turn runs the body's own program
 //! ```
 //!
-//! On the CPU the body of a loop is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. On other
-//! devices, where a body does what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients), and
-//! where gradients go through a loop until a condition fails, the graph ends before the loop and goes on after it. The number of turns is
+//! The body of a loop is recorded once, as the region of an [`Op::Loop`]: what it uses from around it comes in as operands. Where a body does
+//! what is not part of a graph (it reads elements, changes variables, draws random numbers, stops gradients, uses two devices), and where
+//! gradients go through a loop until a condition fails, the graph ends before the loop and goes on after it. The number of turns is
 //! then no part of any program, the sizes of what a loop gives are symbols of what follows, and gradients go through it as through a disabled
 //! part.
 
 use super::compiled::{Compiled, compile, tensors_of};
+use super::cond::cond;
 use super::disable::{Disabled, disable};
 use super::with_session;
 use crate::tensor::bundle::{Bundle, Leaf, leaves_of};
@@ -45,8 +46,8 @@ struct Turns<C, X, Y> {
 }
 
 /// Makes a loop over the first axis of tensors: `body` gets what is carried from turn to turn and the next place of each tensor, and
-/// gives what is carried on and the results of the turn, which are stacked. On the CPU the loop is an op of the graph: inside of a compiled
-/// function it is part of its program, which is one for all lengths.
+/// gives what is carried on and the results of the turn, which are stacked. The loop is an op of the graph: inside of a compiled function it is part of
+/// its program, which is one for all lengths.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -128,7 +129,7 @@ where
 
 /// Records one turn of a loop as a graph: `body` gets tensors of these types, and gives as many results as are carried, of the same types, and
 /// further ones. Says what it uses from around it. Nothing where it is no graph.
-fn record_body(
+pub(super) fn record_body(
     types: Vec<TensorType>,
     carried: usize,
     device: Device,
@@ -161,8 +162,7 @@ fn record_body(
 }
 
 /// Records a loop over the first axis of `over` as an op of the graph. `body` gets what is carried and the rows of a turn, and gives what is
-/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one; on other devices than the CPU loops run
-/// turn by turn.
+/// carried on and the results of the turn; so does the loop, stacked. Nothing where it cannot be one.
 pub(crate) fn record_loop(
     carried: &[&Tensor],
     over: &[&Tensor],
@@ -174,12 +174,18 @@ pub(crate) fn record_loop(
     let lengths: Option<Vec<&Dim>> = types[carried.len()..].iter().map(|ty| ty.shape.first()).collect();
     let Some((&turns, others)) = lengths.as_ref().and_then(|lengths| lengths.split_first()) else { return Ok(None) };
     let is_half = types.iter().any(|ty| ty.dtype == DType::I4);
-    // What each turn gives is not known without one where the loop runs turn by turn, and so it is here.
-    let is_here = over.iter().all(|tensor| tensor.device() == Device::Cpu);
-    if !is_active() || !is_here || is_half || turns.is_zero() || others.iter().any(|other| *other != turns) {
+    let device = over[0].device();
+    let is_here = |tensor: &&Tensor| tensor.device() == device;
+    // What a turn gives is not known without one where the loop runs turn by turn, and so it is here.
+    if !is_active()
+        || !carried.iter().chain(over).all(is_here)
+        || is_half
+        || turns.is_zero()
+        || others.iter().any(|other| *other != turns)
+    {
         return Ok(None);
     }
-    let (device, count) = (over[0].device(), carried.len());
+    let count = carried.len();
     let row = |(number, ty): (usize, &TensorType)| match number < count {
         true => ty.clone(),
         false => TensorType::new(ty.dtype, &ty.shape[1..]),
@@ -187,12 +193,15 @@ pub(crate) fn record_loop(
     let inputs = types.iter().enumerate().map(row).collect();
     let Some((graph, captured)) = record_body(inputs, count, device, body, at)? else { return Ok(None) };
     let number = graph.outputs().len();
+    let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
+    if !operands.iter().all(is_here) || tape::is_recorded(&operands) && has_conditional_loops(&graph) {
+        return Ok(None);
+    }
     let region = kiln_passes::with_states(&Arc::new(Region::new(graph, turns.clone(), count, over.len(), reverse)));
     let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
         let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
         (0..number).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
     };
-    let operands: Vec<&Tensor> = carried.iter().chain(over).copied().chain(&captured).collect();
     let op = Op::Loop { region: region.clone(), result: 0 };
     eager::run(Operation::Op(&op), &operands, device, &write, at).map(Some)
 }
@@ -207,8 +216,7 @@ where
     #[track_caller]
     pub fn call(&self, carried: C, over: X) -> Result<(C, Y)> {
         let (arguments, at) = ((carried, over), Source::caller());
-        let is_here = tensors_of(&leaves_of(&arguments)).iter().all(|tensor| tensor.device() == Device::Cpu);
-        if is_active() || !is_here { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
+        if is_active() { self.turns.run(&arguments, &at) } else { self.whole.call_at(&arguments, at) }
     }
 
     /// Returns the counters of the loop by itself: inside of a compiled function it is a part of that one's programs.
@@ -324,11 +332,13 @@ pub struct WhileLoop<C> {
     part: Part<C, C>,
     first: Arc<CompiledBody<C, Tensor>>,
     body: Arc<CompiledBody<C, (C, Tensor)>>,
+    /// The most turns that gradients go through as an op.
+    bound: Option<usize>,
 }
 
 /// Makes a loop: `body` turns what is carried into what is carried on, as long as `condition`, a bool tensor of one element, is true.
-/// Inside of a compiled function on the CPU it is an op of the graph, unless gradients go through it; elsewhere body and condition are
-/// compiled once, together.
+/// Inside of a compiled function it is an op of the graph, with gradients if the number of its turns is [bounded](WhileLoop::bounded); elsewhere
+/// body and condition are compiled once, together.
 ///
 /// ```
 /// use kiln::{Device, Tensor};
@@ -366,10 +376,30 @@ where
         }
         Ok(now)
     });
-    WhileLoop { part: disable(part), first, body }
+    WhileLoop { part: disable(part), first, body, bound: None }
 }
 
 impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
+    /// The same loop as an op of the graph where gradients go through it, too. What each of at most so many turns finds is saved for them:
+    /// memory for all of these turns is there at every call. Where gradients are recorded in a compiled function, floats of a loop that has
+    /// not ended after so many turns are NaN. Without gradients the bound says nothing.
+    ///
+    /// ```
+    /// use kiln::{Device, Tensor, Var};
+    /// let halve = kiln::while_loop(|x: &Tensor| x.amax(..)?.gt(1.0), |x: &Tensor| x.mul(0.5)).bounded(16);
+    /// let x = Var::new(&Tensor::new([8f32, 3.0], Device::Cpu)?).requires_grad(true);
+    /// let own = x.clone();
+    /// let step = kiln::compile(move |scale: &Tensor| halve.call(own.get().mul(scale)?)?.sum(..)?.backward());
+    /// step.call(&Tensor::new(1f32, Device::Cpu)?)?;
+    /// assert_eq!(x.grad().expect("a gradient").to_vec::<f32>()?, [0.125, 0.125]);
+    /// assert_eq!((step.stats().compiles, step.stats().breaks), (1, 0));
+    /// # Ok::<(), kiln::Error>(())
+    /// ```
+    #[must_use]
+    pub fn bounded(self, turns: usize) -> WhileLoop<C> {
+        WhileLoop { bound: Some(turns), ..self }
+    }
+
     /// Runs the loop; gives what the last turn carried on.
     #[track_caller]
     pub fn call(&self, carried: C) -> Result<C> {
@@ -385,14 +415,16 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
     fn record(&self, carried: &C, at: &Source) -> Result<Option<C>> {
         let own = leaves_of(carried);
         let given = tensors_of(&own);
-        let is_plain = |tensor: &&Tensor| tensor.device() == Device::Cpu && tensor.dtype() != DType::I4;
-        if given.is_empty() || !given.iter().all(is_plain) || tape::is_recorded(&given) {
+        let Some(device) = given.first().map(|tensor| tensor.device()) else { return Ok(None) };
+        let is_plain = |tensor: &&Tensor| tensor.device() == device && tensor.dtype() != DType::I4;
+        if !given.iter().all(is_plain) {
             return Ok(None);
         }
-        let flag = |goes_on: Tensor| match (goes_on.dtype(), goes_on.elements()) {
-            (DType::Bool, 1) => goes_on.reshape(()).map(Some),
-            _ => Ok(None),
-        };
+        // Whether gradients go through the body of a loop around this one is not known while that is recorded.
+        let is_inside = with_session(at, |session| Ok(session.recording.is_in_body()))?;
+        if tape::is_recorded(&given) || self.bound.is_some() && is_inside && tape::is_enabled() {
+            return self.record_bounded(carried, device, at);
+        }
         let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
         let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
         types.push(goes_on.ty());
@@ -407,10 +439,14 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
             Ok(Some(tensors_of(&after).into_iter().cloned().chain([goes_on]).collect()))
         };
         let count = types.len();
-        let Some((graph, captured)) = record_body(types, count, Device::Cpu, &mut body, at)? else { return Ok(None) };
+        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
         let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
-        if tape::is_recorded(&operands) || graph.outputs().len() != count {
+        let is_here = operands.iter().all(|tensor| tensor.device() == device);
+        if !is_here || graph.outputs().len() != count {
             return Ok(None);
+        }
+        if tape::is_recorded(&operands) {
+            return self.record_bounded(carried, device, at);
         }
         let region = Arc::new(Region::conditional(graph));
         let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
@@ -418,14 +454,79 @@ impl<C: Bundle + Send + Sync + 'static> WhileLoop<C> {
             (0..count - 1).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
         };
         let op = Op::Loop { region: region.clone(), result: 0 };
-        let mut results = eager::run(Operation::Op(&op), &operands, Device::Cpu, &write, at)?.into_iter();
+        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?.into_iter();
         Ok(Some(carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()))))
+    }
+
+    /// Records the loop as one of as many turns as there may be, each of which does nothing once the condition has failed.
+    fn record_bounded(&self, carried: &C, device: Device, at: &Source) -> Result<Option<C>> {
+        let Some(bound) = self.bound else { return Ok(None) };
+        let own = leaves_of(carried);
+        let given = tensors_of(&own);
+        let Some(goes_on) = flag((self.first.inner())(carried)?)? else { return Ok(None) };
+        let mut types: Vec<TensorType> = given.iter().map(|tensor| tensor.ty()).collect();
+        types.push(goes_on.ty());
+        let count = types.len();
+        let mut body = |tensors: &[Tensor]| {
+            let Some((now, state)) = tensors.split_last() else { return Ok(None) };
+            let mut state = state.iter();
+            let state = carried.map_tensors(&mut |tensor| state.next().unwrap_or(tensor).clone());
+            let turn = || {
+                let (next, goes_on) = (self.body.inner())(&state)?;
+                Ok((next, goes_on.reshape(())?))
+            };
+            let same = || Ok((state.map_tensors(&mut |tensor| tensor.clone()), now.clone()));
+            match cond(now, turn, same) {
+                // The states of turns differ in more than elements.
+                Err(Error::Cond { .. }) => Ok(None),
+                chosen => {
+                    let (next, goes_on) = chosen?;
+                    Ok(Some(tensors_of(&leaves_of(&next)).into_iter().cloned().chain([goes_on]).collect()))
+                }
+            }
+        };
+        let Some((graph, captured)) = record_body(types, count, device, &mut body, at)? else { return Ok(None) };
+        let operands: Vec<&Tensor> = given.iter().copied().chain([&goes_on]).chain(&captured).collect();
+        if !operands.iter().all(|tensor| tensor.device() == device) || has_conditional_loops(&graph) {
+            return Ok(None);
+        }
+        let region = kiln_passes::with_states(&Arc::new(Region::new(graph, Dim::from(bound), count, 0, false)));
+        let write = |b: &mut GraphBuilder, operands: &[NodeId]| {
+            let result = |result: usize| b.emit(Op::Loop { region: region.clone(), result }, operands);
+            (0..count).map(result).collect::<Result<Vec<NodeId>, kiln_ir::Error>>()
+        };
+        let op = Op::Loop { region: region.clone(), result: 0 };
+        let mut results = eager::run(Operation::Op(&op), &operands, device, &write, at)?;
+        let Some(is_unfinished) = results.pop() else { return Ok(None) };
+        let mut results = results.into_iter();
+        let last = carried.map_tensors(&mut |tensor| results.next().unwrap_or_else(|| tensor.clone()));
+        mapped(&last, |tensor| match tensor.dtype().is_float() {
+            true => is_unfinished.where_(Tensor::full((), f64::NAN, tensor.dtype(), device)?, tensor),
+            false => Ok(tensor.clone()),
+        })
+        .map(Some)
     }
 
     /// Returns the counters of the body where it runs turn by turn.
     pub fn stats(&self) -> super::Stats {
         self.body.stats()
     }
+}
+
+/// The condition of a loop, if it is a bool of one element.
+fn flag(goes_on: Tensor) -> Result<Option<Tensor>> {
+    match (goes_on.dtype(), goes_on.elements()) {
+        (DType::Bool, 1) => goes_on.reshape(()).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Whether there is a loop until a condition fails in a graph: gradients do not go through it.
+pub(super) fn has_conditional_loops(graph: &Graph) -> bool {
+    graph.nodes().iter().any(|node| {
+        let is_one = matches!(&node.op, Op::Loop { region, .. } if region.is_conditional());
+        is_one || node.op.bodies().into_iter().any(has_conditional_loops)
+    })
 }
 
 /// Whether two parts of a bundle differ in a tensor's elements at the most.

@@ -36,6 +36,7 @@ mod never_slower;
 mod numbers;
 mod options;
 mod part;
+mod recompilations;
 mod recording;
 mod segment;
 mod segment_compiler;

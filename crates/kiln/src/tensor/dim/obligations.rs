@@ -7,14 +7,14 @@ use kiln_ir::{Dim, Graph, Node, Op, Ranges, Source};
 /// What has to hold for a graph to be valid, beyond what the symbols' ranges and the guards so far say.
 pub(super) fn of(graph: &Graph, ranges: &Ranges, guards: &mut Vec<Predicate>) {
     for node in graph.nodes() {
-        if !matches!(node.op, Op::Loop { .. })
+        if !node.op.has_bodies()
             && node.ty.shape.iter().all(|size| size.as_const().is_some())
             && node.operands.iter().all(|&id| graph.ty(id).shape.iter().all(|size| size.as_const().is_some()))
         {
             continue;
         }
-        if let Op::Loop { region, .. } = &node.op {
-            of(region.body(), ranges, guards);
+        for body in node.op.bodies() {
+            of(body, ranges, guards);
         }
         let mut obliged = |small: Dim, large: &Dim| oblige(small, large, &node.source, ranges, guards);
         for size in &node.ty.shape {

@@ -1,0 +1,177 @@
+//! Choices that stay in the graph: one side runs.
+
+use kiln::runtime::QueuedBackend;
+use kiln::{DType, Device, Error, Options, Result, Tensor, Var, compile, compile_with, cond, scan, while_loop};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn numbers(length: usize, from: f32) -> Tensor {
+    let values = (0..length).map(|at| from + at as f32 * 0.25).collect();
+    Tensor::from_vec(values, length, Device::Cpu).unwrap()
+}
+
+fn whole() -> Options {
+    Options { fullgraph: true, ..Options::default() }
+}
+
+/// An index that is out of range on the side that does not run is not looked at.
+#[test]
+fn one_side_runs() -> Result<()> {
+    let f = compile_with(
+        |(x, index): &(Tensor, Tensor)| {
+            cond(&x.sum(..)?.gt(0.0)?, || x.index_select(0, index)?.exp(), || x.narrow(0, 0, 2)?.mul(2.0))
+        },
+        whole(),
+    );
+    let index = |at: i64| Tensor::new([at, 0], Device::Cpu);
+    assert_eq!(f.call(&(numbers(4, -8.0), index(1000)?))?.to_vec::<f32>()?, [-16.0, -15.5]);
+    let error = f.call(&(numbers(4, 8.0), index(1000)?)).expect_err("an index out of range").to_string();
+    assert!(error.contains("index 1000 is out of range for an axis of 4"), "{error}");
+    assert_eq!(f.call(&(numbers(4, 0.0), index(2)?))?.to_vec::<f32>()?, [0.5f32.exp(), 1.0]);
+    assert_eq!((f.stats().compiles, f.stats().breaks), (1, 0));
+    Ok(())
+}
+
+/// Gradients are those of the side that ran, for what both sides use and for what one does, in one program and as in eager code.
+#[test]
+fn gradients_go_through_the_side_that_ran() -> Result<()> {
+    let run = |is_compiled: bool| -> Result<Vec<Vec<f32>>> {
+        let w = Var::new(&numbers(3, 0.5)).requires_grad(true);
+        let v = Var::new(&numbers(3, -0.5)).requires_grad(true);
+        let own = (w.clone(), v.clone());
+        let step = move |x: &Tensor| {
+            let (w, v) = (own.0.get(), own.1.get());
+            let y = cond(&x.sum(..)?.gt(0.0)?, || x.mul(&w)?.tanh(), || w.mul(&v)?.exp())?;
+            y.mul(&v)?.sum(..)?.backward()?;
+            Ok::<Tensor, Error>(y)
+        };
+        let fast = compile_with(step.clone(), whole());
+        let mut all = Vec::new();
+        for from in [1.0, -9.0, 2.0] {
+            let x = numbers(3, from);
+            all.push(if is_compiled { fast.call(&x)? } else { step(&x)? }.to_vec()?);
+            for var in [&w, &v] {
+                all.push(var.grad().expect("a gradient").to_vec()?);
+                var.zero_grad();
+            }
+        }
+        assert!(!is_compiled || fast.stats().compiles == 1, "{:?}", fast.stats());
+        Ok(all)
+    };
+    let (want, got) = (run(false)?, run(true)?);
+    assert_eq!(want.len(), got.len());
+    for (want, got) in want.iter().flatten().zip(got.iter().flatten()) {
+        assert!((want - got).abs() <= 1e-6 * want.abs().max(1.0), "{want} and {got}");
+    }
+    Ok(())
+}
+
+/// In the body of a loop, with loops on its sides, for any length: two programs at the most.
+#[test]
+fn choices_and_loops_nest() -> Result<()> {
+    let make = || {
+        let inner = scan(|(sum, x): &(Tensor, Tensor)| Ok((sum.add(x)?, sum.mul(x)?)));
+        let halved = while_loop(|x: &Tensor| x.abs()?.amax(..)?.gt(1.0), |x: &Tensor| x.mul(0.5));
+        scan(move |(state, row): &(Tensor, Tensor)| {
+            let next = cond(
+                &row.sum(..)?.gt(0.0)?,
+                || {
+                    let (last, all) = inner.call(Tensor::zeros((), DType::F32, Device::Cpu)?, row.clone())?;
+                    state.add(&last)?.add(&all.sum(..)?)
+                },
+                || cond(&state.gt(0.0)?, || halved.call(state.add(row.amax(..)?)?), || state.neg()),
+            )?;
+            Ok((next.clone(), next))
+        })
+    };
+    let (outer, plain) = (make(), make());
+    let f =
+        compile(move |x: &Tensor| Ok::<Tensor, Error>(outer.call(Tensor::new(0.5f32, Device::Cpu)?, x.sub(1.0)?)?.1));
+    for length in [3usize, 5, 9, 6] {
+        let x = numbers(length * 4, -2.0).sin()?.mul(3.0)?.reshape([length, 4])?;
+        let got = f.call(&x)?.to_vec::<f32>()?;
+        // Turn by turn, each choice decided by the host.
+        let mut state = 0.5f32;
+        let rows = x.sub(1.0)?.to_vec::<f32>()?;
+        for (row, got) in rows.chunks(4).zip(&got) {
+            let most = row.iter().copied().fold(f32::MIN, f32::max);
+            if row.iter().sum::<f32>() > 0.0 {
+                let (mut sum, mut products) = (0.0, 0.0);
+                for x in row {
+                    products += sum * x;
+                    sum += x;
+                }
+                state += sum + products;
+            } else if state > 0.0 {
+                state += most;
+                while state.abs() > 1.0 {
+                    state *= 0.5;
+                }
+            } else {
+                state = -state;
+            }
+            assert!((state - got).abs() <= 1e-4 * state.abs().max(1.0), "{state} and {got} of {length}");
+        }
+        assert_eq!(plain.call(Tensor::new(0.5f32, Device::Cpu)?, x.sub(1.0)?)?.1.to_vec::<f32>()?, got);
+    }
+    assert!(f.stats().compiles <= 2 && f.stats().breaks == 0, "{:?}", f.stats());
+    Ok(())
+}
+
+/// What one program gives for any outcome has the sizes of its inputs.
+#[test]
+fn sizes_may_change() -> Result<()> {
+    let f = compile(|x: &Tensor| cond(&x.amax(..)?.gt(4.0)?, || x.sort(0, true)?.0.cumsum(0), || x.sub(x.mean(..)?)));
+    for (length, from) in [(4, 0.0), (6, 9.0), (31, 0.0), (2, 0.0), (17, -20.0)] {
+        let x = numbers(length, from);
+        let want = cond(&x.amax(..)?.gt(4.0)?, || x.sort(0, true)?.0.cumsum(0), || x.sub(x.mean(..)?))?;
+        let (want, got) = (want.to_vec::<f32>()?, f.call(&x)?.to_vec::<f32>()?);
+        assert!(want.iter().zip(&got).all(|(a, b)| (a - b).abs() <= 1e-4 * a.abs().max(1.0)), "{want:?} and {got:?}");
+    }
+    assert!(f.stats().compiles <= 2 && f.stats().breaks == 0, "{:?}", f.stats());
+    Ok(())
+}
+
+/// A side that stops gradients has both sides computed; one that reads ends the graph.
+#[test]
+fn sides_that_are_no_graphs_are_both_computed() -> Result<()> {
+    let w = Var::new(&numbers(2, 1.0)).requires_grad(true);
+    let own = w.clone();
+    let f = compile(move |x: &Tensor| {
+        let w = own.get();
+        let y = cond(&x.sum(..)?.gt(0.0)?, || x.mul(w.detach())?.add(&w), || w.mul(x))?;
+        y.sum(..)?.backward()?;
+        Ok::<Tensor, Error>(y)
+    });
+    f.call(&numbers(2, 1.0))?;
+    assert_eq!(w.grad().expect("a gradient").to_vec::<f32>()?, [1.0, 1.0]);
+    w.zero_grad();
+    f.call(&numbers(2, -3.0))?;
+    assert_eq!(w.grad().expect("a gradient").to_vec::<f32>()?, [-3.0, -2.75]);
+    let reads = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.mul(x.amax(..)?.item::<f32>()?), || x.neg()));
+    assert_eq!(reads.call(&numbers(2, 1.0))?.to_vec::<f32>()?, [1.25, 1.5625]);
+    assert_eq!(reads.call(&numbers(2, -3.0))?.to_vec::<f32>()?, [3.0, 2.75]);
+    let wrong = compile(|x: &Tensor| cond(&x.sum(..)?.gt(0.0)?, || x.sum(..), || x.neg()));
+    assert!(matches!(wrong.call(&numbers(2, 1.0)), Err(Error::Cond { .. })));
+    Ok(())
+}
+
+/// On a device whose launches return before they are done the predicate is read once, behind them.
+#[test]
+fn predicates_are_read_behind_the_queue() -> Result<()> {
+    let device = Device::Cuda(120);
+    let backend = Arc::new(QueuedBackend::new(kiln::backend(Device::Cpu), device, Duration::from_millis(1)));
+    assert!(kiln::backend::install(backend.clone()));
+    let f =
+        compile(|x: &Tensor| cond(&x.mul(2.0)?.sum(..)?.gt(0.0)?, || x.cumsum(0), || x.flip(0)?.cumsum(0))?.mul(0.5));
+    for from in [1.0, -9.0] {
+        let x = numbers(4, from);
+        let there = x.to_device(device)?;
+        f.call(&there)?;
+        let waits = backend.waits();
+        let got = f.call(&there)?;
+        assert_eq!(backend.waits(), waits + 1);
+        assert_eq!(got.to_vec::<f32>()?, f.inner()(&x)?.to_vec::<f32>()?);
+    }
+    Ok(())
+}
