@@ -9,12 +9,14 @@
 //!     after the last K a row panel's part of the tile goes to the epilogue
 //! ```
 
-use super::kernel::{self, Format, MicroFn, Shape};
-use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, pack_pairs};
+use super::kernel::{self, Format, MicroFn, OFFSET, Shape};
+use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
 use super::scratch::Scratch;
 use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
-use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
+use super::tiles::{self, Piece};
+use super::words::{self, Short, Words, pack_tiles, pack_words};
+use super::{Gemm, GemmError, PackedB, part, portable, windows};
 use crate::features::{Isa, detect};
 use crate::pool;
 use half::{bf16, f16};
@@ -25,6 +27,8 @@ use std::ops::Range;
 const A_BYTES: usize = 8 << 20;
 /// Bytes of an A panel: a part of the first level.
 const A_PANEL_BYTES: usize = 22 << 10;
+/// The same where tiles multiply: what is read beside it comes from the second level at the pace of the products.
+const A_TILES_BYTES: usize = 32 << 10;
 /// K of one chunk; a longer K keeps the whole block's accumulators in memory between chunks.
 const K_CHUNK: usize = 8192;
 /// Rows of B that are packed together where columns are contiguous.
@@ -58,16 +62,31 @@ impl Tiling {
         let vector = if isa == Isa::Avx512 { 64 } else { 32 };
         Ok(match format {
             None => Tiling { isa, format, mr: portable::ROWS, nr: portable::COLUMNS },
-            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa), nr: 2 * vector / f.acc_size() },
+            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa, f), nr: 2 * vector / f.acc_size() },
         })
     }
 
-    fn kernels<T: Accumulator>(&self, format: Option<Format>, mr: usize) -> Result<Kernels, GemmError> {
-        let get = |accumulate| match format {
+    /// The same for panels of another format.
+    fn of(self, format: Option<Format>) -> Tiling {
+        let mr = format.map_or(self.mr, |format| kernel::max_rows(self.isa, format));
+        Tiling { format, mr, ..self }
+    }
+
+    fn kernels<T: Accumulator>(&self, mr: usize) -> Result<Kernels, GemmError> {
+        let get = |accumulate| match self.format {
             None => Ok(portable::get::<T>(mr, accumulate)),
+            Some(format) if format.in_tiles() => {
+                tiles::get(Piece::Multiply { bytes: format == Format::I8Tile, rows: mr, accumulate })
+            }
             Some(format) => kernel::get(Shape { isa: self.isa, format, mr, nv: 2, accumulate }),
         };
-        Ok(Kernels { first: get(false)?, more: get(true)? })
+        let configure = match self.format {
+            Some(format) if format.in_tiles() => {
+                Some((tiles::get(Piece::Configure { rows: mr })?, tiles::get(Piece::Release)?))
+            }
+            _ => None,
+        };
+        Ok(Kernels { first: get(false)?, more: get(true)?, configure })
     }
 }
 
@@ -76,6 +95,8 @@ impl Tiling {
 struct Kernels {
     first: MicroFn,
     more: MicroFn,
+    /// Code to run before and after kernels that use tile registers.
+    configure: Option<(MicroFn, MicroFn)>,
 }
 
 /// How K is split into the units of a panel's format.
@@ -89,8 +110,11 @@ struct Units {
     a_words: usize,
     /// Bytes of a unit of a column of B.
     b_bytes: usize,
-    /// A is packed in pairs of bf16.
-    pairs: bool,
+    /// Both operands are packed in words of short elements.
+    words: Option<Words>,
+    /// Words in a unit, and whether tiles multiply them.
+    each: usize,
+    tiles: bool,
 }
 
 impl Units {
@@ -101,7 +125,9 @@ impl Units {
             all: k.div_ceil(depth),
             a_words: format.map_or(1, Format::a_words),
             b_bytes: format.map_or(size_of::<T>(), Format::size),
-            pairs: format == Some(Format::Bf16Dot),
+            words: format.and_then(Format::words),
+            each: format.map_or(1, Format::a_words),
+            tiles: format.is_some_and(Format::in_tiles),
         }
     }
 }
@@ -162,17 +188,8 @@ where
         Operand::Packed(packed) => (PanelSource::Packed(packed), packed.format()),
         _ => (PanelSource::Pack(b), tiling.format),
     };
-    let dtype = match b {
-        Operand::Strided(b) => Some(b.dtype),
-        Operand::Packed(packed) => packed.dtype(),
-        _ => None,
-    };
-    let dtype = match b {
-        Operand::Rows(source) if source.has_pairs() => Some(DType::Bf16),
-        _ => dtype,
-    };
-    let pairs = gemm.acc == DType::F32 && dtype.is_some_and(|b| small::multiplies_pairs(gemm, a, b));
-    let format = if pairs { Some(Format::Bf16Dot) } else { format };
+    let format = words::format(gemm, a, b).or(format);
+    let tiling = tiling.of(format);
     let units = Units::new::<T>(format, gemm.k);
     let grain = match b {
         Operand::Columns(source) => source.grain(),
@@ -183,7 +200,7 @@ where
     let row_words = chunk_len * units.a_words;
     let most_rows = (A_BYTES / (row_words.max(1) * size_of::<T>())).clamp(8 * tiling.mr, 1024);
     let row_blocks = gemm.m.div_ceil(most_rows);
-    let rows_of = |i| part(gemm.m, row_blocks, i);
+    let rows_of = |i| grains(gemm.m, row_blocks, i, if units.tiles { tiling.mr } else { 1 });
     let packed_a = Scratch::take::<T>(rows_of(0).len() * row_words);
     let carried = (chunks > 1).then(|| Scratch::take::<T>(rows_of(0).len() * padded(gemm.n, tiling.nr)));
     let mut block = Block {
@@ -194,7 +211,7 @@ where
         epilogue,
         rows: 0..0,
         row_panels: 0,
-        kernels: [(0, Kernels { first: portable::get::<T>(1, false), more: portable::get::<T>(1, true) }); 2],
+        kernels: [(0, tiling.kernels::<T>(1)?); 2],
         chunk: 0..0,
         k_blocks: 1,
         grain,
@@ -204,13 +221,14 @@ where
     for i in 0..row_blocks {
         block.rows = rows_of(i);
         block.row_panels = block.rows.len().div_ceil(tiling.mr);
-        let tall = block.rows.len().div_ceil(block.row_panels);
-        let short = block.rows.len() / block.row_panels;
-        block.kernels = [(tall, tiling.kernels::<T>(format, tall)?), (short, tiling.kernels::<T>(format, short)?)];
+        let (tall, short) = (block.panel_rows(0).len(), block.panel_rows(block.row_panels - 1).len());
+        block.kernels = [(tall, tiling.kernels::<T>(tall)?), (short, tiling.kernels::<T>(short)?)];
         for c in 0..chunks {
             block.chunk = grains(units.all, chunks, c, grain);
-            let panel_bytes = gemm.tuning.panel_bytes.unwrap_or(A_PANEL_BYTES);
-            let most_k = (panel_bytes / (tall * units.a_words * size_of::<T>())).clamp(256, 2048);
+            let usual = if units.tiles { A_TILES_BYTES } else { A_PANEL_BYTES };
+            let panel_bytes = gemm.tuning.panel_bytes.unwrap_or(usual);
+            let (least, most) = if units.tiles { (8, 64) } else { (256, 2048) };
+            let most_k = (panel_bytes / (tall * units.a_words * size_of::<T>())).clamp(least, most);
             block.k_blocks = block.chunk.len().div_ceil(most_k).max(1);
             // SAFETY: the operands are the caller's; scratch was sized above.
             unsafe {
@@ -251,7 +269,11 @@ where
 {
     /// Rows of a row panel, counted from the block's first.
     fn panel_rows(&self, panel: usize) -> Range<usize> {
-        part(self.rows.len(), self.row_panels, panel)
+        match self.units.tiles {
+            // Whole tiles, but for the last.
+            true => panel * self.tiling.mr..self.rows.len().min((panel + 1) * self.tiling.mr),
+            false => part(self.rows.len(), self.row_panels, panel),
+        }
     }
 
     /// A block of units of K, counted from the chunk's first.
@@ -282,6 +304,9 @@ where
             let ks = self.ks(&units);
             // SAFETY: panels are disjoint; the operand is the caller's.
             unsafe {
+                if let Some(kind) = self.units.words {
+                    return self.pack_short_a(kind, &a.get(), lanes, units, to.cast());
+                }
                 match a.get() {
                     Operand::Strided(m) => {
                         let from = Lanes {
@@ -290,10 +315,6 @@ where
                             lane_stride: m.row_stride,
                             k_stride: m.column_stride,
                         };
-                        if self.units.pairs {
-                            pack_pairs(self.gemm.isa, &from, lanes, rows.len(), units, self.gemm.k, to.cast());
-                            return;
-                        }
                         pack::<T>(self.gemm.isa, &from, lanes, rows.len(), ks.clone(), to);
                     }
                     Operand::Rows(source) => {
@@ -315,6 +336,93 @@ where
         });
     }
 
+    /// Packs some rows and units of an A of short elements.
+    unsafe fn pack_short_a(
+        &self,
+        kind: Words,
+        a: &Operand<'_>,
+        lanes: Range<usize>,
+        units: Range<usize>,
+        to: *mut u32,
+    ) {
+        let (isa, ks) = (self.gemm.isa, self.ks(&units));
+        // SAFETY: a panel of A, and elements of it that the caller guarantees.
+        unsafe {
+            let short = Short::of(isa, kind, a, false, lanes.clone(), ks.clone());
+            let (lane, first) = short.first;
+            let k = self.gemm.k.min(ks.end) - first;
+            let lanes = lanes.start - lane..lanes.end - lane;
+            let skipped = first / self.units.depth;
+            let units = units.start - skipped..units.end - skipped;
+            if self.units.tiles {
+                return pack_tiles(isa, kind, &short.lanes, lanes, units, k, to.cast());
+            }
+            let count = lanes.len() * units.len();
+            pack_words(isa, kind, &short.lanes, (lanes.clone(), lanes.len()), units, k, to);
+            if kind == Words::Quads {
+                std::slice::from_raw_parts_mut(to, count).iter_mut().for_each(|word| *word ^= OFFSET);
+            }
+        }
+    }
+
+    /// Packs some columns and units of a B of short elements into consecutive panels.
+    unsafe fn pack_short_b(
+        &self,
+        kind: Words,
+        b: &Operand<'_>,
+        columns: Range<usize>,
+        units: Range<usize>,
+        to: *mut u32,
+    ) {
+        let (isa, nr, ks) = (self.gemm.isa, self.tiling.nr, self.ks(&units));
+        let panel_words = units.len() * self.units.each * nr;
+        // SAFETY: the panels of B, and elements of it that the caller guarantees.
+        unsafe {
+            if let Operand::Rows(source) = b
+                && source.has_pairs()
+            {
+                if ks.len().div_ceil(2) * nr == panel_words {
+                    return source.fill_pairs(ks, columns, nr, to);
+                }
+                // With words of padding after the pairs there is a panel at a time, filled beside: it may end with a vector too much.
+                let panel = Scratch::take::<u32>(panel_words + windows::SLACK);
+                for (i, start) in columns.clone().step_by(nr).enumerate() {
+                    std::ptr::write_bytes(panel.ptr::<u32>(), 0, panel_words);
+                    source.fill_pairs(ks.clone(), start..columns.end.min(start + nr), nr, panel.ptr());
+                    let there = ks.len().div_ceil(2) * nr;
+                    std::ptr::write_bytes(panel.ptr::<u32>().add(there), 0, panel_words - there);
+                    std::ptr::copy_nonoverlapping(panel.ptr(), to.add(i * panel_words), panel_words);
+                }
+                return;
+            }
+            // What is converted is taken panel by panel, unless rows are made of all columns.
+            let at_once = match b {
+                Operand::Strided(m) if m.dtype == kind.dtype() => columns.len(),
+                Operand::Rows(_) => columns.len(),
+                _ => nr,
+            };
+            for group in columns.clone().step_by(at_once.max(1)) {
+                let wide = group..columns.end.min(group + at_once);
+                let short = Short::of(isa, kind, b, true, wide.clone(), ks.clone());
+                let (lane, first) = short.first;
+                let k = self.gemm.k.min(ks.end) - first;
+                let words = units.start * self.units.each..units.end * self.units.each;
+                let skipped = first / kind.depth();
+                let words = words.start - skipped..words.end - skipped;
+                // Contiguous columns are read in runs over all panels, a few rows at a time; contiguous k panel by panel.
+                let rows = if short.lanes.lane_stride == 1 { RUN_ROWS } else { words.len().max(1) };
+                for row in (0..words.len()).step_by(rows) {
+                    let some = words.start + row..words.end.min(words.start + row + rows);
+                    for start in wide.clone().step_by(nr) {
+                        let lanes = start - lane..wide.end.min(start + nr) - lane;
+                        let to = to.add((start - columns.start) / nr * panel_words + row * nr);
+                        pack_words(isa, kind, &short.lanes, (lanes, nr), some.clone(), k, to);
+                    }
+                }
+            }
+        }
+    }
+
     /// The k of some units.
     fn ks(&self, units: &Range<usize>) -> Range<usize> {
         units.start * self.units.depth..self.gemm.k.min(units.end * self.units.depth)
@@ -322,6 +430,10 @@ where
 
     /// Packs B's columns and units of K into consecutive panels.
     unsafe fn pack_b(&self, b: &Operand<'_>, columns: Range<usize>, units: Range<usize>, to: *mut T) {
+        if let Some(kind) = self.units.words {
+            // SAFETY: the caller's promise.
+            return unsafe { self.pack_short_b(kind, b, columns, units, to.cast()) };
+        }
         let nr = self.tiling.nr;
         let ks = self.ks(&units);
         let scratch;
@@ -331,9 +443,6 @@ where
                 Operand::Strided(Matrix { data, dtype, row_stride, column_stride }) => {
                     let from = Lanes { data: *data, dtype: *dtype, lane_stride: *column_stride, k_stride: *row_stride };
                     (from, columns.start, ks)
-                }
-                Operand::Rows(source) if self.units.pairs => {
-                    return source.fill_pairs(ks.clone(), columns.clone(), nr, to.cast());
                 }
                 Operand::Rows(source) => {
                     if T::DTYPE == DType::F32 && source.fill_panels(ks.clone(), columns.clone(), nr, to.cast()) {
@@ -372,13 +481,8 @@ where
                 // SAFETY: rows of panel i of the scratch for B.
                 unsafe {
                     let to = to.add((i * units.len() + row) * nr);
-                    if self.units.pairs {
-                        let pairs = units.start + row..units.start + row + count;
-                        pack_pairs(self.gemm.isa, &from, lanes, nr, pairs, self.gemm.k, to.cast());
-                    } else {
-                        let ks = ks.start + row..ks.start + row + count;
-                        pack::<T>(self.gemm.isa, &from, lanes, nr, ks, to);
-                    }
+                    let ks = ks.start + row..ks.start + row + count;
+                    pack::<T>(self.gemm.isa, &from, lanes, nr, ks, to);
                 }
             }
         }
@@ -390,14 +494,14 @@ where
         let threads = self.gemm.threads.clamp(1, pool::threads());
         let column_panels = self.gemm.n.div_ceil(nr);
         let longest = self.k_block(0).len().max(1);
-        let most = (b_bytes() / (longest * nr * size_of::<T>())).max(1);
+        let most = (b_bytes() / (longest * nr * self.units.b_bytes.max(size_of::<T>()))).max(1);
         let each = self.gemm.tuning.tasks.unwrap_or(TASKS_A_THREAD).max(1);
         let wanted = if threads == 1 { 1 } else { threads * each };
         // As many panels in each task, since each thread gets as many tasks.
         let column_tasks = column_panels.div_ceil(column_panels.div_ceil(wanted).min(most));
         // Rows or K are split only where columns alone do not occupy the threads.
         let few = threads > 1 && column_tasks < 2 * threads;
-        if few && self.carried.is_null() && self.k_blocks > 1 && self.rows.len() <= SPLIT_ROWS {
+        if few && self.k_blocks > 1 && self.adds_parts() {
             // SAFETY: as below.
             return unsafe { self.multiply_parts(column_panels, column_tasks, threads) };
         }
@@ -408,6 +512,11 @@ where
             // SAFETY: tasks cover disjoint tiles.
             unsafe { self.task(columns, panels) };
         });
+    }
+
+    /// Whether blocks of K may be tasks of their own.
+    fn adds_parts(&self) -> bool {
+        self.carried.is_null() && self.rows.len() <= SPLIT_ROWS
     }
 
     /// Runs every block of K as a task of its own. The last to finish adds the blocks' tiles up in the order in which a
@@ -485,7 +594,8 @@ where
         let first_row = self.panel_rows(row_panels.start).start;
         let packing = match &self.panels {
             PanelSource::Pack(_) => {
-                Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() + windows::SLACK))
+                let words = self.units.b_bytes.div_ceil(size_of::<T>());
+                Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() * words + windows::SLACK))
             }
             PanelSource::Packed(_) => None,
         };
@@ -500,7 +610,7 @@ where
                         (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.units.b_bytes)
                     }
                     (PanelSource::Packed(packed), _) => {
-                        let panel_bytes = self.units.all * nr * self.units.b_bytes;
+                        let panel_bytes = packed.panel_bytes();
                         let first = column_panels.start * panel_bytes + absolute.start * nr * self.units.b_bytes;
                         (packed.data().add(first), panel_bytes)
                     }
@@ -509,15 +619,23 @@ where
             };
             // The carried tile of an earlier chunk, or what an earlier block left.
             let add = block > k_blocks.start || self.chunk.start > 0;
+            // Tiles go on with the sums that they load, and others add theirs at the end. Where another number of threads would have
+            // blocks of K added up afterwards, so do tiles.
+            let apart =
+                (add && self.units.tiles && self.adds_parts()).then(|| Scratch::take::<T>(self.tiling.mr * stride));
             for panel in row_panels.clone() {
                 let panel_rows = self.panel_rows(panel);
                 let kernels = if panel_rows.len() == self.kernels[0].0 { self.kernels[0].1 } else { self.kernels[1].1 };
-                let micro = if add { kernels.more } else { kernels.first };
+                let micro = if add && apart.is_none() { kernels.more } else { kernels.first };
                 let row = if reuse { 0 } else { panel_rows.start - first_row };
                 let a = self.a_panel(panel, &ks);
                 // SAFETY: the tile has room for this panel's rows and all of the task's columns.
                 unsafe {
-                    let c = tile.add(row * stride);
+                    let sums = tile.add(row * stride);
+                    let c = apart.as_ref().map_or(sums, Scratch::ptr);
+                    if let Some((configure, _)) = kernels.configure {
+                        configure(a.cast(), b, c.cast(), 0, 0, 0);
+                    }
                     for column in 0..column_panels.len() {
                         micro(
                             a.cast(),
@@ -528,9 +646,20 @@ where
                             stride * size_of::<T>(),
                         );
                     }
+                    if let Some((_, release)) = kernels.configure {
+                        release(a.cast(), b, c.cast(), 0, 0, 0);
+                    }
+                    if apart.is_some() {
+                        for row in 0..panel_rows.len() {
+                            let width = column_panels.len() * nr;
+                            let sums = std::slice::from_raw_parts_mut(sums.add(row * stride), width);
+                            let more = std::slice::from_raw_parts(c.add(row * stride), width);
+                            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.sum(*more));
+                        }
+                    }
                     if finish && block + 1 == k_blocks.end {
                         self.epilogue.apply(Tile {
-                            data: c.cast(),
+                            data: sums.cast(),
                             dtype: T::DTYPE,
                             row_stride: stride,
                             row: self.rows.start + panel_rows.start,

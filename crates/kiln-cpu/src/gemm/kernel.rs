@@ -9,6 +9,8 @@
 //! 16-bit pairs of consecutive k are adjacent in a panel, see [`Format::Bf16`] and [`Format::Bf16Dot`]; a *unit* is one such
 //! pair there, one k otherwise. Kernels are generated once per process, on first use.
 
+use super::tiles;
+use super::words::Words;
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, Shift, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::{Code, CodeArena, MemoryError};
@@ -30,15 +32,23 @@ pub(super) enum Format {
     F64,
     /// i32, accumulated in i32, wrapping.
     I32,
+    /// Four signed bytes of consecutive k in a word, accumulated in i32; A's bytes are unsigned, 128 more than they stand for. Needs
+    /// AVX512_VNNI.
+    I8Dot,
+    /// bf16 in tiles, see [`super::tiles`].
+    Bf16Tile,
+    /// Bytes in tiles.
+    I8Tile,
 }
 
 impl Format {
     /// Bytes of one unit of a column of B.
     pub(super) const fn size(self) -> usize {
         match self {
-            Format::F32 | Format::I32 | Format::Bf16 | Format::Bf16Dot => 4,
+            Format::F32 | Format::I32 | Format::Bf16 | Format::Bf16Dot | Format::I8Dot => 4,
             Format::F16 => 2,
             Format::F64 => 8,
+            Format::Bf16Tile | Format::I8Tile => 4 * tiles::TILE,
         }
     }
 
@@ -46,6 +56,9 @@ impl Format {
     pub(super) const fn depth(self) -> usize {
         match self {
             Format::Bf16 | Format::Bf16Dot => 2,
+            Format::I8Dot => 4,
+            Format::Bf16Tile => 2 * tiles::TILE,
+            Format::I8Tile => 4 * tiles::TILE,
             _ => 1,
         }
     }
@@ -54,8 +67,23 @@ impl Format {
     pub(super) const fn a_words(self) -> usize {
         match self {
             Format::Bf16 => 2,
+            Format::Bf16Tile | Format::I8Tile => tiles::TILE,
             _ => 1,
         }
+    }
+
+    /// The short elements that A and B share words of, where they do.
+    pub(super) const fn words(self) -> Option<Words> {
+        match self {
+            Format::Bf16Dot | Format::Bf16Tile => Some(Words::Pairs),
+            Format::I8Dot | Format::I8Tile => Some(Words::Quads),
+            _ => None,
+        }
+    }
+
+    /// Whether tiles multiply it.
+    pub(super) const fn in_tiles(self) -> bool {
+        matches!(self, Format::Bf16Tile | Format::I8Tile)
     }
 
     /// Bytes of an accumulator, and of a word of A.
@@ -102,8 +130,14 @@ impl Shape {
 }
 
 /// The largest number of rows of a tile of two vectors.
-pub(super) fn max_rows(isa: Isa) -> usize {
-    if isa == Isa::Avx512 { 14 } else { 6 }
+pub(super) fn max_rows(isa: Isa, format: Format) -> usize {
+    match (isa, format) {
+        (_, Format::Bf16Tile | Format::I8Tile) => tiles::ROWS,
+        // Two registers hold what A's bytes have too much.
+        (Isa::Avx512, Format::I8Dot) => 13,
+        (Isa::Avx512, _) => 14,
+        _ => 6,
+    }
 }
 
 /// The kernel of a shape, generated on first use and kept for the life of the process.
@@ -121,6 +155,7 @@ pub(super) enum Key {
     Dot(super::dot::Shape),
     Row(super::row::Shape),
     Sweep(super::sweep::Shape),
+    Tiles(super::tiles::Piece),
 }
 
 /// The entry of a piece of code that is generated once and never freed.
@@ -151,6 +186,9 @@ const C_STRIDE: Gpr = Gpr::R9;
 const B_STRIDE_3: Gpr = Gpr::R10;
 const K_LEFT: Gpr = Gpr::RAX;
 
+/// Four bytes of 128, which turn signed bytes into unsigned ones.
+pub(super) const OFFSET: u32 = 0x8080_8080;
+
 /// Unroll factor of the main loop, in units; the addresses below rely on it.
 const UNROLL: usize = 4;
 
@@ -162,7 +200,7 @@ struct Generator {
     asm: Assembler,
     /// First registers after the accumulators.
     temps: u8,
-    /// The upper-half mask of bf16 pairs, or a product of integers.
+    /// The upper-half mask of bf16 pairs, a product of integers, or bytes of 128.
     high_half: VReg,
 }
 
@@ -185,6 +223,11 @@ impl Generator {
         VReg(((set * self.shape.mr + row) * self.shape.nv + vector) as u8)
     }
 
+    /// The sum of a vector of columns times 128: what every row has too much where A's bytes are 128 more than they stand for.
+    fn excess(&self, vector: usize) -> VReg {
+        VReg(self.temps + (self.shape.nv + 1 + vector) as u8)
+    }
+
     fn emit(&mut self) {
         let (mr, nv) = (self.shape.mr, self.shape.nv);
         for r in 0..self.temps {
@@ -195,6 +238,14 @@ impl Generator {
         if self.shape.format == Format::Bf16 {
             let mask = self.asm.constant(&0xffff_0000u32.to_le_bytes());
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
+        }
+        if self.shape.format == Format::I8Dot {
+            let bytes = self.asm.constant(&OFFSET.to_le_bytes());
+            self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, bytes);
+            for v in 0..nv {
+                let excess = self.excess(v);
+                self.asm.rvm(ops::VPXOR, self.width, excess, excess, excess);
+            }
         }
         self.asm.lea(B_STRIDE_3, Mem::indexed(B_STRIDE, B_STRIDE, 2));
         let (main, tail, tail_loop, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
@@ -227,6 +278,12 @@ impl Generator {
                 self.asm.rvm(self.add(), self.width, VReg(to), VReg(to), VReg(from));
             }
         }
+        if self.shape.format == Format::I8Dot {
+            for (row, v) in (0..mr).flat_map(|row| (0..nv).map(move |v| (row, v))) {
+                let acc = self.acc(0, row, v);
+                self.asm.rvm(ops::VPSUBD, self.width, acc, acc, self.excess(v));
+            }
+        }
         for row in 0..mr {
             for v in 0..nv {
                 let at = Mem::base(C).offset((v * self.width.bytes()) as i32);
@@ -247,7 +304,7 @@ impl Generator {
     fn add(&self) -> ops::VOp {
         match self.shape.format {
             Format::F64 => ops::VADDPD,
-            Format::I32 => ops::VPADDD,
+            Format::I32 | Format::I8Dot => ops::VPADDD,
             _ => ops::VADDPS,
         }
     }
@@ -261,6 +318,9 @@ impl Generator {
             let set = (u * words + word) % self.sets;
             for (v, b) in b.iter().enumerate() {
                 self.load_b(u, word, v, *b);
+                if self.shape.format == Format::I8Dot {
+                    self.asm.rvm(ops::VPDPBUSD, self.width, self.excess(v), self.high_half, *b);
+                }
             }
             for row in 0..mr {
                 self.broadcast_a(u * words + word, row, a);
@@ -303,6 +363,7 @@ impl Generator {
         match self.shape.format {
             Format::F64 => self.asm.rvm(ops::VFMADD231PD, self.width, acc, a, b),
             Format::Bf16Dot => self.asm.rvm(ops::VDPBF16PS, self.width, acc, a, b),
+            Format::I8Dot => self.asm.rvm(ops::VPDPBUSD, self.width, acc, a, b),
             Format::I32 => {
                 self.asm.rvm(ops::VPMULLD, self.width, self.high_half, a, b);
                 self.asm.rvm(ops::VPADDD, self.width, acc, acc, self.high_half);

@@ -76,6 +76,23 @@ pub(super) unsafe fn pack_pairs(
     }
 }
 
+/// Four bytes of consecutive k as words, for lanes that are contiguous, with AVX-512.
+///
+/// # Safety
+/// As for [`super::words::pack_words`], with whole words, on a machine that has AVX-512.
+pub(super) unsafe fn pack_quads(from: &Lanes, lanes: Range<usize>, width: usize, words: Range<usize>, panel: *mut u32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        x86::quads_512(&x86::Part { from, lanes, width, ks: words, panel: panel.cast() });
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (from, lanes, width, words, panel);
+        unreachable!("there is only the portable target on this machine");
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Lanes, Range};
@@ -249,6 +266,29 @@ mod x86 {
                         _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, at))
                     };
                     let words = _mm512_or_si512(row(2 * pair), _mm512_slli_epi32::<16>(row(2 * pair + 1)));
+                    let to = part.panel.cast::<i32>().add(i * width + first);
+                    _mm512_mask_storeu_epi32(to, low_bits(width - first), words);
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn quads_512(part: &Part<'_>) {
+        let (count, width) = (part.lanes.len(), part.width);
+        for (i, word) in part.ks.clone().enumerate() {
+            for first in (0..width).step_by(16) {
+                let valid = low_bits(count.saturating_sub(first));
+                // SAFETY: only the valid lanes of four rows are read and only lanes of the panel are written.
+                unsafe {
+                    let row = |k: usize| {
+                        let lane = (part.lanes.start + first) as isize;
+                        let at = part.from.data.cast::<i8>().offset(lane + k as isize * part.from.k_stride);
+                        _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(valid, at))
+                    };
+                    let low = _mm512_or_si512(row(4 * word), _mm512_slli_epi32::<8>(row(4 * word + 1)));
+                    let high = _mm512_or_si512(row(4 * word + 2), _mm512_slli_epi32::<8>(row(4 * word + 3)));
+                    let words = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
                     let to = part.panel.cast::<i32>().add(i * width + first);
                     _mm512_mask_storeu_epi32(to, low_bits(width - first), words);
                 }

@@ -402,7 +402,7 @@ fn agreement(graph: &kiln_ir::Graph, hosts: &[HostTensor]) -> Option<bool> {
     Some(oracle::compare(graph, hosts, &config).is_ok())
 }
 
-/// Ordinary numbers in −1..1, but for what the case knows better.
+/// Ordinary numbers in −1..1, bytes in −127..127, but for what the case knows better.
 fn inputs(case: &Case, graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dyn std::error::Error>> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     graph
@@ -416,7 +416,8 @@ fn inputs(case: &Case, graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dy
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+                let scale = if ty.dtype == DType::I8 { 127.0 } else { 1.0 };
+                ((state >> 11) as f64 / (1u64 << 52) as f64 - 1.0) * scale
             };
             let special = case.special(ty.dtype, count);
             let values = special.unwrap_or_else(|| (0..count).map(|_| random()).collect());
