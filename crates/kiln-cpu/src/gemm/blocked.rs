@@ -35,6 +35,15 @@ const K_CHUNK: usize = 8192;
 const RUN_ROWS: usize = 8;
 /// Rows up to which blocks of K are tasks of their own where columns do not make enough of them.
 const SPLIT_ROWS: usize = 64;
+/// Threads and rows from which B is packed once by all threads before they multiply: with fewer each task packs its own columns. And the
+/// most bytes that it may take, a part of the last-level cache.
+const SHARING_THREADS: usize = 4;
+const SHARING_ROWS: usize = 128;
+const SHARED_BYTES: usize = 32 << 20;
+/// Units of K in one task of packing it.
+const SHARED_UNITS: usize = 64;
+/// What reading a row or column of a task's operands from a shared cache costs, in columns or rows multiplied with it.
+const TRAFFIC: usize = 24;
 /// Tasks per thread, so that one on a descheduled thread is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
@@ -136,6 +145,8 @@ impl Units {
 enum PanelSource<'a> {
     Packed(&'a PackedB),
     Pack(&'a Operand<'a>),
+    /// All columns of the chunk, packed by all threads.
+    Shared(*const u8),
 }
 
 /// One block of rows and chunk of K, shared by all tasks.
@@ -150,6 +161,8 @@ struct Block<'a, T> {
     row_panels: usize,
     /// Kernels of the taller and of the shorter row panels.
     kernels: [(usize, Kernels); 2],
+    /// Kernels of a single row.
+    one_row: Kernels,
     chunk: Range<usize>,
     k_blocks: usize,
     /// Blocks of K are multiples of this many units: what a source of B makes at once.
@@ -203,6 +216,12 @@ where
     let rows_of = |i| grains(gemm.m, row_blocks, i, if units.tiles { tiling.mr } else { 1 });
     let packed_a = Scratch::take::<T>(rows_of(0).len() * row_words);
     let carried = (chunks > 1).then(|| Scratch::take::<T>(rows_of(0).len() * padded(gemm.n, tiling.nr)));
+    let shares = matches!(b, Operand::Strided(_))
+        && gemm.threads.min(pool::threads()) >= SHARING_THREADS
+        && gemm.m >= SHARING_ROWS
+        && padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes <= SHARED_BYTES;
+    let shared = shares.then(|| Scratch::take::<u8>(padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes));
+    let one_row = tiling.kernels::<T>(1)?;
     let mut block = Block {
         gemm,
         tiling,
@@ -211,7 +230,8 @@ where
         epilogue,
         rows: 0..0,
         row_panels: 0,
-        kernels: [(0, tiling.kernels::<T>(1)?); 2],
+        kernels: [(0, one_row); 2],
+        one_row,
         chunk: 0..0,
         k_blocks: 1,
         grain,
@@ -233,6 +253,13 @@ where
             // SAFETY: the operands are the caller's; scratch was sized above.
             unsafe {
                 block.pack_a(a);
+                if let Some(shared) = &shared {
+                    // A single chunk is packed for all rows.
+                    if i == 0 || chunks > 1 {
+                        block.pack_shared_b(b, shared.ptr());
+                    }
+                    block.panels = PanelSource::Shared(shared.ptr());
+                }
                 block.multiply();
             }
         }
@@ -423,6 +450,50 @@ where
         }
     }
 
+    /// Packs all columns of the chunk, as [`PanelSource::Shared`].
+    unsafe fn pack_shared_b(&self, b: &Operand<'_>, to: *mut T) {
+        let (nr, n, all) = (self.tiling.nr, self.gemm.n, self.chunk.len());
+        let panel = all * nr * self.units.b_bytes / size_of::<T>();
+        let by_rows = matches!(b, Operand::Strided(m) if m.column_stride == 1);
+        let (panels, target, b) = (n.div_ceil(nr), to as usize, SharedOperand(*b));
+        let jobs = if by_rows { all.div_ceil(SHARED_UNITS) } else { panels };
+        pool::run(jobs, self.gemm.threads, &|job| {
+            // SAFETY: jobs write disjoint parts of the panels; the operand is the caller's.
+            let pack = |p: usize, units: Range<usize>| unsafe {
+                let to = (target as *mut T).add(p * panel + units.start * nr * self.units.b_bytes / size_of::<T>());
+                let units = self.chunk.start + units.start..self.chunk.start + units.end;
+                self.pack_b(&b.get(), p * nr..n.min((p + 1) * nr), units, to);
+            };
+            if !by_rows {
+                return pack(job, 0..all);
+            }
+            // Rows are read in whole, a few at a time.
+            let rows = RUN_ROWS.div_ceil(self.units.each);
+            let units = job * SHARED_UNITS..all.min((job + 1) * SHARED_UNITS);
+            for first in units.clone().step_by(rows) {
+                (0..panels).for_each(|p| pack(p, first..units.end.min(first + rows)));
+            }
+        });
+    }
+
+    /// The number of tasks along columns and along rows where both operands come from a shared cache: a few a thread, nearly square.
+    fn grid(&self, column_panels: usize, most: usize, threads: usize) -> (usize, usize) {
+        let cost = |columns: usize, rows: usize| {
+            let wide = column_panels.div_ceil(columns) * self.tiling.nr;
+            let high = self.row_panels.div_ceil(rows) * self.kernels[0].0;
+            (columns * rows).div_ceil(threads) * (wide * high + TRAFFIC * (wide + high))
+        };
+        let least = column_panels.div_ceil(most);
+        let candidates = (1..=self.row_panels.min(TASKS_A_THREAD * threads)).flat_map(|rows| {
+            (2..=TASKS_A_THREAD).map(move |each| {
+                let columns = (threads * each / rows).clamp(least, column_panels);
+                // As many panels in each task.
+                (column_panels.div_ceil(column_panels.div_ceil(columns)), rows)
+            })
+        });
+        candidates.min_by_key(|&(columns, rows)| cost(columns, rows)).unwrap_or((column_panels, 1))
+    }
+
     /// The k of some units.
     fn ks(&self, units: &Range<usize>) -> Range<usize> {
         units.start * self.units.depth..self.gemm.k.min(units.end * self.units.depth)
@@ -497,6 +568,14 @@ where
         let most = (b_bytes() / (longest * nr * self.units.b_bytes.max(size_of::<T>()))).max(1);
         let each = self.gemm.tuning.tasks.unwrap_or(TASKS_A_THREAD).max(1);
         let wanted = if threads == 1 { 1 } else { threads * each };
+        if matches!(self.panels, PanelSource::Shared(_)) {
+            let (column_tasks, row_tasks) = self.grid(column_panels, most, threads);
+            return pool::run(column_tasks * row_tasks, threads, &|task| {
+                let columns = part(column_panels, column_tasks, task / row_tasks);
+                // SAFETY: tasks cover disjoint tiles.
+                unsafe { self.task(columns, part(self.row_panels, row_tasks, task % row_tasks)) };
+            });
+        }
         // As many panels in each task, since each thread gets as many tasks.
         let column_tasks = column_panels.div_ceil(column_panels.div_ceil(wanted).min(most));
         // Rows or K are split only where columns alone do not occupy the threads.
@@ -580,6 +659,24 @@ where
         unsafe { self.blocks(column_panels, row_panels, 0..self.k_blocks, &Out { tile, stride, reuse, finish }) };
     }
 
+    /// What every row of a product of unsigned bytes has too much: the sums of the columns times [`OFFSET`]'s bytes.
+    unsafe fn excess(&self, b: *const u8, panel_bytes: usize, panels: usize, units: usize) -> Option<Scratch> {
+        if self.tiling.format != Some(Format::I8Dot) {
+            return None;
+        }
+        let (sums, row) = (Scratch::take::<T>(panels * self.tiling.nr), Scratch::take::<u32>(units));
+        // SAFETY: a row of A, and panels of B, of as many units.
+        unsafe {
+            std::slice::from_raw_parts_mut(row.ptr::<u32>(), units).fill(OFFSET);
+            for panel in 0..panels {
+                let to = sums.ptr::<T>().add(panel * self.tiling.nr).cast();
+                let b_stride = self.tiling.nr * self.units.b_bytes;
+                (self.one_row.first)(row.ptr(), b.add(panel * panel_bytes), to, units, b_stride, 0);
+            }
+        }
+        Some(sums)
+    }
+
     /// Some blocks of K of the product of some row panels and some column panels.
     unsafe fn blocks(
         &self,
@@ -597,7 +694,7 @@ where
                 let words = self.units.b_bytes.div_ceil(size_of::<T>());
                 Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() * words + windows::SLACK))
             }
-            PanelSource::Packed(_) => None,
+            PanelSource::Packed(_) | PanelSource::Shared(_) => None,
         };
         for block in k_blocks.clone() {
             let ks = self.k_block(block);
@@ -614,9 +711,15 @@ where
                         let first = column_panels.start * panel_bytes + absolute.start * nr * self.units.b_bytes;
                         (packed.data().add(first), panel_bytes)
                     }
+                    (PanelSource::Shared(data), _) => {
+                        let panel_bytes = self.chunk.len() * nr * self.units.b_bytes;
+                        (data.add(column_panels.start * panel_bytes + ks.start * nr * self.units.b_bytes), panel_bytes)
+                    }
                     (PanelSource::Pack(_), None) => unreachable!("packing scratch was taken above"),
                 }
             };
+            // SAFETY: the panels of this block.
+            let excess = unsafe { self.excess(b, panel_bytes, column_panels.len(), ks.len()) };
             // The carried tile of an earlier chunk, or what an earlier block left.
             let add = block > k_blocks.start || self.chunk.start > 0;
             // Tiles go on with the sums that they load, and others add theirs at the end. Where another number of threads would have
@@ -648,6 +751,14 @@ where
                     }
                     if let Some((_, release)) = kernels.configure {
                         release(a.cast(), b, c.cast(), 0, 0, 0);
+                    }
+                    if let Some(excess) = &excess {
+                        let width = column_panels.len() * nr;
+                        let excess = std::slice::from_raw_parts(excess.ptr::<T>(), width);
+                        for row in 0..panel_rows.len() {
+                            let sums = std::slice::from_raw_parts_mut(c.add(row * stride), width);
+                            sums.iter_mut().zip(excess).for_each(|(sum, excess)| *sum = sum.less(*excess));
+                        }
                     }
                     if apart.is_some() {
                         for row in 0..panel_rows.len() {

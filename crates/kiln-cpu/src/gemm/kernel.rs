@@ -32,8 +32,8 @@ pub(super) enum Format {
     F64,
     /// i32, accumulated in i32, wrapping.
     I32,
-    /// Four signed bytes of consecutive k in a word, accumulated in i32; A's bytes are unsigned, 128 more than they stand for. Needs
-    /// AVX512_VNNI.
+    /// Four signed bytes of consecutive k in a word, accumulated in i32; A's bytes are unsigned, 128 more than they stand for, so that
+    /// every row has the sum of its column times 128 too much. Needs AVX512_VNNI.
     I8Dot,
     /// bf16 in tiles, see [`super::tiles`].
     Bf16Tile,
@@ -133,8 +133,6 @@ impl Shape {
 pub(super) fn max_rows(isa: Isa, format: Format) -> usize {
     match (isa, format) {
         (_, Format::Bf16Tile | Format::I8Tile) => tiles::ROWS,
-        // Two registers hold what A's bytes have too much.
-        (Isa::Avx512, Format::I8Dot) => 13,
         (Isa::Avx512, _) => 14,
         _ => 6,
     }
@@ -200,7 +198,7 @@ struct Generator {
     asm: Assembler,
     /// First registers after the accumulators.
     temps: u8,
-    /// The upper-half mask of bf16 pairs, a product of integers, or bytes of 128.
+    /// The upper-half mask of bf16 pairs, or a product of integers.
     high_half: VReg,
 }
 
@@ -223,11 +221,6 @@ impl Generator {
         VReg(((set * self.shape.mr + row) * self.shape.nv + vector) as u8)
     }
 
-    /// The sum of a vector of columns times 128: what every row has too much where A's bytes are 128 more than they stand for.
-    fn excess(&self, vector: usize) -> VReg {
-        VReg(self.temps + (self.shape.nv + 1 + vector) as u8)
-    }
-
     fn emit(&mut self) {
         let (mr, nv) = (self.shape.mr, self.shape.nv);
         for r in 0..self.temps {
@@ -238,14 +231,6 @@ impl Generator {
         if self.shape.format == Format::Bf16 {
             let mask = self.asm.constant(&0xffff_0000u32.to_le_bytes());
             self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, mask);
-        }
-        if self.shape.format == Format::I8Dot {
-            let bytes = self.asm.constant(&OFFSET.to_le_bytes());
-            self.asm.rm(ops::VPBROADCASTD, self.width, self.high_half, bytes);
-            for v in 0..nv {
-                let excess = self.excess(v);
-                self.asm.rvm(ops::VPXOR, self.width, excess, excess, excess);
-            }
         }
         self.asm.lea(B_STRIDE_3, Mem::indexed(B_STRIDE, B_STRIDE, 2));
         let (main, tail, tail_loop, done) = (self.asm.label(), self.asm.label(), self.asm.label(), self.asm.label());
@@ -276,12 +261,6 @@ impl Generator {
             for i in 0..mr * nv {
                 let (to, from) = (self.acc(0, 0, 0).0 + i as u8, self.acc(set, 0, 0).0 + i as u8);
                 self.asm.rvm(self.add(), self.width, VReg(to), VReg(to), VReg(from));
-            }
-        }
-        if self.shape.format == Format::I8Dot {
-            for (row, v) in (0..mr).flat_map(|row| (0..nv).map(move |v| (row, v))) {
-                let acc = self.acc(0, row, v);
-                self.asm.rvm(ops::VPSUBD, self.width, acc, acc, self.excess(v));
             }
         }
         for row in 0..mr {
@@ -318,9 +297,6 @@ impl Generator {
             let set = (u * words + word) % self.sets;
             for (v, b) in b.iter().enumerate() {
                 self.load_b(u, word, v, *b);
-                if self.shape.format == Format::I8Dot {
-                    self.asm.rvm(ops::VPDPBUSD, self.width, self.excess(v), self.high_half, *b);
-                }
             }
             for row in 0..mr {
                 self.broadcast_a(u * words + word, row, a);

@@ -416,7 +416,7 @@ fn inputs(case: &Case, graph: &kiln_ir::Graph) -> Result<Vec<HostTensor>, Box<dy
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
-                let scale = if ty.dtype == DType::I8 { 127.0 } else { 1.0 };
+                let scale = if ty.dtype == kiln_ir::DType::I8 { 127.0 } else { 1.0 };
                 ((state >> 11) as f64 / (1u64 << 52) as f64 - 1.0) * scale
             };
             let special = case.special(ty.dtype, count);
