@@ -9,6 +9,7 @@
 //!     after the last K a row panel's part of the tile goes to the epilogue
 //! ```
 
+use super::ahead::Ahead;
 use super::kernel::{self, Format, MicroFn, OFFSET, Shape};
 use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
 use super::scratch::Scratch;
@@ -659,6 +660,23 @@ where
         unsafe { self.blocks(column_panels, row_panels, 0..self.k_blocks, &Out { tile, stride, reuse, finish }) };
     }
 
+    /// What is packed after a block of K: the next one of the same columns, or the first of the columns of this thread's next task, as
+    /// tasks usually go.
+    fn next_of_b(&self, columns: &Range<usize>, k_blocks: &Range<usize>, block: usize, turns: usize) -> Option<Ahead> {
+        let PanelSource::Pack(b) = &self.panels else { return None };
+        let (n, threads) = (self.gemm.n, self.gemm.threads.clamp(1, pool::threads()));
+        let (columns, block) = match block + 1 < k_blocks.end {
+            true => (columns.clone(), block + 1),
+            false => {
+                let start = n.min(columns.end + (threads - 1) * columns.len());
+                (start..n.min(start + columns.len()), k_blocks.start)
+            }
+        };
+        let units = self.k_block(block);
+        let ks = self.ks(&(self.chunk.start + units.start..self.chunk.start + units.end));
+        Ahead::new(b, columns, ks, turns)
+    }
+
     /// What every row of a product of unsigned bytes has too much: the sums of the columns times [`OFFSET`]'s bytes.
     unsafe fn excess(&self, b: *const u8, panel_bytes: usize, panels: usize, units: usize) -> Option<Scratch> {
         if self.tiling.format != Some(Format::I8Dot) {
@@ -726,6 +744,8 @@ where
             // blocks of K added up afterwards, so do tiles.
             let apart =
                 (add && self.units.tiles && self.adds_parts()).then(|| Scratch::take::<T>(self.tiling.mr * stride));
+            let turns = row_panels.len() * column_panels.len();
+            let mut ahead = self.next_of_b(&columns, &k_blocks, block, turns);
             for panel in row_panels.clone() {
                 let panel_rows = self.panel_rows(panel);
                 let kernels = if panel_rows.len() == self.kernels[0].0 { self.kernels[0].1 } else { self.kernels[1].1 };
@@ -740,6 +760,9 @@ where
                         configure(a.cast(), b, c.cast(), 0, 0, 0);
                     }
                     for column in 0..column_panels.len() {
+                        if let Some(ahead) = &mut ahead {
+                            ahead.fetch();
+                        }
                         micro(
                             a.cast(),
                             b.add(column * panel_bytes),

@@ -16,6 +16,7 @@
 //! Invariants: every element of the result reaches the epilogue exactly once, after all of K; with K = 0 it is zero.
 //! The order of additions depends on shapes, layouts and the target, never on the number of threads or on timing.
 
+mod ahead;
 mod blocked;
 mod blocks;
 mod direct;

@@ -11,6 +11,7 @@ use super::{Gemm, GemmError, dots, narrow, part, stream};
 use crate::features::{Extension, Isa};
 use crate::pool;
 use kiln_ir::DType;
+use kiln_kernels::Precision;
 use std::ops::Range;
 
 /// Rows of A up to which streaming B beats packing it.
@@ -22,6 +23,8 @@ const DOT_ROWS: usize = 128;
 const SHORT_DOT_ROWS: usize = 64;
 /// The same where tiles multiply what is packed.
 const DOT_ROWS_BESIDE_TILES: usize = 8;
+/// The same where packing rounds floats to bf16.
+const ROWS_BESIDE_ROUNDING: usize = 24;
 /// The factor by which these limits are raised where tuning selects it.
 const MORE_ROWS: usize = 3;
 /// The shortest K for dot products with few rows, with some and with many: adding up lanes must not dominate, and with more
@@ -68,8 +71,11 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
         Weight::Bf16 if pairs && gemm.extension >= Extension::Amx => DOT_ROWS_BESIDE_TILES,
         Weight::F32 => DOT_ROWS,
         _ => SHORT_DOT_ROWS,
-    } * more;
-    let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } * more;
+    };
+    let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS };
+    let rounds = weight == Weight::F32 && gemm.precision == Precision::Medium && gemm.extension >= Extension::Bf16;
+    let most = if rounds { ROWS_BESIDE_ROUNDING } else { usize::MAX };
+    let (dot_rows, stream_rows) = (dot_rows.min(most) * more, stream_rows.min(most) * more);
     let least_k = match gemm.m {
         m if m <= FEW_ROWS => DOT_K,
         m if m <= SOME_ROWS => DOT_K_SOME,
