@@ -42,7 +42,7 @@ fn bf16_with_prologues_and_epilogues() {
             let wide = |t: &Tensor| t.to_dtype(DType::F32).unwrap();
             let h = short(&wide(&x).silu().unwrap().mul(wide(&gate)).unwrap());
             let first = wide(&h).linear(&wide(&w), Some(&wide(&bias))).unwrap().gelu().unwrap();
-            let want = first.add(wide(&residual)).unwrap().add(wide(&x).matmul(wide(&wt)).unwrap()).unwrap();
+            let want = first.add(wide(&residual)).unwrap().add(wide(&x).matmul(&wide(&wt)).unwrap()).unwrap();
             let got = compile_with(run, options()).call(&inputs).unwrap();
             assert_eq!(got.dtype(), DType::Bf16);
             let off = error(&got, &want);
@@ -81,7 +81,7 @@ fn batches_of_bf16() {
     let options = Options { verify: true, ..Options::default() };
     let got = compile_with(|(a, b): &(Tensor, Tensor)| a.matmul(b), options).call(&(a.clone(), b.clone())).unwrap();
     let wide = |t: &Tensor| t.to_dtype(DType::F32).unwrap();
-    assert!(error(&got, &wide(&a).matmul(wide(&b)).unwrap()) <= 1.0 / 256.0);
+    assert!(error(&got, &wide(&a).matmul(&wide(&b)).unwrap()) <= 1.0 / 256.0);
 }
 
 /// Bytes with sums of 32 bits are exact, whatever the signs.
