@@ -171,7 +171,7 @@ fn variables_that_are_not_understood_stop_every_command() {
     for (name, value, allowed) in [
         ("KILN_THREADS", "abc", "1 to 256"),
         ("KILN_THREADS", "0", "1 to 256"),
-        ("KILN_CPU_ISA", "foo", "portable, avx2 or avx512"),
+        ("KILN_CPU_ISA", "foo", "portable, avx2, avx512, avx512-bf16 or amx"),
         ("KILN_LOG", "breaks,nonsense", "recompiles"),
         ("KILN_CACHE", "maybe", "on or off"),
         ("KILN_CACHE_MAX_BYTES", "1GB", "a whole number of bytes"),

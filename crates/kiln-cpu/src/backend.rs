@@ -179,7 +179,7 @@ impl Backend for CpuBackend {
 
     fn fingerprint(&self) -> String {
         let crates = [kiln_ir::FINGERPRINT, kiln_kernels::FINGERPRINT, kiln_runtime::FINGERPRINT, crate::FINGERPRINT];
-        let (target, features, options) = (self.target(), crate::features::detect(), self.options);
+        let (target, features, options) = (self.target(), crate::features::enabled(), self.options);
         format!("{target} {} {features:?} {options:?} {}", std::env::consts::ARCH, crates.join(" "))
     }
 
@@ -197,7 +197,7 @@ impl Backend for CpuBackend {
     }
 
     fn machine(&self) -> String {
-        let features = crate::features::detect();
+        let features = crate::features::enabled();
         format!("{} threads, {features:?}, {}", crate::pool::threads(), crate::features::model())
     }
 }

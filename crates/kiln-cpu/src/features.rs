@@ -14,13 +14,24 @@ pub enum Isa {
     Avx512,
 }
 
+/// What multiplies short elements beside [`Isa::Avx512`], in ascending order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Extension {
+    /// Nothing: bf16 are widened.
+    None,
+    /// AVX512_BF16: conversion to bf16 and dot products of bf16 pairs.
+    Bf16,
+    /// AMX as well: products of tiles of bf16 and of bytes.
+    Amx,
+}
+
 /// The features of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
     /// The best usable target.
     pub isa: Isa,
-    /// AVX512_BF16: conversion to bf16 and dot products of bf16 pairs. Only ever set with [`Isa::Avx512`].
-    pub bf16: bool,
+    /// What there is beside it; only ever something with [`Isa::Avx512`].
+    pub extension: Extension,
     /// Bytes of a core's second-level cache.
     pub l2_bytes: usize,
     /// Memory is read fastest as one long stream per core (AMD); otherwise as several at once, each of them slower (Intel).
@@ -32,7 +43,7 @@ const L2_BYTES: usize = 1 << 20;
 
 impl Isa {
     /// The default target of generated code: the best of the machine, or the one that `KILN_CPU_ISA` (`portable`, `avx2`,
-    /// `avx512`) selects, if the machine has it.
+    /// `avx512`, `avx512-bf16`, `amx`) selects, if the machine has it.
     pub fn get() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
@@ -49,17 +60,10 @@ impl Isa {
 
     /// The target that `KILN_CPU_ISA` selects; an error if it is no target, or none of this machine.
     pub fn from_environment() -> Result<Option<Isa>, environment::Problem> {
-        let Some(isa) = environment::CPU_ISA.read()?.as_deref().and_then(Isa::parse) else { return Ok(None) };
-        match Isa::available().any(|available| available == isa) {
-            true => Ok(Some(isa)),
-            false => {
-                let available: Vec<&str> = Isa::available().map(Isa::name).collect();
-                Err(environment::CPU_ISA.bad(isa.name(), format!("what this machine has: {}", available.join(", "))))
-            }
-        }
+        Ok(asked()?.map(|(isa, _)| isa))
     }
 
-    /// The target of a name, as in `KILN_CPU_ISA`.
+    /// The target of a name.
     pub fn parse(name: &str) -> Option<Isa> {
         match name.trim().to_ascii_lowercase().as_str() {
             "portable" => Some(Isa::Portable),
@@ -69,7 +73,7 @@ impl Isa {
         }
     }
 
-    /// The name, as in `KILN_CPU_ISA`.
+    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -83,6 +87,59 @@ impl Isa {
         let best = detect().isa;
         [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(move |&isa| isa <= best)
     }
+}
+
+impl Extension {
+    /// What products of short elements use by default: all there is, or as much as `KILN_CPU_ISA` names.
+    pub fn get() -> Extension {
+        enabled().extension
+    }
+}
+
+/// The values of `KILN_CPU_ISA`.
+const TARGETS: [(&str, Isa, Extension); 5] = [
+    ("portable", Isa::Portable, Extension::None),
+    ("avx2", Isa::Avx2, Extension::None),
+    ("avx512", Isa::Avx512, Extension::None),
+    ("avx512-bf16", Isa::Avx512, Extension::Bf16),
+    ("amx", Isa::Avx512, Extension::Amx),
+];
+
+/// The values of `KILN_CPU_ISA` that this machine can run, in ascending order.
+pub fn targets() -> impl Iterator<Item = &'static str> {
+    let best = detect();
+    TARGETS.iter().filter(move |(_, isa, extension)| *isa <= best.isa && *extension <= best.extension).map(|t| t.0)
+}
+
+/// The value of `KILN_CPU_ISA` that stands for what is used.
+pub fn target() -> &'static str {
+    let (isa, extension) = (Isa::get(), Extension::get());
+    let fits = |target: &&(&str, Isa, Extension)| target.1 == isa && (isa < Isa::Avx512 || target.2 == extension);
+    TARGETS.iter().find(fits).map_or("portable", |target| target.0)
+}
+
+/// What `KILN_CPU_ISA` selects; an error if it is no target, or none of this machine.
+fn asked() -> Result<Option<(Isa, Extension)>, environment::Problem> {
+    let Some(value) = environment::CPU_ISA.read()? else { return Ok(None) };
+    let name = value.trim().to_ascii_lowercase();
+    let Some((_, isa, extension)) = TARGETS.iter().find(|target| target.0 == name) else { return Ok(None) };
+    if targets().any(|target| target == name) {
+        return Ok(Some((*isa, *extension)));
+    }
+    let available: Vec<&str> = targets().collect();
+    Err(environment::CPU_ISA.bad(&name, format!("what this machine has: {}", available.join(", "))))
+}
+
+/// The features of this machine, without the extensions beyond what `KILN_CPU_ISA` names.
+pub fn enabled() -> Features {
+    static ENABLED: OnceLock<Features> = OnceLock::new();
+    *ENABLED.get_or_init(|| {
+        let features = detect();
+        match asked() {
+            Ok(Some((_, extension))) => Features { extension, ..features },
+            Ok(None) | Err(_) => features,
+        }
+    })
 }
 
 /// The features of this machine, regardless of `KILN_CPU_ISA`.
@@ -104,8 +161,42 @@ fn probe() -> Features {
         (_, true) => Isa::Avx2,
         _ => Isa::Portable,
     };
-    let bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
-    Features { isa, bf16, l2_bytes: l2_bytes(), one_stream: vendor() == *b"AuthenticAMD" }
+    let extension = match avx512 && is_x86_feature_detected!("avx512bf16") {
+        true if amx() => Extension::Amx,
+        true => Extension::Bf16,
+        false => Extension::None,
+    };
+    Features { isa, extension, l2_bytes: l2_bytes(), one_stream: vendor() == *b"AuthenticAMD" }
+}
+
+/// Whether there are tiles of the usual size with products of bf16 and bytes, the system saves them, and it lets this process use
+/// them (a process has to ask; threads share the answer).
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn amx() -> bool {
+    use std::arch::x86_64::__cpuid_count;
+    const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    const TILE_STATES: u32 = 3 << 17;
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XTILEDATA: libc::c_long = 18;
+    const PALETTES: u32 = 0x1d;
+    let has =
+        std::arch::x86_64::__cpuid(0).eax >= PALETTES && __cpuid_count(7, 0).edx & BF16_TILE_INT8 == BF16_TILE_INT8;
+    if !has {
+        return false;
+    }
+    let palette = __cpuid_count(PALETTES, 1);
+    let usual = palette.ebx & 0xffff == 64 && palette.ebx >> 16 >= 8 && palette.ecx & 0xffff >= 16;
+    let states: u32;
+    // SAFETY: AVX-512 was detected, so the system enabled XGETBV; it has no effect but on these registers.
+    unsafe { std::arch::asm!("xgetbv", in("ecx") 0, out("eax") states, out("edx") _, options(nomem, nostack)) };
+    // SAFETY: asks for a permission, and changes nothing else.
+    let permitted = || unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) } == 0;
+    usual && states & TILE_STATES == TILE_STATES && permitted()
+}
+
+#[cfg(all(target_arch = "x86_64", unix, not(target_os = "linux")))]
+fn amx() -> bool {
+    false
 }
 
 /// The processor's vendor.
@@ -156,7 +247,7 @@ fn l2_bytes() -> usize {
 
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 fn probe() -> Features {
-    Features { isa: Isa::Portable, bf16: false, l2_bytes: L2_BYTES, one_stream: false }
+    Features { isa: Isa::Portable, extension: Extension::None, l2_bytes: L2_BYTES, one_stream: false }
 }
 
 #[cfg(test)]
@@ -177,6 +268,8 @@ mod tests {
         assert!(Isa::available().any(|isa| isa == Isa::get()));
         assert_eq!(Isa::available().next(), Some(Isa::Portable));
         assert!((64 << 10..=64 << 20).contains(&detect().l2_bytes), "{:?}", detect());
-        assert!(!detect().bf16 || detect().isa == Isa::Avx512);
+        assert!(detect().extension == Extension::None || detect().isa == Isa::Avx512);
+        assert!(targets().any(|name| name == target()), "{}", target());
+        assert!(targets().count() >= Isa::available().count());
     }
 }

@@ -27,8 +27,8 @@ pub static THREADS: Variable = Variable::new("KILN_THREADS", "a whole number fro
     value.parse::<usize>().is_ok_and(|threads| (1..=256).contains(&threads))
 });
 /// The instruction set that code is generated for.
-pub static CPU_ISA: Variable = Variable::new("KILN_CPU_ISA", "portable, avx2 or avx512", |value| {
-    ["portable", "avx2", "avx512"].contains(&value.to_ascii_lowercase().as_str())
+pub static CPU_ISA: Variable = Variable::new("KILN_CPU_ISA", "portable, avx2, avx512, avx512-bf16 or amx", |value| {
+    ["portable", "avx2", "avx512", "avx512-bf16", "amx"].contains(&value.to_ascii_lowercase().as_str())
 });
 /// Selects the backend.
 pub static BACKEND: Variable = Variable::new("KILN_BACKEND", "cpu, reference or reference-cuda", |value| {
@@ -224,7 +224,7 @@ mod tests {
         let takes = |variable: &Variable, value: &str| variable.of(Some(value.into())).is_ok();
         let cases: [(&Variable, &[&str], &[&str]); 9] = [
             (&THREADS, &["1", " 8 ", "256", ""], &["abc", "0", "-1", "257", "1.5", "99999999999999999999"]),
-            (&CPU_ISA, &["avx2", "AVX512", "portable"], &["foo", "sse", "avx"]),
+            (&CPU_ISA, &["avx2", "AVX512", "portable", "avx512-bf16", "amx"], &["foo", "sse", "avx"]),
             (&BACKEND, &["reference", "cpu"], &["gpu"]),
             (&CUBLASLT, &["auto", "off", "always"], &["on", "1"]),
             (&CUDNN, &["auto", "off", "always"], &["on", "1"]),

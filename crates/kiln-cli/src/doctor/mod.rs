@@ -4,7 +4,7 @@ mod libraries;
 pub mod machine;
 mod python;
 
-use kiln_cpu::features::{Isa, detect};
+use kiln_cpu::features::{Extension, Isa, detect, target, targets};
 use kiln_cpu::pool;
 use kiln_runtime::disk::{self, Store};
 use kiln_terminal::failure::Outcome;
@@ -97,8 +97,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn cpu(measured: bool) -> Vec<Fact> {
     let features = detect();
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let available: Vec<&str> = Isa::available().map(Isa::name).collect();
-    let isa = Isa::get();
+    let available: Vec<&str> = targets().collect();
+    let (isa, target) = (Isa::get(), target());
     let threads = pool::threads();
     let mut facts = vec![
         Fact::plain("model", format!("{} ({})", machine::cpu_name(), std::env::consts::ARCH)),
@@ -107,12 +107,13 @@ fn cpu(measured: bool) -> Vec<Fact> {
         Fact::new(
             "code",
             if isa == Isa::Portable { Mark::Missing } else { Mark::Good },
-            format!("{} of {}   (KILN_CPU_ISA=name)", isa.name(), available.join(", ")),
-            json!({"isa": isa.name(), "available": available}),
+            format!("{target} of {}   (KILN_CPU_ISA=name)", available.join(", ")),
+            json!({"isa": target, "available": available}),
         ),
     ];
     let flags = machine::flags();
-    let present: Vec<&str> = flags.iter().filter(|(_, here)| *here).map(|(name, _)| *name).collect();
+    let amx = (features.extension >= Extension::Amx).then_some("amx");
+    let present: Vec<&str> = flags.iter().filter(|(_, here)| *here).map(|(name, _)| *name).chain(amx).collect();
     facts.push(Fact::new("features", Mark::Plain, present.join(" "), json!(present)));
     facts.push(Fact::new("l2 cache", Mark::Plain, format::bytes(features.l2_bytes as u64), features.l2_bytes));
     if let Some(memory) = machine::memory() {

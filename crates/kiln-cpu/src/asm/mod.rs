@@ -1,4 +1,4 @@
-//! A small x86-64 assembler: general-purpose code, VEX and EVEX vector code, labels and a constant pool.
+//! A small x86-64 assembler: general-purpose code, VEX and EVEX vector code, tiles, labels and a constant pool.
 //!
 //! ```text
 //!  Gpr / VReg / KReg / Mem      operands are plain values, so a register allocator can pick them
@@ -32,9 +32,11 @@ pub mod ops;
 mod registers;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod vector;
 
 pub use assembler::{Assembler, Label};
 pub use general::{Alu, Cond, Shift, Size};
 pub use registers::{Base, Gpr, Index, KReg, Mem, Reg, Rm, VReg, Width};
+pub use tiles::{TReg, TileProduct, tile_configuration};
 pub use vector::{Args, MaskSize};

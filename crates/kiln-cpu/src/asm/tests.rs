@@ -454,6 +454,54 @@ fn mask_instructions_decode_to_themselves() {
 }
 
 #[test]
+fn tile_instructions_decode_to_themselves() {
+    let check = |name: &str, tiles: &[TReg], mem: Option<Mem>, i: Instruction| {
+        assert_eq!(mnemonic(&i), name);
+        let registers = (0..i.op_count()).filter(|n| i.op_kind(*n) == OpKind::Register);
+        let got: Vec<usize> = registers.map(|n| i.op_register(n) as usize - Register::TMM0 as usize).collect();
+        let want: Vec<usize> = tiles.iter().map(|tile| usize::from(tile.0)).collect();
+        assert_eq!(got, want, "{name}");
+        if let Some(m) = mem {
+            same_mem(&i, &m, name);
+        }
+    };
+    let mut rng = Rng(5);
+    for _ in 0..500 {
+        // The tiles of a product are three different ones.
+        let first = rng.below(8) as u8;
+        let [a, b, c] = [first, (first + 1 + rng.below(3) as u8) % 8, (first + 4 + rng.below(4) as u8) % 8].map(TReg);
+        let (base, disp, m) = (rng.gpr(), rng.disp(), rng.mem());
+        let stride = loop {
+            match rng.gpr() {
+                Gpr::RSP => {}
+                stride => break stride,
+            }
+        };
+        let at = Mem::indexed(base, stride, 1).offset(disp);
+        check("ldtilecfg", &[], Some(m), one(|x| x.ldtilecfg(m)));
+        check("sttilecfg", &[], Some(m), one(|x| x.sttilecfg(m)));
+        check("tilezero", &[a], None, one(|x| x.tilezero(a)));
+        check("tileloadd", &[a], Some(at), one(|x| x.tileloadd(a, base, stride, disp)));
+        check("tilestored", &[a], Some(at), one(|x| x.tilestored(base, stride, disp, a)));
+        for (product, name) in [
+            (TileProduct::Bf16, "tdpbf16ps"),
+            (TileProduct::SignedSigned, "tdpbssd"),
+            (TileProduct::SignedUnsigned, "tdpbsud"),
+            (TileProduct::UnsignedSigned, "tdpbusd"),
+            (TileProduct::UnsignedUnsigned, "tdpbuud"),
+        ] {
+            check(name, &[a, b, c], None, one(|x| x.tile_product(product, a, b, c)));
+        }
+    }
+    check("tilerelease", &[], None, one(|x| x.tilerelease()));
+    let bytes = tile_configuration(&[(16, 64), (3, 64), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (1, 300)]);
+    assert_eq!(
+        (bytes[0], &bytes[16..20], &bytes[30..32], &bytes[48..50], bytes[55]),
+        (1, &[64, 0, 64, 0][..], &[44, 1][..], &[16, 3][..], 1)
+    );
+}
+
+#[test]
 fn labels_and_constants_resolve() {
     let mut asm = Assembler::new();
     let (top, end) = (asm.label(), asm.label());

@@ -62,15 +62,15 @@ impl Args {
 }
 
 /// Encoded fields shared by VEX and EVEX.
-struct Fields {
-    reg: u8,
-    vvvv: u8,
-    imm: Option<u8>,
+pub(super) struct Fields {
+    pub reg: u8,
+    pub vvvv: u8,
+    pub imm: Option<u8>,
     /// High bits of the index (or of a register rm, as EVEX has it) and of the base.
-    x: u8,
-    b: u8,
+    pub x: u8,
+    pub b: u8,
     /// Bit 4 of a vector index.
-    index_high: u8,
+    pub index_high: u8,
 }
 
 impl Assembler {
@@ -129,7 +129,7 @@ impl Assembler {
         }
     }
 
-    fn vex_prefix(&mut self, map: u8, pp: u8, w: u8, l: u8, f: &Fields) {
+    pub(super) fn vex_prefix(&mut self, map: u8, pp: u8, w: u8, l: u8, f: &Fields) {
         let r = !(f.reg >> 3) & 1;
         let (x, b) = (!f.x & 1, !f.b & 1);
         let tail = (!f.vvvv & 15) << 3 | l << 2 | pp;

@@ -105,7 +105,10 @@ struct Code {
 impl Code {
     fn new(isa: Isa, [q, k, v]: [DType; 3], widths: [Option<usize>; 2], scale: Scale) -> Result<Code, MemoryError> {
         let all_bf16 = [q, k, v] == [DType::Bf16; 3];
-        let pairs = isa == Isa::Avx512 && features::detect().bf16 && all_bf16 && scale.on_queries == 1.0;
+        let pairs = isa == Isa::Avx512
+            && features::Extension::get() >= features::Extension::Bf16
+            && all_bf16
+            && scale.on_queries == 1.0;
         let element = if pairs { Element::Pairs } else { Element::F32 };
         // Portable kernels read f32 only.
         let in_memory = |dtype| match dtype {

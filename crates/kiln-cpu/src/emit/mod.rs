@@ -103,7 +103,7 @@ pub fn emit(f: &Function, isa: Isa) -> Result<Emitted, AllocationViolation> {
         pool: vec![None; f.types.len()],
         open: Vec::new(),
         slow_paths: Vec::new(),
-        bf16: avx512 && crate::features::detect().bf16,
+        bf16: avx512 && crate::features::Extension::get() >= crate::features::Extension::Bf16,
         at: 0,
         calls: Vec::new(),
         alloc,

@@ -9,12 +9,15 @@
 //!     after the last K a row panel's part of the tile goes to the epilogue
 //! ```
 
-use super::kernel::{self, Format, MicroFn, Shape};
-use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack, pack_pairs};
+use super::ahead::Ahead;
+use super::kernel::{self, Format, MicroFn, OFFSET, Shape};
+use super::pack::{Accumulator, Convert, Lanes, fill_rows, pack};
 use super::scratch::Scratch;
 use super::shares::Shares;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand, Tile};
-use super::{Gemm, GemmError, PackedB, part, portable, small, windows};
+use super::tiles::{self, Piece};
+use super::words::{self, Short, Words, pack_tiles, pack_words};
+use super::{Gemm, GemmError, PackedB, part, portable, windows};
 use crate::features::{Isa, detect};
 use crate::pool;
 use half::{bf16, f16};
@@ -25,12 +28,23 @@ use std::ops::Range;
 const A_BYTES: usize = 8 << 20;
 /// Bytes of an A panel: a part of the first level.
 const A_PANEL_BYTES: usize = 22 << 10;
+/// The same where tiles multiply: what is read beside it comes from the second level at the pace of the products.
+const A_TILES_BYTES: usize = 32 << 10;
 /// K of one chunk; a longer K keeps the whole block's accumulators in memory between chunks.
 const K_CHUNK: usize = 8192;
 /// Rows of B that are packed together where columns are contiguous.
 const RUN_ROWS: usize = 8;
 /// Rows up to which blocks of K are tasks of their own where columns do not make enough of them.
 const SPLIT_ROWS: usize = 64;
+/// Threads and rows from which B is packed once by all threads before they multiply: with fewer each task packs its own columns. And the
+/// most bytes that it may take, a part of the last-level cache.
+const SHARING_THREADS: usize = 4;
+const SHARING_ROWS: usize = 128;
+const SHARED_BYTES: usize = 32 << 20;
+/// Units of K in one task of packing it.
+const SHARED_UNITS: usize = 64;
+/// What reading a row or column of a task's operands from a shared cache costs, in columns or rows multiplied with it.
+const TRAFFIC: usize = 24;
 /// Tasks per thread, so that one on a descheduled thread is not waited for.
 const TASKS_A_THREAD: usize = 4;
 
@@ -58,16 +72,31 @@ impl Tiling {
         let vector = if isa == Isa::Avx512 { 64 } else { 32 };
         Ok(match format {
             None => Tiling { isa, format, mr: portable::ROWS, nr: portable::COLUMNS },
-            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa), nr: 2 * vector / f.acc_size() },
+            Some(f) => Tiling { isa, format, mr: kernel::max_rows(isa, f), nr: 2 * vector / f.acc_size() },
         })
     }
 
-    fn kernels<T: Accumulator>(&self, format: Option<Format>, mr: usize) -> Result<Kernels, GemmError> {
-        let get = |accumulate| match format {
+    /// The same for panels of another format.
+    fn of(self, format: Option<Format>) -> Tiling {
+        let mr = format.map_or(self.mr, |format| kernel::max_rows(self.isa, format));
+        Tiling { format, mr, ..self }
+    }
+
+    fn kernels<T: Accumulator>(&self, mr: usize) -> Result<Kernels, GemmError> {
+        let get = |accumulate| match self.format {
             None => Ok(portable::get::<T>(mr, accumulate)),
+            Some(format) if format.in_tiles() => {
+                tiles::get(Piece::Multiply { bytes: format == Format::I8Tile, rows: mr, accumulate })
+            }
             Some(format) => kernel::get(Shape { isa: self.isa, format, mr, nv: 2, accumulate }),
         };
-        Ok(Kernels { first: get(false)?, more: get(true)? })
+        let configure = match self.format {
+            Some(format) if format.in_tiles() => {
+                Some((tiles::get(Piece::Configure { rows: mr })?, tiles::get(Piece::Release)?))
+            }
+            _ => None,
+        };
+        Ok(Kernels { first: get(false)?, more: get(true)?, configure })
     }
 }
 
@@ -76,6 +105,8 @@ impl Tiling {
 struct Kernels {
     first: MicroFn,
     more: MicroFn,
+    /// Code to run before and after kernels that use tile registers.
+    configure: Option<(MicroFn, MicroFn)>,
 }
 
 /// How K is split into the units of a panel's format.
@@ -89,8 +120,11 @@ struct Units {
     a_words: usize,
     /// Bytes of a unit of a column of B.
     b_bytes: usize,
-    /// A is packed in pairs of bf16.
-    pairs: bool,
+    /// Both operands are packed in words of short elements.
+    words: Option<Words>,
+    /// Words in a unit, and whether tiles multiply them.
+    each: usize,
+    tiles: bool,
 }
 
 impl Units {
@@ -101,7 +135,9 @@ impl Units {
             all: k.div_ceil(depth),
             a_words: format.map_or(1, Format::a_words),
             b_bytes: format.map_or(size_of::<T>(), Format::size),
-            pairs: format == Some(Format::Bf16Dot),
+            words: format.and_then(Format::words),
+            each: format.map_or(1, Format::a_words),
+            tiles: format.is_some_and(Format::in_tiles),
         }
     }
 }
@@ -110,6 +146,8 @@ impl Units {
 enum PanelSource<'a> {
     Packed(&'a PackedB),
     Pack(&'a Operand<'a>),
+    /// All columns of the chunk, packed by all threads.
+    Shared(*const u8),
 }
 
 /// One block of rows and chunk of K, shared by all tasks.
@@ -124,6 +162,8 @@ struct Block<'a, T> {
     row_panels: usize,
     /// Kernels of the taller and of the shorter row panels.
     kernels: [(usize, Kernels); 2],
+    /// Kernels of a single row.
+    one_row: Kernels,
     chunk: Range<usize>,
     k_blocks: usize,
     /// Blocks of K are multiples of this many units: what a source of B makes at once.
@@ -162,17 +202,8 @@ where
         Operand::Packed(packed) => (PanelSource::Packed(packed), packed.format()),
         _ => (PanelSource::Pack(b), tiling.format),
     };
-    let dtype = match b {
-        Operand::Strided(b) => Some(b.dtype),
-        Operand::Packed(packed) => packed.dtype(),
-        _ => None,
-    };
-    let dtype = match b {
-        Operand::Rows(source) if source.has_pairs() => Some(DType::Bf16),
-        _ => dtype,
-    };
-    let pairs = gemm.acc == DType::F32 && dtype.is_some_and(|b| small::multiplies_pairs(gemm, a, b));
-    let format = if pairs { Some(Format::Bf16Dot) } else { format };
+    let format = words::format(gemm, a, b).or(format);
+    let tiling = tiling.of(format);
     let units = Units::new::<T>(format, gemm.k);
     let grain = match b {
         Operand::Columns(source) => source.grain(),
@@ -183,9 +214,15 @@ where
     let row_words = chunk_len * units.a_words;
     let most_rows = (A_BYTES / (row_words.max(1) * size_of::<T>())).clamp(8 * tiling.mr, 1024);
     let row_blocks = gemm.m.div_ceil(most_rows);
-    let rows_of = |i| part(gemm.m, row_blocks, i);
+    let rows_of = |i| grains(gemm.m, row_blocks, i, if units.tiles { tiling.mr } else { 1 });
     let packed_a = Scratch::take::<T>(rows_of(0).len() * row_words);
     let carried = (chunks > 1).then(|| Scratch::take::<T>(rows_of(0).len() * padded(gemm.n, tiling.nr)));
+    let shares = matches!(b, Operand::Strided(_))
+        && gemm.threads.min(pool::threads()) >= SHARING_THREADS
+        && gemm.m >= SHARING_ROWS
+        && padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes <= SHARED_BYTES;
+    let shared = shares.then(|| Scratch::take::<u8>(padded(gemm.n, tiling.nr) * chunk_len * units.b_bytes));
+    let one_row = tiling.kernels::<T>(1)?;
     let mut block = Block {
         gemm,
         tiling,
@@ -194,7 +231,8 @@ where
         epilogue,
         rows: 0..0,
         row_panels: 0,
-        kernels: [(0, Kernels { first: portable::get::<T>(1, false), more: portable::get::<T>(1, true) }); 2],
+        kernels: [(0, one_row); 2],
+        one_row,
         chunk: 0..0,
         k_blocks: 1,
         grain,
@@ -204,17 +242,25 @@ where
     for i in 0..row_blocks {
         block.rows = rows_of(i);
         block.row_panels = block.rows.len().div_ceil(tiling.mr);
-        let tall = block.rows.len().div_ceil(block.row_panels);
-        let short = block.rows.len() / block.row_panels;
-        block.kernels = [(tall, tiling.kernels::<T>(format, tall)?), (short, tiling.kernels::<T>(format, short)?)];
+        let (tall, short) = (block.panel_rows(0).len(), block.panel_rows(block.row_panels - 1).len());
+        block.kernels = [(tall, tiling.kernels::<T>(tall)?), (short, tiling.kernels::<T>(short)?)];
         for c in 0..chunks {
             block.chunk = grains(units.all, chunks, c, grain);
-            let panel_bytes = gemm.tuning.panel_bytes.unwrap_or(A_PANEL_BYTES);
-            let most_k = (panel_bytes / (tall * units.a_words * size_of::<T>())).clamp(256, 2048);
+            let usual = if units.tiles { A_TILES_BYTES } else { A_PANEL_BYTES };
+            let panel_bytes = gemm.tuning.panel_bytes.unwrap_or(usual);
+            let (least, most) = if units.tiles { (8, 64) } else { (256, 2048) };
+            let most_k = (panel_bytes / (tall * units.a_words * size_of::<T>())).clamp(least, most);
             block.k_blocks = block.chunk.len().div_ceil(most_k).max(1);
             // SAFETY: the operands are the caller's; scratch was sized above.
             unsafe {
                 block.pack_a(a);
+                if let Some(shared) = &shared {
+                    // A single chunk is packed for all rows.
+                    if i == 0 || chunks > 1 {
+                        block.pack_shared_b(b, shared.ptr());
+                    }
+                    block.panels = PanelSource::Shared(shared.ptr());
+                }
                 block.multiply();
             }
         }
@@ -251,7 +297,11 @@ where
 {
     /// Rows of a row panel, counted from the block's first.
     fn panel_rows(&self, panel: usize) -> Range<usize> {
-        part(self.rows.len(), self.row_panels, panel)
+        match self.units.tiles {
+            // Whole tiles, but for the last.
+            true => panel * self.tiling.mr..self.rows.len().min((panel + 1) * self.tiling.mr),
+            false => part(self.rows.len(), self.row_panels, panel),
+        }
     }
 
     /// A block of units of K, counted from the chunk's first.
@@ -282,6 +332,9 @@ where
             let ks = self.ks(&units);
             // SAFETY: panels are disjoint; the operand is the caller's.
             unsafe {
+                if let Some(kind) = self.units.words {
+                    return self.pack_short_a(kind, &a.get(), lanes, units, to.cast());
+                }
                 match a.get() {
                     Operand::Strided(m) => {
                         let from = Lanes {
@@ -290,10 +343,6 @@ where
                             lane_stride: m.row_stride,
                             k_stride: m.column_stride,
                         };
-                        if self.units.pairs {
-                            pack_pairs(self.gemm.isa, &from, lanes, rows.len(), units, self.gemm.k, to.cast());
-                            return;
-                        }
                         pack::<T>(self.gemm.isa, &from, lanes, rows.len(), ks.clone(), to);
                     }
                     Operand::Rows(source) => {
@@ -315,6 +364,137 @@ where
         });
     }
 
+    /// Packs some rows and units of an A of short elements.
+    unsafe fn pack_short_a(
+        &self,
+        kind: Words,
+        a: &Operand<'_>,
+        lanes: Range<usize>,
+        units: Range<usize>,
+        to: *mut u32,
+    ) {
+        let (isa, ks) = (self.gemm.isa, self.ks(&units));
+        // SAFETY: a panel of A, and elements of it that the caller guarantees.
+        unsafe {
+            let short = Short::of(isa, kind, a, false, lanes.clone(), ks.clone());
+            let (lane, first) = short.first;
+            let k = self.gemm.k.min(ks.end) - first;
+            let lanes = lanes.start - lane..lanes.end - lane;
+            let skipped = first / self.units.depth;
+            let units = units.start - skipped..units.end - skipped;
+            if self.units.tiles {
+                return pack_tiles(isa, kind, &short.lanes, lanes, units, k, to.cast());
+            }
+            let count = lanes.len() * units.len();
+            pack_words(isa, kind, &short.lanes, (lanes.clone(), lanes.len()), units, k, to);
+            if kind == Words::Quads {
+                std::slice::from_raw_parts_mut(to, count).iter_mut().for_each(|word| *word ^= OFFSET);
+            }
+        }
+    }
+
+    /// Packs some columns and units of a B of short elements into consecutive panels.
+    unsafe fn pack_short_b(
+        &self,
+        kind: Words,
+        b: &Operand<'_>,
+        columns: Range<usize>,
+        units: Range<usize>,
+        to: *mut u32,
+    ) {
+        let (isa, nr, ks) = (self.gemm.isa, self.tiling.nr, self.ks(&units));
+        let panel_words = units.len() * self.units.each * nr;
+        // SAFETY: the panels of B, and elements of it that the caller guarantees.
+        unsafe {
+            if let Operand::Rows(source) = b
+                && source.has_pairs()
+            {
+                if ks.len().div_ceil(2) * nr == panel_words {
+                    return source.fill_pairs(ks, columns, nr, to);
+                }
+                // With words of padding after the pairs there is a panel at a time, filled beside: it may end with a vector too much.
+                let panel = Scratch::take::<u32>(panel_words + windows::SLACK);
+                for (i, start) in columns.clone().step_by(nr).enumerate() {
+                    std::ptr::write_bytes(panel.ptr::<u32>(), 0, panel_words);
+                    source.fill_pairs(ks.clone(), start..columns.end.min(start + nr), nr, panel.ptr());
+                    let there = ks.len().div_ceil(2) * nr;
+                    std::ptr::write_bytes(panel.ptr::<u32>().add(there), 0, panel_words - there);
+                    std::ptr::copy_nonoverlapping(panel.ptr(), to.add(i * panel_words), panel_words);
+                }
+                return;
+            }
+            // What is converted is taken panel by panel, unless rows are made of all columns.
+            let at_once = match b {
+                Operand::Strided(m) if m.dtype == kind.dtype() => columns.len(),
+                Operand::Rows(_) => columns.len(),
+                _ => nr,
+            };
+            for group in columns.clone().step_by(at_once.max(1)) {
+                let wide = group..columns.end.min(group + at_once);
+                let short = Short::of(isa, kind, b, true, wide.clone(), ks.clone());
+                let (lane, first) = short.first;
+                let k = self.gemm.k.min(ks.end) - first;
+                let words = units.start * self.units.each..units.end * self.units.each;
+                let skipped = first / kind.depth();
+                let words = words.start - skipped..words.end - skipped;
+                // Contiguous columns are read in runs over all panels, a few rows at a time; contiguous k panel by panel.
+                let rows = if short.lanes.lane_stride == 1 { RUN_ROWS } else { words.len().max(1) };
+                for row in (0..words.len()).step_by(rows) {
+                    let some = words.start + row..words.end.min(words.start + row + rows);
+                    for start in wide.clone().step_by(nr) {
+                        let lanes = start - lane..wide.end.min(start + nr) - lane;
+                        let to = to.add((start - columns.start) / nr * panel_words + row * nr);
+                        pack_words(isa, kind, &short.lanes, (lanes, nr), some.clone(), k, to);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs all columns of the chunk, as [`PanelSource::Shared`].
+    unsafe fn pack_shared_b(&self, b: &Operand<'_>, to: *mut T) {
+        let (nr, n, all) = (self.tiling.nr, self.gemm.n, self.chunk.len());
+        let panel = all * nr * self.units.b_bytes / size_of::<T>();
+        let by_rows = matches!(b, Operand::Strided(m) if m.column_stride == 1);
+        let (panels, target, b) = (n.div_ceil(nr), to as usize, SharedOperand(*b));
+        let jobs = if by_rows { all.div_ceil(SHARED_UNITS) } else { panels };
+        pool::run(jobs, self.gemm.threads, &|job| {
+            // SAFETY: jobs write disjoint parts of the panels; the operand is the caller's.
+            let pack = |p: usize, units: Range<usize>| unsafe {
+                let to = (target as *mut T).add(p * panel + units.start * nr * self.units.b_bytes / size_of::<T>());
+                let units = self.chunk.start + units.start..self.chunk.start + units.end;
+                self.pack_b(&b.get(), p * nr..n.min((p + 1) * nr), units, to);
+            };
+            if !by_rows {
+                return pack(job, 0..all);
+            }
+            // Rows are read in whole, a few at a time.
+            let rows = RUN_ROWS.div_ceil(self.units.each);
+            let units = job * SHARED_UNITS..all.min((job + 1) * SHARED_UNITS);
+            for first in units.clone().step_by(rows) {
+                (0..panels).for_each(|p| pack(p, first..units.end.min(first + rows)));
+            }
+        });
+    }
+
+    /// The number of tasks along columns and along rows where both operands come from a shared cache: a few a thread, nearly square.
+    fn grid(&self, column_panels: usize, most: usize, threads: usize) -> (usize, usize) {
+        let cost = |columns: usize, rows: usize| {
+            let wide = column_panels.div_ceil(columns) * self.tiling.nr;
+            let high = self.row_panels.div_ceil(rows) * self.kernels[0].0;
+            (columns * rows).div_ceil(threads) * (wide * high + TRAFFIC * (wide + high))
+        };
+        let least = column_panels.div_ceil(most);
+        let candidates = (1..=self.row_panels.min(TASKS_A_THREAD * threads)).flat_map(|rows| {
+            (2..=TASKS_A_THREAD).map(move |each| {
+                let columns = (threads * each / rows).clamp(least, column_panels);
+                // As many panels in each task.
+                (column_panels.div_ceil(column_panels.div_ceil(columns)), rows)
+            })
+        });
+        candidates.min_by_key(|&(columns, rows)| cost(columns, rows)).unwrap_or((column_panels, 1))
+    }
+
     /// The k of some units.
     fn ks(&self, units: &Range<usize>) -> Range<usize> {
         units.start * self.units.depth..self.gemm.k.min(units.end * self.units.depth)
@@ -322,6 +502,10 @@ where
 
     /// Packs B's columns and units of K into consecutive panels.
     unsafe fn pack_b(&self, b: &Operand<'_>, columns: Range<usize>, units: Range<usize>, to: *mut T) {
+        if let Some(kind) = self.units.words {
+            // SAFETY: the caller's promise.
+            return unsafe { self.pack_short_b(kind, b, columns, units, to.cast()) };
+        }
         let nr = self.tiling.nr;
         let ks = self.ks(&units);
         let scratch;
@@ -331,9 +515,6 @@ where
                 Operand::Strided(Matrix { data, dtype, row_stride, column_stride }) => {
                     let from = Lanes { data: *data, dtype: *dtype, lane_stride: *column_stride, k_stride: *row_stride };
                     (from, columns.start, ks)
-                }
-                Operand::Rows(source) if self.units.pairs => {
-                    return source.fill_pairs(ks.clone(), columns.clone(), nr, to.cast());
                 }
                 Operand::Rows(source) => {
                     if T::DTYPE == DType::F32 && source.fill_panels(ks.clone(), columns.clone(), nr, to.cast()) {
@@ -372,13 +553,8 @@ where
                 // SAFETY: rows of panel i of the scratch for B.
                 unsafe {
                     let to = to.add((i * units.len() + row) * nr);
-                    if self.units.pairs {
-                        let pairs = units.start + row..units.start + row + count;
-                        pack_pairs(self.gemm.isa, &from, lanes, nr, pairs, self.gemm.k, to.cast());
-                    } else {
-                        let ks = ks.start + row..ks.start + row + count;
-                        pack::<T>(self.gemm.isa, &from, lanes, nr, ks, to);
-                    }
+                    let ks = ks.start + row..ks.start + row + count;
+                    pack::<T>(self.gemm.isa, &from, lanes, nr, ks, to);
                 }
             }
         }
@@ -390,14 +566,22 @@ where
         let threads = self.gemm.threads.clamp(1, pool::threads());
         let column_panels = self.gemm.n.div_ceil(nr);
         let longest = self.k_block(0).len().max(1);
-        let most = (b_bytes() / (longest * nr * size_of::<T>())).max(1);
+        let most = (b_bytes() / (longest * nr * self.units.b_bytes.max(size_of::<T>()))).max(1);
         let each = self.gemm.tuning.tasks.unwrap_or(TASKS_A_THREAD).max(1);
         let wanted = if threads == 1 { 1 } else { threads * each };
+        if matches!(self.panels, PanelSource::Shared(_)) {
+            let (column_tasks, row_tasks) = self.grid(column_panels, most, threads);
+            return pool::run(column_tasks * row_tasks, threads, &|task| {
+                let columns = part(column_panels, column_tasks, task / row_tasks);
+                // SAFETY: tasks cover disjoint tiles.
+                unsafe { self.task(columns, part(self.row_panels, row_tasks, task % row_tasks)) };
+            });
+        }
         // As many panels in each task, since each thread gets as many tasks.
         let column_tasks = column_panels.div_ceil(column_panels.div_ceil(wanted).min(most));
         // Rows or K are split only where columns alone do not occupy the threads.
         let few = threads > 1 && column_tasks < 2 * threads;
-        if few && self.carried.is_null() && self.k_blocks > 1 && self.rows.len() <= SPLIT_ROWS {
+        if few && self.k_blocks > 1 && self.adds_parts() {
             // SAFETY: as below.
             return unsafe { self.multiply_parts(column_panels, column_tasks, threads) };
         }
@@ -408,6 +592,11 @@ where
             // SAFETY: tasks cover disjoint tiles.
             unsafe { self.task(columns, panels) };
         });
+    }
+
+    /// Whether blocks of K may be tasks of their own.
+    fn adds_parts(&self) -> bool {
+        self.carried.is_null() && self.rows.len() <= SPLIT_ROWS
     }
 
     /// Runs every block of K as a task of its own. The last to finish adds the blocks' tiles up in the order in which a
@@ -471,6 +660,41 @@ where
         unsafe { self.blocks(column_panels, row_panels, 0..self.k_blocks, &Out { tile, stride, reuse, finish }) };
     }
 
+    /// What is packed after a block of K: the next one of the same columns, or the first of the columns of this thread's next task, as
+    /// tasks usually go.
+    fn next_of_b(&self, columns: &Range<usize>, k_blocks: &Range<usize>, block: usize, turns: usize) -> Option<Ahead> {
+        let PanelSource::Pack(b) = &self.panels else { return None };
+        let (n, threads) = (self.gemm.n, self.gemm.threads.clamp(1, pool::threads()));
+        let (columns, block) = match block + 1 < k_blocks.end {
+            true => (columns.clone(), block + 1),
+            false => {
+                let start = n.min(columns.end + (threads - 1) * columns.len());
+                (start..n.min(start + columns.len()), k_blocks.start)
+            }
+        };
+        let units = self.k_block(block);
+        let ks = self.ks(&(self.chunk.start + units.start..self.chunk.start + units.end));
+        Ahead::new(b, columns, ks, turns)
+    }
+
+    /// What every row of a product of unsigned bytes has too much: the sums of the columns times [`OFFSET`]'s bytes.
+    unsafe fn excess(&self, b: *const u8, panel_bytes: usize, panels: usize, units: usize) -> Option<Scratch> {
+        if self.tiling.format != Some(Format::I8Dot) {
+            return None;
+        }
+        let (sums, row) = (Scratch::take::<T>(panels * self.tiling.nr), Scratch::take::<u32>(units));
+        // SAFETY: a row of A, and panels of B, of as many units.
+        unsafe {
+            std::slice::from_raw_parts_mut(row.ptr::<u32>(), units).fill(OFFSET);
+            for panel in 0..panels {
+                let to = sums.ptr::<T>().add(panel * self.tiling.nr).cast();
+                let b_stride = self.tiling.nr * self.units.b_bytes;
+                (self.one_row.first)(row.ptr(), b.add(panel * panel_bytes), to, units, b_stride, 0);
+            }
+        }
+        Some(sums)
+    }
+
     /// Some blocks of K of the product of some row panels and some column panels.
     unsafe fn blocks(
         &self,
@@ -485,9 +709,10 @@ where
         let first_row = self.panel_rows(row_panels.start).start;
         let packing = match &self.panels {
             PanelSource::Pack(_) => {
-                Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() + windows::SLACK))
+                let words = self.units.b_bytes.div_ceil(size_of::<T>());
+                Some(Scratch::take::<T>(column_panels.len() * nr * self.k_block(0).len() * words + windows::SLACK))
             }
-            PanelSource::Packed(_) => None,
+            PanelSource::Packed(_) | PanelSource::Shared(_) => None,
         };
         for block in k_blocks.clone() {
             let ks = self.k_block(block);
@@ -500,25 +725,44 @@ where
                         (packing.ptr::<u8>() as *const u8, ks.len() * nr * self.units.b_bytes)
                     }
                     (PanelSource::Packed(packed), _) => {
-                        let panel_bytes = self.units.all * nr * self.units.b_bytes;
+                        let panel_bytes = packed.panel_bytes();
                         let first = column_panels.start * panel_bytes + absolute.start * nr * self.units.b_bytes;
                         (packed.data().add(first), panel_bytes)
+                    }
+                    (PanelSource::Shared(data), _) => {
+                        let panel_bytes = self.chunk.len() * nr * self.units.b_bytes;
+                        (data.add(column_panels.start * panel_bytes + ks.start * nr * self.units.b_bytes), panel_bytes)
                     }
                     (PanelSource::Pack(_), None) => unreachable!("packing scratch was taken above"),
                 }
             };
+            // SAFETY: the panels of this block.
+            let excess = unsafe { self.excess(b, panel_bytes, column_panels.len(), ks.len()) };
             // The carried tile of an earlier chunk, or what an earlier block left.
             let add = block > k_blocks.start || self.chunk.start > 0;
+            // Tiles go on with the sums that they load, and others add theirs at the end. Where another number of threads would have
+            // blocks of K added up afterwards, so do tiles.
+            let apart =
+                (add && self.units.tiles && self.adds_parts()).then(|| Scratch::take::<T>(self.tiling.mr * stride));
+            let turns = row_panels.len() * column_panels.len();
+            let mut ahead = self.next_of_b(&columns, &k_blocks, block, turns);
             for panel in row_panels.clone() {
                 let panel_rows = self.panel_rows(panel);
                 let kernels = if panel_rows.len() == self.kernels[0].0 { self.kernels[0].1 } else { self.kernels[1].1 };
-                let micro = if add { kernels.more } else { kernels.first };
+                let micro = if add && apart.is_none() { kernels.more } else { kernels.first };
                 let row = if reuse { 0 } else { panel_rows.start - first_row };
                 let a = self.a_panel(panel, &ks);
                 // SAFETY: the tile has room for this panel's rows and all of the task's columns.
                 unsafe {
-                    let c = tile.add(row * stride);
+                    let sums = tile.add(row * stride);
+                    let c = apart.as_ref().map_or(sums, Scratch::ptr);
+                    if let Some((configure, _)) = kernels.configure {
+                        configure(a.cast(), b, c.cast(), 0, 0, 0);
+                    }
                     for column in 0..column_panels.len() {
+                        if let Some(ahead) = &mut ahead {
+                            ahead.fetch();
+                        }
                         micro(
                             a.cast(),
                             b.add(column * panel_bytes),
@@ -528,9 +772,28 @@ where
                             stride * size_of::<T>(),
                         );
                     }
+                    if let Some((_, release)) = kernels.configure {
+                        release(a.cast(), b, c.cast(), 0, 0, 0);
+                    }
+                    if let Some(excess) = &excess {
+                        let width = column_panels.len() * nr;
+                        let excess = std::slice::from_raw_parts(excess.ptr::<T>(), width);
+                        for row in 0..panel_rows.len() {
+                            let sums = std::slice::from_raw_parts_mut(c.add(row * stride), width);
+                            sums.iter_mut().zip(excess).for_each(|(sum, excess)| *sum = sum.less(*excess));
+                        }
+                    }
+                    if apart.is_some() {
+                        for row in 0..panel_rows.len() {
+                            let width = column_panels.len() * nr;
+                            let sums = std::slice::from_raw_parts_mut(sums.add(row * stride), width);
+                            let more = std::slice::from_raw_parts(c.add(row * stride), width);
+                            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.sum(*more));
+                        }
+                    }
                     if finish && block + 1 == k_blocks.end {
                         self.epilogue.apply(Tile {
-                            data: c.cast(),
+                            data: sums.cast(),
                             dtype: T::DTYPE,
                             row_stride: stride,
                             row: self.rows.start + panel_rows.start,

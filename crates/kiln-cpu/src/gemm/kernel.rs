@@ -9,6 +9,8 @@
 //! 16-bit pairs of consecutive k are adjacent in a panel, see [`Format::Bf16`] and [`Format::Bf16Dot`]; a *unit* is one such
 //! pair there, one k otherwise. Kernels are generated once per process, on first use.
 
+use super::tiles;
+use super::words::Words;
 use crate::asm::{Alu, Assembler, Cond, Gpr, Mem, Shift, VReg, Width, ops};
 use crate::features::Isa;
 use crate::memory::{Code, CodeArena, MemoryError};
@@ -30,15 +32,23 @@ pub(super) enum Format {
     F64,
     /// i32, accumulated in i32, wrapping.
     I32,
+    /// Four signed bytes of consecutive k in a word, accumulated in i32; A's bytes are unsigned, 128 more than they stand for, so that
+    /// every row has the sum of its column times 128 too much. Needs AVX512_VNNI.
+    I8Dot,
+    /// bf16 in tiles, see [`super::tiles`].
+    Bf16Tile,
+    /// Bytes in tiles.
+    I8Tile,
 }
 
 impl Format {
     /// Bytes of one unit of a column of B.
     pub(super) const fn size(self) -> usize {
         match self {
-            Format::F32 | Format::I32 | Format::Bf16 | Format::Bf16Dot => 4,
+            Format::F32 | Format::I32 | Format::Bf16 | Format::Bf16Dot | Format::I8Dot => 4,
             Format::F16 => 2,
             Format::F64 => 8,
+            Format::Bf16Tile | Format::I8Tile => 4 * tiles::TILE,
         }
     }
 
@@ -46,6 +56,9 @@ impl Format {
     pub(super) const fn depth(self) -> usize {
         match self {
             Format::Bf16 | Format::Bf16Dot => 2,
+            Format::I8Dot => 4,
+            Format::Bf16Tile => 2 * tiles::TILE,
+            Format::I8Tile => 4 * tiles::TILE,
             _ => 1,
         }
     }
@@ -54,8 +67,23 @@ impl Format {
     pub(super) const fn a_words(self) -> usize {
         match self {
             Format::Bf16 => 2,
+            Format::Bf16Tile | Format::I8Tile => tiles::TILE,
             _ => 1,
         }
+    }
+
+    /// The short elements that A and B share words of, where they do.
+    pub(super) const fn words(self) -> Option<Words> {
+        match self {
+            Format::Bf16Dot | Format::Bf16Tile => Some(Words::Pairs),
+            Format::I8Dot | Format::I8Tile => Some(Words::Quads),
+            _ => None,
+        }
+    }
+
+    /// Whether tiles multiply it.
+    pub(super) const fn in_tiles(self) -> bool {
+        matches!(self, Format::Bf16Tile | Format::I8Tile)
     }
 
     /// Bytes of an accumulator, and of a word of A.
@@ -102,8 +130,12 @@ impl Shape {
 }
 
 /// The largest number of rows of a tile of two vectors.
-pub(super) fn max_rows(isa: Isa) -> usize {
-    if isa == Isa::Avx512 { 14 } else { 6 }
+pub(super) fn max_rows(isa: Isa, format: Format) -> usize {
+    match (isa, format) {
+        (_, Format::Bf16Tile | Format::I8Tile) => tiles::ROWS,
+        (Isa::Avx512, _) => 14,
+        _ => 6,
+    }
 }
 
 /// The kernel of a shape, generated on first use and kept for the life of the process.
@@ -121,6 +153,7 @@ pub(super) enum Key {
     Dot(super::dot::Shape),
     Row(super::row::Shape),
     Sweep(super::sweep::Shape),
+    Tiles(super::tiles::Piece),
 }
 
 /// The entry of a piece of code that is generated once and never freed.
@@ -150,6 +183,9 @@ const B_STRIDE: Gpr = Gpr::R8;
 const C_STRIDE: Gpr = Gpr::R9;
 const B_STRIDE_3: Gpr = Gpr::R10;
 const K_LEFT: Gpr = Gpr::RAX;
+
+/// Four bytes of 128, which turn signed bytes into unsigned ones.
+pub(super) const OFFSET: u32 = 0x8080_8080;
 
 /// Unroll factor of the main loop, in units; the addresses below rely on it.
 const UNROLL: usize = 4;
@@ -247,7 +283,7 @@ impl Generator {
     fn add(&self) -> ops::VOp {
         match self.shape.format {
             Format::F64 => ops::VADDPD,
-            Format::I32 => ops::VPADDD,
+            Format::I32 | Format::I8Dot => ops::VPADDD,
             _ => ops::VADDPS,
         }
     }
@@ -303,6 +339,7 @@ impl Generator {
         match self.shape.format {
             Format::F64 => self.asm.rvm(ops::VFMADD231PD, self.width, acc, a, b),
             Format::Bf16Dot => self.asm.rvm(ops::VDPBF16PS, self.width, acc, a, b),
+            Format::I8Dot => self.asm.rvm(ops::VPDPBUSD, self.width, acc, a, b),
             Format::I32 => {
                 self.asm.rvm(ops::VPMULLD, self.width, self.high_half, a, b);
                 self.asm.rvm(ops::VPADDD, self.width, acc, acc, self.high_half);

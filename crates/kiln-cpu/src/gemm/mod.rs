@@ -8,6 +8,7 @@
 //!     │  N small                         ──▶ the same, of the transposed product              (`swapped`)
 //!     │  B of quantised blocks           ──▶ in bytes, or the same two ways unpacked in registers or panels  (`quantised`)
 //!     │  else, or B packed               ──▶ blocked  panels packed per cache block           (`blocked`, `pack`)
+//!     │     bf16, bytes: several k in a word, multiplied at once by vectors or tiles          (`words`, `tiles`)
 //!     ▼
 //!  Tile of accumulators, still in cache ──▶ Epilogue (fused code, or `Store`)
 //! ```
@@ -15,11 +16,14 @@
 //! Invariants: every element of the result reaches the epilogue exactly once, after all of K; with K = 0 it is zero.
 //! The order of additions depends on shapes, layouts and the target, never on the number of threads or on timing.
 
+mod ahead;
 mod blocked;
 mod blocks;
 mod direct;
 mod dot;
 mod dots;
+#[cfg(test)]
+mod emulated;
 mod kernel;
 mod narrow;
 mod pack;
@@ -37,8 +41,10 @@ mod swapped;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod transpose;
 mod windows;
+mod words;
 
 pub use direct::{Direct, WindowAxis};
 pub(crate) use pack::pack_rows;
@@ -49,7 +55,7 @@ pub use source::{Epilogue, Matrix, Operand, RowSource, Tile};
 pub use store::Store;
 pub use windows::{Extent, Guard, Windows};
 
-use crate::features::{Isa, detect};
+use crate::features::{Extension, Isa, detect};
 use crate::memory::MemoryError;
 use crate::pool;
 use kiln_ir::{BlockFormat, DType};
@@ -128,6 +134,8 @@ pub(crate) fn is_one_task(n: usize, k: usize, weight: DType) -> bool {
 pub struct Gemm {
     /// Target.
     pub isa: Isa,
+    /// What multiplies short elements there.
+    pub extension: Extension,
     /// Rows of A and C.
     pub m: usize,
     /// Columns of B and C.
@@ -136,7 +144,8 @@ pub struct Gemm {
     pub k: usize,
     /// The accumulators' type: f32, f64, i32 or i64.
     pub acc: DType,
-    /// The required precision where it accumulates in f32. Products with quantised blocks make use of it.
+    /// The required precision where it accumulates in f32. Products with quantised blocks make use of it, and at
+    /// [`Precision::Medium`] operands are rounded to bf16 where that is faster.
     pub precision: Precision,
     /// The most threads to use.
     pub threads: usize,
@@ -162,6 +171,7 @@ impl Gemm {
     pub fn new(m: usize, n: usize, k: usize, acc: DType) -> Gemm {
         Gemm {
             isa: Isa::get(),
+            extension: Extension::get(),
             m,
             n,
             k,
@@ -251,7 +261,9 @@ impl Gemm {
                 return quantised::run(self, a, blocks, epilogue);
             }
             let columns = quantised::Columns { isa: self.isa, blocks: *blocks };
-            blocked::run::<f32>(self, a, &Operand::Columns(&columns), epilogue)
+            // What comes here beside bytes is what they are not exact enough for.
+            let exact = Gemm { precision: Precision::Highest, ..*self };
+            blocked::run::<f32>(&exact, a, &Operand::Columns(&columns), epilogue)
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) unsafe fn run(
     let (m, n, k, isa) = (gemm.m, gemm.n, gemm.k, gemm.isa);
     let lanes = dot::lanes(isa);
     let format = if weight == Weight::F16 { Format::F16 } else { Format::F32 };
-    let groups = m.div_ceil(kernel::max_rows(isa));
+    let groups = m.div_ceil(kernel::max_rows(isa, Format::F32));
     let (tall, short) = (m.div_ceil(groups), m / groups);
     // By height: two vectors of columns, one, and one packed as f32 for the remaining columns.
     let kernels = |mr| -> Result<[MicroFn; 3], GemmError> {

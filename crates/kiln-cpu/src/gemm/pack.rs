@@ -15,24 +15,27 @@ pub(super) trait Accumulator: Copy + Default + Send + Sync + 'static {
     const DTYPE: DType;
     fn multiply_add(self, a: Self, b: Self) -> Self;
     fn sum(self, other: Self) -> Self;
+    fn less(self, other: Self) -> Self;
 }
 
 macro_rules! accumulators {
-    ($($t:ty, $dtype:ident, $a:ident $b:ident $c:ident => $fma:expr, $sum:expr;)*) => {$(
+    ($($t:ty, $dtype:ident, $a:ident $b:ident $c:ident => $fma:expr, $sum:expr, $less:expr;)*) => {$(
         impl Accumulator for $t {
             const DTYPE: DType = DType::$dtype;
             #[inline(always)]
             fn multiply_add(self, $a: Self, $b: Self) -> Self { let $c = self; $fma }
             #[inline(always)]
             fn sum(self, $b: Self) -> Self { let $c = self; $sum }
+            #[inline(always)]
+            fn less(self, $b: Self) -> Self { let $c = self; $less }
         }
     )*};
 }
 accumulators! {
-    f32, F32, a b c => c + a * b, c + b;
-    f64, F64, a b c => c + a * b, c + b;
-    i32, I32, a b c => c.wrapping_add(a.wrapping_mul(b)), c.wrapping_add(b);
-    i64, I64, a b c => c.wrapping_add(a.wrapping_mul(b)), c.wrapping_add(b);
+    f32, F32, a b c => c + a * b, c + b, c - b;
+    f64, F64, a b c => c + a * b, c + b, c - b;
+    i32, I32, a b c => c.wrapping_add(a.wrapping_mul(b)), c.wrapping_add(b), c.wrapping_sub(b);
+    i64, I64, a b c => c.wrapping_add(a.wrapping_mul(b)), c.wrapping_add(b), c.wrapping_sub(b);
 }
 
 /// Conversion of a stored element to an accumulator (or, for packed weights, to itself).

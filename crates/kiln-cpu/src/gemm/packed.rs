@@ -2,16 +2,20 @@
 
 use super::blocked::Tiling;
 use super::kernel::Format;
-use super::pack::{Lanes, pack, pack_as, pack_pairs};
-use super::source::Matrix;
+use super::pack::{Lanes, pack, pack_as};
+use super::source::{Matrix, Operand, SharedOperand};
+use super::tiles::TILE;
+use super::words::{Short, Words, pack_words};
 use super::{Gemm, GemmError, check_target, pack as packing};
-use crate::features::Isa;
+use crate::features::{Extension, Isa};
 use crate::pool;
 use kiln_ir::DType;
+use kiln_kernels::Precision;
 
 /// The layout of a packed B: panels of one register tile's width, all of K in each, `[panel][k][column]`, bf16 in pairs of k.
 ///
-/// bf16 and f16 weights of f32 products stay 16 bits wide (except on [`Isa::Portable`]) and are widened in registers.
+/// bf16 and f16 weights of f32 products stay 16 bits wide (except on [`Isa::Portable`]) and are widened in registers, or multiplied in
+/// pairs; panels of pairs are padded with zeros to what tiles take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
     isa: Isa,
@@ -20,6 +24,8 @@ pub struct Panels {
     acc: DType,
     nr: usize,
     format: Option<Format>,
+    /// The elements are f32.
+    is_f32: bool,
 }
 
 impl Panels {
@@ -35,7 +41,7 @@ impl Panels {
             (Format::F32, DType::F16) => Format::F16,
             _ => format,
         });
-        Ok(Panels { isa, k, n, acc, nr: tiling.nr, format })
+        Ok(Panels { isa, k, n, acc, nr: tiling.nr, format, is_f32: dtype == DType::F32 })
     }
 
     /// Columns of a panel.
@@ -48,9 +54,27 @@ impl Panels {
         (self.n.div_ceil(self.nr) * self.panel_bytes()).next_multiple_of(64)
     }
 
+    /// The same for products of less precision: weights that may be rounded to bf16 are, where pairs of them are multiplied at once.
+    pub fn rounded(self, precision: Precision) -> Panels {
+        let faster = self.isa == Isa::Avx512 && Extension::get() >= Extension::Bf16;
+        match self.format {
+            Some(Format::F32) if faster && precision == Precision::Medium && self.is_f32 => {
+                Panels { format: Some(Format::Bf16), ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// Units of K in a panel.
+    fn units(&self) -> usize {
+        match self.format {
+            Some(Format::Bf16) => self.k.div_ceil(2).next_multiple_of(TILE),
+            format => self.k.div_ceil(format.map_or(1, Format::depth)),
+        }
+    }
+
     fn panel_bytes(&self) -> usize {
-        let size = self.format.map_or(self.acc.size_in_bits() / 8, Format::size);
-        self.k.div_ceil(self.format.map_or(1, Format::depth)) * self.nr * size
+        self.units() * self.nr * self.format.map_or(self.acc.size_in_bits() / 8, Format::size)
     }
 
     /// Packs a matrix of the type that these panels are for.
@@ -58,10 +82,11 @@ impl Panels {
     /// # Safety
     /// Every element of the K × N matrix must be readable, `to` writable for [`Panels::bytes`] and aligned to a cache line.
     pub unsafe fn pack(&self, b: &Matrix, to: *mut u8) {
-        let &Panels { isa, k, n, acc, nr, format } = self;
+        let &Panels { isa, k, n, acc, nr, format, .. } = self;
+        let units = self.units();
         let (to, panel_bytes) = (to as usize, self.panel_bytes());
         let from = Lanes { data: b.data, dtype: b.dtype, lane_stride: b.column_stride, k_stride: b.row_stride };
-        let shared = Shared(from);
+        let (shared, operand) = (Shared(from), SharedOperand(Operand::Strided(*b)));
         pool::run(n.div_ceil(nr), pool::threads(), &|p| {
             let from = shared.get();
             let lanes = p * nr..n.min((p + 1) * nr);
@@ -69,7 +94,11 @@ impl Panels {
             // SAFETY: panels are disjoint parts of the target; source and target are the caller's.
             unsafe {
                 match (format, acc) {
-                    (Some(Format::Bf16), _) => pack_pairs(isa, from, lanes, nr, 0..k.div_ceil(2), k, panel.cast()),
+                    (Some(Format::Bf16), _) => {
+                        let short = Short::of(isa, Words::Pairs, &operand.get(), true, lanes.clone(), 0..k);
+                        let lanes = lanes.start - short.first.0..lanes.end - short.first.0;
+                        pack_words(isa, Words::Pairs, &short.lanes, (lanes, nr), 0..units, k, panel.cast());
+                    }
                     (Some(Format::F16), _) => pack_as::<u16, u16>(from, lanes, nr, 0..k, panel.cast()),
                     (_, DType::F32) => pack::<f32>(isa, from, lanes, nr, 0..k, panel.cast()),
                     (_, DType::F64) => pack::<f64>(isa, from, lanes, nr, 0..k, panel.cast()),
@@ -154,9 +183,9 @@ impl PackedB {
         self.panels.format
     }
 
-    /// The element type, where the panels keep it.
-    pub(super) fn dtype(&self) -> Option<DType> {
-        (self.panels.format == Some(Format::Bf16)).then_some(DType::Bf16)
+    /// Bytes of a panel.
+    pub(super) fn panel_bytes(&self) -> usize {
+        self.panels.panel_bytes()
     }
 
     pub(super) fn data(&self) -> *const u8 {

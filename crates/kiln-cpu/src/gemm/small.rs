@@ -8,9 +8,10 @@ use super::pack::{Lanes, fill_rows, pack};
 use super::scratch::Scratch;
 use super::source::{Epilogue, Matrix, Operand, SharedOperand};
 use super::{Gemm, GemmError, dots, narrow, part, stream};
-use crate::features::{Isa, detect};
+use crate::features::{Extension, Isa};
 use crate::pool;
 use kiln_ir::DType;
+use kiln_kernels::Precision;
 use std::ops::Range;
 
 /// Rows of A up to which streaming B beats packing it.
@@ -20,6 +21,10 @@ const STREAM_ROWS_OF_PAIRS: usize = 8;
 /// Rows of A up to which dot products beat packing W, of floats and of shorter elements.
 const DOT_ROWS: usize = 128;
 const SHORT_DOT_ROWS: usize = 64;
+/// The same where tiles multiply what is packed.
+const DOT_ROWS_BESIDE_TILES: usize = 8;
+/// The same where packing rounds floats to bf16.
+const ROWS_BESIDE_ROUNDING: usize = 24;
 /// The factor by which these limits are raised where tuning selects it.
 const MORE_ROWS: usize = 3;
 /// The shortest K for dot products with few rows, with some and with many: adding up lanes must not dominate, and with more
@@ -62,8 +67,15 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
     }
     let pairs = multiplies_pairs(gemm, a, b.dtype);
     let more = if gemm.tuning.stream == Some(true) { MORE_ROWS } else { 1 };
-    let dot_rows = if weight == Weight::F32 { DOT_ROWS } else { SHORT_DOT_ROWS } * more;
-    let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS } * more;
+    let dot_rows = match weight {
+        Weight::Bf16 if pairs && gemm.extension >= Extension::Amx => DOT_ROWS_BESIDE_TILES,
+        Weight::F32 => DOT_ROWS,
+        _ => SHORT_DOT_ROWS,
+    };
+    let stream_rows = if pairs { STREAM_ROWS_OF_PAIRS } else { STREAM_ROWS };
+    let rounds = weight == Weight::F32 && gemm.precision == Precision::Medium && gemm.extension >= Extension::Bf16;
+    let most = if rounds { ROWS_BESIDE_ROUNDING } else { usize::MAX };
+    let (dot_rows, stream_rows) = (dot_rows.min(most) * more, stream_rows.min(most) * more);
     let least_k = match gemm.m {
         m if m <= FEW_ROWS => DOT_K,
         m if m <= SOME_ROWS => DOT_K_SOME,
@@ -82,7 +94,7 @@ pub(super) fn choose(gemm: &Gemm, a: &Operand<'_>, b: &Operand<'_>) -> Option<Pa
 /// Whether both operands are bf16 and the machine multiplies pairs of them.
 pub(super) fn multiplies_pairs(gemm: &Gemm, a: &Operand<'_>, b: DType) -> bool {
     let Operand::Strided(a) = a else { return false };
-    gemm.isa == Isa::Avx512 && detect().bf16 && a.dtype == DType::Bf16 && b == DType::Bf16
+    gemm.isa == Isa::Avx512 && gemm.extension >= Extension::Bf16 && a.dtype == DType::Bf16 && b == DType::Bf16
 }
 
 /// Runs a product with few rows.

@@ -43,6 +43,11 @@ pub trait RowSource: Sync {
         false
     }
 
+    /// Whether all of its elements are bf16, in accumulators that are f32.
+    fn is_bf16(&self) -> bool {
+        false
+    }
+
     /// Whether its elements are bf16 that [`RowSource::fill_pairs`] packs.
     fn has_pairs(&self) -> bool {
         false

@@ -22,13 +22,16 @@ const TILE: usize = 32 << 10;
 const TASKS: usize = 48;
 const PART_COLUMNS: usize = 256;
 const PART_ROWS: usize = 192;
-/// Rows of A up to which K is split: the parts' tiles have to be added up.
+/// Rows of A up to which K is split as far as that: the parts' tiles have to be added up. With more rows a part has more rows of B, and
+/// columns go first.
 const SPLIT_ROWS: usize = 3;
+const MANY_PART_COLUMNS: usize = 64;
+const MANY_PART_ROWS: usize = 384;
 
 /// The number of parts that K is split into.
 fn k_parts(gemm: &Gemm) -> usize {
     if gemm.m > SPLIT_ROWS {
-        return 1;
+        return (TASKS / gemm.n.div_ceil(MANY_PART_COLUMNS)).clamp(1, (gemm.k / MANY_PART_ROWS).max(1));
     }
     (TASKS / gemm.n.div_ceil(PART_COLUMNS)).clamp(1, (gemm.k / PART_ROWS).max(1))
 }

@@ -76,6 +76,23 @@ pub(super) unsafe fn pack_pairs(
     }
 }
 
+/// Four bytes of consecutive k as words, for lanes that are contiguous, with AVX-512.
+///
+/// # Safety
+/// As for [`super::words::pack_words`], with whole words, on a machine that has AVX-512.
+pub(super) unsafe fn pack_quads(from: &Lanes, lanes: Range<usize>, width: usize, words: Range<usize>, panel: *mut u32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        x86::quads_512(&x86::Part { from, lanes, width, ks: words, panel: panel.cast() });
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (from, lanes, width, words, panel);
+        unreachable!("there is only the portable target on this machine");
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Lanes, Range};
@@ -206,6 +223,12 @@ mod x86 {
             }
             for k in (0..depth).step_by(16) {
                 let steps = (depth - k).min(16);
+                if L::SIZE == 4 && valid == 16 && steps == 16 && width - first >= 16 {
+                    let stride = part.from.lane_stride * 4;
+                    // SAFETY: sixteen words of sixteen lanes.
+                    unsafe { words_512(part.at::<L>(first, k), stride, part.panel.add(k * width + first), width) };
+                    continue;
+                }
                 let mask = low_bits(steps);
                 let mut rows = [_mm512_setzero_ps(); 16];
                 for (lane, row) in rows.iter_mut().enumerate().take(valid) {
@@ -219,6 +242,59 @@ mod x86 {
                 }
             }
         }
+    }
+
+    /// Rows between the one that is packed and the one that is fetched.
+    const AHEAD: isize = 16;
+
+    /// Transposes sixteen words of sixteen lanes, `stride` bytes apart, to rows of `width` words. Quarters of vectors are put together by
+    /// loads, so that half of the shuffles are left.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn words_512(from: *const u8, stride: isize, to: *mut f32, width: usize) {
+        for quarter in 0..4 {
+            // SAFETY: the caller's promise.
+            unsafe {
+                // Lane 4 · q + i in quarter q.
+                let lanes = |i: isize| {
+                    let at = |q: isize| from.offset((4 * q + i) * stride).cast::<f32>().add(4 * quarter);
+                    let v = _mm512_broadcast_f32x4(_mm_loadu_ps(at(0)));
+                    let v = _mm512_mask_broadcast_f32x4(v, 0x00f0, _mm_loadu_ps(at(1)));
+                    let v = _mm512_mask_broadcast_f32x4(v, 0x0f00, _mm_loadu_ps(at(2)));
+                    _mm512_mask_broadcast_f32x4(v, 0xf000, _mm_loadu_ps(at(3)))
+                };
+                let rows = [lanes(0), lanes(1), lanes(2), lanes(3)];
+                let low = [_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpacklo_ps(rows[2], rows[3])];
+                let high = [_mm512_unpackhi_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[2], rows[3])];
+                for (i, pair) in [low, high].into_iter().enumerate() {
+                    let [a, b] = pair.map(|v| _mm512_castps_pd(v));
+                    let to = to.add((4 * quarter + 2 * i) * width);
+                    _mm512_storeu_pd(to.cast(), _mm512_unpacklo_pd(a, b));
+                    _mm512_storeu_pd(to.add(width).cast(), _mm512_unpackhi_pd(a, b));
+                }
+            }
+        }
+    }
+
+    /// Halves of words from two vectors of 32 elements of 16 bits: the first sixteen words, and the others.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn interleave(low: __m512i, high: __m512i) -> [__m512i; 2] {
+        const fn order(first: u32) -> [u32; 16] {
+            let mut words = [0; 16];
+            let mut i = 0;
+            while i < 16 {
+                words[i] = (first + i as u32) | (first + i as u32 + 32) << 16;
+                i += 1;
+            }
+            words
+        }
+        const ORDERS: [[u32; 16]; 2] = [order(0), order(16)];
+        ORDERS.map(|order| {
+            // SAFETY: an array of the vector's size.
+            let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+            _mm512_permutex2var_epi16(low, order, high)
+        })
     }
 
     /// Stores the lanes of a mask.
@@ -239,7 +315,24 @@ mod x86 {
     pub(super) unsafe fn pairs_512(part: &Part<'_>) {
         let (count, width) = (part.lanes.len(), part.width);
         for (i, pair) in part.ks.clone().enumerate() {
-            for first in (0..width).step_by(16) {
+            let whole = count.min(width) / 32 * 32;
+            for first in (0..whole).step_by(32) {
+                // SAFETY: 32 lanes of two rows.
+                unsafe {
+                    let row = |k: usize| {
+                        let lane = (part.lanes.start + first) as isize;
+                        let at = part.from.data.cast::<i16>().offset(lane + k as isize * part.from.k_stride);
+                        // Rows are read a few at a time: those of the next turn.
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_offset(AHEAD * part.from.k_stride).cast());
+                        _mm512_loadu_si512(at.cast())
+                    };
+                    let to = part.panel.cast::<i32>().add(i * width + first);
+                    for (half, words) in interleave(row(2 * pair), row(2 * pair + 1)).into_iter().enumerate() {
+                        _mm512_storeu_si512(to.add(16 * half).cast(), words);
+                    }
+                }
+            }
+            for first in (whole..width).step_by(16) {
                 let valid = low_bits(count.saturating_sub(first));
                 // SAFETY: only the valid lanes of two rows are read and only lanes of the panel are written.
                 unsafe {
@@ -249,6 +342,45 @@ mod x86 {
                         _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(valid, at))
                     };
                     let words = _mm512_or_si512(row(2 * pair), _mm512_slli_epi32::<16>(row(2 * pair + 1)));
+                    let to = part.panel.cast::<i32>().add(i * width + first);
+                    _mm512_mask_storeu_epi32(to, low_bits(width - first), words);
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn quads_512(part: &Part<'_>) {
+        let (count, width) = (part.lanes.len(), part.width);
+        for (i, word) in part.ks.clone().enumerate() {
+            let whole = count.min(width) / 32 * 32;
+            for first in (0..whole).step_by(32) {
+                // SAFETY: 32 lanes of four rows.
+                unsafe {
+                    let row = |k: usize| {
+                        let lane = (part.lanes.start + first) as isize;
+                        let at = part.from.data.cast::<i8>().offset(lane + k as isize * part.from.k_stride);
+                        _mm512_cvtepu8_epi16(_mm256_loadu_si256(at.cast()))
+                    };
+                    let pair = |k: usize| _mm512_or_si512(row(k), _mm512_slli_epi16::<8>(row(k + 1)));
+                    let to = part.panel.cast::<i32>().add(i * width + first);
+                    for (half, words) in interleave(pair(4 * word), pair(4 * word + 2)).into_iter().enumerate() {
+                        _mm512_storeu_si512(to.add(16 * half).cast(), words);
+                    }
+                }
+            }
+            for first in (whole..width).step_by(16) {
+                let valid = low_bits(count.saturating_sub(first));
+                // SAFETY: only the valid lanes of four rows are read and only lanes of the panel are written.
+                unsafe {
+                    let row = |k: usize| {
+                        let lane = (part.lanes.start + first) as isize;
+                        let at = part.from.data.cast::<i8>().offset(lane + k as isize * part.from.k_stride);
+                        _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(valid, at))
+                    };
+                    let low = _mm512_or_si512(row(4 * word), _mm512_slli_epi32::<8>(row(4 * word + 1)));
+                    let high = _mm512_or_si512(row(4 * word + 2), _mm512_slli_epi32::<8>(row(4 * word + 3)));
+                    let words = _mm512_or_si512(low, _mm512_slli_epi32::<16>(high));
                     let to = part.panel.cast::<i32>().add(i * width + first);
                     _mm512_mask_storeu_epi32(to, low_bits(width - first), words);
                 }

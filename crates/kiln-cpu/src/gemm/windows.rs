@@ -10,7 +10,7 @@
 //! and a store that the next piece overlaps.
 
 use super::source::RowSource;
-use crate::features::{Isa, detect};
+use crate::features::{Extension, Isa};
 use half::{bf16, f16};
 use kiln_ir::DType;
 use std::ops::Range;
@@ -341,10 +341,14 @@ impl RowSource for Windows {
         true
     }
 
+    fn is_bf16(&self) -> bool {
+        self.dtype == DType::Bf16
+    }
+
     fn has_pairs(&self) -> bool {
         self.dtype == DType::Bf16
             && self.isa == Isa::Avx512
-            && detect().bf16
+            && Extension::get() >= Extension::Bf16
             && matches!(self.last_stride(), 1 | 2)
             && self.guards.len() <= LANES
             && !self.rows.offsets.is_empty()

@@ -136,6 +136,8 @@ pub(super) struct Maker {
     running: Vec<Axis>,
     /// Bytes of an accumulator.
     width: usize,
+    /// Everything it makes is rounded to bf16.
+    is_bf16: bool,
 }
 
 impl Maker {
@@ -162,11 +164,23 @@ impl Maker {
             .collect();
         let code = piece(build, kernel, body.acc, Access::Write, &symbols, vec![span.axis()], insts)?;
         let width = body.acc.size_in_bits() / 8;
-        Ok(Maker { code, symbols, fixed: fixed.to_vec(), running: running.to_vec(), width })
+        let is_bf16 = body.acc == DType::F32 && rounds_to_bf16(kernel, &prologue.insts, prologue.value);
+        Ok(Maker { code, symbols, fixed: fixed.to_vec(), running: running.to_vec(), width, is_bf16 })
     }
 
     pub fn code(&self) -> &LoopKernel {
         &self.code
+    }
+}
+
+/// Whether a value is always a bf16.
+fn rounds_to_bf16(kernel: &Kernel, insts: &[Inst], value: ValueId) -> bool {
+    let Some(inst) = insts.iter().find(|inst| inst.id == value) else { return false };
+    match &inst.kind {
+        InstKind::Round(_, DType::Bf16) => true,
+        InstKind::Load { place, .. } => kernel.buffers[place.buffer].dtype == DType::Bf16,
+        InstKind::Select(_, a, b) => rounds_to_bf16(kernel, insts, *a) && rounds_to_bf16(kernel, insts, *b),
+        _ => false,
     }
 }
 
@@ -297,6 +311,10 @@ impl RowSource for FusedRows<'_> {
             done += length;
         });
         self.failure.note(&record);
+    }
+
+    fn is_bf16(&self) -> bool {
+        self.maker.is_bf16
     }
 }
 

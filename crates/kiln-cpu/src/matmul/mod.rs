@@ -307,8 +307,13 @@ impl Matmul {
             row_by_row: self.choices.streams.map(|streams| streams == 1),
         };
         let threads_each = if one_thread_each { 1 } else { threads };
-        let gemm =
-            Gemm { isa: self.isa, m, n, k, acc: self.acc, precision: self.precision, threads: threads_each, tuning };
+        let gemm = Gemm {
+            isa: self.isa,
+            precision: self.precision,
+            threads: threads_each,
+            tuning,
+            ..Gemm::new(m, n, k, self.acc)
+        };
         let run = |product: usize| {
             let mut point: SmallVec<i64> = batch.iter().map(|_| 0).collect();
             let mut rest = product;

@@ -35,15 +35,15 @@ impl RightOperand {
         }
         let plain =
             PlainLoad::of(kernel, sides.right, &body.k, sides.columns).filter(|plain| plain.buffer == buffer)?;
-        // Panels of bytes that are multiplied as floats would be floats.
-        if plain.dtype == DType::I8 && body.acc.is_float() {
+        // Panels of bytes would be floats or words, and bytes that are multiplied in fours are packed as fast as those are read.
+        if plain.dtype == DType::I8 {
             return None;
         }
         let number = |dim: &Dim| dim.as_const().and_then(|n| isize::try_from(n).ok());
         let size = |dim: Dim| dim.as_const().and_then(|n| usize::try_from(n).ok());
         let k = size(body.k.iter().map(|axis| &axis.size).product())?;
         let n = size(sides.columns.iter().map(|axis| &axis.size).product())?;
-        let panels = Panels::new(isa, k, n, body.acc, plain.dtype).ok()?;
+        let panels = Panels::new(isa, k, n, body.acc, plain.dtype).ok()?.rounded(body.precision);
         Some(RightOperand {
             panels,
             dtype: plain.dtype,

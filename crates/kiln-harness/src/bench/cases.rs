@@ -139,12 +139,12 @@ impl Case {
             "linear" | "packed" | "row_by_row" | "side_by_side" => {
                 let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
                 let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[n, k])?);
-                vec![dot(&mut b, x, w, 1, dtype)?]
+                vec![dot(&mut b, x, w, 1, sums(dtype))?]
             }
             "matmul" => {
                 let (m, k, n) = (self.shape[0], self.shape[1], self.shape[2]);
                 let (x, w) = (input(&mut b, &[m, k])?, input(&mut b, &[k, n])?);
-                vec![dot(&mut b, x, w, 0, dtype)?]
+                vec![dot(&mut b, x, w, 0, sums(dtype))?]
             }
             // masked_attention: batch, heads, key heads, queries, keys, width, keys that are seen
             "masked_attention" => {
@@ -186,13 +186,14 @@ impl Case {
         Ok(b.finish())
     }
 
-    /// Elements of an input: ordinary numbers in −1..1, but for a mask that shows the first keys, a table in which every page has another
+    /// Elements of an input: ordinary numbers in −1..1, bytes in −127..127, but for a mask that shows the first keys, a table in which every page has another
     /// place, and what an ATen op asks for.
     pub fn elements(&self, input: usize, dtype: DType, count: usize, mut random: impl FnMut() -> f64) -> Vec<f64> {
         if let Some(row) = &self.row {
             return row.elements(self.dtype, input, (0..count).map(|_| random()).collect());
         }
-        self.special(dtype, count).unwrap_or_else(|| (0..count).map(|_| 2.0 * random() - 1.0).collect())
+        let scale = if dtype == DType::I8 { 127.0 } else { 1.0 };
+        self.special(dtype, count).unwrap_or_else(|| (0..count).map(|_| (2.0 * random() - 1.0) * scale).collect())
     }
 
     fn special(&self, dtype: DType, count: usize) -> Option<Vec<f64>> {
@@ -231,6 +232,11 @@ impl Case {
             _ => 0.0,
         }
     }
+}
+
+/// The element type of a product's result: bytes are summed in 32 bits.
+fn sums(dtype: DType) -> DType {
+    if dtype == DType::I8 { DType::I32 } else { dtype }
 }
 
 fn dot(b: &mut GraphBuilder, x: NodeId, w: NodeId, contract: usize, out: DType) -> Result<NodeId, Error> {
@@ -320,6 +326,15 @@ pub fn matmul(threads: &[usize]) -> Vec<Case> {
             }
             for kind in ["linear", "packed"] {
                 cases.push(Case::new(kind, &[1, k, n], DType::Bf16, threads));
+            }
+            for m in [8, 32, 128, 512, 2048] {
+                for kind in ["linear", "matmul", "packed"] {
+                    cases.push(Case { kind, shape: vec![m, k, n], dtype: DType::Bf16, threads });
+                }
+                // Bytes with sums of 32 bits.
+                for kind in ["linear", "matmul"] {
+                    cases.push(Case { kind, shape: vec![m, k, n], dtype: DType::I8, threads });
+                }
             }
         }
         // From a hidden vector to logits: many rows from beyond the caches, and both orders to read them in.

@@ -8,7 +8,7 @@ import math, time
 import torch
 import torch.nn.functional as F
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i8": torch.int8}
 
 
 def rms_norm(x, w):
@@ -143,6 +143,14 @@ def build(case):
         return lambda x, i, y: torch.index_add(x, 0, i, y), [r(rows, width), index, r(count, width)]
     if kind == "nearest":
         return lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), [r(*shape)]
+    if kind in ("linear", "matmul") and dt == torch.int8:
+        m, k, n = shape
+        b = lambda *s: torch.randint(-128, 128, s, generator=g, dtype=dt)
+        # `_int_mm` takes more than 16 rows.
+        multiply = torch._int_mm if m > 16 else lambda x, w: (x.int() @ w.int())
+        if kind == "linear":
+            return lambda x, w: multiply(x, w.t()), [b(m, k), b(n, k)]
+        return multiply, [b(m, k), b(k, n)]
     if kind == "linear":
         m, k, n = shape
         return lambda x, w: F.linear(x, w), [r(m, k), r(n, k)]
